@@ -45,6 +45,12 @@ impl<'a> Processes<'a> {
             data("iod{index}"),
         );
         std::fs::write(&config, text)?;
+        let format = Command::new(&program).arg("--config").arg(&config).arg("format").output()?;
+        if !format.status.success() {
+            let why = String::from_utf8_lossy(&format.stderr);
+            let text = format!("server 0 did not come up over {scheme}: {}", why.trim_end());
+            return Err(io::Error::other(text));
+        }
         let cluster = Processes { sandbox, manager: addrs[0].clone() };
         for index in 0..=iods {
             let mut command = Command::new(&program);
@@ -55,9 +61,8 @@ impl<'a> Processes<'a> {
                 _ => command.args(["iod", &(index - 1).to_string()]),
             };
             let stdout = sandbox.spawn(&mut command)?;
-            let mut line = String::new();
-            BufReader::new(stdout).read_line(&mut line)?;
-            if !line.starts_with("listening on") {
+            let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+            if !lines.any(|line| line == "serving") {
                 let text = format!("server {index} did not come up over {scheme}; it has said why");
                 return Err(io::Error::other(text));
             }

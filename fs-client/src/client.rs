@@ -8,16 +8,17 @@
 //! 3. The manager is never in the data path. The sizes of files come from the I/O servers.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::comm::{self, Calibrations, Path, PathCounters, Plan};
 use bmi_core::mem::Foreign;
+use bmi_core::mutated;
 use bmi_core::{Addr, AsyncEndpoint, Lists, Memory, Options, Time, Transport};
-use fs_proto::limits::MAX_SERVERS;
 use fs_proto::{
-    DirEntry, DirHandle, Entry, ErrorCode, Handle, IodReply, IodRequest, IodStat, Kind, ManagerReply, ManagerRequest,
-    ManagerStat, Place, RemoveKind, ReplyBody, RequestBody, SetAttr,
+    ClusterId, DirEntry, DirHandle, Entry, ErrorCode, FileHandle, Handle, IodReply, IodRequest, IodStat, Kind,
+    ManagerReply, ManagerRequest, ManagerStat, Place, RemoveKind, ReplyBody, RequestBody, SetAttr,
 };
 use futures_util::future::join_all;
 
@@ -45,6 +46,8 @@ pub struct ClientOptions {
     pub uid: u32,
     /// Group of files and directories that the client creates.
     pub gid: u32,
+    /// The cluster. If `None`, it is the one of the first manager that answers.
+    pub cluster: Option<ClusterId>,
     /// Which transport the client uses to reach a server.
     pub over: TransportChoice,
     /// The name of this machine, in the form that servers on it report (the boot id of Linux). If
@@ -64,6 +67,7 @@ impl ClientOptions {
             largest_transfer: 16 << 20,
             uid: 0,
             gid: 0,
+            cluster: None,
             over: TransportChoice::Auto,
             host: None,
         }
@@ -75,7 +79,8 @@ impl ClientOptions {
 pub struct CreateOptions {
     /// Strip size in bytes; 0 for the cluster's default.
     pub strip_size: u64,
-    /// Number of servers to stripe over; 0 for all.
+    /// Number of servers to stripe over. 0 for all that are up, as far as the manager and this
+    /// client know. Any other number is met, if necessary with servers that are down.
     pub servers: u32,
     /// Permission bits.
     pub mode: u32,
@@ -112,6 +117,15 @@ pub struct Pong {
     pub result: Result<Duration, Error>,
 }
 
+/// The latencies of several pings of one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latency {
+    /// The shortest.
+    pub least: Duration,
+    /// All together.
+    pub sum: Duration,
+}
+
 /// Space at one I/O server.
 #[derive(Clone, Debug)]
 pub struct ServerSpace {
@@ -146,9 +160,18 @@ pub struct Client<T: Transport>(Rc<Inner<T>>);
 pub(crate) struct Inner<T: Transport> {
     pub(crate) connections: Connections<T>,
     pub(crate) options: ClientOptions,
-    manager: ServerName,
-    iods: RefCell<Vec<ServerName>>,
     pub(crate) foreign: Foreign,
+    /// The files that are open in this client.
+    files: RefCell<BTreeMap<FileHandle, OpenState>>,
+}
+
+/// What a client knows about a file that it has open.
+#[derive(Clone, Copy, Debug, Default)]
+struct OpenState {
+    /// Number of [`File`]s.
+    open: usize,
+    /// The size that is recorded at the manager, as far as this client knows.
+    recorded_size: Option<u64>,
 }
 
 impl<T: Transport> Clone for Client<T> {
@@ -183,13 +206,14 @@ impl<T: Transport + 'static> Client<T> {
         manager: Addr,
         options: ClientOptions,
     ) -> Result<Client<T>, Error> {
-        let preference = Preference { client: options.id, over: options.over, host: options.host.clone() };
+        let ClientOptions { id, timeout, over, ref host, cluster, .. } = options;
+        let preference = Preference { client: id, timeout, over, host: host.clone() };
+        let manager = ServerName { addr: manager, iod: None };
         let client = Client(Rc::new(Inner {
-            connections: Connections::new(endpoints, preference),
+            connections: Connections::new(endpoints, preference, manager, cluster),
             options,
-            manager: ServerName { addr: manager, iod: None },
-            iods: RefCell::default(),
             foreign: Foreign::new(),
+            files: RefCell::default(),
         }));
         client.refresh().await?;
         Ok(client)
@@ -200,25 +224,8 @@ impl<T: Transport + 'static> Client<T> {
     /// # Errors
     /// If the manager cannot be reached.
     pub async fn refresh(&self) -> Result<(), Error> {
-        let mut iods = Vec::new();
-        loop {
-            let first = u32::try_from(iods.len()).unwrap_or(u32::MAX);
-            let reply = self.ask_manager(ManagerRequest::Cluster { first }).await.map_err(|e| e.during("connect"))?;
-            let ManagerReply::Cluster(info) = reply else { return Err(self.odd(ReplyBody::Manager(reply))) };
-            let news = info.iods.len();
-            if iods.len() + news > MAX_SERVERS {
-                let text = format!("more than {MAX_SERVERS} I/O servers");
-                return Err(Failure::at(self.0.manager.clone(), ErrorCode::Protocol, text).into());
-            }
-            let number = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
-            let named = info.iods.into_iter().zip(iods.len()..);
-            let named: Vec<_> = named.map(|(addr, index)| ServerName { addr, iod: Some(number(index)) }).collect();
-            iods.extend(named);
-            if news == 0 || iods.len() >= info.total as usize {
-                *self.0.iods.borrow_mut() = iods;
-                return Ok(());
-            }
-        }
+        let learned = self.0.connections.learn_cluster(self.0.deadline()).await;
+        learned.map_err(|failure| Error::from(failure).during("connect"))
     }
 
     // ---- getters --------------------------------------------------------------------------------
@@ -250,12 +257,17 @@ impl<T: Transport + 'static> Client<T> {
 
     /// Returns the manager.
     pub fn manager(&self) -> &ServerName {
-        &self.0.manager
+        self.0.connections.manager()
+    }
+
+    /// Returns the cluster that the client is connected to.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.0.connections.cluster()
     }
 
     /// Returns the I/O servers, in the order in which layouts number them.
     pub fn iods(&self) -> Vec<ServerName> {
-        self.0.iods.borrow().clone()
+        self.0.connections.iods().clone()
     }
 
     /// Returns the record of the program's own memory that was used in [`File::read_extended_raw`]
@@ -325,7 +337,8 @@ impl<T: Transport + 'static> Client<T> {
         let CreateOptions { strip_size, servers, mode, exclusive } = options;
         let (uid, gid) = (self.0.options.uid, self.0.options.gid);
         let place = place(path);
-        let request = ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, exclusive };
+        let avoid = self.0.connections.avoided();
+        let request = ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, exclusive };
         let during = |error: Error| error.during(format!("create {path}"));
         let entry = self.ask_entry(request).await.map_err(during)?;
         self.file(path, entry).await.map_err(during)
@@ -380,6 +393,7 @@ impl<T: Transport + 'static> Client<T> {
         let file = self.file(path, entry.clone()).await?;
         let datafiles = file.datafiles().await?;
         let sizes: Vec<u64> = datafiles.iter().map(|datafile| datafile.size).collect();
+        file.check_lengths(&sizes.iter().copied().map(Some).collect::<Vec<_>>()).await?;
         attr.size = file.distribution().file_size(&sizes);
         // A write after `touched_ns` is a later change of the content, and of the attributes too.
         let written = datafiles.iter().map(|datafile| datafile.mtime_ns).max().unwrap_or(0);
@@ -495,11 +509,32 @@ impl<T: Transport + 'static> Client<T> {
 
     /// Pings every server, the manager first.
     pub async fn ping(&self) -> Vec<Pong> {
-        let manager = std::iter::once(self.0.manager.clone());
-        join_all(manager.chain(self.iods()).map(|server| self.ping_one(server))).await
+        let manager = std::iter::once(self.manager().clone());
+        join_all(manager.chain(self.iods()).map(|server| self.ping_server(server))).await
     }
 
-    async fn ping_one(&self, server: ServerName) -> Pong {
+    /// Pings every server `count` times, the manager first. A server that has failed to answer is
+    /// not asked again, because each question could take a whole time limit.
+    pub async fn latencies(&self, count: u32) -> Vec<(ServerName, Result<Latency, Error>)> {
+        let first = self.ping().await.into_iter();
+        let mut all: Vec<(ServerName, Result<Latency, Error>)> =
+            first.map(|pong| (pong.server, pong.result.map(|took| Latency { least: took, sum: took }))).collect();
+        for _ in 1..count {
+            let again = all.iter_mut().filter(|(_, result)| result.is_ok());
+            join_all(again.map(async |(server, result)| {
+                let took = self.ping_server(server.clone()).await.result;
+                *result = match (result.clone(), took) {
+                    (Ok(Latency { least, sum }), Ok(took)) => Ok(Latency { least: least.min(took), sum: sum + took }),
+                    (Err(error), _) | (_, Err(error)) => Err(error),
+                };
+            }))
+            .await;
+        }
+        all
+    }
+
+    /// Pings one server. Takes one time limit at most.
+    pub async fn ping_server(&self, server: ServerName) -> Pong {
         let body: RequestBody = match server.iod {
             None => ManagerRequest::Ping.into(),
             Some(_) => IodRequest::Ping.into(),
@@ -508,8 +543,8 @@ impl<T: Transport + 'static> Client<T> {
         let connected = self.0.connections.peer(&server, deadline).await;
         let start = self.endpoint().now();
         let result = match connected {
-            Err(error) => Err(Failure::transport(server.clone(), error)),
-            Ok(_) => self.0.ask(&server, deadline, Resend::Once, body).await,
+            Err(failure) => Err(failure),
+            Ok(_) => self.0.ask(&server, deadline, Resend::Never, body).await,
         };
         let took = self.endpoint().now().since(start);
         Pong { result: result.map(|_| took).map_err(|failure| Error::from(failure).during("ping")), server }
@@ -518,12 +553,12 @@ impl<T: Transport + 'static> Client<T> {
     /// Returns the route to each server, the manager first, and the reason for its choice. Connects
     /// servers that are not connected yet.
     pub async fn routes(&self) -> Vec<(ServerName, Result<Route, Error>)> {
-        let manager = std::iter::once(self.0.manager.clone());
+        let manager = std::iter::once(self.manager().clone());
         let ask = async |server: ServerName| {
             let connected = self.0.connections.peer(&server, self.0.deadline()).await;
-            let gone = || bmi_core::Error::new(bmi_core::ErrorKind::PeerLost, "the connection was lost at once");
+            let gone = || Failure::at(server.clone(), ErrorCode::Unreachable, "the connection was lost at once");
             let route = connected.and_then(|_| self.0.connections.route(&server.addr).ok_or_else(gone));
-            let failed = |error| Error::from(Failure::transport(server.clone(), error)).during("connect");
+            let failed = |failure| Error::from(failure).during("connect");
             let route = route.map(|route| (*route).clone()).map_err(failed);
             (server, route)
         };
@@ -588,7 +623,7 @@ impl<T: Transport + 'static> Client<T> {
             return Err(Error::new(ErrorCode::IsDirectory, format!("{path} is a directory")));
         };
         let known = |layout: &fs_proto::Layout| {
-            let iods = self.0.iods.borrow();
+            let iods = self.0.connections.iods();
             let servers = layout.datafiles().iter().map(|(iod, _)| iods.get(*iod as usize).cloned());
             servers.collect::<Option<Vec<ServerName>>>()
         };
@@ -602,12 +637,67 @@ impl<T: Transport + 'static> Client<T> {
                 known(&layout).ok_or_else(unknown)?
             }
         };
-        Ok(File::new(self.clone(), path.clone(), handle, layout, servers))
+        Ok(File::new(self.clone(), path.clone(), handle, layout, servers, entry.recorded_size))
+    }
+
+    /// Asks the manager for a file. `recorded_size` is then right at this moment.
+    pub(crate) async fn look_again(&self, file: FileHandle) -> Result<Entry, Error> {
+        self.ask_entry(ManagerRequest::Getattr { handle: Handle::File(file) }).await
+    }
+
+    /// A file was opened. `recorded_size` is that of its entry.
+    pub(crate) fn opened(&self, file: FileHandle, recorded_size: Option<u64>) {
+        let mut files = self.0.files.borrow_mut();
+        let state = files.entry(file).or_default();
+        state.open += 1;
+        state.recorded_size = recorded_size.or(state.recorded_size);
+    }
+
+    /// Returns the size of an open file that was recorded, as far as this client knows. The size
+    /// may have been withdrawn since.
+    pub(crate) fn recorded_size(&self, file: FileHandle) -> Option<u64> {
+        self.0.files.borrow().get(&file).and_then(|state| state.recorded_size)
+    }
+
+    fn set_recorded_size(&self, file: FileHandle, size: Option<u64>) {
+        if let Some(state) = self.0.files.borrow_mut().get_mut(&file) {
+            state.recorded_size = size;
+        }
+    }
+
+    /// Returns the recorded size of an open file if it is still recorded. Asks the manager, unless
+    /// it is known that none is recorded.
+    pub(crate) async fn confirm_size(&self, file: FileHandle) -> Result<Option<u64>, Error> {
+        if self.recorded_size(file).is_none() {
+            return Ok(None);
+        }
+        let size = self.look_again(file).await?.recorded_size;
+        self.set_recorded_size(file, size);
+        Ok(size)
+    }
+
+    /// Withdraws the recorded size of an open file before this client writes to it.
+    pub(crate) async fn withdraw_size(&self, file: FileHandle) -> Result<(), Error> {
+        if self.recorded_size(file).is_none() {
+            return Ok(());
+        }
+        if !mutated("client/recorded-size-not-withdrawn") {
+            self.ask_done(ManagerRequest::RecordSize { file, size: None }).await?;
+        }
+        self.set_recorded_size(file, None);
+        Ok(())
+    }
+
+    /// Records the size of a complete file that this client has created and has open.
+    pub(crate) async fn record_size(&self, file: FileHandle, size: u64) -> Result<(), Error> {
+        // First, so that a write from now on withdraws it.
+        self.set_recorded_size(file, Some(size));
+        self.ask_done(ManagerRequest::RecordSize { file, size: Some(size) }).await
     }
 
     async fn ask_manager(&self, request: ManagerRequest) -> Result<ManagerReply, Error> {
         let resend = if request.changes() { Resend::UntilDeadline } else { Resend::Once };
-        match self.0.ask(&self.0.manager, self.0.deadline(), resend, request).await? {
+        match self.0.ask(self.manager(), self.0.deadline(), resend, request).await? {
             ReplyBody::Manager(reply) => Ok(reply),
             other => Err(self.odd(other)),
         }
@@ -628,7 +718,20 @@ impl<T: Transport + 'static> Client<T> {
     }
 
     fn odd(&self, reply: ReplyBody) -> Error {
-        unexpected(&self.0.manager, &reply).into()
+        unexpected(self.manager(), &reply).into()
+    }
+}
+
+impl<T: Transport> Client<T> {
+    /// A file that was opened is no longer used.
+    pub(crate) fn closed(&self, file: FileHandle) {
+        let mut files = self.0.files.borrow_mut();
+        if let Some(state) = files.get_mut(&file) {
+            state.open -= 1;
+            if state.open == 0 {
+                files.remove(&file);
+            }
+        }
     }
 }
 
@@ -676,7 +779,7 @@ impl<T: Transport + 'static> ReadDir<T> {
         let before = entries.first().is_some_and(|first| first.name <= after);
         if before || !entries.is_sorted_by(|one, next| one.name < next.name) {
             let text = "a page of a directory out of its order";
-            return Err(during(Failure::at(self.client.0.manager.clone(), ErrorCode::Protocol, text).into()));
+            return Err(during(Failure::at(self.client.manager().clone(), ErrorCode::Protocol, text).into()));
         }
         self.after = entries.last().filter(|_| more).map(|entry| entry.name.clone());
         Ok((!entries.is_empty()).then_some(entries))

@@ -13,6 +13,9 @@
 //! 3. A write is never sent twice. The first one might still be on its way to the disk and
 //!    overwrite what is written there next.
 //! 4. Every wait has a deadline.
+//! 5. Every connection begins with a Hello that names the expected server: the cluster of the first
+//!    manager that answered, or the one that was asked for; the store that the manager names; and
+//!    the newest start that this client has seen.
 //!
 //! **Protocol.** See [`fs_proto`]: each request is a call of [`bmi_core::comm`], whose tag is the
 //! request's sequence number.
@@ -25,7 +28,11 @@ use std::time::Duration;
 use bmi_core::comm::{Body, Caller, Path, Reply};
 use bmi_core::mutated;
 use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Lists, Options, PeerId, Time, Transport};
-use fs_proto::{ErrorCode, FsError, ReplyBody, Request, RequestBody, RequestId, codec};
+use fs_proto::limits::MAX_SERVERS;
+use fs_proto::{
+    ClusterId, ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, ReplyBody, Request, RequestBody, RequestId,
+    Role, Sender, Start, StoreId, codec,
+};
 use futures_util::future::{Either, FutureExt, LocalBoxFuture, Shared, select};
 
 use crate::error::{Failure, ServerName};
@@ -40,7 +47,20 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
-type Connecting = Shared<LocalBoxFuture<'static, Result<(Via, Rc<Route>), bmi_core::Error>>>;
+/// How long a client avoids an I/O server for new files after it could not reach it.
+const AVOIDED: Duration = Duration::from_secs(30);
+
+type Connecting = Shared<LocalBoxFuture<'static, Result<Connected, Failure>>>;
+
+/// A new connection.
+#[derive(Clone)]
+struct Connected {
+    via: Via,
+    route: Rc<Route>,
+    cluster: ClusterId,
+    store: StoreId,
+    start: Start,
+}
 
 /// How to proceed when the connection is lost before the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +105,15 @@ enum Peer {
     Connected { via: Via, route: Rc<Route>, late: u32 },
 }
 
+/// What a client expects of a server.
+#[derive(Clone, Copy, Debug, Default)]
+struct Expected {
+    /// The store that the server must have.
+    store: Option<StoreId>,
+    /// The newest start that was seen.
+    seen: Option<Start>,
+}
+
 /// All of a client's connections.
 pub(crate) struct Connections<T: Transport> {
     endpoints: Rc<Endpoints<T>>,
@@ -96,10 +125,21 @@ pub(crate) struct Connections<T: Transport> {
     /// One caller for each of the endpoints.
     callers: Vec<Caller<T>>,
     resent: Cell<u64>,
+    cluster: Cell<Option<ClusterId>>,
+    manager: ServerName,
+    iods: RefCell<Vec<ServerName>>,
+    expected: RefCell<BTreeMap<Addr, Expected>>,
+    /// When an I/O server could not be reached.
+    unreachable: RefCell<BTreeMap<u32, Time>>,
 }
 
 impl<T: Transport + 'static> Connections<T> {
-    pub(crate) fn new(endpoints: Endpoints<T>, preference: Preference) -> Connections<T> {
+    pub(crate) fn new(
+        endpoints: Endpoints<T>,
+        preference: Preference,
+        manager: ServerName,
+        cluster: Option<ClusterId>,
+    ) -> Connections<T> {
         Connections {
             callers: endpoints.endpoints().map(|endpoint| Caller::new(endpoint.clone())).collect(),
             endpoints: Rc::new(endpoints),
@@ -109,7 +149,78 @@ impl<T: Transport + 'static> Connections<T> {
             unanswered: RefCell::default(),
             peers: RefCell::default(),
             resent: Cell::new(0),
+            cluster: Cell::new(cluster),
+            manager,
+            iods: RefCell::default(),
+            expected: RefCell::default(),
+            unreachable: RefCell::default(),
         }
+    }
+
+    /// Returns the cluster, once it is known.
+    pub(crate) fn cluster(&self) -> Option<ClusterId> {
+        self.cluster.get()
+    }
+
+    /// Returns the manager.
+    pub(crate) fn manager(&self) -> &ServerName {
+        &self.manager
+    }
+
+    /// Returns the I/O servers.
+    pub(crate) fn iods(&self) -> std::cell::Ref<'_, Vec<ServerName>> {
+        self.iods.borrow()
+    }
+
+    /// Returns the numbers of the I/O servers that could not be reached lately.
+    pub(crate) fn avoided(&self) -> Vec<u32> {
+        let now = self.endpoint().now();
+        let recent = |(iod, at): (&u32, &Time)| (now.since(*at) < AVOIDED).then_some(*iod);
+        self.unreachable.borrow().iter().filter_map(recent).collect()
+    }
+
+    /// Asks the manager for the I/O servers and their stores.
+    pub(crate) async fn learn_cluster(&self, deadline: Time) -> Result<(), Failure> {
+        let mut iods = Vec::new();
+        let mut stores = Vec::new();
+        loop {
+            let first = u32::try_from(iods.len()).unwrap_or(u32::MAX);
+            let request = Outgoing::plain(ManagerRequest::Cluster { first });
+            let reply = self.call(&self.manager, deadline, Resend::Once, &request).await?.body;
+            let ReplyBody::Manager(ManagerReply::Cluster(info)) = reply else {
+                return Err(unexpected(&self.manager, &reply));
+            };
+            let news = info.iods.len();
+            if iods.len() + news > MAX_SERVERS {
+                let text = format!("more than {MAX_SERVERS} I/O servers");
+                return Err(Failure::at(self.manager.clone(), ErrorCode::Protocol, text));
+            }
+            for iod in info.iods {
+                let number = u32::try_from(iods.len()).unwrap_or(u32::MAX);
+                stores.push((iod.addr.clone(), iod.store));
+                iods.push(ServerName { addr: iod.addr, iod: Some(number) });
+            }
+            if news == 0 || iods.len() >= info.total as usize {
+                break;
+            }
+        }
+        let mut expected = self.expected.borrow_mut();
+        for (addr, store) in stores {
+            let known = expected.entry(addr).or_default();
+            if known.store != store {
+                // A start of another store says nothing about this one.
+                *known = Expected { store, seen: None };
+            }
+        }
+        *self.iods.borrow_mut() = iods;
+        Ok(())
+    }
+
+    /// Returns the Hello to a server.
+    fn hello(&self, server: &ServerName) -> Hello {
+        let Expected { store, seen } = self.expected.borrow().get(&server.addr).copied().unwrap_or_default();
+        let role = server.iod.map_or(Role::Manager, Role::Iod);
+        Hello { cluster: self.cluster.get(), role, store, seen, sender: Sender::Client }
     }
 
     /// Returns the first endpoint. All endpoints share its clock.
@@ -169,7 +280,7 @@ impl<T: Transport + 'static> Connections<T> {
     }
 
     /// Returns the connection to a server. Connects first if necessary.
-    pub(crate) async fn peer(&self, server: &ServerName, deadline: Time) -> Result<Via, bmi_core::Error> {
+    pub(crate) async fn peer(&self, server: &ServerName, deadline: Time) -> Result<Via, Failure> {
         let addr = &server.addr;
         let (attempt, connecting) = match self.peers.borrow().get(addr) {
             Some(Peer::Connected { via, .. }) if self.through(*via).limits(via.peer).is_some() => return Ok(*via),
@@ -181,30 +292,47 @@ impl<T: Transport + 'static> Connections<T> {
         let result = match select(connecting, late).await {
             Either::Left((result, _)) => result,
             Either::Right(_) => {
+                self.note_reached(server, false);
                 let late = bmi_core::Error::new(ErrorKind::TimedOut, "no connection within the time limit");
-                return Err(late.during("connect").with_peer(addr));
+                return Err(Failure::transport(server.clone(), late.during("connect").with_peer(addr)));
             }
         };
         // The first of the tasks that waited for this attempt records its result.
         let mut peers = self.peers.borrow_mut();
         if matches!(peers.get(addr), Some(Peer::Connecting(current, _)) if *current == attempt) {
+            self.note_reached(server, result.is_ok());
             match &result {
-                Ok((via, route)) => {
+                Ok(Connected { via, route, cluster, store, start }) => {
+                    self.cluster.set(Some(*cluster));
+                    let known = Expected { store: Some(*store), seen: Some(*start) };
+                    self.expected.borrow_mut().insert(addr.clone(), known);
                     peers.insert(addr.clone(), Peer::Connected { via: *via, route: route.clone(), late: 0 })
                 }
                 Err(_) => peers.remove(addr),
             };
         }
-        result.map(|(via, _)| via)
+        result.map(|connected| connected.via)
+    }
+
+    /// Records whether a server could be reached.
+    fn note_reached(&self, server: &ServerName, reached: bool) {
+        let Some(iod) = server.iod else { return };
+        if reached {
+            self.unreachable.borrow_mut().remove(&iod);
+        } else {
+            self.unreachable.borrow_mut().insert(iod, self.endpoint().now());
+        }
     }
 
     fn start_connecting(&self, server: &ServerName, attempt: u64) -> Connecting {
         self.next_attempt.set(attempt + 1);
         let (endpoints, preference, target) = (self.endpoints.clone(), self.preference.clone(), server.clone());
+        let hello = self.hello(server);
         let connect = async move {
-            let (via, route) = reach(&endpoints, &preference, &target).await?;
+            let (via, route, identity) = reach(&endpoints, &preference, &target, &hello).await?;
             tracing::debug!(%route, "connected");
-            Ok((via, Rc::new(route)))
+            let fs_proto::Identity { cluster, store, start, .. } = identity;
+            Ok(Connected { via, route: Rc::new(route), cluster, store, start })
         };
         let connecting = connect.boxed_local().shared();
         self.peers.borrow_mut().insert(server.addr.clone(), Peer::Connecting(attempt, connecting.clone()));
@@ -221,27 +349,38 @@ impl<T: Transport + 'static> Connections<T> {
     ) -> Result<Answer, Failure> {
         let ticket = Ticket::new(self, resend == Resend::UntilDeadline);
         let mut pause = FIRST_PAUSE;
-        let mut lost = false;
+        let (mut lost, mut asked) = (false, false);
         loop {
             let mut sent = false;
             let seq =
                 if lost && mutated("client/sent-again-under-a-new-number") { self.next_number() } else { ticket.seq };
-            let error = match self.attempt(server, deadline, seq, outgoing, &mut sent).await {
+            let failure = match self.attempt(server, deadline, seq, outgoing, &mut sent).await {
                 Ok(reply) => return interpret(server, reply),
-                Err(error) => error,
+                Err(failure) => failure,
             };
-            let gone = error.kind() == ErrorKind::PeerLost || (lost && error.kind() == ErrorKind::Refused);
+            if failure.code == ErrorCode::WrongServer && server.iod.is_some() && !asked && !sent {
+                // The store may have been replaced.
+                asked = true;
+                let before = self.hello(server).store;
+                Box::pin(self.learn_cluster(deadline)).await?;
+                if self.hello(server).store != before {
+                    continue;
+                }
+            }
+            let kind = failure.source.as_ref().map(|error| error.kind());
+            let starting = failure.code == ErrorCode::Busy && kind.is_none();
+            let gone = kind == Some(ErrorKind::PeerLost) || (lost && kind == Some(ErrorKind::Refused)) || starting;
             let again = match resend {
                 // The connection was found dead before anything was sent, so the request is sent
                 // for the first time.
-                Resend::Never => gone && !lost && !sent,
-                Resend::Once => gone && !lost,
+                Resend::Never => gone && !lost && !sent && !starting,
+                Resend::Once => gone && !lost && !starting,
                 Resend::UntilDeadline => gone && self.endpoint().now() + pause < deadline,
             };
             if !again {
-                return Err(Failure::transport(server.clone(), error));
+                return Err(failure);
             }
-            tracing::debug!(%server, %error, "sending again");
+            tracing::debug!(%server, failure.detail, "sending again");
             if lost {
                 self.endpoint().sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -258,7 +397,7 @@ impl<T: Transport + 'static> Connections<T> {
         seq: u64,
         outgoing: &Outgoing,
         sent: &mut bool,
-    ) -> Result<Reply, bmi_core::Error> {
+    ) -> Result<Reply, Failure> {
         let via = self.peer(server, deadline).await?;
         let result = self.exchange(server, via, deadline, seq, outgoing, sent).await;
         if matches!(&result, Err(error) if error.kind() == ErrorKind::PeerLost) {
@@ -269,7 +408,7 @@ impl<T: Transport + 'static> Connections<T> {
                 peers.remove(&server.addr);
             }
         }
-        result
+        result.map_err(|error| Failure::transport(server.clone(), error))
     }
 
     async fn exchange(
@@ -376,7 +515,7 @@ pub(crate) fn unexpected(server: &ServerName, reply: &ReplyBody) -> Failure {
     let text = match reply {
         ReplyBody::Manager(_) => "a manager's reply that does not fit the request",
         ReplyBody::Iod(_) => "an I/O server's reply that does not fit the request",
-        ReplyBody::Identity(_) => "an answer to a question that was not asked",
+        ReplyBody::Identity(_) => "an answer to a Hello that was not sent",
     };
     Failure::at(server.clone(), ErrorCode::Protocol, text)
 }

@@ -205,7 +205,7 @@ impl<T: Transport + 'static> Copier<T> {
         }
         let name = target.as_str();
         (self.progress)(Progress::File { name, bytes: size });
-        let remote = self.create_or_empty(target, mode).await?;
+        let (remote, fresh) = self.create_or_empty(target, mode).await?;
         let read = |block: MemSlice, offset: u64| {
             let file = file.clone();
             async move { self.io.run(move || local::read_at(&file, offset, &block)).await.map_err(local) }
@@ -225,7 +225,7 @@ impl<T: Transport + 'static> Copier<T> {
                 }
             })
             .await?;
-        self.finish(&remote).await?;
+        self.finish(&remote, fresh, bytes).await?;
         (self.progress)(Progress::Done { name });
         Ok(Copied { files: 1, directories: 0, bytes })
     }
@@ -243,7 +243,7 @@ impl<T: Transport + 'static> Copier<T> {
         let local = |error: io::Error| Error::local(from, &error);
         let name = target.as_str();
         (self.progress)(Progress::File { name, bytes: 0 });
-        let remote = self.create_or_empty(target, mode).await?;
+        let (remote, fresh) = self.create_or_empty(target, mode).await?;
         let position = Arc::new(AtomicU64::new(0));
         let bytes = self
             .in_lanes(|_| {
@@ -262,7 +262,7 @@ impl<T: Transport + 'static> Copier<T> {
                 }
             })
             .await?;
-        self.finish(&remote).await?;
+        self.finish(&remote, fresh, bytes).await?;
         (self.progress)(Progress::Done { name });
         Ok(Copied { files: 1, directories: 0, bytes })
     }
@@ -277,26 +277,34 @@ impl<T: Transport + 'static> Copier<T> {
         Ok((len > 0).then_some((len as u64, len < self.blocks.block_size)))
     }
 
-    async fn finish(&self, remote: &File<T>) -> Result<(), Error> {
-        if self.sync { remote.sync().await } else { Ok(()) }
+    /// Completes a file of `size` bytes. The size of a new one is recorded.
+    async fn finish(&self, remote: &File<T>, fresh: bool, size: u64) -> Result<(), Error> {
+        if self.sync {
+            remote.sync().await?;
+        }
+        if fresh && let Err(error) = remote.record_size(size).await {
+            // The file is complete without it.
+            tracing::debug!(%error, "not recorded");
+        }
+        Ok(())
     }
 
     /// Creates a file, or empties an existing one. Replaces an existing file if its striping
-    /// differs from the requested one.
-    async fn create_or_empty(&self, target: &FsPath, mode: u32) -> Result<File<T>, Error> {
+    /// differs from the requested one. Also returns whether the file is new.
+    async fn create_or_empty(&self, target: &FsPath, mode: u32) -> Result<(File<T>, bool), Error> {
         match self.client.create(target, CreateOptions { exclusive: true, mode, ..self.create }).await {
             Err(error) if error.code() == ErrorCode::Exists => {}
-            result => return result,
+            result => return Ok((result?, true)),
         }
         let file = self.client.open(target).await?;
         let (strip, servers) = (file.distribution().strip_size(), file.servers().len() as u32);
         let fits = |asked: u64, is: u64| asked == 0 || asked == is;
         if fits(self.create.strip_size, strip) && fits(self.create.servers.into(), servers.into()) {
             file.set_len(0).await?;
-            return Ok(file);
+            return Ok((file, false));
         }
         self.client.remove(target, fs_proto::RemoveKind::File).await?;
-        self.client.create(target, CreateOptions { exclusive: false, mode, ..self.create }).await
+        Ok((self.client.create(target, CreateOptions { exclusive: false, mode, ..self.create }).await?, true))
     }
 
     /// Runs `step` for block after block, in all lanes, until one reports the end. Returns the
@@ -370,6 +378,7 @@ impl<T: Transport + 'static> Copier<T> {
                 }
             })
             .await?;
+        check_whole(source, bytes, size)?;
         self.io.run(move || landing.settle()).await.map_err(local)?;
         (self.progress)(Progress::Done { name });
         Ok(Copied { files: 1, directories: 0, bytes })
@@ -422,6 +431,7 @@ impl<T: Transport + 'static> Copier<T> {
             (self.progress)(Progress::Bytes(len as u64));
             bytes += len as u64;
         }
+        check_whole(source, bytes, size)?;
         (self.progress)(Progress::Done { name });
         Ok(Copied { files: 1, directories: 0, bytes })
     }
@@ -529,6 +539,15 @@ enum LocalKind {
     File,
     Dir,
     Other,
+}
+
+/// Checks that a fetched file has the size that it had when the fetch began.
+fn check_whole(source: &FsPath, bytes: u64, size: u64) -> Result<(), Error> {
+    if bytes == size {
+        return Ok(());
+    }
+    let text = format!("{source} had {size} bytes, and {bytes} of them were read: it was changed meanwhile");
+    Err(Error::new(ErrorCode::Stale, text).during(format!("read of {source}")))
 }
 
 fn not_utf8(path: &Path) -> Error {

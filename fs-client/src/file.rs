@@ -5,6 +5,9 @@
 //!    names each server that failed, with its ranges.
 //! 2. A read is short only at the end of the file. Bytes that were never written are zeros.
 //! 3. A server can access memory only while a request to it is in progress.
+//! 4. A datafile that is missing or shorter than it must be is an error. How long it must be is
+//!    known if the file's size was recorded when it was complete ([`File::record_size`]).
+//! 5. A recorded size is withdrawn before the first write, and confirmed before it is used.
 //!
 //! **Source.** [PVFS-IB §2.1, §3.2.3] (server-based transfer), [PVFS-IB §4.1] (inline), [PVFS-IB
 //! §5] (list I/O).
@@ -51,16 +54,19 @@ pub struct Datafile {
 /// An open file. A clone is another handle to it. A file need not be closed.
 pub struct File<T: Transport> {
     client: Client<T>,
-    inner: Rc<OpenFile>,
+    inner: Rc<OpenFile<T>>,
 }
 
-struct OpenFile {
+struct OpenFile<T: Transport> {
+    client: Client<T>,
     path: FsPath,
     handle: FileHandle,
     layout: Layout,
     servers: Vec<ServerName>,
     /// By datafile: what was written and not synced since.
     unsynced: RefCell<Vec<Unsynced>>,
+    /// By datafile: its size after the last write through this handle.
+    written_sizes: RefCell<Vec<u64>>,
 }
 
 /// What was written to a datafile and may not be on the disk yet.
@@ -116,6 +122,12 @@ impl Drop for Taken<'_> {
     }
 }
 
+impl<T: Transport> Drop for OpenFile<T> {
+    fn drop(&mut self) {
+        self.client.closed(self.handle);
+    }
+}
+
 impl<T: Transport> Clone for File<T> {
     fn clone(&self) -> File<T> {
         File { client: self.client.clone(), inner: self.inner.clone() }
@@ -130,9 +142,13 @@ impl<T: Transport + 'static> File<T> {
         handle: FileHandle,
         layout: Layout,
         servers: Vec<ServerName>,
+        recorded_size: Option<u64>,
     ) -> File<T> {
         let unsynced = RefCell::new(vec![Unsynced::Nothing; servers.len()]);
-        File { client, inner: Rc::new(OpenFile { path, handle, layout, servers, unsynced }) }
+        let written_sizes = RefCell::new(vec![0; servers.len()]);
+        client.opened(handle, recorded_size);
+        let inner = OpenFile { client: client.clone(), path, handle, layout, servers, unsynced, written_sizes };
+        File { client, inner: Rc::new(inner) }
     }
 
     pub(crate) fn client(&self) -> &Client<T> {
@@ -241,7 +257,11 @@ impl<T: Transport + 'static> File<T> {
     pub async fn read_list(&self, regions: &[Region], memory: impl Into<MemList>) -> Result<u64, Error> {
         let during = |error: Error| error.during(format!("read of {}", self.path()));
         let plan = self.ready(Direction::Read, regions, memory.into()).await.map_err(during)?;
-        let sizes = self.run(&plan).await.map_err(during)?;
+        let sizes = match self.run(&plan).await {
+            Ok(sizes) => sizes,
+            Err(error) => return Err(during(self.explain(error).await)),
+        };
+        self.check_lengths(&sizes).await.map_err(during)?;
         let end = |region: &Region| region.offset + region.len;
         let last = regions.iter().filter(|region| !region.is_empty()).map(end).max().unwrap_or(0);
         let known: Vec<u64> = sizes.iter().map(|size| size.unwrap_or(0)).collect();
@@ -249,7 +269,10 @@ impl<T: Transport + 'static> File<T> {
         if size < last && sizes.contains(&None) && !mutated("client/size-of-those-that-were-read") {
             // The datafiles that were read end before the requested range does. The others may hold
             // later bytes.
-            size = self.size_with(&sizes).await.map_err(during)?;
+            size = match self.client.confirm_size(self.handle()).await.map_err(during)? {
+                Some(recorded) => recorded,
+                None => self.size_with(&sizes).await.map_err(during)?,
+            };
         }
         let size = if mutated("client/short-read-reported-as-full") { last } else { size };
         Ok(regions.iter().map(|region| size.saturating_sub(region.offset).min(region.len)).sum())
@@ -273,9 +296,46 @@ impl<T: Transport + 'static> File<T> {
     /// As [`File::write_at`]; `Invalid` if the lists differ in length.
     pub async fn write_list(&self, regions: &[Region], memory: impl Into<MemList>) -> Result<(), Error> {
         let during = |error: Error| error.during(format!("write of {}", self.path()));
+        self.client.withdraw_size(self.handle()).await.map_err(during)?;
         let plan = self.ready(Direction::Write, regions, memory.into()).await.map_err(during)?;
-        self.run(&plan).await.map_err(during)?;
-        Ok(())
+        match self.run(&plan).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(during(self.explain(error).await)),
+        }
+    }
+
+    /// A datafile that does not exist was lost, or the whole file was removed. Asks the manager
+    /// which of the two it is.
+    async fn explain(&self, error: Error) -> Error {
+        if !error.failures().iter().any(|failure| failure.code == ErrorCode::Lost) {
+            return error;
+        }
+        match self.client.look_again(self.handle()).await {
+            Err(gone) if matches!(gone.code(), ErrorCode::Stale | ErrorCode::NotFound) => {
+                Error::new(ErrorCode::Stale, "the file was removed")
+            }
+            _ => error,
+        }
+    }
+
+    /// Checks that the datafiles that were read are as long as the file's recorded size requires.
+    pub(crate) async fn check_lengths(&self, sizes: &[Option<u64>]) -> Result<(), Error> {
+        let short = |recorded: u64| {
+            let must = |index: usize| self.distribution().datafile_size(index, recorded);
+            let is_short = |(index, size): (usize, &Option<u64>)| size.is_some_and(|size| size < must(index));
+            sizes.iter().enumerate().position(|(index, size)| is_short((index, size)))
+        };
+        let known = self.client.recorded_size(self.handle());
+        if known.and_then(short).is_none() {
+            return Ok(());
+        }
+        // The file may have been written since it was opened.
+        let Some(recorded) = self.client.confirm_size(self.handle()).await? else { return Ok(()) };
+        let Some(index) = short(recorded) else { return Ok(()) };
+        let (_, datafile) = self.inner.layout.datafiles()[index];
+        let must = self.distribution().datafile_size(index, recorded);
+        let text = format!("{datafile} has {} bytes; it must have {must}: it was cut off", sizes[index].unwrap_or(0));
+        Err(Failure::at(self.inner.servers[index].clone(), ErrorCode::Lost, text).into())
     }
 
     /// Connects the servers involved, then splits the access into requests. The limits of a server
@@ -333,6 +393,8 @@ impl<T: Transport + 'static> File<T> {
         let result = answer.and_then(|answer| match (plan.direction, answer.body) {
             (Direction::Write, ReplyBody::Iod(IodReply::Written { len, size, start })) if len == transfer.len => {
                 self.note_written(transfer.datafile, start);
+                let written = &mut self.inner.written_sizes.borrow_mut()[transfer.datafile];
+                *written = size.max(*written);
                 Ok(size)
             }
             (Direction::Read, ReplyBody::Iod(IodReply::Read { len, size }))
@@ -368,8 +430,37 @@ impl<T: Transport + 'static> File<T> {
     /// # Errors
     /// Those of every request.
     pub async fn size(&self) -> Result<u64, Error> {
+        let during = |error: Error| error.during(format!("size of {}", self.path()));
+        if let Some(recorded) = self.client.confirm_size(self.handle()).await.map_err(during)? {
+            return Ok(recorded);
+        }
         let none = vec![None; self.inner.servers.len()];
-        self.size_with(&none).await.map_err(|error| error.during(format!("size of {}", self.path())))
+        self.size_with(&none).await.map_err(during)
+    }
+
+    /// Records the size of the file at the manager: it is complete. From then on its size is known
+    /// without its I/O servers, and a datafile that was cut off is noticed. A later write withdraws
+    /// it. Only the client that created the file can record its size, before any other client has
+    /// looked the file up; otherwise nothing is recorded.
+    ///
+    /// # Errors
+    /// `Invalid` if a datafile is shorter than the size requires: the file has a hole there. Those
+    /// of every request.
+    pub async fn record_size(&self, size: u64) -> Result<(), Error> {
+        let during = |error: Error| error.during(format!("record the size of {}", self.path()));
+        let must = |index: usize| self.distribution().datafile_size(index, size);
+        let written = self.inner.written_sizes.borrow().clone();
+        if (0..written.len()).any(|index| written[index] < must(index)) {
+            let ask =
+                |index: usize, datafile| (written[index] < must(index)).then_some(IodRequest::Getsize { datafile });
+            let sizes = all(self.ask_all(Resend::Once, ask, held).await).map_err(during)?;
+            let is_short =
+                |(index, held): (usize, &Option<(u64, u64)>)| held.is_some_and(|(size, _)| size < must(index));
+            if sizes.iter().enumerate().any(is_short) {
+                return Err(during(Error::new(ErrorCode::Invalid, "the file has a hole at the end of a datafile")));
+            }
+        }
+        self.client.record_size(self.handle(), size).await.map_err(during)
     }
 
     /// Returns the file's datafiles with their sizes, in the order of the distribution.
@@ -406,6 +497,8 @@ impl<T: Transport + 'static> File<T> {
         if size > MAX_OFFSET {
             return Err(during(Error::new(ErrorCode::TooLarge, format!("{size} bytes"))));
         }
+        self.client.withdraw_size(self.handle()).await.map_err(during)?;
+        self.inner.written_sizes.borrow_mut().fill(0);
         let truncate = |index: usize, datafile| {
             Some(IodRequest::Truncate { datafile, size: self.distribution().datafile_size(index, size) })
         };

@@ -49,7 +49,7 @@ mod plan;
 mod route;
 
 pub use bmi_core::comm::{Direction, Path, PathCounters};
-pub use client::{Client, ClientOptions, ClientStats, CreateOptions, Pong, ReadDir, ServerSpace, Space, Stat};
+pub use client::{Client, ClientOptions, ClientStats, CreateOptions, Latency, Pong, ReadDir, ServerSpace, Space, Stat};
 pub use error::{Error, Failure, ServerName};
 pub use file::{Datafile, File};
 pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, SetAttr};

@@ -4,29 +4,27 @@
 //! **Why a proof.** The addresses of a cluster are shared by all its machines, and a path like
 //! `/run/pvfs/iod-1` exists on many of them. A socket at the right path may belong to another
 //! server, of another host or another cluster. Using it would destroy data. So a client begins with
-//! the address that the server is known by and asks there for the server's identity. It asks again
-//! at the end of any other route.
+//! the address that the server is known by, and says there which server it expects. It does the
+//! same at the end of any other route.
 //!
 //! **Protocol**
 //!
 //! ```text
-//!   connect to the known address ──▶ Identify ──▶ role, host, instance, addresses
+//!   connect to the known address ──▶ Hello: the expected server? ──▶ identity: start, host, addresses
 //!     for each address of a better transport (shm, then ib, then tcp):
 //!        shm only if the host is ours            else: next, and the reason is kept
-//!        connect, Identify: the same instance?   else: disconnect, next
+//!        connect, Hello: the same instance?      else: disconnect, next
 //!        yes: take it, leave the known address
 //!     none: stay with the known address
 //! ```
 //!
-//! No identity is requested if there is only one endpoint, or if the known address already uses the
-//! requested transport.
-//!
 //! **Invariants**
-//! 1. Requests go to the known address, or to an instance that gave the same identity over both
-//!    routes.
-//! 2. A route that does not work costs at most [`PATIENCE`] and is not tried again until the
+//! 1. Requests go to the expected server: the one with the cluster, role and store that the client
+//!    expects, and no older than the client has seen it.
+//! 2. Another address is used only if the same instance answers there.
+//! 3. A route that does not work costs at most [`PATIENCE`] and is not tried again until the
 //!    connection is lost.
-//! 3. An explicitly requested transport ([`TransportChoice::Only`]) is used, or the connection
+//! 4. An explicitly requested transport ([`TransportChoice::Only`]) is used, or the connection
 //!    fails. It is never replaced by another one.
 //!
 //! `tests/routes.rs` checks these invariants.
@@ -36,12 +34,16 @@ use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller};
 use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Options, PeerId, Scheme, Time, Transport};
-use fs_proto::{Identity, Reply, ReplyBody, Request, RequestBody, RequestId, Role, codec};
+use fs_proto::{ErrorCode, Hello, Identity, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
 
-use crate::error::ServerName;
+use crate::error::{Failure, ServerName};
 
-/// Time limit for connecting and asking for the identity, where there is an alternative route.
+/// Time limit for connecting and for the Hello, where there is an alternative route.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a client waits for a server that does not serve yet.
+const STARTING: Duration = Duration::from_secs(2);
+/// Pause before such a server is asked again.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The transports that a client uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,6 +145,8 @@ pub(crate) struct Via {
 pub(crate) struct Preference {
     /// The client's id.
     pub(crate) client: u128,
+    /// Time limit of a request.
+    pub(crate) timeout: Duration,
     pub(crate) over: TransportChoice,
     /// The client's name for the machine that it runs on.
     pub(crate) host: Option<String>,
@@ -180,42 +184,71 @@ impl Preference {
     }
 }
 
-/// Connects to a server over the best suitable transport.
+/// Connects to a server over the best suitable transport. `hello` names the expected server.
+/// A server that does not serve yet is waited for, for a while.
 pub(crate) async fn reach<T: Transport>(
     endpoints: &Endpoints<T>,
     preference: &Preference,
     server: &ServerName,
-) -> Result<(Via, Route), bmi_core::Error> {
-    let known = &server.addr;
-    let refused = |kind, why: String| bmi_core::Error::new(kind, why).during("connect").with_peer(known);
-    let index = endpoints.find(known.scheme()).map_err(|why| refused(ErrorKind::Unsupported, why))?;
+    hello: &Hello,
+) -> Result<(Via, Route, Identity), Failure> {
+    let failed = |error| Failure::transport(server.clone(), error);
+    let index = endpoints.find(server.addr.scheme()).map_err(|why| {
+        failed(bmi_core::Error::new(ErrorKind::Unsupported, why).during("connect").with_peer(&server.addr))
+    })?;
     let endpoint = endpoints.at(index);
-    let via = Via { endpoint_index: index, peer: endpoint.connect(&known.without_device(), Options::default()).await? };
+    let begun = endpoint.now();
+    let mut waited = false;
+    loop {
+        let peer = endpoint.connect(&server.addr.without_device(), Options::default()).await.map_err(failed);
+        // A server that was starting closes its connections when it begins to serve.
+        let starting = |failure: &Failure| {
+            let lost = failure.source.as_ref().is_some_and(|error| error.kind() == ErrorKind::PeerLost);
+            failure.code == ErrorCode::Busy || (waited && lost)
+        };
+        let via = Via { endpoint_index: index, peer: peer? };
+        let deadline = endpoint.now() + preference.timeout;
+        match greet(endpoint, via.peer, server, preference.client, hello, deadline).await {
+            Ok(identity) => return choose(endpoints, preference, server, hello, via, identity).await,
+            Err(failure)
+                if starting(&failure) && endpoint.now().since(begun) < STARTING.min(preference.timeout / 2) =>
+            {
+                leave(endpoint, via.peer);
+                waited = true;
+                endpoint.sleep(PAUSE).await;
+            }
+            Err(failure) => {
+                leave(endpoint, via.peer);
+                return Err(failure);
+            }
+        }
+    }
+}
+
+/// Takes a better route to the server that `via` leads to, if there is one.
+async fn choose<T: Transport>(
+    endpoints: &Endpoints<T>,
+    preference: &Preference,
+    server: &ServerName,
+    hello: &Hello,
+    via: Via,
+    identity: Identity,
+) -> Result<(Via, Route, Identity), Failure> {
+    let (known, endpoint) = (&server.addr, endpoints.at(via.endpoint_index));
     let mut route =
         Route { server: server.clone(), addr: known.clone(), reason: String::new(), passed_over: Vec::new() };
     if !preference.has_choice(endpoints, known.scheme()) {
         let asked = preference.over == TransportChoice::Only(known.scheme());
         route.reason = if asked { "as asked for".to_owned() } else { "nothing better here".to_owned() };
-        return Ok((via, route));
+        return Ok((via, route, identity));
     }
-    let identity = match identify(endpoint, via.peer, preference.client, endpoint.now() + PATIENCE).await {
-        Ok(identity) => check_role(server, identity).inspect_err(|_| leave(endpoint, via.peer))?,
-        Err(error) if preference.over == TransportChoice::Auto && endpoint.limits(via.peer).is_some() => {
-            route.reason = format!("it does not say how else it can be reached: {error}");
-            return Ok((via, route));
-        }
-        Err(error) => {
-            leave(endpoint, via.peer);
-            return Err(error);
-        }
-    };
     for addr in preference.candidates(known, &identity.addrs) {
-        match try_way(endpoints, preference, &identity, &addr).await {
+        match try_way(endpoints, preference, server, hello, &identity, &addr).await {
             Ok(other) => {
                 leave(endpoint, via.peer);
                 let why = if addr.scheme() == Scheme::Shm { "on this host" } else { "both have it" };
                 (route.addr, route.reason) = (addr, why.to_owned());
-                return Ok((other, route));
+                return Ok((other, route, identity));
             }
             Err(why) => route.passed_over.push((addr, why)),
         }
@@ -227,13 +260,14 @@ pub(crate) async fn reach<T: Transport>(
             [(addr, why)] => format!("{addr}: {why}"),
             several => several.iter().map(|(addr, why)| format!("{addr}: {why}")).collect::<Vec<_>>().join("; "),
         };
-        return Err(refused(ErrorKind::Refused, why));
+        let refused = bmi_core::Error::new(ErrorKind::Refused, why).during("connect").with_peer(known);
+        return Err(Failure::transport(server.clone(), refused));
     }
     route.reason = match route.passed_over.is_empty() {
         true => "nothing better is offered".to_owned(),
         false => "nothing better works".to_owned(),
     };
-    Ok((via, route))
+    Ok((via, route, identity))
 }
 
 /// Connects to another address of a server and checks that the same server answers there. Returns
@@ -241,6 +275,8 @@ pub(crate) async fn reach<T: Transport>(
 async fn try_way<T: Transport>(
     endpoints: &Endpoints<T>,
     preference: &Preference,
+    server: &ServerName,
+    hello: &Hello,
     identity: &Identity,
     addr: &Addr,
 ) -> Result<Via, String> {
@@ -252,51 +288,43 @@ async fn try_way<T: Transport>(
     let deadline = endpoint.now() + PATIENCE;
     let peer =
         endpoint.connect(&addr.without_device(), Options::by(deadline)).await.map_err(|error| error.to_string())?;
-    let found = identify(endpoint, peer, preference.client, deadline).await;
+    let found = greet(endpoint, peer, server, preference.client, hello, deadline).await;
     let wrong = match found {
         Ok(found) if found.is_same(identity) => return Ok(Via { endpoint_index: index, peer }),
         Ok(_) => "another server is there".to_owned(),
-        Err(error) => error.to_string(),
+        Err(failure) => failure.detail,
     };
     leave(endpoint, peer);
     Err(wrong)
 }
 
-/// Rejects a server whose role differs from the one it is known by. Otherwise it would be given
-/// another server's data.
-fn check_role(server: &ServerName, identity: Identity) -> Result<Identity, bmi_core::Error> {
-    let expected = server.iod.map_or(Role::Manager, Role::Iod);
-    if identity.role == expected {
-        return Ok(identity);
-    }
-    let name = |role| match role {
-        Role::Manager => "the manager".to_owned(),
-        Role::Iod(number) => format!("I/O server {number}"),
-    };
-    let text = format!("this is {}, not {}", name(identity.role), name(expected));
-    Err(bmi_core::Error::new(ErrorKind::Protocol, text).during("connect").with_peer(&server.addr))
-}
-
-/// Asks a server for its identity. The request has the sequence number 0, which no other request
-/// has.
-async fn identify<T: Transport>(
+/// Opens a connection: says which server is expected, and checks the answer. The request has the
+/// sequence number 0, which no other request has.
+async fn greet<T: Transport>(
     endpoint: &AsyncEndpoint<T>,
     peer: PeerId,
+    server: &ServerName,
     client: u128,
+    hello: &Hello,
     deadline: Time,
-) -> Result<Identity, bmi_core::Error> {
+) -> Result<Identity, Failure> {
+    let failed = |error| Failure::transport(server.clone(), error);
     let left = deadline.since(endpoint.now()).as_millis().max(1);
     let timeout_ms = u32::try_from(left).unwrap_or(u32::MAX);
     let id = RequestId { client, seq: 0 };
-    let request = codec::encode_request(&Request { id, unanswered: 0, timeout_ms, body: RequestBody::Identify });
+    let body = RequestBody::Hello(hello.clone());
+    let request = codec::encode_request(&Request { id, unanswered: 0, timeout_ms, body });
     let caller = Caller::new(endpoint.clone());
-    let reply = caller.call(peer, id.seq, &request, Body::None, None, Options::by(deadline))?.reply().await?;
-    let broken = |text: String| bmi_core::Error::new(ErrorKind::Protocol, text);
+    let call = caller.call(peer, id.seq, &request, Body::None, None, Options::by(deadline)).map_err(failed)?;
+    let reply = call.reply().await.map_err(failed)?;
     match codec::decode_reply(&reply.bytes) {
-        Ok(Reply { result: Ok(ReplyBody::Identity(identity)) }) => Ok(identity),
-        Ok(Reply { result: Err(error) }) => Err(broken(error.to_string())),
-        Ok(_) => Err(broken("a reply that does not fit the question who it is".to_owned())),
-        Err(error) => Err(broken(error.to_string())),
+        Ok(Reply { result: Ok(ReplyBody::Identity(identity)) }) => match identity.check(hello) {
+            Ok(()) => Ok(identity),
+            Err(error) => Err(Failure::at(server.clone(), error.code, error.detail)),
+        },
+        Ok(Reply { result: Err(error) }) => Err(Failure::at(server.clone(), error.code, error.detail)),
+        Ok(_) => Err(Failure::at(server.clone(), ErrorCode::Protocol, "a reply that does not fit a Hello")),
+        Err(error) => Err(Failure::at(server.clone(), ErrorCode::Protocol, error.to_string())),
     }
 }
 

@@ -1,5 +1,4 @@
-//! Accidents around the commands: interrupted transfers, wrong or missing data directories, and
-//! output for programs.
+//! Accidents around the commands: interrupted transfers, and output for programs.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -16,7 +15,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use bodies::pattern;
-use cluster::{Cluster, complaint, pvfsd};
+use cluster::{Cluster, complaint};
 
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -116,89 +115,6 @@ fn names_with_control_codes_stay_on_their_line() {
     assert_eq!(cluster.json(&["ls"])["entries"][1]["name"], "a\nb");
     let line = complaint(&cluster.run(&["stat", "/a\nb/c\u{7}"]), 1);
     assert!(!line.trim_end().contains(char::is_control), "{line:?}");
-}
-
-/// Runs a server that is expected to stop with an error, and returns its one line.
-fn refused(cluster: &Cluster, args: &[&str]) -> String {
-    let mut command = Command::new(pvfsd());
-    let output = command.current_dir(cluster.dir.path()).env("RUST_LOG", "off").args(args).output().unwrap();
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{errors}");
-    assert!(errors.starts_with("pvfsd: ") && errors.lines().count() == 1, "one clear line: {errors}");
-    errors
-}
-
-/// Replays a bug: a server with the wrong directory answered zeros, and two servers on one
-/// directory both served.
-#[test]
-fn a_server_with_the_wrong_directory_does_not_serve() {
-    let mut cluster = Cluster::start(2);
-    fs::write(cluster.path("f"), pattern(500_000, 1)).unwrap();
-    cluster.ok(&["put", "--sync", "f", "/f"]);
-    let config = fs::read_to_string(cluster.path("pvfs.toml")).unwrap();
-    let other = |from: &str, to: &str| fs::write(cluster.path("other.toml"), config.replace(from, to)).unwrap();
-    other("127.0.0.1", "127.0.0.2");
-    for role in [&["manager"][..], &["iod", "0"]] {
-        let line = refused(&cluster, &[&["-c", "other.toml"], role].concat());
-        assert!(line.contains("another server is at work on it"), "{line}");
-    }
-    cluster.kill_server(1);
-    cluster.kill_server(2);
-    // As if the disks had been swapped.
-    fs::rename(cluster.path("iod0"), cluster.path("aside")).unwrap();
-    fs::rename(cluster.path("iod1"), cluster.path("iod0")).unwrap();
-    let line = refused(&cluster, &["iod", "0"]);
-    assert!(line.contains("belongs to iod 1, not to iod 0"), "{line}");
-    fs::rename(cluster.path("iod0"), cluster.path("iod1")).unwrap();
-    // As if a disk were not mounted.
-    fs::create_dir(cluster.path("iod0")).unwrap();
-    let line = refused(&cluster, &["iod", "0"]);
-    assert!(line.contains("not the one that it had before") && line.contains("mounted"), "{line}");
-    // A directory with somebody's files.
-    fs::rename(cluster.path("iod0"), cluster.path("empty")).unwrap();
-    fs::create_dir(cluster.path("iod0")).unwrap();
-    fs::write(cluster.path("iod0/thesis.tex"), "").unwrap();
-    let line = refused(&cluster, &["iod", "0"]);
-    assert!(line.contains("thesis.tex"), "{line}");
-    fs::remove_dir_all(cluster.path("iod0")).unwrap();
-    fs::rename(cluster.path("aside"), cluster.path("iod0")).unwrap();
-    for server in [1, 2] {
-        cluster.start_server(server);
-    }
-    cluster.ok(&["get", "/f", "back"]);
-    assert!(fs::read(cluster.path("back")).unwrap() == pattern(500_000, 1));
-}
-
-/// A manager that begins with an empty directory assigns the numbers of old datafiles again. New
-/// files would then show the data of old ones.
-#[test]
-fn a_manager_that_lost_its_directory_is_not_given_the_old_data() {
-    let mut cluster = Cluster::start(1);
-    fs::write(cluster.path("f"), pattern(100_000, 1)).unwrap();
-    cluster.ok(&["put", "--sync", "f", "/f"]);
-    cluster.kill_server(0);
-    cluster.kill_server(1);
-    fs::rename(cluster.path("manager"), cluster.path("aside")).unwrap();
-    cluster.start_server(0);
-    let line = refused(&cluster, &["iod", "0"]);
-    assert!(line.contains("holds files that this manager does not know"), "{line}");
-    cluster.kill_server(0);
-    fs::remove_file(cluster.path("manager/metadata.redb")).unwrap();
-    let line = refused(&cluster, &["manager"]);
-    assert!(line.contains("metadata.redb is gone"), "{line}");
-    fs::remove_dir_all(cluster.path("manager")).unwrap();
-    fs::rename(cluster.path("aside"), cluster.path("manager")).unwrap();
-    cluster.start_server(0);
-    cluster.start_server(1);
-    cluster.ok(&["get", "/f", "back"]);
-    // The disk is lost for good, and the administrator says so.
-    cluster.kill_server(1);
-    fs::remove_dir_all(cluster.path("iod0")).unwrap();
-    cluster.start_server_with(1, &["--adopt"]);
-    assert!(cluster.ok(&["stat", "/f"]).contains("/f: 0 bytes"));
-    cluster.ok(&["put", "f", "/g"]);
-    cluster.ok(&["get", "/g", "back"]);
-    assert!(fs::read(cluster.path("back")).unwrap() == pattern(100_000, 1));
 }
 
 /// Replays a bug: a file that was written again kept its time of creation.

@@ -161,13 +161,13 @@ fn a_socket_of_another_server_is_passed_over() {
     fs::rename(socket("2"), socket("1")).unwrap();
     assert_eq!(taken(&cluster, &[]), ["shm", "tcp", "tcp"]);
     let text = cluster.ok(&["servers"]);
-    assert!(text.contains("/sockets/1: another server is there"), "{text}");
+    assert!(text.contains("/sockets/1: this is iod 1 of cluster"), "{text}");
     fs::write(cluster.path("f"), pattern(500_000, 1)).unwrap();
     cluster.ok(&["put", "f", "/f"]);
     cluster.ok(&["get", "/f", "back"]);
     assert!(fs::read(cluster.path("back")).unwrap() == pattern(500_000, 1));
     let line = complaint(&cluster.run(&["--over", "shm", "get", "/f", "forced"]), 1);
-    assert!(line.contains("another server is there"), "{line}");
+    assert!(line.contains("this is iod 1 of cluster"), "{line}");
 }
 
 #[test]
@@ -284,7 +284,11 @@ fn a_server_that_is_down_is_named() {
     fs::write(cluster.path("f"), pattern(500_000, 1)).unwrap();
     cluster.ok(&["put", "f", "/f"]);
     cluster.kill_server(2);
-    for args in [&["put", "f", "/g"][..], &["get", "/f", "back"], &["stat", "/f"], &["ping"], &["statfs"]] {
+    // A new file avoids it, unless the number of servers was asked for.
+    cluster.ok(&["put", "f", "/avoids"]);
+    cluster.ok(&["rm", "/avoids"]);
+    let put = &["put", "--servers", "3", "f", "/g"][..];
+    for args in [put, &["get", "/f", "back"], &["stat", "/f"], &["ping"], &["statfs"]] {
         let line = complaint(&cluster.run(args), 1);
         assert!(line.contains("(iod 1)"), "{args:?}: {line}");
     }

@@ -388,3 +388,19 @@ fn futures_may_be_dropped_at_any_time() {
         assert_eq!((left.operations, left.exposures), (0, 0), "{left:?}");
     });
 }
+
+/// Replays a bug: to ping a server that hangs took a time limit for each of three rounds.
+#[test]
+fn the_pings_of_a_server_that_hangs_take_one_time_limit() {
+    let cluster = MockCluster::new(77, 2);
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        cluster.faults.silent.set(Some(1));
+        let begun = cluster.world.now();
+        let latencies = client.latencies(3).await;
+        assert!(latencies[0].1.is_ok() && latencies[1].1.is_ok());
+        assert_eq!(latencies[2].1.as_ref().unwrap_err().code(), ErrorCode::Timeout);
+        let took = cluster.world.now() - begun;
+        assert!(took < client.options().timeout * 3 / 2, "{took:?}");
+    });
+}

@@ -19,10 +19,10 @@ use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Scheme, Transport};
 use bmi_sim::{Node, World};
 use bodies::{path, pattern, striped};
 use fs_client::{Client, ClientOptions, Endpoints, ErrorCode, Route, TransportChoice};
-use fs_proto::{Identity, Role};
-use fs_server::iod::{Iod, IodSettings};
-use fs_server::manager::{Manager, ManagerSettings};
-use fs_server::service::{Handler, Limits, serve_all};
+use fs_proto::{ClusterId, Identity, Role, Start, StoreId};
+use fs_server::iod::{Iod, IodSettings, LabelLock, Membership};
+use fs_server::manager::{Manager, ManagerSettings, format};
+use fs_server::service::{Handler, Limits, Standing, serve_all};
 use fs_server::store::{DataStore, MemStore, MetaStore};
 
 type Any = Box<dyn Transport>;
@@ -46,17 +46,30 @@ fn port(scheme: Scheme) -> u16 {
     Scheme::ALL.iter().position(|other| *other == scheme).unwrap() as u16 + 1
 }
 
+/// The cluster of this world.
+const CLUSTER: ClusterId = ClusterId(1);
+
+/// Returns an I/O server over each of the endpoints.
+fn iods(endpoints: &[AsyncEndpoint<Any>], store: &MemStore) -> Vec<Iod<Any, MemStore>> {
+    let first = Iod::new(endpoints[0].clone(), store.clone(), IodSettings::default()).unwrap();
+    let others: Vec<_> =
+        endpoints[1..].iter().zip(1..).map(|(endpoint, at)| first.beside(endpoint.clone(), at)).collect();
+    std::iter::once(first).chain(others).collect()
+}
+
 /// A manager and two I/O servers. Each is on a node and a host of its own name, except that all but
 /// `iod1` are on the client's host `here`.
 struct Setting {
     world: World,
     names: Names,
     starts: Cell<u128>,
+    stores: Vec<MemStore>,
 }
 
 impl Setting {
     fn new(seed: u64) -> Setting {
-        let setting = Setting { world: World::new(seed), names: Names::default(), starts: Cell::new(1) };
+        let stores = (0..IODS).map(|_| MemStore::new(1 << 30)).collect();
+        let setting = Setting { world: World::new(seed), names: Names::default(), starts: Cell::new(1), stores };
         for server in ["manager", "iod0", "iod1"] {
             for scheme in [Scheme::Tcp, Scheme::Ib, Scheme::Shm] {
                 let real = Addr::sim(server, port(scheme));
@@ -74,15 +87,8 @@ impl Setting {
         endpoint
     }
 
-    /// Starts a server that listens over `over` and reports `host` as its host.
-    fn start<H: Handler<Any> + 'static>(
-        &self,
-        name: &str,
-        role: Role,
-        host: &str,
-        over: &[Scheme],
-        handlers: impl FnOnce(&[AsyncEndpoint<Any>]) -> Vec<H>,
-    ) {
+    /// Makes endpoints that listen over `over`. Returns them, and an identity for a server there.
+    fn listen(&self, name: &str, role: Role, host: &str, over: &[Scheme]) -> (Vec<AsyncEndpoint<Any>>, Identity) {
         let node = self.world.node(name);
         let endpoints: Vec<_> = over.iter().map(|_| self.endpoint(&node)).collect();
         for (endpoint, scheme) in endpoints.iter().zip(over) {
@@ -91,37 +97,64 @@ impl Setting {
         let addrs = over.iter().map(|scheme| addr(name, *scheme)).collect();
         // Each start is a new instance.
         let instance = self.starts.replace(self.starts.get() + 1);
-        let identity = Identity { role, host: host.to_owned(), instance, addrs };
-        let handlers = handlers(&endpoints);
-        node.spawn(async move {
+        let start = Start { epoch: 1, instance };
+        (endpoints, Identity { cluster: CLUSTER, role, store: StoreId(0), start, host: host.to_owned(), addrs })
+    }
+
+    /// Starts a server that reports this identity.
+    fn serve<H: Handler<Any> + 'static>(
+        &self,
+        name: &str,
+        endpoints: Vec<AsyncEndpoint<Any>>,
+        identity: Identity,
+        handlers: Vec<H>,
+    ) {
+        self.world.node(name).spawn(async move {
             let fronts: Vec<_> = endpoints.into_iter().zip(&handlers).collect();
-            serve_all(&fronts, &identity, Limits::default(), std::future::pending()).await;
+            serve_all(&fronts, &Standing::serving(identity), Limits::default(), std::future::pending()).await;
         });
     }
 
-    fn start_iod(&self, number: u32, role: u32, host: &str, over: &[Scheme]) {
-        let store = MemStore::new(1 << 30);
-        let iod =
-            |endpoint: &AsyncEndpoint<Any>| Iod::new(endpoint.clone(), store.clone(), IodSettings::default()).unwrap();
-        let role = Role::Iod(role);
-        self.start(&format!("iod{number}"), role, host, over, |endpoints| endpoints.iter().map(iod).collect());
+    /// Starts an I/O server that registers with the manager.
+    fn start_iod(&self, number: u32, host: &str, over: &[Scheme]) {
+        let (name, store) = (format!("iod{number}"), self.stores[number as usize].clone());
+        let (endpoints, identity) = self.listen(&name, Role::Iod(number), host, over);
+        let (instance, beat) = (identity.start.instance, Duration::from_secs(1));
+        let mut membership =
+            Membership::new(endpoints[0].clone(), addr("manager", KNOWN), number, instance, false, beat);
+        let handlers = iods(&endpoints, &store);
+        self.world.node(&name).spawn(async move {
+            let labels = LabelLock::default();
+            if store.label().is_none() {
+                let label = membership.ask_for_label(StoreId(instance)).await.unwrap();
+                store.relabel(&label).await.unwrap();
+            }
+            let start = membership.begin(&store, &labels).await.unwrap();
+            let identity = Identity { store: store.label().unwrap().store, start, ..identity };
+            let standing = Standing::serving(identity);
+            let fronts: Vec<_> = endpoints.into_iter().zip(&handlers).collect();
+            let stop = async { drop(membership.keep(&store, &labels, start).await) };
+            serve_all(&fronts, &standing, Limits::default(), stop).await;
+        });
     }
 
     fn start_manager(&self) {
         let iods = (0..IODS).map(|number| addr(&format!("iod{number}"), KNOWN)).collect();
-        let settings = ManagerSettings { iods, strip_size: 65536 };
-        let manager = |endpoints: &[AsyncEndpoint<Any>]| {
-            vec![Manager::new(endpoints[0].clone(), MetaStore::in_memory().unwrap(), settings, || 0).unwrap()]
-        };
-        self.start("manager", Role::Manager, "here", &[KNOWN], manager);
+        let (endpoints, identity) = self.listen("manager", Role::Manager, "here", &[KNOWN]);
+        let store = MetaStore::in_memory().unwrap();
+        format(&store, CLUSTER, identity.store, 0).unwrap();
+        let (settings, instance) = (ManagerSettings::new(iods), identity.start.instance);
+        let manager = Manager::new(endpoints[0].clone(), store, settings, instance, || 0).unwrap();
+        assert_eq!(manager.identity().start, identity.start);
+        self.serve("manager", endpoints, identity, vec![manager]);
     }
 
     /// Starts all servers: `iod0` on the client's host and `iod1` elsewhere, both over all
     /// transports.
     fn start_all(&self) {
         let all = [KNOWN, Scheme::Ib, Scheme::Shm];
-        self.start_iod(0, 0, "here", &all);
-        self.start_iod(1, 1, "there", &all);
+        self.start_iod(0, "here", &all);
+        self.start_iod(1, "there", &all);
         self.start_manager();
     }
 
@@ -192,17 +225,19 @@ fn a_socket_that_is_another_servers_is_not_used() {
     let node = setting.world.node("imp");
     setting.names.borrow_mut().insert(addr("imp", Scheme::Shm), node.addr(1));
     let store = MemStore::new(1 << 30);
-    let iod = |endpoints: &[AsyncEndpoint<Any>]| {
-        vec![Iod::new(endpoints[0].clone(), store.clone(), IodSettings::default()).unwrap()]
-    };
-    setting.start("imp", Role::Iod(0), "here", &[Scheme::Shm], iod);
+    let (endpoints, identity) = setting.listen("imp", Role::Iod(0), "here", &[Scheme::Shm]);
+    let handlers = iods(&endpoints, &store);
+    setting.serve("imp", endpoints, Identity { cluster: ClusterId(2), ..identity }, handlers);
     setting.names.borrow_mut().insert(addr("iod0", Scheme::Shm), node.addr(1));
     setting.world.block_on(async {
         let client = setting.client(&[Scheme::Tcp, Scheme::Shm], TransportChoice::Auto).await.unwrap();
         let routes = routes(&client).await;
         assert_eq!(taken(&routes), [Scheme::Tcp; 3]);
         let expected = [
-            (addr("iod0", Scheme::Shm), "another server is there".to_owned()),
+            (
+                addr("iod0", Scheme::Shm),
+                format!("this is iod 0 of cluster {}; a client expects iod 0 of cluster {CLUSTER}", ClusterId(2)),
+            ),
             (addr("iod0", Scheme::Ib), "no adapter".to_owned()),
         ];
         assert_eq!(routes[1].passed_over, expected);
@@ -249,8 +284,8 @@ fn a_way_that_says_nothing_is_given_up_in_time() {
 fn what_was_asked_for_is_taken_or_is_an_error() {
     let setting = Setting::new(5);
     let all = [KNOWN, Scheme::Ib, Scheme::Shm];
-    setting.start_iod(0, 0, "here", &all);
-    setting.start_iod(1, 1, "there", &[KNOWN]);
+    setting.start_iod(0, "here", &all);
+    setting.start_iod(1, "there", &[KNOWN]);
     setting.start_manager();
     setting.world.block_on(async {
         let client = setting.client(&ALL, TransportChoice::Only(Scheme::Tcp)).await.unwrap();
@@ -274,12 +309,12 @@ fn a_server_that_was_started_again_is_found_over_the_same_way() {
         node.kill();
         node.restart();
         // First without shared memory, then with it again.
-        setting.start_iod(0, 0, "here", &[KNOWN]);
+        setting.start_iod(0, "here", &[KNOWN]);
         moves_after_loss(&client).await;
         assert_eq!(taken(&routes(&client).await), [Scheme::Tcp, Scheme::Tcp, Scheme::Ib]);
         node.kill();
         node.restart();
-        setting.start_iod(0, 0, "here", &[KNOWN, Scheme::Shm]);
+        setting.start_iod(0, "here", &[KNOWN, Scheme::Shm]);
         moves_after_loss(&client).await;
         assert_eq!(taken(&routes(&client).await), [Scheme::Tcp, Scheme::Shm, Scheme::Ib]);
     });
@@ -297,14 +332,16 @@ async fn moves_after_loss(client: &Client<Any>) {
 #[test]
 fn a_server_that_is_another_than_it_is_known_as_is_refused() {
     let setting = Setting::new(7);
-    setting.start_iod(0, 1, "here", &[KNOWN]);
-    setting.start_iod(1, 1, "there", &[KNOWN]);
+    let (endpoints, identity) = setting.listen("iod0", Role::Iod(1), "here", &[KNOWN]);
+    let handlers = iods(&endpoints, &MemStore::new(1 << 30));
+    setting.serve("iod0", endpoints, identity, handlers);
+    setting.start_iod(1, "there", &[KNOWN]);
     setting.start_manager();
     setting.world.block_on(async {
         let client = setting.client(&ALL, TransportChoice::Auto).await.unwrap();
         let results = client.routes().await;
         let error = results[1].1.as_ref().unwrap_err();
-        assert!(error.to_string().contains("this is I/O server 1, not I/O server 0"), "{error}");
+        assert!(error.to_string().contains("this is iod 1 of cluster"), "{error}");
         assert!(results[2].1.is_ok());
     });
 }

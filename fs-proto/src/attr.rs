@@ -71,4 +71,7 @@ pub struct Entry {
     /// file was created, or when a client last set `mtime_ns`. If an I/O server has written later
     /// than this, the content changed later. The manager is not told about writes.
     pub touched_ns: u64,
+    /// The size of a file in bytes, if it was recorded when the file was complete
+    /// ([`crate::ManagerRequest::RecordSize`]) and the file has not been written since.
+    pub recorded_size: Option<u64>,
 }

@@ -24,10 +24,9 @@ use serde::{Deserialize, Serialize};
 use crate::reply::Reply;
 use crate::request::Request;
 
-/// Version of requests and replies. A message of another version is rejected. Version 4 adds the
-/// registration of stores ([`crate::ManagerRequest::Register`]) and the time of a file's last write
-/// ([`crate::IodReply::Held`], [`crate::Entry::touched_ns`]).
-pub const VERSION: u8 = 4;
+/// Version of requests and replies. A message of another version is rejected. Version 5 opens every
+/// connection with a [`crate::Hello`], and creates datafiles before they are used.
+pub const VERSION: u8 = 5;
 
 /// Why bytes could not be decoded as a request or reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

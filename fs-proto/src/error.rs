@@ -48,6 +48,13 @@ pub enum ErrorCode {
     Busy,
     /// The peer uses another version of the protocol, or violated it.
     Protocol,
+    /// The connection leads to another server, store or cluster than the one expected.
+    WrongServer,
+    /// The server's store is older than one that the sender has seen: it has gone back in time.
+    OutOfDate,
+    /// Stored data is missing or was cut off at the server: a datafile that must exist does not, or
+    /// is shorter than it must be.
+    Lost,
 }
 
 impl ErrorCode {
@@ -70,6 +77,9 @@ impl ErrorCode {
             ErrorCode::Unreachable => "server unreachable",
             ErrorCode::Busy => "server busy",
             ErrorCode::Protocol => "protocol error",
+            ErrorCode::WrongServer => "wrong server",
+            ErrorCode::OutOfDate => "out of date",
+            ErrorCode::Lost => "data lost",
         }
     }
 
@@ -97,6 +107,9 @@ impl ErrorCode {
             ErrorCode::Unreachable => 113,
             ErrorCode::Busy => 16,
             ErrorCode::Protocol => 71,
+            ErrorCode::WrongServer => 78,
+            ErrorCode::OutOfDate => 116,
+            ErrorCode::Lost => 61,
         }
     }
 }

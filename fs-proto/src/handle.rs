@@ -1,9 +1,27 @@
 //! Handles of directories, files and datafiles. The manager assigns them in ascending order and
 //! never twice.
+//!
+//! **Layout.** The upper bits of a handle are the manager's start epoch, the lower [`COUNT_BITS`]
+//! are a count. A manager that was restored from an older copy begins a new epoch, so it does not
+//! assign a number that it assigned in the time that it has forgotten.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+/// Bits of a handle that count. The bits above are the epoch.
+pub const COUNT_BITS: u32 = 40;
+/// The largest epoch.
+pub const MAX_EPOCH: u64 = (1 << (64 - COUNT_BITS)) - 1;
+
+/// Returns the number of a handle with the given epoch and count.
+///
+/// # Panics
+/// If one of them does not fit.
+pub fn handle_number(epoch: u64, count: u64) -> u64 {
+    assert!(epoch <= MAX_EPOCH && count >> COUNT_BITS == 0, "no handles are left in epoch {epoch}");
+    epoch << COUNT_BITS | count
+}
 
 macro_rules! handle {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {

@@ -6,7 +6,7 @@
 //! | [`Request`], [`ManagerRequest`], [`IodRequest`] | requests of a client |
 //! | [`Reply`], [`ManagerReply`], [`IodReply`] | replies of a server |
 //! | [`codec`] | encoding and decoding, with limits checked |
-//! | [`Identity`], [`Role`] | a server's role, instance and addresses |
+//! | [`Hello`], [`Identity`] | the server that a connection must lead to: cluster, role, store, start |
 //! | [`Distribution`], [`Layout`] | which server holds which byte |
 //! | [`Region`], [`Regions`] | ranges of bytes, lists of them |
 //! | [`FsError`], [`ErrorCode`] | errors, with the server and ranges concerned |
@@ -19,6 +19,7 @@
 //!
 //! ```text
 //!  client                                                server
+//!    call(server, 0, Hello)                       ────▶  the expected server? nothing else is served before
 //!    call(server, tag, request, data out or in)   ────▶  incoming(message)
 //!                                                         fetch for a write, store for a read, as often as it likes
 //!    reply                                        ◀────  reply(reply [, data of a small read])
@@ -45,8 +46,8 @@ mod request;
 pub use attr::{Attr, Entry, Kind, SetAttr};
 pub use distribution::{Distribution, Layout, Location, Share, Strip};
 pub use error::{ErrorCode, FsError};
-pub use handle::{DatafileHandle, DirHandle, FileHandle, Handle};
-pub use identity::{Identity, Role};
+pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_EPOCH, handle_number};
+pub use identity::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 pub use region::{Region, Regions};
-pub use reply::{ClusterInfo, DirEntry, IodReply, IodStat, ManagerReply, ManagerStat, Reply, ReplyBody};
-pub use request::{IodRequest, ManagerRequest, Place, RemoveKind, Request, RequestBody, RequestId};
+pub use reply::{ClusterInfo, DirEntry, IodInfo, IodReply, IodStat, ManagerReply, ManagerStat, Reply, ReplyBody};
+pub use request::{IodRequest, ManagerRequest, Place, Registration, RemoveKind, Request, RequestBody, RequestId};

@@ -34,6 +34,10 @@ pub const MAX_STRIP: u64 = 1 << 30;
 pub const DEFAULT_STRIP: u64 = 64 << 10;
 /// Most entries in one page of a directory.
 pub const MAX_ENTRIES: usize = 4096;
+/// Most datafiles that one request creates, discards or removes, and most that one reply lists.
+pub const MAX_DATAFILES: usize = 1024;
+/// Most bytes of rows in one page of a backup: no message has room for more.
+pub const MAX_BACKUP_PAGE: usize = 1 << 20;
 /// Longest text of an error, in bytes. Longer texts are cut.
 pub const MAX_DETAIL: usize = 512;
 /// Most ranges that an error names. If there are more, the last one covers the rest.
@@ -86,4 +90,13 @@ pub(crate) fn text<'de, const MAX: usize, D: Deserializer<'de>>(deserializer: D)
         return Err(D::Error::custom("text too long"));
     }
     Ok(text.to_owned())
+}
+
+/// Deserializes at most `MAX` bytes. They are borrowed until their length has been checked.
+pub(crate) fn bytes<'de, const MAX: usize, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    let bytes = <&[u8]>::deserialize(deserializer)?;
+    if bytes.len() > MAX {
+        return Err(D::Error::custom("too many bytes"));
+    }
+    Ok(bytes.to_owned())
 }

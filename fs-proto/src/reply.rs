@@ -1,13 +1,13 @@
 //! Replies of the servers.
 
 use bmi_core::Addr;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::attr::Entry;
 use crate::error::FsError;
-use crate::handle::Handle;
-use crate::identity::{Identity, bounded_addresses};
-use crate::limits::{self, MAX_ENTRIES, MAX_NAME, MAX_SERVERS};
+use crate::handle::{DatafileHandle, Handle};
+use crate::identity::{ClusterId, Identity, Start, StoreId, one_address};
+use crate::limits::{self, MAX_BACKUP_PAGE, MAX_DATAFILES, MAX_ENTRIES, MAX_NAME, MAX_SERVERS};
 
 /// A reply: an answer, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +70,24 @@ pub enum ManagerReply {
     Stat(ManagerStat),
     /// The cluster.
     Cluster(ClusterInfo),
+    /// The manager accepts the store of an I/O server.
+    Registered {
+        /// The manager's cluster.
+        cluster: ClusterId,
+        /// The current start of the manager.
+        start: Start,
+        /// The start that is recorded for the I/O server; `None` if there is none.
+        recorded: Option<Start>,
+    },
+    /// A page of the metadata.
+    Backup {
+        /// Whole rows, one after the other, in the format of a backup file. The protocol does not
+        /// look into them.
+        #[serde(deserialize_with = "limits::bytes::<MAX_BACKUP_PAGE, _>")]
+        rows: Vec<u8>,
+        /// True if more pages follow.
+        more: bool,
+    },
 }
 
 /// An entry of a directory.
@@ -91,25 +109,35 @@ pub struct ManagerStat {
     pub dirs: u64,
     /// Number of datafiles of removed files that must still be removed from their I/O servers.
     pub orphans: u64,
+    /// Number of datafiles that the I/O servers have created in advance for new files.
+    pub prepared: u64,
 }
 
 /// Information about the cluster, as much of it as fits into one message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterInfo {
-    /// The addresses that the I/O servers are known by, in the order of their numbers in
-    /// [`crate::Layout`]. The list begins at the requested server. Each server reports its other
-    /// addresses on request ([`crate::RequestBody::Identify`]).
-    #[serde(deserialize_with = "addresses")]
-    pub iods: Vec<Addr>,
+    /// The I/O servers, in the order of their numbers in [`crate::Layout`]. The list begins at the
+    /// requested server.
+    #[serde(deserialize_with = "limits::bounded::<MAX_SERVERS, _, _>")]
+    pub iods: Vec<IodInfo>,
     /// Total number of I/O servers.
     pub total: u32,
     /// Strip size of files for which the client requests no other, in bytes.
     pub strip_size: u64,
 }
 
-/// Deserializes at most [`MAX_SERVERS`] addresses.
-fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Addr>, D::Error> {
-    bounded_addresses::<MAX_SERVERS, D>(deserializer)
+/// What the manager knows about an I/O server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IodInfo {
+    /// The address that the server is known by. The server reports its other addresses in its
+    /// [`Identity`].
+    #[serde(deserialize_with = "one_address")]
+    pub addr: Addr,
+    /// The server's store; `None` if it has never registered one.
+    pub store: Option<StoreId>,
+    /// True if the manager knows the server to be up: it has registered and its last heartbeat is
+    /// recent.
+    pub up: bool,
 }
 
 /// Answers of an I/O server.
@@ -136,6 +164,14 @@ pub enum IodReply {
     },
     /// The size and use of the server's store.
     Stat(IodStat),
+    /// A page of the datafiles of the store.
+    Datafiles {
+        /// The handles, in the server's order.
+        #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
+        handles: Vec<DatafileHandle>,
+        /// True if more follow the last of these.
+        more: bool,
+    },
     /// Size and modification time of a datafile.
     Held {
         /// Its size, in bytes.
@@ -153,6 +189,9 @@ pub struct IodStat {
     pub capacity: u64,
     /// Free bytes in the store.
     pub free: u64,
-    /// Number of datafiles in the store.
+    /// Number of datafiles in the store, with those that were created in advance.
     pub datafiles: u64,
+    /// A number for the disk that the store is on. Stores on one disk have the same number, and
+    /// report the same capacity.
+    pub disk: u64,
 }

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::attr::SetAttr;
-use crate::handle::{DatafileHandle, DirHandle, Handle};
-use crate::limits::{self, MAX_NAME, MAX_PATH};
+use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
+use crate::identity::{Hello, Start, StoreId};
+use crate::limits::{self, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_SERVERS};
 use crate::region::Regions;
 
 /// The unique id of a request: the client and the client's own sequence number.
@@ -38,9 +39,8 @@ pub enum RequestBody {
     Manager(ManagerRequest),
     /// A request to an I/O server.
     Iod(IodRequest),
-    /// A request to either kind of server for its identity. Answered by
-    /// [`crate::ReplyBody::Identity`].
-    Identify,
+    /// The first request on a connection, to either kind of server.
+    Hello(Hello),
 }
 
 impl From<ManagerRequest> for RequestBody {
@@ -118,9 +118,13 @@ pub enum ManagerRequest {
         gid: u32,
         /// Strip size in bytes; 0 for the cluster's default.
         strip_size: u64,
-        /// Number of I/O servers to stripe over; 0 for all (at most
-        /// [`crate::limits::MAX_SERVERS`]).
+        /// Number of I/O servers to stripe over. 0 for all that are up (at most
+        /// [`crate::limits::MAX_SERVERS`]). Any other number is met, if necessary with servers that
+        /// are down.
         servers: u32,
+        /// Numbers of the I/O servers that the client cannot reach. They count as down.
+        #[serde(deserialize_with = "limits::bounded::<MAX_SERVERS, _, _>")]
+        avoid: Vec<u32>,
         /// If true, an existing file is an error (`Exists`). If false, it is the answer. An
         /// existing directory is always an error.
         exclusive: bool,
@@ -179,25 +183,62 @@ pub enum ManagerRequest {
         /// Begin at this I/O server.
         first: u32,
     },
-    /// Registers the store of an I/O server. The I/O server sends it. Answered by `Done`, or by
-    /// `Invalid` if the store is not the one that this I/O server registered before, or is another
-    /// server's.
-    Register {
-        /// The number of the I/O server.
-        iod: u32,
-        /// The number of its store, drawn at random when the store was created.
-        store: u128,
-        /// True if the store contained datafiles when the server was started.
-        used: bool,
-        /// True if the manager is to accept this store even if the server registered another one
-        /// before.
-        adopt: bool,
+    /// Records the final size of a file, or forgets it. Answered by `Done`. Changes the namespace.
+    ///
+    /// A size is recorded only for the client that created the file, and only while no other client
+    /// has looked it up. Otherwise the answer is `Done` too, and nothing is recorded. A client that
+    /// finds a recorded size and wants to write first sends `None`. So a recorded size is right.
+    RecordSize {
+        /// The file.
+        file: FileHandle,
+        /// Its size in bytes. `None` before a write.
+        size: Option<u64>,
+    },
+    /// Registers the store of an I/O server, and confirms again and again that the server is up.
+    /// The I/O server sends it. Answered by `Registered`; by `Invalid` if the store is not the one
+    /// that this I/O server registered before, is another server's, or has gone back in time.
+    Register(Registration),
+    /// Returns a page of the metadata, all of it as it was at one moment. Answered by `Backup`.
+    ///
+    /// Page 0 begins: the manager holds on to the metadata of this moment. The pages are then
+    /// requested in order over the same connection. The manager lets go after the last page, when
+    /// the connection ends, or when no page is requested for a minute.
+    Backup {
+        /// The number of the page.
+        page: u64,
     },
 }
 
+/// What an I/O server reports about its store.
+///
+/// The manager remembers the start that it recorded last. The store knows that start too: it wrote
+/// it into its label before it offered it. A copy of the store that is older does not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registration {
+    /// The number of the I/O server.
+    pub iod: u32,
+    /// Its store. `None` if its directory is empty: the answer says whether it may be used.
+    pub store: Option<StoreId>,
+    /// The current start of the server.
+    pub start: Start,
+    /// The last start that the store has offered to the manager.
+    pub offered: Option<Start>,
+    /// The last start of which the store knows that the manager has recorded it.
+    pub confirmed: Option<Start>,
+    /// The newest start of the manager that has accepted the store.
+    pub manager: Option<Start>,
+    /// The highest handle of a datafile that the store has seen.
+    pub highest: DatafileHandle,
+    /// True if the store is to replace the one that this I/O server registered before.
+    pub replace: bool,
+    /// False if the manager is only to judge. True if the store has written the start, and the
+    /// start of this manager, into its label: the manager records the start, and the server is up.
+    pub ready: bool,
+}
+
 impl ManagerRequest {
-    /// Returns true if the request changes the manager's state. Such a request is executed once,
-    /// even if it arrives several times.
+    /// Returns true if the request changes the namespace. Such a request is executed once, even if
+    /// it arrives several times.
     pub fn changes(&self) -> bool {
         matches!(
             self,
@@ -206,7 +247,7 @@ impl ManagerRequest {
                 | ManagerRequest::Setattr { .. }
                 | ManagerRequest::Rename { .. }
                 | ManagerRequest::Remove { .. }
-                | ManagerRequest::Register { .. }
+                | ManagerRequest::RecordSize { .. }
         )
     }
 
@@ -224,15 +265,17 @@ impl ManagerRequest {
             ManagerRequest::Remove { .. } => "remove",
             ManagerRequest::Statfs => "statfs",
             ManagerRequest::Cluster { .. } => "cluster",
-            ManagerRequest::Register { .. } => "register",
+            ManagerRequest::RecordSize { .. } => "record size",
+            ManagerRequest::Backup { .. } => "backup",
+            ManagerRequest::Register(_) => "register",
         }
     }
 }
 
 /// Requests to an I/O server. All of them are idempotent, so they may be sent again.
 ///
-/// A datafile need not be created: one that was never written is empty. Writing to a datafile that
-/// was removed fails with `Stale`.
+/// Datafiles are created in advance, by the manager (`Create`). A request for a datafile that does
+/// not exist fails with `Lost`: it was removed, or the store has lost it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IodRequest {
     /// Checks that the server responds. Answered by [`crate::IodReply::Done`].
@@ -264,10 +307,35 @@ pub enum IodRequest {
         /// The new size, in bytes.
         size: u64,
     },
-    /// Removes the datafile if it exists. Answered by `Done`. The removal is then durable.
+    /// Creates empty datafiles, durably. Answered by `Done`. Only the manager may send it, and only
+    /// for handles above all that the store has seen; the last request of the manager's current
+    /// start may be repeated.
+    Create {
+        /// The first handle.
+        first: DatafileHandle,
+        /// The number of datafiles, with consecutive handles; at most [`MAX_DATAFILES`].
+        count: u32,
+    },
+    /// Removes those of a range of datafiles that were never written. Answered by `Done`. Only the
+    /// manager may send it, for datafiles that it created and gave to no file.
+    Discard {
+        /// The first handle.
+        first: DatafileHandle,
+        /// The number of handles, at most [`MAX_DATAFILES`].
+        count: u32,
+    },
+    /// Removes the datafiles that exist. Answered by `Done`. The removal is then durable. Only the
+    /// manager may send it.
     Remove {
-        /// The datafile.
-        datafile: DatafileHandle,
+        /// The datafiles.
+        #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
+        datafiles: Vec<DatafileHandle>,
+    },
+    /// Lists the datafiles of the store, one page at a time, in the server's order. Answered by
+    /// `Datafiles`. Only the manager may send it.
+    List {
+        /// Begin after this one; `None` for the beginning.
+        after: Option<DatafileHandle>,
     },
     /// Flushes written bytes to the disk. Answered by `Written`. Everything that was written since
     /// the start named in that reply then survives a crash.
@@ -285,6 +353,17 @@ pub enum IodRequest {
 }
 
 impl IodRequest {
+    /// Returns true if only the manager may send the request.
+    pub fn is_the_managers(&self) -> bool {
+        matches!(
+            self,
+            IodRequest::Create { .. }
+                | IodRequest::Discard { .. }
+                | IodRequest::Remove { .. }
+                | IodRequest::List { .. }
+        )
+    }
+
     /// Returns the name of the request, for logs and errors.
     pub fn name(&self) -> &'static str {
         match self {
@@ -292,7 +371,10 @@ impl IodRequest {
             IodRequest::Write { .. } => "write",
             IodRequest::Read { .. } => "read",
             IodRequest::Truncate { .. } => "truncate",
+            IodRequest::Create { .. } => "create",
+            IodRequest::Discard { .. } => "discard",
             IodRequest::Remove { .. } => "remove",
+            IodRequest::List { .. } => "list",
             IodRequest::Sync { .. } => "sync",
             IodRequest::Getsize { .. } => "getsize",
             IodRequest::Statfs => "statfs",

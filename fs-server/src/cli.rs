@@ -1,46 +1,61 @@
 //! The command line of `pvfsd`.
 //!
-//! Exit status: 0 after a requested stop, 1 if the server failed, 2 for a wrong command line or
-//! configuration.
+//! Exit status: 0 if the command did what was requested, 1 if it or a server failed, 2 for a wrong
+//! command line or configuration, 3 if `status` found a server that does not run.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use bmi::{Addr, OpenOptions, Scheme};
 use bmi_core::driver::Waiting;
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use fs_proto::FsError;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use crate::backup;
 use crate::config::{Config, ServerAddrs};
-use crate::embedded::{Role, Server};
-use crate::manager::ManagerSettings;
+use crate::control::{self, Cluster, Launch, Report, ServerName};
+use crate::embedded::{Neighbours, Role, Server, format_manager_directory};
+use crate::manager::{HEARTBEAT, ManagerSettings};
+use crate::store::identity::others;
+use crate::upgrade;
 
 /// The servers of a small parallel file system.
 ///
 /// A cluster is one manager (names, attributes, layouts) and one or more I/O servers (data). All
-/// servers read the same configuration:
+/// servers read the same configuration. A cluster on this machine is five commands:
 ///
-///   pvfsd init --dir /srv/pvfs         write pvfs.toml, for a cluster on this machine
-///   pvfsd manager &                    start the manager
-///   pvfsd iod 0 & pvfsd iod 1 & …      start the I/O servers of the configuration
-///   pvfs servers                       show the transport over which each one is reached
+///   pvfsd init --dir /srv/pvfs   write pvfs.toml
+///   pvfsd format                 begin a new cluster, once
+///   pvfsd start                  start all servers in the background
+///   pvfsd status                 show which of them run, and where their logs are
+///   pvfsd stop                   stop them
+///
+/// Under a service manager, or on several machines, run each server on its own: "pvfsd manager",
+/// "pvfsd iod 0". "pvfs servers" then shows how a client reaches each one.
 ///
 /// A server may listen on several transports at once (tcp, ib, shm). The configuration lists its
 /// addresses. An address whose device is missing is skipped with a warning. Only the address by
 /// which clients know the server is required: its tcp address, if it has one.
 ///
-/// A data directory records which server it belongs to, and the manager records the data directory
-/// of each I/O server. A server does not start with the wrong directory, or with an empty one in
-/// its place. With --adopt, it accepts the directory anyway, for instance an empty one after a disk
-/// was lost.
+/// A data directory records which cluster and server it belongs to, and the manager records the
+/// directory of each I/O server. A server does not start with the wrong directory, with an old copy
+/// of it, or with an empty one in its place. Only "pvfsd format" begins a new cluster. After a disk
+/// was lost for good, "pvfsd iod N --replace" begins with an empty one.
 ///
-/// A server prints "listening on ADDRESS" for each address when it is ready. It logs to standard
+/// "pvfsd backup FILE" saves the metadata of the running manager. After its disk was lost:
+///
+///   pvfsd restore FILE           make the manager's directory from the backup
+///   pvfsd manager --restored     ask the I/O servers how far they have come, then serve
+///
+/// A server prints "listening on ADDRESS" for each address, and "serving" when it serves: an I/O
+/// server once the manager has confirmed its directory. It logs to standard
 /// error (RUST_LOG=debug shows more), and stops cleanly on SIGTERM or SIGINT.
 #[derive(Debug, Parser)]
 #[command(name = "pvfsd", version, verbatim_doc_comment)]
@@ -52,22 +67,130 @@ struct Arguments {
     /// core.
     #[arg(long, global = true)]
     busy: bool,
-    /// Accept the data directory even if the server had another one before, or if it belongs to
-    /// another server. Data that was only in the other directory then reads as zeros.
-    #[arg(long, global = true)]
-    adopt: bool,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the manager.
-    Manager,
-    /// Run an I/O server.
+    /// Run the manager in the foreground.
+    Manager {
+        /// Start over metadata that was restored: after "pvfsd restore", or after the manager's
+        /// directory was copied back by hand.
+        ///
+        /// First waits until all I/O servers of the configuration have reported how far they have
+        /// come, and prints for which it waits. Clients are told to wait. So no number is assigned
+        /// again that was assigned after the copy. Then serves. Beside that it compares the
+        /// metadata with what the I/O servers have, and writes restored-N.txt into the manager's
+        /// directory: files whose datafiles are missing (reading them is an error), and datafiles
+        /// that belong to no file (they are kept). Nothing is removed. The option may be given
+        /// again.
+        #[arg(long)]
+        restored: bool,
+    },
+    /// Run an I/O server in the foreground.
     Iod {
         /// The server's position in the list `iods` of the configuration, from 0.
         index: usize,
+        /// Use this directory in place of the one that the server had before: an empty one after
+        /// its disk was lost, or an older copy. What only the other directory holds is lost;
+        /// reading it is an error.
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Begin a new cluster: draw its number and prepare the manager's directory. Nothing else ever
+    /// does that. I/O servers prepare their directories when the manager agrees.
+    Format,
+    /// Save the metadata of the running manager to a file, while it serves.
+    ///
+    /// Works from any machine that reaches the manager. The backup is of one moment: names,
+    /// attributes, layouts, and which stores the I/O servers have. It does not contain the data of
+    /// files. The file gets its name when it is complete and on the disk.
+    Backup {
+        /// The file.
+        file: PathBuf,
+        /// Write over an existing file.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Make the manager's directory from a backup, on the manager's machine.
+    ///
+    /// The directory must be missing or empty: move what is left of the old one away. The whole
+    /// backup is checked first. The cluster stays the same. Then "pvfsd manager --restored" starts
+    /// the manager; without the option it does not start.
+    Restore {
+        /// A file that "pvfsd backup" has written.
+        file: PathBuf,
+    },
+    /// Convert data directories of version 0.1, in place.
+    ///
+    /// Stop all servers first. Converts the directories of the configuration that are on this
+    /// machine, the manager's first. Those that are converted already are left alone, so the
+    /// command can be repeated, also after a crash. Version 0.1 cannot use a converted directory:
+    /// copy it first if you may want to go back.
+    ///
+    /// For I/O servers on other machines, the manager's part writes upgrade-layouts.txt into the
+    /// manager's directory. Copy the file there, and run "pvfsd upgrade --layouts FILE".
+    Upgrade {
+        /// The file upgrade-layouts.txt, on machines without the manager's directory.
+        #[arg(long, value_name = "FILE")]
+        layouts: Option<PathBuf>,
+        /// Only print what would be done.
+        #[arg(long)]
+        check: bool,
+        #[command(flatten)]
+        servers: Servers,
+    },
+    /// Run several servers in the foreground, in one process.
+    ///
+    /// Prints "NAME: listening on ADDRESS" for each address. When one server fails, all stop.
+    /// SIGTERM and SIGINT stop the manager first, then the I/O servers.
+    Run(Servers),
+    /// Start servers in the background, and wait until they are ready.
+    ///
+    /// Starts the manager, then the I/O servers. A server that runs already is left alone: it is
+    /// recognised by the lock on its directory. Each server logs to NAME.log in the directory
+    /// "storage.logs" of the configuration. If one does not become ready, the end of its log is
+    /// shown, the servers after it are not started, and those that run are left running. Exit
+    /// status: 0 if all run, 1 if not.
+    Start {
+        #[command(flatten)]
+        servers: Servers,
+        /// Run the servers in one process, which logs to pvfsd.log. It takes less memory. But they
+        /// can only be stopped together, and all end when one fails.
+        #[arg(long)]
+        one_process: bool,
+        #[command(flatten)]
+        patience: Patience,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Stop servers on this machine, however they were started.
+    ///
+    /// Finds each process by the lock on its server's directory, and sends it SIGTERM. The manager
+    /// stops first: it finishes its requests while the I/O servers still answer. A server that does
+    /// not run is no error. Exit status: 0 if none runs any more, 1 otherwise.
+    Stop {
+        #[command(flatten)]
+        servers: Servers,
+        #[command(flatten)]
+        patience: Patience,
+        /// Kill a process that has not ended in time, as "kill -9" does. What was acknowledged
+        /// stays stored.
+        #[arg(long)]
+        kill: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show which servers run on this machine: process, addresses, data directory, log.
+    ///
+    /// A server runs if a process holds the lock on its directory. Exit status: 0 if all run, 3 if
+    /// some do not, 1 if that cannot be found out.
+    Status {
+        #[command(flatten)]
+        servers: Servers,
+        #[command(flatten)]
+        output: Output,
     },
     /// Write a commented configuration for a cluster on this machine.
     Init {
@@ -89,6 +212,30 @@ enum Command {
     },
     /// Check the configuration and print a summary.
     Check,
+}
+
+/// The servers that a command is about.
+#[derive(Debug, Args)]
+struct Servers {
+    /// The servers: manager, iod0, iod1, … [default: all of the configuration]
+    #[arg(value_name = "SERVER")]
+    servers: Vec<ServerName>,
+}
+
+/// How long a command waits.
+#[derive(Debug, Args)]
+struct Patience {
+    /// Longest wait, first for the manager and then for the I/O servers: 500ms, 30s, 2m.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = control::time)]
+    timeout: Duration,
+}
+
+/// How a command prints its result.
+#[derive(Debug, Args)]
+struct Output {
+    /// Print one JSON document instead of a line for each server.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Parses a transport that servers on a real machine can listen on.
@@ -126,7 +273,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let (status, text) = match execute(arguments) {
-        Ok(()) => return ExitCode::SUCCESS,
+        Ok(status) => return ExitCode::from(status),
         Err(Failure::Usage(text)) => (2, text),
         Err(Failure::Runtime(text)) => (1, text),
     };
@@ -142,16 +289,95 @@ fn one_line(text: &str) -> String {
     joined.strip_prefix("error: ").unwrap_or(&joined).to_owned()
 }
 
-fn execute(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { config: path, busy, adopt, command } = arguments;
+/// Executes a command. Returns the exit status.
+fn execute(arguments: Arguments) -> Result<u8, Failure> {
+    let Arguments { config: path, busy, command } = arguments;
     let waiting = if busy { Waiting::PAPER_SERVER } else { Waiting::default() };
     let load = || Config::load(&path).map_err(|error| Failure::Usage(error.to_string()));
+    // The configuration, and the servers that the command is about.
+    let select = |servers: Servers| {
+        let config = load()?;
+        let cluster = Cluster::new(&config);
+        let names = cluster.select(&servers.servers).map_err(Failure::Usage)?;
+        Ok::<_, Failure>((config, cluster, names))
+    };
     match command {
-        Command::Init { dir, iods, port, over, force } => init(&path, &dir, iods.into(), port, &over, force),
-        Command::Check => print(&describe(&load()?)),
-        Command::Manager => start(Server { waiting, adopt, ..manager(&load()?) }),
-        Command::Iod { index } => start(Server { waiting, adopt, ..iod(&load()?, index)? }),
+        Command::Init { dir, iods, port, over, force } => init(&path, &dir, iods.into(), port, &over, force)?,
+        Command::Check => print(&describe(&load()?))?,
+        Command::Format => format(&load()?)?,
+        Command::Backup { file, force } => {
+            let config = load()?;
+            let summary = backup::backup(config.cluster.manager.primary(), &file, force)?;
+            print(&format!("backed up {summary}\n"))?;
+        }
+        Command::Restore { file } => {
+            let config = load()?;
+            let dir = &config.storage.manager;
+            let summary = backup::restore(&file, dir)?;
+            print(&format!(
+                "restored {summary}, into {}\nstart it with `pvfsd manager --restored`: it asks all I/O servers first \
+                 how far they have come\n",
+                dir.display()
+            ))?;
+        }
+        Command::Upgrade { layouts, check, servers } => {
+            let named = !servers.servers.is_empty();
+            let (config, _, names) = select(servers)?;
+            upgrade::upgrade(&config, &names, named, layouts.as_deref(), check, |line| announce(&format!("{line}\n")))?;
+        }
+        Command::Manager { restored } => {
+            let progress: fn(&str) = |line| announce(&format!("{line}\n"));
+            let (server, neighbours) = manager(&load()?, restored.then_some(progress));
+            serve(Server { waiting, ..server }, neighbours)?;
+        }
+        Command::Iod { index, replace } => {
+            let (server, neighbours) = iod(&load()?, index, replace)?;
+            serve(Server { waiting, ..server }, neighbours)?;
+        }
+        Command::Run(servers) => {
+            let (config, _, names) = select(servers)?;
+            let of = |name| match name {
+                ServerName::Manager => Ok(manager(&config, None)),
+                ServerName::Iod(index) => iod(&config, index, false),
+            };
+            let server = |name| {
+                let (server, neighbours) = of(name)?;
+                Ok((name, Server { waiting, ..server }, neighbours))
+            };
+            run_all(names.into_iter().map(server).collect::<Result<_, Failure>>()?)?;
+        }
+        Command::Start { servers, one_process, patience, output } => {
+            let (_, cluster, names) = select(servers)?;
+            let config = std::path::absolute(&path).map_err(|error| Failure::Usage(error.to_string()))?;
+            let options = if busy { vec!["--busy"] } else { Vec::new() };
+            let launch = Launch { config, options, one_process, timeout: patience.timeout };
+            return show(&control::start(&cluster, &names, &launch), &output);
+        }
+        Command::Stop { servers, patience, kill, output } => {
+            let (_, cluster, names) = select(servers)?;
+            return show(&control::stop(&cluster, &names, patience.timeout, kill), &output);
+        }
+        Command::Status { servers, output } => {
+            let (_, cluster, names) = select(servers)?;
+            let report = control::status(&cluster, &names);
+            let status = show(&report, &output)?;
+            return Ok(if status == 0 && !report.all_run() { SOME_STOPPED } else { status });
+        }
     }
+    Ok(0)
+}
+
+/// The exit status of `status` if a server does not run. `systemctl status` has the same.
+const SOME_STOPPED: u8 = 3;
+
+/// Prints a report, and its errors on standard error. Returns the exit status.
+fn show(report: &Report, output: &Output) -> Result<u8, Failure> {
+    print(&if output.json { report.json() } else { report.text() })?;
+    for error in &report.errors {
+        // Standard error may be closed. The status still reports the failure.
+        let _ = writeln!(io::stderr(), "pvfsd: {error}");
+    }
+    Ok(u8::from(!report.errors.is_empty()))
 }
 
 fn print(text: &str) -> Result<(), Failure> {
@@ -180,6 +406,7 @@ fn describe(config: &Config) -> String {
     for (index, addrs) in config.cluster.iods.iter().enumerate() {
         text += &format!("iod {index}    {addrs}  {}\n", config.iod_dir(index).display());
     }
+    text += &format!("logs     {}\n", config.logs_dir().display());
     text += &format!("strip size {}\n", config.cluster.strip_size);
     let servers = || config.cluster.iods.iter().chain([&config.cluster.manager]);
     for scheme in [Scheme::Tcp, Scheme::Ib, Scheme::Shm] {
@@ -193,30 +420,47 @@ fn describe(config: &Config) -> String {
     text
 }
 
-fn manager(config: &Config) -> Server {
-    let iods = config.cluster.iods.iter().map(|addrs| addrs.primary().clone()).collect();
-    let settings = ManagerSettings { iods, strip_size: config.cluster.strip_size.0 };
-    let role = Role::Manager { dir: config.storage.manager.clone(), settings };
-    server(config, role, "manager".to_owned(), &config.cluster.manager)
+/// Begins a new cluster.
+fn format(config: &Config) -> Result<(), Failure> {
+    let used = |dir: PathBuf| match others(&dir) {
+        Ok(names) if names.is_empty() => None,
+        Ok(_) => Some(format!("{} is in use", dir.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => Some(format!("{}: {error}", dir.display())),
+    };
+    if let Some(why) = (0..config.cluster.iods.len()).find_map(|index| used(config.iod_dir(index))) {
+        let text = format!("{why}; a new cluster needs empty directories. Nothing was changed");
+        return Err(Failure::Runtime(text));
+    }
+    let cluster = format_manager_directory(&config.storage.manager)?;
+    print(&format!("cluster {cluster}: the manager's directory is {}\n", config.storage.manager.display()))
 }
 
-fn iod(config: &Config, index: usize) -> Result<Server, Failure> {
+fn manager(config: &Config, restored: Option<fn(&str)>) -> (Server, Neighbours) {
+    let settings = ManagerSettings { strip_size: config.cluster.strip_size.0, ..ManagerSettings::new(Vec::new()) };
+    let role = Role::Manager { dir: config.storage.manager.clone(), settings, restored };
+    let iods: Neighbours = config.cluster.iods.iter().map(|addrs| addrs.primary().clone()).collect();
+    (server(config, role, "manager".to_owned(), &config.cluster.manager, &iods), iods)
+}
+
+fn iod(config: &Config, index: usize, replace: bool) -> Result<(Server, Neighbours), Failure> {
     let Some(listen) = config.cluster.iods.get(index) else {
         let text = format!("there is no I/O server {index}; the configuration has {}", config.cluster.iods.len());
         return Err(Failure::Usage(text));
     };
     let (settings, offload) = (config.limits.iod(), config.limits.offload.0);
     let number = u32::try_from(index).unwrap_or(u32::MAX);
-    let manager = Some(config.cluster.manager.primary().clone());
-    let role = Role::Iod { index: number, dir: config.iod_dir(index), settings, offload, manager };
-    Ok(server(config, role, format!("iod{index}"), listen))
+    let role =
+        Role::Iod { index: number, dir: config.iod_dir(index), settings, offload, heartbeat: HEARTBEAT, replace };
+    let manager = vec![config.cluster.manager.primary().clone()];
+    Ok((server(config, role, format!("iod{index}"), listen, &manager), manager))
 }
 
-fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs) -> Server {
+fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neighbours: &[Addr]) -> Server {
     Server {
         role,
-        adopt: false,
         listen: listen.all().to_vec(),
+        connects: neighbours.iter().map(Addr::scheme).collect(),
         host: bmi::host_id().unwrap_or_default(),
         transports: OpenOptions::default(),
         endpoint: bmi_core::Config::named(name),
@@ -225,18 +469,42 @@ fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs) -> Se
     }
 }
 
-fn start(server: Server) -> Result<(), Failure> {
+/// Runs one server on this thread.
+fn serve(server: Server, neighbours: Neighbours) -> Result<(), Failure> {
+    begin_log(false);
+    let ready = |addrs: &[Addr]| {
+        announce_listening("", addrs);
+        Ok(neighbours)
+    };
+    Ok(server.run(ready, || announce("serving\n"), stop_signal())?)
+}
+
+/// Runs servers on threads of their own.
+fn run_all(servers: Vec<(ServerName, Server, Neighbours)>) -> Result<(), Failure> {
+    begin_log(true);
+    let listening = |name: ServerName, addrs: &[Addr]| announce_listening(&format!("{name}: "), addrs);
+    let serving = |name: ServerName| announce(&format!("{name}: serving\n"));
+    control::run(servers, listening, serving, stop_signal()).map_err(Failure::Runtime)
+}
+
+/// Logs to standard error, with the names of threads if several servers share the log.
+fn begin_log(shared: bool) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // A program that calls this function may have set a subscriber already.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    let _ = log.with_ansi(io::stderr().is_terminal()).try_init();
-    let ready = |addrs: &[Addr]| {
-        let lines: String = addrs.iter().map(|addr| format!("listening on {addr}\n")).collect();
-        let mut out = io::stdout();
-        // The parent process may not read this output. The server runs anyway.
-        let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
-    };
-    Ok(server.run(ready, stop_signal())?)
+    let _ = log.with_ansi(io::stderr().is_terminal()).with_thread_names(shared).try_init();
+}
+
+/// Prints the addresses that a server listens on.
+fn announce_listening(before: &str, addrs: &[Addr]) {
+    announce(&addrs.iter().map(|addr| format!("{before}listening on {addr}\n")).collect::<String>());
+}
+
+/// Prints what a server has reached.
+fn announce(lines: &str) {
+    let mut out = io::stdout();
+    // The parent process may not read this output. The server runs anyway.
+    let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
 }
 
 /// Waits for SIGTERM or SIGINT.
@@ -275,8 +543,8 @@ mod tests {
     #[test]
     fn every_option_is_parsed() {
         assert!(
-            cli_check::every_option::<Arguments>(&[]) >= 20,
-            "three global options with each of 4 commands, and others"
+            cli_check::every_option::<Arguments>(&[("servers", "manager")]) >= 43,
+            "two global options with each of 12 commands, and others"
         );
     }
 
@@ -287,6 +555,8 @@ mod tests {
             ("pvfsd iod", "<INDEX>"),
             ("pvfsd init --iods 0", "--iods"),
             ("pvfsd init --over tcp,sim", "tcp, ib and shm"),
+            ("pvfsd start iod", "manager, iod0"),
+            ("pvfsd stop --timeout soon", "30s"),
         ] {
             let error = Arguments::try_parse_from(line.split(' ')).unwrap_err();
             let text = one_line(&error.to_string());
@@ -308,6 +578,11 @@ mod tests {
         assert_eq!(status(&["-c", config, "init", "--iods", "2"]), two, "there already");
         assert_eq!(status(&["-c", config, "check"]), ok);
         assert_eq!(status(&["-c", config, "iod", "2"]), two, "no such server");
+        for command in ["run", "start", "stop", "status"] {
+            assert_eq!(status(&["-c", config, command, "iod2"]), two, "no such server");
+        }
+        assert_eq!(status(&["-c", config, "status"]), format!("{:?}", ExitCode::from(3)), "none runs");
+        assert_eq!(status(&["-c", config, "stop", "--json"]), ok, "none runs");
         fs::write(&path, "[cluster").unwrap();
         assert_eq!(status(&["-c", config, "manager"]), two);
     }

@@ -4,6 +4,7 @@
 //! the problem is.
 
 mod addrs;
+mod dirs;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -46,7 +47,8 @@ pub struct Cluster {
     pub strip_size: Size,
 }
 
-/// The section `[storage]`.
+/// The section `[storage]`. All paths are absolute, because a server may be started in any
+/// directory.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Storage {
@@ -54,6 +56,8 @@ pub struct Storage {
     pub manager: PathBuf,
     /// The I/O servers' directory. `{index}` is replaced by the server's number.
     pub iod: String,
+    /// The directory for the logs of servers in the background ([`Config::logs_dir`]).
+    pub logs: Option<PathBuf>,
 }
 
 /// The section `[limits]`.
@@ -190,15 +194,19 @@ impl Config {
             let (low, high) = (Size(MIN_STRIP), Size(MAX_STRIP));
             return fail(format!("cluster.strip_size is {strip_size}; it must be from {low} to {high}"));
         }
-        if iods.len() > 1 && !self.storage.iod.contains("{index}") {
-            return fail("storage.iod: with several I/O servers the path needs {index} in it".to_owned());
-        }
+        dirs::check(self)?;
         self.limits.validate()
     }
 
     /// Returns the directory of I/O server `index`.
     pub fn iod_dir(&self, index: usize) -> PathBuf {
         PathBuf::from(self.storage.iod.replace("{index}", &index.to_string()))
+    }
+
+    /// Returns the directory for the logs of servers in the background: `storage.logs`, or else
+    /// `logs` beside the manager's directory.
+    pub fn logs_dir(&self) -> PathBuf {
+        self.storage.logs.clone().unwrap_or_else(|| self.storage.manager.with_file_name("logs"))
     }
 
     /// Returns the text of a commented configuration for a cluster on this machine. It has `iods`
@@ -233,6 +241,8 @@ strip_size = "{strip}"
 manager = {manager}
 # The I/O servers' directories; {{index}} stands for the server's number, from 0.
 iod = {iod}
+# Where "pvfsd start" puts the servers' logs.
+logs = {logs}
 
 # How much each server takes on. All of it may be left out.
 [limits]
@@ -253,6 +263,7 @@ offload = "{offload}"
             strip = default_strip(),
             manager = text(dir.join("manager")),
             iod = text(dir.join("iod{index}")),
+            logs = text(dir.join("logs")),
             requests = limits.requests,
             per_client = limits.requests_per_client,
             timeout = limits.request_timeout_s,
@@ -315,6 +326,7 @@ mod tests {
         assert_eq!(config.limits.iod(), IodSettings::default());
         assert_eq!(config.limits.service(), Limits::default());
         assert_eq!(config.iod_dir(1), Path::new("/srv/pvfs/iod1"));
+        assert_eq!(config.storage.logs.as_deref(), Some(Path::new("/srv/pvfs/logs")));
     }
 
     #[test]

@@ -7,6 +7,9 @@
 //! | [`iod`] | reads and writes of datafiles, staged and pipelined |
 //! | [`store`] | storage of metadata and data, in files or in memory |
 //! | [`config`], [`cli`] | configuration and command line of `pvfsd` |
+//! | `backup` | backups of the metadata |
+//! | `control` | the servers of a machine as a whole: in the background, in one process or several |
+//! | `upgrade` | converts data directories of version 0.1 |
 //! | [`embedded`] | a whole cluster in one process, for tests and demonstrations |
 //!
 //! The servers are generic over the transport. Only [`cli`] and [`embedded`] know which backend is
@@ -15,10 +18,14 @@
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
 
+mod backup;
+mod call;
 pub mod cli;
 pub mod config;
+mod control;
 pub mod embedded;
 pub mod iod;
 pub mod manager;
 pub mod service;
 pub mod store;
+mod upgrade;

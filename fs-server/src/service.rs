@@ -24,7 +24,7 @@
 //! carry them and their data.
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::{Future, pending};
@@ -37,7 +37,7 @@ use bmi_core::comm::{Incoming, announced};
 use bmi_core::{AsyncEndpoint, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
-use fs_proto::{ErrorCode, FsError, Identity, Reply, ReplyBody, Request, RequestBody};
+use fs_proto::{ErrorCode, FsError, Hello, Identity, Reply, ReplyBody, Request, RequestBody, Role, Sender};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -86,6 +86,75 @@ pub(crate) struct Session {
     gone: Cell<bool>,
     /// The id of its client.
     client: Cell<Option<u128>>,
+    /// The Hello that the server has accepted.
+    hello: OnceCell<Hello>,
+}
+
+/// Who a server is, and whether it serves yet. A clone is another handle to the same state.
+#[derive(Clone, Debug)]
+pub struct Standing(Rc<RefCell<State>>);
+
+#[derive(Clone, Debug)]
+enum State {
+    Serving(Identity),
+    Waiting(String),
+    /// As `Waiting`, but servers may report.
+    Gathering(Identity, String),
+}
+
+impl Standing {
+    /// Creates the standing of a server that serves.
+    pub fn serving(identity: Identity) -> Standing {
+        Standing(Rc::new(RefCell::new(State::Serving(identity))))
+    }
+
+    /// Creates the standing of a server that does not serve yet. `why` is told to those who ask.
+    pub fn waiting(why: impl Into<String>) -> Standing {
+        Standing(Rc::new(RefCell::new(State::Waiting(why.into()))))
+    }
+
+    /// Creates the standing of a server that does not serve yet, but handles the requests of other
+    /// servers of its cluster, however much they have seen of it. `why` is the answer to every
+    /// Hello.
+    pub(crate) fn gathering(identity: Identity, why: impl Into<String>) -> Standing {
+        Standing(Rc::new(RefCell::new(State::Gathering(identity, why.into()))))
+    }
+
+    /// From now on the server serves, as `identity`.
+    pub fn serve(&self, identity: Identity) {
+        *self.0.borrow_mut() = State::Serving(identity);
+    }
+
+    /// Returns true if the server serves.
+    pub fn serves(&self) -> bool {
+        matches!(*self.0.borrow(), State::Serving(_))
+    }
+
+    /// Returns the identity.
+    ///
+    /// # Errors
+    /// `Busy` if the server does not serve yet.
+    pub fn identity(&self) -> Result<Identity, FsError> {
+        match &*self.0.borrow() {
+            State::Serving(identity) => Ok(identity.clone()),
+            State::Waiting(why) | State::Gathering(_, why) => Err(FsError::new(ErrorCode::Busy, why)),
+        }
+    }
+
+    /// Returns whether the sender of this Hello may send requests although the server does not
+    /// serve.
+    ///
+    /// # Errors
+    /// `WrongServer`.
+    fn hears(&self, hello: &Hello) -> Result<bool, FsError> {
+        match &*self.0.borrow() {
+            State::Gathering(identity, _) => {
+                identity.check(&Hello { seen: None, ..hello.clone() })?;
+                Ok(matches!(hello.sender, Sender::Server(Role::Iod(_), _)))
+            }
+            _ => Ok(false),
+        }
+    }
 }
 
 impl Session {
@@ -119,6 +188,16 @@ impl Context {
             return Err(FsError::new(ErrorCode::Timeout, "the request's time limit passed"));
         }
         Ok(())
+    }
+
+    /// Returns the Hello of the connection.
+    pub(crate) fn hello(&self) -> Option<&Hello> {
+        self.session.hello.get()
+    }
+
+    /// Returns the connection.
+    pub(crate) fn session(&self) -> &Rc<Session> {
+        &self.session
     }
 
     /// Checks that `client` is the client of this connection. A connection has one client: the
@@ -179,6 +258,12 @@ pub trait Handler<T: Transport> {
     fn class(&self, data: u64) -> ServiceClass {
         let _ = data;
         ServiceClass::Message
+    }
+
+    /// Called when the server has refused a Hello, because it is not the server that the sender
+    /// expects.
+    fn refused(&self, hello: &Hello, identity: &Identity) {
+        let _ = (hello, identity);
     }
 
     /// Called when a peer is gone. Its requests in progress end without further action.
@@ -300,15 +385,15 @@ impl Desk {
 }
 
 /// Serves requests until `stop` ends. Then it takes no more requests, ends those in progress, and
-/// closes its connections. `identity` is the answer to requests for the server's identity.
+/// closes its connections. Serves nothing on a connection before a Hello that fits `standing`.
 pub async fn serve<T: Transport, H: Handler<T>>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
-    identity: &Identity,
+    standing: &Standing,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
-    beside(handler, attend(endpoint, handler, identity, limits, stop)).await;
+    beside(handler, attend(endpoint, handler, standing, limits, stop)).await;
 }
 
 /// Serves requests like [`serve`], but over several endpoints at once, each with its own handler.
@@ -316,7 +401,7 @@ pub async fn serve<T: Transport, H: Handler<T>>(
 /// the last loop has ended.
 pub async fn serve_all<T: Transport, H: Handler<T>>(
     fronts: &[(AsyncEndpoint<T>, &H)],
-    identity: &Identity,
+    standing: &Standing,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
@@ -324,7 +409,7 @@ pub async fn serve_all<T: Transport, H: Handler<T>>(
     // Each future is polled only when it has been woken.
     let mut loops = FuturesUnordered::new();
     for (endpoint, handler) in fronts {
-        loops.push(attend(endpoint, *handler, identity, limits, stop.clone()));
+        loops.push(attend(endpoint, *handler, standing, limits, stop.clone()));
     }
     let all = async { while loops.next().await.is_some() {} };
     match fronts.first() {
@@ -350,13 +435,13 @@ async fn beside<T: Transport, H: Handler<T>>(handler: &H, work: impl Future<Outp
 async fn attend<T: Transport, H: Handler<T>>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
-    identity: &Identity,
+    standing: &Standing,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
     let mut desk = Desk::new(limits);
     let mut requests = FuturesUnordered::new();
-    let begin = |job| answer(endpoint, handler, identity, limits, job);
+    let begin = |job| answer(endpoint, handler, standing, limits, job);
     let mut stop = pin!(stop.fuse());
     loop {
         tokio::select! {
@@ -398,7 +483,7 @@ async fn attend<T: Transport, H: Handler<T>>(
 async fn answer<T: Transport, H: Handler<T>>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
-    identity: &Identity,
+    standing: &Standing,
     limits: Limits,
     job: Job,
 ) -> (PeerId, Lane) {
@@ -418,13 +503,16 @@ async fn answer<T: Transport, H: Handler<T>>(
             // client has been waiting since then.
             let timeout = allowance(Duration::from_millis(request.timeout_ms.into())).min(limits.request_timeout);
             let context = Context { peer, deadline: arrived + timeout, room: call.room(), session };
-            if let RequestBody::Identify = request.body {
-                Answer::from(Ok(identity.within(context.room.saturating_sub(REPLY_ROOM)).into()))
-            } else {
-                match context.check(endpoint.now()) {
+            match (&request.body, context.hello()) {
+                (RequestBody::Hello(hello), _) => greet(handler, standing, &context, hello),
+                (_, None) => {
+                    let text = "the connection did not begin with a Hello";
+                    Answer::error(FsError::new(ErrorCode::Protocol, text))
+                }
+                _ => match context.check(endpoint.now()) {
                     Ok(()) => handler.handle(&context, request, &call).await,
                     Err(late) => Answer::error(late),
-                }
+                },
             }
         }
         Err(error @ CodecError::Version(_)) => Answer::error(FsError::new(ErrorCode::Protocol, error.to_string())),
@@ -442,6 +530,33 @@ async fn answer<T: Transport, H: Handler<T>>(
         tracing::debug!(?peer, tag, %error, "reply not delivered");
     }
     (peer, lane)
+}
+
+/// Answers a Hello: accepts it, or says who this server is. A refused connection stays open, so
+/// that the answer arrives. Nothing is served on it.
+fn greet<T: Transport, H: Handler<T>>(handler: &H, standing: &Standing, context: &Context, hello: &Hello) -> Answer {
+    let identity = match standing.identity() {
+        Ok(identity) => identity,
+        Err(waiting) => {
+            return match standing.hears(hello) {
+                Ok(hears) => {
+                    if hears {
+                        let _ = context.session.hello.set(hello.clone());
+                    }
+                    Answer::error(waiting)
+                }
+                Err(wrong) => Answer::error(wrong),
+            };
+        }
+    };
+    if let Err(error) = identity.check(hello) {
+        tracing::warn!(peer = ?context.peer, %error, "a connection to the wrong server");
+        handler.refused(hello, &identity);
+        return Answer::error(error);
+    }
+    // One connection has one sender. A second Hello changes nothing.
+    let _ = context.session.hello.set(hello.clone());
+    Answer::from(Ok(identity.within(context.room.saturating_sub(REPLY_ROOM)).into()))
 }
 
 /// Ends the connection to a peer that sent a malformed request.

@@ -1,9 +1,9 @@
 //! Commands on names and servers: `ping ls mkdir stat rm mv statfs`.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 use bmi_core::Transport;
-use fs_client::{Client, DirEntry, ErrorCode, FsPath, Handle, Kind, RemoveKind, Stat};
+use fs_client::{Client, DirEntry, ErrorCode, FsPath, Handle, Kind, Latency, RemoveKind, Stat};
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
@@ -13,33 +13,14 @@ use super::{Stop, size};
 /// Number of attribute requests in progress at the same time.
 const STATS_AT_ONCE: usize = 32;
 
-/// The latencies of several pings.
-#[derive(Clone, Copy)]
-struct Latency {
-    least: Duration,
-    sum: Duration,
-}
-
 pub(crate) async fn ping<T: Transport + 'static>(
     client: &Client<T>,
     count: u32,
     output: &mut Output,
 ) -> Result<(), Stop> {
-    let mut best: Vec<(String, Result<Latency, fs_client::Error>)> = Vec::new();
-    for round in 0..count {
-        for (index, pong) in client.ping().await.into_iter().enumerate() {
-            if round == 0 {
-                best.push((pong.server.to_string(), pong.result.map(|took| Latency { least: took, sum: took })));
-                continue;
-            }
-            best[index].1 = match (best[index].1.clone(), pong.result) {
-                (Ok(Latency { least, sum }), Ok(took)) => Ok(Latency { least: least.min(took), sum: sum + took }),
-                (Err(error), _) | (_, Err(error)) => Err(error),
-            };
-        }
-    }
     let mut servers = Vec::new();
-    for (server, result) in best {
+    for (server, result) in client.latencies(count).await {
+        let server = server.to_string();
         match result {
             Ok(Latency { least, sum }) => {
                 let (least, mean) = (least.as_secs_f64() * 1e6, sum.as_secs_f64() * 1e6 / f64::from(count));
@@ -290,15 +271,19 @@ pub(crate) async fn into_dir<T: Transport + 'static>(
 pub(crate) async fn statfs<T: Transport + 'static>(client: &Client<T>, output: &mut Output) -> Result<(), Stop> {
     let space = client.statfs().await?;
     let (mut capacity, mut free, mut servers) = (0u64, 0u64, Vec::new());
+    // Servers may share a disk.
+    let mut disks = BTreeSet::new();
     for server in space.servers {
         let name = server.server.to_string();
         match server.result {
             Ok(stat) => {
-                capacity = capacity.saturating_add(stat.capacity);
-                free = free.saturating_add(stat.free);
+                if disks.insert(stat.disk) {
+                    capacity = capacity.saturating_add(stat.capacity);
+                    free = free.saturating_add(stat.free);
+                }
                 let (total, left) = (size::show_bytes(stat.capacity), size::show_bytes(stat.free));
                 output.line(format!("{name}: {left} free of {total}, {} datafiles", stat.datafiles));
-                let fields = json!({ "server": name, "capacity": stat.capacity, "free": stat.free, "datafiles": stat.datafiles });
+                let fields = json!({ "server": name, "capacity": stat.capacity, "free": stat.free, "datafiles": stat.datafiles, "disk": format!("{:016x}", stat.disk) });
                 servers.push(fields);
             }
             Err(error) => {
@@ -310,7 +295,9 @@ pub(crate) async fn statfs<T: Transport + 'static>(client: &Client<T>, output: &
     let manager = space.manager;
     let (total, left) = (size::show_bytes(capacity), size::show_bytes(free));
     output.line(format!("{}: {} files, {} directories", client.manager(), manager.files, manager.dirs));
-    output.line(format!("all: {left} free of {total}"));
+    let disks = if disks.len() == 1 { "1 disk".to_owned() } else { format!("{} disks", disks.len()) };
+    output.line(format!("all: {left} free of {total} on {disks}"));
+    output.field("prepared_datafiles", json!(manager.prepared));
     output.field("servers", json!(servers));
     output.field("files", json!(manager.files));
     output.field("directories", json!(manager.dirs));

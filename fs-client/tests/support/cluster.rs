@@ -80,6 +80,8 @@ impl Cluster {
         fs::write(dir.path().join("pvfs.toml"), config).unwrap();
         drop(held);
         let mut cluster = Cluster { dir, manager: tcp[0].clone(), servers: Vec::new() };
+        let formatted = cluster.pvfsd(&["format"]);
+        assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
         for index in 0..=iods {
             cluster.servers.push(None);
             cluster.start_server(index);
@@ -87,26 +89,40 @@ impl Cluster {
         cluster
     }
 
-    /// Starts a server and waits until it listens. 0 is the manager, the others are I/O servers.
+    /// Runs `pvfsd` to its end.
+    pub(crate) fn pvfsd(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(pvfsd());
+        command.arg("--config").arg(self.path("pvfs.toml")).args(args).output().unwrap()
+    }
+
+    /// Starts a server and waits until it serves. 0 is the manager, the others are I/O servers.
     pub(crate) fn start_server(&mut self, index: usize) {
         self.start_server_with(index, &[]);
     }
 
     /// Starts a server like [`Cluster::start_server`], with additional options.
     pub(crate) fn start_server_with(&mut self, index: usize, options: &[&str]) {
+        self.try_start_server(index, options).unwrap();
+    }
+
+    /// Starts a server, and waits until it serves or has ended. Returns what it logged if it ended.
+    pub(crate) fn try_start_server(&mut self, index: usize, options: &[&str]) -> Result<(), String> {
         let mut command = Command::new(pvfsd());
-        command.args(options);
         command.arg("--config").arg(self.dir.path().join("pvfs.toml")).stdout(Stdio::piped());
         command.stderr(fs::File::create(self.path(&format!("log-{index}"))).unwrap());
         match index {
             0 => command.arg("manager"),
             _ => command.args(["iod", &(index - 1).to_string()]),
         };
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains("listening on"), "server {index} said {line:?}");
+        let mut child = command.args(options).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+        let serves = lines.map_while(Result::ok).any(|line| line == "serving");
+        if !serves {
+            let status = child.wait().unwrap();
+            return Err(format!("{status}: {}", fs::read_to_string(self.path(&format!("log-{index}"))).unwrap()));
+        }
         self.servers[index] = Some(child);
+        Ok(())
     }
 
     /// Kills a server as `kill -9` does.

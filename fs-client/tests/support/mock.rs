@@ -11,8 +11,9 @@ use bmi_core::{Addr, AsyncEndpoint, Config, MemList, Memory, Options, PeerId, Un
 use bmi_sim::{Node, SimTransport, World};
 use fs_client::{Client, ClientOptions, Distribution, ErrorCode, Handle, Kind, Layout};
 use fs_proto::{
-    Attr, ClusterInfo, DatafileHandle, DirEntry, DirHandle, Entry, FileHandle, FsError, IodReply, IodRequest, IodStat,
-    ManagerReply, ManagerRequest, ManagerStat, Region, Reply, ReplyBody, Request, RequestBody, RequestId, codec,
+    Attr, ClusterId, ClusterInfo, DatafileHandle, DirEntry, DirHandle, Entry, FileHandle, FsError, Identity, IodInfo,
+    IodReply, IodRequest, IodStat, ManagerReply, ManagerRequest, ManagerStat, Region, Reply, ReplyBody, Request,
+    RequestBody, RequestId, Role, Start, StoreId, codec,
 };
 
 /// The faults of the servers.
@@ -118,11 +119,28 @@ struct Server {
 }
 
 impl Server {
+    fn identity(&self) -> Identity {
+        Identity {
+            cluster: ClusterId(1),
+            role: self.iod.map_or(Role::Manager, Role::Iod),
+            store: StoreId(self.iod.map_or(0, |iod| 1 + u128::from(iod))),
+            start: Start { epoch: 1, instance: 1 },
+            host: String::new(),
+            addrs: Vec::new(),
+        }
+    }
+
     async fn answer(&self, message: Unexpected) {
         let (peer, tag) = (message.peer(), message.tag());
         let incoming = Incoming::new(&self.endpoint, message).unwrap();
-        self.state.borrow_mut().requests += 1;
         let request = codec::decode_request(incoming.request()).unwrap();
+        if let RequestBody::Hello(hello) = &request.body {
+            let identity = self.identity();
+            let result = identity.check(hello).map(|()| identity.into());
+            let _ = incoming.reply(&codec::encode_reply(&Reply { result }), None, Options::default()).await;
+            return;
+        }
+        self.state.borrow_mut().requests += 1;
         if self.iod.is_some() && self.faults.silent.get() == self.iod {
             return;
         }
@@ -140,7 +158,7 @@ impl Server {
         let result = match request.body.clone() {
             RequestBody::Manager(body) => self.manager(peer, &request, body),
             RequestBody::Iod(body) => self.iod(&incoming, body, &mut inline).await.map(Some),
-            RequestBody::Identify => panic!("nobody here has a choice"),
+            RequestBody::Hello(_) => unreachable!("it was answered"),
         };
         let result = match result {
             Ok(None) => return,
@@ -233,14 +251,18 @@ impl Server {
             }
             IodRequest::Sync { datafile } => IodReply::Written { len: 0, size: edit(datafile, &mut |_| ()), start: 1 },
             IodRequest::Getsize { datafile } => IodReply::Held { size: edit(datafile, &mut |_| ()), mtime_ns: 0 },
-            IodRequest::Remove { datafile } => {
-                self.state.borrow_mut().datafiles.remove(&(iod, datafile));
-                IodReply::Done
-            }
-            IodRequest::Statfs => IodReply::Stat(IodStat { capacity: 100, free: 40, datafiles: 2 }),
+            IodRequest::Create { .. }
+            | IodRequest::Discard { .. }
+            | IodRequest::Remove { .. }
+            | IodRequest::List { .. } => panic!("a request of the manager"),
+            IodRequest::Statfs => IodReply::Stat(IodStat { capacity: 100, free: 40, datafiles: 2, disk: 1 }),
         }
         .into())
     }
+}
+
+fn info((addr, store): (&Addr, u128)) -> IodInfo {
+    IodInfo { addr: addr.clone(), store: Some(StoreId(store)), up: true }
 }
 
 fn fail<V>(code: ErrorCode) -> Result<V, FsError> {
@@ -259,7 +281,7 @@ impl State {
     fn entry(&self, handle: Handle, mode: u32, layout: Option<Layout>) -> Entry {
         let kind = if handle.dir().is_some() { Kind::Dir } else { Kind::File };
         let attr = Attr { kind, mode, uid: 0, gid: 0, size: 0, atime_ns: 0, mtime_ns: 0, ctime_ns: 0, nlink: 1 };
-        Entry { handle, attr, layout, touched_ns: 0 }
+        Entry { handle, attr, layout, touched_ns: 0, recorded_size: None }
     }
 
     fn parent_must_be(&self, path: &str) -> Result<(), FsError> {
@@ -365,11 +387,17 @@ impl State {
                 self.names.remove(&place.path);
                 ManagerReply::Done
             }
-            ManagerRequest::Statfs => ManagerReply::Stat(ManagerStat { files: 1, dirs: 1, orphans: 0 }),
+            ManagerRequest::Statfs => ManagerReply::Stat(ManagerStat { files: 1, dirs: 1, orphans: 0, prepared: 0 }),
+            ManagerRequest::RecordSize { file, size } => {
+                let named = |entry: &&mut Entry| entry.handle == Handle::File(file);
+                let Some(entry) = self.names.values_mut().find(named) else { return fail(ErrorCode::Stale) };
+                entry.recorded_size = size;
+                ManagerReply::Done
+            }
+            ManagerRequest::Register(_) | ManagerRequest::Backup { .. } => panic!("not a request of a client"),
             // Two at a time, so that the client has to ask again.
-            ManagerRequest::Register { .. } => ManagerReply::Done,
             ManagerRequest::Cluster { first } => ManagerReply::Cluster(ClusterInfo {
-                iods: iods.iter().skip(first as usize).take(2).cloned().collect(),
+                iods: iods.iter().zip(1u128..).skip(first as usize).take(2).map(info).collect(),
                 total: iods.len() as u32,
                 strip_size: 65536,
             }),

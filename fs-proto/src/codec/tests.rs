@@ -6,7 +6,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::{MAX_ADDRS, MAX_OFFSET, MAX_PATH, MAX_REGIONS};
+use crate::limits::{MAX_ADDRS, MAX_BACKUP_PAGE, MAX_OFFSET, MAX_PATH, MAX_REGIONS};
 use crate::*;
 
 fn place() -> impl Strategy<Value = Place> {
@@ -39,14 +39,15 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
             uid,
             gid
         }),
-        (place(), any::<(u32, u32, u32, u64, u32, bool)>()).prop_map(
-            |(place, (mode, uid, gid, strip_size, servers, exclusive))| ManagerRequest::Create {
+        (place(), any::<(u32, u32, u32, u64, u32, bool)>(), vec(any::<u32>(), 0..4)).prop_map(
+            |(place, (mode, uid, gid, strip_size, servers, exclusive), avoid)| ManagerRequest::Create {
                 place,
                 mode,
                 uid,
                 gid,
                 strip_size,
                 servers,
+                avoid,
                 exclusive
             }
         ),
@@ -62,13 +63,50 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         (place(), kind).prop_map(|(place, kind)| ManagerRequest::Remove { place, kind }),
         Just(ManagerRequest::Statfs),
         any::<u32>().prop_map(|first| ManagerRequest::Cluster { first }),
-        any::<(u32, u128, bool, bool)>().prop_map(|(iod, store, used, adopt)| ManagerRequest::Register {
-            iod,
-            store,
-            used,
-            adopt
-        }),
+        (any::<u64>(), option::of(any::<u64>()))
+            .prop_map(|(file, size)| ManagerRequest::RecordSize { file: FileHandle(file), size }),
+        any::<u64>().prop_map(|page| ManagerRequest::Backup { page }),
+        registration().prop_map(ManagerRequest::Register),
     ]
+}
+
+fn start() -> impl Strategy<Value = Start> {
+    any::<(u64, u128)>().prop_map(|(epoch, instance)| Start { epoch, instance })
+}
+
+fn role() -> impl Strategy<Value = Role> {
+    prop_oneof![Just(Role::Manager), any::<u32>().prop_map(Role::Iod)]
+}
+
+fn registration() -> impl Strategy<Value = Registration> {
+    let starts = (start(), option::of(start()), option::of(start()), option::of(start()));
+    (any::<(u32, u64, bool, bool)>(), option::of(any::<u128>()), starts).prop_map(
+        |((iod, highest, replace, ready), store, (start, offered, confirmed, manager))| Registration {
+            iod,
+            store: store.map(StoreId),
+            start,
+            offered,
+            confirmed,
+            manager,
+            highest: DatafileHandle(highest),
+            replace,
+            ready,
+        },
+    )
+}
+
+fn hello() -> impl Strategy<Value = Hello> {
+    let sender =
+        prop_oneof![Just(Sender::Client), (role(), start()).prop_map(|(role, start)| Sender::Server(role, start))];
+    (option::of(any::<u128>()), role(), option::of(any::<u128>()), option::of(start()), sender).prop_map(
+        |(cluster, role, store, seen, sender)| Hello {
+            cluster: cluster.map(ClusterId),
+            role,
+            store: store.map(StoreId),
+            seen,
+            sender,
+        },
+    )
 }
 
 fn iod_request() -> impl Strategy<Value = IodRequest> {
@@ -82,7 +120,10 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
         }),
         (datafile(), regions()).prop_map(|(datafile, regions)| IodRequest::Read { datafile, regions }),
         (datafile(), any::<u64>()).prop_map(|(datafile, size)| IodRequest::Truncate { datafile, size }),
-        datafile().prop_map(|datafile| IodRequest::Remove { datafile }),
+        (datafile(), any::<u32>()).prop_map(|(first, count)| IodRequest::Create { first, count }),
+        (datafile(), any::<u32>()).prop_map(|(first, count)| IodRequest::Discard { first, count }),
+        vec(datafile(), 0..5).prop_map(|datafiles| IodRequest::Remove { datafiles }),
+        option::of(datafile()).prop_map(|after| IodRequest::List { after }),
         datafile().prop_map(|datafile| IodRequest::Sync { datafile }),
         datafile().prop_map(|datafile| IodRequest::Getsize { datafile }),
         Just(IodRequest::Statfs),
@@ -93,7 +134,7 @@ fn request() -> impl Strategy<Value = Request> {
     let body = prop_oneof![
         8 => manager_request().prop_map(RequestBody::Manager),
         8 => iod_request().prop_map(RequestBody::Iod),
-        1 => Just(RequestBody::Identify),
+        1 => hello().prop_map(RequestBody::Hello),
     ];
     (any::<(u128, u64, u64, u32)>(), body).prop_map(|((client, seq, unanswered, timeout_ms), body)| Request {
         id: RequestId { client, seq },
@@ -108,8 +149,8 @@ fn entry() -> impl Strategy<Value = Entry> {
         let distribution = Distribution::simple_stripe(strip, datafiles.len() as u32).unwrap();
         Layout::new(distribution, datafiles.into_iter().map(|(iod, raw)| (iod, DatafileHandle(raw))).collect()).unwrap()
     });
-    (handle(), any::<(u32, u32, u32, u64, u64)>(), option::of(layout)).prop_map(
-        |(handle, (mode, uid, gid, size, time), layout)| Entry {
+    (handle(), any::<(u32, u32, u32, u64, u64)>(), option::of(layout), option::of(any::<u64>())).prop_map(
+        |(handle, (mode, uid, gid, size, time), layout, recorded_size)| Entry {
             handle,
             attr: Attr {
                 kind: Kind::File,
@@ -124,19 +165,27 @@ fn entry() -> impl Strategy<Value = Entry> {
             },
             touched_ns: time / 3,
             layout,
+            recorded_size,
         },
     )
 }
 
 fn identity() -> impl Strategy<Value = Identity> {
-    let role = prop_oneof![Just(Role::Manager), any::<u32>().prop_map(Role::Iod)];
     let addr = prop_oneof![
         any::<u16>().prop_map(|port| Addr::tcp("localhost", port)),
         "/[a-z]{1,106}".prop_map(Addr::shm),
         any::<u16>().prop_map(|port| Addr::ib(Some("mlx5_0:1".parse().unwrap()), "h".repeat(255), port)),
     ];
-    (role, "[0-9a-f-]{0,36}", any::<u128>(), vec(addr, 0..=MAX_ADDRS))
-        .prop_map(|(role, host, instance, addrs)| Identity { role, host, instance, addrs })
+    (any::<(u128, u128)>(), role(), "[0-9a-f-]{0,36}", start(), vec(addr, 0..=MAX_ADDRS)).prop_map(
+        |((cluster, store), role, host, start, addrs)| Identity {
+            cluster: ClusterId(cluster),
+            role,
+            store: StoreId(store),
+            start,
+            host,
+            addrs,
+        },
+    )
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
@@ -147,27 +196,40 @@ fn reply() -> impl Strategy<Value = Reply> {
             entries: entries.into_iter().map(|(name, handle)| DirEntry { name, handle }).collect(),
             more
         }),
-        any::<(u64, u64, u64)>().prop_map(|(files, dirs, orphans)| ManagerReply::Stat(ManagerStat {
+        any::<(u64, u64, u64, u64)>().prop_map(|(files, dirs, orphans, prepared)| ManagerReply::Stat(ManagerStat {
             files,
             dirs,
-            orphans
+            orphans,
+            prepared
         })),
-        (vec(any::<u16>(), 0..5), any::<u32>()).prop_map(|(ports, total)| ManagerReply::Cluster(ClusterInfo {
-            iods: ports.into_iter().map(|port| Addr::tcp("localhost", port)).collect(),
-            total,
-            strip_size: 65536
-        })),
+        (vec(any::<(u16, u128, bool)>(), 0..5), any::<u32>()).prop_map(|(iods, total)| {
+            let info = |(port, store, up): (u16, u128, bool)| IodInfo {
+                addr: Addr::tcp("localhost", port),
+                store: up.then_some(StoreId(store)),
+                up,
+            };
+            ManagerReply::Cluster(ClusterInfo { iods: iods.into_iter().map(info).collect(), total, strip_size: 65536 })
+        }),
+        (vec(any::<u8>(), 0..200), any::<bool>()).prop_map(|(rows, more)| ManagerReply::Backup { rows, more }),
+        (any::<u128>(), start(), option::of(start())).prop_map(|(cluster, start, recorded)| {
+            ManagerReply::Registered { cluster: ClusterId(cluster), start, recorded }
+        }),
     ];
     let iod = prop_oneof![
         Just(IodReply::Done),
         any::<(u64, u64, u64)>().prop_map(|(len, size, start)| IodReply::Written { len, size, start }),
         any::<(u64, u64)>().prop_map(|(len, size)| IodReply::Read { len, size }),
         any::<(u64, u64)>().prop_map(|(size, mtime_ns)| IodReply::Held { size, mtime_ns }),
-        any::<(u64, u64, u64)>().prop_map(|(capacity, free, datafiles)| IodReply::Stat(IodStat {
+        any::<(u64, u64, u64, u64)>().prop_map(|(capacity, free, datafiles, disk)| IodReply::Stat(IodStat {
             capacity,
             free,
-            datafiles
+            datafiles,
+            disk
         })),
+        (vec(any::<u64>(), 0..5), any::<bool>()).prop_map(|(handles, more)| IodReply::Datafiles {
+            handles: handles.into_iter().map(DatafileHandle).collect(),
+            more
+        }),
     ];
     let error = (".{0,40}", vec(any::<(u32, u32)>(), 0..5)).prop_map(|(detail, ranges)| {
         FsError::new(ErrorCode::NoSpace, detail)
@@ -206,9 +268,9 @@ proptest! {
         prop_assert!(identity.is_same(&cut));
         prop_assert!(identity.addrs.starts_with(&cut.addrs));
         let len = encode_reply(&Reply { result: Ok(cut.clone().into()) }).len();
-        prop_assert!(len <= room.max(100), "{len} bytes for a room of {room}");
+        prop_assert!(len <= room.max(160), "{len} bytes for a room of {room}");
         let all = encode_reply(&Reply { result: Ok(identity.clone().into()) }).len();
-        prop_assert!(cut == identity || all + 64 > room, "{all} bytes had room in {room}");
+        prop_assert!(cut == identity || all + 112 > room, "{all} bytes had room in {room}");
     }
 
     #[test]
@@ -267,6 +329,15 @@ fn limits_hold_on_the_wire() {
     assert!(matches!(decode_request(&encode_request(&long)), Err(CodecError::Malformed(_))));
     let just = body(ManagerRequest::Lookup { place: Place::root("x".repeat(MAX_PATH)) });
     assert!(decode_request(&encode_request(&just)).is_ok());
+}
+
+#[test]
+fn a_page_of_a_backup_is_bounded() {
+    let page = |len: usize| {
+        encode_reply(&Reply { result: Ok(ManagerReply::Backup { rows: vec![7; len], more: true }.into()) })
+    };
+    assert!(decode_reply(&page(MAX_BACKUP_PAGE)).is_ok());
+    assert!(matches!(decode_reply(&page(MAX_BACKUP_PAGE + 1)), Err(CodecError::Malformed(_))));
 }
 
 /// Replays an attack: a few bytes that announce a list of 2^60 elements, or a region that ends

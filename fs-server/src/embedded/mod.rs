@@ -8,23 +8,26 @@
 //! Each thread has its own runtime. The files are under one directory. Both types run the real
 //! servers; only the transport, the clock and the store differ.
 
-mod register;
 mod server;
 #[cfg(feature = "sim")]
 mod sim;
 mod threads;
+mod waiting_room;
 
-use bmi_core::Scheme;
+use std::time::Duration;
+
 use bmi_core::driver::Waiting;
+use bmi_core::{Addr, Scheme};
 use fs_proto::limits::DEFAULT_STRIP;
 
 use crate::config::DEFAULT_OFFLOAD;
 use crate::iod::IodSettings;
+use crate::manager::{HEARTBEAT, ManagerSettings};
 use crate::service::Limits;
 
-pub(crate) use server::{Role, Server};
+pub(crate) use server::{DATABASE, Neighbours, Role, Server, format_manager_directory, random_number, wall_clock};
 #[cfg(feature = "sim")]
-pub use sim::SimCluster;
+pub use sim::{SIM_CLUSTER, SimCluster};
 pub use threads::{EmbeddedCluster, ServerThread};
 
 /// The shape and settings of an embedded cluster. `ClusterOptions::default()` has four I/O servers.
@@ -47,6 +50,10 @@ pub struct ClusterOptions {
     pub iod: IodSettings,
     /// Transfers of this many bytes or more go to storage threads. Not used in the simulator.
     pub offload: u64,
+    /// How often each I/O server confirms to the manager that it is up.
+    pub heartbeat: Duration,
+    /// Number of datafiles that each I/O server creates in advance at a time.
+    pub pool: u32,
     /// Simulator only: capacity of each I/O server's disk, in bytes.
     pub disk_capacity: u64,
     /// Simulator only: if true, disks take time (by the node's disk profile).
@@ -67,6 +74,8 @@ impl Default for ClusterOptions {
             waiting: Waiting::default(),
             iod: IodSettings::default(),
             offload: DEFAULT_OFFLOAD,
+            heartbeat: HEARTBEAT,
+            pool: ManagerSettings::new(Vec::new()).pool,
             disk_capacity: 16 << 30,
             disk_costs: false,
             disk_cache: false,
@@ -78,6 +87,12 @@ impl ClusterOptions {
     /// Returns the default options with this number of I/O servers.
     pub fn with_iods(iods: usize) -> ClusterOptions {
         ClusterOptions { iods, ..ClusterOptions::default() }
+    }
+
+    /// Returns the manager's settings for these I/O servers.
+    fn manager(&self, iods: Vec<Addr>) -> ManagerSettings {
+        let ClusterOptions { strip_size, heartbeat, pool, .. } = *self;
+        ManagerSettings { iods, strip_size, heartbeat, pool }
     }
 
     fn endpoint(&self, name: &str) -> bmi_core::Config {

@@ -7,13 +7,14 @@ use async_trait::async_trait;
 use bmi_core::{Addr, AsyncEndpoint, ErrorKind};
 use bmi_sim::faults::{DiskUser, Loss};
 use bmi_sim::{DiskFault, Node, Sim, SimDisk, SimTransport};
-use fs_proto::{ErrorCode, FsError, Identity, Role};
+use fs_proto::{ClusterId, ErrorCode, FsError, Identity, Role, Start, StoreId};
 
 use super::ClusterOptions;
-use crate::iod::Iod;
-use crate::manager::{Manager, ManagerSettings};
-use crate::service::{Handler, serve};
-use crate::store::{Fates, Medium, MemStore, MetaStore, SharedBackend};
+use super::waiting_room::WaitingRoom;
+use crate::iod::{Iod, LabelLock, Membership};
+use crate::manager::{self, Manager};
+use crate::service::{Standing, serve};
+use crate::store::{DataStore, Fates, Label, Medium, MemStore, MetaStore, SharedBackend};
 
 /// The port of every server.
 const PORT: u16 = 7000;
@@ -127,12 +128,17 @@ impl DiskUser for SharedBackend {
 /// Pause before a server that could not be started is tried again.
 const START_AGAIN: Duration = Duration::from_millis(10);
 
+/// The number of every simulated cluster.
+pub const SIM_CLUSTER: ClusterId = ClusterId(0x51);
+
 /// A cluster of simulated nodes. Dropping the handle has no effect: the servers belong to their
 /// nodes. A node starts its server whenever it comes up ([`Node::boot`]), also after a crash that a
 /// fault plan requests.
 pub struct SimCluster {
     sim: Sim,
+    options: Rc<ClusterOptions>,
     stores: Vec<MemStore>,
+    metadata: SharedBackend,
 }
 
 impl SimCluster {
@@ -148,26 +154,41 @@ impl SimCluster {
         let store = |index: usize| {
             let node = sim.node(&format!("iod{index}"));
             let (disk, capacity) = (Timed(node.disk(), node.clone()), options.disk_capacity);
-            match (options.disk_costs, options.disk_cache) {
+            let store = match (options.disk_costs, options.disk_cache) {
                 (true, true) => MemStore::cached(disk, capacity),
                 (true, false) => MemStore::on(disk, capacity),
                 (false, true) => MemStore::cached(Timeless(node), capacity),
                 (false, false) => MemStore::on(Timeless(node), capacity),
-            }
+            };
+            store.on_disk(index as u64)
         };
         let stores = (0..options.iods).map(store).collect();
-        let cluster = SimCluster { sim: sim.clone(), stores };
+        let metadata = SharedBackend::default();
+        manager::format(&MetaStore::on(metadata.clone())?, SIM_CLUSTER, StoreId(1), 0)?;
+        let cluster = SimCluster { sim: sim.clone(), options: options.clone(), stores, metadata };
         for (index, store) in cluster.stores.iter().enumerate() {
-            let node = cluster.iod_node(index);
-            node.disk().attach(Rc::new(store.clone()));
-            let (options, store) = (options.clone(), store.clone());
-            node.boot(move |node| run_iod(node, index as u32, options.clone(), store.clone()));
+            cluster.iod_node(index).disk().attach(Rc::new(store.clone()));
+            cluster.boot_iod(index, index);
         }
-        let (metadata, iods) = (SharedBackend::default(), cluster.iods());
+        let (metadata, iods) = (cluster.metadata.clone(), cluster.iods());
         let node = cluster.manager_node();
         node.disk().attach(Rc::new(metadata.clone()));
         node.boot(move |node| run_manager(node, iods.clone(), options.clone(), metadata.reopen()));
         Ok(cluster)
+    }
+
+    /// Starts an I/O server whenever a node comes up.
+    fn boot_iod(&self, at: usize, index: usize) {
+        let (options, store, manager) = (self.options.clone(), self.stores[index].clone(), self.manager());
+        let run = move |node| run_iod(node, index as u32, options.clone(), store.clone(), manager.clone());
+        self.iod_node(at).boot(run);
+    }
+
+    /// From now on I/O server `index`, with its store, is behind the address of server `at`.
+    pub fn serve_at(&self, at: usize, index: usize) {
+        self.iod_node(at).kill();
+        self.boot_iod(at, index);
+        self.iod_node(at).restart();
     }
 
     /// Returns the manager's address.
@@ -195,6 +216,11 @@ impl SimCluster {
         &self.stores[index]
     }
 
+    /// Returns the manager's disk.
+    pub fn metadata(&self) -> &SharedBackend {
+        &self.metadata
+    }
+
     /// Fails and restores the power of the manager's node. The manager keeps only what it had
     /// synced.
     pub fn restart_manager(&self) {
@@ -211,50 +237,116 @@ impl SimCluster {
     }
 }
 
-/// Starts a server and serves. If its disk refuses, retries until the server comes up, as a
+/// Makes an endpoint, and makes it listen. If the node refuses, retries until it succeeds, as a
 /// system's init does.
-async fn keep_up<H: Handler<SimTransport>>(
-    node: Node,
-    role: Role,
-    options: Rc<ClusterOptions>,
-    start: impl Fn(AsyncEndpoint<SimTransport>) -> Result<H, FsError>,
-) {
+async fn listen(node: &Node, options: &ClusterOptions) -> AsyncEndpoint<SimTransport> {
+    // The endpoint is driven by its own task, so it is created only once.
     let mut made = None;
     loop {
-        // The endpoint is driven by its own task, so it is created only once.
         let mut begin = || {
             let endpoint = match &made {
                 Some(endpoint) => AsyncEndpoint::clone(endpoint),
                 None => made.insert(node.endpoint(options.endpoint(&node.name()))?).clone(),
             };
-            let handler = start(endpoint.clone())?;
             endpoint.listen(&node.addr(PORT))?;
-            Ok::<_, FsError>((endpoint, handler))
+            Ok::<_, FsError>(endpoint)
         };
         match begin() {
-            Ok((endpoint, handler)) => {
-                // Each node is its own machine, and the time of a start identifies it.
-                let instance = u128::from(node.now().as_nanos());
-                let identity = Identity { role, host: node.name(), instance, addrs: vec![node.addr(PORT)] };
-                return serve(&endpoint, &handler, &identity, options.limits, std::future::pending()).await;
-            }
+            Ok(endpoint) => return endpoint,
             Err(error) => tracing::warn!(node = node.name(), %error, "not started; tried again"),
         }
         node.sleep(START_AGAIN).await;
     }
 }
 
-async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, metadata: SharedBackend) {
-    let (clock, strip_size) = (node.clone(), options.strip_size);
-    let start = move |endpoint| {
-        let (settings, clock) = (ManagerSettings { iods: iods.clone(), strip_size }, clock.clone());
-        Manager::new(endpoint, MetaStore::on(metadata.clone())?, settings, move || clock.wall_ns())
-    };
-    keep_up(node, Role::Manager, options, start).await;
+/// Returns a number that no other start of a server has: each node is its own machine, and the time
+/// of a start identifies it.
+fn instance(node: &Node) -> u128 {
+    u128::from(node.now().as_nanos()) + 1
 }
 
-async fn run_iod(node: Node, index: u32, options: Rc<ClusterOptions>, store: MemStore) {
-    let (begun, settings) = (node.now().as_nanos(), options.iod);
-    let start = move |endpoint| Ok(Iod::new(endpoint, store.clone(), settings)?.started_as(begun));
-    keep_up(node, Role::Iod(index), options, start).await;
+fn identity(node: &Node, label: &Label, start: Start) -> Identity {
+    let Label { cluster, role, store, .. } = *label;
+    Identity { cluster, role, store, start, host: node.name(), addrs: vec![node.addr(PORT)] }
+}
+
+async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, metadata: SharedBackend) {
+    let endpoint = listen(&node, &options).await;
+    let manager = loop {
+        let clock = node.clone();
+        let begin = || {
+            let (store, settings) = (MetaStore::on(metadata.clone())?, options.manager(iods.clone()));
+            Manager::new(endpoint.clone(), store, settings, instance(&node), move || clock.wall_ns())
+        };
+        match begin() {
+            Ok(manager) => break manager,
+            Err(error) => tracing::warn!(node = node.name(), %error, "not started; tried again"),
+        }
+        node.sleep(START_AGAIN).await;
+    };
+    let own = manager.identity();
+    let standing = Standing::serving(identity(&node, &Label::new(own.cluster, Role::Manager, own.store), own.start));
+    let stop = async {
+        let error = manager.failure().await;
+        tracing::error!(%error, "the manager stops");
+    };
+    serve(&endpoint, &manager, &standing, options.limits, stop).await;
+}
+
+async fn run_iod(node: Node, index: u32, options: Rc<ClusterOptions>, store: MemStore, manager: Addr) {
+    let instance = instance(&node);
+    let endpoint = listen(&node, &options).await;
+    let number = StoreId(instance << 32 | u128::from(index) | 1 << 31);
+    let mut membership = Membership::new(endpoint.clone(), manager, index, instance, false, options.heartbeat);
+    let labels = Rc::new(LabelLock::default());
+    let room = WaitingRoom::new(index);
+    let fronts = [(endpoint.clone(), &room)];
+    let begin = begin(&mut membership, &store, &labels, number, &node);
+    let begun = room.until(&fronts, options.limits, begin, std::pin::pin!(std::future::pending())).await;
+    let (label, start) = match begun {
+        Some(Ok(begun)) => begun,
+        Some(Err(error)) => return tracing::error!(%error, "the I/O server stops"),
+        None => return,
+    };
+    let iod = loop {
+        match Iod::new(endpoint.clone(), store.clone(), options.iod) {
+            Ok(iod) => break iod.started_as(instance as u64).with_labels(labels.clone()),
+            Err(error) => tracing::warn!(node = node.name(), %error, "not started; tried again"),
+        }
+        node.sleep(START_AGAIN).await;
+    };
+    let standing = Standing::serving(identity(&node, &label, start));
+    let stop = async {
+        let error = membership.keep(&store, &labels, start).await;
+        tracing::error!(%error, "the I/O server stops");
+    };
+    serve(&endpoint, &iod, &standing, options.limits, stop).await;
+}
+
+/// Labels an empty store and begins its next start. If the disk refuses, tries again.
+async fn begin(
+    membership: &mut Membership<SimTransport>,
+    store: &MemStore,
+    labels: &LabelLock,
+    number: StoreId,
+    node: &Node,
+) -> Result<(Label, Start), FsError> {
+    loop {
+        let attempt = async {
+            if store.label().is_none() {
+                let label = membership.ask_for_label(number).await?;
+                store.relabel(&label).await?;
+            }
+            let start = membership.begin(store, labels).await?;
+            let none = || FsError::new(ErrorCode::Io, "the disk was taken out");
+            Ok::<_, FsError>((store.label().ok_or_else(none)?, start))
+        };
+        match attempt.await {
+            Err(error) if matches!(error.code, ErrorCode::Io | ErrorCode::NoSpace) => {
+                tracing::warn!(node = node.name(), %error, "not started; tried again");
+                node.sleep(START_AGAIN).await;
+            }
+            result => return result,
+        }
+    }
 }

@@ -10,49 +10,67 @@ use fs_proto::{ErrorCode, FsError};
 use tokio::sync::oneshot;
 
 use super::ClusterOptions;
-use super::server::{Role, Server};
-use crate::manager::ManagerSettings;
+use super::server::{Neighbours, Role, Server, format_manager_directory};
 
 /// How long a server may take to come up.
 const START: Duration = Duration::from_secs(30);
 
 /// A server on its own thread.
 pub struct ServerThread {
+    name: String,
     addrs: Vec<Addr>,
+    neighbours: mpsc::Sender<Neighbours>,
+    serving: mpsc::Receiver<()>,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<(), FsError>>,
 }
 
 impl ServerThread {
+    /// Starts a server, and waits until it listens.
     fn start(name: &str, server: Server) -> Result<ServerThread, FsError> {
         let (listening, ready) = mpsc::channel();
+        let (neighbours, given) = mpsc::channel();
+        let (begun, serving) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let run = move || {
-            server.run(
-                |addrs| {
-                    // If this fails, the starting thread has stopped waiting, and it stops this
-                    // server.
-                    let _ = listening.send(addrs.to_vec());
-                },
-                async {
-                    // Dropping the sender also stops the server.
-                    let _ = stopped.await;
-                },
-            )
+            let ready = |addrs: &[Addr]| {
+                // If this fails, the starting thread has stopped waiting, and it stops this server.
+                let _ = listening.send(addrs.to_vec());
+                given.recv().map_err(|_| FsError::new(ErrorCode::Unreachable, "stopped before it served"))
+            };
+            let serving = || {
+                let _ = begun.send(());
+            };
+            server.run(ready, serving, async {
+                // Dropping the sender also stops the server.
+                let _ = stopped.await;
+            })
         };
         let thread = Builder::new()
             .name(name.to_owned())
             .spawn(run)
             .map_err(|error| FsError::new(ErrorCode::Busy, format!("thread {name}: {error}")))?;
+        let name = name.to_owned();
         match ready.recv_timeout(START) {
-            Ok(addrs) => Ok(ServerThread { addrs, stop, thread }),
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                Err(FsError::new(ErrorCode::Timeout, format!("{name} did not come up")))
+            Ok(addrs) => Ok(ServerThread { name, addrs, neighbours, serving, stop, thread }),
+            Err(error) => Err(why_not(&name, error, thread)),
+        }
+    }
+
+    /// Tells the server its neighbours.
+    fn introduce(&self, neighbours: Neighbours) {
+        // If this fails, the server has ended. Whoever waits for it learns why.
+        let _ = self.neighbours.send(neighbours);
+    }
+
+    /// Waits until the server serves.
+    fn wait_until_it_serves(self) -> Result<ServerThread, FsError> {
+        match self.serving.recv_timeout(START) {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                drop(self.stop);
+                Err(why_not(&self.name, error, self.thread))
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => match thread.join() {
-                Ok(Err(error)) => Err(error.with_server(name)),
-                _ => Err(FsError::new(ErrorCode::Io, format!("{name} ended before it listened"))),
-            },
         }
     }
 
@@ -69,6 +87,17 @@ impl ServerThread {
         // The server may have ended already.
         let _ = self.stop.send(());
         self.thread.join().unwrap_or_else(|_| Err(FsError::new(ErrorCode::Io, "the server's thread panicked")))
+    }
+}
+
+/// Returns the reason why a server did not come up.
+fn why_not(name: &str, error: mpsc::RecvTimeoutError, thread: JoinHandle<Result<(), FsError>>) -> FsError {
+    match error {
+        mpsc::RecvTimeoutError::Timeout => FsError::new(ErrorCode::Timeout, format!("{name} did not come up")),
+        mpsc::RecvTimeoutError::Disconnected => match thread.join() {
+            Ok(Err(error)) => error.with_server(name),
+            _ => FsError::new(ErrorCode::Io, format!("{name} ended before it served")),
+        },
     }
 }
 
@@ -101,20 +130,28 @@ impl Slot {
 
 impl EmbeddedCluster {
     /// Starts the servers. They use the data that an earlier cluster of the same shape left in
-    /// `dir`. Over TCP and verbs they listen on free ports of 127.0.0.1, over shared memory on
-    /// sockets under `dir`.
+    /// `dir`. If `dir` is empty or does not exist, a new cluster is formatted in it. Over TCP and
+    /// verbs they listen on free ports of 127.0.0.1, over shared memory on sockets under `dir`.
     ///
     /// # Errors
     /// The error that prevents a server from starting, with the server's name.
     pub fn start(dir: impl Into<PathBuf>, options: ClusterOptions) -> Result<EmbeddedCluster, FsError> {
         let dir = dir.into();
-        let (mut iods, mut known) = (Vec::new(), Vec::new());
-        for index in 0..options.iods {
-            let iod = launch_iod(&dir, &options, index, anywhere(&dir, &options.over, &format!("iod{index}"))?)?;
-            known.push(iod.addrs()[0].clone());
-            iods.push(Slot::of(iod));
+        if std::fs::read_dir(&dir).map_or(0, Iterator::count) == 0 {
+            format_manager_directory(&dir.join("manager"))?;
         }
-        let manager = launch_manager(&dir, &options, &known, anywhere(&dir, &options.over, "manager")?)?;
+        // First all listen, because each has to be told the addresses of others.
+        let manager = launch_manager(&dir, &options, anywhere(&dir, &options.over, "manager")?)?;
+        let mut iods = Vec::new();
+        for index in 0..options.iods {
+            iods.push(launch_iod(&dir, &options, index, anywhere(&dir, &options.over, &format!("iod{index}"))?)?);
+        }
+        let known: Vec<Addr> = iods.iter().map(|iod| iod.addrs()[0].clone()).collect();
+        manager.introduce(known.clone());
+        let manager = manager.wait_until_it_serves()?;
+        iods.iter().for_each(|iod| iod.introduce(manager.addrs().to_vec()));
+        let iods = iods.into_iter().map(|iod| iod.wait_until_it_serves().map(Slot::of));
+        let iods = iods.collect::<Result<Vec<Slot>, FsError>>()?;
         Ok(EmbeddedCluster { manager: Slot::of(manager), dir, options, iods, known })
     }
 
@@ -153,7 +190,9 @@ impl EmbeddedCluster {
     pub fn start_iod(&mut self, index: usize) -> Result<(), FsError> {
         let slot = &mut self.iods[index];
         if slot.server.is_none() {
-            slot.server = Some(launch_iod(&self.dir, &self.options, index, slot.addrs.clone())?);
+            let server = launch_iod(&self.dir, &self.options, index, slot.addrs.clone())?;
+            server.introduce(self.manager.addrs.clone());
+            slot.server = Some(server.wait_until_it_serves()?);
         }
         Ok(())
     }
@@ -173,7 +212,9 @@ impl EmbeddedCluster {
     pub fn start_manager(&mut self) -> Result<(), FsError> {
         if self.manager.server.is_none() {
             let addrs = self.manager.addrs.clone();
-            self.manager.server = Some(launch_manager(&self.dir, &self.options, &self.known, addrs)?);
+            let server = launch_manager(&self.dir, &self.options, addrs)?;
+            server.introduce(self.known.clone());
+            self.manager.server = Some(server.wait_until_it_serves()?);
         }
         Ok(())
     }
@@ -205,31 +246,27 @@ fn anywhere(dir: &Path, over: &[Scheme], name: &str) -> Result<Vec<Addr>, FsErro
 
 fn launch_iod(dir: &Path, options: &ClusterOptions, index: usize, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
     let name = format!("iod{index}");
-    let number = u32::try_from(index).unwrap_or(u32::MAX);
     let role = Role::Iod {
-        index: number,
+        index: u32::try_from(index).unwrap_or(u32::MAX),
         dir: dir.join(&name),
         settings: options.iod,
         offload: options.offload,
-        manager: None,
+        heartbeat: options.heartbeat,
+        replace: false,
     };
     launch(&name, role, options, listen)
 }
 
-fn launch_manager(
-    dir: &Path,
-    options: &ClusterOptions,
-    iods: &[Addr],
-    listen: Vec<Addr>,
-) -> Result<ServerThread, FsError> {
-    let settings = ManagerSettings { iods: iods.to_vec(), strip_size: options.strip_size };
-    launch("manager", Role::Manager { dir: dir.join("manager"), settings }, options, listen)
+fn launch_manager(dir: &Path, options: &ClusterOptions, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
+    let settings = options.manager(Vec::new());
+    launch("manager", Role::Manager { dir: dir.join("manager"), settings, restored: None }, options, listen)
 }
 
 fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
     let server = Server {
         role,
-        adopt: false,
+        // All servers are known by addresses of the first scheme.
+        connects: options.over.first().cloned().into_iter().collect(),
         listen,
         host: host_id().unwrap_or_default(),
         transports: OpenOptions::default(),

@@ -29,6 +29,7 @@
 //! **Source.** [PVFS-IB §3.2.3] (server-based RDMA, Figure 3), [PVFS-IB §3.3.2] (server buffers),
 //! [PVFS-IB §4.1.1] (inline), [PVFS-IB §4.2] (pipelined bulk transfer).
 
+mod membership;
 mod read;
 mod transfer;
 mod turns;
@@ -42,11 +43,13 @@ use bmi_core::comm::{Direction, Incoming};
 use bmi_core::mem::zone::{ZonePool, ZoneSettings};
 use bmi_core::{AsyncEndpoint, PeerId, ServiceClass, Transport};
 use bmi_core::{mutated, mutated_each};
-use fs_proto::limits::MAX_OFFSET;
-use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, Regions, Request, RequestBody};
+use fs_proto::limits::{MAX_DATAFILES, MAX_OFFSET, REPLY_ROOM};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, Regions, Request, RequestBody, Role, Sender};
 
 use crate::service::{Answer, Context, Handler};
 use crate::store::{DataStore, Held};
+pub use membership::{LabelLock, Membership};
+use tokio::sync::Mutex;
 use transfer::Stages;
 
 /// Memory settings of an I/O server.
@@ -105,6 +108,9 @@ pub struct Iod<T: Transport, S> {
     settings: IodSettings,
     start: u64,
     failed_syncs: Rc<Cell<u64>>,
+    labels: Rc<LabelLock>,
+    /// One creation or discarding at a time.
+    creating: Rc<Mutex<()>>,
 }
 
 impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
@@ -117,7 +123,9 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         let (one_sided, in_flight) = endpoint
             .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().limits.in_flight_bytes));
         let stages = Stages::new(one_sided, in_flight, settings.unit, store.places());
-        let iod = Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0, failed_syncs: Rc::default() };
+        let (failed_syncs, labels, creating) = (Rc::default(), Rc::default(), Rc::default());
+        let iod =
+            Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0, failed_syncs, labels, creating };
         iod.join_zones();
         Ok(iod)
     }
@@ -130,16 +138,25 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         self
     }
 
+    /// Uses this lock for changes of the store's label.
+    #[must_use]
+    pub fn with_labels(mut self, labels: Rc<LabelLock>) -> Iod<T, S> {
+        self.labels = labels;
+        self
+    }
+
     /// Returns the same server for one more endpoint. They share the store, the buffers and the
     /// queue of clients. `index` distinguishes the endpoints; the first one's is 0.
     pub fn beside(&self, endpoint: AsyncEndpoint<T>, index: u32) -> Iod<T, S>
     where
         S: Clone,
     {
-        let Iod { store, zones, stages, settings, start, failed_syncs, .. } = self;
+        let Iod { store, zones, stages, settings, start, failed_syncs, labels, creating, .. } = self;
         let (store, zones, stages) = (store.clone(), zones.clone(), stages.clone());
-        let (settings, start, failed_syncs) = (*settings, *start, failed_syncs.clone());
-        let iod = Iod { endpoint, adapter: index, store, zones, stages, settings, start, failed_syncs };
+        let (settings, start, failed_syncs, labels) = (*settings, *start, failed_syncs.clone(), labels.clone());
+        let creating = creating.clone();
+        let iod =
+            Iod { endpoint, adapter: index, store, zones, stages, settings, start, failed_syncs, labels, creating };
         iod.join_zones();
         iod
     }
@@ -154,7 +171,51 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         &self.zones
     }
 
+    /// Checks that a request came from the manager that has confirmed this server's store.
+    fn check_manager(&self, context: &Context, request: &IodRequest) -> Result<(), FsError> {
+        let sender = context.hello().map(|hello| hello.sender);
+        let known = self.store.label().and_then(|label| label.manager);
+        match sender {
+            Some(Sender::Server(Role::Manager, start)) if Some(start) == known => Ok(()),
+            _ => {
+                let text =
+                    format!("{} is a request of the manager, which has not confirmed this store", request.name());
+                Err(FsError::new(ErrorCode::Permission, text))
+            }
+        }
+    }
+
+    /// Creates datafiles. Their handles must be higher than all before. Only the last request may
+    /// come again.
+    async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        let last = first.0.checked_add(u64::from(count)).and_then(|end| end.checked_sub(1)).map(DatafileHandle);
+        let Some(last) = last.filter(|_| (1..=MAX_DATAFILES as u32).contains(&count)) else {
+            return Err(FsError::new(ErrorCode::Invalid, format!("{count} datafiles from {first} on")));
+        };
+        let _one = self.creating.lock().await;
+        let label = self.labels.change(&self.store, |label| {
+            if first > label.highest {
+                label.highest = last;
+            }
+        });
+        let highest = label.await?.highest;
+        if highest != last {
+            let text = format!("datafiles from {first} on; handles up to {highest} were used");
+            return Err(FsError::new(ErrorCode::Invalid, text));
+        }
+        self.store.create(first, count).await
+    }
+
+    /// Discards datafiles. Waits for a request to create them that is under way.
+    async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        let _one = self.creating.lock().await;
+        self.store.discard(first, count).await
+    }
+
     async fn execute(&self, context: &Context, request: IodRequest, call: &Incoming<T>) -> Result<IodReply, FsError> {
+        if request.is_the_managers() {
+            self.check_manager(context, &request)?;
+        }
         match request {
             IodRequest::Ping => Ok(IodReply::Done),
             IodRequest::Write { datafile, regions, sync } => {
@@ -173,11 +234,25 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 }
                 self.written(datafile, 0).await
             }
-            IodRequest::Remove { datafile } => {
+            IodRequest::Create { first, count } => {
+                self.create(first, count).await?;
+                Ok(IodReply::Done)
+            }
+            IodRequest::Discard { first, count } => {
+                self.discard(first, count.min(MAX_DATAFILES as u32)).await?;
+                Ok(IodReply::Done)
+            }
+            IodRequest::Remove { datafiles } => {
                 if !mutated("iod/removed-datafile-kept") {
-                    self.store.remove(datafile).await?;
+                    self.store.remove(&datafiles).await?;
                 }
                 Ok(IodReply::Done)
+            }
+            IodRequest::List { after } => {
+                // A handle has at most ten bytes.
+                let max = (context.room.saturating_sub(REPLY_ROOM) / 10).clamp(1, MAX_DATAFILES);
+                let (handles, more) = self.store.list(after, max).await?;
+                Ok(IodReply::Datafiles { handles, more })
             }
             IodRequest::Sync { datafile } => {
                 if !mutated("iod/answers-before-it-is-synced") {
@@ -199,7 +274,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     /// after a restart. Those clients are told by a new start number.
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         let result = self.store.sync(datafile).await;
-        if matches!(&result, Err(error) if error.code != ErrorCode::Stale) {
+        if matches!(&result, Err(error) if error.code != ErrorCode::Lost) {
             self.failed_syncs.set(self.failed_syncs.get().wrapping_add(1));
         }
         result

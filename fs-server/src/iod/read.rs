@@ -10,7 +10,7 @@ use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, Regions, Reply};
 use super::transfer::{Unit, is_small};
 use super::{Iod, check_data};
 use crate::service::{Answer, Context, ReadData};
-use crate::store::DataStore;
+use crate::store::{DataStore, Loan};
 
 impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     pub(super) async fn read(
@@ -50,6 +50,9 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         }
         let len = total as usize;
         let small = is_small(&self.zones, total);
+        if let Some(Loan { list, owner }) = self.store.lend(datafile, regions).await? {
+            return Ok(ReadData { list, keep: Some(owner) });
+        }
         let (slice, keep) = if small && len > 0 {
             let client = self.client(context.peer);
             let lease = self.zones.take(client, ServiceClass::Message, len, self.endpoint.now()).await?;

@@ -7,38 +7,77 @@
 //! **Invariants**
 //! 1. A change is durable before it is answered.
 //! 2. A change is made once, even if its request arrives several times (`dedup`).
-//! 3. No datafile is lost: it belongs to a file, or it is an orphan that will be removed from its
-//!    I/O server (`orphans`).
-//! 4. An I/O server's store is the same as before (`stores`).
+//! 3. No datafile is lost: it is in a pool (`pools`), belongs to a file, or is an orphan that will
+//!    be removed from its I/O server (`maintenance`).
+//! 4. An I/O server's store is the same as before, and no older (`members`).
+//! 5. A manager that has gone back in time creates no file. It stops when an I/O server reports a
+//!    start of the manager that it does not know, or a higher handle than it has assigned.
+//! 6. Restored metadata is served only after all I/O servers have reported how far they have come
+//!    (`roll_call`). Then it is compared with what they have (`inventory`).
 //!
 //! **Source.** [PVFS-IB §2.1].
 
+mod convert;
+mod creators;
 mod dedup;
+mod import;
+mod inventory;
+mod maintenance;
+mod members;
 mod namespace;
-mod orphans;
-mod stores;
+mod placement;
+mod pools;
+mod roll_call;
+mod snapshot;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
 use bmi_core::mutated;
 use bmi_core::{Addr, AsyncEndpoint, Scheme, Transport};
-use fs_proto::limits::{MAX_ENTRIES, REPLY_ROOM};
+use fs_proto::limits::{DEFAULT_STRIP, MAX_DATAFILES, MAX_ENTRIES, REPLY_ROOM};
 use fs_proto::{
-    ClusterInfo, ErrorCode, FsError, ManagerReply, ManagerRequest, Reply, ReplyBody, Request, RequestBody, RequestId,
-    codec,
+    COUNT_BITS, ClusterId, ClusterInfo, DatafileHandle, Entry, ErrorCode, FsError, Handle, Hello, Identity, IodInfo,
+    ManagerReply, ManagerRequest, Registration, Reply, ReplyBody, Request, RequestBody, RequestId, Role, Sender, Start,
+    StoreId, codec,
 };
+use redb::{ReadableTable, TableDefinition, WriteTransaction};
 use tokio::sync::{Notify, oneshot};
 
 use crate::service::{Answer, Context, Handler, Session};
 use crate::store::MetaStore;
+use creators::Creators;
+use members::{Members, Recorded, Verdict};
 use namespace::{Birth, Change};
+use placement::{Candidate, Unplaced};
+use pools::Pools;
+use snapshot::Snapshots;
+
+pub(crate) use convert::{convert, layouts};
+pub(crate) use import::Import;
+pub(crate) use roll_call::RollCall;
 
 /// Most changes that share one commit.
 const GROUP: usize = 128;
+
+/// How often an I/O server confirms that it is up.
+pub const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// The cluster and the store of a manager's database.
+const IDENTITY: TableDefinition<'static, &'static str, u128> = TableDefinition::new("identity");
+
+/// The counter that marks a database that was made from a backup, until the I/O servers were asked
+/// (`roll_call`).
+const RESTORED: &str = "restored";
+/// The counter of the newest start up to which the I/O servers were asked (`roll_call`).
+const ASKED: &str = "asked";
+
+/// The starts of a manager's database: epoch and instance of each.
+const STARTS: TableDefinition<'static, u64, u128> = TableDefinition::new("starts");
 
 /// Settings of the manager.
 #[derive(Clone, Debug)]
@@ -48,6 +87,19 @@ pub struct ManagerSettings {
     pub iods: Vec<Addr>,
     /// Strip size of files for which the client requests no other, in bytes.
     pub strip_size: u64,
+    /// How often each I/O server confirms that it is up. A server that has missed three times is
+    /// given no new files.
+    pub heartbeat: Duration,
+    /// Number of datafiles that each I/O server creates in advance at a time, at most
+    /// [`MAX_DATAFILES`].
+    pub pool: u32,
+}
+
+impl ManagerSettings {
+    /// Returns the default settings for these I/O servers.
+    pub fn new(iods: Vec<Addr>) -> ManagerSettings {
+        ManagerSettings { iods, strip_size: DEFAULT_STRIP, heartbeat: HEARTBEAT, pool: 1024 }
+    }
 }
 
 /// The reason why a request of the namespace failed.
@@ -59,6 +111,9 @@ pub(crate) enum Fault {
     Store(redb::Error),
     /// The stored data is inconsistent. The transaction is lost.
     Corrupt(String),
+    /// The request is possible, but not yet: an I/O server must create datafiles first. Nothing was
+    /// written.
+    Later,
 }
 
 impl Fault {
@@ -67,6 +122,7 @@ impl Fault {
             Fault::Refused(error) => error,
             Fault::Store(error) => crate::store::fault(&error),
             Fault::Corrupt(what) => FsError::new(ErrorCode::Io, format!("metadata store is corrupt: {what}")),
+            Fault::Later => FsError::new(ErrorCode::Busy, "the I/O servers have no datafiles ready"),
         }
     }
 }
@@ -104,40 +160,164 @@ pub struct Manager<T: Transport> {
     store: MetaStore,
     settings: ManagerSettings,
     wall: Box<dyn Fn() -> u64>,
+    identity: ManagerIdentity,
+    /// All starts of this database: epoch and instance.
+    starts: BTreeMap<u64, u128>,
+    /// Starts up to this epoch may also be those of metadata that was lost.
+    asked: u64,
+    /// The number of handles that had been assigned when this start began.
+    assigned: u64,
+    members: RefCell<Members>,
+    pools: RefCell<Pools>,
+    creators: RefCell<Creators>,
     waiting: RefCell<VecDeque<Waiting>>,
+    /// Changes that need datafiles which are not ready.
+    deferred: RefCell<Vec<Waiting>>,
     /// Clients that made changes over a connection that may still exist.
     connected: RefCell<BTreeMap<u128, Weak<Session>>>,
+    snapshots: RefCell<Snapshots>,
     work: Notify,
-    orphaned: Notify,
+    /// I/O servers that could not create datafiles the last time, with their errors.
+    failing: RefCell<BTreeMap<u32, FsError>>,
+    /// There may be something to do at an I/O server.
+    maintenance: Notify,
+    /// The reason why this manager must stop.
+    failure: RefCell<Option<FsError>>,
+    failed: Notify,
+}
+
+/// Who a manager is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ManagerIdentity {
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Its store: the database.
+    pub store: StoreId,
+    /// Its current start.
+    pub start: Start,
+}
+
+/// Creates an error that names a manager's directory.
+pub(crate) fn invalid_directory(dir: &std::path::Path, why: &str) -> FsError {
+    FsError::new(ErrorCode::Invalid, format!("data directory {}: {why}", dir.display()))
+}
+
+/// Formats the database of a new cluster.
+///
+/// # Errors
+/// `Invalid` if it is formatted already; `Io`, `NoSpace`.
+pub fn format(store: &MetaStore, cluster: ClusterId, number: StoreId, now_ns: u64) -> Result<(), FsError> {
+    let format = || {
+        let transaction = store.write()?;
+        if let Some((found, ..)) = identity(&transaction)? {
+            let text = format!("the database is that of cluster {found} already");
+            return Err(FsError::new(ErrorCode::Invalid, text).into());
+        }
+        {
+            let mut table = transaction.open_table(IDENTITY)?;
+            table.insert("cluster", cluster.0)?;
+            table.insert("store", number.0)?;
+            Change::open(&transaction, now_ns)?;
+        }
+        transaction.commit()?;
+        Ok::<(), Fault>(())
+    };
+    format().map_err(Fault::into_error)
+}
+
+/// Returns the cluster and the store of a database; `None` if it is not formatted.
+fn identity(transaction: &WriteTransaction) -> Result<Option<(ClusterId, StoreId)>, Fault> {
+    let table = transaction.open_table(IDENTITY)?;
+    let number = |name: &str| Ok::<_, Fault>(table.get(name)?.map(|number| number.value()));
+    Ok(number("cluster")?.zip(number("store")?).map(|(cluster, store)| (ClusterId(cluster), StoreId(store))))
 }
 
 impl<T: Transport> Manager<T> {
-    /// Creates a manager over `store`. `wall` returns the time for attributes, in nanoseconds since
+    /// Creates a manager over `store`, which [`format()`] has formatted, and begins its next start.
+    /// `instance` is drawn at random. `wall` returns the time for attributes, in nanoseconds since
     /// 1970. A program passes the system's clock, the simulator its own.
     ///
     /// # Errors
-    /// `Invalid` without I/O servers or with a strip size out of bounds; `Io` if the store cannot
-    /// be prepared.
+    /// `Invalid` without I/O servers, with a strip size out of bounds, or with a store that is not
+    /// formatted; `Io` if the store cannot be prepared.
     pub fn new(
         endpoint: AsyncEndpoint<T>,
         store: MetaStore,
         settings: ManagerSettings,
+        instance: u128,
         wall: impl Fn() -> u64 + 'static,
     ) -> Result<Manager<T>, FsError> {
         let servers = u32::try_from(settings.iods.len()).unwrap_or(u32::MAX);
         fs_proto::Distribution::simple_stripe(settings.strip_size, servers)?;
-        prepare(&store, wall()).map_err(Fault::into_error)?;
+        if !(1..=MAX_DATAFILES as u32).contains(&settings.pool) {
+            let text = format!("pools of {} datafiles; there must be from 1 to {MAX_DATAFILES}", settings.pool);
+            return Err(FsError::new(ErrorCode::Invalid, text));
+        }
+        let begun = begin(&store, &settings, instance, endpoint.now(), wall()).map_err(Fault::into_error)?;
+        let Begun { identity, starts, asked, assigned, members, pools } = begun;
         Ok(Manager {
             endpoint,
             others: Vec::new(),
             store,
             settings,
             wall: Box::new(wall),
+            identity,
+            starts,
+            asked,
+            assigned,
+            members: RefCell::new(members),
+            pools: RefCell::new(pools),
+            creators: RefCell::default(),
             waiting: RefCell::default(),
+            deferred: RefCell::default(),
             connected: RefCell::default(),
+            snapshots: RefCell::default(),
             work: Notify::new(),
-            orphaned: Notify::new(),
+            failing: RefCell::default(),
+            maintenance: Notify::new(),
+            failure: RefCell::default(),
+            failed: Notify::new(),
         })
+    }
+
+    /// Returns who this manager is.
+    pub fn identity(&self) -> ManagerIdentity {
+        self.identity
+    }
+
+    /// Waits until the manager finds that it must not serve, and returns the reason.
+    pub async fn failure(&self) -> FsError {
+        loop {
+            let failed = self.failed.notified();
+            if let Some(error) = self.failure.borrow().clone() {
+                return error;
+            }
+            failed.await;
+        }
+    }
+
+    /// Stops serving for good.
+    fn fail(&self, error: &FsError) {
+        tracing::error!(%error, "the manager stops");
+        self.failure.borrow_mut().get_or_insert_with(|| error.clone());
+        self.failed.notify_waiters();
+    }
+
+    fn iods(&self) -> u32 {
+        self.settings.iods.len() as u32
+    }
+
+    /// Returns true if an I/O server is up.
+    fn is_up(&self, iod: u32) -> bool {
+        self.members.borrow().is_up(iod, self.endpoint.now())
+    }
+
+    /// Runs `work` in a transaction of its own.
+    fn transact<R>(&self, work: impl FnOnce(&WriteTransaction) -> Result<R, Fault>) -> Result<R, Fault> {
+        let transaction = self.store.write()?;
+        let result = work(&transaction)?;
+        transaction.commit()?;
+        Ok(result)
     }
 
     /// Adds an endpoint for I/O servers whose addresses are of `scheme`.
@@ -168,11 +348,34 @@ impl<T: Transport> Manager<T> {
                 }
                 let answers = self.change(&group);
                 for (waiting, answer) in group.into_iter().zip(answers) {
-                    // The receiver is gone if the server is stopping.
-                    let _ = waiting.answer.send(answer);
+                    match answer {
+                        // The receiver is gone if the server is stopping.
+                        Some(answer) => drop(waiting.answer.send(answer)),
+                        None => self.deferred.borrow_mut().push(waiting),
+                    }
                 }
-                self.orphaned.notify_waiters();
+                self.maintenance.notify_waiters();
             }
+        }
+    }
+
+    /// Tries the deferred changes again, except those whose requests have ended.
+    fn retry_deferred(&self) {
+        let mut deferred = std::mem::take(&mut *self.deferred.borrow_mut());
+        deferred.retain(|waiting| !waiting.answer.is_closed());
+        if !deferred.is_empty() {
+            self.waiting.borrow_mut().extend(deferred);
+            self.work.notify_one();
+        }
+    }
+
+    /// Tries the deferred changes again from time to time, in an endless loop: servers that are
+    /// waited for may turn out to be down. Also ends snapshots that are not in use any more.
+    async fn watch_deferred(&self) {
+        loop {
+            self.endpoint.sleep(self.settings.heartbeat).await;
+            self.snapshots.borrow_mut().sweep(self.endpoint.now());
+            self.retry_deferred();
         }
     }
 
@@ -182,22 +385,26 @@ impl<T: Transport> Manager<T> {
         if let Fault::Store(_) = fault
             && !mutated("manager/failed-store-kept")
         {
+            // They would keep the database open.
+            self.snapshots.borrow_mut().clear();
             self.store.close_failed();
         }
         fault.into_error()
     }
 
-    /// Makes a group of changes in one transaction. Returns their encoded answers.
-    fn change(&self, group: &[Waiting]) -> Vec<Vec<u8>> {
+    /// Makes a group of changes in one transaction. Returns their encoded answers, or `None` for
+    /// those that must wait for datafiles.
+    fn change(&self, group: &[Waiting]) -> Vec<Option<Vec<u8>>> {
         self.try_change(group).unwrap_or_else(|fault| {
+            self.pools.borrow_mut().undo();
             let error = self.settle(fault);
             tracing::error!(%error, changes = group.len(), "a commit failed; its changes were not made");
             let reply = codec::encode_reply(&Reply { result: Err(error) });
-            group.iter().map(|_| reply.clone()).collect()
+            group.iter().map(|_| Some(reply.clone())).collect()
         })
     }
 
-    fn try_change(&self, group: &[Waiting]) -> Result<Vec<Vec<u8>>, Fault> {
+    fn try_change(&self, group: &[Waiting]) -> Result<Vec<Option<Vec<u8>>>, Fault> {
         let mut transaction = self.store.write()?;
         if mutated("manager/answers-before-it-is-synced") {
             // This fails only for a transaction with savepoints.
@@ -208,10 +415,21 @@ impl<T: Transport> Manager<T> {
             let mut change = Change::open(&transaction, (self.wall)())?;
             let mut dedup = dedup::Dedup::open(&transaction, dedup::CLIENTS)?;
             for waiting in group {
-                answers.push(self.once(&mut change, &mut dedup, waiting)?);
+                if waiting.answer.is_closed() {
+                    // Its client was told that it was not made.
+                    answers.push(None);
+                    continue;
+                }
+                answers.push(match self.once(&mut change, &mut dedup, waiting) {
+                    Ok(answer) => Some(answer),
+                    Err(Fault::Later) => None,
+                    Err(fault) => return Err(fault),
+                });
             }
         }
+        self.pools.borrow().store(&transaction)?;
         transaction.commit()?;
+        self.pools.borrow_mut().committed();
         Ok(answers)
     }
 
@@ -227,7 +445,7 @@ impl<T: Transport> Manager<T> {
             Err(Fault::Refused(error)) => return Ok(encode(Err(error))),
             Err(fault) => return Err(fault),
         }
-        let answer = match self.apply(change, &waiting.request) {
+        let answer = match self.apply(change, waiting.id.client, &waiting.request) {
             Ok(reply) => encode(Ok(reply)),
             Err(Fault::Refused(error)) => encode(Err(error)),
             Err(fault) => return Err(fault),
@@ -251,16 +469,28 @@ impl<T: Transport> Manager<T> {
         connected.insert(client, Rc::downgrade(session));
     }
 
-    fn apply(&self, change: &mut Change<'_>, request: &ManagerRequest) -> Result<ManagerReply, Fault> {
-        let iods = self.settings.iods.len() as u32;
+    fn apply(&self, change: &mut Change<'_>, client: u128, request: &ManagerRequest) -> Result<ManagerReply, Fault> {
         let reply = match request {
             ManagerRequest::Mkdir { place, mode, uid, gid } => {
                 ManagerReply::Entry(change.mkdir(place, Birth { mode: *mode, uid: *uid, gid: *gid })?)
             }
-            ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, exclusive } => {
+            ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, exclusive } => {
                 let strip = if *strip_size == 0 { self.settings.strip_size } else { *strip_size };
                 let birth = Birth { mode: *mode, uid: *uid, gid: *gid };
-                ManagerReply::Entry(change.create(place, birth, strip, *servers, iods, *exclusive)?)
+                let place_datafiles = |created| self.place(created, *servers, avoid);
+                let (entry, created) = change.create(place, birth, strip, *exclusive, place_datafiles)?;
+                match created {
+                    true => self.creators.borrow_mut().created(entry.handle.raw(), client),
+                    false => self.seen(&entry, client),
+                }
+                ManagerReply::Entry(entry)
+            }
+            ManagerRequest::RecordSize { file, size } => {
+                let may = size.is_none() || self.creators.borrow().is_only_known_to(file.0, client);
+                if may && !(size.is_none() && mutated("manager/recorded-size-kept")) {
+                    change.record_size(*file, *size)?;
+                }
+                ManagerReply::Done
             }
             ManagerRequest::Setattr { handle, set } => ManagerReply::Entry(change.setattr(*handle, set)?),
             ManagerRequest::Rename { from, to } => {
@@ -271,30 +501,157 @@ impl<T: Transport> Manager<T> {
                 change.remove(place, *kind)?;
                 ManagerReply::Done
             }
-            ManagerRequest::Register { iod, store, used, adopt } => {
-                stores::register(change.transaction(), *iod, iods, *store, *used, *adopt)?;
-                ManagerReply::Done
-            }
             other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes nothing", other.name())).into()),
         };
         Ok(reply)
     }
 
+    /// Takes datafiles for a new file from the pools.
+    fn place(&self, created: u64, wanted: u32, avoid: &[u32]) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
+        let (members, now) = (self.members.borrow(), self.endpoint.now());
+        let mut pools = self.pools.borrow_mut();
+        let candidate = |iod| Candidate {
+            up: members.is_up(iod, now),
+            awaited: members.is_awaited(iod, now),
+            prepared: pools.left(iod) > 0,
+            failing: self.failing.borrow().contains_key(&iod),
+            avoided: avoid.contains(&iod),
+        };
+        let candidates: Vec<Candidate> = (0..self.iods()).map(candidate).collect();
+        let iods = match placement::place(&candidates, created, wanted) {
+            Ok(iods) => iods,
+            Err(Unplaced::Later) => return Err(Fault::Later),
+            Err(Unplaced::Refused(error)) => return Err(Fault::Refused(error)),
+            Err(Unplaced::Failing(iod)) => {
+                let error = self.failing.borrow().get(&iod).cloned();
+                let error = error.unwrap_or_else(|| Fault::Later.into_error());
+                let text = format!("iod {iod} cannot create datafiles: {}", error.detail);
+                return Err(Fault::Refused(FsError::new(error.code, text)));
+            }
+        };
+        let take = |iod| Some((iod, pools.take(iod)?));
+        iods.into_iter().map(take).collect::<Option<Vec<_>>>().ok_or(Fault::Later)
+    }
+
+    /// Records that a client has learned where a file is.
+    fn seen(&self, entry: &Entry, client: u128) {
+        if let Handle::File(file) = entry.handle {
+            self.creators.borrow_mut().seen(file.0, client);
+        }
+    }
+
+    /// Registers the store of an I/O server.
+    fn register(&self, context: &Context, registration: &Registration) -> Result<ManagerReply, FsError> {
+        let Registration { iod, store, start, manager, highest, ready, .. } = *registration;
+        let invalid = |text: String| FsError::new(ErrorCode::Invalid, text);
+        let sender = context.hello().map(|hello| hello.sender);
+        if !matches!(sender, Some(Sender::Server(Role::Iod(sender), _)) if sender == iod) {
+            return Err(invalid(format!("the registration of iod {iod} came over a connection of somebody else")));
+        }
+        let ManagerIdentity { cluster, start: own, .. } = self.identity;
+        let verdict = self.members.borrow().judge(registration);
+        let is_recorded = self.members.borrow().store(iod).is_none_or(|recorded| Some(recorded) == store);
+        // Only the store that the server has is believed about the past.
+        if is_recorded && let Err(why) = self.check_own_time(iod, manager, highest) {
+            let error = self.gone_back(&why);
+            self.fail(&error);
+            return Err(error);
+        }
+        let verdict = verdict?;
+        if !self.members.borrow_mut().is_current(iod, context.session(), ready) {
+            // It was sent by an earlier start of the server, and has come late.
+            return Err(FsError::new(ErrorCode::Busy, format!("iod {iod} has a newer connection")));
+        }
+        let known = self.members.borrow().recorded(iod).map(|recorded| recorded.start);
+        let Some(recorded) = store.map(|store| Recorded { store, start }).filter(|_| ready) else {
+            return Ok(ManagerReply::Registered { cluster, start: own, recorded: known });
+        };
+        if manager != Some(own) {
+            // The manager was started anew in between. The server asks again.
+            let text = format!("iod {iod} does not know this start of the manager yet");
+            return Err(FsError::new(ErrorCode::Busy, text));
+        }
+        if verdict != Verdict::Known {
+            let replaced = verdict == Verdict::Replaced;
+            let record = self.transact(|transaction| {
+                if replaced {
+                    Pools::forget(transaction, iod)?;
+                    Change::open(transaction, (self.wall)())?.forget_all(iod)?;
+                }
+                Members::record(transaction, iod, recorded)
+            });
+            record.map_err(|fault| self.settle(fault))?;
+            if replaced {
+                tracing::warn!(iod, %recorded.store, "the store of an I/O server was replaced");
+                self.pools.borrow_mut().clear(iod);
+            }
+        }
+        let mut members = self.members.borrow_mut();
+        members.note(iod, recorded);
+        let is_new = members.admit(iod, Rc::downgrade(context.session()), self.endpoint.now());
+        drop(members);
+        if is_new {
+            tracing::info!(iod, store = %recorded.store, start = start.epoch, "an I/O server is up");
+            self.maintenance.notify_waiters();
+            self.retry_deferred();
+        }
+        Ok(ManagerReply::Registered { cluster, start: own, recorded: Some(start) })
+    }
+
+    /// Checks that this database is no older than what an I/O server has seen: a start of the
+    /// manager, and a handle. Otherwise returns the reason.
+    fn check_own_time(&self, iod: u32, manager: Option<Start>, highest: DatafileHandle) -> Result<(), String> {
+        if let Some(seen) = manager
+            && seen.epoch > self.asked
+            && self.starts.get(&seen.epoch) != Some(&seen.instance)
+            && !mutated("manager/unknown-start-not-noticed")
+        {
+            return Err(format!("iod {iod} has seen its start {}, which it does not know", seen.epoch));
+        }
+        let (epoch, count) = (highest.0 >> COUNT_BITS, highest.0 & ((1 << COUNT_BITS) - 1));
+        // Handles of this epoch were assigned since.
+        let is_ours = epoch == self.identity.start.epoch;
+        if !is_ours && count >= self.assigned && !mutated("manager/higher-handle-not-noticed") {
+            return Err(format!("iod {iod} has datafiles up to number {count}, and {} were assigned", self.assigned));
+        }
+        Ok(())
+    }
+
+    /// Returns the error of a manager that has gone back in time. An I/O server goes on
+    /// after it: the right manager may come back.
+    fn gone_back(&self, how: &str) -> FsError {
+        let text = format!(
+            "the manager's metadata (store {}) has gone back in time: {how}. Was it restored from a copy? Use the newest \
+             one, or run `pvfsd manager --restored`",
+            self.identity.store
+        );
+        FsError::new(ErrorCode::OutOfDate, text)
+    }
+
     /// Answers a request that changes nothing. The reply has `room` bytes.
-    fn look(&self, request: &ManagerRequest, room: usize) -> Result<ManagerReply, Fault> {
+    fn look(&self, client: u128, request: &ManagerRequest, room: usize) -> Result<ManagerReply, Fault> {
         let transaction = || Ok::<_, Fault>(self.store.read()?);
         Ok(match request {
             ManagerRequest::Ping => ManagerReply::Done,
-            ManagerRequest::Lookup { place } => ManagerReply::Entry(namespace::view(&transaction()?)?.lookup(place)?),
+            ManagerRequest::Lookup { place } => {
+                let entry = namespace::view(&transaction()?)?.lookup(place)?;
+                self.seen(&entry, client);
+                ManagerReply::Entry(entry)
+            }
             ManagerRequest::Getattr { handle } => {
-                ManagerReply::Entry(namespace::view(&transaction()?)?.getattr(*handle)?)
+                let entry = namespace::view(&transaction()?)?.getattr(*handle)?;
+                self.seen(&entry, client);
+                ManagerReply::Entry(entry)
             }
             ManagerRequest::Readdir { dir, after, max } => {
                 let max = (*max as usize).min(MAX_ENTRIES);
                 let (entries, more) = namespace::view(&transaction()?)?.readdir(*dir, after, max, room)?;
                 ManagerReply::Entries { entries, more }
             }
-            ManagerRequest::Statfs => ManagerReply::Stat(namespace::stat(&transaction()?)?),
+            ManagerRequest::Statfs => {
+                let stat = namespace::stat(&transaction()?)?;
+                ManagerReply::Stat(fs_proto::ManagerStat { prepared: self.pools.borrow().total(), ..stat })
+            }
             ManagerRequest::Cluster { first } => ManagerReply::Cluster(self.cluster(*first as usize, room)),
             other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes something", other.name())).into()),
         })
@@ -302,19 +659,19 @@ impl<T: Transport> Manager<T> {
 
     /// Returns the I/O servers from `first` on, as many as fit into a reply of `room` bytes.
     fn cluster(&self, first: usize, room: usize) -> ClusterInfo {
-        let mut left = room;
-        let iods = self.settings.iods.iter().skip(first).enumerate().take_while(|(index, addr)| {
-            // Two bytes for the length, beside the text.
-            let needed = addr.to_string().len() + 2;
-            let fits = needed <= left || *index == 0;
+        let (members, now, mut left) = (self.members.borrow(), self.endpoint.now(), room);
+        let iods = self.settings.iods.iter().enumerate().skip(first).take_while(|(index, addr)| {
+            // Beside the text: lengths, the number of the store, and whether the server is up.
+            let needed = addr.to_string().len() + 24;
+            let fits = needed <= left || *index == first;
             left = left.saturating_sub(needed);
             fits
         });
-        ClusterInfo {
-            iods: iods.map(|(_, addr)| addr.clone()).collect(),
-            total: self.settings.iods.len() as u32,
-            strip_size: self.settings.strip_size,
-        }
+        let info = |(index, addr): (usize, &Addr)| {
+            let iod = index as u32;
+            IodInfo { addr: addr.clone(), store: members.store(iod), up: members.is_up(iod, now) }
+        };
+        ClusterInfo { iods: iods.map(info).collect(), total: self.iods(), strip_size: self.settings.strip_size }
     }
 }
 
@@ -322,13 +679,74 @@ fn is_open(session: &Weak<Session>) -> bool {
     session.upgrade().is_some_and(|session| session.is_open())
 }
 
-/// Creates the tables and the root directory, so that readers find them.
-fn prepare(store: &MetaStore, now_ns: u64) -> Result<(), Fault> {
+fn not_formatted() -> FsError {
+    FsError::new(ErrorCode::Invalid, "the database is not formatted; a new cluster begins with `pvfsd format`")
+}
+
+/// What a manager knows when a start begins.
+struct Begun {
+    identity: ManagerIdentity,
+    starts: BTreeMap<u64, u128>,
+    asked: u64,
+    assigned: u64,
+    members: Members,
+    pools: Pools,
+}
+
+/// Begins the next start of a database: counts it, and creates the tables, so that readers find
+/// them.
+fn begin(
+    store: &MetaStore,
+    settings: &ManagerSettings,
+    instance: u128,
+    now: bmi_core::Time,
+    now_ns: u64,
+) -> Result<Begun, Fault> {
     let transaction = store.write()?;
-    Change::open(&transaction, now_ns)?;
-    dedup::Dedup::open(&transaction, dedup::CLIENTS)?;
+    let Some((cluster, number)) = identity(&transaction)? else {
+        return Err(not_formatted().into());
+    };
+    let (restored, asked) = {
+        let counters = transaction.open_table(namespace::COUNTERS)?;
+        (counters.get(RESTORED)?.is_some(), counters.get(ASKED)?.map_or(0, |asked| asked.value()))
+    };
+    if restored {
+        let text = "the metadata was restored from a backup; start it with `pvfsd manager --restored`, which first asks all \
+             I/O servers how far they have come";
+        return Err(FsError::new(ErrorCode::Invalid, text).into());
+    }
+    let iods = settings.iods.len();
+    let begun = {
+        let mut change = Change::open(&transaction, now_ns)?;
+        let (epoch, assigned) = (change.begin_epoch()?, change.assigned()?);
+        dedup::Dedup::open(&transaction, dedup::CLIENTS)?;
+        let mut table = transaction.open_table(STARTS)?;
+        table.insert(epoch, instance)?;
+        let mut starts = BTreeMap::new();
+        for row in table.iter()? {
+            let (epoch, instance) = row?;
+            starts.insert(epoch.value(), instance.value());
+        }
+        Begun {
+            identity: ManagerIdentity { cluster, store: number, start: Start { epoch, instance } },
+            starts,
+            asked,
+            assigned,
+            members: Members::begin(&transaction, iods, now, settings.heartbeat)?,
+            pools: Pools::begin(&transaction, iods)?,
+        }
+    };
     transaction.commit()?;
-    Ok(())
+    Ok(begun)
+}
+
+/// Returns the cluster and the store of a database; `None` if it is not formatted.
+///
+/// # Errors
+/// `Io`.
+pub fn identity_of(store: &MetaStore) -> Result<Option<(ClusterId, StoreId)>, FsError> {
+    let read = || identity(&store.write()?);
+    read().map_err(Fault::into_error)
 }
 
 #[async_trait(?Send)]
@@ -337,9 +755,20 @@ impl<T: Transport> Handler<T> for Manager<T> {
         let RequestBody::Manager(body) = request.body else {
             return Answer::error(FsError::new(ErrorCode::Invalid, "this is the manager, not an I/O server"));
         };
+        if let ManagerRequest::Register(registration) = &body {
+            return Answer::from(self.register(context, registration).map(ReplyBody::Manager));
+        }
+        if let ManagerRequest::Backup { page } = body {
+            let (room, now) = (context.room.saturating_sub(REPLY_ROOM), self.endpoint.now());
+            let mut snapshots = self.snapshots.borrow_mut();
+            let result = snapshots.page(&self.store, context.session(), page, room, now);
+            drop(snapshots);
+            return Answer::from(result.map(ReplyBody::Manager).map_err(|fault| self.settle(fault)));
+        }
         if !body.changes() {
             let room = context.room.saturating_sub(REPLY_ROOM);
-            let result = self.look(&body, room).map(ReplyBody::Manager).map_err(|fault| self.settle(fault));
+            let result =
+                self.look(request.id.client, &body, room).map(ReplyBody::Manager).map_err(|fault| self.settle(fault));
             return Answer::from(result);
         }
         match context.speaks_for(request.id.client) {
@@ -350,14 +779,33 @@ impl<T: Transport> Handler<T> for Manager<T> {
         let waiting = Waiting { id: request.id, unanswered: request.unanswered, request: body, answer };
         self.waiting.borrow_mut().push_back(waiting);
         self.work.notify_one();
-        match done.await {
-            Ok(reply) => Answer::Encoded(reply),
-            Err(_) => Answer::error(FsError::new(ErrorCode::Unreachable, "the manager is stopping")),
+        tokio::select! {
+            biased;
+            reply = done => match reply {
+                Ok(reply) => Answer::Encoded(reply),
+                Err(_) => Answer::error(FsError::new(ErrorCode::Unreachable, "the manager is stopping")),
+            },
+            // Only a change that needs datafiles waits that long. It is not made any more: its
+            // receiver is gone.
+            () = self.endpoint.sleep_until(context.deadline) => Answer::error(Fault::Later.into_error()),
+        }
+    }
+
+    fn refused(&self, hello: &Hello, identity: &Identity) {
+        let Sender::Server(role, _) = hello.sender else { return };
+        let same = hello.cluster == Some(identity.cluster) && hello.role == identity.role;
+        if let Some(seen) = hello.seen
+            && same
+            && hello.store.is_none_or(|store| store == identity.store)
+            && !identity.start.may_follow(&seen)
+        {
+            let (seen, own) = (seen.epoch, identity.start.epoch);
+            self.fail(&self.gone_back(&format!("{role} has seen its start {seen}; this is start {own}")));
         }
     }
 
     async fn background(&self) {
-        futures_util::future::join(self.commit(), self.tend_orphans()).await;
+        tokio::join!(self.commit(), self.maintain(), self.watch_deferred());
     }
 }
 

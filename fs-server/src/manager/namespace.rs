@@ -5,7 +5,7 @@
 //! ```text
 //!   objects   handle → parent, attributes, layout       every file and directory, by number
 //!   names     (directory, name) → handle, kind          in the order of names, so a page of a directory is a range
-//!   counters  "next" | "files" | "dirs" → number
+//!   counters  "epoch" | "next" | "created" | "files" | "dirs" → number
 //!   orphans   (I/O server, datafile) → ()               datafiles of removed files, still to be removed there
 //! ```
 //!
@@ -16,67 +16,59 @@
 //!    name.
 //! 3. A directory's `size` is its number of names. Its `nlink` is two plus one for each
 //!    subdirectory.
-//! 4. A handle is assigned once. A datafile is in the layout of one file, or among the orphans
-//!    until its server has removed it.
+//! 4. A handle is assigned once: it is the manager's start epoch and a count that never goes back.
+//!    A datafile is in a pool (`pools`), in the layout of one file, or among the orphans until its
+//!    server has removed it.
 //!
 //! **Source.** [PVFS-IB §2.1]. The tests in `tests.rs` check invariants 2 to 4 after every change
 //! of a random sequence.
 
 use bmi_core::mutated;
 
-use fs_proto::limits::{MAX_NAME, MAX_PATH, MAX_SERVERS};
+use fs_proto::limits::{MAX_NAME, MAX_PATH};
 use fs_proto::{
     Attr, DatafileHandle, DirEntry, DirHandle, Distribution, Entry, ErrorCode, FileHandle, FsError, Handle, Kind,
-    Layout, ManagerStat, Place, RemoveKind, SetAttr,
+    Layout, MAX_EPOCH, ManagerStat, Place, RemoveKind, SetAttr, handle_number,
 };
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 
 use super::Fault;
 
-type Key = (u64, &'static str);
-type Named = (u64, bool);
+pub(super) type Key = (u64, &'static str);
+pub(super) type Named = (u64, bool);
 
-const OBJECTS: TableDefinition<'static, u64, &'static [u8]> = TableDefinition::new("objects");
-const NAMES: TableDefinition<'static, Key, Named> = TableDefinition::new("names");
-const COUNTERS: TableDefinition<'static, &'static str, u64> = TableDefinition::new("counters");
-const ORPHANS: TableDefinition<'static, (u32, u64), ()> = TableDefinition::new("orphans");
+pub(super) const OBJECTS: TableDefinition<'static, u64, &'static [u8]> = TableDefinition::new("objects");
+pub(super) const NAMES: TableDefinition<'static, Key, Named> = TableDefinition::new("names");
+pub(super) const COUNTERS: TableDefinition<'static, &'static str, u64> = TableDefinition::new("counters");
+pub(super) const ORPHANS: TableDefinition<'static, (u32, u64), ()> = TableDefinition::new("orphans");
 
 /// Bytes of a directory entry in a reply, without its name: kind, handle and lengths.
 const ENTRY_ROOM: usize = 16;
 
 /// A file or directory, as stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Object {
-    parent: u64,
-    attr: Attr,
-    layout: Option<Layout>,
+pub(super) struct Object {
+    pub(super) parent: u64,
+    pub(super) attr: Attr,
+    pub(super) layout: Option<Layout>,
     /// See [`Entry::touched_ns`].
-    touched_ns: u64,
-}
-
-/// The stored form of an older version, which did not record when `mtime_ns` was set.
-#[derive(Deserialize)]
-struct OldObject {
-    parent: u64,
-    attr: Attr,
-    layout: Option<Layout>,
+    pub(super) touched_ns: u64,
+    /// See [`Entry::recorded_size`].
+    pub(super) recorded_size: Option<u64>,
 }
 
 impl Object {
-    fn decode(bytes: &[u8]) -> postcard::Result<Object> {
-        if let Ok(object) = postcard::from_bytes(bytes) {
-            return Ok(object);
-        }
-        let OldObject { parent, attr, layout } = postcard::from_bytes(bytes)?;
-        Ok(Object { parent, attr, layout, touched_ns: attr.mtime_ns })
+    pub(super) fn decode(bytes: &[u8]) -> postcard::Result<Object> {
+        postcard::from_bytes(bytes)
     }
 }
 
 impl Object {
     fn entry(self, raw: u64) -> Entry {
         let handle = handle(raw, self.attr.kind == Kind::Dir);
-        Entry { handle, attr: self.attr, layout: self.layout, touched_ns: self.touched_ns }
+        let Object { attr, layout, touched_ns, recorded_size, .. } = self;
+        Entry { handle, attr, layout, touched_ns, recorded_size }
     }
 }
 
@@ -128,7 +120,7 @@ pub(super) fn view(
     Ok(View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)? })
 }
 
-/// Returns the counts of what the manager holds.
+/// Returns the counts of what the manager holds, without the pools.
 pub(super) fn stat(transaction: &ReadTransaction) -> Result<ManagerStat, Fault> {
     let counters = transaction.open_table(COUNTERS)?;
     let counter = |name: &str| Ok::<u64, Fault>(counters.get(name)?.map_or(0, |value| value.value()));
@@ -136,6 +128,7 @@ pub(super) fn stat(transaction: &ReadTransaction) -> Result<ManagerStat, Fault> 
         files: counter("files")?,
         dirs: counter("dirs")?,
         orphans: transaction.open_table(ORPHANS)?.len()?,
+        prepared: 0,
     })
 }
 
@@ -266,7 +259,7 @@ pub(super) struct Change<'t> {
     view: View<Table<'t, u64, &'static [u8]>, Table<'t, Key, Named>>,
     counters: Table<'t, &'static str, u64>,
     orphans: Table<'t, (u32, u64), ()>,
-    transaction: &'t WriteTransaction,
+    epoch: u64,
     now_ns: u64,
 }
 
@@ -284,22 +277,18 @@ impl<'t> Change<'t> {
         let view = View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)? };
         let counters = transaction.open_table(COUNTERS)?;
         let orphans = transaction.open_table(ORPHANS)?;
-        let mut change = Change { view, counters, orphans, transaction, now_ns };
+        let epoch = counters.get("epoch")?.map_or(0, |epoch| epoch.value());
+        let mut change = Change { view, counters, orphans, epoch, now_ns };
         if change.view.find(DirHandle::ROOT.0)?.is_none() {
             let attr = change.attr(Kind::Dir, Birth { mode: 0o755, uid: 0, gid: 0 });
             change.store(
                 DirHandle::ROOT.0,
-                &Object { parent: DirHandle::ROOT.0, attr, layout: None, touched_ns: now_ns },
+                &Object { parent: DirHandle::ROOT.0, attr, layout: None, touched_ns: now_ns, recorded_size: None },
             )?;
             change.count("dirs", 1)?;
             change.counters.insert("next", DirHandle::ROOT.0 + 1)?;
         }
         Ok(change)
-    }
-
-    /// Returns the transaction, for tables that do not belong to the namespace.
-    pub(super) fn transaction(&self) -> &'t WriteTransaction {
-        self.transaction
     }
 
     fn attr(&self, kind: Kind, birth: Birth) -> Attr {
@@ -325,11 +314,26 @@ impl<'t> Change<'t> {
         Ok(())
     }
 
+    /// Begins the next start of the database. Returns its number.
+    pub(super) fn begin_epoch(&mut self) -> Result<u64, Fault> {
+        self.epoch += 1;
+        if self.epoch > MAX_EPOCH {
+            return Err(Fault::Corrupt(format!("epoch {}", self.epoch)));
+        }
+        self.counters.insert("epoch", self.epoch)?;
+        Ok(self.epoch)
+    }
+
+    /// Returns the number of handles that were assigned.
+    pub(super) fn assigned(&self) -> Result<u64, Fault> {
+        self.counter("next")
+    }
+
     /// Returns the first of the next `count` handles.
-    fn handles(&mut self, count: u64) -> Result<u64, Fault> {
+    pub(super) fn handles(&mut self, count: u64) -> Result<u64, Fault> {
         let first = self.counter("next")?;
         self.counters.insert("next", first + count)?;
-        Ok(first)
+        Ok(handle_number(self.epoch, first))
     }
 
     /// Adds or removes a name, and updates its directory.
@@ -371,51 +375,56 @@ impl<'t> Change<'t> {
         }
         let raw = self.handles(1)?;
         let attr = self.attr(Kind::Dir, birth);
-        let object = Object { parent: dir, attr, layout: None, touched_ns: self.now_ns };
+        let object = Object { parent: dir, attr, layout: None, touched_ns: self.now_ns, recorded_size: None };
         self.store(raw, &object)?;
         self.link(dir, name, Some((raw, true)), 1)?;
         self.count("dirs", 1)?;
         Ok(object.entry(raw))
     }
 
-    /// Creates a file, striped over `servers` of the cluster's `iods` I/O servers (0: all). The
-    /// first server rotates from file to file. If the file exists, it is the answer, unless
-    /// `exclusive` is set.
+    /// Creates a file. `place_datafiles` chooses its datafiles; it is given the number of files
+    /// created before. If the file exists, it is the answer, unless `exclusive` is set. Also
+    /// returns whether it was created.
     pub(super) fn create(
         &mut self,
         place: &Place,
         birth: Birth,
         strip_size: u64,
-        servers: u32,
-        iods: u32,
         exclusive: bool,
-    ) -> Result<Entry, Fault> {
+        place_datafiles: impl FnOnce(u64) -> Result<Vec<(u32, DatafileHandle)>, Fault>,
+    ) -> Result<(Entry, bool), Fault> {
         let (dir, name) = self.view.parent(place)?;
         match self.view.name(dir, name)? {
             Some((_, true)) => return refuse(ErrorCode::IsDirectory, format!("{:?}", place.path)),
             Some(_) if exclusive => return refuse(ErrorCode::Exists, format!("{:?}", place.path)),
-            Some((raw, false)) => return Ok(self.view.object(raw)?.entry(raw)),
+            Some((raw, false)) => return Ok((self.view.object(raw)?.entry(raw), false)),
             None => {}
         }
-        if servers > iods {
-            let text = format!("a file on {servers} I/O servers; the cluster has {iods}");
-            return refuse(ErrorCode::Invalid, text);
-        }
-        let servers = if servers == 0 { iods.min(MAX_SERVERS as u32) } else { servers };
-        let distribution = Distribution::simple_stripe(strip_size, servers)?;
-        let raw = self.handles(1 + u64::from(servers))?;
-        // The file's number is not used here. It increases by `servers + 1` from file to file, and
-        // so might never select some servers.
-        let first = self.counter("created")? % u64::from(iods);
+        // Any number of servers is possible here, so only the strip size can be wrong.
+        Distribution::simple_stripe(strip_size, 1)?;
+        let created = self.counter("created")?;
+        let datafiles = place_datafiles(created)?;
+        let distribution = Distribution::simple_stripe(strip_size, datafiles.len() as u32)?;
+        let layout = Layout::new(distribution, datafiles)?;
+        let raw = self.handles(1)?;
         self.count("created", 1)?;
-        let datafile = |index: u64| (((first + index) % u64::from(iods)) as u32, DatafileHandle(raw + 1 + index));
-        let layout = Layout::new(distribution, (0..u64::from(servers)).map(datafile).collect())?;
-        let attr = self.attr(Kind::File, birth);
-        let object = Object { parent: dir, attr, layout: Some(layout), touched_ns: self.now_ns };
+        let (attr, touched_ns) = (self.attr(Kind::File, birth), self.now_ns);
+        let object = Object { parent: dir, attr, layout: Some(layout), touched_ns, recorded_size: None };
         self.store(raw, &object)?;
         self.link(dir, name, Some((raw, false)), 0)?;
         self.count("files", 1)?;
-        Ok(object.entry(raw))
+        Ok((object.entry(raw), true))
+    }
+
+    /// Records the size of a file, or forgets it.
+    pub(super) fn record_size(&mut self, file: FileHandle, size: Option<u64>) -> Result<(), Fault> {
+        self.view.getattr(Handle::File(file))?;
+        let mut object = self.view.object(file.0)?;
+        if object.recorded_size != size {
+            object.recorded_size = size;
+            self.store(file.0, &object)?;
+        }
+        Ok(())
     }
 
     /// Changes attributes.
@@ -490,6 +499,11 @@ impl<'t> Change<'t> {
         self.link(to_dir, to_name, Some((raw, is_dir)), subdirs)?;
         (object.parent, object.attr.ctime_ns) = (to_dir, self.now_ns);
         self.store(raw, &object)
+    }
+
+    /// Forgets all orphans of an I/O server, whose store was replaced.
+    pub(super) fn forget_all(&mut self, iod: u32) -> Result<(), Fault> {
+        Ok(self.orphans.retain_in((iod, 0)..=(iod, u64::MAX), |_, ()| false)?)
     }
 
     /// Forgets datafiles that their I/O server has removed.

@@ -151,16 +151,18 @@ fn a_store_whose_disk_was_full_goes_on_when_there_is_room_again() {
     let disk = Fills::default();
     let world = bmi_sim::World::new(1);
     let endpoint = world.node("manager").endpoint(bmi_core::Config::default()).unwrap();
-    let settings = ManagerSettings { iods: vec![Addr::tcp("h", 1)], strip_size: 65536 };
-    let manager = Manager::new(endpoint, MetaStore::on(disk.clone()).unwrap(), settings, || 0).unwrap();
+    let settings = ManagerSettings::new(vec![Addr::tcp("h", 1)]);
+    let store = MetaStore::on(disk.clone()).unwrap();
+    format(&store, ClusterId(1), StoreId(2), 0).unwrap();
+    let manager = Manager::new(endpoint, store, settings, 7, || 0).unwrap();
     let mkdir = |seq: u64, name: &str| {
         let place = fs_proto::Place::root(name);
         let request = ManagerRequest::Mkdir { place, mode: 0o755, uid: 0, gid: 0 };
-        let answer = oneshot::channel().0;
+        let (answer, _receiver) = oneshot::channel();
         let answers = manager.change(&[Waiting { id: id(1, seq), unanswered: seq, request, answer }]);
-        codec::decode_reply(&answers[0]).unwrap().result.map(drop).map_err(|error| error.code)
+        codec::decode_reply(answers[0].as_ref().unwrap()).unwrap().result.map(drop).map_err(|error| error.code)
     };
-    let files = || manager.look(&ManagerRequest::Statfs, 4096).map_err(|fault| manager.settle(fault).code);
+    let files = || manager.look(1, &ManagerRequest::Statfs, 4096).map_err(|fault| manager.settle(fault).code);
     assert_eq!(mkdir(1, "a"), Ok(()));
     disk.full.store(true, Ordering::Relaxed);
     assert_eq!(mkdir(2, "b"), Err(ErrorCode::NoSpace));
@@ -170,6 +172,26 @@ fn a_store_whose_disk_was_full_goes_on_when_there_is_room_again() {
     assert_eq!(stat.dirs, 2, "the root, and what was acknowledged");
     assert_eq!(mkdir(4, "d"), Ok(()));
     assert_eq!(mkdir(5, "a"), Err(ErrorCode::Exists));
+}
+
+#[test]
+fn a_database_is_formatted_once_and_counts_its_starts() {
+    let store = MetaStore::in_memory().unwrap();
+    let world = bmi_sim::World::new(1);
+    let endpoint = world.node("manager").endpoint(bmi_core::Config::default()).unwrap();
+    let settings = ManagerSettings::new(vec![Addr::tcp("h", 1)]);
+    let begin = |store: &MetaStore| begin(store, &settings, 7, endpoint.now(), 0).map(|begun| begun.identity);
+    let error = begin(&store).map_err(Fault::into_error).unwrap_err();
+    assert!(error.code == ErrorCode::Invalid && error.detail.contains("pvfsd format"), "{error}");
+    format(&store, ClusterId(1), StoreId(2), 0).unwrap();
+    for epoch in 1..=3 {
+        let identity = begin(&store).unwrap();
+        let start = Start { epoch, instance: 7 };
+        assert_eq!(identity, ManagerIdentity { cluster: ClusterId(1), store: StoreId(2), start });
+    }
+    let again = format(&store, ClusterId(3), StoreId(4), 0).unwrap_err();
+    assert_eq!(again.code, ErrorCode::Invalid);
+    assert_eq!(begin(&store).unwrap().cluster, ClusterId(1));
 }
 
 #[test]

@@ -3,32 +3,45 @@
 //! **Layout**
 //!
 //! ```text
-//!   <dir>/00/000000000000e100      subdirectory: the handle's last byte; file: the handle, in hexadecimal
-//!   <dir>/01/…
-//!   <dir>/removed                  what was removed not long ago (`tombstone_file.rs`)
+//!   <dir>/identity.toml            the label (`identity.rs`)
+//!   <dir>/catalogue                datafiles that were created and never written (`catalogue.rs`)
+//!   <dir>/e1/000001000000e100      subdirectory: the handle's second byte; file: the handle, in hexadecimal
+//!   <dir>/e2/…
 //! ```
+//!
+//! **Existence.** A datafile exists if it has a file, or if the catalogue says that it was created
+//! and never written (`catalogue.rs`). The first write makes the file, and the first sync takes the
+//! datafile off the catalogue. The length that a datafile had when it was synced is an extended
+//! attribute of its file (`user.pvfs.synced`). On a file system without such attributes nothing is
+//! remembered.
+//!
+//! **The directory is opened once,** and every name is relative to it. If another file system is
+//! mounted over the path of a running server, the server keeps to its own.
 //!
 //! **Threads.** Opening, metadata lookups and small transfers take microseconds and run on the
 //! server's own thread. Transfers of `offload` bytes or more, truncation, removal and syncing run
 //! on the worker threads of the tokio runtime, if there is one, so that disk and network overlap.
 //!
-//! **Durability.** `sync` is `fdatasync` of the file and `fsync` of its directory, so that the name
-//! also survives.
+//! **Durability.** `sync` is `fdatasync` of the file. The first one also syncs the subdirectory, so
+//! that the name survives, and the catalogue. `remove` syncs the subdirectories, and the catalogue.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bmi_core::{MemList, MemSlice};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
+use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags, fgetxattr, fsetxattr, mkdirat, openat, statat, unlinkat};
 
-use super::tombstone_file::TombstoneFile;
-use super::{DataStore, Held, TombstoneSet, durable_dir, remainder, sys};
+use super::catalogue::Catalogue;
+use super::identity::{read_label, trouble, write_label};
+use super::{DataStore, Held, Label, absent, cut_off, durable_dir, remainder, sys};
 
 /// Most transfers on worker threads at the same time. The page cache and a flash disk can handle
 /// several at once. Beyond a few, there are no more cores and channels.
@@ -37,31 +50,46 @@ const PLACES: usize = 8;
 /// Most files kept open. It is well below the usual limit of 1024 descriptors per process.
 const OPEN_FILES: usize = 256;
 
+/// The attribute of a file that holds the length that was synced: eight bytes, little-endian.
+const SYNCED: &str = "user.pvfs.synced";
+
 /// A store of datafiles in the files of a directory.
 pub struct FileStore {
-    dir: PathBuf,
+    path: PathBuf,
+    dir: Arc<File>,
+    catalogue: Arc<Catalogue>,
     offload: u64,
     open: RefCell<OpenFiles>,
-    removed: RefCell<TombstoneSet>,
-    tombstone_file: Arc<TombstoneFile>,
+    label: Cell<Option<Label>>,
+    /// A number for the disk.
+    disk: u64,
+}
+
+/// An open datafile.
+struct OpenFile {
+    file: File,
+    /// The length that was synced, as far as it is known.
+    synced: AtomicU64,
+    /// Held while the length is changed, or compared and remembered.
+    length: Mutex<()>,
 }
 
 /// The most recently used files, with the tick of their last use.
 #[derive(Default)]
 struct OpenFiles {
-    files: BTreeMap<DatafileHandle, (Arc<File>, u64)>,
+    files: BTreeMap<DatafileHandle, (Arc<OpenFile>, u64)>,
     tick: u64,
 }
 
 impl OpenFiles {
-    fn find(&mut self, datafile: DatafileHandle) -> Option<Arc<File>> {
+    fn find(&mut self, datafile: DatafileHandle) -> Option<Arc<OpenFile>> {
         self.tick += 1;
         let (file, used) = self.files.get_mut(&datafile)?;
         *used = self.tick;
         Some(file.clone())
     }
 
-    fn keep(&mut self, datafile: DatafileHandle, file: &Arc<File>) {
+    fn keep(&mut self, datafile: DatafileHandle, file: &Arc<OpenFile>) {
         if self.files.len() >= OPEN_FILES
             && let Some(oldest) = self.files.iter().min_by_key(|(_, (_, used))| *used).map(|(datafile, _)| *datafile)
         {
@@ -93,68 +121,170 @@ async fn offload<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -
     }
 }
 
+/// Returns the number of the subdirectory of a datafile.
+fn subdir_of(datafile: DatafileHandle) -> u8 {
+    (datafile.0 >> 8) as u8
+}
+
+fn subdir(number: u8) -> String {
+    format!("{number:02x}")
+}
+
+/// Returns the name of a datafile's file, relative to the store's directory.
+pub(crate) fn name(datafile: DatafileHandle) -> String {
+    format!("{:02x}/{:016x}", subdir_of(datafile), datafile.0)
+}
+
+fn open_at(dir: &File, name: &str, flags: OFlags) -> io::Result<File> {
+    Ok(File::from(openat(dir, name, flags | OFlags::CLOEXEC, Mode::from(0o644))?))
+}
+
+/// Makes the names in subdirectories durable.
+fn sync_subdirs(dir: &File, subdirs: impl IntoIterator<Item = u8>) -> io::Result<()> {
+    let once: BTreeSet<u8> = subdirs.into_iter().collect();
+    once.into_iter()
+        .try_for_each(|number| open_at(dir, &subdir(number), OFlags::RDONLY | OFlags::DIRECTORY)?.sync_all())
+}
+
+/// Returns the handles from `first` on.
+fn range(first: DatafileHandle, count: u32) -> impl Iterator<Item = DatafileHandle> {
+    (first.0..first.0.saturating_add(count.into())).map(DatafileHandle)
+}
+
+/// Removes a file. It is not an error if it does not exist.
+fn unlink(dir: &File, datafile: DatafileHandle) -> io::Result<()> {
+    match unlinkat(dir, name(datafile), AtFlags::empty()) {
+        Err(rustix::io::Errno::NOENT) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+/// Returns the handles of the files in a subdirectory, in order.
+fn handles_in(dir: &File, number: u8) -> io::Result<Vec<DatafileHandle>> {
+    let subdir = open_at(dir, &subdir(number), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut handles = Vec::new();
+    for entry in rustix::fs::Dir::read_from(&subdir)? {
+        let entry = entry?;
+        let parsed = entry.file_name().to_str().ok().and_then(|name| u64::from_str_radix(name, 16).ok());
+        handles.extend(parsed.map(DatafileHandle).filter(|handle| subdir_of(*handle) == number));
+    }
+    handles.sort();
+    Ok(handles)
+}
+
+/// Returns the length that was synced, or 0 if it is not known.
+fn synced_length(file: &File) -> u64 {
+    let mut bytes = [0; 8];
+    match fgetxattr(file, SYNCED, &mut bytes) {
+        Ok(8) => u64::from_le_bytes(bytes),
+        _ => 0,
+    }
+}
+
+impl OpenFile {
+    /// Remembers the length that was synced.
+    fn remember(&self, len: u64) {
+        if self.synced.swap(len, Ordering::Relaxed) != len {
+            // A file system without attributes remembers nothing.
+            let _ = fsetxattr(&self.file, SYNCED, &len.to_le_bytes(), XattrFlags::empty());
+        }
+    }
+}
+
 impl FileStore {
-    /// Opens the store in `dir`, and creates the directory if it does not exist. Transfers of
+    /// Opens the store in `path`, and creates the directory if it does not exist. Transfers of
     /// `offload` bytes or more go to worker threads.
     ///
     /// # Errors
-    /// `Permission`, `NoSpace` or `Io`, naming the directory.
-    pub fn open(dir: impl Into<PathBuf>, offload: u64) -> Result<FileStore, FsError> {
-        let dir = dir.into();
-        let prepare = || -> io::Result<(TombstoneFile, TombstoneSet)> {
-            durable_dir(&dir)?;
-            for sub in 0..=0xffu8 {
-                match fs::create_dir(dir.join(format!("{sub:02x}"))) {
-                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                    _ => {}
+    /// `Permission`, `NoSpace` or `Io`, naming the directory; `Invalid` for a label that cannot be
+    /// read.
+    pub fn open(path: impl Into<PathBuf>, offload: u64) -> Result<FileStore, FsError> {
+        let path = path.into();
+        let prepare = || {
+            durable_dir(&path)?;
+            let dir = File::open(&path)?;
+            let mut made = false;
+            for number in 0..=0xffu8 {
+                match mkdirat(&dir, subdir(number), Mode::from(0o755)) {
+                    Ok(()) => made = true,
+                    Err(rustix::io::Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
                 }
             }
-            let tombstone_file = TombstoneFile::open(&dir)?;
-            File::open(&dir)?.sync_all()?;
-            Ok(tombstone_file)
+            let catalogue = Catalogue::open(&path)?;
+            if made {
+                dir.sync_all()?;
+            }
+            Ok::<_, io::Error>((dir, catalogue, read_label(&path)?))
         };
-        let (tombstone_file, removed) = prepare().map_err(|error| {
-            let code = match error.kind() {
-                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorCode::Permission,
-                io::ErrorKind::StorageFull => ErrorCode::NoSpace,
-                _ => ErrorCode::Io,
-            };
-            FsError::new(code, format!("data directory {}: {error}", dir.display()))
-        })?;
-        let (tombstone_file, removed) = (Arc::new(tombstone_file), RefCell::new(removed));
-        Ok(FileStore { dir, offload, open: RefCell::default(), removed, tombstone_file })
+        let (dir, catalogue, label) = prepare().map_err(|error| trouble(&path, &error))?;
+        let invalid = |why| FsError::new(ErrorCode::Invalid, format!("data directory {}: {why}", path.display()));
+        let label = Cell::new(label.transpose().map_err(invalid)?);
+        let device = dir.metadata().map_err(|error| trouble(&path, &error))?.dev();
+        let disk = disk_number(&bmi::host_id().unwrap_or_default(), device);
+        Ok(FileStore {
+            path,
+            dir: Arc::new(dir),
+            catalogue: Arc::new(catalogue),
+            offload,
+            open: RefCell::default(),
+            label,
+            disk,
+        })
     }
 
-    fn subdir(&self, datafile: DatafileHandle) -> PathBuf {
-        self.dir.join(format!("{:02x}", datafile.0 & 0xff))
-    }
-
-    fn path(&self, datafile: DatafileHandle) -> PathBuf {
-        self.subdir(datafile).join(format!("{:016x}", datafile.0))
-    }
-
-    /// Returns the open file. Returns `None` if it does not exist and `create` is false.
-    fn file(&self, datafile: DatafileHandle, create: bool) -> Result<Option<Arc<File>>, FsError> {
-        self.removed.borrow().check(datafile)?;
+    /// Returns the open file. A datafile that was never written has none: it is made if `create` is
+    /// true, and `None` is returned otherwise.
+    fn file(&self, datafile: DatafileHandle, create: bool) -> Result<Option<Arc<OpenFile>>, FsError> {
         let mut open = self.open.borrow_mut();
         if let Some(file) = open.find(datafile) {
             return Ok(Some(file));
         }
-        match OpenOptions::new().read(true).write(true).create(create).truncate(false).open(self.path(datafile)) {
-            Ok(file) => {
-                let file = Arc::new(file);
-                open.keep(datafile, &file);
-                Ok(Some(file))
+        let failed = |error: io::Error| fault("opening", datafile, &error);
+        let file = match open_at(&self.dir, &name(datafile), OFlags::RDWR) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if !self.catalogue.is_new(datafile) {
+                    return Err(absent(datafile));
+                }
+                if !create {
+                    return Ok(None);
+                }
+                open_at(&self.dir, &name(datafile), OFlags::RDWR | OFlags::CREATE).map_err(failed)?
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !create => Ok(None),
-            Err(error) => Err(fault("opening", datafile, &error)),
+            result => result.map_err(failed)?,
+        };
+        let synced = synced_length(&file);
+        if synced > 0 {
+            let size = file.metadata().map_err(|error| fault("looking at", datafile, &error))?.len();
+            if size < synced {
+                return Err(cut_off(datafile, size, synced));
+            }
         }
+        let file = Arc::new(OpenFile { file, synced: AtomicU64::new(synced), length: Mutex::new(()) });
+        open.keep(datafile, &file);
+        Ok(Some(file))
     }
 
-    fn create(&self, datafile: DatafileHandle) -> Result<Arc<File>, FsError> {
+    fn made(&self, datafile: DatafileHandle) -> Result<Arc<OpenFile>, FsError> {
         let file = self.file(datafile, true)?;
         Ok(file.expect("a file that is to be created is there or an error"))
     }
+}
+
+/// Returns the datafiles of a subdirectory, in order: those with a file and those without.
+fn datafiles_in(dir: &File, catalogue: &Catalogue, number: u8) -> io::Result<Vec<DatafileHandle>> {
+    let mut handles = handles_in(dir, number)?;
+    handles.extend(catalogue.list(|datafile| subdir_of(datafile) == number));
+    handles.sort();
+    handles.dedup();
+    Ok(handles)
+}
+
+/// Returns a number for a disk: the same for all stores on it, and different for those on other
+/// disks and hosts (FNV-1a).
+fn disk_number(host: &str, device: u64) -> u64 {
+    let bytes = host.bytes().chain(device.to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// One region and the memory for its bytes.
@@ -232,17 +362,93 @@ pub(super) fn zero(piece: &MemSlice) {
 
 #[async_trait(?Send)]
 impl DataStore for FileStore {
+    fn label(&self) -> Option<Label> {
+        self.label.get()
+    }
+
+    async fn relabel(&self, label: &Label) -> Result<(), FsError> {
+        let (dir, new) = (self.dir.clone(), *label);
+        offload(move || write_label(&dir, &new)).await?.map_err(|error| trouble(&self.path, &error))?;
+        self.label.set(Some(*label));
+        Ok(())
+    }
+
     fn places(&self) -> usize {
         PLACES
     }
 
+    async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        let catalogue = self.catalogue.clone();
+        let result = offload(move || catalogue.create(first, count));
+        result.await?.map_err(|error| fault("creating datafiles from", first, &error))
+    }
+
+    async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        let (dir, catalogue) = (self.dir.clone(), self.catalogue.clone());
+        let result = offload(move || -> io::Result<Vec<DatafileHandle>> {
+            let mut empty = Vec::new();
+            for datafile in range(first, count) {
+                match statat(&dir, name(datafile), AtFlags::empty()) {
+                    Ok(stat) if stat.st_size > 0 => {}
+                    Ok(_) | Err(rustix::io::Errno::NOENT) => empty.push(datafile),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            catalogue.take_off(empty.iter().copied())?;
+            Ok(empty)
+        });
+        let empty = result.await?.map_err(|error| fault("discarding datafiles from", first, &error))?;
+        self.remove(&empty).await
+    }
+
+    async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        let Some(first) = datafiles.first().copied() else { return Ok(()) };
+        for datafile in datafiles {
+            self.open.borrow_mut().files.remove(datafile);
+        }
+        let (dir, catalogue, gone) = (self.dir.clone(), self.catalogue.clone(), datafiles.to_vec());
+        let result = offload(move || -> io::Result<()> {
+            // First, so that no late write makes the file again.
+            catalogue.take_off(gone.iter().copied())?;
+            gone.iter().try_for_each(|datafile| unlink(&dir, *datafile))?;
+            // Those that were removed before a crash are made durable too.
+            sync_subdirs(&dir, gone.iter().map(|datafile| subdir_of(*datafile)))
+        });
+        let result = result.await?;
+        // A request may have opened one meanwhile.
+        for datafile in datafiles {
+            self.open.borrow_mut().files.remove(datafile);
+        }
+        result.map_err(|error| fault("removing datafiles from", first, &error))
+    }
+
+    async fn list(&self, after: Option<DatafileHandle>, max: usize) -> Result<(Vec<DatafileHandle>, bool), FsError> {
+        let (dir, catalogue) = (self.dir.clone(), self.catalogue.clone());
+        let listed = offload(move || -> io::Result<(Vec<DatafileHandle>, bool)> {
+            let mut found = Vec::new();
+            for number in after.map_or(0, subdir_of)..=0xff {
+                let handles = datafiles_in(&dir, &catalogue, number)?;
+                let is_next =
+                    |handle: &DatafileHandle| after.is_none_or(|after| (subdir_of(after), after) < (number, *handle));
+                for handle in handles.into_iter().filter(is_next) {
+                    if found.len() == max {
+                        return Ok((found, true));
+                    }
+                    found.push(handle);
+                }
+            }
+            Ok((found, false))
+        });
+        listed.await?.map_err(|error| trouble(&self.path, &error))
+    }
+
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
-        let file = self.create(datafile).map_err(|error| error.with_ranges(regions.iter().copied()))?;
+        let file = self.made(datafile).map_err(|error| error.with_ranges(regions.iter().copied()))?;
         let jobs = jobs(regions, from);
         let result = if from.len() as u64 >= self.offload {
-            offload(move || write_all(&file, &jobs)).await?
+            offload(move || write_all(&file.file, &jobs)).await?
         } else {
-            write_all(&file, &jobs)
+            write_all(&file.file, &jobs)
         };
         result.map_err(|(done, error)| fault("writing", datafile, &error).with_ranges(remainder(regions, done)))
     }
@@ -255,69 +461,70 @@ impl DataStore for FileStore {
         };
         let jobs = jobs(regions, into);
         let result = if into.len() as u64 >= self.offload {
-            offload(move || read_all(&file, &jobs)).await?
+            offload(move || read_all(&file.file, &jobs)).await?
         } else {
-            read_all(&file, &jobs)
+            read_all(&file.file, &jobs)
         };
         result.map_err(|(done, error)| fault("reading", datafile, &error).with_ranges(remainder(regions, done)))
     }
 
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
-        let file = self.create(datafile)?;
-        offload(move || file.set_len(size)).await?.map_err(|error| fault("truncating", datafile, &error))
-    }
-
-    async fn remove(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        self.removed.borrow_mut().bury(datafile);
-        self.open.borrow_mut().files.remove(&datafile);
-        let (path, subdir, tombstone_file) = (self.path(datafile), self.subdir(datafile), self.tombstone_file.clone());
+        let file = self.made(datafile)?;
         let result = offload(move || {
-            if let Err(error) = tombstone_file.bury(datafile) {
-                tracing::warn!(%datafile, %error, "removed, but this is not noted");
+            let _guard = file.length.lock().unwrap_or_else(PoisonError::into_inner);
+            // First, so that a crash in between does not leave a datafile that looks cut off.
+            if file.synced.load(Ordering::Relaxed) > size {
+                file.remember(size);
             }
-            match fs::remove_file(path) {
-                // If the file does not exist, or was removed before a crash, still make its removal
-                // durable.
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => File::open(subdir)?.sync_all(),
-            }
+            file.file.set_len(size)
         });
-        result.await?.map_err(|error| fault("removing", datafile, &error))
+        result.await?.map_err(|error| fault("truncating", datafile, &error))
     }
 
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         let Some(file) = self.file(datafile, false)? else { return Ok(()) };
-        let subdir = self.subdir(datafile);
+        let (dir, catalogue) = (self.dir.clone(), self.catalogue.clone());
         let result = offload(move || {
-            file.sync_data()?;
-            File::open(subdir)?.sync_all()
+            let len = file.file.metadata()?.len();
+            file.file.sync_data()?;
+            if catalogue.is_new(datafile) {
+                sync_subdirs(&dir, [subdir_of(datafile)])?;
+                catalogue.take_off([datafile])?;
+            }
+            // Only now, for the same reason as above. Another thread may have cut the datafile off
+            // meanwhile.
+            let _guard = file.length.lock().unwrap_or_else(PoisonError::into_inner);
+            file.remember(len.min(file.file.metadata()?.len()));
+            Ok(())
         });
         result.await?.map_err(|error| fault("syncing", datafile, &error))
     }
 
     async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
         let Some(file) = self.file(datafile, false)? else { return Ok(Held::default()) };
-        let metadata = file.metadata().map_err(|error| fault("looking at", datafile, &error))?;
+        let metadata = file.file.metadata().map_err(|error| fault("looking at", datafile, &error))?;
         let ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
         // Times before 1970 count as never.
         Ok(Held { size: metadata.len(), mtime_ns: u64::try_from(ns).unwrap_or(0) })
     }
 
     async fn stat(&self) -> Result<IodStat, FsError> {
-        let dir = self.dir.clone();
+        let (dir, catalogue, disk) = (self.dir.clone(), self.catalogue.clone(), self.disk);
         let stat = offload(move || -> io::Result<IodStat> {
-            let stat = rustix::fs::statvfs(&dir)?;
-            let datafiles = (0..=0xffu8).map(|sub| count(&dir.join(format!("{sub:02x}")))).sum::<io::Result<u64>>()?;
+            let stat = rustix::fs::fstatvfs(&dir)?;
+            let mut datafiles = 0;
+            for number in 0..=0xffu8 {
+                // The file of one that is on the catalogue is counted there.
+                let files = handles_in(&dir, number)?;
+                datafiles += files.into_iter().filter(|datafile| !catalogue.is_new(*datafile)).count() as u64;
+            }
             Ok(IodStat {
                 capacity: stat.f_blocks.saturating_mul(stat.f_frsize),
                 free: stat.f_bavail.saturating_mul(stat.f_frsize),
-                datafiles,
+                datafiles: datafiles + catalogue.list(|_| true).len() as u64,
+                disk,
             })
         });
-        stat.await?.map_err(|error| FsError::new(ErrorCode::Io, format!("looking at {}: {error}", self.dir.display())))
+        stat.await?.map_err(|error| trouble(&self.path, &error))
     }
-}
-
-fn count(dir: &Path) -> io::Result<u64> {
-    Ok(fs::read_dir(dir)?.count() as u64)
 }

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use async_trait::async_trait;
-use bmi_core::MemList;
+use bmi_core::{MemList, mutated};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
 use super::file::zero;
-use super::{DataStore, Fates, Held, SECTOR, TombstoneSet, remainder};
+use super::{DataStore, Fates, Held, Label, SECTOR, absent, cut_off, remainder};
 
 /// The behaviour of a store's disk apart from holding bytes: taking time, and failing.
 #[async_trait(?Send)]
@@ -61,9 +61,11 @@ impl Medium for Free {
 /// Size of one allocation, in bytes. Bytes that were never written cost no memory.
 const CHUNK: u64 = 64 << 10;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Datafile {
     size: u64,
+    /// The length when it was last synced, or what is left of it since.
+    synced: u64,
     mtime_ns: u64,
     chunks: BTreeMap<u64, Box<[u8]>>,
     /// The state of the disk before the changes since each sync began, by the number of the sync.
@@ -72,8 +74,8 @@ struct Datafile {
 }
 
 /// The contents of the disk where they differ from the current contents of a datafile.
+#[derive(Clone)]
 struct Before {
-    exists: bool,
     size: u64,
     sectors: BTreeMap<u64, Box<[u8]>>,
 }
@@ -90,9 +92,9 @@ impl Datafile {
     }
 
     /// Saves the state that is about to be changed: the length, and these bytes.
-    fn keep(&mut self, sync: u64, exists: bool, bytes: std::ops::Range<u64>) {
+    fn keep(&mut self, sync: u64, bytes: std::ops::Range<u64>) {
         let (size, sectors) = (self.size, bytes.start / SECTOR64..bytes.end.div_ceil(SECTOR64));
-        let known = self.before.entry(sync).or_insert_with(|| Before { exists, size, sectors: BTreeMap::new() });
+        let known = self.before.entry(sync).or_insert_with(|| Before { size, sectors: BTreeMap::new() });
         let fresh: Vec<u64> = sectors.filter(|sector| !known.sectors.contains_key(sector)).collect();
         for sector in fresh {
             let old = self.sector(sector);
@@ -102,18 +104,15 @@ impl Datafile {
         }
     }
 
-    /// Returns what is left after a power failure, or `None` if nothing is left.
-    fn after(mut self, fates: &mut dyn Fates) -> Option<Datafile> {
+    /// Returns what is left after a power failure.
+    fn after(mut self, fates: &mut dyn Fates) -> Datafile {
         let mut layers = std::mem::take(&mut self.before).into_values();
-        let Some(mut disk) = layers.next() else { return Some(self) };
+        let Some(mut disk) = layers.next() else { return self };
         for layer in layers {
             // The oldest copy is what the disk has.
             layer.sectors.into_iter().for_each(|(sector, old)| {
                 disk.sectors.entry(sector).or_insert(old);
             });
-        }
-        if !disk.exists && !fates.keeps() {
-            return None;
         }
         if self.size != disk.size && !fates.keeps() {
             self.size = disk.size;
@@ -130,7 +129,34 @@ impl Datafile {
         if let Some(last) = self.chunks.get_mut(&(self.size / CHUNK)) {
             last[(self.size % CHUNK) as usize..].fill(0);
         }
-        Some(self)
+        self
+    }
+}
+
+/// The contents of a store: what a disk has when it is copied or moved.
+#[derive(Clone, Default)]
+pub struct Contents {
+    label: Option<Label>,
+    datafiles: BTreeMap<DatafileHandle, Datafile>,
+    /// Datafiles that were removed, but not yet from the disk.
+    buried: BTreeMap<DatafileHandle, Datafile>,
+}
+
+impl Contents {
+    /// Adds `count` empty datafiles with consecutive handles.
+    #[must_use]
+    pub fn with_datafiles(mut self, first: DatafileHandle, count: u64) -> Contents {
+        self.datafiles.extend((first.0..first.0 + count).map(|raw| (DatafileHandle(raw), Datafile::default())));
+        self
+    }
+
+    /// Returns the label.
+    pub fn label(&self) -> Option<Label> {
+        self.label
+    }
+
+    fn used(&self) -> u64 {
+        self.datafiles.values().map(|file| file.chunks.len() as u64).sum::<u64>() * CHUNK
     }
 }
 
@@ -143,14 +169,13 @@ struct Inner {
     medium: Box<dyn Medium>,
     capacity: u64,
     used: Cell<u64>,
-    datafiles: RefCell<BTreeMap<DatafileHandle, Datafile>>,
-    /// Datafiles that were removed, but not yet from the disk.
-    buried: RefCell<BTreeMap<DatafileHandle, Datafile>>,
-    removed: RefCell<TombstoneSet>,
+    contents: RefCell<Contents>,
     /// True if unsynced data can be lost.
     volatile: bool,
     /// Number of syncs that began.
     syncs: Cell<u64>,
+    /// The number of the disk.
+    disk: Cell<u64>,
 }
 
 impl MemStore {
@@ -175,28 +200,61 @@ impl MemStore {
             medium,
             capacity,
             used: Cell::new(0),
-            datafiles: RefCell::default(),
-            buried: RefCell::default(),
-            removed: RefCell::default(),
+            contents: RefCell::default(),
             volatile,
             syncs: Cell::new(0),
+            disk: Cell::new(0),
         }))
     }
 
-    /// Fails the power. `fates` decides what is left of the unsynced data. The server's other state
-    /// is lost too.
+    /// Fails the power. `fates` decides what is left of the unsynced data.
     pub fn power_fails(&self, fates: &mut dyn Fates) {
-        *self.0.removed.borrow_mut() = TombstoneSet::default();
-        let mut datafiles = self.0.datafiles.borrow_mut();
-        let before = std::mem::take(&mut *datafiles);
-        *datafiles = before.into_iter().filter_map(|(name, file)| Some((name, file.after(fates)?))).collect();
-        for (name, file) in std::mem::take(&mut *self.0.buried.borrow_mut()) {
+        let mut contents = self.0.contents.borrow_mut();
+        let before = std::mem::take(&mut contents.datafiles);
+        contents.datafiles = before.into_iter().map(|(name, file)| (name, file.after(fates))).collect();
+        for (name, file) in std::mem::take(&mut contents.buried) {
             if !fates.keeps() {
-                datafiles.extend(file.after(fates).map(|file| (name, file)));
+                contents.datafiles.insert(name, file.after(fates));
             }
         }
-        let chunks: usize = datafiles.values().map(|file| file.chunks.len()).sum();
-        self.0.used.set(chunks as u64 * CHUNK);
+        self.0.used.set(contents.used());
+    }
+
+    /// Sets the number of the disk ([`IodStat::disk`]).
+    #[must_use]
+    pub fn on_disk(self, number: u64) -> MemStore {
+        self.0.disk.set(number);
+        self
+    }
+
+    /// Returns a copy of the contents, as a copy of the disk has them.
+    pub fn copy(&self) -> Contents {
+        self.0.contents.borrow().clone()
+    }
+
+    /// Replaces the contents, as if another disk were put in. Returns the old ones. An empty disk
+    /// is `Contents::default()`.
+    pub fn exchange(&self, contents: Contents) -> Contents {
+        self.0.used.set(contents.used());
+        self.0.contents.replace(contents)
+    }
+
+    /// Loses a datafile, as a damaged disk does. Returns what was lost.
+    pub fn lose(&self, datafile: DatafileHandle) -> Contents {
+        let lost = self.0.contents.borrow_mut().datafiles.remove_entry(&datafile);
+        Contents { datafiles: lost.into_iter().collect(), ..Contents::default() }
+    }
+
+    /// Puts back the datafiles that were lost.
+    pub fn put_back(&self, lost: Contents) {
+        self.0.contents.borrow_mut().datafiles.extend(lost.datafiles);
+    }
+
+    /// Cuts a datafile off, as a damaged disk does.
+    pub fn damage(&self, datafile: DatafileHandle, size: u64) {
+        if let Some(file) = self.0.contents.borrow_mut().datafiles.get_mut(&datafile) {
+            file.size = size;
+        }
     }
 
     /// Cuts a region at chunk boundaries. Each part is a chunk, the offset in it, and a length.
@@ -212,16 +270,15 @@ impl MemStore {
 
     /// Writes as much as fits. Returns the number of bytes written.
     fn put(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> u64 {
-        let mut datafiles = self.0.datafiles.borrow_mut();
-        let exists = datafiles.contains_key(&datafile);
-        let file = datafiles.entry(datafile).or_default();
+        let mut contents = self.0.contents.borrow_mut();
+        let Some(file) = contents.datafiles.get_mut(&datafile) else { return 0 };
         file.mtime_ns = self.0.medium.wall_ns();
         let mut done = 0;
         for region in regions {
             for (chunk, within, len) in Self::parts(*region) {
                 if self.0.volatile {
                     let at = chunk * CHUNK + within as u64;
-                    file.keep(self.0.syncs.get(), exists, at..at + len as u64);
+                    file.keep(self.0.syncs.get(), at..at + len as u64);
                 }
                 if !file.chunks.contains_key(&chunk) {
                     if self.0.used.get() + CHUNK > self.0.capacity {
@@ -239,8 +296,8 @@ impl MemStore {
     }
 
     fn fetch(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) {
-        let datafiles = self.0.datafiles.borrow();
-        let file = datafiles.get(&datafile);
+        let contents = self.0.contents.borrow();
+        let file = contents.datafiles.get(&datafile);
         let mut done = 0;
         for region in regions {
             for (chunk, within, len) in Self::parts(*region) {
@@ -255,13 +312,59 @@ impl MemStore {
         }
     }
 
+    /// Checks that a datafile exists and was not cut off.
     fn check(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        self.0.removed.borrow().check(datafile)
+        if mutated("store/absent-datafile-is-empty") {
+            self.0.contents.borrow_mut().datafiles.entry(datafile).or_default();
+        }
+        let contents = self.0.contents.borrow();
+        let file = contents.datafiles.get(&datafile).ok_or_else(|| absent(datafile))?;
+        if file.size < file.synced && !mutated("store/datafile-cut-off-not-noticed") {
+            return Err(cut_off(datafile, file.size, file.synced));
+        }
+        Ok(())
     }
 }
 
 #[async_trait(?Send)]
 impl DataStore for MemStore {
+    fn label(&self) -> Option<Label> {
+        self.0.contents.borrow().label
+    }
+
+    async fn relabel(&self, label: &Label) -> Result<(), FsError> {
+        self.0.medium.sync().await?;
+        self.0.contents.borrow_mut().label = Some(*label);
+        Ok(())
+    }
+
+    async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        self.0.medium.sync().await?;
+        let mut contents = self.0.contents.borrow_mut();
+        for raw in first.0..first.0 + u64::from(count) {
+            contents.datafiles.entry(DatafileHandle(raw)).or_default();
+        }
+        Ok(())
+    }
+
+    async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        let range = first..DatafileHandle(first.0 + u64::from(count));
+        let empty: Vec<DatafileHandle> = {
+            let contents = self.0.contents.borrow();
+            let files = contents.datafiles.range(range);
+            files.filter(|(_, file)| file.size == 0).map(|(datafile, _)| *datafile).collect()
+        };
+        self.remove(&empty).await
+    }
+
+    async fn list(&self, after: Option<DatafileHandle>, max: usize) -> Result<(Vec<DatafileHandle>, bool), FsError> {
+        let first = after.map_or(0, |after| after.0 + 1);
+        let contents = self.0.contents.borrow();
+        let mut handles = contents.datafiles.range(DatafileHandle(first)..).map(|(datafile, _)| *datafile);
+        let page: Vec<_> = handles.by_ref().take(max).collect();
+        Ok((page, handles.next().is_some()))
+    }
+
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
         let all = |error: FsError| error.with_ranges(regions.iter().copied());
         self.0.medium.write(from.len() as u64).await.map_err(all)?;
@@ -284,11 +387,10 @@ impl DataStore for MemStore {
 
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
         self.check(datafile)?;
-        let mut datafiles = self.0.datafiles.borrow_mut();
-        let exists = datafiles.contains_key(&datafile);
-        let file = datafiles.entry(datafile).or_default();
+        let mut contents = self.0.contents.borrow_mut();
+        let Some(file) = contents.datafiles.get_mut(&datafile) else { return Err(absent(datafile)) };
         if self.0.volatile {
-            file.keep(self.0.syncs.get(), exists, size..file.size.max(size));
+            file.keep(self.0.syncs.get(), size..file.size.max(size));
         }
         let kept = size.div_ceil(CHUNK);
         let cut = file.chunks.split_off(&kept);
@@ -299,19 +401,25 @@ impl DataStore for MemStore {
             last[(size % CHUNK) as usize..].fill(0);
         }
         (file.size, file.mtime_ns) = (size, self.0.medium.wall_ns());
+        file.synced = file.synced.min(size);
         Ok(())
     }
 
-    async fn remove(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        self.0.removed.borrow_mut().bury(datafile);
-        if let Some(file) = self.0.datafiles.borrow_mut().remove(&datafile) {
-            self.0.used.set(self.0.used.get() - file.chunks.len() as u64 * CHUNK);
-            if self.0.volatile {
-                self.0.buried.borrow_mut().insert(datafile, file);
+    async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        for datafile in datafiles {
+            let mut contents = self.0.contents.borrow_mut();
+            if let Some(file) = contents.datafiles.remove(datafile) {
+                self.0.used.set(self.0.used.get() - file.chunks.len() as u64 * CHUNK);
+                if self.0.volatile {
+                    contents.buried.insert(*datafile, file);
+                }
             }
         }
         self.0.medium.sync().await?;
-        self.0.buried.borrow_mut().remove(&datafile);
+        let mut contents = self.0.contents.borrow_mut();
+        for datafile in datafiles {
+            contents.buried.remove(datafile);
+        }
         Ok(())
     }
 
@@ -320,9 +428,11 @@ impl DataStore for MemStore {
         // Data that is written during the sync is not covered.
         let sync = self.0.syncs.get();
         self.0.syncs.set(sync + 1);
+        let size = self.0.contents.borrow().datafiles.get(&datafile).map_or(0, |file| file.size);
         self.0.medium.sync().await?;
-        if let Some(file) = self.0.datafiles.borrow_mut().get_mut(&datafile) {
+        if let Some(file) = self.0.contents.borrow_mut().datafiles.get_mut(&datafile) {
             file.before = file.before.split_off(&(sync + 1));
+            file.synced = size.min(file.size);
         }
         Ok(())
     }
@@ -330,14 +440,15 @@ impl DataStore for MemStore {
     async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
         self.check(datafile)?;
         let held = |file: &Datafile| Held { size: file.size, mtime_ns: file.mtime_ns };
-        Ok(self.0.datafiles.borrow().get(&datafile).map(held).unwrap_or_default())
+        Ok(self.0.contents.borrow().datafiles.get(&datafile).map(held).unwrap_or_default())
     }
 
     async fn stat(&self) -> Result<IodStat, FsError> {
         Ok(IodStat {
             capacity: self.0.capacity,
             free: self.0.capacity - self.0.used.get(),
-            datafiles: self.0.datafiles.borrow().len() as u64,
+            datafiles: self.0.contents.borrow().datafiles.len() as u64,
+            disk: self.0.disk.get(),
         })
     }
 }

@@ -233,6 +233,20 @@ impl SharedBackend {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).fault = fault;
     }
 
+    /// Returns a copy of the bytes, as a copy of the disk has them.
+    pub fn contents(&self) -> Vec<u8> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).now.clone()
+    }
+
+    /// Replaces the bytes, as if another disk were put in. Returns the old ones. Older handles then
+    /// fail.
+    pub fn replace(&self, contents: Vec<u8>) -> Vec<u8> {
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        (bytes.power, bytes.dirty) = (bytes.power + 1, None);
+        bytes.synced.clone_from(&contents);
+        std::mem::replace(&mut bytes.now, contents)
+    }
+
     /// Fails the power and loses all unsynced data. Returns a handle to the rest.
     #[must_use]
     pub fn crash(&self) -> SharedBackend {

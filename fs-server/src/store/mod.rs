@@ -5,20 +5,22 @@
 //! [`Medium`]). Metadata needs no trait: the embedded database runs over a file or over memory.
 //!
 //! **Invariants** of every [`DataStore`]
-//! 1. A datafile that was never written is empty. A datafile that was removed is `Stale`
-//!    ([`TombstoneSet`]).
-//! 2. Reads are never short: bytes never written, and those beyond the end, are zero.
+//! 1. A datafile exists from its creation, which is durable, until its removal. Nothing else makes
+//!    one: an operation on a datafile that does not exist fails with `Lost`.
+//! 2. Reads are never short: bytes never written, and those beyond the end, are zero. A datafile
+//!    that is shorter than it was when it was last synced is not read at all: `Lost`.
 //! 3. Everything written before a successful `sync` survives a crash.
 //! 4. An error of `read` or `write` names the ranges that were not done. The others were.
 
+mod catalogue;
 mod file;
-mod identity;
+pub(crate) mod identity;
+pub(crate) mod lock;
 mod mem;
 mod meta;
 mod sys;
-mod tombstone_file;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::any::Any;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -29,8 +31,11 @@ use bmi_core::MemList;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
 pub use file::FileStore;
-pub(crate) use identity::Claim;
-pub use mem::{Free, Medium, MemStore};
+pub(crate) use file::name as datafile_name;
+pub(crate) use identity::Directory;
+pub use identity::Label;
+pub(crate) use lock::{DirLock, Holder, holder};
+pub use mem::{Contents, Free, Medium, MemStore};
 pub(crate) use meta::fault;
 pub use meta::{MetaStore, SharedBackend};
 
@@ -44,56 +49,118 @@ pub struct Held {
     pub mtime_ns: u64,
 }
 
-/// The store of an I/O server. Futures must be run to their end, so that no operation on `from` or
-/// `into` outlives them.
+/// Bytes in memory that a store lends, for instance from its cache, and the owner of that memory.
+#[derive(Debug)]
+pub struct Loan {
+    /// The bytes, in the order of the regions.
+    pub list: MemList,
+    /// Keeps the memory as it is until it is dropped.
+    pub owner: Box<dyn Any>,
+}
+
+/// The store of an I/O server.
+///
+/// **Why this shape.** The trait is made for a directory of files, for a simulated disk, and for a
+/// cache with its own buffers in front of either.
+/// - *Datafiles are created, not found.* [`DataStore::create`] is exclusive and durable, and makes
+///   many at once, so that no write has to create anything.
+/// - *Nothing blocks.* A method returns a future. Work that can take long is done elsewhere, on a
+///   thread or by the kernel, while the future waits.
+/// - *Buffers are borrowed.* `from` and `into` belong to the caller and may be in use by the store
+///   until the future has ended, so futures must be run to their end. In the other direction, a
+///   store that has the bytes in memory lends them ([`DataStore::lend`]), and the server sends them
+///   from there.
+/// - *A cache fits behind it.* All access to a datafile goes through the trait, and `sync` is the
+///   only promise about the disk.
 #[async_trait(?Send)]
 pub trait DataStore {
+    /// Returns the store's label; `None` if it has none yet.
+    fn label(&self) -> Option<Label>;
+
+    /// Replaces the store's label, durably.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Permission`. The label is then the old one or the new one.
+    async fn relabel(&self, label: &Label) -> Result<(), FsError>;
+
     /// Returns the number of transfers that can run at the same time without waiting for each
     /// other: 1 for one disk arm.
     fn places(&self) -> usize {
         1
     }
 
+    /// Creates `count` empty datafiles with consecutive handles from `first` on, durably. The range
+    /// is disjoint from all earlier ones, or the same as the last one. Then the datafiles that
+    /// exist are left as they are.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`. Some of them may then exist.
+    async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError>;
+
+    /// Removes, durably, those of a range of datafiles that exist and are empty.
+    ///
+    /// # Errors
+    /// `Io`.
+    async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError>;
+
+    /// Removes datafiles, durably. It is not an error if one does not exist.
+    ///
+    /// # Errors
+    /// `Io`.
+    async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError>;
+
+    /// Returns at most `max` datafiles that follow `after` in the store's own order, and whether
+    /// there are more. Datafiles that exist during the whole listing are listed exactly once.
+    ///
+    /// # Errors
+    /// `Io`.
+    async fn list(&self, after: Option<DatafileHandle>, max: usize) -> Result<(Vec<DatafileHandle>, bool), FsError>;
+
     /// Writes `regions`, in order, from `from`. They have the same total length.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`, `Stale`, `TooLarge`, each with the ranges that were not written.
+    /// `NoSpace`, `Io`, `Lost`, `TooLarge`, each with the ranges that were not written.
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError>;
 
     /// Reads `regions`, in order, into `into`. They have the same total length.
     ///
     /// # Errors
-    /// `Io`, `Stale`, with the ranges that were not read.
+    /// `Io`, `Lost`, with the ranges that were not read.
     async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError>;
+
+    /// Lends the bytes of `regions` if the store has them in memory that an adapter may read from.
+    /// `None` means that the caller provides memory and calls [`DataStore::read`].
+    ///
+    /// # Errors
+    /// As [`DataStore::read`].
+    async fn lend(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Loan>, FsError> {
+        let _ = (datafile, regions);
+        Ok(None)
+    }
 
     /// Sets the length of the datafile to `size` bytes: cuts it off or extends it with zeros.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`, `Stale`, `TooLarge`.
+    /// `NoSpace`, `Io`, `Lost`, `TooLarge`.
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError>;
 
-    /// Removes the datafile, durably. It is not an error if it does not exist.
+    /// Makes all earlier writes to the datafile durable. The length is remembered: if the datafile
+    /// is found shorter later, operations on it fail with `Lost`.
     ///
     /// # Errors
-    /// `Io`.
-    async fn remove(&self, datafile: DatafileHandle) -> Result<(), FsError>;
-
-    /// Makes all earlier writes to the datafile durable.
-    ///
-    /// # Errors
-    /// `NoSpace`, `Io`, `Stale`.
+    /// `NoSpace`, `Io`, `Lost`.
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError>;
 
     /// Returns the datafile's length in bytes and the time of its last change.
     ///
     /// # Errors
-    /// `Io`, `Stale`.
+    /// `Io`, `Lost`.
     async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError>;
 
     /// Returns the datafile's length in bytes.
     ///
     /// # Errors
-    /// `Io`, `Stale`.
+    /// `Io`, `Lost`.
     async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
         Ok(self.held(datafile).await?.size)
     }
@@ -108,8 +175,32 @@ pub trait DataStore {
 /// A store that is shared by the transports of one server.
 #[async_trait(?Send)]
 impl<S: DataStore + ?Sized> DataStore for Rc<S> {
+    fn label(&self) -> Option<Label> {
+        (**self).label()
+    }
+
+    async fn relabel(&self, label: &Label) -> Result<(), FsError> {
+        (**self).relabel(label).await
+    }
+
     fn places(&self) -> usize {
         (**self).places()
+    }
+
+    async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        (**self).create(first, count).await
+    }
+
+    async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        (**self).discard(first, count).await
+    }
+
+    async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        (**self).remove(datafiles).await
+    }
+
+    async fn list(&self, after: Option<DatafileHandle>, max: usize) -> Result<(Vec<DatafileHandle>, bool), FsError> {
+        (**self).list(after, max).await
     }
 
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
@@ -120,12 +211,12 @@ impl<S: DataStore + ?Sized> DataStore for Rc<S> {
         (**self).read(datafile, regions, into).await
     }
 
-    async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
-        (**self).truncate(datafile, size).await
+    async fn lend(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Loan>, FsError> {
+        (**self).lend(datafile, regions).await
     }
 
-    async fn remove(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        (**self).remove(datafile).await
+    async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+        (**self).truncate(datafile, size).await
     }
 
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
@@ -141,45 +232,15 @@ impl<S: DataStore + ?Sized> DataStore for Rc<S> {
     }
 }
 
-/// The recently removed datafiles. Handles are never assigned twice. So a client that still writes
-/// to a removed datafile has an old layout. It must not create the datafile again, because nothing
-/// would ever remove it.
-///
-/// The set is bounded to the last [`TombstoneSet::KEPT`] removals. A store of files also keeps
-/// those of earlier starts. If a client writes to a file that was removed earlier than these, it
-/// leaves a datafile behind that only a check of the whole cluster would find.
-#[derive(Debug, Default)]
-pub struct TombstoneSet {
-    order: VecDeque<DatafileHandle>,
-    removed: BTreeSet<DatafileHandle>,
+/// Returns the error for a datafile that does not exist.
+fn absent(datafile: DatafileHandle) -> FsError {
+    FsError::new(ErrorCode::Lost, format!("{datafile} does not exist here: it was removed, or this store has lost it"))
 }
 
-impl TombstoneSet {
-    /// Number of removals kept. Each one costs some 24 bytes.
-    pub const KEPT: usize = 1 << 16;
-
-    /// Records a removal.
-    pub fn bury(&mut self, datafile: DatafileHandle) {
-        if self.removed.insert(datafile) {
-            self.order.push_back(datafile);
-        }
-        if self.order.len() > Self::KEPT
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.removed.remove(&oldest);
-        }
-    }
-
-    /// Rejects a datafile that was removed.
-    ///
-    /// # Errors
-    /// `Stale`.
-    pub fn check(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        if self.removed.contains(&datafile) {
-            return Err(FsError::new(ErrorCode::Stale, format!("{datafile} was removed")));
-        }
-        Ok(())
-    }
+/// Returns the error for a datafile that is shorter than it was when it was synced.
+fn cut_off(datafile: DatafileHandle, size: u64, synced: u64) -> FsError {
+    let text = format!("{datafile} has {size} bytes here, but had {synced} when it was synced: it was cut off");
+    FsError::new(ErrorCode::Lost, text)
 }
 
 /// Creates a directory and its missing parents, durably. Data that is synced in it later must not

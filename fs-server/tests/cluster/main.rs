@@ -5,8 +5,10 @@
 //! while many random faults hit all nodes. Every answer is compared with a model (`model.rs`). Once
 //! the faults are over, everything must succeed, and in time. Then everything is written again and
 //! synced, and no resources may be held because of faults. The power of all nodes fails at once,
-//! and everything is compared again. At the end everything is removed. No orphan and no datafile
-//! may be left, and every endpoint must have returned its resources.
+//! and everything is compared again. Then a disaster strikes (`disaster.rs`): a directory vanishes,
+//! is swapped or goes back in time, or a connection is misdirected. At the end everything is
+//! removed. No orphan and no datafile may be left, and every endpoint must have returned its
+//! resources.
 //!
 //! Clients crash too. A restarted client knows only the names that it was told about. An operation
 //! that was in progress may have happened or not, or may happen a while later.
@@ -16,6 +18,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 #![allow(unreachable_pub, reason = "modules of a test")]
 
+mod disaster;
 mod model;
 mod player;
 
@@ -44,6 +47,8 @@ const PATIENCE: Duration = Duration::from_millis(400);
 /// Time limit of an operation once the faults are over. An operation can be several requests, and
 /// each may have to reconnect.
 const BOUND: Duration = Duration::from_secs(2);
+/// How often an I/O server confirms that it is up.
+const HEARTBEAT: Duration = Duration::from_millis(30);
 
 /// Settings that differ from seed to seed: adapters with little memory, and endpoints with few
 /// credits or without slots.
@@ -89,6 +94,8 @@ fn options(seed: u64) -> ClusterOptions {
         disk_cache: true,
         strip_size: 4096 << rng.below(3),
         iod: IodSettings { unit: 16 << 10, buffers: 8, depth: 2 },
+        heartbeat: HEARTBEAT,
+        pool: 1 + rng.below(12) as u32,
         ..ClusterOptions::with_iods(3)
     };
     options.limits.request_timeout = Duration::from_secs(1);
@@ -147,6 +154,7 @@ fn player(world: &Case, who: usize, shared_model: &Rc<RefCell<model::Model>>) ->
         names: 0,
         salts: 0,
         errors: 0,
+        disaster: false,
     }
 }
 
@@ -209,10 +217,11 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
 
     // Check for leaks before the servers' memory is lost.
     world.sleep(Duration::from_secs(3)).await;
-    let leaks: Vec<String> = world.leaks().into_iter().filter(|leak| !leak.contains("client")).collect();
+    let leaks = leaks_between_heartbeats(&world, "client").await;
     if !leaks.is_empty() {
         return Err(format!("after all faults servers hold\n{}", leaks.join("\n")));
     }
+    let old = disaster::Copies::take(&cluster);
     for name in NODES {
         world.node(name).crash(&mut Loss::everything());
     }
@@ -224,20 +233,24 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
     }
     within(&world, "everything compared", join_all(players.iter_mut().map(Player::compare))).await?;
 
+    within(&world, "everything written once more", join_all(players.iter_mut().map(Player::finish))).await?;
+    disaster::strike(&world, &cluster, &mut players, &old).await?;
+    within(&world, "everything there again", join_all(players.iter_mut().map(Player::compare))).await?;
+
     within(&world, "everything removed", join_all(players.iter_mut().map(Player::clear))).await?;
     let client = players[0].client();
     client.remove_all(&players[0].shared_path).await.map_err(|error| error.to_string())?;
     for _ in 0..200 {
         let space = client.statfs().await.map_err(|error| error.to_string())?;
-        if space.manager.orphans == 0 {
+        if space.manager.orphans == 0 && left(&space) == space.manager.prepared {
             break;
         }
         world.sleep(Duration::from_millis(500)).await;
     }
     let space = client.statfs().await.map_err(|error| error.to_string())?;
-    let left: Vec<u64> = space.servers.iter().map(|server| server.result.as_ref().unwrap().datafiles).collect();
-    if space.manager.orphans > 0 || left != [0; 3] {
-        return Err(format!("{} orphans, and datafiles {left:?} are left", space.manager.orphans));
+    let (left, manager) = (left(&space), space.manager);
+    if manager.orphans > 0 || left != manager.prepared {
+        return Err(format!("{left} datafiles are left, {manager:?}"));
     }
     // Wait for the last acknowledgements.
     world.sleep(Duration::from_millis(100)).await;
@@ -248,7 +261,28 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
         }
         world.node(&format!("client{who}")).kill();
     }
-    Ok(())
+    let leaks = leaks_between_heartbeats(&world, "client").await;
+    // The harness checks for leaks too. That must not be in the middle of a heartbeat.
+    NODES[..SERVERS].iter().for_each(|name| world.node(name).kill());
+    if leaks.is_empty() { Ok(()) } else { Err(format!("in the end servers hold\n{}", leaks.join("\n"))) }
+}
+
+/// Returns the resources that are held because of faults, except those of nodes with `except` in
+/// their names. Looks again for a while, because a heartbeat may be under way.
+async fn leaks_between_heartbeats(world: &Case, except: &str) -> Vec<String> {
+    for _ in 0..20 {
+        let leaks: Vec<String> = world.leaks().into_iter().filter(|leak| !leak.contains(except)).collect();
+        if leaks.is_empty() {
+            return leaks;
+        }
+        world.sleep(Duration::from_millis(1)).await;
+    }
+    world.leaks().into_iter().filter(|leak| !leak.contains(except)).collect()
+}
+
+/// Returns the number of datafiles on all servers.
+fn left(space: &fs_client::Space) -> u64 {
+    space.servers.iter().map(|server| server.result.as_ref().unwrap().datafiles).sum()
 }
 
 /// Checks that the work after the faults takes at most a time bound per file.

@@ -53,6 +53,8 @@ pub struct Player {
     pub salts: u64,
     /// Number of errors that faults explain.
     pub errors: u64,
+    /// True while something has happened that explains errors.
+    pub disaster: bool,
 }
 
 /// Returns the range of a whole file.
@@ -65,6 +67,13 @@ type Outcome<T = ()> = Result<T, String>;
 /// Returns true if faults explain the error.
 fn excused(error: &Error) -> bool {
     let codes = [ErrorCode::Timeout, ErrorCode::Unreachable, ErrorCode::Io, ErrorCode::NoSpace, ErrorCode::Busy];
+    error.failures().iter().all(|failure| codes.contains(&failure.code))
+}
+
+/// Returns true if a disaster explains the error: servers are the wrong ones, or do not serve.
+fn excused_by_disaster(error: &Error) -> bool {
+    let codes =
+        [ErrorCode::Timeout, ErrorCode::Unreachable, ErrorCode::Busy, ErrorCode::WrongServer, ErrorCode::OutOfDate];
     error.failures().iter().all(|failure| codes.contains(&failure.code))
 }
 
@@ -130,6 +139,10 @@ impl Player {
     fn settle<T>(&mut self, what: &str, result: Result<T, Error>) -> Outcome<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
+            Err(error) if self.disaster && excused_by_disaster(&error) => {
+                self.errors += 1;
+                Ok(None)
+            }
             Err(error) if excused(&error) && !self.calm() => {
                 self.errors += 1;
                 Ok(None)
@@ -160,7 +173,8 @@ impl Player {
         let known = self.files[&name].clone();
         match self.rng.below(100) {
             0..8 => self.create().await,
-            8..30 => self.write(&known).await,
+            8..14 => self.complete(&known).await,
+            14..30 => self.write(&known).await,
             30..42 => self.write_strided(&known).await,
             42..58 => self.read(&known).await,
             58..68 => self.sync(&known).await,
@@ -190,6 +204,21 @@ impl Player {
             }
         }
         Ok(())
+    }
+
+    /// Creates files until new pools are needed.
+    pub async fn create_many(&mut self, count: usize) -> Outcome {
+        for _ in 0..count {
+            self.create().await?;
+        }
+        Ok(())
+    }
+
+    /// Returns a path that the client forgets.
+    pub fn fresh_path(&mut self) -> FsPath {
+        let name = self.fresh_name();
+        self.unsure.insert(name.clone());
+        self.path(&name)
     }
 
     async fn rename(&mut self, from: &str) -> Outcome {
@@ -330,6 +359,26 @@ impl Player {
     async fn write(&mut self, known: &Known) -> Outcome {
         let range = self.range();
         self.put(known, vec![range]).await
+    }
+
+    /// Writes a file from its beginning, syncs it, and records its size, as `put` does. That is
+    /// done only if the model knows the size.
+    async fn complete(&mut self, known: &Known) -> Outcome {
+        let len = 1 + self.rng.below(LONGEST);
+        self.put(known, std::iter::once(0..len).collect()).await?;
+        let start = self.now();
+        let result = known.file.sync().await;
+        known.model.borrow_mut().synced(self.writer(), start, self.now(), result.is_ok());
+        let synced = self.settle("sync", result)?.is_some();
+        let size = known.model.borrow().size(self.now(), self.now(), &self.crashes());
+        if let Some(size) = size.filter(|_| synced) {
+            match known.file.record_size(size).await {
+                // The file has holes.
+                Err(error) if error.code() == ErrorCode::Invalid => {}
+                result => drop(self.settle("record a size", result)?),
+            }
+        }
+        Ok(())
     }
 
     async fn write_strided(&mut self, known: &Known) -> Outcome {

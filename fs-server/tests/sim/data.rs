@@ -21,7 +21,7 @@ fn small_data_travels_by_every_path() {
                 let write = IodRequest::Write { datafile: FILE, regions: regions.clone(), sync: true };
                 let reply = client.iod_with(iod, write, Body::Out(bytes.clone().into())).await;
                 let end = 50_000 + len as u64 - len as u64 / 3;
-                assert_eq!(reply, Ok(IodReply::Written { len: len as u64, size: end, start: 0 }), "{path}");
+                assert_eq!(reply, Ok(IodReply::Written { len: len as u64, size: end, start: 1 }), "{path}");
                 assert_eq!(client.read(iod, FILE, &regions).await.unwrap(), bytes, "{path}");
             }
             client.endpoint.sleep(Duration::from_millis(1)).await;
@@ -45,7 +45,7 @@ fn large_data_is_moved_in_units() {
                 [memory.slice(100, 400_000), memory.slice(400_100, len - 400_000)].into_iter().collect();
             let regions = regions(&[(10, 5), (1_000_000, 700_000), (50, 299_996)]);
             let reply = client.write(iod, FILE, &regions, &list).await.unwrap();
-            assert_eq!(reply, IodReply::Written { len: len as u64, size: 1_700_000, start: 0 });
+            assert_eq!(reply, IodReply::Written { len: len as u64, size: 1_700_000, start: 1 });
             assert!(client.read(iod, FILE, &regions).await.unwrap() == list.to_vec(), "{path:?}");
         });
     }
@@ -85,9 +85,9 @@ fn holes_and_the_bytes_beyond_the_end_are_zero() {
         let bytes = client.read(iod, FILE, &regions(&[(99_990, 20_000)])).await.unwrap();
         assert_eq!((&bytes[..10], &bytes[10..60], &bytes[60..]), (&[0; 10][..], &[9; 50][..], &[0; 19_940][..]));
         let size = client.iod(iod, IodRequest::Truncate { datafile: FILE, size: 100_020 }).await;
-        assert_eq!(size, Ok(IodReply::Written { len: 0, size: 100_020, start: 0 }));
+        assert_eq!(size, Ok(IodReply::Written { len: 0, size: 100_020, start: 1 }));
         let size = client.iod(iod, IodRequest::Truncate { datafile: FILE, size: 200_000 }).await;
-        assert_eq!(size, Ok(IodReply::Written { len: 0, size: 200_000, start: 0 }));
+        assert_eq!(size, Ok(IodReply::Written { len: 0, size: 200_000, start: 1 }));
         let bytes = client.read(iod, FILE, &regions(&[(100_000, 50)])).await.unwrap();
         assert_eq!((&bytes[..20], &bytes[20..]), (&[9; 20][..], &[0; 30][..]), "cut off, then extended");
     });
@@ -100,11 +100,13 @@ fn a_removed_datafile_stays_removed() {
     world.block_on(async {
         let iod = client.connect(&cluster.iods()[0]).await;
         client.write(iod, FILE, &regions(&[(0, 50)]), &vec![9; 50].into()).await.unwrap();
-        assert_eq!(client.iod(iod, IodRequest::Remove { datafile: FILE }).await, Ok(IodReply::Done));
-        assert_eq!(client.iod(iod, IodRequest::Remove { datafile: FILE }).await, Ok(IodReply::Done), "again");
+        let remove = || IodRequest::Remove { datafiles: vec![FILE] };
+        assert_eq!(code(client.iod(iod, remove()).await), Some(ErrorCode::Permission), "only the manager removes");
+        let manager = client.connect_as_manager(&cluster, 0).await;
+        assert_eq!(client.iod(manager, remove()).await, Ok(IodReply::Done));
+        assert_eq!(client.iod(manager, remove()).await, Ok(IodReply::Done), "again");
         let late = client.write(iod, FILE, &regions(&[(0, 50)]), &vec![9; 50].into()).await;
-        assert_eq!(code(late), Some(ErrorCode::Stale));
-        assert!(matches!(client.iod(iod, IodRequest::Statfs).await, Ok(IodReply::Stat(stat)) if stat.datafiles == 0));
+        assert_eq!(code(late), Some(ErrorCode::Lost));
     });
 }
 

@@ -8,18 +8,22 @@ use async_trait::async_trait;
 use bmi_core::mem::zone::ZonePool;
 use bmi_core::{ResourceUsage, Time};
 use bmi_sim::{Profile, SimConfig, SimDisk};
-use fs_proto::{DatafileHandle, Identity, IodRequest, IodStat, Role};
+use fs_proto::{ClusterId, DatafileHandle, Identity, IodRequest, IodStat, Role, Start, StoreId};
 use fs_server::iod::{Iod, IodSettings};
-use fs_server::service::{Limits, serve};
-use fs_server::store::{DataStore, Held, Medium, MemStore};
+use fs_server::service::{Limits, Standing, serve};
+use fs_server::store::{DataStore, Held, Label, Loan, Medium, MemStore};
 
 use super::*;
+
+/// Bytes that are lent instead of read, and the owner that each loan has.
+type Lent = (Memory, Rc<()>);
 
 /// A store that counts the bytes of each datafile as they are moved.
 #[derive(Clone)]
 struct Counting {
     store: MemStore,
     moved: Rc<RefCell<BTreeMap<DatafileHandle, u64>>>,
+    lends: Rc<RefCell<Option<Lent>>>,
 }
 
 impl Counting {
@@ -34,6 +38,26 @@ impl Counting {
 
 #[async_trait(?Send)]
 impl DataStore for Counting {
+    fn label(&self) -> Option<Label> {
+        self.store.label()
+    }
+
+    async fn relabel(&self, label: &Label) -> Result<(), FsError> {
+        self.store.relabel(label).await
+    }
+
+    async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        self.store.create(first, count).await
+    }
+
+    async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        self.store.discard(first, count).await
+    }
+
+    async fn list(&self, after: Option<DatafileHandle>, max: usize) -> Result<(Vec<DatafileHandle>, bool), FsError> {
+        self.store.list(after, max).await
+    }
+
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
         self.store.write(datafile, regions, from).await?;
         self.count(datafile, from);
@@ -46,12 +70,19 @@ impl DataStore for Counting {
         Ok(())
     }
 
+    async fn lend(&self, _datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Loan>, FsError> {
+        let lends = self.lends.borrow();
+        let Some((memory, owner)) = lends.as_ref() else { return Ok(None) };
+        let piece = |region: &Region| memory.slice(region.offset as usize, region.len as usize);
+        Ok(Some(Loan { list: regions.iter().map(piece).collect(), owner: Box::new(owner.clone()) }))
+    }
+
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
         self.store.truncate(datafile, size).await
     }
 
-    async fn remove(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        self.store.remove(datafile).await
+    async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        self.store.remove(datafiles).await
     }
 
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
@@ -84,10 +115,20 @@ impl Server {
         let node = world.node("iod");
         let endpoint = node.endpoint(Config::named("iod")).unwrap();
         let addr = endpoint.listen(&node.addr(1)).unwrap();
-        let store = Counting { store: MemStore::on(Disk(node.disk()), 1 << 40), moved: Rc::default() };
+        let store =
+            Counting { store: MemStore::on(Disk(node.disk()), 1 << 40), moved: Rc::default(), lends: Rc::default() };
         let iod = Iod::new(endpoint.clone(), store.clone(), settings).unwrap();
         let (zones, server, idle) = (iod.zones().clone(), endpoint.clone(), endpoint.resource_usage());
-        let identity = Identity { role: Role::Iod(0), host: node.name(), instance: 1, addrs: vec![addr.clone()] };
+        store.store.exchange(Contents::default().with_datafiles(DatafileHandle(0), 2000));
+        let identity = Identity {
+            cluster: ClusterId(1),
+            role: Role::Iod(0),
+            store: StoreId(1),
+            start: Start { epoch: 1, instance: 1 },
+            host: node.name(),
+            addrs: vec![addr.clone()],
+        };
+        let identity = Standing::serving(identity);
         node.spawn(async move { serve(&endpoint, &iod, &identity, Limits::default(), std::future::pending()).await });
         Server { world, addr, store, zones, endpoint: server, idle }
     }
@@ -108,6 +149,26 @@ impl Medium for Disk {
     async fn sync(&self) -> Result<(), FsError> {
         self.0.sync().await.map_err(FsError::from)
     }
+}
+
+/// A store that has the bytes in memory lends them, and has them back when they are sent.
+#[test]
+fn bytes_that_a_store_lends_are_sent_from_there() {
+    let server = Server::start(SimConfig::seeded(3), IodSettings::default());
+    let client = Client::new(&server.world.node("client"), 1);
+    let (bytes, owner) = (pattern(10_000, 4), Rc::new(()));
+    *server.store.lends.borrow_mut() = Some((Memory::from(bytes.clone()), owner.clone()));
+    server.world.block_on(async {
+        let iod = client.connect(&server.addr).await;
+        for path in [Path::Inline, Path::FastRdma] {
+            client.forced.set(Some(path));
+            let found = client.read(iod, file(0), &regions(&[(4000, 3000), (0, 100)])).await.unwrap();
+            assert!(found == [&bytes[4000..7000], &bytes[..100]].concat(), "{path}");
+        }
+        assert_eq!(server.store.moved(file(0)), 0, "nothing was read");
+        client.endpoint.sleep(Duration::from_millis(1)).await;
+        assert_eq!(Rc::strong_count(&owner), 2, "the loans have ended");
+    });
 }
 
 /// Returns the time that a unit of `len` bytes takes at the disk: the longer one of a write and a

@@ -1,6 +1,6 @@
 //! Requests whose time limit passes. They end at the server before they end at the client.
 
-use bmi_core::{ErrorKind, Options};
+use bmi_core::Options;
 use bmi_sim::{DiskProfile, Profile, SimConfig};
 use fs_proto::{DatafileHandle, ErrorCode, IodReply, IodRequest, ManagerReply, ManagerRequest};
 use fs_server::embedded::ClusterOptions;
@@ -48,6 +48,7 @@ fn a_transfer_that_runs_out_of_time_does_not_cost_the_connection() {
         let world = World::with(SimConfig { profile, ..SimConfig::seeded(2) });
         let options = ClusterOptions { disk_costs: true, ..ClusterOptions::with_iods(1) };
         let cluster = SimCluster::start(&world, options).unwrap();
+        with_datafiles(&cluster);
         let client = Client::new(&world.node("client"), 1).forcing(path);
         world.block_on(async {
             let iod = client.connect(&cluster.iods()[0]).await;

@@ -6,6 +6,7 @@
 mod data;
 mod fairness;
 mod faults;
+mod identity;
 mod late_requests;
 mod names;
 mod several_transports;
@@ -15,24 +16,36 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Path};
-use bmi_core::{Addr, AsyncEndpoint, Config, MemList, Memory, PeerId};
+use bmi_core::{Addr, AsyncEndpoint, Config, ErrorKind, MemList, Memory, PeerId};
 use bmi_sim::{Node, SimTransport, World};
 use fs_proto::{
-    DatafileHandle, Entry, ErrorCode, FsError, IodReply, IodRequest, ManagerReply, ManagerRequest, Place, Region,
-    Regions, Reply, ReplyBody, Request, RequestBody, RequestId, codec,
+    DatafileHandle, Entry, ErrorCode, FsError, Hello, IodReply, IodRequest, ManagerReply, ManagerRequest, Place,
+    Region, Regions, Reply, ReplyBody, Request, RequestBody, RequestId, Role, Sender, codec,
 };
 use fs_server::embedded::{ClusterOptions, SimCluster};
+use fs_server::store::{Contents, DataStore};
 
 /// How long a client waits for a reply.
 const PATIENCE: Duration = Duration::from_secs(20);
 const EAGER: usize = 8 << 10;
 
-/// Creates a world with a cluster.
+/// Creates a world with a cluster. On each I/O server some datafiles exist already, for
+/// tests that access one without the manager.
 fn cluster(seed: u64, options: ClusterOptions) -> (World, SimCluster) {
     let world = World::new(seed);
     let cluster = SimCluster::start(&world, options).unwrap();
+    with_datafiles(&cluster);
     (world, cluster)
 }
+
+fn with_datafiles(cluster: &SimCluster) {
+    for index in 0..cluster.iods().len() {
+        cluster.store(index).exchange(Contents::default().with_datafiles(DatafileHandle(0), TEST_FILES));
+    }
+}
+
+/// Number of datafiles that exist from the beginning.
+const TEST_FILES: u64 = 3000;
 
 /// A client that only makes calls.
 #[derive(Clone)]
@@ -58,8 +71,43 @@ impl Client {
         self
     }
 
+    /// Connects to a server of any role. Waits until it serves.
     async fn connect(&self, addr: &Addr) -> PeerId {
-        self.endpoint.connect(addr, self.endpoint.within(PATIENCE)).await.unwrap()
+        for role in std::iter::once(Role::Manager).chain((0..8).map(Role::Iod)).cycle() {
+            let peer = self.connect_silently(addr).await;
+            match self.ask(peer, RequestBody::Hello(Hello::to(role))).await {
+                Ok(_) => return peer,
+                Err(error) => {
+                    let other = matches!(error.code, ErrorCode::WrongServer | ErrorCode::Busy | ErrorCode::Unreachable);
+                    assert!(other, "{addr}: {error}");
+                }
+            }
+            let _ = self.endpoint.disconnect(peer, self.endpoint.within(PATIENCE)).await;
+            self.endpoint.sleep(Duration::from_micros(100)).await;
+        }
+        unreachable!("it goes on until it succeeds")
+    }
+
+    /// Connects without a Hello.
+    async fn connect_silently(&self, addr: &Addr) -> PeerId {
+        loop {
+            match self.endpoint.connect(addr, self.endpoint.within(PATIENCE)).await {
+                Ok(peer) => return peer,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Refused, "{addr}: {error}"),
+            }
+            self.endpoint.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Connects to an I/O server as a manager that it has confirmed does.
+    async fn connect_as_manager(&self, cluster: &SimCluster, index: usize) -> PeerId {
+        self.connect(&cluster.iods()[index]).await;
+        let start = cluster.store(index).label().unwrap().manager.unwrap();
+        let peer = self.connect_silently(&cluster.iods()[index]).await;
+        let sender = Sender::Server(Role::Manager, start);
+        let hello = Hello { sender, ..Hello::to(Role::Iod(index as u32)) };
+        self.ask(peer, RequestBody::Hello(hello)).await.unwrap();
+        peer
     }
 
     fn request(&self, body: impl Into<RequestBody>) -> Request {
@@ -148,7 +196,16 @@ fn mkdir(path: &str) -> ManagerRequest {
 
 fn create(path: &str) -> ManagerRequest {
     let place = Place::root(path);
-    ManagerRequest::Create { place, mode: 0o644, uid: 1, gid: 2, strip_size: 0, servers: 0, exclusive: true }
+    ManagerRequest::Create {
+        place,
+        mode: 0o644,
+        uid: 1,
+        gid: 2,
+        strip_size: 0,
+        servers: 0,
+        avoid: Vec::new(),
+        exclusive: true,
+    }
 }
 
 fn code<T>(result: Result<T, FsError>) -> Option<ErrorCode> {

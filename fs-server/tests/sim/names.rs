@@ -1,7 +1,7 @@
 //! The namespace over messages, with each change executed once.
 
 use bmi_core::Addr;
-use fs_proto::{ClusterInfo, DirHandle, ErrorCode, ManagerReply, ManagerRequest, Place, RemoveKind};
+use fs_proto::{ClusterInfo, DirHandle, ErrorCode, IodInfo, ManagerReply, ManagerRequest, Place, RemoveKind};
 use fs_server::embedded::ClusterOptions;
 
 use super::*;
@@ -64,8 +64,16 @@ fn the_cluster_says_who_it_is() {
     let client = Client::new(&world.node("client"), 1);
     world.block_on(async {
         let manager = client.connect(&cluster.manager()).await;
+        for addr in cluster.iods() {
+            client.connect(&addr).await;
+        }
         let info = client.manager(manager, ManagerRequest::Cluster { first: 0 }).await;
-        let iods: Vec<Addr> = cluster.iods();
+        let info_of = |(addr, index): (Addr, usize)| {
+            let store = cluster.store(index).label().map(|label| label.store);
+            IodInfo { addr, store, up: true }
+        };
+        let iods: Vec<IodInfo> = cluster.iods().into_iter().zip(0..).map(info_of).collect();
+        assert!(iods.iter().all(|iod| iod.store.is_some()));
         assert_eq!(info, Ok(ManagerReply::Cluster(ClusterInfo { iods, total: 2, strip_size: 65536 })));
         let rest = client.manager(manager, ManagerRequest::Cluster { first: 7 }).await;
         assert_eq!(rest, Ok(ManagerReply::Cluster(ClusterInfo { iods: vec![], total: 2, strip_size: 65536 })));

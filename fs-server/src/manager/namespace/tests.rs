@@ -21,6 +21,11 @@ fn look<R>(store: &MetaStore, f: impl FnOnce(&ReadTransaction) -> Result<R, Faul
     f(&store.read().unwrap()).map_err(|fault| fault.into_error().code)
 }
 
+/// Creates datafiles on servers 0 to 2 by their numbers, which differ from all handles.
+fn datafiles(created: u64) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
+    Ok((0..3).map(|iod| (iod, DatafileHandle(1 << 40 | created << 2 | u64::from(iod)))).collect())
+}
+
 fn store() -> MetaStore {
     let store = MetaStore::in_memory().unwrap();
     change(&store, |_| Ok(())).unwrap();
@@ -32,7 +37,7 @@ fn mkdir(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
 }
 
 fn create(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
-    change(store, |change| change.create(&Place::root(path), BIRTH, 65536, 0, 3, true))
+    change(store, |change| Ok(change.create(&Place::root(path), BIRTH, 65536, true, datafiles)?.0))
 }
 
 fn remove(store: &MetaStore, path: &str) -> Result<(), ErrorCode> {
@@ -126,10 +131,10 @@ fn what_cannot_be_is_refused() {
     let as_kind = |path: &str, kind| change(&store, |change| change.remove(&Place::root(path), kind));
     assert_eq!(as_kind("d", RemoveKind::File).unwrap_err(), IsDirectory);
     assert_eq!(as_kind("f", RemoveKind::Dir).unwrap_err(), NotDirectory);
-    let many = change(&store, |change| change.create(&Place::root("g"), BIRTH, 65536, 4, 3, true));
-    assert_eq!(many.unwrap_err(), Invalid, "more servers than there are");
-    let strip = change(&store, |change| change.create(&Place::root("g"), BIRTH, 1, 0, 3, true));
+    let strip = change(&store, |change| change.create(&Place::root("g"), BIRTH, 1, true, datafiles));
     assert_eq!(strip.unwrap_err(), Invalid);
+    let later = change(&store, |change| change.create(&Place::root("g"), BIRTH, 65536, true, |_| Err(Fault::Later)));
+    assert_eq!(later.unwrap_err(), Busy, "no datafiles are ready");
     let stale = look(&store, |t| view(t)?.lookup(&Place::at(DirHandle(999), "f")));
     assert_eq!(stale.unwrap_err(), Stale);
     assert_eq!(check(&store), before, "refused, and yet something changed");
@@ -176,13 +181,31 @@ fn renaming_moves_and_replaces() {
 }
 
 #[test]
-fn first_servers_go_round() {
+fn a_size_is_recorded_and_withdrawn() {
     let store = store();
-    let first = |name: &str| {
-        let entry = change(&store, |change| change.create(&Place::root(name), BIRTH, 65536, 1, 3, true)).unwrap();
-        entry.layout.unwrap().datafiles()[0].0
-    };
-    assert_eq!(["a", "b", "c", "d"].map(first), [0, 1, 2, 0]);
+    let file = create(&store, "f").unwrap();
+    assert_eq!(file.recorded_size, None);
+    let record = |size| change(&store, |change| change.record_size(FileHandle(file.handle.raw()), size));
+    for size in [Some(0), Some(1000), None, None] {
+        record(size).unwrap();
+        assert_eq!(lookup(&store, "f").unwrap().recorded_size, size);
+    }
+    remove(&store, "f").unwrap();
+    assert_eq!(record(Some(1)).unwrap_err(), ErrorCode::Stale);
+    check(&store);
+}
+
+#[test]
+fn handles_have_the_epoch_of_their_start() {
+    let store = store();
+    let number = |path: &str| mkdir(&store, path).unwrap().handle.raw();
+    let first = number("a");
+    assert_eq!(change(&store, |change| change.begin_epoch()), Ok(1));
+    assert_eq!(number("b"), handle_number(1, first + 1), "the count goes on");
+    assert_eq!(change(&store, |change| change.begin_epoch()), Ok(2));
+    assert_eq!(number("c"), handle_number(2, first + 2));
+    assert_eq!(change(&store, |change| change.assigned()), Ok(first + 3));
+    check(&store);
 }
 
 #[test]

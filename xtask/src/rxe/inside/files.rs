@@ -27,7 +27,7 @@ impl<'a> Cluster<'a> {
         Cluster { scene, folder: PathBuf::new(), manager: address(host, 0), servers: Vec::new() }
     }
 
-    /// Starts all servers, and returns when they listen at `host`.
+    /// Starts all servers, and returns when they serve at `host`.
     pub(crate) fn start(scene: &'a Scene<'a>, host: &str) -> Result<Cluster<'a>, String> {
         let folder = PathBuf::from("/tmp/cluster");
         let _ = fs::remove_dir_all(&folder);
@@ -42,6 +42,8 @@ impl<'a> Cluster<'a> {
         fs::create_dir_all(&folder)
             .and_then(|()| fs::write(folder.join("pvfs.toml"), config))
             .map_err(|error| format!("{}: {error}", folder.display()))?;
+        let config = folder.join("pvfs.toml").display().to_string();
+        scene.ok(&["pvfsd", "--config", &config, "format"])?;
         let mut cluster = Cluster { scene, folder, manager: address(0), servers: Vec::new() };
         for index in 0..=IODS {
             let server = cluster.server(index)?;
@@ -50,13 +52,13 @@ impl<'a> Cluster<'a> {
         Ok(cluster)
     }
 
-    /// Starts a server, and returns when it listens.
+    /// Starts a server, and returns when it serves.
     fn server(&self, index: usize) -> Result<Running, String> {
         let config = self.folder.join("pvfs.toml").display().to_string();
         let number = index.saturating_sub(1).to_string();
         let role: &[&str] = if index == 0 { &["manager"] } else { &["iod", &number] };
         let server = self.scene.start(&[&["pvfsd", "--config", &config], role].concat())?;
-        server.await_output("listening on")?;
+        server.await_output("\nserving")?;
         Ok(server)
     }
 

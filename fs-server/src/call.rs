@@ -1,0 +1,57 @@
+//! Calls from one server to another.
+
+use std::time::Duration;
+
+use bmi_core::comm::{Body, Caller};
+use bmi_core::{PeerId, Transport};
+use fs_proto::{ErrorCode, FsError, Hello, Identity, ReplyBody, Request, RequestBody, RequestId, codec};
+
+/// Sends a request and returns the answer. `seq` is the caller's own number for it.
+///
+/// # Errors
+/// The server's error, or that of the transport.
+pub(crate) async fn ask<T: Transport>(
+    caller: &Caller<T>,
+    peer: PeerId,
+    seq: u64,
+    body: impl Into<RequestBody>,
+    limit: Duration,
+) -> Result<ReplyBody, FsError> {
+    let request = Request {
+        // None of these requests is one that must be executed once.
+        id: RequestId { client: 0, seq },
+        unanswered: seq,
+        timeout_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
+        body: body.into(),
+    };
+    let (bytes, options) = (codec::encode_request(&request), caller.endpoint().within(limit));
+    let reply = caller.call(peer, seq, &bytes, Body::None, None, options)?.reply().await?;
+    match codec::decode_reply(&reply.bytes) {
+        Ok(reply) => reply.result,
+        Err(error) => Err(FsError::new(ErrorCode::Protocol, error.to_string())),
+    }
+}
+
+/// Opens a connection with a Hello, under the number 0. Checks the answer too.
+///
+/// # Errors
+/// `WrongServer`, `Busy`, and those of the transport.
+pub(crate) async fn greet<T: Transport>(
+    caller: &Caller<T>,
+    peer: PeerId,
+    hello: Hello,
+    limit: Duration,
+) -> Result<Identity, FsError> {
+    match ask(caller, peer, 0, RequestBody::Hello(hello.clone()), limit).await? {
+        ReplyBody::Identity(identity) => {
+            identity.check(&hello)?;
+            Ok(identity)
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+/// Returns the error for a reply that does not match its request.
+pub(crate) fn unexpected() -> FsError {
+    FsError::new(ErrorCode::Protocol, "a reply that does not fit the request")
+}

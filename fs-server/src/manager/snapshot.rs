@@ -1,0 +1,258 @@
+//! The metadata as of one moment, in pages, for a backup.
+//!
+//! **Why a read transaction.** The database keeps the pages that a reader may still read. So the
+//! rows of a backup are of one moment, although changes go on, and no change waits for it.
+//!
+//! **Invariants**
+//! 1. A connection has at most one snapshot, and there are at most [`MOST`]. While one exists, the
+//!    database cannot use the space of old pages again.
+//! 2. A snapshot ends with its last page, with its connection, or when nothing was requested for
+//!    [`PATIENCE`].
+//! 3. A page fits its reply. The work for it is bounded by its size.
+
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use bmi_core::Time;
+use fs_proto::limits::MAX_BACKUP_PAGE;
+use fs_proto::{ErrorCode, FsError, ManagerReply};
+use redb::ReadTransaction;
+
+use super::members::MEMBERS;
+use super::namespace::{COUNTERS, NAMES, OBJECTS, ORPHANS};
+use super::{Fault, is_open};
+use crate::backup::{Row, push_row};
+use crate::service::Session;
+use crate::store::MetaStore;
+
+/// Most snapshots at the same time.
+const MOST: usize = 2;
+/// How long a snapshot is kept without a request.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The first row that was not returned yet.
+#[derive(Debug)]
+enum Position {
+    Counters(String),
+    Members(u32),
+    Objects(u64),
+    Names(u64, String),
+    Orphans(u32, u64),
+    End,
+}
+
+struct Snapshot {
+    session: Weak<Session>,
+    transaction: ReadTransaction,
+    position: Position,
+    /// The number of the next page.
+    next: u64,
+    used: Time,
+}
+
+/// The snapshots of all connections.
+#[derive(Default)]
+pub(super) struct Snapshots(Vec<Snapshot>);
+
+impl Snapshots {
+    /// Ends the snapshots that are not in use any more.
+    pub(super) fn sweep(&mut self, now: Time) {
+        self.0.retain(|snapshot| is_open(&snapshot.session) && now.since(snapshot.used) < PATIENCE);
+    }
+
+    /// Ends all snapshots, because the database is about to be closed.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Returns a page for a connection, of at most `room` bytes. Page 0 begins a snapshot.
+    pub(super) fn page(
+        &mut self,
+        store: &MetaStore,
+        session: &Rc<Session>,
+        page: u64,
+        room: usize,
+        now: Time,
+    ) -> Result<ManagerReply, Fault> {
+        self.sweep(now);
+        let own = Rc::downgrade(session);
+        if page == 0 {
+            self.0.retain(|snapshot| !snapshot.session.ptr_eq(&own));
+            if self.0.len() >= MOST {
+                let text = format!("{MOST} backups are being taken already; wait until one of them has ended");
+                return Err(FsError::new(ErrorCode::Busy, text).into());
+            }
+            let position = Position::Counters(String::new());
+            self.0.push(Snapshot { session: own.clone(), transaction: store.read()?, position, next: 0, used: now });
+        }
+        let at = self.0.iter().position(|snapshot| snapshot.session.ptr_eq(&own) && snapshot.next == page);
+        let Some(at) = at else {
+            let text = format!("page {page} of a backup that has ended, or is not at that page; begin again");
+            return Err(FsError::new(ErrorCode::Stale, text).into());
+        };
+        let snapshot = &mut self.0[at];
+        (snapshot.next, snapshot.used) = (page + 1, now);
+        let rows = snapshot.fill(room.min(MAX_BACKUP_PAGE))?;
+        let more = !matches!(snapshot.position, Position::End);
+        if !more {
+            self.0.remove(at);
+        }
+        Ok(ManagerReply::Backup { rows, more })
+    }
+}
+
+impl Snapshot {
+    /// Returns the next rows, as many as fit.
+    fn fill(&mut self, room: usize) -> Result<Vec<u8>, Fault> {
+        let mut page = Vec::with_capacity(room);
+        let from = std::mem::replace(&mut self.position, Position::End);
+        self.position = self.rows(from, &mut |row| match push_row(&mut page, row, room) {
+            Ok(false) if page.is_empty() => {
+                let text = format!("a row of the metadata does not fit into a reply of {room} bytes");
+                Err(FsError::new(ErrorCode::TooLarge, text).into())
+            }
+            Ok(fits) => Ok(fits),
+            Err(error) => Err(Fault::Corrupt(error.to_string())),
+        })?;
+        Ok(page)
+    }
+
+    /// Passes rows to `push` until it returns false. Returns the position of that row.
+    fn rows(&self, from: Position, push: &mut impl FnMut(&Row<'_>) -> Result<bool, Fault>) -> Result<Position, Fault> {
+        let mut at = from;
+        if let Position::Counters(from) = &at {
+            for row in self.transaction.open_table(COUNTERS)?.range(from.as_str()..)? {
+                let (name, value) = row?;
+                if !push(&Row::Counter(name.value(), value.value()))? {
+                    return Ok(Position::Counters(name.value().to_owned()));
+                }
+            }
+            at = Position::Members(0);
+        }
+        if let Position::Members(from) = at {
+            for row in self.transaction.open_table(MEMBERS)?.range(from..)? {
+                let (iod, row) = row?;
+                let (store, epoch, instance) = row.value();
+                if !push(&Row::Member(iod.value(), store, epoch, instance))? {
+                    return Ok(Position::Members(iod.value()));
+                }
+            }
+            at = Position::Objects(0);
+        }
+        if let Position::Objects(from) = at {
+            for row in self.transaction.open_table(OBJECTS)?.range(from..)? {
+                let (raw, object) = row?;
+                if !push(&Row::Object(raw.value(), object.value()))? {
+                    return Ok(Position::Objects(raw.value()));
+                }
+            }
+            at = Position::Names(0, String::new());
+        }
+        if let Position::Names(dir, name) = &at {
+            for row in self.transaction.open_table(NAMES)?.range((*dir, name.as_str())..)? {
+                let (key, value) = row?;
+                let ((dir, name), (raw, is_dir)) = (key.value(), value.value());
+                if !push(&Row::Name(dir, name, raw, is_dir))? {
+                    return Ok(Position::Names(dir, name.to_owned()));
+                }
+            }
+            at = Position::Orphans(0, 0);
+        }
+        if let Position::Orphans(iod, datafile) = at {
+            for row in self.transaction.open_table(ORPHANS)?.range((iod, datafile)..)? {
+                let (iod, datafile) = row?.0.value();
+                if !push(&Row::Orphan(iod, datafile))? {
+                    return Ok(Position::Orphans(iod, datafile));
+                }
+            }
+        }
+        Ok(Position::End)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fs_proto::{ClusterId, Place, StoreId};
+
+    use super::super::Import;
+    use super::super::namespace::{Birth, Change};
+    use super::*;
+    use crate::backup::Rows;
+
+    const BIRTH: Birth = Birth { mode: 0o755, uid: 1, gid: 2 };
+
+    fn mkdir(store: &MetaStore, name: &str) {
+        let transaction = store.write().unwrap();
+        Change::open(&transaction, 5).unwrap().mkdir(&Place::root(name), BIRTH).unwrap();
+        transaction.open_table(MEMBERS).unwrap().insert(3, (7, 8, 9)).unwrap();
+        transaction.open_table(ORPHANS).unwrap().insert((1, 77), ()).unwrap();
+        transaction.commit().unwrap();
+    }
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn pages_are_of_one_moment_and_make_an_equal_database() {
+        let store = MetaStore::in_memory().unwrap();
+        super::super::format(&store, ClusterId(1), StoreId(2), 5).unwrap();
+        (0..50).for_each(|number| mkdir(&store, &format!("dir{number:02}")));
+        let (mut snapshots, session) = (Snapshots::default(), Rc::new(Session::default()));
+        let copy = MetaStore::in_memory().unwrap();
+        let mut import = Import::begin(&copy, ClusterId(1), StoreId(2)).unwrap();
+        let mut page = 0;
+        loop {
+            let reply = snapshots.page(&store, &session, page, 200, at(page)).unwrap();
+            let ManagerReply::Backup { rows, more } = reply else { panic!("{reply:?}") };
+            assert!(rows.len() <= 200);
+            for row in Rows(&rows) {
+                assert!(import.add(&row.unwrap().1).unwrap());
+            }
+            mkdir(&store, &format!("later{page}"));
+            page += 1;
+            if !more {
+                break;
+            }
+        }
+        assert!(page > 5 && snapshots.0.is_empty());
+        assert_eq!(import.finish(&copy).unwrap(), Some(51));
+        let read = copy.read().unwrap();
+        assert_eq!(super::super::namespace::stat(&read).unwrap().dirs, 51);
+        let (names, _) = super::super::namespace::view(&read)
+            .unwrap()
+            .readdir(fs_proto::DirHandle::ROOT, "", 1000, 1 << 20)
+            .unwrap();
+        assert!(names.len() == 50 && names.iter().all(|entry| entry.name.starts_with("dir")));
+        assert_eq!(read.open_table(MEMBERS).unwrap().get(3).unwrap().unwrap().value(), (7, 8, 9));
+    }
+
+    #[test]
+    fn snapshots_are_few_and_end() {
+        let store = MetaStore::in_memory().unwrap();
+        super::super::format(&store, ClusterId(1), StoreId(2), 5).unwrap();
+        (0..50).for_each(|number| mkdir(&store, &format!("dir{number:02}")));
+        let mut snapshots = Snapshots::default();
+        let sessions = [(); 3].map(|()| Rc::new(Session::default()));
+        let mut page = |session: usize, page, ms| {
+            let result = snapshots.page(&store, &sessions[session], page, 200, at(ms));
+            result.map(|_| ()).map_err(|fault| fault.into_error().code)
+        };
+        assert_eq!(page(0, 0, 0), Ok(()));
+        assert_eq!(page(1, 0, 0), Ok(()));
+        assert_eq!(page(2, 0, 0), Err(ErrorCode::Busy));
+        assert_eq!(page(0, 1, 30_000), Ok(()));
+        assert_eq!(page(0, 1, 30_000), Err(ErrorCode::Stale), "a page comes once");
+        assert_eq!(page(2, 0, 70_000), Ok(()), "the second has been idle for a minute");
+        assert_eq!(page(1, 1, 70_000), Err(ErrorCode::Stale));
+        assert_eq!(page(0, 2, 70_000), Ok(()));
+        let (stat, gone) = (snapshots.0.len(), sessions);
+        drop(gone);
+        snapshots.sweep(at(70_000));
+        assert_eq!((stat, snapshots.0.len()), (2, 0), "their connections are gone");
+        // A row that has no room in a reply at all.
+        let session = Rc::new(Session::default());
+        let error = snapshots.page(&store, &session, 0, 6, at(0)).unwrap_err().into_error();
+        assert_eq!(error.code, ErrorCode::TooLarge);
+    }
+}

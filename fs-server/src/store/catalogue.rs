@@ -1,0 +1,247 @@
+//! The datafiles of a store of files that were created and never written: they have no file yet.
+//!
+//! **Why.** The manager lets datafiles be created long before they are used, many at a time, and
+//! most small files use one of several. A file for each of them costs more than all the rest of a
+//! create. So `create` records a range here, with one write and one sync. The first write makes the
+//! file, and the first sync takes the datafile off this record. From then on a missing file is an
+//! error. Before that, nobody was promised that anything survives.
+//!
+//! **Invariants**
+//! 1. A datafile is taken off only when the name of its file is durable, or when it is removed.
+//! 2. A block that was written in part has a wrong check value, and counts as free.
+//! 3. No lock is held during a sync.
+//!
+//! **Layout** of `<dir>/catalogue`: blocks of 144 bytes, little-endian. A block whose bits are all
+//! zero is free, and is used again.
+//!
+//! ```text
+//!   ┌──────────────┬───────┬───────┬──────────────────────────────────────────┐
+//!   │ first handle │ count │ check │ a bit for each handle: never written     │
+//!   │ 8            │ 4     │ 4     │ 128                                      │
+//!   └──────────────┴───────┴───────┴──────────────────────────────────────────┘
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fs_proto::DatafileHandle;
+use fs_proto::limits::MAX_DATAFILES;
+
+const NAME: &str = "catalogue";
+const HEADER: usize = 16;
+const BITS: usize = MAX_DATAFILES / 8;
+const BLOCK: usize = HEADER + BITS;
+
+/// The record. Worker threads use it too.
+#[derive(Debug)]
+pub(super) struct Catalogue {
+    file: File,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By first handle.
+    blocks: BTreeMap<u64, Block>,
+    /// Numbers of blocks of the file that are free.
+    free: Vec<u64>,
+    /// Number of blocks of the file.
+    len: u64,
+}
+
+#[derive(Debug)]
+struct Block {
+    /// The place in the file.
+    number: u64,
+    count: u32,
+    bits: [u8; BITS],
+}
+
+/// Returns the check value of a block's header.
+fn check(first: u64, count: u32) -> u32 {
+    let bytes = first.to_le_bytes().into_iter().chain(count.to_le_bytes());
+    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+impl Block {
+    fn decode(number: u64, bytes: &[u8; BLOCK]) -> Option<(u64, Block)> {
+        let (header, bits) = bytes.split_at(HEADER);
+        let first = u64::from_le_bytes(header[..8].try_into().ok()?);
+        let count = u32::from_le_bytes(header[8..12].try_into().ok()?);
+        let checked = u32::from_le_bytes(header[12..].try_into().ok()?);
+        let block = Block { number, count, bits: bits.try_into().ok()? };
+        let valid = checked == check(first, count) && count as usize <= MAX_DATAFILES;
+        (valid && !block.is_empty()).then_some((first, block))
+    }
+
+    fn encode(&self, first: u64) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(BLOCK);
+        bytes.extend(first.to_le_bytes());
+        bytes.extend(self.count.to_le_bytes());
+        bytes.extend(check(first, self.count).to_le_bytes());
+        bytes.extend(self.bits);
+        bytes
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bits.iter().all(|bits| *bits == 0)
+    }
+}
+
+impl State {
+    /// Returns the block of a handle, its first handle, and the place of the handle's bit.
+    fn find(&mut self, handle: u64) -> Option<(u64, &mut Block, usize, u8)> {
+        let (first, block) = self.blocks.range_mut(..=handle).next_back()?;
+        let at = usize::try_from(handle - first).ok().filter(|at| *at < block.count as usize)?;
+        (block.bits[at / 8] & 1 << (at % 8) != 0).then_some((*first, block, at / 8, 1 << (at % 8)))
+    }
+}
+
+impl Catalogue {
+    /// Opens the record of a directory, and creates it if it does not exist.
+    pub(super) fn open(dir: &Path) -> io::Result<Catalogue> {
+        let path = dir.join(NAME);
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut state = State { len: file.metadata()?.len() / BLOCK as u64, ..State::default() };
+        let mut bytes = [0; BLOCK];
+        for number in 0..state.len {
+            file.read_exact_at(&mut bytes, number * BLOCK as u64)?;
+            match Block::decode(number, &bytes) {
+                Some((first, block)) => drop(state.blocks.insert(first, block)),
+                None => state.free.push(number),
+            }
+        }
+        Ok(Catalogue { file, state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if a datafile was created and never written.
+    pub(super) fn is_new(&self, datafile: DatafileHandle) -> bool {
+        self.state().find(datafile.0).is_some()
+    }
+
+    /// Records datafiles that were never written, durably. A range that is recorded already is left
+    /// as it is.
+    pub(super) fn create(&self, first: DatafileHandle, count: u32) -> io::Result<()> {
+        let block = {
+            let mut state = self.state();
+            if state.blocks.contains_key(&first.0) {
+                return Ok(());
+            }
+            let number = state.free.pop().unwrap_or_else(|| {
+                state.len += 1;
+                state.len - 1
+            });
+            let mut bits = [0; BITS];
+            (0..count as usize).for_each(|at| bits[at / 8] |= 1 << (at % 8));
+            Block { number, count, bits }
+        };
+        let written = self.file.write_all_at(&block.encode(first.0), block.number * BLOCK as u64);
+        let result = written.and_then(|()| self.file.sync_data());
+        let mut state = self.state();
+        match &result {
+            Ok(()) => drop(state.blocks.insert(first.0, block)),
+            Err(_) => state.free.push(block.number),
+        }
+        result
+    }
+
+    /// Takes datafiles off the record, durably. Those that are not on it are ignored.
+    pub(super) fn take_off(&self, datafiles: impl IntoIterator<Item = DatafileHandle>) -> io::Result<()> {
+        let mut changed = false;
+        {
+            let mut state = self.state();
+            for datafile in datafiles {
+                let Some((first, block, byte, bit)) = state.find(datafile.0) else { continue };
+                let bits = block.bits[byte] & !bit;
+                let at = block.number * BLOCK as u64 + (HEADER + byte) as u64;
+                // Under the lock, so that writes of one byte stay in order.
+                self.file.write_all_at(&[bits], at)?;
+                (block.bits[byte], changed) = (bits, true);
+                if block.is_empty() {
+                    let number = block.number;
+                    state.blocks.remove(&first);
+                    state.free.push(number);
+                }
+            }
+        }
+        if changed { self.file.sync_data() } else { Ok(()) }
+    }
+
+    /// Returns the datafiles on the record for which `wanted` is true, in order.
+    pub(super) fn list(&self, wanted: impl Fn(DatafileHandle) -> bool) -> Vec<DatafileHandle> {
+        let state = self.state();
+        let handles = state.blocks.iter().flat_map(|(first, block)| {
+            let is_new = |at: &u64| block.bits[(*at / 8) as usize] & 1 << (*at % 8) != 0;
+            (0..u64::from(block.count)).filter(is_new).map(move |at| DatafileHandle(first + at))
+        });
+        handles.filter(|handle| wanted(*handle)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(catalogue: &Catalogue) -> Vec<u64> {
+        catalogue.list(|_| true).into_iter().map(|handle| handle.0).collect()
+    }
+
+    #[test]
+    fn what_is_recorded_is_there_until_it_is_taken_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Catalogue::open(dir.path()).unwrap();
+        let catalogue = open();
+        catalogue.create(DatafileHandle(100), 20).unwrap();
+        catalogue.create(DatafileHandle(100), 20).unwrap();
+        catalogue.create(DatafileHandle(1000), 1024).unwrap();
+        catalogue.take_off([101, 119, 5, 120, 1500].map(DatafileHandle)).unwrap();
+        for catalogue in [catalogue, open()] {
+            let expected: Vec<u64> =
+                (100..119).filter(|at| *at != 101).chain((1000..2024).filter(|at| *at != 1500)).collect();
+            assert_eq!(all(&catalogue), expected);
+            assert!(catalogue.is_new(DatafileHandle(100)) && !catalogue.is_new(DatafileHandle(101)));
+            assert!(!catalogue.is_new(DatafileHandle(120)) && !catalogue.is_new(DatafileHandle(99)));
+        }
+    }
+
+    #[test]
+    fn blocks_are_used_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalogue = Catalogue::open(dir.path()).unwrap();
+        for round in 0..50u64 {
+            catalogue.create(DatafileHandle(round * 100), 100).unwrap();
+            catalogue.take_off((0..100).map(|at| DatafileHandle(round * 100 + at))).unwrap();
+        }
+        assert_eq!(all(&catalogue), [0; 0]);
+        assert_eq!(std::fs::metadata(dir.path().join(NAME)).unwrap().len(), BLOCK as u64);
+        let again = Catalogue::open(dir.path()).unwrap();
+        again.create(DatafileHandle(7), 1).unwrap();
+        assert_eq!(std::fs::metadata(dir.path().join(NAME)).unwrap().len(), BLOCK as u64);
+    }
+
+    #[test]
+    fn a_block_that_was_cut_off_or_torn_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        let catalogue = Catalogue::open(dir.path()).unwrap();
+        catalogue.create(DatafileHandle(1), 3).unwrap();
+        catalogue.create(DatafileHandle(50), 3).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[BLOCK] ^= 1;
+        bytes.truncate(2 * BLOCK);
+        bytes.extend([1; 30]);
+        std::fs::write(&path, bytes).unwrap();
+        let catalogue = Catalogue::open(dir.path()).unwrap();
+        assert_eq!(all(&catalogue), [1, 2, 3]);
+        catalogue.create(DatafileHandle(90), 1).unwrap();
+        assert_eq!(all(&Catalogue::open(dir.path()).unwrap()), [1, 2, 3, 90]);
+    }
+}
