@@ -50,7 +50,9 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         }
         let len = total as usize;
         let small = is_small(&self.zones, total);
-        if let Some(Loan { list, owner }) = self.store.lend(datafile, regions).await? {
+        if self.store.lends()
+            && let Some(Loan { list, owner }) = self.store.lend(datafile, regions).await?
+        {
             return Ok(ReadData { list, keep: Some(owner) });
         }
         let (slice, keep) = if small && len > 0 {

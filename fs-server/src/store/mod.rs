@@ -128,6 +128,11 @@ pub trait DataStore {
     /// `Io`, `Lost`, with the ranges that were not read.
     async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError>;
 
+    /// Returns true if the store may lend. Otherwise [`DataStore::lend`] is not called.
+    fn lends(&self) -> bool {
+        false
+    }
+
     /// Lends the bytes of `regions` if the store has them in memory that an adapter may read from.
     /// `None` means that the caller provides memory and calls [`DataStore::read`].
     ///
@@ -209,6 +214,10 @@ impl<S: DataStore + ?Sized> DataStore for Rc<S> {
 
     async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError> {
         (**self).read(datafile, regions, into).await
+    }
+
+    fn lends(&self) -> bool {
+        (**self).lends()
     }
 
     async fn lend(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Loan>, FsError> {

@@ -70,6 +70,10 @@ impl DataStore for Counting {
         Ok(())
     }
 
+    fn lends(&self) -> bool {
+        true
+    }
+
     async fn lend(&self, _datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Loan>, FsError> {
         let lends = self.lends.borrow();
         let Some((memory, owner)) = lends.as_ref() else { return Ok(None) };
