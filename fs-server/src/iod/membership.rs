@@ -141,7 +141,7 @@ impl<T: Transport> Membership<T> {
     }
 
     /// Begins the next start of a store and registers it. Returns the start. If the manager cannot
-    /// be reached, the label must do for now.
+    /// be reached, the start's number comes from the store's label alone.
     ///
     /// # Errors
     /// That of the manager if it refuses; those of the store.
