@@ -202,7 +202,9 @@ pub(crate) fn killed_server(scene: &Scene<'_>) -> Result<(), String> {
     });
     let fed = fed.map_err(|error| error.to_string())?;
     let stored = cluster.folder.join("iod0");
-    await_some("data at the server", || (size(&stored) > 0).then_some(()))?;
+    // The directory has a label and records before it has data. If the server were killed then, the
+    // file would be created without it, and the put would not fail.
+    await_some("data at the server", || (size(&stored) > 1 << 20).then_some(()))?;
     cluster.servers.remove(1).kill()?;
     let finished = put.finish(PROGRAM_LIMIT);
     // The command no longer reads, so the feed would wait without end. Read the rest, so that it
