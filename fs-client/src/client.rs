@@ -17,16 +17,21 @@ use bmi_core::mem::Foreign;
 use bmi_core::mutated;
 use bmi_core::{Addr, AsyncEndpoint, Lists, Memory, Options, Time, Transport};
 use fs_proto::{
-    ClusterId, DirEntry, DirHandle, Entry, ErrorCode, FileHandle, Handle, IodReply, IodRequest, IodStat, Kind,
+    ClusterId, DirEntry, DirHandle, Entry, ErrorCode, Existing, FileHandle, Handle, IodReply, IodRequest, IodStat, Kind,
     ManagerReply, ManagerRequest, ManagerStat, Place, RemoveKind, ReplyBody, RequestBody, SetAttr,
 };
 use futures_util::future::join_all;
 
 use crate::connection::{Connections, Outgoing, Resend, unexpected};
+use crate::draft::Draft;
 use crate::error::{Error, Failure, ServerName};
 use crate::file::{Datafile, File};
 use crate::path::FsPath;
 use crate::route::{Endpoints, Preference, Route, TransportChoice};
+
+/// How often [`Client::stay_connected`] sends something: several times in the ten minutes after
+/// which the manager removes files without a name.
+const STAY_CONNECTED: Duration = Duration::from_secs(60);
 
 /// Settings of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +41,9 @@ pub struct ClientOptions {
     pub id: u128,
     /// Time limit of a single request.
     pub timeout: Duration,
+    /// How long a request is tried again if its server refuses connections, or is not ready for it.
+    /// A lost connection is made again once in any case.
+    pub retry_for: Duration,
     /// The path that data takes where possible. `None` leaves the choice to each endpoint's policy.
     pub path: Option<Path>,
     /// How lists of memory are moved. `Auto` decides by the sizes of their pieces.
@@ -56,12 +64,13 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// Returns the defaults: 30 s and 16 MiB for each request, paths chosen by policy, and the best
-    /// transport for each server.
+    /// Returns the defaults: 30 s and 16 MiB for each request, 5 s for a server to come back, paths
+    /// chosen by policy, and the best transport for each server.
     pub fn new(id: u128) -> ClientOptions {
         ClientOptions {
             id,
             timeout: Duration::from_secs(30),
+            retry_for: Duration::from_secs(5),
             path: None,
             lists: Lists::Auto,
             largest_transfer: 16 << 20,
@@ -206,11 +215,11 @@ impl<T: Transport + 'static> Client<T> {
         manager: Addr,
         options: ClientOptions,
     ) -> Result<Client<T>, Error> {
-        let ClientOptions { id, timeout, over, ref host, cluster, .. } = options;
+        let ClientOptions { id, timeout, retry_for, over, ref host, cluster, .. } = options;
         let preference = Preference { client: id, timeout, over, host: host.clone() };
         let manager = ServerName { addr: manager, iod: None };
         let client = Client(Rc::new(Inner {
-            connections: Connections::new(endpoints, preference, manager, cluster),
+            connections: Connections::new(endpoints, preference, manager, cluster, retry_for),
             options,
             foreign: Foreign::new(),
             files: RefCell::default(),
@@ -334,14 +343,51 @@ impl<T: Transport + 'static> Client<T> {
     /// `Exists` if it exists and `options` are exclusive, `IsDirectory`, `NotFound` for the parent
     /// directory, `Invalid` for an impossible layout, and those of every request.
     pub async fn create(&self, path: &FsPath, options: CreateOptions) -> Result<File<T>, Error> {
-        let CreateOptions { strip_size, servers, mode, exclusive } = options;
+        let existing = if options.exclusive { Existing::Refuse } else { Existing::Open };
+        self.create_as(path, options, existing).await
+    }
+
+    /// Creates a file without a name. When it is complete, [`Draft::publish`] gives it the name
+    /// `path` and replaces a file that is there, in one step. Until then nobody else sees it, and an
+    /// existing file stays as it is. If `options` request no strip size or no number of servers,
+    /// those of the existing file are used, as far as enough servers are up. `exclusive` has no
+    /// effect.
+    ///
+    /// The file is removed if this client has no connection to the manager for ten minutes. A
+    /// program that writes for longer without other requests runs [`Client::stay_connected`] beside.
+    ///
+    /// # Errors
+    /// `IsDirectory`, `NotFound` for the parent directory, `Invalid` for an impossible layout, and
+    /// those of every request.
+    pub async fn draft(&self, path: &FsPath, options: CreateOptions) -> Result<Draft<T>, Error> {
+        Ok(Draft::new(self.create_as(path, options, Existing::Replace).await?))
+    }
+
+    async fn create_as(&self, path: &FsPath, options: CreateOptions, existing: Existing) -> Result<File<T>, Error> {
+        let CreateOptions { strip_size, servers, mode, .. } = options;
         let (uid, gid) = (self.0.options.uid, self.0.options.gid);
         let place = place(path);
         let avoid = self.0.connections.avoided();
-        let request = ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, exclusive };
+        let request = ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing };
         let during = |error: Error| error.during(format!("create {path}"));
         let entry = self.ask_entry(request).await.map_err(during)?;
         self.file(path, entry).await.map_err(during)
+    }
+
+    /// Keeps a connection to the manager, so that it keeps the files without a name. Never returns.
+    pub async fn stay_connected(&self) {
+        loop {
+            self.endpoint().sleep(STAY_CONNECTED).await;
+            if let Err(error) = self.ask_manager(ManagerRequest::Ping).await {
+                tracing::debug!(%error, "the manager does not answer");
+            }
+        }
+    }
+
+    /// Sets the function that is called when a server has been waited for a second, with the server
+    /// and the reason.
+    pub fn on_waiting(&self, call: impl Fn(&ServerName, &str) + 'static) {
+        self.0.connections.on_waiting(call);
     }
 
     /// Opens a file.
@@ -385,7 +431,7 @@ impl<T: Transport + 'static> Client<T> {
         self.stat_of(name, entry).await.map_err(during)
     }
 
-    async fn stat_of(&self, path: &FsPath, entry: Entry) -> Result<Stat, Error> {
+    pub(crate) async fn stat_of(&self, path: &FsPath, entry: Entry) -> Result<Stat, Error> {
         let mut attr = entry.attr;
         if entry.layout.is_none() {
             return Ok(Stat { handle: entry.handle, attr, distribution: None, datafiles: Vec::new() });
@@ -395,9 +441,10 @@ impl<T: Transport + 'static> Client<T> {
         let sizes: Vec<u64> = datafiles.iter().map(|datafile| datafile.size).collect();
         file.check_lengths(&sizes.iter().copied().map(Some).collect::<Vec<_>>()).await?;
         attr.size = file.distribution().file_size(&sizes);
-        // A write after `touched_ns` is a later change of the content, and of the attributes too.
+        // A write after `touched_ns` is a later change of the content, and of the attributes too. A
+        // file with a recorded size was not written since.
         let written = datafiles.iter().map(|datafile| datafile.mtime_ns).max().unwrap_or(0);
-        if written > entry.touched_ns {
+        if written > entry.touched_ns && entry.recorded_size.is_none() {
             (attr.mtime_ns, attr.ctime_ns) = (written, attr.ctime_ns.max(written));
         }
         Ok(Stat { handle: entry.handle, attr, distribution: Some(*file.distribution()), datafiles })
@@ -440,38 +487,6 @@ impl<T: Transport + 'static> Client<T> {
         self.ask_done(request).await.map_err(|error| error.during(format!("remove {path}")))
     }
 
-    /// Removes a file, or a directory with everything below it.
-    ///
-    /// # Errors
-    /// Those of [`Client::remove`] and [`Client::readdir`].
-    pub async fn remove_all(&self, path: &FsPath) -> Result<(), Error> {
-        // Depth first, without recursion: a directory is removed when it is found empty.
-        let mut stack = vec![path.clone()];
-        while let Some(path) = stack.last().cloned() {
-            let dir = match self.lookup(&path).await?.handle {
-                Handle::File(_) => None,
-                Handle::Dir(dir) => Some(dir),
-            };
-            let mut below = Vec::new();
-            if let Some(dir) = dir {
-                for entry in self.readdir_of(&path, dir).await? {
-                    let child = path.join(&entry.name)?;
-                    match entry.handle {
-                        Handle::File(_) => self.remove(&child, RemoveKind::File).await?,
-                        Handle::Dir(_) => below.push(child),
-                    }
-                }
-            }
-            if below.is_empty() {
-                self.remove(&path, RemoveKind::Any).await?;
-                stack.pop();
-            } else {
-                stack.extend(below);
-            }
-        }
-        Ok(())
-    }
-
     /// Returns all entries of a directory, sorted by name.
     ///
     /// # Errors
@@ -481,7 +496,7 @@ impl<T: Transport + 'static> Client<T> {
         self.readdir_of(path, dir).await
     }
 
-    async fn readdir_of(&self, path: &FsPath, dir: DirHandle) -> Result<Vec<DirEntry>, Error> {
+    pub(crate) async fn readdir_of(&self, path: &FsPath, dir: DirHandle) -> Result<Vec<DirEntry>, Error> {
         let mut pages = self.pages(path, dir);
         let mut all = Vec::new();
         while let Some(page) = pages.next_page().await? {
@@ -501,7 +516,7 @@ impl<T: Transport + 'static> Client<T> {
         Ok(self.pages(path, entry.handle.dir().ok_or_else(not_dir)?))
     }
 
-    fn pages(&self, path: &FsPath, dir: DirHandle) -> ReadDir<T> {
+    pub(crate) fn pages(&self, path: &FsPath, dir: DirHandle) -> ReadDir<T> {
         ReadDir { client: self.clone(), path: path.clone(), dir, after: Some(String::new()) }
     }
 
@@ -586,7 +601,7 @@ impl<T: Transport + 'static> Client<T> {
         // slots.
         let ping = RequestBody::Iod(IodRequest::Ping);
         self.0
-            .ask(server, deadline, Resend::Once, ping)
+            .ask(server, deadline, Resend::Repeat, ping)
             .await
             .map_err(|failure| Error::from(failure).during("plan"))?;
         let lost = || bmi_core::Error::new(bmi_core::ErrorKind::PeerLost, "the connection was lost at once");
@@ -605,7 +620,7 @@ impl<T: Transport + 'static> Client<T> {
         let reply = self.ask_manager(ManagerRequest::Statfs).await.map_err(|error| error.during("statfs"))?;
         let ManagerReply::Stat(manager) = reply else { return Err(self.odd(reply.into())) };
         let ask = async |server: ServerName| {
-            let result = match self.0.ask(&server, self.0.deadline(), Resend::Once, IodRequest::Statfs).await {
+            let result = match self.0.ask(&server, self.0.deadline(), Resend::Repeat, IodRequest::Statfs).await {
                 Ok(ReplyBody::Iod(IodReply::Stat(stat))) => Ok(stat),
                 Ok(other) => Err(Error::from(unexpected(&server, &other)).during("statfs")),
                 Err(failure) => Err(Error::from(failure).during("statfs")),
@@ -659,7 +674,7 @@ impl<T: Transport + 'static> Client<T> {
         self.0.files.borrow().get(&file).and_then(|state| state.recorded_size)
     }
 
-    fn set_recorded_size(&self, file: FileHandle, size: Option<u64>) {
+    pub(crate) fn set_recorded_size(&self, file: FileHandle, size: Option<u64>) {
         if let Some(state) = self.0.files.borrow_mut().get_mut(&file) {
             state.recorded_size = size;
         }
@@ -696,21 +711,21 @@ impl<T: Transport + 'static> Client<T> {
     }
 
     async fn ask_manager(&self, request: ManagerRequest) -> Result<ManagerReply, Error> {
-        let resend = if request.changes() { Resend::UntilDeadline } else { Resend::Once };
+        let resend = if request.changes() { Resend::UntilDeadline } else { Resend::Repeat };
         match self.0.ask(self.manager(), self.0.deadline(), resend, request).await? {
             ReplyBody::Manager(reply) => Ok(reply),
             other => Err(self.odd(other)),
         }
     }
 
-    async fn ask_entry(&self, request: ManagerRequest) -> Result<Entry, Error> {
+    pub(crate) async fn ask_entry(&self, request: ManagerRequest) -> Result<Entry, Error> {
         match self.ask_manager(request).await? {
             ManagerReply::Entry(entry) => Ok(entry),
             other => Err(self.odd(other.into())),
         }
     }
 
-    async fn ask_done(&self, request: ManagerRequest) -> Result<(), Error> {
+    pub(crate) async fn ask_done(&self, request: ManagerRequest) -> Result<(), Error> {
         match self.ask_manager(request).await? {
             ManagerReply::Done => Ok(()),
             other => Err(self.odd(other.into())),
@@ -786,6 +801,6 @@ impl<T: Transport + 'static> ReadDir<T> {
     }
 }
 
-fn place(path: &FsPath) -> Place {
+pub(crate) fn place(path: &FsPath) -> Place {
     Place::root(path.as_str())
 }

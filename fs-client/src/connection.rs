@@ -47,6 +47,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
+/// After this long, a caller is told that a server is waited for.
+const NOTICE: Duration = Duration::from_secs(1);
+
 /// How long a client avoids an I/O server for new files after it could not reach it.
 const AVOIDED: Duration = Duration::from_secs(30);
 
@@ -62,17 +65,30 @@ struct Connected {
     start: Start,
 }
 
-/// How to proceed when the connection is lost before the reply.
+/// Whether a request is sent again if its connection is lost before the reply. A request that was
+/// not sent, and one that the server was not ready for, is tried again in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resend {
     /// Fail: the request must not arrive twice.
     Never,
-    /// Reconnect and repeat once: repeating the request changes nothing.
-    Once,
-    /// Retry until the deadline. The client does not know whether the change was made, but the
-    /// server recognises the request by its id.
+    /// Send it again: repeating it changes nothing.
+    Repeat,
+    /// Send it again until the deadline. The client does not know whether the change was made, but
+    /// the server recognises the request by its id.
     UntilDeadline,
 }
+
+/// The troubles of a request that is tried again.
+struct Trouble {
+    /// When the first of them was.
+    since: Time,
+    /// The request may have arrived, and its reply was lost.
+    unknown: bool,
+    pause: Duration,
+}
+
+/// A function that is told which server is waited for, and why.
+type Waiting = Box<dyn Fn(&ServerName, &str)>;
 
 /// A request and the data that belongs to it.
 #[derive(Clone, Debug)]
@@ -131,6 +147,14 @@ pub(crate) struct Connections<T: Transport> {
     expected: RefCell<BTreeMap<Addr, Expected>>,
     /// When an I/O server could not be reached.
     unreachable: RefCell<BTreeMap<u32, Time>>,
+    /// How long a server that cannot be reached is waited for.
+    retry_for: Duration,
+    waiting: RefCell<Option<Waiting>>,
+    /// Servers that `waiting` was called for, and that have not answered since.
+    awaited: RefCell<BTreeSet<Addr>>,
+    /// Servers that were waited for in vain, and that have not answered since. They are not waited
+    /// for again: else each of many requests would wait as long.
+    given_up: RefCell<BTreeSet<Addr>>,
 }
 
 impl<T: Transport + 'static> Connections<T> {
@@ -139,6 +163,7 @@ impl<T: Transport + 'static> Connections<T> {
         preference: Preference,
         manager: ServerName,
         cluster: Option<ClusterId>,
+        retry_for: Duration,
     ) -> Connections<T> {
         Connections {
             callers: endpoints.endpoints().map(|endpoint| Caller::new(endpoint.clone())).collect(),
@@ -154,7 +179,16 @@ impl<T: Transport + 'static> Connections<T> {
             iods: RefCell::default(),
             expected: RefCell::default(),
             unreachable: RefCell::default(),
+            retry_for,
+            waiting: RefCell::default(),
+            awaited: RefCell::default(),
+            given_up: RefCell::default(),
         }
+    }
+
+    /// Sets the function that is called when a server has been waited for a while.
+    pub(crate) fn on_waiting(&self, call: impl Fn(&ServerName, &str) + 'static) {
+        *self.waiting.borrow_mut() = Some(Box::new(call));
     }
 
     /// Returns the cluster, once it is known.
@@ -186,7 +220,7 @@ impl<T: Transport + 'static> Connections<T> {
         loop {
             let first = u32::try_from(iods.len()).unwrap_or(u32::MAX);
             let request = Outgoing::plain(ManagerRequest::Cluster { first });
-            let reply = self.call(&self.manager, deadline, Resend::Once, &request).await?.body;
+            let reply = self.call(&self.manager, deadline, Resend::Repeat, &request).await?.body;
             let ReplyBody::Manager(ManagerReply::Cluster(info)) = reply else {
                 return Err(unexpected(&self.manager, &reply));
             };
@@ -339,7 +373,7 @@ impl<T: Transport + 'static> Connections<T> {
         connecting
     }
 
-    /// Sends a request to a server and returns the reply. Sends it again as `resend` allows.
+    /// Sends a request to a server and returns the reply. Tries again as `resend` allows.
     pub(crate) async fn call(
         &self,
         server: &ServerName,
@@ -348,14 +382,18 @@ impl<T: Transport + 'static> Connections<T> {
         outgoing: &Outgoing,
     ) -> Result<Answer, Failure> {
         let ticket = Ticket::new(self, resend == Resend::UntilDeadline);
-        let mut pause = FIRST_PAUSE;
-        let (mut lost, mut asked) = (false, false);
+        let (mut trouble, mut asked) = (None::<Trouble>, false);
         loop {
-            let mut sent = false;
+            let again = trouble.is_some();
             let seq =
-                if lost && mutated("client/sent-again-under-a-new-number") { self.next_number() } else { ticket.seq };
-            let failure = match self.attempt(server, deadline, seq, outgoing, &mut sent).await {
-                Ok(reply) => return interpret(server, reply),
+                if again && mutated("client/sent-again-under-a-new-number") { self.next_number() } else { ticket.seq };
+            let mut sent = false;
+            let failure = match self.attempt(server, deadline, seq, outgoing, &mut sent).await.and_then(|reply| {
+                self.awaited.borrow_mut().remove(&server.addr);
+                self.given_up.borrow_mut().remove(&server.addr);
+                interpret(server, reply)
+            }) {
+                Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
             if failure.code == ErrorCode::WrongServer && server.iod.is_some() && !asked && !sent {
@@ -367,27 +405,62 @@ impl<T: Transport + 'static> Connections<T> {
                     continue;
                 }
             }
-            let kind = failure.source.as_ref().map(|error| error.kind());
-            let starting = failure.code == ErrorCode::Busy && kind.is_none();
-            let gone = kind == Some(ErrorKind::PeerLost) || (lost && kind == Some(ErrorKind::Refused)) || starting;
-            let again = match resend {
-                // The connection was found dead before anything was sent, so the request is sent
-                // for the first time.
-                Resend::Never => gone && !lost && !sent && !starting,
-                Resend::Once => gone && !lost && !starting,
-                Resend::UntilDeadline => gone && self.endpoint().now() + pause < deadline,
-            };
-            if !again {
-                return Err(failure);
-            }
-            tracing::debug!(%server, failure.detail, "sending again");
-            if lost {
-                self.endpoint().sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-            lost = true;
+            self.try_again(server, deadline, resend, sent, &failure, &mut trouble).await.ok_or(failure)?;
             self.resent.set(self.resent.get() + 1);
         }
+    }
+
+    /// Waits until a request may be tried again. Returns `None` if it may not.
+    async fn try_again(
+        &self,
+        server: &ServerName,
+        deadline: Time,
+        resend: Resend,
+        sent: bool,
+        failure: &Failure,
+        trouble: &mut Option<Trouble>,
+    ) -> Option<()> {
+        let now = self.endpoint().now();
+        let kind = failure.source.as_ref().map(|error| error.kind());
+        // The server has answered that it did nothing.
+        let busy = failure.code == ErrorCode::Busy && kind.is_none();
+        let lost = kind == Some(ErrorKind::PeerLost);
+        if !(busy || lost || kind == Some(ErrorKind::Refused)) {
+            return None;
+        }
+        let unknown = sent && !busy;
+        if unknown && resend == Resend::Never {
+            return None;
+        }
+        let fresh = || Trouble { since: now, unknown: false, pause: FIRST_PAUSE };
+        let first = trouble.is_none();
+        let trouble = trouble.get_or_insert_with(fresh);
+        trouble.unknown |= unknown;
+        if first && lost {
+            // A connection that was not used for a while may be dead. The next one is made at once.
+            return Some(());
+        }
+        let resolves = trouble.unknown && resend == Resend::UntilDeadline;
+        if !resolves && !busy && self.given_up.borrow().contains(&server.addr) {
+            return None;
+        }
+        let until = if resolves { deadline } else { deadline.min(trouble.since + self.retry_for) };
+        if now + trouble.pause >= until {
+            if !busy {
+                self.given_up.borrow_mut().insert(server.addr.clone());
+            }
+            return None;
+        }
+        if now.since(trouble.since) >= NOTICE
+            && let Some(waiting) = &*self.waiting.borrow()
+            && self.awaited.borrow_mut().insert(server.addr.clone())
+        {
+            waiting(server, &failure.detail);
+        }
+        tracing::debug!(%server, failure.detail, "trying again");
+        self.endpoint().sleep(trouble.pause).await;
+        trouble.pause = (trouble.pause * 2).min(LONGEST_PAUSE);
+        Some(())
     }
 
     async fn attempt(

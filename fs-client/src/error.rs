@@ -7,8 +7,8 @@
 //! remain written.
 //!
 //! ```text
-//! write to tcp://10.0.0.3:7001 (iod 2) of bytes 131072..196608 failed: no space left: the store is full
-//! write to 2 servers failed: tcp://10.0.0.3:7001 (iod 2), bytes 131072..196608: no space left;
+//! write at tcp://10.0.0.3:7001 (iod 2) of bytes 131072..196608 failed: no space left: the store is full
+//! write at 2 servers failed: tcp://10.0.0.3:7001 (iod 2), bytes 131072..196608: no space left;
 //!   tcp://10.0.0.4:7001 (iod 3), bytes …: peer lost
 //! ```
 
@@ -55,6 +55,8 @@ pub struct Failure {
     pub(crate) physical: Vec<Region>,
     /// The kind of the local system's error.
     pub(crate) local: Option<std::io::ErrorKind>,
+    /// The server was restarted, and has perhaps lost what it took before.
+    pub(crate) restarted: bool,
 }
 
 impl Failure {
@@ -72,6 +74,7 @@ impl Failure {
             source: None,
             physical: Vec::new(),
             local: None,
+            restarted: false,
         }
     }
 
@@ -157,6 +160,22 @@ impl Error {
         self.0.failures.iter().any(|failure| failure.local == Some(std::io::ErrorKind::BrokenPipe))
     }
 
+    /// Returns true if the same data may be stored when it is written again, to a new file: a server
+    /// could not be reached or was restarted, or has lost what it had.
+    pub(crate) fn is_worth_another_file(&self) -> bool {
+        self.0.failures.iter().all(|failure| {
+            failure.code.is_retryable()
+                || failure.restarted
+                || matches!(failure.code, ErrorCode::Stale | ErrorCode::Lost | ErrorCode::OutOfDate)
+        })
+    }
+
+    /// Returns true if one of the failures is the manager's.
+    pub(crate) fn concerns_manager(&self) -> bool {
+        let is_manager = |failure: &Failure| failure.server.as_ref().is_some_and(|server| server.iod.is_none());
+        self.0.failures.iter().any(is_manager)
+    }
+
     /// Combines several failures of one operation.
     ///
     /// # Panics
@@ -211,7 +230,7 @@ impl fmt::Display for Error {
         if let [failure] = self.0.failures.as_slice() {
             return fmt_one(f, operation, failure);
         }
-        write!(f, "{} to {} servers failed: ", operation.unwrap_or("operation"), self.0.failures.len())?;
+        write!(f, "{} at {} servers failed: ", operation.unwrap_or("operation"), self.0.failures.len())?;
         for (index, failure) in self.0.failures.iter().enumerate() {
             f.write_str(if index > 0 { "; " } else { "" })?;
             if let Some(server) = &failure.server {
@@ -234,7 +253,7 @@ fn fmt_one(f: &mut fmt::Formatter<'_>, operation: Option<&str>, failure: &Failur
         (operation, server) => {
             f.write_str(operation.unwrap_or("request"))?;
             if let Some(server) = server {
-                write!(f, " to {server}")?;
+                write!(f, " at {server}")?;
             }
             if !failure.ranges.is_empty() {
                 f.write_str(" of ")?;
@@ -263,7 +282,7 @@ mod tests {
         let failure = Failure::at(iod(2), ErrorCode::NoSpace, "").of_ranges(std::iter::once(131072..196608));
         assert_eq!(
             Error::from(failure).during("write").to_string(),
-            "write to tcp://10.0.0.3:7001 (iod 2) of bytes 131072..196608 failed: no space left"
+            "write at tcp://10.0.0.3:7001 (iod 2) of bytes 131072..196608 failed: no space left"
         );
         let error = Error::new(ErrorCode::Invalid, "a path begins with '/'");
         assert_eq!(error.to_string(), "invalid request: a path begins with '/'");
@@ -279,7 +298,7 @@ mod tests {
         .during("write");
         assert_eq!(
             error.to_string(),
-            "write to 2 servers failed: tcp://10.0.0.3:7001 (iod 1), bytes 0..10: send: peer lost: connection reset; \
+            "write at 2 servers failed: tcp://10.0.0.3:7001 (iod 1), bytes 0..10: send: peer lost: connection reset; \
              tcp://10.0.0.3:7001 (iod 2), bytes 10..20, 30..40: no space left: store full"
         );
         assert_eq!(error.code(), ErrorCode::NoSpace);

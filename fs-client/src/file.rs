@@ -20,7 +20,8 @@ use bmi_core::mutated;
 use bmi_core::{AsyncEndpoint, MemList, Transport};
 use fs_proto::limits::{MAX_OFFSET, MAX_REGIONS};
 use fs_proto::{
-    DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, Region, Regions, ReplyBody,
+    DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, ManagerRequest, Region, Regions,
+    ReplyBody,
 };
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
@@ -30,10 +31,11 @@ use crate::connection::{Outgoing, Resend, unexpected};
 use crate::error::{Error, Failure, ServerName};
 use crate::path::FsPath;
 use crate::plan::{Plan, PlanLimits, ServerPaths, Transfer, file_ranges};
+use crate::sync::Unsynced;
 
 /// Size of a request without its lists, in bytes: version, ids, time limit, kind, handle and
 /// lengths, each at its longest.
-const REQUEST_ROOM: usize = 128;
+pub(crate) const REQUEST_ROOM: usize = 128;
 /// Requests of one operation in progress at the same time, per server.
 const WINDOW: usize = 4;
 
@@ -64,62 +66,9 @@ struct OpenFile<T: Transport> {
     layout: Layout,
     servers: Vec<ServerName>,
     /// By datafile: what was written and not synced since.
-    unsynced: RefCell<Vec<Unsynced>>,
+    unsynced: Unsynced,
     /// By datafile: its size after the last write through this handle.
     written_sizes: RefCell<Vec<u64>>,
-}
-
-/// What was written to a datafile and may not be on the disk yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Unsynced {
-    #[default]
-    Nothing,
-    /// Written to this start of the server only.
-    At(u64),
-    /// Written to a server that has been restarted since.
-    Doubtful,
-}
-
-impl Unsynced {
-    /// Adds a write to the start `start` of the server.
-    fn and(self, start: u64) -> Unsynced {
-        match self {
-            Unsynced::Nothing => Unsynced::At(start),
-            Unsynced::At(before) if before == start => self,
-            Unsynced::At(_) | Unsynced::Doubtful => Unsynced::Doubtful,
-        }
-    }
-
-    /// Adds the writes of a later period.
-    fn merge(self, other: Unsynced) -> Unsynced {
-        match other {
-            Unsynced::Nothing => self,
-            Unsynced::At(start) => self.and(start),
-            Unsynced::Doubtful => other,
-        }
-    }
-}
-
-/// The unsynced writes that a running sync covers. Everything that is still in it when it is
-/// dropped goes back into the file's record, even if the sync's future is dropped early.
-struct Taken<'a> {
-    unsynced: &'a RefCell<Vec<Unsynced>>,
-    before: Vec<Unsynced>,
-}
-
-impl<'a> Taken<'a> {
-    fn new(unsynced: &'a RefCell<Vec<Unsynced>>) -> Taken<'a> {
-        let none = vec![Unsynced::Nothing; unsynced.borrow().len()];
-        Taken { unsynced, before: unsynced.replace(none) }
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        for (now, before) in self.unsynced.borrow_mut().iter_mut().zip(&self.before) {
-            *now = before.merge(*now);
-        }
-    }
 }
 
 impl<T: Transport> Drop for OpenFile<T> {
@@ -144,7 +93,7 @@ impl<T: Transport + 'static> File<T> {
         servers: Vec<ServerName>,
         recorded_size: Option<u64>,
     ) -> File<T> {
-        let unsynced = RefCell::new(vec![Unsynced::Nothing; servers.len()]);
+        let unsynced = Unsynced::new(servers.len());
         let written_sizes = RefCell::new(vec![0; servers.len()]);
         client.opened(handle, recorded_size);
         let inner = OpenFile { client: client.clone(), path, handle, layout, servers, unsynced, written_sizes };
@@ -383,7 +332,7 @@ impl<T: Transport + 'static> File<T> {
             .map_err(|error| Failure::at(server.clone(), error.code, error.detail))?;
         let memory = transfer.memory.clone();
         let (body, data, resend) = match plan.direction {
-            Direction::Read => (IodRequest::Read { datafile, regions }, Body::In(memory), Resend::Once),
+            Direction::Read => (IodRequest::Read { datafile, regions }, Body::In(memory), Resend::Repeat),
             Direction::Write => {
                 (IodRequest::Write { datafile, regions, sync: false }, Body::Out(memory), Resend::Never)
             }
@@ -392,7 +341,7 @@ impl<T: Transport + 'static> File<T> {
         let answer = inner.connections.call(server, inner.deadline(), resend, &outgoing).await;
         let result = answer.and_then(|answer| match (plan.direction, answer.body) {
             (Direction::Write, ReplyBody::Iod(IodReply::Written { len, size, start })) if len == transfer.len => {
-                self.note_written(transfer.datafile, start);
+                self.inner.unsynced.note(transfer.datafile, start);
                 let written = &mut self.inner.written_sizes.borrow_mut()[transfer.datafile];
                 *written = size.max(*written);
                 Ok(size)
@@ -407,10 +356,14 @@ impl<T: Transport + 'static> File<T> {
         result.map_err(|failure| self.with_ranges(plan, transfer, failure))
     }
 
-    /// Records that bytes were written to a datafile and not synced.
-    fn note_written(&self, datafile: usize, start: u64) {
-        let unsynced = &mut self.inner.unsynced.borrow_mut()[datafile];
-        *unsynced = unsynced.and(start);
+    /// Returns the record of what was written and not synced.
+    pub(crate) fn unsynced(&self) -> &Unsynced {
+        &self.inner.unsynced
+    }
+
+    /// Returns the handles of the datafiles, in the order of the distribution.
+    pub(crate) fn datafile_handles(&self) -> impl Iterator<Item = DatafileHandle> {
+        self.inner.layout.datafiles().iter().map(|(_, handle)| *handle)
     }
 
     /// Adds the affected ranges of the file: the server's ranges, translated, or all of the
@@ -453,7 +406,7 @@ impl<T: Transport + 'static> File<T> {
         if (0..written.len()).any(|index| written[index] < must(index)) {
             let ask =
                 |index: usize, datafile| (written[index] < must(index)).then_some(IodRequest::Getsize { datafile });
-            let sizes = all(self.ask_all(Resend::Once, ask, held).await).map_err(during)?;
+            let sizes = all(self.ask_all(Resend::Repeat, ask, held).await).map_err(during)?;
             let is_short =
                 |(index, held): (usize, &Option<(u64, u64)>)| held.is_some_and(|(size, _)| size < must(index));
             if sizes.iter().enumerate().any(is_short) {
@@ -468,7 +421,7 @@ impl<T: Transport + 'static> File<T> {
     /// # Errors
     /// Those of every request.
     pub async fn datafiles(&self) -> Result<Vec<Datafile>, Error> {
-        let held = all(self.ask_all(Resend::Once, |_, datafile| Some(IodRequest::Getsize { datafile }), held).await)?;
+        let held = all(self.ask_all(Resend::Repeat, |_, datafile| Some(IodRequest::Getsize { datafile }), held).await)?;
         let handles = self.inner.layout.datafiles().iter().map(|(_, handle)| *handle);
         let servers = self.inner.servers.iter().cloned();
         let datafiles = servers.zip(handles).zip(held).map(|((server, handle), held)| {
@@ -481,71 +434,36 @@ impl<T: Transport + 'static> File<T> {
     /// Returns the file's size. Asks only the servers whose datafile size is not in `known`.
     async fn size_with(&self, known: &[Option<u64>]) -> Result<u64, Error> {
         let ask = |index: usize, datafile| known[index].is_none().then_some(IodRequest::Getsize { datafile });
-        let asked = all(self.ask_all(Resend::Once, ask, held).await)?;
+        let asked = all(self.ask_all(Resend::Repeat, ask, held).await)?;
         let asked = asked.iter().map(|held| held.map(|(size, _)| size));
         let sizes: Vec<u64> = known.iter().zip(asked).map(|(known, asked)| known.or(asked).unwrap_or(0)).collect();
         Ok(self.distribution().file_size(&sizes))
     }
 
-    /// Sets the file's length to `size` bytes: cuts it off or extends it with a hole.
+    /// Sets the file's length to `size` bytes: cuts it off or extends it with a hole. It happens at
+    /// all of the file's servers or at none. A server that fails meanwhile completes it before it
+    /// serves the file again.
     ///
     /// # Errors
-    /// `TooLarge`, and those of every request. The error names the servers that failed; the others
-    /// have made the change.
+    /// `TooLarge`, and those of every request. Nothing was changed, unless a server did not answer.
     pub async fn set_len(&self, size: u64) -> Result<(), Error> {
         let during = |error: Error| error.during(format!("truncate {}", self.path()));
         if size > MAX_OFFSET {
             return Err(during(Error::new(ErrorCode::TooLarge, format!("{size} bytes"))));
         }
-        self.client.withdraw_size(self.handle()).await.map_err(during)?;
         self.inner.written_sizes.borrow_mut().fill(0);
-        let truncate = |index: usize, datafile| {
-            Some(IodRequest::Truncate { datafile, size: self.distribution().datafile_size(index, size) })
-        };
-        let answers = self.ask_all(Resend::Never, truncate, written).await;
-        for (datafile, answer) in answers.iter().enumerate() {
-            if let Ok(Some(start)) = answer {
-                self.note_written(datafile, *start);
-            }
+        if self.inner.servers.len() > 1 {
+            let file = self.handle();
+            self.client.ask_done(ManagerRequest::Truncate { file, size }).await.map_err(during)?;
+            self.client.set_recorded_size(file, None);
+            return Ok(());
         }
-        all(answers).map_err(during)?;
-        Ok(())
-    }
-
-    /// Flushes written bytes to the disks of all servers. They then survive a crash.
-    ///
-    /// # Errors
-    /// Those of every request; the error names the servers that failed. `Io` if a server took bytes
-    /// through this handle and was restarted before they were synced: the bytes may be lost and
-    /// must be written again. This error is reported once.
-    pub async fn sync(&self) -> Result<(), Error> {
-        let sync = |_, datafile| Some(IodRequest::Sync { datafile });
-        // Later writes are not covered.
-        let mut taken = Taken::new(&self.inner.unsynced);
-        let sync = |index, datafile| {
-            sync(index, datafile).filter(|_| index == 0 || !mutated("client/syncs-the-first-server-only"))
-        };
-        let mut answers = self.ask_all(Resend::Once, sync, written).await;
-        for (datafile, answer) in answers.iter_mut().enumerate() {
-            let start = match answer {
-                Ok(Some(start)) => start,
-                // The server failed to sync. This error reports the possible loss.
-                Err(failure) if failure.code == ErrorCode::Io => {
-                    taken.before[datafile] = Unsynced::Nothing;
-                    continue;
-                }
-                // The server did not answer, so its writes go back into the record.
-                _ => continue,
-            };
-            let before = std::mem::take(&mut taken.before[datafile]);
-            if before.and(*start) != Unsynced::At(*start) {
-                let text =
-                    "the server was started anew after it took bytes and before they were synced: they may be lost";
-                *answer = Err(Failure::at(self.inner.servers[datafile].clone(), ErrorCode::Io, text));
-            }
+        self.client.withdraw_size(self.handle()).await.map_err(during)?;
+        let truncate = |_, datafile| Some(IodRequest::Truncate { datafile, size });
+        let answers = all(self.ask_all(Resend::Never, truncate, written).await).map_err(during)?;
+        for (datafile, start) in answers.into_iter().enumerate() {
+            start.into_iter().for_each(|start| self.inner.unsynced.note(datafile, start));
         }
-        drop(taken);
-        all(answers).map_err(|error| error.during(format!("sync {}", self.path())))?;
         Ok(())
     }
 
@@ -572,7 +490,7 @@ impl<T: Transport + 'static> File<T> {
     }
 }
 
-/// Returns the start of the server under which the datafile was changed or synced.
+/// Returns the start of the server under which the datafile was changed.
 fn written(reply: &IodReply) -> Option<u64> {
     if let IodReply::Written { start, .. } = reply { Some(*start) } else { None }
 }

@@ -15,12 +15,13 @@
 //! 3. A target that is not a regular file, such as a device or a pipe, is written to and never
 //!    replaced.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, linkat};
 use tempfile::{Builder, TempPath};
@@ -96,12 +97,16 @@ impl Landing {
         self.file.metadata().is_ok_and(|metadata| metadata.is_file())
     }
 
-    /// Completes the file: gives it its name.
+    /// Completes the file: gives it its modification time, in nanoseconds since 1970, and its name.
     ///
     /// # Errors
     /// Those of the system. The target is then unchanged.
-    pub(crate) fn settle(self) -> io::Result<()> {
+    pub(crate) fn settle(self, mtime_ns: Option<u64>) -> io::Result<()> {
         let Some(target) = self.target else { return Ok(()) };
+        if let Some(mtime_ns) = mtime_ns {
+            let modified = SystemTime::UNIX_EPOCH + Duration::from_nanos(mtime_ns);
+            self.file.set_times(FileTimes::new().set_modified(modified))?;
+        }
         if let Some(named) = self.named {
             return named.persist(target).map_err(|error| error.error);
         }
@@ -149,14 +154,14 @@ mod tests {
             let landing = Landing::open_as(&target, 0o600, nameless).unwrap();
             landing.file().as_ref().write_all(b"new").unwrap();
             assert!(!target.exists());
-            landing.settle().unwrap();
+            landing.settle(None).unwrap();
             assert_eq!(fs::read(&target).unwrap(), b"new");
             assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o600);
             // A file that is replaced keeps its permissions.
             fs::set_permissions(&target, Permissions::from_mode(0o751)).unwrap();
             let landing = Landing::open_as(&target, 0o600, nameless).unwrap();
             landing.file().as_ref().write_all(b"newer").unwrap();
-            landing.settle().unwrap();
+            landing.settle(None).unwrap();
             assert_eq!(fs::read(&target).unwrap(), b"newer");
             assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o751);
             // Dropped before it is complete.
@@ -176,12 +181,12 @@ mod tests {
         std::os::unix::fs::symlink("file", &link).unwrap();
         let landing = Landing::open(&link, 0o644).unwrap();
         landing.file().as_ref().write_all(b"new").unwrap();
-        landing.settle().unwrap();
+        landing.settle(None).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&file).unwrap(), b"new");
         let null = Landing::open(Path::new("/dev/null"), 0o644).unwrap();
         assert!(!null.is_file());
-        null.settle().unwrap();
+        null.settle(None).unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
         let error = Landing::open(dir.path(), 0o644).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::IsADirectory);

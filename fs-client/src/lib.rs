@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`Client`] | the namespace: directories, names, attributes; the list of servers |
 //! | [`File`] | the data: reads and writes, contiguous or lists on both sides |
+//! | [`Draft`] | a new file without a name, which replaces the old one when it is complete |
 //! | [`Extended`], [`ExtendedRaw`] | lists with the allocations that contain their pieces |
 //! | [`Plan`] | how a read or write is split among servers, which path the data takes, and why |
 //! | [`Endpoints`], [`Route`] | which transport is used for a server, and why |
@@ -39,6 +40,7 @@
 mod client;
 mod connection;
 pub mod copy;
+mod draft;
 mod error;
 mod file;
 mod landing;
@@ -46,10 +48,13 @@ mod list;
 pub mod local;
 mod path;
 mod plan;
+mod remove;
 mod route;
+mod sync;
 
 pub use bmi_core::comm::{Direction, Path, PathCounters};
 pub use client::{Client, ClientOptions, ClientStats, CreateOptions, Latency, Pong, ReadDir, ServerSpace, Space, Stat};
+pub use draft::{Draft, Publish};
 pub use error::{Error, Failure, ServerName};
 pub use file::{Datafile, File};
 pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, SetAttr};

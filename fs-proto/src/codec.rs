@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 use crate::reply::Reply;
 use crate::request::Request;
 
-/// Version of requests and replies. A message of another version is rejected. Version 5 opens every
-/// connection with a [`crate::Hello`], and creates datafiles before they are used.
-pub const VERSION: u8 = 5;
+/// Version of requests and replies. A message of another version is rejected. Version 6 has files
+/// without names, and truncates and syncs several datafiles at once.
+pub const VERSION: u8 = 6;
 
 /// Why bytes could not be decoded as a request or reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

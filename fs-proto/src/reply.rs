@@ -105,6 +105,8 @@ pub struct DirEntry {
 pub struct ManagerStat {
     /// Number of files.
     pub files: u64,
+    /// Number of files without a name.
+    pub nameless: u64,
     /// Number of directories, including the root.
     pub dirs: u64,
     /// Number of datafiles of removed files that must still be removed from their I/O servers.
@@ -153,6 +155,11 @@ pub enum IodReply {
         size: u64,
         /// The number of this start of the server. Bytes that were written under another start, and
         /// not synced then, may be lost.
+        start: u64,
+    },
+    /// Datafiles were synced.
+    Synced {
+        /// The number of this start of the server, as in `Written`.
         start: u64,
     },
     /// Bytes were read.

@@ -90,6 +90,22 @@ pub enum RemoveKind {
     Any,
 }
 
+/// What a request to create a file does if there is a file already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Existing {
+    /// It is an error: `Exists`.
+    Refuse,
+    /// It is the answer.
+    Open,
+    /// Nothing happens to it yet. The new file has no name until it is published
+    /// ([`ManagerRequest::Publish`]). If no strip size or no number of servers is requested, those of
+    /// the existing file are used, as far as enough servers are up.
+    ///
+    /// A file without a name belongs to the client that created it. It is removed when that client
+    /// has had no connection to the manager for some minutes.
+    Replace,
+}
+
 /// Requests to the manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ManagerRequest {
@@ -125,9 +141,43 @@ pub enum ManagerRequest {
         /// Numbers of the I/O servers that the client cannot reach. They count as down.
         #[serde(deserialize_with = "limits::bounded::<MAX_SERVERS, _, _>")]
         avoid: Vec<u32>,
-        /// If true, an existing file is an error (`Exists`). If false, it is the answer. An
-        /// existing directory is always an error.
-        exclusive: bool,
+        /// What happens if there is a file already. An existing directory is always an error.
+        existing: Existing,
+    },
+    /// Gives a file without a name its name, in one step. Replaces a file that is there. Answered
+    /// by `Entry`. Changes the namespace. Only the client that created the file may send it, and
+    /// only after everything that must survive was synced.
+    Publish {
+        /// The file, created with [`Existing::Replace`].
+        file: FileHandle,
+        /// Its place. The parent must exist.
+        place: Place,
+        /// If true and a file is replaced, the new one takes over its mode, owner and group.
+        inherit: bool,
+        /// Permission bits to set in any case.
+        mode: Option<u32>,
+        /// Last change of the content, in nanoseconds since 1970. `None` for now.
+        mtime_ns: Option<u64>,
+        /// The size of the file in bytes, to be recorded as with `RecordSize`. `None` if it is not
+        /// known, or the file is written further.
+        size: Option<u64>,
+    },
+    /// Removes a file without a name. Answered by `Done`, also if it does not exist. Changes the
+    /// namespace. Only the client that created the file may send it.
+    Abandon {
+        /// The file.
+        file: FileHandle,
+    },
+    /// Sets the size of a file: cuts it off or extends it with a hole. Answered by `Done`. Changes
+    /// the namespace.
+    ///
+    /// It happens at all I/O servers of the file or at none. After `Done`, a server that has failed
+    /// meanwhile makes the change before it serves the datafile again.
+    Truncate {
+        /// The file.
+        file: FileHandle,
+        /// The new size, in bytes.
+        size: u64,
     },
     /// Looks up the object at a place. Answered by `Entry`.
     Lookup {
@@ -248,6 +298,9 @@ impl ManagerRequest {
                 | ManagerRequest::Rename { .. }
                 | ManagerRequest::Remove { .. }
                 | ManagerRequest::RecordSize { .. }
+                | ManagerRequest::Publish { .. }
+                | ManagerRequest::Abandon { .. }
+                | ManagerRequest::Truncate { .. }
         )
     }
 
@@ -266,6 +319,9 @@ impl ManagerRequest {
             ManagerRequest::Statfs => "statfs",
             ManagerRequest::Cluster { .. } => "cluster",
             ManagerRequest::RecordSize { .. } => "record size",
+            ManagerRequest::Publish { .. } => "publish",
+            ManagerRequest::Abandon { .. } => "abandon",
+            ManagerRequest::Truncate { .. } => "truncate",
             ManagerRequest::Backup { .. } => "backup",
             ManagerRequest::Register(_) => "register",
         }
@@ -300,7 +356,7 @@ pub enum IodRequest {
         regions: Regions,
     },
     /// Sets the size of the datafile to `size` bytes: cuts it off or fills it up with zeros.
-    /// Answered by `Written`.
+    /// Answered by `Written`. A change that was prepared is durable with the answer.
     Truncate {
         /// The datafile.
         datafile: DatafileHandle,
@@ -337,11 +393,27 @@ pub enum IodRequest {
         /// Begin after this one; `None` for the beginning.
         after: Option<DatafileHandle>,
     },
-    /// Flushes written bytes to the disk. Answered by `Written`. Everything that was written since
-    /// the start named in that reply then survives a crash.
+    /// Flushes written bytes of several datafiles to the disk. Answered by `Synced`. Everything that
+    /// was written to them since the start named in that reply then survives a crash.
     Sync {
+        /// The datafiles.
+        #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
+        datafiles: Vec<DatafileHandle>,
+    },
+    /// Prepares a change of size, durably: until `Truncate` or `CancelTruncates`, every other
+    /// request for the datafile fails with `Busy`. Answered by `Done`. Only the manager may send it.
+    PrepareTruncate {
         /// The datafile.
         datafile: DatafileHandle,
+        /// The new size, in bytes.
+        size: u64,
+    },
+    /// Forgets all prepared changes of size except those of some datafiles. Answered by `Done`. Only
+    /// the manager may send it.
+    CancelTruncates {
+        /// The datafiles that remain prepared, if they are.
+        #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
+        except: Vec<DatafileHandle>,
     },
     /// Returns the size of the datafile and the time of its last change. Answered by `Held`.
     Getsize {
@@ -361,6 +433,8 @@ impl IodRequest {
                 | IodRequest::Discard { .. }
                 | IodRequest::Remove { .. }
                 | IodRequest::List { .. }
+                | IodRequest::PrepareTruncate { .. }
+                | IodRequest::CancelTruncates { .. }
         )
     }
 
@@ -376,6 +450,8 @@ impl IodRequest {
             IodRequest::Remove { .. } => "remove",
             IodRequest::List { .. } => "list",
             IodRequest::Sync { .. } => "sync",
+            IodRequest::PrepareTruncate { .. } => "prepare truncate",
+            IodRequest::CancelTruncates { .. } => "cancel truncates",
             IodRequest::Getsize { .. } => "getsize",
             IodRequest::Statfs => "statfs",
         }

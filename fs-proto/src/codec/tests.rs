@@ -39,8 +39,8 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
             uid,
             gid
         }),
-        (place(), any::<(u32, u32, u32, u64, u32, bool)>(), vec(any::<u32>(), 0..4)).prop_map(
-            |(place, (mode, uid, gid, strip_size, servers, exclusive), avoid)| ManagerRequest::Create {
+        (place(), any::<(u32, u32, u32, u64, u32)>(), vec(any::<u32>(), 0..4), existing()).prop_map(
+            |(place, (mode, uid, gid, strip_size, servers), avoid, existing)| ManagerRequest::Create {
                 place,
                 mode,
                 uid,
@@ -48,7 +48,7 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
                 strip_size,
                 servers,
                 avoid,
-                exclusive
+                existing
             }
         ),
         place().prop_map(|place| ManagerRequest::Lookup { place }),
@@ -65,9 +65,25 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         any::<u32>().prop_map(|first| ManagerRequest::Cluster { first }),
         (any::<u64>(), option::of(any::<u64>()))
             .prop_map(|(file, size)| ManagerRequest::RecordSize { file: FileHandle(file), size }),
+        (any::<(u64, bool)>(), place(), any::<(Option<u32>, Option<u64>, Option<u64>)>()).prop_map(
+            |((file, inherit), place, (mode, mtime_ns, size))| ManagerRequest::Publish {
+                file: FileHandle(file),
+                place,
+                inherit,
+                mode,
+                mtime_ns,
+                size
+            }
+        ),
+        any::<u64>().prop_map(|file| ManagerRequest::Abandon { file: FileHandle(file) }),
+        any::<(u64, u64)>().prop_map(|(file, size)| ManagerRequest::Truncate { file: FileHandle(file), size }),
         any::<u64>().prop_map(|page| ManagerRequest::Backup { page }),
         registration().prop_map(ManagerRequest::Register),
     ]
+}
+
+fn existing() -> impl Strategy<Value = Existing> {
+    prop_oneof![Just(Existing::Refuse), Just(Existing::Open), Just(Existing::Replace)]
 }
 
 fn start() -> impl Strategy<Value = Start> {
@@ -124,7 +140,9 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
         (datafile(), any::<u32>()).prop_map(|(first, count)| IodRequest::Discard { first, count }),
         vec(datafile(), 0..5).prop_map(|datafiles| IodRequest::Remove { datafiles }),
         option::of(datafile()).prop_map(|after| IodRequest::List { after }),
-        datafile().prop_map(|datafile| IodRequest::Sync { datafile }),
+        vec(datafile(), 0..5).prop_map(|datafiles| IodRequest::Sync { datafiles }),
+        (datafile(), any::<u64>()).prop_map(|(datafile, size)| IodRequest::PrepareTruncate { datafile, size }),
+        vec(datafile(), 0..5).prop_map(|except| IodRequest::CancelTruncates { except }),
         datafile().prop_map(|datafile| IodRequest::Getsize { datafile }),
         Just(IodRequest::Statfs),
     ]
@@ -196,8 +214,9 @@ fn reply() -> impl Strategy<Value = Reply> {
             entries: entries.into_iter().map(|(name, handle)| DirEntry { name, handle }).collect(),
             more
         }),
-        any::<(u64, u64, u64, u64)>().prop_map(|(files, dirs, orphans, prepared)| ManagerReply::Stat(ManagerStat {
+        any::<(u64, u64, u64, u64, u64)>().prop_map(|(files, nameless, dirs, orphans, prepared)| ManagerReply::Stat(ManagerStat {
             files,
+            nameless,
             dirs,
             orphans,
             prepared

@@ -58,6 +58,8 @@ pub struct ClusterOptions {
     pub disk_capacity: u64,
     /// Simulator only: if true, disks take time (by the node's disk profile).
     pub disk_costs: bool,
+    /// See [`ManagerSettings::nameless_grace`].
+    pub nameless_grace: Duration,
     /// Simulator only: if true, the I/O servers' disks have a cache, which is lost in a power
     /// failure. The manager's unsynced data is always lost.
     pub disk_cache: bool,
@@ -76,6 +78,7 @@ impl Default for ClusterOptions {
             offload: DEFAULT_OFFLOAD,
             heartbeat: HEARTBEAT,
             pool: ManagerSettings::new(Vec::new()).pool,
+            nameless_grace: ManagerSettings::new(Vec::new()).nameless_grace,
             disk_capacity: 16 << 30,
             disk_costs: false,
             disk_cache: false,
@@ -91,8 +94,8 @@ impl ClusterOptions {
 
     /// Returns the manager's settings for these I/O servers.
     fn manager(&self, iods: Vec<Addr>) -> ManagerSettings {
-        let ClusterOptions { strip_size, heartbeat, pool, .. } = *self;
-        ManagerSettings { iods, strip_size, heartbeat, pool }
+        let ClusterOptions { strip_size, heartbeat, pool, nameless_grace, .. } = *self;
+        ManagerSettings { strip_size, heartbeat, pool, nameless_grace, ..ManagerSettings::new(iods) }
     }
 
     fn endpoint(&self, name: &str) -> bmi_core::Config {

@@ -254,11 +254,21 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 let (handles, more) = self.store.list(after, max).await?;
                 Ok(IodReply::Datafiles { handles, more })
             }
-            IodRequest::Sync { datafile } => {
+            IodRequest::Sync { datafiles } => {
                 if !mutated("iod/answers-before-it-is-synced") {
-                    self.sync(datafile).await?;
+                    for datafile in datafiles {
+                        self.sync(datafile).await?;
+                    }
                 }
-                self.written(datafile, 0).await
+                Ok(IodReply::Synced { start: self.start() })
+            }
+            IodRequest::PrepareTruncate { datafile, size } => {
+                let _ = (datafile, size);
+                Ok(IodReply::Done)
+            }
+            IodRequest::CancelTruncates { except } => {
+                let _ = except;
+                Ok(IodReply::Done)
             }
             IodRequest::Getsize { datafile } => {
                 let Held { size, mtime_ns } = self.store.held(datafile).await?;
@@ -281,11 +291,12 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     }
 
     async fn written(&self, datafile: DatafileHandle, len: u64) -> Result<IodReply, FsError> {
-        Ok(IodReply::Written {
-            len,
-            size: self.store.size(datafile).await?,
-            start: if mutated("iod/restart-not-told") { 0 } else { self.start.wrapping_add(self.failed_syncs.get()) },
-        })
+        Ok(IodReply::Written { len, size: self.store.size(datafile).await?, start: self.start() })
+    }
+
+    /// Returns the number of this start, for replies.
+    fn start(&self) -> u64 {
+        if mutated("iod/restart-not-told") { 0 } else { self.start.wrapping_add(self.failed_syncs.get()) }
     }
 }
 

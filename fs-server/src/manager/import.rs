@@ -41,8 +41,12 @@ impl Import {
                 Row::Member(iod, store, epoch, instance) => {
                     self.0.open_table(MEMBERS)?.insert(iod, (store, epoch, instance))?;
                 }
-                Row::Object(_, object) if Object::decode(object).is_err() => return Ok(false),
-                Row::Object(raw, object) => drop(self.0.open_table(OBJECTS)?.insert(raw, object)?),
+                Row::Object(raw, bytes) => match Object::decode(bytes) {
+                    Err(_) => return Ok(false),
+                    // It may have been published since.
+                    Ok(object) if object.is_nameless() => {}
+                    Ok(_) => drop(self.0.open_table(OBJECTS)?.insert(raw, bytes)?),
+                },
                 Row::Name(dir, name, raw, is_dir) => {
                     self.0.open_table(NAMES)?.insert((dir, name), (raw, is_dir))?;
                 }

@@ -5,8 +5,9 @@
 //! datafiles as orphans. The manager tells the I/O servers afterwards. So no datafile is left
 //! behind if a client dies in between, or if the manager or an I/O server is down for a while.
 //!
-//! **How.** There is one loop for each I/O server. It works while the server is up. It discards,
-//! fills the pool, and removes a page of orphans, until nothing is left to do. Each step is
+//! **How.** There is one loop for each I/O server. It works while the server is up. It carries out or
+//! cancels changes of size (`truncate`), discards, fills the pool, and removes a page of orphans,
+//! until nothing is left to do. Each step is
 //! idempotent, and is recorded only when the server has confirmed it. So a crash in between does no
 //! harm. After a failure the loop waits, twice as long each time, up to [`LONGEST`].
 //!
@@ -17,12 +18,12 @@ use std::time::Duration;
 
 use bmi_core::comm::Caller;
 use bmi_core::mutated;
-use bmi_core::{PeerId, Transport};
+use bmi_core::{PeerId, Time, Transport};
 use fs_proto::limits::MAX_DATAFILES;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, Hello, IodRequest, ReplyBody, Role, Sender};
 use futures_util::future::join_all;
 
-use super::namespace::{self, Change};
+use super::namespace::{self, Change, Truncates};
 use super::pools::{self, Pools};
 use super::{Fault, Manager};
 use crate::call;
@@ -47,12 +48,14 @@ pub(super) struct Link<T: Transport> {
     seq: u64,
     /// True if the server could not create datafiles, perhaps because its disk is full.
     is_full: bool,
+    /// True if the server has cancelled what an earlier start of the manager let it prepare.
+    is_settled: bool,
 }
 
 impl<T: Transport> Link<T> {
     /// Returns a link to an I/O server that is not connected yet.
     pub(super) fn new(caller: Caller<T>, iod: u32) -> Link<T> {
-        Link { caller, iod, peer: None, seq: 0, is_full: false }
+        Link { caller, iod, peer: None, seq: 0, is_full: false, is_settled: false }
     }
 
     pub(super) fn iod(&self) -> u32 {
@@ -60,9 +63,19 @@ impl<T: Transport> Link<T> {
     }
 
     pub(super) async fn ask(&mut self, request: IodRequest) -> Result<ReplyBody, FsError> {
+        self.ask_within(request, PATIENCE).await
+    }
+
+    /// Sends a request, and waits for the reply until `deadline`, but not longer than usual.
+    pub(super) async fn ask_until(&mut self, request: IodRequest, deadline: Time) -> Result<ReplyBody, FsError> {
+        let left = deadline.since(self.caller.endpoint().now());
+        self.ask_within(request, left.min(PATIENCE)).await
+    }
+
+    async fn ask_within(&mut self, request: IodRequest, limit: Duration) -> Result<ReplyBody, FsError> {
         let Some(peer) = self.peer else { return Err(call::unexpected()) };
         self.seq += 1;
-        call::ask(&self.caller, peer, self.seq, request, PATIENCE).await
+        call::ask(&self.caller, peer, self.seq, request, limit).await
     }
 
     /// Ends the connection. If the server was restarted, the old one is of no use.
@@ -133,7 +146,11 @@ impl<T: Transport> Manager<T> {
         let read = self.store.read().map_err(|error| settle(error.into()))?;
         let discard = pools::discard(&read, iod).map_err(settle)?;
         let orphans = namespace::orphans(&read, iod, PAGE).map_err(settle)?;
+        let truncates = namespace::truncates(&read, iod).map_err(settle)?;
         drop(read);
+        if self.truncate_step(link, truncates).await? {
+            return Ok(true);
+        }
         let left = self.pools.borrow().left(iod);
         let low = left < u64::from(self.settings.pool.div_ceil(2));
         if discard.is_none() && orphans.is_empty() && !low {
@@ -177,6 +194,44 @@ impl<T: Transport> Manager<T> {
         };
         call::greet(&link.caller, peer, hello, PATIENCE).await.map_err(named)?;
         Ok(())
+    }
+
+    /// Cancels or carries out changes of size. Returns whether there were any.
+    async fn truncate_step(&self, link: &mut Link<T>, found: Truncates) -> Result<bool, FsError> {
+        let (iod, settle) = (link.iod, |fault| self.settle(fault));
+        let Truncates { undecided, decided } = found;
+        let (preparing, cancelled): (Vec<_>, Vec<_>) =
+            undecided.into_iter().partition(|datafile| self.truncations.prepares(*datafile));
+        let ended = if !cancelled.is_empty() || !link.is_settled {
+            self.connect(link).await?;
+            let except = decided.iter().map(|(datafile, _)| *datafile).chain(preparing).collect();
+            link.ask(IodRequest::CancelTruncates { except }).await?;
+            link.is_settled = true;
+            cancelled
+        } else {
+            let mut ended = Vec::new();
+            if !decided.is_empty() {
+                self.connect(link).await?;
+            }
+            for (datafile, size) in decided {
+                match link.ask(IodRequest::Truncate { datafile, size }).await {
+                    // There is nothing left to change.
+                    Err(error) if error.code == ErrorCode::Lost => {
+                        tracing::warn!(%error, iod, "the size of a datafile cannot be changed");
+                    }
+                    answer => drop(answer?),
+                }
+                ended.push(datafile);
+            }
+            ended
+        };
+        if ended.is_empty() {
+            return Ok(false);
+        }
+        let end = |transaction: &_| Change::open(transaction, (self.wall)())?.end_truncates(iod, &ended);
+        self.transact(end).map_err(settle)?;
+        self.maintenance.notify_waiters();
+        Ok(true)
     }
 
     /// Lets the server create datafiles, and adds them to its pool.

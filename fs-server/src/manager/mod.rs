@@ -12,7 +12,9 @@
 //! 4. An I/O server's store is the same as before, and no older (`members`).
 //! 5. A manager that has gone back in time creates no file. It stops when an I/O server reports a
 //!    start of the manager that it does not know, or a higher handle than it has assigned.
-//! 6. Restored metadata is served only after all I/O servers have reported how far they have come
+//! 6. A file is not seen until it is complete (`namespace/nameless.rs`, `owners`), and its size is
+//!    changed at all of its servers or at none (`truncate`).
+//! 7. Restored metadata is served only after all I/O servers have reported how far they have come
 //!    (`roll_call`). Then it is compared with what they have (`inventory`).
 //!
 //! **Source.** [PVFS-IB §2.1].
@@ -25,10 +27,13 @@ mod inventory;
 mod maintenance;
 mod members;
 mod namespace;
+mod owners;
 mod placement;
 mod pools;
+mod registration;
 mod roll_call;
 mod snapshot;
+mod truncate;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -38,12 +43,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
 use bmi_core::mutated;
-use bmi_core::{Addr, AsyncEndpoint, Scheme, Transport};
+use bmi_core::{Addr, AsyncEndpoint, Scheme, Time, Transport};
 use fs_proto::limits::{DEFAULT_STRIP, MAX_DATAFILES, MAX_ENTRIES, REPLY_ROOM};
 use fs_proto::{
-    COUNT_BITS, ClusterId, ClusterInfo, DatafileHandle, Entry, ErrorCode, FsError, Handle, Hello, Identity, IodInfo,
-    ManagerReply, ManagerRequest, Registration, Reply, ReplyBody, Request, RequestBody, RequestId, Role, Sender, Start,
-    StoreId, codec,
+    ClusterId, ClusterInfo, DatafileHandle, Entry, ErrorCode, Existing, FsError, Handle, Hello, Identity, IodInfo,
+    ManagerReply, ManagerRequest, Reply, ReplyBody, Request, RequestBody, RequestId, Sender, Start, StoreId, codec,
 };
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
 use tokio::sync::{Notify, oneshot};
@@ -51,11 +55,13 @@ use tokio::sync::{Notify, oneshot};
 use crate::service::{Answer, Context, Handler, Session};
 use crate::store::MetaStore;
 use creators::Creators;
-use members::{Members, Recorded, Verdict};
-use namespace::{Birth, Change};
-use placement::{Candidate, Unplaced};
+use members::Members;
+use namespace::{Birth, Change, NewFile, Publication};
+use owners::Owners;
+use placement::{Candidate, Unplaced, Wanted};
 use pools::Pools;
 use snapshot::Snapshots;
+use truncate::Truncations;
 
 pub(crate) use convert::{convert, layouts};
 pub(crate) use import::Import;
@@ -66,6 +72,10 @@ const GROUP: usize = 128;
 
 /// How often an I/O server confirms that it is up.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// How long a file without a name outlives the connection of its client. Longer than it takes to
+/// restart a manager or to repair a switch.
+const NAMELESS_GRACE: Duration = Duration::from_secs(600);
 
 /// The cluster and the store of a manager's database.
 const IDENTITY: TableDefinition<'static, &'static str, u128> = TableDefinition::new("identity");
@@ -93,12 +103,14 @@ pub struct ManagerSettings {
     /// Number of datafiles that each I/O server creates in advance at a time, at most
     /// [`MAX_DATAFILES`].
     pub pool: u32,
+    /// A file without a name is removed when its client has had no connection for this long.
+    pub nameless_grace: Duration,
 }
 
 impl ManagerSettings {
     /// Returns the default settings for these I/O servers.
     pub fn new(iods: Vec<Addr>) -> ManagerSettings {
-        ManagerSettings { iods, strip_size: DEFAULT_STRIP, heartbeat: HEARTBEAT, pool: 1024 }
+        ManagerSettings { iods, strip_size: DEFAULT_STRIP, heartbeat: HEARTBEAT, pool: 1024, nameless_grace: NAMELESS_GRACE }
     }
 }
 
@@ -176,6 +188,8 @@ pub struct Manager<T: Transport> {
     /// Clients that made changes over a connection that may still exist.
     connected: RefCell<BTreeMap<u128, Weak<Session>>>,
     snapshots: RefCell<Snapshots>,
+    owners: RefCell<Owners>,
+    truncations: Truncations<T>,
     work: Notify,
     /// I/O servers that could not create datafiles the last time, with their errors.
     failing: RefCell<BTreeMap<u32, FsError>>,
@@ -255,6 +269,7 @@ impl<T: Transport> Manager<T> {
         }
         let begun = begin(&store, &settings, instance, endpoint.now(), wall()).map_err(Fault::into_error)?;
         let Begun { identity, starts, asked, assigned, members, pools } = begun;
+        let owners = Owners::begin(&store, endpoint.now()).map_err(Fault::into_error)?;
         Ok(Manager {
             endpoint,
             others: Vec::new(),
@@ -272,6 +287,8 @@ impl<T: Transport> Manager<T> {
             deferred: RefCell::default(),
             connected: RefCell::default(),
             snapshots: RefCell::default(),
+            owners: RefCell::new(owners),
+            truncations: Truncations::new(),
             work: Notify::new(),
             failing: RefCell::default(),
             maintenance: Notify::new(),
@@ -359,6 +376,23 @@ impl<T: Transport> Manager<T> {
         }
     }
 
+    /// Lets a change be made with the next commit, and returns its answer.
+    async fn queue(&self, id: RequestId, unanswered: u64, request: ManagerRequest, deadline: Time) -> Answer {
+        let (answer, done) = oneshot::channel();
+        self.waiting.borrow_mut().push_back(Waiting { id, unanswered, request, answer });
+        self.work.notify_one();
+        tokio::select! {
+            biased;
+            reply = done => match reply {
+                Ok(reply) => Answer::Encoded(reply),
+                Err(_) => Answer::error(FsError::new(ErrorCode::Unreachable, "the manager is stopping")),
+            },
+            // Only a change that needs datafiles waits that long. It is not made any more: its
+            // receiver is gone.
+            () = self.endpoint.sleep_until(deadline) => Answer::error(Fault::Later.into_error()),
+        }
+    }
+
     /// Tries the deferred changes again, except those whose requests have ended.
     fn retry_deferred(&self) {
         let mut deferred = std::mem::take(&mut *self.deferred.borrow_mut());
@@ -370,12 +404,17 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Tries the deferred changes again from time to time, in an endless loop: servers that are
-    /// waited for may turn out to be down. Also ends snapshots that are not in use any more.
+    /// waited for may turn out to be down. Also ends what clients have left behind: snapshots, and
+    /// files without a name.
     async fn watch_deferred(&self) {
         loop {
             self.endpoint.sleep(self.settings.heartbeat).await;
             self.snapshots.borrow_mut().sweep(self.endpoint.now());
             self.retry_deferred();
+            if let Err(fault) = self.sweep_nameless() {
+                let error = self.settle(fault);
+                tracing::warn!(%error, "files without a name are removed later");
+            }
         }
     }
 
@@ -474,16 +513,33 @@ impl<T: Transport> Manager<T> {
             ManagerRequest::Mkdir { place, mode, uid, gid } => {
                 ManagerReply::Entry(change.mkdir(place, Birth { mode: *mode, uid: *uid, gid: *gid })?)
             }
-            ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, exclusive } => {
-                let strip = if *strip_size == 0 { self.settings.strip_size } else { *strip_size };
+            ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing } => {
                 let birth = Birth { mode: *mode, uid: *uid, gid: *gid };
-                let place_datafiles = |created| self.place(created, *servers, avoid);
-                let (entry, created) = change.create(place, birth, strip, *exclusive, place_datafiles)?;
+                let default_strip = self.settings.strip_size;
+                let (strip_size, servers, existing) = (*strip_size, *servers, *existing);
+                let new = NewFile { place, birth, strip_size, default_strip, servers, existing, client };
+                let (entry, created) = change.create(new, |created, wanted| self.place(created, wanted, avoid))?;
                 match created {
                     true => self.creators.borrow_mut().created(entry.handle.raw(), client),
                     false => self.seen(&entry, client),
                 }
+                if existing == Existing::Replace {
+                    self.owners.borrow_mut().note(client, self.endpoint.now());
+                }
                 ManagerReply::Entry(entry)
+            }
+            ManagerRequest::Publish { file, place, inherit, mode, mtime_ns, size } => {
+                let (file, inherit) = (*file, *inherit);
+                let how = Publication { file, place, inherit, mode: *mode, mtime_ns: *mtime_ns, size: *size };
+                ManagerReply::Entry(change.publish(client, how)?)
+            }
+            ManagerRequest::Abandon { file } => {
+                change.abandon(client, *file)?;
+                ManagerReply::Done
+            }
+            ManagerRequest::Truncate { file, size } => {
+                change.truncate(*file, *size)?;
+                ManagerReply::Done
             }
             ManagerRequest::RecordSize { file, size } => {
                 let may = size.is_none() || self.creators.borrow().is_only_known_to(file.0, client);
@@ -507,7 +563,7 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Takes datafiles for a new file from the pools.
-    fn place(&self, created: u64, wanted: u32, avoid: &[u32]) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
+    fn place(&self, created: u64, wanted: Wanted, avoid: &[u32]) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
         let (members, now) = (self.members.borrow(), self.endpoint.now());
         let mut pools = self.pools.borrow_mut();
         let candidate = |iod| Candidate {
@@ -538,94 +594,6 @@ impl<T: Transport> Manager<T> {
         if let Handle::File(file) = entry.handle {
             self.creators.borrow_mut().seen(file.0, client);
         }
-    }
-
-    /// Registers the store of an I/O server.
-    fn register(&self, context: &Context, registration: &Registration) -> Result<ManagerReply, FsError> {
-        let Registration { iod, store, start, manager, highest, ready, .. } = *registration;
-        let invalid = |text: String| FsError::new(ErrorCode::Invalid, text);
-        let sender = context.hello().map(|hello| hello.sender);
-        if !matches!(sender, Some(Sender::Server(Role::Iod(sender), _)) if sender == iod) {
-            return Err(invalid(format!("the registration of iod {iod} came over a connection of somebody else")));
-        }
-        let ManagerIdentity { cluster, start: own, .. } = self.identity;
-        let verdict = self.members.borrow().judge(registration);
-        let is_recorded = self.members.borrow().store(iod).is_none_or(|recorded| Some(recorded) == store);
-        // Only the store that the server has is believed about the past.
-        if is_recorded && let Err(why) = self.check_own_time(iod, manager, highest) {
-            let error = self.gone_back(&why);
-            self.fail(&error);
-            return Err(error);
-        }
-        let verdict = verdict?;
-        if !self.members.borrow_mut().is_current(iod, context.session(), ready) {
-            // It was sent by an earlier start of the server, and has come late.
-            return Err(FsError::new(ErrorCode::Busy, format!("iod {iod} has a newer connection")));
-        }
-        let known = self.members.borrow().recorded(iod).map(|recorded| recorded.start);
-        let Some(recorded) = store.map(|store| Recorded { store, start }).filter(|_| ready) else {
-            return Ok(ManagerReply::Registered { cluster, start: own, recorded: known });
-        };
-        if manager != Some(own) {
-            // The manager was started anew in between. The server asks again.
-            let text = format!("iod {iod} does not know this start of the manager yet");
-            return Err(FsError::new(ErrorCode::Busy, text));
-        }
-        if verdict != Verdict::Known {
-            let replaced = verdict == Verdict::Replaced;
-            let record = self.transact(|transaction| {
-                if replaced {
-                    Pools::forget(transaction, iod)?;
-                    Change::open(transaction, (self.wall)())?.forget_all(iod)?;
-                }
-                Members::record(transaction, iod, recorded)
-            });
-            record.map_err(|fault| self.settle(fault))?;
-            if replaced {
-                tracing::warn!(iod, %recorded.store, "the store of an I/O server was replaced");
-                self.pools.borrow_mut().clear(iod);
-            }
-        }
-        let mut members = self.members.borrow_mut();
-        members.note(iod, recorded);
-        let is_new = members.admit(iod, Rc::downgrade(context.session()), self.endpoint.now());
-        drop(members);
-        if is_new {
-            tracing::info!(iod, store = %recorded.store, start = start.epoch, "an I/O server is up");
-            self.maintenance.notify_waiters();
-            self.retry_deferred();
-        }
-        Ok(ManagerReply::Registered { cluster, start: own, recorded: Some(start) })
-    }
-
-    /// Checks that this database is no older than what an I/O server has seen: a start of the
-    /// manager, and a handle. Otherwise returns the reason.
-    fn check_own_time(&self, iod: u32, manager: Option<Start>, highest: DatafileHandle) -> Result<(), String> {
-        if let Some(seen) = manager
-            && seen.epoch > self.asked
-            && self.starts.get(&seen.epoch) != Some(&seen.instance)
-            && !mutated("manager/unknown-start-not-noticed")
-        {
-            return Err(format!("iod {iod} has seen its start {}, which it does not know", seen.epoch));
-        }
-        let (epoch, count) = (highest.0 >> COUNT_BITS, highest.0 & ((1 << COUNT_BITS) - 1));
-        // Handles of this epoch were assigned since.
-        let is_ours = epoch == self.identity.start.epoch;
-        if !is_ours && count >= self.assigned && !mutated("manager/higher-handle-not-noticed") {
-            return Err(format!("iod {iod} has datafiles up to number {count}, and {} were assigned", self.assigned));
-        }
-        Ok(())
-    }
-
-    /// Returns the error of a manager that has gone back in time. An I/O server goes on
-    /// after it: the right manager may come back.
-    fn gone_back(&self, how: &str) -> FsError {
-        let text = format!(
-            "the manager's metadata (store {}) has gone back in time: {how}. Was it restored from a copy? Use the newest \
-             one, or run `pvfsd manager --restored`",
-            self.identity.store
-        );
-        FsError::new(ErrorCode::OutOfDate, text)
     }
 
     /// Answers a request that changes nothing. The reply has `room` bytes.
@@ -766,6 +734,9 @@ impl<T: Transport> Handler<T> for Manager<T> {
             return Answer::from(result.map(ReplyBody::Manager).map_err(|fault| self.settle(fault)));
         }
         if !body.changes() {
+            if self.owners.borrow().has(request.id.client) {
+                self.note_client(request.id.client, context.session());
+            }
             let room = context.room.saturating_sub(REPLY_ROOM);
             let result =
                 self.look(request.id.client, &body, room).map(ReplyBody::Manager).map_err(|fault| self.settle(fault));
@@ -775,19 +746,13 @@ impl<T: Transport> Handler<T> for Manager<T> {
             Ok(session) => self.note_client(request.id.client, session),
             Err(error) => return Answer::error(error),
         }
-        let (answer, done) = oneshot::channel();
-        let waiting = Waiting { id: request.id, unanswered: request.unanswered, request: body, answer };
-        self.waiting.borrow_mut().push_back(waiting);
-        self.work.notify_one();
-        tokio::select! {
-            biased;
-            reply = done => match reply {
-                Ok(reply) => Answer::Encoded(reply),
-                Err(_) => Answer::error(FsError::new(ErrorCode::Unreachable, "the manager is stopping")),
-            },
-            // Only a change that needs datafiles waits that long. It is not made any more: its
-            // receiver is gone.
-            () = self.endpoint.sleep_until(context.deadline) => Answer::error(Fault::Later.into_error()),
+        let change = |body| self.queue(request.id, request.unanswered, body, context.deadline);
+        match body {
+            ManagerRequest::Truncate { file, size } => {
+                let decide = change(ManagerRequest::Truncate { file, size });
+                self.truncate(file, size, context.deadline, decide).await.unwrap_or_else(Answer::error)
+            }
+            body => change(body).await,
         }
     }
 

@@ -7,13 +7,15 @@
 //!   names     (directory, name) → handle, kind          in the order of names, so a page of a directory is a range
 //!   counters  "epoch" | "next" | "created" | "files" | "dirs" → number
 //!   orphans   (I/O server, datafile) → ()               datafiles of removed files, still to be removed there
+//!   nameless  (client, file) → ()                       files without a name (`nameless`)
+//!   truncates (I/O server, datafile) → size or none     changes of size in progress (`truncates`)
 //! ```
 //!
 //! **Invariants**
 //! 1. A change makes all its checks before its first write. A change that is refused has written
 //!    nothing, so several changes can share a transaction.
-//! 2. Every object but the root has exactly one name, and its `parent` is the directory of that
-//!    name.
+//! 2. Every object but the root and the nameless files has exactly one name, and its `parent` is the
+//!    directory of that name.
 //! 3. A directory's `size` is its number of names. Its `nlink` is two plus one for each
 //!    subdirectory.
 //! 4. A handle is assigned once: it is the manager's start epoch and a count that never goes back.
@@ -23,17 +25,23 @@
 //! **Source.** [PVFS-IB §2.1]. The tests in `tests.rs` check invariants 2 to 4 after every change
 //! of a random sequence.
 
+mod nameless;
+mod truncates;
+
 use bmi_core::mutated;
 
 use fs_proto::limits::{MAX_NAME, MAX_PATH};
 use fs_proto::{
-    Attr, DatafileHandle, DirEntry, DirHandle, Distribution, Entry, ErrorCode, FileHandle, FsError, Handle, Kind,
+    Attr, DatafileHandle, DirEntry, DirHandle, Distribution, Entry, ErrorCode, Existing, FileHandle, FsError, Handle, Kind,
     Layout, MAX_EPOCH, ManagerStat, Place, RemoveKind, SetAttr, handle_number,
 };
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 
 use super::Fault;
+use super::placement::Wanted;
+pub(super) use nameless::{NAMELESS, Publication, owners};
+pub(super) use truncates::{TRUNCATES, Truncates, truncates};
 
 pub(super) type Key = (u64, &'static str);
 pub(super) type Named = (u64, bool);
@@ -61,6 +69,11 @@ pub(super) struct Object {
 impl Object {
     pub(super) fn decode(bytes: &[u8]) -> postcard::Result<Object> {
         postcard::from_bytes(bytes)
+    }
+
+    /// Returns true for a file without a name.
+    pub(super) fn is_nameless(&self) -> bool {
+        self.parent == nameless::NO_PARENT
     }
 }
 
@@ -127,6 +140,7 @@ pub(super) fn stat(transaction: &ReadTransaction) -> Result<ManagerStat, Fault> 
     Ok(ManagerStat {
         files: counter("files")?,
         dirs: counter("dirs")?,
+        nameless: transaction.open_table(NAMELESS)?.len()?,
         orphans: transaction.open_table(ORPHANS)?.len()?,
         prepared: 0,
     })
@@ -259,8 +273,26 @@ pub(super) struct Change<'t> {
     view: View<Table<'t, u64, &'static [u8]>, Table<'t, Key, Named>>,
     counters: Table<'t, &'static str, u64>,
     orphans: Table<'t, (u32, u64), ()>,
+    nameless: Table<'t, (u128, u64), ()>,
+    truncates: Table<'t, (u32, u64), Option<u64>>,
     epoch: u64,
     now_ns: u64,
+}
+
+/// A file that is to be created.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewFile<'a> {
+    pub(super) place: &'a Place,
+    pub(super) birth: Birth,
+    /// In bytes; 0 if none is requested.
+    pub(super) strip_size: u64,
+    /// The strip size if there is no other, in bytes.
+    pub(super) default_strip: u64,
+    /// The requested number of servers, or 0.
+    pub(super) servers: u32,
+    pub(super) existing: Existing,
+    /// The client that creates it.
+    pub(super) client: u128,
 }
 
 /// The initial attributes of a new file or directory.
@@ -277,8 +309,10 @@ impl<'t> Change<'t> {
         let view = View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)? };
         let counters = transaction.open_table(COUNTERS)?;
         let orphans = transaction.open_table(ORPHANS)?;
+        let nameless = transaction.open_table(NAMELESS)?;
+        let truncates = transaction.open_table(truncates::TRUNCATES)?;
         let epoch = counters.get("epoch")?.map_or(0, |epoch| epoch.value());
-        let mut change = Change { view, counters, orphans, epoch, now_ns };
+        let mut change = Change { view, counters, orphans, nameless, truncates, epoch, now_ns };
         if change.view.find(DirHandle::ROOT.0)?.is_none() {
             let attr = change.attr(Kind::Dir, Birth { mode: 0o755, uid: 0, gid: 0 });
             change.store(
@@ -358,13 +392,19 @@ impl<'t> Change<'t> {
 
     /// Removes an object that has no name any more. The datafiles of a file become orphans.
     fn bury(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
+        self.bury_uncounted(raw, object)?;
+        self.count(if object.attr.kind == Kind::Dir { "dirs" } else { "files" }, -1)
+    }
+
+    fn bury_uncounted(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
         self.view.objects.remove(raw)?;
         for (iod, datafile) in object.layout.iter().flat_map(Layout::datafiles) {
+            self.truncates.remove((*iod, datafile.0))?;
             if !mutated("manager/datafiles-of-a-removed-file-forgotten") {
                 self.orphans.insert((*iod, datafile.0), ())?;
             }
         }
-        self.count(if object.attr.kind == Kind::Dir { "dirs" } else { "files" }, -1)
+        Ok(())
     }
 
     /// Creates a directory.
@@ -383,33 +423,43 @@ impl<'t> Change<'t> {
     }
 
     /// Creates a file. `place_datafiles` chooses its datafiles; it is given the number of files
-    /// created before. If the file exists, it is the answer, unless `exclusive` is set. Also
-    /// returns whether it was created.
+    /// created before. Also returns whether it was created.
     pub(super) fn create(
         &mut self,
-        place: &Place,
-        birth: Birth,
-        strip_size: u64,
-        exclusive: bool,
-        place_datafiles: impl FnOnce(u64) -> Result<Vec<(u32, DatafileHandle)>, Fault>,
+        new: NewFile<'_>,
+        place_datafiles: impl FnOnce(u64, Wanted) -> Result<Vec<(u32, DatafileHandle)>, Fault>,
     ) -> Result<(Entry, bool), Fault> {
+        let NewFile { place, mut strip_size, servers, existing, .. } = new;
         let (dir, name) = self.view.parent(place)?;
-        match self.view.name(dir, name)? {
-            Some((_, true)) => return refuse(ErrorCode::IsDirectory, format!("{:?}", place.path)),
-            Some(_) if exclusive => return refuse(ErrorCode::Exists, format!("{:?}", place.path)),
-            Some((raw, false)) => return Ok((self.view.object(raw)?.entry(raw), false)),
-            None => {}
+        let mut wanted = if servers == 0 { Wanted::All } else { Wanted::Exactly(servers) };
+        match (self.view.name(dir, name)?, existing) {
+            (Some((_, true)), _) => return refuse(ErrorCode::IsDirectory, format!("{:?}", place.path)),
+            (Some(_), Existing::Refuse) => return refuse(ErrorCode::Exists, format!("{:?}", place.path)),
+            (Some((raw, false)), Existing::Open) => return Ok((self.view.object(raw)?.entry(raw), false)),
+            (Some((raw, false)), Existing::Replace) => {
+                // One that cannot be read can still be replaced.
+                if let Some(layout) = self.view.object(raw).ok().and_then(|object| object.layout) {
+                    let distribution = layout.distribution();
+                    strip_size = if strip_size == 0 { distribution.strip_size() } else { strip_size };
+                    wanted = if servers == 0 { Wanted::AtMost(layout.datafiles().len() as u32) } else { wanted };
+                }
+            }
+            (None, _) => {}
         }
+        let strip_size = if strip_size == 0 { new.default_strip } else { strip_size };
         // Any number of servers is possible here, so only the strip size can be wrong.
         Distribution::simple_stripe(strip_size, 1)?;
         let created = self.counter("created")?;
-        let datafiles = place_datafiles(created)?;
+        let datafiles = place_datafiles(created, wanted)?;
         let distribution = Distribution::simple_stripe(strip_size, datafiles.len() as u32)?;
         let layout = Layout::new(distribution, datafiles)?;
         let raw = self.handles(1)?;
         self.count("created", 1)?;
-        let (attr, touched_ns) = (self.attr(Kind::File, birth), self.now_ns);
+        let (attr, touched_ns) = (self.attr(Kind::File, new.birth), self.now_ns);
         let object = Object { parent: dir, attr, layout: Some(layout), touched_ns, recorded_size: None };
+        if existing == Existing::Replace {
+            return Ok((self.keep_nameless(raw, object, new.client)?, true));
+        }
         self.store(raw, &object)?;
         self.link(dir, name, Some((raw, false)), 0)?;
         self.count("files", 1)?;

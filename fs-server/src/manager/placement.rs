@@ -4,7 +4,7 @@
 //! 1. A file for which no number of servers is requested is striped over all servers that are up
 //!    and that its client can reach.
 //! 2. A requested number is met. Servers that are down are used only if there are not enough
-//!    others.
+//!    others. A number that is taken over from a replaced file is met as far as servers are up.
 //! 3. The first server rotates from file to file.
 //! 4. A server that will have a datafile soon is waited for: one that is up and is creating more,
 //!    or one that is expected back since the manager was started.
@@ -38,19 +38,32 @@ pub(super) enum Unplaced {
     Failing(u32),
 }
 
+/// How many I/O servers a new file is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// All that can be used.
+    All,
+    /// As many as the file that it replaces, as far as they can be used.
+    AtMost(u32),
+    /// This many, in any case.
+    Exactly(u32),
+}
+
 /// Returns the numbers of the I/O servers for a new file, in the order of its layout. `created` is
-/// the number of files created before. `wanted` is the requested number of servers, or 0.
-pub(super) fn place(candidates: &[Candidate], created: u64, wanted: u32) -> Result<Vec<u32>, Unplaced> {
+/// the number of files created before.
+pub(super) fn place(candidates: &[Candidate], created: u64, wanted: Wanted) -> Result<Vec<u32>, Unplaced> {
     let all = 0..candidates.len() as u32;
     let of = |iod: u32| candidates[iod as usize];
     let stuck = |iod: u32| of(iod).failing && !of(iod).prepared;
     let usable = |iod: u32| of(iod).up || of(iod).awaited || mutated("manager/files-on-dead-servers");
     let reached = |iod: &u32| usable(*iod) && !of(*iod).avoided;
-    if wanted as usize > candidates.len() {
+    if let Wanted::Exactly(wanted) = wanted
+        && wanted as usize > candidates.len()
+    {
         let text = format!("a file on {wanted} I/O servers; the cluster has {}", candidates.len());
         return Err(Unplaced::Refused(FsError::new(ErrorCode::Invalid, text)));
     }
-    let mut chosen: Vec<u32> = if wanted == 0 {
+    let mut chosen: Vec<u32> = if !matches!(wanted, Wanted::Exactly(_)) {
         let well: Vec<u32> = all.clone().filter(|iod| reached(iod) && !stuck(*iod)).collect();
         let reached: Vec<u32> = all.clone().filter(reached).collect();
         // A client that reaches no server may be wrong.
@@ -66,7 +79,10 @@ pub(super) fn place(candidates: &[Candidate], created: u64, wanted: u32) -> Resu
     // might never select some servers.
     let first = created % chosen.len() as u64;
     chosen.rotate_left(first as usize);
-    if wanted > 0 {
+    if let Wanted::AtMost(most) = wanted {
+        chosen.truncate(most as usize);
+    }
+    if let Wanted::Exactly(wanted) = wanted {
         let mut ranked = chosen.clone();
         ranked.sort_by_key(|iod| (!usable(*iod), stuck(*iod), of(*iod).avoided));
         ranked.truncate(wanted as usize);
@@ -97,6 +113,11 @@ mod tests {
 
     /// Returns the servers, or the reason why there are none. `None` stands for `Later`.
     fn placed(candidates: &[Candidate], created: u64, wanted: u32) -> Result<Vec<u32>, Option<ErrorCode>> {
+        let wanted = if wanted == 0 { Wanted::All } else { Wanted::Exactly(wanted) };
+        outcome(candidates, created, wanted)
+    }
+
+    fn outcome(candidates: &[Candidate], created: u64, wanted: Wanted) -> Result<Vec<u32>, Option<ErrorCode>> {
         place(candidates, created, wanted).map_err(|unplaced| match unplaced {
             Unplaced::Later => None,
             Unplaced::Refused(error) => Some(error.code),
@@ -133,6 +154,13 @@ mod tests {
         assert_eq!(placed(&[UP, AVOIDED], 0, 0), Ok(vec![0]));
         assert_eq!(placed(&[AVOIDED, UP], 0, 1), Ok(vec![1]));
         assert_eq!(placed(&[AVOIDED, DOWN], 0, 0), Ok(vec![0]), "the client may be wrong");
+    }
+
+    #[test]
+    fn a_number_that_was_taken_over_is_met_as_far_as_servers_are_up() {
+        assert_eq!(outcome(&[UP; 3], 1, Wanted::AtMost(2)), Ok(vec![1, 2]));
+        assert_eq!(outcome(&[UP, DOWN, AVOIDED, UP], 0, Wanted::AtMost(4)), Ok(vec![0, 3]));
+        assert_eq!(outcome(&[UP, UP], 0, Wanted::AtMost(7)), Ok(vec![0, 1]), "the cluster has fewer");
     }
 
     #[test]

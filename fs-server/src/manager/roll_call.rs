@@ -25,8 +25,9 @@
 //!    them.
 //! 4. Recorded sizes are forgotten: a file may have been written after the copy. Clients then ask
 //!    the I/O servers.
-//! 5. Nothing is removed because of restored metadata: the lists of datafiles to remove or to
-//!    discard are of the copy's time, and are emptied.
+//! 5. No datafile is removed because of restored metadata: the lists of datafiles to remove or to
+//!    discard are of the copy's time, and are emptied. So are the lists of files without a name and
+//!    of changes of size: such a file may have been published since.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -42,7 +43,7 @@ use redb::{ReadableTable, WriteTransaction};
 use tokio::sync::Notify;
 
 use super::members::{Members, Recorded};
-use super::namespace::{COUNTERS, OBJECTS, ORPHANS, Object};
+use super::namespace::{COUNTERS, NAMELESS, OBJECTS, ORPHANS, Object, TRUNCATES};
 use super::pools::{DISCARDS, POOLS};
 use super::{ASKED, Fault, ManagerIdentity, ManagerSettings, RESTORED};
 use crate::service::{Answer, Context, Handler, Limits, Standing, serve_all};
@@ -206,6 +207,8 @@ impl RollCall {
                 transaction.open_table(POOLS)?.retain(|_, _| false)?;
                 transaction.open_table(DISCARDS)?.retain(|_, _| false)?;
                 transaction.open_table(ORPHANS)?.retain(|_, ()| false)?;
+                transaction.open_table(TRUNCATES)?.retain(|_, _| false)?;
+                transaction.open_table(NAMELESS)?.retain(|_, ()| false)?;
                 forget_sizes(&transaction)?;
             }
             transaction.commit()?;
@@ -215,21 +218,26 @@ impl RollCall {
     }
 }
 
-/// Forgets the recorded sizes of all files.
+/// Forgets the recorded sizes of all files, and all files without a name.
 fn forget_sizes(transaction: &WriteTransaction) -> Result<(), Fault> {
     let mut objects = transaction.open_table(OBJECTS)?;
     let corrupt = |raw: u64, error: postcard::Error| Fault::Corrupt(format!("object {raw}: {error}"));
     let mut from = Some(0);
     while let Some(first) = from.take() {
-        let (mut recorded, mut last) = (Vec::new(), None);
+        let (mut recorded, mut nameless, mut last) = (Vec::new(), Vec::new(), None);
         for row in objects.range(first..)?.take(STEP) {
             let (raw, bytes) = row?;
             let raw = raw.value();
             let object = Object::decode(bytes.value()).map_err(|error| corrupt(raw, error))?;
-            if object.recorded_size.is_some() {
+            if object.is_nameless() {
+                nameless.push(raw);
+            } else if object.recorded_size.is_some() {
                 recorded.push((raw, Object { recorded_size: None, ..object }));
             }
             last = Some(raw);
+        }
+        for raw in nameless {
+            objects.remove(raw)?;
         }
         for (raw, object) in recorded {
             let bytes = postcard::to_stdvec(&object).map_err(|error| corrupt(raw, error))?;

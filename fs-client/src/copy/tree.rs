@@ -1,0 +1,272 @@
+//! Stores and fetches trees.
+//!
+//! **How.** Several files are written at the same time. Those that are written wait in a batch, which
+//! is synced with one request to each server and then published. Meanwhile the next files are
+//! written.
+//!
+//! **Invariants**
+//! 1. A file that fails does not stop the others. It is reported and counted.
+//! 2. If the manager cannot be reached, nothing more is begun.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bmi_core::Transport;
+use fs_proto::{ErrorCode, Handle};
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
+use tokio::sync::Notify;
+
+use super::put::{Outcome, Task, Written};
+use super::{Copied, Copier, Progress};
+use crate::error::Error;
+use crate::path::FsPath;
+
+/// Most files in a batch: as many changes as the manager commits at once.
+const BATCH_FILES: usize = 128;
+/// A batch is synced when it has this many bytes.
+const BATCH_BYTES: u64 = 64 << 20;
+
+/// A tree that is being stored.
+struct Work<T: Transport> {
+    state: RefCell<State<T>>,
+    /// Number of lanes that do something, and may add more to do.
+    busy: Cell<usize>,
+    news: Notify,
+}
+
+struct State<T: Transport> {
+    dirs: Vec<(PathBuf, FsPath)>,
+    files: VecDeque<Task>,
+    batch: Vec<Written<T>>,
+    batch_bytes: u64,
+    copied: Copied,
+    /// The reason why nothing more is begun.
+    fatal: Option<Error>,
+}
+
+/// The next thing to do.
+enum Job<T: Transport> {
+    File(Task),
+    Dir(PathBuf, FsPath),
+    Batch(Vec<Written<T>>),
+}
+
+impl<T: Transport> State<T> {
+    fn take_batch(&mut self) -> Job<T> {
+        self.batch_bytes = 0;
+        Job::Batch(std::mem::take(&mut self.batch))
+    }
+
+    /// Returns the next job. `last` is true if no other lane can add to the batch.
+    fn next(&mut self, last: bool) -> Option<Job<T>> {
+        let full = self.batch.len() >= BATCH_FILES || self.batch_bytes >= BATCH_BYTES;
+        if full {
+            return Some(self.take_batch());
+        }
+        if self.fatal.is_none() {
+            if let Some(task) = self.files.pop_front() {
+                return Some(Job::File(task));
+            }
+            if let Some((dir, into)) = self.dirs.pop() {
+                return Some(Job::Dir(dir, into));
+            }
+        }
+        (last && !self.batch.is_empty()).then(|| self.take_batch())
+    }
+}
+
+impl<T: Transport + 'static> Copier<T> {
+    /// Stores a local directory with everything below it as the directory `target`. Links and
+    /// special files are not copied, and count as failed. What fails is reported as
+    /// [`Progress::Failed`], and the rest is copied all the same.
+    ///
+    /// # Errors
+    /// If the manager cannot be reached.
+    pub async fn put_tree(&self, source: &Path, target: &FsPath) -> Result<Copied, Error> {
+        let state = State {
+            dirs: vec![(source.to_owned(), target.clone())],
+            files: VecDeque::new(),
+            batch: Vec::new(),
+            batch_bytes: 0,
+            copied: Copied::default(),
+            fatal: None,
+        };
+        let work = Work { state: RefCell::new(state), busy: Cell::new(0), news: Notify::new() };
+        self.connected(join_all((0..self.files).map(|_| self.put_lane(&work)))).await;
+        let State { copied, fatal, .. } = work.state.into_inner();
+        fatal.map_or(Ok(copied), Err)
+    }
+
+    /// Does one job after the other, until there are no more.
+    async fn put_lane(&self, work: &Work<T>) {
+        loop {
+            let news = work.news.notified();
+            let last = work.busy.get() == 0;
+            let job = work.state.borrow_mut().next(last);
+            let Some(job) = job else {
+                if last {
+                    break;
+                }
+                news.await;
+                continue;
+            };
+            work.busy.set(work.busy.get() + 1);
+            match job {
+                Job::Dir(dir, into) => self.put_dir(work, &dir, &into).await,
+                Job::File(task) => match self.write_draft(task).await {
+                    Outcome::Skipped => work.state.borrow_mut().copied.skipped += 1,
+                    Outcome::Failed(task, error) => self.failed(work, task, error),
+                    Outcome::Written(written) => {
+                        let mut state = work.state.borrow_mut();
+                        state.batch_bytes += written.bytes;
+                        state.batch.push(written);
+                    }
+                },
+                Job::Batch(batch) => {
+                    for result in self.complete(batch).await {
+                        match result {
+                            Ok(copied) => work.state.borrow_mut().copied += copied,
+                            Err((task, error)) => self.failed(work, task, error),
+                        }
+                    }
+                }
+            }
+            work.busy.set(work.busy.get() - 1);
+            work.news.notify_waiters();
+        }
+        work.news.notify_waiters();
+    }
+
+    /// A file failed: it is tried again later, or reported.
+    fn failed(&self, work: &Work<T>, task: Task, error: Error) {
+        match self.again(task, error) {
+            Ok(task) => work.state.borrow_mut().files.push_back(task),
+            Err(error) => self.report(work, error),
+        }
+    }
+
+    fn report(&self, work: &Work<T>, error: Error) {
+        (self.progress)(Progress::Failed { error: &error });
+        let mut state = work.state.borrow_mut();
+        state.copied.failed += 1;
+        if error.is_retryable() && error.concerns_manager() {
+            state.fatal.get_or_insert(error);
+        }
+    }
+
+    /// Makes a directory, and adds what is in the local one to the work.
+    async fn put_dir(&self, work: &Work<T>, dir: &Path, into: &FsPath) {
+        let listed = match self.client.mkdir_all(into).await {
+            Ok(()) => self.list_local(dir).await,
+            Err(error) => Err(error),
+        };
+        let entries = match listed {
+            Ok(entries) => entries,
+            Err(error) => return self.report(work, error),
+        };
+        work.state.borrow_mut().copied.directories += 1;
+        for (path, kind) in entries {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let to = match name.map(|name| into.join(name)) {
+                Some(Ok(to)) => to,
+                Some(Err(error)) => {
+                    self.report(work, error);
+                    continue;
+                }
+                None => {
+                    self.report(work, not_utf8(&path));
+                    continue;
+                }
+            };
+            match kind {
+                LocalKind::Dir => work.state.borrow_mut().dirs.push((path, to)),
+                LocalKind::File => work.state.borrow_mut().files.push_back(Task::new(path, to)),
+                LocalKind::Other => {
+                    let text = format!("{}: neither a file nor a directory; it is left out", path.display());
+                    self.report(work, Error::new(ErrorCode::Invalid, text));
+                }
+            }
+        }
+    }
+
+    /// Fetches the directory `source` with everything below it as the local directory `target`. What
+    /// fails is reported as [`Progress::Failed`], and the rest is fetched all the same.
+    ///
+    /// # Errors
+    /// If the manager cannot be reached.
+    pub async fn get_tree(&self, source: &FsPath, target: &Path) -> Result<Copied, Error> {
+        let mut copied = Copied::default();
+        let mut dirs = vec![(source.clone(), target.to_owned())];
+        let failed = |copied: &mut Copied, error: Error| {
+            (self.progress)(Progress::Failed { error: &error });
+            copied.failed += 1;
+            if error.is_retryable() && error.concerns_manager() { Err(error) } else { Ok(()) }
+        };
+        while let Some((dir, into)) = dirs.pop() {
+            let path = into.clone();
+            let made = self.io.run(move || fs::create_dir_all(path)).await;
+            let listed = match made {
+                Ok(()) => self.client.readdir(&dir).await,
+                Err(error) => Err(Error::local(into.display(), &error)),
+            };
+            let entries = match listed {
+                Ok(entries) => entries,
+                Err(error) => {
+                    failed(&mut copied, error)?;
+                    continue;
+                }
+            };
+            copied.directories += 1;
+            let mut files = Vec::new();
+            for entry in entries {
+                let (from, to) = (dir.join(&entry.name)?, into.join(&entry.name));
+                match entry.handle {
+                    Handle::Dir(_) => dirs.push((from, to)),
+                    Handle::File(_) => files.push((from, to)),
+                }
+            }
+            let get = async |(from, to): (FsPath, PathBuf)| self.get_file(&from, &to).await;
+            let mut results = stream::iter(files).map(get).buffer_unordered(self.files);
+            while let Some(result) = results.next().await {
+                match result {
+                    Ok(one) => copied += one,
+                    Err(error) => failed(&mut copied, error)?,
+                }
+            }
+        }
+        Ok(copied)
+    }
+
+    async fn list_local(&self, dir: &Path) -> Result<Vec<(PathBuf, LocalKind)>, Error> {
+        let path = dir.to_owned();
+        let list = self.io.run(move || {
+            let mut entries = Vec::new();
+            for entry in fs::read_dir(path)? {
+                let entry = entry?;
+                let kind = entry.file_type()?;
+                let kind = match () {
+                    () if kind.is_dir() => LocalKind::Dir,
+                    () if kind.is_file() => LocalKind::File,
+                    () => LocalKind::Other,
+                };
+                entries.push((entry.path(), kind));
+            }
+            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            Ok(entries)
+        });
+        list.await.map_err(|error| Error::local(dir.display(), &error))
+    }
+}
+
+enum LocalKind {
+    File,
+    Dir,
+    Other,
+}
+
+fn not_utf8(path: &Path) -> Error {
+    Error::new(ErrorCode::Invalid, format!("{}: the name is not UTF-8", path.display()))
+}

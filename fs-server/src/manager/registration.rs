@@ -1,0 +1,105 @@
+//! The registration of I/O servers: whether a store is the right one, and whether this manager has
+//! gone back in time.
+
+use std::rc::Rc;
+
+use bmi_core::{Transport, mutated};
+use fs_proto::{
+    COUNT_BITS, DatafileHandle, ErrorCode, FsError, ManagerReply, Registration, Role, Sender, Start,
+};
+
+use super::members::{Members, Recorded, Verdict};
+use super::namespace::Change;
+use super::pools::Pools;
+use super::{Manager, ManagerIdentity};
+use crate::service::Context;
+
+impl<T: Transport> Manager<T> {
+    /// Registers the store of an I/O server.
+    pub(super) fn register(&self, context: &Context, registration: &Registration) -> Result<ManagerReply, FsError> {
+        let Registration { iod, store, start, manager, highest, ready, .. } = *registration;
+        let invalid = |text: String| FsError::new(ErrorCode::Invalid, text);
+        let sender = context.hello().map(|hello| hello.sender);
+        if !matches!(sender, Some(Sender::Server(Role::Iod(sender), _)) if sender == iod) {
+            return Err(invalid(format!("the registration of iod {iod} came over a connection of somebody else")));
+        }
+        let ManagerIdentity { cluster, start: own, .. } = self.identity;
+        let verdict = self.members.borrow().judge(registration);
+        let is_recorded = self.members.borrow().store(iod).is_none_or(|recorded| Some(recorded) == store);
+        // Only the store that the server has is believed about the past.
+        if is_recorded && let Err(why) = self.check_own_time(iod, manager, highest) {
+            let error = self.gone_back(&why);
+            self.fail(&error);
+            return Err(error);
+        }
+        let verdict = verdict?;
+        if !self.members.borrow_mut().is_current(iod, context.session(), ready) {
+            // It was sent by an earlier start of the server, and has come late.
+            return Err(FsError::new(ErrorCode::Busy, format!("iod {iod} has a newer connection")));
+        }
+        let known = self.members.borrow().recorded(iod).map(|recorded| recorded.start);
+        let Some(recorded) = store.map(|store| Recorded { store, start }).filter(|_| ready) else {
+            return Ok(ManagerReply::Registered { cluster, start: own, recorded: known });
+        };
+        if manager != Some(own) {
+            // The manager was started anew in between. The server asks again.
+            let text = format!("iod {iod} does not know this start of the manager yet");
+            return Err(FsError::new(ErrorCode::Busy, text));
+        }
+        if verdict != Verdict::Known {
+            let replaced = verdict == Verdict::Replaced;
+            let record = self.transact(|transaction| {
+                if replaced {
+                    Pools::forget(transaction, iod)?;
+                    Change::open(transaction, (self.wall)())?.forget_all(iod)?;
+                }
+                Members::record(transaction, iod, recorded)
+            });
+            record.map_err(|fault| self.settle(fault))?;
+            if replaced {
+                tracing::warn!(iod, %recorded.store, "the store of an I/O server was replaced");
+                self.pools.borrow_mut().clear(iod);
+            }
+        }
+        let mut members = self.members.borrow_mut();
+        members.note(iod, recorded);
+        let is_new = members.admit(iod, Rc::downgrade(context.session()), self.endpoint.now());
+        drop(members);
+        if is_new {
+            tracing::info!(iod, store = %recorded.store, start = start.epoch, "an I/O server is up");
+            self.maintenance.notify_waiters();
+            self.retry_deferred();
+        }
+        Ok(ManagerReply::Registered { cluster, start: own, recorded: Some(start) })
+    }
+
+    /// Checks that this database is no older than what an I/O server has seen: a start of the
+    /// manager, and a handle. Otherwise returns the reason.
+    fn check_own_time(&self, iod: u32, manager: Option<Start>, highest: DatafileHandle) -> Result<(), String> {
+        if let Some(seen) = manager
+            && seen.epoch > self.asked
+            && self.starts.get(&seen.epoch) != Some(&seen.instance)
+            && !mutated("manager/unknown-start-not-noticed")
+        {
+            return Err(format!("iod {iod} has seen its start {}, which it does not know", seen.epoch));
+        }
+        let (epoch, count) = (highest.0 >> COUNT_BITS, highest.0 & ((1 << COUNT_BITS) - 1));
+        // Handles of this epoch were assigned since.
+        let is_ours = epoch == self.identity.start.epoch;
+        if !is_ours && count >= self.assigned && !mutated("manager/higher-handle-not-noticed") {
+            return Err(format!("iod {iod} has datafiles up to number {count}, and {} were assigned", self.assigned));
+        }
+        Ok(())
+    }
+
+    /// Returns the error of a manager that has gone back in time. An I/O server goes on
+    /// after it: the right manager may come back.
+    pub(super) fn gone_back(&self, how: &str) -> FsError {
+        let text = format!(
+            "the manager's metadata (store {}) has gone back in time: {how}. Was it restored from a copy? Use the newest \
+             one, or run `pvfsd manager --restored`",
+            self.identity.store
+        );
+        FsError::new(ErrorCode::OutOfDate, text)
+    }
+}
