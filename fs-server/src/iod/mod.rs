@@ -283,7 +283,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     /// and it reports this only once. So the unsynced data of other clients is then as doubtful as
     /// after a restart. Those clients are told by a new start number.
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        let result = self.store.sync(datafile).await;
+        let result = self.store.sync(&[datafile]).await;
         if matches!(&result, Err(error) if error.code != ErrorCode::Lost) {
             self.failed_syncs.set(self.failed_syncs.get().wrapping_add(1));
         }

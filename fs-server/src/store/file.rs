@@ -5,6 +5,7 @@
 //! ```text
 //!   <dir>/identity.toml            the label (`identity.rs`)
 //!   <dir>/catalogue                datafiles that were created and never written (`catalogue.rs`)
+//!   <dir>/marks                    datafiles on which most operations must fail (`marks.rs`)
 //!   <dir>/e1/000001000000e100      subdirectory: the handle's second byte; file: the handle, in hexadecimal
 //!   <dir>/e2/…
 //! ```
@@ -22,8 +23,12 @@
 //! server's own thread. Transfers of `offload` bytes or more, truncation, removal and syncing run
 //! on the worker threads of the tokio runtime, if there is one, so that disk and network overlap.
 //!
-//! **Durability.** `sync` is `fdatasync` of the file. The first one also syncs the subdirectory, so
-//! that the name survives, and the catalogue. `remove` syncs the subdirectories, and the catalogue.
+//! **Durability.** `sync` is `fdatasync` of the files (`durability.rs`). The first one of a datafile
+//! also syncs the subdirectory, so that the name survives, and the catalogue. `remove` syncs the
+//! subdirectories, and the catalogue.
+//!
+//! **Truncation in two steps.** `prepare_truncate` marks a datafile (`marks.rs`). The mark ends when
+//! the truncation is durable, or cancelled.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,13 +40,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use bmi_core::{MemList, MemSlice};
+use bmi_core::MemList;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags, fgetxattr, fsetxattr, mkdirat, openat, statat, unlinkat};
 
 use super::catalogue::Catalogue;
 use super::identity::{read_label, trouble, write_label};
-use super::{DataStore, Held, Label, absent, cut_off, durable_dir, remainder, sys};
+use super::marks::{Mark, Marks};
+use super::transfer::{jobs, read_all, write_all, zero};
+use super::{DataStore, Held, Label, absent, cut_off, durability, durable_dir, remainder};
 
 /// Most transfers on worker threads at the same time. The page cache and a flash disk can handle
 /// several at once. Beyond a few, there are no more cores and channels.
@@ -58,6 +65,7 @@ pub struct FileStore {
     path: PathBuf,
     dir: Arc<File>,
     catalogue: Arc<Catalogue>,
+    marks: Arc<Marks>,
     offload: u64,
     open: RefCell<OpenFiles>,
     label: Cell<Option<Label>>,
@@ -66,12 +74,12 @@ pub struct FileStore {
 }
 
 /// An open datafile.
-struct OpenFile {
-    file: File,
+pub(super) struct OpenFile {
+    pub(super) file: File,
     /// The length that was synced, as far as it is known.
     synced: AtomicU64,
     /// Held while the length is changed, or compared and remembered.
-    length: Mutex<()>,
+    pub(super) length: Mutex<()>,
 }
 
 /// The most recently used files, with the tick of their last use.
@@ -111,7 +119,7 @@ fn fault(what: &str, datafile: DatafileHandle, error: &io::Error) -> FsError {
 }
 
 /// Runs `work` on a worker thread of the tokio runtime, or on this thread if there is none.
-async fn offload<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, FsError> {
+pub(super) async fn offload<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, FsError> {
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => runtime
             .spawn_blocking(work)
@@ -122,7 +130,7 @@ async fn offload<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -
 }
 
 /// Returns the number of the subdirectory of a datafile.
-fn subdir_of(datafile: DatafileHandle) -> u8 {
+pub(super) fn subdir_of(datafile: DatafileHandle) -> u8 {
     (datafile.0 >> 8) as u8
 }
 
@@ -140,7 +148,7 @@ fn open_at(dir: &File, name: &str, flags: OFlags) -> io::Result<File> {
 }
 
 /// Makes the names in subdirectories durable.
-fn sync_subdirs(dir: &File, subdirs: impl IntoIterator<Item = u8>) -> io::Result<()> {
+pub(super) fn sync_subdirs(dir: &File, subdirs: impl IntoIterator<Item = u8>) -> io::Result<()> {
     let once: BTreeSet<u8> = subdirs.into_iter().collect();
     once.into_iter()
         .try_for_each(|number| open_at(dir, &subdir(number), OFlags::RDONLY | OFlags::DIRECTORY)?.sync_all())
@@ -183,7 +191,7 @@ fn synced_length(file: &File) -> u64 {
 
 impl OpenFile {
     /// Remembers the length that was synced.
-    fn remember(&self, len: u64) {
+    pub(super) fn remember(&self, len: u64) {
         if self.synced.swap(len, Ordering::Relaxed) != len {
             // A file system without attributes remembers nothing.
             let _ = fsetxattr(&self.file, SYNCED, &len.to_le_bytes(), XattrFlags::empty());
@@ -203,21 +211,19 @@ impl FileStore {
         let prepare = || {
             durable_dir(&path)?;
             let dir = File::open(&path)?;
-            let mut made = false;
             for number in 0..=0xffu8 {
                 match mkdirat(&dir, subdir(number), Mode::from(0o755)) {
-                    Ok(()) => made = true,
-                    Err(rustix::io::Errno::EXIST) => {}
+                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
             let catalogue = Catalogue::open(&path)?;
-            if made {
-                dir.sync_all()?;
-            }
-            Ok::<_, io::Error>((dir, catalogue, read_label(&path)?))
+            let marks = Marks::open(&path)?;
+            // The names may be those of a process that was killed before it synced them.
+            dir.sync_all()?;
+            Ok::<_, io::Error>((dir, catalogue, marks, read_label(&path)?))
         };
-        let (dir, catalogue, label) = prepare().map_err(|error| trouble(&path, &error))?;
+        let (dir, catalogue, marks, label) = prepare().map_err(|error| trouble(&path, &error))?;
         let invalid = |why| FsError::new(ErrorCode::Invalid, format!("data directory {}: {why}", path.display()));
         let label = Cell::new(label.transpose().map_err(invalid)?);
         let device = dir.metadata().map_err(|error| trouble(&path, &error))?.dev();
@@ -226,6 +232,7 @@ impl FileStore {
             path,
             dir: Arc::new(dir),
             catalogue: Arc::new(catalogue),
+            marks: Arc::new(marks),
             offload,
             open: RefCell::default(),
             label,
@@ -233,9 +240,20 @@ impl FileStore {
         })
     }
 
+    /// Fails if operations on a datafile must fail.
+    fn check(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        self.marks.find(datafile).map_or(Ok(()), |mark| Err(mark.refusal(datafile)))
+    }
+
     /// Returns the open file. A datafile that was never written has none: it is made if `create` is
     /// true, and `None` is returned otherwise.
     fn file(&self, datafile: DatafileHandle, create: bool) -> Result<Option<Arc<OpenFile>>, FsError> {
+        self.check(datafile)?;
+        self.marked_file(datafile, create)
+    }
+
+    /// As [`FileStore::file`], whether the datafile is marked or not.
+    fn marked_file(&self, datafile: DatafileHandle, create: bool) -> Result<Option<Arc<OpenFile>>, FsError> {
         let mut open = self.open.borrow_mut();
         if let Some(file) = open.find(datafile) {
             return Ok(Some(file));
@@ -269,6 +287,32 @@ impl FileStore {
         let file = self.file(datafile, true)?;
         Ok(file.expect("a file that is to be created is there or an error"))
     }
+
+    /// Syncs some datafiles whose files can be open at the same time.
+    async fn sync_some(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        let (mut files, mut result) = (Vec::new(), Ok(()));
+        for datafile in datafiles {
+            match self.file(*datafile, false) {
+                Ok(file) => files.extend(file.map(|file| (*datafile, file))),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        for (datafile, error) in durability::sync(&self.dir, &self.catalogue, files).await? {
+            result = result.and(Err(fault("syncing", datafile, &error)));
+        }
+        result
+    }
+
+    /// Waits for a change of the marks of a datafile.
+    async fn mark(
+        &self,
+        datafile: DatafileHandle,
+        change: impl FnOnce(&Marks) -> io::Result<()> + Send + 'static,
+    ) -> Result<(), FsError> {
+        let marks = self.marks.clone();
+        let result = offload(move || change(&marks)).await?;
+        result.map_err(|error| fault("marking", datafile, &error))
+    }
 }
 
 /// Returns the datafiles of a subdirectory, in order: those with a file and those without.
@@ -285,79 +329,6 @@ fn datafiles_in(dir: &File, catalogue: &Catalogue, number: u8) -> io::Result<Vec
 fn disk_number(host: &str, device: u64) -> u64 {
     let bytes = host.bytes().chain(device.to_le_bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
-}
-
-/// One region and the memory for its bytes.
-type Job = (Region, Vec<MemSlice>);
-
-/// Pairs each region with its part of the memory.
-fn jobs(regions: &[Region], memory: &MemList) -> Vec<Job> {
-    debug_assert_eq!(regions.iter().map(|region| region.len).sum::<u64>(), memory.len() as u64);
-    let mut at = 0;
-    let job = |region: &Region| {
-        let pieces = memory.range(at, region.len as usize).collect();
-        at += region.len as usize;
-        (*region, pieces)
-    };
-    regions.iter().map(job).collect()
-}
-
-/// Moves all bytes of all jobs. On failure, also returns how many were moved.
-fn transfer(
-    jobs: &[Job],
-    mut step: impl FnMut(u64, &MemSlice) -> io::Result<Option<usize>>,
-) -> Result<(), (u64, io::Error)> {
-    let mut total = 0;
-    for (region, pieces) in jobs {
-        let mut offset = region.offset;
-        for piece in pieces {
-            let mut done = 0;
-            while done < piece.len() {
-                match step(offset, &piece.slice(done, piece.len() - done)) {
-                    Ok(Some(len)) => {
-                        done += len;
-                        offset += len as u64;
-                        total += len as u64;
-                    }
-                    // The end of the file: the rest of this piece is zeros already.
-                    Ok(None) => {
-                        let rest = piece.len() - done;
-                        (done, offset, total) = (piece.len(), offset + rest as u64, total + rest as u64);
-                    }
-                    Err(error) => return Err((total, error)),
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-fn write_all(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
-    transfer(jobs, |offset, piece| match sys::write_at(file, offset, piece)? {
-        0 => Err(io::Error::from(io::ErrorKind::WriteZero)),
-        len => Ok(Some(len)),
-    })
-}
-
-fn read_all(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
-    transfer(jobs, |offset, piece| match sys::read_at(file, offset, piece)? {
-        0 => {
-            zero(piece);
-            Ok(None)
-        }
-        len => Ok(Some(len)),
-    })
-}
-
-/// Fills a piece with zeros.
-pub(super) fn zero(piece: &MemSlice) {
-    const ZEROS: [u8; 4096] = [0; 4096];
-    let mut at = 0;
-    while at < piece.len() {
-        let len = ZEROS.len().min(piece.len() - at);
-        piece.slice(at, len).copy_from(&ZEROS[..len]);
-        at += len;
-    }
 }
 
 #[async_trait(?Send)]
@@ -384,10 +355,11 @@ impl DataStore for FileStore {
     }
 
     async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
-        let (dir, catalogue) = (self.dir.clone(), self.catalogue.clone());
+        let (dir, catalogue, marks) = (self.dir.clone(), self.catalogue.clone(), self.marks.clone());
         let result = offload(move || -> io::Result<Vec<DatafileHandle>> {
             let mut empty = Vec::new();
-            for datafile in range(first, count) {
+            // One that is marked was in use.
+            for datafile in range(first, count).filter(|datafile| marks.find(*datafile).is_none()) {
                 match statat(&dir, name(datafile), AtFlags::empty()) {
                     Ok(stat) if stat.st_size > 0 => {}
                     Ok(_) | Err(rustix::io::Errno::NOENT) => empty.push(datafile),
@@ -406,13 +378,16 @@ impl DataStore for FileStore {
         for datafile in datafiles {
             self.open.borrow_mut().files.remove(datafile);
         }
-        let (dir, catalogue, gone) = (self.dir.clone(), self.catalogue.clone(), datafiles.to_vec());
+        let (dir, catalogue, marks) = (self.dir.clone(), self.catalogue.clone(), self.marks.clone());
+        let gone = datafiles.to_vec();
         let result = offload(move || -> io::Result<()> {
             // First, so that no late write makes the file again.
             catalogue.take_off(gone.iter().copied())?;
             gone.iter().try_for_each(|datafile| unlink(&dir, *datafile))?;
             // Those that were removed before a crash are made durable too.
-            sync_subdirs(&dir, gone.iter().map(|datafile| subdir_of(*datafile)))
+            sync_subdirs(&dir, gone.iter().map(|datafile| subdir_of(*datafile)))?;
+            // Last, so that a marked datafile is never found without its mark.
+            marks.clear(gone, |_| true)
         });
         let result = result.await?;
         // A request may have opened one meanwhile.
@@ -468,36 +443,54 @@ impl DataStore for FileStore {
         result.map_err(|(done, error)| fault("reading", datafile, &error).with_ranges(remainder(regions, done)))
     }
 
-    async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
-        let file = self.made(datafile)?;
-        let result = offload(move || {
-            let _guard = file.length.lock().unwrap_or_else(PoisonError::into_inner);
-            // First, so that a crash in between does not leave a datafile that looks cut off.
-            if file.synced.load(Ordering::Relaxed) > size {
-                file.remember(size);
-            }
-            file.file.set_len(size)
-        });
-        result.await?.map_err(|error| fault("truncating", datafile, &error))
+    async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+        if let Some(mark @ Mark::FailedSync) = self.marks.find(datafile) {
+            return Err(mark.refusal(datafile));
+        }
+        self.marked_file(datafile, false)?;
+        self.mark(datafile, move |marks| marks.set(datafile, Mark::Truncating(size))).await
     }
 
-    async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        let Some(file) = self.file(datafile, false)? else { return Ok(()) };
-        let (dir, catalogue) = (self.dir.clone(), self.catalogue.clone());
+    async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+        let prepared = match self.marks.find(datafile) {
+            Some(mark @ Mark::FailedSync) => return Err(mark.refusal(datafile)),
+            mark => mark.is_some(),
+        };
+        let file = self.marked_file(datafile, true)?.expect("a file that is to be created is there or an error");
+        let cut = file.clone();
         let result = offload(move || {
-            let len = file.file.metadata()?.len();
-            file.file.sync_data()?;
-            if catalogue.is_new(datafile) {
-                sync_subdirs(&dir, [subdir_of(datafile)])?;
-                catalogue.take_off([datafile])?;
+            let _guard = cut.length.lock().unwrap_or_else(PoisonError::into_inner);
+            // First, so that a crash in between does not leave a datafile that looks cut off.
+            if cut.synced.load(Ordering::Relaxed) > size {
+                cut.remember(size);
             }
-            // Only now, for the same reason as above. Another thread may have cut the datafile off
-            // meanwhile.
-            let _guard = file.length.lock().unwrap_or_else(PoisonError::into_inner);
-            file.remember(len.min(file.file.metadata()?.len()));
-            Ok(())
+            cut.file.set_len(size)
         });
-        result.await?.map_err(|error| fault("syncing", datafile, &error))
+        result.await?.map_err(|error| fault("truncating", datafile, &error))?;
+        if prepared {
+            let failed = durability::sync(&self.dir, &self.catalogue, vec![(datafile, file)]).await?;
+            if let Some((_, error)) = failed.first() {
+                return Err(fault("syncing", datafile, error));
+            }
+            self.cancel_truncate(datafile).await?;
+        }
+        Ok(())
+    }
+
+    async fn cancel_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        let is_prepared = |mark| matches!(mark, Mark::Truncating(_));
+        if !self.marks.find(datafile).is_some_and(is_prepared) {
+            return Ok(());
+        }
+        self.mark(datafile, move |marks| marks.clear([datafile], is_prepared)).await
+    }
+
+    async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        let mut result = Ok(());
+        for some in datafiles.chunks(OPEN_FILES / 2) {
+            result = result.and(self.sync_some(some).await);
+        }
+        result
     }
 
     async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {

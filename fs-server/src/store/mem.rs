@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use bmi_core::{MemList, mutated};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
-use super::file::zero;
+use super::marks::Mark;
+use super::transfer::zero;
 use super::{DataStore, Fates, Held, Label, SECTOR, absent, cut_off, remainder};
 
 /// The behaviour of a store's disk apart from holding bytes: taking time, and failing.
@@ -140,6 +141,8 @@ pub struct Contents {
     datafiles: BTreeMap<DatafileHandle, Datafile>,
     /// Datafiles that were removed, but not yet from the disk.
     buried: BTreeMap<DatafileHandle, Datafile>,
+    /// Durable from the beginning.
+    marks: BTreeMap<DatafileHandle, Mark>,
 }
 
 impl Contents {
@@ -312,8 +315,18 @@ impl MemStore {
         }
     }
 
-    /// Checks that a datafile exists and was not cut off.
+    fn mark(&self, datafile: DatafileHandle) -> Option<Mark> {
+        self.0.contents.borrow().marks.get(&datafile).copied()
+    }
+
+    /// Checks that a datafile exists and was not cut off, and that operations on it need not fail.
     fn check(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        self.mark(datafile).map_or(Ok(()), |mark| Err(mark.refusal(datafile)))?;
+        self.check_marked(datafile)
+    }
+
+    /// As [`MemStore::check`], whether the datafile is marked or not.
+    fn check_marked(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         if mutated("store/absent-datafile-is-empty") {
             self.0.contents.borrow_mut().datafiles.entry(datafile).or_default();
         }
@@ -321,6 +334,47 @@ impl MemStore {
         let file = contents.datafiles.get(&datafile).ok_or_else(|| absent(datafile))?;
         if file.size < file.synced && !mutated("store/datafile-cut-off-not-noticed") {
             return Err(cut_off(datafile, file.size, file.synced));
+        }
+        Ok(())
+    }
+
+    /// Sets the length of a datafile.
+    fn resize(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+        let mut contents = self.0.contents.borrow_mut();
+        let Some(file) = contents.datafiles.get_mut(&datafile) else { return Err(absent(datafile)) };
+        if self.0.volatile {
+            file.keep(self.0.syncs.get(), size..file.size.max(size));
+        }
+        let kept = size.div_ceil(CHUNK);
+        let cut = file.chunks.split_off(&kept);
+        self.0.used.set(self.0.used.get() - cut.len() as u64 * CHUNK);
+        if size < file.size
+            && let Some(last) = file.chunks.get_mut(&(size / CHUNK))
+        {
+            last[(size % CHUNK) as usize..].fill(0);
+        }
+        (file.size, file.mtime_ns) = (size, self.0.medium.wall_ns());
+        file.synced = file.synced.min(size);
+        Ok(())
+    }
+
+    /// Makes datafiles durable.
+    async fn flush(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        if datafiles.is_empty() {
+            return Ok(());
+        }
+        // Data that is written during the sync is not covered.
+        let sync = self.0.syncs.get();
+        self.0.syncs.set(sync + 1);
+        let size = |datafile| self.0.contents.borrow().datafiles.get(&datafile).map_or(0, |file| file.size);
+        let sizes: Vec<u64> = datafiles.iter().map(|datafile| size(*datafile)).collect();
+        self.0.medium.sync().await?;
+        let mut contents = self.0.contents.borrow_mut();
+        for (datafile, size) in datafiles.iter().zip(sizes) {
+            if let Some(file) = contents.datafiles.get_mut(datafile) {
+                file.before = file.before.split_off(&(sync + 1));
+                file.synced = size.min(file.size);
+            }
         }
         Ok(())
     }
@@ -352,7 +406,8 @@ impl DataStore for MemStore {
         let empty: Vec<DatafileHandle> = {
             let contents = self.0.contents.borrow();
             let files = contents.datafiles.range(range);
-            files.filter(|(_, file)| file.size == 0).map(|(datafile, _)| *datafile).collect()
+            let is_unused = |datafile, file: &Datafile| file.size == 0 && !contents.marks.contains_key(datafile);
+            files.filter(|(datafile, file)| is_unused(*datafile, file)).map(|(datafile, _)| *datafile).collect()
         };
         self.remove(&empty).await
     }
@@ -385,23 +440,34 @@ impl DataStore for MemStore {
         Ok(())
     }
 
+    async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+        if let Some(mark @ Mark::FailedSync) = self.mark(datafile) {
+            return Err(mark.refusal(datafile));
+        }
+        self.check_marked(datafile)?;
+        self.0.contents.borrow_mut().marks.insert(datafile, Mark::Truncating(size));
+        self.0.medium.sync().await
+    }
+
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
-        self.check(datafile)?;
-        let mut contents = self.0.contents.borrow_mut();
-        let Some(file) = contents.datafiles.get_mut(&datafile) else { return Err(absent(datafile)) };
-        if self.0.volatile {
-            file.keep(self.0.syncs.get(), size..file.size.max(size));
+        let prepared = match self.mark(datafile) {
+            Some(mark @ Mark::FailedSync) => return Err(mark.refusal(datafile)),
+            mark => mark.is_some(),
+        };
+        self.check_marked(datafile)?;
+        self.resize(datafile, size)?;
+        if prepared {
+            self.flush(&[datafile]).await?;
+            self.cancel_truncate(datafile).await?;
         }
-        let kept = size.div_ceil(CHUNK);
-        let cut = file.chunks.split_off(&kept);
-        self.0.used.set(self.0.used.get() - cut.len() as u64 * CHUNK);
-        if size < file.size
-            && let Some(last) = file.chunks.get_mut(&(size / CHUNK))
-        {
-            last[(size % CHUNK) as usize..].fill(0);
+        Ok(())
+    }
+
+    async fn cancel_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        if let Some(Mark::Truncating(_)) = self.mark(datafile) {
+            self.0.medium.sync().await?;
+            self.0.contents.borrow_mut().marks.remove(&datafile);
         }
-        (file.size, file.mtime_ns) = (size, self.0.medium.wall_ns());
-        file.synced = file.synced.min(size);
         Ok(())
     }
 
@@ -419,22 +485,20 @@ impl DataStore for MemStore {
         let mut contents = self.0.contents.borrow_mut();
         for datafile in datafiles {
             contents.buried.remove(datafile);
+            contents.marks.remove(datafile);
         }
         Ok(())
     }
 
-    async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        self.check(datafile)?;
-        // Data that is written during the sync is not covered.
-        let sync = self.0.syncs.get();
-        self.0.syncs.set(sync + 1);
-        let size = self.0.contents.borrow().datafiles.get(&datafile).map_or(0, |file| file.size);
-        self.0.medium.sync().await?;
-        if let Some(file) = self.0.contents.borrow_mut().datafiles.get_mut(&datafile) {
-            file.before = file.before.split_off(&(sync + 1));
-            file.synced = size.min(file.size);
+    async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        let (mut found, mut result) = (Vec::new(), Ok(()));
+        for datafile in datafiles {
+            match self.check(*datafile) {
+                Ok(()) => found.push(*datafile),
+                Err(error) => result = result.and(Err(error)),
+            }
         }
-        Ok(())
+        result.and(self.flush(&found).await)
     }
 
     async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {

@@ -10,15 +10,20 @@
 //! 2. Reads are never short: bytes never written, and those beyond the end, are zero. A datafile
 //!    that is shorter than it was when it was last synced is not read at all: `Lost`.
 //! 3. Everything written before a successful `sync` survives a crash.
-//! 4. An error of `read` or `write` names the ranges that were not done. The others were.
+//! 4. A datafile for which `prepare_truncate` was acknowledged obeys only `truncate`,
+//!    `cancel_truncate` and `remove`, also after a crash.
+//! 5. An error of `read` or `write` names the ranges that were not done. The others were.
 
 mod catalogue;
+mod durability;
 mod file;
 pub(crate) mod identity;
 pub(crate) mod lock;
+mod marks;
 mod mem;
 mod meta;
 mod sys;
+mod transfer;
 
 use std::any::Any;
 use std::fs::{self, File};
@@ -143,18 +148,35 @@ pub trait DataStore {
         Ok(None)
     }
 
-    /// Sets the length of the datafile to `size` bytes: cuts it off or extends it with zeros.
+    /// Records, durably, that the datafile is about to get the length `size`. From now on every
+    /// operation on it fails with `Busy`, except this one, which replaces the size,
+    /// [`DataStore::truncate`], [`DataStore::cancel_truncate`] and [`DataStore::remove`].
     ///
     /// # Errors
-    /// `NoSpace`, `Io`, `Lost`, `TooLarge`.
+    /// `NoSpace`, `Io`, `Lost`. The record may then exist or not, until
+    /// [`DataStore::cancel_truncate`] succeeds.
+    async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError>;
+
+    /// Sets the length of the datafile to `size` bytes: cuts it off or extends it with zeros. If
+    /// this was prepared, it is durable, and the record of the preparation is gone.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Lost`, `TooLarge`. A preparation is then still recorded.
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError>;
 
-    /// Makes all earlier writes to the datafile durable. The length is remembered: if the datafile
-    /// is found shorter later, operations on it fail with `Lost`.
+    /// Removes, durably, the record of [`DataStore::prepare_truncate`]. It is not an error if there
+    /// is none, or no such datafile.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`, `Lost`.
-    async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError>;
+    /// `Io`.
+    async fn cancel_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError>;
+
+    /// Makes all earlier writes to these datafiles durable. The lengths are remembered: if a
+    /// datafile is found shorter later, operations on it fail with `Lost`.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Lost`, `Busy`: that of the first one that failed. The others were synced.
+    async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError>;
 
     /// Returns the datafile's length in bytes and the time of its last change.
     ///
@@ -224,12 +246,20 @@ impl<S: DataStore + ?Sized> DataStore for Rc<S> {
         (**self).lend(datafile, regions).await
     }
 
+    async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+        (**self).prepare_truncate(datafile, size).await
+    }
+
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
         (**self).truncate(datafile, size).await
     }
 
-    async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        (**self).sync(datafile).await
+    async fn cancel_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        (**self).cancel_truncate(datafile).await
+    }
+
+    async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        (**self).sync(datafiles).await
     }
 
     async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {

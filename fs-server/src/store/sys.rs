@@ -43,3 +43,10 @@ pub(super) fn read_at(file: &File, offset: u64, into: &MemSlice) -> io::Result<u
     // SAFETY: as above. Only the kernel writes the bytes.
     retry(|| unsafe { libc::pread(file.as_raw_fd(), into.as_ptr().cast(), into.len(), offset) })
 }
+
+/// Starts to write to the disk what the system has of a file in memory. Does not wait for it.
+pub(super) fn start_writeback(file: &File) -> io::Result<()> {
+    // SAFETY: the call has no pointers, and the descriptor is open.
+    retry(|| unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) as libc::ssize_t })
+        .map(drop)
+}

@@ -57,7 +57,7 @@ fn regions_are_written_and_read_in_order() {
         let expected: Vec<u8> = (60..80).chain(0..20).chain(50..60).collect();
         assert_eq!(bytes, expected);
         assert_eq!(store.size(FILE).await, Ok(70_040));
-        store.sync(FILE).await.unwrap();
+        store.sync(&[FILE]).await.unwrap();
         assert_eq!(store.stat().await.unwrap().datafiles, 1);
     });
 }
@@ -67,7 +67,7 @@ fn what_was_never_written_is_zero() {
     each(async |store| {
         assert_eq!(read(store, &[region(5, 10_000)]).await.unwrap(), vec![0; 10_000]);
         assert_eq!(store.size(FILE).await, Ok(0));
-        store.sync(FILE).await.unwrap();
+        store.sync(&[FILE]).await.unwrap();
         store.write(FILE, &[region(10_000, 1)], &vec![7].into()).await.unwrap();
         let bytes = read(store, &[region(9_999, 5_000)]).await.unwrap();
         assert_eq!((bytes[0], bytes[1], &bytes[2..]), (0, 7, &[0; 4_998][..]));
@@ -101,7 +101,7 @@ fn a_datafile_exists_from_its_creation_to_its_removal() {
         let read = read(store, &[region(0, 1)]).await.unwrap_err();
         assert_eq!((read.code, &read.ranges[..]), (ErrorCode::Lost, &[region(0, 1)][..]));
         assert_eq!(store.truncate(FILE, 5).await.unwrap_err().code, ErrorCode::Lost);
-        assert_eq!(store.sync(FILE).await.unwrap_err().code, ErrorCode::Lost);
+        assert_eq!(store.sync(&[FILE]).await.unwrap_err().code, ErrorCode::Lost);
         assert_eq!(store.held(FILE).await.unwrap_err().code, ErrorCode::Lost);
         assert_eq!(store.stat().await.unwrap().datafiles, 2);
     });
@@ -158,6 +158,101 @@ fn a_label_is_replaced() {
     });
 }
 
+/// Runs an operation on a datafile, of those that must fail while a truncation is prepared.
+async fn outcomes(store: &dyn DataStore) -> [Option<ErrorCode>; 4] {
+    let code = |error: FsError| error.code;
+    [
+        read(store, &[region(0, 1)]).await.err().map(code),
+        store.write(FILE, &[region(0, 1)], &vec![9].into()).await.err().map(code),
+        store.sync(&[FILE]).await.err().map(code),
+        store.held(FILE).await.err().map(code),
+    ]
+}
+
+#[test]
+fn a_prepared_datafile_waits_for_its_truncation() {
+    each(async |store| {
+        let busy = [Some(ErrorCode::Busy); 4];
+        store.write(FILE, &[region(0, 100)], &vec![1; 100].into()).await.unwrap();
+        store.cancel_truncate(FILE).await.unwrap();
+        store.prepare_truncate(FILE, 10).await.unwrap();
+        assert_eq!(outcomes(store).await, busy);
+        store.prepare_truncate(FILE, 20).await.unwrap();
+        store.cancel_truncate(FILE).await.unwrap();
+        assert_eq!((store.size(FILE).await, outcomes(store).await), (Ok(100), [None; 4]));
+        store.prepare_truncate(FILE, 20).await.unwrap();
+        store.truncate(FILE, 20).await.unwrap();
+        assert_eq!((store.size(FILE).await, outcomes(store).await), (Ok(20), [None; 4]));
+        store.prepare_truncate(FILE, 30).await.unwrap();
+        store.discard(FILE, 1).await.unwrap();
+        assert_eq!(outcomes(store).await, busy, "it is in use");
+        store.remove(&[FILE]).await.unwrap();
+        assert_eq!(outcomes(store).await, [Some(ErrorCode::Lost); 4]);
+        store.cancel_truncate(FILE).await.unwrap();
+        assert_eq!(store.prepare_truncate(FILE, 1).await.unwrap_err().code, ErrorCode::Lost);
+    });
+}
+
+#[test]
+fn a_preparation_outlives_a_crash_until_its_truncation_is_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    run(async {
+        let open = || FileStore::open(dir.path(), 1000).unwrap();
+        let store = open();
+        store.create(FILE, 2).await.unwrap();
+        store.prepare_truncate(FILE, 3).await.unwrap();
+        let store = open();
+        assert_eq!(outcomes(&store).await, [Some(ErrorCode::Busy); 4]);
+        store.truncate(FILE, 3).await.unwrap();
+        let store = open();
+        assert_eq!((store.size(FILE).await, outcomes(&store).await), (Ok(3), [None; 4]));
+    });
+    let store = with_file(MemStore::cached(Free, 1 << 20));
+    run(async {
+        store.write(FILE, &[region(0, 100)], &vec![1; 100].into()).await.unwrap();
+        store.prepare_truncate(FILE, 10).await.unwrap();
+        store.power_fails(&mut AllLost);
+        assert_eq!(outcomes(&store).await, [Some(ErrorCode::Busy); 4]);
+        store.truncate(FILE, 10).await.unwrap();
+        store.power_fails(&mut AllLost);
+        assert_eq!((store.size(FILE).await, outcomes(&store).await), (Ok(10), [None; 4]));
+    });
+}
+
+#[test]
+fn many_datafiles_are_synced_and_the_first_error_is_told() {
+    each(async |store| {
+        let absent = DatafileHandle(FILE.0 + 500);
+        store.create(DatafileHandle(FILE.0 + 1), 399).await.unwrap();
+        let mut all: Vec<DatafileHandle> = (FILE.0..FILE.0 + 400).map(DatafileHandle).collect();
+        for datafile in &all[..390] {
+            store.write(*datafile, &[region(0, 1)], &vec![1].into()).await.unwrap();
+        }
+        store.sync(&all).await.unwrap();
+        store.sync(&[]).await.unwrap();
+        store.prepare_truncate(all[7], 5).await.unwrap();
+        (all[2], all[200]) = (absent, DatafileHandle(absent.0 + 1));
+        let error = store.sync(&all).await.unwrap_err();
+        assert!(error.code == ErrorCode::Lost && error.detail.contains(&absent.to_string()), "{error}");
+        assert_eq!(store.sync(&all[3..100]).await.unwrap_err().code, ErrorCode::Busy);
+    });
+}
+
+#[test]
+fn datafiles_that_are_synced_together_are_all_durable() {
+    let store = MemStore::cached(Free, 1 << 20);
+    run(async {
+        let two = DatafileHandle(FILE.0 + 1);
+        store.create(FILE, 2).await.unwrap();
+        for datafile in [FILE, two] {
+            store.write(datafile, &[region(0, 10)], &vec![1; 10].into()).await.unwrap();
+        }
+        store.sync(&[FILE, DatafileHandle(1), two]).await.unwrap_err();
+        store.power_fails(&mut AllLost);
+        assert_eq!((store.size(FILE).await, store.size(two).await), (Ok(10), Ok(10)));
+    });
+}
+
 /// Replays a bug: a datafile that was missing or cut off read as zeros.
 #[test]
 fn a_datafile_that_was_cut_off_is_not_read_as_zeros() {
@@ -168,7 +263,7 @@ fn a_datafile_that_was_cut_off_is_not_read_as_zeros() {
         let store = open();
         store.create(FILE, 1).await.unwrap();
         store.write(FILE, &[region(0, 100)], &vec![1; 100].into()).await.unwrap();
-        store.sync(FILE).await.unwrap();
+        store.sync(&[FILE]).await.unwrap();
         drop(store);
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(99).unwrap();
         let store = open();
@@ -191,7 +286,7 @@ fn a_datafile_that_was_cut_off_is_not_read_as_zeros() {
     let store = with_file(MemStore::new(1 << 20));
     run(async {
         store.write(FILE, &[region(0, 100)], &vec![1; 100].into()).await.unwrap();
-        store.sync(FILE).await.unwrap();
+        store.sync(&[FILE]).await.unwrap();
         store.damage(FILE, 99);
         assert_eq!(read(&store, &[region(0, 10)]).await.unwrap_err().code, ErrorCode::Lost);
         store.lose(FILE);
@@ -238,7 +333,7 @@ fn what_was_written_is_there_for_the_next_server() {
         let store = FileStore::open(dir.path(), 1000).unwrap();
         store.create(FILE, 1).await.unwrap();
         store.write(FILE, &[region(500, 3)], &vec![1, 2, 3].into()).await.unwrap();
-        store.sync(FILE).await.unwrap();
+        store.sync(&[FILE]).await.unwrap();
         drop(store);
         let store = FileStore::open(dir.path(), 1000).unwrap();
         assert_eq!(read(&store, &[region(499, 5)]).await.unwrap(), [0, 1, 2, 3, 0]);
@@ -350,7 +445,7 @@ fn a_power_failure_takes_what_was_not_synced_and_nothing_else() {
         let store = MemStore::cached(Free, 1 << 20);
         store.create(FILE, 1).await.unwrap();
         write(&store, 0, 1).await;
-        store.sync(FILE).await.unwrap();
+        store.sync(&[FILE]).await.unwrap();
         write(&store, 0, 2).await;
         write(&store, 3000, 3).await;
         store.power_fails(&mut AllLost);
@@ -365,7 +460,7 @@ fn a_power_failure_takes_what_was_not_synced_and_nothing_else() {
         assert_eq!((&left[512..612], &left[612..]), (&[4; 100][..], &[1; 388][..]), "the second");
 
         store.truncate(FILE, 10).await.unwrap();
-        store.sync(FILE).await.unwrap();
+        store.sync(&[FILE]).await.unwrap();
         store.power_fails(&mut AllLost);
         assert_eq!(store.size(FILE).await.unwrap(), 10);
         let new = DatafileHandle(7);

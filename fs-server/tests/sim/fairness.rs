@@ -89,8 +89,16 @@ impl DataStore for Counting {
         self.store.remove(datafiles).await
     }
 
-    async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        self.store.sync(datafile).await
+    async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+        self.store.prepare_truncate(datafile, size).await
+    }
+
+    async fn cancel_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        self.store.cancel_truncate(datafile).await
+    }
+
+    async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        self.store.sync(datafiles).await
     }
 
     async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
