@@ -356,7 +356,7 @@ pub enum IodRequest {
         regions: Regions,
     },
     /// Sets the size of the datafile to `size` bytes: cuts it off or fills it up with zeros.
-    /// Answered by `Written`. A change that was prepared is durable with the answer.
+    /// Answered by `Written`.
     Truncate {
         /// The datafile.
         datafile: DatafileHandle,
@@ -400,18 +400,29 @@ pub enum IodRequest {
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
         datafiles: Vec<DatafileHandle>,
     },
-    /// Prepares a change of size, durably: until `Truncate` or `CancelTruncates`, every other
+    /// Prepares a change of size, durably: until `CommitTruncates` or `CancelTruncates`, every other
     /// request for the datafile fails with `Busy`. Answered by `Done`. Only the manager may send it.
     PrepareTruncate {
         /// The datafile.
         datafile: DatafileHandle,
         /// The new size, in bytes.
         size: u64,
+        /// The number of the change. Numbers increase as long as the manager runs.
+        number: u64,
+    },
+    /// Carries out prepared changes of size, durably. Those of other datafiles in the list were
+    /// carried out before. Answered by `Done`. Only the manager may send it.
+    CommitTruncates {
+        /// The datafiles.
+        #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
+        datafiles: Vec<DatafileHandle>,
     },
     /// Forgets all prepared changes of size except those of some datafiles. Answered by `Done`. Only
     /// the manager may send it.
     CancelTruncates {
-        /// The datafiles that remain prepared, if they are.
+        /// A request to prepare with a smaller number that arrives later is refused.
+        before: u64,
+        /// The datafiles that remain prepared, or may still be.
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
         except: Vec<DatafileHandle>,
     },
@@ -434,6 +445,7 @@ impl IodRequest {
                 | IodRequest::Remove { .. }
                 | IodRequest::List { .. }
                 | IodRequest::PrepareTruncate { .. }
+                | IodRequest::CommitTruncates { .. }
                 | IodRequest::CancelTruncates { .. }
         )
     }
@@ -451,6 +463,7 @@ impl IodRequest {
             IodRequest::List { .. } => "list",
             IodRequest::Sync { .. } => "sync",
             IodRequest::PrepareTruncate { .. } => "prepare truncate",
+            IodRequest::CommitTruncates { .. } => "commit truncates",
             IodRequest::CancelTruncates { .. } => "cancel truncates",
             IodRequest::Getsize { .. } => "getsize",
             IodRequest::Statfs => "statfs",

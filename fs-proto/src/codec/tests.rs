@@ -141,8 +141,11 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
         vec(datafile(), 0..5).prop_map(|datafiles| IodRequest::Remove { datafiles }),
         option::of(datafile()).prop_map(|after| IodRequest::List { after }),
         vec(datafile(), 0..5).prop_map(|datafiles| IodRequest::Sync { datafiles }),
-        (datafile(), any::<u64>()).prop_map(|(datafile, size)| IodRequest::PrepareTruncate { datafile, size }),
-        vec(datafile(), 0..5).prop_map(|except| IodRequest::CancelTruncates { except }),
+        (datafile(), any::<(u64, u64)>())
+            .prop_map(|(datafile, (size, number))| IodRequest::PrepareTruncate { datafile, size, number }),
+        vec(datafile(), 0..5).prop_map(|datafiles| IodRequest::CommitTruncates { datafiles }),
+        (any::<u64>(), vec(datafile(), 0..5))
+            .prop_map(|(before, except)| IodRequest::CancelTruncates { before, except }),
         datafile().prop_map(|datafile| IodRequest::Getsize { datafile }),
         Just(IodRequest::Statfs),
     ]

@@ -32,6 +32,7 @@
 mod membership;
 mod read;
 mod transfer;
+mod truncates;
 mod turns;
 mod write;
 
@@ -51,6 +52,7 @@ use crate::store::{DataStore, Held};
 pub use membership::{LabelLock, Membership};
 use tokio::sync::Mutex;
 use transfer::Stages;
+use truncates::Truncates;
 
 /// Memory settings of an I/O server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +113,7 @@ pub struct Iod<T: Transport, S> {
     labels: Rc<LabelLock>,
     /// One creation or discarding at a time.
     creating: Rc<Mutex<()>>,
+    truncates: Rc<Truncates>,
 }
 
 impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
@@ -123,9 +126,9 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         let (one_sided, in_flight) = endpoint
             .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().limits.in_flight_bytes));
         let stages = Stages::new(one_sided, in_flight, settings.unit, store.places());
-        let (failed_syncs, labels, creating) = (Rc::default(), Rc::default(), Rc::default());
+        let (failed_syncs, labels, creating, truncates) = (Rc::default(), Rc::default(), Rc::default(), Rc::default());
         let iod =
-            Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0, failed_syncs, labels, creating };
+            Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0, failed_syncs, labels, creating, truncates };
         iod.join_zones();
         Ok(iod)
     }
@@ -151,12 +154,13 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     where
         S: Clone,
     {
-        let Iod { store, zones, stages, settings, start, failed_syncs, labels, creating, .. } = self;
+        let Iod { store, zones, stages, settings, start, failed_syncs, labels, creating, truncates, .. } = self;
         let (store, zones, stages) = (store.clone(), zones.clone(), stages.clone());
         let (settings, start, failed_syncs, labels) = (*settings, *start, failed_syncs.clone(), labels.clone());
-        let creating = creating.clone();
+        let (creating, truncates) = (creating.clone(), truncates.clone());
+        let adapter = index;
         let iod =
-            Iod { endpoint, adapter: index, store, zones, stages, settings, start, failed_syncs, labels, creating };
+            Iod { endpoint, adapter, store, zones, stages, settings, start, failed_syncs, labels, creating, truncates };
         iod.join_zones();
         iod
     }
@@ -221,7 +225,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             IodRequest::Write { datafile, regions, sync } => {
                 self.write(context, call, datafile, &regions).await?;
                 if sync {
-                    self.sync(datafile).await?;
+                    self.sync(&[datafile]).await?;
                 }
                 self.written(datafile, regions.total()).await
             }
@@ -256,18 +260,22 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             }
             IodRequest::Sync { datafiles } => {
                 if !mutated("iod/answers-before-it-is-synced") {
-                    for datafile in datafiles {
-                        self.sync(datafile).await?;
-                    }
+                    self.sync(&datafiles).await?;
                 }
                 Ok(IodReply::Synced { start: self.start() })
             }
-            IodRequest::PrepareTruncate { datafile, size } => {
-                let _ = (datafile, size);
+            IodRequest::PrepareTruncate { datafile, size, number } => {
+                self.truncates.prepare(&self.store, datafile, size, number).await?;
                 Ok(IodReply::Done)
             }
-            IodRequest::CancelTruncates { except } => {
-                let _ = except;
+            IodRequest::CommitTruncates { datafiles } => {
+                for datafile in datafiles {
+                    self.truncates.commit(&self.store, datafile).await?;
+                }
+                Ok(IodReply::Done)
+            }
+            IodRequest::CancelTruncates { before, except } => {
+                self.truncates.cancel(&self.store, before, except).await?;
                 Ok(IodReply::Done)
             }
             IodRequest::Getsize { datafile } => {
@@ -279,11 +287,11 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         }
     }
 
-    /// Syncs a datafile. If that fails, the system may have discarded data that it could not write,
+    /// Syncs datafiles. If that fails, the system may have discarded data that it could not write,
     /// and it reports this only once. So the unsynced data of other clients is then as doubtful as
     /// after a restart. Those clients are told by a new start number.
-    async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        let result = self.store.sync(&[datafile]).await;
+    async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        let result = self.store.sync(datafiles).await;
         if matches!(&result, Err(error) if error.code != ErrorCode::Lost) {
             self.failed_syncs.set(self.failed_syncs.get().wrapping_add(1));
         }

@@ -202,28 +202,21 @@ impl<T: Transport> Manager<T> {
         let Truncates { undecided, decided } = found;
         let (preparing, cancelled): (Vec<_>, Vec<_>) =
             undecided.into_iter().partition(|datafile| self.truncations.prepares(*datafile));
+        let decided: Vec<DatafileHandle> = decided.into_iter().map(|(datafile, _)| datafile).collect();
         let ended = if !cancelled.is_empty() || !link.is_settled {
             self.connect(link).await?;
-            let except = decided.iter().map(|(datafile, _)| *datafile).chain(preparing).collect();
-            link.ask(IodRequest::CancelTruncates { except }).await?;
+            let before = self.truncations.next_number();
+            let except = decided.into_iter().chain(preparing).collect();
+            link.ask(IodRequest::CancelTruncates { before, except }).await?;
             link.is_settled = true;
             cancelled
+        } else if !decided.is_empty() {
+            self.connect(link).await?;
+            let asked = link.ask(IodRequest::CommitTruncates { datafiles: decided.clone() }).await;
+            asked?;
+            decided
         } else {
-            let mut ended = Vec::new();
-            if !decided.is_empty() {
-                self.connect(link).await?;
-            }
-            for (datafile, size) in decided {
-                match link.ask(IodRequest::Truncate { datafile, size }).await {
-                    // There is nothing left to change.
-                    Err(error) if error.code == ErrorCode::Lost => {
-                        tracing::warn!(%error, iod, "the size of a datafile cannot be changed");
-                    }
-                    answer => drop(answer?),
-                }
-                ended.push(datafile);
-            }
-            ended
+            Vec::new()
         };
         if ended.is_empty() {
             return Ok(false);

@@ -15,7 +15,7 @@
 //!
 //! **Source.** Two-phase commit with presumed abort.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 
 use bmi_core::comm::Caller;
@@ -38,11 +38,17 @@ pub(super) struct Truncations<T: Transport> {
     links: OnceCell<Vec<Mutex<Link<T>>>>,
     /// Datafiles that are being prepared. The maintenance loops leave them alone.
     preparing: RefCell<BTreeSet<DatafileHandle>>,
+    next: Cell<u64>,
 }
 
 impl<T: Transport> Truncations<T> {
     pub(super) fn new() -> Truncations<T> {
-        Truncations { links: OnceCell::new(), preparing: RefCell::default() }
+        Truncations { links: OnceCell::new(), preparing: RefCell::default(), next: Cell::new(0) }
+    }
+
+    /// Returns the number of the next change.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next.get()
     }
 
     /// Returns true while a datafile is being prepared.
@@ -83,9 +89,10 @@ impl<T: Transport> Manager<T> {
     ) -> Result<R, FsError> {
         let preparing = self.begin_truncate(file, deadline).await?;
         let layout = preparing.layout.clone();
+        let number = self.truncations.next.replace(self.truncations.next_number() + 1);
         let asked = layout.datafiles().iter().enumerate().map(|(index, (iod, datafile))| {
             let size = layout.distribution().datafile_size(index, size);
-            self.prepare(*iod, IodRequest::PrepareTruncate { datafile: *datafile, size }, deadline)
+            self.prepare(*iod, IodRequest::PrepareTruncate { datafile: *datafile, size, number }, deadline)
         });
         let answers = join_all(asked).await;
         if let Some(error) = answers.into_iter().find_map(Result::err)

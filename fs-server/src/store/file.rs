@@ -252,6 +252,22 @@ impl FileStore {
         self.marked_file(datafile, create)
     }
 
+    /// Sets the length of a datafile, whether it is marked or not.
+    async fn set_length(&self, datafile: DatafileHandle, size: u64) -> Result<Arc<OpenFile>, FsError> {
+        let file = self.marked_file(datafile, true)?.expect("a file that is to be created is there or an error");
+        let cut = file.clone();
+        let result = offload(move || {
+            let _guard = cut.length.lock().unwrap_or_else(PoisonError::into_inner);
+            // First, so that a crash in between does not leave a datafile that looks cut off.
+            if cut.synced.load(Ordering::Relaxed) > size {
+                cut.remember(size);
+            }
+            cut.file.set_len(size)
+        });
+        result.await?.map_err(|error| fault("truncating", datafile, &error))?;
+        Ok(file)
+    }
+
     /// As [`FileStore::file`], whether the datafile is marked or not.
     fn marked_file(&self, datafile: DatafileHandle, create: bool) -> Result<Option<Arc<OpenFile>>, FsError> {
         let mut open = self.open.borrow_mut();
@@ -329,6 +345,10 @@ fn datafiles_in(dir: &File, catalogue: &Catalogue, number: u8) -> io::Result<Vec
 fn disk_number(host: &str, device: u64) -> u64 {
     let bytes = host.bytes().chain(device.to_le_bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+fn is_prepared(mark: Mark) -> bool {
+    matches!(mark, Mark::Truncating(_))
 }
 
 #[async_trait(?Send)]
@@ -452,37 +472,34 @@ impl DataStore for FileStore {
     }
 
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
-        let prepared = match self.marks.find(datafile) {
-            Some(mark @ Mark::FailedSync) => return Err(mark.refusal(datafile)),
-            mark => mark.is_some(),
-        };
-        let file = self.marked_file(datafile, true)?.expect("a file that is to be created is there or an error");
-        let cut = file.clone();
-        let result = offload(move || {
-            let _guard = cut.length.lock().unwrap_or_else(PoisonError::into_inner);
-            // First, so that a crash in between does not leave a datafile that looks cut off.
-            if cut.synced.load(Ordering::Relaxed) > size {
-                cut.remember(size);
-            }
-            cut.file.set_len(size)
-        });
-        result.await?.map_err(|error| fault("truncating", datafile, &error))?;
-        if prepared {
-            let failed = durability::sync(&self.dir, &self.catalogue, vec![(datafile, file)]).await?;
-            if let Some((_, error)) = failed.first() {
-                return Err(fault("syncing", datafile, error));
-            }
-            self.cancel_truncate(datafile).await?;
+        if let Some(mark) = self.marks.find(datafile) {
+            return Err(mark.refusal(datafile));
         }
-        Ok(())
+        self.set_length(datafile, size).await.map(drop)
     }
 
-    async fn cancel_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        let is_prepared = |mark| matches!(mark, Mark::Truncating(_));
-        if !self.marks.find(datafile).is_some_and(is_prepared) {
-            return Ok(());
+    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        let Some(Mark::Truncating(size)) = self.marks.find(datafile) else { return Ok(()) };
+        let clear = move |marks: &Marks| marks.clear([datafile], is_prepared);
+        let file = match self.set_length(datafile, size).await {
+            Err(lost) if lost.code == ErrorCode::Lost => {
+                self.mark(datafile, clear).await?;
+                return Err(lost);
+            }
+            file => file?,
+        };
+        let failed = durability::sync(&self.dir, &self.catalogue, vec![(datafile, file)]).await?;
+        if let Some((_, error)) = failed.first() {
+            return Err(fault("syncing", datafile, error));
         }
-        self.mark(datafile, move |marks| marks.clear([datafile], is_prepared)).await
+        self.mark(datafile, clear).await
+    }
+
+    async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
+        let mut cancelled = self.marks.list(is_prepared);
+        cancelled.retain(|datafile| !except.contains(datafile));
+        let Some(first) = cancelled.first().copied() else { return Ok(()) };
+        self.mark(first, move |marks| marks.clear(cancelled, is_prepared)).await
     }
 
     async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {

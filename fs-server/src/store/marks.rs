@@ -165,6 +165,13 @@ impl Marks {
         lock(&self.state).marks.get(&datafile).map(|(mark, _)| *mark)
     }
 
+    /// Returns the datafiles whose mark is `wanted`.
+    pub(super) fn list(&self, wanted: impl Fn(Mark) -> bool) -> Vec<DatafileHandle> {
+        let state = lock(&self.state);
+        let marks = state.marks.iter().filter(|(_, (mark, _))| wanted(*mark));
+        marks.map(|(datafile, _)| *datafile).collect()
+    }
+
     /// Marks a datafile, durably. Replaces its mark.
     pub(super) fn set(&self, datafile: DatafileHandle, mark: Mark) -> io::Result<()> {
         let file = lock(&self.file);

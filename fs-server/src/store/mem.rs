@@ -450,23 +450,35 @@ impl DataStore for MemStore {
     }
 
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
-        let prepared = match self.mark(datafile) {
-            Some(mark @ Mark::FailedSync) => return Err(mark.refusal(datafile)),
-            mark => mark.is_some(),
-        };
-        self.check_marked(datafile)?;
-        self.resize(datafile, size)?;
-        if prepared {
-            self.flush(&[datafile]).await?;
-            self.cancel_truncate(datafile).await?;
+        if let Some(mark) = self.mark(datafile) {
+            return Err(mark.refusal(datafile));
         }
-        Ok(())
+        self.check_marked(datafile)?;
+        self.resize(datafile, size)
     }
 
-    async fn cancel_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        if let Some(Mark::Truncating(_)) = self.mark(datafile) {
-            self.0.medium.sync().await?;
+    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        let Some(Mark::Truncating(size)) = self.mark(datafile) else { return Ok(()) };
+        let result = match self.check_marked(datafile) {
+            Ok(()) => {
+                self.resize(datafile, size)?;
+                self.flush(&[datafile]).await
+            }
+            lost => lost,
+        };
+        if result.as_ref().map_or_else(|error| error.code == ErrorCode::Lost, |()| true) {
             self.0.contents.borrow_mut().marks.remove(&datafile);
+        }
+        result
+    }
+
+    async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
+        let cancelled = |datafile: &DatafileHandle, mark: &Mark| {
+            matches!(mark, Mark::Truncating(_)) && !except.contains(datafile)
+        };
+        if self.0.contents.borrow().marks.iter().any(|(datafile, mark)| cancelled(datafile, mark)) {
+            self.0.medium.sync().await?;
+            self.0.contents.borrow_mut().marks.retain(|datafile, mark| !cancelled(datafile, mark));
         }
         Ok(())
     }

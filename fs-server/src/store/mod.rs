@@ -11,7 +11,7 @@
 //!    that is shorter than it was when it was last synced is not read at all: `Lost`.
 //! 3. Everything written before a successful `sync` survives a crash.
 //! 4. A datafile for which `prepare_truncate` was acknowledged obeys only `truncate`,
-//!    `cancel_truncate` and `remove`, also after a crash.
+//!    `cancel_truncates` and `remove`, also after a crash.
 //! 5. An error of `read` or `write` names the ranges that were not done. The others were.
 
 mod catalogue;
@@ -150,11 +150,11 @@ pub trait DataStore {
 
     /// Records, durably, that the datafile is about to get the length `size`. From now on every
     /// operation on it fails with `Busy`, except this one, which replaces the size,
-    /// [`DataStore::truncate`], [`DataStore::cancel_truncate`] and [`DataStore::remove`].
+    /// [`DataStore::truncate`], [`DataStore::cancel_truncates`] and [`DataStore::remove`].
     ///
     /// # Errors
     /// `NoSpace`, `Io`, `Lost`. The record may then exist or not, until
-    /// [`DataStore::cancel_truncate`] succeeds.
+    /// [`DataStore::cancel_truncates`] succeeds.
     async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError>;
 
     /// Sets the length of the datafile to `size` bytes: cuts it off or extends it with zeros. If
@@ -164,12 +164,18 @@ pub trait DataStore {
     /// `NoSpace`, `Io`, `Lost`, `TooLarge`. A preparation is then still recorded.
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError>;
 
-    /// Removes, durably, the record of [`DataStore::prepare_truncate`]. It is not an error if there
-    /// is none, or no such datafile.
+    /// Carries out the prepared change of a datafile's length, durably. Does nothing if none is
+    /// prepared: it was carried out before.
     ///
     /// # Errors
-    /// `Io`.
-    async fn cancel_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError>;
+    /// `NoSpace`, `Io`. The change then remains prepared. `Lost`: there is nothing left to change.
+    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError>;
+
+    /// Forgets, durably, every prepared change of length except those of some datafiles.
+    ///
+    /// # Errors
+    /// `Io`. The changes then remain prepared.
+    async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError>;
 
     /// Makes all earlier writes to these datafiles durable. The lengths are remembered: if a
     /// datafile is found shorter later, operations on it fail with `Lost`.
@@ -254,8 +260,12 @@ impl<S: DataStore + ?Sized> DataStore for Rc<S> {
         (**self).truncate(datafile, size).await
     }
 
-    async fn cancel_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        (**self).cancel_truncate(datafile).await
+    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        (**self).commit_truncate(datafile).await
+    }
+
+    async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
+        (**self).cancel_truncates(except).await
     }
 
     async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {

@@ -174,21 +174,26 @@ fn a_prepared_datafile_waits_for_its_truncation() {
     each(async |store| {
         let busy = [Some(ErrorCode::Busy); 4];
         store.write(FILE, &[region(0, 100)], &vec![1; 100].into()).await.unwrap();
-        store.cancel_truncate(FILE).await.unwrap();
+        store.cancel_truncates(&[]).await.unwrap();
         store.prepare_truncate(FILE, 10).await.unwrap();
         assert_eq!(outcomes(store).await, busy);
         store.prepare_truncate(FILE, 20).await.unwrap();
-        store.cancel_truncate(FILE).await.unwrap();
+        store.cancel_truncates(&[]).await.unwrap();
         assert_eq!((store.size(FILE).await, outcomes(store).await), (Ok(100), [None; 4]));
         store.prepare_truncate(FILE, 20).await.unwrap();
-        store.truncate(FILE, 20).await.unwrap();
+        assert_eq!(store.truncate(FILE, 20).await.unwrap_err().code, ErrorCode::Busy);
+        store.cancel_truncates(&[FILE]).await.unwrap();
+        store.commit_truncate(FILE).await.unwrap();
         assert_eq!((store.size(FILE).await, outcomes(store).await), (Ok(20), [None; 4]));
+        store.write(FILE, &[region(0, 100)], &vec![1; 100].into()).await.unwrap();
+        store.commit_truncate(FILE).await.unwrap();
+        assert_eq!(store.size(FILE).await, Ok(100), "it was carried out before");
         store.prepare_truncate(FILE, 30).await.unwrap();
         store.discard(FILE, 1).await.unwrap();
         assert_eq!(outcomes(store).await, busy, "it is in use");
         store.remove(&[FILE]).await.unwrap();
         assert_eq!(outcomes(store).await, [Some(ErrorCode::Lost); 4]);
-        store.cancel_truncate(FILE).await.unwrap();
+        store.cancel_truncates(&[]).await.unwrap();
         assert_eq!(store.prepare_truncate(FILE, 1).await.unwrap_err().code, ErrorCode::Lost);
     });
 }

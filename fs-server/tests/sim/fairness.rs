@@ -93,8 +93,12 @@ impl DataStore for Counting {
         self.store.prepare_truncate(datafile, size).await
     }
 
-    async fn cancel_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        self.store.cancel_truncate(datafile).await
+    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        self.store.commit_truncate(datafile).await
+    }
+
+    async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
+        self.store.cancel_truncates(except).await
     }
 
     async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
