@@ -17,8 +17,8 @@ use bmi_core::mem::Foreign;
 use bmi_core::mutated;
 use bmi_core::{Addr, AsyncEndpoint, Lists, Memory, Options, Time, Transport};
 use fs_proto::{
-    ClusterId, DirEntry, DirHandle, Entry, ErrorCode, Existing, FileHandle, Handle, IodReply, IodRequest, IodStat, Kind,
-    ManagerReply, ManagerRequest, ManagerStat, Place, RemoveKind, ReplyBody, RequestBody, SetAttr,
+    ClusterId, DirEntry, DirHandle, Entry, ErrorCode, Existing, FileHandle, Handle, IodReply, IodRequest, IodStat,
+    Kind, ManagerReply, ManagerRequest, ManagerStat, Place, RemoveKind, ReplyBody, RequestBody, SetAttr,
 };
 use futures_util::future::join_all;
 
@@ -215,11 +215,25 @@ impl<T: Transport + 'static> Client<T> {
         manager: Addr,
         options: ClientOptions,
     ) -> Result<Client<T>, Error> {
+        Client::connect_waiting(endpoints, manager, options, |_, _| {}).await
+    }
+
+    /// Creates a client like [`Client::connect_over`]. Calls `waiting` when a server has been waited
+    /// for a second ([`ClientOptions::retry_for`]), with the server and the reason.
+    ///
+    /// # Errors
+    /// As [`Client::connect_over`].
+    pub async fn connect_waiting(
+        endpoints: Endpoints<T>,
+        manager: Addr,
+        options: ClientOptions,
+        waiting: impl Fn(&ServerName, &str) + 'static,
+    ) -> Result<Client<T>, Error> {
         let ClientOptions { id, timeout, retry_for, over, ref host, cluster, .. } = options;
         let preference = Preference { client: id, timeout, over, host: host.clone() };
         let manager = ServerName { addr: manager, iod: None };
         let client = Client(Rc::new(Inner {
-            connections: Connections::new(endpoints, preference, manager, cluster, retry_for),
+            connections: Connections::new(endpoints, preference, manager, cluster, retry_for, Box::new(waiting)),
             options,
             foreign: Foreign::new(),
             files: RefCell::default(),
@@ -382,12 +396,6 @@ impl<T: Transport + 'static> Client<T> {
                 tracing::debug!(%error, "the manager does not answer");
             }
         }
-    }
-
-    /// Sets the function that is called when a server has been waited for a second, with the server
-    /// and the reason.
-    pub fn on_waiting(&self, call: impl Fn(&ServerName, &str) + 'static) {
-        self.0.connections.on_waiting(call);
     }
 
     /// Opens a file.

@@ -85,10 +85,12 @@ struct Trouble {
     /// The request may have arrived, and its reply was lost.
     unknown: bool,
     pause: Duration,
+    /// The last of them.
+    last: Failure,
 }
 
 /// A function that is told which server is waited for, and why.
-type Waiting = Box<dyn Fn(&ServerName, &str)>;
+pub(crate) type Waiting = Box<dyn Fn(&ServerName, &str)>;
 
 /// A request and the data that belongs to it.
 #[derive(Clone, Debug)]
@@ -149,7 +151,7 @@ pub(crate) struct Connections<T: Transport> {
     unreachable: RefCell<BTreeMap<u32, Time>>,
     /// How long a server that cannot be reached is waited for.
     retry_for: Duration,
-    waiting: RefCell<Option<Waiting>>,
+    waiting: Waiting,
     /// Servers that `waiting` was called for, and that have not answered since.
     awaited: RefCell<BTreeSet<Addr>>,
     /// Servers that were waited for in vain, and that have not answered since. They are not waited
@@ -164,6 +166,7 @@ impl<T: Transport + 'static> Connections<T> {
         manager: ServerName,
         cluster: Option<ClusterId>,
         retry_for: Duration,
+        waiting: Waiting,
     ) -> Connections<T> {
         Connections {
             callers: endpoints.endpoints().map(|endpoint| Caller::new(endpoint.clone())).collect(),
@@ -180,15 +183,10 @@ impl<T: Transport + 'static> Connections<T> {
             expected: RefCell::default(),
             unreachable: RefCell::default(),
             retry_for,
-            waiting: RefCell::default(),
+            waiting,
             awaited: RefCell::default(),
             given_up: RefCell::default(),
         }
-    }
-
-    /// Sets the function that is called when a server has been waited for a while.
-    pub(crate) fn on_waiting(&self, call: impl Fn(&ServerName, &str) + 'static) {
-        *self.waiting.borrow_mut() = Some(Box::new(call));
     }
 
     /// Returns the cluster, once it is known.
@@ -405,7 +403,11 @@ impl<T: Transport + 'static> Connections<T> {
                     continue;
                 }
             }
-            self.try_again(server, deadline, resend, sent, &failure, &mut trouble).await.ok_or(failure)?;
+            if self.try_again(server, deadline, resend, sent, &failure, &mut trouble).await.is_none() {
+                // What kept the server from answering says more than that the time is over.
+                let earlier = trouble.filter(|_| failure.code == ErrorCode::Timeout && !sent);
+                return Err(earlier.map_or(failure, |trouble| trouble.last));
+            }
             self.resent.set(self.resent.get() + 1);
         }
     }
@@ -432,9 +434,10 @@ impl<T: Transport + 'static> Connections<T> {
         if unknown && resend == Resend::Never {
             return None;
         }
-        let fresh = || Trouble { since: now, unknown: false, pause: FIRST_PAUSE };
         let first = trouble.is_none();
+        let fresh = || Trouble { since: now, unknown: false, pause: FIRST_PAUSE, last: failure.clone() };
         let trouble = trouble.get_or_insert_with(fresh);
+        trouble.last = failure.clone();
         trouble.unknown |= unknown;
         if first && lost {
             // A connection that was not used for a while may be dead. The next one is made at once.
@@ -451,11 +454,8 @@ impl<T: Transport + 'static> Connections<T> {
             }
             return None;
         }
-        if now.since(trouble.since) >= NOTICE
-            && let Some(waiting) = &*self.waiting.borrow()
-            && self.awaited.borrow_mut().insert(server.addr.clone())
-        {
-            waiting(server, &failure.detail);
+        if now.since(trouble.since) >= NOTICE && self.awaited.borrow_mut().insert(server.addr.clone()) {
+            (self.waiting)(server, &failure.detail);
         }
         tracing::debug!(%server, failure.detail, "trying again");
         self.endpoint().sleep(trouble.pause).await;

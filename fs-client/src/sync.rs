@@ -139,9 +139,11 @@ pub(crate) async fn sync_files<T: Transport + 'static>(
         }
     }
     let asked = servers.into_iter().map(async |(server, items)| {
-        let room = client.inner().connections.room(&server.addr).map_or(MAX_DATAFILES, |room| {
-            room.saturating_sub(REQUEST_ROOM) / HANDLE_ROOM
-        });
+        let room = client
+            .inner()
+            .connections
+            .room(&server.addr)
+            .map_or(MAX_DATAFILES, |room| room.saturating_sub(REQUEST_ROOM) / HANDLE_ROOM);
         let mut answers = Vec::with_capacity(items.len());
         for items in items.chunks(room.clamp(1, MAX_DATAFILES)) {
             answers.extend(sync_at(client, server, items).await);

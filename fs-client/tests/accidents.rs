@@ -125,9 +125,22 @@ fn a_file_that_is_written_to_has_a_new_time() {
     fs::write(cluster.path("f"), pattern(100_000, 1)).unwrap();
     cluster.ok(&["put", "f", "/f"]);
     let first = time(&["stat", "/f"]);
-    cluster.ok(&["put", "f", "/f"]);
+    cluster.ok(&["truncate", "/f", "70K"]);
     let second = time(&["stat", "/f"]);
     assert!(second > first, "{second} after {first}");
     let listed = cluster.json(&["ls", "-l"])["entries"][0]["mtime_ns"].as_u64().unwrap();
     assert_eq!(listed, second);
+}
+
+#[test]
+fn put_and_get_keep_the_modification_time() {
+    let cluster = Cluster::start(2);
+    let modified = |name: &str| fs::metadata(cluster.path(name)).unwrap().modified().unwrap();
+    let file = fs::File::create(cluster.path("f")).unwrap();
+    fs::write(cluster.path("f"), pattern(100_000, 1)).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789)).unwrap();
+    cluster.ok(&["put", "f", "/f"]);
+    assert!(cluster.ok(&["stat", "/f"]).contains("modified 2001-09-09 01:46:40"));
+    cluster.ok(&["get", "/f", "back"]);
+    assert_eq!(modified("back"), modified("f"));
 }

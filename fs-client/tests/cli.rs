@@ -141,7 +141,7 @@ fn servers_of_this_host_are_reached_over_shared_memory() {
     cluster.ok(&["--over", "shm", "--busy", "get", "/f", "two"]);
     assert!(fs::read(cluster.path("one")).unwrap() == bytes && fs::read(cluster.path("two")).unwrap() == bytes);
     // A socket whose server is gone is not used. When the server comes back, it is used again.
-    cluster.ok(&["put", "--sync", "f", "/g"]);
+    cluster.ok(&["put", "f", "/g"]);
     cluster.kill_server(1);
     let line = complaint(&cluster.run(&["get", "/g", "three"]), 1);
     assert!(line.contains("(iod 0)"), "{line}");
@@ -312,7 +312,7 @@ fn a_server_that_is_down_is_named() {
 fn an_iod_killed_in_the_middle_of_a_put_ends_it_and_synced_files_stay() {
     let mut cluster = Cluster::start(3);
     fs::write(cluster.path("kept"), pattern(3_000_000, 1)).unwrap();
-    cluster.ok(&["put", "--sync", "kept", "/kept"]);
+    cluster.ok(&["put", "kept", "/kept"]);
     // The put reads from a pipe, so it is certainly in progress when the server is killed.
     let mut put = cluster
         .command(&["put", "-", "/torn", "--block-size", "1M", "--timeout", "10s"])

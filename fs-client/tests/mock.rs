@@ -232,7 +232,7 @@ fn nobody_at_the_address_is_said_at_once() {
         let result = Client::connect(endpoint, cluster.manager.addr(99), cluster.options()).await;
         let Err(error) = result else { panic!("connected to nobody") };
         assert_eq!(error.code(), ErrorCode::Unreachable);
-        assert!(error.to_string().starts_with("connect to sim://manager:99 (manager) failed: "), "{error}");
+        assert!(error.to_string().starts_with("connect at sim://manager:99 (manager) failed: "), "{error}");
         assert!(cluster.world.now().since(start) < Duration::from_secs(1));
     });
 }
@@ -249,7 +249,7 @@ fn a_full_disk_names_server_and_ranges_and_the_rest_stays() {
         assert_eq!(error.code(), ErrorCode::NoSpace);
         assert_eq!(
             error.to_string(),
-            "write of /f to sim://iod2:1 (iod 2) of bytes 131072..196608 failed: no space left: the store is full"
+            "write of /f at sim://iod2:1 (iod 2) of bytes 131072..196608 failed: no space left: the store is full"
         );
         let found = bodies::read(&file, 0, 1 << 20).await;
         let (old, new) = (pattern(1 << 20, 1), pattern(262_144, 2));
@@ -277,7 +277,7 @@ fn several_failures_are_told_together() {
         let mut servers: Vec<_> = error.failures().iter().map(|f| f.server.as_ref().unwrap().iod.unwrap()).collect();
         servers.sort_unstable();
         assert_eq!(servers, [1, 3]);
-        assert!(error.to_string().starts_with("write of /f to 2 servers failed: "), "{error}");
+        assert!(error.to_string().starts_with("write of /f at 2 servers failed: "), "{error}");
     });
 }
 

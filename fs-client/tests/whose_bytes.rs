@@ -294,7 +294,7 @@ fn a_missing_or_cut_datafile_is_an_error() {
     let mut cluster = Cluster::start(2);
     let files = named("f", 3);
     put_all(&cluster, &files);
-    cluster.ok(&["put", "--sync", "f2", "/synced"]);
+    cluster.ok(&["put", "f2", "/synced"]);
     let datafile = |name: &str| {
         let stat = cluster.json(&["stat", name]);
         let datafile = stat["files"][0]["datafiles"][1].clone();
@@ -341,8 +341,7 @@ fn a_file_is_read_without_the_servers_that_hold_none_of_it() {
     // New files avoid the dead servers, unless a number is asked for.
     cluster.ok(&["put", "small", "/new"]);
     assert_eq!(cluster.json(&["stat", "/new"])["files"][0]["datafiles"].as_array().unwrap().len(), 1);
-    let line =
-        complaint(&cluster.run(&["put", "--servers", "3", "--strip-size", "4K", "--sync", "small", "/three"]), 1);
+    let line = complaint(&cluster.run(&["put", "--servers", "3", "--strip-size", "4K", "small", "/three"]), 1);
     assert!(line.contains("(iod"), "{line}");
     for iod in dead {
         cluster.start_server(iod + 1);

@@ -50,4 +50,6 @@ pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_
 pub use identity::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 pub use region::{Region, Regions};
 pub use reply::{ClusterInfo, DirEntry, IodInfo, IodReply, IodStat, ManagerReply, ManagerStat, Reply, ReplyBody};
-pub use request::{Existing, IodRequest, ManagerRequest, Place, Registration, RemoveKind, Request, RequestBody, RequestId};
+pub use request::{
+    Existing, IodRequest, ManagerRequest, Place, Registration, RemoveKind, Request, RequestBody, RequestId,
+};

@@ -51,6 +51,11 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "TIME", default_value = "30s", value_parser = size::duration)]
     pub(crate) timeout: Duration,
 
+    /// How long to wait for a server that refuses connections, for instance while it is restarted;
+    /// ping, servers, plan and statfs do not wait
+    #[arg(long, global = true, value_name = "TIME", default_value = "5s", value_parser = size::duration_or_none)]
+    pub(crate) retry_for: Duration,
+
     /// Print one JSON document instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -111,10 +116,11 @@ pub(crate) enum Command {
         parents: bool,
     },
 
-    /// Store local files
+    /// Store local files; each gets its name, or replaces a file, when it is complete and on the disks
     #[command(
         after_help = "Examples:\n  pvfs put a.bin /data            into a directory that is there\n  pvfs put a.bin /data/b.bin      under another name\n  \
-                      pvfs put -r src /data           a whole tree, as /data/src\n  tar c . | pvfs put - /all.tar   from standard input"
+                      pvfs put -r src /data           a whole tree, as /data/src\n  pvfs put -r --resume src /data  what is missing of it\n  \
+                      tar c . | pvfs put - /all.tar   from standard input"
     )]
     Put {
         /// Local files; with -r also directories; - is standard input
@@ -126,6 +132,13 @@ pub(crate) enum Command {
         layout: LayoutArgs,
         #[command(flatten)]
         transfer: TransferArgs,
+        /// Permission bits, in octal; the default is those of the file that is replaced, else those
+        /// of the local file
+        #[arg(long, value_name = "MODE", value_parser = mode)]
+        mode: Option<u32>,
+        /// Do not wait for the servers' disks; a power failure may then lose what was stored
+        #[arg(long)]
+        no_sync: bool,
     },
 
     /// Fetch files to the local machine
@@ -184,6 +197,16 @@ pub(crate) enum Command {
         to: FsPath,
     },
 
+    /// Cut a file off, or extend it with zeros
+    #[command(after_help = "Examples:\n  pvfs truncate /data/a.bin 1M\n  pvfs truncate /logs/today 0")]
+    Truncate {
+        /// The file
+        path: FsPath,
+        /// Its new size, such as 64K
+        #[arg(value_parser = size::bytes)]
+        size: u64,
+    },
+
     /// Show used and free space on every server
     Statfs,
 
@@ -204,6 +227,12 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 16)]
         rows: u64,
     },
+}
+
+/// Parses permission bits.
+fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
+    mode.ok_or_else(|| format!("{text} is not a mode in octal, such as 644"))
 }
 
 /// Parses the choice of transports.
@@ -238,9 +267,9 @@ pub(crate) struct TransferArgs {
     /// Number of requests in progress at the same time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) window: u32,
-    /// For put only: flush the data to the servers' disks before the command ends
+    /// Leave out files that are there already with the same size and modification time
     #[arg(long)]
-    pub(crate) sync: bool,
+    pub(crate) resume: bool,
 }
 
 #[cfg(test)]
@@ -268,10 +297,12 @@ mod tests {
             ("target", "/a"),
             ("size", "1M"),
             ("strip-size", "64K"),
+            ("retry-for", "0s"),
+            ("mode", "640"),
         ];
         assert!(
             cli_check::every_option::<Cli>(&values) >= 100,
-            "six global options with each of 13 commands, and others"
+            "seven global options with each of 14 commands, and others"
         );
     }
 
@@ -288,7 +319,8 @@ mod tests {
     #[test]
     fn sizes_and_layouts() {
         let line = "pvfs put a b /d --strip-size 64K --servers 4 --block-size 8M --window 2";
-        let Command::Put { sources, target, layout, transfer } = Cli::try_parse_from(line.split(' ')).unwrap().command
+        let Command::Put { sources, target, layout, transfer, .. } =
+            Cli::try_parse_from(line.split(' ')).unwrap().command
         else {
             panic!("put")
         };
@@ -306,6 +338,8 @@ mod tests {
             ("pvfs put a /b --strip-size 0", "at least 1"),
             ("pvfs put a /b --strip-size 64X", "64X"),
             ("pvfs put a /b --servers 0", "0"),
+            ("pvfs put a /b --mode 888", "octal"),
+            ("pvfs ls --retry-for soon", "soon"),
             ("pvfs ping --timeout soon", "soon"),
             ("pvfs ping --over sim", "tcp, ib, shm and auto"),
             ("pvfs viewdist", "required"),

@@ -19,10 +19,11 @@ mod view;
 
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use bmi::{Addr, AnyTransport, AsyncEndpoint, Config, OpenOptions, Scheme, driver};
 use clap::Parser;
-use fs_client::{Client, ClientOptions, Endpoints, TransportChoice};
+use fs_client::{Client, ClientOptions, Endpoints, ServerName, TransportChoice};
 
 use args::{Cli, Command, Global};
 use output::{Output, complain, one_line};
@@ -112,8 +113,11 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
     let manager = manager(&cli.global)?;
     let endpoints = open(&manager, cli.global.over)?;
     let driven: Vec<_> = endpoints.endpoints().cloned().collect();
+    // Whoever asks how the servers are does not want to wait for them.
+    let asks = matches!(cli.command, Command::Ping { .. } | Command::Servers | Command::Plan { .. } | Command::Statfs);
     let options = ClientOptions {
         timeout: cli.global.timeout,
+        retry_for: if asks { Duration::ZERO } else { cli.global.retry_for },
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
         over: cli.global.over,
@@ -178,21 +182,27 @@ async fn command(
     cli: Cli,
     output: &mut Output,
 ) -> Result<(), Stop> {
-    let client = Client::connect_over(endpoints, manager, options).await?;
+    let retry_for = options.retry_for;
+    let waiting = move |server: &ServerName, why: &str| {
+        complain(&format!("waiting up to {} s for {server}: {why}", retry_for.as_secs_f32()));
+    };
+    let client = Client::connect_waiting(endpoints, manager, options, waiting).await?;
     match cli.command {
         Command::Ping { count } => namespace::ping(&client, count, output).await,
         Command::Plan { calibrate } => plan::plan(&client, calibrate, output).await,
         Command::Servers => servers::servers(&client, output).await,
         Command::Ls { path, long, recursive } => namespace::ls(&client, &path, long, recursive, output).await,
         Command::Mkdir { paths, parents } => namespace::mkdir(&client, &paths, parents, output).await,
-        Command::Put { sources, target, layout, transfer } => {
-            transfer::put(&client, &sources, &target, &layout, &transfer, output).await
+        Command::Put { sources, target, layout, transfer, mode, no_sync } => {
+            let how = transfer::Put { layout, transfer, mode, no_sync };
+            transfer::put(&client, &sources, &target, &how, output).await
         }
         Command::Get { source, target, transfer } => transfer::get(&client, &source, &target, &transfer, output).await,
         Command::Cat { paths } => transfer::cat(&client, &paths, output).await,
         Command::Stat { paths } => namespace::stat(&client, &paths, output).await,
         Command::Rm { paths, recursive, force } => namespace::rm(&client, &paths, recursive, force, output).await,
         Command::Mv { from, to } => namespace::mv(&client, &from, &to, output).await,
+        Command::Truncate { path, size } => namespace::truncate(&client, &path, size, output).await,
         Command::Statfs => namespace::statfs(&client, output).await,
         Command::Viewdist { path, rows, .. } => {
             let path = path.ok_or_else(|| Stop::usage("viewdist needs a path or --size"))?;

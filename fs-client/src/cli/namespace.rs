@@ -1,4 +1,4 @@
-//! Commands on names and servers: `ping ls mkdir stat rm mv statfs`.
+//! Commands on names and servers: `ping ls mkdir stat rm mv truncate statfs`.
 
 use std::collections::BTreeSet;
 
@@ -251,6 +251,18 @@ pub(crate) async fn mv<T: Transport + 'static>(
     Ok(())
 }
 
+pub(crate) async fn truncate<T: Transport + 'static>(
+    client: &Client<T>,
+    path: &FsPath,
+    size: u64,
+    output: &mut Output,
+) -> Result<(), Stop> {
+    client.truncate(path, size).await?;
+    output.field("path", json!(path.as_str()));
+    output.field("size", json!(size));
+    Ok(())
+}
+
 /// Returns `target/name` if the target is an existing directory, else the target itself.
 pub(crate) async fn into_dir<T: Transport + 'static>(
     client: &Client<T>,
@@ -297,6 +309,8 @@ pub(crate) async fn statfs<T: Transport + 'static>(client: &Client<T>, output: &
     output.line(format!("{}: {} files, {} directories", client.manager(), manager.files, manager.dirs));
     let disks = if disks.len() == 1 { "1 disk".to_owned() } else { format!("{} disks", disks.len()) };
     output.line(format!("all: {left} free of {total} on {disks}"));
+    output.field("nameless_files", json!(manager.nameless));
+    output.field("orphaned_datafiles", json!(manager.orphans));
     output.field("prepared_datafiles", json!(manager.prepared));
     output.field("servers", json!(servers));
     output.field("files", json!(manager.files));

@@ -53,6 +53,11 @@ impl Output {
         self.failures.push(line);
     }
 
+    /// Adds failures that were printed already.
+    pub(crate) fn printed_failures(&mut self, lines: impl IntoIterator<Item = String>) {
+        self.failures.extend(lines);
+    }
+
     /// Discards all other output, because the command has written a file's bytes to standard
     /// output.
     pub(crate) fn raw(&mut self) {
@@ -122,7 +127,14 @@ pub(crate) fn transferred(copied: &fs_client::copy::Copied, took: Duration) -> S
         what = format!("{what}, {}", many(copied.directories, "directory", "directories"));
     }
     let (bytes, rate) = (size::show_bytes(copied.bytes), size::show_rate(copied.bytes, took));
-    format!("{what}, {bytes} in {:.3} s, {rate}", took.as_secs_f64())
+    let mut rest = String::new();
+    if copied.skipped > 0 {
+        rest = format!("; {} there already", copied.skipped);
+    }
+    if copied.failed > 0 {
+        rest += &format!("; {} FAILED", copied.failed);
+    }
+    format!("{what}, {bytes} in {:.3} s, {rate}{rest}", took.as_secs_f64())
 }
 
 /// Returns a name in a form that is safe in a line of text. A name may contain line feeds and

@@ -47,6 +47,12 @@ pub(crate) fn block(text: &str) -> Result<u64, String> {
     Ok(size)
 }
 
+/// Parses a time as [`duration`] does. It may be zero.
+pub(crate) fn duration_or_none(text: &str) -> Result<Duration, String> {
+    let zero = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    if zero.parse() == Ok(0.0) { Ok(Duration::ZERO) } else { duration(text) }
+}
+
 /// Parses a time such as `500ms`, `10s`, `2m`, or a plain number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a time; write 500ms, 10s or 2m");

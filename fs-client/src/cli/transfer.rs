@@ -1,8 +1,10 @@
 //! Commands that transfer data: `put get cat`.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::Transport;
@@ -14,25 +16,45 @@ use serde_json::json;
 use super::Stop;
 use super::args::{LayoutArgs, TransferArgs};
 use super::namespace::into_dir;
-use super::output::{Output, transferred};
+use super::output::{Output, complain, one_line, transferred};
 
 const DEFAULT_BLOCK: usize = 4 << 20;
 const DEFAULT_WINDOW: usize = 4;
+
+/// The failures of single files, which were printed when they happened.
+type Failures = Rc<RefCell<Vec<String>>>;
+
+/// Options of `put`.
+pub(crate) struct Put {
+    pub(crate) layout: LayoutArgs,
+    pub(crate) transfer: TransferArgs,
+    pub(crate) mode: Option<u32>,
+    pub(crate) no_sync: bool,
+}
 
 fn copier<T: Transport + 'static>(
     client: &Client<T>,
     block: usize,
     window: usize,
     bar: ProgressBar,
-) -> Result<Copier<T>, Stop> {
-    Ok(Copier::new(client.clone(), block, window, move |progress| match progress {
+) -> Result<(Copier<T>, Failures), Stop> {
+    let failures = Failures::default();
+    let noted = failures.clone();
+    let copier = Copier::new(client.clone(), block, window, move |progress| match progress {
         Progress::File { name, bytes } => {
             bar.inc_length(bytes);
             bar.set_message(name.to_owned());
         }
         Progress::Bytes(bytes) => bar.inc(bytes),
+        Progress::Again { bytes, .. } => bar.set_position(bar.position().saturating_sub(bytes)),
+        Progress::Failed { error } => {
+            let line = one_line(&error.to_string());
+            bar.suspend(|| complain(&line));
+            noted.borrow_mut().push(line);
+        }
         Progress::Done { .. } => {}
-    })?)
+    })?;
+    Ok((copier, failures))
 }
 
 fn block_of(args: &TransferArgs) -> usize {
@@ -43,13 +65,12 @@ pub(crate) async fn put<T: Transport + 'static>(
     client: &Client<T>,
     sources: &[PathBuf],
     target: &FsPath,
-    layout: &LayoutArgs,
-    args: &TransferArgs,
+    how: &Put,
     output: &mut Output,
 ) -> Result<(), Stop> {
-    let bar = output.bar();
-    let mut copier = copier(client, block_of(args), args.window as usize, bar.clone())?;
-    copier.sync = args.sync;
+    let (bar, args, layout) = (output.bar(), &how.transfer, &how.layout);
+    let (mut copier, failures) = copier(client, block_of(args), args.window as usize, bar.clone())?;
+    (copier.sync, copier.mode, copier.resume) = (!how.no_sync, how.mode, args.resume);
     copier.create = CreateOptions {
         strip_size: layout.strip_size.unwrap_or(0).into(),
         servers: layout.servers.unwrap_or(0),
@@ -66,6 +87,7 @@ pub(crate) async fn put<T: Transport + 'static>(
         }
     }
     bar.finish_and_clear();
+    output.printed_failures(failures.take());
     report("put", &total, client.endpoint().now().since(start), output);
     Ok(())
 }
@@ -96,7 +118,7 @@ async fn put_one<T: Transport + 'static>(
     };
     let name = name.to_str().ok_or_else(|| Stop::failed(format!("{}: the name is not UTF-8", source.display())))?;
     let to = into_dir(client, target, (!name.is_empty()).then_some(name)).await?;
-    Ok(if is_dir { copier.put_tree(source, &to).await? } else { copier.put_file(source, &to).await? })
+    Ok(if is_dir { copier.put_tree(source, &to).await } else { copier.put_file(source, &to).await? })
 }
 
 pub(crate) async fn get<T: Transport + 'static>(
@@ -107,7 +129,8 @@ pub(crate) async fn get<T: Transport + 'static>(
     output: &mut Output,
 ) -> Result<(), Stop> {
     let bar = output.bar();
-    let copier = copier(client, block_of(args), args.window as usize, bar.clone())?;
+    let (mut copier, failures) = copier(client, block_of(args), args.window as usize, bar.clone())?;
+    copier.resume = args.resume;
     let is_dir = client.lookup(source).await?.handle.dir().is_some();
     if is_dir && !args.recursive {
         return Err(Stop::failed(format!("get {source}: is a directory; get it with -r")));
@@ -127,8 +150,9 @@ pub(crate) async fn get<T: Transport + 'static>(
         Some(name) if target.is_dir() => target.join(name),
         _ => target.to_owned(),
     };
-    let copied = if is_dir { copier.get_tree(source, &to).await } else { copier.get_file(source, &to).await };
+    let copied = if is_dir { Ok(copier.get_tree(source, &to).await) } else { copier.get_file(source, &to).await };
     bar.finish_and_clear();
+    output.printed_failures(failures.take());
     report("get", &copied?, client.endpoint().now().since(start), output);
     Ok(())
 }
@@ -138,7 +162,7 @@ pub(crate) async fn cat<T: Transport + 'static>(
     paths: &[FsPath],
     output: &mut Output,
 ) -> Result<(), Stop> {
-    let copier = copier(client, DEFAULT_BLOCK, DEFAULT_WINDOW, ProgressBar::hidden())?;
+    let (copier, _) = copier(client, DEFAULT_BLOCK, DEFAULT_WINDOW, ProgressBar::hidden())?;
     for path in paths {
         if let Err(Stop(_, error)) = to_stdout(&copier, path).await {
             output.failure(error);
@@ -165,6 +189,8 @@ fn report(what: &str, copied: &Copied, took: Duration, output: &mut Output) {
     output.field("files", json!(copied.files));
     output.field("directories", json!(copied.directories));
     output.field("bytes", json!(copied.bytes));
+    output.field("skipped", json!(copied.skipped));
+    output.field("failed", json!(copied.failed));
     output.field("seconds", json!(took.as_secs_f64()));
     output.field("bytes_per_second", json!(copied.bytes as f64 / took.as_secs_f64().max(1e-9)));
 }

@@ -97,7 +97,7 @@ pub struct Copier<T: Transport> {
     progress: Box<dyn Fn(Progress<'_>)>,
 }
 
-/// Counts of what was copied.
+/// Counts of what was copied. What failed is among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Copied {
     /// Number of files.

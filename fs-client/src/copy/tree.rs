@@ -43,8 +43,8 @@ struct State<T: Transport> {
     batch: Vec<Written<T>>,
     batch_bytes: u64,
     copied: Copied,
-    /// The reason why nothing more is begun.
-    fatal: Option<Error>,
+    /// The manager cannot be reached, so nothing more is begun.
+    over: bool,
 }
 
 /// The next thing to do.
@@ -66,7 +66,7 @@ impl<T: Transport> State<T> {
         if full {
             return Some(self.take_batch());
         }
-        if self.fatal.is_none() {
+        if !self.over {
             if let Some(task) = self.files.pop_front() {
                 return Some(Job::File(task));
             }
@@ -81,23 +81,21 @@ impl<T: Transport> State<T> {
 impl<T: Transport + 'static> Copier<T> {
     /// Stores a local directory with everything below it as the directory `target`. Links and
     /// special files are not copied, and count as failed. What fails is reported as
-    /// [`Progress::Failed`], and the rest is copied all the same.
-    ///
-    /// # Errors
-    /// If the manager cannot be reached.
-    pub async fn put_tree(&self, source: &Path, target: &FsPath) -> Result<Copied, Error> {
+    /// [`Progress::Failed`] and counted, and the rest is copied all the same. If the manager cannot be
+    /// reached, nothing more is begun.
+    #[must_use = "it has the number of failures"]
+    pub async fn put_tree(&self, source: &Path, target: &FsPath) -> Copied {
         let state = State {
             dirs: vec![(source.to_owned(), target.clone())],
             files: VecDeque::new(),
             batch: Vec::new(),
             batch_bytes: 0,
             copied: Copied::default(),
-            fatal: None,
+            over: false,
         };
         let work = Work { state: RefCell::new(state), busy: Cell::new(0), news: Notify::new() };
         self.connected(join_all((0..self.files).map(|_| self.put_lane(&work)))).await;
-        let State { copied, fatal, .. } = work.state.into_inner();
-        fatal.map_or(Ok(copied), Err)
+        work.state.into_inner().copied
     }
 
     /// Does one job after the other, until there are no more.
@@ -152,9 +150,7 @@ impl<T: Transport + 'static> Copier<T> {
         (self.progress)(Progress::Failed { error: &error });
         let mut state = work.state.borrow_mut();
         state.copied.failed += 1;
-        if error.is_retryable() && error.concerns_manager() {
-            state.fatal.get_or_insert(error);
-        }
+        state.over |= ends_all(&error);
     }
 
     /// Makes a directory, and adds what is in the local one to the work.
@@ -193,17 +189,16 @@ impl<T: Transport + 'static> Copier<T> {
     }
 
     /// Fetches the directory `source` with everything below it as the local directory `target`. What
-    /// fails is reported as [`Progress::Failed`], and the rest is fetched all the same.
-    ///
-    /// # Errors
-    /// If the manager cannot be reached.
-    pub async fn get_tree(&self, source: &FsPath, target: &Path) -> Result<Copied, Error> {
+    /// fails is reported as [`Progress::Failed`] and counted, and the rest is fetched all the same. If
+    /// the manager cannot be reached, nothing more is begun.
+    #[must_use = "it has the number of failures"]
+    pub async fn get_tree(&self, source: &FsPath, target: &Path) -> Copied {
         let mut copied = Copied::default();
         let mut dirs = vec![(source.clone(), target.to_owned())];
         let failed = |copied: &mut Copied, error: Error| {
             (self.progress)(Progress::Failed { error: &error });
             copied.failed += 1;
-            if error.is_retryable() && error.concerns_manager() { Err(error) } else { Ok(()) }
+            ends_all(&error)
         };
         while let Some((dir, into)) = dirs.pop() {
             let path = into.clone();
@@ -212,32 +207,34 @@ impl<T: Transport + 'static> Copier<T> {
                 Ok(()) => self.client.readdir(&dir).await,
                 Err(error) => Err(Error::local(into.display(), &error)),
             };
-            let entries = match listed {
-                Ok(entries) => entries,
-                Err(error) => {
-                    failed(&mut copied, error)?;
-                    continue;
-                }
-            };
-            copied.directories += 1;
             let mut files = Vec::new();
-            for entry in entries {
-                let (from, to) = (dir.join(&entry.name)?, into.join(&entry.name));
-                match entry.handle {
-                    Handle::Dir(_) => dirs.push((from, to)),
-                    Handle::File(_) => files.push((from, to)),
+            let mut over = false;
+            match listed {
+                Ok(entries) => {
+                    copied.directories += 1;
+                    for entry in entries {
+                        match (dir.join(&entry.name), entry.handle) {
+                            (Ok(from), Handle::Dir(_)) => dirs.push((from, into.join(&entry.name))),
+                            (Ok(from), Handle::File(_)) => files.push((from, into.join(&entry.name))),
+                            (Err(error), _) => over |= failed(&mut copied, error),
+                        }
+                    }
                 }
+                Err(error) => over |= failed(&mut copied, error),
             }
             let get = async |(from, to): (FsPath, PathBuf)| self.get_file(&from, &to).await;
             let mut results = stream::iter(files).map(get).buffer_unordered(self.files);
-            while let Some(result) = results.next().await {
+            while !over && let Some(result) = results.next().await {
                 match result {
                     Ok(one) => copied += one,
-                    Err(error) => failed(&mut copied, error)?,
+                    Err(error) => over |= failed(&mut copied, error),
                 }
             }
+            if over {
+                break;
+            }
         }
-        Ok(copied)
+        copied
     }
 
     async fn list_local(&self, dir: &Path) -> Result<Vec<(PathBuf, LocalKind)>, Error> {
@@ -259,6 +256,11 @@ impl<T: Transport + 'static> Copier<T> {
         });
         list.await.map_err(|error| Error::local(dir.display(), &error))
     }
+}
+
+/// Returns true if nothing else can succeed either.
+fn ends_all(error: &Error) -> bool {
+    error.is_retryable() && error.concerns_manager()
 }
 
 enum LocalKind {

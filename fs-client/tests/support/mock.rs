@@ -5,15 +5,16 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bmi_core::comm::Incoming;
 use bmi_core::{Addr, AsyncEndpoint, Config, MemList, Memory, Options, PeerId, Unexpected};
 use bmi_sim::{Node, SimTransport, World};
 use fs_client::{Client, ClientOptions, Distribution, ErrorCode, Handle, Kind, Layout};
 use fs_proto::{
-    Attr, ClusterId, ClusterInfo, DatafileHandle, DirEntry, DirHandle, Entry, FileHandle, FsError, Identity, IodInfo,
-    IodReply, IodRequest, IodStat, ManagerReply, ManagerRequest, ManagerStat, Region, Reply, ReplyBody, Request,
-    RequestBody, RequestId, Role, Start, StoreId, codec,
+    Attr, ClusterId, ClusterInfo, DatafileHandle, DirEntry, DirHandle, Entry, Existing, FileHandle, FsError, Identity,
+    IodInfo, IodReply, IodRequest, IodStat, ManagerReply, ManagerRequest, ManagerStat, Region, Reply, ReplyBody,
+    Request, RequestBody, RequestId, Role, Start, StoreId, codec,
 };
 
 /// The faults of the servers.
@@ -97,7 +98,8 @@ impl MockCluster {
     }
 
     pub fn options(&self) -> ClientOptions {
-        ClientOptions { timeout: std::time::Duration::from_secs(3), ..ClientOptions::new(7) }
+        let (timeout, retry_for) = (Duration::from_secs(3), Duration::ZERO);
+        ClientOptions { timeout, retry_for, ..ClientOptions::new(7) }
     }
 
     pub async fn client(&self) -> Client<SimTransport> {
@@ -249,11 +251,14 @@ impl Server {
                 let size = edit(datafile, &mut |file| file.resize(size as usize, 0));
                 IodReply::Written { len: 0, size, start: 1 }
             }
-            IodRequest::Sync { datafile } => IodReply::Written { len: 0, size: edit(datafile, &mut |_| ()), start: 1 },
+            IodRequest::Sync { .. } => IodReply::Synced { start: 1 },
             IodRequest::Getsize { datafile } => IodReply::Held { size: edit(datafile, &mut |_| ()), mtime_ns: 0 },
             IodRequest::Create { .. }
             | IodRequest::Discard { .. }
             | IodRequest::Remove { .. }
+            | IodRequest::PrepareTruncate { .. }
+            | IodRequest::CommitTruncates { .. }
+            | IodRequest::CancelTruncates { .. }
             | IodRequest::List { .. } => panic!("a request of the manager"),
             IodRequest::Statfs => IodReply::Stat(IodStat { capacity: 100, free: 40, datafiles: 2, disk: 1 }),
         }
@@ -313,13 +318,13 @@ impl State {
                 self.names.insert(place.path, entry.clone());
                 ManagerReply::Entry(entry)
             }
-            ManagerRequest::Create { place, mode, strip_size, servers, exclusive, .. } => {
+            ManagerRequest::Create { place, mode, strip_size, servers, existing, .. } => {
                 self.parent_must_be(&place.path)?;
                 match self.find(&place.path) {
                     Ok(entry) if entry.handle.dir().is_some() => return fail(ErrorCode::IsDirectory),
-                    Ok(_) if exclusive => return fail(ErrorCode::Exists),
-                    Ok(entry) => return Ok(ManagerReply::Entry(entry)),
-                    Err(_) => {}
+                    Ok(_) if existing == Existing::Refuse => return fail(ErrorCode::Exists),
+                    Ok(entry) if existing == Existing::Open => return Ok(ManagerReply::Entry(entry)),
+                    _ => {}
                 }
                 let servers = if servers == 0 { iods.len() as u32 } else { servers };
                 let distribution =
@@ -328,8 +333,29 @@ impl State {
                 let layout = Layout::new(distribution, datafiles)?;
                 let handle = Handle::File(FileHandle(self.new_handle()));
                 let entry = self.entry(handle, mode, Some(layout));
+                let name = if existing == Existing::Replace { handle.to_string() } else { place.path };
+                self.names.insert(name, entry.clone());
+                ManagerReply::Entry(entry)
+            }
+            ManagerRequest::Publish { file, place, size, .. } => {
+                let Some(mut entry) = self.names.remove(&file.to_string()) else { return fail(ErrorCode::Stale) };
+                entry.recorded_size = size;
                 self.names.insert(place.path, entry.clone());
                 ManagerReply::Entry(entry)
+            }
+            ManagerRequest::Abandon { file } => {
+                self.names.remove(&file.to_string());
+                ManagerReply::Done
+            }
+            ManagerRequest::Truncate { file, size } => {
+                let named = |entry: &&Entry| entry.handle == Handle::File(file);
+                let layout = self.names.values().find(named).and_then(|entry| entry.layout.clone());
+                let Some(layout) = layout else { return fail(ErrorCode::Stale) };
+                for (index, (iod, datafile)) in layout.datafiles().iter().enumerate() {
+                    let size = layout.distribution().datafile_size(index, size) as usize;
+                    self.datafiles.entry((*iod, *datafile)).or_default().resize(size, 0);
+                }
+                ManagerReply::Done
             }
             ManagerRequest::Lookup { place } => ManagerReply::Entry(self.find(&place.path)?),
             ManagerRequest::Getattr { handle } => {
@@ -387,7 +413,7 @@ impl State {
                 self.names.remove(&place.path);
                 ManagerReply::Done
             }
-            ManagerRequest::Statfs => ManagerReply::Stat(ManagerStat { files: 1, dirs: 1, orphans: 0, prepared: 0 }),
+            ManagerRequest::Statfs => ManagerReply::Stat(ManagerStat { files: 1, dirs: 1, ..ManagerStat::default() }),
             ManagerRequest::RecordSize { file, size } => {
                 let named = |entry: &&mut Entry| entry.handle == Handle::File(file);
                 let Some(entry) = self.names.values_mut().find(named) else { return fail(ErrorCode::Stale) };

@@ -141,8 +141,11 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
         vec(datafile(), 0..5).prop_map(|datafiles| IodRequest::Remove { datafiles }),
         option::of(datafile()).prop_map(|after| IodRequest::List { after }),
         vec(datafile(), 0..5).prop_map(|datafiles| IodRequest::Sync { datafiles }),
-        (datafile(), any::<(u64, u64)>())
-            .prop_map(|(datafile, (size, number))| IodRequest::PrepareTruncate { datafile, size, number }),
+        (datafile(), any::<(u64, u64)>()).prop_map(|(datafile, (size, number))| IodRequest::PrepareTruncate {
+            datafile,
+            size,
+            number
+        }),
         vec(datafile(), 0..5).prop_map(|datafiles| IodRequest::CommitTruncates { datafiles }),
         (any::<u64>(), vec(datafile(), 0..5))
             .prop_map(|(before, except)| IodRequest::CancelTruncates { before, except }),
@@ -217,13 +220,9 @@ fn reply() -> impl Strategy<Value = Reply> {
             entries: entries.into_iter().map(|(name, handle)| DirEntry { name, handle }).collect(),
             more
         }),
-        any::<(u64, u64, u64, u64, u64)>().prop_map(|(files, nameless, dirs, orphans, prepared)| ManagerReply::Stat(ManagerStat {
-            files,
-            nameless,
-            dirs,
-            orphans,
-            prepared
-        })),
+        any::<(u64, u64, u64, u64, u64)>().prop_map(|(files, nameless, dirs, orphans, prepared)| ManagerReply::Stat(
+            ManagerStat { files, nameless, dirs, orphans, prepared }
+        )),
         (vec(any::<(u16, u128, bool)>(), 0..5), any::<u32>()).prop_map(|(iods, total)| {
             let info = |(port, store, up): (u16, u128, bool)| IodInfo {
                 addr: Addr::tcp("localhost", port),

@@ -127,8 +127,19 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().limits.in_flight_bytes));
         let stages = Stages::new(one_sided, in_flight, settings.unit, store.places());
         let (failed_syncs, labels, creating, truncates) = (Rc::default(), Rc::default(), Rc::default(), Rc::default());
-        let iod =
-            Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0, failed_syncs, labels, creating, truncates };
+        let iod = Iod {
+            endpoint,
+            adapter: 0,
+            store,
+            zones,
+            stages,
+            settings,
+            start: 0,
+            failed_syncs,
+            labels,
+            creating,
+            truncates,
+        };
         iod.join_zones();
         Ok(iod)
     }

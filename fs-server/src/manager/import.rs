@@ -4,7 +4,7 @@ use fs_proto::{ClusterId, DirHandle, FsError, StoreId};
 use redb::{ReadableTable, ReadableTableMetadata, WriteTransaction};
 
 use super::members::MEMBERS;
-use super::namespace::{COUNTERS, NAMES, OBJECTS, ORPHANS, Object};
+use super::namespace::{COUNTERS, Change, NAMES, OBJECTS, ORPHANS, Object};
 use super::{Fault, IDENTITY, RESTORED};
 use crate::backup::Row;
 use crate::store::MetaStore;
@@ -74,6 +74,8 @@ impl Import {
                 counters.insert(RESTORED, 1)?;
                 objects.len()?
             };
+            // The tables that are not in a backup.
+            drop(Change::open(&transaction, 0)?);
             transaction.commit()?;
             Ok(Some(objects))
         };

@@ -110,7 +110,13 @@ pub struct ManagerSettings {
 impl ManagerSettings {
     /// Returns the default settings for these I/O servers.
     pub fn new(iods: Vec<Addr>) -> ManagerSettings {
-        ManagerSettings { iods, strip_size: DEFAULT_STRIP, heartbeat: HEARTBEAT, pool: 1024, nameless_grace: NAMELESS_GRACE }
+        ManagerSettings {
+            iods,
+            strip_size: DEFAULT_STRIP,
+            heartbeat: HEARTBEAT,
+            pool: 1024,
+            nameless_grace: NAMELESS_GRACE,
+        }
     }
 }
 

@@ -32,8 +32,8 @@ use bmi_core::mutated;
 
 use fs_proto::limits::{MAX_NAME, MAX_PATH};
 use fs_proto::{
-    Attr, DatafileHandle, DirEntry, DirHandle, Distribution, Entry, ErrorCode, Existing, FileHandle, FsError, Handle, Kind,
-    Layout, MAX_EPOCH, ManagerStat, Place, RemoveKind, SetAttr, handle_number,
+    Attr, DatafileHandle, DirEntry, DirHandle, Distribution, Entry, ErrorCode, Existing, FileHandle, FsError, Handle,
+    Kind, Layout, MAX_EPOCH, ManagerStat, Place, RemoveKind, SetAttr, handle_number,
 };
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};

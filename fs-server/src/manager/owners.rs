@@ -66,9 +66,8 @@ impl<T: Transport> Manager<T> {
             self.owners.borrow_mut().gone(self.endpoint.now(), self.settings.nameless_grace, is_connected)
         };
         for client in gone {
-            let removed = self.transact(|transaction| {
-                Change::open(transaction, (self.wall)())?.abandon_all(client, STEP)
-            })?;
+            let removed =
+                self.transact(|transaction| Change::open(transaction, (self.wall)())?.abandon_all(client, STEP))?;
             if removed < STEP {
                 self.owners.borrow_mut().0.remove(&client);
             }

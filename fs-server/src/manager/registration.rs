@@ -4,9 +4,7 @@
 use std::rc::Rc;
 
 use bmi_core::{Transport, mutated};
-use fs_proto::{
-    COUNT_BITS, DatafileHandle, ErrorCode, FsError, ManagerReply, Registration, Role, Sender, Start,
-};
+use fs_proto::{COUNT_BITS, DatafileHandle, ErrorCode, FsError, ManagerReply, Registration, Role, Sender, Start};
 
 use super::members::{Members, Recorded, Verdict};
 use super::namespace::Change;

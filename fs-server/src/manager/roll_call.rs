@@ -268,9 +268,9 @@ impl<T: Transport> Handler<T> for RollCall {
 #[cfg(test)]
 mod tests {
     use bmi_core::Addr;
-    use fs_proto::{ClusterId, DatafileHandle, Place, StoreId, handle_number};
+    use fs_proto::{ClusterId, DatafileHandle, Existing, Place, StoreId, handle_number};
 
-    use super::super::namespace::{self, Birth, Change};
+    use super::super::namespace::{self, Birth, Change, NewFile};
     use super::*;
 
     fn registration(iod: u32, store: Option<u128>, seen: u64, highest: u64) -> Registration {
@@ -297,8 +297,19 @@ mod tests {
         {
             let mut change = Change::open(&transaction, 5).unwrap();
             let birth = Birth { mode: 0o644, uid: 0, gid: 0 };
-            let datafiles = |_| Ok(vec![(0, DatafileHandle(9)), (1, DatafileHandle(10))]);
-            let (file, _) = change.create(&Place::root("file"), birth, 4096, true, datafiles).unwrap();
+            let datafiles = |_, _| Ok(vec![(0, DatafileHandle(9)), (1, DatafileHandle(10))]);
+            let new = |place, existing| NewFile {
+                place,
+                birth,
+                strip_size: 0,
+                default_strip: 4096,
+                servers: 0,
+                existing,
+                client: 1,
+            };
+            let place = Place::root("file");
+            let (file, _) = change.create(new(&place, Existing::Refuse), datafiles).unwrap();
+            change.create(new(&place, Existing::Replace), datafiles).unwrap();
             change.record_size(file.handle.file().unwrap(), Some(77)).unwrap();
         }
         transaction.open_table(ORPHANS).unwrap().insert((0, 5), ()).unwrap();
@@ -340,6 +351,8 @@ mod tests {
         assert_eq!(members.get(0).unwrap().unwrap().value(), (7, 8, 8), "the start that the store knows");
         assert!(members.get(1).unwrap().is_none());
         assert_eq!(read.open_table(ORPHANS).unwrap().iter().unwrap().count(), 0);
+        assert_eq!(read.open_table(NAMELESS).unwrap().iter().unwrap().count(), 0);
+        assert_eq!(read.open_table(OBJECTS).unwrap().iter().unwrap().count(), 2, "the root and the file");
         assert_eq!(read.open_table(POOLS).unwrap().iter().unwrap().count(), 0);
         assert_eq!(read.open_table(DISCARDS).unwrap().iter().unwrap().count(), 0);
     }

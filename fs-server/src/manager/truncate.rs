@@ -111,9 +111,8 @@ impl<T: Transport> Manager<T> {
             let news = self.maintenance.notified();
             tokio::pin!(news);
             news.as_mut().enable();
-            let begun = self.transact(|transaction| {
-                Change::open(transaction, (self.wall)())?.begin_truncate(file, MOST)
-            });
+            let begun =
+                self.transact(|transaction| Change::open(transaction, (self.wall)())?.begin_truncate(file, MOST));
             if let Some(layout) = begun.map_err(|fault| self.settle(fault))? {
                 let datafiles = layout.datafiles().iter().map(|(_, datafile)| *datafile);
                 self.truncations.preparing.borrow_mut().extend(datafiles);
@@ -121,6 +120,7 @@ impl<T: Transport> Manager<T> {
             }
             self.check_servers(file)?;
             tokio::select! {
+                biased;
                 () = news => {}
                 () = self.endpoint.sleep_until(deadline) => {
                     return Err(FsError::new(ErrorCode::Busy, format!("the size of {file} is being changed")));
@@ -131,7 +131,8 @@ impl<T: Transport> Manager<T> {
 
     /// Fails if an I/O server of a file is down. A change that was not completed there is in the way.
     fn check_servers(&self, file: FileHandle) -> Result<(), FsError> {
-        let entry = self.store.read().map_err(Fault::from).and_then(|read| namespace::view(&read)?.getattr(file.into()));
+        let entry =
+            self.store.read().map_err(Fault::from).and_then(|read| namespace::view(&read)?.getattr(file.into()));
         let layout = entry.map_err(|fault| self.settle(fault))?.layout;
         let down = layout.iter().flat_map(Layout::datafiles).find(|(iod, _)| !self.is_up(*iod));
         down.map_or(Ok(()), |(iod, _)| Err(FsError::new(ErrorCode::Unreachable, format!("iod {iod}: it is down"))))
@@ -147,6 +148,7 @@ impl<T: Transport> Manager<T> {
                 return Err(FsError::new(ErrorCode::Invalid, "it is not in the configuration"));
             };
             let mut link = tokio::select! {
+                biased;
                 link = link.lock() => link,
                 () = self.endpoint.sleep_until(deadline) => {
                     return Err(FsError::new(ErrorCode::Timeout, "it does not answer"));
@@ -189,6 +191,7 @@ impl<T: Transport> Manager<T> {
                 return Ok(());
             }
             tokio::select! {
+                biased;
                 () = news => {}
                 () = self.endpoint.sleep_until(deadline) => return Ok(()),
             }

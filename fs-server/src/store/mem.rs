@@ -473,9 +473,8 @@ impl DataStore for MemStore {
     }
 
     async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
-        let cancelled = |datafile: &DatafileHandle, mark: &Mark| {
-            matches!(mark, Mark::Truncating(_)) && !except.contains(datafile)
-        };
+        let cancelled =
+            |datafile: &DatafileHandle, mark: &Mark| matches!(mark, Mark::Truncating(_)) && !except.contains(datafile);
         if self.0.contents.borrow().marks.iter().any(|(datafile, mark)| cancelled(datafile, mark)) {
             self.0.medium.sync().await?;
             self.0.contents.borrow_mut().marks.retain(|datafile, mark| !cancelled(datafile, mark));

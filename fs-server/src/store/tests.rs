@@ -208,7 +208,7 @@ fn a_preparation_outlives_a_crash_until_its_truncation_is_durable() {
         store.prepare_truncate(FILE, 3).await.unwrap();
         let store = open();
         assert_eq!(outcomes(&store).await, [Some(ErrorCode::Busy); 4]);
-        store.truncate(FILE, 3).await.unwrap();
+        store.commit_truncate(FILE).await.unwrap();
         let store = open();
         assert_eq!((store.size(FILE).await, outcomes(&store).await), (Ok(3), [None; 4]));
     });
@@ -218,7 +218,7 @@ fn a_preparation_outlives_a_crash_until_its_truncation_is_durable() {
         store.prepare_truncate(FILE, 10).await.unwrap();
         store.power_fails(&mut AllLost);
         assert_eq!(outcomes(&store).await, [Some(ErrorCode::Busy); 4]);
-        store.truncate(FILE, 10).await.unwrap();
+        store.commit_truncate(FILE).await.unwrap();
         store.power_fails(&mut AllLost);
         assert_eq!((store.size(FILE).await, outcomes(&store).await), (Ok(10), [None; 4]));
     });

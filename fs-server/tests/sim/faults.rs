@@ -274,17 +274,17 @@ fn a_failed_sync_is_told_to_everybody_who_wrote() {
     world.block_on(async {
         let (first, second) = (one.connect(&cluster.iods()[0]).await, other.connect(&cluster.iods()[0]).await);
         let start = |reply| match reply {
-            IodReply::Written { start, .. } => start,
+            IodReply::Written { start, .. } | IodReply::Synced { start } => start,
             other => panic!("{other:?}"),
         };
         one.write(first, file, &regions(&[(0, 10)]), &vec![1; 10].into()).await.unwrap();
         let before = other.write(second, file, &regions(&[(10, 10)]), &vec![2; 10].into()).await.map(start).unwrap();
         cluster.iod_node(0).disk().set_fault(DiskFault::Broken);
-        assert_eq!(code(one.iod(first, IodRequest::Sync { datafile: file }).await), Some(ErrorCode::Io));
+        assert_eq!(code(one.iod(first, IodRequest::Sync { datafiles: vec![file] }).await), Some(ErrorCode::Io));
         cluster.iod_node(0).disk().set_fault(DiskFault::None);
-        let after = other.iod(second, IodRequest::Sync { datafile: file }).await.map(start).unwrap();
+        let after = other.iod(second, IodRequest::Sync { datafiles: vec![file] }).await.map(start).unwrap();
         assert_ne!(before, after, "as if the server had been started anew in between");
         let again = one.write(first, file, &regions(&[(0, 10)]), &vec![1; 10].into()).await.map(start).unwrap();
-        assert_eq!(one.iod(first, IodRequest::Sync { datafile: file }).await.map(start).unwrap(), again);
+        assert_eq!(one.iod(first, IodRequest::Sync { datafiles: vec![file] }).await.map(start).unwrap(), again);
     });
 }

@@ -296,7 +296,16 @@ fn new_files_avoid_servers_that_are_down() {
 
 fn create_over(path: &str, servers: u32, avoid: Vec<u32>) -> ManagerRequest {
     let place = Place::root(path);
-    ManagerRequest::Create { place, mode: 0o644, uid: 1, gid: 2, strip_size: 0, servers, avoid, exclusive: true }
+    ManagerRequest::Create {
+        place,
+        mode: 0o644,
+        uid: 1,
+        gid: 2,
+        strip_size: 0,
+        servers,
+        avoid,
+        existing: Existing::Refuse,
+    }
 }
 
 #[test]

@@ -19,8 +19,8 @@ use bmi_core::comm::{Body, Caller, Path};
 use bmi_core::{Addr, AsyncEndpoint, Config, ErrorKind, MemList, Memory, PeerId};
 use bmi_sim::{Node, SimTransport, World};
 use fs_proto::{
-    DatafileHandle, Entry, ErrorCode, FsError, Hello, IodReply, IodRequest, ManagerReply, ManagerRequest, Place,
-    Region, Regions, Reply, ReplyBody, Request, RequestBody, RequestId, Role, Sender, codec,
+    DatafileHandle, Entry, ErrorCode, Existing, FsError, Hello, IodReply, IodRequest, ManagerReply, ManagerRequest,
+    Place, Region, Regions, Reply, ReplyBody, Request, RequestBody, RequestId, Role, Sender, codec,
 };
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use fs_server::store::{Contents, DataStore};
@@ -204,7 +204,7 @@ fn create(path: &str) -> ManagerRequest {
         strip_size: 0,
         servers: 0,
         avoid: Vec::new(),
-        exclusive: true,
+        existing: Existing::Refuse,
     }
 }
 

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::store::{MetaStore, SharedBackend};
 
+const CLIENT: u128 = 7;
 const BIRTH: Birth = Birth { mode: 0o644, uid: 1, gid: 2 };
 
 fn change<R>(store: &MetaStore, f: impl FnOnce(&mut Change<'_>) -> Result<R, Fault>) -> Result<R, ErrorCode> {
@@ -22,7 +23,7 @@ fn look<R>(store: &MetaStore, f: impl FnOnce(&ReadTransaction) -> Result<R, Faul
 }
 
 /// Creates datafiles on servers 0 to 2 by their numbers, which differ from all handles.
-fn datafiles(created: u64) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
+fn datafiles(created: u64, _: Wanted) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
     Ok((0..3).map(|iod| (iod, DatafileHandle(1 << 40 | created << 2 | u64::from(iod)))).collect())
 }
 
@@ -36,8 +37,24 @@ fn mkdir(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
     change(store, |change| change.mkdir(&Place::root(path), BIRTH))
 }
 
+fn new(place: &Place, existing: Existing) -> NewFile<'_> {
+    NewFile { place, birth: BIRTH, strip_size: 0, default_strip: 65536, servers: 0, existing, client: CLIENT }
+}
+
 fn create(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
-    change(store, |change| Ok(change.create(&Place::root(path), BIRTH, 65536, true, datafiles)?.0))
+    change(store, |change| Ok(change.create(new(&Place::root(path), Existing::Refuse), datafiles)?.0))
+}
+
+/// Creates a file without a name.
+fn draft(store: &MetaStore, path: &str) -> Result<FileHandle, ErrorCode> {
+    let draft = change(store, |change| Ok(change.create(new(&Place::root(path), Existing::Replace), datafiles)?.0));
+    draft.map(|entry| entry.handle.file().unwrap())
+}
+
+fn publish(store: &MetaStore, file: FileHandle, path: &str) -> Result<Entry, ErrorCode> {
+    let place = Place::root(path);
+    let how = Publication { file, place: &place, inherit: false, mode: None, mtime_ns: None, size: None };
+    change(store, |change| change.publish(CLIENT, how))
 }
 
 fn remove(store: &MetaStore, path: &str) -> Result<(), ErrorCode> {
@@ -79,10 +96,19 @@ fn check(store: &MetaStore) -> BTreeMap<String, Handle> {
             paths.insert(path, entry.handle);
         }
     }
+    let mut nameless = 0;
+    for row in transaction.open_table(NAMELESS).unwrap().iter().unwrap() {
+        let (_, raw) = row.unwrap().0.value();
+        let object = view.object(raw).unwrap();
+        assert!(object.is_nameless() && object.attr.nlink == 0);
+        datafiles.extend(object.layout.iter().flat_map(|layout| layout.datafiles().to_vec()));
+        handles.push(raw);
+        nameless += 1;
+    }
     assert_eq!(view.objects.len().unwrap(), handles.len() as u64, "objects without a name");
     assert_eq!(view.names.len().unwrap(), paths.len() as u64, "names in directories that are not there");
     let held = stat(&transaction).unwrap();
-    assert_eq!((held.dirs, held.files), (dirs, paths.len() as u64 + 1 - dirs));
+    assert_eq!((held.dirs, held.files, held.nameless), (dirs, paths.len() as u64 + 1 - dirs, nameless));
     for iod in 0..3 {
         datafiles.extend(orphans(&transaction, iod, usize::MAX).unwrap().into_iter().map(|datafile| (iod, datafile)));
     }
@@ -131,9 +157,11 @@ fn what_cannot_be_is_refused() {
     let as_kind = |path: &str, kind| change(&store, |change| change.remove(&Place::root(path), kind));
     assert_eq!(as_kind("d", RemoveKind::File).unwrap_err(), IsDirectory);
     assert_eq!(as_kind("f", RemoveKind::Dir).unwrap_err(), NotDirectory);
-    let strip = change(&store, |change| change.create(&Place::root("g"), BIRTH, 1, true, datafiles));
+    let place = Place::root("g");
+    let refused = new(&place, Existing::Refuse);
+    let strip = change(&store, |change| change.create(NewFile { strip_size: 1, ..refused }, datafiles));
     assert_eq!(strip.unwrap_err(), Invalid);
-    let later = change(&store, |change| change.create(&Place::root("g"), BIRTH, 65536, true, |_| Err(Fault::Later)));
+    let later = change(&store, |change| change.create(refused, |_, _| Err(Fault::Later)));
     assert_eq!(later.unwrap_err(), Busy, "no datafiles are ready");
     let stale = look(&store, |t| view(t)?.lookup(&Place::at(DirHandle(999), "f")));
     assert_eq!(stale.unwrap_err(), Stale);
@@ -262,6 +290,90 @@ fn a_file_opened_again_has_what_was_committed() {
     assert_eq!(check(&MetaStore::open(&path).unwrap()).into_keys().collect::<Vec<_>>(), ["/kept"]);
 }
 
+#[test]
+fn a_draft_replaces_a_file_when_it_is_published() {
+    let store = store();
+    let old = create(&store, "f").unwrap();
+    let owner = SetAttr { mode: Some(0o640), uid: Some(5), gid: Some(6), ..SetAttr::default() };
+    change(&store, |change| change.setattr(old.handle, &owner)).unwrap();
+    let file = draft(&store, "f").unwrap();
+    assert_eq!(lookup(&store, "f").unwrap().handle, old.handle);
+    let place = Place::root("f");
+    let how = Publication { file, place: &place, inherit: true, mode: None, mtime_ns: Some(77), size: Some(9) };
+    let stranger = change(&store, |change| change.publish(CLIENT + 1, how));
+    assert_eq!(stranger.unwrap_err(), ErrorCode::Stale);
+    let new = change(&store, |change| change.publish(CLIENT, how)).unwrap();
+    assert_eq!(lookup(&store, "f"), Ok(new.clone()));
+    assert_eq!((new.attr.mode, new.attr.uid, new.attr.gid, new.attr.nlink), (0o640, 5, 6, 1));
+    assert_eq!((new.attr.mtime_ns, new.recorded_size, new.handle), (77, Some(9), Handle::File(file)));
+    assert_eq!(change(&store, |change| change.publish(CLIENT, how)).unwrap_err(), ErrorCode::Stale, "once");
+    change(&store, |change| change.abandon(CLIENT, file)).unwrap();
+    assert_eq!(lookup(&store, "f"), Ok(new), "a file with a name cannot be abandoned");
+    assert_eq!(look(&store, |t| orphans(t, 0, 9)).unwrap().len(), 1, "the datafile of the old one");
+    check(&store);
+}
+
+#[test]
+fn a_draft_takes_over_the_striping_of_the_file_that_it_replaces() {
+    let store = store();
+    let place = Place::root("f");
+    let asked = NewFile { strip_size: 8192, servers: 2, ..new(&place, Existing::Refuse) };
+    let two = |created: u64, wanted| datafiles(created, wanted).map(|all| all[..2].to_vec());
+    change(&store, |change| change.create(asked, two)).unwrap();
+    let (mut seen, plain) = (None, new(&place, Existing::Replace));
+    let place_datafiles = |created: u64, wanted| {
+        seen = Some(wanted);
+        two(created, wanted)
+    };
+    let (entry, _) = change(&store, |change| change.create(plain, place_datafiles)).unwrap();
+    assert_eq!((seen, entry.layout.unwrap().distribution().strip_size()), (Some(Wanted::AtMost(2)), 8192));
+    let told = NewFile { strip_size: 4096, servers: 3, ..plain };
+    let (entry, _) = change(&store, |change| change.create(told, datafiles)).unwrap();
+    let layout = entry.layout.unwrap();
+    assert_eq!((layout.distribution().strip_size(), layout.datafiles().len()), (4096, 3));
+}
+
+#[test]
+fn drafts_of_a_client_go_together() {
+    let store = store();
+    for _ in 0..5 {
+        draft(&store, "f").unwrap();
+    }
+    assert_eq!(look(&store, owners), Ok(vec![CLIENT]));
+    assert_eq!(change(&store, |change| change.abandon_all(CLIENT, 3)), Ok(3));
+    check(&store);
+    assert_eq!(change(&store, |change| change.abandon_all(CLIENT, 3)), Ok(2));
+    assert_eq!(look(&store, owners), Ok(vec![]));
+    assert_eq!(look(&store, |t| orphans(t, 1, 9)).unwrap().len(), 5);
+    check(&store);
+}
+
+#[test]
+fn a_truncation_is_decided_for_all_datafiles_or_for_none() {
+    let store = store();
+    let file = create(&store, "f").unwrap().handle.file().unwrap();
+    let begin = || change(&store, |change| change.begin_truncate(file, 10)).map(|layout| layout.is_some());
+    let decide = |size| change(&store, |change| change.truncate(file, size));
+    let rows = |iod| look(&store, |t| truncates(t, iod)).unwrap();
+    assert_eq!(decide(5), Err(ErrorCode::Busy), "it was not begun");
+    assert_eq!((begin(), begin()), (Ok(true), Ok(false)));
+    assert_eq!(((0..3).map(|iod| rows(iod).undecided.len()).sum::<usize>(), rows(0).decided.len()), (3, 0));
+    change(&store, |change| change.record_size(file, Some(7))).unwrap();
+    decide(65536 + 10).unwrap();
+    let sizes = |iod| rows(iod).decided.iter().map(|(_, size)| *size).collect::<Vec<_>>();
+    assert_eq!((sizes(0), sizes(1), sizes(2)), (vec![65536], vec![10], vec![0]));
+    assert_eq!(lookup(&store, "f").unwrap().recorded_size, None);
+    assert_eq!((begin(), decide(5)), (Ok(false), Err(ErrorCode::Busy)));
+    for iod in 0..2 {
+        let done: Vec<_> = rows(iod).decided.iter().map(|(datafile, _)| *datafile).collect();
+        change(&store, |change| change.end_truncates(iod, &done)).unwrap();
+    }
+    assert_eq!(begin(), Ok(false), "one server has not carried it out");
+    remove(&store, "f").unwrap();
+    assert!(rows(2).decided.is_empty(), "nothing is left to be cut off");
+    check(&store);
+}
+
 /// A step of the random sequence. There are only a few short names, so that they collide.
 #[derive(Clone, Debug)]
 enum Step {
@@ -269,6 +381,12 @@ enum Step {
     Create(String),
     Remove(String),
     Rename(String, String),
+    /// Creates a file without a name.
+    Draft(String),
+    /// Publishes the oldest one.
+    Publish(String),
+    /// Abandons the oldest one.
+    Abandon,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -278,6 +396,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         path().prop_map(Step::Create),
         path().prop_map(Step::Remove),
         (path(), path()).prop_map(|(from, to)| Step::Rename(from, to)),
+        path().prop_map(Step::Draft),
+        path().prop_map(Step::Publish),
+        Just(Step::Abandon),
     ];
     prop::collection::vec(step, 1..40)
 }
@@ -288,14 +409,22 @@ proptest! {
     #[test]
     fn any_sequence_keeps_the_invariants(steps in steps()) {
         let store = store();
+        let mut drafts = Vec::new();
         for step in steps {
             let before = check(&store);
+            let oldest = drafts.first().copied().unwrap_or(FileHandle(999));
             let ok = match &step {
                 Step::Mkdir(path) => mkdir(&store, path).is_ok(),
                 Step::Create(path) => create(&store, path).is_ok(),
                 Step::Remove(path) => remove(&store, path).is_ok(),
                 Step::Rename(from, to) => rename(&store, from, to).is_ok(),
+                Step::Draft(path) => draft(&store, path).map(|file| drafts.push(file)).is_ok(),
+                Step::Publish(path) => publish(&store, oldest, path).is_ok(),
+                Step::Abandon => change(&store, |change| change.abandon(CLIENT, oldest)).is_ok(),
             };
+            if ok && matches!(step, Step::Publish(_) | Step::Abandon) {
+                drafts.retain(|draft| *draft != oldest);
+            }
             let after = check(&store);
             let at = |path: &String| after.get(&format!("/{path}")).copied();
             match &step {
@@ -304,6 +433,8 @@ proptest! {
                 Step::Create(path) => prop_assert!(matches!(at(path), Some(Handle::File(_)))),
                 Step::Remove(path) => prop_assert!(at(path).is_none()),
                 Step::Rename(from, to) => prop_assert_eq!(at(to), before.get(&format!("/{from}")).copied()),
+                Step::Publish(path) => prop_assert_eq!(at(path), Some(Handle::File(oldest))),
+                Step::Draft(_) | Step::Abandon => prop_assert_eq!(&before, &after),
             }
         }
     }
