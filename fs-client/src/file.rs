@@ -261,7 +261,7 @@ impl<T: Transport + 'static> File<T> {
         }
         match self.client.look_again(self.handle()).await {
             Err(gone) if matches!(gone.code(), ErrorCode::Stale | ErrorCode::NotFound) => {
-                Error::new(ErrorCode::Stale, "the file was removed")
+                Error::new(ErrorCode::Stale, "the file was removed or replaced")
             }
             _ => error,
         }
@@ -388,7 +388,10 @@ impl<T: Transport + 'static> File<T> {
             return Ok(recorded);
         }
         let none = vec![None; self.inner.servers.len()];
-        self.size_with(&none).await.map_err(during)
+        match self.size_with(&none).await {
+            Ok(size) => Ok(size),
+            Err(error) => Err(during(self.explain(error).await)),
+        }
     }
 
     /// Records the size of the file at the manager: it is complete. From then on its size is known
@@ -421,7 +424,11 @@ impl<T: Transport + 'static> File<T> {
     /// # Errors
     /// Those of every request.
     pub async fn datafiles(&self) -> Result<Vec<Datafile>, Error> {
-        let held = all(self.ask_all(Resend::Repeat, |_, datafile| Some(IodRequest::Getsize { datafile }), held).await)?;
+        let held =
+            match all(self.ask_all(Resend::Repeat, |_, datafile| Some(IodRequest::Getsize { datafile }), held).await) {
+                Ok(held) => held,
+                Err(error) => return Err(self.explain(error).await),
+            };
         let handles = self.inner.layout.datafiles().iter().map(|(_, handle)| *handle);
         let servers = self.inner.servers.iter().cloned();
         let datafiles = servers.zip(handles).zip(held).map(|((server, handle), held)| {
@@ -460,7 +467,10 @@ impl<T: Transport + 'static> File<T> {
         }
         self.client.withdraw_size(self.handle()).await.map_err(during)?;
         let truncate = |_, datafile| Some(IodRequest::Truncate { datafile, size });
-        let answers = all(self.ask_all(Resend::Never, truncate, written).await).map_err(during)?;
+        let answers = match all(self.ask_all(Resend::Never, truncate, written).await) {
+            Ok(answers) => answers,
+            Err(error) => return Err(during(self.explain(error).await)),
+        };
         for (datafile, start) in answers.into_iter().enumerate() {
             start.into_iter().for_each(|start| self.inner.unsynced.note(datafile, start));
         }
