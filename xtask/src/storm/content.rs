@@ -47,9 +47,17 @@ impl Content {
 
     /// Returns all bytes.
     pub(super) fn bytes(&self) -> Vec<u8> {
-        let mut bytes: Vec<u8> = (0..self.kept.div_ceil(WORD)).flat_map(|word| self.word(word).to_le_bytes()).collect();
-        bytes.truncate(self.kept as usize);
-        bytes.resize(self.size as usize, 0);
+        self.part(0..self.size)
+    }
+
+    /// Returns the bytes of a range, as far as the file has them. The range begins with a word.
+    fn part(&self, range: Range<u64>) -> Vec<u8> {
+        let (begin, end) = (range.start.min(self.size), range.end.min(self.size));
+        let kept = end.min(self.kept).max(begin);
+        let words = begin / WORD..kept.div_ceil(WORD);
+        let mut bytes: Vec<u8> = words.flat_map(|word| self.word(word).to_le_bytes()).collect();
+        bytes.truncate((kept - begin) as usize);
+        bytes.resize((end - begin) as usize, 0);
         bytes
     }
 
@@ -105,11 +113,11 @@ fn kind(block: &[u8], begin: usize, version: impl Fn(u64) -> Option<Content>) ->
     first[..len].copy_from_slice(&block[..len]);
     let number = u64::from_le_bytes(first);
     let Some(content) = version(number) else { return "unknown".to_owned() };
-    let whole = content.bytes();
-    if whole.get(begin..begin + block.len()) == Some(block) {
+    let right = content.part(begin as u64..(begin + block.len()) as u64);
+    if right == block {
         return format!("version {number}");
     }
-    let same = whole.iter().skip(begin).zip(block).take_while(|(a, b)| a == b).count();
+    let same = right.iter().zip(block).take_while(|(a, b)| a == b).count();
     format!("version {number}, different from {} on", begin + same)
 }
 

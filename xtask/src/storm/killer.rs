@@ -132,7 +132,8 @@ impl<'a> Killer<'a> {
         Ok(())
     }
 
-    fn note(&mut self, text: &str) {
+    /// Writes a line to the log.
+    pub(super) fn note(&mut self, text: &str) {
         (self.log)(format!("{:.3} s {text}", self.clock.now_us() as f64 / 1e6));
     }
 }

@@ -27,6 +27,13 @@ pub(super) fn await_servers(storm: &Storm, killer: &mut Killer<'_>, limit_us: u6
     loop {
         killer.look()?;
         let ended = storm.client.run(&["statfs"])?;
+        killer.note(&format!(
+            "{} since {:.3} s: {:?} {}",
+            ended.line,
+            ended.begin_us as f64 / 1e6,
+            ended.verdict,
+            ended.errors
+        ));
         if ended.is_acknowledged() {
             return Ok(());
         }
