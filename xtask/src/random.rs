@@ -1,4 +1,4 @@
-//! A small seeded generator: the order of runs and the bootstrap of `compare`, the draws of `storm`.
+//! A small seeded generator: for the order of runs and the bootstrap of `compare`, and for `storm`.
 //!
 //! **Source.** Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014),
 //! figure 17, `mix64variant13`.

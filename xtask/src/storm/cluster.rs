@@ -2,7 +2,7 @@
 //!
 //! **Addresses.** The servers listen on an address of the loopback network that follows from this
 //! process's id, such as `127.35.7.1`. Connections from clients have the source 127.0.0.1, so none
-//! can take the port of a server that is down, and storms at the same time do not meet.
+//! can take the port of a server that is down. Storms at the same time do not meet.
 //!
 //! **Invariant.** The [`Guard`] knows every server that runs.
 

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use super::content::Content;
+use super::content::{Content, state_name};
 
 /// An operation that writes the name. Times are in microseconds of one clock.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +52,20 @@ impl History {
         };
         let possible = self.0.iter().filter(|write| write.begin_us <= end_us && !replaced(write));
         possible.map(|write| write.state).collect()
+    }
+
+    /// Describes the last writes, oldest first.
+    pub(super) fn lines(&self, count: usize) -> Vec<String> {
+        let line = |write: &Write| {
+            let begin = write.begin_us as f64 / 1e6;
+            let end = match (write.end_us, write.acknowledged) {
+                (u64::MAX, _) => "runs".to_owned(),
+                (end, true) => format!("acknowledged at {:.3} s", end as f64 / 1e6),
+                (end, false) => format!("failed at {:.3} s", end as f64 / 1e6),
+            };
+            format!("written from {begin:.3} s, {end}: {}", state_name(write.state))
+        };
+        self.0.iter().skip(self.0.len().saturating_sub(count)).map(line).collect()
     }
 }
 
@@ -100,5 +114,12 @@ mod tests {
         let number = history.begin(None, 70);
         history.end(number, 80, true);
         assert_eq!(history.states(90, 95), BTreeSet::from([None, version(3)]), "version 3 is still being written");
+        assert_eq!(
+            history.lines(2),
+            [
+                "written from 0.000 s, runs: version 3 (10 bytes)",
+                "written from 0.000 s, acknowledged at 0.000 s: absent"
+            ]
+        );
     }
 }

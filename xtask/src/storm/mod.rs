@@ -1,17 +1,17 @@
-//! `cargo xtask storm`: commands against a cluster of processes whose servers are killed and stopped
-//! all the time, and a comparison of all that is read with models.
+//! `cargo xtask storm`: runs commands against a cluster of processes while servers are killed and
+//! stopped, and compares all that is read with models.
 //!
-//! **Why.** The simulator tests the same code under more faults, but not the programs: the command
-//! line and its repetitions, real processes with real page caches, sockets that the kernel closes,
-//! a server that stands still for a second.
+//! **Why.** The simulator tests the same code under more faults, but it does not test the programs.
+//! The storm has the command line with its repetitions, real page caches, sockets that the kernel
+//! closes, and servers that do nothing for a second.
 //!
 //! **How.**
 //! 1. A cluster is begun in a directory of its own: a manager and I/O servers, each a process
 //!    ([`cluster`]).
 //! 2. Workers run one random `pvfs` command after the other ([`worker`]). Meanwhile servers are
 //!    killed and stopped ([`killer`]).
-//! 3. All servers are started, every name is read once more, and the rest is checked when it is
-//!    quiet ([`verify`]): the listing, datafiles that belong to no file, panics in the logs.
+//! 3. All servers are started, and every name is read once more. When it is quiet, [`verify`] checks
+//!    the listing, looks for datafiles that belong to no file, and for panics in the logs.
 //!
 //! **Invariants**
 //! 1. An acknowledged command has had its effect. A failed one has had it as a whole or not at all,
@@ -237,8 +237,9 @@ fn run(programs: &Path, args: &StormArgs) -> Result<Report, String> {
     let mut random = Random::new(seed);
     eprintln!("storm: seed {seed}, {} kills, {} workers, {} I/O servers", args.kills, args.workers, args.iods);
     let dir = std::env::temp_dir().join(format!("pvfs-storm-{}", std::process::id()));
-    let guard = Guard::start((!args.keep).then_some(&dir))?;
+    // Not a directory that is there already, because the guard removes it.
     fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let guard = Guard::start((!args.keep).then_some(&dir))?;
     let mut cluster = Cluster::start(&dir, &programs.join("pvfsd"), args.iods.into(), guard)?;
     let result = run_in(&mut cluster, &dir, programs, args, seed, &mut random);
     let is_good = matches!(&result, Ok(report) if report.is_good());

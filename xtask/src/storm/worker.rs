@@ -40,6 +40,8 @@ pub(super) struct Worker<'a> {
     trees: Vec<String>,
     /// The number of names that were used, for new ones.
     used: usize,
+    /// What the next command puts.
+    drawn: Vec<Content>,
     log: File,
     recent: BTreeMap<String, Vec<String>>,
 }
@@ -62,6 +64,7 @@ impl<'a> Worker<'a> {
             files: (0..FILES).map(|index| path("f", index)).collect(),
             trees: (0..TREES).map(|index| path("t", index)).collect(),
             used: FILES,
+            drawn: Vec::new(),
             log,
             recent: BTreeMap::new(),
             name,
@@ -271,7 +274,8 @@ impl<'a> Worker<'a> {
             }
         };
         if !fits {
-            let wrong = self.wrong("is in a state that is not possible", &name, &ended, possible);
+            let mut wrong = self.wrong("is in a state that is not possible", &name, &ended, possible);
+            wrong.before = self.storm.history(index).lines(SHOWN);
             self.report(wrong, bytes);
         }
         Ok(true)
@@ -303,15 +307,19 @@ impl<'a> Worker<'a> {
     fn run_one(&mut self, kind: &'static str, args: &[&str], names: &[&str]) -> Result<Ended, String> {
         let ended = self.client.run(args)?;
         // To see that a file is absent is a result, not a failure.
-        let kind = if args[0] == "get" && ended.is_absent() { "get (absent)" } else { kind };
-        let counted = match kind {
-            "get (absent)" => Ended { verdict: Verdict::Acknowledged, ..ended.clone() },
-            _ => ended.clone(),
+        let absent = match (args[0], ended.is_absent()) {
+            ("get", true) => Some("get (absent)"),
+            ("rm", true) => Some("rm (absent)"),
+            _ => None,
         };
-        self.storm.tally().count(kind, &counted);
+        match absent {
+            Some(kind) => self.storm.tally().count(kind, &Ended { verdict: Verdict::Acknowledged, ..ended.clone() }),
+            None => self.storm.tally().count(kind, &ended),
+        }
+        let drawn: String = self.drawn.drain(..).map(|content| format!(" [{}]", content.name())).collect();
         let (begin, end) = (ended.begin_us as f64 / 1e6, ended.end_us as f64 / 1e6);
-        let line =
-            format!("{begin:.3}..{end:.3} s {}: {:?} {}", ended.line, ended.verdict, ended.errors.replace('\n', "; "));
+        let errors = ended.errors.replace('\n', "; ");
+        let line = format!("{begin:.3}..{end:.3} s {}{drawn}: {:?} {errors}", ended.line, ended.verdict);
         writeln!(self.log, "{line}").map_err(|error| format!("operations.log: {error}"))?;
         for name in names {
             let recent = self.recent.entry((*name).to_owned()).or_default();
@@ -385,7 +393,9 @@ impl<'a> Worker<'a> {
             6..9 => self.random.below(1 << 20),
             _ => self.random.below(6 << 20),
         };
-        self.storm.new_version(name, len as u64)
+        let content = self.storm.new_version(name, len as u64);
+        self.drawn.push(content);
+        content
     }
 
     fn write_local(&self, file: &str, content: Content) -> Result<(), String> {
