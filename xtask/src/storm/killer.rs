@@ -2,8 +2,8 @@
 //!
 //! **How.** At random times a random server that runs is hit. Either it is killed (`kill -9`) and
 //! started again after 0 to 500 ms, or it is stopped (`SIGSTOP`) and continued after 0 to 1500 ms.
-//! Several servers can be down or stopped at the same time. A server that is starting can be hit too. A server that
-//! ends by itself is reported, and started again as a service manager would.
+//! Several servers can be down or stopped at the same time. A server that is starting can be hit
+//! too. A server that ends by itself is reported, and started again as a service manager would.
 
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ impl<'a> Killer<'a> {
     }
 
     /// Kills until `kills` servers were killed or until `end_us`. The mean time between two blows
-    /// is `every_us`. Calls `progress` with the number of kills now and then. All servers were started
-    /// when it returns.
+    /// is `every_us`. Calls `progress` with the number of kills now and then. All servers were
+    /// started when it returns.
     pub(super) fn run(
         &mut self,
         kills: u32,

@@ -10,8 +10,8 @@
 //!    ([`cluster`]).
 //! 2. Workers run one random `pvfs` command after the other ([`worker`]). Meanwhile servers are
 //!    killed and stopped ([`killer`]).
-//! 3. All servers are started, and every name is read once more. When it is quiet, [`verify`] checks
-//!    the listing, looks for datafiles that belong to no file, and for panics in the logs.
+//! 3. All servers are started, and every name is read once more. When it is quiet, [`verify`]
+//!    checks the listing, looks for datafiles that belong to no file, and for panics in the logs.
 //!
 //! **Invariants**
 //! 1. An acknowledged command has had its effect. A failed one has had it as a whole or not at all,
