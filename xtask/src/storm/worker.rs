@@ -202,7 +202,7 @@ impl<'a> Worker<'a> {
             Some(bytes) => self.worlds.observed(name, |state| state.is_some_and(|content| content.is(bytes))),
             None if ended.is_absent() => self.worlds.observed(name, |state| state.is_none()),
             None => {
-                self.unreadable(name, &ended, possible);
+                self.unreadable(name, &ended, possible, true);
                 return Ok(false);
             }
         };
@@ -269,7 +269,9 @@ impl<'a> Worker<'a> {
             Some(bytes) => possible.iter().flatten().any(|content| content.is(bytes)),
             None if ended.is_absent() => possible.contains(&None),
             None => {
-                self.unreadable(&name, &ended, possible);
+                // With one possible state, nothing has replaced the file meanwhile.
+                let is_steady = possible.len() == 1;
+                self.unreadable(&name, &ended, possible, is_steady);
                 return Ok(false);
             }
         };
@@ -294,10 +296,12 @@ impl<'a> Worker<'a> {
         Ok((ended.clone(), bytes.filter(|_| ended.is_acknowledged())))
     }
 
-    /// A file could not be fetched. In the storm this is wrong only if data was lost.
-    fn unreadable(&mut self, name: &str, ended: &Ended, possible: BTreeSet<Option<Content>>) {
-        let is_calm = self.storm.is_over.load(Ordering::Relaxed) && self.storm.is_calm.load(Ordering::Relaxed);
-        if is_calm || ended.errors.contains("data lost") {
+    /// A file could not be fetched. In the storm this is wrong only if its data was lost. The data
+    /// of a file that was removed meanwhile is also lost, and while the manager is down, a client
+    /// cannot tell the one from the other. Names of one worker are not removed meanwhile.
+    fn unreadable(&mut self, name: &str, ended: &Ended, possible: BTreeSet<Option<Content>>, is_steady: bool) {
+        let is_calm = self.storm.is_calm.load(Ordering::Relaxed);
+        if is_calm || (is_steady && ended.errors.contains("data lost")) {
             let wrong = self.wrong("cannot be read", name, ended, possible);
             self.report(wrong, None);
         }
