@@ -69,6 +69,8 @@ impl Ended {
     /// Returns the error without what differs from file to file, to count errors of one kind.
     pub(super) fn reason(&self) -> String {
         let first = self.errors.lines().next().unwrap_or("no message");
+        // The system's name of the error follows ours.
+        let first = first.split(" (Connection").next().unwrap_or(first);
         let known = |word: &&str| !word.starts_with('/') && !word.contains(|c: char| c.is_ascii_digit());
         let words: Vec<&str> = first.trim_start_matches("pvfs: ").split_whitespace().filter(known).collect();
         words.join(" ").chars().take(100).collect()
@@ -131,5 +133,37 @@ impl Client {
     fn read(&self, name: &str) -> Result<Vec<u8>, String> {
         let path: &Path = &self.dir.join(name);
         fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn verdicts_follow_from_the_exit_status() {
+        let dir = std::env::temp_dir().join(format!("storm-client-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        // A program that takes the global options of `pvfs` and runs the rest as a script.
+        let pvfs = dir.join("pvfs");
+        fs::write(&pvfs, "#!/bin/sh\nshift 5\neval \"$1\"\n").unwrap();
+        fs::set_permissions(&pvfs, fs::Permissions::from_mode(0o755)).unwrap();
+        let client = Client { pvfs, manager: "m".into(), clock: Clock::start(), dir: dir.clone() };
+        let run = |script: &str| client.run(&[script]).unwrap();
+        assert!(run("exit 0").is_acknowledged());
+        let failed = run("echo 'pvfs: lookup /a to tcp://h:1 (manager) failed: no such file or directory' >&2; exit 1");
+        assert_eq!((failed.verdict.clone(), failed.is_absent()), (Verdict::Failed, true));
+        assert_eq!(failed.reason(), "lookup to (manager) failed: no such file or directory");
+        assert!(failed.begin_us <= failed.end_us);
+        for script in ["exit 2", "exit 101", "kill -9 $$"] {
+            let ended = run(script);
+            assert!(matches!(ended.verdict, Verdict::Broken(_)) && !ended.is_absent(), "{script}: {ended:?}");
+        }
+        let refused =
+            run("echo 'pvfs: connect: refused: nobody answers (Connection refused (os error 111))' >&2; exit 1");
+        assert_eq!((refused.is_absent(), refused.reason().as_str()), (false, "connect: refused: nobody answers"));
+        fs::remove_dir_all(dir).unwrap();
     }
 }

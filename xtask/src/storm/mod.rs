@@ -275,7 +275,8 @@ fn run_in(
     let mut workers = rage(&storm, &mut killer, workers, args)?;
     let (blows, space) = settle(&storm, &mut killer, &mut workers, args.settle * 1_000_000)?;
     drop(killer);
-    verify::check_logs(&storm, cluster);
+    verify::check_servers(&storm, cluster, &blows);
+    verify::check_coverage(&storm, &blows);
     let tally = storm.tally();
     Ok(Report {
         seed,

@@ -126,6 +126,11 @@ impl Tally {
         (self.kinds.values().map(|kind| kind.latencies_us.len()).sum(), failed)
     }
 
+    /// Returns true if an operation of this kind was acknowledged.
+    pub(super) fn has(&self, kind: &str) -> bool {
+        self.kinds.get(kind).is_some_and(|kind| !kind.latencies_us.is_empty())
+    }
+
     /// Returns the operations by kind.
     pub(super) fn operations(&self) -> Vec<Operations> {
         let of = |(kind, counted): (&&'static str, &Kind)| {

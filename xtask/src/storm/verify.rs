@@ -11,10 +11,15 @@ use super::Storm;
 use super::cluster::Cluster;
 use super::content::{Content, state_name};
 use super::killer::Killer;
-use super::report::{Space, Wrong};
+use super::report::{Blows, Space, Wrong};
 
 /// Time between two looks at the servers.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// The one reason for which a server of a sound cluster ends. The manager was restarted while the
+/// server registered; the operator starts it again.
+const GOOD_REASON: &str = "does not know this start of the manager";
+/// Kinds of operations that each storm must have tested.
+const NEEDED: [&str; 4] = ["put new", "put over", "get", "get shared"];
 /// The most datafiles without a file that a report lists.
 const MOST_UNOWNED: usize = 20;
 
@@ -78,10 +83,23 @@ pub(super) fn await_quiet(storm: &Storm, states: &States, limit_us: u64) -> Resu
     }
 }
 
-/// Reports each server that panicked.
-pub(super) fn check_logs(storm: &Storm, cluster: &Cluster) {
+/// Reports each server that panicked, or ended by itself without a good reason.
+pub(super) fn check_servers(storm: &Storm, cluster: &Cluster, blows: &Blows) {
     for panic in cluster.panics() {
         storm.tally().wrong(finding(&format!("a server panicked: {panic}"), "", storm));
+    }
+    for line in blows.ended_by_themselves.iter().filter(|line| !line.contains(GOOD_REASON)) {
+        storm.tally().wrong(finding(&format!("a server ended by itself: {line}"), "", storm));
+    }
+}
+
+/// Reports a storm that has tested nothing, because no command could succeed.
+pub(super) fn check_coverage(storm: &Storm, blows: &Blows) {
+    for kind in NEEDED.into_iter().filter(|kind| !storm.tally().has(kind)) {
+        storm.tally().wrong(finding(&format!("no `{kind}` was acknowledged, so nothing was tested"), "", storm));
+    }
+    if blows.kills.is_empty() {
+        storm.tally().wrong(finding("no server was killed, so nothing was tested", "", storm));
     }
 }
 
