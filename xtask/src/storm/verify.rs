@@ -15,9 +15,6 @@ use super::report::{Blows, Space, Wrong};
 
 /// Time between two looks at the servers.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
-/// The one reason for which a server of a sound cluster ends. The manager was restarted while the
-/// server registered; the operator starts it again.
-const GOOD_REASON: &str = "does not know this start of the manager";
 /// Kinds of operations that each storm must have tested.
 const NEEDED: [&str; 4] = ["put new", "put over", "get", "get shared"];
 /// The most datafiles without a file that a report lists.
@@ -83,12 +80,12 @@ pub(super) fn await_quiet(storm: &Storm, states: &States, limit_us: u64) -> Resu
     }
 }
 
-/// Reports each server that panicked, or ended by itself without a good reason.
+/// Reports each server that panicked, or ended by itself.
 pub(super) fn check_servers(storm: &Storm, cluster: &Cluster, blows: &Blows) {
     for panic in cluster.panics() {
         storm.tally().wrong(finding(&format!("a server panicked: {panic}"), "", storm));
     }
-    for line in blows.ended_by_themselves.iter().filter(|line| !line.contains(GOOD_REASON)) {
+    for line in &blows.ended_by_themselves {
         storm.tally().wrong(finding(&format!("a server ended by itself: {line}"), "", storm));
     }
 }
