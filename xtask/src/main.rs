@@ -14,8 +14,10 @@
 //! | `prose` | lengths of lines and sentences, links and citations in comments and documents |
 //! | `compare` | two commits, measured side by side |
 //! | `cpu` | processor time of this program and of the programs that it started |
+//! | `random` | a small seeded generator |
 //! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs missing packages and components |
+//! | `storm` | commands of the file system while its servers are killed |
 
 mod command;
 mod compare;
@@ -24,9 +26,11 @@ mod digests;
 mod metadata;
 mod mutants;
 mod prose;
+mod random;
 mod rxe;
 mod setup;
 mod steps;
+mod storm;
 mod totals;
 
 use std::path::{Path, PathBuf};
@@ -82,6 +86,12 @@ enum Task {
     /// The program that runs in that machine.
     #[command(hide = true)]
     RxeInside,
+    /// Runs commands of the file system while its servers are killed and stopped, and compares all
+    /// that is read with a model.
+    Storm(storm::StormArgs),
+    /// The process that ends the servers of a storm.
+    #[command(hide = true)]
+    StormGuard,
 }
 
 #[derive(Args)]
@@ -120,6 +130,8 @@ fn main() -> ExitCode {
         Task::Prose(args) => prose::main(&root(), &args),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::RxeInside => rxe::inside::main(),
+        Task::Storm(args) => storm::main(&root(), &args),
+        Task::StormGuard => storm::guard::main(),
     }
 }
 

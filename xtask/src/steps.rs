@@ -12,6 +12,7 @@ use crate::mutants;
 use crate::prose;
 use crate::rxe;
 use crate::setup;
+use crate::storm;
 use crate::totals::Totals;
 
 /// A step of the test command.
@@ -92,6 +93,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "the A/B run on a small tree, over every transport here and in the simulator",
         always: true,
         run: main_job,
+    },
+    Step {
+        name: "storm",
+        what: "commands of the file system while its servers are killed, compared with a model",
+        always: true,
+        run: storm_step,
     },
     Step { name: "rxe", what: "real verbs, in an emulated machine with Soft-RoCE", always: true, run: rxe::step },
 ];
@@ -353,6 +360,12 @@ fn main_job(root: &Path) -> Result<Totals, Failure> {
     build(root)?;
     Invocation::new(root, built(root, "ab"), "--quick").run(MAIN_JOB_LIMIT)?;
     Ok(Totals::PASSED)
+}
+
+/// Runs a short storm, with the development profile, which checks more and is built already.
+fn storm_step(root: &Path) -> Result<Totals, Failure> {
+    build(root)?;
+    storm::step(&crate::target(root).join("debug"))
 }
 
 #[cfg(test)]

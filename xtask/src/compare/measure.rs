@@ -5,11 +5,11 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use super::bench::{self, BENCHES, Bench, Sample};
-use super::random::Random;
 use super::ratio::{self, Bounds, Judged, Pair};
 use super::report;
 use super::source::Programs;
 use crate::command::Failure;
+use crate::random::Random;
 
 /// A benchmark and its pairs of samples. The first sample of a pair is of A, the second one of B.
 struct Series {

@@ -31,11 +31,9 @@
 //! | `measure` | the rounds, and the second measurement |
 //! | `ratio` | ratios, bootstrap intervals, verdicts |
 //! | `report` | the table, JSON |
-//! | `random` | a small seeded generator |
 
 mod bench;
 mod measure;
-mod random;
 mod ratio;
 mod report;
 mod source;
@@ -47,7 +45,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::command::Failure;
-use crate::setup;
+use crate::{random, setup};
 use bench::Bench;
 use measure::Comparison;
 use ratio::{Bounds, Judged};

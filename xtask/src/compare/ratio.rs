@@ -18,7 +18,7 @@
 use serde::Serialize;
 
 use super::bench::{Line, Unit};
-use super::random::Random;
+use crate::random::Random;
 
 /// The number of pairs below which a timed row has no verdict.
 const LEAST_PAIRS: usize = 8;

@@ -1,4 +1,4 @@
-//! A small seeded generator, for the order of runs and for the bootstrap.
+//! A small seeded generator: for the order of runs and the bootstrap of `compare`, and for `storm`.
 //!
 //! **Source.** Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014),
 //! figure 17, `mix64variant13`.
@@ -7,14 +7,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    fn next(&mut self) -> u64 {
+    /// Returns the next number.
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,12 +24,12 @@ impl Random {
     }
 
     /// Returns a number below `end`, which is above 0. The bias is `end` in 2^64.
-    pub(super) fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
     /// Shuffles `items`.
-    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
         }
@@ -37,7 +38,7 @@ impl Random {
 
 /// Returns a seed from the clock.
 #[expect(clippy::disallowed_methods, reason = "the order of real runs; the seed is printed, and can be given")]
-pub(super) fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.as_secs() ^ u64::from(now.subsec_nanos())
 }

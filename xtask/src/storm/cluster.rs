@@ -1,0 +1,164 @@
+//! A cluster of `pvfsd` processes on this machine, whose servers can be killed and stopped.
+//!
+//! **Addresses.** The servers listen on an address of the loopback network that follows from this
+//! process's id, such as `127.35.7.1`. Connections from clients have the source 127.0.0.1, so none
+//! can take the port of a server that is down. Storms at the same time do not meet.
+//!
+//! **Invariant.** The [`Guard`] knows every server that runs.
+
+use std::fs::{self, File, OpenOptions};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::guard::Guard;
+
+/// The ports that are tried for the manager. The I/O servers have the following ones.
+const PORTS: [u16; 4] = [7000, 17_000, 27_000, 30_000];
+
+/// A cluster. Its first server is the manager.
+pub(super) struct Cluster {
+    dir: PathBuf,
+    pvfsd: PathBuf,
+    /// The manager's address.
+    pub(super) manager: String,
+    servers: Vec<Option<Child>>,
+    guard: Guard,
+}
+
+impl Cluster {
+    /// Writes the configuration to `dir`, begins a cluster and starts its servers.
+    pub(super) fn start(dir: &Path, pvfsd: &Path, iods: usize, mut guard: Guard) -> Result<Cluster, String> {
+        let addrs = addresses(iods + 1)?;
+        let config = format!(
+            "[cluster]\nmanager = {:?}\niods = {:?}\n[storage]\nmanager = {:?}\niod = {:?}\n",
+            addrs[0],
+            &addrs[1..],
+            dir.join("manager"),
+            format!("{}/iod{{index}}", dir.display()),
+        );
+        fs::write(dir.join("pvfs.toml"), config).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let mut format = Command::new(pvfsd);
+        let formatted = format.arg("--config").arg(dir.join("pvfs.toml")).arg("format").output();
+        let formatted = formatted.map_err(|error| format!("{}: {error}", pvfsd.display()))?;
+        if !formatted.status.success() {
+            let _ = guard.keep();
+            return Err(format!("pvfsd format: {}", String::from_utf8_lossy(&formatted.stderr)));
+        }
+        let servers = (0..=iods).map(|_| None).collect();
+        let manager = addrs[0].clone();
+        let mut cluster = Cluster { dir: dir.to_owned(), pvfsd: pvfsd.to_owned(), manager, servers, guard };
+        (0..=iods).try_for_each(|index| cluster.start_server(index))?;
+        Ok(cluster)
+    }
+
+    /// Returns the number of servers.
+    pub(super) fn len(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// Returns the name of a server, as `pvfsd` has it.
+    pub(super) fn name(index: usize) -> String {
+        if index == 0 { "manager".to_owned() } else { format!("iod{}", index - 1) }
+    }
+
+    /// Returns the file with all that a server has printed.
+    fn log(&self, index: usize) -> PathBuf {
+        self.dir.join(format!("{}.log", Cluster::name(index)))
+    }
+
+    /// Starts a server, and does not wait until it serves.
+    pub(super) fn start_server(&mut self, index: usize) -> Result<(), String> {
+        let path = self.log(index);
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        let log: File = OpenOptions::new().create(true).append(true).open(&path).map_err(failed)?;
+        let mut command = Command::new(&self.pvfsd);
+        command.arg("--config").arg(self.dir.join("pvfs.toml")).env_remove("BMI_MUTANT").stdin(Stdio::null());
+        command.stdout(log.try_clone().map_err(failed)?).stderr(log);
+        match index {
+            0 => command.arg("manager"),
+            _ => command.args(["iod", &(index - 1).to_string()]),
+        };
+        let child = command.spawn().map_err(|error| format!("{}: {error}", self.pvfsd.display()))?;
+        let child = self.servers[index].insert(child);
+        self.guard.add(child)
+    }
+
+    /// Kills a server as `kill -9` does.
+    pub(super) fn kill(&mut self, index: usize) -> Result<(), String> {
+        let Some(mut child) = self.servers[index].take() else { return Ok(()) };
+        let killed = child.kill();
+        self.guard.remove(&child)?;
+        killed.and_then(|()| child.wait()).map(drop).map_err(|error| format!("{}: {error}", Cluster::name(index)))
+    }
+
+    /// Sends a signal to a server that runs.
+    pub(super) fn signal(&self, index: usize, signal: Signal) -> Result<(), String> {
+        let Some(child) = &self.servers[index] else { return Ok(()) };
+        // The child is not reaped, so that its id is its own.
+        kill_process(Pid::from_child(child), signal).map_err(|error| format!("{}: {error}", Cluster::name(index)))
+    }
+
+    /// Returns how a server has ended, if it has ended by itself. It can be started again then.
+    pub(super) fn ended(&mut self, index: usize) -> Result<Option<ExitStatus>, String> {
+        let Some(child) = &mut self.servers[index] else { return Ok(None) };
+        let status = child.try_wait().map_err(|error| format!("{}: {error}", Cluster::name(index)))?;
+        if status.is_some() {
+            self.guard.remove(child)?;
+            self.servers[index] = None;
+        }
+        Ok(status)
+    }
+
+    /// Returns the last line that a server printed.
+    pub(super) fn last_line(&self, index: usize) -> String {
+        let log = fs::read(self.log(index)).unwrap_or_default();
+        String::from_utf8_lossy(&log).lines().next_back().unwrap_or_default().to_owned()
+    }
+
+    /// Returns the lines of all logs that report a panic, with the line after each.
+    pub(super) fn panics(&self) -> Vec<String> {
+        let of = |index: usize| {
+            let log = fs::read(self.log(index)).unwrap_or_default();
+            let log: Vec<String> = String::from_utf8_lossy(&log).lines().map(str::to_owned).collect();
+            let places: Vec<usize> = (0..log.len()).filter(|line| log[*line].contains("panicked")).collect();
+            let text =
+                |line: usize| format!("{}: {}", Cluster::name(index), log[line..log.len().min(line + 2)].join(" "));
+            places.into_iter().map(text).collect::<Vec<_>>()
+        };
+        (0..self.len()).flat_map(of).collect()
+    }
+
+    /// Lets the directory be kept when the storm ends.
+    pub(super) fn keep(&mut self) -> Result<(), String> {
+        self.guard.keep()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for index in 0..self.servers.len() {
+            // The guard ends what could not be killed here.
+            let _ = self.kill(index);
+        }
+    }
+}
+
+/// Returns addresses whose ports are free.
+fn addresses(count: usize) -> Result<Vec<String>, String> {
+    let process = std::process::id();
+    let host =
+        format!("127.{}.{}.{}", 1 + (process >> 15 & 0x7f), 1 + (process >> 7 & 0xff).min(253), 1 + (process & 0x7f));
+    let mut reason = String::new();
+    for base in PORTS {
+        let ports: Vec<u16> = (base..).take(count).collect();
+        let held: Result<Vec<_>, _> = ports.iter().map(|port| TcpListener::bind((host.as_str(), *port))).collect();
+        match held {
+            Ok(_) => return Ok(ports.into_iter().map(|port| format!("tcp://{host}:{port}")).collect()),
+            Err(error) => reason = error.to_string(),
+        }
+    }
+    Err(format!("no free ports at {host}: {reason}"))
+}
