@@ -379,7 +379,7 @@ impl<T: Transport + 'static> Connections<T> {
         resend: Resend,
         outgoing: &Outgoing,
     ) -> Result<Answer, Failure> {
-        let ticket = Ticket::new(self, resend == Resend::UntilDeadline);
+        let mut ticket = Ticket::new(self, resend == Resend::UntilDeadline);
         let (mut trouble, mut asked) = (None::<Trouble>, false);
         loop {
             let again = trouble.is_some();
@@ -408,6 +408,10 @@ impl<T: Transport + 'static> Connections<T> {
                 let earlier = trouble.filter(|_| failure.code == ErrorCode::Timeout && !sent);
                 return Err(earlier.map_or(failure, |trouble| trouble.last));
             }
+            if failure.source.is_none() {
+                // This number has its answer.
+                ticket = Ticket::new(self, resend == Resend::UntilDeadline);
+            }
             self.resent.set(self.resent.get() + 1);
         }
     }
@@ -424,8 +428,8 @@ impl<T: Transport + 'static> Connections<T> {
     ) -> Option<()> {
         let now = self.endpoint().now();
         let kind = failure.source.as_ref().map(|error| error.kind());
-        // The server has answered that it did nothing.
-        let busy = failure.code == ErrorCode::Busy && kind.is_none();
+        // The server has answered that it did nothing, because it, or another one, is not ready.
+        let busy = kind.is_none() && matches!(failure.code, ErrorCode::Busy | ErrorCode::Unreachable);
         let lost = kind == Some(ErrorKind::PeerLost);
         if !(busy || lost || kind == Some(ErrorKind::Refused)) {
             return None;
