@@ -123,7 +123,7 @@ impl ShmTransport {
         let Phase::Dialing { private, deadline, .. } = &mut connection.phase else { return };
         let deadline = *deadline;
         let path = Path::new(connection.peer.host());
-        let connected = socket::connect(path).map_err(Fault::Unreachable).and_then(|socket| {
+        let connected = socket::connect(path).map_err(Fault::of_connect).and_then(|socket| {
             // The check comes before anything is sent. So another user's process that listens there
             // gets no descriptor and learns no address.
             let crosses = check_user(&self.config, &socket)?;
