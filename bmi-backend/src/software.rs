@@ -194,9 +194,9 @@ impl Exposures {
         Some(self.slots.remove(slot_of(key)).segment)
     }
 
-    /// Ends all exposures and returns their segments.
-    pub fn drain(&mut self) -> Vec<Segment> {
-        self.slots.drain().map(|exposure| exposure.segment).collect()
+    /// Returns true if this key has an exposure.
+    pub fn contains(&self, key: u64) -> bool {
+        self.find(key).is_some()
     }
 
     /// Returns each exposure's key, segment and access rights.

@@ -125,7 +125,8 @@
 //!     one is refused as above. An adapter that copies by the processor ends the connection if an
 //!     access by that key is under way: `Cancelled` at this side, `PeerLost` at the peer. An
 //!     adapter in hardware refuses the rest of such an access. The backend holds the region until
-//!     no access can be under way.
+//!     no access can be under way, however long that is. Such memory is *retired*
+//!     ([`Transport::retired_memory`]). No work waits for it, and its amount is bounded.
 //!
 //! - **C8 bad bytes.** Whatever bytes arrive, a backend does not panic, does not allocate by a size
 //!   that it has not checked, and does not stall other connections. It ends the connection that
@@ -167,7 +168,8 @@
 //! - **C13 release.** A region whose last handle is gone is deregistered at the next poll, or
 //!   earlier by a registration that would fail for lack of its room. Its memory may be gone before.
 //!   A transport holds no [`Memory`] for a registration, only for exposures and work, by their
-//!   [`MemoryRegion`]s. Dropping the transport ends every connection and frees everything.
+//!   [`MemoryRegion`]s. Dropping the transport ends every connection and frees everything
+//!   except retired memory (C7).
 //!
 //! - **C14 idle.** With nothing to do, `poll` makes at most a constant number of system calls and
 //!   allocates nothing. In the steady state no method of the data path (`post_*`, `write_now`,
@@ -455,6 +457,16 @@ pub enum Armed {
     Busy,
 }
 
+/// Memory that a backend still holds although its exposure has ended, because the peer's access to
+/// it has not (see [`Transport::retired_memory`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RetiredMemory {
+    /// Exposures whose memory is held.
+    pub exposures: usize,
+    /// Bytes of the memories that they hold. Each memory counts once, with its whole length.
+    pub bytes: u64,
+}
+
 /// How the bytes of one-sided work travel for one kind of memory (see [`Transport::bulk_ways`]).
 /// The texts are for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -636,6 +648,13 @@ pub trait Transport {
     fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
         let _ = conn;
         Vec::new()
+    }
+
+    /// Returns the memory that this side holds because a peer may still access it by an exposure
+    /// that has ended (C7). It is zero unless a peer's access outlasts its operation. An adapter in
+    /// hardware ends such an access itself and holds nothing.
+    fn retired_memory(&self) -> RetiredMemory {
+        RetiredMemory::default()
     }
 
     /// Makes progress and appends the events to `events`. Returns whether there was anything to do:

@@ -233,14 +233,19 @@ impl Area {
         self.word(CLAIMS + number * 8).store(0, Ordering::Release);
     }
 
-    /// Returns whether any claim names `key`, or any key if `key` is 0.
-    pub(crate) fn claims(&self, key: u64) -> bool {
-        let found = (0..MAX_CLAIMS).any(|number| {
-            let claim = self.word(CLAIMS + number * 8).load(Ordering::Relaxed);
-            claim != 0 && (key == 0 || claim == key)
-        });
+    /// Returns whether a claim has this key.
+    pub(crate) fn is_claimed(&self, key: u64) -> bool {
+        let found = (0..MAX_CLAIMS).any(|number| self.word(CLAIMS + number * 8).load(Ordering::Relaxed) == key);
         fence(Ordering::Acquire);
         found
+    }
+
+    /// Returns all claims: keys, and 0 for a claim that is free. Accesses under claims that are not
+    /// among them any more are done.
+    pub(crate) fn claims(&self) -> [u64; MAX_CLAIMS] {
+        let claims = std::array::from_fn(|number| self.word(CLAIMS + number * 8).load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        claims
     }
 }
 
@@ -339,11 +344,12 @@ mod tests {
         assert_eq!((peer.advice(8, 0), peer.advice(10, 43)), (None, None));
         own.withdraw(9);
         assert_eq!(peer.advice(9, 42), None);
-        assert!(!peer.claims(0));
+        assert_eq!(peer.claims(), [0; MAX_CLAIMS]);
         own.claim(31, 42);
-        assert!(peer.claims(42) && peer.claims(0) && !peer.claims(41));
+        assert_eq!((peer.claims()[30], peer.claims()[31]), (0, 42));
+        assert!(peer.is_claimed(42) && !peer.is_claimed(41));
         own.unclaim(31);
-        assert!(!peer.claims(42));
+        assert_eq!(peer.claims(), [0; MAX_CLAIMS]);
     }
 
     #[test]

@@ -39,6 +39,12 @@ pub struct ShmConfig {
     /// The same for all connections together. Bytes of a piece that finds no room go another way. A
     /// process may have some 65,000 mappings, and addresses for 128 TiB. 16,384 pieces, 16 TiB.
     pub max_mapped_in_all: (usize, u64),
+    /// Most memory of this side that peers may keep after its operation has ended, because they do
+    /// not finish writing to it: the number of exposures, and the bytes of their memories. Above
+    /// it, no memory is lent to any peer until some comes back, and bytes go through the ring. What
+    /// was lent before may still be added, at most 32 exposures for each connection. 256
+    /// exposures, 1 GiB.
+    pub max_retired: (usize, u64),
     /// Pass memory in shareable pages to peers. It is passed when it is exposed to a peer, or sent
     /// to a peer that can reach it anyway. Without this setting bulk goes through the kernel or the
     /// ring, and messages go through the ring. `true`.
@@ -67,6 +73,7 @@ impl Default for ShmConfig {
             ring_len: 256 << 10,
             max_mapped: (1024, 64 << 30),
             max_mapped_in_all: (16 << 10, 16 << 40),
+            max_retired: (256, 1 << 30),
             share_pages: true,
             cross_memory: true,
             allowed_users: Vec::new(),

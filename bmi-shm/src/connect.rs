@@ -16,10 +16,9 @@
 //! that the peer had put into its ring before are still there, because the mapping outlives the
 //! process.
 //!
-//! **Memory at the end.** If the peer claims an exposure at the moment when it ends, the exposure
-//! keeps its region in *limbo*, until the claim is given up or for [`LIMBO`]. A copy that has begun
-//! cannot be stopped from here, and it must not reach memory that is used for something else by
-//! then.
+//! **Memory at the end.** If the peer claims an exposure at the moment when it ends, the memory is
+//! *retired* (see `retired`). A copy that has begun cannot be stopped from here, and it must not
+//! reach memory that is used for something else by then.
 //!
 //! **Invariants**
 //! 1. A half-open socket owns no memory. There are at most `max_half_open` of them.
@@ -38,7 +37,7 @@ use bmi_backend::{Round, check_private, check_scheme, listen_failed};
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Access, Addr, Error, ErrorKind, RemoteSlice, Scheme, Segment, Time};
 
-use crate::area::{Advice, Area};
+use crate::area::Area;
 use crate::connection::{Activity, Connection, Draining, Phase};
 use crate::error::{Fault, Refusal, Violation};
 use crate::inbound::Inbound;
@@ -46,29 +45,30 @@ use crate::link::Link;
 use crate::packet::{Greeting, Hello, MAX_PACKET, Packet, encode_hello};
 use crate::pages::Mapped;
 use crate::queue_pair::QueuePair;
+use crate::retired::{Holder, Retired};
 use crate::socket::{self, ListenError, Listening, NotOne, Passed};
-use crate::sys::{self, Process};
+use crate::sys::{self, Life, Process};
 use crate::{ShmConfig, ShmTransport};
 
 /// Most packets taken from one socket in one poll.
 const PACKETS: usize = 64;
 /// Time until the next try when a listener's queue is full.
 const DIAL_RETRY: Duration = Duration::from_millis(1);
-/// How long memory is kept that a peer was reaching when its exposure ended.
-const LIMBO: Duration = Duration::from_secs(1);
-/// How often to look whether memory in limbo can be released.
-const LIMBO_LOOK: Duration = Duration::from_millis(5);
 /// Looks at the peer's claims before a revocation ends the connection. They take longer than
 /// copying a unit.
 const CLAIM_LOOKS: usize = 2_000;
 
-/// Memory that a peer was reaching when its exposure ended.
-pub(crate) struct Limbo {
-    peer: Area,
-    /// The claimed key, or 0 for any.
-    key: u64,
-    _segments: Vec<Segment>,
-    until: Time,
+/// Returns whether the peer claims this key for longer than a copy takes.
+fn stays_claimed(peer: &Area, key: u64) -> bool {
+    let mut looks = CLAIM_LOOKS;
+    while peer.is_claimed(key) {
+        looks -= 1;
+        if looks == 0 {
+            return true;
+        }
+        std::hint::spin_loop();
+    }
+    false
 }
 
 impl ShmTransport {
@@ -123,7 +123,7 @@ impl ShmTransport {
         let Phase::Dialing { private, deadline, .. } = &mut connection.phase else { return };
         let deadline = *deadline;
         let path = Path::new(connection.peer.host());
-        let connected = socket::connect(path).map_err(Fault::Unreachable).and_then(|socket| {
+        let connected = socket::connect(path).map_err(Fault::of_connect).and_then(|socket| {
             // The check comes before anything is sent. So another user's process that listens there
             // gets no descriptor and learns no address.
             let crosses = check_user(&self.config, &socket)?;
@@ -393,9 +393,8 @@ impl ShmTransport {
         let early: Vec<_> =
             connection.exposures.iter().map(|(key, segment, access)| (key, segment.clone(), access)).collect();
         for (key, segment, access) in early {
-            let place = connection.place(&segment, self.config.share_pages);
-            if let (Some(place), Some(own)) = (place, &connection.own) {
-                own.advertise(slot_of(key), key, Advice { place, access, len: segment.len() as u64 });
+            if self.retired.may_lend(segment.region().memory()) {
+                connection.advertise(key, &segment, access, self.config.share_pages);
             }
         }
         self.schedule.add(slot);
@@ -434,37 +433,27 @@ impl ShmTransport {
         };
         let slice = connection.exposures.add(&mut self.keys, segment, access)?;
         let key = slice.key.0;
-        let place = connection.place(segment, self.config.share_pages);
-        if let (Some(place), Some(own)) = (place, &connection.own) {
-            own.advertise(slot_of(key), key, Advice { place, access, len: segment.len() as u64 });
+        if self.retired.may_lend(segment.region().memory()) {
+            connection.advertise(key, segment, access, self.config.share_pages);
         }
         Ok(slice)
     }
 
     pub(crate) fn revoke_key(&mut self, conn: ConnId, key: u64) {
         let Some(connection) = self.slots.find_mut(conn) else { return };
-        let Some(segment) = connection.exposures.remove(key) else { return };
-        let mut under_way = connection.inbound.writes_with(key)
-            || connection.queues.as_ref().is_some_and(|queues| queues.replies_with(key));
+        if !connection.exposures.contains(key) {
+            return;
+        }
         if let Some(own) = &connection.own {
             own.withdraw(slot_of(key));
         }
-        if let Some(link) = &connection.link {
-            let mut looks = CLAIM_LOOKS;
-            while link.peer.claims(key) {
-                looks -= 1;
-                if looks == 0 {
-                    let limbo =
-                        Limbo { peer: link.peer.clone(), key, _segments: vec![segment], until: self.now + LIMBO };
-                    self.limbo.push(limbo);
-                    under_way = true;
-                    break;
-                }
-                std::hint::spin_loop();
-            }
-        }
+        let under_way = connection.inbound.writes_with(key)
+            || connection.queues.as_ref().is_some_and(|queues| queues.replies_with(key))
+            || connection.link.as_ref().is_some_and(|link| stays_claimed(&link.peer, key));
         if under_way {
-            self.end(conn.slot, conn, Fault::Revoked);
+            self.end(conn.slot, conn, Fault::Revoked); // retires the memory if it is claimed
+        } else {
+            connection.exposures.remove(key);
         }
     }
 
@@ -473,7 +462,7 @@ impl ShmTransport {
     /// Takes a connection out of the tables.
     fn remove(&mut self, slot: u32) -> Option<Connection> {
         let connection = self.slots.remove(slot)?;
-        self.retired = true;
+        self.vacated = true;
         self.schedule.remove(slot);
         if let Phase::HalfOpen { .. } = connection.phase {
             self.half_open -= 1;
@@ -518,7 +507,7 @@ impl ShmTransport {
             }
             return;
         }
-        self.keep_claimed(&mut connection);
+        Self::retire_claimed(&mut self.retired, &connection, self.now);
         self.settle(&mut connection);
         let culprit = if let Fault::Refused(refusal) = fault { Some(refusal) } else { None };
         let reason = match std::mem::replace(&mut connection.phase, Phase::Requested) {
@@ -528,15 +517,31 @@ impl ShmTransport {
         self.report_end(&mut connection, culprit, reason);
     }
 
-    /// Withdraws all exposures. Memory that the peer is reaching right now is kept for a while.
-    fn keep_claimed(&mut self, connection: &mut Connection) {
-        let (Some(own), keys) = (&connection.own, connection.exposures.iter().map(|(key, ..)| key)) else { return };
-        keys.for_each(|key| own.withdraw(slot_of(key)));
-        if let Some(link) = &connection.link
-            && link.peer.claims(0)
-        {
-            let segments = connection.exposures.drain();
-            self.limbo.push(Limbo { peer: link.peer.clone(), key: 0, _segments: segments, until: self.now + LIMBO });
+    /// Withdraws all exposures of a connection that ends, and retires the memory that the peer
+    /// still reaches.
+    fn retire_claimed(retired: &mut Retired, connection: &Connection, now: Time) {
+        let (Some(own), Some(link)) = (&connection.own, &connection.link) else { return }; // nothing was advertised
+        connection.exposures.iter().for_each(|(key, ..)| own.withdraw(slot_of(key)));
+        let claims = link.peer.claims();
+        let claimed = || connection.exposures.iter().filter(|(key, ..)| claims.contains(key));
+        if claimed().next().is_none() {
+            return;
+        }
+        let mut life = connection.socket.as_ref().map_or(Life::Number(0), Life::of_peer);
+        if life.is_over() {
+            return;
+        }
+        let holder = Holder::new(&link.peer, life, claimed().map(|(key, segment, _)| (key, segment)));
+        retired.add(holder, now);
+        tracing::warn!(peer = %connection.peer, held = ?retired.usage(), "the peer may still write to memory");
+    }
+
+    /// Retires the memory that peers still reach when the transport is dropped.
+    pub(crate) fn retire_all(&mut self) {
+        for slot in 0..self.slots.len() {
+            if let Some(connection) = self.slots.at_mut(slot) {
+                Self::retire_claimed(&mut self.retired, connection, self.now);
+            }
         }
     }
 
@@ -550,17 +555,11 @@ impl ShmTransport {
         }
     }
 
-    /// Releases the memory in limbo that the peer no longer reaches.
-    pub(crate) fn leave_limbo(&mut self, now: Time) {
-        if !self.limbo.is_empty() {
-            self.limbo.retain(|limbo| limbo.until > now && limbo.peer.claims(limbo.key));
+    /// Gives back the retired memory that no peer reaches any more.
+    pub(crate) fn look_at_retired(&mut self) {
+        if self.retired.look(self.now) {
             self.deadlines.refresh();
         }
-    }
-
-    /// Returns when to look into limbo next.
-    pub(crate) fn limbo_deadline(&self) -> Option<Time> {
-        (!self.limbo.is_empty()).then(|| self.now + LIMBO_LOOK)
     }
 
     fn report_end(&mut self, connection: &mut Connection, culprit: Option<Refusal>, reason: Error) {

@@ -10,12 +10,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use bmi_backend::software::Exposures;
+use bmi_backend::software::{Exposures, slot_of};
 use bmi_core::mem::MemSlice;
 use bmi_core::transport::{ConnId, WorkId};
-use bmi_core::{Addr, Error, Segment, Time};
+use bmi_core::{Access, Addr, Error, Segment, Time};
 
-use crate::area::{Area, Place};
+use crate::area::{Advice, Area, Place};
 use crate::error::Fault;
 use crate::inbound::{Inbound, Pass};
 use crate::link::Link;
@@ -255,9 +255,17 @@ impl Connection {
         self.socket.as_ref().is_some_and(|socket| socket::send(socket, packet.encode().bytes(), None).is_ok())
     }
 
+    /// Tells the peer where exposed memory is, if the peer can reach it.
+    pub(crate) fn advertise(&mut self, key: u64, segment: &Segment, access: Access, share_pages: bool) {
+        let place = self.place(segment, share_pages);
+        if let (Some(place), Some(own)) = (place, &self.own) {
+            own.advertise(slot_of(key), key, Advice { place, access, len: segment.len() as u64 });
+        }
+    }
+
     /// Returns the location to advertise for a segment, if there is one. Passes the segment's pages
     /// first if they can be passed and were not.
-    pub(crate) fn place(&mut self, segment: &Segment, share_pages: bool) -> Option<Place> {
+    fn place(&mut self, segment: &Segment, share_pages: bool) -> Option<Place> {
         let memory = segment.region().memory();
         let offset = segment.offset() as u64;
         if share_pages
@@ -273,6 +281,7 @@ impl Connection {
                 return Some(Place::Pages { id, offset });
             }
         }
-        self.crosses.then(|| Place::Address(segment.as_ptr() as u64))
+        // Without a link this side would not see the peer's claims.
+        (self.crosses && self.link.is_some()).then(|| Place::Address(segment.as_ptr() as u64))
     }
 }

@@ -66,6 +66,11 @@ pub(crate) enum Fault {
     Socket(#[source] io::Error),
     #[error("nobody listens")]
     Unreachable(#[source] io::Error),
+    #[error(
+        "no permission to connect to this socket; run this program as the socket's owner or as root \
+         (docs/shared-memory.md#security)"
+    )]
+    Forbidden(#[source] io::Error),
     #[error("the peer runs under user {0}, which ShmConfig::allowed_users does not name")]
     User(u32),
     #[error("no memory for the connection")]
@@ -88,6 +93,16 @@ impl From<NotOne> for Fault {
 }
 
 impl Fault {
+    /// Returns why a socket could not be connected.
+    pub(crate) fn of_connect(error: io::Error) -> Fault {
+        // The socket's directory is closed to other users.
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            Fault::Forbidden(error)
+        } else {
+            Fault::Unreachable(error)
+        }
+    }
+
     /// Returns the public error, with the peer's name.
     pub(crate) fn into_error(self, peer: &Addr) -> Error {
         let kind = match &self {
@@ -95,14 +110,16 @@ impl Fault {
             Fault::Violation(_) => ErrorKind::Protocol,
             Fault::Refused(_) | Fault::Closed | Fault::Eof => ErrorKind::PeerLost,
             Fault::Socket(error) => lost(error),
-            Fault::User(_) | Fault::Unreachable(_) => ErrorKind::Refused,
+            Fault::User(_) | Fault::Unreachable(_) | Fault::Forbidden(_) => ErrorKind::Refused,
             Fault::Memory(_) => ErrorKind::Exhausted,
             Fault::ConnectTimeout => ErrorKind::TimedOut,
             Fault::Revoked | Fault::Cancelled => ErrorKind::Cancelled,
         };
         let error = Error::new(kind, self.to_string()).with_peer(peer);
         match self {
-            Fault::Socket(source) | Fault::Unreachable(source) | Fault::Memory(source) => error.caused_by(source),
+            Fault::Socket(source) | Fault::Unreachable(source) | Fault::Forbidden(source) | Fault::Memory(source) => {
+                error.caused_by(source)
+            }
             _ => error,
         }
     }
@@ -121,6 +138,15 @@ mod tests {
         assert_eq!(kind(Fault::Socket(io::ErrorKind::ConnectionReset.into())), ErrorKind::PeerLost);
         assert_eq!(kind(Fault::Unreachable(io::ErrorKind::NotFound.into())), ErrorKind::Refused);
         assert_eq!(kind(Fault::User(7)), ErrorKind::Refused);
+        for errno in [libc::EACCES, libc::EPERM] {
+            let error = Fault::of_connect(io::Error::from_raw_os_error(errno)).into_error(&peer);
+            assert_eq!(error.kind(), ErrorKind::Refused);
+            assert!(error.to_string().contains("no permission") && error.to_string().contains("iod-0"), "{error}");
+        }
+        for errno in [libc::ENOENT, libc::ECONNREFUSED] {
+            let error = Fault::of_connect(io::Error::from_raw_os_error(errno)).into_error(&peer);
+            assert!(error.to_string().contains("nobody listens"), "{error}");
+        }
         let error = Fault::Violation(Violation::TooLong).into_error(&peer);
         assert!(error.to_string().contains("/run/bmi/iod-0"), "{error}");
     }

@@ -673,3 +673,33 @@ fn lies_about_messages_left_cost_the_connection() {
     assert_eq!(victim.end_of(conn).kind(), ErrorKind::Protocol);
     victim.prove_honest();
 }
+
+/// A peer claims as many keys as it can, known and invented ones, and never gives a claim up. It
+/// costs the exposures that it claims, and no other. Others are served as before.
+#[test]
+fn claims_that_are_never_given_up_hold_what_they_name() {
+    let mut victim = Victim::new();
+    let (hostile, conn) = victim.hostile();
+    let mut memories: Vec<_> = (0..100).map(|_| Memory::shareable(4096).unwrap()).collect();
+    let expose = |memory: &Memory| {
+        let segment = victim.transport.register(memory).unwrap().segment(0, 4096);
+        victim.transport.expose(conn, &segment, Access::WRITE).unwrap().key
+    };
+    let keys: Vec<RemoteKey> = memories.iter().map(expose).collect();
+    (0..20).for_each(|number| hostile.area.claim(number, keys[5 * number].0));
+    (20..32).for_each(|number| hostile.area.claim(number, keys[number].0 ^ 1 << 40));
+    victim.transport.revoke(conn, keys[0]);
+    assert_eq!(victim.end_of(conn).kind(), ErrorKind::Cancelled);
+    for _ in 0..100 {
+        victim.now = victim.now + Duration::from_secs(60);
+        victim.poll();
+        assert_eq!(victim.transport.retired_memory().exposures, 20);
+    }
+    let held: Vec<_> = (0..100).filter(|at| memories[*at].get_mut().is_none()).collect();
+    assert_eq!(held, (0..20).map(|number| 5 * number).collect::<Vec<_>>());
+    drop(hostile); // the claims remain
+    victim.prove_honest();
+    victim.now = victim.now + Duration::from_secs(60);
+    victim.poll();
+    assert_eq!(victim.transport.retired_memory().bytes, 20 * 4096);
+}

@@ -22,6 +22,7 @@
 //! | `outbound`, `inbound` | from the queues to the ring, from the ring to the receives; the records |
 //! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
 //! | `pages` | memory that one side has passed to the other |
+//! | `retired` | memory whose exposure has ended and to which the peer may still write |
 //! | `progress`, `poll_schedule` | the poll loop, sleeping and waking; which rings a poll looks at |
 //! | `sys` | memfds, mappings, the memory of another process |
 //! | `error` | why connections end |
@@ -45,8 +46,9 @@
 //! long as it likes. An honest peer's library respects keys, bounds and rights; a hostile peer may
 //! not. The peer reaches nothing else through this library. The kernel may let one process reach
 //! the other's memory, but it does so with or without this library. This library uses that only
-//! between processes of one user. Nothing that a peer writes or does to shared memory can crash or
-//! block this process.
+//! between processes of one user. A peer that does not finish its copies keeps the memory that it
+//! was copying to, up to [`ShmConfig::max_retired`]. Nothing that a peer writes or does to shared
+//! memory can crash or block this process.
 //!
 //! **Limits.** The class of a work request is ignored: a ring is one ordered stream, and bulk does
 //! not go through it.
@@ -66,6 +68,7 @@ mod pages;
 mod poll_schedule;
 mod progress;
 mod queue_pair;
+mod retired;
 mod ring;
 mod segments;
 mod socket;
@@ -81,8 +84,8 @@ use bmi_backend::software::{Keys, Regions};
 use bmi_backend::{ConnectionTable, Deadlines, Listeners};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, InlineMessage, InlineReceiver, Payload, PostError, Transport, WorkId, WorkKind,
-    WorkOptions, WriteTarget, check_exposure, check_writable,
+    Armed, BulkWay, ConnId, Event, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory, Transport, WorkId,
+    WorkKind, WorkOptions, WriteTarget, check_exposure, check_writable,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
@@ -91,13 +94,13 @@ use rustix::event::{EventfdFlags, epoll};
 
 pub use config::ShmConfig;
 
-use connect::Limbo;
 use connection::{Connection, Phase};
 use link::Link;
 use outbound::{LEFT_LEN, Outbound, POST_BUDGET, Ring};
 use pages::Room;
 use poll_schedule::PollSchedule;
 use queue_pair::QueuePair;
+use retired::Retired;
 use socket::Listening;
 
 /// A token is a table index; its lowest bits say which table.
@@ -144,11 +147,11 @@ pub struct ShmTransport {
     regions: Regions,
     keys: Keys,
     room: Arc<Room>,
-    limbo: Vec<Limbo>,
+    retired: Retired,
     /// Set when this poll has heard something from a descriptor.
     heard: bool,
     /// Set when a slot was given up since the last poll.
-    retired: bool,
+    vacated: bool,
     deadlines: Deadlines,
     /// Events that arose outside of `poll`, or more of them at once than a poll may report.
     pending: VecDeque<Event>,
@@ -229,9 +232,9 @@ impl ShmTransport {
             regions: Regions::new(config.regions()),
             keys: Keys::new(config.exposures()),
             room: Room::new(config.max_mapped_in_all),
-            limbo: Vec::new(),
+            retired: Retired::new(config.max_retired),
             heard: false,
-            retired: false,
+            vacated: false,
             deadlines: Deadlines::default(),
             pending: VecDeque::with_capacity(64),
             ready: VecDeque::with_capacity(64),
@@ -394,6 +397,12 @@ fn takes_receives(phase: &Phase) -> bool {
     !matches!(phase, Phase::HalfOpen { .. } | Phase::Closing { .. })
 }
 
+impl Drop for ShmTransport {
+    fn drop(&mut self) {
+        self.retire_all();
+    }
+}
+
 impl Transport for ShmTransport {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -512,6 +521,10 @@ impl Transport for ShmTransport {
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
         self.working(conn).ok()?.link.map_remote(&remote, access)
+    }
+
+    fn retired_memory(&self) -> RetiredMemory {
+        self.retired.usage()
     }
 
     fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {

@@ -53,6 +53,7 @@ use crate::link::Link;
 use crate::outbound::{BUDGET, Outbound};
 use crate::packet::Packet;
 use crate::queue_pair::QueuePair;
+use crate::retired::release_orphans;
 use crate::ring;
 use crate::{EPOLL_EVENTS, ShmTransport};
 
@@ -131,8 +132,8 @@ impl ShmTransport {
     fn has_chores(&self) -> bool {
         // The caller may read the clock rarely, so polls for nothing count as well.
         let looks = self.unasked >= LOOK_EVERY || self.now >= self.look_at || self.now >= self.look_at_latest;
-        let flags = self.retired | self.asleep | self.accept_ready;
-        let queued = self.pending.len() | self.ready.len() | self.limbo.len();
+        let flags = self.vacated | self.asleep | self.accept_ready | self.retired.is_eager(self.now);
+        let queued = self.pending.len() | self.ready.len();
         looks || flags || queued > 0 || self.deadlines.due(self.now) || self.regions.has_released()
     }
 
@@ -142,7 +143,7 @@ impl ShmTransport {
         self.regions.collect();
         self.rouse();
         if self.pending.is_empty() {
-            if std::mem::take(&mut self.retired) {
+            if std::mem::take(&mut self.vacated) {
                 self.slots.recycle(); // earlier polls have reported every end
             }
         } else {
@@ -152,7 +153,7 @@ impl ShmTransport {
             }
         }
         self.expire(self.now);
-        self.leave_limbo(self.now);
+        self.look_at_retired();
         let heard = self.look(pass.events);
         pass.early.end = pass.events.len();
         self.heard |= heard;
@@ -180,10 +181,10 @@ impl ShmTransport {
 
     #[cold]
     fn renew_deadlines(&mut self) {
-        let limbo = self.limbo_deadline();
+        let retired = self.retired.look_at();
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
-            connections.chain(self.listeners.deadline()).chain(limbo)
+            connections.chain(self.listeners.deadline()).chain(retired)
         });
     }
 
@@ -250,6 +251,7 @@ impl ShmTransport {
     /// Tells peers of memory that is gone.
     fn sweep(&mut self) {
         self.sweep_at = self.now + SWEEP_INTERVAL;
+        release_orphans();
         for slot in self.schedule.all() {
             let Some(Connection { link: Some(link), socket: Some(socket), .. }) = self.slots.at_mut(slot) else {
                 continue;

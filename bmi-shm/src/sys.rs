@@ -15,7 +15,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -26,6 +26,9 @@ use rustix::process::{Pid, PidfdFlags};
 /// The file system of a memfd on ordinary pages. A memfd on huge pages has another file system, and
 /// any access to it can fail when huge pages run out.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
+/// The socket option that returns a descriptor of the peer's process, since Linux 6.5. It has this
+/// number on all processors that this crate supports.
+const SO_PEERPIDFD: libc::c_int = 77;
 
 /// A mapping, unmapped when it is dropped.
 #[derive(Debug)]
@@ -128,6 +131,82 @@ pub(crate) fn credentials(socket: &OwnedFd) -> io::Result<Credentials> {
     Ok(Credentials { pid: peer.pid, user: peer.uid })
 }
 
+/// Returns whether all threads of a process have ended. If the kernel cannot tell, returns false.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1..))
+}
+
+/// What is known of the life of a peer's process: the one that connected, or the one that listened.
+#[derive(Debug)]
+pub(crate) enum Life {
+    /// This descriptor tells.
+    Watched(OwnedFd),
+    /// The process is dead, and its number may be another's by now.
+    Over,
+    /// There was no descriptor for it. The number can be asked, unless it is 0 because the process
+    /// is in another namespace.
+    Number(i32),
+}
+
+impl Life {
+    /// Returns what is known of the process at the other end of a socket.
+    pub(crate) fn of_peer(socket: &OwnedFd) -> Life {
+        match peer_process(socket) {
+            Ok(process) => Life::Watched(process),
+            Err(libc::ESRCH) => Life::Over,
+            // Linux before 6.5 does not know the option. Later ones refuse it, with several errors,
+            // for a process that is dead and was waited for.
+            Err(_) => Life::of_number(credentials(socket).map_or(0, |credentials| credentials.pid)),
+        }
+    }
+
+    /// Does the same by a process number. If the number is another process's by now, the answer is
+    /// about that process, so a dead process may seem to live.
+    fn of_number(number: i32) -> Life {
+        let Some(pid) = Pid::from_raw(number) else { return Life::Number(0) };
+        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => Life::Watched(process),
+            Err(rustix::io::Errno::SRCH) => Life::Over,
+            Err(_) => Life::Number(number),
+        }
+    }
+
+    /// Returns whether the process is known to be dead.
+    pub(crate) fn is_over(&mut self) -> bool {
+        if let Life::Number(number) = *self {
+            *self = Life::of_number(number);
+        }
+        match self {
+            Life::Watched(process) => has_ended(process),
+            Life::Over => true,
+            Life::Number(_) => false,
+        }
+    }
+}
+
+/// Returns a descriptor of the process at the other end of a socket, or the error's number.
+fn peer_process(socket: &OwnedFd) -> Result<OwnedFd, i32> {
+    let mut process: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the call writes at most `len` bytes to the number that the option uses.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            std::ptr::from_mut(&mut process).cast(),
+            &mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
+    }
+    // SAFETY: the call has made this descriptor, and nothing else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(process) })
+}
+
 /// Another process between whose memory and this process's the kernel copies.
 ///
 /// The kernel allows this to a process that may trace the other one: usually one of the same user.
@@ -157,9 +236,7 @@ impl Process {
     }
 
     fn is_alive(&self) -> bool {
-        let mut fds = [PollFd::new(&self.alive, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
+        !has_ended(&self.alive)
     }
 
     /// Copies `len` bytes between the local pieces and `address` in the process. Returns how many
@@ -193,5 +270,34 @@ impl Process {
             }
         };
         usize::try_from(copied).map_err(|_| io::Error::last_os_error().kind())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Two sockets that the kernel connected for this process.
+    fn pair() -> (OwnedFd, OwnedFd) {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType};
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_process_is_over_when_it_is_dead() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let number = child.id() as i32;
+        let mut watched = Life::of_number(number);
+        let mut asked = Life::Number(number);
+        assert!(!watched.is_over() && !asked.is_over());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(watched.is_over(), "by its descriptor");
+        assert!(Life::of_number(number).is_over() && Life::Number(number).is_over(), "by its number");
+        assert!(!Life::Number(0).is_over(), "nothing is known of it");
+        let (here, _there) = pair();
+        assert!(!Life::of_peer(&here).is_over(), "this process lives");
     }
 }

@@ -61,6 +61,39 @@ fn a_name_that_is_too_long_is_invalid() {
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
+/// A regression test. A program of another user cannot enter the directory of a listener. It was
+/// told that nobody listens.
+#[test]
+fn a_missing_permission_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = folder.path().join("names");
+    let (at, mut listener) = (addr(&names, "a"), transport());
+    listener.listen(&at).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        std::fs::set_permissions(&names, std::fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    let path = at.host().to_owned();
+    let dialing = std::thread::Builder::new().spawn(move || {
+        if is_root {
+            const NOBODY: libc::uid_t = 65_534;
+            // SAFETY: the call changes the user of this thread alone, which ends with this test.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) }, 0);
+        }
+        let (mut transport, mut events) = (transport(), Vec::new());
+        transport.connect(&at, b"", bmi_core::Time::from_nanos(1)).unwrap();
+        transport.poll(bmi_core::Time::ZERO, &mut events);
+        events
+    });
+    let events = dialing.unwrap().join().unwrap();
+    std::fs::set_permissions(&names, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let [Event::Disconnected { reason, .. }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(reason.kind(), ErrorKind::Refused);
+    for part in [path.as_str(), "no permission", "owner or as root", "docs/shared-memory.md#security"] {
+        assert!(reason.to_string().contains(part), "{reason}");
+    }
+}
+
 /// When another process has taken a name over, the process that had it before does not remove it.
 #[test]
 fn a_name_that_changed_hands_is_left_to_its_new_owner() {

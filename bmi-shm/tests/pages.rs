@@ -281,24 +281,6 @@ fn revoking_lent_pages_ends_the_connection_and_holds_the_memory() {
     world.until(|_| memory.get_mut().is_some().then_some(()));
 }
 
-/// A peer that never gives the memory back holds it for a while, but not forever.
-#[test]
-fn memory_that_a_peer_never_gives_back_comes_back_in_time() {
-    let _alone = alone();
-    let mut world = world();
-    let (mut memory, pages, key) = lent(&mut world, 5000);
-    let cb = bmi_core::transport::ConnId { slot: 0, generation: 0 };
-    world.b.transport.revoke(cb, key);
-    world.until(|world| world.b.take_end(cb));
-    assert!(memory.get_mut().is_none());
-    world.poll();
-    let due = world.b.transport.next_deadline().expect("somebody must look again");
-    assert!(due > world.now);
-    world.now = world.later(2);
-    world.until(|_| memory.get_mut().is_some().then_some(()));
-    drop(pages);
-}
-
 /// Work on mapped memory is done while it is posted, up to 256 KiB in as many pieces as a request
 /// may have, if nothing is queued before it. Through other ways it never is.
 #[test]

@@ -2,13 +2,14 @@
 //! The victim is this test program itself, started with an environment variable.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use bmi_conformance::Rng;
 use bmi_core::driver::MonotonicClock;
-use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkOptions, WorkStatus};
+use bmi_core::transport::{ConnId, Event, Payload, PostError, RetiredMemory, WorkId, WorkOptions, WorkStatus};
 use bmi_core::{Access, Addr, Clock, ErrorKind, Memory, RemoteSlice, Segment, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
 
@@ -233,6 +234,95 @@ fn clients_are_killed_a_thousand_times() {
     assert!(memory.get_mut().is_some(), "nobody holds the memory that was exposed a thousand times");
     drop(transport);
     assert_eq!(resource_usage(folder.path()).names, 0);
+}
+
+/// Connects to a client, and lets the kernel read from a disk that never delivers into the client's
+/// pages.
+fn stall_until_killed(addr: &Addr) -> ! {
+    let clock = MonotonicClock::new();
+    let mut transport = ShmTransport::new(ShmConfig::default()).unwrap();
+    let conn = transport.connect(addr, b"", clock.now() + std::time::Duration::from_secs(60)).unwrap();
+    let (mut remote, mut stalls, mut events) = (None, false, Vec::new());
+    loop {
+        transport.poll(clock.now(), &mut events);
+        for event in events.drain(..) {
+            if let Event::Established { private, .. } = event {
+                remote = Some(RemoteSlice::from_wire(private[..].try_into().unwrap()));
+            }
+        }
+        if !stalls
+            && let Some(remote) = remote
+            && let Some(pages) = transport.map_remote(conn, remote, Access::WRITE)
+        {
+            stalls = true;
+            let reader = std::thread::Builder::new().spawn(move || {
+                let (disk, _keep) = std::io::pipe().unwrap();
+                // SAFETY: the pages are mapped while `pages` lives. The kernel does the writing,
+                // and there is no reference to the bytes.
+                unsafe { libc::read(disk.as_raw_fd(), pages.as_ptr().cast(), pages.len()) }
+            });
+            reader.unwrap();
+            transport.post_send(conn, WorkId(1), b"", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+        }
+    }
+}
+
+/// A process is killed while its kernel may still write to its peer's memory. It can clear no
+/// claim. The memory is held as long as the process lives, and comes back when it is dead.
+#[test]
+fn memory_that_a_killed_process_was_at_comes_back() {
+    if let Ok(addr) = std::env::var(VICTIM) {
+        stall_until_killed(&addr.parse().unwrap());
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let addr = Addr::shm(folder.path().join("names/client").to_str().unwrap());
+    let mut transport = ShmTransport::new(ShmConfig::default()).unwrap();
+    transport.listen(&addr).unwrap();
+    let mut memory = Memory::shareable(ROOM).unwrap();
+    let whole = transport.register(&memory).unwrap().segment(0, ROOM);
+    let before = resource_usage(folder.path());
+    let mut child = spawn("memory_that_a_killed_process_was_at_comes_back", &addr);
+    let (clock, mut events, mut remote) = (MonotonicClock::new(), Vec::new(), None);
+    let mut ended = false;
+    while !ended {
+        assert!(child.try_wait().unwrap().is_none(), "the victim had ended by itself");
+        transport.poll(clock.now(), &mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::ConnectRequest { conn, .. } => {
+                    transport.post_recv(conn, WorkId(1), &[]).unwrap();
+                    let slice = transport.expose(conn, &whole, Access::WRITE).unwrap();
+                    transport.accept(conn, &slice.to_wire()).unwrap();
+                    remote = Some(slice);
+                }
+                Event::Work(work) => {
+                    assert_eq!(work.status, WorkStatus::Ok);
+                    transport.revoke(work.conn, remote.expect("it was exposed").key);
+                }
+                Event::Disconnected { reason, .. } => {
+                    assert_eq!(reason.kind(), ErrorKind::Cancelled, "{reason}");
+                    ended = true;
+                }
+                _ => {}
+            }
+        }
+    }
+    drop(whole);
+    let mut now = clock.now();
+    let mut poll = |transport: &mut ShmTransport| {
+        now = now + std::time::Duration::from_secs(60);
+        transport.poll(now, &mut events);
+        transport.retired_memory()
+    };
+    for _ in 0..100 {
+        assert_eq!(poll(&mut transport), RetiredMemory { exposures: 1, bytes: ROOM as u64 });
+        assert!(memory.get_mut().is_none(), "the process lives");
+    }
+    kill(child);
+    assert_eq!(poll(&mut transport), RetiredMemory::default());
+    assert!(memory.get_mut().is_some(), "the process is dead");
+    assert_eq!(resource_usage(folder.path()), before);
 }
 
 /// A killed listener leaves its name behind, and the next listener takes it over. While a listener

@@ -30,8 +30,8 @@ use std::time::Duration;
 
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, InlineReceiver, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions,
-    WorkStatus, WriteTarget,
+    Armed, BulkWay, ConnId, Event, InlineReceiver, Payload, PostError, RetiredMemory, WorkCompletion, WorkId, WorkKind,
+    WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment,
@@ -296,6 +296,10 @@ impl<T: Transport> Transport for Faulty<T> {
 
     fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
         self.inner.bulk_ways(self.names.inward(conn))
+    }
+
+    fn retired_memory(&self) -> RetiredMemory {
+        self.inner.retired_memory()
     }
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {

@@ -263,6 +263,7 @@ impl<T: Transport> Endpoint<T> {
     /// Returns the resources that the endpoint holds.
     pub fn resource_usage(&self) -> ResourceUsage {
         let peers = || self.peers.iter().map(|(_, peer)| peer);
+        let retired = self.transport.retired_memory();
         ResourceUsage {
             peers: self.peers.len(),
             operations: self.ops.len(),
@@ -272,15 +273,17 @@ impl<T: Transport> Endpoint<T> {
             exposures: peers().map(|peer| peer.exposures).sum(),
             work: self.work + self.bounce.in_use() + self.staging.in_use() + self.packing.in_use(),
             fallback_buffers: self.fallback_buffers.in_use(),
+            retired: retired.exposures,
+            retired_bytes: retired.bytes,
         }
     }
 
     /// Returns the resources of work that must end at some time. This is
-    /// [`Endpoint::resource_usage`] without connections and timers.
+    /// [`Endpoint::resource_usage`] without connections, timers and retired memory.
     pub fn unfinished(&self) -> ResourceUsage {
         let timers = self.ops.iter().filter(|(_, op)| op.kind == OpKind::Timer).count();
         let held = self.resource_usage();
-        ResourceUsage { peers: 0, operations: held.operations - timers, ..held }
+        ResourceUsage { peers: 0, operations: held.operations - timers, retired: 0, retired_bytes: 0, ..held }
     }
 
     /// Returns true if the adapter has work of this side: sends, reads and writes that have not

@@ -24,7 +24,9 @@
 //!                       after the grace period the connection is cut, which ends them all
 //! ```
 //!
-//! So memory is never given back while an adapter on either side may access it.
+//! So memory is never given back while an adapter on either side may access it. An access of the
+//! peer that cannot be ended does not hold up the operation. The backend then holds the memory
+//! ([`Transport::retired_memory`](crate::Transport::retired_memory)).
 
 use std::task::Waker;
 

@@ -246,7 +246,7 @@ pub struct Pinned {
 }
 
 /// The resources that an endpoint holds at this moment. All except `peers` are zero when idle, so a
-/// leak shows.
+/// leak shows. Only memory that a peer keeps (`retired`) may outlast all work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceUsage {
     /// Connections, in any state.
@@ -266,4 +266,10 @@ pub struct ResourceUsage {
     pub work: usize,
     /// Fallback buffers in use.
     pub fallback_buffers: usize,
+    /// Exposures that have ended, but whose memory is held because the peer may still access it. A
+    /// peer that has stopped may keep it so for any time
+    /// ([`Transport::retired_memory`](crate::Transport::retired_memory)).
+    pub retired: usize,
+    /// Bytes of the memories that these exposures hold.
+    pub retired_bytes: u64,
 }

@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::{Bytes, BytesMut};
@@ -37,6 +37,25 @@ struct Inner {
     /// The pin-down caches that have, or had, a registration of this memory. They are notified when
     /// the last handle is gone. One entry for each endpoint.
     watchers: Mutex<Vec<Weak<Returns<MemoryId>>>>,
+    /// The number of its retirements.
+    retired: AtomicUsize,
+}
+
+/// Keeps a memory retired (see [`Memory::is_retired`]), and holds it.
+#[derive(Debug)]
+pub struct Retirement(Memory);
+
+impl Retirement {
+    /// Returns the memory.
+    pub fn memory(&self) -> &Memory {
+        &self.0
+    }
+}
+
+impl Drop for Retirement {
+    fn drop(&mut self) {
+        self.0.0.retired.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 enum Backing {
@@ -68,7 +87,7 @@ impl Memory {
     fn new(ptr: NonNull<u8>, len: usize, backing: Backing) -> Memory {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = MemoryId(NEXT.fetch_add(1, Ordering::Relaxed));
-        Memory(Arc::new(Inner { id, ptr, len, backing, watchers: Mutex::default() }))
+        Memory(Arc::new(Inner { id, ptr, len, backing, watchers: Mutex::default(), retired: AtomicUsize::new(0) }))
     }
 
     /// Makes memory of bytes that have another owner, and that other memories may refer to too.
@@ -235,6 +254,19 @@ impl Memory {
     #[inline]
     pub fn is_read_only(&self) -> bool {
         matches!(self.0.backing, Backing::Shareable(_))
+    }
+
+    /// Marks the memory as retired as long as the returned value lives. For backends.
+    pub fn retire(&self) -> Retirement {
+        self.0.retired.fetch_add(1, Ordering::Relaxed);
+        Retirement(self.clone())
+    }
+
+    /// Returns true if an operation on the memory has ended while its peer may still access the
+    /// bytes ([`Transport::retired_memory`](crate::Transport::retired_memory)). A pool must not use
+    /// such memory again. Dropping it is safe, because the backend holds it.
+    pub fn is_retired(&self) -> bool {
+        self.0.retired.load(Ordering::Relaxed) > 0
     }
 
     /// Returns a copy of the bytes.

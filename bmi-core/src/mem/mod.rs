@@ -47,7 +47,7 @@ pub mod zone;
 
 pub use foreign::{Extent, Foreign};
 pub use list::{MemList, MemSlice};
-pub use memory::{Memory, MemoryId};
+pub use memory::{Memory, MemoryId, Retirement};
 pub(crate) use pin_cache::{Limits, PinCache, PinCounts};
 pub use region::{Access, LocalKey, MemoryRegion, RegionOwner, ReleaseQueue, RemoteKey, RemoteSlice, Segment};
 pub(crate) use region::{CachedRegion, keys_of};

@@ -10,7 +10,9 @@
 //! **Invariants**
 //! 1. *Bounded.* All buffers together, leased or free, have at most [`ZoneSettings::total`] bytes.
 //!    A leased buffer is in one [`Lease`]. Dropping the lease returns the buffer. The holder of a
-//!    lease drops it only when no operation uses its memory any more.
+//!    lease drops it only when no operation uses its memory any more. If a client may still write
+//!    to the memory then, it is retired ([`Memory::is_retired`]). Such a buffer is given up: it is
+//!    not leased again and counts no longer. The backend has a bound of its own for it.
 //! 2. *Two budgets.* Small transfers (those that fit the smallest buffer and are not of class
 //!    `Bulk`) have an eighth of the bytes to themselves. Bulk transfers have the rest. Neither ever
 //!    waits for the other.
@@ -502,7 +504,10 @@ impl<C: Copy + Ord> Lease<C> {
 
 impl<C: Copy + Ord> Drop for Lease<C> {
     fn drop(&mut self) {
-        if let Some(grant) = self.grant.take() {
+        if let Some(mut grant) = self.grant.take() {
+            if grant.buffer.as_ref().is_some_and(|buffer| buffer.memory.is_retired()) {
+                grant.buffer = None; // a client may still write to it
+            }
             self.shared.with(|ledger| ledger.give_back(grant));
         }
     }

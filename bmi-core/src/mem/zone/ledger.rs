@@ -268,7 +268,7 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         self.counters.leased -= grant.size as u64;
         match grant.buffer.take() {
             Some(buffer) => self.shelve(grant.zone, grant.used, buffer),
-            // Cancelled before the buffer was created.
+            // Cancelled before the buffer was created, or the buffer is given up.
             None => self.made -= grant.size,
         }
         self.settle_account(&grant);

@@ -96,6 +96,23 @@ fn what_was_not_used_for_long_goes_back_to_the_system() {
     assert_eq!(now(pool.next_trim()), None);
 }
 
+/// A client that has stopped may still write to a buffer whose transfer has ended. The buffer is
+/// leased to no one again, and takes no room.
+#[test]
+fn a_retired_buffer_is_not_leased_again() {
+    let pool = pool();
+    let lease = take(&pool, 1, UNIT);
+    let memory = lease.slice(1).memory().clone();
+    let retirement = memory.retire();
+    drop(lease);
+    assert_eq!(pool.counters().bytes, 0);
+    drop(retirement);
+    assert!(!memory.is_retired());
+    let lease = take(&pool, 2, UNIT);
+    assert_ne!(lease.slice(1).memory().id(), memory.id());
+    assert_eq!(pool.counters().bytes, UNIT as u64);
+}
+
 #[test]
 fn who_cannot_have_a_new_buffer_gets_a_smaller_one_that_is_free_or_an_error() {
     let pool = pool();
