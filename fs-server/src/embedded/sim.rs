@@ -275,7 +275,7 @@ async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, m
     let manager = loop {
         let clock = node.clone();
         let begin = || {
-            let (store, settings) = (MetaStore::on(metadata.clone())?, options.manager(iods.clone()));
+            let (store, settings) = (MetaStore::on(metadata.reopen())?, options.manager(iods.clone()));
             Manager::new(endpoint.clone(), store, settings, instance(&node), move || clock.wall_ns())
         };
         match begin() {
@@ -291,6 +291,22 @@ async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, m
         tracing::error!(%error, "the manager stops");
     };
     serve(&endpoint, &manager, &standing, options.limits, stop).await;
+    if manager.is_in_doubt() {
+        start_again(&node);
+    }
+}
+
+/// Starts a node's programs again after a pause, as a system's init does with a program that has
+/// ended.
+fn start_again(node: &Node) {
+    let (init, node) = (node.sim().node("init"), node.clone());
+    init.clone().spawn(async move {
+        init.sleep(START_AGAIN).await;
+        if node.is_alive() {
+            node.kill();
+            node.restart();
+        }
+    });
 }
 
 async fn run_iod(node: Node, index: u32, options: Rc<ClusterOptions>, store: MemStore, manager: Addr) {

@@ -17,11 +17,14 @@
 mod catalogue;
 mod durability;
 mod file;
+mod guard;
 pub(crate) mod identity;
 pub(crate) mod lock;
 mod marks;
 mod mem;
 mod meta;
+mod residue;
+mod shared;
 mod sys;
 mod transfer;
 
@@ -41,8 +44,9 @@ pub(crate) use identity::Directory;
 pub use identity::Label;
 pub(crate) use lock::{DirLock, Holder, holder};
 pub use mem::{Contents, Free, Medium, MemStore};
+pub use meta::MetaStore;
 pub(crate) use meta::fault;
-pub use meta::{MetaStore, SharedBackend};
+pub use shared::SharedBackend;
 
 /// Size and modification time of a datafile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
