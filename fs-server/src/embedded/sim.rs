@@ -1,5 +1,6 @@
 //! The cluster in the simulator: nodes `manager`, `iod0`, `iod1` …, each listening on port 7000.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -311,6 +312,7 @@ fn start_again(node: &Node) {
 
 async fn run_iod(node: Node, index: u32, options: Rc<ClusterOptions>, store: MemStore, manager: Addr) {
     let instance = instance(&node);
+    store.open_again();
     let endpoint = listen(&node, &options).await;
     let number = StoreId(instance << 32 | u128::from(index) | 1 << 31);
     let mut membership = Membership::new(endpoint.clone(), manager, index, instance, false, options.heartbeat);
@@ -332,11 +334,21 @@ async fn run_iod(node: Node, index: u32, options: Rc<ClusterOptions>, store: Mem
         node.sleep(START_AGAIN).await;
     };
     let standing = Standing::serving(identity(&node, &label, start));
+    let failed = Cell::new(false);
     let stop = async {
-        let error = membership.keep(&store, &labels, start).await;
+        let error = tokio::select! {
+            error = membership.keep(&store, &labels, start) => error,
+            error = store.failure() => {
+                failed.set(true);
+                error
+            }
+        };
         tracing::error!(%error, "the I/O server stops");
     };
     serve(&endpoint, &iod, &standing, options.limits, stop).await;
+    if failed.get() {
+        start_again(&node);
+    }
 }
 
 /// Labels an empty store and begins its next start. If the disk refuses, tries again.

@@ -22,7 +22,10 @@
 //! **Invariants**
 //! 1. An error names the ranges that were not written or read. All others were.
 //! 2. Every step ends in time, or because its client is gone.
-//! 3. *No deadlock.* A unit takes its buffer first, then one turn at a time. It never asks for a
+//! 3. *A failed sync is told to everybody.* The system may have discarded data that it could not
+//!    write, and reports this once. So the store marks the datafile, and every later operation on it
+//!    fails; or the server stops, and its next start has another number ([`Iod::started_as`]).
+//! 4. *No deadlock.* A unit takes its buffer first, then one turn at a time. It never asks for a
 //!    second buffer or a second turn while it has one. During a turn it waits only for network or
 //!    disk, which end by their deadlines. So turns and buffers are always returned.
 //!
@@ -35,7 +38,6 @@ mod transfer;
 mod turns;
 mod write;
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use async_trait::async_trait;
@@ -107,7 +109,6 @@ pub struct Iod<T: Transport, S> {
     stages: Stages,
     settings: IodSettings,
     start: u64,
-    failed_syncs: Rc<Cell<u64>>,
     labels: Rc<LabelLock>,
     /// One creation or discarding at a time.
     creating: Rc<Mutex<()>>,
@@ -123,9 +124,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         let (one_sided, in_flight) = endpoint
             .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().limits.in_flight_bytes));
         let stages = Stages::new(one_sided, in_flight, settings.unit, store.places());
-        let (failed_syncs, labels, creating) = (Rc::default(), Rc::default(), Rc::default());
-        let iod =
-            Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0, failed_syncs, labels, creating };
+        let (labels, creating) = (Rc::default(), Rc::default());
+        let iod = Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0, labels, creating };
         iod.join_zones();
         Ok(iod)
     }
@@ -151,12 +151,10 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     where
         S: Clone,
     {
-        let Iod { store, zones, stages, settings, start, failed_syncs, labels, creating, .. } = self;
+        let Iod { store, zones, stages, settings, start, labels, creating, .. } = self;
         let (store, zones, stages) = (store.clone(), zones.clone(), stages.clone());
-        let (settings, start, failed_syncs, labels) = (*settings, *start, failed_syncs.clone(), labels.clone());
-        let creating = creating.clone();
-        let iod =
-            Iod { endpoint, adapter: index, store, zones, stages, settings, start, failed_syncs, labels, creating };
+        let (settings, start, labels, creating) = (*settings, *start, labels.clone(), creating.clone());
+        let iod = Iod { endpoint, adapter: index, store, zones, stages, settings, start, labels, creating };
         iod.join_zones();
         iod
     }
@@ -221,7 +219,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             IodRequest::Write { datafile, regions, sync } => {
                 self.write(context, call, datafile, &regions).await?;
                 if sync {
-                    self.sync(datafile).await?;
+                    self.store.sync(&[datafile]).await?;
                 }
                 self.written(datafile, regions.total()).await
             }
@@ -256,7 +254,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             }
             IodRequest::Sync { datafile } => {
                 if !mutated("iod/answers-before-it-is-synced") {
-                    self.sync(datafile).await?;
+                    self.store.sync(&[datafile]).await?;
                 }
                 self.written(datafile, 0).await
             }
@@ -269,22 +267,11 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         }
     }
 
-    /// Syncs a datafile. If that fails, the system may have discarded data that it could not write,
-    /// and it reports this only once. So the unsynced data of other clients is then as doubtful as
-    /// after a restart. Those clients are told by a new start number.
-    async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        let result = self.store.sync(&[datafile]).await;
-        if matches!(&result, Err(error) if error.code != ErrorCode::Lost) {
-            self.failed_syncs.set(self.failed_syncs.get().wrapping_add(1));
-        }
-        result
-    }
-
     async fn written(&self, datafile: DatafileHandle, len: u64) -> Result<IodReply, FsError> {
         Ok(IodReply::Written {
             len,
             size: self.store.size(datafile).await?,
-            start: if mutated("iod/restart-not-told") { 0 } else { self.start.wrapping_add(self.failed_syncs.get()) },
+            start: if mutated("iod/restart-not-told") { 0 } else { self.start },
         })
     }
 }

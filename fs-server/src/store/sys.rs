@@ -52,6 +52,21 @@ pub(super) fn start_writeback(file: &File) -> io::Result<()> {
         .map(drop)
 }
 
+/// Writes to the disk what the system has of a file in memory, and waits for that. Reports the
+/// errors of all writeback so far, once, as a sync does. Does not flush the disk's cache.
+pub(super) fn write_out(file: &File) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the call has no pointers, and the descriptor is open.
+    let call = || unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) as libc::ssize_t };
+    match retry(call) {
+        // A file system without this call.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::ESPIPE)) => {
+            file.sync_data()
+        }
+        result => result.map(drop),
+    }
+}
+
 /// Bytes of a file that are looked at at once.
 const WINDOW: u64 = 1 << 30;
 
