@@ -78,6 +78,32 @@ pub(crate) enum Resend {
     UntilDeadline,
 }
 
+/// Why a request was not answered, if it may be tried again.
+#[derive(Clone, Copy)]
+struct Setback {
+    /// The server has answered that it did nothing, because it, or another one, is not ready.
+    busy: bool,
+    /// The connection was lost.
+    lost: bool,
+    /// The request may have arrived.
+    unknown: bool,
+}
+
+impl Setback {
+    fn of(failure: &Failure, sent: bool) -> Option<Setback> {
+        let kind = failure.source.as_ref().map(|error| error.kind());
+        let busy = kind.is_none() && matches!(failure.code, ErrorCode::Busy | ErrorCode::Unreachable);
+        let lost = kind == Some(ErrorKind::PeerLost);
+        let setback = Setback { busy, lost, unknown: sent && !busy };
+        (busy || lost || kind == Some(ErrorKind::Refused)).then_some(setback)
+    }
+
+    /// Returns true if the request may be sent again, given that it may have arrived.
+    fn may_repeat(self, resend: Resend, data: &Body) -> bool {
+        !self.unknown || (resend != Resend::Never && !may_still_be_written(data))
+    }
+}
+
 /// The troubles of a request that is tried again.
 struct Trouble {
     /// When the first of them was.
@@ -403,7 +429,12 @@ impl<T: Transport + 'static> Connections<T> {
                     continue;
                 }
             }
-            if self.try_again(server, deadline, resend, sent, &failure, &mut trouble).await.is_none() {
+            let setback = Setback::of(&failure, sent).filter(|setback| setback.may_repeat(resend, &outgoing.data));
+            let again = match setback {
+                Some(setback) => self.try_again(server, deadline, resend, setback, &failure, &mut trouble).await,
+                None => false,
+            };
+            if !again {
                 // What kept the server from answering says more than that the time is over.
                 let earlier = trouble.filter(|_| failure.code == ErrorCode::Timeout && !sent);
                 return Err(earlier.map_or(failure, |trouble| trouble.last));
@@ -416,47 +447,36 @@ impl<T: Transport + 'static> Connections<T> {
         }
     }
 
-    /// Waits until a request may be tried again. Returns `None` if it may not.
+    /// Waits until a request may be tried again. Returns false if it may not.
     async fn try_again(
         &self,
         server: &ServerName,
         deadline: Time,
         resend: Resend,
-        sent: bool,
+        setback: Setback,
         failure: &Failure,
         trouble: &mut Option<Trouble>,
-    ) -> Option<()> {
+    ) -> bool {
         let now = self.endpoint().now();
-        let kind = failure.source.as_ref().map(|error| error.kind());
-        // The server has answered that it did nothing, because it, or another one, is not ready.
-        let busy = kind.is_none() && matches!(failure.code, ErrorCode::Busy | ErrorCode::Unreachable);
-        let lost = kind == Some(ErrorKind::PeerLost);
-        if !(busy || lost || kind == Some(ErrorKind::Refused)) {
-            return None;
-        }
-        let unknown = sent && !busy;
-        if unknown && resend == Resend::Never {
-            return None;
-        }
         let first = trouble.is_none();
         let fresh = || Trouble { since: now, unknown: false, pause: FIRST_PAUSE, last: failure.clone() };
         let trouble = trouble.get_or_insert_with(fresh);
         trouble.last = failure.clone();
-        trouble.unknown |= unknown;
-        if first && lost {
+        trouble.unknown |= setback.unknown;
+        if first && setback.lost {
             // A connection that was not used for a while may be dead. The next one is made at once.
-            return Some(());
+            return true;
         }
         let resolves = trouble.unknown && resend == Resend::UntilDeadline;
-        if !resolves && !busy && self.given_up.borrow().contains(&server.addr) {
-            return None;
+        if !resolves && !setback.busy && self.given_up.borrow().contains(&server.addr) {
+            return false;
         }
         let until = if resolves { deadline } else { deadline.min(trouble.since + self.retry_for) };
         if now + trouble.pause >= until {
-            if !busy {
+            if !setback.busy {
                 self.given_up.borrow_mut().insert(server.addr.clone());
             }
-            return None;
+            return false;
         }
         if now.since(trouble.since) >= NOTICE && self.awaited.borrow_mut().insert(server.addr.clone()) {
             (self.waiting)(server, &failure.detail);
@@ -464,7 +484,7 @@ impl<T: Transport + 'static> Connections<T> {
         tracing::debug!(%server, failure.detail, "trying again");
         self.endpoint().sleep(trouble.pause).await;
         trouble.pause = (trouble.pause * 2).min(LONGEST_PAUSE);
-        Some(())
+        true
     }
 
     async fn attempt(
@@ -513,6 +533,12 @@ impl<T: Transport + 'static> Connections<T> {
         awaited.here = true;
         Ok(reply)
     }
+}
+
+/// Returns true if a lost server's kernel may still write into the memory of a read. A second read
+/// into it could be overwritten after its reply.
+fn may_still_be_written(data: &Body) -> bool {
+    matches!(data, Body::In(memory) if memory.pieces().iter().any(|piece| piece.memory().is_retired()))
 }
 
 /// A reply that is being waited for. The wait may end without it, because of the deadline or

@@ -233,6 +233,7 @@ impl Server {
             tokio::select! {
                 () = stop => {}
                 error = membership.keep(&store, &labels, start) => refusal.set(Some(error)),
+                error = store.failure() => refusal.set(Some(error)),
             }
         };
         self.block_on(&opened, serve_all(&fronts, &standing, self.limits, stop))?;

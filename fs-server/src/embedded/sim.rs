@@ -1,5 +1,6 @@
 //! The cluster in the simulator: nodes `manager`, `iod0`, `iod1` …, each listening on port 7000.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -275,7 +276,7 @@ async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, m
     let manager = loop {
         let clock = node.clone();
         let begin = || {
-            let (store, settings) = (MetaStore::on(metadata.clone())?, options.manager(iods.clone()));
+            let (store, settings) = (MetaStore::on(metadata.reopen())?, options.manager(iods.clone()));
             Manager::new(endpoint.clone(), store, settings, instance(&node), move || clock.wall_ns())
         };
         match begin() {
@@ -291,10 +292,27 @@ async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, m
         tracing::error!(%error, "the manager stops");
     };
     serve(&endpoint, &manager, &standing, options.limits, stop).await;
+    if manager.is_in_doubt() {
+        start_again(&node);
+    }
+}
+
+/// Starts a node's programs again after a pause, as a system's init does with a program that has
+/// ended.
+fn start_again(node: &Node) {
+    let (init, node) = (node.sim().node("init"), node.clone());
+    init.clone().spawn(async move {
+        init.sleep(START_AGAIN).await;
+        if node.is_alive() {
+            node.kill();
+            node.restart();
+        }
+    });
 }
 
 async fn run_iod(node: Node, index: u32, options: Rc<ClusterOptions>, store: MemStore, manager: Addr) {
     let instance = instance(&node);
+    store.open_again();
     let endpoint = listen(&node, &options).await;
     let number = StoreId(instance << 32 | u128::from(index) | 1 << 31);
     let mut membership = Membership::new(endpoint.clone(), manager, index, instance, false, options.heartbeat);
@@ -316,11 +334,21 @@ async fn run_iod(node: Node, index: u32, options: Rc<ClusterOptions>, store: Mem
         node.sleep(START_AGAIN).await;
     };
     let standing = Standing::serving(identity(&node, &label, start));
+    let failed = Cell::new(false);
     let stop = async {
-        let error = membership.keep(&store, &labels, start).await;
+        let error = tokio::select! {
+            error = membership.keep(&store, &labels, start) => error,
+            error = store.failure() => {
+                failed.set(true);
+                error
+            }
+        };
         tracing::error!(%error, "the I/O server stops");
     };
     serve(&endpoint, &iod, &standing, options.limits, stop).await;
+    if failed.get() {
+        start_again(&node);
+    }
 }
 
 /// Labels an empty store and begins its next start. If the disk refuses, tries again.

@@ -22,7 +22,10 @@
 //! **Invariants**
 //! 1. An error names the ranges that were not written or read. All others were.
 //! 2. Every step ends in time, or because its client is gone.
-//! 3. *No deadlock.* A unit takes its buffer first, then one turn at a time. It never asks for a
+//! 3. *A failed sync is told to everybody.* The system may have discarded data that it could not
+//!    write, and reports this once. So the store marks the datafile, and every later operation on it
+//!    fails; or the server stops, and its next start has another number ([`Iod::started_as`]).
+//! 4. *No deadlock.* A unit takes its buffer first, then one turn at a time. It never asks for a
 //!    second buffer or a second turn while it has one. During a turn it waits only for network or
 //!    disk, which end by their deadlines. So turns and buffers are always returned.
 //!
@@ -36,7 +39,6 @@ mod truncates;
 mod turns;
 mod write;
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use async_trait::async_trait;
@@ -109,7 +111,6 @@ pub struct Iod<T: Transport, S> {
     stages: Stages,
     settings: IodSettings,
     start: u64,
-    failed_syncs: Rc<Cell<u64>>,
     labels: Rc<LabelLock>,
     /// One creation or discarding at a time.
     creating: Rc<Mutex<()>>,
@@ -126,20 +127,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         let (one_sided, in_flight) = endpoint
             .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().limits.in_flight_bytes));
         let stages = Stages::new(one_sided, in_flight, settings.unit, store.places());
-        let (failed_syncs, labels, creating, truncates) = (Rc::default(), Rc::default(), Rc::default(), Rc::default());
-        let iod = Iod {
-            endpoint,
-            adapter: 0,
-            store,
-            zones,
-            stages,
-            settings,
-            start: 0,
-            failed_syncs,
-            labels,
-            creating,
-            truncates,
-        };
+        let (labels, creating, truncates) = (Rc::default(), Rc::default(), Rc::default());
+        let iod = Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0, labels, creating, truncates };
         iod.join_zones();
         Ok(iod)
     }
@@ -165,13 +154,11 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     where
         S: Clone,
     {
-        let Iod { store, zones, stages, settings, start, failed_syncs, labels, creating, truncates, .. } = self;
+        let Iod { store, zones, stages, settings, start, labels, creating, truncates, .. } = self;
         let (store, zones, stages) = (store.clone(), zones.clone(), stages.clone());
-        let (settings, start, failed_syncs, labels) = (*settings, *start, failed_syncs.clone(), labels.clone());
+        let (settings, start, labels) = (*settings, *start, labels.clone());
         let (creating, truncates) = (creating.clone(), truncates.clone());
-        let adapter = index;
-        let iod =
-            Iod { endpoint, adapter, store, zones, stages, settings, start, failed_syncs, labels, creating, truncates };
+        let iod = Iod { endpoint, adapter: index, store, zones, stages, settings, start, labels, creating, truncates };
         iod.join_zones();
         iod
     }
@@ -236,7 +223,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             IodRequest::Write { datafile, regions, sync } => {
                 self.write(context, call, datafile, &regions).await?;
                 if sync {
-                    self.sync(&[datafile]).await?;
+                    self.store.sync(&[datafile]).await?;
                 }
                 self.written(datafile, regions.total()).await
             }
@@ -271,7 +258,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             }
             IodRequest::Sync { datafiles } => {
                 if !mutated("iod/answers-before-it-is-synced") {
-                    self.sync(&datafiles).await?;
+                    self.store.sync(&datafiles).await?;
                 }
                 Ok(IodReply::Synced { start: self.start() })
             }
@@ -298,24 +285,13 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         }
     }
 
-    /// Syncs datafiles. If that fails, the system may have discarded data that it could not write,
-    /// and it reports this only once. So the unsynced data of other clients is then as doubtful as
-    /// after a restart. Those clients are told by a new start number.
-    async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
-        let result = self.store.sync(datafiles).await;
-        if matches!(&result, Err(error) if error.code != ErrorCode::Lost) {
-            self.failed_syncs.set(self.failed_syncs.get().wrapping_add(1));
-        }
-        result
-    }
-
     async fn written(&self, datafile: DatafileHandle, len: u64) -> Result<IodReply, FsError> {
         Ok(IodReply::Written { len, size: self.store.size(datafile).await?, start: self.start() })
     }
 
     /// Returns the number of this start, for replies.
     fn start(&self) -> u64 {
-        if mutated("iod/restart-not-told") { 0 } else { self.start.wrapping_add(self.failed_syncs.get()) }
+        if mutated("iod/restart-not-told") { 0 } else { self.start }
     }
 }
 

@@ -321,9 +321,18 @@ impl<T: Transport> Manager<T> {
 
     /// Stops serving for good.
     fn fail(&self, error: &FsError) {
-        tracing::error!(%error, "the manager stops");
-        self.failure.borrow_mut().get_or_insert_with(|| error.clone());
+        if self.failure.borrow().is_none() {
+            tracing::error!(%error, "the manager stops");
+            *self.failure.borrow_mut() = Some(error.clone());
+        }
         self.failed.notify_waiters();
+    }
+
+    /// Returns true if it is not known what the disk has of the metadata. The manager has failed, and
+    /// its next start reads it.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.store.doubt().is_some()
     }
 
     fn iods(&self) -> u32 {
@@ -425,8 +434,15 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Converts a fault to the error for a request, and closes the store if it failed. The
-    /// transaction is over.
+    /// transaction is over. If it is not known what the store's disk has, the manager stops: only
+    /// its next start reads from the disk what was stored.
     fn settle(&self, fault: Fault) -> FsError {
+        if let Some(error) = self.store.doubt() {
+            self.fail(&error);
+            // The change may have been made. The next start of the manager tells, if its request
+            // comes again.
+            return FsError::new(ErrorCode::Unreachable, error.detail);
+        }
         if let Fault::Store(_) = fault
             && !mutated("manager/failed-store-kept")
         {

@@ -144,6 +144,74 @@ impl StorageBackend for Fills {
     }
 }
 
+/// Starts a manager on a disk.
+fn start(disk: &SharedBackend, instance: u128) -> Manager<bmi_sim::SimTransport> {
+    let world = bmi_sim::World::new(1);
+    let endpoint = world.node("manager").endpoint(bmi_core::Config::default()).unwrap();
+    let settings = ManagerSettings::new(vec![Addr::tcp("h", 1)]);
+    let store = MetaStore::on(disk.clone()).unwrap();
+    if instance == 1 {
+        format(&store, ClusterId(1), StoreId(2), 0).unwrap();
+    }
+    Manager::new(endpoint, store, settings, instance, || 0).unwrap()
+}
+
+/// Makes directories below the root in one commit, each requested by a client of its own.
+fn mkdirs<T: Transport>(manager: &Manager<T>, names: &[&str]) -> Vec<Result<(), FsError>> {
+    let (mut group, mut receivers) = (Vec::new(), Vec::new());
+    for name in names {
+        let place = fs_proto::Place::root(*name);
+        let request = ManagerRequest::Mkdir { place, mode: 0o755, uid: 0, gid: 0 };
+        let (answer, receiver) = oneshot::channel();
+        let client = u128::from_be_bytes(std::array::from_fn(|at| name.as_bytes().get(at).copied().unwrap_or(0)));
+        group.push(Waiting { id: id(client, 1), unanswered: 1, request, answer });
+        receivers.push(receiver);
+    }
+    let decode = |answer: Option<Vec<u8>>| codec::decode_reply(&answer.unwrap()).unwrap().result.map(drop);
+    manager.change(&group).into_iter().map(decode).collect()
+}
+
+/// Returns the names in the root.
+fn names<T: Transport>(manager: &Manager<T>) -> Result<Vec<String>, FsError> {
+    let list = ManagerRequest::Readdir { dir: fs_proto::DirHandle::ROOT, after: String::new(), max: 100 };
+    match manager.look(1, &list, 1 << 20).map_err(|fault| manager.settle(fault))? {
+        ManagerReply::Entries { entries, .. } => Ok(entries.into_iter().map(|entry| entry.name).collect()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Replays a bug: after a failed sync the database was opened again, from pages that the system had
+/// in memory and never wrote. A change that had been refused was there, and later changes built on
+/// it until the power failed.
+#[test]
+fn a_manager_stops_after_a_failed_sync_and_its_next_start_reads_the_disk() {
+    let disk = SharedBackend::default();
+    let mut manager = start(&disk, 1);
+    assert_eq!(mkdirs(&manager, &["a"]), [Ok(())]);
+    for round in 2..5 {
+        let name = format!("d{round}");
+        disk.fail_syncs(true);
+        let error = mkdirs(&manager, &[&name]).remove(0).unwrap_err();
+        disk.fail_syncs(false);
+        assert!(error.code == ErrorCode::Unreachable && error.detail.contains("a sync of its file failed"), "{error}");
+        let stopped = manager.failure.borrow().clone().unwrap();
+        assert!(stopped.code == ErrorCode::Io && stopped.detail.contains("start the manager again"), "{stopped}");
+        let after = disk.changes();
+        assert_eq!(mkdirs(&manager, &["never"]).remove(0).unwrap_err().code, ErrorCode::Unreachable);
+        assert_eq!(names(&manager).unwrap_err().code, ErrorCode::Unreachable);
+        drop(manager);
+        assert_eq!(disk.changes(), after, "it does not note that the database was closed");
+        manager = start(&disk.reopen(), round);
+        let found = names(&manager).unwrap();
+        assert!(found.contains(&"a".to_owned()) && !found.contains(&"never".to_owned()), "{found:?}");
+        // The request comes again, under the same number.
+        assert_eq!(mkdirs(&manager, &[&name]), [Ok(())]);
+        drop(manager);
+        manager = start(&disk.crash(), round + 100);
+        assert!(names(&manager).unwrap().contains(&name));
+    }
+}
+
 /// Replays a bug: the database refused everything after one failure, until the manager was
 /// restarted.
 #[test]

@@ -9,7 +9,10 @@
 //! **Invariants**
 //! 1. A datafile is taken off only when the name of its file is durable, or when it is removed.
 //! 2. A block that was written in part has a wrong check value, and counts as free.
-//! 3. No lock is held during a sync.
+//! 3. One sync at a time: the system reports a failure only once, and whoever waits for a sync must
+//!    learn of it. The state is not locked during a sync.
+//! 4. After a failed sync no change succeeds. The next start writes again what it reads, because that
+//!    may be only in the system's memory.
 //!
 //! **Layout** of `<dir>/catalogue`: blocks of 144 bytes, little-endian. A block whose bits are all
 //! zero is free, and is used again.
@@ -31,6 +34,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use fs_proto::DatafileHandle;
 use fs_proto::limits::MAX_DATAFILES;
 
+use super::steps;
+
 const NAME: &str = "catalogue";
 const HEADER: usize = 16;
 const BITS: usize = MAX_DATAFILES / 8;
@@ -41,6 +46,8 @@ const BLOCK: usize = HEADER + BITS;
 pub(super) struct Catalogue {
     file: File,
     state: Mutex<State>,
+    /// Held during a sync. True if one has failed.
+    failed: Mutex<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -110,12 +117,29 @@ impl Catalogue {
         let mut bytes = [0; BLOCK];
         for number in 0..state.len {
             file.read_exact_at(&mut bytes, number * BLOCK as u64)?;
+            steps::write_all_at(&file, &bytes, number * BLOCK as u64)?;
             match Block::decode(number, &bytes) {
                 Some((first, block)) => drop(state.blocks.insert(first, block)),
                 None => state.free.push(number),
             }
         }
-        Ok(Catalogue { file, state: Mutex::new(state) })
+        if state.len > 0 {
+            steps::sync_all(&file)?;
+        }
+        Ok(Catalogue { file, state: Mutex::new(state), failed: Mutex::new(false) })
+    }
+
+    /// Returns true if a sync has failed, so that nobody knows what the disk has of the record.
+    pub(super) fn has_failed(&self) -> bool {
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if *failed {
+            return Err(io::Error::other("an earlier sync of the catalogue failed"));
+        }
+        steps::sync_data(&self.file).inspect_err(|_| *failed = true)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -143,8 +167,8 @@ impl Catalogue {
             (0..count as usize).for_each(|at| bits[at / 8] |= 1 << (at % 8));
             Block { number, count, bits }
         };
-        let written = self.file.write_all_at(&block.encode(first.0), block.number * BLOCK as u64);
-        let result = written.and_then(|()| self.file.sync_data());
+        let written = steps::write_all_at(&self.file, &block.encode(first.0), block.number * BLOCK as u64);
+        let result = written.and_then(|()| self.sync());
         let mut state = self.state();
         match &result {
             Ok(()) => drop(state.blocks.insert(first.0, block)),
@@ -163,7 +187,7 @@ impl Catalogue {
                 let bits = block.bits[byte] & !bit;
                 let at = block.number * BLOCK as u64 + (HEADER + byte) as u64;
                 // Under the lock, so that writes of one byte stay in order.
-                self.file.write_all_at(&[bits], at)?;
+                steps::write_all_at(&self.file, &[bits], at)?;
                 (block.bits[byte], changed) = (bits, true);
                 if block.is_empty() {
                     let number = block.number;
@@ -172,7 +196,7 @@ impl Catalogue {
                 }
             }
         }
-        if changed { self.file.sync_data() } else { Ok(()) }
+        if changed { self.sync() } else { Ok(()) }
     }
 
     /// Returns the datafiles on the record for which `wanted` is true, in order.

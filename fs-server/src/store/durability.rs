@@ -1,98 +1,188 @@
-//! Makes files and their names durable.
+//! Makes datafiles and their names durable, and records the failures.
 //!
 //! **How.** The writeback of all files is started first, so that the disk has all of it to do at
 //! once. Then each file is synced, several at the same time, because a sync mostly waits. Then the
 //! subdirectories with new names and the catalogue are synced, once for all files.
+//!
+//! **Failures.** After a failed sync the system keeps in memory what it could not write, but counts
+//! it as written, and reports the error only once. So the datafile is marked (`marks.rs`): from then
+//! on operations on it fail, in later starts too, until it is removed. If the mark itself, the
+//! catalogue or a subdirectory cannot be made durable, the store has failed for good. The server
+//! stops, and its next start has a new number. From this clients learn that unsynced data may be
+//! lost. Errors before a sync was tried, such as a file that cannot be opened, leave no doubt and no
+//! mark.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use fs_proto::{DatafileHandle, FsError};
+use bmi_core::mutated;
+use fs_proto::{DatafileHandle, ErrorCode, FsError};
 use futures_util::future::join_all;
+use rustix::fs::OFlags;
 
 use super::catalogue::Catalogue;
-use super::file::{OpenFile, offload, subdir_of, sync_subdirs};
-use super::sys;
+use super::failure::Failure;
+use super::file::{offload, open_at, subdir, subdir_of};
+use super::marks::{Mark, Marks};
+use super::open_files::Named;
+use super::{steps, sys};
 
 /// Most syncs at the same time.
 const AT_ONCE: usize = 8;
 
-type Named = (DatafileHandle, Arc<OpenFile>);
+/// The parts of a store of files that worker threads use too.
+pub(super) struct Disk {
+    pub(super) dir: File,
+    pub(super) catalogue: Catalogue,
+    pub(super) marks: Marks,
+    pub(super) failure: Failure,
+}
 
-/// Syncs files. Returns those that are not durable, each with its error.
+/// Why a datafile is not durable.
+pub(super) enum Trouble {
+    /// The sync was not tried.
+    Before(io::Error),
+    /// The sync failed.
+    Failed(io::Error),
+}
+
+/// A file whose data was synced, and its length before that; or the error.
+type Synced = (Named, Result<u64, Trouble>);
+
+/// Syncs files, with their attributes if `whole` is set. Returns those that are not durable.
 pub(super) async fn sync(
-    dir: &Arc<File>,
-    catalogue: &Arc<Catalogue>,
+    disk: &Arc<Disk>,
     files: Vec<Named>,
-) -> Result<Vec<(DatafileHandle, io::Error)>, FsError> {
-    let (dir, catalogue) = (dir.clone(), catalogue.clone());
+    whole: bool,
+) -> Result<Vec<(DatafileHandle, Trouble)>, FsError> {
+    let disk = disk.clone();
     if files.len() < 2 {
         return offload(move || {
-            let synced = files.into_iter().map(sync_data).collect();
-            sync_names(&dir, &catalogue, synced)
+            let synced = files.into_iter().map(|file| disk.sync_data(file, whole)).collect();
+            disk.sync_names(synced)
         })
         .await;
     }
     let files = offload(move || {
-        // The sync that follows reports its errors.
-        files.iter().for_each(|(_, file)| drop(sys::start_writeback(&file.file)));
+        start_writeback(&files);
         files
     })
     .await?;
     let mut shares: Vec<Vec<Named>> = (0..AT_ONCE.min(files.len())).map(|_| Vec::new()).collect();
     let count = shares.len();
     files.into_iter().enumerate().for_each(|(at, file)| shares[at % count].push(file));
-    let shares = shares.into_iter().map(|share| offload(move || share.into_iter().map(sync_data).collect::<Vec<_>>()));
+    let shares = shares.into_iter().map(|share| {
+        let disk = disk.clone();
+        offload(move || share.into_iter().map(|file| disk.sync_data(file, whole)).collect::<Vec<_>>())
+    });
     let mut synced = Vec::new();
     for share in join_all(shares).await {
         synced.extend(share?);
     }
-    offload(move || sync_names(&dir, &catalogue, synced)).await
+    offload(move || disk.sync_names(synced)).await
 }
 
-/// A file whose data was synced, and its length before that; or the error.
-type Synced = (Named, io::Result<u64>);
-
-fn sync_data((datafile, file): Named) -> Synced {
-    let sync = || {
-        let len = file.file.metadata()?.len();
-        file.file.sync_data()?;
-        Ok(len)
-    };
-    let result = sync();
-    ((datafile, file), result)
+fn start_writeback(files: &[Named]) {
+    // The wait that follows reports the errors.
+    files.iter().for_each(|(_, file)| drop(sys::start_writeback(&file.file)));
 }
 
-/// Makes the names of files durable whose data is, and remembers their lengths. Returns the files
-/// that are not durable.
-fn sync_names(dir: &File, catalogue: &Catalogue, synced: Vec<Synced>) -> Vec<(DatafileHandle, io::Error)> {
-    let is_new = |(datafile, _): &Named| catalogue.is_new(*datafile);
-    let new: Vec<DatafileHandle> = synced
-        .iter()
-        .filter(|(file, result)| result.is_ok() && is_new(file))
-        .map(|((datafile, _), _)| *datafile)
-        .collect();
-    let named = sync_subdirs(dir, new.iter().map(|datafile| subdir_of(*datafile)))
-        .and_then(|()| catalogue.take_off(new.iter().copied()));
-    let mut failed = Vec::new();
-    for ((datafile, file), result) in synced {
-        let result = result.and_then(|len| match &named {
-            Err(error) if new.contains(&datafile) => Err(again(error)),
-            _ => remember(&file, len),
-        });
-        failed.extend(result.err().map(|error| (datafile, error)));
+impl Disk {
+    /// Writes files, so that they can be closed.
+    pub(super) fn write_out(&self, files: &[Named]) {
+        start_writeback(files);
+        for (datafile, file) in files {
+            if let Err(error) = file.write_out() {
+                self.mark_failed(*datafile, &error);
+            }
+        }
     }
-    failed
-}
 
-/// Remembers the length that was synced. Only now, so that a crash in between does not leave a
-/// datafile that looks cut off.
-fn remember(file: &OpenFile, len: u64) -> io::Result<()> {
-    let _guard = file.length.lock().unwrap_or_else(PoisonError::into_inner);
-    // Another thread may have cut the datafile off meanwhile.
-    file.remember(len.min(file.file.metadata()?.len()));
-    Ok(())
+    fn sync_data(&self, (datafile, file): Named, whole: bool) -> Synced {
+        let result = match file.file.metadata() {
+            Err(error) => Err(Trouble::Before(error)),
+            Ok(metadata) => file.sync(whole).map(|()| metadata.len()).map_err(|error| {
+                self.mark_failed(datafile, &error);
+                Trouble::Failed(error)
+            }),
+        };
+        ((datafile, file), result)
+    }
+
+    /// Makes the names of files durable whose data is, and remembers their lengths. Returns the files
+    /// that are not durable.
+    fn sync_names(&self, synced: Vec<Synced>) -> Vec<(DatafileHandle, Trouble)> {
+        let data = synced.iter().filter(|(_, result)| result.is_ok()).map(|((datafile, _), _)| *datafile);
+        let new: Vec<DatafileHandle> = data.filter(|datafile| self.catalogue.is_new(*datafile)).collect();
+        let named = self.sync_subdirs(new.iter().copied()).and_then(|()| self.take_off(new.iter().copied()));
+        let mut failed = Vec::new();
+        for ((datafile, file), result) in synced {
+            let result = result.and_then(|len| match &named {
+                Err(error) if new.contains(&datafile) => Err(Trouble::Before(again(error))),
+                _ => file.remember_synced(len).map_err(Trouble::Before),
+            });
+            failed.extend(result.err().map(|trouble| (datafile, trouble)));
+        }
+        failed
+    }
+
+    /// Makes the names of datafiles durable, in their subdirectories.
+    pub(super) fn sync_subdirs(&self, datafiles: impl Iterator<Item = DatafileHandle>) -> io::Result<()> {
+        let once: BTreeSet<u8> = datafiles.map(subdir_of).collect();
+        for number in once {
+            let directory = open_at(&self.dir, &subdir(number), OFlags::RDONLY | OFlags::DIRECTORY)?;
+            steps::sync_all(&directory)
+                .inspect_err(|error| self.fail(&format!("the subdirectory {}", subdir(number)), error))?;
+        }
+        Ok(())
+    }
+
+    /// Takes datafiles off the catalogue, durably.
+    pub(super) fn take_off(&self, datafiles: impl Iterator<Item = DatafileHandle>) -> io::Result<()> {
+        self.catalogue.take_off(datafiles).inspect_err(|error| self.examine(error))
+    }
+
+    /// Adds datafiles to the catalogue, durably.
+    pub(super) fn create(&self, first: DatafileHandle, count: u32) -> io::Result<()> {
+        self.catalogue.create(first, count).inspect_err(|error| self.examine(error))
+    }
+
+    /// Changes the marks, durably.
+    pub(super) fn mark(&self, change: impl FnOnce(&Marks) -> io::Result<()>) -> io::Result<()> {
+        change(&self.marks).inspect_err(|error| self.examine(error))
+    }
+
+    /// Marks a datafile whose data could not be written. Operations on it fail from then on.
+    fn mark_failed(&self, datafile: DatafileHandle, error: &io::Error) {
+        tracing::error!(%datafile, %error, "a sync failed");
+        if mutated("store/failed-sync-not-marked") {
+            return;
+        }
+        if let Err(error) = self.marks.set(datafile, Mark::FailedSync) {
+            self.fail("the mark of a datafile whose sync failed", &error);
+        }
+    }
+
+    /// Ends the store if an error leaves in doubt what the disk has of its own records.
+    fn examine(&self, error: &io::Error) {
+        if self.catalogue.has_failed() {
+            self.fail("the file `catalogue`", error);
+        }
+        if self.marks.has_failed() {
+            self.fail("the file `marks`", error);
+        }
+    }
+
+    /// Ends the store.
+    fn fail(&self, what: &str, error: &io::Error) {
+        let text = format!(
+            "{what} could not be made durable ({error}), so the I/O server stops. Check the disk and the file system (the \
+             system's log says more), then start the server again"
+        );
+        self.failure.note(FsError::new(ErrorCode::Io, text));
+    }
 }
 
 /// Returns the same error once more.

@@ -30,10 +30,12 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
+
+use super::steps;
 
 const NAME: &str = "marks";
 const BLOCK: usize = 32;
@@ -109,6 +111,8 @@ pub(super) struct Marks {
     state: Mutex<State>,
     /// Number of marks.
     count: AtomicUsize,
+    /// A sync has failed.
+    failed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -141,8 +145,8 @@ impl Marks {
             }
         }
         // What was read may be only in memory, if the last sync failed. And the blocks must exist.
-        file.write_all_at(&bytes, 0)?;
-        file.sync_all()?;
+        steps::write_all_at(&file, &bytes, 0)?;
+        steps::sync_all(&file)?;
         let mut state = State { len, ..State::default() };
         for (number, block) in (0..len).zip(bytes.chunks_exact(BLOCK)) {
             let mark = block.try_into().ok().and_then(Mark::decode);
@@ -154,7 +158,19 @@ impl Marks {
         // The first blocks are used first.
         state.free.reverse();
         let count = AtomicUsize::new(state.marks.len());
-        Ok(Marks { file: Mutex::new(file), state: Mutex::new(state), count })
+        Ok(Marks { file: Mutex::new(file), state: Mutex::new(state), count, failed: AtomicBool::new(false) })
+    }
+
+    /// Returns true if a sync has failed, so that nobody knows what the disk has of the record.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        if self.has_failed() {
+            return Err(io::Error::other("an earlier sync of the marks failed"));
+        }
+        steps::sync_data(file).inspect_err(|_| self.failed.store(true, Ordering::Release))
     }
 
     /// Returns the mark of a datafile.
@@ -189,7 +205,7 @@ impl Marks {
             self.count.store(state.marks.len(), Ordering::Release);
             (before, number)
         };
-        let written = file.write_all_at(&mark.encode(datafile), number * BLOCK as u64);
+        let written = steps::write_all_at(&file, &mark.encode(datafile), number * BLOCK as u64);
         if let Err(error) = written {
             let mut state = lock(&self.state);
             match before {
@@ -202,7 +218,7 @@ impl Marks {
             self.count.store(state.marks.len(), Ordering::Release);
             return Err(error);
         }
-        file.sync_data()
+        self.sync(&file)
     }
 
     /// Takes those marks off these datafiles for which `wanted` is true, durably.
@@ -227,9 +243,9 @@ impl Marks {
             return Ok(());
         }
         for (_, number) in &marked {
-            file.write_all_at(&[0; BLOCK], number * BLOCK as u64)?;
+            steps::write_all_at(&file, &[0; BLOCK], number * BLOCK as u64)?;
         }
-        file.sync_data()?;
+        self.sync(&file)?;
         let mut state = lock(&self.state);
         for (datafile, number) in marked {
             // It may be named twice.

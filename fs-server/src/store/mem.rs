@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use bmi_core::{MemList, mutated};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
+use super::failure::Failure;
 use super::marks::Mark;
 use super::transfer::zero;
 use super::{DataStore, Fates, Held, Label, SECTOR, absent, cut_off, remainder};
@@ -179,6 +180,10 @@ struct Inner {
     syncs: Cell<u64>,
     /// The number of the disk.
     disk: Cell<u64>,
+    /// Number of syncs of datafiles that fail although the medium works.
+    failing: Cell<u32>,
+    /// Replaced when a server starts anew.
+    failure: RefCell<Rc<Failure>>,
 }
 
 impl MemStore {
@@ -207,7 +212,20 @@ impl MemStore {
             volatile,
             syncs: Cell::new(0),
             disk: Cell::new(0),
+            failing: Cell::new(0),
+            failure: RefCell::default(),
         }))
+    }
+
+    /// Makes the next `count` syncs of datafiles fail, as a bad place of a disk does. The rest of the
+    /// disk works.
+    pub fn fail_syncs(&self, count: u32) {
+        self.0.failing.set(count);
+    }
+
+    /// Forgets that the store has failed. A server that starts anew calls this.
+    pub fn open_again(&self) {
+        self.0.failure.replace(Rc::default());
     }
 
     /// Fails the power. `fates` decides what is left of the unsynced data.
@@ -327,6 +345,7 @@ impl MemStore {
 
     /// As [`MemStore::check`], whether the datafile is marked or not.
     fn check_marked(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        self.0.failure.borrow().check()?;
         if mutated("store/absent-datafile-is-empty") {
             self.0.contents.borrow_mut().datafiles.entry(datafile).or_default();
         }
@@ -358,6 +377,21 @@ impl MemStore {
         Ok(())
     }
 
+    /// Marks datafiles whose sync failed. A disk that syncs nothing at all takes no marks either: then
+    /// the store has failed.
+    async fn mark_failed(&self, datafiles: &[DatafileHandle], error: &FsError, medium_works: bool) {
+        if mutated("store/failed-sync-not-marked") {
+            return;
+        }
+        let failure = self.0.failure.borrow().clone();
+        if medium_works && self.0.medium.sync().await.is_ok() {
+            let marks = datafiles.iter().map(|datafile| (*datafile, Mark::FailedSync));
+            self.0.contents.borrow_mut().marks.extend(marks);
+        } else {
+            failure.note(FsError::new(ErrorCode::Io, format!("a mark could not be made durable: {error}")));
+        }
+    }
+
     /// Makes datafiles durable.
     async fn flush(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
         if datafiles.is_empty() {
@@ -368,7 +402,14 @@ impl MemStore {
         self.0.syncs.set(sync + 1);
         let size = |datafile| self.0.contents.borrow().datafiles.get(&datafile).map_or(0, |file| file.size);
         let sizes: Vec<u64> = datafiles.iter().map(|datafile| size(*datafile)).collect();
-        self.0.medium.sync().await?;
+        let synced = self.0.medium.sync().await;
+        let failing = self.0.failing.get();
+        if synced.is_err() || failing > 0 {
+            self.0.failing.set(failing.saturating_sub(1));
+            let error = synced.err().unwrap_or_else(|| FsError::new(ErrorCode::Io, "a bad place of the disk"));
+            self.mark_failed(datafiles, &error, failing > 0).await;
+            return Err(error);
+        }
         let mut contents = self.0.contents.borrow_mut();
         for (datafile, size) in datafiles.iter().zip(sizes) {
             if let Some(file) = contents.datafiles.get_mut(datafile) {
@@ -516,6 +557,11 @@ impl DataStore for MemStore {
         self.check(datafile)?;
         let held = |file: &Datafile| Held { size: file.size, mtime_ns: file.mtime_ns };
         Ok(self.0.contents.borrow().datafiles.get(&datafile).map(held).unwrap_or_default())
+    }
+
+    async fn failure(&self) -> FsError {
+        let failure = self.0.failure.borrow().clone();
+        failure.wait().await
     }
 
     async fn stat(&self) -> Result<IodStat, FsError> {

@@ -16,12 +16,18 @@
 
 mod catalogue;
 mod durability;
+mod failure;
 mod file;
+mod guard;
 pub(crate) mod identity;
 pub(crate) mod lock;
 mod marks;
 mod mem;
 mod meta;
+mod open_files;
+mod residue;
+mod shared;
+pub(crate) mod steps;
 mod sys;
 mod transfer;
 
@@ -41,8 +47,9 @@ pub(crate) use identity::Directory;
 pub use identity::Label;
 pub(crate) use lock::{DirLock, Holder, holder};
 pub use mem::{Contents, Free, Medium, MemStore};
+pub use meta::MetaStore;
 pub(crate) use meta::fault;
-pub use meta::{MetaStore, SharedBackend};
+pub use shared::SharedBackend;
 
 /// Size and modification time of a datafile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,11 +184,22 @@ pub trait DataStore {
     /// `Io`. The changes then remain prepared.
     async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError>;
 
+    /// Waits until the store has failed for good, and returns the reason. Operations fail from then
+    /// on, and the server must stop. A store that does not fail never returns.
+    async fn failure(&self) -> FsError {
+        std::future::pending().await
+    }
+
     /// Makes all earlier writes to these datafiles durable. The lengths are remembered: if a
     /// datafile is found shorter later, operations on it fail with `Lost`.
     ///
+    /// If the disk fails to sync a datafile, nobody knows what it has of it. From then on all
+    /// operations on the datafile fail with `Lost`, in later starts too, until it is removed. If this
+    /// cannot be recorded, the store has failed ([`DataStore::failure`]).
+    ///
     /// # Errors
     /// `NoSpace`, `Io`, `Lost`, `Busy`: that of the first one that failed. The others were synced.
+    /// `Busy` and `NoSpace` come before the disk was asked to sync.
     async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError>;
 
     /// Returns the datafile's length in bytes and the time of its last change.
@@ -276,6 +294,10 @@ impl<S: DataStore + ?Sized> DataStore for Rc<S> {
         (**self).held(datafile).await
     }
 
+    async fn failure(&self) -> FsError {
+        (**self).failure().await
+    }
+
     async fn stat(&self) -> Result<IodStat, FsError> {
         (**self).stat().await
     }
@@ -352,5 +374,7 @@ fn remainder(regions: &[Region], done: u64) -> Vec<Region> {
     left
 }
 
+#[cfg(test)]
+mod failures;
 #[cfg(test)]
 mod tests;

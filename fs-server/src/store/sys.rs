@@ -1,5 +1,6 @@
-//! Reads and writes files directly from and to shared memory. This is the only module of this crate
-//! with `unsafe`.
+//! System calls on files that no safe interface has: transfers directly from and to shared memory,
+//! control of the writeback, and a look at the page cache. This is the only module of this crate with
+//! `unsafe`.
 //!
 //! **Why.** `pread` and `pwrite` of the standard library and of `rustix` take slices. A slice of
 //! memory that an adapter may access must not exist (`bmi_core::mem`, invariant 2). The system
@@ -49,4 +50,47 @@ pub(super) fn start_writeback(file: &File) -> io::Result<()> {
     // SAFETY: the call has no pointers, and the descriptor is open.
     retry(|| unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) as libc::ssize_t })
         .map(drop)
+}
+
+/// Writes to the disk what the system has of a file in memory, and waits for that. Reports the
+/// errors of all writeback so far, once, as a sync does. Does not flush the disk's cache.
+pub(super) fn write_out(file: &File) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the call has no pointers, and the descriptor is open.
+    let call = || unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) as libc::ssize_t };
+    match retry(call) {
+        // A file system without this call.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::ESPIPE)) => {
+            file.sync_data()
+        }
+        result => result.map(drop),
+    }
+}
+
+/// Bytes of a file that are looked at at once.
+const WINDOW: u64 = 1 << 30;
+
+/// Returns the number of pages of a file of `len` bytes that the system has in memory.
+pub(super) fn resident(file: &File, len: u64) -> io::Result<u64> {
+    let page = rustix::param::page_size() as u64;
+    let mut count = 0;
+    for offset in (0..len).step_by(WINDOW as usize) {
+        let len = WINDOW.min(len - offset);
+        let mut pages = vec![0u8; len.div_ceil(page) as usize];
+        // SAFETY: a new mapping is made, which replaces none. Its memory is never accessed.
+        let address = unsafe {
+            let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+            libc::mmap(std::ptr::null_mut(), len as usize, protection, flags, file.as_raw_fd(), position(offset)?)
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the mapping has `len` bytes, and `pages` has a byte for each of its pages.
+        let looked = retry(|| unsafe { libc::mincore(address, len as usize, pages.as_mut_ptr()) as libc::ssize_t });
+        // SAFETY: the mapping was made above, and nothing refers to it.
+        unsafe { libc::munmap(address, len as usize) };
+        looked?;
+        count += pages.iter().filter(|page| *page & 1 != 0).count() as u64;
+    }
+    Ok(count)
 }

@@ -626,3 +626,17 @@ fn the_metadata_has_its_blocks_before_it_needs_them() {
     let (full, grown) = solid();
     assert!(full && grown > begun, "{begun} bytes, then {grown}");
 }
+
+#[test]
+fn a_database_in_a_file_is_opened_once_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metadata.redb");
+    let store = MetaStore::open(&path).unwrap();
+    let error = MetaStore::open(&path).err().unwrap();
+    assert!(error.code == ErrorCode::Busy && error.detail.contains("metadata.redb"), "{error}");
+    store.close_failed();
+    drop(store.write().unwrap());
+    assert_eq!(MetaStore::open(&path).err().unwrap().code, ErrorCode::Busy, "it was opened again");
+    drop(store);
+    MetaStore::open(&path).unwrap();
+}

@@ -6,6 +6,7 @@ use std::io;
 use bmi_core::{MemList, MemSlice};
 use fs_proto::Region;
 
+use super::steps::step;
 use super::sys;
 
 /// One region and the memory for its bytes.
@@ -55,7 +56,7 @@ fn transfer(
 
 /// Writes all bytes of all jobs. On failure, also returns how many were written.
 pub(super) fn write_all(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
-    transfer(jobs, |offset, piece| match sys::write_at(file, offset, piece)? {
+    transfer(jobs, |offset, piece| match step(|| sys::write_at(file, offset, piece))? {
         0 => Err(io::Error::from(io::ErrorKind::WriteZero)),
         len => Ok(Some(len)),
     })

@@ -1,0 +1,175 @@
+//! Tests of a store of files whose disk fails.
+
+use futures_util::FutureExt;
+
+use super::steps::injected::{self, Failing};
+use super::*;
+
+const FILE: DatafileHandle = DatafileHandle(0xab_00cd);
+
+/// Runs a future that waits for nothing: without a runtime a store does all its work at once.
+fn run<F: Future>(future: F) -> F::Output {
+    future.now_or_never().expect("it waits for nothing")
+}
+
+/// Runs `work` while the steps from the `first` one on fail.
+fn failing<R>(first: u64, count: u64, error: i32, work: impl FnOnce() -> R) -> R {
+    injected::fail(Some(Failing { first, count, error }));
+    let result = work();
+    injected::fail(None);
+    result
+}
+
+fn write(store: &FileStore, datafile: DatafileHandle, byte: u8) -> Result<(), FsError> {
+    run(store.write(datafile, &[Region::new(0, 100)], &vec![byte; 100].into()))
+}
+
+fn read(store: &FileStore, datafile: DatafileHandle) -> Result<Vec<u8>, FsError> {
+    let list = MemList::from(vec![0xee; 100]);
+    run(store.read(datafile, &[Region::new(0, 100)], &list)).map(|()| list.to_vec())
+}
+
+fn sync(store: &FileStore, datafile: DatafileHandle) -> Result<(), FsError> {
+    run(store.sync(&[datafile]))
+}
+
+fn open(dir: &Path) -> FileStore {
+    FileStore::open(dir, 1000).unwrap()
+}
+
+/// Returns the errors of all operations that a failed sync forbids.
+fn outcomes(store: &FileStore) -> Vec<Option<FsError>> {
+    vec![
+        read(store, FILE).err(),
+        write(store, FILE, 9).err(),
+        sync(store, FILE).err(),
+        run(store.held(FILE)).err(),
+        run(store.truncate(FILE, 1)).err(),
+        run(store.prepare_truncate(FILE, 1)).err(),
+    ]
+}
+
+fn has_failed(store: &FileStore) -> bool {
+    store.failure().now_or_never().is_some()
+}
+
+/// Replays a bug: a datafile whose sync had failed was read, and synced without an error, although
+/// the system had discarded what it could not write.
+#[test]
+fn a_datafile_whose_sync_failed_is_lost_until_it_is_removed() {
+    for error in [libc::EIO, libc::ENOSPC] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        run(store.create(FILE, 2)).unwrap();
+        write(&store, FILE, 1).unwrap();
+        let failed = failing(1, 1, error, || sync(&store, FILE)).unwrap_err();
+        assert!(failed.code == ErrorCode::Io && failed.detail.contains("store it again"), "{failed}");
+        for store in [&store, &open(dir.path())] {
+            for outcome in outcomes(store) {
+                let error = outcome.unwrap();
+                assert!(error.code == ErrorCode::Lost && error.detail.contains("the last sync of"), "{error}");
+            }
+            assert!(!has_failed(store));
+            let other = DatafileHandle(FILE.0 + 1);
+            write(store, other, 1).and_then(|()| sync(store, other)).unwrap();
+        }
+        run(store.remove(&[FILE])).unwrap();
+        for store in [&store, &open(dir.path())] {
+            let error = read(store, FILE).unwrap_err();
+            assert!(error.detail.contains("does not exist here"), "{error}");
+        }
+    }
+}
+
+/// The steps of a first sync: the data, opening and syncing the subdirectory, and the catalogue's
+/// write and sync.
+#[test]
+fn a_store_that_cannot_record_what_happened_has_failed() {
+    // The step that fails, how many fail, whether the datafile is marked, and whether the store has
+    // failed.
+    let cases = [
+        (1, 1, true, false),
+        (1, 2, true, true),
+        (1, 3, true, true),
+        (2, 1, false, false),
+        (3, 1, false, true),
+        (4, 1, false, false),
+        (5, 1, false, true),
+    ];
+    for (first, count, marked, ends) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        run(store.create(FILE, 1)).unwrap();
+        write(&store, FILE, 1).unwrap();
+        failing(first, count, libc::EIO, || sync(&store, FILE)).unwrap_err();
+        let case = format!("step {first}, {count}");
+        assert_eq!(has_failed(&store), ends, "{case}");
+        if ends {
+            let error = store.failure().now_or_never().unwrap();
+            assert!(error.detail.contains("start the server again"), "{error}");
+            assert!(outcomes(&store).iter().all(|outcome| outcome.as_ref().unwrap().detail == error.detail), "{case}");
+        } else if !marked {
+            sync(&store, FILE).unwrap();
+            assert_eq!(read(&store, FILE), Ok(vec![1; 100]), "{case}");
+        }
+    }
+}
+
+/// Replays a bug: with more files than can be open, an error of the system's writeback could be
+/// gone with the descriptor, and the next sync succeeded.
+#[test]
+fn an_error_of_the_writeback_reaches_the_next_sync() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    run(store.create(DatafileHandle(0), 300)).unwrap();
+    let written = |raw: u64| write(&store, DatafileHandle(raw), 1);
+    (0..256).try_for_each(written).unwrap();
+    // 64 files are written before one of them is closed. That of the third one fails. Then the next
+    // file is looked for, made, and written.
+    failing(3, 1, libc::EIO, || written(256)).unwrap();
+    (257..300).try_for_each(written).unwrap();
+    for raw in 0..300 {
+        let result = sync(&store, DatafileHandle(raw));
+        assert_eq!(result.map_err(|error| error.code), if raw == 2 { Err(ErrorCode::Lost) } else { Ok(()) }, "{raw}");
+    }
+    // A file that was synced is closed without more ado.
+    injected::fail(None);
+    read(&store, DatafileHandle(0)).unwrap();
+    assert_eq!(injected::count(), 1, "it was opened");
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_is_no_failed_sync() {
+    for error in [libc::EMFILE, libc::ENFILE] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        run(store.create(FILE, 1)).unwrap();
+        let busy = failing(1, 1, error, || write(&store, FILE, 1)).unwrap_err();
+        assert!(busy.code == ErrorCode::Busy && busy.detail.contains("raise its limit"), "{busy}");
+        write(&store, FILE, 1).unwrap();
+        // The subdirectory, when its names are to be synced.
+        assert_eq!(failing(2, 1, error, || sync(&store, FILE)).unwrap_err().code, ErrorCode::Busy);
+        drop(store);
+        let store = open(dir.path());
+        assert_eq!(failing(1, 1, error, || sync(&store, FILE)).unwrap_err().code, ErrorCode::Busy);
+        sync(&store, FILE).unwrap();
+        assert_eq!(read(&store, FILE), Ok(vec![1; 100]));
+    }
+}
+
+/// Replays a bug: the file of a datafile that could not be removed was closed, and an error of its
+/// writeback with it.
+#[test]
+fn a_removal_that_fails_leaves_unsynced_data_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    run(store.create(FILE, 1)).unwrap();
+    write(&store, FILE, 1).and_then(|()| sync(&store, FILE)).unwrap();
+    write(&store, FILE, 2).unwrap();
+    // The file itself cannot be removed.
+    failing(1, 1, libc::EIO, || run(store.remove(&[FILE]))).unwrap_err();
+    injected::fail(None);
+    sync(&store, FILE).unwrap();
+    assert_eq!(injected::count(), 1, "its file was still open");
+    assert_eq!(read(&store, FILE), Ok(vec![2; 100]));
+}

@@ -1,0 +1,88 @@
+//! The steps that a store of files takes on its disk: opening, writing, syncing, removing.
+//!
+//! **Why.** All of them go through here, so that a test can make each one fail, one after the other
+//! (`failures.rs`). In programs this is the step and nothing else.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Takes a step, unless a test makes it fail.
+#[cfg(not(test))]
+#[inline]
+pub(crate) fn step<R>(take: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+    take()
+}
+
+#[cfg(test)]
+pub(crate) use injected::step;
+
+/// Writes all bytes at `offset`.
+pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    #[cfg(test)]
+    if injected::fails_next() {
+        // The first half is written.
+        file.write_all_at(&bytes[..bytes.len() / 2], offset)?;
+    }
+    step(|| file.write_all_at(bytes, offset))
+}
+
+/// Makes the data of a file durable.
+pub(crate) fn sync_data(file: &File) -> io::Result<()> {
+    step(|| file.sync_data())
+}
+
+/// Makes a file or a directory durable.
+pub(crate) fn sync_all(file: &File) -> io::Result<()> {
+    step(|| file.sync_all())
+}
+
+/// Counts the steps, and makes some of them fail. Each thread has its own count: without a tokio
+/// runtime a store does all its work on the thread of its caller.
+#[cfg(test)]
+pub(crate) mod injected {
+    use std::cell::Cell;
+    use std::io;
+
+    /// The steps that fail.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Failing {
+        /// The number of the first one, from 1 on.
+        pub(crate) first: u64,
+        /// How many fail.
+        pub(crate) count: u64,
+        /// The number of the system's error.
+        pub(crate) error: i32,
+    }
+
+    thread_local! {
+        static COUNT: Cell<u64> = const { Cell::new(0) };
+        static FAILING: Cell<Option<Failing>> = const { Cell::new(None) };
+    }
+
+    /// Makes steps from now on fail. `None` makes none fail.
+    pub(crate) fn fail(failing: Option<Failing>) {
+        COUNT.set(0);
+        FAILING.set(failing);
+    }
+
+    /// Returns the number of steps since [`fail`].
+    pub(crate) fn count() -> u64 {
+        COUNT.get()
+    }
+
+    /// Returns true if the next step fails.
+    pub(super) fn fails_next() -> bool {
+        let next = COUNT.get() + 1;
+        FAILING.get().is_some_and(|failing| (failing.first..failing.first + failing.count).contains(&next))
+    }
+
+    pub(crate) fn step<R>(take: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        let fails = fails_next();
+        COUNT.set(COUNT.get() + 1);
+        match FAILING.get() {
+            Some(failing) if fails => Err(io::Error::from_raw_os_error(failing.error)),
+            _ => take(),
+        }
+    }
+}
