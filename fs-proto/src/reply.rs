@@ -105,14 +105,14 @@ pub struct DirEntry {
 pub struct ManagerStat {
     /// Number of files.
     pub files: u64,
-    /// Number of files without a name.
-    pub nameless: u64,
     /// Number of directories, including the root.
     pub dirs: u64,
     /// Number of datafiles of removed files that must still be removed from their I/O servers.
     pub orphans: u64,
     /// Number of datafiles that the I/O servers have created in advance for new files.
     pub prepared: u64,
+    /// Number of files without a name.
+    pub nameless: u64,
 }
 
 /// Information about the cluster, as much of it as fits into one message.
@@ -157,11 +157,6 @@ pub enum IodReply {
         /// not synced then, may be lost.
         start: u64,
     },
-    /// Datafiles were synced.
-    Synced {
-        /// The number of this start of the server, as in `Written`.
-        start: u64,
-    },
     /// Bytes were read.
     Read {
         /// Number of bytes read: as many as were requested.
@@ -186,6 +181,11 @@ pub enum IodReply {
         /// Time of the last write or change of size, in nanoseconds since 1970 by the server's
         /// clock. 0 if there was none.
         mtime_ns: u64,
+    },
+    /// Datafiles were synced.
+    Synced {
+        /// The number of this start of the server, as in `Written`.
+        start: u64,
     },
 }
 

@@ -144,41 +144,6 @@ pub enum ManagerRequest {
         /// What happens if there is a file already. An existing directory is always an error.
         existing: Existing,
     },
-    /// Gives a file without a name its name, in one step. Replaces a file that is there. Answered
-    /// by `Entry`. Changes the namespace. Only the client that created the file may send it, and
-    /// only after everything that must survive was synced.
-    Publish {
-        /// The file, created with [`Existing::Replace`].
-        file: FileHandle,
-        /// Its place. The parent must exist.
-        place: Place,
-        /// If true and a file is replaced, the new one takes over its mode, owner and group.
-        inherit: bool,
-        /// Permission bits to set in any case.
-        mode: Option<u32>,
-        /// Last change of the content, in nanoseconds since 1970. `None` for now.
-        mtime_ns: Option<u64>,
-        /// The size of the file in bytes, to be recorded as with `RecordSize`. `None` if it is not
-        /// known, or the file is written further.
-        size: Option<u64>,
-    },
-    /// Removes a file without a name. Answered by `Done`, also if it does not exist. Changes the
-    /// namespace. Only the client that created the file may send it.
-    Abandon {
-        /// The file.
-        file: FileHandle,
-    },
-    /// Sets the size of a file: cuts it off or extends it with a hole. Answered by `Done`. Changes
-    /// the namespace.
-    ///
-    /// It happens at all I/O servers of the file or at none. After `Done`, a server that has failed
-    /// meanwhile makes the change before it serves the datafile again.
-    Truncate {
-        /// The file.
-        file: FileHandle,
-        /// The new size, in bytes.
-        size: u64,
-    },
     /// Looks up the object at a place. Answered by `Entry`.
     Lookup {
         /// The place to look up.
@@ -256,6 +221,41 @@ pub enum ManagerRequest {
     Backup {
         /// The number of the page.
         page: u64,
+    },
+    /// Gives a file without a name its name, in one step. Replaces a file that is there. Answered
+    /// by `Entry`. Changes the namespace. Only the client that created the file may send it, and
+    /// only after everything that must survive was synced.
+    Publish {
+        /// The file, created with [`Existing::Replace`].
+        file: FileHandle,
+        /// Its place. The parent must exist.
+        place: Place,
+        /// If true and a file is replaced, the new one takes over its mode, owner and group.
+        inherit: bool,
+        /// Permission bits to set in any case.
+        mode: Option<u32>,
+        /// Last change of the content, in nanoseconds since 1970. `None` for now.
+        mtime_ns: Option<u64>,
+        /// The size of the file in bytes, to be recorded as with `RecordSize`. `None` if it is not
+        /// known, or the file is written further.
+        size: Option<u64>,
+    },
+    /// Removes a file without a name. Answered by `Done`, also if it does not exist. Changes the
+    /// namespace. Only the client that created the file may send it.
+    Abandon {
+        /// The file.
+        file: FileHandle,
+    },
+    /// Sets the size of a file: cuts it off or extends it with a hole. Answered by `Done`. Changes
+    /// the namespace.
+    ///
+    /// It happens at all I/O servers of the file or at none. After `Done`, a server that has failed
+    /// meanwhile makes the change before it serves the datafile again.
+    Truncate {
+        /// The file.
+        file: FileHandle,
+        /// The new size, in bytes.
+        size: u64,
     },
 }
 
@@ -400,6 +400,13 @@ pub enum IodRequest {
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
         datafiles: Vec<DatafileHandle>,
     },
+    /// Returns the size of the datafile and the time of its last change. Answered by `Held`.
+    Getsize {
+        /// The datafile.
+        datafile: DatafileHandle,
+    },
+    /// Returns the size and use of the server's store. Answered by `Stat`.
+    Statfs,
     /// Prepares a change of size, durably: until `CommitTruncates` or `CancelTruncates`, every other
     /// request for the datafile fails with `Busy`. Answered by `Done`. Only the manager may send it.
     PrepareTruncate {
@@ -426,13 +433,6 @@ pub enum IodRequest {
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
         except: Vec<DatafileHandle>,
     },
-    /// Returns the size of the datafile and the time of its last change. Answered by `Held`.
-    Getsize {
-        /// The datafile.
-        datafile: DatafileHandle,
-    },
-    /// Returns the size and use of the server's store. Answered by `Stat`.
-    Statfs,
 }
 
 impl IodRequest {

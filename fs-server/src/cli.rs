@@ -254,7 +254,9 @@ enum Failure {
 
 impl From<FsError> for Failure {
     fn from(error: FsError) -> Failure {
-        Failure::Runtime(error.to_string())
+        // There was no request, and the text says what is wrong.
+        let own = error.code == ErrorCode::Invalid && error.server.is_none() && !error.detail.is_empty();
+        Failure::Runtime(if own { error.detail } else { error.to_string() })
     }
 }
 

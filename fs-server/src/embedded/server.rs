@@ -295,7 +295,11 @@ impl Server {
             let Some(open) = opened.iter().find(|open| open.scheme == addr.scheme()) else { continue };
             match open.endpoint.listen(addr) {
                 Ok(addr) => listening.push(addr),
-                Err(error) if listening.is_empty() => return Err(FsError::from(error)),
+                Err(error) if listening.is_empty() => {
+                    let why = error.cause().map(|cause| format!(" ({cause})")).unwrap_or_default();
+                    let text = format!("{}{why}", error.detail());
+                    return Err(FsError::new(FsError::from(error).code, text));
+                }
                 Err(error) => missing.push(format!("{addr}: {error}")),
             }
         }
