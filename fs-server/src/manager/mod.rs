@@ -857,4 +857,6 @@ impl<T: Transport> Handler<T> for Manager<T> {
 }
 
 #[cfg(test)]
+mod every_change;
+#[cfg(test)]
 mod tests;

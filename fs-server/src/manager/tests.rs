@@ -157,7 +157,7 @@ fn start(disk: &SharedBackend, instance: u128) -> Manager<bmi_sim::SimTransport>
 }
 
 /// Makes directories below the root in one commit, each requested by a client of its own.
-fn mkdirs<T: Transport>(manager: &Manager<T>, names: &[&str]) -> Vec<Result<(), FsError>> {
+pub(super) fn mkdirs<T: Transport>(manager: &Manager<T>, names: &[&str]) -> Vec<Result<(), FsError>> {
     let (mut group, mut receivers) = (Vec::new(), Vec::new());
     for name in names {
         let place = fs_proto::Place::root(*name);
