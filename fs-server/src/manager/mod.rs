@@ -127,7 +127,8 @@ pub(crate) enum Fault {
     Refused(FsError),
     /// The store failed. The transaction is lost.
     Store(redb::Error),
-    /// The stored data is inconsistent. The transaction is lost.
+    /// The stored data is inconsistent. The transaction is lost. Of a group of changes, only the one
+    /// that met it fails.
     Corrupt(String),
     /// The request is possible, but not yet: an I/O server must create datafiles first. Nothing was
     /// written.
@@ -139,7 +140,7 @@ impl Fault {
         match self {
             Fault::Refused(error) => error,
             Fault::Store(error) => crate::store::fault(&error),
-            Fault::Corrupt(what) => FsError::new(ErrorCode::Io, format!("metadata store is corrupt: {what}")),
+            Fault::Corrupt(what) => FsError::new(ErrorCode::Io, format!("the metadata is damaged: {what}")),
             Fault::Later => FsError::new(ErrorCode::Busy, "the I/O servers have no datafiles ready"),
         }
     }
@@ -455,17 +456,41 @@ impl<T: Transport> Manager<T> {
 
     /// Makes a group of changes in one transaction. Returns their encoded answers, or `None` for
     /// those that must wait for datafiles.
+    ///
+    /// A change that meets stored data which cannot be read fails alone. What it has written so far is
+    /// dropped with the transaction, and the others are made again without it.
     fn change(&self, group: &[Waiting]) -> Vec<Option<Vec<u8>>> {
-        self.try_change(group).unwrap_or_else(|fault| {
+        let mut failed = BTreeMap::new();
+        loop {
+            let mut at = None;
+            let fault = match self.try_change(group, &failed, &mut at) {
+                Ok(answers) => return answers,
+                Err(fault) => fault,
+            };
             self.pools.borrow_mut().undo();
+            if let (Fault::Corrupt(_), Some(at)) = (&fault, at)
+                && !mutated("manager/corrupt-object-fails-all")
+            {
+                let error = fault.into_error();
+                tracing::error!(%error, request = group[at].request.name(), "a change failed");
+                failed.insert(at, codec::encode_reply(&Reply { result: Err(error) }));
+                continue;
+            }
             let error = self.settle(fault);
             tracing::error!(%error, changes = group.len(), "a commit failed; its changes were not made");
             let reply = codec::encode_reply(&Reply { result: Err(error) });
-            group.iter().map(|_| Some(reply.clone())).collect()
-        })
+            return group.iter().map(|_| Some(reply.clone())).collect();
+        }
     }
 
-    fn try_change(&self, group: &[Waiting]) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+    /// Makes those changes of a group that have not `failed` before with these answers. Sets `at` to
+    /// the number of the change that a fault comes from.
+    fn try_change(
+        &self,
+        group: &[Waiting],
+        failed: &BTreeMap<usize, Vec<u8>>,
+        at: &mut Option<usize>,
+    ) -> Result<Vec<Option<Vec<u8>>>, Fault> {
         let mut transaction = self.store.write()?;
         if mutated("manager/answers-before-it-is-synced") {
             // This fails only for a transaction with savepoints.
@@ -475,12 +500,17 @@ impl<T: Transport> Manager<T> {
         {
             let mut change = Change::open(&transaction, (self.wall)())?;
             let mut dedup = dedup::Dedup::open(&transaction, dedup::CLIENTS)?;
-            for waiting in group {
+            for (index, waiting) in group.iter().enumerate() {
                 if waiting.answer.is_closed() {
                     // Its client was told that it was not made.
                     answers.push(None);
                     continue;
                 }
+                if let Some(answer) = failed.get(&index) {
+                    answers.push(Some(answer.clone()));
+                    continue;
+                }
+                *at = Some(index);
                 answers.push(match self.once(&mut change, &mut dedup, waiting) {
                     Ok(answer) => Some(answer),
                     Err(Fault::Later) => None,
@@ -488,6 +518,7 @@ impl<T: Transport> Manager<T> {
                 });
             }
         }
+        *at = None;
         self.pools.borrow().store(&transaction)?;
         transaction.commit()?;
         self.pools.borrow_mut().committed();
@@ -796,5 +827,7 @@ impl<T: Transport> Handler<T> for Manager<T> {
     }
 }
 
+#[cfg(test)]
+mod every_change;
 #[cfg(test)]
 mod tests;

@@ -157,7 +157,7 @@ fn start(disk: &SharedBackend, instance: u128) -> Manager<bmi_sim::SimTransport>
 }
 
 /// Makes directories below the root in one commit, each requested by a client of its own.
-fn mkdirs<T: Transport>(manager: &Manager<T>, names: &[&str]) -> Vec<Result<(), FsError>> {
+pub(super) fn mkdirs<T: Transport>(manager: &Manager<T>, names: &[&str]) -> Vec<Result<(), FsError>> {
     let (mut group, mut receivers) = (Vec::new(), Vec::new());
     for name in names {
         let place = fs_proto::Place::root(*name);
@@ -169,6 +169,47 @@ fn mkdirs<T: Transport>(manager: &Manager<T>, names: &[&str]) -> Vec<Result<(), 
     }
     let decode = |answer: Option<Vec<u8>>| codec::decode_reply(&answer.unwrap()).unwrap().result.map(drop);
     manager.change(&group).into_iter().map(decode).collect()
+}
+
+/// Replays a bug: a change that met an object which could not be read failed all changes of its
+/// commit, those of other clients too.
+#[test]
+fn a_damaged_object_fails_only_the_changes_that_need_it() {
+    let disk = SharedBackend::default();
+    let manager = start(&disk, 1);
+    assert_eq!(mkdirs(&manager, &["a", "b", "b/c"]), [Ok(()), Ok(()), Ok(())]);
+    let lookup = |manager: &Manager<_>, path: &str| {
+        let transaction = manager.store.read().unwrap();
+        let view = namespace::view(&transaction).unwrap();
+        view.lookup(&fs_proto::Place::root(path)).map(|entry| entry.handle.raw())
+    };
+    let damaged = lookup(&manager, "b").unwrap();
+    let damage = |transaction: &WriteTransaction| {
+        transaction.open_table(namespace::OBJECTS)?.insert(damaged, [0xff; 5].as_slice())?;
+        Ok(())
+    };
+    manager.transact(damage).unwrap();
+    for round in 0..2 {
+        let names = ["d", "b/e", "a/f", "b/c/g", "b/h", "i"].map(|name| format!("{name}{round}"));
+        let results = mkdirs(&manager, &names.each_ref().map(String::as_str));
+        for (name, result) in names.iter().zip(results) {
+            match result {
+                Ok(()) => assert!(!name.starts_with("b/e") && !name.starts_with("b/h"), "{name}"),
+                Err(error) => {
+                    assert!(name.starts_with("b/") && error.code == ErrorCode::Io, "{name}: {error}");
+                    assert!(error.detail.contains(&format!("damaged: object {damaged}")), "{error}");
+                }
+            }
+        }
+    }
+    assert!(manager.failure.borrow().is_none());
+    let manager = start(&disk.crash(), 2);
+    assert_eq!(names(&manager).unwrap(), ["a", "b", "d0", "d1", "i0", "i1"]);
+    let there = |path: &str| lookup(&manager, path).is_ok();
+    assert!(there("a/f0") && there("a/f1") && there("b/c/g0") && !there("b/e0"));
+    // The root, a, b, c, and four in each round.
+    let ManagerReply::Stat(stat) = manager.look(1, &ManagerRequest::Statfs, 4096).unwrap() else { panic!("statfs") };
+    assert_eq!(stat.dirs, 4 + 2 * 4, "a change that failed has written nothing");
 }
 
 /// Returns the names in the root.

@@ -51,7 +51,7 @@ use super::failure::Failure;
 use super::identity::{read_label, trouble, write_label};
 use super::marks::{Mark, Marks};
 use super::open_files::{OPEN_FILES, OpenFile, OpenFiles};
-use super::steps::step;
+use super::steps::{self, step};
 use super::transfer::{jobs, read_all, write_all, zero};
 use super::{DataStore, Held, Label, absent, cut_off, durable_dir, remainder};
 
@@ -178,7 +178,7 @@ impl FileStore {
             let catalogue = Catalogue::open(&path)?;
             let marks = Marks::open(&path)?;
             // The names may be those of a process that was killed before it synced them.
-            dir.sync_all()?;
+            steps::sync_all(&dir)?;
             Ok::<_, io::Error>((dir, catalogue, marks, read_label(&path)?))
         };
         let (dir, catalogue, marks, label) = prepare().map_err(|error| trouble(&path, &error))?;

@@ -23,7 +23,7 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use fs_proto::{ClusterId, DatafileHandle, ErrorCode, FsError, Role, Start, StoreId};
@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use super::durable_dir;
 use super::lock::DirLock;
+use super::steps::{self, step};
 
 /// The format of data directories. Format 1 is that of version 0.1.
 pub(crate) const FORMAT: u32 = 2;
@@ -294,28 +295,29 @@ pub(crate) fn write_label(dir: &File, label: &Label) -> io::Result<()> {
 /// Replaces the identity file, atomically and durably.
 pub(crate) fn write_identity(dir: &File, text: &str) -> io::Result<()> {
     write_spare(dir, text)?;
-    match renameat_with(dir, NEW, dir, IDENTITY, RenameFlags::EXCHANGE) {
+    let exchanged = step(|| Ok(renameat_with(dir, NEW, dir, IDENTITY, RenameFlags::EXCHANGE)?));
+    match exchanged.as_ref().map_err(Errno::from_io_error) {
         Ok(()) => {}
         // The first label, or a file system that cannot exchange names.
-        Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            renameat(dir, NEW, dir, IDENTITY)?;
+        Err(Some(Errno::NOENT | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)) => {
+            step(|| Ok(renameat(dir, NEW, dir, IDENTITY)?))?;
             write_spare(dir, text)?;
         }
-        Err(error) => return Err(error.into()),
+        Err(_) => return exchanged,
     }
-    dir.sync_all()
+    steps::sync_all(dir)
 }
 
 /// Writes the file that becomes the label next. It has its full size from the beginning, so that a
 /// label can also be written when the disk is full.
 fn write_spare(dir: &File, text: &str) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-    let mut file = File::from(openat(dir, NEW, flags, Mode::from(0o644))?);
+    let file = step(|| Ok(File::from(openat(dir, NEW, flags, Mode::from(0o644))?)))?;
     let mut bytes = text.as_bytes().to_vec();
     bytes.resize(bytes.len().max(LABEL_BYTES), b'\n');
-    file.write_all(&bytes)?;
-    file.set_len(bytes.len() as u64)?;
-    file.sync_all()
+    steps::write_all_at(&file, &bytes, 0)?;
+    step(|| file.set_len(bytes.len() as u64))?;
+    steps::sync_all(&file)
 }
 
 /// Returns the names in a directory, without those that do not count.

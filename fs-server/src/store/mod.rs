@@ -375,6 +375,8 @@ fn remainder(regions: &[Region], done: u64) -> Vec<Region> {
 }
 
 #[cfg(test)]
+mod every_step;
+#[cfg(test)]
 mod failures;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! The steps that a store of files takes on its disk: opening, writing, syncing, removing.
+//! The steps that a store of files takes on its disk: opening, writing, syncing, removing, renaming.
 //!
 //! **Why.** All of them go through here, so that a test can make each one fail, one after the other
 //! (`failures.rs`). In programs this is the step and nothing else.
@@ -29,19 +29,30 @@ pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result
 
 /// Makes the data of a file durable.
 pub(crate) fn sync_data(file: &File) -> io::Result<()> {
-    step(|| file.sync_data())
+    synced(file, step(|| file.sync_data()))
 }
 
 /// Makes a file or a directory durable.
 pub(crate) fn sync_all(file: &File) -> io::Result<()> {
-    step(|| file.sync_all())
+    synced(file, step(|| file.sync_all()))
+}
+
+/// Returns the result of a sync. Tests take down what is durable now.
+fn synced(file: &File, result: io::Result<()>) -> io::Result<()> {
+    #[cfg(test)]
+    if result.is_ok() {
+        injected::note_synced(file);
+    }
+    let _ = file;
+    result
 }
 
 /// Counts the steps, and makes some of them fail. Each thread has its own count: without a tokio
 /// runtime a store does all its work on the thread of its caller.
 #[cfg(test)]
 pub(crate) mod injected {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
+    use std::fs::File;
     use std::io;
 
     /// The steps that fail.
@@ -55,9 +66,12 @@ pub(crate) mod injected {
         pub(crate) error: i32,
     }
 
+    type Observer = Box<dyn Fn(&File)>;
+
     thread_local! {
         static COUNT: Cell<u64> = const { Cell::new(0) };
         static FAILING: Cell<Option<Failing>> = const { Cell::new(None) };
+        static OBSERVER: RefCell<Option<Observer>> = const { RefCell::new(None) };
     }
 
     /// Makes steps from now on fail. `None` makes none fail.
@@ -69,6 +83,15 @@ pub(crate) mod injected {
     /// Returns the number of steps since [`fail`].
     pub(crate) fn count() -> u64 {
         COUNT.get()
+    }
+
+    /// Calls `observer` with each file and directory that is synced.
+    pub(crate) fn observe(observer: Option<Observer>) {
+        OBSERVER.set(observer);
+    }
+
+    pub(super) fn note_synced(file: &File) {
+        OBSERVER.with_borrow(|observer| observer.iter().for_each(|observer| observer(file)));
     }
 
     /// Returns true if the next step fails.
