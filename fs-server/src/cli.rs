@@ -14,7 +14,7 @@ use bmi::{Addr, OpenOptions, Scheme};
 use bmi_core::driver::Waiting;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
-use fs_proto::FsError;
+use fs_proto::{ErrorCode, FsError};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
