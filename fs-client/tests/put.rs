@@ -504,6 +504,19 @@ fn a_large_tree_is_removed_while_others_add_to_it() {
     assert_eq!(cluster.ok(&["ls"]), "");
 }
 
+/// Replays a bug: `rm -r` overflowed its stack in a deep tree.
+#[test]
+fn a_deep_tree_is_removed() {
+    let cluster = Cluster::start(1);
+    let deep = "/d".repeat(600);
+    cluster.ok(&["mkdir", "-p", &deep]);
+    // On a small stack, a tree need not be as deep as it can be.
+    let line = format!("ulimit -s 512; exec {} rm -r /d", env!("CARGO_BIN_EXE_pvfs"));
+    let removed = Command::new("sh").env("PVFS_MANAGER", &cluster.manager).args(["-c", &line]).output().unwrap();
+    assert!(removed.status.success(), "{}: {}", removed.status, stderr(&removed));
+    assert_eq!(cluster.ok(&["ls"]), "");
+}
+
 // ---- servers that are down --------------------------------------------------------------------------
 
 /// Replays a bug: a command that waited for a server said nothing at all, or once for each request.
