@@ -1,28 +1,46 @@
 //! Removes trees, with many requests in flight.
 //!
-//! **How.** Directories are listed page by page, several at the same time, and their files are
-//! removed as they are found. Directories are removed from the bottom up: one is removed when
-//! everything below it is gone.
+//! **How.** Directories are listed page by page, and what is found is removed. A directory is removed
+//! when everything below it was tried. The newest job is done first, so few are kept at any time:
+//! those of one page for each level, not those of the whole tree.
+//!
+//! **Invariants**
+//! 1. At most [`IN_FLIGHT`] requests are in progress.
+//! 2. Nothing recurses: a tree may be as deep as a path can be long.
 
-use std::cell::RefCell;
+use std::cell::Cell;
+use std::rc::Rc;
 
 use bmi_core::Transport;
 use fs_proto::{ErrorCode, Handle, RemoveKind};
-use futures_util::future::LocalBoxFuture;
-use futures_util::stream::{self, FuturesUnordered, StreamExt};
-use tokio::sync::Semaphore;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::client::Client;
+use crate::client::{Client, ReadDir};
 use crate::error::Error;
 use crate::path::FsPath;
 
 /// Most requests in progress at the same time. The manager commits up to 128 changes at once.
 const IN_FLIGHT: usize = 128;
 
-/// What a removal has in common.
-struct Removal {
-    in_flight: Semaphore,
-    first: RefCell<Option<Error>>,
+/// A directory that is being removed.
+struct Dir {
+    path: FsPath,
+    /// The directory that it is in; `None` at the top.
+    parent: Option<Rc<Dir>>,
+    /// Number of entries that were found and not tried yet, and one more until it is listed.
+    left: Cell<usize>,
+}
+
+/// The next request.
+enum Job<T: Transport> {
+    /// Begin to list a directory.
+    List(Rc<Dir>),
+    /// List the next page of a directory.
+    Page(Rc<Dir>, ReadDir<T>),
+    /// Remove a file of a directory.
+    File(Rc<Dir>, FsPath),
+    /// Remove a directory that should be empty now.
+    Dir(Rc<Dir>),
 }
 
 impl<T: Transport + 'static> Client<T> {
@@ -31,64 +49,79 @@ impl<T: Transport + 'static> Client<T> {
     ///
     /// # Errors
     /// The first of [`Client::remove`] and [`Client::readdir`]. What others have removed meanwhile is
-    /// not an error, except `path` itself.
+    /// not an error, unless `path` does not exist at the beginning.
     pub async fn remove_all(&self, path: &FsPath) -> Result<(), Error> {
         let Handle::Dir(_) = self.lookup(path).await?.handle else {
             return self.remove(path, RemoveKind::Any).await;
         };
-        let removal = Removal { in_flight: Semaphore::new(IN_FLIGHT), first: RefCell::default() };
-        self.remove_tree(path.clone(), &removal).await;
-        removal.first.into_inner().map_or(Ok(()), Err)
-    }
-
-    /// Removes a directory with everything below it. Errors are noted.
-    fn remove_tree<'a>(&'a self, path: FsPath, removal: &'a Removal) -> LocalBoxFuture<'a, ()> {
-        Box::pin(async move {
-            if let Err(error) = self.remove_below(&path, removal).await {
-                removal.note(error);
-            }
-            self.remove_one(path, RemoveKind::Dir, removal).await;
-        })
-    }
-
-    async fn remove_below(&self, path: &FsPath, removal: &Removal) -> Result<(), Error> {
-        let mut pages = match self.read_dir(path).await {
-            Err(error) if error.code() == ErrorCode::NotFound => return Ok(()),
-            pages => pages?,
-        };
-        let mut trees = FuturesUnordered::new();
+        let mut jobs = vec![Job::List(Dir::new(path.clone(), None))];
+        let (mut running, mut first) = (FuturesUnordered::new(), Ok(()));
         loop {
-            let page = {
-                let _permit = removal.in_flight.acquire().await;
-                pages.next_page().await?
-            };
-            let Some(page) = page else { break };
-            let mut files = Vec::new();
-            for entry in page {
-                let child = path.join(&entry.name)?;
-                match entry.handle {
-                    Handle::File(_) => files.push(child),
-                    Handle::Dir(_) => trees.push(self.remove_tree(child, removal)),
-                }
+            while running.len() < IN_FLIGHT
+                && let Some(job) = jobs.pop()
+            {
+                running.push(self.remove_step(job));
             }
-            let remove = |file| self.remove_one(file, RemoveKind::File, removal);
-            stream::iter(files).for_each_concurrent(IN_FLIGHT, remove).await;
+            let Some((next, result)) = running.next().await else { break };
+            jobs.extend(next);
+            first = first.and(result);
         }
-        while trees.next().await.is_some() {}
-        Ok(())
+        first
     }
 
-    async fn remove_one(&self, path: FsPath, kind: RemoveKind, removal: &Removal) {
-        let _permit = removal.in_flight.acquire().await;
-        match self.remove(&path, kind).await {
-            Err(error) if error.code() != ErrorCode::NotFound => removal.note(error),
-            _ => {}
+    /// Does one job. Returns those that follow from it.
+    async fn remove_step(&self, job: Job<T>) -> (Vec<Job<T>>, Result<(), Error>) {
+        match job {
+            Job::List(dir) => match self.read_dir(&dir.path).await {
+                Ok(pages) => (vec![Job::Page(dir, pages)], Ok(())),
+                Err(error) => (Dir::tried(dir), unless_gone(error)),
+            },
+            Job::Page(dir, mut pages) => match pages.next_page().await {
+                Ok(Some(page)) => {
+                    let (mut jobs, mut result) = (vec![Job::Page(dir.clone(), pages)], Ok(()));
+                    for entry in page {
+                        let job = dir.path.join(&entry.name).map(|child| match entry.handle {
+                            Handle::File(_) => Job::File(dir.clone(), child),
+                            Handle::Dir(_) => Job::List(Dir::new(child, Some(dir.clone()))),
+                        });
+                        match job {
+                            Ok(job) => {
+                                dir.left.set(dir.left.get() + 1);
+                                jobs.push(job);
+                            }
+                            Err(error) => result = result.and(Err(error)),
+                        }
+                    }
+                    (jobs, result)
+                }
+                Ok(None) => (Dir::tried(dir), Ok(())),
+                Err(error) => (Dir::tried(dir), unless_gone(error)),
+            },
+            Job::File(dir, path) => {
+                let removed = self.remove(&path, RemoveKind::File).await;
+                (Dir::tried(dir), removed.or_else(unless_gone))
+            }
+            Job::Dir(dir) => {
+                let removed = self.remove(&dir.path, RemoveKind::Dir).await;
+                (dir.parent.clone().map_or_else(Vec::new, Dir::tried), removed.or_else(unless_gone))
+            }
         }
     }
 }
 
-impl Removal {
-    fn note(&self, error: Error) {
-        self.first.borrow_mut().get_or_insert(error);
+impl Dir {
+    fn new(path: FsPath, parent: Option<Rc<Dir>>) -> Rc<Dir> {
+        Rc::new(Dir { path, parent, left: Cell::new(1) })
     }
+
+    /// One thing less is left to do in a directory. Returns the directory's removal after the last.
+    fn tried<T: Transport>(dir: Rc<Dir>) -> Vec<Job<T>> {
+        dir.left.set(dir.left.get() - 1);
+        if dir.left.get() == 0 { vec![Job::Dir(dir)] } else { Vec::new() }
+    }
+}
+
+/// What does not exist any more need not be removed.
+fn unless_gone(error: Error) -> Result<(), Error> {
+    if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) { Ok(()) } else { Err(error) }
 }

@@ -107,7 +107,14 @@ impl Cluster {
 
     /// Starts a server, and waits until it serves or has ended. Returns what it logged if it ended.
     pub(crate) fn try_start_server(&mut self, index: usize, options: &[&str]) -> Result<(), String> {
-        let mut command = Command::new(pvfsd());
+        self.try_start_server_after("true", index, options)
+    }
+
+    /// Starts a server like [`Cluster::try_start_server`], after a line of the shell, which for
+    /// instance sets limits.
+    pub(crate) fn try_start_server_after(&mut self, line: &str, index: usize, options: &[&str]) -> Result<(), String> {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("{line}; exec \"$0\" \"$@\"")).arg(pvfsd());
         command.arg("--config").arg(self.dir.path().join("pvfs.toml")).stdout(Stdio::piped());
         command.stderr(fs::File::create(self.path(&format!("log-{index}"))).unwrap());
         match index {

@@ -52,6 +52,23 @@ pub(super) struct Link<T: Transport> {
     is_settled: bool,
 }
 
+/// The changes of size at an I/O server.
+struct TruncateWork {
+    /// Datafiles whose change is not wanted any more.
+    cancelled: Vec<DatafileHandle>,
+    /// Datafiles that are being prepared.
+    preparing: Vec<DatafileHandle>,
+    /// Datafiles whose change is to be carried out.
+    decided: Vec<DatafileHandle>,
+}
+
+impl TruncateWork {
+    /// Returns true if the server has nothing to do.
+    fn is_empty(&self) -> bool {
+        self.cancelled.is_empty() && self.decided.is_empty()
+    }
+}
+
 impl<T: Transport> Link<T> {
     /// Returns a link to an I/O server that is not connected yet.
     pub(super) fn new(caller: Caller<T>, iod: u32) -> Link<T> {
@@ -142,15 +159,14 @@ impl<T: Transport> Manager<T> {
         if !self.is_up(iod) {
             return Ok(false);
         }
+        if self.truncate_step(link).await? {
+            return Ok(true);
+        }
         let settle = |fault| self.settle(fault);
         let read = self.store.read().map_err(|error| settle(error.into()))?;
         let discard = pools::discard(&read, iod).map_err(settle)?;
         let orphans = namespace::orphans(&read, iod, PAGE).map_err(settle)?;
-        let truncates = namespace::truncates(&read, iod).map_err(settle)?;
         drop(read);
-        if self.truncate_step(link, truncates).await? {
-            return Ok(true);
-        }
         let left = self.pools.borrow().left(iod);
         let low = left < u64::from(self.settings.pool.div_ceil(2));
         if discard.is_none() && orphans.is_empty() && !low {
@@ -197,26 +213,24 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Cancels or carries out changes of size. Returns whether there were any.
-    async fn truncate_step(&self, link: &mut Link<T>, found: Truncates) -> Result<bool, FsError> {
+    async fn truncate_step(&self, link: &mut Link<T>) -> Result<bool, FsError> {
         let (iod, settle) = (link.iod, |fault| self.settle(fault));
-        let Truncates { undecided, decided } = found;
-        let (preparing, cancelled): (Vec<_>, Vec<_>) =
-            undecided.into_iter().partition(|datafile| self.truncations.prepares(*datafile));
-        let decided: Vec<DatafileHandle> = decided.into_iter().map(|(datafile, _)| datafile).collect();
+        if link.is_settled && self.truncates_at(iod)?.is_empty() {
+            return Ok(false);
+        }
+        self.connect(link).await?;
+        // Read after the last wait. A cancellation must except each change that was begun before it
+        // is sent. Those that begin later have higher numbers.
+        let TruncateWork { cancelled, preparing, decided } = self.truncates_at(iod)?;
         let ended = if !cancelled.is_empty() || !link.is_settled {
-            self.connect(link).await?;
             let before = self.truncations.next_number();
             let except = decided.into_iter().chain(preparing).collect();
             link.ask(IodRequest::CancelTruncates { before, except }).await?;
             link.is_settled = true;
             cancelled
-        } else if !decided.is_empty() {
-            self.connect(link).await?;
-            let asked = link.ask(IodRequest::CommitTruncates { datafiles: decided.clone() }).await;
-            asked?;
-            decided
         } else {
-            Vec::new()
+            link.ask(IodRequest::CommitTruncates { datafiles: decided.clone() }).await?;
+            decided
         };
         if ended.is_empty() {
             return Ok(false);
@@ -225,6 +239,15 @@ impl<T: Transport> Manager<T> {
         self.transact(end).map_err(settle)?;
         self.maintenance.notify_waiters();
         Ok(true)
+    }
+
+    /// Returns the changes of size at an I/O server, as they are now.
+    fn truncates_at(&self, iod: u32) -> Result<TruncateWork, FsError> {
+        let found = self.store.read().map_err(Fault::from).and_then(|read| namespace::truncates(&read, iod));
+        let Truncates { undecided, decided } = found.map_err(|fault| self.settle(fault))?;
+        let (preparing, cancelled) = undecided.into_iter().partition(|datafile| self.truncations.prepares(*datafile));
+        let decided = decided.into_iter().map(|(datafile, _)| datafile).collect();
+        Ok(TruncateWork { cancelled, preparing, decided })
     }
 
     /// Lets the server create datafiles, and adds them to its pool.

@@ -295,7 +295,7 @@ impl<T: Transport> Manager<T> {
             connected: RefCell::default(),
             snapshots: RefCell::default(),
             owners: RefCell::new(owners),
-            truncations: Truncations::new(),
+            truncations: Truncations::new(identity.start),
             work: Notify::new(),
             failing: RefCell::default(),
             maintenance: Notify::new(),
