@@ -176,21 +176,30 @@ impl Script {
     fn truncate(&mut self, raw: u64, size: usize) {
         let result = run(self.store().truncate(DatafileHandle(raw), size as u64));
         let done = self.did(result);
+        self.cut(raw, size, done);
+    }
+
+    /// Carries out what was prepared. If nothing was, nothing happens.
+    fn commit(&mut self, raw: u64, size: usize) {
+        let result = run(self.store().commit_truncate(DatafileHandle(raw)));
+        let done = self.did(result);
         let known = self.known.get_mut(&raw).unwrap();
-        let &(byte, len) = known.possible.last().unwrap();
-        // If the preparation was refused, it may be recorded or not.
         let (prepared, may_be) = known.prepared;
+        known.prepared = (false, may_be && !done);
         known.doubtful |= may_be && !done;
-        if done {
-            known.prepared = (false, false);
-        } else {
-            known.prepared.0 = false;
+        if may_be {
+            // If the preparation was refused, it may be recorded or not.
+            self.cut(raw, size, done && prepared);
         }
-        assert!(size <= len || len == 0, "the script cuts off, or extends what is empty");
-        self.changed(raw, (byte, size), done);
         if prepared && done {
             self.settled(raw);
         }
+    }
+
+    fn cut(&mut self, raw: u64, size: usize, done: bool) {
+        let &(byte, len) = self.known[&raw].possible.last().unwrap();
+        assert!(size <= len || len == 0, "the script cuts off, or extends what is empty");
+        self.changed(raw, (byte, size), done);
     }
 
     fn prepare(&mut self, raw: u64, size: usize) {
@@ -200,7 +209,7 @@ impl Script {
     }
 
     fn cancel(&mut self, raw: u64) {
-        let result = run(self.store().cancel_truncate(DatafileHandle(raw)));
+        let result = run(self.store().cancel_truncates(&[]));
         let done = self.did(result);
         self.known.get_mut(&raw).unwrap().prepared = (false, !done);
     }
@@ -239,7 +248,7 @@ impl Script {
         self.truncate(3, 50);
         self.sync(&[3]);
         self.prepare(256, 20);
-        self.truncate(256, 20);
+        self.commit(256, 20);
         self.prepare(4, 0);
         self.cancel(4);
         self.prepare(1, 30);
@@ -291,7 +300,7 @@ impl Script {
                     match known.missing {
                         // Its removal was interrupted.
                         true => run(store.remove(&[datafile])).unwrap(),
-                        false => run(store.truncate(datafile, 0)).unwrap(),
+                        false => run(store.commit_truncate(datafile)).unwrap(),
                     }
                 }
                 Err(error) => assert!(known.missing && error.code == ErrorCode::Lost, "{case}: {error}"),
