@@ -23,8 +23,8 @@
 //! 1. An error names the ranges that were not written or read. All others were.
 //! 2. Every step ends in time, or because its client is gone.
 //! 3. *A failed sync is told to everybody.* The system may have discarded data that it could not
-//!    write, and reports this once. So the store marks the datafile, and every later operation on it
-//!    fails; or the server stops, and its next start has another number ([`Iod::started_as`]).
+//!    write, and reports this once. So the store marks the datafile, and every later operation on
+//!    it fails; or the server stops, and its next start has another number ([`Iod::started_as`]).
 //! 4. *No deadlock.* A unit takes its buffer first, then one turn at a time. It never asks for a
 //!    second buffer or a second turn while it has one. During a turn it waits only for network or
 //!    disk, which end by their deadlines. So turns and buffers are always returned.

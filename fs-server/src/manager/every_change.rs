@@ -1,6 +1,6 @@
-//! Makes the same changes once for each change of the manager's disk, with that one failing. A write
-//! that fails is half done. A sync that fails drops what it should have written. After a restart and
-//! a power failure everything that was acknowledged is there, and nothing is half done.
+//! Makes the same changes once for each change of the manager's disk, with that one failing. A
+//! write that fails is half done. A sync that fails drops what it should have written. After a
+//! restart and a power failure everything that was acknowledged is there, and nothing is half done.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;

@@ -127,8 +127,8 @@ pub(crate) enum Fault {
     Refused(FsError),
     /// The store failed. The transaction is lost.
     Store(redb::Error),
-    /// The stored data is inconsistent. The transaction is lost. Of a group of changes, only the one
-    /// that met it fails.
+    /// The stored data is inconsistent. The transaction is lost. Of a group of changes, only the
+    /// one that met it fails.
     Corrupt(String),
     /// The request is possible, but not yet: an I/O server must create datafiles first. Nothing was
     /// written.
@@ -329,8 +329,8 @@ impl<T: Transport> Manager<T> {
         self.failed.notify_waiters();
     }
 
-    /// Returns true if it is not known what the disk has of the metadata. The manager has failed, and
-    /// its next start reads it.
+    /// Returns true if it is not known what the disk has of the metadata. The manager has failed,
+    /// and its next start reads it.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.store.doubt().is_some()
@@ -457,8 +457,8 @@ impl<T: Transport> Manager<T> {
     /// Makes a group of changes in one transaction. Returns their encoded answers, or `None` for
     /// those that must wait for datafiles.
     ///
-    /// A change that meets stored data which cannot be read fails alone. What it has written so far is
-    /// dropped with the transaction, and the others are made again without it.
+    /// A change that meets stored data which cannot be read fails alone. What it has written so far
+    /// is dropped with the transaction, and the others are made again without it.
     fn change(&self, group: &[Waiting]) -> Vec<Option<Vec<u8>>> {
         let mut failed = BTreeMap::new();
         loop {
@@ -483,8 +483,8 @@ impl<T: Transport> Manager<T> {
         }
     }
 
-    /// Makes those changes of a group that have not `failed` before with these answers. Sets `at` to
-    /// the number of the change that a fault comes from.
+    /// Makes those changes of a group that have not `failed` before with these answers. Sets `at`
+    /// to the number of the change that a fault comes from.
     fn try_change(
         &self,
         group: &[Waiting],

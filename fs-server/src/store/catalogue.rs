@@ -11,8 +11,8 @@
 //! 2. A block that was written in part has a wrong check value, and counts as free.
 //! 3. One sync at a time: the system reports a failure only once, and whoever waits for a sync must
 //!    learn of it. The state is not locked during a sync.
-//! 4. After a failed sync no change succeeds. The next start writes again what it reads, because that
-//!    may be only in the system's memory.
+//! 4. After a failed sync no change succeeds. The next start writes again what it reads, because
+//!    that may be only in the system's memory.
 //!
 //! **Layout** of `<dir>/catalogue`: blocks of 144 bytes, little-endian. A block whose bits are all
 //! zero is free, and is used again.

@@ -5,12 +5,12 @@
 //! subdirectories with new names and the catalogue are synced, once for all files.
 //!
 //! **Failures.** After a failed sync the system keeps in memory what it could not write, but counts
-//! it as written, and reports the error only once. So the datafile is marked (`marks.rs`): from then
-//! on operations on it fail, in later starts too, until it is removed. If the mark itself, the
+//! it as written, and reports the error only once. So the datafile is marked (`marks.rs`): from
+//! then on operations on it fail, in later starts too, until it is removed. If the mark itself, the
 //! catalogue or a subdirectory cannot be made durable, the store has failed for good. The server
 //! stops, and its next start has a new number. From this clients learn that unsynced data may be
-//! lost. Errors before a sync was tried, such as a file that cannot be opened, leave no doubt and no
-//! mark.
+//! lost. Errors before a sync was tried, such as a file that cannot be opened, leave no doubt and
+//! no mark.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -111,8 +111,8 @@ impl Disk {
         ((datafile, file), result)
     }
 
-    /// Makes the names of files durable whose data is, and remembers their lengths. Returns the files
-    /// that are not durable.
+    /// Makes the names of files durable whose data is, and remembers their lengths. Returns the
+    /// files that are not durable.
     fn sync_names(&self, synced: Vec<Synced>) -> Vec<(DatafileHandle, Trouble)> {
         let data = synced.iter().filter(|(_, result)| result.is_ok()).map(|((datafile, _), _)| *datafile);
         let new: Vec<DatafileHandle> = data.filter(|datafile| self.catalogue.is_new(*datafile)).collect();

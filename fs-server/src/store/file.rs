@@ -26,12 +26,12 @@
 //! **Open files** are kept for later requests (`open_files.rs`), so that small requests need no
 //! `open`.
 //!
-//! **Durability.** `sync` is `fdatasync` of the files (`durability.rs`). The first one of a datafile
-//! also syncs the subdirectory, so that the name survives, and the catalogue. `remove` syncs the
-//! subdirectories, and the catalogue.
+//! **Durability.** `sync` is `fdatasync` of the files (`durability.rs`). The first one of a
+//! datafile also syncs the subdirectory, so that the name survives, and the catalogue. `remove`
+//! syncs the subdirectories, and the catalogue.
 //!
-//! **Truncation in two steps.** `prepare_truncate` marks a datafile (`marks.rs`). The mark ends when
-//! the truncation is durable, or cancelled.
+//! **Truncation in two steps.** `prepare_truncate` marks a datafile (`marks.rs`). The mark ends
+//! when the truncation is durable, or cancelled.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;

@@ -1,15 +1,15 @@
 //! Stops all writing to a database once it is not known what its disk has.
 //!
-//! **Why.** After a failed sync the system keeps in memory what it could not write, but counts it as
-//! written. The next sync succeeds without writing it. A database that went on would take the
+//! **Why.** After a failed sync the system keeps in memory what it could not write, but counts it
+//! as written. The next sync succeeds without writing it. A database that went on would take the
 //! failed transaction for durable, and acknowledge changes that build on it.
 //!
 //! **Invariants**
 //! 1. After a sync has failed, or a write or a change of the length for another reason than a full
-//!    disk, nothing is written or synced. So the file keeps its note that it was not closed, and the
-//!    next start checks it.
-//! 2. A full disk fails a write, not a sync. If a sync fails because the disk is full, data that the
-//!    system had accepted is lost: that is a failed sync.
+//!    disk, nothing is written or synced. So the file keeps its note that it was not closed, and
+//!    the next start checks it.
+//! 2. A full disk fails a write, not a sync. If a sync fails because the disk is full, data that
+//!    the system had accepted is lost: that is a failed sync.
 
 use std::io;
 use std::ops::Bound;

@@ -1,8 +1,8 @@
 //! The marks of a store of files: datafiles on which most operations must fail.
 //!
 //! **Why.** Two facts about a datafile must survive a restart, and the datafile itself cannot hold
-//! them. Its last sync failed, so nobody knows what the disk has of it. Or it is about to be cut off
-//! or extended, as a part of a file whose other parts are on other servers.
+//! them. Its last sync failed, so nobody knows what the disk has of it. Or it is about to be cut
+//! off or extended, as a part of a file whose other parts are on other servers.
 //!
 //! **Invariants**
 //! 1. A mark is durable before it is acknowledged, and so is its end.
@@ -10,8 +10,8 @@
 //!    the record could not be written at all.
 //! 3. There is room for [`ROOM`] marks on the disk from the beginning, so that a full disk prevents
 //!    none of them.
-//! 4. One change at a time is written and synced. So a sync that fails is noticed by the change that
-//!    it concerns.
+//! 4. One change at a time is written and synced. So a sync that fails is noticed by the change
+//!    that it concerns.
 //! 5. A store without marks pays for a lookup with one load of a counter.
 //!
 //! **Layout** of `<dir>/marks`: blocks of 32 bytes, little-endian, which never cross a sector. A

@@ -217,8 +217,8 @@ impl MemStore {
         }))
     }
 
-    /// Makes the next `count` syncs of datafiles fail, as a bad place of a disk does. The rest of the
-    /// disk works.
+    /// Makes the next `count` syncs of datafiles fail, as a bad place of a disk does. The rest of
+    /// the disk works.
     pub fn fail_syncs(&self, count: u32) {
         self.0.failing.set(count);
     }
@@ -377,8 +377,8 @@ impl MemStore {
         Ok(())
     }
 
-    /// Marks datafiles whose sync failed. A disk that syncs nothing at all takes no marks either: then
-    /// the store has failed.
+    /// Marks datafiles whose sync failed. A disk that syncs nothing at all takes no marks either:
+    /// then the store has failed.
     async fn mark_failed(&self, datafiles: &[DatafileHandle], error: &FsError, medium_works: bool) {
         if mutated("store/failed-sync-not-marked") {
             return;

@@ -3,8 +3,8 @@
 //! **Invariants**
 //! 1. A transaction is durable once its commit has returned without an error.
 //! 2. After a failed sync nothing is written any more, and the manager stops (`guard.rs`). The
-//!    system may have discarded what it could not write, but keeps it in memory as if it were on the
-//!    disk. So only a start that reads the disk again knows what was stored.
+//!    system may have discarded what it could not write, but keeps it in memory as if it were on
+//!    the disk. So only a start that reads the disk again knows what was stored.
 //! 3. A database is opened from what the disk has, not from what the system has of it in memory
 //!    (`residue.rs`).
 
@@ -28,8 +28,8 @@ const CACHE_BYTES: usize = 64 << 20;
 /// The manager's database. A transaction is durable once its commit returns.
 ///
 /// After any failure of its disk, even a full disk, the database refuses all operations, because it
-/// does not know what reached the disk. If only a read failed, or the disk was full, the database is
-/// closed and reopened before the next transaction. Otherwise the manager would have to be
+/// does not know what reached the disk. If only a read failed, or the disk was full, the database
+/// is closed and reopened before the next transaction. Otherwise the manager would have to be
 /// restarted. What was written before is still in the system's memory, and the next sync covers it.
 /// After a failed sync, or any other failed write, the database stays closed
 /// ([`MetaStore::doubt`]).
@@ -94,8 +94,8 @@ impl MetaStore {
         let failed = |error: io::Error| trouble(&error, code_of(&error));
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
-        // The database takes the same lock. But before the file is looked at, nobody else must be at
-        // work on it.
+        // The database takes the same lock. But before the file is looked at, nobody else must be
+        // at work on it.
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(trouble(&DatabaseError::DatabaseAlreadyOpen, ErrorCode::Busy)),

@@ -194,8 +194,8 @@ pub trait DataStore {
     /// datafile is found shorter later, operations on it fail with `Lost`.
     ///
     /// If the disk fails to sync a datafile, nobody knows what it has of it. From then on all
-    /// operations on the datafile fail with `Lost`, in later starts too, until it is removed. If this
-    /// cannot be recorded, the store has failed ([`DataStore::failure`]).
+    /// operations on the datafile fail with `Lost`, in later starts too, until it is removed. If
+    /// this cannot be recorded, the store has failed ([`DataStore::failure`]).
     ///
     /// # Errors
     /// `NoSpace`, `Io`, `Lost`, `Busy`: that of the first one that failed. The others were synced.

@@ -5,9 +5,9 @@
 //! database is opened, its pages are dropped, and the system is asked whether none is left. What is
 //! read then comes from the disk.
 //!
-//! **Limits.** Pages that another program has mapped, or reads at the same moment, stay. The file is
-//! refused then. On a file system in memory the pages are the file, and there is nothing to drop.
-//! File systems with a cache of their own beside the system's are not asked about it.
+//! **Limits.** Pages that another program has mapped, or reads at the same moment, stay. The file
+//! is refused then. On a file system in memory the pages are the file, and there is nothing to
+//! drop. File systems with a cache of their own beside the system's are not asked about it.
 //!
 //! **Source.** posix_fadvise(2), mincore(2); fsync(2) on errors of writeback.
 

@@ -16,8 +16,8 @@ use super::{AllLost, Fates, SECTOR};
 /// the disk any more. [`SharedBackend::reopen`] returns a handle that works.
 ///
 /// A sync that fails drops what it should have written, as a system does: the bytes can still be
-/// read, and later syncs succeed without writing them. [`SharedBackend::reopen`] reads them from the
-/// disk again, as a program that is started anew.
+/// read, and later syncs succeed without writing them. [`SharedBackend::reopen`] reads them from
+/// the disk again, as a program that is started anew.
 #[derive(Clone, Debug, Default)]
 pub struct SharedBackend {
     bytes: Arc<Mutex<Bytes>>,
@@ -194,8 +194,8 @@ impl SharedBackend {
         self.bytes().fuse == Some(0)
     }
 
-    /// Makes the disk fail writes and changes of the length with this error and, if the flag is set, all other operations
-    /// too. `None` makes it work again.
+    /// Makes the disk fail writes and changes of the length with this error and, if the flag is
+    /// set, all other operations too. `None` makes it work again.
     pub fn refuse(&self, fault: Option<(io::ErrorKind, bool)>) {
         self.bytes().fault = fault;
     }

@@ -1,4 +1,5 @@
-//! The steps that a store of files takes on its disk: opening, writing, syncing, removing, renaming.
+//! The steps that a store of files takes on its disk: opening, writing, syncing, removing,
+//! renaming.
 //!
 //! **Why.** All of them go through here, so that a test can make each one fail, one after the other
 //! (`failures.rs`). In programs this is the step and nothing else.

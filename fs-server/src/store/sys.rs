@@ -1,6 +1,6 @@
 //! System calls on files that no safe interface has: transfers directly from and to shared memory,
-//! control of the writeback, and a look at the page cache. This is the only module of this crate with
-//! `unsafe`.
+//! control of the writeback, and a look at the page cache. This is the only module of this crate
+//! with `unsafe`.
 //!
 //! **Why.** `pread` and `pwrite` of the standard library and of `rustix` take slices. A slice of
 //! memory that an adapter may access must not exist (`bmi_core::mem`, invariant 2). The system
