@@ -5,13 +5,19 @@
 //! then served, the datafile would stay prepared for ever. So a request that was cancelled before
 //! it came is refused.
 //!
+//! Its connections are independent of each other. So a cancellation may also arrive after a later
+//! change was prepared, and must leave that one alone.
+//!
 //! **Invariants**
 //! 1. One request at a time.
-//! 2. After a cancellation, no datafile is prepared but those that it excepts and those of later
-//!    requests.
+//! 2. After a cancellation, no datafile is prepared but those that it excepts and those with later
+//!    numbers.
+//! 3. A datafile is not prepared by a request with a smaller number than an earlier one of it.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
+use bmi_core::mutated;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 use tokio::sync::Mutex;
 
@@ -21,14 +27,26 @@ use crate::store::DataStore;
 #[derive(Debug, Default)]
 pub(super) struct Truncates {
     one: Mutex<()>,
-    cancelled: RefCell<Cancelled>,
+    state: RefCell<State>,
 }
 
-/// The last cancellation.
+/// What this start of the server has seen. Requests over connections of earlier starts do not arrive.
 #[derive(Debug, Default)]
-struct Cancelled {
+struct State {
+    /// The number of the last cancellation.
     before: u64,
+    /// The datafiles that it excepted, and that are not carried out yet.
     except: Vec<DatafileHandle>,
+    /// The numbers of the prepared changes.
+    prepared: BTreeMap<DatafileHandle, u64>,
+}
+
+impl State {
+    /// Returns true if a change was given up before it came.
+    fn is_late(&self, datafile: DatafileHandle, number: u64) -> bool {
+        let is_cancelled = number < self.before && !self.except.contains(&datafile);
+        is_cancelled || self.prepared.get(&datafile).is_some_and(|prepared| number < *prepared)
+    }
 }
 
 impl Truncates {
@@ -40,13 +58,10 @@ impl Truncates {
         number: u64,
     ) -> Result<(), FsError> {
         let _one = self.one.lock().await;
-        let is_late = {
-            let cancelled = self.cancelled.borrow();
-            number < cancelled.before && !cancelled.except.contains(&datafile)
-        };
-        if is_late {
+        if self.state.borrow().is_late(datafile, number) && !mutated("iod/prepared-after-it-was-cancelled") {
             return Err(FsError::new(ErrorCode::Stale, format!("change {number} of a size was cancelled before")));
         }
+        self.state.borrow_mut().prepared.insert(datafile, number);
         store.prepare_truncate(datafile, size).await
     }
 
@@ -55,10 +70,14 @@ impl Truncates {
         match store.commit_truncate(datafile).await {
             Err(error) if error.code == ErrorCode::Lost => {
                 tracing::warn!(%error, "a size cannot be changed any more");
-                Ok(())
             }
-            result => result,
+            result => result?,
         }
+        let mut state = self.state.borrow_mut();
+        state.prepared.remove(&datafile);
+        // A request to prepare it that comes now was given up before.
+        state.except.retain(|except| *except != datafile);
+        Ok(())
     }
 
     pub(super) async fn cancel<S: DataStore>(
@@ -68,8 +87,17 @@ impl Truncates {
         except: Vec<DatafileHandle>,
     ) -> Result<(), FsError> {
         let _one = self.one.lock().await;
-        store.cancel_truncates(&except).await?;
-        *self.cancelled.borrow_mut() = Cancelled { before, except };
+        let mut kept = except.clone();
+        if !mutated("iod/cancellation-reaches-later-changes") {
+            let state = self.state.borrow();
+            kept.extend(state.prepared.iter().filter(|(_, number)| **number >= before).map(|(datafile, _)| *datafile));
+        }
+        store.cancel_truncates(&kept).await?;
+        let mut state = self.state.borrow_mut();
+        state.prepared.retain(|datafile, _| kept.contains(datafile));
+        if before >= state.before {
+            (state.before, state.except) = (before, except);
+        }
         Ok(())
     }
 }

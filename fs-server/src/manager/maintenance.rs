@@ -40,6 +40,16 @@ const SOON: Duration = Duration::from_millis(500);
 /// Longest pause.
 const LONGEST: Duration = Duration::from_secs(30);
 
+/// The changes of size in progress at an I/O server.
+struct TruncatesAt {
+    /// Being prepared.
+    preparing: Vec<DatafileHandle>,
+    /// To be cancelled.
+    cancelled: Vec<DatafileHandle>,
+    /// To be carried out.
+    decided: Vec<DatafileHandle>,
+}
+
 /// A connection to an I/O server.
 pub(super) struct Link<T: Transport> {
     caller: Caller<T>,
@@ -146,9 +156,8 @@ impl<T: Transport> Manager<T> {
         let read = self.store.read().map_err(|error| settle(error.into()))?;
         let discard = pools::discard(&read, iod).map_err(settle)?;
         let orphans = namespace::orphans(&read, iod, PAGE).map_err(settle)?;
-        let truncates = namespace::truncates(&read, iod).map_err(settle)?;
         drop(read);
-        if self.truncate_step(link, truncates).await? {
+        if self.truncate_step(link).await? {
             return Ok(true);
         }
         let left = self.pools.borrow().left(iod);
@@ -197,34 +206,40 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Cancels or carries out changes of size. Returns whether there were any.
-    async fn truncate_step(&self, link: &mut Link<T>, found: Truncates) -> Result<bool, FsError> {
+    async fn truncate_step(&self, link: &mut Link<T>) -> Result<bool, FsError> {
         let (iod, settle) = (link.iod, |fault| self.settle(fault));
-        let Truncates { undecided, decided } = found;
-        let (preparing, cancelled): (Vec<_>, Vec<_>) =
-            undecided.into_iter().partition(|datafile| self.truncations.prepares(*datafile));
-        let decided: Vec<DatafileHandle> = decided.into_iter().map(|(datafile, _)| datafile).collect();
+        let found = self.truncates_at(iod).map_err(settle)?;
+        if link.is_settled && found.cancelled.is_empty() && found.decided.is_empty() {
+            return Ok(false);
+        }
+        self.connect(link).await?;
+        // Others may have begun or been decided meanwhile. They must not be cancelled.
+        let found =
+            if mutated("manager/cancels-by-an-old-list") { found } else { self.truncates_at(iod).map_err(settle)? };
+        let TruncatesAt { preparing, cancelled, decided } = found;
         let ended = if !cancelled.is_empty() || !link.is_settled {
-            self.connect(link).await?;
             let before = self.truncations.next_number();
             let except = decided.into_iter().chain(preparing).collect();
             link.ask(IodRequest::CancelTruncates { before, except }).await?;
             link.is_settled = true;
             cancelled
-        } else if !decided.is_empty() {
-            self.connect(link).await?;
-            let asked = link.ask(IodRequest::CommitTruncates { datafiles: decided.clone() }).await;
-            asked?;
-            decided
         } else {
-            Vec::new()
+            link.ask(IodRequest::CommitTruncates { datafiles: decided.clone() }).await?;
+            decided
         };
-        if ended.is_empty() {
-            return Ok(false);
+        if !ended.is_empty() {
+            let end = |transaction: &_| Change::open(transaction, (self.wall)())?.end_truncates(iod, &ended);
+            self.transact(end).map_err(settle)?;
+            self.maintenance.notify_waiters();
         }
-        let end = |transaction: &_| Change::open(transaction, (self.wall)())?.end_truncates(iod, &ended);
-        self.transact(end).map_err(settle)?;
-        self.maintenance.notify_waiters();
         Ok(true)
+    }
+
+    /// Returns the changes of size in progress at an I/O server.
+    fn truncates_at(&self, iod: u32) -> Result<TruncatesAt, Fault> {
+        let Truncates { undecided, decided } = namespace::truncates(&self.store.read()?, iod)?;
+        let (preparing, cancelled) = undecided.into_iter().partition(|datafile| self.truncations.prepares(*datafile));
+        Ok(TruncatesAt { preparing, cancelled, decided: decided.into_iter().map(|(datafile, _)| datafile).collect() })
     }
 
     /// Lets the server create datafiles, and adds them to its pool.
