@@ -414,7 +414,8 @@ pub enum IodRequest {
         datafile: DatafileHandle,
         /// The new size, in bytes.
         size: u64,
-        /// The number of the change. Numbers increase as long as the manager runs.
+        /// The number of the change. Numbers increase, also from one start of the manager to the
+        /// next.
         number: u64,
     },
     /// Carries out prepared changes of size, durably. Those of other datafiles in the list were
@@ -424,10 +425,11 @@ pub enum IodRequest {
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
         datafiles: Vec<DatafileHandle>,
     },
-    /// Forgets all prepared changes of size except those of some datafiles. Answered by `Done`. Only
-    /// the manager may send it.
+    /// Forgets all prepared changes of size with a smaller number than `before`, except those of
+    /// some datafiles. Answered by `Done`. Only the manager may send it.
     CancelTruncates {
-        /// A request to prepare with a smaller number that arrives later is refused.
+        /// A request to prepare with a smaller number that arrives later is refused. A change with
+        /// this number or a higher one remains: it may have been prepared over another connection.
         before: u64,
         /// The datafiles that remain prepared, or may still be.
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]

@@ -8,12 +8,14 @@
 //!
 //! **Invariants**
 //! 1. One request at a time.
-//! 2. After a cancellation, no datafile is prepared but those that it excepts and those of requests
-//!    with its number or a higher one.
+//! 2. After a cancellation, no datafile is prepared but those that it excepts and those with later
+//!    numbers.
+//! 3. A datafile is not prepared by a request with a smaller number than an earlier one of it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use bmi_core::mutated;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 use tokio::sync::Mutex;
 
@@ -23,17 +25,26 @@ use crate::store::DataStore;
 #[derive(Debug, Default)]
 pub(super) struct Truncates {
     one: Mutex<()>,
-    cancelled: RefCell<Cancelled>,
-    /// The numbers of the requests that this start of the server has served, until they end. What an
-    /// earlier start has served has a lower number than any cancellation from now on.
-    prepared: RefCell<BTreeMap<DatafileHandle, u64>>,
+    state: RefCell<State>,
 }
 
-/// The last cancellation.
+/// What this start of the server has seen. Requests over connections of earlier starts do not arrive.
 #[derive(Debug, Default)]
-struct Cancelled {
+struct State {
+    /// The number of the last cancellation.
     before: u64,
+    /// The datafiles that it excepted, and that are not carried out yet.
     except: Vec<DatafileHandle>,
+    /// The numbers of the prepared changes.
+    prepared: BTreeMap<DatafileHandle, u64>,
+}
+
+impl State {
+    /// Returns true if a change was given up before it came.
+    fn is_late(&self, datafile: DatafileHandle, number: u64) -> bool {
+        let is_cancelled = number < self.before && !self.except.contains(&datafile);
+        is_cancelled || self.prepared.get(&datafile).is_some_and(|prepared| number < *prepared)
+    }
 }
 
 impl Truncates {
@@ -45,16 +56,11 @@ impl Truncates {
         number: u64,
     ) -> Result<(), FsError> {
         let _one = self.one.lock().await;
-        let is_late = {
-            let cancelled = self.cancelled.borrow();
-            number < cancelled.before && !cancelled.except.contains(&datafile)
-        };
-        if is_late {
+        if self.state.borrow().is_late(datafile, number) && !mutated("iod/prepared-after-it-was-cancelled") {
             return Err(FsError::new(ErrorCode::Stale, format!("change {number} of a size was cancelled before")));
         }
-        store.prepare_truncate(datafile, size).await?;
-        self.prepared.borrow_mut().insert(datafile, number);
-        Ok(())
+        self.state.borrow_mut().prepared.insert(datafile, number);
+        store.prepare_truncate(datafile, size).await
     }
 
     pub(super) async fn commit<S: DataStore>(&self, store: &S, datafile: DatafileHandle) -> Result<(), FsError> {
@@ -65,7 +71,10 @@ impl Truncates {
             }
             result => result?,
         }
-        self.prepared.borrow_mut().remove(&datafile);
+        let mut state = self.state.borrow_mut();
+        state.prepared.remove(&datafile);
+        // A request to prepare it that comes now was given up before.
+        state.except.retain(|except| *except != datafile);
         Ok(())
     }
 
@@ -77,12 +86,16 @@ impl Truncates {
     ) -> Result<(), FsError> {
         let _one = self.one.lock().await;
         let mut kept = except.clone();
-        kept.extend(
-            self.prepared.borrow().iter().filter(|(_, number)| **number >= before).map(|(datafile, _)| datafile),
-        );
+        if !mutated("iod/cancellation-reaches-later-changes") {
+            let state = self.state.borrow();
+            kept.extend(state.prepared.iter().filter(|(_, number)| **number >= before).map(|(datafile, _)| *datafile));
+        }
         store.cancel_truncates(&kept).await?;
-        self.prepared.borrow_mut().retain(|datafile, _| kept.contains(datafile));
-        *self.cancelled.borrow_mut() = Cancelled { before, except };
+        let mut state = self.state.borrow_mut();
+        state.prepared.retain(|datafile, _| kept.contains(datafile));
+        if before >= state.before {
+            (state.before, state.except) = (before, except);
+        }
         Ok(())
     }
 }

@@ -40,6 +40,16 @@ const SOON: Duration = Duration::from_millis(500);
 /// Longest pause.
 const LONGEST: Duration = Duration::from_secs(30);
 
+/// The changes of size in progress at an I/O server.
+struct TruncatesAt {
+    /// Being prepared.
+    preparing: Vec<DatafileHandle>,
+    /// To be cancelled.
+    cancelled: Vec<DatafileHandle>,
+    /// To be carried out.
+    decided: Vec<DatafileHandle>,
+}
+
 /// A connection to an I/O server.
 pub(super) struct Link<T: Transport> {
     caller: Caller<T>,
@@ -50,23 +60,6 @@ pub(super) struct Link<T: Transport> {
     is_full: bool,
     /// True if the server has cancelled what an earlier start of the manager let it prepare.
     is_settled: bool,
-}
-
-/// The changes of size at an I/O server.
-struct TruncateWork {
-    /// Datafiles whose change is not wanted any more.
-    cancelled: Vec<DatafileHandle>,
-    /// Datafiles that are being prepared.
-    preparing: Vec<DatafileHandle>,
-    /// Datafiles whose change is to be carried out.
-    decided: Vec<DatafileHandle>,
-}
-
-impl TruncateWork {
-    /// Returns true if the server has nothing to do.
-    fn is_empty(&self) -> bool {
-        self.cancelled.is_empty() && self.decided.is_empty()
-    }
 }
 
 impl<T: Transport> Link<T> {
@@ -215,13 +208,15 @@ impl<T: Transport> Manager<T> {
     /// Cancels or carries out changes of size. Returns whether there were any.
     async fn truncate_step(&self, link: &mut Link<T>) -> Result<bool, FsError> {
         let (iod, settle) = (link.iod, |fault| self.settle(fault));
-        if link.is_settled && self.truncates_at(iod)?.is_empty() {
+        let found = self.truncates_at(iod).map_err(settle)?;
+        if link.is_settled && found.cancelled.is_empty() && found.decided.is_empty() {
             return Ok(false);
         }
         self.connect(link).await?;
-        // Read after the last wait. A cancellation must except each change that was begun before it
-        // is sent. Those that begin later have higher numbers.
-        let TruncateWork { cancelled, preparing, decided } = self.truncates_at(iod)?;
+        // Others may have begun or been decided meanwhile. They must not be cancelled.
+        let found =
+            if mutated("manager/cancels-by-an-old-list") { found } else { self.truncates_at(iod).map_err(settle)? };
+        let TruncatesAt { preparing, cancelled, decided } = found;
         let ended = if !cancelled.is_empty() || !link.is_settled {
             let before = self.truncations.next_number();
             let except = decided.into_iter().chain(preparing).collect();
@@ -232,22 +227,19 @@ impl<T: Transport> Manager<T> {
             link.ask(IodRequest::CommitTruncates { datafiles: decided.clone() }).await?;
             decided
         };
-        if ended.is_empty() {
-            return Ok(false);
+        if !ended.is_empty() {
+            let end = |transaction: &_| Change::open(transaction, (self.wall)())?.end_truncates(iod, &ended);
+            self.transact(end).map_err(settle)?;
+            self.maintenance.notify_waiters();
         }
-        let end = |transaction: &_| Change::open(transaction, (self.wall)())?.end_truncates(iod, &ended);
-        self.transact(end).map_err(settle)?;
-        self.maintenance.notify_waiters();
         Ok(true)
     }
 
-    /// Returns the changes of size at an I/O server, as they are now.
-    fn truncates_at(&self, iod: u32) -> Result<TruncateWork, FsError> {
-        let found = self.store.read().map_err(Fault::from).and_then(|read| namespace::truncates(&read, iod));
-        let Truncates { undecided, decided } = found.map_err(|fault| self.settle(fault))?;
+    /// Returns the changes of size in progress at an I/O server.
+    fn truncates_at(&self, iod: u32) -> Result<TruncatesAt, Fault> {
+        let Truncates { undecided, decided } = namespace::truncates(&self.store.read()?, iod)?;
         let (preparing, cancelled) = undecided.into_iter().partition(|datafile| self.truncations.prepares(*datafile));
-        let decided = decided.into_iter().map(|(datafile, _)| datafile).collect();
-        Ok(TruncateWork { cancelled, preparing, decided })
+        Ok(TruncatesAt { preparing, cancelled, decided: decided.into_iter().map(|(datafile, _)| datafile).collect() })
     }
 
     /// Lets the server create datafiles, and adds them to its pool.

@@ -295,7 +295,7 @@ impl<T: Transport> Manager<T> {
             connected: RefCell::default(),
             snapshots: RefCell::default(),
             owners: RefCell::new(owners),
-            truncations: Truncations::new(identity.start),
+            truncations: Truncations::new(identity.start.epoch),
             work: Notify::new(),
             failing: RefCell::default(),
             maintenance: Notify::new(),

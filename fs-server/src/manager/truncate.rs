@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use bmi_core::comm::Caller;
 use bmi_core::{Time, Transport, mutated};
 use fs_proto::limits::MAX_DATAFILES;
-use fs_proto::{DatafileHandle, ErrorCode, FileHandle, FsError, IodRequest, Layout, Start};
+use fs_proto::{DatafileHandle, ErrorCode, FileHandle, FsError, IodRequest, Layout, handle_number};
 use futures_util::future::join_all;
 use tokio::sync::Mutex;
 
@@ -42,11 +42,11 @@ pub(super) struct Truncations<T: Transport> {
 }
 
 impl<T: Transport> Truncations<T> {
-    /// The changes of one start of the manager. Their numbers are higher than those of earlier starts.
-    /// An I/O server that has cancelled changes of an earlier start would refuse lower ones.
-    pub(super) fn new(start: Start) -> Truncations<T> {
-        let first = start.epoch << 32;
-        Truncations { links: OnceCell::new(), preparing: RefCell::default(), next: Cell::new(first) }
+    /// Creates the record of a start of the manager. Its numbers are higher than those of all
+    /// earlier starts.
+    pub(super) fn new(epoch: u64) -> Truncations<T> {
+        let next = Cell::new(handle_number(epoch, 0));
+        Truncations { links: OnceCell::new(), preparing: RefCell::default(), next }
     }
 
     /// Returns the number of the next change.

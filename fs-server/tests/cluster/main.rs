@@ -7,8 +7,8 @@
 //! synced, and no resources may be held because of faults. The power of all nodes fails at once,
 //! and everything is compared again. Then a disaster strikes (`disaster.rs`): a directory vanishes,
 //! is swapped or goes back in time, or a connection is misdirected. At the end everything is
-//! removed. No orphan and no datafile may be left, and every endpoint must have returned its
-//! resources.
+//! removed. No orphan, no datafile and no file without a name may be left, and every endpoint must
+//! have returned its resources.
 //!
 //! Clients crash too. A restarted client knows only the names that it was told about. An operation
 //! that was in progress may have happened or not, or may happen a while later.
@@ -19,6 +19,7 @@
 #![allow(unreachable_pub, reason = "modules of a test")]
 
 mod disaster;
+mod doubts;
 mod model;
 mod player;
 
@@ -47,6 +48,9 @@ const PATIENCE: Duration = Duration::from_millis(400);
 /// Time limit of an operation once the faults are over. An operation can be several requests, and
 /// each may have to reconnect.
 const BOUND: Duration = Duration::from_secs(2);
+/// How long a file without a name outlives the connection of its client. Longer than a client needs
+/// to write one while requests time out.
+const GRACE: Duration = Duration::from_millis(2500);
 /// How often an I/O server confirms that it is up.
 const HEARTBEAT: Duration = Duration::from_millis(30);
 
@@ -95,6 +99,7 @@ fn options(seed: u64) -> ClusterOptions {
         strip_size: 4096 << rng.below(3),
         iod: IodSettings { unit: 16 << 10, buffers: 8, depth: 2 },
         heartbeat: HEARTBEAT,
+        nameless_grace: GRACE,
         pool: 1 + rng.below(12) as u32,
         ..ClusterOptions::with_iods(3)
     };
@@ -147,6 +152,8 @@ fn player(world: &Case, who: usize, shared_model: &Rc<RefCell<model::Model>>) ->
         files: BTreeMap::new(),
         dirs: BTreeSet::new(),
         unsure: BTreeSet::new(),
+        doubts: BTreeMap::new(),
+        kept: None,
         changing: Vec::new(),
         shared: None,
         shared_path: FsPath::root().join("shared").unwrap(),
@@ -214,9 +221,11 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
     // Operations that were given up earlier are over now, too.
     world.sleep(model::ZOMBIE + Duration::from_millis(1)).await;
     within(&world, "everything written anew", join_all(players.iter_mut().map(Player::finish))).await?;
+    within(&world, "drafts written", join_all(players.iter_mut().map(Player::begin_kept))).await?;
 
     // Check for leaks before the servers' memory is lost.
     world.sleep(Duration::from_secs(3)).await;
+    within(&world, "drafts published", join_all(players.iter_mut().map(Player::publish_kept))).await?;
     let leaks = leaks_between_heartbeats(&world, "client").await;
     if !leaks.is_empty() {
         return Err(format!("after all faults servers hold\n{}", leaks.join("\n")));
@@ -238,20 +247,7 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
     within(&world, "everything there again", join_all(players.iter_mut().map(Player::compare))).await?;
 
     within(&world, "everything removed", join_all(players.iter_mut().map(Player::clear))).await?;
-    let client = players[0].client();
-    client.remove_all(&players[0].shared_path).await.map_err(|error| error.to_string())?;
-    for _ in 0..200 {
-        let space = client.statfs().await.map_err(|error| error.to_string())?;
-        if space.manager.orphans == 0 && left(&space) == space.manager.prepared {
-            break;
-        }
-        world.sleep(Duration::from_millis(500)).await;
-    }
-    let space = client.statfs().await.map_err(|error| error.to_string())?;
-    let (left, manager) = (left(&space), space.manager);
-    if manager.orphans > 0 || left != manager.prepared {
-        return Err(format!("{left} datafiles are left, {manager:?}"));
-    }
+    players[0].client().remove_all(&players[0].shared_path).await.map_err(|error| error.to_string())?;
     // Wait for the last acknowledgements.
     world.sleep(Duration::from_millis(100)).await;
     for player in &players {
@@ -259,12 +255,32 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
         if (held.operations, held.exposures, held.work) != (0, 0, 0) {
             return Err(format!("client {who} holds {held:?}"));
         }
+        // The manager removes what it has begun and not published.
         world.node(&format!("client{who}")).kill();
     }
+    world.node("client0").restart();
+    nothing_is_left(&world, &client(&world, &cluster, 0, players[0].lives + 1).await).await?;
+    world.node("client0").kill();
     let leaks = leaks_between_heartbeats(&world, "client").await;
     // The harness checks for leaks too. That must not be in the middle of a heartbeat.
     NODES[..SERVERS].iter().for_each(|name| world.node(name).kill());
     if leaks.is_empty() { Ok(()) } else { Err(format!("in the end servers hold\n{}", leaks.join("\n"))) }
+}
+
+/// Waits until there is no file, no file without a name, no orphan and no datafile but those that
+/// were created in advance.
+async fn nothing_is_left(world: &Case, client: &Client<SimTransport>) -> Result<(), String> {
+    let mut found = String::new();
+    for _ in 0..100 {
+        let space = client.statfs().await.map_err(|error| error.to_string())?;
+        let (left, manager) = (left(&space), space.manager);
+        if (manager.files, manager.nameless, manager.orphans) == (0, 0, 0) && left == manager.prepared {
+            return Ok(());
+        }
+        found = format!("{left} datafiles are left, {manager:?}");
+        world.sleep(Duration::from_millis(500)).await;
+    }
+    Err(found)
 }
 
 /// Returns the resources that are held because of faults, except those of nodes with `except` in

@@ -7,7 +7,7 @@
 //! 2. A value is excluded if it was overwritten. That needs a write that was acknowledged before
 //!    the read began, that began after the other one had ended, and that is *settled*.
 //! 3. A write is settled if it was acknowledged and cannot be lost: it was synced, or no power
-//!    failed since it began.
+//!    failed since it began. A change of size at several servers is settled when it is acknowledged.
 //! 4. A sync covers all earlier acknowledged writes of its own client, whatever failed in between.
 //!    Otherwise the sync would have reported an error. It covers the writes of other clients if no
 //!    power failed in between.
@@ -32,15 +32,16 @@ pub const ZOMBIE: Duration = Duration::from_secs(2);
 pub enum What {
     /// Bytes as returned by [`byte`].
     Write { ranges: Vec<Range<u64>>, salt: u64 },
-    /// All bytes from here on become zeros.
-    Cut { size: u64 },
+    /// All bytes from here on become zeros. `everywhere`: it happens at several servers or at none,
+    /// durably.
+    Cut { size: u64, everywhere: bool },
 }
 
 impl What {
     fn covers(&self, at: u64) -> bool {
         match self {
             What::Write { ranges, .. } => ranges.iter().any(|range| range.contains(&at)),
-            What::Cut { size } => at >= *size,
+            What::Cut { size, .. } => at >= *size,
         }
     }
 
@@ -95,6 +96,15 @@ impl Model {
         (op.end, op.done) = (now, Some(good));
     }
 
+    /// Records that a failed change has happened as a whole, or not at all and will not.
+    pub fn decided(&mut self, op: usize, happened: bool) {
+        if happened {
+            self.ops[op].done = Some(true);
+        } else {
+            self.ops.remove(op);
+        }
+    }
+
     /// Records that a client is gone. Its operations in progress may have happened, or may still
     /// happen.
     pub fn died(&mut self, who: usize, now: Time) {
@@ -117,7 +127,7 @@ impl Model {
         (sure && ordered).then(|| {
             self.ops.iter().fold(0, |size, op| match &op.what {
                 What::Write { ranges, .. } => ranges.iter().map(|range| range.end).fold(size, u64::max),
-                What::Cut { size } => *size,
+                What::Cut { size, .. } => *size,
             })
         })
     }
@@ -126,6 +136,9 @@ impl Model {
         let failed = |from: Time, to: Time| crashes.iter().any(|at| (from..=to).contains(at));
         if op.done != Some(true) {
             return false;
+        }
+        if matches!(op.what, What::Cut { everywhere: true, .. }) {
+            return true;
         }
         let covers = |sync: &Sync| {
             let told =
@@ -143,7 +156,7 @@ impl Model {
         for op in &self.ops {
             match &op.what {
                 What::Write { ranges, .. } => bounds.extend(ranges.iter().flat_map(|range| [range.start, range.end])),
-                What::Cut { size } => bounds.extend([*size]),
+                What::Cut { size, .. } => bounds.extend([*size]),
             }
         }
         let settled: Vec<bool> = self.ops.iter().map(|op| op.end <= from && self.settled(op, to, crashes)).collect();
@@ -247,6 +260,24 @@ mod tests {
         assert!(model.check(at(6), at(7), 0, &[0; 10], &crash).is_ok(), "the new client knows nothing of the write");
         model.synced(0, at(8), at(9), true);
         assert!(model.check(at(10), at(11), 0, &[0; 10], &crash).is_err());
+    }
+
+    #[test]
+    fn a_change_of_size_is_decided_as_a_whole() {
+        let mut model = Model::default();
+        write(&mut model, 1, 1, 2, true);
+        let cut = model.begin(0, What::Cut { size: 4, everywhere: true }, at(3));
+        model.end(cut, at(4), false);
+        let mut mixture = bytes(1);
+        mixture[6] = 0;
+        assert!(model.check(at(5), at(6), 0, &mixture, &[]).is_ok(), "each byte alone is possible");
+        for happened in [true, false] {
+            let mut model = model.clone();
+            model.decided(cut, happened);
+            assert!(model.check(at(5), at(6), 0, &mixture, &[]).is_err());
+            assert_eq!(model.check(at(5), at(6), 0, &bytes(1), &[]).is_ok(), !happened);
+            assert_eq!(model.size(at(5), at(6), &[]), Some(if happened { 4 } else { 10 }));
+        }
     }
 
     #[test]

@@ -9,14 +9,15 @@ use std::time::Duration;
 use bmi_core::{MemList, Memory, Time};
 use bmi_sim::check::Case;
 use bmi_sim::{Rng, SimTransport};
-use fs_client::{Client, CreateOptions, Error, ErrorCode, File, FsPath};
+use fs_client::{Client, CreateOptions, Draft, Error, ErrorCode, File, FsPath};
 use fs_proto::{Handle, Region, RemoveKind};
 
+use super::doubts::Doubt;
 use super::model::{Model, What, ZOMBIE, byte};
 use super::{SERVERS, insist};
 
 /// Longest file, in bytes.
-const LONGEST: u64 = 96 << 10;
+pub const LONGEST: u64 = 96 << 10;
 /// Size of a cell of the shared file, in bytes. The clients own the cells in turn.
 const CELL: u64 = 1500;
 /// Number of cells of the shared file.
@@ -44,6 +45,10 @@ pub struct Player {
     pub dirs: BTreeSet<String>,
     /// Names that may or may not exist, because a change of them failed.
     pub unsure: BTreeSet<String>,
+    /// Files that a step may have changed as a whole.
+    pub doubts: BTreeMap<String, Doubt>,
+    /// A draft that is published after a long time: name, file, size and beginning.
+    pub kept: Option<(String, Draft<SimTransport>, Known, u64, Time)>,
     /// Names that are being changed right now.
     pub changing: Vec<String>,
     pub shared: Option<Known>,
@@ -58,11 +63,11 @@ pub struct Player {
 }
 
 /// Returns the range of a whole file.
-fn all() -> Vec<Range<u64>> {
+pub fn all() -> Vec<Range<u64>> {
     std::iter::once(0..LONGEST).collect()
 }
 
-type Outcome<T = ()> = Result<T, String>;
+pub type Outcome<T = ()> = Result<T, String>;
 
 /// Returns true if faults explain the error.
 fn excused(error: &Error) -> bool {
@@ -78,7 +83,7 @@ fn excused_by_disaster(error: &Error) -> bool {
 }
 
 impl Player {
-    fn now(&self) -> Time {
+    pub fn now(&self) -> Time {
         self.world.now()
     }
 
@@ -89,12 +94,12 @@ impl Player {
 
     /// Returns its number in the models. After a crash it is a new one, because it does not know
     /// what the servers had told it before.
-    fn writer(&self) -> usize {
+    pub fn writer(&self) -> usize {
         self.lives * self.players + self.who
     }
 
     /// Returns the times of all power failures of servers so far.
-    fn crashes(&self) -> Vec<Time> {
+    pub fn crashes(&self) -> Vec<Time> {
         self.world.nodes[..SERVERS].iter().flat_map(bmi_sim::Node::crashes).collect()
     }
 
@@ -126,17 +131,19 @@ impl Player {
         for known in self.files.values().chain(&self.shared) {
             known.model.borrow_mut().died(writer, now);
         }
+        self.doubts.values_mut().for_each(|doubt| doubt.died(writer, now));
+        self.kept = None;
         self.lives += 1;
     }
 
-    fn calm(&self) -> bool {
+    pub fn calm(&self) -> bool {
         // Operations that began earlier may fail a while later.
         self.now() > self.world.calm_at() + ZOMBIE
     }
 
     /// Returns the value of a result. Returns `None` for an error that faults explain, while there
     /// are faults.
-    fn settle<T>(&mut self, what: &str, result: Result<T, Error>) -> Outcome<Option<T>> {
+    pub fn settle<T>(&mut self, what: &str, result: Result<T, Error>) -> Outcome<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) if self.disaster && excused_by_disaster(&error) => {
@@ -151,16 +158,16 @@ impl Player {
         }
     }
 
-    fn fresh_name(&mut self) -> String {
+    pub fn fresh_name(&mut self) -> String {
         self.names += 1;
         format!("n{}", self.names)
     }
 
-    fn path(&self, name: &str) -> FsPath {
+    pub fn path(&self, name: &str) -> FsPath {
         self.dir.join(name).expect("a short name")
     }
 
-    fn some<T: Clone>(&mut self, of: impl ExactSizeIterator<Item = T>) -> Option<T> {
+    pub fn some<T: Clone>(&mut self, of: impl ExactSizeIterator<Item = T>) -> Option<T> {
         let mut of = of;
         let at = self.rng.below(of.len() as u64) as usize;
         of.nth(at)
@@ -168,17 +175,19 @@ impl Player {
 
     /// Does one random action.
     pub async fn act(&mut self) -> Outcome {
+        self.decide().await?;
         let name = self.some(self.files.keys().cloned().collect::<Vec<_>>().into_iter());
         let Some(name) = name else { return self.create().await };
         let known = self.files[&name].clone();
         match self.rng.below(100) {
-            0..8 => self.create().await,
-            8..14 => self.complete(&known).await,
-            14..30 => self.write(&known).await,
-            30..42 => self.write_strided(&known).await,
-            42..58 => self.read(&known).await,
-            58..68 => self.sync(&known).await,
-            68..72 => self.cut(&known).await,
+            0..6 => self.create().await,
+            6..14 => self.store().await,
+            14..19 => self.complete(&known).await,
+            19..32 => self.write(&known).await,
+            32..42 => self.write_strided(&known).await,
+            42..57 => self.read(&known).await,
+            57..65 => self.sync(&known).await,
+            65..72 => self.cut(name, known).await,
             72..84 => self.share().await,
             84..88 => self.rename(&name).await,
             88..91 => self.remove(&name).await,
@@ -333,7 +342,8 @@ impl Player {
         (0..count).map(|index| first + index * step).map(|start| start..start + len).collect()
     }
 
-    async fn put(&mut self, known: &Known, ranges: Vec<Range<u64>>) -> Outcome {
+    /// Writes. Returns whether it succeeded.
+    pub async fn put(&mut self, known: &Known, ranges: Vec<Range<u64>>) -> Outcome<bool> {
         self.salts += 1;
         let salt = self.salts << 8 | self.who as u64;
         let bytes: Vec<u8> = ranges.iter().cloned().flatten().map(|at| byte(salt, at)).collect();
@@ -343,7 +353,7 @@ impl Player {
         let op = known.model.borrow_mut().begin(self.writer(), What::Write { ranges, salt }, self.now());
         let result = known.file.write_list(&regions, memory).await;
         known.model.borrow_mut().end(op, self.now(), result.is_ok());
-        self.settle("write", result).map(|_| ())
+        self.settle("write", result).map(|written| written.is_some())
     }
 
     /// Returns the bytes in one piece of memory or in several.
@@ -358,7 +368,7 @@ impl Player {
 
     async fn write(&mut self, known: &Known) -> Outcome {
         let range = self.range();
-        self.put(known, vec![range]).await
+        self.put(known, vec![range]).await.map(drop)
     }
 
     /// Writes a file from its beginning, syncs it, and records its size, as `put` does. That is
@@ -383,7 +393,7 @@ impl Player {
 
     async fn write_strided(&mut self, known: &Known) -> Outcome {
         let ranges = self.strides();
-        self.put(known, ranges).await
+        self.put(known, ranges).await.map(drop)
     }
 
     /// Writes its own cells of the shared file, or reads any part of it.
@@ -397,7 +407,7 @@ impl Player {
         if own.is_empty() {
             return self.sync(&known).await;
         }
-        self.put(&known, own.into_iter().map(|cell| cell * CELL..(cell + 1) * CELL).collect()).await
+        self.put(&known, own.into_iter().map(|cell| cell * CELL..(cell + 1) * CELL).collect()).await.map(drop)
     }
 
     async fn read(&mut self, known: &Known) -> Outcome {
@@ -405,7 +415,7 @@ impl Player {
         self.read_ranges(known, &ranges).await
     }
 
-    async fn read_ranges(&mut self, known: &Known, ranges: &[Range<u64>]) -> Outcome {
+    pub async fn read_ranges(&mut self, known: &Known, ranges: &[Range<u64>]) -> Outcome {
         let regions: Vec<Region> =
             ranges.iter().map(|range| Region::new(range.start, range.end - range.start)).collect();
         let len: u64 = regions.iter().map(|region| region.len).sum();
@@ -431,19 +441,11 @@ impl Player {
         Ok(())
     }
 
-    async fn sync(&mut self, known: &Known) -> Outcome {
+    pub async fn sync(&mut self, known: &Known) -> Outcome {
         let start = self.now();
         let result = known.file.sync().await;
         known.model.borrow_mut().synced(self.writer(), start, self.now(), result.is_ok());
         self.settle("sync", result).map(|_| ())
-    }
-
-    async fn cut(&mut self, known: &Known) -> Outcome {
-        let size = self.rng.below(LONGEST);
-        let op = known.model.borrow_mut().begin(self.writer(), What::Cut { size }, self.now());
-        let result = known.file.set_len(size).await;
-        known.model.borrow_mut().end(op, self.now(), result.is_ok());
-        self.settle("truncate", result).map(|_| ())
     }
 
     // ---- the end --------------------------------------------------------------------------------
@@ -455,6 +457,7 @@ impl Player {
     /// Ends the run. Nothing may fail now: everything is compared, and written again so that
     /// nothing is in doubt.
     pub async fn finish(&mut self) -> Outcome {
+        self.decide_all().await?;
         self.list().await?;
         for known in self.everything() {
             self.read_ranges(&known, &all()).await?;
@@ -478,6 +481,7 @@ impl Player {
 
     /// Compares everything once more.
     pub async fn compare(&mut self) -> Outcome {
+        self.decide_all().await?;
         self.list().await?;
         for known in self.everything() {
             self.read_ranges(&known, &all()).await?;

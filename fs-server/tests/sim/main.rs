@@ -10,6 +10,7 @@ mod identity;
 mod late_requests;
 mod names;
 mod several_transports;
+mod truncate;
 
 use std::cell::Cell;
 use std::rc::Rc;

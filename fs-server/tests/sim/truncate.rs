@@ -1,0 +1,236 @@
+//! Changes of a file's size at several servers: crashes at every moment, repeated and late requests,
+//! and races with other changes of the same file.
+
+use bmi_sim::SimConfig;
+use bmi_sim::faults::Loss;
+use fs_client::{ClientOptions, CreateOptions, File, FsPath};
+
+use super::*;
+
+type FsClient = fs_client::Client<SimTransport>;
+
+/// Length of a file before it is truncated, and after.
+const LONG: usize = 40_000;
+const SHORT: usize = 13_000;
+/// Number of files that are truncated at about the same time.
+const COUNT: u64 = 150;
+/// The datafile of tests that ask an I/O server as the manager does.
+const FILE: DatafileHandle = DatafileHandle(7);
+
+pub(super) fn options(iods: usize) -> ClusterOptions {
+    let heartbeat = Duration::from_millis(30);
+    ClusterOptions { strip_size: 4096, disk_cache: true, heartbeat, pool: 8, ..ClusterOptions::with_iods(iods) }
+}
+
+/// Creates a world with a cluster whose servers have no datafiles but those of the manager.
+pub(super) fn empty_cluster(seed: u64, options: ClusterOptions) -> (World, SimCluster) {
+    let world = World::with(SimConfig::seeded(seed));
+    let cluster = SimCluster::start(&world, options).unwrap();
+    (world, cluster)
+}
+
+pub(super) async fn connect(world: &World, cluster: &SimCluster, id: u128) -> FsClient {
+    let node = world.node(&format!("client{id}"));
+    let endpoint = node.endpoint(Config::named("client")).unwrap();
+    let options = ClientOptions { timeout: Duration::from_millis(500), ..ClientOptions::new(id) };
+    loop {
+        match FsClient::connect(endpoint.clone(), cluster.manager(), options.clone()).await {
+            Ok(client) => return client,
+            Err(error) => assert_eq!(error.code(), ErrorCode::Unreachable, "{error}"),
+        }
+        endpoint.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+pub(super) fn path(name: &str) -> FsPath {
+    FsPath::root().join(name).unwrap()
+}
+
+/// Creates a file of [`LONG`] bytes, synced.
+pub(super) async fn long_file(client: &FsClient, name: &str, salt: u64) -> File<SimTransport> {
+    let file = client.create(&path(name), CreateOptions::default()).await.unwrap();
+    file.write_at(0, &Memory::from(pattern(LONG, salt))).await.unwrap();
+    file.sync().await.unwrap();
+    file
+}
+
+/// Reads a whole file as soon as its servers serve it. That must be within a second.
+pub(super) async fn contents(client: &FsClient, file: &File<SimTransport>) -> Vec<u8> {
+    for _ in 0..10 {
+        let memory = Memory::from(vec![0xee; LONG + 10_000]);
+        match file.read_at(0, &memory).await {
+            Ok(read) => {
+                let bytes = memory.to_vec();
+                assert!(bytes[read as usize..].iter().all(|byte| *byte == 0), "bytes behind the end");
+                return bytes[..read as usize].to_vec();
+            }
+            Err(error) => {
+                let codes = [ErrorCode::Busy, ErrorCode::Unreachable, ErrorCode::Timeout];
+                assert!(codes.contains(&error.code()), "{error}");
+            }
+        }
+        client.endpoint().sleep(Duration::from_millis(100)).await;
+    }
+    panic!("the file is not served again");
+}
+
+/// Truncates a file, and lets the power of nodes fail after some microseconds. They come back one
+/// after the other. Returns whether the truncation was acknowledged, and whether it happened.
+fn truncate_with_a_crash(after_us: u64, victims: &[&str]) -> (bool, bool) {
+    let (world, cluster) = empty_cluster(after_us, options(3));
+    let (client, file) = world.block_on(async {
+        let client = connect(&world, &cluster, 1).await;
+        let file = long_file(&client, "file", 1).await;
+        (client, file)
+    });
+    let truncated = world.node("client1").spawn(async move { file.set_len(SHORT as u64).await });
+    world.run_for(Duration::from_micros(after_us));
+    victims.iter().for_each(|name| world.node(name).crash(&mut Loss::everything()));
+    for name in victims {
+        world.run_for(Duration::from_millis(200));
+        world.node(name).restart();
+    }
+    world.block_on(async {
+        // A client that has crashed too does not know, and does not ask again.
+        let acknowledged = truncated.await.is_ok_and(|result| result.is_ok());
+        let client = if victims.contains(&"client1") { connect(&world, &cluster, 2).await } else { client };
+        client.endpoint().sleep(Duration::from_millis(300)).await;
+        let file = client.open(&path("file")).await.unwrap();
+        let found = contents(&client, &file).await;
+        let happened = found.len() == SHORT;
+        let expected = pattern(if happened { SHORT } else { LONG }, 1);
+        assert!(found == expected, "after {after_us} us: a mixture of {} bytes", found.len());
+        assert!(happened || !acknowledged, "after {after_us} us: acknowledged, and did not happen");
+        // It does not come later, and it can be written.
+        file.write_at(0, &Memory::from(pattern(LONG, 2))).await.unwrap();
+        client.endpoint().sleep(Duration::from_secs(3)).await;
+        assert!(contents(&client, &file).await == pattern(LONG, 2), "after {after_us} us: a later write was cut off");
+        (acknowledged, happened)
+    })
+}
+
+/// Crashes nodes at many moments of a truncation, and at every microsecond around the decision. Both
+/// outcomes must occur.
+fn crash_at_every_moment(victims: &[&str]) {
+    let coarse: Vec<bool> = (0..20).map(|step| truncate_with_a_crash(step * 10, victims).1).collect();
+    let decided = coarse.iter().position(|happened| *happened).expect("a truncation that happens") as u64 * 10;
+    assert!(decided > 10, "crashes before the decision");
+    let fine: Vec<(bool, bool)> = (decided - 12..decided + 12).map(|us| truncate_with_a_crash(us, victims)).collect();
+    println!("{victims:?}, around {decided} us: {fine:?}");
+    assert!(fine.iter().any(|(_, happened)| !happened));
+    // Decided, and not carried out yet.
+    assert!(fine.iter().any(|(acknowledged, happened)| *happened && !acknowledged) || victims == ["iod1"]);
+}
+
+#[test]
+fn an_io_server_that_crashes_truncates_all_or_nothing() {
+    crash_at_every_moment(&["iod1"]);
+}
+
+#[test]
+fn a_manager_that_crashes_truncates_all_or_nothing() {
+    crash_at_every_moment(&["manager", "client1"]);
+}
+
+#[test]
+fn what_was_decided_before_a_crash_of_the_manager_is_carried_out() {
+    crash_at_every_moment(&["manager", "client1", "iod1"]);
+}
+
+/// Replays a bug: a cancellation that was on its way also cancelled a later change, which was
+/// prepared over another connection. The later change was then acknowledged, and did not happen at
+/// this server.
+#[test]
+fn a_cancellation_does_not_reach_later_changes() {
+    let (world, cluster) = cluster(1, ClusterOptions::with_iods(1));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let manager = client.connect_as_manager(&cluster, 0).await;
+        let number = 5 | 1 << 60;
+        let prepare = |number| IodRequest::PrepareTruncate { datafile: FILE, size: 100, number };
+        client.iod(manager, prepare(number)).await.unwrap();
+        let cancel = IodRequest::CancelTruncates { before: number, except: Vec::new() };
+        client.iod(manager, cancel).await.unwrap();
+        client.iod(manager, IodRequest::CommitTruncates { datafiles: vec![FILE] }).await.unwrap();
+        let size = client.iod(manager, IodRequest::Getsize { datafile: FILE }).await.unwrap();
+        assert!(matches!(size, IodReply::Held { size: 100, .. }), "{size:?}");
+    });
+}
+
+#[test]
+fn a_request_to_prepare_that_comes_after_its_cancellation_is_refused() {
+    let (world, cluster) = cluster(2, ClusterOptions::with_iods(1));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let manager = client.connect_as_manager(&cluster, 0).await;
+        let first = 1 << 60;
+        let prepare = |number, size| IodRequest::PrepareTruncate { datafile: FILE, size, number };
+        let cancel = |before, except| IodRequest::CancelTruncates { before, except };
+        let commit = || IodRequest::CommitTruncates { datafiles: vec![FILE] };
+        let size = async || client.iod(manager, IodRequest::Getsize { datafile: FILE }).await;
+        client.iod(manager, cancel(first + 1, Vec::new())).await.unwrap();
+        assert_eq!(code(client.iod(manager, prepare(first, 100)).await), Some(ErrorCode::Stale));
+        assert!(matches!(size().await, Ok(IodReply::Held { size: 0, .. })), "it is served");
+        // Nor does it replace a later change of the same datafile that the cancellation excepts.
+        client.iod(manager, prepare(first + 2, 200)).await.unwrap();
+        assert_eq!(code(size().await), Some(ErrorCode::Busy));
+        client.iod(manager, cancel(first + 3, vec![FILE])).await.unwrap();
+        assert_eq!(code(client.iod(manager, prepare(first, 100)).await), Some(ErrorCode::Stale));
+        client.iod(manager, commit()).await.unwrap();
+        assert!(matches!(size().await, Ok(IodReply::Held { size: 200, .. })));
+        assert_eq!(code(client.iod(manager, prepare(first, 100)).await), Some(ErrorCode::Stale), "after the commit");
+        // Repeated after a lost reply, it does not cut off what was written since.
+        client.write(manager, FILE, &regions(&[(0, 300)]), &vec![7; 300].into()).await.unwrap();
+        client.iod(manager, commit()).await.unwrap();
+        assert!(matches!(size().await, Ok(IodReply::Held { size: 300, .. })));
+    });
+}
+
+/// Replays a bug: the manager connected to a server to cancel a change. What it then excepted from
+/// the cancellation was what had been in progress before it connected.
+#[test]
+fn changes_that_begin_while_others_are_cancelled_are_left_alone() {
+    for seed in 0..3 {
+        let (world, cluster) = empty_cluster(seed, options(2));
+        let (client, files) = world.block_on(async {
+            let client = connect(&world, &cluster, 1).await;
+            let mut files = Vec::new();
+            for number in 0..COUNT {
+                files.push(long_file(&client, &format!("file{number}"), number).await);
+            }
+            (client, files)
+        });
+        let truncate = |file: &File<SimTransport>| {
+            let file = file.clone();
+            world.node("client1").spawn(async move { file.set_len(SHORT as u64).await })
+        };
+        // The first one is prepared at one server and not at the other, which is then back.
+        cluster.iod_node(1).pause();
+        let first = truncate(&files[0]);
+        world.run_for(Duration::from_micros(100));
+        cluster.iod_node(1).kill();
+        world.block_on(async { first.await.unwrap().unwrap_err() });
+        cluster.iod_node(1).restart();
+        let mut begun = Vec::new();
+        for file in &files[1..] {
+            world.run_for(Duration::from_micros(47 + seed));
+            begun.push(truncate(file));
+        }
+        let mut happened = 0;
+        world.block_on(async {
+            assert!(contents(&client, &files[0]).await == pattern(LONG, 0), "the first one was cancelled");
+            for (salt, (file, result)) in (1..).zip(files[1..].iter().zip(begun)) {
+                let len = match result.await.unwrap() {
+                    Ok(()) => SHORT,
+                    Err(error) if error.code() == ErrorCode::Unreachable => LONG,
+                    Err(error) => panic!("{error}"),
+                };
+                happened += u64::from(len == SHORT);
+                let found = contents(&client, file).await;
+                assert!(found == pattern(len, salt), "{} bytes instead of {len}", found.len());
+            }
+        });
+        println!("{happened} of {COUNT}");
+        assert!(happened > 10 && happened < COUNT - 1, "{happened} of {COUNT}");
+    }
+}
