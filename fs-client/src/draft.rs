@@ -32,8 +32,8 @@ pub struct Publish {
     pub mode: Option<u32>,
     /// The last change of the content, in nanoseconds since 1970. `None` for now.
     pub mtime_ns: Option<u64>,
-    /// The size of the complete file in bytes. It is recorded as by [`File::record_size`]. `None` if
-    /// it is not known.
+    /// The size of the complete file in bytes. It is recorded as by [`File::record_size`]. `None`
+    /// if it is not known.
     pub size: Option<u64>,
 }
 
@@ -52,7 +52,8 @@ impl<T: Transport + 'static> Draft<T> {
     ///
     /// # Errors
     /// `IsDirectory`, `NotFound` for the parent directory; `Stale` if the manager has removed the
-    /// draft; those of every request. The name is then unchanged, unless the manager did not answer.
+    /// draft; those of every request. The name is then unchanged, unless the manager did not
+    /// answer.
     pub async fn publish(&self, how: Publish) -> Result<(), Error> {
         let (client, handle) = (self.file.client(), self.file.handle());
         let Publish { inherit, mode, mtime_ns, size } = how;

@@ -160,8 +160,8 @@ impl Error {
         self.0.failures.iter().any(|failure| failure.local == Some(std::io::ErrorKind::BrokenPipe))
     }
 
-    /// Returns true if the same data may be stored when it is written again, to a new file: a server
-    /// could not be reached or was restarted, or has lost what it had.
+    /// Returns true if the same data may be stored when it is written again, to a new file: a
+    /// server could not be reached or was restarted, or has lost what it had.
     pub(crate) fn is_worth_another_file(&self) -> bool {
         self.0.failures.iter().all(|failure| {
             failure.code.is_retryable()

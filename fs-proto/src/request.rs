@@ -98,8 +98,8 @@ pub enum Existing {
     /// It is the answer.
     Open,
     /// Nothing happens to it yet. The new file has no name until it is published
-    /// ([`ManagerRequest::Publish`]). If no strip size or no number of servers is requested, those of
-    /// the existing file are used, as far as enough servers are up.
+    /// ([`ManagerRequest::Publish`]). If no strip size or no number of servers is requested, those
+    /// of the existing file are used, as far as enough servers are up.
     ///
     /// A file without a name belongs to the client that created it. It is removed when that client
     /// has had no connection to the manager for some minutes.
@@ -393,8 +393,8 @@ pub enum IodRequest {
         /// Begin after this one; `None` for the beginning.
         after: Option<DatafileHandle>,
     },
-    /// Flushes written bytes of several datafiles to the disk. Answered by `Synced`. Everything that
-    /// was written to them since the start named in that reply then survives a crash.
+    /// Flushes written bytes of several datafiles to the disk. Answered by `Synced`. Everything
+    /// that was written to them since the start named in that reply then survives a crash.
     Sync {
         /// The datafiles.
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
@@ -407,8 +407,9 @@ pub enum IodRequest {
     },
     /// Returns the size and use of the server's store. Answered by `Stat`.
     Statfs,
-    /// Prepares a change of size, durably: until `CommitTruncates` or `CancelTruncates`, every other
-    /// request for the datafile fails with `Busy`. Answered by `Done`. Only the manager may send it.
+    /// Prepares a change of size, durably: until `CommitTruncates` or `CancelTruncates`, every
+    /// other request for the datafile fails with `Busy`. Answered by `Done`. Only the manager may
+    /// send it.
     PrepareTruncate {
         /// The datafile.
         datafile: DatafileHandle,

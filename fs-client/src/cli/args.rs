@@ -116,7 +116,8 @@ pub(crate) enum Command {
         parents: bool,
     },
 
-    /// Store local files; each gets its name, or replaces a file, when it is complete and on the disks
+    /// Store local files; each gets its name, or replaces a file, when it is complete and on the
+    /// disks
     #[command(
         after_help = "Examples:\n  pvfs put a.bin /data            into a directory that is there\n  pvfs put a.bin /data/b.bin      under another name\n  \
                       pvfs put -r src /data           a whole tree, as /data/src\n  pvfs put -r --resume src /data  what is missing of it\n  \

@@ -1,8 +1,8 @@
 //! Fetches files.
 //!
-//! **Why one more attempt.** A file that is replaced while it is fetched is gone: its servers remove
-//! its bytes. The fetch fails then, and nothing of it becomes visible. The new file is fetched
-//! instead, once.
+//! **Why one more attempt.** A file that is replaced while it is fetched is gone: its servers
+//! remove its bytes. The fetch fails then, and nothing of it becomes visible. The new file is
+//! fetched instead, once.
 
 use std::fs;
 use std::io;
@@ -36,8 +36,8 @@ impl<T: Transport + 'static> Copier<T> {
     /// complete. A target that is not a regular file, such as a pipe, gets its bytes in order.
     ///
     /// # Errors
-    /// `Io` naming the local file; those of [`crate::Client::open`] and [`File::read_at`]; `Stale` if
-    /// the file was replaced meanwhile, twice.
+    /// `Io` naming the local file; those of [`crate::Client::open`] and [`File::read_at`]; `Stale`
+    /// if the file was replaced meanwhile, twice.
     pub async fn get_file(&self, source: &FsPath, target: &Path) -> Result<Copied, Error> {
         match self.get_once(source, target).await {
             Err(error) if error.code() == ErrorCode::Stale && is_file_or_absent(target) => {

@@ -93,8 +93,8 @@ impl<T: Transport + 'static> Copier<T> {
     ///
     /// # Errors
     /// `Io` naming the local file; those of [`crate::Client::draft`], [`File::write_at`],
-    /// [`File::sync`] and [`Draft::publish`]. An existing file is then as before, unless the manager
-    /// did not answer the last request.
+    /// [`File::sync`] and [`Draft::publish`]. An existing file is then as before, unless the
+    /// manager did not answer the last request.
     pub async fn put_file(&self, source: &Path, target: &FsPath) -> Result<Copied, Error> {
         let store = async {
             let mut task = Task::new(source.to_owned(), target.clone());

@@ -1,7 +1,7 @@
 //! Stores and fetches trees.
 //!
-//! **How.** Several files are written at the same time. Those that are written wait in a batch, which
-//! is synced with one request to each server and then published. Meanwhile the next files are
+//! **How.** Several files are written at the same time. Those that are written wait in a batch,
+//! which is synced with one request to each server and then published. Meanwhile the next files are
 //! written.
 //!
 //! **Invariants**
@@ -81,8 +81,8 @@ impl<T: Transport> State<T> {
 impl<T: Transport + 'static> Copier<T> {
     /// Stores a local directory with everything below it as the directory `target`. Links and
     /// special files are not copied, and count as failed. What fails is reported as
-    /// [`Progress::Failed`] and counted, and the rest is copied all the same. If the manager cannot be
-    /// reached, nothing more is begun.
+    /// [`Progress::Failed`] and counted, and the rest is copied all the same. If the manager cannot
+    /// be reached, nothing more is begun.
     #[must_use = "it has the number of failures"]
     pub async fn put_tree(&self, source: &Path, target: &FsPath) -> Copied {
         let state = State {
@@ -188,9 +188,9 @@ impl<T: Transport + 'static> Copier<T> {
         }
     }
 
-    /// Fetches the directory `source` with everything below it as the local directory `target`. What
-    /// fails is reported as [`Progress::Failed`] and counted, and the rest is fetched all the same. If
-    /// the manager cannot be reached, nothing more is begun.
+    /// Fetches the directory `source` with everything below it as the local directory `target`.
+    /// What fails is reported as [`Progress::Failed`] and counted, and the rest is fetched all the
+    /// same. If the manager cannot be reached, nothing more is begun.
     #[must_use = "it has the number of failures"]
     pub async fn get_tree(&self, source: &FsPath, target: &Path) -> Copied {
         let mut copied = Copied::default();

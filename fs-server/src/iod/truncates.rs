@@ -28,7 +28,8 @@ pub(super) struct Truncates {
     state: RefCell<State>,
 }
 
-/// What this start of the server has seen. Requests over connections of earlier starts do not arrive.
+/// What this start of the server has seen. Requests over connections of earlier starts do not
+/// arrive.
 #[derive(Debug, Default)]
 struct State {
     /// The number of the last cancellation.
@@ -130,10 +131,10 @@ mod tests {
         });
     }
 
-    /// Replays a bug: requests to prepare and to cancel come over two connections. A cancellation that
-    /// came after a later request to prepare cancelled that as well, although it was acknowledged. The
-    /// manager then decided it. This server had nothing prepared and confirmed it, and the file was cut
-    /// off at its other servers only.
+    /// Replays a bug: requests to prepare and to cancel come over two connections. A cancellation
+    /// that came after a later request to prepare cancelled that as well, although it was
+    /// acknowledged. The manager then decided it. This server had nothing prepared and confirmed
+    /// it, and the file was cut off at its other servers only.
     #[test]
     fn a_cancellation_spares_what_was_prepared_by_a_later_request() {
         with_store(async |store, truncates| {

@@ -5,11 +5,11 @@
 //! datafiles as orphans. The manager tells the I/O servers afterwards. So no datafile is left
 //! behind if a client dies in between, or if the manager or an I/O server is down for a while.
 //!
-//! **How.** There is one loop for each I/O server. It works while the server is up. It carries out or
-//! cancels changes of size (`truncate`), discards, fills the pool, and removes a page of orphans,
-//! until nothing is left to do. Each step is
-//! idempotent, and is recorded only when the server has confirmed it. So a crash in between does no
-//! harm. After a failure the loop waits, twice as long each time, up to [`LONGEST`].
+//! **How.** There is one loop for each I/O server. It works while the server is up. It carries out
+//! or cancels changes of size (`truncate`), discards, fills the pool, and removes a page of
+//! orphans, until nothing is left to do. Each step is idempotent, and is recorded only when the
+//! server has confirmed it. So a crash in between does no harm. After a failure the loop waits,
+//! twice as long each time, up to [`LONGEST`].
 //!
 //! **Invariant.** The connection begins with a Hello that names the cluster, the server and its
 //! store. So nothing is removed from another server.

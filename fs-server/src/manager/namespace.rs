@@ -14,8 +14,8 @@
 //! **Invariants**
 //! 1. A change makes all its checks before its first write. A change that is refused has written
 //!    nothing, so several changes can share a transaction.
-//! 2. Every object but the root and the nameless files has exactly one name, and its `parent` is the
-//!    directory of that name.
+//! 2. Every object but the root and the nameless files has exactly one name, and its `parent` is
+//!    the directory of that name.
 //! 3. A directory's `size` is its number of names. Its `nlink` is two plus one for each
 //!    subdirectory.
 //! 4. A handle is assigned once: it is the manager's start epoch and a count that never goes back.

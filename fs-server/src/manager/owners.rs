@@ -4,8 +4,8 @@
 //! connection goes on with them. The manager cannot tell the two apart, so it waits.
 //!
 //! **Invariants**
-//! 1. Every client with nameless files is listed. Times are not stored: after a start of the manager
-//!    each client has the whole time again.
+//! 1. Every client with nameless files is listed. Times are not stored: after a start of the
+//!    manager each client has the whole time again.
 //! 2. The files of a client that has a connection stay.
 
 use std::collections::BTreeMap;

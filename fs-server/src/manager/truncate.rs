@@ -132,7 +132,8 @@ impl<T: Transport> Manager<T> {
         }
     }
 
-    /// Fails if an I/O server of a file is down. A change that was not completed there is in the way.
+    /// Fails if an I/O server of a file is down. A change that was not completed there is in the
+    /// way.
     fn check_servers(&self, file: FileHandle) -> Result<(), FsError> {
         let entry =
             self.store.read().map_err(Fault::from).and_then(|read| namespace::view(&read)?.getattr(file.into()));

@@ -1,10 +1,10 @@
 //! New files that get their names when they are complete, and changes of size at several servers:
 //! each happens as a whole or not at all.
 //!
-//! **Procedure.** Before such a step, its file leaves the list of known files. If the step succeeds,
-//! the file comes back at once. If it fails or the client crashes, the file is in *doubt*: no other
-//! action touches it. When the step cannot happen any more, one look decides whether it has, and the
-//! model goes on from there. So a step that happens later is an error.
+//! **Procedure.** Before such a step, its file leaves the list of known files. If the step
+//! succeeds, the file comes back at once. If it fails or the client crashes, the file is in
+//! *doubt*: no other action touches it. When the step cannot happen any more, one look decides
+//! whether it has, and the model goes on from there. So a step that happens later is an error.
 
 use std::cell::RefCell;
 use std::ops::Range;

@@ -7,7 +7,8 @@
 //! 2. A value is excluded if it was overwritten. That needs a write that was acknowledged before
 //!    the read began, that began after the other one had ended, and that is *settled*.
 //! 3. A write is settled if it was acknowledged and cannot be lost: it was synced, or no power
-//!    failed since it began. A change of size at several servers is settled when it is acknowledged.
+//!    failed since it began. A change of size at several servers is settled when it is
+//!    acknowledged.
 //! 4. A sync covers all earlier acknowledged writes of its own client, whatever failed in between.
 //!    Otherwise the sync would have reported an error. It covers the writes of other clients if no
 //!    power failed in between.

@@ -1,5 +1,5 @@
-//! Changes of a file's size at several servers: crashes at every moment, repeated and late requests,
-//! and races with other changes of the same file.
+//! Changes of a file's size at several servers: crashes at every moment, repeated and late
+//! requests, and races with other changes of the same file.
 
 use bmi_sim::SimConfig;
 use bmi_sim::faults::Loss;
@@ -109,8 +109,8 @@ fn truncate_with_a_crash(after_us: u64, victims: &[&str]) -> (bool, bool) {
     })
 }
 
-/// Crashes nodes at many moments of a truncation, and at every microsecond around the decision. Both
-/// outcomes must occur.
+/// Crashes nodes at many moments of a truncation, and at every microsecond around the decision.
+/// Both outcomes must occur.
 fn crash_at_every_moment(victims: &[&str]) {
     let coarse: Vec<bool> = (0..20).map(|step| truncate_with_a_crash(step * 10, victims).1).collect();
     let decided = coarse.iter().position(|happened| *happened).expect("a truncation that happens") as u64 * 10;

@@ -1,9 +1,9 @@
 //! Files without a name: new files that are written and not yet published.
 //!
 //! **Why.** A file that is stored under its final name is visible in part until it is complete. If
-//! the client fails, a part remains, and what was there before is lost. So a client writes to a file
-//! without a name, and publishes it when it is complete and synced: one transaction gives it its
-//! name and removes what was there.
+//! the client fails, a part remains, and what was there before is lost. So a client writes to a
+//! file without a name, and publishes it when it is complete and synced: one transaction gives it
+//! its name and removes what was there.
 //!
 //! **Invariants**
 //! 1. A nameless file is in the table, and in no directory. A file in a directory is not in the
