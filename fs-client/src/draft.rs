@@ -52,7 +52,8 @@ impl<T: Transport + 'static> Draft<T> {
     ///
     /// # Errors
     /// `IsDirectory`, `NotFound` for the parent directory; `Stale` if the manager has removed the
-    /// draft; `Invalid` as for [`File::record_size`]; those of every request. The name is then unchanged, unless the manager did not answer.
+    /// draft; `Invalid` as for [`File::record_size`]; those of every request. The name is then
+    /// unchanged, unless the manager did not answer.
     pub async fn publish(&self, how: Publish) -> Result<(), Error> {
         let (client, handle) = (self.file.client(), self.file.handle());
         let Publish { inherit, mode, mtime_ns, size } = how;

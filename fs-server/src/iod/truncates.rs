@@ -29,7 +29,8 @@ pub(super) struct Truncates {
     state: RefCell<State>,
 }
 
-/// What this start of the server has seen. Requests over connections of earlier starts do not arrive.
+/// What this start of the server has seen. Requests over connections of earlier starts do not
+/// arrive.
 #[derive(Debug, Default)]
 struct State {
     /// The number of the last cancellation.
