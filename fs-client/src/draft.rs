@@ -9,7 +9,7 @@
 //! 2. Publishing is one step: the name leads to the old file or to the complete new one.
 //! 3. Nothing of an abandoned draft is left. If the client cannot abandon it, the manager does.
 
-use bmi_core::Transport;
+use bmi_core::{Transport, mutated};
 use fs_proto::ManagerRequest;
 
 use crate::client::place;
@@ -52,17 +52,24 @@ impl<T: Transport + 'static> Draft<T> {
     ///
     /// # Errors
     /// `IsDirectory`, `NotFound` for the parent directory; `Stale` if the manager has removed the
-    /// draft; those of every request. The name is then unchanged, unless the manager did not
-    /// answer.
+    /// draft; `Invalid` as for [`File::record_size`]; those of every request. The name is then
+    /// unchanged, unless the manager did not answer.
     pub async fn publish(&self, how: Publish) -> Result<(), Error> {
         let (client, handle) = (self.file.client(), self.file.handle());
         let Publish { inherit, mode, mtime_ns, size } = how;
+        let during = |error: Error| error.during(format!("publish {}", self.path()));
+        if let Some(size) = size {
+            self.file.check_complete(size).await.map_err(during)?;
+        }
         let place = place(self.file.path());
         let request = ManagerRequest::Publish { file: handle, place, inherit, mode, mtime_ns, size };
         // First, so that a write from now on withdraws the size.
         client.set_recorded_size(handle, size);
+        if mutated("client/draft-abandoned-when-it-is-published") {
+            return client.ask_done(ManagerRequest::Abandon { file: handle }).await;
+        }
         let published = client.ask_entry(request).await;
-        published.map(drop).map_err(|error| error.during(format!("publish {}", self.path())))
+        published.map(drop).map_err(during)
     }
 
     /// Removes the file.

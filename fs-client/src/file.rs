@@ -404,19 +404,25 @@ impl<T: Transport + 'static> File<T> {
     /// of every request.
     pub async fn record_size(&self, size: u64) -> Result<(), Error> {
         let during = |error: Error| error.during(format!("record the size of {}", self.path()));
+        self.check_complete(size).await.map_err(during)?;
+        self.client.record_size(self.handle(), size).await.map_err(during)
+    }
+
+    /// Checks that no datafile is shorter than a size requires. Asks only the servers to which this
+    /// handle did not write enough.
+    pub(crate) async fn check_complete(&self, size: u64) -> Result<(), Error> {
         let must = |index: usize| self.distribution().datafile_size(index, size);
         let written = self.inner.written_sizes.borrow().clone();
-        if (0..written.len()).any(|index| written[index] < must(index)) {
-            let ask =
-                |index: usize, datafile| (written[index] < must(index)).then_some(IodRequest::Getsize { datafile });
-            let sizes = all(self.ask_all(Resend::Repeat, ask, held).await).map_err(during)?;
-            let is_short =
-                |(index, held): (usize, &Option<(u64, u64)>)| held.is_some_and(|(size, _)| size < must(index));
-            if sizes.iter().enumerate().any(is_short) {
-                return Err(during(Error::new(ErrorCode::Invalid, "the file has a hole at the end of a datafile")));
-            }
+        if (0..written.len()).all(|index| written[index] >= must(index)) {
+            return Ok(());
         }
-        self.client.record_size(self.handle(), size).await.map_err(during)
+        let ask = |index: usize, datafile| (written[index] < must(index)).then_some(IodRequest::Getsize { datafile });
+        let sizes = all(self.ask_all(Resend::Repeat, ask, held).await)?;
+        let is_short = |(index, held): (usize, &Option<(u64, u64)>)| held.is_some_and(|(size, _)| size < must(index));
+        if sizes.iter().enumerate().any(is_short) {
+            return Err(Error::new(ErrorCode::Invalid, "the file has a hole at the end of a datafile"));
+        }
+        Ok(())
     }
 
     /// Returns the file's datafiles with their sizes, in the order of the distribution.

@@ -15,7 +15,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use bmi_core::mutated;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 use tokio::sync::Mutex;
 
@@ -57,7 +56,7 @@ impl Truncates {
         number: u64,
     ) -> Result<(), FsError> {
         let _one = self.one.lock().await;
-        if self.state.borrow().is_late(datafile, number) && !mutated("iod/prepared-after-it-was-cancelled") {
+        if self.state.borrow().is_late(datafile, number) {
             return Err(FsError::new(ErrorCode::Stale, format!("change {number} of a size was cancelled before")));
         }
         self.state.borrow_mut().prepared.insert(datafile, number);
@@ -87,10 +86,8 @@ impl Truncates {
     ) -> Result<(), FsError> {
         let _one = self.one.lock().await;
         let mut kept = except.clone();
-        if !mutated("iod/cancellation-reaches-later-changes") {
-            let state = self.state.borrow();
-            kept.extend(state.prepared.iter().filter(|(_, number)| **number >= before).map(|(datafile, _)| *datafile));
-        }
+        let is_later = |(datafile, number): (&DatafileHandle, &u64)| (*number >= before).then_some(*datafile);
+        kept.extend(self.state.borrow().prepared.iter().filter_map(is_later));
         store.cancel_truncates(&kept).await?;
         let mut state = self.state.borrow_mut();
         state.prepared.retain(|datafile, _| kept.contains(datafile));

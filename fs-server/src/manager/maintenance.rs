@@ -214,9 +214,7 @@ impl<T: Transport> Manager<T> {
         }
         self.connect(link).await?;
         // Others may have begun or been decided meanwhile. They must not be cancelled.
-        let found =
-            if mutated("manager/cancels-by-an-old-list") { found } else { self.truncates_at(iod).map_err(settle)? };
-        let TruncatesAt { preparing, cancelled, decided } = found;
+        let TruncatesAt { preparing, cancelled, decided } = self.truncates_at(iod).map_err(settle)?;
         let ended = if !cancelled.is_empty() || !link.is_settled {
             let before = self.truncations.next_number();
             let except = decided.into_iter().chain(preparing).collect();
@@ -237,9 +235,17 @@ impl<T: Transport> Manager<T> {
 
     /// Returns the changes of size in progress at an I/O server.
     fn truncates_at(&self, iod: u32) -> Result<TruncatesAt, Fault> {
-        let Truncates { undecided, decided } = namespace::truncates(&self.store.read()?, iod)?;
-        let (preparing, cancelled) = undecided.into_iter().partition(|datafile| self.truncations.prepares(*datafile));
-        Ok(TruncatesAt { preparing, cancelled, decided: decided.into_iter().map(|(datafile, _)| datafile).collect() })
+        let Truncates { mut undecided, mut decided } = namespace::truncates(&self.store.read()?, iod)?;
+        if mutated("manager/decided-truncate-cancelled") {
+            undecided.extend(decided.drain(..).map(|(datafile, _)| datafile));
+        }
+        let (preparing, mut cancelled): (Vec<_>, Vec<_>) =
+            undecided.into_iter().partition(|datafile| self.truncations.prepares(*datafile));
+        let mut decided: Vec<DatafileHandle> = decided.into_iter().map(|(datafile, _)| datafile).collect();
+        if mutated("manager/undecided-truncate-carried-out") {
+            decided.append(&mut cancelled);
+        }
+        Ok(TruncatesAt { preparing, cancelled, decided })
     }
 
     /// Lets the server create datafiles, and adds them to its pool.

@@ -27,7 +27,10 @@ pub(super) struct Owners(BTreeMap<u128, Time>);
 impl Owners {
     /// Reads the clients that earlier starts have left.
     pub(super) fn begin(store: &MetaStore, now: Time) -> Result<Owners, Fault> {
-        let owners = namespace::owners(&store.read()?)?;
+        let mut owners = namespace::owners(&store.read()?)?;
+        if mutated("manager/nameless-files-forgotten-at-a-restart") {
+            owners.clear();
+        }
         Ok(Owners(owners.into_iter().map(|client| (client, now)).collect()))
     }
 
@@ -47,7 +50,7 @@ impl Owners {
         for (client, seen) in &mut self.0 {
             if is_connected(*client) {
                 *seen = now;
-            } else if now.since(*seen) >= grace {
+            } else if now.since(*seen) >= grace || mutated("manager/nameless-files-removed-without-grace") {
                 gone.push(*client);
             }
         }

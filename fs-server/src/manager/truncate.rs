@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use bmi_core::comm::Caller;
 use bmi_core::{Time, Transport, mutated};
 use fs_proto::limits::MAX_DATAFILES;
-use fs_proto::{DatafileHandle, ErrorCode, FileHandle, FsError, IodRequest, Layout, handle_number};
+use fs_proto::{DatafileHandle, Entry, ErrorCode, FileHandle, FsError, IodRequest, Layout, handle_number};
 use futures_util::future::join_all;
 use tokio::sync::Mutex;
 
@@ -101,6 +101,8 @@ impl<T: Transport> Manager<T> {
         if let Some(error) = answers.into_iter().find_map(Result::err)
             && !mutated("manager/truncate-decided-although-not-prepared")
         {
+            // If the file was removed meanwhile, its datafiles are gone, too.
+            self.entry(file)?;
             return Err(error);
         }
         let decided = decide.await;
@@ -135,11 +137,15 @@ impl<T: Transport> Manager<T> {
     /// Fails if an I/O server of a file is down. A change that was not completed there is in the
     /// way.
     fn check_servers(&self, file: FileHandle) -> Result<(), FsError> {
-        let entry =
-            self.store.read().map_err(Fault::from).and_then(|read| namespace::view(&read)?.getattr(file.into()));
-        let layout = entry.map_err(|fault| self.settle(fault))?.layout;
+        let layout = self.entry(file)?.layout;
         let down = layout.iter().flat_map(Layout::datafiles).find(|(iod, _)| !self.is_up(*iod));
         down.map_or(Ok(()), |(iod, _)| Err(FsError::new(ErrorCode::Unreachable, format!("iod {iod}: it is down"))))
+    }
+
+    fn entry(&self, file: FileHandle) -> Result<Entry, FsError> {
+        let entry =
+            self.store.read().map_err(Fault::from).and_then(|read| namespace::view(&read)?.getattr(file.into()));
+        entry.map_err(|fault| self.settle(fault))
     }
 
     async fn prepare(&self, iod: u32, request: IodRequest, deadline: Time) -> Result<(), FsError> {

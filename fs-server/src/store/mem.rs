@@ -233,6 +233,9 @@ impl MemStore {
         let mut contents = self.0.contents.borrow_mut();
         let before = std::mem::take(&mut contents.datafiles);
         contents.datafiles = before.into_iter().map(|(name, file)| (name, file.after(fates))).collect();
+        if mutated("store/prepared-truncate-lost-in-a-power-failure") {
+            contents.marks.clear();
+        }
         for (name, file) in std::mem::take(&mut contents.buried) {
             if !fates.keeps() {
                 contents.datafiles.insert(name, file.after(fates));
@@ -339,7 +342,8 @@ impl MemStore {
 
     /// Checks that a datafile exists and was not cut off, and that operations on it need not fail.
     fn check(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        self.mark(datafile).map_or(Ok(()), |mark| Err(mark.refusal(datafile)))?;
+        let mark = self.mark(datafile).filter(|_| !mutated("store/prepared-datafile-served"));
+        mark.map_or(Ok(()), |mark| Err(mark.refusal(datafile)))?;
         self.check_marked(datafile)
     }
 
@@ -503,11 +507,17 @@ impl DataStore for MemStore {
         let result = match self.check_marked(datafile) {
             Ok(()) => {
                 self.resize(datafile, size)?;
+                if mutated("store/truncate-not-synced") {
+                    self.0.contents.borrow_mut().marks.remove(&datafile);
+                    return Ok(());
+                }
                 self.flush(&[datafile]).await
             }
             lost => lost,
         };
-        if result.as_ref().map_or_else(|error| error.code == ErrorCode::Lost, |()| true) {
+        if result.as_ref().map_or_else(|error| error.code == ErrorCode::Lost, |()| true)
+            && !mutated("store/truncated-datafile-stays-prepared")
+        {
             self.0.contents.borrow_mut().marks.remove(&datafile);
         }
         result

@@ -3,7 +3,8 @@
 
 use bmi_sim::SimConfig;
 use bmi_sim::faults::Loss;
-use fs_client::{ClientOptions, CreateOptions, File, FsPath};
+use fs_client::{ClientOptions, CreateOptions, File, FsPath, Publish};
+use fs_proto::RemoveKind;
 
 use super::*;
 
@@ -72,6 +73,14 @@ pub(super) async fn contents(client: &FsClient, file: &File<SimTransport>) -> Ve
         client.endpoint().sleep(Duration::from_millis(100)).await;
     }
     panic!("the file is not served again");
+}
+
+/// Returns the number of datafiles that belong to files or to nothing.
+pub(super) async fn left(client: &FsClient) -> u64 {
+    let space = client.statfs().await.unwrap();
+    assert_eq!((space.manager.orphans, space.manager.nameless), (0, 0));
+    let datafiles = space.servers.iter().map(|server| server.result.as_ref().unwrap().datafiles);
+    datafiles.sum::<u64>() - space.manager.prepared
 }
 
 /// Truncates a file, and lets the power of nodes fail after some microseconds. They come back one
@@ -233,4 +242,113 @@ fn changes_that_begin_while_others_are_cancelled_are_left_alone() {
         println!("{happened} of {COUNT}");
         assert!(happened > 10 && happened < COUNT - 1, "{happened} of {COUNT}");
     }
+}
+
+#[test]
+fn a_truncation_while_a_server_is_down_fails_and_changes_nothing() {
+    let (world, cluster) = empty_cluster(1, options(3));
+    world.block_on(async {
+        let client = connect(&world, &cluster, 1).await;
+        let file = long_file(&client, "file", 1).await;
+        cluster.iod_node(1).kill();
+        for _ in 0..3 {
+            assert_eq!(file.set_len(SHORT as u64).await.unwrap_err().code(), ErrorCode::Unreachable);
+        }
+        cluster.iod_node(1).restart();
+        client.endpoint().sleep(Duration::from_millis(300)).await;
+        assert!(contents(&client, &file).await == pattern(LONG, 1));
+        file.set_len(SHORT as u64).await.unwrap();
+        assert!(contents(&client, &file).await == pattern(SHORT, 1));
+    });
+}
+
+#[test]
+fn concurrent_truncations_of_a_file_happen_one_after_the_other() {
+    for delay_us in (0..200).step_by(10) {
+        let (world, cluster) = empty_cluster(delay_us, options(3));
+        world.block_on(async {
+            let (one, two) = (connect(&world, &cluster, 1).await, connect(&world, &cluster, 2).await);
+            let file = long_file(&one, "file", 1).await;
+            let same = two.open(&path("file")).await.unwrap();
+            let later = async {
+                two.endpoint().sleep(Duration::from_micros(delay_us)).await;
+                same.set_len(2 * SHORT as u64).await
+            };
+            let (first, second) = futures_util::future::join(file.set_len(SHORT as u64), later).await;
+            first.unwrap();
+            second.unwrap();
+            let found = contents(&one, &file).await;
+            let mut longer = pattern(2 * SHORT, 1);
+            longer[SHORT..].fill(0);
+            assert!(found == pattern(SHORT, 1) || found == longer, "after {delay_us} us: {} bytes", found.len());
+        });
+    }
+}
+
+/// The reply to a truncation is lost, and the client asks again.
+#[test]
+fn a_truncation_that_is_asked_for_again_cuts_off_no_later_write() {
+    let mut resent = 0;
+    for delay_us in (0..200).step_by(10) {
+        let (world, cluster) = empty_cluster(delay_us, options(3));
+        let (client, file) = world.block_on(async {
+            let client = connect(&world, &cluster, 1).await;
+            let file = long_file(&client, "file", 1).await;
+            (client, file)
+        });
+        let before = client.stats().resent;
+        let truncated = world.node("client1").spawn({
+            let file = file.clone();
+            async move { file.set_len(SHORT as u64).await }
+        });
+        world.run_for(Duration::from_micros(delay_us));
+        world.cut(&world.node("client1"), &cluster.manager_node());
+        world.block_on(async {
+            truncated.await.unwrap().unwrap();
+            assert!(contents(&client, &file).await == pattern(SHORT, 1), "after {delay_us} us");
+            file.write_at(0, &Memory::from(pattern(LONG, 2))).await.unwrap();
+            client.endpoint().sleep(Duration::from_secs(1)).await;
+            assert!(contents(&client, &file).await == pattern(LONG, 2), "after {delay_us} us: cut off");
+        });
+        resent += client.stats().resent - before;
+    }
+    assert!(resent > 5, "{resent}");
+}
+
+#[test]
+fn a_truncation_and_a_removal_or_a_replacement_leave_nothing() {
+    let (mut truncated, mut stale) = (0, 0);
+    for (delay_us, replace) in (0..20).flat_map(|step| [(step * 10, false), (step * 10, true)]) {
+        let (world, cluster) = empty_cluster(delay_us, options(3));
+        world.block_on(async {
+            let (one, two) = (connect(&world, &cluster, 1).await, connect(&world, &cluster, 2).await);
+            let file = long_file(&one, "file", 1).await;
+            let draft = two.draft(&path("file"), CreateOptions::default()).await.unwrap();
+            draft.file().write_at(0, &Memory::from(pattern(LONG, 2))).await.unwrap();
+            let other = async {
+                two.endpoint().sleep(Duration::from_micros(delay_us)).await;
+                if replace {
+                    draft.publish(Publish { size: Some(LONG as u64), ..Publish::default() }).await.unwrap();
+                } else {
+                    two.remove(&path("file"), RemoveKind::File).await.unwrap();
+                    draft.abandon().await.unwrap();
+                }
+            };
+            let (result, ()) = futures_util::future::join(file.set_len(SHORT as u64), other).await;
+            match result {
+                Ok(()) => truncated += 1,
+                Err(error) if error.code() == ErrorCode::Stale => stale += 1,
+                Err(error) => panic!("after {delay_us} us, replace: {replace}: {error}"),
+            }
+            two.endpoint().sleep(Duration::from_secs(1)).await;
+            if replace {
+                let new = one.open(&path("file")).await.unwrap();
+                assert!(contents(&one, &new).await == pattern(LONG, 2), "after {delay_us} us");
+                one.remove(&path("file"), RemoveKind::File).await.unwrap();
+                two.endpoint().sleep(Duration::from_secs(1)).await;
+            }
+            assert_eq!(left(&one).await, 0, "after {delay_us} us, replace: {replace}");
+        });
+    }
+    assert!(truncated > 0 && stale > 0, "{truncated}, {stale}");
 }

@@ -11,6 +11,7 @@
 //! 2. It belongs to one client. No other client can publish or abandon it.
 //! 3. The number of files counts only those with a name.
 
+use bmi_core::mutated;
 use fs_proto::{Entry, ErrorCode, FileHandle, Place};
 use redb::{ReadTransaction, ReadableTable, TableDefinition};
 
@@ -78,12 +79,16 @@ impl Change<'_> {
         (object.parent, object.attr.nlink, object.recorded_size) = (dir, 1, how.size);
         (object.attr.mtime_ns, object.attr.ctime_ns) = (how.mtime_ns.unwrap_or(self.now_ns), self.now_ns);
         object.touched_ns = self.now_ns;
-        self.nameless.remove((client, raw))?;
-        if let Some((there, old)) = &replaced {
+        if !mutated("manager/published-file-stays-nameless") {
+            self.nameless.remove((client, raw))?;
+        }
+        if let Some((there, old)) = replaced.as_ref().filter(|_| !mutated("manager/replaced-file-not-removed")) {
             self.bury(*there, old)?;
         }
         self.store(raw, &object)?;
-        self.link(dir, name, Some((raw, false)), 0)?;
+        if replaced.is_none() || !mutated("manager/name-still-leads-to-the-replaced-file") {
+            self.link(dir, name, Some((raw, false)), 0)?;
+        }
         self.count("files", 1)?;
         Ok(object.entry(raw))
     }
