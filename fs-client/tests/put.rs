@@ -340,6 +340,39 @@ fn a_put_of_a_tree_goes_on_after_failures() {
     assert_eq!(count(&cluster, "nameless_files"), 0);
 }
 
+/// Replays a bug: when the manager was gone for good, the first file of a `put -r` was reported, and
+/// the others that were in progress were neither stored nor counted.
+#[test]
+fn each_file_of_a_tree_is_reported_when_the_manager_is_gone() {
+    let mut cluster = Cluster::start(1);
+    fs::create_dir(cluster.path("source")).unwrap();
+    for number in 0..20 {
+        fs::write(cluster.path(&format!("source/{number}")), "").unwrap();
+    }
+    fs::write(cluster.path("source/last"), "not empty").unwrap();
+    // The manager has datafiles in stock then.
+    cluster.ok(&["put", "source/last", "/f"]);
+    // The last file is not complete before the manager is gone, and the others wait for it.
+    let stop = |cluster: &Cluster, signal| {
+        kill_process(Pid::from_child(cluster.servers[1].as_ref().unwrap()), signal).unwrap();
+    };
+    stop(&cluster, Signal::STOP);
+    let put = piped(&cluster, &["--json", "put", "-r", "source", "/t", "--window", "1", "--retry-for", "500ms"]);
+    until("all are in progress", || manager_only_count(&cluster) == 21);
+    cluster.kill_server(0);
+    stop(&cluster, Signal::CONT);
+    let output = put.wait_with_output().unwrap();
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &document["failed"], &document["files"]), (Some(1), &21.into(), &0.into()));
+}
+
+/// Returns the number of files without a name while an I/O server does not answer.
+fn manager_only_count(cluster: &Cluster) -> u64 {
+    let output = cluster.run(&["--json", "statfs", "--timeout", "300ms"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    document["nameless_files"].as_u64().unwrap_or(0)
+}
+
 /// Replays a bug: `get -r` ended at the first file that it could not fetch.
 #[test]
 fn a_get_of_a_tree_goes_on_after_failures() {

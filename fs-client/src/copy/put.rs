@@ -48,6 +48,8 @@ pub(super) struct Task {
     tries: u32,
     /// When it failed first.
     failed: Option<Time>,
+    /// Why it failed last.
+    pub(super) error: Option<Error>,
     /// Bytes of this try that `progress` was told.
     reported: Cell<u64>,
     /// True if the source can be read again.
@@ -56,7 +58,7 @@ pub(super) struct Task {
 
 impl Task {
     pub(super) fn new(source: PathBuf, target: FsPath) -> Task {
-        Task { source, target, tries: 0, failed: None, reported: Cell::new(0), rereadable: true }
+        Task { source, target, tries: 0, failed: None, error: None, reported: Cell::new(0), rereadable: true }
     }
 }
 
@@ -145,6 +147,7 @@ impl<T: Transport + 'static> Copier<T> {
         }
         tracing::debug!(target = %task.target, %error, "stored once more");
         (self.progress)(Progress::Again { name: task.target.as_str(), bytes: task.reported.take() });
+        task.error = Some(error);
         Ok(task)
     }
 
