@@ -218,9 +218,10 @@ impl<T: Transport + 'static> Client<T> {
         Client::connect_waiting(endpoints, manager, options, |_, _, _| {}).await
     }
 
-    /// Creates a client like [`Client::connect_over`]. Calls `waiting` when a server has been waited
-    /// for a second, with the server, how long it is waited for in all, and the reason. That time is
-    /// [`ClientOptions::retry_for`], or the time limit if the server may have made a change already.
+    /// Creates a client like [`Client::connect_over`]. Calls `waiting` when a server has been
+    /// waited for a second, with the server, how long it is waited for in all, and the reason. That
+    /// time is [`ClientOptions::retry_for`], or the time limit if the server may have made a change
+    /// already.
     ///
     /// # Errors
     /// As [`Client::connect_over`].
@@ -363,13 +364,14 @@ impl<T: Transport + 'static> Client<T> {
     }
 
     /// Creates a file without a name. When it is complete, [`Draft::publish`] gives it the name
-    /// `path` and replaces a file that is there, in one step. Until then nobody else sees it, and an
-    /// existing file stays as it is. If `options` request no strip size or no number of servers,
+    /// `path` and replaces a file that is there, in one step. Until then nobody else sees it, and
+    /// an existing file stays as it is. If `options` request no strip size or no number of servers,
     /// those of the existing file are used, as far as enough servers are up. `exclusive` has no
     /// effect.
     ///
     /// The file is removed if this client has no connection to the manager for ten minutes. A
-    /// program that writes for longer without other requests runs [`Client::stay_connected`] beside.
+    /// program that writes for longer without other requests runs [`Client::stay_connected`]
+    /// beside.
     ///
     /// # Errors
     /// `IsDirectory`, `NotFound` for the parent directory, `Invalid` for an impossible layout, and

@@ -1,8 +1,8 @@
 //! Removes trees, with many requests in flight.
 //!
-//! **How.** Directories are listed page by page, and what is found is removed. A directory is removed
-//! when everything below it was tried. The newest job is done first, so few are kept at any time:
-//! those of one page for each level, not those of the whole tree.
+//! **How.** Directories are listed page by page, and what is found is removed. A directory is
+//! removed when everything below it was tried. The newest job is done first, so few are kept at any
+//! time: those of one page for each level, not those of the whole tree.
 //!
 //! **Invariants**
 //! 1. At most [`IN_FLIGHT`] requests are in progress.
@@ -48,8 +48,8 @@ impl<T: Transport + 'static> Client<T> {
     /// rest.
     ///
     /// # Errors
-    /// The first of [`Client::remove`] and [`Client::readdir`]. What others have removed meanwhile is
-    /// not an error, unless `path` does not exist at the beginning.
+    /// The first of [`Client::remove`] and [`Client::readdir`]. What others have removed meanwhile
+    /// is not an error, unless `path` does not exist at the beginning.
     pub async fn remove_all(&self, path: &FsPath) -> Result<(), Error> {
         let Handle::Dir(_) = self.lookup(path).await?.handle else {
             return self.remove(path, RemoveKind::Any).await;

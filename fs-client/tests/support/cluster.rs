@@ -139,7 +139,8 @@ impl Cluster {
         child.wait().unwrap();
     }
 
-    /// Returns a command of `pvfs`. It does not wait for servers that are down, unless `args` say so.
+    /// Returns a command of `pvfs`. It does not wait for servers that are down, unless `args` say
+    /// so.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pvfs"));
         command.env("PVFS_MANAGER", &self.manager).env_remove("PVFS_LOG").current_dir(self.dir.path());

@@ -24,8 +24,8 @@ use crate::store::DataStore;
 pub(super) struct Truncates {
     one: Mutex<()>,
     cancelled: RefCell<Cancelled>,
-    /// The numbers of the requests that this start of the server has served, until they end. What an
-    /// earlier start has served has a lower number than any cancellation from now on.
+    /// The numbers of the requests that this start of the server has served, until they end. What
+    /// an earlier start has served has a lower number than any cancellation from now on.
     prepared: RefCell<BTreeMap<DatafileHandle, u64>>,
 }
 
@@ -117,10 +117,10 @@ mod tests {
         });
     }
 
-    /// Replays a bug: requests to prepare and to cancel come over two connections. A cancellation that
-    /// came after a later request to prepare cancelled that as well, although it was acknowledged. The
-    /// manager then decided it. This server had nothing prepared and confirmed it, and the file was cut
-    /// off at its other servers only.
+    /// Replays a bug: requests to prepare and to cancel come over two connections. A cancellation
+    /// that came after a later request to prepare cancelled that as well, although it was
+    /// acknowledged. The manager then decided it. This server had nothing prepared and confirmed
+    /// it, and the file was cut off at its other servers only.
     #[test]
     fn a_cancellation_spares_what_was_prepared_by_a_later_request() {
         with_store(async |store, truncates| {

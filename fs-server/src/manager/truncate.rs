@@ -42,8 +42,9 @@ pub(super) struct Truncations<T: Transport> {
 }
 
 impl<T: Transport> Truncations<T> {
-    /// The changes of one start of the manager. Their numbers are higher than those of earlier starts.
-    /// An I/O server that has cancelled changes of an earlier start would refuse lower ones.
+    /// The changes of one start of the manager. Their numbers are higher than those of earlier
+    /// starts. An I/O server that has cancelled changes of an earlier start would refuse lower
+    /// ones.
     pub(super) fn new(start: Start) -> Truncations<T> {
         let first = start.epoch << 32;
         Truncations { links: OnceCell::new(), preparing: RefCell::default(), next: Cell::new(first) }
@@ -164,7 +165,8 @@ impl<T: Transport> Manager<T> {
         }
     }
 
-    /// Fails if an I/O server of a file is down. A change that was not completed there is in the way.
+    /// Fails if an I/O server of a file is down. A change that was not completed there is in the
+    /// way.
     fn check_servers(&self, file: FileHandle) -> Result<(), FsError> {
         let entry =
             self.store.read().map_err(Fault::from).and_then(|read| namespace::view(&read)?.getattr(file.into()));
