@@ -215,11 +215,13 @@ impl<T: Transport + 'static> Client<T> {
         manager: Addr,
         options: ClientOptions,
     ) -> Result<Client<T>, Error> {
-        Client::connect_waiting(endpoints, manager, options, |_, _| {}).await
+        Client::connect_waiting(endpoints, manager, options, |_, _, _| {}).await
     }
 
     /// Creates a client like [`Client::connect_over`]. Calls `waiting` when a server has been
-    /// waited for a second ([`ClientOptions::retry_for`]), with the server and the reason.
+    /// waited for a second, with the server, how long it is waited for in all, and the reason. That
+    /// time is [`ClientOptions::retry_for`], or the time limit if the server may have made a change
+    /// already.
     ///
     /// # Errors
     /// As [`Client::connect_over`].
@@ -227,7 +229,7 @@ impl<T: Transport + 'static> Client<T> {
         endpoints: Endpoints<T>,
         manager: Addr,
         options: ClientOptions,
-        waiting: impl Fn(&ServerName, &str) + 'static,
+        waiting: impl Fn(&ServerName, Duration, &str) + 'static,
     ) -> Result<Client<T>, Error> {
         let ClientOptions { id, timeout, retry_for, over, ref host, cluster, .. } = options;
         let preference = Preference { client: id, timeout, over, host: host.clone() };

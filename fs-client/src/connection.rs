@@ -115,8 +115,8 @@ struct Trouble {
     last: Failure,
 }
 
-/// A function that is told which server is waited for, and why.
-pub(crate) type Waiting = Box<dyn Fn(&ServerName, &str)>;
+/// A function that is told which server is waited for, how long in all, and why.
+pub(crate) type Waiting = Box<dyn Fn(&ServerName, Duration, &str)>;
 
 /// A request and the data that belongs to it.
 #[derive(Clone, Debug)]
@@ -479,7 +479,7 @@ impl<T: Transport + 'static> Connections<T> {
             return false;
         }
         if now.since(trouble.since) >= NOTICE && self.awaited.borrow_mut().insert(server.addr.clone()) {
-            (self.waiting)(server, &failure.detail);
+            (self.waiting)(server, until.since(trouble.since), &failure.detail);
         }
         tracing::debug!(%server, failure.detail, "trying again");
         self.endpoint().sleep(trouble.pause).await;

@@ -182,9 +182,8 @@ async fn command(
     cli: Cli,
     output: &mut Output,
 ) -> Result<(), Stop> {
-    let retry_for = options.retry_for;
-    let waiting = move |server: &ServerName, why: &str| {
-        complain(&format!("waiting up to {} s for {server}: {why}", retry_for.as_secs_f32()));
+    let waiting = |server: &ServerName, at_most: Duration, why: &str| {
+        complain(&format!("waiting up to {:.1} s for {server}: {why}", at_most.as_secs_f32()));
     };
     let client = Client::connect_waiting(endpoints, manager, options, waiting).await?;
     match cli.command {

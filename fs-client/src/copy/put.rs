@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bmi_core::{MemSlice, Time, Transport, mutated};
+use bmi_core::{MemSlice, Time, Transport};
 use fs_proto::Handle;
 use futures_util::future::join_all;
 
@@ -48,6 +48,8 @@ pub(super) struct Task {
     tries: u32,
     /// When it failed first.
     failed: Option<Time>,
+    /// Why it failed last.
+    pub(super) error: Option<Error>,
     /// Bytes of this try that `progress` was told.
     reported: Cell<u64>,
     /// True if the source can be read again.
@@ -56,7 +58,7 @@ pub(super) struct Task {
 
 impl Task {
     pub(super) fn new(source: PathBuf, target: FsPath) -> Task {
-        Task { source, target, tries: 0, failed: None, reported: Cell::new(0), rereadable: true }
+        Task { source, target, tries: 0, failed: None, error: None, reported: Cell::new(0), rereadable: true }
     }
 }
 
@@ -145,6 +147,7 @@ impl<T: Transport + 'static> Copier<T> {
         }
         tracing::debug!(target = %task.target, %error, "stored once more");
         (self.progress)(Progress::Again { name: task.target.as_str(), bytes: task.reported.take() });
+        task.error = Some(error);
         Ok(task)
     }
 
@@ -264,11 +267,8 @@ impl<T: Transport + 'static> Copier<T> {
     /// abandoned.
     pub(super) async fn complete(&self, batch: Vec<Written<T>>) -> Vec<Result<Copied, (Task, Error)>> {
         let files: Vec<&File<T>> = batch.iter().map(|written| written.draft.file()).collect();
-        let failures = if self.sync && !mutated("client/published-before-it-is-synced") {
-            sync_files(&self.client, &files, false).await
-        } else {
-            vec![Vec::new(); files.len()]
-        };
+        let failures =
+            if self.sync { sync_files(&self.client, &files, false).await } else { vec![Vec::new(); files.len()] };
         join_all(batch.into_iter().zip(failures).map(async |(written, failures)| {
             let Written { task, draft, bytes, mtime_ns } = written;
             let result = if failures.is_empty() {

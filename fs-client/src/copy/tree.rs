@@ -12,10 +12,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 
 use bmi_core::Transport;
 use fs_proto::{ErrorCode, Handle};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, ready};
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::Notify;
 
@@ -95,6 +96,11 @@ impl<T: Transport + 'static> Copier<T> {
         };
         let work = Work { state: RefCell::new(state), busy: Cell::new(0), news: Notify::new() };
         self.connected(join_all((0..self.files).map(|_| self.put_lane(&work)))).await;
+        // Files that were to be stored once more when the manager could not be reached any more.
+        let left = std::mem::take(&mut work.state.borrow_mut().files);
+        for error in left.into_iter().filter_map(|task| task.error) {
+            self.report(&work, error);
+        }
         work.state.into_inner().copied
     }
 
@@ -193,14 +199,16 @@ impl<T: Transport + 'static> Copier<T> {
     /// same. If the manager cannot be reached, nothing more is begun.
     #[must_use = "it has the number of failures"]
     pub async fn get_tree(&self, source: &FsPath, target: &Path) -> Copied {
-        let mut copied = Copied::default();
+        let (mut copied, over) = (Copied::default(), Cell::new(false));
         let mut dirs = vec![(source.clone(), target.to_owned())];
         let failed = |copied: &mut Copied, error: Error| {
             (self.progress)(Progress::Failed { error: &error });
             copied.failed += 1;
-            ends_all(&error)
+            over.set(over.get() || ends_all(&error));
         };
-        while let Some((dir, into)) = dirs.pop() {
+        while !over.get()
+            && let Some((dir, into)) = dirs.pop()
+        {
             let path = into.clone();
             let made = self.io.run(move || fs::create_dir_all(path)).await;
             let listed = match made {
@@ -208,7 +216,6 @@ impl<T: Transport + 'static> Copier<T> {
                 Err(error) => Err(Error::local(into.display(), &error)),
             };
             let mut files = Vec::new();
-            let mut over = false;
             match listed {
                 Ok(entries) => {
                     copied.directories += 1;
@@ -216,22 +223,21 @@ impl<T: Transport + 'static> Copier<T> {
                         match (dir.join(&entry.name), entry.handle) {
                             (Ok(from), Handle::Dir(_)) => dirs.push((from, into.join(&entry.name))),
                             (Ok(from), Handle::File(_)) => files.push((from, into.join(&entry.name))),
-                            (Err(error), _) => over |= failed(&mut copied, error),
+                            (Err(error), _) => failed(&mut copied, error),
                         }
                     }
                 }
-                Err(error) => over |= failed(&mut copied, error),
+                Err(error) => failed(&mut copied, error),
             }
             let get = async |(from, to): (FsPath, PathBuf)| self.get_file(&from, &to).await;
-            let mut results = stream::iter(files).map(get).buffer_unordered(self.files);
-            while !over && let Some(result) = results.next().await {
+            // Those that have begun are ended and reported.
+            let begun = stream::iter(files).take_while(|_| ready(!over.get()));
+            let mut results = pin!(begun.map(get).buffer_unordered(self.files));
+            while let Some(result) = results.next().await {
                 match result {
                     Ok(one) => copied += one,
-                    Err(error) => over |= failed(&mut copied, error),
+                    Err(error) => failed(&mut copied, error),
                 }
-            }
-            if over {
-                break;
             }
         }
         copied

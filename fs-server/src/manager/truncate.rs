@@ -130,6 +130,38 @@ impl<T: Transport> Manager<T> {
                 () = self.endpoint.sleep_until(deadline) => {
                     return Err(FsError::new(ErrorCode::Busy, format!("the size of {file} is being changed")));
                 }
+                // A server that was awaited may turn out to be down.
+                () = self.endpoint.sleep(self.settings.heartbeat) => {}
+            }
+        }
+    }
+
+    /// Returns true if an I/O server is neither up nor expected back since the manager was started.
+    fn is_down(&self, iod: u32) -> bool {
+        !self.is_up(iod) && !self.members.borrow().is_awaited(iod, self.endpoint.now())
+    }
+
+    /// Waits for an I/O server that is expected back since the manager was started.
+    ///
+    /// # Errors
+    /// `Unreachable` if it is down, or still expected at the deadline.
+    async fn await_up(&self, iod: u32, deadline: Time) -> Result<(), FsError> {
+        loop {
+            let news = self.maintenance.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            if self.is_up(iod) {
+                return Ok(());
+            }
+            if self.is_down(iod) || self.endpoint.now() >= deadline {
+                return Err(FsError::new(ErrorCode::Unreachable, "it is down"));
+            }
+            tokio::select! {
+                biased;
+                () = news => {}
+                () = self.endpoint.sleep_until(deadline) => {}
+                // It may turn out to be down.
+                () = self.endpoint.sleep(self.settings.heartbeat) => {}
             }
         }
     }
@@ -138,7 +170,7 @@ impl<T: Transport> Manager<T> {
     /// way.
     fn check_servers(&self, file: FileHandle) -> Result<(), FsError> {
         let layout = self.entry(file)?.layout;
-        let down = layout.iter().flat_map(Layout::datafiles).find(|(iod, _)| !self.is_up(*iod));
+        let down = layout.iter().flat_map(Layout::datafiles).find(|(iod, _)| self.is_down(*iod));
         down.map_or(Ok(()), |(iod, _)| Err(FsError::new(ErrorCode::Unreachable, format!("iod {iod}: it is down"))))
     }
 
@@ -164,9 +196,7 @@ impl<T: Transport> Manager<T> {
                     return Err(FsError::new(ErrorCode::Timeout, "it does not answer"));
                 }
             };
-            if !self.is_up(iod) {
-                return Err(FsError::new(ErrorCode::Unreachable, "it is down"));
-            }
+            self.await_up(iod, deadline).await?;
             let asked = async {
                 self.connect(&mut link).await?;
                 link.ask_until(request, deadline).await
