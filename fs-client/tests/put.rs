@@ -449,6 +449,11 @@ fn resume_transfers_what_is_missing_or_changed() {
     // Somebody changed a file in its place: its time is another one.
     cluster.ok(&["truncate", "/source/s6", "1"]);
     assert_eq!(run(&put), [1, 11, 0]);
+    // A target with a new name is a directory the second time. With -T it remains the target.
+    for round in [[12, 0, 0], [0, 12, 0]] {
+        assert_eq!(run(&["put", "-T", "source", "/renamed"]), round);
+        assert_eq!(run(&["get", "-T", "/renamed", "renamed"]), round);
+    }
 }
 
 /// A replaced file keeps its mode, owner and layout, unless others are asked for. The modification

@@ -76,12 +76,15 @@ pub(crate) async fn put<T: Transport + 'static>(
         servers: layout.servers.unwrap_or(0),
         ..CreateOptions::default()
     };
+    if sources.len() > 1 && args.no_target_directory {
+        return Err(Stop::usage("several sources need a directory as their target; leave out -T"));
+    }
     if sources.len() > 1 && client.lookup(target).await?.handle.dir().is_none() {
         return Err(Stop::failed(format!("put to {target}: not a directory, and there are several sources")));
     }
     let (start, mut total) = (client.endpoint().now(), Copied::default());
     for source in sources {
-        match put_one(client, &copier, source, target, args.recursive).await {
+        match put_one(client, &copier, source, target, args).await {
             Ok(copied) => total += copied,
             Err(Stop(_, error)) => bar.suspend(|| output.failure(error)),
         }
@@ -97,7 +100,7 @@ async fn put_one<T: Transport + 'static>(
     copier: &Copier<T>,
     source: &Path,
     target: &FsPath,
-    recursive: bool,
+    args: &TransferArgs,
 ) -> Result<Copied, Stop> {
     if source == Path::new("-") {
         if client.lookup(target).await.is_ok_and(|entry| entry.handle.dir().is_some()) {
@@ -108,8 +111,15 @@ async fn put_one<T: Transport + 'static>(
     }
     let local = |error: std::io::Error| Stop::failed(format!("{}: {error}", source.display()));
     let is_dir = std::fs::metadata(source).map_err(local)?.is_dir();
-    if is_dir && !recursive {
+    if is_dir && !args.recursive {
         return Err(Stop::failed(format!("{}: is a directory; put it with -r", source.display())));
+    }
+    if args.no_target_directory {
+        return Ok(if is_dir {
+            copier.put_tree(source, target).await
+        } else {
+            copier.put_file(source, target).await?
+        });
     }
     // `.` and `..` also have a name after they are resolved.
     let name = match source.file_name() {
@@ -147,7 +157,7 @@ pub(crate) async fn get<T: Transport + 'static>(
         return Ok(());
     }
     let to = match source.name() {
-        Some(name) if target.is_dir() => target.join(name),
+        Some(name) if target.is_dir() && !args.no_target_directory => target.join(name),
         _ => target.to_owned(),
     };
     let copied = if is_dir { Ok(copier.get_tree(source, &to).await) } else { copier.get_file(source, &to).await };

@@ -26,7 +26,7 @@
 //! ```
 
 use fs_proto::{ErrorCode, FsError, RequestId};
-use redb::{ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction};
+use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction};
 
 use super::Fault;
 
@@ -39,6 +39,12 @@ const WHO: TableDefinition<'static, u128, (u64, u64)> = TableDefinition::new("cl
 pub(super) const WINDOW: u64 = 256;
 /// Most clients remembered.
 pub(super) const CLIENTS: u64 = 4096;
+
+/// Returns the reply to a change that was made before.
+pub(super) fn answer(transaction: &ReadTransaction, id: RequestId) -> Result<Option<Vec<u8>>, Fault> {
+    let replies = transaction.open_table(REPLIES)?;
+    Ok(replies.get((id.client, id.seq))?.map(|reply| reply.value().to_vec()))
+}
 
 /// The tables in a transaction for writing.
 pub(super) struct Dedup<'t> {

@@ -802,6 +802,12 @@ impl<T: Transport> Handler<T> for Manager<T> {
         let change = |body| self.queue(request.id, request.unanswered, body, context.deadline);
         match body {
             ManagerRequest::Truncate { file, size } => {
+                // If it was decided before, no server needs to prepare it again.
+                match self.store.read().map_err(Fault::from).and_then(|read| dedup::answer(&read, request.id)) {
+                    Ok(Some(answer)) => return Answer::Encoded(answer),
+                    Ok(None) => {}
+                    Err(fault) => return Answer::error(self.settle(fault)),
+                }
                 let decide = change(ManagerRequest::Truncate { file, size });
                 self.truncate(file, size, context.deadline, decide).await.unwrap_or_else(Answer::error)
             }

@@ -32,7 +32,7 @@ const CACHE_BYTES: usize = 64 << 20;
 /// is closed and reopened before the next transaction. Otherwise the manager would have to be
 /// restarted. What was written before is still in the system's memory, and the next sync covers it.
 /// After a failed sync, or any other failed write, the database stays closed
-/// ([`MetaStore::doubt`]).
+/// (`MetaStore::doubt`).
 ///
 /// The database file grows in large steps, and its pages are used gradually. If the disk were full
 /// by then, no change would be possible, not even a removal that makes room. So all blocks of the

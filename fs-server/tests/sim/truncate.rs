@@ -315,6 +315,25 @@ fn a_truncation_that_is_asked_for_again_cuts_off_no_later_write() {
     assert!(resent > 5, "{resent}");
 }
 
+/// Replays a bug: a request that came again was prepared again before the manager looked for its
+/// answer. If a server was down by then, the client was told that nothing had changed.
+#[test]
+fn a_truncation_that_is_asked_for_again_has_its_answer_although_a_server_is_down() {
+    let (world, cluster) = empty_cluster(5, options(3));
+    world.block_on(async {
+        let client = connect(&world, &cluster, 1).await;
+        let file = long_file(&client, "file", 1).await.handle();
+        let raw = Client::new(&world.node("raw"), 9);
+        let manager = raw.connect(&cluster.manager()).await;
+        let request = raw.request(ManagerRequest::Truncate { file, size: SHORT as u64 });
+        let first = raw.send(manager, &request, Body::None).await.unwrap();
+        assert_eq!(first.result, Ok(ManagerReply::Done.into()));
+        cluster.iod_node(1).crash(&mut Loss::everything());
+        raw.endpoint.sleep(Duration::from_secs(1)).await;
+        assert_eq!(raw.send(manager, &request, Body::None).await.unwrap(), first);
+    });
+}
+
 #[test]
 fn a_truncation_and_a_removal_or_a_replacement_leave_nothing() {
     let (mut truncated, mut stale) = (0, 0);
