@@ -271,8 +271,8 @@ pub(crate) struct TransferArgs {
     /// Leave out files that are there already with the same size and modification time
     #[arg(long)]
     pub(crate) resume: bool,
-    /// Take the target as the new name, also if it is a directory; to repeat a command with --resume
-    /// whose target was new
+    /// Take the target as the new name, also if it is a directory; for repeating a command whose
+    /// target was new with --resume
     #[arg(long, short = 'T')]
     pub(crate) no_target_directory: bool,
 }
