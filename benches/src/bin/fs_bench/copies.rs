@@ -3,11 +3,12 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use benches::workload::Failed;
 use bmi_core::{Memory, Transport};
-use fs_client::FsPath;
-use fs_client::copy::Copier;
+use fs_client::copy::{Copied, Copier};
+use fs_client::{ErrorCode, FsPath};
 
 use crate::content::{self, BLOCK, Checker};
 use crate::line::What;
@@ -73,18 +74,29 @@ pub(crate) async fn measure<T: Transport + 'static>(
     source: &Source,
     target: &Path,
 ) -> Result<(), Failed> {
-    if !round.wants_any(&[What::Put, What::Get]) {
+    if !round.wants_any(&[What::Put, What::PutSynced, What::Get]) {
         return Ok(());
     }
     let (client, path): (_, FsPath) = (round.client.clone(), "/copy".parse()?);
     let endpoint = client.endpoint();
     // Each has buffers of its own, as each run of the command has.
     let copier = || Copier::new(client.clone(), BLOCK_SIZE, WINDOW, |_| {});
-    round.begin(What::Put);
-    warm(target, source.len);
-    let begin = endpoint.now();
-    let put = copier()?.put_file(&source.path, &path).await?;
-    round.note(What::Put, source.len as f64 / endpoint.now().since(begin).as_secs_f64());
+    let mut put = Copied::default();
+    for (what, sync) in [(What::Put, false), (What::PutSynced, true)] {
+        // Otherwise the servers would remove the file that is replaced while the next line is
+        // measured.
+        client.remove_all(&path).await.or_else(absent)?;
+        while client.statfs().await?.manager.orphans > 0 {
+            endpoint.sleep(Duration::from_millis(5)).await;
+        }
+        round.begin(what);
+        warm(target, source.len);
+        let begin = endpoint.now();
+        let mut copier = copier()?;
+        copier.sync = sync;
+        put = copier.put_file(&source.path, &path).await?;
+        round.note(what, source.len as f64 / endpoint.now().since(begin).as_secs_f64());
+    }
 
     round.begin(What::Get);
     warm(target, source.len);
@@ -96,6 +108,11 @@ pub(crate) async fn measure<T: Transport + 'static>(
     }
     source.check(target)?;
     Ok(())
+}
+
+/// A file that does not exist needs no removal.
+fn absent(error: fs_client::Error) -> Result<(), fs_client::Error> {
+    if error.code() == ErrorCode::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// Allocates `len` bytes of a file in memory, then removes the file, so that the next file gets

@@ -27,8 +27,10 @@ pub(crate) enum What {
     Random(Random),
     /// Noncontiguous accesses, one after the other.
     List(Direction),
-    /// Storing a local file.
+    /// Storing a local file, without waiting for the disks: `pvfs put --no-sync`.
     Put,
+    /// Storing a local file durably: `pvfs put`.
+    PutSynced,
     /// Fetching a file.
     Get,
 }
@@ -46,7 +48,7 @@ const fn random(direction: Direction, size: usize, in_flight: usize) -> What {
 }
 
 /// All lines over one transport, in the order in which they are printed.
-pub(crate) const ALL: [What; 18] = [
+pub(crate) const ALL: [What; 19] = [
     What::Create(NAMESPACE_DEPTHS[0]),
     What::Stat(NAMESPACE_DEPTHS[0]),
     What::Remove(NAMESPACE_DEPTHS[0]),
@@ -64,6 +66,7 @@ pub(crate) const ALL: [What; 18] = [
     What::List(Write),
     What::List(Read),
     What::Put,
+    What::PutSynced,
     What::Get,
 ];
 
@@ -74,7 +77,7 @@ impl What {
         match self {
             What::Create(in_flight) | What::Stat(in_flight) | What::Remove(in_flight) => by_depth(in_flight),
             What::Random(random) => by_depth(random.in_flight),
-            What::List(_) | What::Put | What::Get => Unit::BytesPerSecond,
+            What::List(_) | What::Put | What::PutSynced | What::Get => Unit::BytesPerSecond,
         }
     }
 }
@@ -107,6 +110,7 @@ impl Line {
                 format!("list {} {} x {}", verb(direction), data::LIST_PIECES, units::size(data::LIST_PIECE))
             }
             What::Put => format!("put {}", copied()),
+            What::PutSynced => format!("put and sync {}", copied()),
             What::Get => format!("get {}", copied()),
         };
         Line { scheme, what, name: format!("{scheme} {text}") }
@@ -147,7 +151,7 @@ impl Selection {
 
     /// Returns true if put or get is chosen over any transport.
     pub(crate) fn wants_copies(&self) -> bool {
-        self.0.iter().any(|line| matches!(line.what, What::Put | What::Get))
+        self.0.iter().any(|line| matches!(line.what, What::Put | What::PutSynced | What::Get))
     }
 }
 
@@ -186,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_text_selects_lines_in_any_case() {
-        assert_eq!(names(&[Scheme::Tcp, Scheme::Shm], Some("Put")), ["tcp put 1 GiB", "shm put 1 GiB"]);
+        assert_eq!(names(&[Scheme::Tcp, Scheme::Shm], Some("Put 1")), ["tcp put 1 GiB", "shm put 1 GiB"]);
         assert_eq!(names(&[Scheme::Tcp, Scheme::Shm], Some("shm")).len(), ALL.len());
     }
 }
