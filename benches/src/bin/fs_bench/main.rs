@@ -8,7 +8,8 @@
 //!
 //! **What is timed.** The calls of the client library, and the few words that mark a block before a
 //! write. Preparing a line and comparing data are not timed. Each line is warmed up first, except
-//! `put`, with and without waiting for the disks, and `get`. Their buffers are new, as in the command `pvfs`.
+//! `put`, with and without waiting for the disks, and `get`. Their buffers are new, as in the
+//! command `pvfs`.
 //!
 //! **What is checked.** Every block of 4 KiB contains its place and the generation of its write
 //! ([`content`]). The data of the last timed reads, the whole file after the writes, and the copy
