@@ -116,10 +116,13 @@ impl<T: Transport> Manager<T> {
             match self.step(&mut link).await {
                 // To make room on a full disk is no sign that it is well.
                 Ok(true) if link.is_full => {}
-                Ok(true) => pause = SHORTEST,
-                Ok(false) => {
+                Ok(more) => {
                     pause = SHORTEST;
-                    news.await;
+                    // What failed before has succeeded, or is not needed any more.
+                    self.failing.borrow_mut().remove(&iod);
+                    if !more {
+                        news.await;
+                    }
                 }
                 Err(error) => {
                     // Reconnect after any failure.

@@ -17,7 +17,6 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use bmi_core::mutated;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 use futures_util::future::join_all;
 use rustix::fs::OFlags;
@@ -157,9 +156,6 @@ impl Disk {
     /// Marks a datafile whose data could not be written. Operations on it fail from then on.
     fn mark_failed(&self, datafile: DatafileHandle, error: &io::Error) {
         tracing::error!(%datafile, %error, "a sync failed");
-        if mutated("store/failed-sync-not-marked") {
-            return;
-        }
         if let Err(error) = self.marks.set(datafile, Mark::FailedSync) {
             self.fail("the mark of a datafile whose sync failed", &error);
         }

@@ -33,7 +33,9 @@ pub(super) fn empty_cluster(seed: u64, options: ClusterOptions) -> (World, SimCl
 pub(super) async fn connect(world: &World, cluster: &SimCluster, id: u128) -> FsClient {
     let node = world.node(&format!("client{id}"));
     let endpoint = node.endpoint(Config::named("client")).unwrap();
-    let options = ClientOptions { timeout: Duration::from_millis(500), ..ClientOptions::new(id) };
+    // A test sees what a single request does.
+    let (timeout, retry_for) = (Duration::from_millis(500), Duration::ZERO);
+    let options = ClientOptions { timeout, retry_for, ..ClientOptions::new(id) };
     loop {
         match FsClient::connect(endpoint.clone(), cluster.manager(), options.clone()).await {
             Ok(client) => return client,
