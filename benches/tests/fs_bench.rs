@@ -98,7 +98,7 @@ fn a_sample_is_one_json_array_with_each_line_once() {
     assert_eq!(errors, "");
     let lines: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     let names: BTreeSet<&str> = lines.iter().map(|line| line["name"].as_str().unwrap()).collect();
-    assert_eq!((names.len(), lines.len()), (36, 36));
+    assert_eq!((names.len(), lines.len()), (38, 38));
     for name in ["tcp create, 1 in flight", "shm random read 64 KiB, 16 in flight", "shm get 1 MiB"] {
         assert!(names.contains(name), "{names:?}");
     }
