@@ -468,9 +468,7 @@ impl<T: Transport> Manager<T> {
                 Err(fault) => fault,
             };
             self.pools.borrow_mut().undo();
-            if let (Fault::Corrupt(_), Some(at)) = (&fault, at)
-                && !mutated("manager/corrupt-object-fails-all")
-            {
+            if let (Fault::Corrupt(_), Some(at)) = (&fault, at) {
                 let error = fault.into_error();
                 tracing::error!(%error, request = group[at].request.name(), "a change failed");
                 failed.insert(at, codec::encode_reply(&Reply { result: Err(error) }));

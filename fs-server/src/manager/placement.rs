@@ -9,7 +9,6 @@
 //! 4. A server that will have a datafile soon is waited for: one that is up and is creating more,
 //!    or one that is expected back since the manager was started.
 
-use bmi_core::mutated;
 use fs_proto::{ErrorCode, FsError};
 
 /// What the manager knows about an I/O server when it places a file.
@@ -55,7 +54,7 @@ pub(super) fn place(candidates: &[Candidate], created: u64, wanted: Wanted) -> R
     let all = 0..candidates.len() as u32;
     let of = |iod: u32| candidates[iod as usize];
     let stuck = |iod: u32| of(iod).failing && !of(iod).prepared;
-    let usable = |iod: u32| of(iod).up || of(iod).awaited || mutated("manager/files-on-dead-servers");
+    let usable = |iod: u32| of(iod).up || of(iod).awaited;
     let reached = |iod: &u32| usable(*iod) && !of(*iod).avoided;
     if let Wanted::Exactly(wanted) = wanted
         && wanted as usize > candidates.len()
