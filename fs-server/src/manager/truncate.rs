@@ -107,7 +107,10 @@ impl<T: Transport> Manager<T> {
         }
         let decided = decide.await;
         drop(preparing);
-        self.await_truncated(&layout, deadline).await?;
+        // It is decided, so a failure to look whether it was carried out changes nothing.
+        if let Err(error) = self.await_truncated(&layout, deadline).await {
+            tracing::warn!(%error, %file, "a change of size is carried out later");
+        }
         Ok(decided)
     }
 
