@@ -33,6 +33,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 /// Longest wait for the end of a process that was killed.
 const END_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
+/// This program, even if its file was replaced since it started: a build does that to `xtask`, and
+/// its path then names nothing, or another program.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
 /// The storm's side.
 pub(super) struct Guard {
     child: Child,
@@ -43,8 +47,8 @@ impl Guard {
     /// Starts the guard. It removes `dir` at the end if there is one.
     pub(super) fn start(dir: Option<&Path>) -> Result<Guard, String> {
         let failed = |error: std::io::Error| format!("the guard of the servers cannot be started: {error}");
-        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.arg("storm-guard").process_group(0).stdin(Stdio::piped());
+        let mut command = Command::new(OWN_PROGRAM);
+        command.arg0("xtask").arg("storm-guard").process_group(0).stdin(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
         let to = child.stdin.take();
         let mut guard = Guard { child, to };
