@@ -186,6 +186,11 @@ macro_rules! conformance_suite {
                 slots_run_out_and_come_back, long_replies_and_requests, grants_end, a_dead_client_leaves_nothing,
                 any_lists_by_any_path, nonsense_is_no_call, replies_that_cannot_be_right,
             }
+            message::late {
+                a_late_reply_reaches_no_other_call, late_messages_keep_no_credit, what_arrived_for_a_call_goes_with_it,
+                a_dropped_request_ends_its_call, replies_shorter_than_their_memory, discards,
+                dropped_while_the_endpoint_is_in_use, reserved_tags_are_refused,
+            }
             message::peers {
                 limits_are_agreed, refused_connect_names_the_address, work_waits_for_the_connection,
                 a_dead_peer_ends_every_operation, a_dead_caller_is_forgotten, disconnect_flushes,

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
-use crate::endpoint::{Counters, Endpoint, Grant, PeerEvent, PeerLimits, ResourceUsage, Unexpected};
+use crate::endpoint::{CallPart, Counters, Endpoint, Grant, PeerEvent, PeerLimits, ResourceUsage, Unexpected};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList};
 use crate::op::{Completion, OpId, Options, PeerId, Posted, Tag};
@@ -46,7 +46,20 @@ struct Shared<T: Transport> {
     driver: RefCell<Option<Waker>>,
     /// Set if a task has used the endpoint since the last poll.
     posted: Cell<bool>,
+    /// What was dropped while the endpoint was in use, and must be done as soon as it is free.
+    dropped: RefCell<Vec<Dropped>>,
     scratch: RefCell<Vec<Waker>>,
+}
+
+/// What remains to be done for a value that was dropped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Dropped {
+    /// Abandon an operation.
+    Operation(OpId),
+    /// End the use of a call's id.
+    Call(PeerId, Tag),
+    /// Tell the caller that its call gets no reply.
+    Unanswered(PeerId, Tag),
 }
 
 impl<T: Transport> Clone for AsyncEndpoint<T> {
@@ -123,7 +136,7 @@ impl<T: Transport> Operation<T> {
 impl<T: Transport> Drop for Operation<T> {
     fn drop(&mut self) {
         if let Progress::Pending(op) = self.state {
-            self.endpoint.with(|endpoint| endpoint.abandon(op));
+            self.endpoint.settle(Dropped::Operation(op));
         }
     }
 }
@@ -139,20 +152,60 @@ impl<T: Transport> AsyncEndpoint<T> {
             event_waiters: RefCell::default(),
             driver: RefCell::default(),
             posted: Cell::new(true),
+            dropped: RefCell::default(),
             scratch: RefCell::default(),
         };
         AsyncEndpoint { shared: Rc::new(shared) }
     }
 
-    /// Runs `f` on the endpoint itself. `f` must use neither this handle nor a clone of it.
+    /// Runs `f` on the endpoint itself. `f` must use neither this handle nor a clone of it. It may
+    /// drop operations, calls and messages: what remains to be done for them is done after it.
+    ///
+    /// # Panics
+    /// If `f` uses a handle to this endpoint.
     pub fn with<R>(&self, f: impl FnOnce(&mut Endpoint<T>) -> R) -> R {
         let result = f(&mut self.shared.endpoint.borrow_mut());
+        self.settle_dropped();
         self.wake_ended();
         self.shared.posted.set(true);
         if let Some(driver) = self.shared.driver.take() {
             driver.wake();
         }
         result
+    }
+
+    /// Does what remains to be done for a dropped value: now, or when the endpoint is free.
+    pub(crate) fn settle(&self, dropped: Dropped) {
+        let free = self.shared.endpoint.try_borrow_mut().is_ok();
+        self.shared.dropped.borrow_mut().push(dropped);
+        if free {
+            self.with(|_| ());
+        }
+    }
+
+    /// Does what remains to be done for the values that were dropped while the endpoint was in use.
+    #[inline]
+    fn settle_dropped(&self) {
+        if !self.shared.dropped.borrow().is_empty() {
+            self.settle_each();
+        }
+    }
+
+    fn settle_each(&self) {
+        let now = self.now();
+        let mut endpoint = self.shared.endpoint.borrow_mut();
+        // The endpoint may drop memory, and with it a value of the program.
+        while let Some(dropped) = self.next_dropped() {
+            match dropped {
+                Dropped::Operation(op) => endpoint.abandon(op),
+                Dropped::Call(peer, id) => endpoint.close_call(peer, id),
+                Dropped::Unanswered(peer, id) => crate::comm::leave_unanswered(&mut endpoint, peer, id, now),
+            }
+        }
+    }
+
+    fn next_dropped(&self) -> Option<Dropped> {
+        self.shared.dropped.borrow_mut().pop()
     }
 
     // ---- getters --------------------------------------------------------------------------------
@@ -262,6 +315,42 @@ impl<T: Transport> AsyncEndpoint<T> {
     /// Receives an expected message; see [`Endpoint::post_recv`].
     pub fn recv(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<T> {
         let posted = self.with(|endpoint| endpoint.post_recv(peer, tag, list, options));
+        self.operation(posted)
+    }
+
+    /// Sends a request with the id of its call.
+    pub(crate) fn send_request(&self, peer: PeerId, id: Tag, list: MemList, options: Options) -> Operation<T> {
+        let posted = self.with(|endpoint| endpoint.post_in_call(CallPart::Request, peer, id, list, options));
+        self.operation(posted)
+    }
+
+    /// Sends a message of a call.
+    pub(crate) fn send_in_call(
+        &self,
+        peer: PeerId,
+        id: Tag,
+        list: impl Into<MemList>,
+        options: Options,
+    ) -> Operation<T> {
+        let posted = self.with(|endpoint| endpoint.post_in_call(CallPart::Send, peer, id, list.into(), options));
+        self.operation(posted)
+    }
+
+    /// Receives a message of a call.
+    pub(crate) fn recv_in_call(
+        &self,
+        peer: PeerId,
+        id: Tag,
+        list: impl Into<MemList>,
+        options: Options,
+    ) -> Operation<T> {
+        let posted = self.with(|endpoint| endpoint.post_in_call(CallPart::Receive, peer, id, list.into(), options));
+        self.operation(posted)
+    }
+
+    /// Drops the next expected message with this tag; see [`Endpoint::post_discard`].
+    pub fn discard(&self, peer: PeerId, tag: Tag, options: Options) -> Operation<T> {
+        let posted = self.with(|endpoint| endpoint.post_discard(peer, tag, options));
         self.operation(posted)
     }
 
@@ -382,6 +471,7 @@ impl<T: Transport> AsyncEndpoint<T> {
             let worked = endpoint.poll(now);
             (worked, endpoint.has_unexpected(), endpoint.has_events())
         };
+        self.settle_dropped();
         self.wake_ended();
         if messages {
             self.wake_all(&self.shared.message_waiters);

@@ -9,7 +9,9 @@ use crate::proto::table::Key;
 use crate::time::Time;
 use crate::transport::ServiceClass;
 
-/// Matches a send with a receive of the same peer.
+/// Matches a send with a receive of the same peer. A program may use the tags up to
+/// [`MAX_TAG`](crate::MAX_TAG). Larger ones are the ids of calls ([`crate::comm`]), which the
+/// endpoint draws.
 pub type Tag = u64;
 
 /// Identifies a posted operation. It has a slot and a generation, so that a stale id is detected
@@ -47,6 +49,8 @@ pub enum OpKind {
     SendUnexpected,
     /// Receives an expected message.
     Recv,
+    /// Drops an expected message.
+    Discard,
     /// Reads from memory that the peer exposed (bulk).
     Pull,
     /// Writes to memory that the peer exposed (bulk).
@@ -70,6 +74,7 @@ impl OpKind {
             OpKind::Send => "send",
             OpKind::SendUnexpected => "send unexpected",
             OpKind::Recv => "receive",
+            OpKind::Discard => "discard",
             OpKind::Pull => "pull",
             OpKind::Push => "push",
             OpKind::Grant => "grant",

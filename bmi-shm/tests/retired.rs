@@ -284,14 +284,14 @@ fn a_call_whose_server_stalls_ends_in_time_and_leaves_its_memory() {
     server.listen(&addr).unwrap();
     let peer = run(&clock, ends, client.connect(&addr, client.within(Duration::from_secs(5)))).unwrap();
     let (caller, mut memory) = (Caller::new(client.clone()), Memory::shareable(LEN).unwrap());
-    let call = |tag| {
+    let call = || {
         let within = client.within(Duration::from_secs(1));
-        let call = caller.call(peer, tag, b"read", Body::In((&memory).into()), Some(Path::ServerBased), within);
+        let call = caller.call(peer, b"read", Body::In((&memory).into()), Some(Path::ServerBased), within);
         let request = run(&clock, ends, server.next_unexpected());
         (call.unwrap(), Incoming::new(&server, request).unwrap())
     };
     // The server maps the memory when it is used for the first time.
-    let (first, incoming) = call(1);
+    let (first, incoming) = call();
     run(
         &clock,
         ends,
@@ -301,7 +301,7 @@ fn a_call_whose_server_stalls_ends_in_time_and_leaves_its_memory() {
     run(&clock, ends, first.reply()).unwrap();
 
     run(&clock, ends, server.sleep(Duration::from_secs(1)));
-    let (second, incoming) = call(2);
+    let (second, incoming) = call();
     let pages = incoming.pages(0, LEN as u64).expect("mapped by the first call");
     let read = StalledRead::into_memory(pages.pieces()[0].memory().clone());
     drop(pages);

@@ -127,7 +127,7 @@ fn scheme(direction: Direction, path: Path, hit: bool) -> Vec<f64> {
         for size in sizes() {
             let mut took = Duration::ZERO;
             // The first call does one-time work.
-            for round in 0..2 {
+            for _ in 0..2 {
                 let memory = Memory::zeroed(size).unwrap();
                 let region = hit.then(|| endpoint.with(|endpoint| endpoint.register(&memory)).unwrap());
                 node.sleep(Duration::from_millis(10)).await;
@@ -136,7 +136,7 @@ fn scheme(direction: Direction, path: Path, hit: bool) -> Vec<f64> {
                     Direction::Read => Body::In(memory.all().into()),
                 };
                 let start = node.now();
-                let call = caller.call(peer, round, b"request", body, Some(path), endpoint.within(LONG)).unwrap();
+                let call = caller.call(peer, b"request", body, Some(path), endpoint.within(LONG)).unwrap();
                 let choice = call.choice().unwrap();
                 assert_eq!((choice.path, choice.missed), (path, None), "{size} bytes");
                 call.reply().await.unwrap();
@@ -200,7 +200,7 @@ fn pipelined(direction: Direction) -> Vec<f64> {
                     Direction::Read => Body::In(memory.all().into()),
                 };
                 let start = node.now();
-                let call = caller.call(peer, 1, b"request", body, None, endpoint.within(LONG)).unwrap();
+                let call = caller.call(peer, b"request", body, None, endpoint.within(LONG)).unwrap();
                 assert_eq!(call.choice().unwrap().path, Path::ServerBased);
                 call.reply().await.unwrap();
                 (node.now() - start).as_secs_f64() * 1e3

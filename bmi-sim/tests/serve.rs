@@ -40,7 +40,7 @@ fn start(world: &World, max_calls: usize) -> (Rc<Cell<usize>>, bmi_core::Addr) {
 
 async fn echo(endpoint: &Endpoint, peer: bmi_core::PeerId, tag: u64) {
     let request = tag.to_le_bytes();
-    let call = Caller::new(endpoint.clone()).call(peer, tag, &request, Body::None, None, endpoint.within(SECOND));
+    let call = Caller::new(endpoint.clone()).call(peer, &request, Body::None, None, endpoint.within(SECOND));
     assert_eq!(call.unwrap().reply().await.unwrap().bytes[..], request, "call {tag}");
 }
 

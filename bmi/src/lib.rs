@@ -46,7 +46,7 @@
 //!     let peer = client.connect(&addr, client.within(Duration::from_secs(5))).await?;
 //!     let block = Memory::from(vec![7; 100_000]);
 //!     let options = client.within(Duration::from_secs(5));
-//!     let call = Caller::new(client.clone()).call(peer, 1, b"write block 9", Body::Out(block.into()), None, options)?;
+//!     let call = Caller::new(client.clone()).call(peer, b"write block 9", Body::Out(block.into()), None, options)?;
 //!     assert_eq!(call.reply().await?.bytes, "stored");
 //!     Ok(())
 //! };

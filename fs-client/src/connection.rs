@@ -17,8 +17,7 @@
 //!    manager that answered, or the one that was asked for; the store that the manager names; and
 //!    the newest start that this client has seen.
 //!
-//! **Protocol.** See [`fs_proto`]: each request is a call of [`bmi_core::comm`], whose tag is the
-//! request's sequence number.
+//! **Protocol.** See [`fs_proto`]: each request is a call of [`bmi_core::comm`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,12 +35,8 @@ use fs_proto::{
 use futures_util::future::{Either, FutureExt, LocalBoxFuture, Shared, select};
 
 use crate::error::{Failure, ServerName};
-use crate::route::{Endpoints, Preference, Route, Via, leave, reach};
+use crate::route::{Endpoints, Preference, Route, Via, reach};
 
-/// Most late replies on one connection: replies that no caller waits for any more. Each one stays
-/// queued until the connection ends, and holds the credits that the server sent it with. So the
-/// connection is ended before the credits run out.
-const MOST_LATE: u32 = 32;
 /// First pause before retrying a server that was lost. It is doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause.
@@ -95,7 +90,8 @@ impl Setback {
         let busy = kind.is_none() && matches!(failure.code, ErrorCode::Busy | ErrorCode::Unreachable);
         let lost = kind == Some(ErrorKind::PeerLost);
         let setback = Setback { busy, lost, unknown: sent && !busy };
-        (busy || lost || kind == Some(ErrorKind::Refused)).then_some(setback)
+        let waits = matches!(kind, Some(ErrorKind::Refused | ErrorKind::Cancelled));
+        (busy || lost || waits).then_some(setback)
     }
 
     /// Returns true if the request may be sent again, given that it may have arrived.
@@ -138,15 +134,13 @@ impl Outgoing {
 /// A server's reply, with the result of the data transfer.
 pub(crate) struct Answer {
     pub(crate) body: ReplyBody,
-    /// Bytes of data that came with the reply.
-    pub(crate) carried: u64,
-    /// The path that the data took.
-    pub(crate) path: Option<Path>,
+    /// Bytes of data that the server moved for a read.
+    pub(crate) data: u64,
 }
 
 enum Peer {
     Connecting(u64, Connecting),
-    Connected { via: Via, route: Rc<Route>, late: u32 },
+    Connected { via: Via, route: Rc<Route> },
 }
 
 /// What a client expects of a server.
@@ -364,7 +358,7 @@ impl<T: Transport + 'static> Connections<T> {
                     self.cluster.set(Some(*cluster));
                     let known = Expected { store: Some(*store), seen: Some(*start) };
                     self.expected.borrow_mut().insert(addr.clone(), known);
-                    peers.insert(addr.clone(), Peer::Connected { via: *via, route: route.clone(), late: 0 })
+                    peers.insert(addr.clone(), Peer::Connected { via: *via, route: route.clone() })
                 }
                 Err(_) => peers.remove(addr),
             };
@@ -496,7 +490,7 @@ impl<T: Transport + 'static> Connections<T> {
         sent: &mut bool,
     ) -> Result<Reply, Failure> {
         let via = self.peer(server, deadline).await?;
-        let result = self.exchange(server, via, deadline, seq, outgoing, sent).await;
+        let result = self.exchange(via, deadline, seq, outgoing, sent).await;
         if matches!(&result, Err(error) if error.kind() == ErrorKind::PeerLost) {
             // The adapter may know of the loss before the endpoint does. Make sure that the next
             // attempt uses a new connection.
@@ -510,7 +504,6 @@ impl<T: Transport + 'static> Connections<T> {
 
     async fn exchange(
         &self,
-        server: &ServerName,
         via: Via,
         deadline: Time,
         seq: u64,
@@ -526,12 +519,9 @@ impl<T: Transport + 'static> Connections<T> {
         });
         let options = Options::by(deadline).lists(outgoing.lists);
         let caller = &self.callers[via.endpoint_index];
-        let call = caller.call(via.peer, seq, &request, outgoing.data.clone(), outgoing.path, options)?;
+        let call = caller.call(via.peer, &request, outgoing.data.clone(), outgoing.path, options)?;
         *sent = true;
-        let mut awaited = Awaited { connections: self, addr: &server.addr, via, here: false };
-        let reply = call.reply().await?;
-        awaited.here = true;
-        Ok(reply)
+        call.reply().await
     }
 }
 
@@ -541,38 +531,11 @@ fn may_still_be_written(data: &Body) -> bool {
     matches!(data, Body::In(memory) if memory.pieces().iter().any(|piece| piece.memory().is_retired()))
 }
 
-/// A reply that is being waited for. The wait may end without it, because of the deadline or
-/// because the future was dropped. The reply may then still arrive.
-struct Awaited<'a, T: Transport> {
-    connections: &'a Connections<T>,
-    addr: &'a Addr,
-    via: Via,
-    here: bool,
-}
-
-impl<T: Transport> Drop for Awaited<'_, T> {
-    fn drop(&mut self) {
-        if self.here {
-            return;
-        }
-        let mut peers = self.connections.peers.borrow_mut();
-        let Some(Peer::Connected { via, late, .. }) = peers.get_mut(self.addr) else { return };
-        if *via != self.via {
-            return;
-        }
-        *late += 1;
-        if *late >= MOST_LATE {
-            peers.remove(self.addr);
-            leave(self.connections.endpoints.at(self.via.endpoint_index), self.via.peer);
-        }
-    }
-}
-
 fn interpret(server: &ServerName, reply: Reply) -> Result<Answer, Failure> {
     let decoded = codec::decode_reply(&reply.bytes)
         .map_err(|error| Failure::at(server.clone(), ErrorCode::Protocol, error.to_string()))?;
     match decoded.result {
-        Ok(body) => Ok(Answer { body, carried: reply.carried, path: reply.choice.map(|choice| choice.path) }),
+        Ok(body) => Ok(Answer { body, data: reply.data }),
         Err(FsError { code, detail, ranges, .. }) => {
             let mut failure = Failure::at(server.clone(), code, detail);
             failure.physical = ranges;

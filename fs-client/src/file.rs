@@ -15,7 +15,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use bmi_core::comm::{Body, Direction, Path};
+use bmi_core::comm::{Body, Direction};
 use bmi_core::mutated;
 use bmi_core::{AsyncEndpoint, MemList, Transport};
 use fs_proto::limits::{MAX_OFFSET, MAX_REGIONS};
@@ -347,7 +347,7 @@ impl<T: Transport + 'static> File<T> {
                 Ok(size)
             }
             (Direction::Read, ReplyBody::Iod(IodReply::Read { len, size }))
-                if len == transfer.len && (answer.carried == len || answer.path != Some(Path::Inline)) =>
+                if len == transfer.len && answer.data == len =>
             {
                 Ok(size)
             }

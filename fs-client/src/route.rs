@@ -315,7 +315,7 @@ async fn greet<T: Transport>(
     let body = RequestBody::Hello(hello.clone());
     let request = codec::encode_request(&Request { id, unanswered: 0, timeout_ms, body });
     let caller = Caller::new(endpoint.clone());
-    let call = caller.call(peer, id.seq, &request, Body::None, None, Options::by(deadline)).map_err(failed)?;
+    let call = caller.call(peer, &request, Body::None, None, Options::by(deadline)).map_err(failed)?;
     let reply = call.reply().await.map_err(failed)?;
     match codec::decode_reply(&reply.bytes) {
         Ok(Reply { result: Ok(ReplyBody::Identity(identity)) }) => match identity.check(hello) {

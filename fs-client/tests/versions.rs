@@ -23,20 +23,20 @@ fn a_request_of_version_4_is_answered_with_an_error_about_versions() {
     let patience = Duration::from_secs(20);
     let work = async {
         let peer = endpoint.connect(cluster.manager(), endpoint.within(patience)).await.unwrap();
-        let ask = async |tag: u64, bytes: &[u8]| {
-            let call = caller.call(peer, tag, bytes, Body::None, None, endpoint.within(patience)).unwrap();
+        let ask = async |bytes: &[u8]| {
+            let call = caller.call(peer, bytes, Body::None, None, endpoint.within(patience)).unwrap();
             codec::decode_reply(&call.reply().await.unwrap().bytes).unwrap().result
         };
         // Version 4 began without a Hello.
         let mut old = request(ManagerRequest::Ping);
         old[0] = 4;
-        let error = ask(1, &old).await.unwrap_err();
+        let error = ask(&old).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::Protocol);
         assert!(error.detail.contains("version 4") && error.detail.contains("version 6"), "{error}");
         // The connection goes on, and serves this version.
-        let identity = ask(2, &request(RequestBody::Hello(Hello::to(Role::Manager)))).await.unwrap();
+        let identity = ask(&request(RequestBody::Hello(Hello::to(Role::Manager)))).await.unwrap();
         assert!(matches!(identity, ReplyBody::Identity(_)));
-        ask(3, &request(ManagerRequest::Ping)).await.unwrap();
+        ask(&request(ManagerRequest::Ping)).await.unwrap();
     };
     driver::event::block_on(endpoint.clone(), work).unwrap();
     drop((caller, endpoint));

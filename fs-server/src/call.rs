@@ -25,7 +25,7 @@ pub(crate) async fn ask<T: Transport>(
         body: body.into(),
     };
     let (bytes, options) = (codec::encode_request(&request), caller.endpoint().within(limit));
-    let reply = caller.call(peer, seq, &bytes, Body::None, None, options)?.reply().await?;
+    let reply = caller.call(peer, &bytes, Body::None, None, options)?.reply().await?;
     match codec::decode_reply(&reply.bytes) {
         Ok(reply) => reply.result,
         Err(error) => Err(FsError::new(ErrorCode::Protocol, error.to_string())),

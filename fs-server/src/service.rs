@@ -525,9 +525,9 @@ async fn answer<T: Transport, H: Handler<T>>(
         Answer::Encoded(bytes) => (bytes, None),
         Answer::Reply(reply, data) => (codec::encode_reply(&reply), data),
     };
-    let (tag, list) = (call.tag(), data.as_ref().map(|data| data.list.clone()));
+    let (id, list) = (call.id(), data.as_ref().map(|data| data.list.clone()));
     if let Err(error) = call.reply(&bytes, list, endpoint.within(limits.reply_timeout)).await {
-        tracing::debug!(?peer, tag, %error, "reply not delivered");
+        tracing::debug!(?peer, id, %error, "reply not delivered");
     }
     (peer, lane)
 }

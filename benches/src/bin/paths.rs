@@ -151,7 +151,7 @@ impl Client {
         let body = if direction == Direction::Write { Body::Out(data) } else { Body::In(data) };
         let options = self.caller.endpoint().within(PATIENCE);
         let begin = Instant::now();
-        let reply = self.caller.call(self.server, 1, b"x", body, forced, options)?.reply().await?;
+        let reply = self.caller.call(self.server, b"x", body, forced, options)?.reply().await?;
         let path = reply.choice.map_or(Path::Inline, |choice| choice.path);
         Ok((path, begin.elapsed().as_secs_f64()))
     }
@@ -200,7 +200,7 @@ fn run(cli: &Cli) -> Result<(Vec<Row>, String), Error> {
             }
         }
         let options = endpoint.within(PATIENCE);
-        client.caller.call(server, 1, b"end", Body::None, None, options)?.reply().await?;
+        client.caller.call(server, b"end", Body::None, None, options)?.reply().await?;
         Ok((rows, plan))
     })?;
     server.join().map_err(|_| Error::new(ErrorKind::Io, "the server panicked"))??;

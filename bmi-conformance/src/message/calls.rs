@@ -60,18 +60,18 @@ async fn both_ways<K: Backend>(
 ) -> [Path; 2] {
     let caller = Caller::new(pair.a.clone());
     let source = Guarded::filled(seed, lens);
-    let call = caller.call(pair.to_b, seed, b"write it", Body::Out(source.list()), forced, soon(&pair.a)).expect(what);
+    let call = caller.call(pair.to_b, b"write it", Body::Out(source.list()), forced, soon(&pair.a)).expect(what);
     let (reply, written) = join(call.reply(), answer::<K>(&pair.b, 0)).await;
     let reply = reply.unwrap_or_else(|error| panic!("{what}: write: {error}"));
-    assert_eq!((&reply.bytes[..], reply.carried), (&b"write it"[..], 0), "{what}");
+    assert_eq!((&reply.bytes[..], reply.data), (&b"write it"[..], 0), "{what}");
     assert!(written == pattern(seed, source.len()), "{what}: the bytes of the write");
     let wrote = reply.choice.expect("a call with data").path;
 
     let target = Guarded::new(lens);
-    let call = caller.call(pair.to_b, seed, b"read it", Body::In(target.list()), forced, soon(&pair.a)).expect(what);
+    let call = caller.call(pair.to_b, b"read it", Body::In(target.list()), forced, soon(&pair.a)).expect(what);
     let (reply, _) = join(call.reply(), answer::<K>(&pair.b, seed + 1)).await;
     let reply = reply.unwrap_or_else(|error| panic!("{what}: read: {error}"));
-    assert_eq!(&reply.bytes[..], b"read it", "{what}");
+    assert_eq!((&reply.bytes[..], reply.data), (&b"read it"[..], target.len() as u64), "{what}");
     target.check(what, &pattern(seed + 1, target.len()));
     [wrote, reply.choice.expect("a call with data").path]
 }
@@ -139,7 +139,7 @@ pub fn pages_are_lent_as_announced<K: Backend>(backend: &K) {
                 if round % 2 == 0 { shared.slice(77, 300_000).into() } else { striped(&shared, 50_000, 4).collect() };
             list.copy_from(0, &pattern(round, list.len()));
             let (forced, at) = (Some(Path::ServerBased), 1000);
-            let call = caller.call(pair.to_b, round, b"w", Body::Out(list.clone()), forced, soon(a)).expect("call");
+            let call = caller.call(pair.to_b, b"w", Body::Out(list.clone()), forced, soon(a)).expect("call");
             let serve = async {
                 let incoming = Incoming::new(b, b.next_unexpected().await).expect("a call");
                 assert!(incoming.pages(1, incoming.len()).is_none(), "beyond the data");
@@ -159,7 +159,7 @@ pub fn pages_are_lent_as_announced<K: Backend>(backend: &K) {
             reply.expect("write");
             lent += u64::from(some);
 
-            let call = caller.call(pair.to_b, round, b"r", Body::In(list.clone()), forced, soon(a)).expect("call");
+            let call = caller.call(pair.to_b, b"r", Body::In(list.clone()), forced, soon(a)).expect("call");
             let serve = async {
                 let incoming = Incoming::new(b, b.next_unexpected().await).expect("a call");
                 let pages = incoming.pages(0, incoming.len());
@@ -227,9 +227,9 @@ pub fn slots_run_out_and_come_back<K: Backend>(backend: &K) {
         for round in 0..3 {
             let before = pair.a.with(|e| e.path_counters());
             let calls: Vec<_> = (0..4u64)
-                .map(|tag| {
-                    let body = Body::Out(filled(tag, 30_000).into());
-                    caller.call(pair.to_b, tag, b"", body, None, soon(&pair.a)).expect("call")
+                .map(|seed| {
+                    let body = Body::Out(filled(seed, 30_000).into());
+                    caller.call(pair.to_b, b"", body, None, soon(&pair.a)).expect("call")
                 })
                 .collect();
             let since = pair.a.with(|e| e.path_counters()).since(&before);
@@ -261,7 +261,7 @@ pub fn long_replies_and_requests<K: Backend>(backend: &K) {
         let caller = Caller::new(pair.a.clone());
         let long = pattern(3, 1000);
         for body in [Body::None, Body::In(memory(50).into()), Body::In(memory(200_000).into())] {
-            let call = caller.call(pair.to_b, 1, b"?", body, None, soon(&pair.a)).expect("call");
+            let call = caller.call(pair.to_b, b"?", body, None, soon(&pair.a)).expect("call");
             let serve = async {
                 let incoming = Incoming::new(&pair.b, pair.b.next_unexpected().await).expect("a call");
                 incoming.reply(&long, None, soon(&pair.b)).await.expect("reply");
@@ -270,7 +270,7 @@ pub fn long_replies_and_requests<K: Backend>(backend: &K) {
             assert_eq!(reply.expect("reply").bytes, long);
         }
         let room = caller.room(pair.to_b);
-        let call = caller.call(pair.to_b, 1, &pattern(4, room), Body::None, None, soon(&pair.a)).expect("call");
+        let call = caller.call(pair.to_b, &pattern(4, room), Body::None, None, soon(&pair.a)).expect("call");
         let serve = async {
             let incoming = Incoming::new(&pair.b, pair.b.next_unexpected().await).expect("a call");
             assert!(incoming.request() == pattern(4, room), "the longest request");
@@ -278,7 +278,7 @@ pub fn long_replies_and_requests<K: Backend>(backend: &K) {
         };
         let (reply, ()) = join(call.reply(), serve).await;
         reply.expect("reply");
-        let refused = caller.call(pair.to_b, 1, &pattern(4, room + 1), Body::None, None, soon(&pair.a));
+        let refused = caller.call(pair.to_b, &pattern(4, room + 1), Body::None, None, soon(&pair.a));
         assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::TooLong));
         pair.settled(&net, "after long messages").await;
     });
@@ -322,9 +322,9 @@ pub fn a_dead_client_leaves_nothing<K: Backend>(backend: &K) {
         let caller = Caller::new(pair.a.clone());
         let sizes =
             [(100, Path::Inline), (30_000, Path::FastRdma), (200_000, Path::ServerBased), (50_000, Path::ClientBased)];
-        let calls = sizes.into_iter().enumerate().map(|(tag, (len, path))| {
+        let calls = sizes.into_iter().map(|(len, path)| {
             let body = Body::Out(filled(1, len).into());
-            caller.call(pair.to_b, tag as u64, b"", body, Some(path), soon(&pair.a)).expect("call")
+            caller.call(pair.to_b, b"", body, Some(path), soon(&pair.a)).expect("call")
         });
         let calls: Vec<_> = calls.collect();
         let mut incoming = Vec::new();
@@ -379,13 +379,13 @@ pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
                     };
                     let caller = Caller::new(pair.a.clone());
                     let call = caller
-                        .call(pair.to_b, seed, b"w", Body::Out(source.clone()), *path, soon(&pair.a).lists(lists))
+                        .call(pair.to_b, b"w", Body::Out(source.clone()), *path, soon(&pair.a).lists(lists))
                         .expect(&what);
                     let (reply, written) = join(call.reply(), answer::<K>(&pair.b, 0)).await;
                     reply.unwrap_or_else(|error| panic!("{what}: {error}"));
                     assert!(written == source.to_vec(), "{what}: written");
                     let call = caller
-                        .call(pair.to_b, seed, b"r", Body::In(source.clone()), *path, soon(&pair.a).lists(lists))
+                        .call(pair.to_b, b"r", Body::In(source.clone()), *path, soon(&pair.a).lists(lists))
                         .expect(&what);
                     let (reply, _) = join(call.reply(), answer::<K>(&pair.b, seed + 1)).await;
                     reply.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -436,12 +436,13 @@ pub fn replies_that_cannot_be_right<K: Backend>(backend: &K) {
             header(1, 0, 0),
             header(2, 0, u64::MAX),
             header(3, u32::MAX as usize, 0),
-            header(4, 0, 0),
+            header(0, 0, 101),
+            header(5, 0, 0),
             Vec::new(),
         ];
         for (number, forged) in forged.into_iter().enumerate() {
             let body = Body::In(memory(100).into());
-            let call = caller.call(pair.to_b, 1, b"r", body, Some(Path::Inline), soon(&pair.a)).expect("a call");
+            let call = caller.call(pair.to_b, b"r", body, Some(Path::Inline), soon(&pair.a)).expect("a call");
             let serve = async {
                 let asked = pair.b.next_unexpected().await;
                 pair.b.send(pair.to_a, asked.tag(), forged, soon(&pair.b)).await.expect("send");
@@ -451,7 +452,7 @@ pub fn replies_that_cannot_be_right<K: Backend>(backend: &K) {
         }
         // The server grants memory for the same bytes again and again.
         let body = Body::Out(filled(1, 5000).into());
-        let call = caller.call(pair.to_b, 1, b"w", body, Some(Path::ClientBased), soon(&pair.a)).expect("a call");
+        let call = caller.call(pair.to_b, b"w", body, Some(Path::ClientBased), soon(&pair.a)).expect("a call");
         let serve = async {
             let asked = pair.b.next_unexpected().await;
             let (target, mut grants) = (memory(5000), Vec::new());

@@ -1,6 +1,6 @@
 //! Expected messages: sizes, lists, tags, order, and messages that do not fit.
 
-use bmi_core::{Access, Config, Counters, ErrorKind, Memory, OpKind, Options, Posted};
+use bmi_core::{Access, Config, Counters, ErrorKind, MAX_TAG, Memory, OpKind, Options, Posted};
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
 
@@ -132,7 +132,7 @@ pub fn extreme_tags<K: Backend>(backend: &K) {
     net.run(async {
         let pair = net.pair(&tight()).await;
         for size in [10, 5000] {
-            let tags = [0, u64::MAX, 1 << 63, u64::from(u32::MAX)];
+            let tags = [0, MAX_TAG, 1 << 62, u64::from(u32::MAX)];
             let receives = join_all(tags.map(|tag| {
                 let target = memory(5000);
                 let receive = pair.b.recv(pair.to_a, tag, &target, soon(&pair.b));

@@ -12,7 +12,7 @@ use super::policy::Choice;
 use super::wire::{
     CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, bad_reply, descriptor, put_descriptor,
 };
-use crate::async_endpoint::{AsyncEndpoint, Operation};
+use crate::async_endpoint::{AsyncEndpoint, Dropped, Operation};
 use crate::bulk::Exposure;
 use crate::endpoint::{Grant, read_only};
 use crate::error::{Error, ErrorKind};
@@ -52,12 +52,26 @@ impl<T: Transport> Clone for Caller<T> {
     }
 }
 
-/// A call under way. Dropping it revokes the server's access to the memory.
+/// The id of a call. It is in use until this is dropped.
+struct CallId<T: Transport> {
+    endpoint: AsyncEndpoint<T>,
+    peer: PeerId,
+    id: Tag,
+}
+
+impl<T: Transport> Drop for CallId<T> {
+    fn drop(&mut self) {
+        self.endpoint.settle(Dropped::Call(self.peer, self.id));
+    }
+}
+
+/// A call under way. Dropping it revokes the server's access to the memory. A reply that arrives
+/// later is dropped.
 #[must_use = "dropping it abandons the call"]
 pub struct Call<T: Transport> {
     caller: Caller<T>,
     peer: PeerId,
-    tag: Tag,
+    id: CallId<T>,
     options: Options,
     data: Option<MemList>,
     /// The user's list that the data comes from or goes to, if it is packed.
@@ -66,6 +80,7 @@ pub struct Call<T: Transport> {
     recv: Operation<T>,
     buffer: Memory,
     narrow: bool,
+    direction: Option<Direction>,
     /// The server may access the data while this lives.
     exposure: Option<Exposure>,
     /// Bytes of data for which the server has sent a grant or an offer.
@@ -78,9 +93,10 @@ pub struct Call<T: Transport> {
 pub struct Reply {
     /// The server's bytes.
     pub bytes: Bytes,
-    /// Number of data bytes that came behind them. For the other paths, the server's bytes must say
-    /// how many were moved.
-    pub carried: u64,
+    /// For a read: the length of the data in bytes, up to the last one that the server moved. It may
+    /// be less than the request's memory. The contents of the memory behind it are unspecified. 0
+    /// for a write.
+    pub data: u64,
     /// The path of the data, and the reason a cheaper path was not taken. `None` for a call without
     /// data.
     pub choice: Option<Choice>,
@@ -103,8 +119,9 @@ impl<T: Transport> Caller<T> {
         self.endpoint.limits(peer).map_or(0, |limits| limits.eager.max(limits.fast).saturating_sub(CALL_HEAD))
     }
 
-    /// Sends `request` with `body` and prepares for the reply. `tag` must not be in use for another
-    /// call to this peer. `forced` overrides the policy's path, if that path is available.
+    /// Sends `request` with `body` and prepares for the reply. Any number of calls to a peer may be
+    /// under way, from any number of callers of its endpoint. `forced` overrides the policy's path,
+    /// if that path is available.
     ///
     /// # Errors
     /// `PeerLost`, `Exhausted`, or `TooLong` if the request does not fit a message. Nothing was
@@ -112,7 +129,6 @@ impl<T: Transport> Caller<T> {
     pub fn call(
         &self,
         peer: PeerId,
-        tag: Tag,
         request: &[u8],
         body: Body,
         forced: Option<Path>,
@@ -169,16 +185,18 @@ impl<T: Transport> Caller<T> {
             }
             _ => MemList::from(&buffer),
         };
-        let recv = self.endpoint.recv(peer, tag, into, options);
-        let send =
-            self.endpoint.send_unexpected(peer, tag, message, Options { slot: slot && head.carries_data(), ..options });
+        let id = self.endpoint.with(|endpoint| endpoint.open_call(peer))?;
+        let id = CallId { endpoint: self.endpoint.clone(), peer, id };
+        let recv = self.endpoint.recv_in_call(peer, id.id, into, options);
+        let into_slot = Options { slot: slot && head.carries_data(), ..options };
+        let send = self.endpoint.send_request(peer, id.id, message, into_slot);
         if let Some(error) = send.refusal() {
             return Err(error);
         }
         Ok(Call {
             caller: self.clone(),
             peer,
-            tag,
+            id,
             options,
             data,
             packed,
@@ -186,6 +204,7 @@ impl<T: Transport> Caller<T> {
             recv,
             buffer,
             narrow,
+            direction,
             exposure,
             moved: 0,
             choice,
@@ -278,7 +297,8 @@ impl<T: Transport> Call<T> {
     /// Waits for the reply. Meanwhile moves data as the server grants it.
     ///
     /// # Errors
-    /// `PeerLost`, `TimedOut`, or `Protocol` for an invalid reply.
+    /// `PeerLost`, `TimedOut`, `Protocol` for an invalid reply, or `Cancelled` if the server gave
+    /// the request up.
     pub async fn reply(mut self) -> Result<Reply, Error> {
         let mut pushes = Vec::new();
         (&mut self.send).await?;
@@ -299,7 +319,7 @@ impl<T: Transport> Call<T> {
                         push.await?;
                     }
                     if let Some(packed) = self.packed {
-                        self.caller.unpack(packed);
+                        self.caller.unpack(packed, reply.data);
                     }
                     self.caller.keep(self.buffer);
                     return Ok(reply);
@@ -307,6 +327,7 @@ impl<T: Transport> Call<T> {
                 ReplyKind::Continued => return self.continued(header, len).await,
                 ReplyKind::Grant => pushes.push(self.granted(header, len)?),
                 ReplyKind::Offer => self.offered(header, len).await?,
+                ReplyKind::Unanswered => return Err(self.unanswered()),
             }
         }
     }
@@ -321,9 +342,23 @@ impl<T: Transport> Call<T> {
         if bytes > room || whole(carried, bytes) != Some(len) {
             return Err(bad_reply("that contradicts its length"));
         }
+        let asked =
+            self.data.as_ref().filter(|_| self.direction == Some(Direction::Read)).map_or(0, |data| data.len() as u64);
+        if header.at > asked {
+            return Err(bad_reply("with more data than was asked for"));
+        }
         let mut reply = vec![0; bytes];
         self.buffer.slice(REPLY_HEADER, bytes).copy_to(&mut reply);
-        Ok(Reply { bytes: reply.into(), carried, choice: self.choice })
+        Ok(Reply { bytes: reply.into(), data: header.at, choice: self.choice })
+    }
+
+    /// Returns the error of a call that the server gave up.
+    fn unanswered(&self) -> Error {
+        let error = Error::new(ErrorKind::Cancelled, "the server gave the request up without a reply").during("call");
+        match self.caller.endpoint.peer_addr(self.peer) {
+            Some(addr) => error.with_peer(addr),
+            None => error,
+        }
     }
 
     /// Receives the reply's bytes, which did not fit the head and come in a message of their own.
@@ -338,11 +373,11 @@ impl<T: Transport> Call<T> {
             return Err(bad_reply("longer than a message"));
         }
         let buffer = Memory::zeroed(header.bytes as usize)?;
-        let done = endpoint.recv(self.peer, self.tag, &buffer, self.options).await?;
+        let done = endpoint.recv_in_call(self.peer, self.id.id, &buffer, self.options).await?;
         if done.len != u64::from(header.bytes) {
             return Err(bad_reply("that contradicts its length"));
         }
-        Ok(Reply { bytes: buffer.into_bytes(), carried, choice: self.choice })
+        Ok(Reply { bytes: buffer.into_bytes(), data: carried, choice: self.choice })
     }
 
     /// Returns the data of the call and the body of a grant or an offer. Posts the receive for the
@@ -354,7 +389,7 @@ impl<T: Transport> Call<T> {
         }
         let mut bytes = vec![0; body];
         self.buffer.slice(REPLY_HEADER, body).copy_to(&mut bytes);
-        self.recv = self.caller.endpoint.recv(self.peer, self.tag, &self.buffer, self.options);
+        self.recv = self.caller.endpoint.recv_in_call(self.peer, self.id.id, &self.buffer, self.options);
         let data = self.data.as_ref().ok_or_else(|| bad_reply("with a grant for a request without data"))?;
         Ok((data.clone(), bytes))
     }
@@ -377,7 +412,7 @@ impl<T: Transport> Call<T> {
         let part = self.cut(&data, header.at, offer.len())?;
         let endpoint = self.caller.endpoint.clone();
         endpoint.pull(self.peer, &offer, 0, part, self.options.class(ServiceClass::Bulk)).await?;
-        endpoint.send(self.peer, self.tag, Memory::from(Vec::new()), self.options).await?;
+        endpoint.send_in_call(self.peer, self.id.id, Memory::from(Vec::new()), self.options).await?;
         Ok(())
     }
 

@@ -2,8 +2,9 @@
 //!
 //! A server takes the data of a write with [`Incoming::data`] or [`Incoming::fetch`]. It moves the
 //! data of a read with [`Incoming::store`], or passes it to [`Incoming::reply`]. It need not know
-//! the path.
+//! the path. If it drops the request without a reply, the caller is told.
 
+use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
@@ -13,13 +14,14 @@ use super::path::{Direction, Path};
 use super::wire::{
     CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, descriptor, put_descriptor,
 };
-use crate::async_endpoint::AsyncEndpoint;
+use crate::async_endpoint::{AsyncEndpoint, Dropped};
 use crate::bulk::BulkDescriptor;
-use crate::endpoint::{Unexpected, read_only};
+use crate::endpoint::{CallPart, Endpoint, Unexpected, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory};
 use crate::mutated;
-use crate::op::{Options, PeerId, Tag};
+use crate::op::{Options, PeerId, Posted, Tag};
+use crate::time::Time;
 use crate::transport::{HostWork, ServiceClass, Transport};
 
 /// Returns the number of data bytes that a message announces for its request, or 0 if it is not a
@@ -36,11 +38,13 @@ pub fn announced(message: &Unexpected) -> u64 {
     CallHead::decode(&wire, message.len()).map_or(0, |head| head.data)
 }
 
-/// A request from a client, with the means to move its data and to answer it.
+/// A request from a client, with the means to move its data and to answer it. If it is dropped
+/// without a reply, the call ends with `Cancelled` at once.
 pub struct Incoming<T: Transport> {
     endpoint: AsyncEndpoint<T>,
     peer: PeerId,
-    tag: Tag,
+    /// The id of the call.
+    id: Tag,
     head: CallHead,
     request: Bytes,
     /// The client's memory.
@@ -48,7 +52,29 @@ pub struct Incoming<T: Transport> {
     /// The data of a write that came with the request.
     data: Option<MemSlice>,
     /// Holds the slot that contains the data.
-    _message: Option<Unexpected>,
+    message: Option<Unexpected>,
+    /// The end of the data of a read that was stored.
+    stored: Cell<u64>,
+    /// The reply was sent.
+    answered: bool,
+}
+
+/// Tells a caller that there will be no reply.
+pub(crate) fn leave_unanswered<T: Transport>(endpoint: &mut Endpoint<T>, peer: PeerId, id: Tag, now: Time) {
+    let message = ReplyHeader { kind: ReplyKind::Unanswered, bytes: 0, at: 0 }.encode().to_vec();
+    let options = Options::within(now, endpoint.config().timeouts.fence_grace);
+    // Without a connection there is nobody to tell.
+    if let Ok(Posted::Pending(op)) = endpoint.post_in_call(CallPart::Send, peer, id, message.into(), options) {
+        endpoint.detach(op);
+    }
+}
+
+impl<T: Transport> Drop for Incoming<T> {
+    fn drop(&mut self) {
+        if !self.answered && !mutated("call/dropped-request-not-told") {
+            self.endpoint.settle(Dropped::Unanswered(self.peer, self.id));
+        }
+    }
 }
 
 impl<T: Transport> Incoming<T> {
@@ -58,8 +84,12 @@ impl<T: Transport> Incoming<T> {
     /// # Errors
     /// `Protocol` if the bytes are not a call. The connection to that peer should then be closed.
     pub fn new(endpoint: &AsyncEndpoint<T>, message: Unexpected) -> Result<Incoming<T>, Error> {
-        let (peer, tag) = (message.peer(), message.tag());
+        let (peer, id) = (message.peer(), message.tag());
         let protocol = |what: &str| Error::new(ErrorKind::Protocol, format!("a message that {what}"));
+        // A connection that is lost has no calls, but its requests are still here.
+        if !endpoint.with(|endpoint| endpoint.is_call_of(peer, id) || endpoint.limits(peer).is_none()) {
+            return Err(protocol("has not the id of a call"));
+        }
         // The contents of a fast-RDMA slot are copied, never referred to: the peer can write to it
         // any time.
         let front = |len: usize| match message.in_fast_slot() {
@@ -103,7 +133,9 @@ impl<T: Transport> Incoming<T> {
                 (Some(Memory::from(bytes).all()), None)
             }
         };
-        Ok(Incoming { endpoint: endpoint.clone(), peer, tag, head, request, remote, data, _message: message })
+        let endpoint = endpoint.clone();
+        let (stored, answered) = (Cell::new(0), false);
+        Ok(Incoming { endpoint, peer, id, head, request, remote, data, message, stored, answered })
     }
 
     /// The endpoint that the call came in at.
@@ -121,9 +153,9 @@ impl<T: Transport> Incoming<T> {
         self.peer
     }
 
-    /// Returns the tag of request and reply.
-    pub fn tag(&self) -> Tag {
-        self.tag
+    /// Returns the id of the call, which no other call of the peer's has while this one lasts.
+    pub fn id(&self) -> Tag {
+        self.id
     }
 
     /// Returns the request.
@@ -155,7 +187,7 @@ impl<T: Transport> Incoming<T> {
     pub fn path(&self) -> Option<Path> {
         match self.head.way {
             Way::None => None,
-            Way::Message if self._message.is_some() || self.remote.is_some() => Some(Path::FastRdma),
+            Way::Message if self.message.is_some() || self.remote.is_some() => Some(Path::FastRdma),
             Way::Message => Some(Path::Inline),
             Way::ServerBased => Some(Path::ServerBased),
             Way::ClientBased => Some(Path::ClientBased),
@@ -224,8 +256,11 @@ impl<T: Transport> Incoming<T> {
         if from.is_empty() {
             return Ok(());
         }
+        let end = at + from.len() as u64;
         if let Some(remote) = &self.remote {
-            return self.endpoint.push(self.peer, remote, at, from, options).await.map(|_| ());
+            self.endpoint.push(self.peer, remote, at, from, options).await?;
+            self.stored.set(self.stored.get().max(end));
+            return Ok(());
         }
         if self.head.way != Way::ClientBased {
             return Err(Error::new(ErrorKind::Invalid, "the data of this read goes with its reply"));
@@ -233,9 +268,11 @@ impl<T: Transport> Incoming<T> {
         let offer = self.endpoint.expose(self.peer, from, Access::READ)?;
         let mut body = Vec::new();
         put_descriptor(&mut body, offer.descriptor());
-        let taken = self.endpoint.recv(self.peer, self.tag, Memory::from(Vec::new()), options);
+        let taken = self.endpoint.recv_in_call(self.peer, self.id, Memory::from(Vec::new()), options);
         self.tell(ReplyKind::Offer, at, &body, options).await?;
-        taken.await.map(|_| ())
+        taken.await?;
+        self.stored.set(self.stored.get().max(end));
+        Ok(())
     }
 
     /// Returns the client's own memory for `len` bytes of the data from `at` on, if it is mapped in
@@ -251,7 +288,11 @@ impl<T: Transport> Incoming<T> {
             Direction::Write => Access::READ,
             Direction::Read => Access::WRITE,
         };
-        self.endpoint.with(|endpoint| endpoint.map_remote(self.peer, remote, at, len, access))
+        let pages = self.endpoint.with(|endpoint| endpoint.map_remote(self.peer, remote, at, len, access));
+        if pages.is_some() && access.remote_write {
+            self.stored.set(self.stored.get().max(at + len));
+        }
+        pages
     }
 
     fn check(&self, direction: Direction, at: u64, len: u64) -> Result<(), Error> {
@@ -265,19 +306,20 @@ impl<T: Transport> Incoming<T> {
     async fn tell(&self, kind: ReplyKind, at: u64, body: &[u8], options: Options) -> Result<(), Error> {
         let bytes = u32::try_from(body.len()).expect("as long as a descriptor");
         let message = [&ReplyHeader { kind, bytes, at }.encode()[..], body].concat();
-        self.endpoint.send(self.peer, self.tag, message, options).await.map(|_| ())
+        self.endpoint.send_in_call(self.peer, self.id, message, options).await.map(|_| ())
     }
 
-    /// Sends the reply. `data` is all data of a read, or `None` if there is no data, or if
-    /// [`Incoming::store`] has moved it. On a path whose data does not travel with the reply, the
-    /// data is stored first.
+    /// Sends the reply. `data` is the data of a read from its beginning, or `None` if there is no
+    /// data, or if [`Incoming::store`] has moved it. It may be shorter than the client's memory: the
+    /// client learns the length ([`Reply::data`](super::Reply::data)). On a path whose data does
+    /// not travel with the reply, the data is stored first.
     ///
     /// # Errors
-    /// `Invalid` if the request is no read, or the data has another length than the client asked
-    /// for; `PeerLost`, `TimedOut`.
-    pub async fn reply(self, bytes: &[u8], mut data: Option<MemList>, options: Options) -> Result<(), Error> {
+    /// `Invalid` if the request is no read, or the data is longer than the client asked for;
+    /// `PeerLost`, `TimedOut`. The caller is then told that there is no reply.
+    pub async fn reply(mut self, bytes: &[u8], mut data: Option<MemList>, options: Options) -> Result<(), Error> {
         let is_asked_for =
-            |data: &MemList| self.head.direction == Some(Direction::Read) && data.len() as u64 == self.head.data;
+            |data: &MemList| self.head.direction == Some(Direction::Read) && data.len() as u64 <= self.head.data;
         if !data.as_ref().is_none_or(is_asked_for) {
             return Err(Error::new(ErrorKind::Invalid, "data that was not asked for").during("reply"));
         }
@@ -289,9 +331,10 @@ impl<T: Transport> Incoming<T> {
         let len = u32::try_from(bytes.len()).map_err(|_| Error::new(ErrorKind::TooLong, "a reply without end"))?;
         let continued = self.head.narrow && bytes.len() > REPLY_HEAD - REPLY_HEADER;
         let (kind, here) = if continued { (ReplyKind::Continued, &[][..]) } else { (ReplyKind::Reply, bytes) };
-        let carried = data.as_ref().filter(|_| self.head.narrow).map_or(0, |data| data.len() as u64);
+        let moved = data.as_ref().map_or(0, |data| data.len() as u64).max(self.stored.get());
+        let carried = if self.head.narrow { moved } else { 0 };
         let mut front = Vec::with_capacity(REPLY_HEAD.max(REPLY_HEADER + here.len()));
-        front.extend_from_slice(&ReplyHeader { kind, bytes: len, at: carried }.encode());
+        front.extend_from_slice(&ReplyHeader { kind, bytes: len, at: moved }.encode());
         front.extend_from_slice(here);
         let mut ahead = None;
         let message: MemList = match (data, &self.remote) {
@@ -315,12 +358,15 @@ impl<T: Transport> Incoming<T> {
             _ => front.into(),
         };
         let slot = self.head.slot && carried > 0;
-        let reply = self.endpoint.send(self.peer, self.tag, message, Options { slot, ..options });
-        let rest = continued.then(|| self.endpoint.send(self.peer, self.tag, bytes.to_vec(), options));
+        let reply = self.endpoint.send_in_call(self.peer, self.id, message, Options { slot, ..options });
+        let rest = continued.then(|| self.endpoint.send_in_call(self.peer, self.id, bytes.to_vec(), options));
+        // The rest of a reply is not told from a refusal. After a whole reply a refusal is late.
+        self.answered = continued;
         if let Some(ahead) = ahead {
             ahead.await?;
         }
         reply.await?;
+        self.answered = true;
         match rest {
             Some(rest) => rest.await.map(|_| ()),
             None => Ok(()),
@@ -330,6 +376,6 @@ impl<T: Transport> Incoming<T> {
 
 impl<T: Transport> fmt::Debug for Incoming<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Incoming({:?}, tag {}, {} bytes, {:?})", self.peer, self.tag, self.request.len(), self.head)
+        write!(f, "Incoming({:?}, call {:#x}, {} bytes, {:?})", self.peer, self.id, self.request.len(), self.head)
     }
 }

@@ -78,12 +78,14 @@ impl<T: Transport> Caller<T> {
         Ok(Some(packed))
     }
 
-    /// Copies the data of a read to the user's pieces, after the reply. After a failed read the
-    /// contents of the pieces are unspecified.
-    pub(super) fn unpack(&self, packed: Packed) {
+    /// Copies the `len` bytes of data of a read to the user's pieces, after the reply. After a
+    /// failed read the contents of the pieces are unspecified.
+    pub(super) fn unpack(&self, packed: Packed, len: u64) {
         if packed.direction == Direction::Read && !mutated("call/reply-not-unpacked") {
+            // What is behind the data belongs to an earlier call.
+            let len = usize::try_from(len).expect("within memory");
             let mut at = 0;
-            for piece in packed.list.pieces() {
+            for piece in packed.list.range(0, len) {
                 at += piece.copy_from_slice_of(&packed.buffer.slice(at, piece.len()));
             }
             self.charge(&packed.list);

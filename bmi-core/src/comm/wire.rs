@@ -18,7 +18,9 @@
 //!           | u8    | u24  | u32     | u64       |       |      |
 //!           +-------+------+---------+-----------+-------+------+
 //!           kind 0: the reply; 1: a grant, 2: an offer: of the memory described in the bytes, for the data from `at`;
-//!           3: as 0, but the bytes of the reply are in the next message, because they do not fit a head
+//!           3: as 0, but the bytes of the reply are in the next message, because they do not fit a head;
+//!           4: the server gave the request up, and there is no reply
+//!           data: the length of the data that the server moved, on any path
 //! ```
 
 use super::path::{Direction, Path};
@@ -149,6 +151,7 @@ pub(super) enum ReplyKind {
     Grant = 1,
     Offer = 2,
     Continued = 3,
+    Unanswered = 4,
 }
 
 /// The header before a reply.
@@ -156,8 +159,8 @@ pub(super) enum ReplyKind {
 pub(super) struct ReplyHeader {
     pub(super) kind: ReplyKind,
     pub(super) bytes: u32,
-    /// For a reply, the bytes of data after it. For a grant or an offer, its offset in the
-    /// request's data.
+    /// For a reply, the length of the data that was moved. For a grant or an offer, its offset in
+    /// the request's data.
     pub(super) at: u64,
 }
 
@@ -171,7 +174,7 @@ impl ReplyHeader {
     }
 
     pub(super) fn decode(wire: &[u8; REPLY_HEADER]) -> Result<ReplyHeader, Error> {
-        let kinds = [ReplyKind::Reply, ReplyKind::Grant, ReplyKind::Offer, ReplyKind::Continued];
+        let kinds = [ReplyKind::Reply, ReplyKind::Grant, ReplyKind::Offer, ReplyKind::Continued, ReplyKind::Unanswered];
         let kind = kinds.into_iter().find(|kind| *kind as u8 == wire[0] && wire[1..4] == [0; 3]);
         let kind = kind.ok_or_else(|| bad_reply("of unknown kind"))?;
         let bytes = u32::from_le_bytes(wire[4..8].try_into().expect("four bytes"));

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use super::calls::Calls;
 use super::op::State;
 use super::pacing::Moving;
 use super::peer::{Link, Notice, Peer, Repost};
@@ -255,6 +256,9 @@ impl<T: Transport> Endpoint<T> {
             seen: 0,
             posted: Matching::new(),
             parked: Matching::new(),
+            parked_bytes: 0,
+            warned_of_parked: false,
+            calls: Calls::default(),
             busy: 0,
             exposures: 0,
             moving: Moving::default(),

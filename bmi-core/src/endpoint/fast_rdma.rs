@@ -186,8 +186,12 @@ impl<T: Transport> Endpoint<T> {
                 match peer.posted.pop(header.tag) {
                     Some(id) => self.deliver_fast(peer_id, id, slot, &payload),
                     None => {
+                        let parked = Parked { cost: 0, content: Content::Fast(slot, len) };
+                        if peer.is_late(header.tag) {
+                            return self.drop_parked(peer_id, parked);
+                        }
                         self.counters.unmatched += 1;
-                        peer.parked.push(header.tag, Parked { cost: 0, content: Content::Fast(slot, len) });
+                        peer.park(header.tag, parked);
                     }
                 }
             }
@@ -197,12 +201,16 @@ impl<T: Transport> Endpoint<T> {
 
     /// Delivers a message in a slot to its receive.
     fn deliver_fast(&mut self, peer_id: PeerId, id: OpId, slot: u8, payload: &MemSlice) {
-        let list = self.ops.get(id.0).and_then(|op| op.list.as_ref()).expect("a receive has its list");
-        let status = if payload.len() > list.len() { Err(ErrorKind::TooLong) } else { Ok(()) };
-        if status.is_ok() {
-            scatter(list, payload);
-            self.transport.charge(HostWork::copy(payload.len(), list));
-        }
+        let status = match self.ops.get(id.0).and_then(|op| op.list.as_ref()) {
+            Some(list) if payload.len() > list.len() => Err(ErrorKind::TooLong),
+            Some(list) => {
+                scatter(list, payload);
+                self.transport.charge(HostWork::copy(payload.len(), list));
+                Ok(())
+            }
+            // A discard.
+            None => Ok(()),
+        };
         if !mutated_each(5, "fast/slot-not-freed") {
             self.free_fast(peer_id, slot);
         }

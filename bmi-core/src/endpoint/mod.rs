@@ -28,6 +28,7 @@
 //! interface.
 
 mod bounce;
+mod calls;
 mod choice;
 mod connection;
 mod exposure;
@@ -54,6 +55,8 @@ mod unit;
 mod work;
 mod write_rendezvous;
 
+pub use calls::MAX_TAG;
+pub(crate) use calls::{CallPart, is_call};
 pub use grant::Grant;
 pub(crate) use probe::{AREA, ProbePath};
 pub use report::{Counters, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
@@ -83,6 +86,7 @@ use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, Limits, MemList, Memory, MemoryRegion, PinCache, PinCounts, RemoteKey, RemoteSlice, Segment};
 use crate::mutated;
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
+use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Kind};
 use crate::proto::table::Table;
 use crate::returns::Returns;
@@ -270,6 +274,7 @@ impl<T: Transport> Endpoint<T> {
             slots: peers().map(|peer| peer.held).sum(),
             fast_slots: peers().map(|peer| peer.grant.slots_in_use()).sum(),
             parked: peers().map(|peer| peer.parked.len()).sum(),
+            parked_bytes: peers().map(|peer| peer.parked_bytes).sum(),
             exposures: peers().map(|peer| peer.exposures).sum(),
             work: self.work + self.bounce.in_use() + self.staging.in_use() + self.packing.in_use(),
             fallback_buffers: self.fallback_buffers.in_use(),
@@ -312,6 +317,10 @@ impl<T: Transport> Endpoint<T> {
         let reason =
             completion.peer.and_then(|id| self.lost.iter().find(|(lost, ..)| *lost == id)).map(|(_, _, reason)| reason);
         let error = match (kind, reason) {
+            (ErrorKind::TimedOut, _) if self.lacks_credit(completion) => Error::new(
+                kind,
+                "the deadline passed, and the peer has given no credit back: it does not take its messages",
+            ),
             (ErrorKind::TimedOut, _) => Error::new(kind, "the deadline passed"),
             (_, Some(reason)) => Error::because(kind, reason),
             (ErrorKind::Cancelled, None) => Error::new(kind, "by this side or the peer"),
@@ -323,6 +332,17 @@ impl<T: Transport> Endpoint<T> {
             Some(addr) => error.with_peer(addr),
             None => error,
         })
+    }
+
+    /// Returns true if the operation is a send, and there is no credit for a message of full length
+    /// now.
+    fn lacks_credit(&self, completion: &Completion) -> bool {
+        let peer = completion.peer.and_then(|peer| self.peers.get(peer.0));
+        matches!(completion.kind, OpKind::Send | OpKind::SendUnexpected)
+            && peer.is_some_and(|peer| {
+                let cost = credit::cost(self.eager_limit(peer));
+                peer.credit.as_ref().is_some_and(|credit| !credit.can_spend(cost))
+            })
     }
 
     // ---- connections ----------------------------------------------------------------------------
@@ -403,8 +423,9 @@ impl<T: Transport> Endpoint<T> {
     /// this tag.
     ///
     /// # Errors
-    /// `PeerLost`, `Invalid` for too many pieces, `TooLong` beyond the limit of a message. Nothing
-    /// was posted then.
+    /// `PeerLost`, `Invalid` for too many pieces or a tag above [`MAX_TAG`], `TooLong` beyond the
+    /// limit of a message. Nothing was posted then. An answer to a peer's call may have the tag of
+    /// the call.
     pub fn post_send(
         &mut self,
         peer: PeerId,
@@ -412,6 +433,9 @@ impl<T: Transport> Endpoint<T> {
         list: impl Into<MemList>,
         options: Options,
     ) -> Result<Posted, Error> {
+        if is_call(tag) && !self.is_call_of(peer, tag) {
+            return Err(calls::reserved_tag(tag).during("send"));
+        }
         self.start_send(peer, Kind::Eager, tag, list.into(), options)
     }
 
@@ -428,6 +452,9 @@ impl<T: Transport> Endpoint<T> {
         list: impl Into<MemList>,
         options: Options,
     ) -> Result<Posted, Error> {
+        if is_call(tag) {
+            return Err(calls::reserved_tag(tag).during("send unexpected"));
+        }
         self.start_send(peer, Kind::Unexpected, tag, list.into(), options)
     }
 
@@ -436,7 +463,7 @@ impl<T: Transport> Endpoint<T> {
     /// rendezvous.
     ///
     /// # Errors
-    /// `PeerLost`, `Invalid` for too many pieces.
+    /// `PeerLost`, `Invalid` for too many pieces or a tag above [`MAX_TAG`].
     pub fn post_recv(
         &mut self,
         peer: PeerId,
@@ -444,7 +471,26 @@ impl<T: Transport> Endpoint<T> {
         list: impl Into<MemList>,
         options: Options,
     ) -> Result<Posted, Error> {
+        if is_call(tag) && !self.is_call_of(peer, tag) {
+            return Err(calls::reserved_tag(tag).during("receive"));
+        }
         self.start_recv(peer, tag, list.into(), options)
+    }
+
+    /// Drops the next expected message of `peer` with `tag`, whatever its length. Takes the place
+    /// of a receive in the order of the tag. If the message comes by rendezvous, its send ends with
+    /// `Cancelled`.
+    ///
+    /// A message that nobody receives stays parked, and its sender's credits with it. So a program
+    /// that gives up a receive whose message may still arrive posts this in its stead.
+    ///
+    /// # Errors
+    /// `PeerLost`.
+    pub fn post_discard(&mut self, peer: PeerId, tag: Tag, options: Options) -> Result<Posted, Error> {
+        if is_call(tag) {
+            return Err(calls::reserved_tag(tag).during("discard"));
+        }
+        self.start_discard(peer, tag, options)
     }
 
     /// Reads memory that `peer` exposed: as many bytes as `local` holds, starting at `at`.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::PeerLimits;
+use super::calls::Calls;
 use super::fast_rdma::{FastSlots, TheirSlots};
 use super::pacing::Moving;
 use crate::addr::Addr;
@@ -39,6 +40,17 @@ pub(super) struct Parked {
     pub(super) content: Content,
 }
 
+impl Parked {
+    /// Returns the number of bytes that the message keeps: its credits, or those in its fast-RDMA
+    /// slot.
+    fn bytes(&self) -> u64 {
+        match self.content {
+            Content::Fast(_, len) => len as u64,
+            _ => self.cost.into(),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Content {
     /// An eager message that is still in its receive slot: slot and payload length.
@@ -49,6 +61,17 @@ pub(super) enum Content {
     Fast(u8, usize),
     /// A rendezvous: the sender's operation, and the length and pieces of the message.
     Announced { op: u64, len: u64, remote: OneOrMany<RemoteSlice> },
+}
+
+impl Content {
+    /// Returns the length of the message in bytes.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Content::Slot(_, len) | Content::Fast(_, len) => *len as u64,
+            Content::Copied(bytes) => bytes.len() as u64,
+            Content::Announced { len, .. } => *len,
+        }
+    }
 }
 
 /// The credit that goes back to the peer when a receive is posted.
@@ -125,6 +148,8 @@ pub(super) struct Peer {
     pub(super) conn: ConnId,
     pub(super) addr: Addr,
     pub(super) outgoing: bool,
+    /// Our open calls to the peer.
+    pub(super) calls: Calls,
     pub(super) link: Link,
     pub(super) limits: PeerLimits,
     /// The credits of this side. `None` until the peer's hello has arrived.
@@ -163,6 +188,10 @@ pub(super) struct Peer {
     pub(super) posted: Matching<OpId>,
     /// Messages that have no receive.
     pub(super) parked: Matching<Parked>,
+    /// The bytes that these messages keep.
+    pub(super) parked_bytes: u64,
+    /// The program was warned of parked messages that use up the peer's credits.
+    pub(super) warned_of_parked: bool,
     /// Number of operations that `Closing` waits for: sends that are announced or with the adapter,
     /// pulls and pushes that are moving, and receives that are read or await a write.
     pub(super) busy: usize,
@@ -178,7 +207,27 @@ pub(super) struct Peer {
 impl Peer {
     /// Takes the oldest parked message with this tag.
     pub(super) fn unpark(&mut self, tag: Tag) -> Option<Parked> {
-        self.parked.pop(tag)
+        let parked = self.parked.pop(tag)?;
+        self.unparked(&parked);
+        Some(parked)
+    }
+
+    /// Parks a message. If the parked messages leave the peer no credit for one more of full
+    /// length, warns the program, once until all were taken.
+    pub(super) fn park(&mut self, tag: Tag, parked: Parked) {
+        self.parked_bytes += parked.bytes();
+        self.parked.push(tag, parked);
+        if !self.warned_of_parked && self.grant.is_used_up_by(self.parked_bytes) {
+            self.warned_of_parked = true;
+            let (addr, messages, bytes) = (&self.addr, self.parked.len(), self.parked_bytes);
+            tracing::warn!(%addr, messages, bytes, tag, "messages without a receive use up the credits of the peer: receive or discard them");
+        }
+    }
+
+    /// Takes back the bytes of a message that is no longer parked.
+    pub(super) fn unparked(&mut self, parked: &Parked) {
+        self.parked_bytes -= parked.bytes();
+        self.warned_of_parked &= !self.parked.is_empty();
     }
 
     /// Returns true if a turn of [`super::progress`] would find something to do for the peer:

@@ -64,6 +64,23 @@ impl<T: Transport> Endpoint<T> {
         Ok(Posted::Pending(id))
     }
 
+    /// Posts an operation that drops a message.
+    pub(super) fn start_discard(&mut self, peer: PeerId, tag: Tag, options: Options) -> Result<Posted, Error> {
+        let open = self.peers.get_mut(peer.0).filter(|record| record.is_open());
+        let Some(record) = open else { return Err(self.lost_error(peer).during("discard")) };
+        let Some(parked) = record.unpark(tag) else {
+            let matching = |id| State::Matching(record.posted.push(tag, id));
+            return Ok(Posted::Pending(self.ops.insert(OpKind::Discard, Some(peer), tag, None, options, matching)));
+        };
+        let len = parked.content.len();
+        if let Err(violation) = self.drop_parked(peer, parked) {
+            self.violated(peer, violation);
+        }
+        let id = self.insert_op(OpKind::Discard, Some(peer), tag, None, options, State::Waiting);
+        self.finish(id, Ok(()), len);
+        Ok(self.posted(id))
+    }
+
     /// Delivers a parked message to its receive.
     fn deliver_parked(&mut self, peer_id: PeerId, id: OpId, parked: Parked) {
         let record = self.peers.get_mut(peer_id.0).expect("the caller has it");
@@ -163,14 +180,24 @@ impl<T: Transport> Endpoint<T> {
         // SAFETY: as in `on_message`.
         let payload = &unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
         if let Some(id) = peer.posted.pop(tag) {
-            let list = self.ops.get(id.0).and_then(|op| op.list.as_ref()).expect("a posted receive has its list");
-            let status = deliver(list, payload);
-            self.transport.charge(HostWork::copy(len, list));
+            let status = match self.ops.get(id.0).and_then(|op| op.list.as_ref()) {
+                Some(list) => {
+                    self.transport.charge(HostWork::copy(len, list));
+                    deliver(list, payload)
+                }
+                None => Ok(()),
+            };
             peer.grant.unparked(cost);
             if let Err(error) = post_slot(&mut self.transport, peer, slot, Repost::Message) {
                 self.not_posted(peer_id, slot, Repost::Message, error);
             }
             self.received(id, status, len as u64);
+            return Ok(());
+        }
+        if peer.is_late(tag) {
+            peer.grant.unparked(cost);
+            self.counters.discarded += 1;
+            self.repost(peer_id, slot, Repost::Message);
             return Ok(());
         }
         self.park_eager(peer_id, slot, tag, len);
@@ -192,7 +219,7 @@ impl<T: Transport> Endpoint<T> {
             Content::Copied(payload.into())
         };
         let copied = matches!(content, Content::Copied(_));
-        peer.parked.push(tag, Parked { cost, content });
+        peer.park(tag, Parked { cost, content });
         if copied {
             self.repost(peer_id, slot, Repost::Message);
         }
@@ -247,14 +274,23 @@ impl<T: Transport> Endpoint<T> {
         let remote: OneOrMany<RemoteSlice> = pieces().collect();
         peer.seen += 1;
         match peer.posted.pop(header.tag) {
+            Some(id) if self.ops.get(id.0).is_some_and(|op| op.kind == OpKind::Discard) => {
+                let content = Content::Announced { op: header.op, len: header.len, remote };
+                self.drop_parked(peer_id, Parked { cost, content })?;
+                self.finish(id, Ok(()), header.len);
+            }
             Some(id) => {
                 peer.grant.unparked(cost);
                 self.start_rendezvous(peer_id, id, header.op, header.len, remote);
             }
             None => {
-                self.counters.unmatched += 1;
-                let content = Content::Announced { op: header.op, len: header.len, remote };
-                peer.parked.push(header.tag, Parked { cost, content });
+                let parked = Parked { cost, content: Content::Announced { op: header.op, len: header.len, remote } };
+                if peer.is_late(header.tag) {
+                    self.drop_parked(peer_id, parked)?;
+                } else {
+                    self.counters.unmatched += 1;
+                    peer.park(header.tag, parked);
+                }
             }
         }
         self.repost(peer_id, slot, Repost::Message);
@@ -295,6 +331,7 @@ impl<T: Transport> Endpoint<T> {
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         let waiting = |parked: &Parked| matches!(parked.content, Content::Announced { op, .. } if op == named);
         if let Some(parked) = peer.parked.find(waiting).and_then(|place| peer.parked.remove(place)) {
+            peer.unparked(&parked);
             peer.grant.unparked(parked.cost);
             if mutated("rendezvous/cancel-not-answered") {
                 return Ok(());

@@ -213,6 +213,9 @@ pub struct Counters {
     pub credit_messages: u64,
     /// Messages that arrived before their receive.
     pub unmatched: u64,
+    /// Messages that were dropped: those of calls that were over, and those that met a discard
+    /// ([`Endpoint::post_discard`](crate::Endpoint::post_discard)).
+    pub discarded: u64,
     /// Peers cut off for breaking the protocol.
     pub violations: u64,
     /// Times that memory was already registered when an operation needed it.
@@ -259,6 +262,8 @@ pub struct ResourceUsage {
     pub fast_slots: usize,
     /// Messages parked because there is no receive for them yet.
     pub parked: usize,
+    /// The bytes that these messages keep. They count against what their peers may send.
+    pub parked_bytes: u64,
     /// Exposures that were not revoked yet. Each key counts once, and several pieces may share a
     /// key ([`Config::expose_groups`](crate::Config::expose_groups)).
     pub exposures: usize,

@@ -136,7 +136,9 @@ fn end_with_peer(op: &Op, peer: &Peer, reason: &Error) -> Result<(), ErrorKind> 
         (OpKind::Disconnect, _) => Ok(()),
         (_, Some(kind)) => Err(kind),
         (OpKind::Connect, None) => Err(reason.kind()),
-        (OpKind::Recv, None) if matches!(peer.link, super::peer::Link::Closing(_)) => Err(ErrorKind::Cancelled),
+        (OpKind::Recv | OpKind::Discard, None) if matches!(peer.link, super::peer::Link::Closing(_)) => {
+            Err(ErrorKind::Cancelled)
+        }
         _ => Err(ErrorKind::PeerLost),
     }
 }

@@ -267,6 +267,13 @@ impl CreditAccount {
         self.theirs.slots = self.window.slots;
     }
 
+    /// Returns true if the peer has too few bytes left for one full message, and most of the window
+    /// is in `parked` bytes.
+    pub(crate) fn is_used_up_by(&self, parked: u64) -> bool {
+        self.theirs.bytes.saturating_add(self.waiting.bytes) < self.full_message
+            && parked >= u64::from(self.window.bytes / 2)
+    }
+
     /// Records the arrival of a message in a fast-RDMA slot. Returns the slot.
     ///
     /// # Errors

@@ -21,9 +21,9 @@ use crate::proto::header::MAX_CONTROL;
 use crate::transport::MAX_PRIVATE_DATA;
 
 /// The newest version of the protocol that this build speaks.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// The oldest version of the protocol that this build speaks.
-pub(crate) const OLDEST: u16 = 1;
+pub(crate) const OLDEST: u16 = 2;
 
 /// Receives reserved for Credit messages (see [`super::credit`]).
 pub(crate) const CONTROL_CREDITS: u8 = 4;
@@ -247,7 +247,7 @@ mod tests {
         (other.version, other.oldest) = (9, 8);
         let error = Hello::decode(&other.encode()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Incompatible);
-        assert!(error.detail().contains("the peer speaks 8 to 9, this side 1 to 1"), "{error}");
+        assert!(error.detail().contains("the peer speaks 8 to 9, this side 2 to 2"), "{error}");
 
         let mut other = Hello::of(&Config::default());
         other.features &= !2;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bmi_conformance::data::{GUARD, Guarded, memory, pattern};
 use bmi_core::comm::{Body, Caller, Direction, Incoming, PathCounters, Reply};
-use bmi_core::{Access, BulkDescriptor, ErrorKind, MemList, Memory, Options, Tag, Time, Unexpected};
+use bmi_core::{Access, BulkDescriptor, ErrorKind, MAX_TAG, MemList, Memory, Options, Tag, Time, Unexpected};
 use bmi_sim::{Rng, World};
 use futures_util::future::join_all;
 
@@ -145,7 +145,7 @@ async fn receive_all(side: Side, tag: Tag, steps: Vec<Step>, seed: u64) {
 async fn call(side: &Side, number: usize, more: &[u8], body: Body, options: Options) -> Reply {
     let (forced, request) = (None, [&(number as u64).to_le_bytes()[..], more].concat());
     let caller = Caller::new(side.endpoint.clone());
-    let call = caller.call(side.peer, tag(number, 0), &request, body, forced, options).expect("a call");
+    let call = caller.call(side.peer, &request, body, forced, options).expect("a call");
     call.reply().await.unwrap_or_else(|error| panic!("the call of exchange {number}: {error}"))
 }
 
@@ -224,6 +224,17 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
             assert!(target.to_vec() == after, "{what}: bytes came after the end");
             endpoint.send(peer, tag(number, 2), Memory::from(Vec::new()), soon).await.expect(&what);
         }
+        Script::AbandonedCall { cancel, .. } => {
+            let request = (number as u64).to_le_bytes();
+            let first = Caller::new(endpoint.clone()).call(peer, &request, Body::None, None, soon).expect(&what);
+            if let Some(cancel) = cancel {
+                side.node.sleep(*cancel).await;
+                drop(first);
+            } else {
+                assert_eq!(first.reply().await.expect_err(&what).kind(), ErrorKind::Cancelled, "{what}");
+            }
+            assert!(call(side, number, b"again", Body::None, soon).await.bytes == b"second"[..], "{what}");
+        }
         Script::TooLong { len } => {
             let target = Guarded::new(&[len - 1]);
             let receive = endpoint.recv(peer, tag(number, 1), target.list(), soon);
@@ -254,7 +265,7 @@ async fn call_with_data(side: &Side, plot: &Plot, number: usize, what: &str) {
     let body = if *out { Body::Out(data.list()) } else { Body::In(data.list()) };
     let caller = Caller::new(side.endpoint.clone());
     let (request, options) = ((number as u64).to_le_bytes(), side.endpoint.within(SOON).lists(*lists));
-    let call = caller.call(side.peer, tag(number, 0), &request, body, *forced, options).expect(what);
+    let call = caller.call(side.peer, &request, body, *forced, options).expect(what);
     let reply = call.reply().await.unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(reply.bytes == pattern(7, *answer), "{what}: the reply's bytes");
     data.check(what, &bytes);
@@ -267,13 +278,14 @@ async fn call_with_data(side: &Side, plot: &Plot, number: usize, what: &str) {
 async fn attend(side: Side, plot: Rc<Plot>) {
     loop {
         let message = side.endpoint.next_unexpected().await;
-        let number = (message.tag() / 16 - 1) as usize;
-        if message.tag() % 16 == RAW {
+        if message.tag() <= MAX_TAG {
+            assert_eq!(message.tag() % 16, RAW, "the tag of an unexpected message");
+            let number = (message.tag() / 16 - 1) as usize;
             side.node.spawn(keep(side.clone(), plot.clone(), number, message));
             continue;
         }
         let incoming = Incoming::new(&side.endpoint, message).expect("a call");
-        assert_eq!(incoming.request()[..8], (number as u64).to_le_bytes(), "another exchange's request");
+        let number = u64::from_le_bytes(incoming.request()[..8].try_into().expect("eight bytes")) as usize;
         let (side, plot) = (side.clone(), plot.clone());
         side.node.clone().spawn(async move { answer(&side, &plot, number, incoming).await });
     }
@@ -348,6 +360,17 @@ async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
             incoming.reply(&exposure.descriptor().encode(Vec::new()), None, soon).await.expect(&what);
             over.await.expect(&what);
             return;
+        }
+        Script::AbandonedCall { answer, late, cancel } => {
+            if incoming.request()[8..].is_empty() {
+                side.node.sleep(*late).await;
+                if cancel.is_none() {
+                    return;
+                }
+                reply = pattern(7, *answer);
+            } else {
+                reply = b"second".to_vec();
+            }
         }
         Script::TooLong { len } => {
             match endpoint.send(peer, tag(number, 1), Memory::from(plot.bytes(number, *len)), soon).await {

@@ -31,6 +31,8 @@ pub(crate) enum Script {
     CancelledSend { len: usize, late: Duration, cancel: Duration },
     /// A pull of the initiator that is cancelled after a while.
     CancelledPull { len: usize, cancel: Duration },
+    /// A call that its caller gives up after a while, or else the other side; and one more behind it.
+    AbandonedCall { answer: usize, late: Duration, cancel: Option<Duration> },
     /// A message that is longer than its receive.
     TooLong { len: usize },
     /// Unexpected messages with data, dropped by the other side some time after they arrived.
@@ -109,7 +111,12 @@ impl Script {
                     _ => Script::CancelledPull { len: total, cancel },
                 }
             }
-            7 => Script::TooLong { len: total + 2 },
+            7 if rng.below(2) == 0 => Script::TooLong { len: total + 2 },
+            7 => Script::AbandonedCall {
+                answer: [0, 30, 150][rng.below(3) as usize],
+                late: within(rng, 200),
+                cancel: (rng.below(3) > 0).then(|| within(rng, 200)),
+            },
             _ => Script::Unexpected {
                 lens: (0..1 + rng.below(4)).map(|_| rng.below(250) as usize).collect(),
                 kept: within(rng, 300),

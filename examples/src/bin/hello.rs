@@ -40,8 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let (block, hello) = (Memory::zeroed(13)?, b"Hello, block!".to_vec());
         let (caller, peer) = (Caller::new(endpoint.clone()), endpoint.connect(&at, soon()).await?);
-        caller.call(peer, 1, b"write", Body::Out(hello.into()), None, soon())?.reply().await?;
-        let call = caller.call(peer, 1, b"read", Body::In((&block).into()), None, soon())?;
+        caller.call(peer, b"write", Body::Out(hello.into()), None, soon())?.reply().await?;
+        let call = caller.call(peer, b"read", Body::In((&block).into()), None, soon())?;
         println!("{:?}: {:?}", call.reply().await?.bytes, String::from_utf8_lossy(&block.to_vec()));
         Ok(endpoint.disconnect(peer, soon()).await?)
     })?

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use bmi::{Addr, AsyncEndpoint, Body, Bytes, Caller, Error, ErrorKind, Memory, Options, PeerId, Tag, Transport};
+use bmi::{Addr, AsyncEndpoint, Body, Bytes, Caller, Error, ErrorKind, Memory, Options, PeerId, Transport};
 use futures_util::StreamExt;
 use futures_util::future::select;
 use futures_util::stream::FuturesUnordered;
@@ -23,8 +23,6 @@ pub struct Client<T: Transport> {
     writer: u64,
     /// The number of the last version that this client used.
     last: u64,
-    /// The tag of the last call. A late reply to an abandoned call must not match a later call.
-    tag: Tag,
 }
 
 struct Replica {
@@ -38,7 +36,7 @@ impl<T: Transport> Client<T> {
     pub fn new(endpoint: AsyncEndpoint<T>, replicas: Vec<Addr>, writer: u64, patience: Duration) -> Client<T> {
         let replicas: Vec<_> = replicas.into_iter().map(|addr| Replica { addr, peer: None }).collect();
         let quorum = replicas.len() / 2 + 1;
-        Client { caller: Caller::new(endpoint), replicas, patience, quorum, writer, last: 0, tag: 0 }
+        Client { caller: Caller::new(endpoint), replicas, patience, quorum, writer, last: 0 }
     }
 
     /// Writes a block. Returns its version.
@@ -106,22 +104,21 @@ impl<T: Transport> Client<T> {
 
     /// Reads a block from one replica. Returns `None` if it does not hold that version any more.
     async fn read(&mut self, index: usize, key: &str, wanted: Held) -> Result<Option<Memory>, Error> {
-        let (tag, options) = self.next_call();
+        let options = self.within();
         let memory = Memory::zeroed(wanted.len as usize)?;
         let request = Request { kind: Kind::Read, version: wanted.version, key };
         let body = Body::In((&memory).into());
-        let held = self.replicas[index].call(&self.caller, tag, request, body, options).await?;
+        let held = self.replicas[index].call(&self.caller, request, body, options).await?;
         Ok((held == wanted).then_some(memory))
     }
 
-    fn next_call(&mut self) -> (Tag, Options) {
-        self.tag += 1;
-        (self.tag, self.caller.endpoint().within(self.patience))
+    fn within(&self) -> Options {
+        self.caller.endpoint().within(self.patience)
     }
 
     /// Sends a request to all replicas at the same time. Returns the answers of a majority.
     async fn call_all(&mut self, request: Request<'_>, block: Option<&Memory>) -> Result<Vec<(usize, Held)>, Error> {
-        let (tag, options) = self.next_call();
+        let options = self.within();
         let (endpoint, caller, all) = (self.caller.endpoint(), &self.caller, self.replicas.len());
         let begin = endpoint.now();
         let mut calls: FuturesUnordered<_> = self
@@ -130,7 +127,7 @@ impl<T: Transport> Client<T> {
             .enumerate()
             .map(async |(index, replica)| {
                 let body = block.map_or(Body::None, |block| Body::Out(block.into()));
-                (index, replica.call(caller, tag, request, body, options).await)
+                (index, replica.call(caller, request, body, options).await)
             })
             .collect();
         let (mut answers, mut error) = (Vec::new(), None);
@@ -161,7 +158,6 @@ impl Replica {
     async fn call<T: Transport>(
         &mut self,
         caller: &Caller<T>,
-        tag: Tag,
         request: Request<'_>,
         body: Body,
         options: Options,
@@ -170,7 +166,7 @@ impl Replica {
             Some(peer) => peer,
             None => *self.peer.insert(caller.endpoint().connect(&self.addr, options).await?),
         };
-        let reply = match caller.call(peer, tag, &request.encode(), body, None, options) {
+        let reply = match caller.call(peer, &request.encode(), body, None, options) {
             Ok(call) => call.reply().await,
             Err(error) => Err(error),
         };

@@ -86,6 +86,7 @@ impl MockCluster {
             addrs: self.iods.iter().map(|iod| iod.addr(PORT)).collect(),
             state: self.state.clone(),
             faults: self.faults.clone(),
+            unanswered: RefCell::default(),
         });
         let tasks = node.clone();
         node.spawn(async move {
@@ -118,6 +119,7 @@ struct Server {
     addrs: Vec<Addr>,
     state: Rc<RefCell<State>>,
     faults: Rc<Faults>,
+    unanswered: RefCell<Vec<Incoming<SimTransport>>>,
 }
 
 impl Server {
@@ -144,6 +146,8 @@ impl Server {
         }
         self.state.borrow_mut().requests += 1;
         if self.iod.is_some() && self.faults.silent.get() == self.iod {
+            // Dropped, it would tell the caller.
+            self.unanswered.borrow_mut().push(incoming);
             return;
         }
         let garbage = self.faults.garbage.borrow().clone().filter(|garbage| self.iod == Some(garbage.iod));

@@ -112,7 +112,7 @@ fn garbage_costs_its_sender_the_connection_and_nobody_else() {
             }
             for garbage in [vec![codec::VERSION, 0xff, 0xff, 0xff, 0xff], vec![], vec![codec::VERSION; 4000]] {
                 let peer = bad.connect(&addr).await;
-                let error = bad.call(peer, 1, &garbage, Body::None).await.unwrap_err();
+                let error = bad.call(peer, &garbage, Body::None).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::PeerLost, "a call, but no request");
             }
             let body = ping(good.clone(), standing).await;
@@ -160,7 +160,7 @@ fn another_version_is_told_so() {
     let client = Client::new(&world.node("client"), 1);
     world.block_on(async {
         let peer = client.connect(&cluster.manager()).await;
-        let reply = client.call(peer, 1, &[codec::VERSION + 1, 0, 0], Body::None).await.unwrap();
+        let reply = client.call(peer, &[codec::VERSION + 1, 0, 0], Body::None).await.unwrap();
         let error = reply.result.unwrap_err();
         assert_eq!(error.code, ErrorCode::Protocol);
         assert!(error.detail.contains(&format!("version {} is spoken here", codec::VERSION)), "{error}");

@@ -121,14 +121,14 @@ impl Client {
 
     /// Makes a call with bytes that need not be a request. Returns the reply, even if it is an
     /// error.
-    async fn call(&self, peer: PeerId, tag: u64, bytes: &[u8], body: Body) -> Result<Reply, bmi_core::Error> {
+    async fn call(&self, peer: PeerId, bytes: &[u8], body: Body) -> Result<Reply, bmi_core::Error> {
         let options = self.endpoint.within(PATIENCE);
-        let reply = self.caller.call(peer, tag, bytes, body, self.forced.get(), options)?.reply().await?;
+        let reply = self.caller.call(peer, bytes, body, self.forced.get(), options)?.reply().await?;
         Ok(codec::decode_reply(&reply.bytes).unwrap())
     }
 
     async fn send(&self, peer: PeerId, request: &Request, body: Body) -> Result<Reply, bmi_core::Error> {
-        self.call(peer, request.id.seq, &codec::encode_request(request), body).await
+        self.call(peer, &codec::encode_request(request), body).await
     }
 
     async fn ask(&self, peer: PeerId, body: impl Into<RequestBody>) -> Result<ReplyBody, FsError> {
