@@ -93,9 +93,9 @@ pub struct Call<T: Transport> {
 pub struct Reply {
     /// The server's bytes.
     pub bytes: Bytes,
-    /// For a read: the length of the data in bytes, up to the last one that the server moved. It may
-    /// be less than the request's memory. The contents of the memory behind it are unspecified. 0
-    /// for a write.
+    /// For a read: the length of the data in bytes, up to the last one that the server moved. It
+    /// may be less than the request's memory. The contents of the memory behind it are
+    /// unspecified. 0 for a write.
     pub data: u64,
     /// The path of the data, and the reason a cheaper path was not taken. `None` for a call without
     /// data.

@@ -310,9 +310,9 @@ impl<T: Transport> Incoming<T> {
     }
 
     /// Sends the reply. `data` is the data of a read from its beginning, or `None` if there is no
-    /// data, or if [`Incoming::store`] has moved it. It may be shorter than the client's memory: the
-    /// client learns the length ([`Reply::data`](super::Reply::data)). On a path whose data does
-    /// not travel with the reply, the data is stored first.
+    /// data, or if [`Incoming::store`] has moved it. It may be shorter than the client's memory.
+    /// The client learns the length ([`Reply::data`](super::Reply::data)). On a path whose data
+    /// does not travel with the reply, the data is stored first.
     ///
     /// # Errors
     /// `Invalid` if the request is no read, or the data is longer than the client asked for;

@@ -31,7 +31,7 @@ pub(crate) enum Script {
     CancelledSend { len: usize, late: Duration, cancel: Duration },
     /// A pull of the initiator that is cancelled after a while.
     CancelledPull { len: usize, cancel: Duration },
-    /// A call that its caller gives up after a while, or else the other side; and one more behind it.
+    /// A call that its caller gives up after a while, or else the other side. Another call follows.
     AbandonedCall { answer: usize, late: Duration, cancel: Option<Duration> },
     /// A message that is longer than its receive.
     TooLong { len: usize },
