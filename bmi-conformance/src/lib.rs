@@ -199,6 +199,7 @@ macro_rules! conformance_suite {
                 announced_but_not_exposed,
                 random_messages,
             }
+            message::memory { back_when_a_transfer_ends, back_when_a_message_ends }
             message::property { any_messages, any_bulk }
             message::rough { everything_ends_and_comes_back }
         }

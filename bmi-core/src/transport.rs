@@ -58,10 +58,11 @@
 //!     queues reads beyond [`Capabilities::max_outstanding_reads`] itself.
 //!
 //! - **C5 memory.** The backend holds the regions of a request's segments from the successful post
-//!   until a poll has reported the completion, even if it has copied the bytes while posting. For
-//!   an unsignalled request it holds them until a later signalled request of the same connection
-//!   and kind has completed, or until `Disconnected`. A failed post has touched nothing and holds
-//!   nothing.
+//!   until a poll has reported the completion, even if it has copied the bytes while posting. It
+//!   releases them in that poll, so the caller that learns of the completion has its memory back.
+//!   For an unsignalled request it holds them until a later signalled request of the same
+//!   connection and kind has completed, or until `Disconnected`. A failed post has touched nothing
+//!   and holds nothing.
 //!   - *Read-only memory* ([`Memory::is_read_only`]) may be sent, written from and exposed for
 //!     reading. Every `post_recv` and `post_read` calls [`check_writable`], and every `expose`
 //!     calls [`check_exposure`].

@@ -186,7 +186,7 @@ impl Connection {
         let all = self.inbound.take_in(link, queues, pass);
         let lied = queues.has_gone() && link.has_taken() && link.refresh_taken().is_err();
         if queues.has_gone() {
-            queues.end_gone(link.in_place_copied, pass.events);
+            queues.complete_gone(link.in_place_copied, pass.events);
         }
         if !all || lied || link.reader.untold() >= link.quarter || link.is_bell_due() {
             pass.early.end = pass.events.len(); // it gets another turn

@@ -133,8 +133,8 @@ impl ShmTransport {
         // The caller may read the clock rarely, so polls for nothing count as well.
         let looks = self.unasked >= LOOK_EVERY || self.now >= self.look_at || self.now >= self.look_at_latest;
         let flags = self.vacated | self.asleep | self.accept_ready | self.retired.is_eager(self.now);
-        let queued = self.pending.len() | self.ready.len();
-        looks || flags || queued > 0 || self.deadlines.due(self.now) || self.regions.has_released()
+        let queued = !self.pending.is_idle() | !self.ready.is_empty();
+        looks || flags || queued || self.deadlines.due(self.now) || self.regions.has_released()
     }
 
     /// Does the work that comes before the rings. Returns false if there were more events than one
@@ -142,15 +142,12 @@ impl ShmTransport {
     fn do_chores(&mut self, pass: &mut Pass<'_>) -> bool {
         self.regions.collect();
         self.rouse();
-        if self.pending.is_empty() {
-            if std::mem::take(&mut self.vacated) {
-                self.slots.recycle(); // earlier polls have reported every end
-            }
-        } else {
-            self.report_pending(pass);
-            if !self.pending.is_empty() {
-                return false;
-            }
+        if self.pending.is_empty() && std::mem::take(&mut self.vacated) {
+            self.slots.recycle(); // earlier polls have reported every end
+        }
+        self.report_pending(pass);
+        if !self.pending.is_empty() {
+            return false;
         }
         self.expire(self.now);
         self.look_at_retired();
@@ -196,8 +193,8 @@ impl ShmTransport {
     }
 
     fn report_pending(&mut self, pass: &mut Pass<'_>) {
-        let count = self.pending.len().min(pass.limit.saturating_sub(pass.events.len()));
-        pass.events.extend(self.pending.drain(..count));
+        let room = pass.limit.saturating_sub(pass.events.len());
+        self.pending.report_to(pass.events, room);
     }
 
     // ---- descriptors ----------------------------------------------------------------------------
@@ -453,11 +450,11 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
     let events = &mut *pass.events;
     if queues.has_gone() {
         link.refresh_taken()?;
-        served.moved |= queues.end_gone(link.in_place_copied, events);
+        served.moved |= queues.complete_gone(link.in_place_copied, events);
     }
     if queues.has_outgoing() {
         let mut outbound = Outbound { link: &mut *link, queues: &mut *queues, pieces, budget: BUDGET };
-        let turn = outbound.turn(closing, |event| events.push(event))?;
+        let turn = outbound.turn(closing, events)?;
         served.moved |= turn.moved;
         connection.more |= turn.more;
     }

@@ -10,6 +10,7 @@ pub mod expected;
 pub mod fast;
 pub mod hostile;
 pub mod immediate;
+pub mod memory;
 pub mod offered_receive;
 pub mod peers;
 pub mod polling;
