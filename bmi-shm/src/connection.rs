@@ -139,13 +139,12 @@ impl Connection {
         let (Some(link), Some(queues)) = (self.link.as_deref_mut(), self.queues.as_deref()) else { return true };
         link.tell();
         link.say_taken();
+        let sleeps = link.finds_sleeper();
         if queues.has_gone() {
-            return link.has_taken() || link.is_bell_due();
+            return link.has_taken() || sleeps;
         }
-        if !link.must_ring() {
-            self.activity = Activity::Quiet;
-        }
-        link.is_bell_due()
+        self.activity = Activity::Quiet; // what was owed is done, except to wake the peer
+        sleeps
     }
 
     /// Sends a message of `len` bytes in place, if nothing is queued before it and the peer has its
@@ -188,7 +187,7 @@ impl Connection {
         if queues.has_gone() {
             queues.complete_gone(link.in_place_copied, pass.events);
         }
-        if !all || lied || link.reader.untold() >= link.quarter || link.is_bell_due() {
+        if !all || lied || link.must_tell() || link.finds_sleeper() {
             pass.early.end = pass.events.len(); // it gets another turn
             return false;
         }
@@ -224,9 +223,9 @@ impl Connection {
     #[cold]
     fn rests(&mut self) -> bool {
         let (Some(link), Some(queues)) = (&self.link, &self.queues) else { return false };
-        let waits = queues.needs_polls() || queues.has_gone() || link.must_ring();
+        let waits = queues.needs_polls() || queues.has_gone() || link.owes();
         let busy = self.more || self.draining.is_some() || waits;
-        if busy || self.idle == RESTS || link.reader.untold() > 0 || !matches!(self.phase, Phase::Established) {
+        if busy || self.idle == RESTS || !matches!(self.phase, Phase::Established) {
             return false;
         }
         self.idle = RESTS;

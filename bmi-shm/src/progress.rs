@@ -11,10 +11,9 @@
 //! ended yet. If there is one it sends a WAKE packet, and the sleeper's epoll descriptor becomes
 //! readable. A nap is ended only once. See `ring` for the proof.
 //!
-//! The fence costs as much as a message, because it waits until earlier stores have arrived at the
-//! other processor. So a bell is due for some polls before it is rung
-//! ([`crate::link::BELL_POLLS`]). A busy side polls again at once, and a side that wants to sleep
-//! rings first.
+//! The fence waits until earlier stores have arrived at the other processor. So it comes once in a
+//! poll that finds something for the peer, behind the other work on the connection, and never while
+//! posting. No later poll may be waited for: the program may do something else after one.
 //!
 //! **Quiet connections.** Most polls find nothing. So each poll notes what it leaves to do
 //! ([`Activity`]). While nothing waits in a connection's queues, a poll looks at one word only.
@@ -29,8 +28,8 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. For everything that was published or consumed in a poll or between two polls, the bell is
-//!    rung within [`crate::link::BELL_POLLS`] polls, and before this side sleeps.
+//! 1. For everything that was published before a poll or in it, that poll rings the bell of a peer
+//!    that sleeps, also if it does not come to serve the connection. So it does for room.
 //! 2. A calm connection is established. Its only work is to look at its ring, to tell the peer how
 //!    far it has read, and to ring its bell. Whatever gives it other work calls
 //!    [`Connection::wake`].
@@ -118,6 +117,7 @@ impl ShmTransport {
     #[inline(never)]
     fn make_all_progress(&mut self, pass: &mut Pass<'_>) -> bool {
         if self.has_chores() && !self.do_chores(pass) {
+            self.ring_bells();
             return true;
         }
         self.serve_resting(pass);
@@ -288,7 +288,7 @@ impl ShmTransport {
                 // The rest are served first next time.
                 self.first += step;
                 pass.moved = true;
-                return;
+                return self.ring_bells();
             }
             let served = self.slots.at_mut(slot).is_some_and(|connection| connection.take_in(pass));
             if !served {
@@ -350,26 +350,28 @@ impl ShmTransport {
         let Self { schedule, slots, .. } = self;
         schedule.all().any(|slot| {
             slots.at_mut(slot).is_some_and(|connection| {
-                let rings = |link: &Link| link.must_ring() || link.reader.untold() > 0;
                 let makes_room = connection.queues.as_deref().is_some_and(QueuePair::makes_room);
                 let waits = connection.more || connection.draining.is_some() || makes_room;
-                waits || connection.link.as_deref().is_some_and(rings)
+                waits || connection.link.as_deref().is_some_and(Link::owes)
             })
         })
     }
 
-    /// Makes the next poll ring the bells that must be rung.
-    fn hurry(&mut self) {
-        for slot in self.schedule.all() {
-            if let Some(Connection { link: Some(link), .. }) = self.slots.at_mut(slot) {
-                link.hurry();
+    /// Wakes the peers that sleep, in a poll that does not serve their connections.
+    #[cold]
+    fn ring_bells(&mut self) {
+        for slot in self.schedule.awake() {
+            if let Some(Connection { link: Some(link), socket: Some(socket), .. }) = self.slots.at_mut(*slot)
+                && link.ring_bell(true)
+            {
+                self.wakes += 1;
+                wake_peer(socket);
             }
         }
     }
 
     pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
         if self.has_work() {
-            self.hurry();
             return Armed::Busy;
         }
         self.nap += 1;
@@ -470,14 +472,16 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
     }
     if link.ring_bell(served.moved) {
         served.woke = true;
-        // A socket too full for a wake-up holds packets that wake the peer.
-        if let Some(socket) = &connection.socket {
-            let _ = crate::socket::send(socket, Packet::Wake.encode().bytes(), None);
-        }
+        connection.socket.iter().for_each(wake_peer);
     }
     let busy = closing || connection.more || connection.draining.is_some() || queues.needs_polls();
     connection.activity = if busy { Activity::Busy } else { Activity::Owing };
     Ok(served)
+}
+
+/// Wakes the peer. A socket too full for a wake-up holds packets that wake it.
+fn wake_peer(socket: &OwnedFd) {
+    let _ = crate::socket::send(socket, Packet::Wake.encode().bytes(), None);
 }
 
 /// Asks for memory and passes memory. Returns false if the socket is too full, so that it must be
