@@ -8,7 +8,7 @@
 //!
 //! **Tests**: those of `connect` and `progress`; `tests/inline_receive.rs`.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use bmi_backend::software::{Exposures, slot_of};
 use bmi_core::mem::MemSlice;
@@ -21,6 +21,7 @@ use crate::inbound::{Inbound, Pass};
 use crate::link::Link;
 use crate::outbound;
 use crate::packet::{Hello, Packet};
+use crate::progress::pass_pages;
 use crate::queue_pair::QueuePair;
 use crate::socket;
 
@@ -270,12 +271,10 @@ impl Connection {
         if share_pages
             && let (Some(pages), Some(link), Some(socket)) = (memory.shared_pages(), &mut self.link, &self.socket)
         {
-            let number = link.passed.number(memory).or_else(|| {
-                link.passed.pass(memory, pages, |id| {
-                    let packet = Packet::Pages { id, len: pages.len() as u64 }.encode();
-                    socket::send(socket, packet.bytes(), Some(pages.as_fd())).is_ok()
-                })
-            });
+            let number = link
+                .passed
+                .number(memory)
+                .or_else(|| link.passed.pass(memory, pages, |id| pass_pages(socket, id, pages)));
             if let Some(id) = number {
                 return Some(Place::Pages { id, offset });
             }

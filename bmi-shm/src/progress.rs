@@ -484,19 +484,24 @@ fn wake_peer(socket: &OwnedFd) {
     let _ = crate::socket::send(socket, Packet::Wake.encode().bytes(), None);
 }
 
+/// Passes pages to the peer. Returns false if the socket is too full, or if the pages are for
+/// another peer only.
+pub(crate) fn pass_pages(socket: &OwnedFd, id: u32, pages: &SharedPages) -> bool {
+    let packet = Packet::Pages { id, len: pages.len() as u64 }.encode();
+    let descriptor = pages.descriptor();
+    descriptor.is_some_and(|fd| crate::socket::send(socket, packet.bytes(), Some(fd.as_fd())).is_ok())
+}
+
 /// Asks for memory and passes memory. Returns false if the socket is too full, so that it must be
 /// tried again.
 fn say_of_pages(link: &mut Link, socket: &OwnedFd) -> bool {
-    let pass = |id: u32, pages: &SharedPages| {
-        crate::socket::send(socket, Packet::Pages { id, len: pages.len() as u64 }.encode().bytes(), Some(pages.as_fd()))
-    };
     if let Some(id) = link.ask
         && crate::socket::send(socket, Packet::Ask { id }.encode().bytes(), None).is_ok()
     {
         link.ask = None;
     }
     if let Some(id) = link.owed
-        && link.passed.pages(id).is_none_or(|pages| pass(id, &pages).is_ok())
+        && link.passed.pages(id).is_none_or(|pages| pages.descriptor().is_none() || pass_pages(socket, id, &pages))
     {
         link.owed = None;
     }
@@ -504,7 +509,7 @@ fn say_of_pages(link: &mut Link, socket: &OwnedFd) -> bool {
         && let Some(pages) = memory.shared_pages()
     {
         // If the socket is full, the next message from this memory tries again.
-        link.passed.pass(&memory, pages, |id| pass(id, pages).is_ok());
+        link.passed.pass(&memory, pages, |id| pass_pages(socket, id, pages));
     }
     link.ask.is_none() && link.owed.is_none()
 }
