@@ -145,3 +145,43 @@ fn what_connections_took_is_given_back_when_they_have_ended() {
     assert_eq!(after.0, before.0, "mappings remain");
     assert!(after.1 < before.1 + MOST_LEFT, "memory remains: {before:?}, {open:?}, {after:?}");
 }
+
+/// Peers that have gone leave no shared memory and no descriptor behind.
+#[test]
+fn what_peers_shared_is_given_back_when_they_have_gone() {
+    let _alone = alone();
+    let config = ShmConfig::default();
+    let capabilities = ShmTransport::new(config.clone()).unwrap().capabilities().clone();
+    let backend = local("shm", config, capabilities);
+    let net = Net::new(&backend);
+    net.run(async {
+        let pair = net.pair(&Config::default()).await;
+        let (near, far) = (memory(100_000), memory(100_000));
+        let mut before = None;
+        for round in 0..3 {
+            let mut peers = Vec::new();
+            for _ in 0..CONNECTIONS {
+                let (to_b, to_a) = net.connect(&pair.a, &pair.b, &pair.addr).await;
+                for (from, to, peer, back, into) in
+                    [(&pair.a, &pair.b, to_b, to_a, &far), (&pair.b, &pair.a, to_a, to_b, &near)]
+                {
+                    for size in [100, 20_000, 100_000] {
+                        let received = to.recv(back, 1, into, soon(to));
+                        from.send(peer, 1, &memory(size), soon(from)).await.unwrap();
+                        received.await.unwrap();
+                    }
+                }
+                peers.push((to_b, to_a));
+            }
+            let open = mappings_and_resident_bytes().0;
+            for (to_b, to_a) in peers {
+                pair.a.disconnect(to_b, soon(&pair.a)).await.unwrap();
+                net.lost(&pair.a, to_b).await;
+                net.lost(&pair.b, to_a).await;
+            }
+            let after = (mappings_and_resident_bytes().0, descriptors());
+            assert!(open >= after.0 + 4 * CONNECTIONS, "round {round}: {open} while open, {after:?} afterwards");
+            assert_eq!(*before.get_or_insert(after), after, "round {round}");
+        }
+    });
+}
