@@ -152,6 +152,8 @@
 //!   gives `poll` something to do wakes the waiter: a message, a connection request, the end of a
 //!   peer, room in a queue (C15), and [`Transport::waker`] on any thread. Waking too often is
 //!   allowed. After [`Armed::Busy`] nothing need wake: poll again.
+//!   - *One poll is enough* at the side that posts. What a poll has handed over wakes the peer's
+//!     waiter, even if this side never polls again.
 //!   - *With an event fd* ([`Capabilities::event_fd`]), the descriptor becomes readable and stays
 //!     so until the next poll. It is waited on and never read. The backend may ignore the waker
 //!     that was passed to `arm`.

@@ -15,9 +15,10 @@
 //! **The bell.** A poll that finds something for the peer looks whether the peer sleeps
 //! ([`Link::finds_sleeper`]). The look costs a full fence, and nothing else if the peer is awake.
 //! Published records and acknowledged in-place messages are for any peer. Room is only for a peer
-//! that waits for it, so this side looks once for each quarter of the ring. That is enough: a peer
-//! that waits for room knows of little more than half of its ring as free, at most, and has
-//! published everything before it slept. So this side passes such a quarter before it has read all.
+//! that waits for it, so this side looks once for each quarter of the ring. That is enough. A peer
+//! that waits for room knows of at most half of its ring and a line as free: a padded end and the
+//! longest record take no more. It has published everything before it slept. So this side passes
+//! such a quarter before it has read all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

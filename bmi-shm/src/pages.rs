@@ -67,7 +67,7 @@ impl Passed {
         }
     }
 
-    /// Notes that the peer has mapped the memory with this number. Pages that are for this peer only
+    /// Notes that the peer has mapped the memory with this number. Pages that are for one peer
     /// cannot be passed again. So no message is sent from them in place: if the peer had unmapped
     /// them by then, it could not get the message in another way.
     pub(crate) fn confirm(&mut self, number: u32) {

@@ -1,4 +1,5 @@
-//! System calls: none while both sides are busy, one wake-up per sleeper. One poll is enough for it.
+//! System calls: none while both sides are busy, one wake-up per sleeper. One poll is enough to send
+//! it.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 

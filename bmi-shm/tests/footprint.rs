@@ -1,5 +1,5 @@
-//! What connections take from the system: descriptors while they live, and mappings and memory until
-//! they have ended.
+//! What connections take from the system, and what is given back when they have ended: descriptors,
+//! mappings and memory.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -167,7 +167,7 @@ fn what_peers_shared_is_given_back_when_they_have_gone() {
                 {
                     for size in [100, 20_000, 100_000] {
                         let received = to.recv(back, 1, into, soon(to));
-                        from.send(peer, 1, &memory(size), soon(from)).await.unwrap();
+                        from.send(peer, 1, memory(size), soon(from)).await.unwrap();
                         received.await.unwrap();
                     }
                 }
