@@ -138,7 +138,8 @@ macro_rules! conformance_suite {
                 dropped_adapter_lets_go, dropped_while_connecting, unknown_names, a_stalled_peer_stalls_nobody_else,
             }
             transport::waiting {
-                event_fd_as_announced, arrivals_wake, a_sleeper_gets_a_large_message_whole, waker_wakes, idle_is_idle,
+                event_fd_as_announced, arrivals_wake, one_poll_behind_a_post_wakes,
+                a_sleeper_gets_a_large_message_whole, waker_wakes, idle_is_idle,
             }
             message::expected {
                 sizes_around_the_eager_limit, lists_of_different_shapes, tags_match_in_order, extreme_tags,
@@ -204,6 +205,7 @@ macro_rules! conformance_suite {
                 announced_but_not_exposed,
                 random_messages,
             }
+            message::memory { back_when_a_transfer_ends, back_when_a_message_ends }
             message::property { any_messages, any_bulk }
             message::rough { everything_ends_and_comes_back }
         }

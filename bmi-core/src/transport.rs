@@ -58,10 +58,11 @@
 //!     queues reads beyond [`Capabilities::max_outstanding_reads`] itself.
 //!
 //! - **C5 memory.** The backend holds the regions of a request's segments from the successful post
-//!   until a poll has reported the completion, even if it has copied the bytes while posting. For
-//!   an unsignalled request it holds them until a later signalled request of the same connection
-//!   and kind has completed, or until `Disconnected`. A failed post has touched nothing and holds
-//!   nothing.
+//!   until a poll has reported the completion, even if it has copied the bytes while posting. It
+//!   releases them in that poll, so the caller that learns of the completion has its memory back.
+//!   For an unsignalled request it holds them until a later signalled request of the same
+//!   connection and kind has completed, or until `Disconnected`. A failed post has touched nothing
+//!   and holds nothing.
 //!   - *Read-only memory* ([`Memory::is_read_only`]) may be sent, written from and exposed for
 //!     reading. Every `post_recv` and `post_read` calls [`check_writable`], and every `expose`
 //!     calls [`check_exposure`].
@@ -151,6 +152,8 @@
 //!   gives `poll` something to do wakes the waiter: a message, a connection request, the end of a
 //!   peer, room in a queue (C15), and [`Transport::waker`] on any thread. Waking too often is
 //!   allowed. After [`Armed::Busy`] nothing need wake: poll again.
+//!   - *One poll is enough* at the side that posts. What a poll has handed over wakes the peer's
+//!     waiter, even if this side never polls again.
 //!   - *With an event fd* ([`Capabilities::event_fd`]), the descriptor becomes readable and stays
 //!     so until the next poll. It is waited on and never read. The backend may ignore the waker
 //!     that was passed to `arm`.

@@ -38,6 +38,7 @@ use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Access, Addr, Error, ErrorKind, RemoteSlice, Scheme, Segment, Time};
 
 use crate::area::Area;
+use crate::completions::Completions;
 use crate::connection::{Activity, Connection, Draining, Phase};
 use crate::error::{Fault, Refusal, Violation};
 use crate::inbound::Inbound;
@@ -365,7 +366,7 @@ impl ShmTransport {
             tracing::debug!(%error, "cannot tell the peer that it was accepted");
         }
         self.establish(conn.slot);
-        self.pending.push_back(Event::Established { conn, private: Box::default() });
+        self.pending.report(Event::Established { conn, private: Box::default() });
         Ok(())
     }
 
@@ -410,7 +411,7 @@ impl ShmTransport {
         let hello = hello(&self.config, &self.cookie, Greeting::Reject, false);
         let Some(mut connection) = self.remove(conn.slot) else { return };
         if let Some(queues) = &mut connection.queues {
-            queues.flush_all(None, |event| self.pending.push_back(event));
+            queues.flush_all(None, |event| self.pending.report(event));
         }
         if let Some(socket) = connection.socket.take()
             && let Err(error) = socket::send(&socket, encode_hello(&hello, private).bytes(), None)
@@ -551,7 +552,7 @@ impl ShmTransport {
             && queues.has_gone()
             && link.refresh_taken().is_ok()
         {
-            queues.complete_gone(link.in_place_copied, &mut |event| self.pending.push_back(event));
+            queues.complete_gone(link.in_place_copied, &mut self.pending);
         }
     }
 
@@ -565,9 +566,9 @@ impl ShmTransport {
     fn report_end(&mut self, connection: &mut Connection, culprit: Option<Refusal>, reason: Error) {
         let pending = &mut self.pending;
         if let Some(queues) = &mut connection.queues {
-            queues.flush_all(culprit, |event| pending.push_back(event));
+            queues.flush_all(culprit, |event| pending.report(event));
         }
-        pending.push_back(Event::Disconnected { conn: connection.id, reason });
+        pending.report(Event::Disconnected { conn: connection.id, reason });
     }
 
     /// Ends an established connection in order: posted work goes into the ring as far as the
@@ -586,7 +587,7 @@ impl ShmTransport {
                 }
                 connection.inbound = Inbound::default();
                 if let Some(queues) = &mut connection.queues {
-                    queues.flush_waiting(None, |event| self.pending.push_back(event));
+                    queues.flush_waiting(None, |event| self.pending.report(event));
                     queues.replies.clear();
                 }
             }

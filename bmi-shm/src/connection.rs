@@ -8,7 +8,7 @@
 //!
 //! **Tests**: those of `connect` and `progress`; `tests/inline_receive.rs`.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use bmi_backend::software::{Exposures, slot_of};
 use bmi_core::mem::MemSlice;
@@ -21,6 +21,7 @@ use crate::inbound::{Inbound, Pass};
 use crate::link::Link;
 use crate::outbound;
 use crate::packet::{Hello, Packet};
+use crate::progress::pass_pages;
 use crate::queue_pair::QueuePair;
 use crate::socket;
 
@@ -139,13 +140,12 @@ impl Connection {
         let (Some(link), Some(queues)) = (self.link.as_deref_mut(), self.queues.as_deref()) else { return true };
         link.tell();
         link.say_taken();
+        let sleeps = link.finds_sleeper();
         if queues.has_gone() {
-            return link.has_taken() || link.is_bell_due();
+            return link.has_taken() || sleeps;
         }
-        if !link.must_ring() {
-            self.activity = Activity::Quiet;
-        }
-        link.is_bell_due()
+        self.activity = Activity::Quiet; // what was owed is done, except to wake the peer
+        sleeps
     }
 
     /// Sends a message of `len` bytes in place, if nothing is queued before it and the peer has its
@@ -186,9 +186,9 @@ impl Connection {
         let all = self.inbound.take_in(link, queues, pass);
         let lied = queues.has_gone() && link.has_taken() && link.refresh_taken().is_err();
         if queues.has_gone() {
-            queues.end_gone(link.in_place_copied, pass.events);
+            queues.complete_gone(link.in_place_copied, pass.events);
         }
-        if !all || lied || link.reader.untold() >= link.quarter || link.is_bell_due() {
+        if !all || lied || link.must_tell() || link.finds_sleeper() {
             pass.early.end = pass.events.len(); // it gets another turn
             return false;
         }
@@ -224,9 +224,9 @@ impl Connection {
     #[cold]
     fn rests(&mut self) -> bool {
         let (Some(link), Some(queues)) = (&self.link, &self.queues) else { return false };
-        let waits = queues.needs_polls() || queues.has_gone() || link.must_ring();
+        let waits = queues.needs_polls() || queues.has_gone() || link.owes();
         let busy = self.more || self.draining.is_some() || waits;
-        if busy || self.idle == RESTS || link.reader.untold() > 0 || !matches!(self.phase, Phase::Established) {
+        if busy || self.idle == RESTS || !matches!(self.phase, Phase::Established) {
             return false;
         }
         self.idle = RESTS;
@@ -271,12 +271,10 @@ impl Connection {
         if share_pages
             && let (Some(pages), Some(link), Some(socket)) = (memory.shared_pages(), &mut self.link, &self.socket)
         {
-            let number = link.passed.number(memory).or_else(|| {
-                link.passed.pass(memory, pages, |id| {
-                    let packet = Packet::Pages { id, len: pages.len() as u64 }.encode();
-                    socket::send(socket, packet.bytes(), Some(pages.as_fd())).is_ok()
-                })
-            });
+            let number = link
+                .passed
+                .number(memory)
+                .or_else(|| link.passed.pass(memory, pages, |id| pass_pages(socket, id, pages)));
             if let Some(id) = number {
                 return Some(Place::Pages { id, offset });
             }

@@ -559,7 +559,7 @@ impl Inbound {
         });
         context.queues.advance_read(here);
         if here as u64 == remaining {
-            context.pass.events.extend(context.queues.complete_read());
+            context.queues.complete_read(context.pass.events);
         }
         Ok(())
     }

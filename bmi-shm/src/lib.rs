@@ -18,6 +18,7 @@
 //! | `ring` | the lock-free ring and the wake-up rule, checked by loom |
 //! | `area` | the memory that one side writes and the other reads: layout |
 //! | `link` | the shared half of a connection: rings, ways to the peer's memory |
+//! | `completions` | completions that the next poll reports, and the memory of their work |
 //! | `queue_pair`, `segments` | posted work: requests, reads, replies, receives; and the memory that it holds |
 //! | `outbound`, `inbound` | from the queues to the ring, from the ring to the receives; the records |
 //! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
@@ -54,6 +55,7 @@
 //! not go through it.
 
 mod area;
+mod completions;
 mod config;
 mod connect;
 mod connection;
@@ -94,6 +96,7 @@ use rustix::event::{EventfdFlags, epoll};
 
 pub use config::ShmConfig;
 
+use completions::Pending;
 use connection::{Connection, Phase};
 use link::Link;
 use outbound::{LEFT_LEN, Outbound, POST_BUDGET, Ring};
@@ -153,8 +156,7 @@ pub struct ShmTransport {
     /// Set when a slot was given up since the last poll.
     vacated: bool,
     deadlines: Deadlines,
-    /// Events that arose outside of `poll`, or more of them at once than a poll may report.
-    pending: VecDeque<Event>,
+    pending: Pending,
     ready: VecDeque<u32>,
     pieces: Vec<libc::iovec>,
     /// The number of half-open sockets.
@@ -236,7 +238,7 @@ impl ShmTransport {
             heard: false,
             vacated: false,
             deadlines: Deadlines::default(),
-            pending: VecDeque::with_capacity(64),
+            pending: Pending::new(),
             ready: VecDeque::with_capacity(64),
             pieces: Vec::with_capacity(config::MAX_SEGMENTS + 2),
             half_open: 0,
@@ -298,9 +300,8 @@ impl ShmTransport {
             self.has_moved();
             return Ok(());
         }
-        let pending = working.pending;
         let ring = Ring(working.link);
-        working.queues.post_send(work, head, payload, options, ring, |event| pending.push_back(event))?;
+        working.queues.post_send(work, head, payload, options, ring, working.pending)?;
         if working.queues.has_requests() {
             *working.more = true;
         }
@@ -330,7 +331,7 @@ struct Working<'a> {
     link: &'a mut Link,
     queues: &'a mut QueuePair,
     more: &'a mut bool,
-    pending: &'a mut VecDeque<Event>,
+    pending: &'a mut Pending,
     pieces: &'a mut Vec<libc::iovec>,
 }
 
@@ -347,8 +348,8 @@ impl Working<'_> {
     ) -> Result<(), PostError> {
         let len = self.queues.check_write(head, segments, &target)?;
         if len <= POST_BUDGET && outbound::write_now(self.link, self.queues, head, segments, &target, len) {
-            self.queues.hold(segments);
-            self.pending.extend(self.queues.complete_immediately(work, WorkKind::Write, len, options));
+            self.queues.complete_immediately(work, WorkKind::Write, len, options, self.pending);
+            self.pending.hold(segments);
             return Ok(());
         }
         self.queues.add_write(work, head, segments, target, options)?;
@@ -367,8 +368,8 @@ impl Working<'_> {
     ) -> Result<(), PostError> {
         let len = self.queues.check_read(segments, &remote)?;
         if len <= POST_BUDGET && outbound::read_now(self.link, self.queues, segments, &remote, len) {
-            self.queues.hold(segments);
-            self.pending.extend(self.queues.complete_immediately(work, WorkKind::Read, len, options));
+            self.queues.complete_immediately(work, WorkKind::Read, len, options, self.pending);
+            self.pending.hold(segments);
             return Ok(());
         }
         self.queues.add_read(work, segments, remote, options);
@@ -379,7 +380,7 @@ impl Working<'_> {
     /// Does the work that can be done at once. A violation shows again in the next poll.
     fn start(self) {
         let mut outbound = Outbound { link: self.link, queues: self.queues, pieces: self.pieces, budget: POST_BUDGET };
-        let turn = outbound.turn(false, |event| self.pending.push_back(event));
+        let turn = outbound.turn(false, self.pending);
         *self.more |= !turn.is_ok_and(|turn| !turn.more);
     }
 }

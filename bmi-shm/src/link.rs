@@ -11,6 +11,14 @@
 //!
 //! So nothing is ever refused because of advice alone. If the advice does not allow a transfer,
 //! this side asks the owner, and the owner's answer counts.
+//!
+//! **The bell.** A poll that finds something for the peer looks whether the peer sleeps
+//! ([`Link::finds_sleeper`]). The look costs a full fence, and nothing else if the peer is awake.
+//! Published records and acknowledged in-place messages are for any peer. Room is only for a peer
+//! that waits for it, so this side looks once for each quarter of the ring. That is enough. A peer
+//! that waits for room knows of at most half of its ring and a line as free: a padded end and the
+//! longest record take no more. It has published everything before it slept. So this side passes
+//! such a quarter before it has read all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,9 +40,6 @@ use crate::sys::Process;
 /// receiver work at the same time.
 pub(crate) const CHUNK: usize = 32 << 10;
 
-/// Polls with something to ring for before the bell is rung.
-pub(crate) const BELL_POLLS: u32 = 8;
-
 /// The shared half of a connection.
 pub(crate) struct Link {
     pub(crate) own: Area,
@@ -55,13 +60,13 @@ pub(crate) struct Link {
     /// passed it, a write that does not go through the ring would overtake that record.
     pub(crate) ring_writes_until: u64,
     /// The writer's position when this side last looked whether the peer sleeps.
-    pub(crate) rung: u64,
-    /// Set if the peer was told of consumed records since then.
-    pub(crate) told: bool,
-    /// The number of polls since there was something to ring for.
-    due: u32,
+    rung: u64,
+    /// How far the peer knew that this side had read, at that moment.
+    rung_for_room: u64,
     /// The last nap of the peer that this side has ended.
-    pub(crate) woken: u64,
+    woken: u64,
+    /// Set if the peer is to be woken from that nap.
+    bell: bool,
     /// A number to ask the peer for over the socket.
     pub(crate) ask: Option<u32>,
     /// A number that the peer has asked for and that is still to be passed.
@@ -106,9 +111,9 @@ impl Link {
             quarter,
             ring_writes_until: 0,
             rung: 0,
-            told: false,
-            due: 0,
+            rung_for_room: 0,
             woken: 0,
+            bell: false,
             ask: None,
             owed: None,
             trusted: false,
@@ -343,55 +348,61 @@ pub(crate) unsafe fn copy_part(to: *mut u8, from: *mut u8, len: usize, all: u64)
 }
 
 impl Link {
-    /// Returns whether this side must look at the peer's announcement, because there is something
-    /// for the peer and it may sleep.
+    /// Returns whether there is something for the peer since this side last looked whether it
+    /// sleeps.
     #[inline]
-    pub(crate) fn must_ring(&self) -> bool {
-        self.told || self.took || self.taken != self.said || self.writer.position() != self.rung
+    fn must_look(&self) -> bool {
+        let room = self.reader.told() - self.rung_for_room >= self.quarter;
+        self.writer.position() != self.rung || self.took || room
     }
 
-    /// Counts a poll. Returns whether a bell that must be rung is due.
+    /// Returns whether the next poll has something to tell the peer.
     #[inline]
-    pub(crate) fn is_bell_due(&mut self) -> bool {
-        self.due += u32::from(self.must_ring());
-        self.due >= BELL_POLLS
+    pub(crate) fn owes(&self) -> bool {
+        self.must_look() || self.taken != self.said || self.reader.untold() > 0
+    }
+
+    /// Returns whether the peer must be told of room at once, although messages come.
+    #[inline]
+    pub(crate) fn must_tell(&self) -> bool {
+        self.reader.position() - self.rung_for_room >= self.quarter
     }
 
     /// Tells the peer how far this side has read its ring.
     pub(crate) fn tell(&mut self) {
         if self.reader.untold() > 0 {
             self.reader.tell(self.own.consumed());
-            self.told = true;
         }
     }
 
-    /// Makes the next poll ring the bell if it must be rung.
-    pub(crate) fn hurry(&mut self) {
-        self.due = BELL_POLLS;
-    }
-
-    /// Tells the peer how far its ring was read, if it is time to. Returns whether the peer must be
+    /// Looks whether the peer sleeps, if there is something for it. Returns whether it must be
     /// woken.
     #[inline]
-    pub(crate) fn ring_bell(&mut self, moved: bool) -> bool {
-        if !moved || self.reader.untold() >= self.quarter {
-            self.tell();
+    pub(crate) fn finds_sleeper(&mut self) -> bool {
+        if self.must_look() {
+            self.look();
         }
-        self.is_bell_due() && self.must_wake()
+        self.bell
     }
 
-    fn must_wake(&mut self) -> bool {
+    #[inline]
+    fn look(&mut self) {
         let published = self.took || self.writer.position() != self.rung;
-        (self.told, self.took, self.due) = (false, false, 0);
-        self.rung = self.writer.position();
+        (self.rung, self.rung_for_room, self.took) = (self.writer.position(), self.reader.told(), false);
         let announced = crate::ring::announced::<RingSpace>(self.peer.sleep());
         let (nap, starved) = (announced >> 1, announced & 1 != 0);
-        // `told` is ignored here: only a peer that waits for room cares about it, and no other peer
-        // is woken for it.
-        if announced == 0 || nap == self.woken || !(published || starved) {
-            return false;
+        if announced != 0 && nap != self.woken && (published || starved) {
+            (self.woken, self.bell) = (nap, true);
         }
-        self.woken = nap;
-        true
+    }
+
+    /// Tells the peer how far its ring was read, if it is time to. Returns whether the peer is to
+    /// be woken now.
+    #[inline]
+    pub(crate) fn ring_bell(&mut self, moved: bool) -> bool {
+        if !moved || self.must_tell() {
+            self.tell();
+        }
+        self.finds_sleeper() && std::mem::take(&mut self.bell)
     }
 }

@@ -37,9 +37,10 @@
 //! [`BUDGET`] bytes in one turn. So one connection does not hold up the others, and a poll does not
 //! hold up its caller. A long transfer bypasses the caches.
 
-use bmi_core::transport::{Event, WorkKind, WriteTarget};
+use bmi_core::transport::{WorkKind, WriteTarget};
 use bmi_core::{Access, MemSlice, RemoteSlice, Segment};
 
+use crate::completions::Completions;
 use crate::config::{MAX_HEAD, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN};
 use crate::error::{Fault, Violation};
 use crate::link::{Link, Way, copy, copy_part};
@@ -313,13 +314,13 @@ enum Step {
 impl Outbound<'_> {
     /// Sends as much work as possible. With `requests_only`, reads and replies stay, because the
     /// connection is being closed.
-    pub(crate) fn turn(&mut self, requests_only: bool, mut report: impl FnMut(Event)) -> Result<Turn, Fault> {
+    pub(crate) fn turn(&mut self, requests_only: bool, done: &mut impl Completions) -> Result<Turn, Fault> {
         let mut turn = Turn::default();
         loop {
             let mut moved = false;
             let steps = [
-                self.request_step(&mut report)?,
-                if requests_only { Step::Stuck } else { self.read_step(&mut report)? },
+                self.request_step(done)?,
+                if requests_only { Step::Stuck } else { self.read_step(done)? },
                 if requests_only { Step::Stuck } else { self.reply_step()? },
             ];
             for step in steps {
@@ -338,38 +339,38 @@ impl Outbound<'_> {
 
     // ---- requests -------------------------------------------------------------------------------
 
-    fn request_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
+    fn request_step(&mut self, done: &mut impl Completions) -> Result<Step, Fault> {
         let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
         let step = match request.kind {
-            WorkKind::Send if request.pages.is_some() => return self.leave_step(report),
-            WorkKind::Write if !request.in_ring => return self.write_step(report),
+            WorkKind::Send if request.pages.is_some() => return self.leave_step(done),
+            WorkKind::Write if !request.in_ring => return self.write_step(done),
             _ if request.in_ring => self.more_step()?,
             _ => self.send_step()?,
         };
         // A message of no bytes has none remaining before it has gone, so only a step that moved
         // ends a request.
         if let Step::Moved = step {
-            self.end_request(report);
+            self.end_request(done);
         }
         Ok(step)
     }
 
     /// Ends the oldest request if all of it has gone.
-    fn end_request(&mut self, report: &mut impl FnMut(Event)) {
+    fn end_request(&mut self, done: &mut impl Completions) {
         if self.queues.request().is_some_and(|request| request.remaining == 0) {
-            self.complete_request(0, report);
+            self.complete_request(0, done);
         }
     }
 
     /// Marks the oldest request as gone, as in-place message number `in_place`, or 0 if it is not
     /// in place. It ends when all before it have ended.
-    fn complete_request(&mut self, in_place: u64, report: &mut impl FnMut(Event)) {
+    fn complete_request(&mut self, in_place: u64, done: &mut impl Completions) {
         self.queues.finish_request(in_place);
-        self.queues.complete_gone(self.link.in_place_copied, report);
+        self.queues.complete_gone(self.link.in_place_copied, done);
     }
 
     /// Announces the oldest request, an in-place message.
-    fn leave_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
+    fn leave_step(&mut self, done: &mut impl Completions) -> Result<Step, Fault> {
         let Some((pages, head, pieces)) = self.queues.left_parts() else { return Ok(Step::Stuck) };
         let len = self.queues.request().map_or(0, |request| request.remaining);
         let Some((reservation, mut pen)) = begin(self.link, left_prefix(pieces) + head)? else {
@@ -382,7 +383,7 @@ impl Outbound<'_> {
         self.link.writer.publish(reservation, IN_PLACE);
         self.queues.advance(len as usize);
         self.link.in_place += 1;
-        self.complete_request(self.link.in_place, report);
+        self.complete_request(self.link.in_place, done);
         Ok(Step::Moved)
     }
 
@@ -421,7 +422,7 @@ impl Outbound<'_> {
         Ok(step)
     }
 
-    fn write_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
+    fn write_step(&mut self, done: &mut impl Completions) -> Result<Step, Fault> {
         let mut moved = false;
         // Must not overtake a write that the peer has yet to carry out.
         if self.link.ring_writes_until > self.link.writer.consumed() {
@@ -430,46 +431,46 @@ impl Outbound<'_> {
         while self.link.ring_writes_until <= self.link.writer.consumed() {
             let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
             let Some(target) = request.target else { return Ok(Step::Stuck) };
-            let (len, done, unit) = (request.len, request.len - request.remaining, request.remaining.min(UNIT));
+            let (len, at, unit) = (request.len, request.len - request.remaining, request.remaining.min(UNIT));
             if unit > self.budget {
                 return Ok(if moved { Step::Moved } else { Step::Spent });
             }
             if unit == 0 && len > 0 {
-                return self.written_step(target.immediate, report); // the bytes are there already
+                return self.written_step(target.immediate, done); // the bytes are there already
             }
-            let Some(way) = self.link.direct(&target.remote, done, unit, Access::WRITE) else { break };
+            let Some(way) = self.link.direct(&target.remote, at, unit, Access::WRITE) else { break };
             let copied = self.write_by(&way, unit as usize, len);
             self.link.done();
             self.budget -= unit;
             self.queues.advance(copied);
             moved |= copied > 0;
             if self.queues.request().is_some_and(|request| request.remaining == 0) {
-                return self.written_step(target.immediate, report);
+                return self.written_step(target.immediate, done);
             }
         }
-        let step = self.ring_write_step(report)?;
+        let step = self.ring_write_step(done)?;
         Ok(if moved { Step::Moved } else { step })
     }
 
     /// Ends the oldest write, whose bytes are all in place. Tells the peer if the write has
     /// immediate data.
-    fn written_step(&mut self, immediate: Option<u32>, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
+    fn written_step(&mut self, immediate: Option<u32>, done: &mut impl Completions) -> Result<Step, Fault> {
         if immediate.is_some() {
             let Some(record) = self.link.reserve(8)? else { return Ok(Step::Stuck) };
             put_immediate(self.link, record, immediate);
         }
-        self.complete_request(0, report);
+        self.complete_request(0, done);
         Ok(Step::Moved)
     }
 
     /// Lets the peer do the rest of the oldest write.
-    fn ring_write_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
+    fn ring_write_step(&mut self, done: &mut impl Completions) -> Result<Step, Fault> {
         let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
         let Some(target) = request.target else { return Ok(Step::Stuck) };
-        let done = request.len - request.remaining;
+        let at = request.len - request.remaining;
         let words = [
             target.remote.key.0,
-            target.remote.addr.wrapping_add(done),
+            target.remote.addr.wrapping_add(at),
             request.remaining,
             encode_immediate(target.immediate),
         ];
@@ -479,7 +480,7 @@ impl Outbound<'_> {
             if let Some(request) = self.queues.request() {
                 request.in_ring = true;
             }
-            self.end_request(report);
+            self.end_request(done);
         }
         Ok(step)
     }
@@ -532,18 +533,18 @@ impl Outbound<'_> {
 
     // ---- reads ----------------------------------------------------------------------------------
 
-    fn read_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
+    fn read_step(&mut self, done: &mut impl Completions) -> Result<Step, Fault> {
         let mut moved = false;
         while self.queues.issued == 0 {
             let Some(read) = self.queues.reads.front() else {
                 return Ok(if moved { Step::Moved } else { Step::Stuck });
             };
-            let (remote, len, done) = (read.remote, read.len, read.len - read.remaining);
+            let (remote, len, at) = (read.remote, read.len, read.len - read.remaining);
             let unit = read.remaining.min(UNIT);
             if unit > self.budget {
                 return Ok(if moved { Step::Moved } else { Step::Spent });
             }
-            let Some(way) = self.link.direct(&remote, done, unit, Access::READ) else { break };
+            let Some(way) = self.link.direct(&remote, at, unit, Access::READ) else { break };
             let copied = self.read_by(&way, unit as usize, len);
             self.link.done();
             self.budget -= unit;
@@ -553,7 +554,7 @@ impl Outbound<'_> {
             }
             moved = true;
             if self.queues.reads.front().is_some_and(|read| read.remaining == 0) {
-                self.queues.complete_read().map(&mut *report);
+                self.queues.complete_read(done);
             }
         }
         let step = self.ask_step()?;

@@ -67,10 +67,12 @@ impl Passed {
         }
     }
 
-    /// Notes that the peer has mapped the memory with this number.
+    /// Notes that the peer has mapped the memory with this number. Pages that are for one peer
+    /// cannot be passed again. So no message is sent from them in place: if the peer had unmapped
+    /// them by then, it could not get the message in another way.
     pub(crate) fn confirm(&mut self, number: u32) {
         if let Some(pass) = self.by_memory.values_mut().find(|pass| pass.number == number) {
-            pass.mapped = true;
+            pass.mapped = pass.pages.upgrade().is_some_and(|pages| !pages.was_mapped());
         }
     }
 

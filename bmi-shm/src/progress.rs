@@ -11,10 +11,9 @@
 //! ended yet. If there is one it sends a WAKE packet, and the sleeper's epoll descriptor becomes
 //! readable. A nap is ended only once. See `ring` for the proof.
 //!
-//! The fence costs as much as a message, because it waits until earlier stores have arrived at the
-//! other processor. So a bell is due for some polls before it is rung
-//! ([`crate::link::BELL_POLLS`]). A busy side polls again at once, and a side that wants to sleep
-//! rings first.
+//! The fence waits until earlier stores have arrived at the other processor. So it comes once in a
+//! poll that finds something for the peer, behind the other work on the connection, and never while
+//! posting. No later poll may be waited for: the program may do something else after one.
 //!
 //! **Quiet connections.** Most polls find nothing. So each poll notes what it leaves to do
 //! ([`Activity`]). While nothing waits in a connection's queues, a poll looks at one word only.
@@ -29,8 +28,8 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. For everything that was published or consumed in a poll or between two polls, the bell is
-//!    rung within [`crate::link::BELL_POLLS`] polls, and before this side sleeps.
+//! 1. For everything that was published before a poll or in it, that poll rings the bell of a peer
+//!    that sleeps, also if it does not come to serve the connection. So it does for room.
 //! 2. A calm connection is established. Its only work is to look at its ring, to tell the peer how
 //!    far it has read, and to ring its bell. Whatever gives it other work calls
 //!    [`Connection::wake`].
@@ -118,6 +117,7 @@ impl ShmTransport {
     #[inline(never)]
     fn make_all_progress(&mut self, pass: &mut Pass<'_>) -> bool {
         if self.has_chores() && !self.do_chores(pass) {
+            self.ring_bells();
             return true;
         }
         self.serve_resting(pass);
@@ -133,8 +133,8 @@ impl ShmTransport {
         // The caller may read the clock rarely, so polls for nothing count as well.
         let looks = self.unasked >= LOOK_EVERY || self.now >= self.look_at || self.now >= self.look_at_latest;
         let flags = self.vacated | self.asleep | self.accept_ready | self.retired.is_eager(self.now);
-        let queued = self.pending.len() | self.ready.len();
-        looks || flags || queued > 0 || self.deadlines.due(self.now) || self.regions.has_released()
+        let queued = !self.pending.is_idle() | !self.ready.is_empty();
+        looks || flags || queued || self.deadlines.due(self.now) || self.regions.has_released()
     }
 
     /// Does the work that comes before the rings. Returns false if there were more events than one
@@ -142,15 +142,12 @@ impl ShmTransport {
     fn do_chores(&mut self, pass: &mut Pass<'_>) -> bool {
         self.regions.collect();
         self.rouse();
-        if self.pending.is_empty() {
-            if std::mem::take(&mut self.vacated) {
-                self.slots.recycle(); // earlier polls have reported every end
-            }
-        } else {
-            self.report_pending(pass);
-            if !self.pending.is_empty() {
-                return false;
-            }
+        if self.pending.is_empty() && std::mem::take(&mut self.vacated) {
+            self.slots.recycle(); // earlier polls have reported every end
+        }
+        self.report_pending(pass);
+        if !self.pending.is_empty() {
+            return false;
         }
         self.expire(self.now);
         self.look_at_retired();
@@ -196,8 +193,8 @@ impl ShmTransport {
     }
 
     fn report_pending(&mut self, pass: &mut Pass<'_>) {
-        let count = self.pending.len().min(pass.limit.saturating_sub(pass.events.len()));
-        pass.events.extend(self.pending.drain(..count));
+        let room = pass.limit.saturating_sub(pass.events.len());
+        self.pending.report_to(pass.events, room);
     }
 
     // ---- descriptors ----------------------------------------------------------------------------
@@ -291,7 +288,7 @@ impl ShmTransport {
                 // The rest are served first next time.
                 self.first += step;
                 pass.moved = true;
-                return;
+                return self.ring_bells();
             }
             let served = self.slots.at_mut(slot).is_some_and(|connection| connection.take_in(pass));
             if !served {
@@ -353,26 +350,28 @@ impl ShmTransport {
         let Self { schedule, slots, .. } = self;
         schedule.all().any(|slot| {
             slots.at_mut(slot).is_some_and(|connection| {
-                let rings = |link: &Link| link.must_ring() || link.reader.untold() > 0;
                 let makes_room = connection.queues.as_deref().is_some_and(QueuePair::makes_room);
                 let waits = connection.more || connection.draining.is_some() || makes_room;
-                waits || connection.link.as_deref().is_some_and(rings)
+                waits || connection.link.as_deref().is_some_and(Link::owes)
             })
         })
     }
 
-    /// Makes the next poll ring the bells that must be rung.
-    fn hurry(&mut self) {
-        for slot in self.schedule.all() {
-            if let Some(Connection { link: Some(link), .. }) = self.slots.at_mut(slot) {
-                link.hurry();
+    /// Wakes the peers that sleep, in a poll that does not serve their connections.
+    #[cold]
+    fn ring_bells(&mut self) {
+        for slot in self.schedule.awake() {
+            if let Some(Connection { link: Some(link), socket: Some(socket), .. }) = self.slots.at_mut(*slot)
+                && link.ring_bell(true)
+            {
+                self.wakes += 1;
+                wake_peer(socket);
             }
         }
     }
 
     pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
         if self.has_work() {
-            self.hurry();
             return Armed::Busy;
         }
         self.nap += 1;
@@ -453,11 +452,11 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
     let events = &mut *pass.events;
     if queues.has_gone() {
         link.refresh_taken()?;
-        served.moved |= queues.end_gone(link.in_place_copied, events);
+        served.moved |= queues.complete_gone(link.in_place_copied, events);
     }
     if queues.has_outgoing() {
         let mut outbound = Outbound { link: &mut *link, queues: &mut *queues, pieces, budget: BUDGET };
-        let turn = outbound.turn(closing, |event| events.push(event))?;
+        let turn = outbound.turn(closing, events)?;
         served.moved |= turn.moved;
         connection.more |= turn.more;
     }
@@ -473,29 +472,36 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
     }
     if link.ring_bell(served.moved) {
         served.woke = true;
-        // A socket too full for a wake-up holds packets that wake the peer.
-        if let Some(socket) = &connection.socket {
-            let _ = crate::socket::send(socket, Packet::Wake.encode().bytes(), None);
-        }
+        connection.socket.iter().for_each(wake_peer);
     }
     let busy = closing || connection.more || connection.draining.is_some() || queues.needs_polls();
     connection.activity = if busy { Activity::Busy } else { Activity::Owing };
     Ok(served)
 }
 
+/// Wakes the peer. A socket too full for a wake-up holds packets that wake it.
+fn wake_peer(socket: &OwnedFd) {
+    let _ = crate::socket::send(socket, Packet::Wake.encode().bytes(), None);
+}
+
+/// Passes pages to the peer. Returns false if the socket is too full, or if the pages are for
+/// another peer only.
+pub(crate) fn pass_pages(socket: &OwnedFd, id: u32, pages: &SharedPages) -> bool {
+    let packet = Packet::Pages { id, len: pages.len() as u64 }.encode();
+    let descriptor = pages.descriptor();
+    descriptor.is_some_and(|fd| crate::socket::send(socket, packet.bytes(), Some(fd.as_fd())).is_ok())
+}
+
 /// Asks for memory and passes memory. Returns false if the socket is too full, so that it must be
 /// tried again.
 fn say_of_pages(link: &mut Link, socket: &OwnedFd) -> bool {
-    let pass = |id: u32, pages: &SharedPages| {
-        crate::socket::send(socket, Packet::Pages { id, len: pages.len() as u64 }.encode().bytes(), Some(pages.as_fd()))
-    };
     if let Some(id) = link.ask
         && crate::socket::send(socket, Packet::Ask { id }.encode().bytes(), None).is_ok()
     {
         link.ask = None;
     }
     if let Some(id) = link.owed
-        && link.passed.pages(id).is_none_or(|pages| pass(id, &pages).is_ok())
+        && link.passed.pages(id).is_none_or(|pages| pages.descriptor().is_none() || pass_pages(socket, id, &pages))
     {
         link.owed = None;
     }
@@ -503,7 +509,7 @@ fn say_of_pages(link: &mut Link, socket: &OwnedFd) -> bool {
         && let Some(pages) = memory.shared_pages()
     {
         // If the socket is full, the next message from this memory tries again.
-        link.passed.pass(&memory, pages, |id| pass(id, pages).is_ok());
+        link.passed.pass(&memory, pages, |id| pass_pages(socket, id, pages));
     }
     link.ask.is_none() && link.owed.is_none()
 }

@@ -7,8 +7,8 @@
 //!
 //! **Invariants**
 //! 1. A request stays in its queue, and its segments in the segment queue beside it, until its last
-//!    byte was copied. Then its regions are held until the next poll, which reports it. Nothing
-//!    refers to the memory later: this backend copies and never lends.
+//!    byte was copied. Then its regions are held until a poll reports it (see `completions`).
+//!    Nothing refers to the memory later: this backend copies and never lends.
 //! 2. A queue is never longer than the capabilities say. Its memory, and that of the segment
 //!    queues, grows to the most that was ever posted and is kept.
 //! 3. The bytes at the front of the staging buffer belong to the oldest request that has not gone.
@@ -20,8 +20,9 @@ use std::collections::VecDeque;
 use bmi_core::transport::{
     ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
-use bmi_core::{MemoryRegion, RemoteSlice, Segment};
+use bmi_core::{RemoteSlice, Segment};
 
+use crate::completions::{Completions, Pending};
 use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, ShmConfig};
 use crate::error::Refusal;
 use crate::segments::{Cursor, Receives, SegmentQueue};
@@ -164,8 +165,6 @@ pub(crate) struct QueuePair {
     pub(crate) read_segments: SegmentQueue,
     pub(crate) replies: VecDeque<Reply>,
     pub(crate) receives: Receives,
-    /// Regions of requests that are done and that the next poll will report.
-    held: Vec<MemoryRegion>,
     /// The number of requests that ended since the last poll.
     fresh: usize,
     /// Set if a post was refused for lack of room.
@@ -191,7 +190,6 @@ impl QueuePair {
             read_segments: SegmentQueue::default(),
             replies: VecDeque::new(),
             receives: Receives::default(),
-            held: Vec::new(),
             fresh: 0,
             refused: false,
         }
@@ -234,8 +232,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Sends a message at once if nothing is queued and `shortcut` takes it, and passes the
-    /// completion to `report`. Otherwise queues the message.
+    /// Sends a message at once if nothing is queued and `shortcut` takes it. Otherwise queues the
+    /// message.
     pub(crate) fn post_send(
         &mut self,
         work: WorkId,
@@ -243,7 +241,7 @@ impl QueuePair {
         payload: Payload<'_>,
         options: WorkOptions,
         mut shortcut: impl Shortcut,
-        report: impl FnOnce(Event),
+        pending: &mut Pending,
     ) -> Result<(), PostError> {
         let len = head.len() as u64 + payload_len(&payload);
         match payload {
@@ -271,10 +269,10 @@ impl QueuePair {
                 }
             })
         {
+            self.complete_immediately(work, WorkKind::Send, len, options, pending);
             if let Payload::Gather(segments) = payload {
-                self.hold(segments);
+                pending.hold(segments);
             }
-            self.complete_immediately(work, WorkKind::Send, len, options).map(report);
             return Ok(());
         }
         let segments = if let Payload::Gather(segments) = payload { segments } else { &[] };
@@ -301,19 +299,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Holds the regions of segments that were copied while they were posted, until the next poll
-    /// has reported the request.
-    #[inline]
-    pub(crate) fn hold(&mut self, segments: &[Segment]) {
-        for segment in segments {
-            if !self.held.last().is_some_and(|held| held.is_same(segment.region())) {
-                self.held.push(segment.region().clone());
-            }
-        }
-    }
-
     /// Counts a request that was done while it was posted, so that it takes a place in the queue
-    /// until the next poll. Returns its completion if it is signalled.
+    /// until the next poll. Reports its completion if it is signalled.
     #[inline]
     pub(crate) fn complete_immediately(
         &mut self,
@@ -321,9 +308,12 @@ impl QueuePair {
         kind: WorkKind,
         len: u64,
         options: WorkOptions,
-    ) -> Option<Event> {
+        pending: &mut Pending,
+    ) {
         self.fresh += 1;
-        options.signalled.then(|| self.event(work, kind, WorkStatus::Ok, len, None))
+        if options.signalled {
+            pending.report(self.event(work, kind, WorkStatus::Ok, len, None));
+        }
     }
 
     /// Checks whether a write can be posted. Returns its length.
@@ -436,7 +426,6 @@ impl QueuePair {
 
     /// Begins a poll, which reports everything that was done before it.
     pub(crate) fn begin_poll(&mut self) {
-        self.held.clear();
         self.fresh = 0;
     }
 
@@ -444,7 +433,7 @@ impl QueuePair {
     /// arrives and the peer has copied nothing.
     #[inline]
     pub(crate) fn needs_polls(&self) -> bool {
-        self.fresh > 0 || !self.held.is_empty() || self.refused || self.has_outgoing()
+        self.fresh > 0 || self.refused || self.has_outgoing()
     }
 
     /// Returns whether the next poll makes room for a post that was refused, even if nothing
@@ -548,33 +537,20 @@ impl QueuePair {
         self.gone.push_back(Gone { work, kind: WorkKind::Send, signalled, len, segments, until });
     }
 
-    /// Does the same as [`QueuePair::complete_gone`], within a poll. The poll reports the requests,
-    /// so nothing is held any longer. Returns whether any ended.
-    pub(crate) fn end_gone(&mut self, taken: u64, events: &mut Vec<Event>) -> bool {
+    /// Ends the requests that have gone, in order, up to the first that waits for more than `taken`
+    /// copied in-place messages. Returns whether any ended.
+    pub(crate) fn complete_gone<C: Completions>(&mut self, taken: u64, done: &mut C) -> bool {
         let before = self.gone.len();
         while self.gone.front().is_some_and(|gone| gone.until <= taken)
             && let Some(gone) = self.gone.pop_front()
         {
-            self.request_segments.pop(gone.segments, drop);
+            self.fresh += usize::from(C::LATER);
             if gone.signalled {
-                events.push(self.event(gone.work, gone.kind, WorkStatus::Ok, gone.len, None));
+                done.report(self.event(gone.work, gone.kind, WorkStatus::Ok, gone.len, None));
             }
+            self.request_segments.pop(gone.segments, |region| done.release(region));
         }
         self.gone.len() < before
-    }
-
-    /// Ends the requests that have gone, in order, up to the first that waits for more than `taken`
-    /// copied in-place messages.
-    pub(crate) fn complete_gone(&mut self, taken: u64, report: &mut impl FnMut(Event)) {
-        while self.gone.front().is_some_and(|gone| gone.until <= taken)
-            && let Some(gone) = self.gone.pop_front()
-        {
-            self.request_segments.pop(gone.segments, |region| self.held.push(region));
-            self.fresh += 1;
-            if gone.signalled {
-                report(self.event(gone.work, gone.kind, WorkStatus::Ok, gone.len, None));
-            }
-        }
     }
 
     // ---- reads and replies ----------------------------------------------------------------------
@@ -593,13 +569,15 @@ impl QueuePair {
         self.read_segments.walk(&mut read.cursor, len, |_, _| {});
     }
 
-    /// Ends the oldest read. Returns its completion if it is signalled.
-    pub(crate) fn complete_read(&mut self) -> Option<Event> {
-        let read = self.reads.pop_front()?;
-        self.read_segments.pop(read.segments, |region| self.held.push(region));
+    /// Ends the oldest read. Reports its completion if it is signalled.
+    pub(crate) fn complete_read<C: Completions>(&mut self, done: &mut C) {
+        let Some(read) = self.reads.pop_front() else { return };
         self.issued = self.issued.saturating_sub(1);
-        self.fresh += 1;
-        read.signalled.then(|| self.event(read.work, WorkKind::Read, WorkStatus::Ok, read.len, None))
+        self.fresh += usize::from(C::LATER);
+        if read.signalled {
+            done.report(self.event(read.work, WorkKind::Read, WorkStatus::Ok, read.len, None));
+        }
+        self.read_segments.pop(read.segments, |region| done.release(region));
     }
 
     /// Queues the reply to a read of the peer. Returns false if the peer has too many reads

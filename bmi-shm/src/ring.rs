@@ -301,6 +301,18 @@ impl<S: Space> Reader<S> {
         self.position += size_of_record(record.len) as u64;
     }
 
+    /// Returns the number of bytes consumed so far, over the ring's lifetime.
+    #[inline]
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Returns how many of them the writer was told of.
+    #[inline]
+    pub(crate) fn told(&self) -> u64 {
+        self.told
+    }
+
     /// Returns the number of bytes consumed that the writer has not been told of.
     #[inline]
     pub(crate) fn untold(&self) -> u64 {

@@ -212,38 +212,32 @@ fn peer_process(socket: &OwnedFd) -> Result<OwnedFd, i32> {
 /// The kernel allows this to a process that may trace the other one: usually one of the same user.
 /// It neither improves security nor harms it, because such a process can reach all of the other's
 /// memory without this library too.
+///
+/// The process is known by its number, and by two random words in its memory: a cookie, and the
+/// proof behind it. The number alone may be another process's by now. A descriptor of the process
+/// would tell too, but it would be one more for each connection.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: i32,
-    alive: OwnedFd,
+    address: u64,
+    words: [u64; 2],
 }
 
 impl Process {
     /// Returns the process with number `pid` if its memory can be read: `cookie` must be at
     /// `address`. Also returns the word behind the cookie, which is the proof.
     pub(crate) fn probe(pid: i32, address: u64, cookie: u64) -> Option<(Process, u64)> {
-        let pid = Pid::from_raw(pid)?;
-        // From here on the number is this process's, or the descriptor will report that the process
-        // is dead.
-        let alive = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        let process = Process { pid: pid.as_raw_nonzero().get(), alive };
-        let mut words = [0u64; 2];
-        let len = size_of_val(&words);
-        let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: len };
-        // SAFETY: the local entry is the array above.
-        let read = unsafe { process.copy(false, &[local], address, len) };
-        (read == Ok(len) && words[0] == cookie).then_some((process, words[1]))
-    }
-
-    fn is_alive(&self) -> bool {
-        !has_ended(&self.alive)
+        let pid = Pid::from_raw(pid)?.as_raw_nonzero().get();
+        let words = read_words(pid, address).filter(|words| words[0] == cookie)?;
+        Some((Process { pid, address, words }, words[1]))
     }
 
     /// Copies `len` bytes between the local pieces and `address` in the process. Returns how many
     /// were copied.
     ///
     /// The process number may have been reused, so that the call would reach an unrelated process.
-    /// So each call first checks that the process is alive.
+    /// So each call first looks for the two words. They are gone if the process has ended, or
+    /// executes another program.
     ///
     /// # Safety
     /// The pieces must be valid for reads (`write`) or writes, with no reference to them, during
@@ -255,22 +249,43 @@ impl Process {
         address: u64,
         len: usize,
     ) -> Result<usize, io::ErrorKind> {
-        if !self.is_alive() {
+        if read_words(self.pid, self.address) != Some(self.words) {
             return Err(io::ErrorKind::NotFound);
         }
-        let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: len };
-        let count = local.len() as libc::c_ulong;
-        // SAFETY: the caller guarantees the local pieces. The remote one has no meaning in this
-        // process.
-        let copied = unsafe {
-            if write {
-                libc::process_vm_writev(self.pid, local.as_ptr(), count, &remote, 1, 0)
-            } else {
-                libc::process_vm_readv(self.pid, local.as_ptr(), count, &remote, 1, 0)
-            }
-        };
-        usize::try_from(copied).map_err(|_| io::Error::last_os_error().kind())
+        // SAFETY: the caller guarantees the local pieces.
+        unsafe { copy(self.pid, write, local, address, len) }
     }
+}
+
+/// Reads two words in the memory of the process with this number.
+fn read_words(pid: i32, address: u64) -> Option<[u64; 2]> {
+    let mut words = [0u64; 2];
+    let len = size_of_val(&words);
+    let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: len };
+    // SAFETY: the local entry is the array above.
+    let read = unsafe { copy(pid, false, &[local], address, len) };
+    (read == Ok(len)).then_some(words)
+}
+
+/// Copies `len` bytes between the local pieces and `address` in the process with this number.
+/// Returns how many were copied.
+///
+/// # Safety
+/// The pieces must be valid for reads (`write`) or writes, with no reference to them, during the
+/// call.
+unsafe fn copy(pid: i32, write: bool, local: &[libc::iovec], address: u64, len: usize) -> Result<usize, io::ErrorKind> {
+    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: len };
+    let count = local.len() as libc::c_ulong;
+    // SAFETY: the caller guarantees the local pieces. The remote one has no meaning in this
+    // process.
+    let copied = unsafe {
+        if write {
+            libc::process_vm_writev(pid, local.as_ptr(), count, &remote, 1, 0)
+        } else {
+            libc::process_vm_readv(pid, local.as_ptr(), count, &remote, 1, 0)
+        }
+    };
+    usize::try_from(copied).map_err(|_| io::Error::last_os_error().kind())
 }
 
 #[cfg(test)]
@@ -283,6 +298,31 @@ mod tests {
     fn pair() -> (OwnedFd, OwnedFd) {
         use rustix::net::{AddressFamily, SocketFlags, SocketType};
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_process_is_reached_while_its_words_are_there() {
+        let words = Box::new([7u64, 8]);
+        let (number, address) = (std::process::id() as i32, std::ptr::from_ref(&*words) as u64);
+        assert!(Process::probe(number, address, 9).is_none(), "another cookie");
+        let (process, proof) = Process::probe(number, address, 7).unwrap();
+        assert_eq!(proof, 8);
+        let read = |process: &Process| {
+            let mut byte = [0u8];
+            let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+            // SAFETY: the local entry is the byte above.
+            unsafe { process.copy(false, &[local], address + 8, 1) }.map(|_| byte[0])
+        };
+        assert_eq!(read(&process), Ok(8));
+        let other = Process { words: [7, 9], ..process };
+        assert_eq!(read(&other), Err(io::ErrorKind::NotFound));
+
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let other = Process { pid: child.id() as i32, words: [7, 8], ..other };
+        assert_eq!(read(&other), Err(io::ErrorKind::NotFound), "another process has other words there, or none");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(read(&other), Err(io::ErrorKind::NotFound), "it is dead");
     }
 
     #[test]

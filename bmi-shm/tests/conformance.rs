@@ -1,11 +1,12 @@
 //! The shared conformance suite over shared memory: with mapped pages, through the kernel, through
 //! the ring alone with small limits, and behind adapters that inject faults.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+mod common;
 
 use bmi_conformance::{FaultyBackend, Local, Plan};
-use bmi_core::{Addr, Capabilities, OneSided, Registration};
+use bmi_core::{Capabilities, OneSided, Registration};
 use bmi_shm::{ShmConfig, ShmTransport};
+use common::local;
 
 /// The backend's capabilities, written out by hand.
 fn pinned() -> Capabilities {
@@ -34,31 +35,16 @@ fn pinned_without_pages() -> Capabilities {
     expected
 }
 
-/// Adapters with names in a directory of their own.
-fn shm(name: &'static str, config: ShmConfig, expected: Capabilities) -> Local<ShmTransport> {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    // The transport creates this inner directory, closed to others.
-    let names = folder.path().join("names");
-    let addr = move |name: &str| Addr::shm(names.join(name).to_str().expect("a path in text"));
-    let make = move || ShmTransport::new(config.clone()).expect("the system has a descriptor");
-    let (vacant, listeners) = (addr("vacant"), AtomicU32::new(0));
-    let listen = move |node: &str| {
-        let _until_the_end = &folder;
-        addr(&format!("{node}-{}", listeners.fetch_add(1, Ordering::Relaxed)))
-    };
-    Local::new(name, expected, make, listen, vacant).with_inline_receives()
-}
-
 /// The defaults: the peer maps the suite's memory.
 fn ordinary() -> Local<ShmTransport> {
-    shm("shm", ShmConfig::default(), pinned())
+    local("shm", ShmConfig::default(), pinned())
 }
 
 /// No pages are passed: the kernel copies between the processes.
 fn copied() -> Local<ShmTransport> {
     let mut config = ShmConfig::default();
     config.share_pages = false;
-    shm("shm, by the kernel", config, pinned_without_pages())
+    local("shm, by the kernel", config, pinned_without_pages())
 }
 
 /// Everything goes through the smallest ring, and the queues are short.
@@ -71,7 +57,7 @@ fn little() -> Local<ShmTransport> {
     config.recv_queue_depth = 128;
     let mut expected = pinned_without_pages();
     (expected.send_queue_depth, expected.recv_queue_depth) = (32, 128);
-    shm("shm, scarce", config, expected)
+    local("shm, scarce", config, expected)
 }
 
 /// A table with room for two exposures, and one mapped piece at a time. All ways are used, and they
@@ -80,7 +66,7 @@ fn all_ways() -> Local<ShmTransport> {
     let mut config = ShmConfig::default();
     config.advertised_exposures = 2;
     config.max_mapped = (1, 1 << 30);
-    shm("shm, changing", config, pinned())
+    local("shm, changing", config, pinned())
 }
 
 mod plain {

@@ -6,7 +6,6 @@
 mod common;
 
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -192,16 +191,16 @@ fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same()
     let (passes, over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
     let (passed, ended) = (passes.clone(), over.clone());
     let client = std::thread::Builder::new().spawn(move || {
-        let fd = memory.shared_pages().unwrap().as_fd();
+        let fd = memory.shared_pages().unwrap().descriptor().unwrap();
         while !ended.load(Ordering::Relaxed) {
             for value in [2, 1] {
                 (0..LEN).step_by(STEP).for_each(|at| memory.copy_from(at, &[value; STEP]));
             }
             for len in [0, 4096, 2 * LEN as u64] {
-                assert_eq!(rustix::fs::ftruncate(fd, len), Err(rustix::io::Errno::PERM), "sealed");
+                assert_eq!(rustix::fs::ftruncate(&fd, len), Err(rustix::io::Errno::PERM), "sealed");
             }
             let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(fd, hole, STEP as u64, STEP as u64).unwrap();
+            rustix::fs::fallocate(&fd, hole, STEP as u64, STEP as u64).unwrap();
             passed.fetch_add(1, Ordering::Relaxed);
         }
     });

@@ -11,6 +11,7 @@ pub mod fast;
 pub mod hostile;
 pub mod immediate;
 pub mod late;
+pub mod memory;
 pub mod offered_receive;
 pub mod peers;
 pub mod polling;

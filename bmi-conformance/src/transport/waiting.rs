@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use bmi_core::Transport;
-use bmi_core::transport::{Armed, Event, Payload, WorkKind, WorkOptions};
+use bmi_core::transport::{Armed, Event, Payload, WorkKind, WorkOptions, WriteTarget};
+use bmi_core::{Access, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::backend::Backend;
@@ -94,6 +94,40 @@ pub fn arrivals_wake<K: Backend>(backend: &K) {
     woken(&mut rig, sleeper, "woken by the peer's end");
     rig.end_of(B, link.far, "the end");
     rig.end_of(B, far, "the end");
+}
+
+/// A side that posts, polls once and then does something else has woken its peer (C11): the peer
+/// gets the message although the side never polls again. It holds for a first message, for those
+/// behind it, and for immediate data.
+pub fn one_poll_behind_a_post_wakes<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let link = rig.link(A, B);
+    let source = crate::data::filled(1, 4096);
+    let from = rig.register(A, &source);
+    let target = memory(4096);
+    let (into, remote) = rig.expose(B, link.far, &target, Access::WRITE);
+    let writes = backend.expected_capabilities().write_with_immediate;
+    for number in 0..12 {
+        let (what, len) = (format!("message {number}"), [0, 100, 4096][number as usize % 3]);
+        rig.recv(B, link.far, number, &[into.segment(0, 4096)]).expect("receive");
+        let sleeper = Sleeper::asleep(&mut rig, B, "idle before the only poll");
+        let payload = [from.segment(0, len)];
+        let kind = if number >= 6 && writes {
+            let target = WriteTarget { remote, immediate: Some(7) };
+            rig.write(A, link.near, number, &payload, target).expect("write");
+            WorkKind::Write
+        } else {
+            rig.send(A, link.near, number, b"", Payload::Gather(&payload), WorkOptions::SIGNALLED).expect("send");
+            WorkKind::Send
+        };
+        rig.poll_once(A);
+        rig.pause(A, true);
+        rig.wait(&format!("woken by {what}"), |rig| sleeper.is_woken(rig.adapter(B)).then_some(()));
+        rig.pause(B, false);
+        rig.done(B, link.far, number, WorkKind::Recv, &what);
+        rig.pause(A, false);
+        rig.done(A, link.near, number, kind, &what);
+    }
 }
 
 /// Work that needs several polls wakes again after each. A transfer larger than one poll moves

@@ -134,9 +134,9 @@ impl<T: Transport> Endpoint<T> {
 
     fn make_fast_slots(&mut self, count: u8, slot_len: usize) -> Result<FastSlots, Error> {
         let len = usize::from(count) * slot_len;
-        // There is nothing else in these pages, so the peer may have them.
+        // There is nothing else in these pages, so the peer may have them. No other peer gets them.
         let shares = self.transport.capabilities().shares_pages;
-        let memory = if shares { Memory::shareable(len) } else { Memory::zeroed(len) }?;
+        let memory = if shares { Memory::shareable_with_one(len) } else { Memory::zeroed(len) }?;
         let region = self.registry.register_own(|| self.transport.register(&memory))?;
         Ok(FastSlots { memory, _region: region, slot_len })
     }

@@ -150,7 +150,21 @@ impl Memory {
     /// # Errors
     /// As [`Memory::zeroed`].
     pub fn shareable(len: usize) -> Result<Memory, Error> {
-        match SharedPages::new(len) {
+        Memory::in_shared_pages(len, false)
+    }
+
+    /// The same as [`Memory::shareable`], for memory that is exposed to a single peer. The
+    /// descriptor is closed as soon as that peer has the pages. Other peers reach the memory as
+    /// they reach plain memory, and so does that one if it unmaps the pages.
+    ///
+    /// # Errors
+    /// As [`Memory::zeroed`].
+    pub fn shareable_with_one(len: usize) -> Result<Memory, Error> {
+        Memory::in_shared_pages(len, true)
+    }
+
+    fn in_shared_pages(len: usize, for_one: bool) -> Result<Memory, Error> {
+        match SharedPages::new(len, for_one) {
             Ok(pages) => Ok(Memory::new(pages.as_ptr(), len, Backing::Passable(Arc::new(pages)))),
             Err(_) => Memory::zeroed(len),
         }

@@ -10,6 +10,8 @@
 //!    `SIGBUS`.
 //! 2. The mapping lives as long as this value. Backends keep a [`std::sync::Weak`] if they only
 //!    want to know whether it still does.
+//! 3. The descriptor lives as long as the mapping, or, for pages that are for one process only,
+//!    until that process has them. An endpoint has such pages for each connection.
 //!
 //! **Limits.** Only Linux has files that are sealed. On other systems no value of this type can be
 //! made; [`Memory::shareable`](super::Memory::shareable) then returns ordinary memory.
@@ -17,8 +19,9 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -26,7 +29,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 pub struct SharedPages {
     ptr: NonNull<u8>,
     len: usize,
-    fd: OwnedFd,
+    fd: Mutex<Option<Arc<OwnedFd>>>,
+    for_one: bool,
 }
 
 // SAFETY: an address range and a descriptor are valid on every thread. The bytes are accessed by
@@ -36,8 +40,8 @@ unsafe impl Send for SharedPages {}
 unsafe impl Sync for SharedPages {}
 
 impl SharedPages {
-    /// Creates pages for `len` zero bytes.
-    pub(super) fn new(len: usize) -> io::Result<SharedPages> {
+    /// Creates pages for `len` zero bytes, for any number of other processes or for one.
+    pub(super) fn new(len: usize, for_one: bool) -> io::Result<SharedPages> {
         if len == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -47,7 +51,7 @@ impl SharedPages {
             rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)?
         };
         let ptr = NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(SharedPages { ptr, len, fd })
+        Ok(SharedPages { ptr, len, fd: Mutex::new(Some(Arc::new(fd))), for_one })
     }
 
     pub(super) fn as_ptr(&self) -> NonNull<u8> {
@@ -57,6 +61,22 @@ impl SharedPages {
     /// Returns the length of the file and of the mapping in bytes.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Returns the descriptor of the file, to pass to another process. Returns `None` if the pages
+    /// are for one process only and it has them.
+    pub fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        self.fd.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes that another process has mapped the pages. Returns whether they were for that process
+    /// only. Their descriptor is then closed, and they cannot be passed again.
+    pub fn was_mapped(&self) -> bool {
+        if self.for_one {
+            let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner).take();
+            drop(fd);
+        }
+        self.for_one
     }
 
     /// Returns false, because there are no empty shared pages.
@@ -80,12 +100,6 @@ fn sealed_file(len: usize) -> io::Result<OwnedFd> {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn sealed_file(_len: usize) -> io::Result<OwnedFd> {
     Err(io::ErrorKind::Unsupported.into())
-}
-
-impl AsFd for SharedPages {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
 }
 
 impl Drop for SharedPages {
@@ -115,14 +129,28 @@ mod tests {
         memory.get_mut().unwrap()[4999] = 7;
         let pages = memory.shared_pages().unwrap();
         assert_eq!(pages.len(), 5000);
-        assert!(rustix::fs::ftruncate(pages, 0).is_err(), "sealed");
-        assert!(rustix::fs::ftruncate(pages, 9000).is_err(), "sealed");
+        let file = pages.descriptor().unwrap();
+        assert!(rustix::fs::ftruncate(&file, 0).is_err(), "sealed");
+        assert!(rustix::fs::ftruncate(&file, 9000).is_err(), "sealed");
         let mut byte = [0];
-        assert_eq!(rustix::io::pread(pages, &mut byte, 4999).unwrap(), 1);
+        assert_eq!(rustix::io::pread(&file, &mut byte, 4999).unwrap(), 1);
         assert_eq!(byte, [7]);
+        assert!(!pages.was_mapped() && pages.descriptor().is_some(), "other processes may get them");
         let weak = std::sync::Arc::downgrade(pages);
         drop(memory);
         assert_eq!(weak.strong_count(), 0);
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn pages_for_one_process_give_up_their_descriptor_when_it_has_them() {
+        let mut memory = Memory::shareable_with_one(5000).unwrap();
+        let pages = memory.shared_pages().unwrap();
+        let descriptor = std::sync::Arc::downgrade(&pages.descriptor().unwrap());
+        assert!(descriptor.upgrade().is_some() && pages.was_mapped());
+        assert!(descriptor.upgrade().is_none() && pages.descriptor().is_none() && pages.was_mapped());
+        memory.get_mut().unwrap()[4999] = 7;
+        assert_eq!(memory.to_vec()[4998..], [0, 7], "the pages stay mapped");
     }
 
     #[cfg(not(any(target_os = "linux", target_os = "android")))]

@@ -1,7 +1,10 @@
 //! Two shared-memory adapters in this process.
 #![allow(dead_code, clippy::unwrap_used, reason = "test code; each binary uses its part")]
 
-use bmi_core::Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bmi_conformance::Local;
+use bmi_core::{Addr, Capabilities};
 use bmi_shm::{ShmConfig, ShmTransport};
 
 pub(crate) type World = bmi_conformance::world::World<ShmTransport>;
@@ -19,4 +22,19 @@ pub(crate) fn world_with(config: &ShmConfig) -> World {
         names += 1;
         Addr::shm(folder.path().join(format!("names/{names}")).to_str().unwrap())
     })
+}
+
+/// Returns a backend of adapters with names in a directory of their own.
+pub(crate) fn local(name: &'static str, config: ShmConfig, expected: Capabilities) -> Local<ShmTransport> {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    // The transport creates this inner directory, closed to others.
+    let names = folder.path().join("names");
+    let addr = move |name: &str| Addr::shm(names.join(name).to_str().expect("a path in text"));
+    let make = move || ShmTransport::new(config.clone()).expect("the system has a descriptor");
+    let (vacant, listeners) = (addr("vacant"), AtomicU32::new(0));
+    let listen = move |node: &str| {
+        let _until_the_end = &folder;
+        addr(&format!("{node}-{}", listeners.fetch_add(1, Ordering::Relaxed)))
+    };
+    Local::new(name, expected, make, listen, vacant).with_inline_receives()
 }
