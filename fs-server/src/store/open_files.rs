@@ -26,7 +26,8 @@ use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 
 use super::{steps, sys};
 
-/// Most files kept open. It is well below the usual limit of 1024 descriptors per process.
+/// Most files kept open, unless the store is given another number. It is well below the usual limit
+/// of 1024 descriptors per process.
 pub(super) const OPEN_FILES: usize = 256;
 
 /// Number of files that are written before one of them is closed. The disk then has all of them to
@@ -146,13 +147,28 @@ impl OpenFile {
 pub(super) type Named = (DatafileHandle, Arc<OpenFile>);
 
 /// The most recently used files, with the tick of their last use.
-#[derive(Default)]
 pub(super) struct OpenFiles {
+    /// Most files kept open.
+    most: usize,
     files: BTreeMap<DatafileHandle, (Arc<OpenFile>, u64)>,
     tick: u64,
 }
 
+/// What came of closing files.
+#[derive(Default)]
+pub(super) struct Closing {
+    /// Number of files that were closed.
+    pub(super) closed: usize,
+    /// Files that can be closed once they are written.
+    pub(super) unwritten: Vec<Named>,
+}
+
 impl OpenFiles {
+    /// Creates an empty table that keeps at most `most` files open.
+    pub(super) fn new(most: usize) -> OpenFiles {
+        OpenFiles { most, files: BTreeMap::new(), tick: 0 }
+    }
+
     pub(super) fn find(&mut self, datafile: DatafileHandle) -> Option<Arc<OpenFile>> {
         self.tick += 1;
         let (file, used) = self.files.get_mut(&datafile)?;
@@ -170,11 +186,20 @@ impl OpenFiles {
     }
 
     /// Makes room for one more file. Returns the files that must be written before there is room.
-    /// If all are in use, there are more than [`OPEN_FILES`] for a while.
+    /// If all are in use, there are more than the table keeps for a while.
     pub(super) fn make_room(&mut self) -> Vec<Named> {
-        if self.files.len() < OPEN_FILES {
-            return Vec::new();
+        match (self.files.len() + 1).saturating_sub(self.most) {
+            0 => Vec::new(),
+            excess => {
+                let Closing { closed, unwritten } = self.close(excess);
+                if closed == excess { Vec::new() } else { unwritten }
+            }
         }
+    }
+
+    /// Closes the oldest of the files that nobody uses and that need not be written, at most
+    /// `count`. If there are fewer, also returns the oldest that must be written.
+    pub(super) fn close(&mut self, count: usize) -> Closing {
         // Only this table can give a file that nobody else has to somebody.
         let unused = self.files.iter_mut().filter_map(|(datafile, (file, used))| {
             let unwritten = Arc::get_mut(file)?.is_unwritten();
@@ -182,14 +207,14 @@ impl OpenFiles {
         });
         let mut unused: Vec<_> = unused.collect();
         unused.sort_unstable();
-        let excess = self.files.len() + 1 - OPEN_FILES;
-        let closable = unused.iter().take_while(|(.., unwritten)| !unwritten).take(excess);
+        let closable = unused.iter().take_while(|(.., unwritten)| !unwritten).take(count);
         let closed: Vec<DatafileHandle> = closable.map(|(_, datafile, _)| *datafile).collect();
         closed.iter().for_each(|datafile| self.forget(*datafile));
-        if closed.len() == excess {
-            return Vec::new();
+        if closed.len() == count {
+            return Closing { closed: count, unwritten: Vec::new() };
         }
         let oldest = unused.iter().filter(|(.., unwritten)| *unwritten).take(BATCH);
-        oldest.filter_map(|(_, datafile, _)| Some((*datafile, self.files.get(datafile)?.0.clone()))).collect()
+        let unwritten = oldest.filter_map(|(_, datafile, _)| Some((*datafile, self.files.get(datafile)?.0.clone())));
+        Closing { closed: closed.len(), unwritten: unwritten.collect() }
     }
 }
