@@ -139,6 +139,24 @@ fn an_error_of_the_writeback_reaches_the_next_sync() {
 }
 
 #[test]
+fn an_error_of_writing_ahead_reaches_the_next_sync() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    run(store.create(DatafileHandle(0), 300)).unwrap();
+    let written = |raw: u64| write(&store, DatafileHandle(raw), 1);
+    (0..200).try_for_each(written).unwrap();
+    let work = store.write_ahead().unwrap();
+    failing(3, 1, libc::EIO, work);
+    injected::fail(None);
+    (200..300).try_for_each(written).unwrap();
+    assert_eq!(injected::count(), 300, "files were looked for, made and written to, and no request wrote out another");
+    for raw in 0..300 {
+        let result = sync(&store, DatafileHandle(raw));
+        assert_eq!(result.map_err(|error| error.code), if raw == 2 { Err(ErrorCode::Lost) } else { Ok(()) }, "{raw}");
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_opened_is_no_failed_sync() {
     for error in [libc::EMFILE, libc::ENFILE] {
         let dir = tempfile::tempdir().unwrap();

@@ -52,7 +52,8 @@ use super::durability::{self, Disk, Trouble};
 use super::failure::Failure;
 use super::identity::{read_label, trouble, write_label};
 use super::marks::{Mark, Marks};
-use super::open_files::{Closing, Named, OPEN_FILES, OpenFile, OpenFiles};
+use super::open_file::OpenFile;
+use super::open_files::{Closing, Named, OPEN_FILES, OpenFiles};
 use super::steps::{self, step};
 use super::transfer::{jobs, read_all, write_all, zero};
 use super::{DataStore, Held, Label, absent, cut_off, durable_dir, remainder};
@@ -275,11 +276,12 @@ impl FileStore {
     /// Closes some files that nobody uses. Returns false if there are none.
     async fn close_unused(&self) -> Result<bool, FsError> {
         loop {
-            let Closing { closed, unwritten } = self.open.borrow_mut().close(SPARE);
-            if closed > 0 || unwritten.is_empty() {
-                return Ok(closed > 0);
+            let closing = self.open.borrow_mut().close(SPARE);
+            match closing {
+                Closing::Closed => return Ok(true),
+                Closing::Unwritten(files) if files.is_empty() => return Ok(false),
+                Closing::Unwritten(files) => self.write_out(files).await?,
             }
-            self.write_out(unwritten).await?;
         }
     }
 
@@ -324,7 +326,20 @@ impl FileStore {
         }
         let file = Arc::new(file);
         self.open.borrow_mut().keep(datafile, &file);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && let Some(write) = self.write_ahead()
+        {
+            // Nobody waits for it. Whoever closes one of the files looks whether it was written.
+            drop(runtime.spawn_blocking(write));
+        }
         Ok(file)
+    }
+
+    /// Returns the work of writing files ahead of need, if it is time for that.
+    pub(super) fn write_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
+        let ahead = self.open.borrow_mut().ahead()?;
+        let disk = self.disk.clone();
+        Some(move || disk.write_out(&ahead.files))
     }
 
     /// Syncs some datafiles whose files can be open at the same time.
