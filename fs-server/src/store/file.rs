@@ -27,6 +27,9 @@
 //! `open`. If no descriptor is free, files that nobody uses are closed, and the step that needs one
 //! is taken again.
 //!
+//! **Number of datafiles.** It is known without looking (`catalogue.rs`): the files are counted when
+//! the store is opened. Free space is asked of the file system.
+//!
 //! **Durability.** `sync` is `fdatasync` of the files (`durability.rs`). The first one of a
 //! datafile also syncs the subdirectory, so that the name survives, and the catalogue. `remove`
 //! syncs the subdirectories, and the catalogue.
@@ -37,6 +40,7 @@
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -153,19 +157,23 @@ fn range(first: DatafileHandle, count: u32) -> impl Iterator<Item = DatafileHand
     (first.0..first.0.saturating_add(count.into())).map(DatafileHandle)
 }
 
-/// Removes a file. It is not an error if it does not exist.
-fn unlink(dir: &File, datafile: DatafileHandle) -> io::Result<()> {
-    match step(|| Ok(unlinkat(dir, name(datafile), AtFlags::empty())?)) {
+/// Removes the file of a datafile that is not on the catalogue. It is not an error if it does not
+/// exist.
+fn unlink(disk: &Disk, datafile: DatafileHandle) -> io::Result<()> {
+    match step(|| Ok(unlinkat(&disk.dir, name(datafile), AtFlags::empty())?)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(()) => {
+            disk.catalogue.file_removed();
+            Ok(())
+        }
         result => result,
     }
 }
 
 /// Returns the handles of the files in a subdirectory, in order.
-fn handles_in(dir: &File, number: u8) -> io::Result<Vec<DatafileHandle>> {
-    let subdir = open_at(dir, &subdir(number), OFlags::RDONLY | OFlags::DIRECTORY)?;
+fn handles_in(subdir: impl AsFd, number: u8) -> io::Result<Vec<DatafileHandle>> {
     let mut handles = Vec::new();
-    for entry in rustix::fs::Dir::read_from(&subdir)? {
+    for entry in rustix::fs::Dir::read_from(subdir)? {
         let entry = entry?;
         let parsed = entry.file_name().to_str().ok().and_then(|name| u64::from_str_radix(name, 16).ok());
         handles.extend(parsed.map(DatafileHandle).filter(|handle| subdir_of(*handle) == number));
@@ -194,6 +202,10 @@ impl FileStore {
             }
             let catalogue = Catalogue::open(&path)?;
             let marks = Marks::open(&path)?;
+            for number in 0..=0xffu8 {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                catalogue.count_files(handles_in(openat(&dir, subdir(number), flags, Mode::empty())?, number)?);
+            }
             // The names may be those of a process that was killed before it synced them.
             steps::sync_all(&dir)?;
             Ok::<_, io::Error>((dir, catalogue, marks, read_label(&path)?))
@@ -261,7 +273,7 @@ impl FileStore {
             match self.open_file(datafile, create) {
                 Err(error) if no_descriptor(&error).is_some() && self.close_unused().await? => {}
                 Err(error) => return Err(fault("opening", datafile, &error)),
-                Ok(None) if self.disk.catalogue.is_new(datafile) => return Ok(None),
+                Ok(None) if !create && self.disk.catalogue.is_new(datafile) => return Ok(None),
                 Ok(None) => return Err(absent(datafile)),
                 Ok(Some(file)) => return self.keep(datafile, file).map(Some),
             }
@@ -306,10 +318,11 @@ impl FileStore {
     fn open_file(&self, datafile: DatafileHandle, create: bool) -> io::Result<Option<File>> {
         match open_at(&self.disk.dir, &name(datafile), OFlags::RDWR) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if !create || !self.disk.catalogue.is_new(datafile) {
+                if !create {
                     return Ok(None);
                 }
-                open_at(&self.disk.dir, &name(datafile), OFlags::RDWR | OFlags::CREATE).map(Some)
+                let make = || open_at(&self.disk.dir, &name(datafile), OFlags::RDWR | OFlags::CREATE);
+                self.disk.catalogue.make_file(datafile, make)
             }
             result => result.map(Some),
         }
@@ -393,7 +406,8 @@ const MADE: &str = "a file that is to be created is there or an error";
 
 /// Returns the datafiles of a subdirectory, in order: those with a file and those without.
 fn datafiles_in(disk: &Disk, number: u8) -> io::Result<Vec<DatafileHandle>> {
-    let mut handles = handles_in(&disk.dir, number)?;
+    let directory = open_at(&disk.dir, &subdir(number), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut handles = handles_in(directory, number)?;
     handles.extend(disk.catalogue.list(|datafile| subdir_of(datafile) == number));
     handles.sort();
     handles.dedup();
@@ -465,7 +479,7 @@ impl DataStore for FileStore {
             // First, so that no late write makes the file again.
             disk.take_off(gone.iter().copied())?;
             for (datafile, count) in gone.iter().zip(1..) {
-                unlink(&disk.dir, *datafile)?;
+                unlink(disk, *datafile)?;
                 so_far.store(count, Ordering::Relaxed);
             }
             // Those that were removed before a crash are made durable too.
@@ -587,22 +601,14 @@ impl DataStore for FileStore {
     }
 
     async fn stat(&self) -> Result<IodStat, FsError> {
-        let (store, disk) = (self.disk.clone(), self.disk_number);
-        let stat = offload(move || -> io::Result<IodStat> {
-            let stat = rustix::fs::fstatvfs(&store.dir)?;
-            let mut datafiles = 0;
-            for number in 0..=0xffu8 {
-                // The file of one that is on the catalogue is counted there.
-                let files = handles_in(&store.dir, number)?;
-                datafiles += files.into_iter().filter(|datafile| !store.catalogue.is_new(*datafile)).count() as u64;
-            }
-            Ok(IodStat {
-                capacity: stat.f_blocks.saturating_mul(stat.f_frsize),
-                free: stat.f_bavail.saturating_mul(stat.f_frsize),
-                datafiles: datafiles + store.catalogue.list(|_| true).len() as u64,
-                disk,
-            })
-        });
-        stat.await?.map_err(|error| trouble(&self.path, &error))
+        let disk = self.disk.clone();
+        let space = offload(move || rustix::fs::fstatvfs(&disk.dir)).await?;
+        let space = space.map_err(|error| trouble(&self.path, &error.into()))?;
+        Ok(IodStat {
+            capacity: space.f_blocks.saturating_mul(space.f_frsize),
+            free: space.f_bavail.saturating_mul(space.f_frsize),
+            datafiles: self.disk.catalogue.datafiles(),
+            disk: self.disk_number,
+        })
     }
 }

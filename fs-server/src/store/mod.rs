@@ -218,7 +218,8 @@ pub trait DataStore {
         Ok(self.held(datafile).await?.size)
     }
 
-    /// Returns the size and use of the store.
+    /// Returns the size and use of the store. Any peer may ask for it at any time, so it must not
+    /// look at the datafiles one by one.
     ///
     /// # Errors
     /// `Io`.
