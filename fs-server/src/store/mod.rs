@@ -27,6 +27,7 @@ mod meta;
 mod open_file;
 mod open_files;
 mod order;
+mod pause;
 mod residue;
 mod shared;
 pub(crate) mod steps;
