@@ -468,6 +468,7 @@ fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neigh
         endpoint: bmi_core::Config::named(name),
         limits: config.limits.service(),
         waiting: Waiting::default(),
+        sharers: 1,
     }
 }
 

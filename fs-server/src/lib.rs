@@ -8,6 +8,7 @@
 //! | [`store`] | storage of metadata and data, in files or in memory |
 //! | [`config`], [`cli`] | configuration and command line of `pvfsd` |
 //! | `backup` | backups of the metadata |
+//! | `descriptors` | the file descriptors of a server, and how they are divided |
 //! | `control` | the servers of a machine as a whole: in the background, in one process or several |
 //! | `upgrade` | converts data directories of version 0.1 |
 //! | [`embedded`] | a whole cluster in one process, for tests and demonstrations |
@@ -23,6 +24,7 @@ mod call;
 pub mod cli;
 pub mod config;
 mod control;
+mod descriptors;
 pub mod embedded;
 pub mod iod;
 pub mod manager;

@@ -7,7 +7,6 @@ use std::thread::{Builder, JoinHandle};
 
 use bmi::Addr;
 use fs_proto::FsError;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{mpsc, oneshot};
 
 use super::ServerName;
@@ -49,8 +48,9 @@ pub(crate) fn run(
     serving: impl Fn(ServerName),
     stop: impl Future<Output = ()>,
 ) -> Result<(), String> {
-    allow_open_files();
     servers.sort_by_key(|(name, ..)| *name);
+    let sharers = servers.len();
+    servers.iter_mut().for_each(|(_, server, _)| server.sharers = sharers);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("the runtime: {error}"))?;
     let (events, mut happened) = mpsc::unbounded_channel();
@@ -89,16 +89,6 @@ pub(crate) fn run(
     });
     errors.extend(end(running, ended));
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
-}
-
-/// Raises this process's limit of open files as far as it may. Each I/O server keeps up to 256
-/// files open ([`crate::store::FileStore`]), and has connections. The usual limit of 1024 is for
-/// one.
-fn allow_open_files() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!(%error, "the limit of open files stays {:?}", limit.current);
-    }
 }
 
 fn launch(

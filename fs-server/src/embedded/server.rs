@@ -27,6 +27,7 @@ use fs_proto::{ErrorCode, FsError, Identity, StoreId};
 use futures_util::FutureExt;
 
 use super::waiting_room::WaitingRoom;
+use crate::descriptors::{self, Division};
 use crate::iod::{Iod, IodSettings, LabelLock, Membership};
 use crate::manager::{Manager, ManagerSettings, RollCall, invalid_directory};
 use crate::service::{Limits, Standing, serve_all};
@@ -92,6 +93,8 @@ pub(crate) struct Server {
     pub(crate) limits: Limits,
     /// How the server waits for requests.
     pub(crate) waiting: Waiting,
+    /// Number of servers that share the process's limit of file descriptors, with this one.
+    pub(crate) sharers: usize,
 }
 
 /// An open transport.
@@ -105,11 +108,12 @@ impl Server {
     /// Runs the server on this thread until `stop` ends. Calls `ready` with the addresses once it
     /// listens on all of them. `ready` returns its neighbours. Calls `serving` once it serves.
     pub(crate) fn run(
-        self,
+        mut self,
         ready: impl FnOnce(&[Addr]) -> Result<Neighbours, FsError>,
         serving: impl FnOnce(),
         stop: impl Future<Output = ()>,
     ) -> Result<(), FsError> {
+        let descriptors = self.divide_descriptors();
         match &self.role {
             Role::Manager { dir, .. } => {
                 let directory = open_manager_directory(dir)?;
@@ -117,9 +121,21 @@ impl Server {
             }
             Role::Iod { index, dir, .. } => {
                 let directory = Directory::open(dir, fs_proto::Role::Iod(*index))?;
-                self.run_iod(directory, ready, serving, stop)
+                self.run_iod(directory, descriptors.datafiles(), ready, serving, stop)
             }
         }
+    }
+
+    /// Raises the process's limit of file descriptors as far as it may, and divides this server's
+    /// part of it. Lowers the numbers of connections that the transports allow, if there are too
+    /// few.
+    fn divide_descriptors(&mut self) -> Division {
+        let limit = descriptors::raise() / self.sharers.max(1);
+        let schemes: Vec<Scheme> = self.listen.iter().map(Addr::scheme).chain(self.connects.iter().copied()).collect();
+        let stores = matches!(self.role, Role::Iod { .. });
+        let division = Division::settle(limit, stores, &schemes, &mut self.transports);
+        division.log(self.sharers);
+        division
     }
 
     fn run_manager(
@@ -181,6 +197,7 @@ impl Server {
     fn run_iod(
         &self,
         mut directory: Directory,
+        open_files: usize,
         ready: impl FnOnce(&[Addr]) -> Result<Neighbours, FsError>,
         serving: impl FnOnce(),
         stop: impl Future<Output = ()>,
@@ -210,7 +227,7 @@ impl Server {
                 let label = membership.ask_for_label(number).await?;
                 directory.establish(&label)?;
             }
-            let store = Rc::new(FileStore::open(directory.path(), *offload)?);
+            let store = Rc::new(FileStore::open(directory.path(), *offload)?.keeping_open(open_files));
             let start = membership.begin(&store, &labels).await?;
             Ok::<_, FsError>((store, start))
         };

@@ -129,7 +129,8 @@ impl Slot {
 }
 
 impl EmbeddedCluster {
-    /// Starts the servers. They use the data that an earlier cluster of the same shape left in
+    /// Starts the servers, and raises this process's limit of file descriptors as far as it may. They
+    /// use the data that an earlier cluster of the same shape left in
     /// `dir`. If `dir` is empty or does not exist, a new cluster is formatted in it. Over TCP and
     /// verbs they listen on free ports of 127.0.0.1, over shared memory on sockets under `dir`.
     ///
@@ -273,6 +274,8 @@ fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -
         endpoint: options.endpoint(name),
         limits: options.limits,
         waiting: options.waiting,
+        // The servers, the manager among them, and the program.
+        sharers: options.iods + 2,
     };
     ServerThread::start(name, server)
 }

@@ -6,12 +6,19 @@
 //! file, and the first sync takes the datafile off this record. From then on a missing file is an
 //! error. Before that, nobody was promised that anything survives.
 //!
+//! **Number of datafiles.** A datafile has a file, or it is on the record, or both. So the record
+//! also counts the files: it knows, in memory, which datafiles on it have one, and how many files
+//! there are besides. The files are counted when the store is opened. What other programs add or
+//! remove later is noticed at the next start.
+//!
 //! **Invariants**
 //! 1. A datafile is taken off only when the name of its file is durable, or when it is removed.
 //! 2. A block that was written in part has a wrong check value, and counts as free.
 //! 3. One sync at a time: the system reports a failure only once, and whoever waits for a sync must
 //!    learn of it. The state is not locked during a sync.
-//! 4. After a failed sync no change succeeds. The next start writes again what it reads, because
+//! 4. The number of datafiles is exact whenever no change is under way. Files are made, and taken
+//!    off the record, while the state is locked.
+//! 5. After a failed sync no change succeeds. The next start writes again what it reads, because
 //!    that may be only in the system's memory.
 //!
 //! **Layout** of `<dir>/catalogue`: blocks of 144 bytes, little-endian. A block whose bits are all
@@ -58,6 +65,12 @@ struct State {
     free: Vec<u64>,
     /// Number of blocks of the file.
     len: u64,
+    /// Number of datafiles on the record.
+    new: u64,
+    /// Number of files of datafiles that are not on it.
+    files: u64,
+    /// The highest handle so far, of those on the record and those that have a file.
+    highest: u64,
 }
 
 #[derive(Debug)]
@@ -66,6 +79,8 @@ struct Block {
     number: u64,
     count: u32,
     bits: [u8; BITS],
+    /// A bit for each handle that is on the record and has a file. It is not on the disk.
+    made: [u8; BITS],
 }
 
 /// Returns the check value of a block's header.
@@ -80,7 +95,7 @@ impl Block {
         let first = u64::from_le_bytes(header[..8].try_into().ok()?);
         let count = u32::from_le_bytes(header[8..12].try_into().ok()?);
         let checked = u32::from_le_bytes(header[12..].try_into().ok()?);
-        let block = Block { number, count, bits: bits.try_into().ok()? };
+        let block = Block { number, count, bits: bits.try_into().ok()?, made: [0; BITS] };
         let valid = checked == check(first, count) && count as usize <= MAX_DATAFILES;
         (valid && !block.is_empty()).then_some((first, block))
     }
@@ -94,12 +109,28 @@ impl Block {
         bytes
     }
 
+    /// Returns the number of handles on the record.
+    fn len(&self) -> u64 {
+        self.bits.iter().map(|bits| u64::from(bits.count_ones())).sum()
+    }
+
+    /// Returns the last handle, if this is the first one.
+    fn last(&self, first: u64) -> u64 {
+        first.saturating_add(u64::from(self.count)).saturating_sub(1)
+    }
+
     fn is_empty(&self) -> bool {
         self.bits.iter().all(|bits| *bits == 0)
     }
 }
 
 impl State {
+    fn insert(&mut self, first: u64, block: Block) {
+        self.new += block.len();
+        self.highest = self.highest.max(block.last(first));
+        self.blocks.insert(first, block);
+    }
+
     /// Returns the block of a handle, its first handle, and the place of the handle's bit.
     fn find(&mut self, handle: u64) -> Option<(u64, &mut Block, usize, u8)> {
         let (first, block) = self.blocks.range_mut(..=handle).next_back()?;
@@ -119,7 +150,7 @@ impl Catalogue {
             file.read_exact_at(&mut bytes, number * BLOCK as u64)?;
             steps::write_all_at(&file, &bytes, number * BLOCK as u64)?;
             match Block::decode(number, &bytes) {
-                Some((first, block)) => drop(state.blocks.insert(first, block)),
+                Some((first, block)) => state.insert(first, block),
                 None => state.free.push(number),
             }
         }
@@ -151,9 +182,53 @@ impl Catalogue {
         self.state().find(datafile.0).is_some()
     }
 
+    /// Counts files that the store has. Called once for each when it is opened.
+    pub(super) fn count_files(&self, datafiles: impl IntoIterator<Item = DatafileHandle>) {
+        let state = &mut *self.state();
+        for datafile in datafiles {
+            state.highest = state.highest.max(datafile.0);
+            match state.find(datafile.0) {
+                Some((_, block, byte, bit)) => block.made[byte] |= bit,
+                None => state.files += 1,
+            }
+        }
+    }
+
+    /// Returns the number of datafiles: those on the record and those that have a file.
+    pub(super) fn datafiles(&self) -> u64 {
+        let state = self.state();
+        state.new + state.files
+    }
+
+    /// Makes the file of a datafile with `make`, if the datafile is on the record. Nobody takes it
+    /// off meanwhile.
+    pub(super) fn make_file<R>(
+        &self,
+        datafile: DatafileHandle,
+        make: impl FnOnce() -> io::Result<R>,
+    ) -> io::Result<Option<R>> {
+        let mut state = self.state();
+        let Some((_, block, byte, bit)) = state.find(datafile.0) else { return Ok(None) };
+        let made = make()?;
+        block.made[byte] |= bit;
+        Ok(Some(made))
+    }
+
+    /// Notes that the file of a datafile that is not on the record was removed.
+    pub(super) fn file_removed(&self) {
+        let mut state = self.state();
+        state.files = state.files.saturating_sub(1);
+    }
+
     /// Records datafiles that were never written, durably. A range that is recorded already is left
-    /// as it is.
-    pub(super) fn create(&self, first: DatafileHandle, count: u32) -> io::Result<()> {
+    /// as it is. `has_file` tells whether a datafile has a file. It is only called for a range that
+    /// was recorded before.
+    pub(super) fn create(
+        &self,
+        first: DatafileHandle,
+        count: u32,
+        has_file: impl Fn(DatafileHandle) -> bool,
+    ) -> io::Result<()> {
         let block = {
             let mut state = self.state();
             if state.blocks.contains_key(&first.0) {
@@ -165,32 +240,46 @@ impl Catalogue {
             });
             let mut bits = [0; BITS];
             (0..count as usize).for_each(|at| bits[at / 8] |= 1 << (at % 8));
-            Block { number, count, bits }
+            Block { number, count, bits, made: [0; BITS] }
         };
         let written = steps::write_all_at(&self.file, &block.encode(first.0), block.number * BLOCK as u64);
         let result = written.and_then(|()| self.sync());
-        let mut state = self.state();
-        match &result {
-            Ok(()) => drop(state.blocks.insert(first.0, block)),
-            Err(_) => state.free.push(block.number),
+        let state = &mut *self.state();
+        if result.is_err() {
+            state.free.push(block.number);
+            return result;
         }
-        result
+        let may_have_files = first.0 <= state.highest;
+        state.insert(first.0, block);
+        if may_have_files {
+            for datafile in (first.0..).take(count as usize).map(DatafileHandle).filter(|datafile| has_file(*datafile))
+            {
+                if let Some((_, block, byte, bit)) = state.find(datafile.0) {
+                    block.made[byte] |= bit;
+                    state.files = state.files.saturating_sub(1);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Takes datafiles off the record, durably. Those that are not on it are ignored.
     pub(super) fn take_off(&self, datafiles: impl IntoIterator<Item = DatafileHandle>) -> io::Result<()> {
         let mut changed = false;
         {
-            let mut state = self.state();
+            let state = &mut *self.state();
             for datafile in datafiles {
                 let Some((first, block, byte, bit)) = state.find(datafile.0) else { continue };
-                let bits = block.bits[byte] & !bit;
+                let (bits, made) = (block.bits[byte] & !bit, block.made[byte] & bit != 0);
                 let at = block.number * BLOCK as u64 + (HEADER + byte) as u64;
                 // Under the lock, so that writes of one byte stay in order.
                 steps::write_all_at(&self.file, &[bits], at)?;
                 (block.bits[byte], changed) = (bits, true);
-                if block.is_empty() {
-                    let number = block.number;
+                block.made[byte] &= !bit;
+                let emptied = block.is_empty().then_some(block.number);
+                state.new -= 1;
+                state.files += u64::from(made);
+                if let Some(number) = emptied {
                     state.blocks.remove(&first);
                     state.free.push(number);
                 }
@@ -218,14 +307,18 @@ mod tests {
         catalogue.list(|_| true).into_iter().map(|handle| handle.0).collect()
     }
 
+    fn no_file(_: DatafileHandle) -> bool {
+        false
+    }
+
     #[test]
     fn what_is_recorded_is_there_until_it_is_taken_off() {
         let dir = tempfile::tempdir().unwrap();
         let open = || Catalogue::open(dir.path()).unwrap();
         let catalogue = open();
-        catalogue.create(DatafileHandle(100), 20).unwrap();
-        catalogue.create(DatafileHandle(100), 20).unwrap();
-        catalogue.create(DatafileHandle(1000), 1024).unwrap();
+        catalogue.create(DatafileHandle(100), 20, no_file).unwrap();
+        catalogue.create(DatafileHandle(100), 20, no_file).unwrap();
+        catalogue.create(DatafileHandle(1000), 1024, no_file).unwrap();
         catalogue.take_off([101, 119, 5, 120, 1500].map(DatafileHandle)).unwrap();
         for catalogue in [catalogue, open()] {
             let expected: Vec<u64> =
@@ -241,13 +334,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let catalogue = Catalogue::open(dir.path()).unwrap();
         for round in 0..50u64 {
-            catalogue.create(DatafileHandle(round * 100), 100).unwrap();
+            catalogue.create(DatafileHandle(round * 100), 100, no_file).unwrap();
             catalogue.take_off((0..100).map(|at| DatafileHandle(round * 100 + at))).unwrap();
         }
         assert_eq!(all(&catalogue), [0; 0]);
         assert_eq!(std::fs::metadata(dir.path().join(NAME)).unwrap().len(), BLOCK as u64);
         let again = Catalogue::open(dir.path()).unwrap();
-        again.create(DatafileHandle(7), 1).unwrap();
+        again.create(DatafileHandle(7), 1, no_file).unwrap();
         assert_eq!(std::fs::metadata(dir.path().join(NAME)).unwrap().len(), BLOCK as u64);
     }
 
@@ -256,8 +349,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(NAME);
         let catalogue = Catalogue::open(dir.path()).unwrap();
-        catalogue.create(DatafileHandle(1), 3).unwrap();
-        catalogue.create(DatafileHandle(50), 3).unwrap();
+        catalogue.create(DatafileHandle(1), 3, no_file).unwrap();
+        catalogue.create(DatafileHandle(50), 3, no_file).unwrap();
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[BLOCK] ^= 1;
         bytes.truncate(2 * BLOCK);
@@ -265,7 +358,26 @@ mod tests {
         std::fs::write(&path, bytes).unwrap();
         let catalogue = Catalogue::open(dir.path()).unwrap();
         assert_eq!(all(&catalogue), [1, 2, 3]);
-        catalogue.create(DatafileHandle(90), 1).unwrap();
+        catalogue.create(DatafileHandle(90), 1, no_file).unwrap();
         assert_eq!(all(&Catalogue::open(dir.path()).unwrap()), [1, 2, 3, 90]);
+    }
+
+    #[test]
+    fn a_range_that_is_recorded_again_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalogue = Catalogue::open(dir.path()).unwrap();
+        let all = [5, 6, 7].map(DatafileHandle);
+        catalogue.create(all[0], 3, no_file).unwrap();
+        assert_eq!(catalogue.make_file(all[1], || Ok(())).unwrap(), Some(()));
+        assert_eq!(catalogue.make_file(DatafileHandle(9), || Ok(())).unwrap(), None);
+        assert_eq!(catalogue.datafiles(), 3);
+        // Only one of them has a file.
+        catalogue.take_off(all).unwrap();
+        assert_eq!(catalogue.datafiles(), 1);
+        catalogue.create(all[0], 3, |datafile| datafile == all[1]).unwrap();
+        assert_eq!(catalogue.datafiles(), 3);
+        catalogue.take_off(all).unwrap();
+        catalogue.file_removed();
+        assert_eq!(catalogue.datafiles(), 0);
     }
 }

@@ -19,11 +19,11 @@ use std::sync::Arc;
 
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 use futures_util::future::join_all;
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, OFlags, statat};
 
 use super::catalogue::Catalogue;
 use super::failure::Failure;
-use super::file::{offload, open_at, subdir, subdir_of};
+use super::file::{name, offload, open_at, subdir, subdir_of};
 use super::marks::{Mark, Marks};
 use super::open_files::Named;
 use super::{steps, sys};
@@ -145,7 +145,8 @@ impl Disk {
 
     /// Adds datafiles to the catalogue, durably.
     pub(super) fn create(&self, first: DatafileHandle, count: u32) -> io::Result<()> {
-        self.catalogue.create(first, count).inspect_err(|error| self.examine(error))
+        let has_file = |datafile| statat(&self.dir, name(datafile), AtFlags::empty()).is_ok();
+        self.catalogue.create(first, count, has_file).inspect_err(|error| self.examine(error))
     }
 
     /// Changes the marks, durably.

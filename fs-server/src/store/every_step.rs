@@ -317,6 +317,14 @@ impl Script {
             }
         }
         run(store.relabel(&label(9))).unwrap();
+        self.check_count(case);
+    }
+
+    /// Compares the count of datafiles with a walk, unless the store has failed.
+    fn check_count(&self, case: &str) {
+        let Some(store) = self.store.as_ref().filter(|store| store.failure().now_or_never().is_none()) else { return };
+        let (listed, more) = run(store.list(None, 1000)).unwrap();
+        assert_eq!((run(store.stat()).unwrap().datafiles, more), (listed.len() as u64, false), "{case}");
     }
 }
 
@@ -330,6 +338,8 @@ fn scenario(failing: Option<Failing>, power_fails: bool, case: &str) -> (u64, u3
     injected::fail(failing);
     script.play();
     let steps = injected::count();
+    injected::fail(None);
+    script.check_count(case);
     if power_fails {
         script.store = None;
         image.borrow_mut().power_fails();

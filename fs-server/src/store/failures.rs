@@ -139,6 +139,24 @@ fn an_error_of_the_writeback_reaches_the_next_sync() {
 }
 
 #[test]
+fn an_error_of_writing_ahead_reaches_the_next_sync() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    run(store.create(DatafileHandle(0), 300)).unwrap();
+    let written = |raw: u64| write(&store, DatafileHandle(raw), 1);
+    (0..200).try_for_each(written).unwrap();
+    let work = store.write_ahead().unwrap();
+    failing(3, 1, libc::EIO, work);
+    injected::fail(None);
+    (200..300).try_for_each(written).unwrap();
+    assert_eq!(injected::count(), 300, "files were looked for, made and written to, and no request wrote out another");
+    for raw in 0..300 {
+        let result = sync(&store, DatafileHandle(raw));
+        assert_eq!(result.map_err(|error| error.code), if raw == 2 { Err(ErrorCode::Lost) } else { Ok(()) }, "{raw}");
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_opened_is_no_failed_sync() {
     for error in [libc::EMFILE, libc::ENFILE] {
         let dir = tempfile::tempdir().unwrap();
@@ -154,6 +172,42 @@ fn a_file_that_cannot_be_opened_is_no_failed_sync() {
         assert_eq!(failing(1, 1, error, || sync(&store, FILE)).unwrap_err().code, ErrorCode::Busy);
         sync(&store, FILE).unwrap();
         assert_eq!(read(&store, FILE), Ok(vec![1; 100]));
+    }
+}
+
+/// Replays a bug: with many connections no descriptor was free, and requests failed although the
+/// store kept files open that nobody used.
+#[test]
+fn unused_files_are_closed_when_no_descriptor_is_free() {
+    let other = |raw: u64| DatafileHandle(FILE.0 + raw);
+    for error in [libc::EMFILE, libc::ENFILE] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        run(store.create(FILE, 60)).unwrap();
+        (0..40).try_for_each(|raw| write(&store, other(raw), 1)).unwrap();
+        // When the file is looked for. The others must be written before some are closed.
+        failing(1, 1, error, || write(&store, other(40), 1)).unwrap();
+        // When it is made.
+        failing(2, 1, error, || write(&store, other(41), 1)).unwrap();
+        // The subdirectory, when its names are to be synced, and when they are removed.
+        failing(2, 1, error, || sync(&store, other(41))).unwrap();
+        // The file to be removed is removed. Then its subdirectory is opened.
+        failing(2, 1, error, || run(store.remove(&[other(41)]))).unwrap();
+        assert_eq!(read(&store, other(41)).unwrap_err().code, ErrorCode::Lost);
+        read(&store, other(0)).unwrap();
+        failing(1, 1, error, || run(store.list(None, 1000))).unwrap();
+        read(&store, other(0)).unwrap();
+        let label = Label::new(fs_proto::ClusterId(1), fs_proto::Role::Iod(2), fs_proto::StoreId(3));
+        failing(1, 1, error, || run(store.relabel(&label))).unwrap();
+        for raw in 0..41 {
+            sync(&store, other(raw)).unwrap();
+            assert_eq!(read(&store, other(raw)), Ok(vec![1; 100]), "{raw}");
+        }
+        // Files are closed until none is left.
+        let none = failing(1, 1000, error, || write(&store, other(50), 1)).unwrap_err();
+        assert!(none.code == ErrorCode::Busy && none.detail.contains("no file descriptor is free"), "{none}");
+        write(&store, other(50), 1).unwrap();
+        assert!(!has_failed(&store));
     }
 }
 

@@ -24,7 +24,11 @@
 //! on the worker threads of the tokio runtime, if there is one, so that disk and network overlap.
 //!
 //! **Open files** are kept for later requests (`open_files.rs`), so that small requests need no
-//! `open`.
+//! `open`. If no descriptor is free, files that nobody uses are closed, and the step that needs one
+//! is taken again.
+//!
+//! **Number of datafiles.** It is known without looking (`catalogue.rs`): the files are counted when
+//! the store is opened. Free space is asked of the file system.
 //!
 //! **Durability.** `sync` is `fdatasync` of the files (`durability.rs`). The first one of a
 //! datafile also syncs the subdirectory, so that the name survives, and the catalogue. `remove`
@@ -36,9 +40,11 @@
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bmi_core::MemList;
@@ -50,7 +56,8 @@ use super::durability::{self, Disk, Trouble};
 use super::failure::Failure;
 use super::identity::{read_label, trouble, write_label};
 use super::marks::{Mark, Marks};
-use super::open_files::{OPEN_FILES, OpenFile, OpenFiles};
+use super::open_file::OpenFile;
+use super::open_files::{Closing, Named, OPEN_FILES, OpenFiles};
 use super::steps::{self, step};
 use super::transfer::{jobs, read_all, write_all, zero};
 use super::{DataStore, Held, Label, absent, cut_off, durable_dir, remainder};
@@ -58,6 +65,12 @@ use super::{DataStore, Held, Label, absent, cut_off, durable_dir, remainder};
 /// Most transfers on worker threads at the same time. The page cache and a flash disk can handle
 /// several at once. Beyond a few, there are no more cores and channels.
 const PLACES: usize = 8;
+
+/// Files that are closed when no descriptor is free. Requests that follow need some too.
+const SPARE: usize = 16;
+
+/// Most files that are synced together.
+const SYNCED_TOGETHER: usize = 128;
 
 /// A store of datafiles in the files of a directory.
 pub struct FileStore {
@@ -72,12 +85,7 @@ pub struct FileStore {
 
 /// Converts an error of the system to an error for a datafile.
 fn fault(what: &str, datafile: DatafileHandle, error: &io::Error) -> FsError {
-    let missing = match error.raw_os_error() {
-        Some(libc::EMFILE) => Some("this process may open no more files; raise its limit (`ulimit -n`)"),
-        Some(libc::ENFILE) => Some("this machine may open no more files; raise its limit (`fs.file-max`)"),
-        _ => None,
-    };
-    if let Some(missing) = missing {
+    if let Some(missing) = no_descriptor(error) {
         return FsError::new(ErrorCode::Busy, format!("{what} {datafile}: {missing}"));
     }
     let code = match error.kind() {
@@ -87,6 +95,19 @@ fn fault(what: &str, datafile: DatafileHandle, error: &io::Error) -> FsError {
         _ => ErrorCode::Io,
     };
     FsError::new(code, format!("{what} {datafile}: {error}"))
+}
+
+/// Returns what is missing, and the remedy, if no descriptor was free. The operation was not begun.
+pub(super) fn no_descriptor(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::EMFILE => {
+            Some("no file descriptor is free: this process may open no more files; raise its limit (`ulimit -n`)")
+        }
+        libc::ENFILE => {
+            Some("no file descriptor is free: this machine may open no more files; raise its limit (`fs.file-max`)")
+        }
+        _ => None,
+    }
 }
 
 /// Converts the reason why a datafile is not durable to an error.
@@ -136,19 +157,23 @@ fn range(first: DatafileHandle, count: u32) -> impl Iterator<Item = DatafileHand
     (first.0..first.0.saturating_add(count.into())).map(DatafileHandle)
 }
 
-/// Removes a file. It is not an error if it does not exist.
-fn unlink(dir: &File, datafile: DatafileHandle) -> io::Result<()> {
-    match step(|| Ok(unlinkat(dir, name(datafile), AtFlags::empty())?)) {
+/// Removes the file of a datafile that is not on the catalogue. It is not an error if it does not
+/// exist.
+fn unlink(disk: &Disk, datafile: DatafileHandle) -> io::Result<()> {
+    match step(|| Ok(unlinkat(&disk.dir, name(datafile), AtFlags::empty())?)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(()) => {
+            disk.catalogue.file_removed();
+            Ok(())
+        }
         result => result,
     }
 }
 
 /// Returns the handles of the files in a subdirectory, in order.
-fn handles_in(dir: &File, number: u8) -> io::Result<Vec<DatafileHandle>> {
-    let subdir = open_at(dir, &subdir(number), OFlags::RDONLY | OFlags::DIRECTORY)?;
+fn handles_in(subdir: impl AsFd, number: u8) -> io::Result<Vec<DatafileHandle>> {
     let mut handles = Vec::new();
-    for entry in rustix::fs::Dir::read_from(&subdir)? {
+    for entry in rustix::fs::Dir::read_from(subdir)? {
         let entry = entry?;
         let parsed = entry.file_name().to_str().ok().and_then(|name| u64::from_str_radix(name, 16).ok());
         handles.extend(parsed.map(DatafileHandle).filter(|handle| subdir_of(*handle) == number));
@@ -177,6 +202,10 @@ impl FileStore {
             }
             let catalogue = Catalogue::open(&path)?;
             let marks = Marks::open(&path)?;
+            for number in 0..=0xffu8 {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                catalogue.count_files(handles_in(openat(&dir, subdir(number), flags, Mode::empty())?, number)?);
+            }
             // The names may be those of a process that was killed before it synced them.
             steps::sync_all(&dir)?;
             Ok::<_, io::Error>((dir, catalogue, marks, read_label(&path)?))
@@ -187,7 +216,16 @@ impl FileStore {
         let device = dir.metadata().map_err(|error| trouble(&path, &error))?.dev();
         let disk_number = disk_number(&bmi::host_id().unwrap_or_default(), device);
         let disk = Arc::new(Disk { dir, catalogue, marks, failure: Failure::default() });
-        Ok(FileStore { path, disk, offload, open: RefCell::default(), label, disk_number })
+        let open = RefCell::new(OpenFiles::new(OPEN_FILES));
+        Ok(FileStore { path, disk, offload, open, label, disk_number })
+    }
+
+    /// Sets the number of datafiles that are kept open, at least one. There may be more for a
+    /// while, if all are in use. 256 without this.
+    #[must_use]
+    pub fn keeping_open(mut self, files: usize) -> FileStore {
+        self.open = RefCell::new(OpenFiles::new(files.max(1)));
+        self
     }
 
     /// Fails if operations on a datafile must fail.
@@ -228,28 +266,70 @@ impl FileStore {
                 return Ok(Some(file));
             }
             let unwritten = self.open.borrow_mut().make_room();
-            if unwritten.is_empty() {
-                return self.open_file(datafile, create);
+            if !unwritten.is_empty() {
+                self.write_out(unwritten).await?;
+                continue;
             }
-            let disk = self.disk.clone();
-            offload(move || disk.write_out(&unwritten)).await?;
+            match self.open_file(datafile, create) {
+                Err(error) if no_descriptor(&error).is_some() && self.close_unused().await? => {}
+                Err(error) => return Err(fault("opening", datafile, &error)),
+                Ok(None) if !create && self.disk.catalogue.is_new(datafile) => return Ok(None),
+                Ok(None) => return Err(absent(datafile)),
+                Ok(Some(file)) => return self.keep(datafile, file).map(Some),
+            }
         }
     }
 
-    fn open_file(&self, datafile: DatafileHandle, create: bool) -> Result<Option<Arc<OpenFile>>, FsError> {
-        let failed = |error: io::Error| fault("opening", datafile, &error);
-        let file = match open_at(&self.disk.dir, &name(datafile), OFlags::RDWR) {
+    async fn write_out(&self, files: Vec<Named>) -> Result<(), FsError> {
+        let disk = self.disk.clone();
+        offload(move || disk.write_out(&files)).await
+    }
+
+    /// Closes some files that nobody uses. Returns false if there are none.
+    async fn close_unused(&self) -> Result<bool, FsError> {
+        loop {
+            let closing = self.open.borrow_mut().close(SPARE);
+            match closing {
+                Closing::Closed => return Ok(true),
+                Closing::Unwritten(files) if files.is_empty() => return Ok(false),
+                Closing::Unwritten(files) => self.write_out(files).await?,
+            }
+        }
+    }
+
+    /// Runs `work` on a worker thread. If no descriptor is free, closes unused files and runs it
+    /// again, from its beginning.
+    async fn work<R: Send + 'static>(
+        &self,
+        work: impl Fn(&Disk) -> io::Result<R> + Send + Sync + 'static,
+    ) -> Result<io::Result<R>, FsError> {
+        let work = Arc::new(work);
+        loop {
+            let (disk, work) = (self.disk.clone(), work.clone());
+            match offload(move || work(&disk)).await? {
+                Err(error) if no_descriptor(&error).is_some() && self.close_unused().await? => {}
+                result => return Ok(result),
+            }
+        }
+    }
+
+    /// Opens the file of a datafile. Makes it if `create` is true and the datafile was never
+    /// written. Returns `None` if there is none.
+    fn open_file(&self, datafile: DatafileHandle, create: bool) -> io::Result<Option<File>> {
+        match open_at(&self.disk.dir, &name(datafile), OFlags::RDWR) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if !self.disk.catalogue.is_new(datafile) {
-                    return Err(absent(datafile));
-                }
                 if !create {
                     return Ok(None);
                 }
-                open_at(&self.disk.dir, &name(datafile), OFlags::RDWR | OFlags::CREATE).map_err(failed)?
+                let make = || open_at(&self.disk.dir, &name(datafile), OFlags::RDWR | OFlags::CREATE);
+                self.disk.catalogue.make_file(datafile, make)
             }
-            result => result.map_err(failed)?,
-        };
+            result => result.map(Some),
+        }
+    }
+
+    /// Keeps an open file, unless the datafile was cut off.
+    fn keep(&self, datafile: DatafileHandle, file: File) -> Result<Arc<OpenFile>, FsError> {
         let file = OpenFile::new(file);
         if file.synced() > 0 {
             let size = file.file.metadata().map_err(|error| fault("looking at", datafile, &error))?.len();
@@ -259,7 +339,20 @@ impl FileStore {
         }
         let file = Arc::new(file);
         self.open.borrow_mut().keep(datafile, &file);
-        Ok(Some(file))
+        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && let Some(write) = self.write_ahead()
+        {
+            // Nobody waits for it. Whoever closes one of the files looks whether it was written.
+            drop(runtime.spawn_blocking(write));
+        }
+        Ok(file)
+    }
+
+    /// Returns the work of writing files ahead of need, if it is time for that.
+    pub(super) fn write_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
+        let ahead = self.open.borrow_mut().ahead()?;
+        let disk = self.disk.clone();
+        Some(move || disk.write_out(&ahead.files))
     }
 
     /// Syncs some datafiles whose files can be open at the same time.
@@ -271,10 +364,29 @@ impl FileStore {
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        for (datafile, trouble) in durability::sync(&self.disk, files, false).await? {
+        for (datafile, trouble) in self.sync_files(files, false).await? {
             result = result.and(Err(sync_fault(datafile, &trouble)));
         }
         result
+    }
+
+    /// Syncs files, with their attributes if `whole` is set. Returns those that are not durable.
+    async fn sync_files(&self, files: Vec<Named>, whole: bool) -> Result<Vec<(DatafileHandle, Trouble)>, FsError> {
+        let mut failed = Vec::new();
+        let mut left = files;
+        loop {
+            let found = durability::sync(&self.disk, left.clone(), whole).await?;
+            let (again, done): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, trouble)| match trouble {
+                Trouble::Before(error) => no_descriptor(error).is_some(),
+                Trouble::Failed(_) => false,
+            });
+            failed.extend(done);
+            if again.is_empty() || !self.close_unused().await? {
+                failed.extend(again);
+                return Ok(failed);
+            }
+            left.retain(|(datafile, _)| again.iter().any(|(other, _)| other == datafile));
+        }
     }
 
     /// Changes the marks of a datafile.
@@ -294,7 +406,8 @@ const MADE: &str = "a file that is to be created is there or an error";
 
 /// Returns the datafiles of a subdirectory, in order: those with a file and those without.
 fn datafiles_in(disk: &Disk, number: u8) -> io::Result<Vec<DatafileHandle>> {
-    let mut handles = handles_in(&disk.dir, number)?;
+    let directory = open_at(&disk.dir, &subdir(number), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut handles = handles_in(directory, number)?;
     handles.extend(disk.catalogue.list(|datafile| subdir_of(datafile) == number));
     handles.sort();
     handles.dedup();
@@ -319,8 +432,9 @@ impl DataStore for FileStore {
     }
 
     async fn relabel(&self, label: &Label) -> Result<(), FsError> {
-        let (disk, new) = (self.disk.clone(), *label);
-        offload(move || write_label(&disk.dir, &new)).await?.map_err(|error| trouble(&self.path, &error))?;
+        let new = *label;
+        let written = self.work(move |disk| write_label(&disk.dir, &new)).await?;
+        written.map_err(|error| trouble(&self.path, &error))?;
         self.label.set(Some(*label));
         Ok(())
     }
@@ -359,36 +473,32 @@ impl DataStore for FileStore {
     async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
         let Some(first) = datafiles.first().copied() else { return Ok(()) };
         self.disk.failure.check()?;
-        let (disk, gone) = (self.disk.clone(), datafiles.to_vec());
-        let (removed, result) = offload(move || {
-            let mut removed = 0;
-            let mut remove = || {
-                // First, so that no late write makes the file again.
-                disk.take_off(gone.iter().copied())?;
-                for datafile in &gone {
-                    unlink(&disk.dir, *datafile)?;
-                    removed += 1;
-                }
-                // Those that were removed before a crash are made durable too.
-                disk.sync_subdirs(gone.iter().copied())?;
-                // Last, so that a marked datafile is never found without its mark.
-                disk.mark(|marks| marks.clear(gone.iter().copied(), |_| true))
-            };
-            let result = remove();
-            (removed, result)
-        })
-        .await?;
+        let (gone, removed) = (datafiles.to_vec(), Arc::new(AtomicUsize::new(0)));
+        let so_far = removed.clone();
+        let result = self.work(move |disk| {
+            // First, so that no late write makes the file again.
+            disk.take_off(gone.iter().copied())?;
+            for (datafile, count) in gone.iter().zip(1..) {
+                unlink(disk, *datafile)?;
+                so_far.store(count, Ordering::Relaxed);
+            }
+            // Those that were removed before a crash are made durable too.
+            disk.sync_subdirs(gone.iter().copied())?;
+            // Last, so that a marked datafile is never found without its mark.
+            disk.mark(|marks| marks.clear(gone.iter().copied(), |_| true))
+        });
+        let result = result.await?;
         // One that could not be removed may have unsynced data.
-        datafiles[..removed].iter().for_each(|datafile| self.open.borrow_mut().forget(*datafile));
+        let removed = &datafiles[..removed.load(Ordering::Relaxed)];
+        removed.iter().for_each(|datafile| self.open.borrow_mut().forget(*datafile));
         result.map_err(|error| fault("removing datafiles from", first, &error))
     }
 
     async fn list(&self, after: Option<DatafileHandle>, max: usize) -> Result<(Vec<DatafileHandle>, bool), FsError> {
-        let disk = self.disk.clone();
-        let listed = offload(move || -> io::Result<(Vec<DatafileHandle>, bool)> {
+        let listed = self.work(move |disk| {
             let mut found = Vec::new();
             for number in after.map_or(0, subdir_of)..=0xff {
-                let handles = datafiles_in(&disk, number)?;
+                let handles = datafiles_in(disk, number)?;
                 let is_next =
                     |handle: &DatafileHandle| after.is_none_or(|after| (subdir_of(after), after) < (number, *handle));
                 for handle in handles.into_iter().filter(is_next) {
@@ -455,7 +565,7 @@ impl DataStore for FileStore {
             file => file?,
         };
         // With its attributes, which have the length that was synced before.
-        let failed = durability::sync(&self.disk, vec![(datafile, file)], true).await?;
+        let failed = self.sync_files(vec![(datafile, file)], true).await?;
         if let Some((_, trouble)) = failed.first() {
             return Err(sync_fault(datafile, trouble));
         }
@@ -472,7 +582,7 @@ impl DataStore for FileStore {
 
     async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
         let mut result = Ok(());
-        for some in datafiles.chunks(OPEN_FILES / 2) {
+        for some in datafiles.chunks(SYNCED_TOGETHER) {
             result = result.and(self.sync_some(some).await);
         }
         result
@@ -491,22 +601,14 @@ impl DataStore for FileStore {
     }
 
     async fn stat(&self) -> Result<IodStat, FsError> {
-        let (store, disk) = (self.disk.clone(), self.disk_number);
-        let stat = offload(move || -> io::Result<IodStat> {
-            let stat = rustix::fs::fstatvfs(&store.dir)?;
-            let mut datafiles = 0;
-            for number in 0..=0xffu8 {
-                // The file of one that is on the catalogue is counted there.
-                let files = handles_in(&store.dir, number)?;
-                datafiles += files.into_iter().filter(|datafile| !store.catalogue.is_new(*datafile)).count() as u64;
-            }
-            Ok(IodStat {
-                capacity: stat.f_blocks.saturating_mul(stat.f_frsize),
-                free: stat.f_bavail.saturating_mul(stat.f_frsize),
-                datafiles: datafiles + store.catalogue.list(|_| true).len() as u64,
-                disk,
-            })
-        });
-        stat.await?.map_err(|error| trouble(&self.path, &error))
+        let disk = self.disk.clone();
+        let space = offload(move || rustix::fs::fstatvfs(&disk.dir)).await?;
+        let space = space.map_err(|error| trouble(&self.path, &error.into()))?;
+        Ok(IodStat {
+            capacity: space.f_blocks.saturating_mul(space.f_frsize),
+            free: space.f_bavail.saturating_mul(space.f_frsize),
+            datafiles: self.disk.catalogue.datafiles(),
+            disk: self.disk_number,
+        })
     }
 }

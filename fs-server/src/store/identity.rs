@@ -32,6 +32,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::durable_dir;
+use super::file::no_descriptor;
 use super::lock::DirLock;
 use super::steps::{self, step};
 
@@ -157,8 +158,9 @@ pub(crate) fn trouble(dir: &Path, error: &io::Error) -> FsError {
         io::ErrorKind::WouldBlock => ErrorCode::Busy,
         _ => ErrorCode::Io,
     };
-    let text = match code {
-        ErrorCode::Busy => "another server is at work on it".to_owned(),
+    let text = match (code, no_descriptor(error)) {
+        (_, Some(missing)) => missing.to_owned(),
+        (ErrorCode::Busy, _) => "another server is at work on it".to_owned(),
         _ => error.to_string(),
     };
     FsError::new(code, format!("data directory {}: {text}", dir.display()))

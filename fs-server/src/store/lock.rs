@@ -23,6 +23,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 
+use super::pause::pause;
+
 /// How often [`DirLock::take`] tries while others only ask, and the pause after each attempt. They
 /// ask for some microseconds.
 const ATTEMPTS: u32 = 1000;
@@ -54,7 +56,7 @@ impl DirLock {
                 break;
             }
             flock(&dir, FlockOperation::Unlock)?;
-            pause();
+            pause(PAUSE);
         }
         Err(io::ErrorKind::WouldBlock.into())
     }
@@ -133,11 +135,6 @@ fn try_flock(dir: &File, operation: FlockOperation) -> io::Result<bool> {
         Err(Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error.into()),
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "before a server starts, without an endpoint that has deadlines")]
-fn pause() {
-    std::thread::sleep(PAUSE);
 }
 
 // These tests start no process. Until it runs another program, a child process has all open files

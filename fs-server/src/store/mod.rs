@@ -24,7 +24,10 @@ pub(crate) mod lock;
 mod marks;
 mod mem;
 mod meta;
+mod open_file;
 mod open_files;
+mod order;
+mod pause;
 mod residue;
 mod shared;
 pub(crate) mod steps;
@@ -216,7 +219,8 @@ pub trait DataStore {
         Ok(self.held(datafile).await?.size)
     }
 
-    /// Returns the size and use of the store.
+    /// Returns the size and use of the store. Any peer may ask for it at any time, so it must not
+    /// look at the datafiles one by one.
     ///
     /// # Errors
     /// `Io`.

@@ -1,4 +1,4 @@
-//! The open files of a store, at most as many as a process may have.
+//! The open files of a store, at most as many as it may have.
 //!
 //! **Why.** The system reports an error of its writeback to the descriptors that are open at that
 //! time, or to the next one if the file is still known. If a descriptor with unsynced data were
@@ -6,190 +6,338 @@
 //! written before it is closed. The wait for that reports the error, and takes much less time than
 //! a sync: nothing is flushed, and no journal is committed.
 //!
+//! A request that needs a descriptor should not wait for that. So the oldest files are *settled*
+//! before they must be closed: a batch of them is written in the background, once less than a
+//! quarter of the table is free or settled. A file that is used again is no longer settled.
+//!
+//! ```text
+//!   free ◀──closed── settled: oldest … ◀──written── recent: oldest … newest ◀── every use
+//! ```
+//!
 //! **Invariants**
 //! 1. There is one [`OpenFile`] for a datafile, as long as anybody uses it.
 //! 2. A file that was changed since its last sync is closed only after its data was written without
 //!    an error, or after its datafile is gone.
-//! 3. An error of the writeback is reported once for each descriptor. Whoever gets it sets `failed`
-//!    before anybody else can ask. From then on no sync of the file succeeds.
-//!
-//! **Source.** fsync(2), sync_file_range(2); errseq in the kernel's documentation.
+//! 3. A step looks at [`BATCH`] files of each queue at most, however many there are.
+//! 4. Files are written ahead by one worker at a time.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Weak};
 
 use fs_proto::DatafileHandle;
-use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 
-use super::{steps, sys};
+use super::open_file::OpenFile;
+use super::order::{Order, Queue};
 
-/// Most files kept open. It is well below the usual limit of 1024 descriptors per process.
+/// Most files kept open, unless the store is given another number. It is well below the usual limit
+/// of 1024 descriptors per process.
 pub(super) const OPEN_FILES: usize = 256;
 
-/// Number of files that are written before one of them is closed. The disk then has all of them to
+/// Number of files that are looked at, and written, together. The disk then has all of them to
 /// write at once.
 const BATCH: usize = 64;
 
-/// The attribute of a file that holds the length that was synced: eight bytes, little-endian.
-const SYNCED: &str = "user.pvfs.synced";
-
-/// An open datafile.
-#[derive(Debug)]
-pub(super) struct OpenFile {
-    pub(super) file: File,
-    /// The length that was synced, as far as it is known.
-    synced: AtomicU64,
-    /// Held while the length is changed, or compared and remembered.
-    length: Mutex<()>,
-    /// Number of changes so far.
-    changes: AtomicU64,
-    /// Number of changes that were written.
-    written: AtomicU64,
-    /// Held while data is synced or written.
-    syncing: Mutex<()>,
-    /// Its data could not be written.
-    failed: AtomicBool,
-}
-
-/// Returns the length that was synced, or 0 if it is not known.
-fn synced_length(file: &File) -> u64 {
-    let mut bytes = [0; 8];
-    match fgetxattr(file, SYNCED, &mut bytes) {
-        Ok(8) => u64::from_le_bytes(bytes),
-        _ => 0,
-    }
-}
-
-impl OpenFile {
-    pub(super) fn new(file: File) -> OpenFile {
-        let synced = AtomicU64::new(synced_length(&file));
-        let (changes, written) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (length, syncing, failed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        OpenFile { file, synced, length, changes, written, syncing, failed }
-    }
-
-    /// Returns the length that was synced, or 0 if it is not known.
-    pub(super) fn synced(&self) -> u64 {
-        self.synced.load(Ordering::Relaxed)
-    }
-
-    /// Notes that the file was changed.
-    pub(super) fn changed(&self) {
-        self.changes.fetch_add(1, Ordering::Release);
-    }
-
-    /// Returns true if the file must be written before it is closed.
-    fn is_unwritten(&self) -> bool {
-        !self.failed.load(Ordering::Acquire)
-            && self.changes.load(Ordering::Acquire) != self.written.load(Ordering::Acquire)
-    }
-
-    /// Remembers the length that was synced.
-    fn remember(&self, len: u64) {
-        if self.synced.swap(len, Ordering::Relaxed) != len {
-            // A file system without attributes remembers nothing.
-            let _ = fsetxattr(&self.file, SYNCED, &len.to_le_bytes(), XattrFlags::empty());
-        }
-    }
-
-    /// Remembers the length that the file had when it was synced. Call it only when the sync is
-    /// done, so that a crash does not leave a datafile that looks cut off.
-    pub(super) fn remember_synced(&self, len: u64) -> io::Result<()> {
-        let _guard = self.length.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have cut the datafile off meanwhile.
-        self.remember(len.min(self.file.metadata()?.len()));
-        Ok(())
-    }
-
-    /// Sets the length.
-    pub(super) fn set_len(&self, size: u64) -> io::Result<()> {
-        let _guard = self.length.lock().unwrap_or_else(PoisonError::into_inner);
-        // First, so that a crash in between does not leave a datafile that looks cut off.
-        if self.synced() > size {
-            self.remember(size);
-        }
-        let result = steps::step(|| self.file.set_len(size));
-        self.changed();
-        result
-    }
-
-    /// Makes the file durable. Any error means that nobody knows what the disk has.
-    pub(super) fn sync(&self, whole: bool) -> io::Result<()> {
-        self.settle(|file| if whole { steps::sync_all(file) } else { steps::sync_data(file) })
-    }
-
-    /// Writes the data to the disk, but does not make it durable. Any error means that nobody knows
-    /// what the disk has.
-    pub(super) fn write_out(&self) -> io::Result<()> {
-        self.settle(|file| steps::step(|| sys::write_out(file)))
-    }
-
-    fn settle(&self, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-        let _guard = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.failed.load(Ordering::Acquire) {
-            return Err(io::Error::other("its last sync failed"));
-        }
-        let changes = self.changes.load(Ordering::Acquire);
-        let result = write(&self.file);
-        match &result {
-            Ok(()) => drop(self.written.fetch_max(changes, Ordering::AcqRel)),
-            Err(_) => self.failed.store(true, Ordering::Release),
-        }
-        result
-    }
-}
+/// The part of the table that should be free or settled: a quarter.
+const READY: usize = 4;
 
 /// A datafile with its open file.
 pub(super) type Named = (DatafileHandle, Arc<OpenFile>);
 
-/// The most recently used files, with the tick of their last use.
-#[derive(Default)]
+/// An open file in the table.
+struct Entry {
+    datafile: DatafileHandle,
+    file: Arc<OpenFile>,
+    queue: Queue,
+}
+
+impl Entry {
+    /// Returns whether the file must be written before it is closed; `None` if somebody uses it.
+    fn unused(&mut self) -> Option<bool> {
+        // Only the table can give a file that nobody else has to somebody.
+        Some(Arc::get_mut(&mut self.file)?.is_unwritten())
+    }
+
+    fn named(&self) -> Named {
+        (self.datafile, self.file.clone())
+    }
+}
+
+/// The most recently used files.
 pub(super) struct OpenFiles {
-    files: BTreeMap<DatafileHandle, (Arc<OpenFile>, u64)>,
-    tick: u64,
+    /// Most files kept open.
+    most: usize,
+    places: BTreeMap<DatafileHandle, usize>,
+    /// By place.
+    entries: Vec<Option<Entry>>,
+    free: Vec<usize>,
+    order: Order,
+    /// Exists while files are written ahead.
+    ahead: Weak<()>,
+}
+
+/// What came of closing files.
+pub(super) enum Closing {
+    /// At least one was closed.
+    Closed,
+    /// None was closed. These can be once the caller has written them. If there are none, all that
+    /// were looked at are in use.
+    Unwritten(Vec<Named>),
+}
+
+/// Files to write ahead of need. No others are, as long as this exists.
+pub(super) struct Ahead {
+    pub(super) files: Vec<Named>,
+    _running: Arc<()>,
 }
 
 impl OpenFiles {
+    /// Creates an empty table that keeps at most `most` files open.
+    pub(super) fn new(most: usize) -> OpenFiles {
+        OpenFiles {
+            most,
+            places: BTreeMap::new(),
+            entries: Vec::new(),
+            free: Vec::new(),
+            order: Order::default(),
+            ahead: Weak::new(),
+        }
+    }
+
+    /// Returns a file, and makes it the most recently used one.
     pub(super) fn find(&mut self, datafile: DatafileHandle) -> Option<Arc<OpenFile>> {
-        self.tick += 1;
-        let (file, used) = self.files.get_mut(&datafile)?;
-        *used = self.tick;
-        Some(file.clone())
+        let place = *self.places.get(&datafile)?;
+        self.enqueue(place, Queue::Recent);
+        Some(self.entries[place].as_ref()?.file.clone())
     }
 
     pub(super) fn keep(&mut self, datafile: DatafileHandle, file: &Arc<OpenFile>) {
-        self.files.insert(datafile, (file.clone(), self.tick));
+        self.forget(datafile);
+        let place = self.free.pop().unwrap_or(self.entries.len());
+        if place == self.entries.len() {
+            self.entries.push(None);
+        }
+        self.entries[place] = Some(Entry { datafile, file: file.clone(), queue: Queue::Recent });
+        self.order.append(Queue::Recent, place);
+        self.places.insert(datafile, place);
     }
 
     /// Closes the file of a datafile that is gone.
     pub(super) fn forget(&mut self, datafile: DatafileHandle) {
-        self.files.remove(&datafile);
+        let Some(place) = self.places.remove(&datafile) else { return };
+        if let Some(entry) = self.entries[place].take() {
+            self.order.remove(entry.queue, place);
+        }
+        self.free.push(place);
     }
 
-    /// Makes room for one more file. Returns the files that must be written before there is room.
-    /// If all are in use, there are more than [`OPEN_FILES`] for a while.
+    /// Makes an entry the newest of a queue.
+    fn enqueue(&mut self, place: usize, queue: Queue) {
+        let Some(entry) = &mut self.entries[place] else { return };
+        self.order.remove(entry.queue, place);
+        entry.queue = queue;
+        self.order.append(queue, place);
+    }
+
+    /// Makes room for one more file. Returns files that the caller must write before there is room.
+    /// If all that were looked at are in use, there are more than the table keeps for a while.
     pub(super) fn make_room(&mut self) -> Vec<Named> {
-        if self.files.len() < OPEN_FILES {
-            return Vec::new();
+        loop {
+            let excess = (self.places.len() + 1).saturating_sub(self.most);
+            if excess == 0 {
+                return Vec::new();
+            }
+            if let Closing::Unwritten(files) = self.close(excess) {
+                return files;
+            }
         }
-        // Only this table can give a file that nobody else has to somebody.
-        let unused = self.files.iter_mut().filter_map(|(datafile, (file, used))| {
-            let unwritten = Arc::get_mut(file)?.is_unwritten();
-            Some((*used, *datafile, unwritten))
-        });
-        let mut unused: Vec<_> = unused.collect();
-        unused.sort_unstable();
-        let excess = self.files.len() + 1 - OPEN_FILES;
-        let closable = unused.iter().take_while(|(.., unwritten)| !unwritten).take(excess);
-        let closed: Vec<DatafileHandle> = closable.map(|(_, datafile, _)| *datafile).collect();
-        closed.iter().for_each(|datafile| self.forget(*datafile));
-        if closed.len() == excess {
-            return Vec::new();
+    }
+
+    /// Looks at the oldest files, and closes those that nobody uses and that need not be written,
+    /// at most `count`.
+    pub(super) fn close(&mut self, count: usize) -> Closing {
+        let (mut closed, mut unwritten) = self.look(Queue::Settled, count);
+        if closed < count {
+            let (more, others) = self.look(Queue::Recent, count - closed);
+            closed += more;
+            if unwritten.is_empty() {
+                unwritten = others;
+            }
         }
-        let oldest = unused.iter().filter(|(.., unwritten)| *unwritten).take(BATCH);
-        oldest.filter_map(|(_, datafile, _)| Some((*datafile, self.files.get(datafile)?.0.clone()))).collect()
+        if closed > 0 {
+            return Closing::Closed;
+        }
+        for place in &unwritten {
+            if self.entries[*place].as_ref().is_some_and(|entry| entry.queue == Queue::Recent) {
+                self.enqueue(*place, Queue::Settled);
+            }
+        }
+        let entries = unwritten.iter().filter_map(|place| self.entries[*place].as_ref());
+        Closing::Unwritten(entries.map(Entry::named).collect())
+    }
+
+    /// Looks at the oldest files of a queue, and closes what can be closed, at most `count`. Returns
+    /// how many it closed, and the places of those that must be written first.
+    fn look(&mut self, queue: Queue, count: usize) -> (usize, Vec<usize>) {
+        let (mut closed, mut unwritten) = (0, Vec::new());
+        let mut next = self.order.oldest(queue);
+        for _ in 0..BATCH.min(self.order.len(queue)) {
+            let Some(place) = next.filter(|_| closed < count) else { break };
+            next = self.order.newer(place);
+            let Some(entry) = &mut self.entries[place] else { break };
+            match entry.unused() {
+                Some(false) => {
+                    let datafile = entry.datafile;
+                    self.forget(datafile);
+                    closed += 1;
+                }
+                // It is used now.
+                None if queue == Queue::Recent => self.enqueue(place, queue),
+                // It is not written, or just being written.
+                _ => unwritten.push(place),
+            }
+        }
+        (closed, unwritten)
+    }
+
+    /// Settles the oldest of the recently used files. Returns those that the caller must write.
+    fn settle(&mut self) -> Vec<Named> {
+        let mut unwritten = Vec::new();
+        for _ in 0..BATCH.min(self.order.len(Queue::Recent)) {
+            let Some(place) = self.order.oldest(Queue::Recent) else { break };
+            let Some(entry) = &mut self.entries[place] else { break };
+            let queue = match entry.unused() {
+                // It is used now.
+                None => Queue::Recent,
+                Some(must_write) => {
+                    unwritten.extend(must_write.then(|| entry.named()));
+                    Queue::Settled
+                }
+            };
+            self.enqueue(place, queue);
+        }
+        unwritten
+    }
+
+    /// Returns files to write ahead of need: if most of the table is neither free nor settled, and
+    /// nothing is being written ahead.
+    pub(super) fn ahead(&mut self) -> Option<Ahead> {
+        let ready = self.most.saturating_sub(self.places.len()) + self.order.len(Queue::Settled);
+        if ready >= self.most / READY || self.ahead.strong_count() > 0 {
+            return None;
+        }
+        let files = self.settle();
+        if files.is_empty() {
+            return None;
+        }
+        let running = Arc::new(());
+        self.ahead = Arc::downgrade(&running);
+        Some(Ahead { files, _running: running })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table with files of a directory.
+    struct World {
+        dir: tempfile::TempDir,
+        table: OpenFiles,
+    }
+
+    impl World {
+        fn new(most: usize) -> World {
+            World { dir: tempfile::tempdir().unwrap(), table: OpenFiles::new(most) }
+        }
+
+        /// Opens a file, as a request does. It counts as changed if `changed` is set.
+        fn open(&mut self, number: u64, changed: bool) -> Arc<OpenFile> {
+            let path = self.dir.path().join(number.to_string());
+            let options = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path);
+            let file = Arc::new(OpenFile::new(options.unwrap()));
+            if changed {
+                file.changed();
+            }
+            self.table.keep(DatafileHandle(number), &file);
+            file
+        }
+
+        fn is_open(&self, number: u64) -> bool {
+            self.table.places.contains_key(&DatafileHandle(number))
+        }
+    }
+
+    fn numbers(files: &[Named]) -> Vec<u64> {
+        files.iter().map(|(datafile, _)| datafile.0).collect()
+    }
+
+    #[test]
+    fn the_oldest_unused_file_is_closed() {
+        let mut world = World::new(4);
+        let held = world.open(0, false);
+        (1..4).for_each(|number| drop(world.open(number, false)));
+        world.table.find(DatafileHandle(1)).unwrap();
+        assert!(world.table.make_room().is_empty());
+        assert_eq!([0, 1, 2, 3].map(|number| world.is_open(number)), [true, true, false, true], "2 is the oldest");
+        drop((world.open(4, false), held));
+        assert!(world.table.make_room().is_empty());
+        assert!(!world.is_open(3), "3 is older than the last use of 1, and than the use of 0 that has just ended");
+        // All are in use.
+        let held: Vec<_> = [0, 1, 4].map(|number| world.table.find(DatafileHandle(number)).unwrap()).into();
+        let more = [world.open(5, false), world.open(6, false)];
+        assert!(world.table.make_room().is_empty());
+        assert_eq!(world.table.places.len(), 5);
+        drop((held, more));
+        assert!(world.table.make_room().is_empty());
+        assert_eq!(world.table.places.len(), 3, "there are no more than the table keeps");
+    }
+
+    #[test]
+    fn a_file_is_written_before_it_is_closed() {
+        let mut world = World::new(200);
+        (0..200).for_each(|number| drop(world.open(number, true)));
+        let unwritten = world.table.make_room();
+        assert_eq!(numbers(&unwritten), (0..64).collect::<Vec<_>>(), "a batch of the oldest");
+        // Another request needs room too, and waits for the same files.
+        assert_eq!(numbers(&world.table.make_room()), numbers(&unwritten));
+        assert_eq!(world.table.places.len(), 200);
+        unwritten.iter().for_each(|(_, file)| file.write_out().unwrap());
+        drop(unwritten);
+        // It is used and changed again.
+        world.table.find(DatafileHandle(0)).unwrap().changed();
+        assert!(world.table.make_room().is_empty());
+        assert!(world.is_open(0) && !world.is_open(1) && world.is_open(2));
+    }
+
+    #[test]
+    fn files_are_written_before_room_is_needed() {
+        let mut world = World::new(256);
+        for number in 0..192 {
+            assert!(world.table.ahead().is_none(), "{number}");
+            world.open(number, true);
+        }
+        world.open(192, true);
+        let ahead = world.table.ahead().unwrap();
+        assert_eq!(numbers(&ahead.files), (0..64).collect::<Vec<_>>());
+        (193..256).for_each(|number| drop(world.open(number, true)));
+        assert!(world.table.ahead().is_none(), "one batch at a time");
+        ahead.files.iter().for_each(|(_, file)| file.write_out().unwrap());
+        drop(ahead);
+        for number in 256..320 {
+            assert!(world.table.make_room().is_empty(), "{number}: no request waits");
+            world.open(number, true);
+        }
+        assert_eq!(world.table.places.len(), 256);
+        assert_eq!(numbers(&world.table.ahead().unwrap().files), (64..128).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn files_that_were_only_read_need_no_writing() {
+        let mut world = World::new(256);
+        for number in 0..1000 {
+            assert!(world.table.make_room().is_empty() && world.table.ahead().is_none());
+            world.open(number, false);
+        }
+        assert_eq!(world.table.places.len(), 256);
     }
 }

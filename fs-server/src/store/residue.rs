@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use rustix::fs::{Advice, fadvise, fstatfs};
 
+use super::pause::pause;
 use super::sys;
 
 /// How often the pages are dropped, and the pause after each attempt. A page that another program
@@ -43,18 +44,13 @@ pub(super) fn forget(file: &File) -> io::Result<()> {
         if left == 0 {
             return Ok(());
         }
-        pause();
+        pause(PAUSE);
     }
     let text = format!(
         "{left} pages of it stay in memory, so what the disk has cannot be checked; end other programs that use the file \
          (`fuser` names them), or mount its file system anew"
     );
     Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
-}
-
-#[expect(clippy::disallowed_methods, reason = "before a server starts, without an endpoint that has deadlines")]
-fn pause() {
-    std::thread::sleep(PAUSE);
 }
 
 #[cfg(test)]

@@ -427,6 +427,78 @@ proptest! {
     }
 }
 
+/// Counts the datafiles one by one.
+async fn walk(store: &dyn DataStore) -> u64 {
+    let (mut count, mut after) = (0, None);
+    loop {
+        let (page, more) = store.list(after, 7).await.unwrap();
+        count += page.len() as u64;
+        after = page.last().copied();
+        if !more {
+            return count;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// After any sequence of operations, the store's count of datafiles is that of a walk, also
+    /// after it was opened again.
+    #[test]
+    fn the_count_of_datafiles_is_that_of_a_walk(steps in prop::collection::vec((0..9u8, 0..40u64, 1..5u64), 1..60)) {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = MemStore::new(1 << 30);
+        let mut files = FileStore::open(dir.path(), 4096).unwrap().keeping_open(4);
+        // The handles are in two subdirectories.
+        let base = 0x1f0;
+        let (mut last, mut next) = ((DatafileHandle(base), 1), base);
+        run(async {
+            for (operation, at, count) in steps {
+                if operation == 0 {
+                    last = (DatafileHandle(next), count as u32);
+                    next += count;
+                }
+                if operation == 8 {
+                    drop(files);
+                    files = FileStore::open(dir.path(), 4096).unwrap().keeping_open(4);
+                }
+                let one = DatafileHandle(base + at);
+                let some: Vec<DatafileHandle> = (0..count).map(|more| DatafileHandle(one.0 + 2 * more)).collect();
+                for store in [&files as &dyn DataStore, &memory] {
+                    // A datafile that does not exist is an error, and changes no count.
+                    let _ = match operation {
+                        0 | 1 if next > base => store.create(last.0, last.1).await,
+                        2 => store.write(one, &[region(at, 10)], &vec![1; 10].into()).await,
+                        3 => store.sync(&some).await,
+                        4 => store.truncate(one, at % 3).await,
+                        5 => store.prepare_truncate(one, at % 3).await,
+                        6 => store.remove(&some).await,
+                        7 => store.discard(one, count as u32).await,
+                        _ => store.commit_truncate(one).await,
+                    };
+                    prop_assert_eq!(store.stat().await.unwrap().datafiles, walk(store).await);
+                }
+            }
+            Ok(())
+        })?;
+    }
+}
+
+#[test]
+fn asking_for_the_count_looks_at_no_datafile() {
+    let dir = tempfile::tempdir().unwrap();
+    run(async {
+        let store = FileStore::open(dir.path(), 4096).unwrap();
+        store.create(FILE, 5).await.unwrap();
+        // A walk would find it.
+        fs::write(dir.path().join("00/0000000000ab0001"), "").unwrap();
+        assert_eq!((store.stat().await.unwrap().datafiles, walk(&store).await), (5, 6));
+        drop(store);
+        assert_eq!(FileStore::open(dir.path(), 4096).unwrap().stat().await.unwrap().datafiles, 6);
+    });
+}
+
 /// A power failure that tears writes. It keeps the last change of names and lengths, and the first
 /// hundred bytes of every sector.
 struct Tears;

@@ -1,0 +1,134 @@
+//! An open datafile: what was changed, what was written, and whether that failed.
+//!
+//! **Invariants**
+//! 1. An error of the writeback is reported once for each descriptor. Whoever gets it sets `failed`
+//!    before anybody else can ask. From then on no sync of the file succeeds.
+//! 2. A change counts as written only if a sync or a write to the disk began after it and succeeded.
+//!
+//! **Source.** fsync(2), sync_file_range(2); errseq in the kernel's documentation.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+
+use super::{steps, sys};
+
+/// The attribute of a file that holds the length that was synced: eight bytes, little-endian.
+const SYNCED: &str = "user.pvfs.synced";
+
+/// An open datafile.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    pub(super) file: File,
+    /// The length that was synced, as far as it is known.
+    synced: AtomicU64,
+    /// Held while the length is changed, or compared and remembered.
+    length: Mutex<()>,
+    /// Number of changes so far.
+    changes: AtomicU64,
+    /// Number of changes that were written.
+    written: AtomicU64,
+    /// Held while data is synced or written.
+    syncing: Mutex<()>,
+    /// Its data could not be written.
+    failed: AtomicBool,
+}
+
+/// Returns the length that was synced, or 0 if it is not known.
+fn synced_length(file: &File) -> u64 {
+    let mut bytes = [0; 8];
+    match fgetxattr(file, SYNCED, &mut bytes) {
+        Ok(8) => u64::from_le_bytes(bytes),
+        _ => 0,
+    }
+}
+
+impl OpenFile {
+    pub(super) fn new(file: File) -> OpenFile {
+        let synced = AtomicU64::new(synced_length(&file));
+        let (changes, written) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (length, syncing, failed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        OpenFile { file, synced, length, changes, written, syncing, failed }
+    }
+
+    /// Returns the length that was synced, or 0 if it is not known.
+    pub(super) fn synced(&self) -> u64 {
+        self.synced.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the file was changed.
+    pub(super) fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns true if the file must be written before it is closed.
+    pub(super) fn is_unwritten(&self) -> bool {
+        !self.failed.load(Ordering::Acquire)
+            && self.changes.load(Ordering::Acquire) != self.written.load(Ordering::Acquire)
+    }
+
+    /// Remembers the length that was synced.
+    fn remember(&self, len: u64) {
+        if self.synced.swap(len, Ordering::Relaxed) != len {
+            // A file system without attributes remembers nothing.
+            let _ = fsetxattr(&self.file, SYNCED, &len.to_le_bytes(), XattrFlags::empty());
+        }
+    }
+
+    /// Remembers the length that the file had when it was synced. Call it only when the sync is
+    /// done, so that a crash does not leave a datafile that looks cut off.
+    pub(super) fn remember_synced(&self, len: u64) -> io::Result<()> {
+        let _guard = self.length.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have cut the datafile off meanwhile.
+        self.remember(len.min(self.file.metadata()?.len()));
+        Ok(())
+    }
+
+    /// Sets the length.
+    pub(super) fn set_len(&self, size: u64) -> io::Result<()> {
+        let _guard = self.length.lock().unwrap_or_else(PoisonError::into_inner);
+        // First, so that a crash in between does not leave a datafile that looks cut off.
+        if self.synced() > size {
+            self.remember(size);
+        }
+        let result = steps::step(|| self.file.set_len(size));
+        self.changed();
+        result
+    }
+
+    /// Makes the file durable. Any error means that nobody knows what the disk has.
+    pub(super) fn sync(&self, whole: bool) -> io::Result<()> {
+        self.write_by(&self.lock(), |file| if whole { steps::sync_all(file) } else { steps::sync_data(file) })
+    }
+
+    /// Writes the data to the disk, but does not make it durable. Any error means that nobody knows
+    /// what the disk has. Does nothing if the data was written meanwhile, or if that failed: then
+    /// somebody else has the error.
+    pub(super) fn write_out(&self) -> io::Result<()> {
+        let guard = self.lock();
+        if !self.is_unwritten() {
+            return Ok(());
+        }
+        self.write_by(&guard, |file| steps::step(|| sys::write_out(file)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.syncing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_by(&self, _locked: &MutexGuard<'_, ()>, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+        if self.failed.load(Ordering::Acquire) {
+            return Err(io::Error::other("its last sync failed"));
+        }
+        let changes = self.changes.load(Ordering::Acquire);
+        let result = write(&self.file);
+        match &result {
+            Ok(()) => drop(self.written.fetch_max(changes, Ordering::AcqRel)),
+            Err(_) => self.failed.store(true, Ordering::Release),
+        }
+        result
+    }
+}
