@@ -51,6 +51,7 @@ mod staging;
 mod timing;
 mod transfer;
 mod unit;
+mod waiting;
 mod work;
 mod write_rendezvous;
 
