@@ -51,6 +51,12 @@ impl<C> ConnectionTable<C> {
     }
 
     /// Returns the connection with this id, if it still exists.
+    pub fn find(&self, id: ConnId) -> Option<&C> {
+        let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
+        slot.connection.as_deref()
+    }
+
+    /// Returns the connection with this id, if it still exists.
     #[inline]
     pub fn find_mut(&mut self, id: ConnId) -> Option<&mut C> {
         let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;

@@ -14,6 +14,7 @@
 //! executor that takes `!Send` futures. A driver must drive the endpoint (see [`crate::driver`]).
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
@@ -252,6 +253,11 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.shared.endpoint.borrow().is_sending()
     }
 
+    /// See [`Endpoint::awaited_peers`].
+    pub fn awaited_peers(&self) -> BTreeMap<PeerId, u64> {
+        self.shared.endpoint.borrow().awaited_peers()
+    }
+
     // ---- connections and memory -----------------------------------------------------------------
 
     /// See [`Endpoint::listen`].
@@ -288,6 +294,11 @@ impl<T: Transport> AsyncEndpoint<T> {
         let options = Options { deadline: options.deadline.or_else(|| Some(self.now() + grace)), ..options };
         let op = self.with(|endpoint| endpoint.disconnect(peer, options))?;
         self.operation(Ok(Posted::Pending(op))).await.map(|_| ())
+    }
+
+    /// See [`Endpoint::cut`].
+    pub fn cut(&self, peer: PeerId, reason: Error) {
+        self.with(|endpoint| endpoint.cut(peer, reason));
     }
 
     /// See [`Endpoint::expose`].

@@ -660,6 +660,15 @@ pub trait Transport {
         RetiredMemory::default()
     }
 
+    /// Returns how many bytes of a connection have moved so far, in both directions, as far as this
+    /// side knows. The count includes the bytes of requests that have not completed, so it tells a
+    /// slow peer from one that has stopped. Returns 0 for an unknown connection, and for an adapter
+    /// that does not count.
+    fn moved_bytes(&self, conn: ConnId) -> u64 {
+        let _ = conn;
+        0
+    }
+
     /// Makes progress and appends the events to `events`. Returns whether there was anything to do:
     /// bytes moved, events were reported, or a full queue has room again (C15). The work of a call
     /// is bounded. If many events are pending, it returns after a few hundred, and the caller calls

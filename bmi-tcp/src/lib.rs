@@ -304,6 +304,11 @@ impl Transport for TcpTransport {
         Ok(())
     }
 
+    fn moved_bytes(&self, conn: ConnId) -> u64 {
+        let Some(connection) = self.slots.find(conn) else { return 0 };
+        connection.queues.as_ref().map_or(0, |queues| queues.wire.sent()) + connection.inbound.received()
+    }
+
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         self.make_progress(now, events)
     }

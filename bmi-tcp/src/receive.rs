@@ -88,6 +88,8 @@ pub(crate) struct Inbound {
     in_reply: bool,
     reply_cursor: Cursor,
     message: Option<Message>,
+    /// Number of bytes that have arrived in frames.
+    received: u64,
 }
 
 impl Inbound {
@@ -102,7 +104,13 @@ impl Inbound {
             in_reply: false,
             reply_cursor: Cursor::default(),
             message: None,
+            received: 0,
         }
+    }
+
+    /// Returns the number of bytes that have arrived in frames.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
     }
 
     /// Returns the bytes that have arrived and are not consumed.
@@ -187,6 +195,7 @@ impl Inbound {
                 Err(error) => return Err(Fault::Socket(error)),
             };
             moved = true;
+            self.received += n as u64;
             bytes = bytes.saturating_sub(n);
             let placed = n.min(direct);
             if placed > 0 {

@@ -276,3 +276,34 @@ fn limits_are_checked_when_posting() {
     world.settle();
     assert!(world.a.events.is_empty() && world.b.events.is_empty());
 }
+
+/// A caller can tell a slow peer from one that has stopped.
+#[test]
+fn the_bytes_of_a_request_under_way_are_counted() {
+    const LEN: usize = 32 << 20;
+    let mut world = world();
+    let (ca, cb) = world.connect();
+    let ((_, source), (_, target)) = (world.a.memory(LEN), world.b.memory(LEN));
+    let remote = world.b.transport.expose(cb, &target, Access::WRITE).unwrap();
+    world.a.transport.post_write(ca, WorkId(1), &[], &[source], remote.into(), SIGNALLED).unwrap();
+    // The peer takes nothing, so the buffers of the system are full at some time.
+    while world.a.transport.poll(world.now, &mut world.a.events) {}
+    let full = world.a.transport.moved_bytes(ca);
+    assert!(full > 0 && full < LEN as u64, "{full}");
+    assert_eq!(world.a.take_work(), None);
+    let mut counts = vec![full];
+    let done = world.until(|world| {
+        let count = world.a.transport.moved_bytes(ca);
+        assert!(count >= counts[counts.len() - 1]);
+        counts.push(count);
+        world.a.take_work()
+    });
+    assert_eq!(done.status, WorkStatus::Ok);
+    counts.dedup();
+    assert!(counts.len() > 3, "it grows while the write is under way: {counts:?}");
+    world.settle();
+    assert!(world.b.transport.moved_bytes(cb) > LEN as u64, "with the headers");
+    world.a.transport.disconnect(ca, world.now);
+    world.settle();
+    assert_eq!(world.a.transport.moved_bytes(ca), 0, "an unknown connection");
+}

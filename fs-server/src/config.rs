@@ -70,6 +70,9 @@ pub struct LimitSection {
     pub requests_per_client: usize,
     /// Time limit of one request, in seconds.
     pub request_timeout_s: u64,
+    /// A client on whose connection nothing moves for this long is cut off while others wait, in
+    /// seconds.
+    pub stall_timeout_s: u64,
     /// Size of the longest transfer unit.
     pub transfer_unit: Size,
     /// Total memory of an I/O server's buffers, shared by all its transports.
@@ -85,6 +88,7 @@ impl Default for LimitSection {
             requests: limits.requests,
             requests_per_client: limits.per_peer,
             request_timeout_s: limits.request_timeout.as_secs(),
+            stall_timeout_s: limits.stall_timeout.as_secs(),
             transfer_unit: Size(iod.unit as u64),
             buffers: Size((iod.unit * iod.buffers) as u64),
             offload: Size(DEFAULT_OFFLOAD),
@@ -251,6 +255,9 @@ requests = {requests}
 requests_per_client = {per_client}
 # Longest time for one request, in seconds.
 request_timeout_s = {timeout}
+# A client that the server waits for, and on whose connection no byte moves for this many seconds, is cut off if other clients wait.
+# It may be slow: only one that has stopped is cut off. It connects again and goes on.
+stall_timeout_s = {stall}
 # Large transfers are cut into units of this size at most; buffers is the memory for all units under way in an I/O server, whatever
 # transports they come over.
 transfer_unit = "{unit}"
@@ -267,6 +274,7 @@ offload = "{offload}"
             requests = limits.requests,
             per_client = limits.requests_per_client,
             timeout = limits.request_timeout_s,
+            stall = limits.stall_timeout_s,
             unit = limits.transfer_unit,
             buffers = limits.buffers,
             offload = limits.offload,
@@ -285,6 +293,7 @@ impl LimitSection {
         within("requests", self.requests as u64, 1, 1 << 16)?;
         within("requests_per_client", self.requests_per_client as u64, 1, self.requests as u64)?;
         within("request_timeout_s", self.request_timeout_s, 1, 24 * 3600)?;
+        within("stall_timeout_s", self.stall_timeout_s, 1, 3600)?;
         within("transfer_unit", self.transfer_unit.0, 4096, 64 << 20)?;
         within("buffers", self.buffers.0, 2 * self.transfer_unit.0, 1 << 40)
     }
@@ -295,6 +304,7 @@ impl LimitSection {
             requests: self.requests,
             per_peer: self.requests_per_client,
             request_timeout: Duration::from_secs(self.request_timeout_s),
+            stall_timeout: Duration::from_secs(self.stall_timeout_s),
             ..Limits::default()
         }
     }

@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`service`] | the request loop that both kinds of server run, with bounded concurrency |
+//! | `stall` | clients that stop while others wait |
 //! | [`manager`] | the namespace, with changes executed once; removal of orphaned datafiles |
 //! | [`iod`] | reads and writes of datafiles, staged and pipelined |
 //! | [`store`] | storage of metadata and data, in files or in memory |
@@ -29,5 +30,6 @@ pub mod embedded;
 pub mod iod;
 pub mod manager;
 pub mod service;
+mod stall;
 pub mod store;
 mod upgrade;

@@ -19,13 +19,15 @@
 //!    begun. Its client has given up, and the request must not undo what the client does next.
 //! 5. A malformed request costs only its sender the connection. The reason is logged, and no other
 //!    client is affected.
+//! 6. What a stalled client holds is taken back within 1.25 [`Limits::stall_timeout`] while others
+//!    wait (`stall.rs`).
 //!
 //! **Protocol.** See `fs_proto` for requests and replies, and [`bmi_core::comm`] for the calls that
 //! carry them and their data.
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -34,13 +36,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::comm::{Incoming, announced};
-use bmi_core::{AsyncEndpoint, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
+use bmi_core::{AsyncEndpoint, ErrorKind, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
 use fs_proto::{ErrorCode, FsError, Hello, Identity, Reply, ReplyBody, Request, RequestBody, Role, Sender};
 use futures_util::FutureExt;
-use futures_util::future::join_all;
+use futures_util::future::{Fuse, FusedFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use crate::stall::{self, StallWatch};
 
 /// Limits of a server, for each of its transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +59,9 @@ pub struct Limits {
     /// How long a client may take to receive its reply, and how long a stopping server waits for
     /// requests in progress.
     pub reply_timeout: Duration,
+    /// How long nothing may move on the connection of a client that the server waits for. After
+    /// that, the connection is cut if other clients wait (`stall.rs`).
+    pub stall_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -64,6 +71,7 @@ impl Default for Limits {
             per_peer: 32,
             request_timeout: Duration::from_secs(60),
             reply_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(2),
         }
     }
 }
@@ -260,6 +268,12 @@ pub trait Handler<T: Transport> {
         ServiceClass::Message
     }
 
+    /// Returns true if a client other than `stalled` waits for something that all clients share.
+    fn is_awaited(&self, stalled: &BTreeSet<PeerId>) -> bool {
+        let _ = stalled;
+        false
+    }
+
     /// Called when the server has refused a Hello, because it is not the server that the sender
     /// expects.
     fn refused(&self, hello: &Hello, identity: &Identity) {
@@ -382,6 +396,18 @@ impl Desk {
         self.running[index] += 1;
         Some(Job { message, arrived, lane, session: state.session.clone() })
     }
+
+    /// Returns true if a request of `peer` is in progress.
+    fn serves(&self, peer: PeerId) -> bool {
+        self.peers.get(&peer).is_some_and(|state| state.running != [0; 2])
+    }
+
+    /// Returns true if a request of a peer other than `stalled` waits because too many others are
+    /// in progress.
+    fn is_awaited(&self, stalled: &BTreeSet<PeerId>) -> bool {
+        let lanes = self.running.iter().zip(&self.turns).filter(|(running, _)| **running >= self.limits.requests);
+        lanes.into_iter().any(|(_, turns)| turns.iter().any(|peer| !stalled.contains(peer)))
+    }
 }
 
 /// Serves requests until `stop` ends. Then it takes no more requests, ends those in progress, and
@@ -443,10 +469,15 @@ async fn attend<T: Transport, H: Handler<T>>(
     let mut requests = FuturesUnordered::new();
     let begin = |job| answer(endpoint, handler, standing, limits, job);
     let mut stop = pin!(stop.fuse());
+    let (mut watch, mut check) = (StallWatch::default(), pin!(Fuse::terminated()));
     loop {
+        if check.is_terminated() && !requests.is_empty() {
+            check.set(endpoint.sleep(limits.stall_timeout / stall::CHECKS).fuse());
+        }
         tokio::select! {
             biased;
             () = &mut stop => break,
+            () = &mut check => cut_stalled(endpoint, handler, &desk, &mut watch),
             event = endpoint.next_event() => if let Some(peer) = desk.note(&event) {
                 handler.departed(peer);
             },
@@ -477,6 +508,25 @@ async fn attend<T: Transport, H: Handler<T>>(
     let options = endpoint.within(limits.reply_timeout);
     // An error means that the connection is closed already.
     join_all(desk.peers.keys().map(|peer| endpoint.disconnect(*peer, options))).await;
+}
+
+/// Cuts the connections of stalled clients if others wait.
+fn cut_stalled<T: Transport, H: Handler<T>>(
+    endpoint: &AsyncEndpoint<T>,
+    handler: &H,
+    desk: &Desk,
+    watch: &mut StallWatch,
+) {
+    let mut awaited = endpoint.awaited_peers();
+    awaited.retain(|peer, _| desk.serves(*peer));
+    let stalled = watch.check(awaited);
+    if stalled.is_empty() || !(desk.is_awaited(&stalled) || handler.is_awaited(&stalled)) {
+        return;
+    }
+    for peer in stalled {
+        let text = format!("it has moved nothing for {:?} while others waited", desk.limits.stall_timeout);
+        endpoint.cut(peer, bmi_core::Error::new(ErrorKind::TimedOut, text));
+    }
 }
 
 /// Handles one request, from its bytes to its reply. Returns its peer and lane.

@@ -302,6 +302,10 @@ impl<T: Transport> Transport for Faulty<T> {
         self.inner.retired_memory()
     }
 
+    fn moved_bytes(&self, conn: ConnId) -> u64 {
+        self.inner.moved_bytes(self.names.inward(conn))
+    }
+
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
         self.inner.map_remote(self.names.inward(conn), remote, access)
     }

@@ -71,8 +71,10 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Cuts a connection. An event reports its end later.
-    pub(crate) fn cut(&mut self, peer: PeerId, reason: Error) {
+    /// Ends a connection at once, without sending what is queued. Its operations end with
+    /// `PeerLost`, and [`PeerEvent::Lost`] has the reason. The call is ignored for a peer that is
+    /// gone.
+    pub fn cut(&mut self, peer: PeerId, reason: Error) {
         let Some(record) = self.peers.get_mut(peer.0) else { return };
         if record.cut_reason.is_none() {
             tracing::warn!(peer = %record.addr, %reason, "connection cut");
@@ -262,6 +264,7 @@ impl<T: Transport> Endpoint<T> {
             busy: 0,
             exposures: 0,
             moving: Moving::default(),
+            steps: 0,
             dirty: false,
             cut_reason: None,
         }));

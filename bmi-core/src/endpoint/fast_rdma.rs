@@ -143,10 +143,11 @@ impl<T: Transport> Endpoint<T> {
 
     /// Handles a write with immediate data: a message is in a slot, or a grant was used.
     pub(super) fn on_immediate(&mut self, peer_id: PeerId, slot: usize, immediate: u32) {
-        let Some(peer) = self.peers.get(peer_id.0) else { return };
+        let Some(peer) = self.peers.get_mut(peer_id.0) else { return };
         if !peer.is_up() {
             return;
         }
+        peer.steps += 1;
         // The receive itself holds no message.
         self.repost(peer_id, slot, Repost::Message);
         if mutated_each(10, "fast/immediate-data-lost") {

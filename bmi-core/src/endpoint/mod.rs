@@ -52,6 +52,7 @@ mod staging;
 mod timing;
 mod transfer;
 mod unit;
+mod waiting;
 mod work;
 mod write_rendezvous;
 

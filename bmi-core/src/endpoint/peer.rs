@@ -198,6 +198,9 @@ pub(super) struct Peer {
     pub(super) exposures: usize,
     /// The transfers of the peer.
     pub(super) moving: Moving,
+    /// Number of messages, units and sends that the peer or the adapter has done with (see
+    /// [`super::waiting`]).
+    pub(super) steps: u64,
     /// Set while the peer is on the list of those with something to send.
     pub(super) dirty: bool,
     /// The reason for which this side cut the connection, if it did.

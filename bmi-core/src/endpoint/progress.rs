@@ -125,11 +125,11 @@ impl<T: Transport> Endpoint<T> {
             }
             (Work::Bounce(slot), _) => {
                 self.bounce.free(slot);
-                peer.into_iter().for_each(|peer| self.mark_dirty(peer));
+                peer.into_iter().for_each(|peer| self.sent_copy(peer));
             }
             (Work::Staged(buffer), _) => {
                 self.staging.free(buffer);
-                peer.into_iter().for_each(|peer| self.mark_dirty(peer));
+                peer.into_iter().for_each(|peer| self.sent_copy(peer));
             }
             (Work::Op(op), Some(peer)) => match self.ops.get(op.0).map(|op| &op.state) {
                 Some(State::Posted) => {
@@ -143,6 +143,14 @@ impl<T: Transport> Endpoint<T> {
             // A receive was flushed, or a silent message failed. The end of the connection follows.
             (Work::Slot(_) | Work::Silent | Work::Op(_), _) => {}
         }
+    }
+
+    /// Handles the end of a send whose message was copied.
+    fn sent_copy(&mut self, peer: PeerId) {
+        if let Some(record) = self.peers.get_mut(peer.0) {
+            record.steps += 1;
+        }
+        self.mark_dirty(peer);
     }
 
     /// Gives a turn to every peer that has something to send.

@@ -124,6 +124,7 @@ impl<T: Transport> Endpoint<T> {
         if !peer.is_up() {
             return;
         }
+        peer.steps += 1;
         // SAFETY: the completion just gave the slot back. It is posted again only after the message
         // has been handled.
         let message = unsafe { peer.slots.bytes(slot, len) };

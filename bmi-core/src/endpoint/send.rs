@@ -545,6 +545,7 @@ impl<T: Transport> Endpoint<T> {
     pub(super) fn no_longer_busy(&mut self, peer_id: PeerId) {
         if let Some(peer) = self.peers.get_mut(peer_id.0) {
             peer.busy -= 1;
+            peer.steps += 1;
             if matches!(peer.link, Link::Closing(_)) {
                 self.mark_dirty(peer_id);
             }

@@ -416,6 +416,7 @@ impl<T: Transport> Endpoint<T> {
         }
         let (Some(record), writes) = (self.peers.get_mut(peer.0), writes(op.kind)) else { return };
         let Some(unit) = self.turns.ended(&mut record.moving, writes, self.now) else { return };
+        record.steps += 1;
         debug_assert_eq!(unit.op, id, "C4: reads complete in order, and so do writes");
         self.work -= unit.requests as usize;
         transfer.outstanding -= unit.requests;

@@ -49,9 +49,10 @@
 //!   empty as it does. So it sees at most one grant for each other client.
 //! - *A waiting client that holds something* waits for its own leases to come back. After that it
 //!   holds nothing.
-//! - *A client that has stopped* keeps what it holds until its deadlines. That was at most `1/(n +
-//!   1)` when it took it. To leave others without a buffer, enough clients to fill the budget must
-//!   stop.
+//! - *A client that has stopped* keeps what it holds until its holder gives up. That was at most
+//!   `1/(n + 1)` when it took it. To leave others without a buffer, enough clients to fill the
+//!   budget must stop. So a holder must not wait long for a client that has stopped
+//!   ([`ZonePool::is_awaited_by`] tells when others wait).
 //!
 //! **Source.** [PVFS-IB §3.3.2] (zones of 64 KiB to 2 MiB, the larger zone as fallback, cutting as
 //! the last resort, rarely used buffers deregistered). Budgets, shares and turns are additions: the
@@ -307,6 +308,11 @@ impl<C: Copy + Ord> ZonePool<C> {
     /// Returns the bytes of bulk buffers that `client` holds.
     pub fn held(&self, client: C) -> usize {
         self.shared.ledger.borrow().held(client, Lane::Bulk)
+    }
+
+    /// Returns true if a client for which `who` returns true waits for a buffer.
+    pub fn is_awaited_by(&self, who: impl Fn(C) -> bool) -> bool {
+        self.shared.ledger.borrow().waiting().any(who)
     }
 
     /// Returns the best transfer unit for a bulk transfer of `total` bytes by `client` now, at most

@@ -28,6 +28,9 @@
 //! 4. *No deadlock.* A unit takes its buffer first, then one turn at a time. It never asks for a
 //!    second buffer or a second turn while it has one. During a turn it waits only for network or
 //!    disk, which end by their deadlines. So turns and buffers are always returned.
+//! 5. *A stalled client keeps nothing that others wait for.* Its turns at the network pass on after
+//!    10 ms (`iod/transfer.rs`). Its buffers come back when its connection is cut, as soon as
+//!    another client waits for one (`stall.rs`).
 //!
 //! **Source.** [PVFS-IB §3.2.3] (server-based RDMA, Figure 3), [PVFS-IB §3.3.2] (server buffers),
 //! [PVFS-IB §4.1.1] (inline), [PVFS-IB §4.2] (pipelined bulk transfer).
@@ -39,6 +42,7 @@ mod truncates;
 mod turns;
 mod write;
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use async_trait::async_trait;
@@ -326,6 +330,10 @@ impl<T: Transport + 'static, S: DataStore> Handler<T> for Iod<T, S> {
 
     fn class(&self, data: u64) -> ServiceClass {
         if transfer::is_small(&self.zones, data) { ServiceClass::Message } else { ServiceClass::Bulk }
+    }
+
+    fn is_awaited(&self, stalled: &BTreeSet<PeerId>) -> bool {
+        self.zones.is_awaited_by(|(adapter, peer)| adapter != self.adapter || !stalled.contains(&peer))
     }
 
     fn departed(&self, peer: PeerId) {

@@ -115,18 +115,18 @@ impl DataStore for Counting {
 }
 
 /// A single I/O server, on a disk that takes time.
-struct Server {
-    world: World,
-    addr: Addr,
+pub(super) struct Server {
+    pub(super) world: World,
+    pub(super) addr: Addr,
     store: Counting,
-    zones: ZonePool<(u32, PeerId)>,
-    endpoint: AsyncEndpoint<SimTransport>,
+    pub(super) zones: ZonePool<(u32, PeerId)>,
+    pub(super) endpoint: AsyncEndpoint<SimTransport>,
     /// The resources of the endpoint when it has no clients.
-    idle: ResourceUsage,
+    pub(super) idle: ResourceUsage,
 }
 
 impl Server {
-    fn start(config: SimConfig, settings: IodSettings) -> Server {
+    pub(super) fn start(config: SimConfig, settings: IodSettings) -> Server {
         let world = World::with(config);
         let node = world.node("iod");
         let endpoint = node.endpoint(Config::named("iod")).unwrap();
@@ -210,10 +210,10 @@ fn jain(values: &[u64]) -> f64 {
 
 /// The time at which all clients begin. Before that they are connected, which keeps a server's
 /// processor busy for some 20 µs each.
-const BEGIN: Time = Time::from_nanos(10_000_000);
+pub(super) const BEGIN: Time = Time::from_nanos(10_000_000);
 
 /// Returns the datafile of a busy client.
-fn file(index: u64) -> DatafileHandle {
+pub(super) fn file(index: u64) -> DatafileHandle {
     DatafileHandle(1000 + index)
 }
 

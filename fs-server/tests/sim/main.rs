@@ -11,6 +11,7 @@ mod identity;
 mod late_requests;
 mod names;
 mod several_transports;
+mod stalled;
 mod truncate;
 
 use std::cell::Cell;

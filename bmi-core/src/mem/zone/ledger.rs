@@ -159,6 +159,11 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         self.clients.get(&client).map_or(0, |state| state.held[lane as usize])
     }
 
+    /// Returns the clients that wait. One that waits in both lanes is there twice.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = C> {
+        self.budgets.iter().flat_map(|budget| budget.turns.iter().copied())
+    }
+
     /// Returns the bytes that a client may hold in a lane, counting it as active.
     pub(super) fn share(&self, client: C, lane: Lane) -> usize {
         let budget = &self.budgets[lane as usize];

@@ -1,0 +1,47 @@
+//! The peers that work of this side waits for, and whether that work goes on.
+//!
+//! **Why.** A server shares buffers and other resources among its clients. To take back what a
+//! stopped client holds, it must know two things. First, that its work waits for the client, and
+//! not for a disk or for another client. Second, that nothing has moved for some time. A client
+//! that is slow moves a little each time, and must not be mistaken for one that has stopped.
+//!
+//! **Rules.** Work waits for a peer if the adapter has requests for it, if the peer may access
+//! memory of this side, or if a message for it is queued. A transfer that waits for its turn among
+//! other peers ([`super::pacing`]) does not wait for its own peer.
+//!
+//! **Source.** An addition. [PVFS-IB] has no rule for clients that stop. Tested by
+//! `fs-server/tests/sim/stalled.rs`.
+
+use std::collections::BTreeMap;
+
+use super::Endpoint;
+use super::op::{Op, State};
+use crate::op::PeerId;
+use crate::transport::Transport;
+
+impl<T: Transport> Endpoint<T> {
+    /// Returns the peers that work of this side waits for. Each has a number that grows whenever
+    /// something of its connection has moved: bytes, as far as the adapter counts them
+    /// ([`Transport::moved_bytes`]), messages that arrived, and transfer units and sends that
+    /// ended. If two calls return the same number, nothing has moved between them.
+    ///
+    /// Visits every operation, so it is not for the data path.
+    pub fn awaited_peers(&self) -> BTreeMap<PeerId, u64> {
+        let exposed = self.peers.iter().filter(|(_, peer)| peer.exposures > 0).map(|(key, _)| PeerId(key));
+        let operations = self.ops.iter().filter(|(_, op)| waits_for_peer(op)).filter_map(|(_, op)| op.peer);
+        let progress = |id: PeerId| {
+            let peer = self.peers.get(id.0).filter(|peer| peer.is_up())?;
+            Some((id, peer.steps + peer.seen + self.transport.moved_bytes(peer.conn)))
+        };
+        exposed.chain(operations).filter_map(progress).collect()
+    }
+}
+
+/// Returns true if an operation can end only after its peer, or its connection, has moved.
+fn waits_for_peer(op: &Op) -> bool {
+    match &op.state {
+        State::Queued | State::Posted | State::Announced(_) | State::AwaitingWrite { .. } | State::Granted(_) => true,
+        State::Moving(transfer) => transfer.outstanding > 0,
+        State::Matching(_) | State::Waiting | State::Vacant | State::Done { .. } => false,
+    }
+}
