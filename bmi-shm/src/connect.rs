@@ -9,7 +9,8 @@
 //!
 //!   listener  -> HalfOpen --CONNECT--> Requested --accept()--> Established
 //!                   |                      '--reject(), peer gone--> !
-//!                   '--another user, garbage, other version, handshake_timeout--> !   (reported to no upper layer)
+//!                   '--another user, garbage, other version, handshake_timeout, newcomer--> !
+//!                                                                             (reported to no upper layer)
 //! ```
 //!
 //! A peer's end is the end of its socket. The kernel reports it however the peer died. The records
@@ -21,7 +22,9 @@
 //! reach memory that is used for something else by then.
 //!
 //! **Invariants**
-//! 1. A half-open socket owns no memory. There are at most `max_half_open` of them.
+//! 1. A half-open socket owns no memory. There are at most `max_half_open` of them. A newcomer always
+//!    gets a place among them. If they are all taken, another one goes
+//!    ([`bmi_backend::HalfOpen`]), but only after its packets were read.
 //! 2. Queues exist from `connect` on, or from the arrival of the complete, valid hello on. The link
 //!    exists from the moment on when both areas do.
 //!
@@ -168,29 +171,35 @@ impl ShmTransport {
     }
 
     fn handle_socket(&mut self, socket: OwnedFd) {
-        let pid = sys::credentials(&socket).map_or(0, |peer| peer.pid);
-        let peer = Addr::shm(format!("/proc/{pid}"));
+        let origin = sys::credentials(&socket).map_or(0, |peer| peer.pid);
+        let peer = Addr::shm(format!("/proc/{origin}"));
         let crosses = match check_user(&self.config, &socket) {
             Ok(crosses) => crosses,
             Err(fault) => return tracing::warn!(%peer, %fault, "closed"),
         };
-        if self.half_open >= self.config.max_half_open {
-            return tracing::warn!(%peer, limit = self.config.max_half_open, "closed: too many without a hello");
-        }
         let deadline = self.now + self.config.handshake_timeout;
-        let id = match self.insert(peer, Phase::HalfOpen { deadline }) {
+        self.make_room_for_half_open();
+        let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }) {
             Ok(id) => id,
-            Err(error) => return tracing::warn!(pid, %error, "closed"),
+            Err(error) => return tracing::warn!(pid = origin, %error, "closed"),
         };
         if let Err(error) = self.watch(socket.as_fd(), token_of(id.slot)) {
             self.slots.remove(id.slot);
-            return tracing::warn!(pid, %error, "closed: the socket cannot be watched");
+            return tracing::warn!(pid = origin, %error, "closed: the socket cannot be watched");
         }
-        self.half_open += 1;
+        self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
             (connection.socket, connection.crosses) = (Some(socket), crosses);
         }
         self.mark_ready(id.slot);
+    }
+
+    /// Ends half-open sockets until there is a place for one more.
+    fn make_room_for_half_open(&mut self) {
+        while self.half_open.len() >= self.config.max_half_open.max(1) || self.slots.is_full() {
+            let Some(id) = self.half_open.first_to_go() else { return };
+            self.end(id.slot, id, Fault::MadeRoom);
+        }
     }
 
     // ---- packets --------------------------------------------------------------------------------
@@ -290,9 +299,11 @@ impl ShmTransport {
         let id = connection.id;
         connection.theirs = Some((area, hello));
         (connection.own, connection.own_fd) = (Some(Area::new(mapping, self.config.geometry())), Some(fd));
+        if let Phase::HalfOpen { origin, .. } = connection.phase {
+            self.half_open.remove(origin, id);
+        }
         connection.phase = Phase::Requested;
         connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
-        self.half_open -= 1;
         self.deadlines.refresh();
         events.push(Event::ConnectRequest { conn: id, from: connection.peer.clone(), private });
         Ok(())
@@ -464,8 +475,8 @@ impl ShmTransport {
         let connection = self.slots.remove(slot)?;
         self.vacated = true;
         self.schedule.remove(slot);
-        if let Phase::HalfOpen { .. } = connection.phase {
-            self.half_open -= 1;
+        if let Phase::HalfOpen { origin, .. } = connection.phase {
+            self.half_open.remove(origin, connection.id);
         }
         self.deadlines.refresh();
         Some(connection)

@@ -81,7 +81,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, Listeners};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
     Armed, BulkWay, ConnId, Event, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory, Transport, WorkId,
@@ -157,8 +157,8 @@ pub struct ShmTransport {
     pending: VecDeque<Event>,
     ready: VecDeque<u32>,
     pieces: Vec<libc::iovec>,
-    /// The number of half-open sockets.
-    half_open: usize,
+    /// Sockets that have not sent their hello, by the number of their process.
+    half_open: HalfOpen<i32>,
     /// Polls since the descriptors were last asked, and the times by which to ask them again.
     unasked: u32,
     look_at: Time,
@@ -239,7 +239,7 @@ impl ShmTransport {
             pending: VecDeque::with_capacity(64),
             ready: VecDeque::with_capacity(64),
             pieces: Vec::with_capacity(config::MAX_SEGMENTS + 2),
-            half_open: 0,
+            half_open: HalfOpen::default(),
             unasked: 0,
             look_at: Time::ZERO,
             look_at_latest: Time::ZERO,

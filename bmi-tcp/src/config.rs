@@ -12,7 +12,7 @@ pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGM
 #[non_exhaustive]
 pub struct TcpConfig {
     /// An accepted socket that has not sent a complete valid preamble after this time is dropped.
-    /// Default: 5 s.
+    /// The time counts from its arrival, however many bytes have come since. Default: 5 s.
     pub handshake_timeout: Duration,
     /// Time for a connection that this side cut to send the peer the reason. Default: 1 s.
     pub linger: Duration,
@@ -20,8 +20,9 @@ pub struct TcpConfig {
     /// for it (`TCP_USER_TIMEOUT`) or not (keep-alive probes). Zero keeps the system's defaults,
     /// which are hours. Default: 10 s.
     pub peer_timeout: Duration,
-    /// Largest number of accepted sockets without a preamble. Further ones are closed at once.
-    /// Default: 256.
+    /// Largest number of accepted sockets without a preamble, at least 1. A newcomer always gets a
+    /// place: if all are taken, the address that has most of them loses its oldest one
+    /// ([`bmi_backend::HalfOpen`]). Default: 256.
     pub max_half_open: usize,
     /// Largest number of connections of all kinds. Default: 4096.
     pub max_connections: usize,

@@ -3,8 +3,12 @@
 //! **Protocol** of one poll:
 //!
 //! ```text
-//!   pending events -> deadlines -> send -> look (epoll, or read hot sockets unasked) -> accept -> receive -> send
+//!   pending events -> deadlines -> send -> look (epoll, or read hot sockets unasked) -> receive
+//!                  -> accept, receive from the newcomers -> send
 //! ```
+//!
+//! Accepting comes after receiving, because a newcomer may take the place of a half-open socket
+//! whose preamble has arrived.
 //!
 //! **Why hot sockets.** An owner that polls without pause would pay two system calls each time, one
 //! of them only to learn that nothing has happened. A socket that recently had bytes is read
@@ -77,9 +81,13 @@ impl TcpTransport {
         }
         let mut moved = self.send_dirty(events, limit);
         self.look();
-        moved |= self.accept_sockets();
         moved |= self.take_answers();
         moved |= self.receive_ready(events, limit);
+        // If the events have reached the limit, some preambles may not have been read.
+        if events.len() < limit && self.accept_sockets() {
+            self.receive_ready(events, limit);
+            moved = true;
+        }
         moved |= self.send_dirty(events, limit);
         self.report_pending(events, limit);
         self.deadlines.renew(|| {
