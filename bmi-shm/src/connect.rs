@@ -175,23 +175,39 @@ impl ShmTransport {
         let peer = Addr::shm(format!("/proc/{origin}"));
         let crosses = match check_user(&self.config, &socket) {
             Ok(crosses) => crosses,
-            Err(fault) => return tracing::warn!(%peer, %fault, "closed"),
+            Err(fault) => return self.warn_closed(&peer, &fault),
         };
         let deadline = self.now + self.config.handshake_timeout;
         self.make_room_for_half_open();
-        let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }) {
+        let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin }) {
             Ok(id) => id,
-            Err(error) => return tracing::warn!(pid = origin, %error, "closed"),
+            Err(error) => return self.warn_closed(&peer, &error),
         };
         if let Err(error) = self.watch(socket.as_fd(), token_of(id.slot)) {
             self.slots.remove(id.slot);
-            return tracing::warn!(pid = origin, %error, "closed: the socket cannot be watched");
+            return self.warn_closed(&peer, &error);
         }
         self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
             (connection.socket, connection.crosses) = (Some(socket), crosses);
         }
         self.mark_ready(id.slot);
+    }
+
+    /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
+    ///
+    /// [`LogLimit`]: bmi_core::LogLimit
+    fn admits_line(&mut self, kind: &'static str, host: &str) -> bool {
+        let admitted = self.log.admits(kind, host, self.now);
+        self.deadlines.add(self.log.next_deadline());
+        admitted
+    }
+
+    /// Reports that an accepted socket was closed at once.
+    fn warn_closed(&mut self, peer: &Addr, error: &dyn std::fmt::Display) {
+        if self.admits_line("socket closed", peer.host()) {
+            tracing::warn!(%peer, %error, "socket closed");
+        }
     }
 
     /// Ends half-open sockets until there is a place for one more.
@@ -505,12 +521,15 @@ impl ShmTransport {
         }
         let Some(mut connection) = self.remove(slot) else { return };
         let peer = connection.peer.clone();
-        if let Fault::Violation(_) = fault {
-            tracing::warn!(%peer, %fault, "connection closed");
-        } else {
+        let half_open = matches!(connection.phase, Phase::HalfOpen { .. });
+        let warns = matches!(fault, Fault::Violation(_) | Fault::MadeRoom)
+            || (half_open && matches!(fault, Fault::ConnectTimeout));
+        if !warns {
             tracing::debug!(%peer, %fault, "connection ended");
+        } else if self.admits_line("connection closed", peer.host()) {
+            tracing::warn!(%peer, %fault, "connection closed");
         }
-        if let Phase::HalfOpen { .. } = connection.phase {
+        if half_open {
             // No upper layer knows of it. A peer of another version learns this side's version.
             if let (Fault::Violation(Violation::Version { .. }), Some(socket)) = (&fault, &connection.socket) {
                 let hello = hello(&self.config, &self.cookie, Greeting::Reject, false);
@@ -635,14 +654,11 @@ impl ShmTransport {
             let id = connection.id;
             match connection.phase {
                 Phase::Dialing { deadline, .. } if deadline > now => self.dial(slot),
-                Phase::HalfOpen { .. } => {
-                    tracing::warn!(peer = %connection.peer, "closed: no whole hello within the handshake timeout");
-                    self.end(slot, id, Fault::ConnectTimeout);
-                }
                 _ => self.end(slot, id, Fault::ConnectTimeout),
             }
         }
         self.listeners.expire(now);
+        self.log.poll(now);
         self.deadlines.refresh();
     }
 }

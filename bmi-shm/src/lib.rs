@@ -88,7 +88,8 @@ use bmi_core::transport::{
     WorkKind, WorkOptions, WriteTarget, check_exposure, check_writable,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Addr, Capabilities, Error, ErrorKind, LogLimit, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice,
+    Segment, Time,
 };
 use rustix::event::{EventfdFlags, epoll};
 
@@ -159,6 +160,7 @@ pub struct ShmTransport {
     pieces: Vec<libc::iovec>,
     /// Sockets that have not sent their hello, by the number of their process.
     half_open: HalfOpen<i32>,
+    log: LogLimit,
     /// Polls since the descriptors were last asked, and the times by which to ask them again.
     unasked: u32,
     look_at: Time,
@@ -240,6 +242,7 @@ impl ShmTransport {
             ready: VecDeque::with_capacity(64),
             pieces: Vec::with_capacity(config::MAX_SEGMENTS + 2),
             half_open: HalfOpen::default(),
+            log: LogLimit::default(),
             unasked: 0,
             look_at: Time::ZERO,
             look_at_latest: Time::ZERO,

@@ -184,7 +184,7 @@ impl ShmTransport {
         let retired = self.retired.look_at();
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
-            connections.chain(self.listeners.deadline()).chain(retired)
+            connections.chain(self.listeners.deadline()).chain(self.log.next_deadline()).chain(retired)
         });
     }
 

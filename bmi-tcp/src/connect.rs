@@ -299,20 +299,36 @@ impl TcpTransport {
         self.make_room_for_half_open();
         let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }) {
             Ok(id) => id,
-            Err(error) => return tracing::warn!(%from, %error, "closed"),
+            Err(error) => return self.warn_closed(from, &error),
         };
         let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
         let ready = tune_stream(stream.as_fd(), &self.config)
             .and_then(|()| self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE));
         if let Err(error) = ready {
             self.slots.remove(id.slot);
-            return tracing::warn!(%from, %error, "closed: the socket cannot be used");
+            return self.warn_closed(from, &error);
         }
         self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
             connection.stream = Some(stream);
         }
         self.mark_ready(id.slot);
+    }
+
+    /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
+    ///
+    /// [`LogLimit`]: bmi_core::LogLimit
+    fn admits_line(&mut self, kind: &'static str, host: &str) -> bool {
+        let admitted = self.log.admits(kind, host, self.now);
+        self.deadlines.add(self.log.next_deadline());
+        admitted
+    }
+
+    /// Reports that an accepted socket was closed at once.
+    fn warn_closed(&mut self, from: SocketAddr, error: &dyn std::fmt::Display) {
+        if self.admits_line("socket closed", &from.ip().to_string()) {
+            tracing::warn!(%from, %error, "socket closed");
+        }
     }
 
     /// Ends half-open sockets until there is a place for one more.
@@ -445,13 +461,16 @@ impl TcpTransport {
         }
         let Some(mut connection) = self.remove(slot) else { return };
         let peer = &connection.peer;
-        if let Fault::Violation(_) = fault {
-            tracing::warn!(%peer, %fault, "connection closed");
-        } else {
+        let half_open = matches!(connection.phase, Phase::HalfOpen { .. });
+        let warns = matches!(fault, Fault::Violation(_) | Fault::MadeRoom)
+            || (half_open && matches!(fault, Fault::ConnectTimeout));
+        if !warns {
             tracing::debug!(%peer, %fault, "connection ended");
+        } else if self.admits_line("connection closed", peer.host()) {
+            tracing::warn!(%peer, %fault, "connection closed");
         }
         let culprit = if let Fault::Refused(refusal) = fault { Some(refusal) } else { None };
-        if let Phase::HalfOpen { .. } = connection.phase {
+        if half_open {
             // The layer above does not know of this connection. A peer of another version learns
             // this version.
             if let (Fault::Violation(Violation::Version { .. }), Some(stream)) = (&fault, connection.stream.take()) {
@@ -513,8 +532,12 @@ impl TcpTransport {
         if !matches!(connection.phase, Phase::Established) {
             return self.end(slot, id, violation.into());
         }
-        tracing::warn!(peer = %connection.peer, %violation, "connection cut");
-        let reason = Fault::from(violation).into_error(&connection.peer);
+        let peer = &connection.peer;
+        let reason = Fault::from(violation).into_error(peer);
+        if self.log.admits("connection cut", peer.host(), self.now) {
+            tracing::warn!(%peer, %violation, "connection cut");
+        }
+        self.deadlines.add(self.log.next_deadline());
         let last = Some(Frame::Error(violation.refusal()));
         connection.phase = Phase::Ending(Ending { reason, deadline, graceful: false, last, shut: false });
         self.deadlines.add(Some(deadline));
@@ -533,13 +556,11 @@ impl TcpTransport {
                 continue;
             }
             let id = connection.id;
-            if let Phase::HalfOpen { .. } = connection.phase {
-                tracing::warn!(peer = %connection.peer, "closed: no whole preamble within the handshake timeout");
-            }
             self.end(slot, id, Fault::ConnectTimeout);
         }
         self.lingering.retain(|_, lingering| lingering.deadline > now);
         self.listeners.expire(now);
+        self.log.poll(now);
         self.deadlines.refresh();
     }
 }

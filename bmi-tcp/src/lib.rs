@@ -53,7 +53,7 @@ use bmi_core::transport::{
     check_writable,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Addr, Capabilities, Error, ErrorKind, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
 use mio::Token;
 use mio::net::TcpListener;
@@ -109,6 +109,7 @@ pub struct TcpTransport {
     pieces: Vec<Piece>,
     /// Sockets that have not sent their preamble.
     half_open: HalfOpen<IpAddr>,
+    log: LogLimit,
     /// Number of connections whose output waits for room in the kernel.
     blocked: usize,
     /// Polls since the last call to epoll.
@@ -161,6 +162,7 @@ impl TcpTransport {
             hot: Vec::with_capacity(8),
             pieces: Vec::with_capacity(MAX_PIECES + 2),
             half_open: HalfOpen::default(),
+            log: LogLimit::default(),
             blocked: 0,
             unasked: 0,
             slept: true,

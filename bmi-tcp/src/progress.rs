@@ -93,7 +93,7 @@ impl TcpTransport {
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
             let lingering = self.lingering.iter().map(|(_, lingering)| lingering.deadline);
-            connections.chain(lingering).chain(self.listeners.deadline())
+            connections.chain(lingering).chain(self.listeners.deadline()).chain(self.log.next_deadline())
         });
         moved || events.len() > before
     }

@@ -10,11 +10,13 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use bmi_conformance::log::capture;
 use bmi_core::transport::{Event, Payload, WorkId, WorkOptions, WorkStatus};
 use bmi_core::{Addr, Transport};
 use bmi_tcp::TcpConfig;
 use common::{World, world_with};
 use socket2::{Domain, Socket, Type};
+use tracing::Level;
 
 /// More than there are places for half-open sockets by default.
 const CROWD: usize = 600;
@@ -132,4 +134,46 @@ fn half_open_sockets_take_no_place_of_a_connection() {
     let crowd: Vec<_> = (0..40).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
     converse(&mut world, &listener);
     assert!(crowd.iter().filter(|socket| is_open(socket)).count() >= 7);
+}
+
+/// Each of 100,000 garbage connections wrote a line.
+#[test]
+fn a_flood_of_garbage_is_a_few_log_lines() {
+    let mut world = world_with(&TcpConfig::default());
+    let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    let ((), lines) = capture(|| {
+        for _ in 0..1000 {
+            let mut socket = socket_from(Ipv4Addr::LOCALHOST, &listener);
+            socket.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+            world.until(|_| (!is_open(&socket)).then_some(()));
+        }
+        let at = world.b.transport.next_deadline().unwrap();
+        assert!(at <= world.later(10));
+        world.now = at;
+        world.settle();
+        assert_eq!(world.b.transport.next_deadline(), None, "nothing more is to be reported");
+    });
+    let lines: Vec<_> = lines.into_iter().filter(|line| line.level <= Level::INFO).collect();
+    assert_eq!(lines.len(), 6, "{lines:?}");
+    assert!(lines[..5].iter().all(|line| line.text.contains("not those of this protocol")), "{lines:?}");
+    assert!(lines[5].text.contains("left_out=995") && lines[5].text.contains("127.0.0.1"), "{lines:?}");
+}
+
+#[test]
+fn a_crowd_of_silent_sockets_is_a_few_log_lines() {
+    let mut world = world_with(&TcpConfig::default());
+    let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    let (crowd, lines) = capture(|| {
+        let crowd: Vec<_> = (0..CROWD).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
+        world.settle();
+        world.now = world.later(5);
+        world.settle();
+        world.now = world.later(10);
+        world.settle();
+        crowd
+    });
+    assert!(!crowd.iter().any(is_open));
+    let lines: Vec<_> = lines.into_iter().filter(|line| line.level <= Level::INFO).collect();
+    assert_eq!(lines.len(), 6, "{lines:?}");
+    assert!(lines[5].text.contains("left_out=595"), "{lines:?}");
 }

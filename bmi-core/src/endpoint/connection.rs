@@ -74,7 +74,9 @@ impl<T: Transport> Endpoint<T> {
     pub(crate) fn cut(&mut self, peer: PeerId, reason: Error) {
         let Some(record) = self.peers.get_mut(peer.0) else { return };
         if record.cut_reason.is_none() {
-            tracing::warn!(peer = %record.addr, %reason, "connection cut");
+            if self.log.admits("connection cut", record.addr.host(), self.now) {
+                tracing::warn!(peer = %record.addr, %reason, "connection cut");
+            }
             record.cut_reason = Some(reason);
         }
         if record.is_up() {
@@ -85,15 +87,11 @@ impl<T: Transport> Endpoint<T> {
 
     /// Handles the connection request of a peer.
     pub(super) fn on_request(&mut self, conn: ConnId, from: Addr, private: &[u8]) {
-        let hello = match Hello::decode(private) {
-            Ok(hello) => hello,
-            Err(error) => {
+        let accepted = Hello::decode(private).and_then(|hello| self.accept(conn, &from, &hello));
+        if let Err(error) = accepted {
+            if self.log.admits("connection refused", from.host(), self.now) {
                 tracing::warn!(%from, %error, "connection refused");
-                return self.transport.reject(conn, &encode_refusal(&error));
             }
-        };
-        if let Err(error) = self.accept(conn, &from, &hello) {
-            tracing::warn!(%from, %error, "connection refused");
             self.transport.reject(conn, &encode_refusal(&error));
         }
     }

@@ -80,6 +80,7 @@ use crate::capability::{Capabilities, Registration};
 use crate::comm::{PathCounters, Policy};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
+use crate::log_limit::LogLimit;
 use crate::mem::{Access, Limits, MemList, Memory, MemoryRegion, PinCache, PinCounts, RemoteKey, RemoteSlice, Segment};
 use crate::mutated;
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
@@ -132,6 +133,7 @@ pub struct Endpoint<T: Transport> {
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
+    log: LogLimit,
     policy: Policy,
     /// [`Capabilities::max_inline`], stored because each message needs it.
     max_inline: usize,
@@ -202,6 +204,7 @@ impl<T: Transport> Endpoint<T> {
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
+            log: LogLimit::default(),
             policy: Policy::default(),
             max_inline,
             probe_region: None,
@@ -323,6 +326,15 @@ impl<T: Transport> Endpoint<T> {
             Some(addr) => error.with_peer(addr),
             None => error,
         })
+    }
+
+    /// Returns whether the program should write a log line of this kind about a peer. The endpoint
+    /// counts the lines that are not written, and reports their number ([`LogLimit`]).
+    pub fn admits_log_line(&mut self, kind: &'static str, peer: PeerId) -> bool {
+        match self.peer_addr(peer) {
+            Some(addr) => self.log.admits(kind, addr.host(), self.now),
+            None => self.log.admits(kind, "lost peers", self.now),
+        }
     }
 
     // ---- connections ----------------------------------------------------------------------------
@@ -574,6 +586,7 @@ impl<T: Transport> Endpoint<T> {
             self.ops.next_timer().filter(|_| !mutated("wait/forgets-deadlines")),
             self.next_turn(),
             self.registry.next_deadline(),
+            self.log.next_deadline(),
             self.transport.next_deadline(),
         ]
         .into_iter()

@@ -32,6 +32,7 @@ impl<T: Transport> Endpoint<T> {
         if !self.ops.are_quiet(self.now) {
             self.expire();
         }
+        self.log.poll(self.now);
         if !self.turns.are_idle() {
             worked |= self.pump_transfers();
         }
