@@ -43,7 +43,7 @@ pub use async_endpoint::{AsyncEndpoint, Operation};
 pub use bulk::{BulkDescriptor, Exposure};
 pub use capability::{Capabilities, OneSided, Registration};
 pub use config::{Config, CreditConfig, LimitConfig, MemoryConfig, TimeoutConfig};
-pub use endpoint::{Counters, Endpoint, Grant, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
+pub use endpoint::{Counters, Endpoint, Grant, Kept, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
 pub use error::{Error, ErrorKind};
 pub use lists::{ListPrices, Lists};
 pub use log_limit::LogLimit;

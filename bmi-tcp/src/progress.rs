@@ -12,8 +12,8 @@
 //!
 //! **Why hot sockets.** An owner that polls without pause would pay two system calls each time, one
 //! of them only to learn that nothing has happened. A socket that recently had bytes is read
-//! directly. Epoll is asked only every few polls, or when the owner may have slept on it, or when
-//! output waits for room.
+//! directly. Epoll is asked only every few polls, or when the owner may have slept on it or has not
+//! polled for a while, or when output waits for room.
 //!
 //! **Invariants**
 //! 1. A connection with something to send that the kernel would take is in `dirty`. One whose
@@ -40,6 +40,9 @@ use crate::{EPOLL_EVENTS, TcpTransport};
 const BATCH: usize = 256;
 /// Number of polls between two calls to epoll while hot sockets are read unasked.
 const EPOLL_EVERY: u32 = 32;
+/// After a pause of this length between two polls, epoll is asked: an owner that comes back learns
+/// with its first poll which connections have ended.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Largest number of hot sockets. Each costs a system call in an idle poll.
 const MAX_HOT: usize = 2;
 /// Number of consecutive unasked reads without bytes, after which a socket is no longer hot.
@@ -67,6 +70,7 @@ impl TcpTransport {
     }
 
     pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.slept |= now.since(self.now) >= PAUSE;
         self.now = now;
         let before = events.len();
         let limit = before + BATCH;

@@ -15,7 +15,7 @@ use super::wire::{
 };
 use crate::async_endpoint::AsyncEndpoint;
 use crate::bulk::BulkDescriptor;
-use crate::endpoint::{Unexpected, read_only};
+use crate::endpoint::{Kept, Unexpected, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory};
 use crate::mutated;
@@ -49,6 +49,8 @@ pub struct Incoming<T: Transport> {
     data: Option<MemSlice>,
     /// Holds the slot that contains the data.
     _message: Option<Unexpected>,
+    /// The connection is not idle until the call is answered.
+    _kept: Option<Kept>,
 }
 
 impl<T: Transport> Incoming<T> {
@@ -69,7 +71,8 @@ impl<T: Transport> Incoming<T> {
         let wire = front(CALL_HEAD);
         let wire = wire.first_chunk().ok_or_else(|| protocol("is no call"))?;
         let head = CallHead::decode(wire, message.len()).map_err(protocol)?;
-        let (max_pieces, max_data) = endpoint.with(|e| (e.config().limits.max_pieces, e.config().limits.max_message));
+        let (max_pieces, max_data, kept) =
+            endpoint.with(|e| (e.config().limits.max_pieces, e.config().limits.max_message, e.keep(peer)));
         if head.data > max_data {
             return Err(Error::new(ErrorKind::Protocol, format!("a request with {} bytes of data", head.data)));
         }
@@ -103,7 +106,17 @@ impl<T: Transport> Incoming<T> {
                 (Some(Memory::from(bytes).all()), None)
             }
         };
-        Ok(Incoming { endpoint: endpoint.clone(), peer, tag, head, request, remote, data, _message: message })
+        Ok(Incoming {
+            endpoint: endpoint.clone(),
+            peer,
+            tag,
+            head,
+            request,
+            remote,
+            data,
+            _message: message,
+            _kept: kept,
+        })
     }
 
     /// The endpoint that the call came in at.

@@ -5,6 +5,7 @@
 //! data of reject (see `proto::hello`).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::op::State;
 use super::pacing::Moving;
@@ -13,7 +14,7 @@ use super::send::is_drained;
 use super::work::Work;
 use super::{Endpoint, KEPT_EVENTS, PeerEvent, PeerLimits};
 use crate::addr::Addr;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::mutated;
 use crate::op::{OpId, OpKind, Options, PeerId};
 use crate::proto::credit::{Credit, CreditAccount};
@@ -97,11 +98,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     fn accept(&mut self, conn: ConnId, from: &Addr, hello: &Hello) -> Result<(), Error> {
-        if self.peers.len() >= self.config.limits.max_peers {
-            let text =
-                format!("this side keeps {} connections and takes no more (Config::max_peers)", self.peers.len());
-            return Err(Error::new(ErrorKind::Refused, text));
-        }
+        self.make_room_for_peer()?;
         let slots = self.make_slots()?;
         let peer = self.insert_peer(conn, from.clone(), false, Link::Accepting, slots);
         self.agree(peer, hello);
@@ -258,6 +255,9 @@ impl<T: Transport> Endpoint<T> {
             moving: Moving::default(),
             dirty: false,
             cut_reason: None,
+            used: self.now,
+            kept: Arc::default(),
+            leaving: false,
         }));
         let at = conn.slot as usize;
         if self.by_conn.len() <= at {
@@ -270,6 +270,7 @@ impl<T: Transport> Endpoint<T> {
 
     fn remove_peer(&mut self, peer: PeerId) -> Option<Peer> {
         let record = self.peers.remove(peer.0)?;
+        self.idle.leaving -= usize::from(record.leaving);
         let entry = &mut self.by_conn[record.conn.slot as usize];
         if entry.is_some_and(|(conn, _)| conn == record.conn) {
             *entry = None;

@@ -143,10 +143,11 @@ impl<T: Transport> Endpoint<T> {
 
     /// Handles a write with immediate data: a message is in a slot, or a grant was used.
     pub(super) fn on_immediate(&mut self, peer_id: PeerId, slot: usize, immediate: u32) {
-        let Some(peer) = self.peers.get(peer_id.0) else { return };
+        let Some(peer) = self.peers.get_mut(peer_id.0) else { return };
         if !peer.is_up() {
             return;
         }
+        peer.used = self.now;
         // The receive itself holds no message.
         self.repost(peer_id, slot, Repost::Message);
         if mutated_each(10, "fast/immediate-data-lost") {
@@ -390,7 +391,7 @@ impl<T: Transport> Endpoint<T> {
         let options = WorkOptions { signalled: true, class };
         let posted = self.transport.post_write(peer.conn, work.to_id(), &header, segments, target, options);
         match posted {
-            Ok(()) => self.transmitted += 1,
+            Ok(()) => (self.transmitted, peer.used) = (self.transmitted + 1, self.now),
             Err(_) => {
                 peer.grant.put_back(returned);
                 peer.credit.as_mut().expect("it was spent from").unspend_slot(slot);

@@ -34,6 +34,7 @@ mod exposure;
 mod fallback_buffer;
 mod fast_rdma;
 mod grant;
+mod idle;
 mod immediate;
 mod inline_receive;
 mod offered_receive;
@@ -55,6 +56,7 @@ mod work;
 mod write_rendezvous;
 
 pub use grant::Grant;
+pub use idle::Kept;
 pub(crate) use probe::{AREA, ProbePath};
 pub use report::{Counters, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
 
@@ -133,6 +135,7 @@ pub struct Endpoint<T: Transport> {
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
+    idle: idle::Search,
     log: LogLimit,
     policy: Policy,
     /// [`Capabilities::max_inline`], stored because each message needs it.
@@ -204,6 +207,7 @@ impl<T: Transport> Endpoint<T> {
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
+            idle: idle::Search::default(),
             log: LogLimit::default(),
             policy: Policy::default(),
             max_inline,
