@@ -44,6 +44,11 @@ impl<C> ConnectionTable<C> {
         self.live == 0
     }
 
+    /// Returns true if [`ConnectionTable::insert`] would fail.
+    pub fn is_full(&self) -> bool {
+        self.live >= self.limit.max
+    }
+
     /// Returns the connection in a slot, whatever its generation.
     #[inline]
     pub fn at_mut(&mut self, slot: u32) -> Option<&mut C> {
@@ -125,6 +130,7 @@ mod tests {
         assert_eq!((third.slot, third.generation), (first.slot, first.generation + 1));
         assert!(slots.find_mut(first).is_none(), "a stale name finds nothing");
         assert_eq!(slots.iter().copied().collect::<Vec<_>>(), [third, second]);
+        assert!(slots.is_full());
         let error = slots.insert(|id| id).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Exhausted);
         assert!(error.to_string().contains("2 connections, the limit of Config::max_connections"), "{error}");

@@ -12,6 +12,7 @@
 //! | [`ConnectionTable`] | the connections, identified by slot and generation | x | x | x |
 //! | [`Deadlines`] | the earliest of all deadlines | x | x | x |
 //! | [`Listeners`] | accepting in turns, and retrying after a shortage of descriptors | x | x | x |
+//! | [`HalfOpen`] | accepted connections that have not introduced themselves | x | | x |
 //! | [`Limit`], [`listen_failed`], [`lost`], [`unreached`] | actionable errors of the system or a limit | x | x | x |
 //! | [`software`] | registrations, exposures, keys, refusals, capabilities of an adapter without hardware | x | | x |
 //! | [`net`] (feature `net`) | host names, TCP listeners, dialing | x | x | |
@@ -29,6 +30,7 @@
 
 mod connection_table;
 mod deadlines;
+mod half_open;
 mod listeners;
 #[cfg(feature = "net")]
 pub mod net;
@@ -37,5 +39,6 @@ pub mod software;
 
 pub use connection_table::ConnectionTable;
 pub use deadlines::Deadlines;
+pub use half_open::HalfOpen;
 pub use listeners::{Listeners, Round};
 pub use refusal::{Limit, check_private, check_scheme, listen_failed, lost, unreached};

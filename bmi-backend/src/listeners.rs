@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use bmi_core::Time;
+use bmi_core::{LogLimit, Time};
 
 /// Number of connections accepted from one listener in one poll, so that a flood of them does not
 /// stop everything else.
@@ -32,7 +32,11 @@ struct Listener<S> {
 ///   while let Some(new) = accept(&mut round, now, ...) { take it }
 ///   deadlines.add(deadline())        the time of the next retry, if any
 /// ```
-pub struct Listeners<S>(Vec<Listener<S>>);
+pub struct Listeners<S> {
+    listeners: Vec<Listener<S>>,
+    /// A shortage that lasts fails each retry.
+    log: LogLimit,
+}
 
 /// One pass over all listeners; see [`Listeners::accept`].
 #[derive(Debug, Default)]
@@ -43,7 +47,7 @@ pub struct Round {
 
 impl<S> Default for Listeners<S> {
     fn default() -> Listeners<S> {
-        Listeners(Vec::new())
+        Listeners { listeners: Vec::new(), log: LogLimit::default() }
     }
 }
 
@@ -51,35 +55,36 @@ impl<S> Listeners<S> {
     /// Returns the index of the next listener. It serves as a token to register it before it is
     /// added.
     pub fn next_index(&self) -> usize {
-        self.0.len()
+        self.listeners.len()
     }
 
     /// Adds a listener. It counts as ready, because a connection may have come before it was
     /// watched.
     pub fn add(&mut self, socket: S) {
-        self.0.push(Listener { socket, ready: true, retry_at: None });
+        self.listeners.push(Listener { socket, ready: true, retry_at: None });
     }
 
     /// Records the kernel's report that connections are waiting. An unknown index is ignored.
     pub fn set_ready(&mut self, index: usize) {
-        if let Some(listener) = self.0.get_mut(index) {
+        if let Some(listener) = self.listeners.get_mut(index) {
             listener.ready = true;
         }
     }
 
     /// Returns true if connections may be waiting.
     pub fn any_ready(&self) -> bool {
-        self.0.iter().any(|listener| listener.ready)
+        self.listeners.iter().any(|listener| listener.ready)
     }
 
-    /// Returns the time of the next retry, if any.
+    /// Returns the time of the next retry, or of a line that reports on earlier ones, if any.
     pub fn deadline(&self) -> Option<Time> {
-        self.0.iter().filter_map(|listener| listener.retry_at).min()
+        self.listeners.iter().filter_map(|listener| listener.retry_at).chain(self.log.next_deadline()).min()
     }
 
     /// Marks listeners ready whose retry is due by `now`.
     pub fn expire(&mut self, now: Time) {
-        for listener in &mut self.0 {
+        self.log.poll(now);
+        for listener in &mut self.listeners {
             if listener.retry_at.is_some_and(|at| at <= now) {
                 (listener.retry_at, listener.ready) = (None, true);
             }
@@ -95,7 +100,7 @@ impl<S> Listeners<S> {
         now: Time,
         mut accept: impl FnMut(&S) -> io::Result<T>,
     ) -> Option<T> {
-        while let Some(listener) = self.0.get_mut(round.index) {
+        while let Some(listener) = self.listeners.get_mut(round.index) {
             if !listener.ready || round.taken == BATCH {
                 *round = Round { index: round.index + 1, taken: 0 };
                 continue;
@@ -107,7 +112,9 @@ impl<S> Listeners<S> {
                     io::ErrorKind::WouldBlock => listener.ready = false,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
-                        tracing::warn!(%error, "cannot accept connections; trying again in {RETRY:?}");
+                        if self.log.admits("cannot accept connections", "this host", now) {
+                            tracing::warn!(%error, "cannot accept connections; trying again in {RETRY:?}");
+                        }
                         (listener.ready, listener.retry_at) = (false, Some(now + RETRY));
                     }
                 },

@@ -33,6 +33,15 @@ pub fn literal(addr: &Addr) -> Option<Vec<SocketAddr>> {
     Some(ips.into_iter().map(|ip| SocketAddr::new(ip, addr.port())).collect())
 }
 
+/// Returns what counts as one origin of connections: an IPv4 address, or the first 64 bits of an
+/// IPv6 address. A host may have all IPv6 addresses that begin alike.
+pub fn origin(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64)),
+        ip => ip,
+    }
+}
+
 /// Creates a non-blocking listener at `addr`, after `tune` has set socket options. Returns the
 /// address with the port in use.
 ///
@@ -167,6 +176,14 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
+
+    #[test]
+    fn a_host_is_one_origin_whatever_its_addresses_end_in() {
+        let origin = |text: &str| origin(text.parse().unwrap()).to_string();
+        assert_eq!(origin("10.1.2.3"), "10.1.2.3");
+        assert_eq!(origin("::ffff:10.1.2.3"), "10.1.2.3");
+        assert_eq!(origin("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+    }
 
     #[test]
     fn literals_need_no_lookup() {

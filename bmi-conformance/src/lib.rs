@@ -15,7 +15,7 @@
 //! | message | the message interface of [`bmi_core::AsyncEndpoint`] over the backend | [`message`] |
 //!
 //! A backend may need tests of properties that the suite does not know; [`world`] has helpers for
-//! them. [`allocation`] tests that operations do not allocate. [`Local`] is the [`Backend`] for
+//! them. [`allocation`] tests that operations do not allocate, and [`log`] captures log lines. [`Local`] is the [`Backend`] for
 //! adapters that are all in this process.
 //!
 //! The suite runs over `Box<dyn Transport>` for every backend, so that it is compiled once. The box
@@ -44,6 +44,7 @@ mod backend;
 pub mod data;
 pub mod faulty;
 mod local;
+pub mod log;
 pub mod message;
 pub mod net;
 pub mod rig;

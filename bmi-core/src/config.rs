@@ -75,10 +75,17 @@ pub struct CreditConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimitConfig {
-    /// Largest number of connections at a time, incoming and outgoing. Further peers are refused.
-    /// Each connection costs its receives: a MiB by default. Only the pages that messages have
+    /// Largest number of connections at a time, incoming and outgoing. Further peers are refused,
+    /// unless `evict_idle_after` makes room. Each connection costs its receives: a MiB by default. Only the pages that messages have
     /// reached are resident.
     pub max_peers: usize,
+    /// If there are `max_peers` connections and another peer wants to connect, the incoming
+    /// connection that was idle longest is closed, provided that it was idle for this long. A
+    /// connection is idle if no message comes or goes, and neither an operation nor a message, an
+    /// exposure or a [`Kept`](crate::Kept) belongs to it. `None` closes none, and is the default.
+    ///
+    /// While closed connections end, there may be an eighth more of them than `max_peers`.
+    pub evict_idle_after: Option<Duration>,
     /// Largest number of pieces that a list may have, on either side.
     pub max_pieces: usize,
     /// Length of the longest message and of the longest bulk transfer, in bytes.
@@ -160,6 +167,7 @@ impl Default for LimitConfig {
     fn default() -> LimitConfig {
         LimitConfig {
             max_peers: 4096,
+            evict_idle_after: None,
             max_pieces: BulkDescriptor::MAX_PIECES,
             max_message: 1 << 40,
             transfer_unit: 256 << 10,
@@ -221,6 +229,8 @@ impl Config {
         fast_slot_bytes: usize => credits.fast_slot_bytes;
         /// Sets [`LimitConfig::max_peers`].
         max_peers: usize => limits.max_peers;
+        /// Sets [`LimitConfig::evict_idle_after`].
+        evict_idle_after: Option<Duration> => limits.evict_idle_after;
         /// Sets [`LimitConfig::max_pieces`].
         max_pieces: usize => limits.max_pieces;
         /// Sets [`LimitConfig::max_message`], in bytes.

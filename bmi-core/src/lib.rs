@@ -29,6 +29,7 @@ pub mod extents;
 mod forward;
 mod inline_receive;
 mod lists;
+mod log_limit;
 pub mod mem;
 mod mutated;
 mod op;
@@ -42,9 +43,12 @@ pub use async_endpoint::{AsyncEndpoint, Operation};
 pub use bulk::{BulkDescriptor, Exposure};
 pub use capability::{Capabilities, OneSided, Registration};
 pub use config::{Config, CreditConfig, LimitConfig, MemoryConfig, TimeoutConfig};
-pub use endpoint::{Counters, Endpoint, Grant, MAX_TAG, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
+pub use endpoint::{
+    Counters, Endpoint, Grant, Kept, MAX_TAG, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected,
+};
 pub use error::{Error, ErrorKind};
 pub use lists::{ListPrices, Lists};
+pub use log_limit::LogLimit;
 pub use mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
 pub use mutated::{mutated, mutated_each};
 pub use op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};

@@ -17,9 +17,12 @@ pub struct ShmConfig {
     /// Time after which an accepted socket is dropped if it has not sent its complete, valid hello.
     /// 5 s.
     pub handshake_timeout: Duration,
-    /// Most accepted sockets without a hello. Above this, new ones are closed at once. 256.
+    /// Most accepted sockets without a hello, at least 1. A newcomer always gets a place: if all are
+    /// taken, the process that has most of them loses its oldest one ([`bmi_backend::HalfOpen`]).
+    /// 256.
     pub max_half_open: usize,
-    /// Most connections of all kinds. 4096.
+    /// Most connections of all kinds, half-open and ending ones too. 5120, which is more than
+    /// `Config::max_peers`.
     pub max_connections: usize,
     /// Most registered regions. 1 Mi.
     pub max_regions: usize,
@@ -66,7 +69,7 @@ impl Default for ShmConfig {
         ShmConfig {
             handshake_timeout: Duration::from_secs(5),
             max_half_open: 256,
-            max_connections: 4096,
+            max_connections: 5120,
             max_regions: 1 << 20,
             max_exposures: 1 << 20,
             advertised_exposures: 4096,

@@ -9,7 +9,8 @@
 //!
 //!   listener  -> HalfOpen --CONNECT--> Requested --accept()--> Established
 //!                   |                      '--reject(), peer gone--> !
-//!                   '--another user, garbage, other version, handshake_timeout--> !   (reported to no upper layer)
+//!                   '--another user, garbage, other version, handshake_timeout, newcomer--> !
+//!                                                                             (reported to no upper layer)
 //! ```
 //!
 //! A peer's end is the end of its socket. The kernel reports it however the peer died. The records
@@ -21,7 +22,9 @@
 //! reach memory that is used for something else by then.
 //!
 //! **Invariants**
-//! 1. A half-open socket owns no memory. There are at most `max_half_open` of them.
+//! 1. A half-open socket owns no memory. There are at most `max_half_open` of them. A newcomer always
+//!    gets a place among them. If they are all taken, another one goes
+//!    ([`bmi_backend::HalfOpen`]), but only after its packets were read.
 //! 2. Queues exist from `connect` on, or from the arrival of the complete, valid hello on. The link
 //!    exists from the moment on when both areas do.
 //!
@@ -169,29 +172,51 @@ impl ShmTransport {
     }
 
     fn handle_socket(&mut self, socket: OwnedFd) {
-        let pid = sys::credentials(&socket).map_or(0, |peer| peer.pid);
-        let peer = Addr::shm(format!("/proc/{pid}"));
+        let origin = sys::credentials(&socket).map_or(0, |peer| peer.pid);
+        let peer = Addr::shm(format!("/proc/{origin}"));
         let crosses = match check_user(&self.config, &socket) {
             Ok(crosses) => crosses,
-            Err(fault) => return tracing::warn!(%peer, %fault, "closed"),
+            Err(fault) => return self.warn_closed(&peer, &fault),
         };
-        if self.half_open >= self.config.max_half_open {
-            return tracing::warn!(%peer, limit = self.config.max_half_open, "closed: too many without a hello");
-        }
         let deadline = self.now + self.config.handshake_timeout;
-        let id = match self.insert(peer, Phase::HalfOpen { deadline }) {
+        self.make_room_for_half_open();
+        let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin }) {
             Ok(id) => id,
-            Err(error) => return tracing::warn!(pid, %error, "closed"),
+            Err(error) => return self.warn_closed(&peer, &error),
         };
         if let Err(error) = self.watch(socket.as_fd(), token_of(id.slot)) {
             self.slots.remove(id.slot);
-            return tracing::warn!(pid, %error, "closed: the socket cannot be watched");
+            return self.warn_closed(&peer, &error);
         }
-        self.half_open += 1;
+        self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
             (connection.socket, connection.crosses) = (Some(socket), crosses);
         }
         self.mark_ready(id.slot);
+    }
+
+    /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
+    ///
+    /// [`LogLimit`]: bmi_core::LogLimit
+    fn admits_line(&mut self, kind: &'static str, host: &str) -> bool {
+        let admitted = self.log.admits(kind, host, self.now);
+        self.deadlines.add(self.log.next_deadline());
+        admitted
+    }
+
+    /// Reports that an accepted socket was closed at once.
+    fn warn_closed(&mut self, peer: &Addr, error: &dyn std::fmt::Display) {
+        if self.admits_line("socket closed", peer.host()) {
+            tracing::warn!(%peer, %error, "socket closed");
+        }
+    }
+
+    /// Ends half-open sockets until there is a place for one more.
+    fn make_room_for_half_open(&mut self) {
+        while self.half_open.len() >= self.config.max_half_open.max(1) || self.slots.is_full() {
+            let Some(id) = self.half_open.first_to_go() else { return };
+            self.end(id.slot, id, Fault::MadeRoom);
+        }
     }
 
     // ---- packets --------------------------------------------------------------------------------
@@ -291,9 +316,11 @@ impl ShmTransport {
         let id = connection.id;
         connection.theirs = Some((area, hello));
         (connection.own, connection.own_fd) = (Some(Area::new(mapping, self.config.geometry())), Some(fd));
+        if let Phase::HalfOpen { origin, .. } = connection.phase {
+            self.half_open.remove(origin, id);
+        }
         connection.phase = Phase::Requested;
         connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
-        self.half_open -= 1;
         self.deadlines.refresh();
         events.push(Event::ConnectRequest { conn: id, from: connection.peer.clone(), private });
         Ok(())
@@ -465,8 +492,8 @@ impl ShmTransport {
         let connection = self.slots.remove(slot)?;
         self.vacated = true;
         self.schedule.remove(slot);
-        if let Phase::HalfOpen { .. } = connection.phase {
-            self.half_open -= 1;
+        if let Phase::HalfOpen { origin, .. } = connection.phase {
+            self.half_open.remove(origin, connection.id);
         }
         self.deadlines.refresh();
         Some(connection)
@@ -495,12 +522,15 @@ impl ShmTransport {
         }
         let Some(mut connection) = self.remove(slot) else { return };
         let peer = connection.peer.clone();
-        if let Fault::Violation(_) = fault {
-            tracing::warn!(%peer, %fault, "connection closed");
-        } else {
+        let half_open = matches!(connection.phase, Phase::HalfOpen { .. });
+        let warns = matches!(fault, Fault::Violation(_) | Fault::MadeRoom)
+            || (half_open && matches!(fault, Fault::ConnectTimeout));
+        if !warns {
             tracing::debug!(%peer, %fault, "connection ended");
+        } else if self.admits_line("connection closed", peer.host()) {
+            tracing::warn!(%peer, %fault, "connection closed");
         }
-        if let Phase::HalfOpen { .. } = connection.phase {
+        if half_open {
             // No upper layer knows of it. A peer of another version learns this side's version.
             if let (Fault::Violation(Violation::Version { .. }), Some(socket)) = (&fault, &connection.socket) {
                 let hello = hello(&self.config, &self.cookie, Greeting::Reject, false);
@@ -625,14 +655,11 @@ impl ShmTransport {
             let id = connection.id;
             match connection.phase {
                 Phase::Dialing { deadline, .. } if deadline > now => self.dial(slot),
-                Phase::HalfOpen { .. } => {
-                    tracing::warn!(peer = %connection.peer, "closed: no whole hello within the handshake timeout");
-                    self.end(slot, id, Fault::ConnectTimeout);
-                }
                 _ => self.end(slot, id, Fault::ConnectTimeout),
             }
         }
         self.listeners.expire(now);
+        self.log.poll(now);
         self.deadlines.refresh();
     }
 }

@@ -27,12 +27,25 @@ use crate::socket;
 
 /// The phase of a connection (see `connect`).
 pub(crate) enum Phase {
-    Dialing { private: Box<[u8]>, deadline: Time, retry_at: Time },
-    Greeting { deadline: Time },
-    HalfOpen { deadline: Time },
+    Dialing {
+        private: Box<[u8]>,
+        deadline: Time,
+        retry_at: Time,
+    },
+    Greeting {
+        deadline: Time,
+    },
+    /// `origin` is the number of the peer's process.
+    HalfOpen {
+        deadline: Time,
+        origin: i32,
+    },
     Requested,
     Established,
-    Closing { reason: Error, deadline: Time },
+    Closing {
+        reason: Error,
+        deadline: Time,
+    },
 }
 
 /// The peer's end was seen; the rest of its ring is still being read.
@@ -244,7 +257,7 @@ impl Connection {
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.phase {
             Phase::Dialing { deadline, retry_at, .. } => Some(*deadline.min(retry_at)),
-            Phase::Greeting { deadline } | Phase::HalfOpen { deadline } | Phase::Closing { deadline, .. } => {
+            Phase::Greeting { deadline } | Phase::HalfOpen { deadline, .. } | Phase::Closing { deadline, .. } => {
                 Some(*deadline)
             }
             Phase::Requested | Phase::Established => None,

@@ -77,6 +77,8 @@ pub(crate) enum Fault {
     Memory(#[source] io::Error),
     #[error("the connection was not there by the deadline")]
     ConnectTimeout,
+    #[error("it sent no hello, and others needed the place")]
+    MadeRoom,
     #[error("memory was revoked while the peer was reaching it")]
     Revoked,
     #[error("disconnected by this side")]
@@ -112,7 +114,7 @@ impl Fault {
             Fault::Socket(error) => lost(error),
             Fault::User(_) | Fault::Unreachable(_) | Fault::Forbidden(_) => ErrorKind::Refused,
             Fault::Memory(_) => ErrorKind::Exhausted,
-            Fault::ConnectTimeout => ErrorKind::TimedOut,
+            Fault::ConnectTimeout | Fault::MadeRoom => ErrorKind::TimedOut,
             Fault::Revoked | Fault::Cancelled => ErrorKind::Cancelled,
         };
         let error = Error::new(kind, self.to_string()).with_peer(peer);

@@ -83,14 +83,15 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, Listeners};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
     Armed, BulkWay, ConnId, Event, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory, Transport, WorkId,
     WorkKind, WorkOptions, WriteTarget, check_exposure, check_writable,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Addr, Capabilities, Error, ErrorKind, LogLimit, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice,
+    Segment, Time,
 };
 use rustix::event::{EventfdFlags, epoll};
 
@@ -159,8 +160,9 @@ pub struct ShmTransport {
     pending: Pending,
     ready: VecDeque<u32>,
     pieces: Vec<libc::iovec>,
-    /// The number of half-open sockets.
-    half_open: usize,
+    /// Sockets that have not sent their hello, by the number of their process.
+    half_open: HalfOpen<i32>,
+    log: LogLimit,
     /// Polls since the descriptors were last asked, and the times by which to ask them again.
     unasked: u32,
     look_at: Time,
@@ -241,7 +243,8 @@ impl ShmTransport {
             pending: Pending::new(),
             ready: VecDeque::with_capacity(64),
             pieces: Vec::with_capacity(config::MAX_SEGMENTS + 2),
-            half_open: 0,
+            half_open: HalfOpen::default(),
+            log: LogLimit::default(),
             unasked: 0,
             look_at: Time::ZERO,
             look_at_latest: Time::ZERO,

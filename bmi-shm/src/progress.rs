@@ -181,7 +181,7 @@ impl ShmTransport {
         let retired = self.retired.look_at();
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
-            connections.chain(self.listeners.deadline()).chain(retired)
+            connections.chain(self.listeners.deadline()).chain(self.log.next_deadline()).chain(retired)
         });
     }
 
@@ -208,9 +208,15 @@ impl ShmTransport {
             return false;
         }
         self.accept_ready = false;
+        // Reading comes first, because a newcomer may take the place of a half-open socket whose
+        // hello has arrived.
+        let read = self.read_sockets(events);
         let accepted = self.accept_sockets();
         self.accept_ready |= self.listeners.any_ready();
-        self.read_sockets(events) | accepted
+        if accepted {
+            self.read_sockets(events);
+        }
+        read | accepted
     }
 
     /// Reads the events that epoll has. Returns how many there were.

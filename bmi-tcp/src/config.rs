@@ -12,18 +12,23 @@ pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGM
 #[non_exhaustive]
 pub struct TcpConfig {
     /// An accepted socket that has not sent a complete valid preamble after this time is dropped.
-    /// Default: 5 s.
+    /// The time counts from its arrival, however many bytes have come since. Default: 5 s.
     pub handshake_timeout: Duration,
     /// Time for a connection that this side cut to send the peer the reason. Default: 1 s.
     pub linger: Duration,
-    /// A peer that sends nothing for about this long is considered dead, whether bytes are waiting
-    /// for it (`TCP_USER_TIMEOUT`) or not (keep-alive probes). Zero keeps the system's defaults,
-    /// which are hours. Default: 10 s.
+    /// A host that answers nothing for about this long is considered dead, whether bytes are waiting
+    /// for it (`TCP_USER_TIMEOUT`) or not (keep-alive probes). After a quarter of it without
+    /// traffic, the system sends a probe every quarter, but not more than one a second, and gives
+    /// up after three. Hosts answer probes also if their programs are idle. Zero keeps the system's
+    /// defaults, which are hours. Default: 10 s, so a probe every 2.5 s.
     pub peer_timeout: Duration,
-    /// Largest number of accepted sockets without a preamble. Further ones are closed at once.
-    /// Default: 256.
+    /// Largest number of accepted sockets without a preamble, at least 1. A newcomer always gets a
+    /// place: if all are taken, the address that has most of them loses its oldest one
+    /// ([`bmi_backend::HalfOpen`]). Default: 256.
     pub max_half_open: usize,
-    /// Largest number of connections of all kinds. Default: 4096.
+    /// Largest number of connections of all kinds, half-open and ending ones too. An endpoint can
+    /// close idle ones for a newcomer only if it is not the transport that has no room. Default:
+    /// 5120, which is more than `Config::max_peers`.
     pub max_connections: usize,
     /// Largest number of registered regions. Default: 1 Mi.
     pub max_regions: usize,
@@ -50,7 +55,7 @@ impl Default for TcpConfig {
             linger: Duration::from_secs(1),
             peer_timeout: Duration::from_secs(10),
             max_half_open: 256,
-            max_connections: 4096,
+            max_connections: 5120,
             max_regions: 1 << 20,
             max_exposures: 1 << 20,
             send_buffer: None,

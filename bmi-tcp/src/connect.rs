@@ -9,19 +9,23 @@
 //!
 //!   listener  -> HalfOpen --preamble--> Requested --accept()--> Established
 //!                   |                       '--reject(), peer gone--> !
-//!                   '--garbage, other version, handshake_timeout--> !   (never reported)
+//!                   '--garbage, other version, handshake_timeout, newcomer--> !   (never reported)
 //! ```
 //!
 //! **Invariants**
 //! 1. A half-open socket owns a buffer for one preamble and nothing more. There are at most
 //!    `max_half_open` such sockets.
-//! 2. Queues exist from `connect` on, or from the moment when a complete valid preamble has
+//! 2. A newcomer always gets a place among the half-open sockets. If they are all taken, another
+//!    one goes ([`bmi_backend::HalfOpen`]), but only after its bytes were read: a preamble that has
+//!    arrived is not lost.
+//! 3. The deadline of a half-open socket counts from its arrival. Bytes do not move it.
+//! 4. Queues exist from `connect` on, or from the moment when a complete valid preamble has
 //!    arrived.
 //!
 //! **Tests.** `tests/connection.rs`, `tests/hostile.rs`.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use bmi_backend::net::{self, Answer};
@@ -45,7 +49,7 @@ use crate::vectored_io::{self, Piece};
 pub(crate) enum Phase {
     Dialing { candidates: Vec<SocketAddr>, private: Box<[u8]>, deadline: Time },
     Greeting { deadline: Time },
-    HalfOpen { deadline: Time },
+    HalfOpen { deadline: Time, origin: IpAddr },
     Requested,
     Established,
     Ending(Ending),
@@ -109,7 +113,7 @@ impl Connection {
     /// Returns the deadline of the current phase, if it has one.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.phase {
-            Phase::Dialing { deadline, .. } | Phase::Greeting { deadline } | Phase::HalfOpen { deadline } => {
+            Phase::Dialing { deadline, .. } | Phase::Greeting { deadline } | Phase::HalfOpen { deadline, .. } => {
                 Some(*deadline)
             }
             Phase::Ending(ending) => Some(ending.deadline),
@@ -290,28 +294,49 @@ impl TcpTransport {
     }
 
     fn handle_socket(&mut self, mut stream: TcpStream, from: SocketAddr) {
-        if self.half_open >= self.config.max_half_open {
-            tracing::warn!(%from, limit = self.config.max_half_open, "closed: too many sockets without a preamble");
-            return;
-        }
-        let peer = Addr::tcp(from.ip().to_string(), from.port());
+        let (peer, origin) = (Addr::tcp(from.ip().to_string(), from.port()), net::origin(from.ip()));
         let deadline = self.now + self.config.handshake_timeout;
-        let id = match self.insert(peer, Phase::HalfOpen { deadline }) {
+        self.make_room_for_half_open();
+        let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }) {
             Ok(id) => id,
-            Err(error) => return tracing::warn!(%from, %error, "closed"),
+            Err(error) => return self.warn_closed(from, &error),
         };
         let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
         let ready = tune_stream(stream.as_fd(), &self.config)
             .and_then(|()| self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE));
         if let Err(error) = ready {
             self.slots.remove(id.slot);
-            return tracing::warn!(%from, %error, "closed: the socket cannot be used");
+            return self.warn_closed(from, &error);
         }
-        self.half_open += 1;
+        self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
             connection.stream = Some(stream);
         }
         self.mark_ready(id.slot);
+    }
+
+    /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
+    ///
+    /// [`LogLimit`]: bmi_core::LogLimit
+    fn admits_line(&mut self, kind: &'static str, host: &str) -> bool {
+        let admitted = self.log.admits(kind, host, self.now);
+        self.deadlines.add(self.log.next_deadline());
+        admitted
+    }
+
+    /// Reports that an accepted socket was closed at once.
+    fn warn_closed(&mut self, from: SocketAddr, error: &dyn std::fmt::Display) {
+        if self.admits_line("socket closed", &from.ip().to_string()) {
+            tracing::warn!(%from, %error, "socket closed");
+        }
+    }
+
+    /// Ends half-open sockets until there is a place for one more.
+    fn make_room_for_half_open(&mut self) {
+        while self.half_open.len() >= self.config.max_half_open.max(1) || self.slots.is_full() {
+            let Some(id) = self.half_open.first_to_go() else { return };
+            self.end(id.slot, id, Fault::MadeRoom);
+        }
     }
 
     /// Handles bytes that arrive before the end of the handshake.
@@ -333,11 +358,13 @@ impl TcpTransport {
             // More bytes are needed. The socket has not reported yet that it is empty, so there may
             // be some.
             (Ok(None), _) => self.mark_ready(slot),
-            (Ok(Some((Greeting::Connect, private))), Phase::HalfOpen { .. }) if inbound.buffered().is_empty() => {
+            (Ok(Some((Greeting::Connect, private))), Phase::HalfOpen { origin, .. })
+                if inbound.buffered().is_empty() =>
+            {
+                self.half_open.remove(*origin, id);
                 connection.phase = Phase::Requested;
                 connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
                 let from = connection.peer.clone();
-                self.half_open -= 1;
                 self.deadlines.refresh();
                 events.push(Event::ConnectRequest { conn: id, from, private });
                 self.mark_ready(slot);
@@ -420,7 +447,9 @@ impl TcpTransport {
         let connection = self.slots.remove(slot)?;
         self.blocked -= usize::from(connection.blocked);
         self.hot.retain(|hot| *hot != slot);
-        self.half_open -= usize::from(matches!(connection.phase, Phase::HalfOpen { .. }));
+        if let Phase::HalfOpen { origin, .. } = connection.phase {
+            self.half_open.remove(origin, connection.id);
+        }
         self.deadlines.refresh();
         Some(connection)
     }
@@ -432,13 +461,16 @@ impl TcpTransport {
         }
         let Some(mut connection) = self.remove(slot) else { return };
         let peer = &connection.peer;
-        if let Fault::Violation(_) = fault {
-            tracing::warn!(%peer, %fault, "connection closed");
-        } else {
+        let half_open = matches!(connection.phase, Phase::HalfOpen { .. });
+        let warns = matches!(fault, Fault::Violation(_) | Fault::MadeRoom)
+            || (half_open && matches!(fault, Fault::ConnectTimeout));
+        if !warns {
             tracing::debug!(%peer, %fault, "connection ended");
+        } else if self.admits_line("connection closed", peer.host()) {
+            tracing::warn!(%peer, %fault, "connection closed");
         }
         let culprit = if let Fault::Refused(refusal) = fault { Some(refusal) } else { None };
-        if let Phase::HalfOpen { .. } = connection.phase {
+        if half_open {
             // The layer above does not know of this connection. A peer of another version learns
             // this version.
             if let (Fault::Violation(Violation::Version { .. }), Some(stream)) = (&fault, connection.stream.take()) {
@@ -500,8 +532,12 @@ impl TcpTransport {
         if !matches!(connection.phase, Phase::Established) {
             return self.end(slot, id, violation.into());
         }
-        tracing::warn!(peer = %connection.peer, %violation, "connection cut");
-        let reason = Fault::from(violation).into_error(&connection.peer);
+        let peer = &connection.peer;
+        let reason = Fault::from(violation).into_error(peer);
+        if self.log.admits("connection cut", peer.host(), self.now) {
+            tracing::warn!(%peer, %violation, "connection cut");
+        }
+        self.deadlines.add(self.log.next_deadline());
         let last = Some(Frame::Error(violation.refusal()));
         connection.phase = Phase::Ending(Ending { reason, deadline, graceful: false, last, shut: false });
         self.deadlines.add(Some(deadline));
@@ -520,13 +556,11 @@ impl TcpTransport {
                 continue;
             }
             let id = connection.id;
-            if let Phase::HalfOpen { .. } = connection.phase {
-                tracing::warn!(peer = %connection.peer, "closed: no whole preamble within the handshake timeout");
-            }
             self.end(slot, id, Fault::ConnectTimeout);
         }
         self.lingering.retain(|_, lingering| lingering.deadline > now);
         self.listeners.expire(now);
+        self.log.poll(now);
         self.deadlines.refresh();
     }
 }

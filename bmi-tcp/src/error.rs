@@ -69,6 +69,8 @@ pub(crate) enum Fault {
     NoAddress,
     #[error("the connection was not there by the deadline")]
     ConnectTimeout,
+    #[error("it sent no preamble, and others needed the place")]
+    MadeRoom,
     #[error("memory was revoked while the peer was reaching it")]
     Revoked,
     #[error("disconnected by this side")]
@@ -85,7 +87,7 @@ impl Fault {
             Fault::Socket(error) => lost(error),
             Fault::Unreachable(error) => unreached(error),
             Fault::Unresolved(_) | Fault::NoAddress => ErrorKind::Refused,
-            Fault::ConnectTimeout => ErrorKind::TimedOut,
+            Fault::ConnectTimeout | Fault::MadeRoom => ErrorKind::TimedOut,
             Fault::Revoked | Fault::Cancelled => ErrorKind::Cancelled,
         };
         let error = Error::new(kind, self.to_string()).with_peer(peer);

@@ -40,19 +40,20 @@ mod vectored_io;
 mod wire;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bmi_backend::net::Resolver;
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, Listeners};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
 use bmi_core::transport::{
     Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
     check_writable,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Addr, Capabilities, Error, ErrorKind, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
 use mio::Token;
 use mio::net::TcpListener;
@@ -106,8 +107,9 @@ pub struct TcpTransport {
     dirty: VecDeque<u32>,
     hot: Vec<u32>,
     pieces: Vec<Piece>,
-    /// Number of half-open sockets.
-    half_open: usize,
+    /// Sockets that have not sent their preamble.
+    half_open: HalfOpen<IpAddr>,
+    log: LogLimit,
     /// Number of connections whose output waits for room in the kernel.
     blocked: usize,
     /// Polls since the last call to epoll.
@@ -159,7 +161,8 @@ impl TcpTransport {
             dirty: VecDeque::with_capacity(64),
             hot: Vec::with_capacity(8),
             pieces: Vec::with_capacity(MAX_PIECES + 2),
-            half_open: 0,
+            half_open: HalfOpen::default(),
+            log: LogLimit::default(),
             blocked: 0,
             unasked: 0,
             slept: true,

@@ -3,13 +3,17 @@
 //! **Protocol** of one poll:
 //!
 //! ```text
-//!   pending events -> deadlines -> send -> look (epoll, or read hot sockets unasked) -> accept -> receive -> send
+//!   pending events -> deadlines -> send -> look (epoll, or read hot sockets unasked) -> receive
+//!                  -> accept, receive from the newcomers -> send
 //! ```
+//!
+//! Accepting comes after receiving, because a newcomer may take the place of a half-open socket
+//! whose preamble has arrived.
 //!
 //! **Why hot sockets.** An owner that polls without pause would pay two system calls each time, one
 //! of them only to learn that nothing has happened. A socket that recently had bytes is read
-//! directly. Epoll is asked only every few polls, or when the owner may have slept on it, or when
-//! output waits for room.
+//! directly. Epoll is asked only every few polls, or when the owner may have slept on it or has not
+//! polled for a while, or when output waits for room.
 //!
 //! **Invariants**
 //! 1. A connection with something to send that the kernel would take is in `dirty`. One whose
@@ -36,6 +40,9 @@ use crate::{EPOLL_EVENTS, TcpTransport};
 const BATCH: usize = 256;
 /// Number of polls between two calls to epoll while hot sockets are read unasked.
 const EPOLL_EVERY: u32 = 32;
+/// After a pause of this length between two polls, epoll is asked: an owner that comes back learns
+/// with its first poll which connections have ended.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Largest number of hot sockets. Each costs a system call in an idle poll.
 const MAX_HOT: usize = 2;
 /// Number of consecutive unasked reads without bytes, after which a socket is no longer hot.
@@ -63,6 +70,7 @@ impl TcpTransport {
     }
 
     pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.slept |= now.since(self.now) >= PAUSE;
         self.now = now;
         let before = events.len();
         let limit = before + BATCH;
@@ -77,15 +85,19 @@ impl TcpTransport {
         }
         let mut moved = self.send_dirty(events, limit);
         self.look();
-        moved |= self.accept_sockets();
         moved |= self.take_answers();
         moved |= self.receive_ready(events, limit);
+        // If the events have reached the limit, some preambles may not have been read.
+        if events.len() < limit && self.accept_sockets() {
+            self.receive_ready(events, limit);
+            moved = true;
+        }
         moved |= self.send_dirty(events, limit);
         self.report_pending(events, limit);
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
             let lingering = self.lingering.iter().map(|(_, lingering)| lingering.deadline);
-            connections.chain(lingering).chain(self.listeners.deadline())
+            connections.chain(lingering).chain(self.listeners.deadline()).chain(self.log.next_deadline())
         });
         moved || events.len() > before
     }

@@ -16,7 +16,7 @@ use super::wire::{
 };
 use crate::async_endpoint::{AsyncEndpoint, Dropped};
 use crate::bulk::BulkDescriptor;
-use crate::endpoint::{CallPart, Endpoint, Unexpected, read_only};
+use crate::endpoint::{CallPart, Endpoint, Kept, Unexpected, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory};
 use crate::mutated;
@@ -53,6 +53,8 @@ pub struct Incoming<T: Transport> {
     data: Option<MemSlice>,
     /// Holds the slot that contains the data.
     message: Option<Unexpected>,
+    /// The connection is not idle until the call is answered.
+    _kept: Option<Kept>,
     /// The end of the data of a read that was stored.
     stored: Cell<u64>,
     /// The reply was sent.
@@ -99,7 +101,8 @@ impl<T: Transport> Incoming<T> {
         let wire = front(CALL_HEAD);
         let wire = wire.first_chunk().ok_or_else(|| protocol("is no call"))?;
         let head = CallHead::decode(wire, message.len()).map_err(protocol)?;
-        let (max_pieces, max_data) = endpoint.with(|e| (e.config().limits.max_pieces, e.config().limits.max_message));
+        let (max_pieces, max_data, kept) =
+            endpoint.with(|e| (e.config().limits.max_pieces, e.config().limits.max_message, e.keep(peer)));
         if head.data > max_data {
             return Err(Error::new(ErrorKind::Protocol, format!("a request with {} bytes of data", head.data)));
         }
@@ -135,7 +138,7 @@ impl<T: Transport> Incoming<T> {
         };
         let endpoint = endpoint.clone();
         let (stored, answered) = (Cell::new(0), false);
-        Ok(Incoming { endpoint, peer, id, head, request, remote, data, message, stored, answered })
+        Ok(Incoming { endpoint, peer, id, head, request, remote, data, message, _kept: kept, stored, answered })
     }
 
     /// The endpoint that the call came in at.

@@ -49,7 +49,9 @@ where
     assert!(max_calls > 0, "a server that serves no calls");
     let answer = async |call: Incoming<T>| {
         let peer = call.peer();
-        if let Err(error) = handler(call).await {
+        if let Err(error) = handler(call).await
+            && endpoint.with(|endpoint| endpoint.admits_log_line("a call was not answered", peer))
+        {
             tracing::warn!(?peer, %error, "a call was not answered");
         }
     };
@@ -74,7 +76,9 @@ where
                 match Incoming::new(endpoint, message) {
                     Ok(call) => calls.push(answer(call)),
                     Err(error) => {
-                        tracing::warn!(?peer, %error, "cut off");
+                        if endpoint.with(|endpoint| endpoint.admits_log_line("cut off", peer)) {
+                            tracing::warn!(?peer, %error, "cut off");
+                        }
                         endpoint.with(|endpoint| endpoint.cut(peer, error));
                     }
                 }

@@ -5,6 +5,7 @@
 //! data of reject (see `proto::hello`).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::calls::Calls;
 use super::op::State;
@@ -14,7 +15,7 @@ use super::send::is_drained;
 use super::work::Work;
 use super::{Endpoint, KEPT_EVENTS, PeerEvent, PeerLimits};
 use crate::addr::Addr;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::mutated;
 use crate::op::{OpId, OpKind, Options, PeerId};
 use crate::proto::credit::{Credit, CreditAccount};
@@ -77,7 +78,9 @@ impl<T: Transport> Endpoint<T> {
     pub fn cut(&mut self, peer: PeerId, reason: Error) {
         let Some(record) = self.peers.get_mut(peer.0) else { return };
         if record.cut_reason.is_none() {
-            tracing::warn!(peer = %record.addr, %reason, "connection cut");
+            if self.log.admits("connection cut", record.addr.host(), self.now) {
+                tracing::warn!(peer = %record.addr, %reason, "connection cut");
+            }
             record.cut_reason = Some(reason);
         }
         if record.is_up() {
@@ -88,25 +91,17 @@ impl<T: Transport> Endpoint<T> {
 
     /// Handles the connection request of a peer.
     pub(super) fn on_request(&mut self, conn: ConnId, from: Addr, private: &[u8]) {
-        let hello = match Hello::decode(private) {
-            Ok(hello) => hello,
-            Err(error) => {
+        let accepted = Hello::decode(private).and_then(|hello| self.accept(conn, &from, &hello));
+        if let Err(error) = accepted {
+            if self.log.admits("connection refused", from.host(), self.now) {
                 tracing::warn!(%from, %error, "connection refused");
-                return self.transport.reject(conn, &encode_refusal(&error));
             }
-        };
-        if let Err(error) = self.accept(conn, &from, &hello) {
-            tracing::warn!(%from, %error, "connection refused");
             self.transport.reject(conn, &encode_refusal(&error));
         }
     }
 
     fn accept(&mut self, conn: ConnId, from: &Addr, hello: &Hello) -> Result<(), Error> {
-        if self.peers.len() >= self.config.limits.max_peers {
-            let text =
-                format!("this side keeps {} connections and takes no more (Config::max_peers)", self.peers.len());
-            return Err(Error::new(ErrorKind::Refused, text));
-        }
+        self.make_room_for_peer()?;
         let slots = self.make_slots()?;
         let peer = self.insert_peer(conn, from.clone(), false, Link::Accepting, slots);
         self.agree(peer, hello);
@@ -267,6 +262,9 @@ impl<T: Transport> Endpoint<T> {
             steps: 0,
             dirty: false,
             cut_reason: None,
+            used: self.now,
+            kept: Arc::default(),
+            leaving: false,
         }));
         let at = conn.slot as usize;
         if self.by_conn.len() <= at {
@@ -279,6 +277,7 @@ impl<T: Transport> Endpoint<T> {
 
     fn remove_peer(&mut self, peer: PeerId) -> Option<Peer> {
         let record = self.peers.remove(peer.0)?;
+        self.idle.leaving -= usize::from(record.leaving);
         let entry = &mut self.by_conn[record.conn.slot as usize];
         if entry.is_some_and(|(conn, _)| conn == record.conn) {
             *entry = None;

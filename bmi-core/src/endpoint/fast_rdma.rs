@@ -148,6 +148,7 @@ impl<T: Transport> Endpoint<T> {
             return;
         }
         peer.steps += 1;
+        peer.used = self.now;
         // The receive itself holds no message.
         self.repost(peer_id, slot, Repost::Message);
         if mutated_each(10, "fast/immediate-data-lost") {
@@ -399,7 +400,7 @@ impl<T: Transport> Endpoint<T> {
         let options = WorkOptions { signalled: true, class };
         let posted = self.transport.post_write(peer.conn, work.to_id(), &header, segments, target, options);
         match posted {
-            Ok(()) => self.transmitted += 1,
+            Ok(()) => (self.transmitted, peer.used) = (self.transmitted + 1, self.now),
             Err(_) => {
                 peer.grant.put_back(returned);
                 peer.credit.as_mut().expect("it was spent from").unspend_slot(slot);

@@ -31,6 +31,7 @@ use crate::op::{OpId, PeerId};
 use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header};
 use crate::proto::table::Table;
+use crate::time::Time;
 use crate::transport::ConnId;
 use crate::{mutated, mutated_each};
 
@@ -41,6 +42,8 @@ pub(super) struct InlineReceives<'a> {
     pub(super) ops: &'a mut Records,
     pub(super) dirty: &'a mut Vec<PeerId>,
     pub(super) counters: &'a mut Counters,
+    /// The time of the poll.
+    pub(super) now: Time,
     /// Bytes copied, and the number of pieces they were copied to. The processor is charged for
     /// them.
     pub(super) copied: (u64, u64),
@@ -88,7 +91,7 @@ impl InlineReceives<'_> {
         };
         self.copied = (self.copied.0 + len as u64, self.copied.1 + pieces);
         peer.grant.taken(if mutated_each(20, "inline/credit-not-returned") { 0 } else { cost });
-        peer.seen += 1;
+        (peer.seen, peer.used) = (peer.seen + 1, self.now);
         self.counters.bytes_received += len as u64;
         self.ops.end(id, Ok(()), len as u64);
         if !peer.dirty && peer.wants_turn() {

@@ -35,6 +35,7 @@ mod exposure;
 mod fallback_buffer;
 mod fast_rdma;
 mod grant;
+mod idle;
 mod immediate;
 mod inline_receive;
 mod offered_receive;
@@ -59,6 +60,7 @@ mod write_rendezvous;
 pub use calls::MAX_TAG;
 pub(crate) use calls::{CallPart, is_call};
 pub use grant::Grant;
+pub use idle::Kept;
 pub(crate) use probe::{AREA, ProbePath};
 pub use report::{Counters, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
 
@@ -84,6 +86,7 @@ use crate::capability::{Capabilities, Registration};
 use crate::comm::{PathCounters, Policy};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
+use crate::log_limit::LogLimit;
 use crate::mem::{Access, Limits, MemList, Memory, MemoryRegion, PinCache, PinCounts, RemoteKey, RemoteSlice, Segment};
 use crate::mutated;
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
@@ -137,6 +140,8 @@ pub struct Endpoint<T: Transport> {
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
+    idle: idle::Search,
+    log: LogLimit,
     policy: Policy,
     /// [`Capabilities::max_inline`], stored because each message needs it.
     max_inline: usize,
@@ -207,6 +212,8 @@ impl<T: Transport> Endpoint<T> {
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
+            idle: idle::Search::default(),
+            log: LogLimit::default(),
             policy: Policy::default(),
             max_inline,
             probe_region: None,
@@ -344,6 +351,15 @@ impl<T: Transport> Endpoint<T> {
                 let cost = credit::cost(self.eager_limit(peer));
                 peer.credit.as_ref().is_some_and(|credit| !credit.can_spend(cost))
             })
+    }
+
+    /// Returns whether the program should write a log line of this kind about a peer. The endpoint
+    /// counts the lines that are not written, and reports their number ([`LogLimit`]).
+    pub fn admits_log_line(&mut self, kind: &'static str, peer: PeerId) -> bool {
+        match self.peer_addr(peer) {
+            Some(addr) => self.log.admits(kind, addr.host(), self.now),
+            None => self.log.admits(kind, "lost peers", self.now),
+        }
     }
 
     // ---- connections ----------------------------------------------------------------------------
@@ -621,6 +637,7 @@ impl<T: Transport> Endpoint<T> {
             self.ops.next_timer().filter(|_| !mutated("wait/forgets-deadlines")),
             self.next_turn(),
             self.registry.next_deadline(),
+            self.log.next_deadline(),
             self.transport.next_deadline(),
         ]
         .into_iter()

@@ -1,6 +1,7 @@
 //! The record of a peer: one connection and all of its state.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::PeerLimits;
 use super::calls::Calls;
@@ -15,6 +16,7 @@ use crate::proto::header::FinishStatus;
 use crate::proto::matching::Matching;
 use crate::proto::one_or_many::OneOrMany;
 use crate::proto::receive_slots::ReceiveSlots;
+use crate::time::Time;
 use crate::transport::ConnId;
 
 /// The state of a connection.
@@ -205,6 +207,12 @@ pub(super) struct Peer {
     pub(super) dirty: bool,
     /// The reason for which this side cut the connection, if it did.
     pub(super) cut_reason: Option<Error>,
+    /// The time of the last message, in either direction.
+    pub(super) used: Time,
+    /// Clones of it keep the connection although it is idle.
+    pub(super) kept: Arc<()>,
+    /// Set if this side closes the connection because it was idle.
+    pub(super) leaving: bool,
 }
 
 impl Peer {

@@ -32,6 +32,7 @@ impl<T: Transport> Endpoint<T> {
         if !self.ops.are_quiet(self.now) {
             self.expire();
         }
+        self.log.poll(self.now);
         if !self.turns.are_idle() {
             worked |= self.pump_transfers();
         }
@@ -46,7 +47,7 @@ impl<T: Transport> Endpoint<T> {
     #[inline]
     fn poll_transport(&mut self) -> bool {
         let Self { transport, by_conn, peers, ops, dirty, counters, events, .. } = self;
-        let mut inline = InlineReceives { by_conn, peers, ops, dirty, counters, copied: (0, 0) };
+        let mut inline = InlineReceives { by_conn, peers, ops, dirty, counters, now: self.now, copied: (0, 0) };
         let moved = transport.poll_inline(self.now, events, &mut inline);
         let (bytes, pieces) = inline.copied;
         if bytes > 0 {

@@ -125,6 +125,7 @@ impl<T: Transport> Endpoint<T> {
             return;
         }
         peer.steps += 1;
+        peer.used = self.now;
         // SAFETY: the completion just gave the slot back. It is posted again only after the message
         // has been handled.
         let message = unsafe { peer.slots.bytes(slot, len) };
@@ -411,6 +412,7 @@ impl<T: Transport> Endpoint<T> {
     /// Handles an unexpected message that the program dropped.
     pub(super) fn on_release(&mut self, release: Release) {
         let Some(peer) = self.peers.get_mut(release.peer.0) else { return };
+        peer.used = self.now;
         peer.grant.unparked(release.cost);
         if mutated_each(10, "unexpected/credit-returned-twice") {
             peer.grant.unparked(release.cost);

@@ -117,7 +117,7 @@ impl<T: Transport> Endpoint<T> {
             credit.unspend(cost);
             return false;
         }
-        self.transmitted += 1;
+        (self.transmitted, peer.used) = (self.transmitted + 1, self.now);
         self.counters.bytes_sent += len as u64;
         if kind == Kind::Eager {
             self.counters.eager += 1;
@@ -501,7 +501,7 @@ impl<T: Transport> Endpoint<T> {
             self.transport.post_send(peer.conn, work.to_id(), &head[..HEADER_LEN + more_head.len()], payload, options)
         };
         match posted {
-            Ok(()) => self.transmitted += 1,
+            Ok(()) => (self.transmitted, peer.used) = (self.transmitted + 1, self.now),
             Err(_) => peer.grant.put_back(returned),
         }
         posted

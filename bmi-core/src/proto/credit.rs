@@ -294,6 +294,12 @@ impl CreditAccount {
         }
     }
 
+    /// Returns the bytes of the messages that have arrived and are not released yet. Messages in
+    /// fast-RDMA slots do not count.
+    pub(crate) fn parked_bytes(&self) -> u32 {
+        self.window.bytes - self.theirs.bytes - self.waiting.bytes
+    }
+
     /// Returns the number of fast-RDMA slots that hold a message.
     pub(crate) fn slots_in_use(&self) -> usize {
         (self.window.slots & !self.theirs.slots & !self.waiting.slots).count_ones() as usize

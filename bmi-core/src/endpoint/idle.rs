@@ -1,0 +1,111 @@
+//! Room for newcomers: an endpoint that has as many peers as it may closes the connection that was
+//! idle longest.
+//!
+//! **Why under pressure only.** An idle connection costs memory and nothing else, and its peer may
+//! want it again. So it stays as long as there is room. Without this rule a crowd of peers that
+//! only connect would keep everybody else out.
+//!
+//! **Invariants**
+//! 1. A connection is closed only if nothing is lost with it: no operation, message, exposure or
+//!    [`Kept`] belongs to it, and no message has come or gone for
+//!    [`LimitConfig::evict_idle_after`](crate::LimitConfig::evict_idle_after). Connections that
+//!    this side has made stay.
+//! 2. After the decision, nothing that the peer sends is handled. So a request that was on its way
+//!    is not carried out.
+//! 3. The newcomer does not wait until the other peer has left. Peers that are leaving count apart,
+//!    and they are limited too.
+//! 4. A search that finds nothing is not repeated at once. So newcomers that are refused cost
+//!    little.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Endpoint;
+use super::peer::{Link, Peer};
+use crate::error::{Error, ErrorKind};
+use crate::op::PeerId;
+use crate::time::Time;
+use crate::transport::Transport;
+
+/// Keeps the connection to a peer from being closed because it is idle. It ends when the last clone
+/// is dropped. It does not keep the connection from being lost.
+#[derive(Clone, Debug)]
+pub struct Kept(#[expect(dead_code, reason = "it is counted, not read")] Arc<()>);
+
+/// The state of the search for idle peers.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    /// Number of peers that are leaving.
+    pub(super) leaving: usize,
+    /// The next search is not before this time.
+    not_before: Time,
+}
+
+impl Peer {
+    /// Returns true if nothing but operations could be lost with the connection.
+    fn is_idle(&self) -> bool {
+        !self.outgoing
+            && matches!(self.link, Link::Up)
+            && self.notices.is_empty()
+            && self.exposures == 0
+            && self.grant.parked_bytes() == 0
+            && self.grant.slots_in_use() == 0
+            && Arc::strong_count(&self.kept) == 1
+    }
+}
+
+impl<T: Transport> Endpoint<T> {
+    /// Keeps the connection to a peer from being closed because it is idle, for instance while its
+    /// request is worked at ([`Incoming`](crate::comm::Incoming) does so), or while the program has
+    /// state that would be lost. Returns `None` if the peer is gone.
+    pub fn keep(&self, peer: PeerId) -> Option<Kept> {
+        self.peers.get(peer.0).map(|peer| Kept(peer.kept.clone()))
+    }
+
+    /// Makes sure that there is room for one more peer.
+    pub(super) fn make_room_for_peer(&mut self) -> Result<(), Error> {
+        let most = self.config.limits.max_peers;
+        if self.peers.len() - self.idle.leaving < most || self.evict_idlest() {
+            return Ok(());
+        }
+        let text = format!("this side keeps {} connections and takes no more (Config::max_peers)", self.peers.len());
+        Err(Error::new(ErrorKind::Refused, text))
+    }
+
+    /// Closes the connection that was idle longest, if one was idle long enough.
+    fn evict_idlest(&mut self) -> bool {
+        let Some(least) = self.config.limits.evict_idle_after else { return false };
+        let most_leaving = (self.config.limits.max_peers / 8).max(1);
+        if self.idle.leaving >= most_leaving || self.now < self.idle.not_before {
+            return false;
+        }
+        let engaged: BTreeSet<PeerId> =
+            self.ops.iter().filter(|(_, op)| !op.is_done()).filter_map(|(_, op)| op.peer).collect();
+        let idle = self.peers.iter().filter(|(key, peer)| peer.is_idle() && !engaged.contains(&PeerId(*key)));
+        let idlest = idle.min_by_key(|(_, peer)| peer.used).map(|(key, peer)| (PeerId(key), peer.used));
+        match idlest {
+            Some((peer, used)) if self.now.since(used) >= least => {
+                self.evict(peer, self.now.since(used));
+                true
+            }
+            _ => {
+                self.idle.not_before = self.now + least / 64;
+                false
+            }
+        }
+    }
+
+    fn evict(&mut self, peer: PeerId, idle: Duration) {
+        let deadline = self.now + self.config.timeouts.fence_grace;
+        let Some(record) = self.peers.get_mut(peer.0) else { return };
+        if self.log.admits("idle connection closed", record.addr.host(), self.now) {
+            tracing::warn!(peer = %record.addr, ?idle, "idle connection closed, to make room for another");
+        }
+        let text = format!("it was idle for {} s, and others needed the place", idle.as_secs());
+        (record.link, record.cut_reason) = (Link::Cut, Some(Error::new(ErrorKind::Cancelled, text)));
+        record.leaving = true;
+        self.idle.leaving += 1;
+        self.transport.disconnect(record.conn, deadline);
+    }
+}

@@ -1,0 +1,213 @@
+//! Crowds of idle peers.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::time::Duration;
+
+use bmi_core::comm::{Body, Caller, Incoming};
+use bmi_core::{Access, Addr, AsyncEndpoint, Config, ErrorKind, Memory, Options, PeerEvent, PeerId};
+use bmi_sim::{SimTransport, World};
+use futures_util::FutureExt;
+use futures_util::future::join;
+
+type Endpoint = AsyncEndpoint<SimTransport>;
+
+const SECOND: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(10);
+
+/// A server that keeps `max_peers` connections, and as many clients.
+struct Full {
+    server: Endpoint,
+    addr: Addr,
+    clients: Vec<Endpoint>,
+    /// The server, as each client names it.
+    to_server: Vec<PeerId>,
+    /// The clients, as the server names them.
+    to_clients: Vec<PeerId>,
+}
+
+fn full(world: &World, max_peers: usize, evict_idle_after: Option<Duration>) -> Full {
+    let node = world.node("server");
+    let config = Config::default().max_peers(max_peers).evict_idle_after(evict_idle_after);
+    let server = node.endpoint(config).unwrap();
+    let addr = server.listen(&node.addr(1)).unwrap();
+    let mut full = Full { server, addr, clients: Vec::new(), to_server: Vec::new(), to_clients: Vec::new() };
+    for client in 0..max_peers {
+        full.clients.push(world.node(&format!("client{client}")).endpoint(Config::default()).unwrap());
+        world.block_on(async {
+            full.to_server.push(full.clients[client].connect(&full.addr, Options::default()).await.unwrap());
+            full.to_clients.push(next_peer(&full.server).await);
+        });
+    }
+    full
+}
+
+async fn next_peer(server: &Endpoint) -> PeerId {
+    loop {
+        if let PeerEvent::Connected { peer, .. } = server.next_event().await {
+            return peer;
+        }
+    }
+}
+
+/// Sends a message from a client to the server.
+async fn talk(full: &Full, client: usize) {
+    let into = full.server.recv(full.to_clients[client], 7, Memory::zeroed(9).unwrap(), full.server.within(SECOND));
+    let endpoint = &full.clients[client];
+    endpoint.send(full.to_server[client], 7, vec![1; 9], endpoint.within(SECOND)).await.unwrap();
+    into.await.unwrap();
+}
+
+fn is_connected(full: &Full, client: usize) -> bool {
+    full.server.limits(full.to_clients[client]).is_some()
+}
+
+#[test]
+fn the_peer_that_was_idle_longest_makes_room_for_a_newcomer() {
+    let world = World::new(1);
+    let full = &full(&world, 3, Some(IDLE));
+    let late = world.node("late").endpoint(Config::default()).unwrap();
+    world.block_on(async {
+        full.server.sleep(8 * SECOND).await;
+        talk(full, 0).await;
+        talk(full, 2).await;
+        let refused = late.connect(&full.addr, late.within(SECOND)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Refused, "nobody was idle long enough: {refused}");
+        full.server.sleep(3 * SECOND).await;
+        late.connect(&full.addr, late.within(SECOND)).await.unwrap();
+        full.server.sleep(SECOND).await;
+        assert_eq!([0, 1, 2].map(|client| is_connected(full, client)), [true, false, true]);
+        assert!(full.clients[1].limits(full.to_server[1]).is_none(), "the client knows that it is gone");
+        let (one, other) = (full.server.next_event().await, full.server.next_event().await);
+        let ((PeerEvent::Lost { peer, reason }, PeerEvent::Connected { peer: newcomer, .. })
+        | (PeerEvent::Connected { peer: newcomer, .. }, PeerEvent::Lost { peer, reason })) = (one, other)
+        else {
+            panic!("one came and one went")
+        };
+        assert_eq!((peer, reason.kind()), (full.to_clients[1], ErrorKind::Cancelled));
+        assert!(reason.detail().contains("idle for 11 s"), "{reason}");
+        assert!(full.server.limits(newcomer).is_some());
+    });
+}
+
+#[test]
+fn without_the_setting_nobody_is_idle() {
+    let world = World::new(1);
+    let full = &full(&world, 2, None);
+    let late = world.node("late").endpoint(Config::default()).unwrap();
+    world.block_on(async {
+        full.server.sleep(1000 * SECOND).await;
+        assert_eq!(late.connect(&full.addr, late.within(SECOND)).await.unwrap_err().kind(), ErrorKind::Refused);
+    });
+}
+
+#[test]
+fn waiting_for_idle_peers_costs_no_time() {
+    let world = World::new(1);
+    let full = &full(&world, 2, Some(IDLE));
+    world.block_on(async { full.server.sleep(SECOND).await });
+    assert_eq!(full.server.next_deadline(), None);
+}
+
+/// Each peer has something that would be lost with its connection. A newcomer is refused until it
+/// is gone.
+#[test]
+fn peers_with_anything_under_way_are_not_idle() {
+    let world = World::new(1);
+    let full = &full(&world, 7, Some(IDLE));
+    let late = world.node("late").endpoint(Config::default()).unwrap();
+    world.block_on(async {
+        let Full { server, clients, to_server, to_clients, .. } = full;
+        let buffer = || Memory::zeroed(9).unwrap();
+        // A receive that waits, and a message that waits for its receive.
+        let receive = server.recv(to_clients[0], 1, buffer(), Options::default());
+        clients[1].send(to_server[1], 1, vec![1; 9], Options::default()).await.unwrap();
+        // A long message whose receiver has no receive yet.
+        let announced = server.send(to_clients[2], 1, vec![1; 1 << 20], Options::default());
+        let exposure = server.expose(to_clients[3], buffer(), Access::READ).unwrap();
+        // An unexpected message that the program holds, and a call that it works at.
+        clients[4].send_unexpected(to_server[4], 1, vec![1; 9], Options::default()).await.unwrap();
+        let message = server.next_unexpected().await;
+        let caller = Caller::new(clients[5].clone());
+        let call = caller.call(to_server[5], 2, b"?", Body::None, None, Options::default()).unwrap();
+        let incoming = Incoming::new(server, server.next_unexpected().await).unwrap();
+        let kept = server.with(|server| server.keep(to_clients[6])).unwrap();
+        let mut things: Vec<(usize, Box<dyn FnOnce()>)> = vec![
+            (0, Box::new(|| drop(receive))),
+            (2, Box::new(|| drop(announced))),
+            (3, Box::new(|| drop(exposure))),
+            (4, Box::new(|| drop(message))),
+            (5, Box::new(|| drop((incoming, call)))),
+            (6, Box::new(|| drop(kept))),
+        ];
+        for (client, end) in things.drain(..) {
+            server.sleep(100 * SECOND).await;
+            let refused = late.connect(&full.addr, late.within(SECOND)).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Refused, "{client}");
+            assert!((0..7).skip(client).all(|client| is_connected(full, client)));
+            end();
+            server.sleep(100 * SECOND).await;
+            late.connect(&full.addr, late.within(SECOND)).await.unwrap();
+            let newcomer = next_peer(server).await;
+            // The newcomer takes the place for good.
+            let kept = server.with(|server| server.keep(newcomer));
+            std::mem::forget(kept);
+            server.sleep(SECOND).await;
+            assert!(!is_connected(full, client), "{client}");
+        }
+        let got = server.recv(to_clients[1], 1, buffer(), server.within(SECOND)).await.unwrap();
+        assert_eq!(got.len, 9, "the parked message was kept");
+    });
+}
+
+#[test]
+fn a_crowd_of_idle_peers_is_replaced_and_the_number_stays_bounded() {
+    let world = World::new(3);
+    let full = &full(&world, 32, Some(IDLE));
+    let late: Vec<_> =
+        (0..32).map(|number| world.node(&format!("late{number}")).endpoint(Config::default()).unwrap()).collect();
+    world.block_on(async {
+        full.server.sleep(IDLE).await;
+        for client in &late {
+            client.connect(&full.addr, client.within(SECOND)).await.unwrap();
+            assert!(full.server.resource_usage().peers <= 32 + 4);
+        }
+        full.server.sleep(2 * SECOND).await;
+        assert_eq!(full.server.resource_usage().peers, 32);
+        assert!((0..32).all(|client| !is_connected(full, client)));
+    });
+}
+
+/// A newcomer connects when the only client has been idle for long. The client sends a request
+/// `delay_ns` later. Returns whether the newcomer was accepted, whether the request was sent, and
+/// whether the server got it.
+fn ask_while_a_newcomer_connects(delay_ns: u64) -> (bool, bool, bool) {
+    let world = World::new(1);
+    let full = &full(&world, 1, Some(IDLE));
+    let late = world.node("late").endpoint(Config::default()).unwrap();
+    world.block_on(async {
+        full.server.sleep(2 * IDLE).await;
+        let asking = async {
+            let client = &full.clients[0];
+            client.sleep(Duration::from_nanos(delay_ns)).await;
+            client.send_unexpected(full.to_server[0], 1, vec![1; 9], client.within(SECOND)).await.is_ok()
+        };
+        let (connected, sent) = join(late.connect(&full.addr, late.within(SECOND)), asking).await;
+        full.server.sleep(SECOND).await;
+        (connected.is_ok(), sent, full.server.next_unexpected().now_or_never().is_some())
+    })
+}
+
+/// A request may cross the decision to close its connection. It is not carried out then.
+#[test]
+fn a_request_that_crosses_the_decision_is_not_handled() {
+    let (mut early, mut late) = (0, 10_000_000);
+    assert_eq!(ask_while_a_newcomer_connects(early), (false, true, true), "the client is not idle");
+    assert_eq!(ask_while_a_newcomer_connects(late), (true, false, false), "the client knows that it was closed");
+    while late - early > 1 {
+        let delay = early.midpoint(late);
+        let (connected, _, handled) = ask_while_a_newcomer_connects(delay);
+        assert_eq!(connected, !handled, "after {delay} ns");
+        *(if handled { &mut early } else { &mut late }) = delay;
+    }
+    assert_eq!(ask_while_a_newcomer_connects(late), (true, true, false), "the request was on its way");
+}

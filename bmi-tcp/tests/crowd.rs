@@ -1,0 +1,179 @@
+//! Crowds of raw sockets against a listener: sockets that send nothing, and sockets that send a
+//! byte now and then. An honest client connects and exchanges messages all the while. In an earlier
+//! version, 256 of either kind kept everybody else out.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use bmi_conformance::log::capture;
+use bmi_core::transport::{Event, Payload, WorkId, WorkOptions, WorkStatus};
+use bmi_core::{Addr, Transport};
+use bmi_tcp::TcpConfig;
+use common::{World, world_with};
+use socket2::{Domain, Socket, Type};
+use tracing::Level;
+
+/// More than there are places for half-open sockets by default.
+const CROWD: usize = 600;
+
+/// Returns a socket to the listener, from an address of this host.
+fn socket_from(host: Ipv4Addr, listener: &Addr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((host, 0)).into()).unwrap();
+    socket.connect(&SocketAddr::from((Ipv4Addr::LOCALHOST, listener.port())).into()).unwrap();
+    let socket = TcpStream::from(socket);
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+fn is_open(socket: &TcpStream) -> bool {
+    let read = (&mut &*socket).read(&mut [0; 1]);
+    matches!(read, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+/// Connects to the listener at `b`, sends a message, receives one, and disconnects.
+#[track_caller]
+fn converse(world: &mut World, listener: &Addr) {
+    let deadline = world.later(60);
+    let ca = world.a.transport.connect(listener, b"honest", deadline).unwrap();
+    let cb = world.until(|world| {
+        world.b.take(|event| if let Event::ConnectRequest { conn, .. } = event { Some(*conn) } else { None })
+    });
+    world.b.transport.post_recv(cb, WorkId(1), &[]).unwrap();
+    world.b.transport.accept(cb, &[]).unwrap();
+    let established = |event: &Event| matches!(event, Event::Established { .. }).then_some(());
+    world.until(|world| world.b.take(established));
+    world.until(|world| world.a.take(established));
+    world.a.transport.post_recv(ca, WorkId(2), &[]).unwrap();
+    world.a.transport.post_send(ca, WorkId(3), &[], Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+    let work = world.work_b();
+    assert_eq!((work.work, work.status), (WorkId(1), WorkStatus::Ok));
+    world.b.transport.post_send(cb, WorkId(4), &[], Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+    let work = world.work_a();
+    assert_eq!((work.work, work.status), (WorkId(2), WorkStatus::Ok));
+    world.a.transport.disconnect(ca, deadline);
+    world.until(|world| world.a.take_end(ca));
+    world.until(|world| world.b.take_end(cb));
+}
+
+#[test]
+fn silent_sockets_keep_nobody_out() {
+    let mut world = world_with(&TcpConfig::default());
+    let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    let mut crowd = Vec::new();
+    for _ in 0..CROWD / 50 {
+        crowd.extend((0..50).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)));
+        converse(&mut world, &listener);
+    }
+    for _ in 0..20 {
+        converse(&mut world, &listener);
+    }
+    let open = crowd.iter().filter(|socket| is_open(socket)).count();
+    assert!(open > 200, "{open} of the crowd are left: as many as there are places, not fewer");
+}
+
+#[test]
+fn trickling_sockets_keep_nobody_out_and_no_byte_prolongs_their_time() {
+    let mut config = TcpConfig::default();
+    config.handshake_timeout = Duration::from_secs(5);
+    let mut world = world_with(&config);
+    let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    let mut crowd: Vec<_> = (0..CROWD).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
+    // The beginning of a good preamble, a byte a second.
+    for byte in &b"BMI-"[..] {
+        crowd.iter_mut().for_each(|socket| drop(socket.write_all(&[*byte])));
+        converse(&mut world, &listener);
+        assert!(crowd.iter().any(is_open));
+        world.now = world.later(1);
+    }
+    world.now = world.later(1);
+    converse(&mut world, &listener);
+    assert!(!crowd.iter().any(is_open), "five seconds are over");
+    assert!(world.b.events.is_empty(), "nobody above hears of them");
+}
+
+#[test]
+fn a_crowd_from_one_address_does_not_push_out_a_slow_peer_at_another() {
+    let mut config = TcpConfig::default();
+    config.max_half_open = 16;
+    let mut world = world_with(&config);
+    let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    let mut slow = socket_from(Ipv4Addr::new(127, 0, 0, 2), &listener);
+    world.settle();
+    let crowd: Vec<_> = (0..100).map(|_| socket_from(Ipv4Addr::new(127, 0, 0, 3), &listener)).collect();
+    world.settle();
+    assert_eq!(crowd.iter().filter(|socket| is_open(socket)).count(), 15);
+    let mut preamble = b"BMI-TCP\n".to_vec();
+    preamble.extend([1, 0, 1, 0, 0, 0, 0, 0]);
+    slow.write_all(&preamble).unwrap();
+    world.until(|world| world.b.take(|event| matches!(event, Event::ConnectRequest { .. }).then_some(())));
+}
+
+#[test]
+fn one_address_may_have_all_places_while_they_suffice() {
+    let mut config = TcpConfig::default();
+    config.max_half_open = 16;
+    let mut world = world_with(&config);
+    let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    let crowd: Vec<_> = (0..16).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
+    world.settle();
+    assert!(crowd.iter().all(is_open));
+}
+
+#[test]
+fn half_open_sockets_take_no_place_of_a_connection() {
+    let mut config = TcpConfig::default();
+    (config.max_half_open, config.max_connections) = (16, 8);
+    let mut world = world_with(&config);
+    let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    let crowd: Vec<_> = (0..40).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
+    converse(&mut world, &listener);
+    assert!(crowd.iter().filter(|socket| is_open(socket)).count() >= 7);
+}
+
+/// Each of 100,000 garbage connections wrote a line.
+#[test]
+fn a_flood_of_garbage_is_a_few_log_lines() {
+    let mut world = world_with(&TcpConfig::default());
+    let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    let ((), lines) = capture(|| {
+        for _ in 0..1000 {
+            let mut socket = socket_from(Ipv4Addr::LOCALHOST, &listener);
+            socket.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+            world.until(|_| (!is_open(&socket)).then_some(()));
+        }
+        let at = world.b.transport.next_deadline().unwrap();
+        assert!(at <= world.later(10));
+        world.now = at;
+        world.settle();
+        assert_eq!(world.b.transport.next_deadline(), None, "nothing more is to be reported");
+    });
+    let lines: Vec<_> = lines.into_iter().filter(|line| line.level <= Level::INFO).collect();
+    assert_eq!(lines.len(), 6, "{lines:?}");
+    assert!(lines[..5].iter().all(|line| line.text.contains("not those of this protocol")), "{lines:?}");
+    assert!(lines[5].text.contains("left_out=995") && lines[5].text.contains("127.0.0.1"), "{lines:?}");
+}
+
+#[test]
+fn a_crowd_of_silent_sockets_is_a_few_log_lines() {
+    let mut world = world_with(&TcpConfig::default());
+    let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    let (crowd, lines) = capture(|| {
+        let crowd: Vec<_> = (0..CROWD).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
+        world.settle();
+        world.now = world.later(5);
+        world.settle();
+        world.now = world.later(10);
+        world.settle();
+        crowd
+    });
+    assert!(!crowd.iter().any(is_open));
+    let lines: Vec<_> = lines.into_iter().filter(|line| line.level <= Level::INFO).collect();
+    assert_eq!(lines.len(), 6, "{lines:?}");
+    assert!(lines[5].text.contains("left_out=595"), "{lines:?}");
+}
