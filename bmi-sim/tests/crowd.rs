@@ -128,7 +128,7 @@ fn peers_with_anything_under_way_are_not_idle() {
         clients[4].send_unexpected(to_server[4], 1, vec![1; 9], Options::default()).await.unwrap();
         let message = server.next_unexpected().await;
         let caller = Caller::new(clients[5].clone());
-        let call = caller.call(to_server[5], 2, b"?", Body::None, None, Options::default()).unwrap();
+        let call = caller.call(to_server[5], b"?", Body::None, None, Options::default()).unwrap();
         let incoming = Incoming::new(server, server.next_unexpected().await).unwrap();
         let kept = server.with(|server| server.keep(to_clients[6])).unwrap();
         let mut things: Vec<(usize, Box<dyn FnOnce()>)> = vec![
