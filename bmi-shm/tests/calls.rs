@@ -1,5 +1,4 @@
-//! System calls: none while both sides are busy, one wake-up per sleeper. One poll is enough to send
-//! it.
+//! System calls: none while both sides are busy, one wake-up per sleeper. One poll sends it.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
