@@ -129,9 +129,8 @@ impl Slot {
 }
 
 impl EmbeddedCluster {
-    /// Starts the servers, and raises this process's limit of file descriptors as far as it may. They
-    /// use the data that an earlier cluster of the same shape left in
-    /// `dir`. If `dir` is empty or does not exist, a new cluster is formatted in it. Over TCP and
+    /// Starts the servers. Raises this process's limit of file descriptors as far as it may. The
+    /// servers use the data that an earlier cluster of the same shape left in `dir`. If `dir` is empty or does not exist, a new cluster is formatted in it. Over TCP and
     /// verbs they listen on free ports of 127.0.0.1, over shared memory on sockets under `dir`.
     ///
     /// # Errors

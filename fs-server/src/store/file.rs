@@ -27,8 +27,8 @@
 //! `open`. If no descriptor is free, files that nobody uses are closed, and the step that needs one
 //! is taken again.
 //!
-//! **Number of datafiles.** It is known without looking (`catalogue.rs`): the files are counted when
-//! the store is opened. Free space is asked of the file system.
+//! **Number of datafiles.** It is known without looking (`catalogue.rs`). The files are counted
+//! when the store is opened. The file system knows how much space is free.
 //!
 //! **Durability.** `sync` is `fdatasync` of the files (`durability.rs`). The first one of a
 //! datafile also syncs the subdirectory, so that the name survives, and the catalogue. `remove`

@@ -3,7 +3,8 @@
 //! **Invariants**
 //! 1. An error of the writeback is reported once for each descriptor. Whoever gets it sets `failed`
 //!    before anybody else can ask. From then on no sync of the file succeeds.
-//! 2. A change counts as written only if a sync or a write to the disk began after it and succeeded.
+//! 2. A change counts as written only if a sync or a write to the disk began after it, and
+//!    succeeded.
 //!
 //! **Source.** fsync(2), sync_file_range(2); errseq in the kernel's documentation.
 

@@ -175,8 +175,8 @@ impl OpenFiles {
         Closing::Unwritten(entries.map(Entry::named).collect())
     }
 
-    /// Looks at the oldest files of a queue, and closes what can be closed, at most `count`. Returns
-    /// how many it closed, and the places of those that must be written first.
+    /// Looks at the oldest files of a queue, and closes what can be closed, at most `count`.
+    /// Returns how many it closed, and the places of those that must be written first.
     fn look(&mut self, queue: Queue, count: usize) -> (usize, Vec<usize>) {
         let (mut closed, mut unwritten) = (0, Vec::new());
         let mut next = self.order.oldest(queue);

@@ -4,8 +4,8 @@
 //! the end of a queue whenever it is used. Both happen for every request, so neither may depend on
 //! the number of files, nor allocate.
 //!
-//! **Layout.** A place has two links, to the next older and the next newer one. Each queue is a ring
-//! that begins and ends at a place of its own, its head.
+//! **Layout.** A place has two links, to the next older and the next newer one. Each queue is a
+//! ring that begins and ends at a place of its own, its head.
 //!
 //! **Invariant.** A place is in one queue at most.
 
