@@ -320,7 +320,7 @@ impl Desk {
     fn note(&mut self, event: &PeerEvent) -> Option<PeerId> {
         match event {
             PeerEvent::Connected { peer, addr, outgoing: false } => {
-                tracing::info!(?peer, %addr, "connected");
+                tracing::debug!(?peer, %addr, "connected");
                 self.peers.entry(*peer).or_default();
                 None
             }
@@ -329,7 +329,7 @@ impl Desk {
                 self.turns.iter_mut().for_each(|turns| turns.retain(|other| other != peer));
                 // A peer that this side connected to is ignored here.
                 let state = self.peers.get_mut(peer)?;
-                tracing::info!(?peer, %reason, "lost");
+                tracing::debug!(?peer, %reason, "lost");
                 state.session.gone.set(true);
                 state.parked = Default::default();
                 if state.running == [0; 2] {
@@ -504,7 +504,7 @@ async fn answer<T: Transport, H: Handler<T>>(
             let timeout = allowance(Duration::from_millis(request.timeout_ms.into())).min(limits.request_timeout);
             let context = Context { peer, deadline: arrived + timeout, room: call.room(), session };
             match (&request.body, context.hello()) {
-                (RequestBody::Hello(hello), _) => greet(handler, standing, &context, hello),
+                (RequestBody::Hello(hello), _) => greet(endpoint, handler, standing, &context, hello),
                 (_, None) => {
                     let text = "the connection did not begin with a Hello";
                     Answer::error(FsError::new(ErrorCode::Protocol, text))
@@ -534,7 +534,13 @@ async fn answer<T: Transport, H: Handler<T>>(
 
 /// Answers a Hello: accepts it, or says who this server is. A refused connection stays open, so
 /// that the answer arrives. Nothing is served on it.
-fn greet<T: Transport, H: Handler<T>>(handler: &H, standing: &Standing, context: &Context, hello: &Hello) -> Answer {
+fn greet<T: Transport, H: Handler<T>>(
+    endpoint: &AsyncEndpoint<T>,
+    handler: &H,
+    standing: &Standing,
+    context: &Context,
+    hello: &Hello,
+) -> Answer {
     let identity = match standing.identity() {
         Ok(identity) => identity,
         Err(waiting) => {
@@ -550,7 +556,9 @@ fn greet<T: Transport, H: Handler<T>>(handler: &H, standing: &Standing, context:
         }
     };
     if let Err(error) = identity.check(hello) {
-        tracing::warn!(peer = ?context.peer, %error, "a connection to the wrong server");
+        if endpoint.with(|endpoint| endpoint.admits_log_line("a connection to the wrong server", context.peer)) {
+            tracing::warn!(peer = ?context.peer, %error, "a connection to the wrong server");
+        }
         handler.refused(hello, &identity);
         return Answer::error(error);
     }
@@ -561,7 +569,9 @@ fn greet<T: Transport, H: Handler<T>>(handler: &H, standing: &Standing, context:
 
 /// Ends the connection to a peer that sent a malformed request.
 async fn cut<T: Transport>(endpoint: &AsyncEndpoint<T>, limits: Limits, peer: PeerId, error: &impl fmt::Display) {
-    tracing::warn!(?peer, from = ?endpoint.peer_addr(peer), %error, "malformed request; connection closed");
+    if endpoint.with(|endpoint| endpoint.admits_log_line("malformed request", peer)) {
+        tracing::warn!(?peer, from = ?endpoint.peer_addr(peer), %error, "malformed request; connection closed");
+    }
     // An error means that the connection has ended already.
     let _ = endpoint.disconnect(peer, endpoint.within(limits.reply_timeout)).await;
 }
