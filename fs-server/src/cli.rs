@@ -464,16 +464,17 @@ fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neigh
         listen: listen.all().to_vec(),
         connects: neighbours.iter().map(Addr::scheme).collect(),
         host: bmi::host_id().unwrap_or_default(),
-        transports: OpenOptions::default(),
-        endpoint: bmi_core::Config::named(name),
+        transports: config.limits.transports(),
+        endpoint: config.limits.endpoint(name),
         limits: config.limits.service(),
         waiting: Waiting::default(),
     }
 }
 
 /// Runs one server on this thread.
-fn serve(server: Server, neighbours: Neighbours) -> Result<(), Failure> {
+fn serve(mut server: Server, neighbours: Neighbours) -> Result<(), Failure> {
     begin_log(false);
+    control::allow_open_files([&mut server]);
     let ready = |addrs: &[Addr]| {
         announce_listening("", addrs);
         Ok(neighbours)

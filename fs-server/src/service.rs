@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::comm::{Incoming, announced};
-use bmi_core::{AsyncEndpoint, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
+use bmi_core::{AsyncEndpoint, Kept, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
 use fs_proto::{ErrorCode, FsError, Hello, Identity, Reply, ReplyBody, Request, RequestBody, Role, Sender};
@@ -88,6 +88,10 @@ pub(crate) struct Session {
     client: Cell<Option<u128>>,
     /// The Hello that the server has accepted.
     hello: OnceCell<Hello>,
+    /// Number of drafts that the client has begun over the connection and not ended.
+    drafts: Cell<usize>,
+    /// Keeps the connection while there are any.
+    kept: RefCell<Option<Kept>>,
 }
 
 /// Who a server is, and whether it serves yet. A clone is another handle to the same state.
@@ -158,6 +162,29 @@ impl Standing {
 }
 
 impl Session {
+    /// Keeps the connection as long as the client has drafts. While it writes them it may be silent
+    /// here. If its connection were closed as idle, they could be taken for those of a client that
+    /// is gone.
+    pub(crate) fn keep_while_drafting(&self, keep: impl FnOnce() -> Option<Kept>) {
+        let mut kept = self.kept.borrow_mut();
+        if self.drafts.get() == 0 {
+            *kept = None;
+        } else if kept.is_none() {
+            *kept = keep();
+        }
+    }
+
+    /// The client has begun a draft.
+    pub(crate) fn draft_begun(&self) {
+        self.drafts.set(self.drafts.get() + 1);
+    }
+
+    /// The client has published or abandoned a draft, perhaps one that it began over another
+    /// connection.
+    pub(crate) fn draft_ended(&self) {
+        self.drafts.set(self.drafts.get().saturating_sub(1));
+    }
+
     /// Returns true while the connection exists.
     pub(crate) fn is_open(&self) -> bool {
         !self.gone.get()

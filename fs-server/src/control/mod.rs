@@ -41,7 +41,7 @@ use crate::config::Config;
 use crate::store::{self, Holder};
 
 pub(crate) use report::Report;
-pub(crate) use run::run;
+pub(crate) use run::{allow_open_files, run};
 pub(crate) use start::{Launch, start};
 pub(crate) use stop::stop;
 

@@ -49,7 +49,7 @@ pub(crate) fn run(
     serving: impl Fn(ServerName),
     stop: impl Future<Output = ()>,
 ) -> Result<(), String> {
-    allow_open_files();
+    allow_open_files(servers.iter_mut().map(|(_, server, _)| server));
     servers.sort_by_key(|(name, ..)| *name);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("the runtime: {error}"))?;
@@ -91,14 +91,36 @@ pub(crate) fn run(
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
-/// Raises this process's limit of open files as far as it may. Each I/O server keeps up to 256
-/// files open ([`crate::store::FileStore`]), and has connections. The usual limit of 1024 is for
-/// one.
-fn allow_open_files() {
+/// Raises this process's limit of open files as far as it may, and lowers the servers' limits of
+/// connections if that is not enough for them. Otherwise a newcomer that finds no descriptor waits,
+/// and no idle connection makes room for it.
+pub(crate) fn allow_open_files<'a>(servers: impl IntoIterator<Item = &'a mut Server>) {
     let limit = getrlimit(Resource::Nofile);
+    let mut most = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!(%error, "the limit of open files stays {:?}", limit.current);
+        most = limit.current;
     }
+    let (Some(most), servers) = (most, servers.into_iter().collect::<Vec<_>>()) else { return };
+    let share = usize::try_from(most).unwrap_or(usize::MAX) / servers.len().max(1);
+    for server in servers {
+        let wanted = server.endpoint.limits.max_peers;
+        let fit = connections_within(share, server.listen.len(), server.transports.tcp.max_half_open);
+        if fit < wanted {
+            let name = &server.endpoint.name;
+            tracing::warn!(name, limit = most, wanted, fit, "the limit of open files allows fewer connections");
+            server.endpoint.limits.max_peers = fit;
+        }
+    }
+}
+
+/// Returns how many connections over each of `transports` fit into `descriptors`. Each may have
+/// `half_open` sockets besides, and an eighth more connections while some are ending. An I/O server
+/// keeps up to 256 files open ([`crate::store::FileStore`]).
+fn connections_within(descriptors: usize, transports: usize, half_open: usize) -> usize {
+    const FILES: usize = 256 + 64;
+    let each = descriptors.saturating_sub(FILES) / transports.max(1);
+    (each.saturating_sub(half_open.min(each / 4)) * 8 / 9).max(1)
 }
 
 fn launch(
@@ -146,4 +168,20 @@ fn end(mut running: Vec<Running>, ended: Option<ServerName>) -> Vec<String> {
         }
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_fit_into_the_descriptors() {
+        for (descriptors, transports, half_open) in [(1024, 1, 256), (4096, 3, 256), (1 << 20, 3, 256)] {
+            let fit = connections_within(descriptors, transports, half_open);
+            let half_open = half_open.min((descriptors - 320) / transports / 4);
+            assert!(320 + transports * (fit + fit / 8 + half_open) <= descriptors, "{fit} of {descriptors}");
+            assert!(2 * transports * fit > descriptors - 320, "{fit} of {descriptors}: most of them are used");
+        }
+        assert_eq!(connections_within(100, 1, 256), 1);
+    }
 }
