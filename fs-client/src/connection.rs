@@ -45,6 +45,12 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 /// After this long, a caller is told that a server is waited for.
 const NOTICE: Duration = Duration::from_secs(1);
 
+/// After this long without a request, a connection is looked at before it is used. The server may
+/// have closed it, because it was idle and others needed the place.
+const FRESH: Duration = Duration::from_secs(1);
+/// Polls of such a look. Adapters read what is left of a connection before they report its end.
+const LOOKS: usize = 4;
+
 /// How long a client avoids an I/O server for new files after it could not reach it.
 const AVOIDED: Duration = Duration::from_secs(30);
 
@@ -140,7 +146,12 @@ pub(crate) struct Answer {
 
 enum Peer {
     Connecting(u64, Connecting),
-    Connected { via: Via, route: Rc<Route> },
+    /// `used` is the time of the last request or reply.
+    Connected {
+        via: Via,
+        route: Rc<Route>,
+        used: Time,
+    },
 }
 
 /// What a client expects of a server.
@@ -331,9 +342,24 @@ impl<T: Transport + 'static> Connections<T> {
         }
     }
 
+    /// Learns whether the server has closed a connection that was not used for a while. A client
+    /// that was not driven meanwhile does not know.
+    async fn look_at_idle(&self, addr: &Addr) {
+        let now = self.endpoint().now();
+        let idle = match self.peers.borrow().get(addr) {
+            Some(Peer::Connected { via, used, .. }) if now.since(*used) >= FRESH => *via,
+            _ => return,
+        };
+        // Each timer ends with a poll, after that poll has taken what the adapter reports.
+        for _ in 0..LOOKS {
+            self.through(idle).sleep(Duration::ZERO).await;
+        }
+    }
+
     /// Returns the connection to a server. Connects first if necessary.
     pub(crate) async fn peer(&self, server: &ServerName, deadline: Time) -> Result<Via, Failure> {
         let addr = &server.addr;
+        self.look_at_idle(addr).await;
         let (attempt, connecting) = match self.peers.borrow().get(addr) {
             Some(Peer::Connected { via, .. }) if self.through(*via).limits(via.peer).is_some() => return Ok(*via),
             Some(Peer::Connecting(attempt, connecting)) => (*attempt, Some(connecting.clone())),
@@ -358,12 +384,25 @@ impl<T: Transport + 'static> Connections<T> {
                     self.cluster.set(Some(*cluster));
                     let known = Expected { store: Some(*store), seen: Some(*start) };
                     self.expected.borrow_mut().insert(addr.clone(), known);
-                    peers.insert(addr.clone(), Peer::Connected { via: *via, route: route.clone() })
+                    peers.insert(addr.clone(), self.new_peer(*via, route))
                 }
                 Err(_) => peers.remove(addr),
             };
         }
         result.map(|connected| connected.via)
+    }
+
+    fn new_peer(&self, via: Via, route: &Rc<Route>) -> Peer {
+        Peer::Connected { via, route: route.clone(), used: self.endpoint().now() }
+    }
+
+    /// Records that a request or a reply has gone over a connection.
+    fn note_used(&self, addr: &Addr, by: Via) {
+        if let Some(Peer::Connected { via, used, .. }) = self.peers.borrow_mut().get_mut(addr)
+            && *via == by
+        {
+            *used = self.endpoint().now();
+        }
     }
 
     /// Records whether a server could be reached.
@@ -490,7 +529,7 @@ impl<T: Transport + 'static> Connections<T> {
         sent: &mut bool,
     ) -> Result<Reply, Failure> {
         let via = self.peer(server, deadline).await?;
-        let result = self.exchange(via, deadline, seq, outgoing, sent).await;
+        let result = self.exchange(server, via, deadline, seq, outgoing, sent).await;
         if matches!(&result, Err(error) if error.kind() == ErrorKind::PeerLost) {
             // The adapter may know of the loss before the endpoint does. Make sure that the next
             // attempt uses a new connection.
@@ -504,6 +543,7 @@ impl<T: Transport + 'static> Connections<T> {
 
     async fn exchange(
         &self,
+        server: &ServerName,
         via: Via,
         deadline: Time,
         seq: u64,
@@ -521,7 +561,10 @@ impl<T: Transport + 'static> Connections<T> {
         let caller = &self.callers[via.endpoint_index];
         let call = caller.call(via.peer, &request, outgoing.data.clone(), outgoing.path, options)?;
         *sent = true;
-        call.reply().await
+        self.note_used(&server.addr, via);
+        let reply = call.reply().await?;
+        self.note_used(&server.addr, via);
+        Ok(reply)
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use bmi::{OpenOptions, TcpConfig};
 use bmi_core::Scheme;
 use fs_proto::limits::{DEFAULT_STRIP, MAX_SERVERS, MAX_STRIP, MIN_STRIP};
 use serde::{Deserialize, Deserializer};
@@ -79,11 +80,22 @@ pub struct LimitSection {
     pub buffers: Size,
     /// Transfers of this size or more are handed to the storage threads.
     pub offload: Size,
+    /// Most connections at the same time, over each of the server's transports.
+    pub connections: usize,
+    /// A newcomer beyond `connections` takes the place of the connection that was idle longest, if
+    /// it was idle for this long, in seconds.
+    pub idle_s: u64,
+    /// Most connections, over each transport, that are being made.
+    pub half_open: usize,
+    /// Time limit for a peer to introduce itself, in seconds.
+    pub handshake_timeout_s: u64,
+    /// A host that does not answer for this long is given up, in seconds (TCP).
+    pub peer_timeout_s: u64,
 }
 
 impl Default for LimitSection {
     fn default() -> LimitSection {
-        let (limits, iod) = (Limits::default(), IodSettings::default());
+        let (limits, iod, tcp) = (Limits::default(), IodSettings::default(), TcpConfig::default());
         LimitSection {
             requests: limits.requests,
             requests_per_client: limits.per_peer,
@@ -92,6 +104,11 @@ impl Default for LimitSection {
             transfer_unit: Size(iod.unit as u64),
             buffers: Size((iod.unit * iod.buffers) as u64),
             offload: Size(DEFAULT_OFFLOAD),
+            connections: bmi_core::Config::default().limits.max_peers,
+            idle_s: DEFAULT_IDLE.as_secs(),
+            half_open: tcp.max_half_open,
+            handshake_timeout_s: tcp.handshake_timeout.as_secs(),
+            peer_timeout_s: tcp.peer_timeout.as_secs(),
         }
     }
 }
@@ -99,6 +116,10 @@ impl Default for LimitSection {
 /// Transfers of this many bytes or more are handed to storage threads. Moving a smaller one in the
 /// page cache takes about as long as handing it over.
 pub const DEFAULT_OFFLOAD: u64 = 128 << 10;
+
+/// After this time without a message a connection is idle, and a newcomer may take its place. An
+/// I/O server reports to the manager ten times as often.
+pub const DEFAULT_IDLE: Duration = Duration::from_secs(10);
 
 /// A number of bytes, written as `4096`, `"64K"`, `"1M"`, `"2G"`, `"1T"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -264,6 +285,17 @@ transfer_unit = "{unit}"
 buffers = "{buffers}"
 # Transfers of this size or more are handed to the storage threads.
 offload = "{offload}"
+# Connections at a time, over each transport; clients, other servers, all together. A newcomer beyond that takes the place of the
+# connection that was idle longest, if it was idle for idle_s seconds; its client connects again when it needs to. If nobody was
+# idle for so long, the newcomer is refused. Connections need descriptors ("ulimit -Hn").
+connections = {connections}
+idle_s = {idle}
+# Peers that have connected and not introduced themselves: how many at a time, and for how many seconds. A newcomer beyond that takes
+# the place of the oldest one from the address that has most.
+half_open = {half_open}
+handshake_timeout_s = {handshake}
+# A host that vanished is given up after this many seconds (TCP: probes every quarter of it).
+peer_timeout_s = {peer_timeout}
 "#,
             first = servers[0],
             list = list.concat(),
@@ -278,6 +310,11 @@ offload = "{offload}"
             unit = limits.transfer_unit,
             buffers = limits.buffers,
             offload = limits.offload,
+            connections = limits.connections,
+            idle = limits.idle_s,
+            half_open = limits.half_open,
+            handshake = limits.handshake_timeout_s,
+            peer_timeout = limits.peer_timeout_s,
         ))
     }
 }
@@ -295,7 +332,35 @@ impl LimitSection {
         within("request_timeout_s", self.request_timeout_s, 1, 24 * 3600)?;
         within("stall_timeout_s", self.stall_timeout_s, 1, 3600)?;
         within("transfer_unit", self.transfer_unit.0, 4096, 64 << 20)?;
-        within("buffers", self.buffers.0, 2 * self.transfer_unit.0, 1 << 40)
+        within("buffers", self.buffers.0, 2 * self.transfer_unit.0, 1 << 40)?;
+        within("connections", self.connections as u64, 16, 1 << 20)?;
+        within("idle_s", self.idle_s, 3, 24 * 3600)?;
+        within("half_open", self.half_open as u64, 1, 1 << 16)?;
+        within("handshake_timeout_s", self.handshake_timeout_s, 1, 3600)?;
+        within("peer_timeout_s", self.peer_timeout_s, 1, 24 * 3600)
+    }
+
+    /// Returns the settings of the endpoints of the server `name`.
+    pub fn endpoint(&self, name: impl Into<String>) -> bmi_core::Config {
+        let idle = Duration::from_secs(self.idle_s);
+        bmi_core::Config::named(name).max_peers(self.connections).evict_idle_after(Some(idle))
+    }
+
+    /// Returns the settings of the transports. A transport has room for all connections of its
+    /// endpoint, those that are ending (an eighth more), those that are being made, and a few that
+    /// the server itself makes.
+    pub fn transports(&self) -> OpenOptions {
+        let all = self.connections + self.connections / 8 + self.half_open + MAX_SERVERS;
+        let handshake = Duration::from_secs(self.handshake_timeout_s);
+        let mut options = OpenOptions::default();
+        (options.tcp.max_half_open, options.tcp.handshake_timeout, options.tcp.max_connections) =
+            (self.half_open, handshake, all);
+        (options.ib.max_half_open, options.ib.handshake_timeout, options.ib.max_connections) =
+            (self.half_open, handshake, all);
+        (options.shm.max_half_open, options.shm.handshake_timeout, options.shm.max_connections) =
+            (self.half_open, handshake, all);
+        options.tcp.peer_timeout = Duration::from_secs(self.peer_timeout_s);
+        options
     }
 
     /// Returns the limits of the request loop.
@@ -335,6 +400,13 @@ mod tests {
         assert_eq!(config.limits, LimitSection::default());
         assert_eq!(config.limits.iod(), IodSettings::default());
         assert_eq!(config.limits.service(), Limits::default());
+        let endpoint = config.limits.endpoint("");
+        assert_eq!(endpoint, bmi_core::Config::default().evict_idle_after(Some(DEFAULT_IDLE)));
+        let tcp = config.limits.transports().tcp;
+        assert!(tcp.max_connections > endpoint.limits.max_peers + endpoint.limits.max_peers / 8 + tcp.max_half_open);
+        let mut expected = TcpConfig::default();
+        expected.max_connections = tcp.max_connections;
+        assert_eq!(tcp, expected);
         assert_eq!(config.iod_dir(1), Path::new("/srv/pvfs/iod1"));
         assert_eq!(config.storage.logs.as_deref(), Some(Path::new("/srv/pvfs/logs")));
     }
@@ -359,6 +431,8 @@ mod tests {
             ("\"tcp://127.0.0.1:7002\"", "17", "an address or a list of addresses"),
             ("iod{index}", "iod", "needs {index}"),
             ("requests = 256", "requests = 0", "limits.requests is 0"),
+            ("idle_s = 10", "idle_s = 0", "limits.idle_s is 0; it must be from 3"),
+            ("connections = 4096", "connections = 1", "limits.connections is 1; it must be from 16"),
             ("[storage]", "[storage", "line 17"),
         ];
         for (from, to, expected) in cases {

@@ -88,8 +88,8 @@ impl Division {
             allowed.push((&mut transports.ib.max_connections, 1));
         }
         if schemes.contains(&Scheme::Shm) {
-            // The socket, the peer's process, and the shared area until the peer has it.
-            allowed.push((&mut transports.shm.max_connections, 3));
+            // The socket. The shared area has one more, until the peer has it.
+            allowed.push((&mut transports.shm.max_connections, 1));
         }
         let sum = allowed.iter().fold(0usize, |sum, (most, each)| sum.saturating_add(most.saturating_mul(*each)));
         let division = Division::new(limit, sum, stores);
@@ -100,6 +100,18 @@ impl Division {
             }
         }
         division
+    }
+
+    /// Returns how many established connections a transport may have that may have `all`
+    /// connections, of which `half_open` may be half open. Some more are ending. So there is room
+    /// for the newcomer that an idle connection has to leave for.
+    pub(crate) fn established(all: usize, half_open: usize) -> usize {
+        ((all - half_open.min(all / 4)) * 8 / 9).max(1)
+    }
+
+    /// Returns true if there are too few descriptors for the connections that were wanted.
+    pub(crate) fn is_short(&self) -> bool {
+        self.connections < self.wanted
     }
 
     /// Returns the number of datafiles that the store may keep open.
@@ -120,7 +132,7 @@ impl Division {
     /// allow. `servers` have the process's limit together.
     fn warning(&self, servers: usize) -> Option<String> {
         let Division { limit, reserved, datafiles, connections, wanted } = *self;
-        if connections == wanted {
+        if !self.is_short() {
             return None;
         }
         let least = if datafiles > 0 { MIN_DATAFILES } else { 0 };
@@ -128,7 +140,7 @@ impl Division {
         Some(format!(
             "this server may have {limit} file descriptors: {datafiles} for open datafiles, {reserved} reserved, and \
              {connections} for connections, which would take {wanted} if there were as many as the configuration \
-             allows. Clients beyond that are refused. Raise the process's limit to {enough} (`ulimit -n {enough}`, or \
+             allows. Beyond that a newcomer takes the place of an idle client, or is refused. Raise the process's limit to {enough} (`ulimit -n {enough}`, or \
              LimitNOFILE={enough} of systemd)"
         ))
     }
@@ -178,12 +190,21 @@ mod tests {
         let untouched = transports.ib.max_connections;
         let all = [Scheme::Tcp, Scheme::Shm];
         let division = Division::settle(20_000, true, &all, &mut transports);
-        assert_eq!((division.connections, division.wanted), (6000, 6000));
+        assert_eq!((division.connections, division.wanted), (4000, 4000));
         assert_eq!((transports.tcp.max_connections, transports.shm.max_connections), (3000, 1000));
         let division = Division::settle(1024, true, &all, &mut transports);
         assert_eq!(division.connections, 704);
-        assert_eq!((transports.tcp.max_connections, transports.shm.max_connections), (352, 117));
+        assert_eq!((transports.tcp.max_connections, transports.shm.max_connections), (528, 176));
         assert_eq!(transports.ib.max_connections, untouched, "the server has no such transport");
+    }
+
+    #[test]
+    fn established_connections_leave_room_for_others() {
+        for (all, half_open) in [(704, 256), (4096, 256), (100, 256), (1, 1)] {
+            let fit = Division::established(all, half_open);
+            let others = fit / 8 + half_open.min(all / 4);
+            assert!(fit > 0 && fit + others <= all && 2 * fit >= all, "{fit} of {all}");
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::comm::{Incoming, announced};
-use bmi_core::{AsyncEndpoint, ErrorKind, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
+use bmi_core::{AsyncEndpoint, ErrorKind, Kept, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
 use fs_proto::{ErrorCode, FsError, Hello, Identity, Reply, ReplyBody, Request, RequestBody, Role, Sender};
@@ -96,6 +96,10 @@ pub(crate) struct Session {
     client: Cell<Option<u128>>,
     /// The Hello that the server has accepted.
     hello: OnceCell<Hello>,
+    /// Number of drafts that the client has begun over the connection and not ended.
+    drafts: Cell<usize>,
+    /// Keeps the connection while there are any.
+    kept: RefCell<Option<Kept>>,
 }
 
 /// Who a server is, and whether it serves yet. A clone is another handle to the same state.
@@ -166,6 +170,29 @@ impl Standing {
 }
 
 impl Session {
+    /// Keeps the connection as long as the client has drafts. While it writes them it may be silent
+    /// here. If its connection were closed as idle, they could be taken for those of a client that
+    /// is gone.
+    pub(crate) fn keep_while_drafting(&self, keep: impl FnOnce() -> Option<Kept>) {
+        let mut kept = self.kept.borrow_mut();
+        if self.drafts.get() == 0 {
+            *kept = None;
+        } else if kept.is_none() {
+            *kept = keep();
+        }
+    }
+
+    /// The client has begun a draft.
+    pub(crate) fn draft_begun(&self) {
+        self.drafts.set(self.drafts.get() + 1);
+    }
+
+    /// The client has published or abandoned a draft, perhaps one that it began over another
+    /// connection.
+    pub(crate) fn draft_ended(&self) {
+        self.drafts.set(self.drafts.get().saturating_sub(1));
+    }
+
     /// Returns true while the connection exists.
     pub(crate) fn is_open(&self) -> bool {
         !self.gone.get()
@@ -334,7 +361,7 @@ impl Desk {
     fn note(&mut self, event: &PeerEvent) -> Option<PeerId> {
         match event {
             PeerEvent::Connected { peer, addr, outgoing: false } => {
-                tracing::info!(?peer, %addr, "connected");
+                tracing::debug!(?peer, %addr, "connected");
                 self.peers.entry(*peer).or_default();
                 None
             }
@@ -343,7 +370,7 @@ impl Desk {
                 self.turns.iter_mut().for_each(|turns| turns.retain(|other| other != peer));
                 // A peer that this side connected to is ignored here.
                 let state = self.peers.get_mut(peer)?;
-                tracing::info!(?peer, %reason, "lost");
+                tracing::debug!(?peer, %reason, "lost");
                 state.session.gone.set(true);
                 state.parked = Default::default();
                 if state.running == [0; 2] {
@@ -554,7 +581,7 @@ async fn answer<T: Transport, H: Handler<T>>(
             let timeout = allowance(Duration::from_millis(request.timeout_ms.into())).min(limits.request_timeout);
             let context = Context { peer, deadline: arrived + timeout, room: call.room(), session };
             match (&request.body, context.hello()) {
-                (RequestBody::Hello(hello), _) => greet(handler, standing, &context, hello),
+                (RequestBody::Hello(hello), _) => greet(endpoint, handler, standing, &context, hello),
                 (_, None) => {
                     let text = "the connection did not begin with a Hello";
                     Answer::error(FsError::new(ErrorCode::Protocol, text))
@@ -584,7 +611,13 @@ async fn answer<T: Transport, H: Handler<T>>(
 
 /// Answers a Hello: accepts it, or says who this server is. A refused connection stays open, so
 /// that the answer arrives. Nothing is served on it.
-fn greet<T: Transport, H: Handler<T>>(handler: &H, standing: &Standing, context: &Context, hello: &Hello) -> Answer {
+fn greet<T: Transport, H: Handler<T>>(
+    endpoint: &AsyncEndpoint<T>,
+    handler: &H,
+    standing: &Standing,
+    context: &Context,
+    hello: &Hello,
+) -> Answer {
     let identity = match standing.identity() {
         Ok(identity) => identity,
         Err(waiting) => {
@@ -600,7 +633,9 @@ fn greet<T: Transport, H: Handler<T>>(handler: &H, standing: &Standing, context:
         }
     };
     if let Err(error) = identity.check(hello) {
-        tracing::warn!(peer = ?context.peer, %error, "a connection to the wrong server");
+        if endpoint.with(|endpoint| endpoint.admits_log_line("a connection to the wrong server", context.peer)) {
+            tracing::warn!(peer = ?context.peer, %error, "a connection to the wrong server");
+        }
         handler.refused(hello, &identity);
         return Answer::error(error);
     }
@@ -611,7 +646,9 @@ fn greet<T: Transport, H: Handler<T>>(handler: &H, standing: &Standing, context:
 
 /// Ends the connection to a peer that sent a malformed request.
 async fn cut<T: Transport>(endpoint: &AsyncEndpoint<T>, limits: Limits, peer: PeerId, error: &impl fmt::Display) {
-    tracing::warn!(?peer, from = ?endpoint.peer_addr(peer), %error, "malformed request; connection closed");
+    if endpoint.with(|endpoint| endpoint.admits_log_line("malformed request", peer)) {
+        tracing::warn!(?peer, from = ?endpoint.peer_addr(peer), %error, "malformed request; connection closed");
+    }
     // An error means that the connection has ended already.
     let _ = endpoint.disconnect(peer, endpoint.within(limits.reply_timeout)).await;
 }

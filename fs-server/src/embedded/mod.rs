@@ -20,7 +20,7 @@ use bmi_core::driver::Waiting;
 use bmi_core::{Addr, Scheme};
 use fs_proto::limits::DEFAULT_STRIP;
 
-use crate::config::DEFAULT_OFFLOAD;
+use crate::config::{DEFAULT_IDLE, DEFAULT_OFFLOAD};
 use crate::iod::IodSettings;
 use crate::manager::{HEARTBEAT, ManagerSettings};
 use crate::service::Limits;
@@ -71,7 +71,7 @@ impl Default for ClusterOptions {
             iods: 4,
             over: vec![Scheme::Tcp],
             strip_size: DEFAULT_STRIP,
-            endpoint: bmi_core::Config::default(),
+            endpoint: bmi_core::Config::default().evict_idle_after(Some(DEFAULT_IDLE)),
             limits: Limits::default(),
             waiting: Waiting::default(),
             iod: IodSettings::default(),

@@ -134,6 +134,19 @@ impl Server {
         let schemes: Vec<Scheme> = self.listen.iter().map(Addr::scheme).chain(self.connects.iter().copied()).collect();
         let stores = matches!(self.role, Role::Iod { .. });
         let division = Division::settle(limit, stores, &schemes, &mut self.transports);
+        if division.is_short() {
+            let transports = &self.transports;
+            for scheme in schemes {
+                let (all, half_open) = match scheme {
+                    Scheme::Tcp => (transports.tcp.max_connections, transports.tcp.max_half_open),
+                    Scheme::Ib => (transports.ib.max_connections, transports.ib.max_half_open),
+                    Scheme::Shm => (transports.shm.max_connections, transports.shm.max_half_open),
+                    _ => continue,
+                };
+                let most = &mut self.endpoint.limits.max_peers;
+                *most = Division::established(all, half_open).min(*most);
+            }
+        }
         division.log(self.sharers);
         division
     }

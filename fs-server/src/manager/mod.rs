@@ -559,6 +559,26 @@ impl<T: Transport> Manager<T> {
         connected.insert(client, Rc::downgrade(session));
     }
 
+    /// Returns the connection over which a client makes changes.
+    fn session_of(&self, client: u128) -> Option<Rc<Session>> {
+        self.connected.borrow().get(&client).and_then(Weak::upgrade)
+    }
+
+    /// Carries out a change, and answers.
+    async fn carry_out(&self, id: RequestId, unanswered: u64, body: ManagerRequest, deadline: Time) -> Answer {
+        let ManagerRequest::Truncate { file, size } = body else {
+            return self.queue(id, unanswered, body, deadline).await;
+        };
+        // If it was decided before, no server needs to prepare it again.
+        match self.store.read().map_err(Fault::from).and_then(|read| dedup::answer(&read, id)) {
+            Ok(Some(answer)) => return Answer::Encoded(answer),
+            Ok(None) => {}
+            Err(fault) => return Answer::error(self.settle(fault)),
+        }
+        let decide = self.queue(id, unanswered, body, deadline);
+        self.truncate(file, size, deadline, decide).await.unwrap_or_else(Answer::error)
+    }
+
     fn apply(&self, change: &mut Change<'_>, client: u128, request: &ManagerRequest) -> Result<ManagerReply, Fault> {
         let reply = match request {
             ManagerRequest::Mkdir { place, mode, uid, gid } => {
@@ -576,16 +596,20 @@ impl<T: Transport> Manager<T> {
                 }
                 if existing == Existing::Replace {
                     self.owners.borrow_mut().note(client, self.endpoint.now());
+                    self.session_of(client).inspect(|session| session.draft_begun());
                 }
                 ManagerReply::Entry(entry)
             }
             ManagerRequest::Publish { file, place, inherit, mode, mtime_ns, size } => {
                 let (file, inherit) = (*file, *inherit);
                 let how = Publication { file, place, inherit, mode: *mode, mtime_ns: *mtime_ns, size: *size };
-                ManagerReply::Entry(change.publish(client, how)?)
+                let entry = change.publish(client, how)?;
+                self.session_of(client).inspect(|session| session.draft_ended());
+                ManagerReply::Entry(entry)
             }
             ManagerRequest::Abandon { file } => {
                 change.abandon(client, *file)?;
+                self.session_of(client).inspect(|session| session.draft_ended());
                 ManagerReply::Done
             }
             ManagerRequest::Truncate { file, size } => {
@@ -770,7 +794,7 @@ pub fn identity_of(store: &MetaStore) -> Result<Option<(ClusterId, StoreId)>, Fs
 
 #[async_trait(?Send)]
 impl<T: Transport> Handler<T> for Manager<T> {
-    async fn handle(&self, context: &Context, request: Request, _call: &Incoming<T>) -> Answer {
+    async fn handle(&self, context: &Context, request: Request, call: &Incoming<T>) -> Answer {
         let RequestBody::Manager(body) = request.body else {
             return Answer::error(FsError::new(ErrorCode::Invalid, "this is the manager, not an I/O server"));
         };
@@ -797,20 +821,9 @@ impl<T: Transport> Handler<T> for Manager<T> {
             Ok(session) => self.note_client(request.id.client, session),
             Err(error) => return Answer::error(error),
         }
-        let change = |body| self.queue(request.id, request.unanswered, body, context.deadline);
-        match body {
-            ManagerRequest::Truncate { file, size } => {
-                // If it was decided before, no server needs to prepare it again.
-                match self.store.read().map_err(Fault::from).and_then(|read| dedup::answer(&read, request.id)) {
-                    Ok(Some(answer)) => return Answer::Encoded(answer),
-                    Ok(None) => {}
-                    Err(fault) => return Answer::error(self.settle(fault)),
-                }
-                let decide = change(ManagerRequest::Truncate { file, size });
-                self.truncate(file, size, context.deadline, decide).await.unwrap_or_else(Answer::error)
-            }
-            body => change(body).await,
-        }
+        let answer = self.carry_out(request.id, request.unanswered, body, context.deadline).await;
+        context.session().keep_while_drafting(|| call.endpoint().with(|endpoint| endpoint.keep(call.peer())));
+        answer
     }
 
     fn refused(&self, hello: &Hello, identity: &Identity) {
