@@ -135,9 +135,6 @@ pub struct Endpoint<T: Transport> {
     policy: Policy,
     /// [`Capabilities::max_inline`], stored because each message needs it.
     max_inline: usize,
-    /// The area that peers read and write in order to measure their path to this side. It is made
-    /// when the first peer asks for it.
-    probe_region: Option<MemoryRegion>,
     paths: PathCounters,
     // Scratch buffers, kept for their capacity.
     events: Vec<Event>,
@@ -204,7 +201,6 @@ impl<T: Transport> Endpoint<T> {
             counters: Counters::default(),
             policy: Policy::default(),
             max_inline,
-            probe_region: None,
             paths: PathCounters::default(),
             events: Vec::new(),
             segments: Vec::new(),
@@ -395,6 +391,13 @@ impl<T: Transport> Endpoint<T> {
         let remote = self.expose_list(peer, &list, access).map_err(|error| error.during("expose"))?;
         let descriptor = BulkDescriptor::try_from(remote)?;
         Ok(Exposure { peer, descriptor, revoked: Arc::clone(&self.revoked) })
+    }
+
+    /// Ends an exposure at once. The peer can no longer reach the memory when this returns, whereas
+    /// a dropped exposure ends at the next poll.
+    pub(crate) fn withdraw(&mut self, exposure: Exposure) {
+        drop(exposure);
+        self.take_returns();
     }
 
     // ---- operations -----------------------------------------------------------------------------

@@ -65,7 +65,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Handles the unexpected messages and exposures that were dropped since the last poll.
     #[cold]
-    fn take_returns(&mut self) {
+    pub(super) fn take_returns(&mut self) {
         let mut notes = std::mem::take(&mut self.release_notes);
         self.released.drain(&mut notes);
         for release in notes.drain(..) {

@@ -41,7 +41,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bmi_core::MemList;
+use bmi_core::{MemList, MemSlice};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, statat, unlinkat};
 
@@ -52,7 +52,7 @@ use super::identity::{read_label, trouble, write_label};
 use super::marks::{Mark, Marks};
 use super::open_files::{OPEN_FILES, OpenFile, OpenFiles};
 use super::steps::{self, step};
-use super::transfer::{jobs, read_all, write_all, zero};
+use super::transfer::{jobs, read_all, write_all};
 use super::{DataStore, Held, Label, absent, cut_off, durable_dir, remainder};
 
 /// Most transfers on worker threads at the same time. The page cache and a flash disk can handle
@@ -420,7 +420,7 @@ impl DataStore for FileStore {
     async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError> {
         let file = self.file(datafile, false).await.map_err(|error| error.with_ranges(regions.iter().copied()))?;
         let Some(file) = file else {
-            into.pieces().iter().for_each(zero);
+            into.pieces().iter().for_each(MemSlice::zero);
             return Ok(());
         };
         let jobs = jobs(regions, into);
