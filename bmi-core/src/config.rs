@@ -76,8 +76,9 @@ pub struct CreditConfig {
 #[non_exhaustive]
 pub struct LimitConfig {
     /// Largest number of connections at a time, incoming and outgoing. Further peers are refused.
-    /// Each connection costs its receives: a MiB by default. Only the pages that messages have
-    /// reached are resident.
+    /// Each connection costs its slots, 1.3 MiB by default. Over TCP only the pages that messages
+    /// have reached are resident, and only while the connection is in use. Over verbs all are
+    /// pinned.
     pub max_peers: usize,
     /// Largest number of pieces that a list may have, on either side.
     pub max_pieces: usize,
@@ -159,7 +160,7 @@ impl Default for CreditConfig {
 impl Default for LimitConfig {
     fn default() -> LimitConfig {
         LimitConfig {
-            max_peers: 4096,
+            max_peers: 16_384,
             max_pieces: BulkDescriptor::MAX_PIECES,
             max_message: 1 << 40,
             transfer_unit: 256 << 10,

@@ -26,7 +26,7 @@
 ///     forward_transport!(self => self.inner;
 ///         capabilities, connect, accept, reject, disconnect, register, expose, revoke,
 ///         post_recv, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
-///         retired_memory, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
+///         retired_memory, release_idle, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
 /// }
 /// ```
 #[macro_export]
@@ -35,7 +35,7 @@ macro_rules! forward_transport {
         $crate::forward_transport!($self => $inner;
             capabilities, listen, connect, accept, reject, disconnect, register, expose, revoke,
             post_recv, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
-            retired_memory, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
+            retired_memory, release_idle, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
     };
     ($self:ident => $inner:expr; $($method:ident),+ $(,)?) => {
         $($crate::forward_transport!(@$method $self, $inner);)+
@@ -180,6 +180,11 @@ macro_rules! forward_transport {
     (@retired_memory $self:ident, $inner:expr) => {
         fn retired_memory(&$self) -> $crate::transport::RetiredMemory {
             $inner.retired_memory()
+        }
+    };
+    (@release_idle $self:ident, $inner:expr) => {
+        fn release_idle(&mut $self, conn: $crate::transport::ConnId) -> bool {
+            $inner.release_idle(conn)
         }
     };
     (@poll $self:ident, $inner:expr) => {

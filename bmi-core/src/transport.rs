@@ -657,6 +657,18 @@ pub trait Transport {
         RetiredMemory::default()
     }
 
+    /// Gives back the memory that the adapter itself keeps for a connection on which nothing has
+    /// happened for a while, as far as it holds nothing.
+    ///
+    /// Returns true if no byte of the peer is on its way into a posted receive or into exposed
+    /// memory, no completion of a receive is unreported, and `poll` alone will place further bytes.
+    /// The caller may then discard the contents of posted receives. An adapter in hardware places
+    /// bytes at any time and has pinned the pages, so it returns false.
+    fn release_idle(&mut self, conn: ConnId) -> bool {
+        let _ = conn;
+        false
+    }
+
     /// Makes progress and appends the events to `events`. Returns whether there was anything to do:
     /// bytes moved, events were reported, or a full queue has room again (C15). The work of a call
     /// is bounded. If many events are pending, it returns after a few hundred, and the caller calls

@@ -23,7 +23,7 @@ pub struct TcpConfig {
     /// Largest number of accepted sockets without a preamble. Further ones are closed at once.
     /// Default: 256.
     pub max_half_open: usize,
-    /// Largest number of connections of all kinds. Default: 4096.
+    /// Largest number of connections of all kinds. Default: 16,384.
     pub max_connections: usize,
     /// Largest number of registered regions. Default: 1 Mi.
     pub max_regions: usize,
@@ -50,7 +50,7 @@ impl Default for TcpConfig {
             linger: Duration::from_secs(1),
             peer_timeout: Duration::from_secs(10),
             max_half_open: 256,
-            max_connections: 4096,
+            max_connections: 16_384,
             max_regions: 1 << 20,
             max_exposures: 1 << 20,
             send_buffer: None,

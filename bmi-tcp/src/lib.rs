@@ -304,6 +304,11 @@ impl Transport for TcpTransport {
         Ok(())
     }
 
+    fn release_idle(&mut self, conn: ConnId) -> bool {
+        let takes = |connection: &&mut Connection| takes_work(&connection.phase);
+        self.slots.find_mut(conn).filter(takes).is_some_and(Connection::release_idle)
+    }
+
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         self.make_progress(now, events)
     }

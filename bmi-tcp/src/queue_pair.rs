@@ -18,8 +18,9 @@
 //! 1. A request is in its queue, and its segments are in the segment queue beside it, until the
 //!    wire has sent its last byte (`end`). The same holds for replies. So the wire's references to
 //!    memory stay valid.
-//! 2. Queues have the length given in the capabilities, and are allocated once. Segment queues grow
-//!    to the largest size ever posted, and keep it.
+//! 2. Queues are bounded by the capabilities. They grow to the largest size ever posted, and keep
+//!    it, so that a connection of which little is asked costs little. An empty queue of requests
+//!    begins at its front again, so it stays in the bytes that it has touched.
 //! 3. `next_*` counts the entries at the front of a queue that are fully committed.
 
 use std::collections::VecDeque;
@@ -170,16 +171,16 @@ impl QueuePair {
             wire: Wire::new((config.send_queue_depth * (LONG_HEADER + MAX_HEAD)).max(4 * MAX_INLINE)),
             send_depth: config.send_queue_depth,
             recv_depth: config.recv_queue_depth,
-            requests: VecDeque::with_capacity(config.send_queue_depth),
+            requests: VecDeque::new(),
             next_request: 0,
             request_segments: SegmentQueue::default(),
-            reads: VecDeque::with_capacity(config.send_queue_depth.min(MAX_READS)),
+            reads: VecDeque::new(),
             issued: 0,
             next_read_id: 0,
             read_segments: SegmentQueue::default(),
-            replies: VecDeque::with_capacity(MAX_READS),
+            replies: VecDeque::new(),
             next_reply: 0,
-            recvs: VecDeque::with_capacity(config.recv_queue_depth),
+            recvs: VecDeque::new(),
             recv_segments: SegmentQueue::default(),
         }
     }
@@ -484,6 +485,9 @@ impl QueuePair {
             self.request_segments.pop(request.segments);
             self.requests.pop_front();
             self.next_request -= 1;
+        }
+        if self.requests.is_empty() {
+            self.requests.clear(); // begins at the front
         }
         true
     }

@@ -196,6 +196,7 @@ impl<T: Transport> Endpoint<T> {
         self.lost.push_back((peer, record.addr.clone(), reason.clone()));
         self.end_all_of(peer, &record, &reason);
         self.drop_unexpected_of(peer);
+        self.note_lost_memory();
         self.push_event(PeerEvent::Lost { peer, reason: reason.with_peer(&record.addr) });
     }
 
@@ -240,6 +241,7 @@ impl<T: Transport> Endpoint<T> {
             slots,
             unposted,
             held: 0,
+            slot_use: Default::default(),
             takes_slots: false,
             understands_write_rendezvous: false,
             areas: Default::default(),

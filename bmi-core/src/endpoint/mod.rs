@@ -34,6 +34,7 @@ mod exposure;
 mod fallback_buffer;
 mod fast_rdma;
 mod grant;
+mod idle_memory;
 mod immediate;
 mod inline_receive;
 mod offered_receive;
@@ -136,6 +137,11 @@ pub struct Endpoint<T: Transport> {
     /// [`Capabilities::max_inline`], stored because each message needs it.
     max_inline: usize,
     paths: PathCounters,
+    /// When to look for idle peers, and whether the last look was not finished (`idle_memory`).
+    next_sweep: Option<Time>,
+    sweeping: bool,
+    /// Number of peers lost since the allocator was asked to return pages.
+    lost_since_trim: usize,
     // Scratch buffers, kept for their capacity.
     events: Vec<Event>,
     segments: Vec<Segment>,
@@ -202,6 +208,9 @@ impl<T: Transport> Endpoint<T> {
             policy: Policy::default(),
             max_inline,
             paths: PathCounters::default(),
+            next_sweep: None,
+            sweeping: false,
+            lost_since_trim: 0,
             events: Vec::new(),
             segments: Vec::new(),
             release_notes: Vec::new(),
@@ -577,6 +586,7 @@ impl<T: Transport> Endpoint<T> {
             self.ops.next_timer().filter(|_| !mutated("wait/forgets-deadlines")),
             self.next_turn(),
             self.registry.next_deadline(),
+            self.next_sweep,
             self.transport.next_deadline(),
         ]
         .into_iter()

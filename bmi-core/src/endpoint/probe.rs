@@ -228,7 +228,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Makes an area. Its exposure holds it until the connection ends.
     fn make_area(&mut self, conn: ConnId) -> Result<RemoteSlice, Error> {
-        let memory = Memory::zeroed(AREA)?;
+        let memory = Memory::sparse(AREA)?;
         let region = self.registry.register_own(|| self.transport.register(&memory))?;
         self.transport.expose(conn, &region.segment(0, AREA), Access::READ_WRITE)
     }

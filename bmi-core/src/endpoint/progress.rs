@@ -28,6 +28,10 @@ impl<T: Transport> Endpoint<T> {
         }
         if !self.events.is_empty() {
             self.take_events();
+            self.expect_idleness();
+        }
+        if self.is_sweep_due() {
+            self.sweep_idle_memory();
         }
         if !self.ops.are_quiet(self.now) {
             self.expire();

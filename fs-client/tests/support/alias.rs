@@ -44,5 +44,5 @@ impl Transport for Alias {
     forward_transport!(self => self.inner;
         capabilities, accept, reject, disconnect, register, expose, revoke,
         post_recv, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
-        retired_memory, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
+        retired_memory, release_idle, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
 }
