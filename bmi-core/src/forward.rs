@@ -25,7 +25,7 @@
 ///
 ///     forward_transport!(self => self.inner;
 ///         capabilities, connect, accept, reject, disconnect, register, expose, revoke,
-///         post_recv, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
+///         post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
 ///         retired_memory, release_idle, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
 /// }
 /// ```
@@ -34,7 +34,7 @@ macro_rules! forward_transport {
     ($self:ident => $inner:expr; ..) => {
         $crate::forward_transport!($self => $inner;
             capabilities, listen, connect, accept, reject, disconnect, register, expose, revoke,
-            post_recv, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
+            post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
             retired_memory, release_idle, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
     };
     ($self:ident => $inner:expr; $($method:ident),+ $(,)?) => {
@@ -103,6 +103,16 @@ macro_rules! forward_transport {
             segments: &[$crate::Segment],
         ) -> Result<(), $crate::transport::PostError> {
             $inner.post_recv(conn, work, segments)
+        }
+    };
+    (@post_alike $self:ident, $inner:expr) => {
+        fn post_alike(
+            &mut $self,
+            conn: $crate::transport::ConnId,
+            work: $crate::transport::WorkId,
+            segments: &[$crate::Segment],
+        ) -> Result<(), $crate::transport::PostError> {
+            $inner.post_alike(conn, work, segments)
         }
     };
     (@post_send $self:ident, $inner:expr) => {

@@ -259,6 +259,15 @@ impl Transport for TcpTransport {
         self.queues(conn, takes_receives)?.post_recv(work, segments)
     }
 
+    fn post_alike(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        self.check_targets(segments)?;
+        let takes = |connection: &&mut Connection| takes_receives(&connection.phase);
+        let connection = self.slots.find_mut(conn).filter(takes).ok_or(PostError::NotConnected)?;
+        let filling = connection.inbound.fills_receive();
+        let queues = connection.queues.as_deref_mut().ok_or(PostError::NotConnected)?;
+        queues.post_recv_ahead(work, segments, filling)
+    }
+
     fn post_send(
         &mut self,
         conn: ConnId,

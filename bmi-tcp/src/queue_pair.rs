@@ -69,6 +69,17 @@ impl SegmentQueue {
         self.segments.extend(segments.iter().cloned());
     }
 
+    /// Puts segments before all others, or behind the first `behind` of them. No cursor may be at a
+    /// later one.
+    fn insert(&mut self, behind: usize, segments: &[Segment]) {
+        for (at, segment) in segments.iter().enumerate() {
+            match behind + at {
+                0 => self.segments.push_front(segment.clone()),
+                at => self.segments.insert(at, segment.clone()),
+            }
+        }
+    }
+
     fn pop(&mut self, count: u32) {
         self.popped += u64::from(count);
         self.segments.drain(..count as usize);
@@ -253,6 +264,32 @@ impl QueuePair {
         }
         self.recv_segments.push(segments);
         self.recvs.push_back(Recv { work, segments: segments.len() as u32, room: total(segments) });
+        Ok(())
+    }
+
+    /// Posts a receive that is the next to be used, except that a message may be `filling` the one
+    /// at the front.
+    pub(crate) fn post_recv_ahead(
+        &mut self,
+        work: WorkId,
+        segments: &[Segment],
+        filling: bool,
+    ) -> Result<(), PostError> {
+        check_segments(segments)?;
+        if self.recvs.len() >= self.recv_depth {
+            return Err(PostError::QueueFull);
+        }
+        let recv = Recv { work, segments: segments.len() as u32, room: total(segments) };
+        match self.recvs.front().filter(|_| filling) {
+            Some(front) => {
+                self.recv_segments.insert(front.segments as usize, segments);
+                self.recvs.insert(1, recv);
+            }
+            None => {
+                self.recv_segments.insert(0, segments);
+                self.recvs.push_front(recv);
+            }
+        }
         Ok(())
     }
 

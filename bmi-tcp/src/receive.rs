@@ -124,6 +124,11 @@ impl Inbound {
         matches!(&self.message, Some(Message { target: Target::Write { key: open, .. }, .. }) if *open == key)
     }
 
+    /// Returns true if a message is arriving in the oldest receive.
+    pub(crate) fn fills_receive(&self) -> bool {
+        matches!(&self.message, Some(Message { target: Target::Recv { .. }, .. }))
+    }
+
     /// Gives back the pages of the buffer if nothing is arriving. Returns whether that is so.
     pub(crate) fn release(&mut self) -> bool {
         let idle = self.message.is_none() && self.here == 0 && !self.in_reply && self.start == self.end;

@@ -114,6 +114,17 @@ impl World {
         }
     }
 
+    /// Sends messages one by one.
+    fn chat(&mut self, peer: PeerId) {
+        for tag in 0..150 {
+            self.client.post_send_unexpected(peer, tag, vec![1; 8000], Options::default()).expect("send");
+            self.until("a message", |client, server| {
+                all(client);
+                server.poll_unexpected().is_some_and(|message| message.len() == 8000)
+            });
+        }
+    }
+
     /// Lets time pass.
     fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
@@ -135,6 +146,12 @@ fn idle_connections_cost_little_and_leave_nothing() {
     for wave in 0..2 {
         let peers = world.connect(&addr, CONNECTIONS);
         for peer in &peers {
+            world.chat(*peer);
+        }
+        let chatted = resident().saturating_sub(before);
+        let most = 2 * CONNECTIONS * IDLE_BYTES + ONCE_BYTES;
+        assert!(chatted < most, "wave {wave}: {} bytes after a chat", chatted / (2 * CONNECTIONS));
+        for peer in &peers {
             world.work(*peer);
         }
         let busy = resident();
@@ -142,7 +159,6 @@ fn idle_connections_cost_little_and_leave_nothing() {
             world.pass(Duration::from_secs(5));
         }
         let idle = resident().saturating_sub(before);
-        let most = 2 * CONNECTIONS * IDLE_BYTES + ONCE_BYTES;
         assert!(busy - before > 2 * most, "wave {wave}: {busy} bytes resident, so nothing is tested");
         assert!(idle < most, "wave {wave}: {} bytes for an idle end of a connection", idle / (2 * CONNECTIONS));
         // What was given back is there again when it is needed.
@@ -162,7 +178,8 @@ fn idle_connections_cost_little_and_leave_nothing() {
         let left = resident().saturating_sub(before);
         let most = 2 * CONNECTIONS * LEFT_BYTES + ONCE_BYTES;
         assert!(left < most, "wave {wave}: {left} bytes are left of {CONNECTIONS} connections");
-        println!("wave {wave}: {} bytes idle, {left} left", idle / (2 * CONNECTIONS));
+        let [chatted, idle] = [chatted, idle].map(|bytes| bytes / (2 * CONNECTIONS));
+        println!("wave {wave}: {chatted} bytes after a chat, {idle} idle, {left} left of all");
     }
     world.work(first);
 }

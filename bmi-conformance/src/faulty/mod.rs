@@ -252,6 +252,11 @@ impl<T: Transport> Transport for Faulty<T> {
         Ok(())
     }
 
+    /// Posts it in order, because the receives that were posted are repeated in order.
+    fn post_alike(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        self.post_recv(conn, work, segments)
+    }
+
     fn post_send(
         &mut self,
         conn: ConnId,

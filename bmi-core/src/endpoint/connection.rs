@@ -225,7 +225,7 @@ impl<T: Transport> Endpoint<T> {
         let mut unposted = Vec::new();
         for slot in 0..slots.count() {
             let work = Work::Slot(u32::try_from(slot).expect("few slots")).to_id();
-            if let Err(error) = self.transport.post_recv(conn, work, slots.segment(slot)) {
+            if let Err(error) = self.transport.post_alike(conn, work, slots.segment(slot)) {
                 tracing::debug!(?error, slot, "a receive waits");
                 unposted.push((slot, Repost::First));
             }

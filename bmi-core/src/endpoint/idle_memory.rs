@@ -1,9 +1,10 @@
 //! The memory of idle connections: pages of receive slots and fast-RDMA slots that messages have
 //! touched go back to the system when no message has come for a while.
 //!
-//! **Why.** A connection has 1.3 MiB of slots. Receives are consumed in the order of posting, so
-//! after 128 messages all of them are resident, however few the connection has at a time. With
-//! thousands of clients that come, work for a while and stay connected, this adds up to gigabytes.
+//! **Why.** A connection has 1.3 MiB of slots, all of which a burst of messages touches. Where
+//! receives are consumed in the order of posting ([`Transport::post_alike`]), any 128 messages do.
+//! With thousands of clients that come, work for a while and stay connected, this adds up to
+//! gigabytes.
 //! The slots stay posted and the credits stay granted: only the pages go. So flow control, and the
 //! argument that it cannot deadlock (`proto::credit`), are as before.
 //!

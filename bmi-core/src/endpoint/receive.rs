@@ -400,7 +400,7 @@ impl<T: Transport> Endpoint<T> {
 fn post_slot<T: Transport>(transport: &mut T, peer: &mut Peer, slot: usize, repost: Repost) -> Result<(), PostError> {
     let work = Work::Slot(u32::try_from(slot).expect("few slots")).to_id();
     peer.slot_use = SlotUse::Used;
-    transport.post_recv(peer.conn, work, peer.slots.segment(slot))?;
+    transport.post_alike(peer.conn, work, peer.slots.segment(slot))?;
     match repost {
         Repost::First => {}
         Repost::Message => peer.grant.reposted(),
