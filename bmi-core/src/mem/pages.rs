@@ -12,10 +12,10 @@
 //! 2. Huge pages are turned off. One touched byte must not make 2 MiB resident.
 //! 3. A page that was [discarded](Pages::discard) is zero, and not resident until it is touched.
 //!
-//! **Limits.** A process has some 65,000 mappings (`vm.max_map_count`). The kernel joins neighbours,
-//! so a connection usually counts as one or fewer. The bytes come from the allocator if there is no
-//! mapping left, if there are few of them, on other systems than Linux, and under Miri. Then nothing
-//! is discarded.
+//! **Limits.** A process has some 65,000 mappings (`vm.max_map_count`). The kernel joins
+//! neighbours, so a connection usually counts as one or fewer. The bytes come from the allocator if
+//! there is no mapping left, if there are few of them, on other systems than Linux, and under Miri.
+//! Then nothing is discarded.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
@@ -147,9 +147,9 @@ mod system {
     }
 
     pub(super) fn discard(ptr: NonNull<u8>, len: usize) {
-        // SAFETY: the caller has mapped the range. Private anonymous pages read as zeros afterwards.
-        // The bytes are accessed by address or through a reference that the caller holds
-        // exclusively, so no reference sees them change.
+        // SAFETY: the caller has mapped the range. Private anonymous pages are zeros afterwards. The
+        // bytes are accessed by address or through a reference that the caller holds exclusively,
+        // so no reference sees them change.
         if let Err(error) = unsafe { madvise(ptr.as_ptr().cast(), len, Advice::LinuxDontNeed) } {
             tracing::debug!(%error, "pages stay resident");
         }
