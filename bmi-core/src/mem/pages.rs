@@ -147,9 +147,9 @@ mod system {
     }
 
     pub(super) fn discard(ptr: NonNull<u8>, len: usize) {
-        // SAFETY: the caller has mapped the range. Private anonymous pages are zeros afterwards. The
-        // bytes are accessed by address or through a reference that the caller holds exclusively,
-        // so no reference sees them change.
+        // SAFETY: the caller has mapped the range. Private pages are zeros afterwards. The bytes are
+        // accessed by address, or through a reference that the caller holds exclusively. So no
+        // reference sees them change.
         if let Err(error) = unsafe { madvise(ptr.as_ptr().cast(), len, Advice::LinuxDontNeed) } {
             tracing::debug!(%error, "pages stay resident");
         }
