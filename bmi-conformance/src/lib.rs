@@ -207,6 +207,11 @@ macro_rules! conformance_suite {
                 random_messages,
             }
             message::memory { back_when_a_transfer_ends, back_when_a_message_ends }
+            message::recycled {
+                a_grant_holds_nothing_of_others, a_grant_is_pushed_whole, slots_hold_nothing_of_others,
+                a_probe_area_holds_nothing_of_others, packed_reads_hold_nothing_of_others,
+                offered_memory_is_revoked_before_it_is_used_again,
+            }
             message::property { any_messages, any_bulk }
             message::rough { everything_ends_and_comes_back }
         }

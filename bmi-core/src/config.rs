@@ -76,8 +76,9 @@ pub struct CreditConfig {
 #[non_exhaustive]
 pub struct LimitConfig {
     /// Largest number of connections at a time, incoming and outgoing. Further peers are refused,
-    /// unless `evict_idle_after` makes room. Each connection costs its receives: a MiB by default. Only the pages that messages have
-    /// reached are resident.
+    /// unless `evict_idle_after` makes room. Each connection costs its slots, 1.3 MiB by default.
+    /// Over TCP only the pages that messages have reached are resident, and only while the
+    /// connection is in use. Over verbs all are pinned.
     pub max_peers: usize,
     /// If there are `max_peers` connections and another peer wants to connect, the incoming
     /// connection that was idle longest is closed, provided that it was idle for this long. A
@@ -166,7 +167,7 @@ impl Default for CreditConfig {
 impl Default for LimitConfig {
     fn default() -> LimitConfig {
         LimitConfig {
-            max_peers: 4096,
+            max_peers: 16_384,
             evict_idle_after: None,
             max_pieces: BulkDescriptor::MAX_PIECES,
             max_message: 1 << 40,

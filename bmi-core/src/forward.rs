@@ -25,8 +25,8 @@
 ///
 ///     forward_transport!(self => self.inner;
 ///         capabilities, connect, accept, reject, disconnect, register, expose, revoke,
-///         post_recv, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
-///         retired_memory, moved_bytes, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
+///         post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
+///         retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
 /// }
 /// ```
 #[macro_export]
@@ -34,8 +34,8 @@ macro_rules! forward_transport {
     ($self:ident => $inner:expr; ..) => {
         $crate::forward_transport!($self => $inner;
             capabilities, listen, connect, accept, reject, disconnect, register, expose, revoke,
-            post_recv, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
-            retired_memory, moved_bytes, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
+            post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
+            retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
     };
     ($self:ident => $inner:expr; $($method:ident),+ $(,)?) => {
         $($crate::forward_transport!(@$method $self, $inner);)+
@@ -103,6 +103,16 @@ macro_rules! forward_transport {
             segments: &[$crate::Segment],
         ) -> Result<(), $crate::transport::PostError> {
             $inner.post_recv(conn, work, segments)
+        }
+    };
+    (@post_alike $self:ident, $inner:expr) => {
+        fn post_alike(
+            &mut $self,
+            conn: $crate::transport::ConnId,
+            work: $crate::transport::WorkId,
+            segments: &[$crate::Segment],
+        ) -> Result<(), $crate::transport::PostError> {
+            $inner.post_alike(conn, work, segments)
         }
     };
     (@post_send $self:ident, $inner:expr) => {
@@ -185,6 +195,11 @@ macro_rules! forward_transport {
     (@moved_bytes $self:ident, $inner:expr) => {
         fn moved_bytes(&$self, conn: $crate::transport::ConnId) -> u64 {
             $inner.moved_bytes(conn)
+        }
+    };
+    (@release_idle $self:ident, $inner:expr) => {
+        fn release_idle(&mut $self, conn: $crate::transport::ConnId) -> bool {
+            $inner.release_idle(conn)
         }
     };
     (@poll $self:ident, $inner:expr) => {

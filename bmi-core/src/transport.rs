@@ -37,7 +37,8 @@
 //!   it was posted unsignalled and succeeds. A failure is always reported. Signalled completions of
 //!   sends and writes come in posting order. So do those of reads, among themselves. So a chain of
 //!   requests of which only the last is signalled is done when that one is. A receive completes, in
-//!   the order of posting, when a send or a write with immediate data has consumed it.
+//!   the order of posting, when a send or a write with immediate data has consumed it. Receives of
+//!   [`Transport::post_alike`] complete in any order.
 //!   - *Success of a send or a write* means only that its memory may be used again. The request may
 //!     be in a buffer of the system or of the adapter. It may not have reached the peer. The peer
 //!     may still refuse it (C7, C9, C10). TCP and shared memory complete a send before its receiver
@@ -566,6 +567,17 @@ pub trait Transport {
     /// See [`PostError`]. `Invalid` for read-only memory ([`check_writable`]).
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError>;
 
+    /// Posts a receive as [`Transport::post_recv`] does, for a caller that does not mind which of
+    /// its receives takes a message, because all of the connection are alike and posted in this
+    /// way. An adapter in software may take the last one first. Then few of them are touched, and
+    /// stay in the processor's cache. Others take them in the order of posting.
+    ///
+    /// # Errors
+    /// As [`Transport::post_recv`].
+    fn post_alike(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        self.post_recv(conn, work, segments)
+    }
+
     /// Sends `head` followed by `payload` as one message. `head` has at most
     /// [`Capabilities::max_head`] bytes. It is copied before the call returns, so a protocol header
     /// needs no buffer of its own.
@@ -667,6 +679,18 @@ pub trait Transport {
     fn moved_bytes(&self, conn: ConnId) -> u64 {
         let _ = conn;
         0
+    }
+
+    /// Gives back the memory that the adapter itself keeps for a connection on which nothing has
+    /// happened for a while, as far as it holds nothing.
+    ///
+    /// Returns true if no byte of the peer is on its way into a posted receive or into exposed
+    /// memory, no completion of a receive is unreported, and `poll` alone will place further bytes.
+    /// The caller may then discard the contents of posted receives. An adapter in hardware places
+    /// bytes at any time and has pinned the pages, so it returns false.
+    fn release_idle(&mut self, conn: ConnId) -> bool {
+        let _ = conn;
+        false
     }
 
     /// Makes progress and appends the events to `events`. Returns whether there was anything to do:

@@ -21,7 +21,7 @@ pub struct ShmConfig {
     /// taken, the process that has most of them loses its oldest one ([`bmi_backend::HalfOpen`]).
     /// 256.
     pub max_half_open: usize,
-    /// Most connections of all kinds, half-open and ending ones too. 5120, which is more than
+    /// Most connections of all kinds, half-open and ending ones too. 20,480, which is more than
     /// `Config::max_peers`.
     pub max_connections: usize,
     /// Most registered regions. 1 Mi.
@@ -69,7 +69,7 @@ impl Default for ShmConfig {
         ShmConfig {
             handshake_timeout: Duration::from_secs(5),
             max_half_open: 256,
-            max_connections: 5120,
+            max_connections: 20_480,
             max_regions: 1 << 20,
             max_exposures: 1 << 20,
             advertised_exposures: 4096,

@@ -28,7 +28,7 @@ pub struct TcpConfig {
     pub max_half_open: usize,
     /// Largest number of connections of all kinds, half-open and ending ones too. An endpoint can
     /// close idle ones for a newcomer only if it is not the transport that has no room. Default:
-    /// 5120, which is more than `Config::max_peers`.
+    /// 20,480, which is more than `Config::max_peers`.
     pub max_connections: usize,
     /// Largest number of registered regions. Default: 1 Mi.
     pub max_regions: usize,
@@ -55,7 +55,7 @@ impl Default for TcpConfig {
             linger: Duration::from_secs(1),
             peer_timeout: Duration::from_secs(10),
             max_half_open: 256,
-            max_connections: 5120,
+            max_connections: 20_480,
             max_regions: 1 << 20,
             max_exposures: 1 << 20,
             send_buffer: None,

@@ -110,6 +110,13 @@ impl Connection {
         }
     }
 
+    /// Gives back the pages of empty buffers. Returns true if nothing is arriving. All that arrives
+    /// is placed by polls, and a poll reports what it has completed.
+    pub(crate) fn release_idle(&mut self) -> bool {
+        self.queues.iter_mut().for_each(|queues| queues.wire.release());
+        self.inbound.release()
+    }
+
     /// Returns the deadline of the current phase, if it has one.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.phase {

@@ -262,6 +262,15 @@ impl Transport for TcpTransport {
         self.queues(conn, takes_receives)?.post_recv(work, segments)
     }
 
+    fn post_alike(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        self.check_targets(segments)?;
+        let takes = |connection: &&mut Connection| takes_receives(&connection.phase);
+        let connection = self.slots.find_mut(conn).filter(takes).ok_or(PostError::NotConnected)?;
+        let filling = connection.inbound.fills_receive();
+        let queues = connection.queues.as_deref_mut().ok_or(PostError::NotConnected)?;
+        queues.post_recv_ahead(work, segments, filling)
+    }
+
     fn post_send(
         &mut self,
         conn: ConnId,
@@ -310,6 +319,11 @@ impl Transport for TcpTransport {
     fn moved_bytes(&self, conn: ConnId) -> u64 {
         let Some(connection) = self.slots.find(conn) else { return 0 };
         connection.queues.as_ref().map_or(0, |queues| queues.wire.sent()) + connection.inbound.received()
+    }
+
+    fn release_idle(&mut self, conn: ConnId) -> bool {
+        let takes = |connection: &&mut Connection| takes_work(&connection.phase);
+        self.slots.find_mut(conn).filter(takes).is_some_and(Connection::release_idle)
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {

@@ -38,6 +38,8 @@ use crate::{EPOLL_EVENTS, TcpTransport};
 
 /// Number of events that one poll reports before it returns.
 const BATCH: usize = 256;
+/// Number of pending events for which room is kept.
+const KEPT: usize = 4096;
 /// Number of polls between two calls to epoll while hot sockets are read unasked.
 const EPOLL_EVERY: u32 = 32;
 /// After a pause of this length between two polls, epoll is asked: an owner that comes back learns
@@ -124,6 +126,10 @@ impl TcpTransport {
     fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
         let count = self.pending.len().min(limit.saturating_sub(events.len()));
         events.extend(self.pending.drain(..count));
+        // Each end of a connection reports more than a hundred receives.
+        if self.pending.is_empty() && self.pending.capacity() > KEPT {
+            self.pending.shrink_to(KEPT);
+        }
     }
 
     fn take_answers(&mut self) -> bool {

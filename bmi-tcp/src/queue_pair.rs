@@ -18,8 +18,9 @@
 //! 1. A request is in its queue, and its segments are in the segment queue beside it, until the
 //!    wire has sent its last byte (`end`). The same holds for replies. So the wire's references to
 //!    memory stay valid.
-//! 2. Queues have the length given in the capabilities, and are allocated once. Segment queues grow
-//!    to the largest size ever posted, and keep it.
+//! 2. Queues are bounded by the capabilities. They grow to the largest size ever posted, and keep
+//!    it, so that a connection of which little is asked costs little. An empty queue of requests
+//!    begins at its front again, so it stays in the bytes that it has touched.
 //! 3. `next_*` counts the entries at the front of a queue that are fully committed.
 
 use std::collections::VecDeque;
@@ -66,6 +67,17 @@ impl SegmentQueue {
 
     fn push(&mut self, segments: &[Segment]) {
         self.segments.extend(segments.iter().cloned());
+    }
+
+    /// Puts segments before all others, or behind the first `behind` of them. No cursor may be at a
+    /// later one.
+    fn insert(&mut self, behind: usize, segments: &[Segment]) {
+        for (at, segment) in segments.iter().enumerate() {
+            match behind + at {
+                0 => self.segments.push_front(segment.clone()),
+                at => self.segments.insert(at, segment.clone()),
+            }
+        }
     }
 
     fn pop(&mut self, count: u32) {
@@ -170,16 +182,16 @@ impl QueuePair {
             wire: Wire::new((config.send_queue_depth * (LONG_HEADER + MAX_HEAD)).max(4 * MAX_INLINE)),
             send_depth: config.send_queue_depth,
             recv_depth: config.recv_queue_depth,
-            requests: VecDeque::with_capacity(config.send_queue_depth),
+            requests: VecDeque::new(),
             next_request: 0,
             request_segments: SegmentQueue::default(),
-            reads: VecDeque::with_capacity(config.send_queue_depth.min(MAX_READS)),
+            reads: VecDeque::new(),
             issued: 0,
             next_read_id: 0,
             read_segments: SegmentQueue::default(),
-            replies: VecDeque::with_capacity(MAX_READS),
+            replies: VecDeque::new(),
             next_reply: 0,
-            recvs: VecDeque::with_capacity(config.recv_queue_depth),
+            recvs: VecDeque::new(),
             recv_segments: SegmentQueue::default(),
         }
     }
@@ -252,6 +264,32 @@ impl QueuePair {
         }
         self.recv_segments.push(segments);
         self.recvs.push_back(Recv { work, segments: segments.len() as u32, room: total(segments) });
+        Ok(())
+    }
+
+    /// Posts a receive that is the next to be used, except that a message may be `filling` the one
+    /// at the front.
+    pub(crate) fn post_recv_ahead(
+        &mut self,
+        work: WorkId,
+        segments: &[Segment],
+        filling: bool,
+    ) -> Result<(), PostError> {
+        check_segments(segments)?;
+        if self.recvs.len() >= self.recv_depth {
+            return Err(PostError::QueueFull);
+        }
+        let recv = Recv { work, segments: segments.len() as u32, room: total(segments) };
+        match self.recvs.front().filter(|_| filling) {
+            Some(front) => {
+                self.recv_segments.insert(front.segments as usize, segments);
+                self.recvs.insert(1, recv);
+            }
+            None => {
+                self.recv_segments.insert(0, segments);
+                self.recvs.push_front(recv);
+            }
+        }
         Ok(())
     }
 
@@ -484,6 +522,9 @@ impl QueuePair {
             self.request_segments.pop(request.segments);
             self.requests.pop_front();
             self.next_request -= 1;
+        }
+        if self.requests.is_empty() {
+            self.requests.clear(); // begins at the front
         }
         true
     }

@@ -26,6 +26,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use bmi_backend::software::Exposures;
+use bmi_core::mem::Pages;
 use bmi_core::transport::{Event, WorkKind, WorkStatus};
 use bmi_core::{Access, Segment};
 
@@ -76,9 +77,17 @@ pub(crate) struct Received {
     pub(crate) more: bool,
 }
 
+/// Returns a buffer.
+///
+/// # Panics
+/// If there is no memory.
+pub(crate) fn pages(len: usize) -> Pages {
+    Pages::new(len).expect("memory for a connection")
+}
+
 /// The receiving half of a connection.
 pub(crate) struct Inbound {
-    buf: Box<[u8]>,
+    buf: Pages,
     start: usize,
     end: usize,
     read_ahead: usize,
@@ -96,7 +105,7 @@ impl Inbound {
     /// Returns a receiving half with a buffer of `capacity` bytes.
     pub(crate) fn new(capacity: usize) -> Inbound {
         Inbound {
-            buf: vec![0; capacity].into(),
+            buf: pages(capacity),
             start: 0,
             end: 0,
             read_ahead: capacity,
@@ -123,6 +132,20 @@ impl Inbound {
         matches!(&self.message, Some(Message { target: Target::Write { key: open, .. }, .. }) if *open == key)
     }
 
+    /// Returns true if a message is arriving in the oldest receive.
+    pub(crate) fn fills_receive(&self) -> bool {
+        matches!(&self.message, Some(Message { target: Target::Recv { .. }, .. }))
+    }
+
+    /// Gives back the pages of the buffer if nothing is arriving. Returns whether that is so.
+    pub(crate) fn release(&mut self) -> bool {
+        let idle = self.message.is_none() && self.here == 0 && !self.in_reply && self.start == self.end;
+        if idle {
+            self.buf.discard();
+        }
+        idle
+    }
+
     /// Consumes buffered bytes.
     pub(crate) fn consume(&mut self, len: usize) {
         self.start += len;
@@ -131,7 +154,7 @@ impl Inbound {
 
     /// Moves to a buffer of `capacity` bytes, which must exceed the number of buffered bytes.
     pub(crate) fn grow(&mut self, capacity: usize) {
-        let mut buf = vec![0; capacity].into_boxed_slice();
+        let mut buf = pages(capacity);
         let len = self.end - self.start;
         buf[..len].copy_from_slice(&self.buf[self.start..self.end]);
         (self.buf, self.start, self.end, self.read_ahead) = (buf, 0, len, capacity);

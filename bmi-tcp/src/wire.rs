@@ -22,8 +22,10 @@
 use std::collections::VecDeque;
 
 use bmi_core::MemSlice;
+use bmi_core::mem::Pages;
 
 use crate::frame::{Frame, LONG_HEADER};
+use crate::receive::pages;
 use crate::vectored_io::{MAX_PIECES, Piece};
 
 enum Run {
@@ -34,7 +36,7 @@ enum Run {
 
 /// The outgoing bytes of a connection.
 pub(crate) struct Wire {
-    ring: Box<[u8]>,
+    ring: Pages,
     /// Position of the oldest staged byte.
     head: usize,
     /// Number of staged bytes, committed or not.
@@ -48,11 +50,18 @@ impl Wire {
     /// Creates a wire with a ring of `capacity` bytes.
     pub(crate) fn new(capacity: usize) -> Wire {
         let runs = VecDeque::with_capacity(64);
-        Wire { ring: vec![0; capacity].into(), head: 0, staged: 0, runs, committed: 0, sent: 0 }
+        Wire { ring: pages(capacity), head: 0, staged: 0, runs, committed: 0, sent: 0 }
     }
 
     pub(crate) fn room(&self) -> usize {
         self.ring.len() - self.staged
+    }
+
+    /// Gives back the pages of the ring if it is empty.
+    pub(crate) fn release(&mut self) {
+        if self.staged == 0 {
+            self.ring.discard();
+        }
     }
 
     pub(crate) fn capacity(&self) -> usize {

@@ -5,6 +5,8 @@
 #[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
 #[path = "support/bodies.rs"]
 mod bodies;
+#[path = "support/recycled.rs"]
+mod recycled;
 
 use std::time::Duration;
 
@@ -43,6 +45,26 @@ fn the_whole_interface() {
     setting.world.block_on(async {
         let client = setting.client(1).await;
         bodies::everything(&client, 4, 500).await;
+    });
+}
+
+#[test]
+fn servers_give_nothing_of_one_client_to_another() {
+    let setting = setting(5, ClusterOptions::with_iods(1));
+    let iod = setting.cluster.iods()[0].clone();
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        recycled::a_lying_client_stores_nothing_of_others(&client, &iod).await;
+    });
+}
+
+#[test]
+fn short_reads_bring_nothing_of_others() {
+    let setting = setting(6, ClusterOptions::with_iods(1));
+    let iod = setting.cluster.iods()[0].clone();
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        recycled::short_reads_bring_nothing_of_others(&client, &iod).await;
     });
 }
 

@@ -6,6 +6,8 @@
 #[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
 #[path = "support/bodies.rs"]
 mod bodies;
+#[path = "support/recycled.rs"]
+mod recycled;
 
 use std::fs;
 use std::path::Path;
@@ -53,6 +55,20 @@ fn the_whole_interface() {
 fn the_busy_driver_does_the_same() {
     with_client(2, true, async |client, _, _| {
         bodies::striping(&client, 2).await;
+    });
+}
+
+#[test]
+fn servers_give_nothing_of_one_client_to_another() {
+    with_client(1, false, async |client, cluster, _| {
+        recycled::a_lying_client_stores_nothing_of_others(&client, &cluster.iods()[0]).await;
+    });
+}
+
+#[test]
+fn short_reads_bring_nothing_of_others() {
+    with_client(1, false, async |client, cluster, _| {
+        recycled::short_reads_bring_nothing_of_others(&client, &cluster.iods()[0]).await;
     });
 }
 

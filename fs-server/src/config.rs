@@ -432,7 +432,7 @@ mod tests {
             ("iod{index}", "iod", "needs {index}"),
             ("requests = 256", "requests = 0", "limits.requests is 0"),
             ("idle_s = 10", "idle_s = 0", "limits.idle_s is 0; it must be from 3"),
-            ("connections = 4096", "connections = 1", "limits.connections is 1; it must be from 16"),
+            ("connections = 16384", "connections = 1", "limits.connections is 1; it must be from 16"),
             ("[storage]", "[storage", "line 17"),
         ];
         for (from, to, expected) in cases {

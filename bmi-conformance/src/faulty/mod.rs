@@ -241,10 +241,20 @@ impl<T: Transport> Transport for Faulty<T> {
         self.inner.revoke(self.names.inward(conn), key);
     }
 
+    /// Returns false, because events that are made late belong to receives that were consumed.
+    fn release_idle(&mut self, _: ConnId) -> bool {
+        false
+    }
+
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
         self.inner.post_recv(self.names.inward(conn), work, segments)?;
         self.receives.posted(conn, work, segments);
         Ok(())
+    }
+
+    /// Posts it in order, because the receives that were posted are repeated in order.
+    fn post_alike(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        self.post_recv(conn, work, segments)
     }
 
     fn post_send(

@@ -21,19 +21,19 @@ const RECEIVES: u64 = 12;
 const ROOM: usize = 2048;
 
 /// A bare adapter that knows a real hello.
-struct Intruder<K: Backend> {
-    bare: Bare<K::Transport>,
-    hello: Vec<u8>,
+pub(super) struct Intruder<K: Backend> {
+    pub(super) bare: Bare<K::Transport>,
+    pub(super) hello: Vec<u8>,
     landing: bmi_core::Memory,
 }
 
 /// A connection of an intruder to its victim.
-struct Breach {
-    conn: ConnId,
+pub(super) struct Breach {
+    pub(super) conn: ConnId,
 }
 
 impl<K: Backend> Intruder<K> {
-    async fn new(net: &Net<'_, K>) -> Intruder<K> {
+    pub(super) async fn new(net: &Net<'_, K>) -> Intruder<K> {
         let bare = net.bare("intruder");
         let addr = bare.with(|t| t.listen(&net.listen_addr("intruder"))).expect("listen");
         let model = net.endpoint("model", &tight());
@@ -76,7 +76,7 @@ impl<K: Backend> Intruder<K> {
         }
     }
 
-    async fn breach(&self, net: &Net<'_, K>, addr: &Addr) -> Breach {
+    pub(super) async fn breach(&self, net: &Net<'_, K>, addr: &Addr) -> Breach {
         match self.knock(net, addr, &self.hello).await {
             Ok(breach) => breach,
             Err(refusal) => panic!("a real hello was refused: {}", String::from_utf8_lossy(&refusal)),
@@ -84,7 +84,7 @@ impl<K: Backend> Intruder<K> {
     }
 
     /// Sends these bytes as one message, unless the connection is already gone.
-    async fn say(&self, net: &Net<'_, K>, breach: &Breach, message: &[u8]) {
+    pub(super) async fn say(&self, net: &Net<'_, K>, breach: &Breach, message: &[u8]) {
         let bytes = bmi_core::Memory::from(message.to_vec());
         loop {
             let posted = self.bare.with(|t| {
@@ -100,19 +100,32 @@ impl<K: Backend> Intruder<K> {
         }
     }
 
-    async fn is_cut(&self, net: &Net<'_, K>, breach: &Breach, what: &str) {
+    /// Writes these bytes into memory of the victim.
+    pub(super) async fn write(&self, net: &Net<'_, K>, breach: &Breach, bytes: &[u8], target: WriteTarget) {
+        let bytes = bmi_core::Memory::from(bytes.to_vec());
+        let write = |t: &mut K::Transport| {
+            let Ok(region) = t.register(&bytes) else { return Err(PostError::QueueFull) };
+            let segments = [region.segment(0, bytes.len())];
+            t.post_write(breach.conn, WorkId(98), &[], &segments, target, WorkOptions::UNSIGNALLED)
+        };
+        while self.bare.with(write) == Err(PostError::QueueFull) {
+            net.turns(1).await;
+        }
+    }
+
+    pub(super) async fn is_cut(&self, net: &Net<'_, K>, breach: &Breach, what: &str) {
         let what = format!("{what}: the intruder is cut off");
         let ended = |event: &Event| conn_of(event) == breach.conn && matches!(event, Event::Disconnected { .. });
         net.event(&self.bare, &what, ended).await;
         while self.bare.take(|event| conn_of(event) == breach.conn).is_some() {}
     }
 
-    fn leave(&self, breach: &Breach) {
+    pub(super) fn leave(&self, breach: &Breach) {
         self.bare.with(|t| t.disconnect(breach.conn, Time::ZERO));
     }
 
     /// Returns the bytes of the victim's next message.
-    async fn hear(&self, net: &Net<'_, K>, breach: &Breach) -> Vec<u8> {
+    pub(super) async fn hear(&self, net: &Net<'_, K>, breach: &Breach) -> Vec<u8> {
         let received = |event: &Event| matches!(event, Event::Work(done) if done.conn == breach.conn && done.kind == bmi_core::transport::WorkKind::Recv);
         match net.event(&self.bare, "a message of the victim", received).await {
             Event::Work(done) => self.landing.slice(done.work.0 as usize * ROOM, done.len as usize).to_vec(),
@@ -123,19 +136,19 @@ impl<K: Backend> Intruder<K> {
 
 /// A header of the protocol, 32 bytes.
 #[derive(Clone, Copy, Default)]
-struct Forged {
-    kind: u8,
-    control: u8,
-    slots: u8,
-    messages: u16,
-    bytes: u32,
-    tag: u64,
-    len: u64,
-    op: u64,
+pub(super) struct Forged {
+    pub(super) kind: u8,
+    pub(super) control: u8,
+    pub(super) slots: u8,
+    pub(super) messages: u16,
+    pub(super) bytes: u32,
+    pub(super) tag: u64,
+    pub(super) len: u64,
+    pub(super) op: u64,
 }
 
 const EAGER: u8 = 1;
-const UNEXPECTED: u8 = 2;
+pub(super) const UNEXPECTED: u8 = 2;
 const ANNOUNCE: u8 = 3;
 const FINISH: u8 = 4;
 const CANCEL: u8 = 5;
@@ -144,11 +157,12 @@ const READY: u8 = 7;
 const WRITTEN: u8 = 8;
 const WITHDRAW: u8 = 9;
 const WITHDRAWN: u8 = 10;
-const SLOTS: u8 = 11;
+pub(super) const SLOTS: u8 = 11;
 const WANT: u8 = 12;
+pub(super) const PROBE: u8 = 15;
 
 impl Forged {
-    fn with(self, payload: &[u8]) -> Vec<u8> {
+    pub(super) fn with(self, payload: &[u8]) -> Vec<u8> {
         let mut wire = vec![self.kind | self.control << 4, self.slots];
         wire.extend(self.messages.to_le_bytes());
         wire.extend(self.bytes.to_le_bytes());
@@ -375,15 +389,7 @@ pub fn forged_slots<K: Backend>(backend: &K) {
             let remote = RemoteSlice::from_wire(told[32..56].try_into().expect("24 bytes"));
             let target = WriteTarget { remote, immediate: Some(immediate) };
             for _ in 0..times {
-                let bytes = bmi_core::Memory::from(bytes.clone());
-                let write = |t: &mut K::Transport| {
-                    let Ok(region) = t.register(&bytes) else { return Err(PostError::QueueFull) };
-                    let segments = [region.segment(0, bytes.len())];
-                    t.post_write(breach.conn, WorkId(98), &[], &segments, target, WorkOptions::UNSIGNALLED)
-                };
-                while intruder.bare.with(write) == Err(PostError::QueueFull) {
-                    net.turns(1).await;
-                }
+                intruder.write(&net, &breach, &bytes, target).await;
             }
             intruder.is_cut(&net, &breach, what).await;
             pair.ping(&net, what).await;

@@ -16,6 +16,7 @@ pub mod offered_receive;
 pub mod peers;
 pub mod polling;
 pub mod property;
+pub mod recycled;
 pub mod rough;
 pub mod unexpected;
 

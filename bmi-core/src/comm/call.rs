@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
-use super::packing::Packed;
+use super::packing::{Packed, PackingBuffer};
 use super::path::{Direction, Path};
 use super::policy::Choice;
 use super::wire::{
@@ -43,7 +43,7 @@ pub struct Caller<T: Transport> {
     endpoint: AsyncEndpoint<T>,
     spare: Rc<RefCell<Vec<Memory>>>,
     /// Buffers that lists were packed into.
-    pub(super) packing: Rc<RefCell<Vec<Memory>>>,
+    pub(super) packing: Rc<RefCell<Vec<PackingBuffer>>>,
 }
 
 impl<T: Transport> Clone for Caller<T> {

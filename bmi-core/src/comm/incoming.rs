@@ -216,6 +216,10 @@ impl<T: Transport> Incoming<T> {
 
     /// Copies the data of a write from `at` on into `into`, until `into` is full.
     ///
+    /// On the client-based path the client writes into `into`, and an adapter does not tell how
+    /// much it wrote. So `into` is zeroed first. A client that writes less than it says gets zeros,
+    /// and nothing that `into` held before.
+    ///
     /// # Errors
     /// `Invalid` if the call is not a write, or the data is too short; `PeerLost`, `TimedOut`.
     pub async fn fetch(&self, at: u64, into: impl Into<MemList>, options: Options) -> Result<(), Error> {
@@ -272,10 +276,17 @@ impl<T: Transport> Incoming<T> {
         let mut body = Vec::new();
         put_descriptor(&mut body, offer.descriptor());
         let taken = self.endpoint.recv_in_call(self.peer, self.id, Memory::from(Vec::new()), options);
-        self.tell(ReplyKind::Offer, at, &body, options).await?;
-        taken.await?;
-        self.stored.set(self.stored.get().max(end));
-        Ok(())
+        let told = self.tell(ReplyKind::Offer, at, &body, options).await;
+        let moved = match told {
+            Ok(()) => taken.await.map(|_| ()),
+            Err(error) => Err(error),
+        };
+        // The caller may fill the memory for another client at once.
+        self.endpoint.with(|endpoint| endpoint.withdraw(offer));
+        if moved.is_ok() {
+            self.stored.set(self.stored.get().max(end));
+        }
+        moved
     }
 
     /// Returns the client's own memory for `len` bytes of the data from `at` on, if it is mapped in

@@ -7,7 +7,9 @@
 //!
 //! **Memory.** Packed data is in buffers that are kept for later calls, together with their
 //! registrations. The buffer of a dropped call is not used again, because the server may still
-//! access it.
+//! access it. A buffer for a read holds nothing that another server has sent: it is zeroed if it
+//! does. So a server that moves less than it says does not show the program what another server
+//! sent.
 
 use super::call::Caller;
 use super::path::Direction;
@@ -27,10 +29,17 @@ const LONGEST: usize = 16 << 20;
 /// Largest number of bytes for a piece in a descriptor: key, index, length and range.
 const PIECE: usize = 8 + 3 + 1 + crate::extents::MAX_ENCODED;
 
+/// A buffer, and the only server whose data it may hold. `None` if there may be several.
+#[derive(Debug)]
+pub(super) struct PackingBuffer {
+    memory: Memory,
+    server: Option<PeerId>,
+}
+
 /// The user's list, and the buffer that its data is packed into.
 #[derive(Debug)]
 pub(super) struct Packed {
-    buffer: Memory,
+    buffer: PackingBuffer,
     list: MemList,
     direction: Direction,
 }
@@ -66,12 +75,12 @@ impl<T: Transport> Caller<T> {
         if !packs {
             return Ok(None);
         }
-        let buffer = self.take_packing(bytes)?;
+        let buffer = self.take_packing(peer, direction, bytes)?;
         let packed = Packed { buffer, list: data.clone(), direction };
         if direction == Direction::Write {
             let mut at = 0;
             for piece in packed.list.pieces() {
-                at += packed.buffer.slice(at, piece.len()).copy_from_slice_of(piece);
+                at += packed.buffer.memory.slice(at, piece.len()).copy_from_slice_of(piece);
             }
             self.charge(&packed.list);
         }
@@ -86,7 +95,7 @@ impl<T: Transport> Caller<T> {
             let len = usize::try_from(len).expect("within memory");
             let mut at = 0;
             for piece in packed.list.range(0, len) {
-                at += piece.copy_from_slice_of(&packed.buffer.slice(at, piece.len()));
+                at += piece.copy_from_slice_of(&packed.buffer.memory.slice(at, piece.len()));
             }
             self.charge(&packed.list);
         }
@@ -98,25 +107,36 @@ impl<T: Transport> Caller<T> {
         self.endpoint().with(|endpoint| endpoint.transport_mut().charge(work));
     }
 
-    /// Returns the smallest kept buffer that is long enough, or a new one. A new one has a rounded
-    /// length, so that other calls can use it.
-    fn take_packing(&self, len: usize) -> Result<Memory, Error> {
+    /// Returns the smallest kept buffer that is long enough, if possible one that was used for the
+    /// same server, or a new one. A new one has a rounded length, so that other calls can use it.
+    fn take_packing(&self, peer: PeerId, direction: Direction, len: usize) -> Result<PackingBuffer, Error> {
         let mut kept = self.packing.borrow_mut();
-        let fits = kept.iter().enumerate().filter(|(_, buffer)| buffer.len() >= len);
-        match fits.min_by_key(|(_, buffer)| buffer.len()).map(|(at, _)| at) {
-            Some(at) => Ok(kept.swap_remove(at)),
-            None => Memory::zeroed(if len <= LONGEST { len.next_power_of_two() } else { len }),
-        }
+        let fits = kept.iter().enumerate().filter(|(_, buffer)| buffer.memory.len() >= len);
+        let best = fits.min_by_key(|(_, buffer)| (buffer.server != Some(peer), buffer.memory.len()));
+        let Some(at) = best.map(|(at, _)| at) else {
+            let memory = Memory::zeroed(if len <= LONGEST { len.next_power_of_two() } else { len })?;
+            return Ok(PackingBuffer { memory, server: Some(peer) });
+        };
+        let PackingBuffer { memory, server } = kept.swap_remove(at);
+        let server = match direction {
+            _ if server == Some(peer) => server,
+            Direction::Write => None,
+            Direction::Read => {
+                memory.all().zero();
+                Some(peer)
+            }
+        };
+        Ok(PackingBuffer { memory, server })
     }
 
-    fn keep_packing(&self, buffer: Memory) {
+    fn keep_packing(&self, buffer: PackingBuffer) {
         let mut kept = self.packing.borrow_mut();
         if kept.len() == KEPT {
             // The shortest buffer is the cheapest to replace.
-            let shortest = (0..KEPT).min_by_key(|at| kept[*at].len()).expect("some are kept");
+            let shortest = (0..KEPT).min_by_key(|at| kept[*at].memory.len()).expect("some are kept");
             kept.swap_remove(shortest);
         }
-        if buffer.len() <= LONGEST {
+        if buffer.memory.len() <= LONGEST {
             kept.push(buffer);
         }
     }
@@ -125,6 +145,6 @@ impl<T: Transport> Caller<T> {
 impl Packed {
     /// Returns the data in one piece.
     pub(super) fn data(&self) -> MemSlice {
-        self.buffer.slice(0, self.list.len())
+        self.buffer.memory.slice(0, self.list.len())
     }
 }

@@ -194,6 +194,7 @@ impl<T: Transport> Endpoint<T> {
         self.lost.push_back((peer, record.addr.clone(), reason.clone()));
         self.end_all_of(peer, &record, &reason);
         self.drop_unexpected_of(peer);
+        self.note_lost_memory();
         self.push_event(PeerEvent::Lost { peer, reason: reason.with_peer(&record.addr) });
     }
 
@@ -222,7 +223,7 @@ impl<T: Transport> Endpoint<T> {
         let mut unposted = Vec::new();
         for slot in 0..slots.count() {
             let work = Work::Slot(u32::try_from(slot).expect("few slots")).to_id();
-            if let Err(error) = self.transport.post_recv(conn, work, slots.segment(slot)) {
+            if let Err(error) = self.transport.post_alike(conn, work, slots.segment(slot)) {
                 tracing::debug!(?error, slot, "a receive waits");
                 unposted.push((slot, Repost::First));
             }
@@ -238,6 +239,7 @@ impl<T: Transport> Endpoint<T> {
             slots,
             unposted,
             held: 0,
+            slot_use: Default::default(),
             takes_slots: false,
             understands_write_rendezvous: false,
             areas: Default::default(),

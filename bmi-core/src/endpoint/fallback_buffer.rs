@@ -21,6 +21,9 @@
 //! [`RESERVE`] buffers is used, which were registered when the endpoint was made. They are as long
 //! as a unit.
 //!
+//! **Nothing of others.** A buffer that is sent is filled first. A reserved buffer that a peer
+//! writes to is zeroed first, because the peer may write less than it says.
+//!
 //! **No deadlock.** A write into an offered receive returns its fallback buffer when the adapter is
 //! done with it, or with its connection. So every write that waits for a buffer gets one. The
 //! buffer of an announced send is returned by the peer's program, perhaps never, so such a send may
@@ -117,6 +120,14 @@ impl FallbackBuffer {
         self.region.segment(self.offset, len.min(self.len))
     }
 
+    /// Zeroes its first `len` bytes, which may have been those of another peer, before this peer
+    /// writes to them. A new buffer is zero.
+    pub(super) fn clear(&self, len: usize) {
+        if self.back.is_some() {
+            self.region.memory().slice(self.offset, len.min(self.len)).zero();
+        }
+    }
+
     /// Copies its first `len` bytes to a list. Returns the number of pieces written.
     pub(super) fn spill(&self, list: &MemList, len: usize) -> u64 {
         let (mut done, mut pieces) = (0, 0);
@@ -168,5 +179,31 @@ impl<T: Transport> Endpoint<T> {
         // Fallback buffers come back when the adapter has made progress.
         self.block(peer);
         send::Attempt::Blocked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::{LocalKey, ReleaseQueue};
+
+    #[test]
+    fn a_reserved_buffer_holds_nothing_of_the_peer_before() {
+        const UNIT: usize = 4096;
+        let memory = Memory::zeroed(RESERVE * UNIT).unwrap();
+        let reserve = MemoryRegion::new(memory, LocalKey(1), Arc::new(ReleaseQueue::default()));
+        let buffers = FallbackBuffers { unit: UNIT, reserve, free: Arc::new(Mutex::new((0..RESERVE).collect())) };
+        let taken: Vec<_> = (0..RESERVE).map(|_| buffers.take_reserved(UNIT, 0).unwrap()).collect();
+        taken.iter().for_each(|buffer| buffer.fill(&MemList::from(vec![0xa5; UNIT])));
+        drop(taken);
+        let target = Memory::zeroed(UNIT).unwrap();
+        for _ in 0..RESERVE {
+            let buffer = buffers.take_reserved(UNIT, 0).unwrap();
+            buffer.clear(1000);
+            buffer.spill(&MemList::from(&target), 1000);
+            assert!(!target.to_vec().contains(&0xa5));
+            buffers.free.lock().unwrap().rotate_left(1);
+        }
+        assert_eq!(buffers.in_use(), 0);
     }
 }

@@ -67,6 +67,11 @@ pub(super) struct FastSlots {
 }
 
 impl FastSlots {
+    /// Gives the pages of the slots back to the system, if the peer has not mapped them.
+    pub(super) fn discard(&self) {
+        self.memory.discard();
+    }
+
     fn slice(&self, slot: u8, offset: usize, len: usize) -> MemSlice {
         self.memory.slice(usize::from(slot) * self.slot_len + offset, len)
     }
@@ -136,7 +141,7 @@ impl<T: Transport> Endpoint<T> {
         let len = usize::from(count) * slot_len;
         // There is nothing else in these pages, so the peer may have them. No other peer gets them.
         let shares = self.transport.capabilities().shares_pages;
-        let memory = if shares { Memory::shareable_with_one(len) } else { Memory::zeroed(len) }?;
+        let memory = if shares { Memory::shareable_with_one(len) } else { Memory::sparse(len) }?;
         let region = self.registry.register_own(|| self.transport.register(&memory))?;
         Ok(FastSlots { memory, _region: region, slot_len })
     }

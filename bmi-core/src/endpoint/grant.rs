@@ -15,9 +15,15 @@
 //!
 //! Immediate data without bit 31 is the number of a fast-RDMA slot (see [`super::fast_rdma`]).
 //!
-//! **Invariants.** A grant that ends early is revoked first. If the peer still announces its end,
-//! no operation is found and the announcement is dropped. The last write spends a message credit,
-//! because its immediate data consumes a receive.
+//! **Invariants**
+//! 1. A grant that ends early is revoked first. If the peer still announces its end, no operation
+//!    is found and the announcement is dropped.
+//! 2. The last write spends a message credit, because its immediate data consumes a receive.
+//! 3. *Nothing of others.* An adapter does not tell how many bytes the peer has written. So the
+//!    memory is zeroed before it is exposed: bytes that the peer announces and does not write are
+//!    zeros, not what another peer left there. This costs one pass over the granted bytes. All
+//!    other paths know how much has arrived, and need none. [`Endpoint::post_push_granted`] refuses
+//!    to write less than the whole grant.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +32,7 @@ use super::op::{Op, State};
 use super::receive::Violation;
 use crate::bulk::BulkDescriptor;
 use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList};
+use crate::mem::{Access, MemList, MemSlice};
 use crate::mutated;
 use crate::op::{OpId, OpKind, Options, PeerId, Posted};
 use crate::transport::Transport;
@@ -61,6 +67,9 @@ impl<T: Transport> Endpoint<T> {
     /// (`OpKind::Grant`) ends when the peer has written the data. It may also end early, and then
     /// the peer can no longer write.
     ///
+    /// The memory is filled with zeros first. So it holds nothing but zeros where the peer does not
+    /// write, even if the peer claims that it has written everything.
+    ///
     /// # Errors
     /// `PeerLost`, `Exhausted`; `Invalid` for an empty list or too many pieces; `Unsupported`
     /// without immediate data.
@@ -81,6 +90,7 @@ impl<T: Transport> Endpoint<T> {
         if !self.transport.capabilities().write_with_immediate {
             return Err(Error::new(ErrorKind::Unsupported, "the adapter has no write with immediate data"));
         }
+        list.pieces().iter().for_each(MemSlice::zero);
         let remote = self.expose_list(peer, &list, Access::WRITE)?;
         let descriptor = BulkDescriptor::try_from(remote.as_slice().to_vec())?;
         let id = self.insert_op(OpKind::Grant, Some(peer), 0, Some(list), options, State::Granted(remote));
@@ -92,10 +102,11 @@ impl<T: Transport> Endpoint<T> {
         Ok((Grant { descriptor, token }, id))
     }
 
-    /// Writes `local` to the beginning of the memory of `grant`. The last write notifies the peer.
+    /// Writes `local` to the memory of `grant`. The last write notifies the peer.
     ///
     /// # Errors
-    /// As [`Endpoint::post_push`]; `Invalid` for an empty list.
+    /// As [`Endpoint::post_push`]; `Invalid` for an empty list, and for a list that is not as long
+    /// as the grant. The peer would take a shorter one for complete.
     pub fn post_push_granted(
         &mut self,
         peer: PeerId,
@@ -106,6 +117,10 @@ impl<T: Transport> Endpoint<T> {
         let local = local.into();
         if local.is_empty() || !is_granted(grant.token) {
             return Err(Error::new(ErrorKind::Invalid, "a push of no bytes, or a grant that is none").during("push"));
+        }
+        if local.len() as u64 != grant.descriptor.len() {
+            let text = format!("{} bytes for a grant of {}", local.len(), grant.descriptor.len());
+            return Err(Error::new(ErrorKind::Invalid, text).during("push"));
         }
         self.start_push(peer, &grant.descriptor, local, grant.token, options)
     }

@@ -36,6 +36,7 @@ mod fallback_buffer;
 mod fast_rdma;
 mod grant;
 mod idle;
+mod idle_memory;
 mod immediate;
 mod inline_receive;
 mod offered_receive;
@@ -145,10 +146,12 @@ pub struct Endpoint<T: Transport> {
     policy: Policy,
     /// [`Capabilities::max_inline`], stored because each message needs it.
     max_inline: usize,
-    /// The area that peers read and write in order to measure their path to this side. It is made
-    /// when the first peer asks for it.
-    probe_region: Option<MemoryRegion>,
     paths: PathCounters,
+    /// When to look for idle peers, and whether the last look was not finished (`idle_memory`).
+    next_sweep: Option<Time>,
+    sweeping: bool,
+    /// Number of peers lost since the allocator was asked to return pages.
+    lost_since_trim: usize,
     // Scratch buffers, kept for their capacity.
     events: Vec<Event>,
     segments: Vec<Segment>,
@@ -216,8 +219,10 @@ impl<T: Transport> Endpoint<T> {
             log: LogLimit::default(),
             policy: Policy::default(),
             max_inline,
-            probe_region: None,
             paths: PathCounters::default(),
+            next_sweep: None,
+            sweeping: false,
+            lost_since_trim: 0,
             events: Vec::new(),
             segments: Vec::new(),
             release_notes: Vec::new(),
@@ -434,6 +439,13 @@ impl<T: Transport> Endpoint<T> {
         Ok(Exposure { peer, descriptor, revoked: Arc::clone(&self.revoked) })
     }
 
+    /// Ends an exposure at once. The peer can no longer reach the memory when this returns, whereas
+    /// a dropped exposure ends at the next poll.
+    pub(crate) fn withdraw(&mut self, exposure: Exposure) {
+        drop(exposure);
+        self.take_returns();
+    }
+
     // ---- operations -----------------------------------------------------------------------------
 
     /// Sends an expected message. It goes into the receive that the peer posts, or has posted, for
@@ -638,6 +650,7 @@ impl<T: Transport> Endpoint<T> {
             self.next_turn(),
             self.registry.next_deadline(),
             self.log.next_deadline(),
+            self.next_sweep,
             self.transport.next_deadline(),
         ]
         .into_iter()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::PeerLimits;
 use super::calls::Calls;
 use super::fast_rdma::{FastSlots, TheirSlots};
+use super::idle_memory::SlotUse;
 use super::pacing::Moving;
 use crate::addr::Addr;
 use crate::error::Error;
@@ -163,6 +164,8 @@ pub(super) struct Peer {
     pub(super) unposted: Vec<(usize, Repost)>,
     /// Slots that hold a message for the program.
     pub(super) held: usize,
+    /// Whether pages of slots may be resident that could go back.
+    pub(super) slot_use: SlotUse,
     /// Set if the peer understands fast-RDMA slots, and may be told of ours.
     pub(super) takes_slots: bool,
     /// Set if the peer writes announced messages where it is told to.

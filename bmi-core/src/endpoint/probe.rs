@@ -6,15 +6,15 @@
 //! ```text
 //!   Probe Echo, any payload, as an eager message or into a slot  ──>  payload is dropped
 //!                                                      <──  Probe Answer
-//!   Probe Open                                         ──>  the probe area, registered once, is exposed to the peer
+//!   Probe Open                                         ──>  a probe area is made and exposed to the peer
 //!                                                      <──  Probe Answer, 24 bytes: the area
 //!   any number of RDMA reads and writes of the area
 //! ```
 //!
 //! **Invariants**
-//! 1. With probes a peer can make this side hold one exposure for each connection, and one area of
-//!    [`AREA`] bytes for the endpoint. The area holds only what the calibrations of peers wrote
-//!    there, so no data of the program.
+//! 1. With probes a peer can make this side hold one exposure and one area of [`AREA`] bytes for
+//!    each connection, until the connection ends. An area is zero at first and is never given to
+//!    another peer. So a peer reads there only what it has written itself.
 //! 2. Answers count towards the limit of all answers. They spend message credits and no bytes.
 //! 3. An answer to a question that has ended is ignored.
 //!
@@ -29,13 +29,13 @@ use super::timing;
 use super::work::Work;
 use crate::bulk::BulkDescriptor;
 use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList, Memory, MemoryRegion, RemoteSlice};
+use crate::mem::{Access, MemList, Memory, RemoteSlice};
 use crate::op::{OpId, OpKind, Options, PeerId};
 use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header, Kind};
-use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
+use crate::transport::{ConnId, Payload, ServiceClass, Transport, WorkOptions};
 
-/// Size of the area that peers may read and write, in bytes: as much as a fast-RDMA slot moves.
+/// Size of the area that a peer may read and write, in bytes: as much as a fast-RDMA slot moves.
 pub(crate) const AREA: usize = 64 << 10;
 
 /// The purpose of a probe, in the `op` of its header.
@@ -221,18 +221,15 @@ impl<T: Transport> Endpoint<T> {
             return Some(known);
         }
         let conn = peer.conn;
-        let region = match &self.probe_region {
-            Some(region) => region.clone(),
-            None => self.make_area().inspect_err(|error| tracing::debug!(%error, "no probe area")).ok()?,
-        };
-        let area = self.transport.expose(conn, &region.segment(0, AREA), Access::READ_WRITE).ok()?;
+        let area = self.make_area(conn).inspect_err(|error| tracing::debug!(%error, "no probe area")).ok()?;
         self.peers.get_mut(peer_id.0)?.areas.ours = Some(area);
         Some(area)
     }
 
-    fn make_area(&mut self) -> Result<MemoryRegion, Error> {
-        let region = self.transport.register(&Memory::zeroed(AREA)?)?;
-        self.probe_region = Some(region.clone());
-        Ok(region)
+    /// Makes an area. Its exposure holds it until the connection ends.
+    fn make_area(&mut self, conn: ConnId) -> Result<RemoteSlice, Error> {
+        let memory = Memory::sparse(AREA)?;
+        let region = self.registry.register_own(|| self.transport.register(&memory))?;
+        self.transport.expose(conn, &region.segment(0, AREA), Access::READ_WRITE)
     }
 }

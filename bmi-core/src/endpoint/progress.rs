@@ -28,6 +28,10 @@ impl<T: Transport> Endpoint<T> {
         }
         if !self.events.is_empty() {
             self.take_events();
+            self.expect_idleness();
+        }
+        if self.is_sweep_due() {
+            self.sweep_idle_memory();
         }
         if !self.ops.are_quiet(self.now) {
             self.expire();
@@ -66,7 +70,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Handles the unexpected messages and exposures that were dropped since the last poll.
     #[cold]
-    fn take_returns(&mut self) {
+    pub(super) fn take_returns(&mut self) {
         let mut notes = std::mem::take(&mut self.release_notes);
         self.released.drain(&mut notes);
         for release in notes.drain(..) {

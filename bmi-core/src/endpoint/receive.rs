@@ -3,6 +3,7 @@
 //! **Invariant.** Everything that a message says is checked against what this side granted before
 //! anything is done for it. A violation cuts the peer off, and does not affect other peers.
 
+use super::idle_memory::SlotUse;
 use super::op::{Op, State};
 use super::peer::{Content, Link, Notice, Parked, Peer, Repost};
 use super::report::{Place, Release, ReleasedSlot};
@@ -438,7 +439,8 @@ impl<T: Transport> Endpoint<T> {
 #[inline]
 fn post_slot<T: Transport>(transport: &mut T, peer: &mut Peer, slot: usize, repost: Repost) -> Result<(), PostError> {
     let work = Work::Slot(u32::try_from(slot).expect("few slots")).to_id();
-    transport.post_recv(peer.conn, work, peer.slots.segment(slot))?;
+    peer.slot_use = SlotUse::Used;
+    transport.post_alike(peer.conn, work, peer.slots.segment(slot))?;
     match repost {
         Repost::First => {}
         Repost::Message => peer.grant.reposted(),

@@ -76,6 +76,7 @@ impl<T: Transport> Endpoint<T> {
         }
         // The peer may take its time, so the last reserved buffer is not used for this.
         let fallback = self.fallback_buffers.take(&mut self.transport, &mut self.registry, len, 1)?;
+        fallback.clear(len);
         let conn = self.peers.get(peer_id.0)?.conn;
         let remote = self.transport.expose(conn, &fallback.segment(len), Access::WRITE).ok()?;
         self.peers.get_mut(peer_id.0)?.exposures += 1;

@@ -96,6 +96,17 @@ impl MemSlice {
         len
     }
 
+    /// Fills the slice with zeros.
+    ///
+    /// # Panics
+    /// If the slice is read-only.
+    pub fn zero(&self) {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        for at in (0..self.len).step_by(ZEROS.len()) {
+            self.memory.copy_from(self.offset + at, &ZEROS[..ZEROS.len().min(self.len - at)]);
+        }
+    }
+
     /// Returns a copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
@@ -265,6 +276,17 @@ impl FromIterator<MemSlice> for MemList {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zeroing_stays_within_the_slice() {
+        for (offset, len) in [(0, 0), (3, 1), (1, 4096), (7, 9000)] {
+            let memory = Memory::from(vec![9; 10_000]);
+            memory.slice(offset, len).zero();
+            let bytes = memory.to_vec();
+            assert!(bytes[offset..offset + len].iter().all(|byte| *byte == 0), "{len} bytes at {offset}");
+            assert_eq!(bytes.iter().filter(|byte| **byte == 0).count(), len);
+        }
+    }
 
     #[test]
     fn ranges_cut_pieces_where_they_must() {

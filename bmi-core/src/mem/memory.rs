@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::{Bytes, BytesMut};
 
-use super::{MemSlice, RemotePages, SharedPages, copy};
+use super::{MemSlice, Pages, RemotePages, SharedPages, copy};
 use crate::error::{Error, ErrorKind};
 use crate::returns::Returns;
 
 /// Size of a page, in bytes. Allocations are aligned to it, because adapters register pages and
 /// direct I/O requires the alignment.
 const PAGE: usize = 4096;
-/// Length in bytes from which on an allocator asks the system for separate pages. It is
-/// `M_MMAP_THRESHOLD` of the GNU C library.
+/// Length in bytes from which on an allocator asks the system for separate pages, at least until
+/// such a piece was freed for the first time. It is `M_MMAP_THRESHOLD` of the GNU C library.
 const FRESH: usize = 128 << 10;
 
 /// Identifies a [`Memory`] as long as the process runs. No id is used twice.
@@ -61,6 +61,8 @@ impl Drop for Retirement {
 enum Backing {
     /// Part of an allocation of `alloc_zeroed` with this layout, which begins at `base`.
     Pages { base: NonNull<u8>, layout: Layout },
+    /// Pages of their own.
+    Mapped(Pages),
     /// The parts of a `Vec<u8>`: its pointer and length are `ptr` and `len`.
     Vec { capacity: usize },
     /// Pages that can be shared with another process.
@@ -136,6 +138,29 @@ impl Memory {
         // SAFETY: `skip` and the `len` bytes behind it were just checked to be in the allocation.
         let ptr = unsafe { base.add(skip) };
         Ok(Memory::new(ptr, len, Backing::Pages { base, layout }))
+    }
+
+    /// Maps `len` zero bytes in pages of their own ([`Pages`]). They become resident when they are
+    /// first touched, and go back to the system with the last handle. Costs two system calls, and
+    /// one at the end. It is meant for long memory of which few bytes are used.
+    ///
+    /// # Errors
+    /// As [`Memory::zeroed`].
+    pub fn sparse(len: usize) -> Result<Memory, Error> {
+        let pages = Pages::new(len)?;
+        Ok(Memory::new(pages.as_ptr(), len, Backing::Mapped(pages)))
+    }
+
+    /// Gives the pages of [`Memory::sparse`] back to the system, and returns true. The bytes are
+    /// zeros then. Returns false, and does nothing, for other memory.
+    pub(crate) fn discard(&self) -> bool {
+        match &self.0.backing {
+            Backing::Mapped(pages) => {
+                pages.discard_shared();
+                true
+            }
+            _ => false,
+        }
     }
 
     /// `len` zero bytes in pages that another process of this host can be given
@@ -400,7 +425,8 @@ impl Drop for Inner {
             // SAFETY: these are the parts of the vector that was taken apart in `from`.
             Backing::Vec { capacity } => drop(unsafe { Vec::from_raw_parts(self.ptr.as_ptr(), self.len, capacity) }),
             // The last handle of the pages unmaps them. Only this memory gives out such handles.
-            Backing::Passable(_)
+            Backing::Mapped(_)
+            | Backing::Passable(_)
             | Backing::Foreign { .. }
             | Backing::Shared
             | Backing::Shareable(_)

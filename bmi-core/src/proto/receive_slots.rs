@@ -27,7 +27,7 @@ impl ReceiveSlots {
     /// Allocates and registers `count` slots for payloads of up to `eager` bytes.
     pub(crate) fn new<T: Transport>(transport: &mut T, count: usize, eager: usize) -> Result<ReceiveSlots, Error> {
         let slot_len = (HEADER_LEN + eager).next_multiple_of(64);
-        let memory = Memory::zeroed(count * slot_len)?;
+        let memory = Memory::sparse(count * slot_len)?;
         let region = transport.register(&memory)?;
         let segments = (0..count).map(|slot| region.segment(slot * slot_len, HEADER_LEN + eager)).collect();
         Ok(ReceiveSlots { memory, segments, slot_len })

@@ -59,6 +59,15 @@ impl<V> Table<V> {
         self.slots[key.slot as usize].1.take()
     }
 
+    /// Gives back the room behind the last value. Keys of values that were there find nothing.
+    pub(crate) fn shrink(&mut self) {
+        let len = self.slots.iter().rposition(|(_, value)| value.is_some()).map_or(0, |last| last + 1);
+        self.slots.truncate(len);
+        self.slots.shrink_to_fit();
+        self.free.retain(|slot| (*slot as usize) < len);
+        self.free.shrink_to_fit();
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &V)> {
         self.slots.iter().enumerate().filter_map(|(slot, (generation, value))| {
             let slot = u32::try_from(slot).expect("fewer than 2^32 entries");
@@ -74,6 +83,21 @@ impl<V> Table<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_that_has_shrunk_knows_no_more_than_its_values() {
+        let mut table = Table::new();
+        let keys: Vec<Key> = (0..10).map(|value| table.insert(value)).collect();
+        for at in [9, 8, 7, 2] {
+            table.remove(keys[at]);
+        }
+        table.shrink();
+        assert_eq!((table.len(), table.slots.len(), table.free.len()), (6, 7, 1));
+        assert_eq!((table.get(keys[9]), table.get(keys[2]), table.get(keys[6])), (None, None, Some(&6)));
+        let new = [table.insert(20), table.insert(21)];
+        assert_eq!((new[0].slot, new[1].slot, table.len()), (2, 7, 8));
+        assert_eq!((table.get(keys[2]), table.get(keys[7]), table.get(new[1])), (None, None, Some(&21)));
+    }
 
     #[test]
     fn a_stale_key_finds_nothing() {

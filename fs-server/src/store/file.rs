@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use bmi_core::MemList;
+use bmi_core::{MemList, MemSlice};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, statat, unlinkat};
 
@@ -59,7 +59,7 @@ use super::marks::{Mark, Marks};
 use super::open_file::OpenFile;
 use super::open_files::{Closing, Named, OPEN_FILES, OpenFiles};
 use super::steps::{self, step};
-use super::transfer::{jobs, read_all, write_all, zero};
+use super::transfer::{jobs, read_all, write_all};
 use super::{DataStore, Held, Label, absent, cut_off, durable_dir, remainder};
 
 /// Most transfers on worker threads at the same time. The page cache and a flash disk can handle
@@ -530,7 +530,7 @@ impl DataStore for FileStore {
     async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError> {
         let file = self.file(datafile, false).await.map_err(|error| error.with_ranges(regions.iter().copied()))?;
         let Some(file) = file else {
-            into.pieces().iter().for_each(zero);
+            into.pieces().iter().for_each(MemSlice::zero);
             return Ok(());
         };
         let jobs = jobs(regions, into);

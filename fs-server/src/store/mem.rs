@@ -11,7 +11,6 @@ use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
 use super::failure::Failure;
 use super::marks::Mark;
-use super::transfer::zero;
 use super::{DataStore, Fates, Held, Label, SECTOR, absent, cut_off, remainder};
 
 /// The behaviour of a store's disk apart from holding bytes: taking time, and failing.
@@ -329,7 +328,7 @@ impl MemStore {
                     Some(bytes) => {
                         into.copy_from(done, &bytes[within..within + len]);
                     }
-                    None => into.range(done, len).for_each(|piece| zero(&piece)),
+                    None => into.range(done, len).for_each(|piece| piece.zero()),
                 }
                 done += len;
             }

@@ -66,20 +66,9 @@ pub(super) fn write_all(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error
 pub(super) fn read_all(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
     transfer(jobs, |offset, piece| match sys::read_at(file, offset, piece)? {
         0 => {
-            zero(piece);
+            piece.zero();
             Ok(None)
         }
         len => Ok(Some(len)),
     })
-}
-
-/// Fills a piece with zeros.
-pub(super) fn zero(piece: &MemSlice) {
-    const ZEROS: [u8; 4096] = [0; 4096];
-    let mut at = 0;
-    while at < piece.len() {
-        let len = ZEROS.len().min(piece.len() - at);
-        piece.slice(at, len).copy_from(&ZEROS[..len]);
-        at += len;
-    }
 }
