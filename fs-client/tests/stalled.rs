@@ -38,7 +38,7 @@ impl Running {
     }
 
     /// Waits until the command has moved `more` bytes.
-    #[expect(clippy::disallowed_methods, reason = "waits for another process")]
+    #[expect(clippy::disallowed_methods, reason = "waits for other processes")]
     fn moves(&mut self, more: u64) {
         let until = self.bytes() + more;
         while self.bytes() < until {

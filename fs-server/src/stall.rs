@@ -9,16 +9,17 @@
 //! **Rule.** A client is *stalled* if a request of it is in progress, work of the request waits for
 //! the client, and nothing has moved on its connection for [`Limits::stall_timeout`]. While another
 //! client, one that is not stalled, waits for a buffer or for a place, the connections of all
-//! stalled clients are cut. So stalled clients together hold what they like while nobody needs it,
-//! and nothing from `stall_timeout` and one check on after somebody does.
+//! stalled clients are cut. So stalled clients may keep what they hold while nobody waits for it.
+//! When somebody waits, they hold nothing after `stall_timeout` and one check, however many they
+//! are. Before, the shares bound what each of them holds ([`bmi_core::mem::zone`]).
 //!
 //! *Progress counts, not time.* A client that takes its data slowly is not stalled, however long
 //! its request takes ([`Endpoint::awaited_peers`]). Over TCP every byte counts. Over other adapters
 //! a transfer unit ([`LimitConfig::transfer_unit`]) does.
 //!
-//! **Why the connection.** An adapter, here or at the client, may be in the middle of the memory. On
-//! a stream the rest of a unit must follow its beginning. So nothing less than the end of the
-//! connection lets go of the memory for certain, and a deadline would end in the same way
+//! **Why the connection.** An adapter, here or at the client, may be in the middle of the memory.
+//! On a stream the rest of a unit must follow its beginning. So only the end of the connection
+//! releases the memory for certain. A deadline would end in the same way
 //! ([`TimeoutConfig::fence_grace`]). A client that goes on later finds its connection closed. It
 //! connects again and repeats what may be repeated, as after any loss.
 //!

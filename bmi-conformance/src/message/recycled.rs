@@ -184,7 +184,7 @@ pub fn packed_reads_hold_nothing_of_others<K: Backend>(backend: &K) {
             let options = soon(&pair.a).lists(Lists::Pack);
             target.copy_from(0, &[0; 30_000]);
             let body = Body::In(list.clone());
-            let call = caller.call(peer, 1, b"read", body, Some(Path::ServerBased), options).expect("a call");
+            let call = caller.call(peer, b"read", body, Some(Path::ServerBased), options).expect("a call");
             let (reply, ()) = join(call.reply(), serve_read::<K>(server, honest)).await;
             reply.expect("a reply");
             if honest {
@@ -216,7 +216,7 @@ pub fn offered_memory_is_revoked_before_it_is_used_again<K: Backend>(backend: &K
         let path = if reads(backend) { Path::ClientBased } else { Path::ServerBased };
         let target = memory(20_000);
         let body = Body::In(MemList::from(&target));
-        let call = caller.call(pair.to_b, 1, b"read", body, Some(path), soon(&pair.a)).expect("a call");
+        let call = caller.call(pair.to_b, b"read", body, Some(path), soon(&pair.a)).expect("a call");
         let serve = async {
             let incoming = Incoming::new(&pair.b, pair.b.next_unexpected().await).expect("a call");
             let data = poisoned(20_000);

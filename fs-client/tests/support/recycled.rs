@@ -45,7 +45,7 @@ impl<T: Transport> Raw<T> {
     async fn call(&self, body: RequestBody, data: Body, path: Option<Path>) -> Reply {
         let (tag, request) = self.request(body);
         let caller = Caller::new(self.endpoint.clone());
-        let call = caller.call(self.peer, tag, &request, data, path, self.endpoint.within(PATIENCE)).unwrap();
+        let call = caller.call(self.peer, &request, data, path, self.endpoint.within(PATIENCE)).unwrap();
         codec::decode_reply(&call.reply().await.unwrap().bytes).unwrap()
     }
 
