@@ -177,6 +177,17 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
+    /// Sends any bytes as the request of a call, and returns its id. For tests of servers whose
+    /// clients break the protocol. The id stays in use.
+    ///
+    /// # Errors
+    /// As [`Endpoint::post_send_unexpected`].
+    #[doc(hidden)]
+    pub fn forge_request(&mut self, peer: PeerId, request: MemList, options: Options) -> Result<(Tag, Posted), Error> {
+        let id = self.open_call(peer)?;
+        Ok((id, self.post_in_call(CallPart::Request, peer, id, request, options)?))
+    }
+
     /// Returns true if `peer` makes a call with this id.
     pub(crate) fn is_call_of(&self, peer: PeerId, id: Tag) -> bool {
         self.peers.get(peer.0).is_some_and(|peer| peer.is_theirs(id))

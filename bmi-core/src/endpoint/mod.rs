@@ -492,7 +492,7 @@ impl<T: Transport> Endpoint<T> {
     /// rendezvous.
     ///
     /// # Errors
-    /// `PeerLost`, `Invalid` for too many pieces or a tag above [`MAX_TAG`].
+    /// `PeerLost`, `Invalid` for too many pieces.
     pub fn post_recv(
         &mut self,
         peer: PeerId,
@@ -500,9 +500,6 @@ impl<T: Transport> Endpoint<T> {
         list: impl Into<MemList>,
         options: Options,
     ) -> Result<Posted, Error> {
-        if is_call(tag) && !self.is_call_of(peer, tag) {
-            return Err(calls::reserved_tag(tag).during("receive"));
-        }
         self.start_recv(peer, tag, list.into(), options)
     }
 
@@ -516,9 +513,6 @@ impl<T: Transport> Endpoint<T> {
     /// # Errors
     /// `PeerLost`.
     pub fn post_discard(&mut self, peer: PeerId, tag: Tag, options: Options) -> Result<Posted, Error> {
-        if is_call(tag) {
-            return Err(calls::reserved_tag(tag).during("discard"));
-        }
         self.start_discard(peer, tag, options)
     }
 

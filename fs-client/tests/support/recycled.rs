@@ -35,15 +35,15 @@ impl<T: Transport> Raw<T> {
         raw
     }
 
-    /// Returns the tag and the bytes of a request.
-    fn request(&self, body: RequestBody) -> (u64, Vec<u8>) {
+    /// Returns the bytes of a request.
+    fn request(&self, body: RequestBody) -> Vec<u8> {
         let seq = self.seq.replace(self.seq.get() + 1);
         let id = RequestId { client: self.id, seq };
-        (seq, codec::encode_request(&Request { id, unanswered: seq, timeout_ms: 10_000, body }))
+        codec::encode_request(&Request { id, unanswered: seq, timeout_ms: 10_000, body })
     }
 
     async fn call(&self, body: RequestBody, data: Body, path: Option<Path>) -> Reply {
-        let (tag, request) = self.request(body);
+        let request = self.request(body);
         let caller = Caller::new(self.endpoint.clone());
         let call = caller.call(self.peer, &request, data, path, self.endpoint.within(PATIENCE)).unwrap();
         codec::decode_reply(&call.reply().await.unwrap().bytes).unwrap()
@@ -62,7 +62,7 @@ impl<T: Transport> Raw<T> {
     /// Announces a client-based write of `len` bytes. Writes one byte into each buffer that the
     /// server grants, and says that this was all.
     async fn lie(&self, datafile: DatafileHandle, len: usize) -> Result<(), FsError> {
-        let (tag, request) = self.request(write(datafile, len));
+        let request = self.request(write(datafile, len));
         let mut message = vec![b'C', 3, 1, 0];
         message.extend((request.len() as u32).to_le_bytes());
         message.extend([0; 8]);
@@ -70,8 +70,8 @@ impl<T: Transport> Raw<T> {
         message.extend(&request);
         let soon = self.endpoint.within(PATIENCE);
         let buffer = Memory::zeroed(8 << 10).unwrap();
+        let (tag, _) = self.endpoint.with(|endpoint| endpoint.forge_request(self.peer, message.into(), soon)).unwrap();
         let mut received = self.endpoint.recv(self.peer, tag, &buffer, soon);
-        self.endpoint.send_unexpected(self.peer, tag, message, soon).await.unwrap();
         loop {
             let answer = received.await.unwrap();
             let answer = buffer.slice(0, answer.len as usize).to_vec();
