@@ -15,8 +15,8 @@
 //! | message | the message interface of [`bmi_core::AsyncEndpoint`] over the backend | [`message`] |
 //!
 //! A backend may need tests of properties that the suite does not know; [`world`] has helpers for
-//! them. [`allocation`] tests that operations do not allocate, and [`log`] captures log lines. [`Local`] is the [`Backend`] for
-//! adapters that are all in this process.
+//! them. [`allocation`] tests that operations do not allocate, and [`log`] captures log lines.
+//! [`Local`] is the [`Backend`] for adapters that are all in this process.
 //!
 //! The suite runs over `Box<dyn Transport>` for every backend, so that it is compiled once. The box
 //! forwards every method: a lint on its `impl` in [`bmi_core::transport`] makes sure of it.

@@ -17,9 +17,9 @@ pub struct ShmConfig {
     /// Time after which an accepted socket is dropped if it has not sent its complete, valid hello.
     /// 5 s.
     pub handshake_timeout: Duration,
-    /// Most accepted sockets without a hello, at least 1. A newcomer always gets a place: if all are
-    /// taken, the process that has most of them loses its oldest one ([`bmi_backend::HalfOpen`]).
-    /// 256.
+    /// Most accepted sockets without a hello, at least 1. A newcomer always gets a place: if all
+    /// are taken, the process that has most of them loses its oldest one
+    /// ([`bmi_backend::HalfOpen`]). 256.
     pub max_half_open: usize,
     /// Most connections of all kinds, half-open and ending ones too. 20,480, which is more than
     /// `Config::max_peers`.

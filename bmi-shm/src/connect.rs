@@ -22,8 +22,8 @@
 //! reach memory that is used for something else by then.
 //!
 //! **Invariants**
-//! 1. A half-open socket owns no memory. There are at most `max_half_open` of them. A newcomer always
-//!    gets a place among them. If they are all taken, another one goes
+//! 1. A half-open socket owns no memory. There are at most `max_half_open` of them. A newcomer
+//!    always gets a place among them. If they are all taken, another one goes
 //!    ([`bmi_backend::HalfOpen`]), but only after its packets were read.
 //! 2. Queues exist from `connect` on, or from the arrival of the complete, valid hello on. The link
 //!    exists from the moment on when both areas do.

@@ -16,8 +16,8 @@ pub struct TcpConfig {
     pub handshake_timeout: Duration,
     /// Time for a connection that this side cut to send the peer the reason. Default: 1 s.
     pub linger: Duration,
-    /// A host that answers nothing for about this long is considered dead, whether bytes are waiting
-    /// for it (`TCP_USER_TIMEOUT`) or not (keep-alive probes). After a quarter of it without
+    /// A host that answers nothing for about this long is considered dead, whether bytes are
+    /// waiting for it (`TCP_USER_TIMEOUT`) or not (keep-alive probes). After a quarter of it without
     /// traffic, the system sends a probe every quarter (whole seconds, at least one), and gives up
     /// after three. Hosts answer probes also if their programs are idle. Zero keeps the system's
     /// defaults, which are hours. Default: 10 s, so a probe every 2 s.

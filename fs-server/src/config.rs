@@ -104,7 +104,7 @@ impl Default for LimitSection {
             transfer_unit: Size(iod.unit as u64),
             buffers: Size((iod.unit * iod.buffers) as u64),
             offload: Size(DEFAULT_OFFLOAD),
-            connections: bmi_core::Config::default().limits.max_peers,
+            connections: DEFAULT_CONNECTIONS,
             idle_s: DEFAULT_IDLE.as_secs(),
             half_open: tcp.max_half_open,
             handshake_timeout_s: tcp.handshake_timeout.as_secs(),
@@ -116,6 +116,10 @@ impl Default for LimitSection {
 /// Transfers of this many bytes or more are handed to storage threads. Moving a smaller one in the
 /// page cache takes about as long as handing it over.
 pub const DEFAULT_OFFLOAD: u64 = 128 << 10;
+
+/// Most connections that a server accepts over each transport by default. It is less than the
+/// library's, so that the usual limits of file descriptors are enough.
+pub const DEFAULT_CONNECTIONS: usize = 4096;
 
 /// After this time without a message a connection is idle, and a newcomer may take its place. An
 /// I/O server reports to the manager ten times as often.
@@ -401,7 +405,10 @@ mod tests {
         assert_eq!(config.limits.iod(), IodSettings::default());
         assert_eq!(config.limits.service(), Limits::default());
         let endpoint = config.limits.endpoint("");
-        assert_eq!(endpoint, bmi_core::Config::default().evict_idle_after(Some(DEFAULT_IDLE)));
+        assert_eq!(
+            endpoint,
+            bmi_core::Config::default().max_peers(DEFAULT_CONNECTIONS).evict_idle_after(Some(DEFAULT_IDLE))
+        );
         let tcp = config.limits.transports().tcp;
         assert!(tcp.max_connections > endpoint.limits.max_peers + endpoint.limits.max_peers / 8 + tcp.max_half_open);
         let mut expected = TcpConfig::default();
@@ -432,7 +439,7 @@ mod tests {
             ("iod{index}", "iod", "needs {index}"),
             ("requests = 256", "requests = 0", "limits.requests is 0"),
             ("idle_s = 10", "idle_s = 0", "limits.idle_s is 0; it must be from 3"),
-            ("connections = 16384", "connections = 1", "limits.connections is 1; it must be from 16"),
+            ("connections = 4096", "connections = 1", "limits.connections is 1; it must be from 16"),
             ("[storage]", "[storage", "line 17"),
         ];
         for (from, to, expected) in cases {

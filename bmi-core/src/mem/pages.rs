@@ -147,8 +147,8 @@ mod system {
     }
 
     pub(super) fn discard(ptr: NonNull<u8>, len: usize) {
-        // SAFETY: the caller has mapped the range. Private pages are zeros afterwards. The bytes are
-        // accessed by address, or through a reference that the caller holds exclusively. So no
+        // SAFETY: the caller has mapped the range. Private pages are zeros afterwards. The bytes
+        // are accessed by address, or through a reference that the caller holds exclusively. So no
         // reference sees them change.
         if let Err(error) = unsafe { madvise(ptr.as_ptr().cast(), len, Advice::LinuxDontNeed) } {
             tracing::debug!(%error, "pages stay resident");

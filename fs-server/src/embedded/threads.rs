@@ -130,8 +130,9 @@ impl Slot {
 
 impl EmbeddedCluster {
     /// Starts the servers. Raises this process's limit of file descriptors as far as it may. The
-    /// servers use the data that an earlier cluster of the same shape left in `dir`. If `dir` is empty or does not exist, a new cluster is formatted in it. Over TCP and
-    /// verbs they listen on free ports of 127.0.0.1, over shared memory on sockets under `dir`.
+    /// servers use the data that an earlier cluster of the same shape left in `dir`. If `dir` is
+    /// empty or does not exist, a new cluster is formatted in it. Over TCP and verbs they listen on
+    /// free ports of 127.0.0.1, over shared memory on sockets under `dir`.
     ///
     /// # Errors
     /// The error that prevents a server from starting, with the server's name.
