@@ -17,10 +17,10 @@ pub struct TcpConfig {
     /// Time for a connection that this side cut to send the peer the reason. Default: 1 s.
     pub linger: Duration,
     /// A host that answers nothing for about this long is considered dead, whether bytes are
-    /// waiting for it (`TCP_USER_TIMEOUT`) or not (keep-alive probes). After a quarter of it without
-    /// traffic, the system sends a probe every quarter (whole seconds, at least one), and gives up
-    /// after three. Hosts answer probes also if their programs are idle. Zero keeps the system's
-    /// defaults, which are hours. Default: 10 s, so a probe every 2 s.
+    /// waiting for it (`TCP_USER_TIMEOUT`) or not (keep-alive probes). After a quarter of it
+    /// without traffic, the system sends a probe every quarter (whole seconds, at least one), and
+    /// gives up after three. Hosts answer probes also if their programs are idle. Zero keeps the
+    /// system's defaults, which are hours. Default: 10 s, so a probe every 2 s.
     pub peer_timeout: Duration,
     /// Largest number of accepted sockets without a preamble, at least 1. A newcomer always gets a
     /// place: if all are taken, the address that has most of them loses its oldest one
