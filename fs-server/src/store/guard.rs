@@ -15,7 +15,6 @@ use std::io;
 use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 
-use bmi_core::mutated;
 use redb::{BackendError, StorageBackend};
 
 /// Whether it is known what a disk has. A clone is another handle to the same answer.
@@ -30,9 +29,7 @@ impl Doubt {
 
     /// Notes a failure after which it is not known what the disk has.
     fn note<R>(&self, what: &str, result: io::Result<R>) -> io::Result<R> {
-        if let Err(error) = &result
-            && !mutated("store/failed-sync-forgotten")
-        {
+        if let Err(error) = &result {
             // Only the first one counts.
             let _ = self.0.set(format!("{what} failed ({error})"));
         }

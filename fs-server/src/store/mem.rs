@@ -383,9 +383,6 @@ impl MemStore {
     /// Marks datafiles whose sync failed. A disk that syncs nothing at all takes no marks either:
     /// then the store has failed.
     async fn mark_failed(&self, datafiles: &[DatafileHandle], error: &FsError, medium_works: bool) {
-        if mutated("store/failed-sync-not-marked") {
-            return;
-        }
         let failure = self.0.failure.borrow().clone();
         if medium_works && self.0.medium.sync().await.is_ok() {
             let marks = datafiles.iter().map(|datafile| (*datafile, Mark::FailedSync));
