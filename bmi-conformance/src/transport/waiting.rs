@@ -108,11 +108,12 @@ pub fn one_poll_behind_a_post_wakes<K: Backend>(backend: &K) {
     let (into, remote) = rig.expose(B, link.far, &target, Access::WRITE);
     let writes = backend.expected_capabilities().write_with_immediate;
     for number in 0..12 {
-        let (what, len) = (format!("message {number}"), [0, 100, 4096][number as usize % 3]);
+        let (what, len) = (format!("message {number}"), [1, 100, 4096][number as usize % 3]);
         rig.recv(B, link.far, number, &[into.segment(0, 4096)]).expect("receive");
         let sleeper = Sleeper::asleep(&mut rig, B, "idle before the only poll");
         let payload = [from.segment(0, len)];
         let kind = if number >= 6 && writes {
+            let remote = remote.slice(0, len as u64).expect("within");
             let target = WriteTarget { remote, immediate: Some(7) };
             rig.write(A, link.near, number, &payload, target).expect("write");
             WorkKind::Write
@@ -124,7 +125,7 @@ pub fn one_poll_behind_a_post_wakes<K: Backend>(backend: &K) {
         rig.pause(A, true);
         rig.wait(&format!("woken by {what}"), |rig| sleeper.is_woken(rig.adapter(B)).then_some(()));
         rig.pause(B, false);
-        rig.done(B, link.far, number, WorkKind::Recv, &what);
+        rig.done(B, link.far, number, WorkKind::Recv, &format!("{what} at the sleeper"));
         rig.pause(A, false);
         rig.done(A, link.near, number, kind, &what);
     }
