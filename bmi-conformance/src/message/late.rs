@@ -181,6 +181,7 @@ pub fn discards<K: Backend>(backend: &K) {
             for len in [0, 100, 900, 20_000, 300_000] {
                 for parked in [false, true] {
                     let what = format!("{len} bytes, parked: {parked}");
+                    let before = pair.b.counters().discarded;
                     let early = (!parked).then(|| pair.b.discard(pair.to_a, 5, soon(&pair.b)));
                     let kept = memory(10);
                     let next = (!parked).then(|| pair.b.recv(pair.to_a, 5, &kept, soon(&pair.b)));
@@ -193,6 +194,7 @@ pub fn discards<K: Backend>(backend: &K) {
                     let next = next.unwrap_or_else(|| pair.b.recv(pair.to_a, 5, &kept, soon(&pair.b)));
                     let end = discard.await.unwrap_or_else(|error| panic!("{what}: {error}"));
                     assert_eq!((end.kind, end.len), (OpKind::Discard, len as u64), "{what}");
+                    assert_eq!(pair.b.counters().discarded - before, 1, "{what}");
                     next.await.unwrap_or_else(|error| panic!("{what}: {error}"));
                     assert!(kept.slice(0, 10).to_vec() == pattern(2, 10), "{what}: the next message");
                     match dropped.await {

@@ -216,7 +216,10 @@ impl<T: Transport> Endpoint<T> {
                 Ok(())
             }
             // A discard.
-            None => Ok(()),
+            None => {
+                self.counters.discarded += 1;
+                Ok(())
+            }
         };
         if !mutated_each(5, "fast/slot-not-freed") {
             self.free_fast(peer_id, slot);

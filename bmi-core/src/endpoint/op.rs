@@ -9,6 +9,7 @@
 //!  receive     Matching ──Eager─────────────────────────────────────────────────────────> Done
 //!                 ├───────Announce─────> Moving ──last read done, Finish sent───────────> Done
 //!                 └──without RDMA read─> AwaitingWrite ──Written────────────────────────> Done
+//!  discard     Matching ──Eager, or Announce, which is answered with Finish──────────────> Done
 //!  pull, push  Queued ──connected──────> Moving ──last read or write done───────────────> Done
 //!  grant                                 Granted ──immediate data───────────────────────> Done
 //!  connect, disconnect, timer, probe     Waiting ───────────────────────────────────────> Done

@@ -188,7 +188,11 @@ impl<T: Transport> Endpoint<T> {
                     self.transport.charge(HostWork::copy(len, list));
                     deliver(list, payload)
                 }
-                None => Ok(()),
+                // A discard.
+                None => {
+                    self.counters.discarded += 1;
+                    Ok(())
+                }
             };
             peer.grant.unparked(cost);
             if let Err(error) = post_slot(&mut self.transport, peer, slot, Repost::Message) {
