@@ -72,6 +72,7 @@ impl<S> Listeners<S> {
     }
 
     /// Returns true if connections may be waiting.
+    #[inline]
     pub fn any_ready(&self) -> bool {
         self.listeners.iter().any(|listener| listener.ready)
     }

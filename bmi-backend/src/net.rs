@@ -148,7 +148,7 @@ impl Resolver {
         if sent { Ok(()) } else { Err(Error::new(ErrorKind::Io, "the thread that looks names up is gone")) }
     }
 
-    /// Returns the answers that have arrived. Allocates nothing if there are none.
+    /// Returns the answers that have arrived.
     pub fn answers(&self) -> Vec<Answer> {
         let mut answers = Vec::new();
         self.mailbox.answers.drain(&mut answers);
@@ -156,6 +156,7 @@ impl Resolver {
     }
 
     /// Returns true if an answer is waiting.
+    #[inline]
     pub fn has_answers(&self) -> bool {
         !self.mailbox.answers.is_empty()
     }

@@ -101,8 +101,10 @@ impl ShmTransport {
         self.now = now;
         let before = events.len();
         let (limit, early) = (before + BATCH, before..before);
-        if self.has_chores() || self.schedule.resting() > 0 {
-            return self.make_all_progress(&mut Pass { events, limit, early, shows, receiver, moved: false });
+        let has_chores = self.has_chores();
+        if has_chores || self.schedule.resting() > 0 {
+            let mut pass = Pass { events, limit, early, shows, receiver, moved: false };
+            return self.make_all_progress(has_chores, &mut pass);
         }
         let Some((step, slot)) = self.find_busy(0) else {
             self.unasked += 1;
@@ -115,8 +117,8 @@ impl ShmTransport {
 
     /// Does one poll with all work that may be due.
     #[inline(never)]
-    fn make_all_progress(&mut self, pass: &mut Pass<'_>) -> bool {
-        if self.has_chores() && !self.do_chores(pass) {
+    fn make_all_progress(&mut self, has_chores: bool, pass: &mut Pass<'_>) -> bool {
+        if has_chores && !self.do_chores(pass) {
             self.ring_bells();
             return true;
         }
@@ -145,9 +147,11 @@ impl ShmTransport {
         if self.pending.is_empty() && std::mem::take(&mut self.vacated) {
             self.slots.recycle(); // earlier polls have reported every end
         }
-        self.report_pending(pass);
-        if !self.pending.is_empty() {
-            return false;
+        if !self.pending.is_idle() {
+            self.report_pending(pass);
+            if !self.pending.is_empty() {
+                return false;
+            }
         }
         self.expire(self.now);
         self.look_at_retired();

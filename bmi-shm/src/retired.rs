@@ -148,9 +148,14 @@ impl Retired {
 
     /// Gives back what is free again, if it is time to look. Returns whether [`Retired::look_at`]
     /// may have changed.
+    #[inline]
     pub(crate) fn look(&mut self, now: Time) -> bool {
+        !self.holders.is_empty() && self.look_at_holders(now)
+    }
+
+    fn look_at_holders(&mut self, now: Time) -> bool {
         let due = now >= self.look_at;
-        if self.holders.is_empty() || !due && !self.is_eager(now) {
+        if !due && !self.is_eager(now) {
             return false;
         }
         self.release(due);

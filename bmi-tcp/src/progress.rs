@@ -72,7 +72,7 @@ impl TcpTransport {
     }
 
     pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
-        self.slept |= now.since(self.now) >= PAUSE;
+        self.slept |= now >= self.now + PAUSE;
         self.now = now;
         let before = events.len();
         let limit = before + BATCH;
@@ -89,10 +89,8 @@ impl TcpTransport {
         self.look();
         moved |= self.take_answers();
         moved |= self.receive_ready(events, limit);
-        // If the events have reached the limit, some preambles may not have been read.
-        if events.len() < limit && self.accept_sockets() {
-            self.receive_ready(events, limit);
-            moved = true;
+        if self.listeners.any_ready() {
+            moved |= self.receive_newcomers(events, limit);
         }
         moved |= self.send_dirty(events, limit);
         self.report_pending(events, limit);
@@ -123,7 +121,11 @@ impl TcpTransport {
             || self.listeners.any_ready()
     }
 
+    #[inline]
     fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
+        if self.pending.is_empty() {
+            return;
+        }
         let count = self.pending.len().min(limit.saturating_sub(events.len()));
         events.extend(self.pending.drain(..count));
         // Each end of a connection reports more than a hundred receives.
@@ -132,10 +134,12 @@ impl TcpTransport {
         }
     }
 
+    #[inline]
     fn take_answers(&mut self) -> bool {
-        let answers = self.resolver.answers();
-        let any = !answers.is_empty();
-        answers.into_iter().for_each(|answer| self.handle_answer(answer));
+        let any = self.resolver.has_answers();
+        if any {
+            self.resolver.answers().into_iter().for_each(|answer| self.handle_answer(answer));
+        }
         any
     }
 
@@ -198,6 +202,18 @@ impl TcpTransport {
 
     // ---- receiving ------------------------------------------------------------------------------
 
+    /// Accepts connections and receives from them. Returns whether there were any.
+    #[cold]
+    fn receive_newcomers(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
+        // If the events have reached the limit, some preambles may not have been read.
+        let any = events.len() < limit && self.accept_sockets();
+        if any {
+            self.receive_ready(events, limit);
+        }
+        any
+    }
+
+    #[inline]
     fn receive_ready(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
         let mut moved = false;
         for _ in 0..self.ready.len() {

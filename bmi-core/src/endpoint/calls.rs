@@ -188,6 +188,15 @@ impl<T: Transport> Endpoint<T> {
         Ok((id, self.post_in_call(CallPart::Request, peer, id, request, options)?))
     }
 
+    /// Checks that a message with this id may be sent to `peer`.
+    ///
+    /// # Errors
+    /// `Invalid` if the peer makes no such call.
+    #[inline(never)]
+    pub(super) fn check_answer(&self, peer: PeerId, id: Tag) -> Result<(), Error> {
+        if self.is_call_of(peer, id) { Ok(()) } else { Err(reserved_tag(id).during("send")) }
+    }
+
     /// Returns true if `peer` makes a call with this id.
     pub(crate) fn is_call_of(&self, peer: PeerId, id: Tag) -> bool {
         self.peers.get(peer.0).is_some_and(|peer| peer.is_theirs(id))

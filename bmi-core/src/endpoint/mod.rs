@@ -455,6 +455,7 @@ impl<T: Transport> Endpoint<T> {
     /// `PeerLost`, `Invalid` for too many pieces or a tag above [`MAX_TAG`], `TooLong` beyond the
     /// limit of a message. Nothing was posted then. An answer to a peer's call may have the tag of
     /// the call.
+    #[inline]
     pub fn post_send(
         &mut self,
         peer: PeerId,
@@ -462,8 +463,8 @@ impl<T: Transport> Endpoint<T> {
         list: impl Into<MemList>,
         options: Options,
     ) -> Result<Posted, Error> {
-        if is_call(tag) && !self.is_call_of(peer, tag) {
-            return Err(calls::reserved_tag(tag).during("send"));
+        if is_call(tag) {
+            self.check_answer(peer, tag)?;
         }
         self.start_send(peer, Kind::Eager, tag, list.into(), options)
     }
@@ -638,7 +639,7 @@ impl<T: Transport> Endpoint<T> {
     /// Returns the time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         let fences = (!self.fences.is_empty()).then_some(self.now);
-        [
+        let all = [
             fences,
             self.ops.next_timer().filter(|_| !mutated("wait/forgets-deadlines")),
             self.next_turn(),
@@ -646,10 +647,14 @@ impl<T: Transport> Endpoint<T> {
             self.log.next_deadline(),
             self.next_sweep,
             self.transport.next_deadline(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        ];
+        let mut earliest = None;
+        for deadline in all {
+            if deadline.is_some() && (earliest.is_none() || deadline < earliest) {
+                earliest = deadline;
+            }
+        }
+        earliest
     }
 
     /// Gets ready to sleep (see [`Transport::arm`]). `waker` is also woken when an unexpected
