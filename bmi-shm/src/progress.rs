@@ -359,7 +359,8 @@ impl ShmTransport {
         }
         let Self { schedule, slots, .. } = self;
         schedule.all().any(|slot| {
-            slots.at_mut(slot).is_some_and(|connection| {
+            // A quiet connection owes nothing.
+            slots.at_mut(slot).filter(|connection| connection.activity != Activity::Quiet).is_some_and(|connection| {
                 let makes_room = connection.queues.as_deref().is_some_and(QueuePair::makes_room);
                 let waits = connection.more || connection.draining.is_some() || makes_room;
                 waits || connection.link.as_deref().is_some_and(Link::owes)
