@@ -9,7 +9,7 @@ use bmi_core::comm::{Body, Caller, serve};
 use bmi_core::{AsyncEndpoint, Config, ErrorKind, Memory, PeerEvent};
 use bmi_sim::{SimTransport, World};
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select};
 
 type Endpoint = AsyncEndpoint<SimTransport>;
 
@@ -49,13 +49,73 @@ fn calls_beyond_the_limit_wait_and_all_are_answered() {
     for max_calls in [1, 3] {
         let world = World::new(1);
         let (most, addr) = start(&world, max_calls);
-        let client = world.node("client").endpoint(Config::default()).unwrap();
-        world.block_on(async {
+        let clients = ["a", "b"].map(|name| world.node(name).endpoint(Config::default()).unwrap());
+        world.block_on(join_all(clients.iter().map(async |client| {
             let peer = client.connect(&addr, client.within(SECOND)).await.unwrap();
-            join_all((0..20).map(|tag| echo(&client, peer, tag))).await;
-        });
+            join_all((0..20).map(|tag| echo(client, peer, tag))).await;
+        })));
         assert_eq!(most.get(), max_calls);
     }
+}
+
+/// Calls that never end take three quarters of the places, and no more.
+#[test]
+fn a_peer_whose_calls_never_end_leaves_room_for_others() {
+    let world = World::new(3);
+    let node = world.node("server");
+    let server = node.endpoint(Config::default()).unwrap();
+    let addr = server.listen(&node.addr(1)).unwrap();
+    let stuck = Rc::new(Cell::new(0));
+    let seen = Rc::clone(&stuck);
+    node.spawn(async move {
+        serve(&server, 8, async |call| {
+            if call.request() == b"stay" {
+                seen.set(seen.get() + 1);
+                std::future::pending::<()>().await;
+            }
+            let (request, options) = (call.request_bytes(), call.within(SECOND));
+            call.reply(&request, None, options).await
+        })
+        .await
+    });
+    let (rogue, honest) = (world.node("rogue"), world.node("honest"));
+    let (rogue, honest) = (rogue.endpoint(Config::default()).unwrap(), honest.endpoint(Config::default()).unwrap());
+    world.block_on(async {
+        let to_server = rogue.connect(&addr, rogue.within(SECOND)).await.unwrap();
+        let caller = Caller::new(rogue.clone());
+        let call = |_| caller.call(to_server, b"stay", Body::None, None, rogue.within(SECOND)).unwrap();
+        let calls: Vec<_> = (0..20).map(call).collect();
+        let peer = honest.connect(&addr, honest.within(SECOND)).await.unwrap();
+        for tag in 0..20 {
+            echo(&honest, peer, tag).await;
+        }
+        assert_eq!(stuck.get(), 6);
+        drop(calls);
+    });
+}
+
+#[test]
+fn calls_that_wait_are_told_when_the_loop_is_dropped() {
+    let world = World::new(4);
+    let node = world.node("server");
+    let server = node.endpoint(Config::default()).unwrap();
+    let addr = server.listen(&node.addr(1)).unwrap();
+    node.spawn(async move {
+        let serving = Box::pin(serve(&server, 1, async |_| std::future::pending().await));
+        let end = Box::pin(server.sleep(SECOND / 10));
+        drop(select(serving, end).await);
+        server.sleep(10 * SECOND).await;
+    });
+    let client = world.node("client").endpoint(Config::default()).unwrap();
+    world.block_on(async {
+        let peer = client.connect(&addr, client.within(SECOND)).await.unwrap();
+        let caller = Caller::new(client.clone());
+        let call = |_| caller.call(peer, b"wait", Body::None, None, client.within(5 * SECOND)).unwrap().reply();
+        for result in join_all((0..3).map(call)).await {
+            assert_eq!(result.err().map(|error| error.kind()), Some(ErrorKind::Cancelled));
+        }
+        assert!(client.now() < bmi_core::Time::ZERO + SECOND, "at once");
+    });
 }
 
 #[test]
@@ -81,7 +141,7 @@ fn a_message_that_is_no_call_costs_its_sender_the_connection_and_nobody_else() {
 /// The bytes are where the message arrived, so they hold its receive slot until they are dropped.
 #[test]
 fn a_message_taken_as_bytes_holds_its_slot_until_they_are_dropped() {
-    let world = World::new(3);
+    let world = World::new(5);
     let (near, far) = (world.node("a"), world.node("b"));
     let (a, b) = (near.endpoint(Config::default()).unwrap(), far.endpoint(Config::default()).unwrap());
     let addr = b.listen(&far.addr(1)).unwrap();

@@ -6,8 +6,9 @@
 //!
 //! **Invariants**
 //! 1. Concurrency is bounded: at most [`Limits::requests`] requests are in progress,
-//!    [`Limits::per_peer`] of them from one peer. Further messages wait as they arrived and hold
-//!    their sender's credits, so the sender stops. Peers whose requests wait take turns.
+//!    [`Limits::per_peer`] of them from one peer, and fewer if many peers have requests
+//!    ([`Admission`]). Further messages wait as they arrived and hold their sender's credits, so
+//!    the sender stops. Peers whose requests wait take turns.
 //! 2. Requests that move much data ([`Handler::class`]) are counted separately from all others,
 //!    with the same limits. So a small request begins at once, however many long ones are in
 //!    progress or wait.
@@ -27,7 +28,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -35,7 +36,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_core::comm::{Incoming, announced};
+use bmi_core::comm::{Admission, Incoming, announced};
 use bmi_core::{AsyncEndpoint, ErrorKind, Kept, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
@@ -334,27 +335,18 @@ struct Job {
     session: Rc<Session>,
 }
 
-/// One peer's requests, in each lane.
-#[derive(Default)]
-struct PeerState {
-    running: [usize; 2],
-    /// Waiting messages, with their times of arrival.
-    parked: [VecDeque<(Unexpected, Time)>; 2],
-    session: Rc<Session>,
-}
-
-/// The peers and their requests in progress.
+/// The peers and their requests.
 struct Desk {
     limits: Limits,
-    peers: BTreeMap<PeerId, PeerState>,
-    running: [usize; 2],
-    /// Peers with parked requests. The next one to be considered is first.
-    turns: [VecDeque<PeerId>; 2],
+    sessions: BTreeMap<PeerId, Rc<Session>>,
+    /// The requests of each lane, with their times of arrival.
+    lanes: [Admission<(Unexpected, Time)>; 2],
 }
 
 impl Desk {
     fn new(limits: Limits) -> Desk {
-        Desk { limits, peers: BTreeMap::new(), running: [0; 2], turns: Default::default() }
+        let lane = || Admission::new(limits.requests, limits.per_peer);
+        Desk { limits, sessions: BTreeMap::new(), lanes: [lane(), lane()] }
     }
 
     /// Records that a peer has connected or was lost. Returns the peer if it was lost.
@@ -362,78 +354,53 @@ impl Desk {
         match event {
             PeerEvent::Connected { peer, addr, outgoing: false } => {
                 tracing::debug!(?peer, %addr, "connected");
-                self.peers.entry(*peer).or_default();
+                self.sessions.entry(*peer).or_default();
                 None
             }
             PeerEvent::Connected { .. } => None,
             PeerEvent::Lost { peer, reason } => {
-                self.turns.iter_mut().for_each(|turns| turns.retain(|other| other != peer));
                 // A peer that this side connected to is ignored here.
-                let state = self.peers.get_mut(peer)?;
+                let session = self.sessions.remove(peer)?;
                 tracing::debug!(?peer, %reason, "lost");
-                state.session.gone.set(true);
-                state.parked = Default::default();
-                if state.running == [0; 2] {
-                    self.peers.remove(peer);
-                }
+                session.gone.set(true);
+                self.lanes.iter_mut().for_each(|lane| lane.forget(*peer));
                 Some(*peer)
             }
         }
     }
 
-    /// Admits a message that has just arrived, or parks it. Returns a job if work on it can begin.
+    /// Admits a message that has just arrived, or lets it wait. Returns a job if work on it can
+    /// begin.
     fn admit(&mut self, message: Unexpected, lane: Lane, now: Time) -> Option<Job> {
-        let (peer, index) = (message.peer(), lane as usize);
-        let state = self.peers.entry(peer).or_default();
-        if self.running[index] < self.limits.requests
-            && state.running[index] < self.limits.per_peer
-            && state.parked[index].is_empty()
-        {
-            state.running[index] += 1;
-            self.running[index] += 1;
-            return Some(Job { message, arrived: now, lane, session: state.session.clone() });
-        }
-        if state.parked[index].is_empty() {
-            self.turns[index].push_back(peer);
-        }
-        state.parked[index].push_back((message, now));
-        None
+        let begun = self.lanes[lane as usize].admit(message.peer(), (message, now))?;
+        Some(self.job(begun, lane))
     }
 
-    /// Records that a request of `peer` has ended. Returns a parked request that can begin now,
-    /// from the peer whose turn it is.
-    fn finished(&mut self, peer: PeerId, lane: Lane) -> Option<Job> {
-        let index = lane as usize;
-        self.running[index] -= 1;
-        if let Some(state) = self.peers.get_mut(&peer) {
-            state.running[index] -= 1;
-            if state.session.gone.get() && state.running == [0; 2] {
-                self.peers.remove(&peer);
-            }
-        }
-        let may_begin = |peer: &PeerId| self.peers[peer].running[index] < self.limits.per_peer;
-        let at = self.turns[index].iter().position(may_begin)?;
-        let peer = self.turns[index].remove(at)?;
-        let state = self.peers.get_mut(&peer)?;
-        let (message, arrived) = state.parked[index].pop_front()?;
-        if !state.parked[index].is_empty() {
-            self.turns[index].push_back(peer);
-        }
-        state.running[index] += 1;
-        self.running[index] += 1;
-        Some(Job { message, arrived, lane, session: state.session.clone() })
+    /// Records that a request of `peer` has ended.
+    fn finished(&mut self, peer: PeerId, lane: Lane) {
+        self.lanes[lane as usize].finished(peer);
+    }
+
+    /// Returns a waiting request that can begin now, from the peer whose turn it is.
+    fn next(&mut self, lane: Lane) -> Option<Job> {
+        let (_, begun) = self.lanes[lane as usize].next()?;
+        Some(self.job(begun, lane))
+    }
+
+    fn job(&mut self, (message, arrived): (Unexpected, Time), lane: Lane) -> Job {
+        let session = self.sessions.entry(message.peer()).or_default().clone();
+        Job { message, arrived, lane, session }
     }
 
     /// Returns true if a request of `peer` is in progress.
     fn serves(&self, peer: PeerId) -> bool {
-        self.peers.get(&peer).is_some_and(|state| state.running != [0; 2])
+        self.lanes.iter().any(|lane| lane.in_progress(peer) > 0)
     }
 
     /// Returns true if a request of a peer other than `stalled` waits because too many others are
     /// in progress.
     fn is_awaited(&self, stalled: &BTreeSet<PeerId>) -> bool {
-        let lanes = self.running.iter().zip(&self.turns).filter(|(running, _)| **running >= self.limits.requests);
-        lanes.into_iter().any(|(_, turns)| turns.iter().any(|peer| !stalled.contains(peer)))
+        self.lanes.iter().any(|lane| lane.crowded_out().any(|peer| !stalled.contains(&peer)))
     }
 }
 
@@ -508,7 +475,10 @@ async fn attend<T: Transport, H: Handler<T>>(
             event = endpoint.next_event() => if let Some(peer) = desk.note(&event) {
                 handler.departed(peer);
             },
-            Some((peer, lane)) = requests.next() => requests.extend(desk.finished(peer, lane).map(begin)),
+            Some((peer, lane)) = requests.next() => {
+                desk.finished(peer, lane);
+                requests.extend(std::iter::from_fn(|| desk.next(lane)).map(begin));
+            }
             message = endpoint.next_unexpected() => {
                 let mut next = Some(message);
                 // Messages that arrived together are handled together.
@@ -534,7 +504,7 @@ async fn attend<T: Transport, H: Handler<T>>(
     }
     let options = endpoint.within(limits.reply_timeout);
     // An error means that the connection is closed already.
-    join_all(desk.peers.keys().map(|peer| endpoint.disconnect(*peer, options))).await;
+    join_all(desk.sessions.keys().map(|peer| endpoint.disconnect(*peer, options))).await;
 }
 
 /// Cuts the connections of stalled clients if others wait.

@@ -29,6 +29,7 @@
 //! RDMA). There are two differences. The thresholds are measured ([`Thresholds`]). A path that has
 //! no room right now is passed over, not waited for.
 
+mod admission;
 mod calibrate;
 mod call;
 mod incoming;
@@ -39,6 +40,7 @@ mod policy;
 mod server;
 mod wire;
 
+pub use admission::Admission;
 pub use calibrate::{Calibrations, Curve, MATERIAL, Measured, adapter, calibrate, measure};
 pub use call::{Body, Call, Caller, Reply};
 pub(crate) use incoming::leave_unanswered;

@@ -7,20 +7,23 @@ use std::task::Poll;
 
 use futures_util::stream::{FuturesUnordered, Stream};
 
+use super::admission::Admission;
 use super::incoming::Incoming;
 use crate::async_endpoint::AsyncEndpoint;
+use crate::endpoint::Unexpected;
 use crate::error::Error;
 use crate::transport::Transport;
 
 /// Serves calls: runs `handler` for each call that arrives, at most `max_calls` at a time.
 ///
 /// Further calls wait in their receive slots and keep their sender's credits, so a sender that is
-/// too fast stops. A message that is not a call costs its sender the connection. If a handler
+/// too fast stops. One peer has at most three quarters of the calls, and several peers leave room
+/// for one more ([`Admission`]). A message that is not a call costs its sender the connection. If a handler
 /// returns an error, the error is logged ([`tracing`]), and the other calls go on. The handler
 /// should have replied before.
 ///
 /// The future never returns. To stop, drop it, for instance by `select!` against a signal. This
-/// drops the handlers that are under way.
+/// drops the handlers that are under way. Calls that wait end with `Cancelled`.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -54,16 +57,23 @@ where
         {
             tracing::warn!(?peer, %error, "a call was not answered");
         }
+        peer
     };
+    let mut queue = Queue { endpoint, admission: Admission::new(max_calls, max_calls) };
     let mut calls = FuturesUnordered::new();
     let mut next = pin!(None);
     poll_fn(|cx| {
         loop {
             let mut moved = false;
-            while let Poll::Ready(Some(())) = Pin::new(&mut calls).poll_next(cx) {
+            while let Poll::Ready(Some(peer)) = Pin::new(&mut calls).poll_next(cx) {
+                queue.admission.finished(peer);
                 moved = true;
             }
-            while calls.len() < max_calls {
+            while let Some((_, message)) = queue.admission.next() {
+                calls.extend(queue.begin(message).map(&answer));
+                moved = true;
+            }
+            loop {
                 if next.is_none() {
                     next.set(Some(endpoint.next_unexpected()));
                 }
@@ -72,17 +82,10 @@ where
                     Poll::Pending => break,
                 };
                 next.set(None);
-                let peer = message.peer();
-                match Incoming::new(endpoint, message) {
-                    Ok(call) => calls.push(answer(call)),
-                    Err(error) => {
-                        if endpoint.with(|endpoint| endpoint.admits_log_line("cut off", peer)) {
-                            tracing::warn!(?peer, %error, "cut off");
-                        }
-                        endpoint.with(|endpoint| endpoint.cut(peer, error));
-                    }
+                if let Some(message) = queue.admission.admit(message.peer(), message) {
+                    calls.extend(queue.begin(message).map(&answer));
+                    moved = true;
                 }
-                moved = true;
             }
             if !moved {
                 return Poll::Pending;
@@ -90,4 +93,38 @@ where
         }
     })
     .await
+}
+
+/// The messages that wait for their turn.
+struct Queue<'a, T: Transport> {
+    endpoint: &'a AsyncEndpoint<T>,
+    admission: Admission<Unexpected>,
+}
+
+impl<T: Transport> Queue<'_, T> {
+    /// Takes a message that has a place. If it is not a call, cuts off its sender.
+    fn begin(&mut self, message: Unexpected) -> Option<Incoming<T>> {
+        let peer = message.peer();
+        match Incoming::new(self.endpoint, message) {
+            Ok(call) => Some(call),
+            Err(error) => {
+                if self.endpoint.with(|endpoint| endpoint.admits_log_line("cut off", peer)) {
+                    tracing::warn!(?peer, %error, "cut off");
+                }
+                self.endpoint.cut(peer, error);
+                self.admission.finished(peer);
+                self.admission.forget(peer);
+                None
+            }
+        }
+    }
+}
+
+impl<T: Transport> Drop for Queue<'_, T> {
+    /// Tells the callers that there will be no reply.
+    fn drop(&mut self) {
+        for message in self.admission.drain() {
+            drop(Incoming::new(self.endpoint, message));
+        }
+    }
 }
