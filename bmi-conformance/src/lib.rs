@@ -43,6 +43,7 @@ pub mod allocation;
 mod backend;
 pub mod data;
 pub mod faulty;
+pub mod idle_memory;
 mod local;
 pub mod log;
 pub mod message;

@@ -198,7 +198,7 @@ macro_rules! forward_transport {
         }
     };
     (@release_idle $self:ident, $inner:expr) => {
-        fn release_idle(&mut $self, conn: $crate::transport::ConnId) -> bool {
+        fn release_idle(&mut $self, conn: $crate::transport::ConnId) -> $crate::transport::IdleMemory {
             $inner.release_idle(conn)
         }
     };

@@ -471,6 +471,19 @@ pub struct RetiredMemory {
     pub bytes: u64,
 }
 
+/// The memory of an idle connection whose contents the endpoint may discard (see
+/// [`Transport::release_idle`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdleMemory {
+    /// None.
+    #[default]
+    Nothing,
+    /// Posted receives.
+    Receives,
+    /// Posted receives, and memory that is exposed to the peer.
+    ReceivesAndExposures,
+}
+
 /// How the bytes of one-sided work travel for one kind of memory (see [`Transport::bulk_ways`]).
 /// The texts are for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -684,13 +697,13 @@ pub trait Transport {
     /// Gives back the memory that the adapter itself keeps for a connection on which nothing has
     /// happened for a while, as far as it holds nothing.
     ///
-    /// Returns true if no byte of the peer is on its way into a posted receive or into exposed
-    /// memory, no completion of a receive is unreported, and `poll` alone will place further bytes.
-    /// The caller may then discard the contents of posted receives. An adapter in hardware places
-    /// bytes at any time and has pinned the pages, so it returns false.
-    fn release_idle(&mut self, conn: ConnId) -> bool {
+    /// Returns the memory whose contents the caller may discard. It is memory into which no byte of
+    /// the peer is on its way, of which no completion is unreported, and in which only `poll` will
+    /// place further bytes. An adapter in hardware places bytes at any time and has pinned the
+    /// pages, so it returns [`IdleMemory::Nothing`].
+    fn release_idle(&mut self, conn: ConnId) -> IdleMemory {
         let _ = conn;
-        false
+        IdleMemory::Nothing
     }
 
     /// Makes progress and appends the events to `events`. Returns whether there was anything to do:

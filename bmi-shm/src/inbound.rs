@@ -285,6 +285,11 @@ impl InPlace {
 }
 
 impl Inbound {
+    /// Returns true if no message or write has arrived in part.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.current.is_none()
+    }
+
     /// Returns whether a write under way goes to this exposure.
     pub(crate) fn writes_with(&self, key: u64) -> bool {
         matches!(&self.current, Some(Current::Write { key: current, .. }) if *current == key)

@@ -86,8 +86,8 @@ use bmi_backend::software::{Keys, Regions};
 use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory, Transport, WorkId,
-    WorkKind, WorkOptions, WriteTarget, check_exposure, check_writable,
+    Armed, BulkWay, ConnId, Event, IdleMemory, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory,
+    Transport, WorkId, WorkKind, WorkOptions, WriteTarget, check_exposure, check_writable,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, LogLimit, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice,
@@ -525,6 +525,14 @@ impl Transport for ShmTransport {
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
         self.working(conn).ok()?.link.map_remote(&remote, access)
+    }
+
+    /// The peer may write into exposed memory at any time, without a poll of this side.
+    fn release_idle(&mut self, conn: ConnId) -> IdleMemory {
+        let established = |connection: &&mut Connection| matches!(connection.phase, Phase::Established);
+        let receives =
+            self.slots.find_mut(conn).filter(established).is_some_and(|connection| connection.inbound.is_empty());
+        if receives { IdleMemory::Receives } else { IdleMemory::Nothing }
     }
 
     fn retired_memory(&self) -> RetiredMemory {

@@ -49,7 +49,7 @@ use bmi_backend::net::Resolver;
 use bmi_backend::software::{Keys, Regions};
 use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
 use bmi_core::transport::{
-    Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
+    Armed, ConnId, Event, IdleMemory, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
     check_writable,
 };
 use bmi_core::{
@@ -321,9 +321,10 @@ impl Transport for TcpTransport {
         connection.queues.as_ref().map_or(0, |queues| queues.wire.sent()) + connection.inbound.received()
     }
 
-    fn release_idle(&mut self, conn: ConnId) -> bool {
+    fn release_idle(&mut self, conn: ConnId) -> IdleMemory {
         let takes = |connection: &&mut Connection| takes_work(&connection.phase);
-        self.slots.find_mut(conn).filter(takes).is_some_and(Connection::release_idle)
+        let empty = self.slots.find_mut(conn).filter(takes).is_some_and(Connection::release_idle);
+        if empty { IdleMemory::ReceivesAndExposures } else { IdleMemory::Nothing }
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {

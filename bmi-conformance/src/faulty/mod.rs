@@ -30,8 +30,8 @@ use std::time::Duration;
 
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, InlineReceiver, Payload, PostError, RetiredMemory, WorkCompletion, WorkId, WorkKind,
-    WorkOptions, WorkStatus, WriteTarget,
+    Armed, BulkWay, ConnId, Event, IdleMemory, InlineReceiver, Payload, PostError, RetiredMemory, WorkCompletion,
+    WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment,
@@ -241,9 +241,9 @@ impl<T: Transport> Transport for Faulty<T> {
         self.inner.revoke(self.names.inward(conn), key);
     }
 
-    /// Returns false, because events that are made late belong to receives that were consumed.
-    fn release_idle(&mut self, _: ConnId) -> bool {
-        false
+    /// Returns nothing, because events that are made late belong to receives that were consumed.
+    fn release_idle(&mut self, _: ConnId) -> IdleMemory {
+        IdleMemory::Nothing
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {

@@ -29,7 +29,7 @@
 //!    There is no sweep for it. Its connections cost what they have registered.
 //! 3. A poll discards for at most [`BATCH`] peers, so that it returns soon.
 //!
-//! **Tests.** `bmi-tcp/tests/memory.rs`.
+//! **Tests.** `bmi_conformance::idle_memory`.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ use super::Endpoint;
 use super::peer::Peer;
 use crate::capability::Registration;
 use crate::mem::trim_allocator;
-use crate::transport::Transport;
+use crate::transport::{IdleMemory, Transport};
 
 /// How long no message must have come. A page that is needed again costs a page fault, so a client
 /// that sends a message each second should keep its pages.
@@ -105,8 +105,14 @@ impl<T: Transport> Endpoint<T> {
             }
             left -= 1;
             peer.slot_use = SlotUse::Clean;
-            if peer.has_empty_slots() && transport.release_idle(peer.conn) {
+            if !peer.has_empty_slots() {
+                continue;
+            }
+            let idle = transport.release_idle(peer.conn);
+            if idle != IdleMemory::Nothing {
                 peer.slots.memory().discard();
+            }
+            if idle == IdleMemory::ReceivesAndExposures {
                 peer.fast.as_ref().inspect(|slots| slots.discard());
             }
         }

@@ -1,0 +1,18 @@
+//! The memory that connections over shared memory cost. The test is alone in its program.
+
+use bmi_conformance::idle_memory::{self, Bounds};
+use bmi_core::Addr;
+use bmi_shm::{ShmConfig, ShmTransport};
+
+/// The rings of both directions are resident at both ends, and the slots that the peer may write
+/// into. Receive
+/// slots are not.
+const BOUNDS: Bounds = Bounds { chatted: 2 << 20, idle: 600 << 10, left: 16 << 10 };
+
+#[test]
+fn idle_connections_cost_little_and_leave_nothing() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let addr = Addr::shm(folder.path().join("own/server").to_str().expect("a name"));
+    let transport = || ShmTransport::new(ShmConfig::default()).expect("transport");
+    idle_memory::idle_connections_cost_little_and_leave_nothing(transport, &addr, 100, BOUNDS);
+}
