@@ -7,7 +7,7 @@ use bmi_shm::{ShmConfig, ShmTransport};
 /// The rings of both directions are resident at both ends, and the slots that the peer may write
 /// into. Receive
 /// slots are not.
-const BOUNDS: Bounds = Bounds { chatted: 2 << 20, idle: 600 << 10, left: 16 << 10 };
+const BOUNDS: Bounds = Bounds { busy: 900_000, chatted: 2 << 20, idle: 600 << 10, left: 16 << 10 };
 
 #[test]
 fn idle_connections_cost_little_and_leave_nothing() {

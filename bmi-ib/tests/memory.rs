@@ -1,0 +1,17 @@
+//! The memory that connections over verbs cost: all slots are pinned as long as the connection
+//! lasts. The test is alone in its program. Needs an RDMA device.
+
+use bmi_conformance::idle_memory::{self, Bounds};
+use bmi_core::Addr;
+use bmi_ib::{IbConfig, IbTransport};
+
+/// The slots are 1.29 MiB. The rest is for queues, buffers of the side channel and records.
+const MOST: usize = 1800 << 10;
+const BOUNDS: Bounds = Bounds { busy: 1_300_000, chatted: MOST, idle: MOST, left: 64 << 10 };
+
+#[test]
+fn connections_cost_what_they_pin_and_leave_nothing() {
+    let transport = || IbTransport::new(IbConfig::default()).expect("this machine has an RDMA device");
+    let addr = Addr::ib(None, "127.0.0.1", 0);
+    idle_memory::idle_connections_cost_little_and_leave_nothing(transport, &addr, 200, BOUNDS);
+}
