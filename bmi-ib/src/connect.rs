@@ -22,7 +22,8 @@
 //!
 //! **Invariants**
 //! 1. A half-open side channel owns a buffer for one message and nothing more. There are at most
-//!    `max_half_open` of them.
+//!    `max_half_open` of them. If there is no place for one more, [`bmi_backend::HalfOpen`] says
+//!    which one must go.
 //! 2. A queue pair exists from `connect` on, or from the arrival of the complete, valid greeting
 //!    on. It is destroyed before the end is reported.
 //! 3. Every phase except Requested and Established has a deadline.
@@ -30,7 +31,7 @@
 //! **Tests**: the conformance suite, `tests/faults.rs`, `tests/side_channel.rs`.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use bmi_backend::net::{self, Answer};
@@ -56,7 +57,7 @@ const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(3);
 pub(crate) enum Phase {
     Dialing { candidates: Vec<SocketAddr>, private: Box<[u8]>, deadline: Time },
     Greeting { deadline: Time },
-    HalfOpen { deadline: Time },
+    HalfOpen { deadline: Time, origin: IpAddr },
     Requested { peer: Port },
     Accepted { deadline: Time },
     Established,
@@ -84,7 +85,7 @@ impl Connection {
         match &self.phase {
             Phase::Dialing { deadline, .. }
             | Phase::Greeting { deadline }
-            | Phase::HalfOpen { deadline }
+            | Phase::HalfOpen { deadline, .. }
             | Phase::Accepted { deadline }
             | Phase::Closing { deadline }
             | Phase::Draining { deadline, .. } => Some(*deadline),
@@ -134,28 +135,49 @@ impl IbTransport {
     }
 
     fn handle_socket(&mut self, mut stream: TcpStream, from: SocketAddr) {
-        if self.half_open >= self.config.max_half_open {
-            tracing::warn!(%from, limit = self.config.max_half_open, "closed: too many side channels without a greeting");
-            return;
-        }
-        let peer = Addr::ib(None, from.ip().to_string(), from.port());
+        let (peer, origin) = (Addr::ib(None, from.ip().to_string(), from.port()), net::origin(from.ip()));
         let deadline = self.now + self.config.handshake_timeout;
-        let id = match self.insert(peer, Phase::HalfOpen { deadline }) {
+        self.make_room_for_half_open();
+        let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }) {
             Ok(id) => id,
-            Err(error) => return tracing::warn!(%from, %error, "closed"),
+            Err(error) => return self.warn_closed(from, &error),
         };
         let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
         let interest = Interest::READABLE | Interest::WRITABLE;
         let ready = tune(&stream).and_then(|()| self.poll.registry().register(&mut stream, token, interest));
         if let Err(error) = ready {
             self.slots.remove(id.slot);
-            return tracing::warn!(%from, %error, "closed: the socket cannot be used");
+            return self.warn_closed(from, &error);
         }
-        self.half_open += 1;
+        self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
             connection.side = Some(SideChannel::new(stream));
         }
         self.mark_ready(id.slot);
+    }
+
+    /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
+    ///
+    /// [`LogLimit`]: bmi_core::LogLimit
+    fn admits_line(&mut self, kind: &'static str, host: &str) -> bool {
+        let admitted = self.log.admits(kind, host, self.now);
+        self.deadlines.add(self.log.next_deadline());
+        admitted
+    }
+
+    /// Reports that an accepted side channel was closed at once.
+    fn warn_closed(&mut self, from: SocketAddr, error: &dyn std::fmt::Display) {
+        if self.admits_line("side channel closed", &from.ip().to_string()) {
+            tracing::warn!(%from, %error, "side channel closed");
+        }
+    }
+
+    /// Ends half-open side channels until there is a place for one more.
+    fn make_room_for_half_open(&mut self) {
+        while self.half_open.len() >= self.config.max_half_open.max(1) || self.slots.is_full() {
+            let Some(id) = self.half_open.first_to_go() else { return };
+            self.end(id.slot, id, Fault::MadeRoom);
+        }
     }
 
     // ---- dialing --------------------------------------------------------------------------------
@@ -338,13 +360,15 @@ impl IbTransport {
         let Some(connection) = self.slots.at_mut(slot) else { return Ok(()) };
         let id = connection.id;
         match (message, &mut connection.phase) {
-            (Message::Connect(peer), Phase::HalfOpen { .. }) => {
+            (Message::Connect(peer), Phase::HalfOpen { origin, .. }) => {
+                self.half_open.remove(*origin, id);
                 connection.phase = Phase::Requested { peer };
                 let from = connection.peer.clone();
-                self.half_open -= 1;
                 self.deadlines.refresh();
                 if let Err(error) = self.give_queues(id) {
-                    tracing::warn!(%from, %error, "refused");
+                    if self.admits_line("connection refused", from.host()) {
+                        tracing::warn!(%from, %error, "connection refused");
+                    }
                     if let Some(mut connection) = self.discard(slot) {
                         let _ = connection.say(Message::Bye(crate::error::Bye::Exhausted, false), &[]);
                     }
@@ -451,7 +475,9 @@ impl IbTransport {
     /// Takes a connection out of the tables.
     fn discard(&mut self, slot: u32) -> Option<Connection> {
         let connection = self.slots.remove(slot)?;
-        self.half_open -= usize::from(matches!(connection.phase, Phase::HalfOpen { .. }));
+        if let Phase::HalfOpen { origin, .. } = connection.phase {
+            self.half_open.remove(origin, connection.id);
+        }
         self.ending.retain(|ending| *ending != slot);
         self.deadlines.refresh();
         if let Some(queues) = &connection.queues {
@@ -477,12 +503,14 @@ impl IbTransport {
             Phase::Established | Phase::Accepted { .. } | Phase::Closing { .. } => self.drain(slot, fault),
             Phase::Draining { .. } => {}
             Phase::HalfOpen { .. } => {
-                tracing::warn!(peer = %connection.peer, %fault, "closed before its greeting");
                 // No upper layer knows of it. A peer of another version learns this side's version.
                 if let Fault::Violation(Violation::Version { .. }) = fault {
                     let _ = connection.say(Message::Reject, &[]);
                 }
-                self.discard(slot);
+                let Some(Connection { peer, .. }) = self.discard(slot) else { return };
+                if self.admits_line("closed before its greeting", peer.host()) {
+                    tracing::warn!(%peer, %fault, "closed before its greeting");
+                }
             }
             Phase::Dialing { .. } | Phase::Greeting { .. } | Phase::Requested { .. } => {
                 if let Phase::Requested { .. } = connection.phase {
@@ -505,9 +533,11 @@ impl IbTransport {
     fn drain(&mut self, slot: u32, fault: Fault) {
         let deadline = self.now + self.config.drain;
         let Some(connection) = self.slots.at_mut(slot) else { return };
-        if let Fault::Violation(_) = fault {
-            tracing::warn!(peer = %connection.peer, %fault, "connection cut");
+        let peer = &connection.peer;
+        if matches!(fault, Fault::Violation(_)) && self.log.admits("connection cut", peer.host(), self.now) {
+            tracing::warn!(%peer, %fault, "connection cut");
         }
+        self.deadlines.add(self.log.next_deadline());
         // A peer that has gone, or that gave the reason itself, need not be told.
         if !matches!(fault, Fault::Eof | Fault::Closed | Fault::QueuePair) {
             let (bye, own) = fault.bye();
@@ -606,6 +636,7 @@ impl IbTransport {
             }
         }
         self.listeners.expire(now);
+        self.log.poll(now);
         if self.port_down_until.is_some_and(|at| at <= now) {
             self.port_down_until = None;
             let (device, port) = (self.adapter.context.name().to_owned(), self.adapter.port);

@@ -59,18 +59,19 @@ pub mod verbs;
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bmi_backend::net::Resolver;
-use bmi_backend::{ConnectionTable, Deadlines, Listeners};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
 use bmi_core::transport::{
     Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
     check_writable,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Addr, Capabilities, Error, ErrorKind, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
@@ -130,7 +131,9 @@ pub struct IbTransport {
     early: VecDeque<WorkEnd>,
     ends: Vec<WorkEnd>,
     chain: Chain,
-    half_open: usize,
+    /// Side channels that have not sent their greeting.
+    half_open: HalfOpen<IpAddr>,
+    log: LogLimit,
     /// Polls since epoll was last asked.
     unasked: u32,
     /// The number of polls that still ask epoll every time.
@@ -202,7 +205,8 @@ impl IbTransport {
             early: VecDeque::with_capacity(4 * ENDS),
             ends: vec![WorkEnd::empty(); ENDS],
             chain: Chain::new(CHAIN, MAX_SEGMENTS + 1),
-            half_open: 0,
+            half_open: HalfOpen::default(),
+            log: LogLimit::default(),
             unasked: 0,
             attentive: 0,
             slept: true,

@@ -83,7 +83,7 @@ impl IbTransport {
         self.report_pending(events, limit);
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
-            connections.chain(self.listeners.deadline()).chain(self.port_down_until)
+            connections.chain(self.listeners.deadline()).chain(self.log.next_deadline()).chain(self.port_down_until)
         });
         moved || events.len() > before
     }
