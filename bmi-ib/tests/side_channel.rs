@@ -244,6 +244,39 @@ fn a_handshake_that_is_never_finished_ends() {
     assert!(b.now() >= deadline, "not before its deadline");
 }
 
+/// The kernel looks up the address of a peer's adapter, and gives up after a second if no host has
+/// it. In an earlier version no other connection moved meanwhile.
+#[test]
+fn an_address_of_no_host_delays_nobody_else() {
+    let mut pair = Pair::new();
+    let mut greeting = message(CONNECT);
+    greeting[47] = 222;
+    let mut ends = Vec::new();
+    for deadline in [None, Some(bmi_core::Time::ZERO)] {
+        let mut socket = raw_to(&pair.addr);
+        socket.write_all(&greeting).unwrap();
+        let Event::ConnectRequest { conn, .. } = pair.b.next("a request") else { panic!("no request") };
+        let landing = Memory::zeroed(8).unwrap();
+        let region = pair.b.transport.register(&landing).unwrap();
+        pair.b.transport.post_recv(conn, WorkId(1), &[region.segment(0, 8)]).unwrap();
+        pair.b.transport.accept(conn, b"").unwrap();
+        pair.b.poll();
+        assert!(pair.b.events.is_empty(), "the outcome was waited for: {:?}", pair.b.events);
+        // An end that is asked for meanwhile comes when the look-up is over.
+        deadline.into_iter().for_each(|deadline| pair.b.transport.disconnect(conn, deadline));
+        ends.push((conn, socket));
+    }
+    for (kind, (conn, mut socket)) in [ErrorKind::Io, ErrorKind::Cancelled].into_iter().zip(ends) {
+        let (completions, reason) = pair.b.end_of(conn, &mut [&mut pair.a], "the end of one that cannot be reached");
+        assert_eq!(reason.kind(), kind, "{reason}");
+        let ends: Vec<_> = completions.iter().map(|completion| (completion.work, completion.status)).collect();
+        assert_eq!(ends, [(WorkId(1), WorkStatus::Flushed)]);
+        until_closed(&mut pair.b, &mut socket, "its side channel");
+    }
+    let (near, far) = (pair.near, pair.far);
+    works(&mut pair.a, near, &mut pair.b, far, "the connection beside is as it was");
+}
+
 /// A message at a point where it is not allowed ends the connection, with all posted work.
 #[test]
 fn a_message_out_of_order_ends_the_connection() {
