@@ -113,7 +113,8 @@ impl BulkDescriptor {
             extents::decode(ranges, max - pieces.len(), |(addr, len)| pieces.push(RemoteSlice { key, addr, len }))?;
             groups = rest;
         }
-        BulkDescriptor::try_from(pieces)
+        // These are the peer's words, so an overflow is the peer's fault.
+        BulkDescriptor::try_from(pieces).map_err(|_| malformed())
     }
 }
 
@@ -235,6 +236,17 @@ mod tests {
 
     fn slice(key: u64, addr: u64, len: u64) -> RemoteSlice {
         RemoteSlice { key: RemoteKey(key), addr, len }
+    }
+
+    /// A regression test. Such a descriptor was reported as a mistake of this side.
+    #[test]
+    fn a_descriptor_whose_pieces_overflow_is_the_fault_of_its_sender() {
+        let ranges = extents::encode(Vec::new(), [(0, 1 << 63), (0, 1 << 63)]);
+        let mut bytes = vec![1];
+        bytes.extend(7u64.to_le_bytes());
+        bytes.extend([0, ranges.len() as u8]);
+        bytes.extend(ranges);
+        assert_eq!(BulkDescriptor::decode(&bytes, 8).unwrap_err().kind(), ErrorKind::Protocol);
     }
 
     proptest! {

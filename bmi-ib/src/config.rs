@@ -13,14 +13,17 @@ pub struct IbConfig {
     /// first active one.
     pub device: Option<Device>,
     /// Time after which an accepted side channel is dropped if it has not sent its complete, valid
-    /// greeting. An accepted peer that does not confirm is dropped after the same time. 5 s.
+    /// greeting. The time counts from its arrival, however many bytes have come since. An accepted
+    /// peer that does not confirm is dropped after the same time. 5 s.
     pub handshake_timeout: Duration,
     /// How long a failed queue pair may take to flush, and its peer to report why, before it is
     /// destroyed. 200 ms.
     pub drain: Duration,
     /// How long a port may be down before its connections are ended. 1 s.
     pub port_down_grace: Duration,
-    /// Most accepted side channels without a greeting. 256.
+    /// Most accepted side channels without a greeting, at least 1. A newcomer always gets a place:
+    /// if all are taken, the address that has most of them loses its oldest one
+    /// ([`bmi_backend::HalfOpen`]). 256.
     pub max_half_open: usize,
     /// Most connections of all kinds. 4096.
     pub max_connections: usize,

@@ -4,33 +4,40 @@
 //! **Protocol** of a connection's phases; `!` marks the end.
 //!
 //! ```text
-//!   connect() -> Dialing --socket connected: CONNECT--> Greeting --ACCEPT: READY--> Established
-//!                   '--refused, deadline--> !              '--REJECT, deadline--> !
+//!   connect() -> Dialing --socket connected: CONNECT--> Greeting --ACCEPT--> Routing --connected: READY--> Established
+//!                   '--refused, deadline--> !              '--REJECT, deadline--> !  '--no route, an end--> !
 //!
-//!   listener -> HalfOpen --CONNECT--> Requested --accept(): ACCEPT--> Accepted --READY or first message--> Established
-//!                  '--garbage, time--> !   '--reject(), peer gone--> !   '--time--> Draining
+//!   listener -> HalfOpen --CONNECT--> Requested --accept()--> Routing --connected: ACCEPT--> Accepted
+//!                  '--garbage, time--> !   '--reject(), peer gone--> !   '--no route, an end--> !
+//!   Accepted --READY or first message--> Established
+//!       '--time--> Draining
 //!
 //!   Established --disconnect()--> Closing --all is sent--> Draining --flushed--> !
 //!        '--a failure, BYE, the peer's end, disconnect() without time-----^
 //! ```
 //!
 //! The accepting side's queue pair is ready to send before the connecting side's queue pair can
-//! receive, so the accepting side waits for READY. While a connection drains, its queue pair is in
+//! receive, so the accepting side waits for READY. While a connection is in the phase Routing, a
+//! helper thread connects its queue pair (`helpers`). Nothing may destroy the queue pair meanwhile.
+//! So if the connection ends, the end is reported when the thread is done, which takes about a
+//! second if no host has the address that the peer named. While a connection drains, its queue pair is in
 //! the error state, and every request comes back flushed. If the adapter reports that the queue
 //! pair failed but not why, draining also waits for the peer's reason, which comes over the side
 //! channel.
 //!
 //! **Invariants**
 //! 1. A half-open side channel owns a buffer for one message and nothing more. There are at most
-//!    `max_half_open` of them.
+//!    `max_half_open` of them. If there is no place for one more, [`bmi_backend::HalfOpen`] says
+//!    which one must go.
 //! 2. A queue pair exists from `connect` on, or from the arrival of the complete, valid greeting
 //!    on. It is destroyed before the end is reported.
-//! 3. Every phase except Requested and Established has a deadline.
+//! 3. Every phase except Requested and Established has a deadline. The phase Routing has none once
+//!    the connection has ended: the thread's call is over in time.
 //!
 //! **Tests**: the conformance suite, `tests/faults.rs`, `tests/side_channel.rs`.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use bmi_backend::net::{self, Answer};
@@ -44,6 +51,7 @@ use socket2::{SockRef, TcpKeepalive};
 use crate::IbTransport;
 use crate::error::{Fault, Violation};
 use crate::greeting::{Message, Port};
+use crate::helpers::Outcome;
 use crate::queue_pair::QueuePair;
 use crate::side_channel::SideChannel;
 use crate::verbs::Path;
@@ -56,12 +64,21 @@ const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(3);
 pub(crate) enum Phase {
     Dialing { candidates: Vec<SocketAddr>, private: Box<[u8]>, deadline: Time },
     Greeting { deadline: Time },
-    HalfOpen { deadline: Time },
+    HalfOpen { deadline: Time, origin: IpAddr },
     Requested { peer: Port },
+    Routing { next: Next, deadline: Time, ended: Option<Fault> },
     Accepted { deadline: Time },
     Established,
     Closing { deadline: Time },
     Draining { fault: Fault, deadline: Time },
+}
+
+/// What follows when the queue pair is connected. It has the private data.
+pub(crate) enum Next {
+    /// The connecting side says READY and reports that the connection is established.
+    Ready(Box<[u8]>),
+    /// The accepting side says ACCEPT.
+    Accept(Box<[u8]>),
 }
 
 /// A connection.
@@ -84,11 +101,12 @@ impl Connection {
         match &self.phase {
             Phase::Dialing { deadline, .. }
             | Phase::Greeting { deadline }
-            | Phase::HalfOpen { deadline }
+            | Phase::HalfOpen { deadline, .. }
             | Phase::Accepted { deadline }
             | Phase::Closing { deadline }
+            | Phase::Routing { deadline, ended: None, .. }
             | Phase::Draining { deadline, .. } => Some(*deadline),
-            Phase::Requested { .. } | Phase::Established => None,
+            Phase::Routing { .. } | Phase::Requested { .. } | Phase::Established => None,
         }
     }
 
@@ -134,28 +152,49 @@ impl IbTransport {
     }
 
     fn handle_socket(&mut self, mut stream: TcpStream, from: SocketAddr) {
-        if self.half_open >= self.config.max_half_open {
-            tracing::warn!(%from, limit = self.config.max_half_open, "closed: too many side channels without a greeting");
-            return;
-        }
-        let peer = Addr::ib(None, from.ip().to_string(), from.port());
+        let (peer, origin) = (Addr::ib(None, from.ip().to_string(), from.port()), net::origin(from.ip()));
         let deadline = self.now + self.config.handshake_timeout;
-        let id = match self.insert(peer, Phase::HalfOpen { deadline }) {
+        self.make_room_for_half_open();
+        let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }) {
             Ok(id) => id,
-            Err(error) => return tracing::warn!(%from, %error, "closed"),
+            Err(error) => return self.warn_closed(from, &error),
         };
         let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
         let interest = Interest::READABLE | Interest::WRITABLE;
         let ready = tune(&stream).and_then(|()| self.poll.registry().register(&mut stream, token, interest));
         if let Err(error) = ready {
             self.slots.remove(id.slot);
-            return tracing::warn!(%from, %error, "closed: the socket cannot be used");
+            return self.warn_closed(from, &error);
         }
-        self.half_open += 1;
+        self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
             connection.side = Some(SideChannel::new(stream));
         }
         self.mark_ready(id.slot);
+    }
+
+    /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
+    ///
+    /// [`LogLimit`]: bmi_core::LogLimit
+    fn admits_line(&mut self, kind: &'static str, host: &str) -> bool {
+        let admitted = self.log.admits(kind, host, self.now);
+        self.deadlines.add(self.log.next_deadline());
+        admitted
+    }
+
+    /// Reports that an accepted side channel was closed at once.
+    fn warn_closed(&mut self, from: SocketAddr, error: &dyn std::fmt::Display) {
+        if self.admits_line("side channel closed", &from.ip().to_string()) {
+            tracing::warn!(%from, %error, "side channel closed");
+        }
+    }
+
+    /// Ends half-open side channels until there is a place for one more.
+    fn make_room_for_half_open(&mut self) {
+        while self.half_open.len() >= self.config.max_half_open.max(1) || self.slots.is_full() {
+            let Some(id) = self.half_open.first_to_go() else { return };
+            self.end(id.slot, id, Fault::MadeRoom);
+        }
     }
 
     // ---- dialing --------------------------------------------------------------------------------
@@ -296,8 +335,8 @@ impl IbTransport {
         }
     }
 
-    /// Connects the queue pair to the peer's.
-    fn connect_queues(&mut self, slot: u32, peer: &Port) -> Result<(), Fault> {
+    /// Begins to connect the queue pair to the peer's.
+    fn connect_queues(&mut self, slot: u32, peer: &Port, next: Next, deadline: Time) -> Result<(), Fault> {
         let (state, limits, port) = (self.adapter.state, self.adapter.limits, self.adapter.port);
         let route = |text: &str| Fault::Route(io::Error::other(text.to_owned()));
         if state.ethernet != peer.ethernet {
@@ -330,7 +369,49 @@ impl IbTransport {
             retries: self.config.retries,
             not_ready_retries: self.config.not_ready_retries,
         };
-        queues.verbs.connect(&path).map_err(Fault::Route)
+        let verbs = queues.verbs.clone();
+        self.helpers.run(connection.id, move || verbs.connect(&path)).map_err(Fault::Route)?;
+        connection.phase = Phase::Routing { next, deadline, ended: None };
+        self.deadlines.add(Some(deadline));
+        Ok(())
+    }
+
+    /// Continues when a helper thread has connected a queue pair, or could not.
+    pub(crate) fn handle_route(&mut self, Outcome { conn, result }: Outcome) {
+        let Some(connection) = self.slots.find_mut(conn) else { return };
+        if !matches!(connection.phase, Phase::Routing { .. }) {
+            return;
+        }
+        let phase = std::mem::replace(&mut connection.phase, Phase::Established);
+        let Phase::Routing { next, deadline, ended } = phase else { return };
+        self.deadlines.refresh();
+        if let Some(fault) = ended {
+            return self.report_end(conn.slot, fault);
+        }
+        if let Err(error) = result {
+            let fault = Fault::Route(error);
+            let (bye, own) = fault.bye();
+            let _ = connection.say(Message::Bye(bye, own), &[]);
+            return self.report_end(conn.slot, fault);
+        }
+        let said = match next {
+            Next::Ready(private) => {
+                let said = connection.say(Message::Ready, &[]);
+                self.pending.push_back(Event::Established { conn, private });
+                said
+            }
+            Next::Accept(private) => {
+                connection.phase = Phase::Accepted { deadline };
+                let own = self.own_port(conn.slot);
+                let Some(connection) = self.slots.find_mut(conn) else { return };
+                connection.say(Message::Accept(own), &private)
+            }
+        };
+        if let Err(fault) = said {
+            self.end(conn.slot, conn, fault);
+        }
+        self.unsettled = true;
+        self.mark_ready(conn.slot);
     }
 
     /// Handles a message from the side channel.
@@ -338,13 +419,15 @@ impl IbTransport {
         let Some(connection) = self.slots.at_mut(slot) else { return Ok(()) };
         let id = connection.id;
         match (message, &mut connection.phase) {
-            (Message::Connect(peer), Phase::HalfOpen { .. }) => {
+            (Message::Connect(peer), Phase::HalfOpen { origin, .. }) => {
+                self.half_open.remove(*origin, id);
                 connection.phase = Phase::Requested { peer };
                 let from = connection.peer.clone();
-                self.half_open -= 1;
                 self.deadlines.refresh();
                 if let Err(error) = self.give_queues(id) {
-                    tracing::warn!(%from, %error, "refused");
+                    if self.admits_line("connection refused", from.host()) {
+                        tracing::warn!(%from, %error, "connection refused");
+                    }
                     if let Some(mut connection) = self.discard(slot) {
                         let _ = connection.say(Message::Bye(crate::error::Bye::Exhausted, false), &[]);
                     }
@@ -352,13 +435,9 @@ impl IbTransport {
                 }
                 self.pending.push_back(Event::ConnectRequest { conn: id, from, private });
             }
-            (Message::Accept(peer), Phase::Greeting { .. }) => {
-                self.connect_queues(slot, &peer)?;
-                let Some(connection) = self.slots.at_mut(slot) else { return Ok(()) };
-                connection.phase = Phase::Established;
-                connection.say(Message::Ready, &[])?;
-                self.deadlines.refresh();
-                self.pending.push_back(Event::Established { conn: id, private });
+            (Message::Accept(peer), Phase::Greeting { deadline }) => {
+                let deadline = *deadline;
+                self.connect_queues(slot, &peer, Next::Ready(private), deadline)?;
             }
             (Message::Reject, Phase::Greeting { .. }) => {
                 if let Some(connection) = self.discard(slot) {
@@ -373,6 +452,7 @@ impl IbTransport {
                 let full = bye == crate::error::Bye::Exhausted;
                 return Err(if full { Fault::Full } else { Fault::Refused(bye) });
             }
+            (Message::Bye(bye, own), Phase::Routing { .. }) => return Err(Fault::from_bye(bye, own)),
             (Message::Bye(bye, own), Phase::Draining { fault, .. }) => {
                 if matches!(fault, Fault::QueuePair) {
                     *fault = Fault::from_bye(bye, own);
@@ -416,21 +496,12 @@ impl IbTransport {
         }) else {
             return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
         };
-        if let Err(fault) = self.connect_queues(conn.slot, &peer) {
+        let deadline = self.now + self.config.handshake_timeout;
+        if let Err(fault) = self.connect_queues(conn.slot, &peer, Next::Accept(private.into()), deadline) {
             // The event that follows reports the error.
             let error = fault.into_error(&name);
             self.end(conn.slot, conn, Fault::Memory(error));
-            return Ok(());
         }
-        let own = self.own_port(conn.slot);
-        let deadline = self.now + self.config.handshake_timeout;
-        let Some(connection) = self.slots.find_mut(conn) else { return Ok(()) };
-        connection.phase = Phase::Accepted { deadline };
-        if let Err(fault) = connection.say(Message::Accept(own), private) {
-            self.end(conn.slot, conn, fault);
-        }
-        self.deadlines.add(Some(deadline));
-        self.mark_ready(conn.slot);
         Ok(())
     }
 
@@ -451,7 +522,9 @@ impl IbTransport {
     /// Takes a connection out of the tables.
     fn discard(&mut self, slot: u32) -> Option<Connection> {
         let connection = self.slots.remove(slot)?;
-        self.half_open -= usize::from(matches!(connection.phase, Phase::HalfOpen { .. }));
+        if let Phase::HalfOpen { origin, .. } = connection.phase {
+            self.half_open.remove(origin, connection.id);
+        }
         self.ending.retain(|ending| *ending != slot);
         self.deadlines.refresh();
         if let Some(queues) = &connection.queues {
@@ -475,14 +548,18 @@ impl IbTransport {
         let Some(connection) = self.slots.find_mut(id) else { return };
         match connection.phase {
             Phase::Established | Phase::Accepted { .. } | Phase::Closing { .. } => self.drain(slot, fault),
-            Phase::Draining { .. } => {}
+            Phase::Draining { .. } | Phase::Routing { ended: Some(_), .. } => {}
+            // A thread is at work on the queue pair, and reports when it is done.
+            Phase::Routing { .. } => self.end_routing(slot, fault),
             Phase::HalfOpen { .. } => {
-                tracing::warn!(peer = %connection.peer, %fault, "closed before its greeting");
                 // No upper layer knows of it. A peer of another version learns this side's version.
                 if let Fault::Violation(Violation::Version { .. }) = fault {
                     let _ = connection.say(Message::Reject, &[]);
                 }
-                self.discard(slot);
+                let Some(Connection { peer, .. }) = self.discard(slot) else { return };
+                if self.admits_line("closed before its greeting", peer.host()) {
+                    tracing::warn!(%peer, %fault, "closed before its greeting");
+                }
             }
             Phase::Dialing { .. } | Phase::Greeting { .. } | Phase::Requested { .. } => {
                 if let Phase::Requested { .. } = connection.phase {
@@ -492,6 +569,17 @@ impl IbTransport {
                 self.report_end(slot, fault);
             }
         }
+    }
+
+    fn end_routing(&mut self, slot: u32, fault: Fault) {
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        let (bye, own) = fault.bye();
+        let _ = connection.say(Message::Bye(bye, own), &[]);
+        connection.side = None;
+        if let Phase::Routing { ended, .. } = &mut connection.phase {
+            *ended = Some(fault);
+        }
+        self.deadlines.refresh();
     }
 
     fn report_end(&mut self, slot: u32, fault: Fault) {
@@ -505,9 +593,11 @@ impl IbTransport {
     fn drain(&mut self, slot: u32, fault: Fault) {
         let deadline = self.now + self.config.drain;
         let Some(connection) = self.slots.at_mut(slot) else { return };
-        if let Fault::Violation(_) = fault {
-            tracing::warn!(peer = %connection.peer, %fault, "connection cut");
+        let peer = &connection.peer;
+        if matches!(fault, Fault::Violation(_)) && self.log.admits("connection cut", peer.host(), self.now) {
+            tracing::warn!(%peer, %fault, "connection cut");
         }
+        self.deadlines.add(self.log.next_deadline());
         // A peer that has gone, or that gave the reason itself, need not be told.
         if !matches!(fault, Fault::Eof | Fault::Closed | Fault::QueuePair) {
             let (bye, own) = fault.bye();
@@ -606,6 +696,7 @@ impl IbTransport {
             }
         }
         self.listeners.expire(now);
+        self.log.poll(now);
         if self.port_down_until.is_some_and(|at| at <= now) {
             self.port_down_until = None;
             let (device, port) = (self.adapter.context.name().to_owned(), self.adapter.port);

@@ -75,6 +75,8 @@ pub(crate) enum Fault {
     NoAddress,
     #[error("the connection was not there by the deadline")]
     ConnectTimeout,
+    #[error("it sent no greeting, and others needed the place")]
+    MadeRoom,
     #[error("the peer refused the connection: it has no room")]
     Full,
     #[error("the queue pair failed, and the peer did not say why")]
@@ -145,7 +147,7 @@ impl Fault {
             Fault::Socket(error) => lost(error),
             Fault::Unreachable(error) => unreached(error),
             Fault::Unresolved(_) | Fault::NoAddress | Fault::Full => ErrorKind::Refused,
-            Fault::ConnectTimeout => ErrorKind::TimedOut,
+            Fault::ConnectTimeout | Fault::MadeRoom => ErrorKind::TimedOut,
             Fault::Adapter(_) | Fault::Route(_) | Fault::DeviceGone(_) => ErrorKind::Io,
             Fault::Memory(error) => error.kind(),
             Fault::Cancelled => ErrorKind::Cancelled,

@@ -11,6 +11,7 @@
 //! | `adapter` | device, port, addresses, capabilities, completion queues |
 //! | `connect` | listening, dialing, handshake, the end of a connection |
 //! | `greeting`, `side_channel` | the TCP connection beside each queue pair |
+//! | `helpers` | threads for calls that may block |
 //! | `queue_pair` | posted work |
 //! | `staging` | the registered ring for heads and inline payload |
 //! | `progress` | the poll loop, completions, waiting |
@@ -36,9 +37,9 @@
 //!   its own domain.
 //! - A region is registered on a connection when a posted request first uses it there. If the
 //!   system refuses, the connection ends and reports why.
-//! - On RoCE the kernel looks up the peer's hardware address while a queue pair is connected, which
-//!   blocks one poll. It blocks for a second at most, if no host has the address that the peer
-//!   named.
+//! - On RoCE the kernel looks up the peer's hardware address while a queue pair is connected. A
+//!   helper thread waits for that, for about a second if no host has the address that the peer
+//!   named. A connection that is ended meanwhile reports its end when the thread is done.
 //!
 //! **Fork.** A child does not share the parent's adapter. Kernels from 5.12 on copy pinned pages
 //! for the child at `fork`, so the parent's registrations stay valid. On older kernels
@@ -50,6 +51,7 @@ mod config;
 mod connect;
 mod error;
 mod greeting;
+mod helpers;
 mod memory;
 mod progress;
 mod queue_pair;
@@ -59,18 +61,19 @@ pub mod verbs;
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bmi_backend::net::Resolver;
-use bmi_backend::{ConnectionTable, Deadlines, Listeners};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
 use bmi_core::transport::{
     Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
     check_writable,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Addr, Capabilities, Error, ErrorKind, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
@@ -82,6 +85,7 @@ use adapter::Adapter;
 use config::MAX_SEGMENTS;
 use connect::{Connection, Phase};
 use error::Fault;
+use helpers::Helpers;
 use memory::Regions;
 use queue_pair::QueuePair;
 use verbs::{Chain, WorkEnd};
@@ -116,6 +120,7 @@ pub struct IbTransport {
     unsettled: bool,
     listeners: Listeners<TcpListener>,
     resolver: Resolver,
+    helpers: Helpers,
     regions: Regions,
     deadlines: Deadlines,
     /// Events that arose outside of `poll`, or more of them at once than a poll may report.
@@ -130,7 +135,9 @@ pub struct IbTransport {
     early: VecDeque<WorkEnd>,
     ends: Vec<WorkEnd>,
     chain: Chain,
-    half_open: usize,
+    /// Side channels that have not sent their greeting.
+    half_open: HalfOpen<IpAddr>,
+    log: LogLimit,
     /// Polls since epoll was last asked.
     unasked: u32,
     /// The number of polls that still ask epoll every time.
@@ -189,6 +196,7 @@ impl IbTransport {
             poll,
             epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
             resolver: Resolver::new("bmi-ib-resolve", waker.clone()),
+            helpers: Helpers::new(waker.clone()),
             waker,
             slots: ConnectionTable::new(config.connections()),
             unsettled: false,
@@ -202,7 +210,8 @@ impl IbTransport {
             early: VecDeque::with_capacity(4 * ENDS),
             ends: vec![WorkEnd::empty(); ENDS],
             chain: Chain::new(CHAIN, MAX_SEGMENTS + 1),
-            half_open: 0,
+            half_open: HalfOpen::default(),
+            log: LogLimit::default(),
             unasked: 0,
             attentive: 0,
             slept: true,

@@ -74,6 +74,7 @@ impl IbTransport {
         self.look();
         moved |= self.accept_sockets();
         moved |= self.take_answers();
+        moved |= self.take_routes();
         moved |= self.read_side_channels();
         // The event that a connection is established comes before its first completion.
         self.report_pending(events, usize::MAX);
@@ -83,7 +84,7 @@ impl IbTransport {
         self.report_pending(events, limit);
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
-            connections.chain(self.listeners.deadline()).chain(self.port_down_until)
+            connections.chain(self.listeners.deadline()).chain(self.log.next_deadline()).chain(self.port_down_until)
         });
         moved || events.len() > before
     }
@@ -110,6 +111,14 @@ impl IbTransport {
         any
     }
 
+    /// Continues with the queue pairs that a helper thread has connected.
+    fn take_routes(&mut self) -> bool {
+        let outcomes = self.helpers.outcomes();
+        let any = !outcomes.is_empty();
+        outcomes.into_iter().for_each(|outcome| self.handle_route(outcome));
+        any
+    }
+
     // ---- waiting --------------------------------------------------------------------------------
 
     fn has_work(&self) -> bool {
@@ -118,6 +127,7 @@ impl IbTransport {
             || !self.ready.is_empty()
             || !self.early.is_empty()
             || self.resolver.has_answers()
+            || self.helpers.has_outcomes()
             || self.listeners.any_ready()
     }
 
@@ -376,7 +386,14 @@ impl IbTransport {
         }
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let Some(queues) = &mut connection.queues else { return };
-        let fault = if is_recv {
+        let early = matches!(connection.phase, Phase::Routing { .. });
+        let fault = if early {
+            // Nothing was sent yet, and an honest peer sends nothing before this side is ready.
+            if is_recv {
+                queues.complete_recv(WorkStatus::Flushed, 0, None, events);
+            }
+            Some(Violation::Order.into())
+        } else if is_recv {
             let immediate = if ok { end.immediate() } else { None };
             let len = if ok && immediate.is_none() { u64::from(end.len()) } else { 0 };
             let (status, fault) = received(end.outcome());

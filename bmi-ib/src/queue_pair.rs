@@ -93,8 +93,8 @@ struct Recv {
 pub(crate) struct QueuePair {
     conn: ConnId,
     // Dropped in this order: the queue pair first, so that the adapter accesses nothing any more;
-    // the domain last.
-    pub(crate) verbs: verbs::QueuePair,
+    // the domain last. While the queue pair is being connected, a helper thread holds it too.
+    pub(crate) verbs: Arc<verbs::QueuePair>,
     keys: Keys,
     pub(crate) exposures: Exposures,
     staging: Staging,
@@ -157,7 +157,7 @@ impl QueuePair {
         let depth = config.send_queue_depth;
         Ok(QueuePair {
             conn,
-            verbs,
+            verbs: Arc::new(verbs),
             keys: Keys::default(),
             exposures: Exposures::default(),
             staging,

@@ -6,15 +6,18 @@
 mod support;
 
 use std::io::{ErrorKind as IoKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use bmi_conformance::Rng;
+use bmi_conformance::log::capture;
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{ConnId, Event, Payload, WorkId, WorkOptions, WorkStatus};
 use bmi_core::{Addr, ErrorKind, Memory, Transport};
 use bmi_ib::IbConfig;
+use socket2::{Domain, Socket, Type};
 use support::{Pair, Side};
+use tracing::Level;
 
 const CONNECT: u8 = 1;
 const READY: u8 = 4;
@@ -36,6 +39,13 @@ fn message(kind: u8) -> [u8; 64] {
 fn impatient() -> IbConfig {
     let mut config = IbConfig::default();
     config.handshake_timeout = Duration::from_millis(300);
+    config
+}
+
+/// Side channels leave only because others need their places.
+fn patient() -> IbConfig {
+    let mut config = IbConfig::default();
+    config.handshake_timeout = Duration::from_secs(600);
     config
 }
 
@@ -87,12 +97,12 @@ fn works(a: &mut Side, near: ConnId, b: &mut Side, far: ConnId, what: &str) {
 fn silent_side_channels_are_bounded_and_dropped_in_time() {
     let clock = MonotonicClock::new();
     let mut config = impatient();
-    config.max_half_open = 4;
+    config.max_half_open = 2;
     let mut b = Side::new(clock, config);
     let addr = b.listen();
-    let mut sockets: Vec<TcpStream> = (0..10).map(|_| raw_to(&addr)).collect();
-    // One of them sends half of its greeting and then stops. It gets no more time than the others.
-    sockets[0].write_all(&message(CONNECT)[..40]).unwrap();
+    let mut sockets: Vec<TcpStream> = (0..5).map(|_| raw_to(&addr)).collect();
+    // The last one sends half of its greeting and then stops. It gets no more time than the others.
+    sockets[4].write_all(&message(CONNECT)[..40]).unwrap();
     for socket in &mut sockets {
         let said = until_closed(&mut b, socket, "a silent side channel");
         assert!(said.is_empty(), "{said:?}");
@@ -102,6 +112,79 @@ fn silent_side_channels_are_bounded_and_dropped_in_time() {
     let mut a = Side::new(clock, IbConfig::default());
     let (near, far) = support::link(&mut a, &mut b, &addr);
     works(&mut a, near, &mut b, far, "after them");
+}
+
+/// Returns a raw socket to the listener, from an address of this machine.
+fn raw_from(host: Ipv4Addr, addr: &Addr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((host, 0)).into()).unwrap();
+    socket.connect(&SocketAddr::from((Ipv4Addr::LOCALHOST, addr.port())).into()).unwrap();
+    let socket = TcpStream::from(socket);
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+fn is_open(mut socket: &TcpStream) -> bool {
+    matches!(socket.read(&mut [0; 1]), Err(error) if error.kind() == IoKind::WouldBlock)
+}
+
+/// In an earlier version, as many silent side channels as there are places kept everybody else out.
+#[test]
+fn silent_side_channels_keep_nobody_out() {
+    let clock = MonotonicClock::new();
+    let mut config = patient();
+    (config.max_half_open, config.max_connections) = (16, 8);
+    let mut b = Side::new(clock, config);
+    let mut a = Side::new(clock, IbConfig::default());
+    let addr = b.listen();
+    let mut crowd = Vec::new();
+    for round in 0..5 {
+        crowd.extend((0..10).map(|_| raw_from(Ipv4Addr::LOCALHOST, &addr)));
+        let (near, far) = support::link(&mut a, &mut b, &addr);
+        works(&mut a, near, &mut b, far, &format!("round {round}"));
+        a.transport.disconnect(near, bmi_core::Time::ZERO);
+        a.end_of(near, &mut [&mut b], "its end");
+        b.end_of(far, &mut [&mut a], "its end");
+    }
+    let open = crowd.iter().filter(|socket| is_open(socket)).count();
+    assert!((5..8).contains(&open), "{open} of the crowd are left: as many as there are places");
+}
+
+/// The crowd loses its own oldest side channels, not those of others.
+#[test]
+fn a_crowd_from_one_address_does_not_push_out_a_slow_peer_at_another() {
+    let mut config = patient();
+    config.max_half_open = 4;
+    let mut b = Side::new(MonotonicClock::new(), config);
+    let addr = b.listen();
+    let mut slow = raw_from(Ipv4Addr::new(127, 0, 0, 2), &addr);
+    let mut crowd: Vec<_> = (0..20).map(|_| raw_from(Ipv4Addr::new(127, 0, 0, 3), &addr)).collect();
+    for socket in &mut crowd[..17] {
+        until_closed(&mut b, socket, "one of the crowd");
+    }
+    slow.write_all(&message(CONNECT)).unwrap();
+    assert!(matches!(b.next("a request"), Event::ConnectRequest { .. }));
+    assert!(crowd[17..].iter().all(is_open));
+}
+
+/// Each of many garbage connections wrote a line.
+#[test]
+fn a_flood_of_garbage_is_a_few_log_lines() {
+    let mut b = Side::new(MonotonicClock::new(), IbConfig::default());
+    let addr = b.listen();
+    let ((), lines) = capture(|| {
+        for _ in 0..100 {
+            let mut socket = raw_to(&addr);
+            socket.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+            until_closed(&mut b, &mut socket, "garbage");
+        }
+        // What was left out is also reported when the transport goes.
+        drop(b);
+    });
+    let lines: Vec<_> = lines.into_iter().filter(|line| line.level <= Level::WARN).collect();
+    assert_eq!(lines.len(), 6, "{lines:?}");
+    assert!(lines[..5].iter().all(|line| line.text.contains("not those of this protocol")), "{lines:?}");
+    assert!(lines[5].text.contains("left_out=95") && lines[5].text.contains("127.0.0.1"), "{lines:?}");
 }
 
 /// Bytes that are not a greeting close their side channel and affect nothing else. A peer of
@@ -159,6 +242,39 @@ fn a_handshake_that_is_never_finished_ends() {
     let (_, reason) = b.end_of(conn, &mut [], "the end of dialing one who is silent");
     assert_eq!(reason.kind(), ErrorKind::TimedOut, "{reason}");
     assert!(b.now() >= deadline, "not before its deadline");
+}
+
+/// The kernel looks up the address of a peer's adapter, and gives up after a second if no host has
+/// it. In an earlier version no other connection moved meanwhile.
+#[test]
+fn an_address_of_no_host_delays_nobody_else() {
+    let mut pair = Pair::new();
+    let mut greeting = message(CONNECT);
+    greeting[47] = 222;
+    let mut ends = Vec::new();
+    for deadline in [None, Some(bmi_core::Time::ZERO)] {
+        let mut socket = raw_to(&pair.addr);
+        socket.write_all(&greeting).unwrap();
+        let Event::ConnectRequest { conn, .. } = pair.b.next("a request") else { panic!("no request") };
+        let landing = Memory::zeroed(8).unwrap();
+        let region = pair.b.transport.register(&landing).unwrap();
+        pair.b.transport.post_recv(conn, WorkId(1), &[region.segment(0, 8)]).unwrap();
+        pair.b.transport.accept(conn, b"").unwrap();
+        pair.b.poll();
+        assert!(pair.b.events.is_empty(), "the outcome was waited for: {:?}", pair.b.events);
+        // An end that is asked for meanwhile comes when the look-up is over.
+        deadline.into_iter().for_each(|deadline| pair.b.transport.disconnect(conn, deadline));
+        ends.push((conn, socket));
+    }
+    for (kind, (conn, mut socket)) in [ErrorKind::Io, ErrorKind::Cancelled].into_iter().zip(ends) {
+        let (completions, reason) = pair.b.end_of(conn, &mut [&mut pair.a], "the end of one that cannot be reached");
+        assert_eq!(reason.kind(), kind, "{reason}");
+        let ends: Vec<_> = completions.iter().map(|completion| (completion.work, completion.status)).collect();
+        assert_eq!(ends, [(WorkId(1), WorkStatus::Flushed)]);
+        until_closed(&mut pair.b, &mut socket, "its side channel");
+    }
+    let (near, far) = (pair.near, pair.far);
+    works(&mut pair.a, near, &mut pair.b, far, "the connection beside is as it was");
 }
 
 /// A message at a point where it is not allowed ends the connection, with all posted work.

@@ -1,0 +1,200 @@
+//! Threads for calls that may block, so that no poll does (C1).
+//!
+//! **Why.** To connect a queue pair on RoCE, the kernel looks up the peer's hardware address. If no
+//! host has the address that the peer named, that takes about a second. A poll that waited for it
+//! would stop all other connections.
+//!
+//! **Protocol.** [`Helpers::run`] hands a call to a thread. The thread puts the result in a mailbox
+//! and wakes the transport, which collects it in its poll. There are at most [`MOST`] threads, and
+//! they start when they are needed. Calls beyond that wait. The threads end when the transport is
+//! dropped and their current call has returned.
+//!
+//! **Invariant.** When a result is in the mailbox, the thread has dropped the call and all that the
+//! call held.
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Waker;
+use std::thread;
+
+use bmi_core::Returns;
+use bmi_core::transport::ConnId;
+
+/// Most threads. A few peers that name addresses of no host do not delay the others.
+const MOST: usize = 8;
+
+/// A call that may block.
+type Call = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
+/// The result of a call for a connection.
+pub(crate) struct Outcome {
+    pub(crate) conn: ConnId,
+    pub(crate) result: io::Result<()>,
+}
+
+/// State shared by the threads and the transport.
+struct Mailbox {
+    outcomes: Returns<Outcome>,
+    waker: Waker,
+}
+
+/// The threads of a transport.
+pub(crate) struct Helpers {
+    mailbox: Arc<Mailbox>,
+    calls: Sender<(ConnId, Call)>,
+    waiting: Arc<Mutex<Receiver<(ConnId, Call)>>>,
+    threads: usize,
+    /// Calls whose outcome was not collected yet.
+    under_way: usize,
+}
+
+impl Helpers {
+    /// Creates helpers without a thread. The threads wake the transport with `waker`.
+    pub(crate) fn new(waker: Waker) -> Helpers {
+        let (calls, waiting) = channel();
+        let mailbox = Arc::new(Mailbox { outcomes: Returns::default(), waker });
+        Helpers { mailbox, calls, waiting: Arc::new(Mutex::new(waiting)), threads: 0, under_way: 0 }
+    }
+
+    /// Makes a call on a thread.
+    ///
+    /// # Errors
+    /// That of the system if there is no thread and none can be started.
+    pub(crate) fn run(
+        &mut self,
+        conn: ConnId,
+        call: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        if self.under_way >= self.threads && self.threads < MOST {
+            let (waiting, mailbox) = (self.waiting.clone(), Arc::downgrade(&self.mailbox));
+            let started = thread::Builder::new().name("bmi-ib-connect".to_owned()).spawn(move || {
+                serve(&waiting, &mailbox);
+            });
+            match started {
+                Ok(_) => self.threads += 1,
+                Err(error) if self.threads == 0 => return Err(error),
+                Err(_) => {}
+            }
+        }
+        self.under_way += 1;
+        self.calls.send((conn, Box::new(call))).map_err(|_| io::Error::other("no thread is left"))
+    }
+
+    /// Returns the outcomes that have arrived. Allocates nothing if there are none.
+    pub(crate) fn outcomes(&mut self) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        self.mailbox.outcomes.drain(&mut outcomes);
+        self.under_way -= outcomes.len();
+        outcomes
+    }
+
+    /// Returns true if an outcome is waiting.
+    pub(crate) fn has_outcomes(&self) -> bool {
+        !self.mailbox.outcomes.is_empty()
+    }
+}
+
+fn serve(waiting: &Mutex<Receiver<(ConnId, Call)>>, mailbox: &Weak<Mailbox>) {
+    loop {
+        // One thread waits for the next call, and the others for that thread.
+        let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((conn, call)) = next else { return };
+        let result = call();
+        let Some(mailbox) = mailbox.upgrade() else { return };
+        mailbox.outcomes.push(Outcome { conn, result });
+        mailbox.waker.wake_by_ref();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Tells a channel of each time that it is woken.
+    struct Bell(Mutex<Sender<()>>);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Bell>) {
+            self.0.lock().unwrap().send(()).unwrap();
+        }
+    }
+
+    fn helpers() -> (Helpers, Receiver<()>) {
+        let (rings, rung) = channel();
+        (Helpers::new(Waker::from(Arc::new(Bell(Mutex::new(rings))))), rung)
+    }
+
+    fn conn(slot: u32) -> ConnId {
+        ConnId { slot, generation: 0 }
+    }
+
+    #[test]
+    fn a_call_that_blocks_delays_no_other() {
+        let (mut helpers, rung) = helpers();
+        assert!(!helpers.has_outcomes() && helpers.outcomes().is_empty());
+        let (release, blocked) = sync_channel::<()>(0);
+        helpers.run(conn(0), move || blocked.recv().map_err(io::Error::other)).unwrap();
+        for slot in 1..20 {
+            helpers.run(conn(slot), || Err(io::ErrorKind::TimedOut.into())).unwrap();
+            rung.recv().unwrap();
+            assert!(helpers.has_outcomes());
+            let outcomes = helpers.outcomes();
+            assert_eq!(outcomes.iter().map(|outcome| outcome.conn).collect::<Vec<_>>(), [conn(slot)]);
+            assert_eq!(outcomes[0].result.as_ref().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        }
+        assert_eq!(helpers.threads, 2, "threads are used again");
+        release.send(()).unwrap();
+        rung.recv().unwrap();
+        let outcomes = helpers.outcomes();
+        assert!(outcomes[0].conn == conn(0) && outcomes[0].result.is_ok());
+    }
+
+    #[test]
+    fn calls_beyond_the_threads_wait_and_are_all_made() {
+        let (mut helpers, rung) = helpers();
+        let (release, blocked) = sync_channel::<()>(0);
+        let blocked = Arc::new(Mutex::new(blocked));
+        const CALLS: u32 = 3 * MOST as u32;
+        for slot in 0..CALLS {
+            let blocked = blocked.clone();
+            helpers.run(conn(slot), move || blocked.lock().unwrap().recv().map_err(io::Error::other)).unwrap();
+        }
+        assert_eq!(helpers.threads, MOST);
+        let mut made = Vec::new();
+        for _ in 0..CALLS {
+            release.send(()).unwrap();
+            rung.recv().unwrap();
+            made.extend(helpers.outcomes().iter().map(|outcome| outcome.conn.slot));
+        }
+        made.sort_unstable();
+        assert_eq!(made, (0..CALLS).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_a_call_holds_is_free_when_its_outcome_is_there() {
+        let (mut helpers, rung) = helpers();
+        let held = Arc::new(());
+        for slot in 0..100 {
+            let holds = held.clone();
+            helpers.run(conn(slot), move || Ok(drop(Arc::clone(&holds)))).unwrap();
+            rung.recv().unwrap();
+            helpers.outcomes();
+            assert_eq!(Arc::strong_count(&held), 1);
+        }
+    }
+
+    /// A thread whose call returns after its transport has gone reports nothing.
+    #[test]
+    fn threads_end_with_the_transport() {
+        let (mut helpers, rung) = helpers();
+        let (release, blocked) = sync_channel::<()>(0);
+        helpers.run(conn(0), move || blocked.recv().map_err(io::Error::other)).unwrap();
+        drop(helpers);
+        release.send(()).unwrap();
+        rung.recv().expect_err("the bell is dropped, and was not rung");
+    }
+}
