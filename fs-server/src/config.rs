@@ -67,7 +67,8 @@ pub struct Storage {
 pub struct LimitSection {
     /// Most requests in progress at the same time, over each of the server's transports.
     pub requests: usize,
-    /// Most requests in progress at the same time from one client.
+    /// Most requests in progress at the same time from one client. It is less if many clients have
+    /// requests: one client has at most three quarters of what is left.
     pub requests_per_client: usize,
     /// Time limit of one request, in seconds.
     pub request_timeout_s: u64,
@@ -275,7 +276,7 @@ logs = {logs}
 
 # How much each server takes on. All of it may be left out.
 [limits]
-# Requests worked at, at a time, over each transport: of all clients, and of one.
+# Requests worked at, at a time, over each transport: of all clients, and of one. A client gets fewer if others need the places.
 requests = {requests}
 requests_per_client = {per_client}
 # Longest time for one request, in seconds.
