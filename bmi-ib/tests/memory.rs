@@ -5,8 +5,8 @@ use bmi_conformance::idle_memory::{self, Bounds};
 use bmi_core::Addr;
 use bmi_ib::{IbConfig, IbTransport};
 
-/// The slots are 1.29 MiB. The rest is for queues, buffers of the side channel and records.
-const MOST: usize = 1800 << 10;
+/// The slots are 1.29 MiB. The rest is for queues, staging buffers and records.
+const MOST: usize = 2400 << 10;
 const BOUNDS: Bounds = Bounds { busy: 1_300_000, chatted: MOST, idle: MOST, left: 64 << 10 };
 
 #[test]

@@ -383,7 +383,7 @@ impl Desk {
 
     /// Returns a waiting request that can begin now, from the peer whose turn it is.
     fn next(&mut self, lane: Lane) -> Option<Job> {
-        let (_, begun) = self.lanes[lane as usize].next()?;
+        let (_, begun) = self.lanes[lane as usize].begin_next()?;
         Some(self.job(begun, lane))
     }
 

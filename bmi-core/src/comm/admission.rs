@@ -23,13 +23,16 @@
 //! Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6(2), 1998, here with a
 //! factor of 3.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::mutated;
 use crate::op::PeerId;
 
 /// The largest share of a peer, as a multiple of the places that stay free.
 const FACTOR: usize = 3;
+/// Number of peers without requests that are remembered, so that their next request allocates
+/// nothing.
+const KEPT: usize = 256;
 
 /// The places for requests in progress, and the requests that wait for one.
 ///
@@ -41,7 +44,7 @@ const FACTOR: usize = 3;
 /// let begun = (0..4).filter_map(|request| admission.admit(peer, request)).count();
 /// assert_eq!(begun, 3, "one place is left for another peer");
 /// admission.finished(peer);
-/// assert_eq!(admission.next(), Some((peer, 3)));
+/// assert_eq!(admission.begin_next(), Some((peer, 3)));
 /// # }
 /// ```
 #[derive(Debug)]
@@ -49,8 +52,8 @@ pub struct Admission<R> {
     places: usize,
     per_peer: usize,
     running: usize,
-    /// Peers with requests in progress or waiting.
-    peers: HashMap<PeerId, Requests<R>>,
+    /// Peers with requests in progress or waiting, and some that had requests before.
+    peers: BTreeMap<PeerId, Requests<R>>,
     /// Peers with waiting requests. The next one to be considered is first.
     turns: VecDeque<PeerId>,
 }
@@ -69,7 +72,7 @@ impl<R> Admission<R> {
     /// If one of them is 0.
     pub fn new(places: usize, per_peer: usize) -> Admission<R> {
         assert!(places > 0 && per_peer > 0, "no request could ever begin");
-        Admission { places, per_peer, running: 0, peers: HashMap::new(), turns: VecDeque::new() }
+        Admission { places, per_peer, running: 0, peers: BTreeMap::new(), turns: VecDeque::new() }
     }
 
     /// Takes a request that has arrived. Returns it if it can begin now. It has a place then, until
@@ -90,18 +93,19 @@ impl<R> Admission<R> {
     }
 
     /// Records that a request of `peer` has ended. Others may be able to begin now
-    /// ([`Admission::next`]).
+    /// ([`Admission::begin_next`]).
     pub fn finished(&mut self, peer: PeerId) {
         self.running -= 1;
         let requests = self.peers.get_mut(&peer).expect("it had a request in progress");
         requests.running -= 1;
-        if requests.running == 0 && requests.waiting.is_empty() {
-            self.peers.remove(&peer);
+        // At least as many requests as are kept begin before this is so again.
+        if self.peers.len() > KEPT + self.running + self.turns.len() {
+            self.peers.retain(|_, requests| requests.running > 0 || !requests.waiting.is_empty());
         }
     }
 
     /// Returns a waiting request that can begin now, and its peer. The request has a place then.
-    pub fn next(&mut self) -> Option<(PeerId, R)> {
+    pub fn begin_next(&mut self) -> Option<(PeerId, R)> {
         let at = self.turns.iter().position(|peer| self.has_place(self.in_progress(*peer)))?;
         let peer = self.turns.remove(at)?;
         let requests = self.peers.get_mut(&peer)?;
@@ -154,8 +158,6 @@ impl<R> Admission<R> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -188,12 +190,18 @@ mod tests {
         let (peers, mut admission) = (peers(2), Admission::new(1, 1));
         assert_eq!((begun(&mut admission, peers[0], 2), begun(&mut admission, peers[1], 1)), (1, 0));
         admission.finished(peers[0]);
-        assert_eq!(admission.next(), Some((peers[0], 1)));
-        assert_eq!(admission.next(), None);
+        assert_eq!(admission.begin_next(), Some((peers[0], 1)));
+        assert_eq!(admission.begin_next(), None);
         admission.forget(peers[1]);
         admission.finished(peers[0]);
-        assert_eq!(admission.next(), None, "the other is gone");
-        assert!(admission.peers.is_empty());
+        assert_eq!(admission.begin_next(), None, "the other is gone");
+        let mut table = Table::new();
+        for number in 0..10 * KEPT {
+            let peer = PeerId(table.insert(number));
+            assert_eq!(admission.admit(peer, number), Some(number));
+            admission.finished(peer);
+        }
+        assert!(admission.peers.len() <= KEPT + 1, "{}", admission.peers.len());
     }
 
     #[derive(Clone, Debug)]
@@ -239,7 +247,7 @@ mod tests {
                         waiting.remove(&peers[at]);
                     }
                 }
-                while let Some((peer, request)) = admission.next() {
+                while let Some((peer, request)) = admission.begin_next() {
                     prop_assert_eq!(waiting.get_mut(&peer).and_then(VecDeque::pop_front), Some(request));
                     running.push(peer);
                 }

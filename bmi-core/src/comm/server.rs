@@ -69,7 +69,7 @@ where
                 queue.admission.finished(peer);
                 moved = true;
             }
-            while let Some((_, message)) = queue.admission.next() {
+            while let Some((_, message)) = queue.admission.begin_next() {
                 calls.extend(queue.begin(message).map(&answer));
                 moved = true;
             }
