@@ -275,10 +275,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Returns true if a message of this length could go into a slot of the peer right now.
     pub fn has_fast_slot(&self, peer: PeerId, len: usize) -> bool {
-        self.peers
-            .get(peer.0)
-            .filter(|peer| peer.is_up() && len <= peer.limits.fast)
-            .is_some_and(|peer| peer.credit.as_ref().is_some_and(|credit| credit.has_slot() && credit.has_message()))
+        self.peers.get(peer.0).is_some_and(|peer| peer.has_fast_slot(len))
     }
 
     /// Writes a message into a slot of the peer. Returns `Blocked` if there is no slot, no credit,

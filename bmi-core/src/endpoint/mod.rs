@@ -50,6 +50,7 @@ mod receive;
 mod records;
 mod report;
 mod send;
+mod send_path;
 mod staging;
 mod timing;
 mod transfer;

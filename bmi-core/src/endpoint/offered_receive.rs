@@ -276,15 +276,6 @@ impl<T: Transport> Endpoint<T> {
         self.answer(peer_id, Notice::Withdrawn { op: name })
     }
 
-    /// Returns true if a message can be written into the receive that it will match.
-    pub(super) fn may_write(&self, peer: PeerId, tag: Tag, list: &MemList) -> bool {
-        let Some(peer) = self.peers.get(peer.0) else { return false };
-        let capabilities = self.transport.capabilities();
-        peer.ready.first(tag).is_some_and(|ready| list.len() as u64 <= ready.memory.len)
-            && list.pieces().len() <= capabilities.max_segments
-            && list.len() as u64 <= capabilities.max_work_len
-    }
-
     /// Writes a message into the receive that it matches.
     pub(super) fn send_into_offer(
         &mut self,
@@ -310,7 +301,7 @@ impl<T: Transport> Endpoint<T> {
             }
         }
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
-        let ReadyReceive { op, memory } = *peer.ready.first(tag).expect("`may_write` saw it");
+        let ReadyReceive { op, memory } = *peer.ready.first(tag).expect("the decision saw it");
         let len = list.len() as u64;
         let target = memory.slice(0, len).unwrap_or(RemoteSlice { len, ..memory });
         let options = WorkOptions { signalled: true, class };

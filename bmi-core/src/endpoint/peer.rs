@@ -261,6 +261,12 @@ impl Peer {
         matches!(self.link, Link::Connecting(_) | Link::Accepting | Link::Up)
     }
 
+    /// Returns true if a message of this length could go into a slot of the peer right now.
+    pub(super) fn has_fast_slot(&self, len: usize) -> bool {
+        let credit = self.credit.as_ref().filter(|_| self.is_up() && len <= self.limits.fast);
+        credit.is_some_and(|credit| credit.has_slot() && credit.has_message())
+    }
+
     /// Returns true if messages can be sent to the peer now.
     #[inline]
     pub(super) fn is_up(&self) -> bool {

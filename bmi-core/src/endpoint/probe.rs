@@ -90,7 +90,10 @@ impl<T: Transport> Endpoint<T> {
         }
         let class = ServiceClass::Message;
         let attempt = match path {
-            ProbePath::Eager => self.send_eager(peer, Kind::Probe, name, &list, class, Some(sending)),
+            ProbePath::Eager => {
+                let path = self.eager_path(peer, &list);
+                self.send_eager(path, peer, Kind::Probe, name, &list, class, Some(sending))
+            }
             ProbePath::Fast => self.send_fast(peer, Kind::Probe, name, &list, class, Some(sending)),
         };
         if let Attempt::Posted = attempt {

@@ -9,9 +9,9 @@
 
 use super::op::{Op, State};
 use super::peer::{Link, Notice, Peer};
+use super::send_path::{Decision, Outgoing, SendPath, decide, eager_path};
 use super::work::Work;
 use super::{Endpoint, pieces_in_head, timing};
-use crate::capability::Registration;
 use crate::error::{Error, ErrorKind};
 use crate::mem::{MemList, Memory, RemoteSlice};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
@@ -53,7 +53,11 @@ impl<T: Transport> Endpoint<T> {
         list: MemList,
         options: Options,
     ) -> Result<Posted, Error> {
+        let decision = cfg!(debug_assertions)
+            .then(|| self.peers.get(peer.0).map(|record| self.decide(record, kind, tag, &list, options)))
+            .flatten();
         if self.send_inline(peer, kind, tag, &list, options) {
+            debug_assert_eq!(decision, Some(Decision::Send(SendPath::Inline)), "the short way differs");
             return Ok(Posted::Done(sent_immediately(peer, kind_of(kind), tag, &list, options)));
         }
         self.start_long_send(peer, kind, tag, list, options)
@@ -74,13 +78,8 @@ impl<T: Transport> Endpoint<T> {
         // A small message to an idle connection needs no record.
         let idle = record.queue.is_empty() && record.notices.is_empty() && record.is_up();
         if idle
-            && let Attempt::Sent = match self.goes_eagerly(peer, record, &list, options) {
-                true => self.send_eager(peer, kind, tag, &list, options.class, None),
-                false if self.goes_fast(peer, kind, tag, &list) => {
-                    self.send_fast(peer, kind, tag, &list, options.class, None)
-                }
-                false => Attempt::Blocked,
-            }
+            && let Decision::Send(path) = self.decide(record, kind, tag, &list, options)
+            && let Attempt::Sent = self.send_by(path, peer, kind, tag, &list, options.class, None)
         {
             return Ok(Posted::Done(sent_immediately(peer, op_kind, tag, &list, options)));
         }
@@ -94,8 +93,9 @@ impl<T: Transport> Endpoint<T> {
         Ok(self.posted(id))
     }
 
-    /// The short way of a short message: one look at the peer, one post, no record. If anything is
-    /// in the way, it returns false and has changed nothing. Then the long way finds the reason.
+    /// The short way of a short message: one look at the peer, one post, no record. It does by
+    /// itself what [`decide`] and `send_eager` do for `SendPath::Inline`. If anything is in the way,
+    /// it returns false and has changed nothing. Then the long way finds the reason.
     #[inline]
     fn send_inline(&mut self, id: PeerId, kind: Kind, tag: Tag, list: &MemList, options: Options) -> bool {
         let Some(peer) = self.peers.get_mut(id.0) else { return false };
@@ -186,52 +186,32 @@ impl<T: Transport> Endpoint<T> {
     fn send_queued(&mut self, peer_id: PeerId, id: OpId) -> Attempt {
         let (Some(op), Some(peer)) = (self.ops.get(id.0), self.peers.get(peer_id.0)) else { return Attempt::Sent };
         let list = op.list.clone().expect("a queued send has its list");
-        let (kind, tag, class) = (op.kind, op.tag, op.options.class);
-        let eager = self.goes_eagerly(peer_id, peer, &list, op.options);
-        match kind {
-            OpKind::SendUnexpected if !eager && list.len() > peer.limits.fast => Attempt::Failed(ErrorKind::TooLong),
-            OpKind::SendUnexpected if !eager => self.send_fast(peer_id, Kind::Unexpected, tag, &list, class, Some(id)),
-            OpKind::SendUnexpected => self.send_eager(peer_id, Kind::Unexpected, tag, &list, class, Some(id)),
-            _ if list.len() as u64 > peer.limits.message => Attempt::Failed(ErrorKind::TooLong),
-            _ if eager => self.send_eager(peer_id, Kind::Eager, tag, &list, class, Some(id)),
-            _ if self.may_write(peer_id, tag, &list) => self.send_into_offer(peer_id, id, tag, &list, class),
-            _ if self.is_within_reach(&list) => self.announce(peer_id, id, tag, &list),
-            _ if self.goes_fast(peer_id, Kind::Eager, tag, &list) => {
-                match self.send_fast(peer_id, Kind::Eager, tag, &list, class, Some(id)) {
-                    // No staging buffer can be had.
-                    Attempt::Failed(_) => self.announce(peer_id, id, tag, &list),
-                    attempt => attempt,
-                }
-            }
-            _ => self.announce(peer_id, id, tag, &list),
+        let (tag, options) = (op.tag, op.options);
+        let kind = if op.kind == OpKind::SendUnexpected { Kind::Unexpected } else { Kind::Eager };
+        match self.decide(peer, kind, tag, &list, options) {
+            Decision::Send(path) => self.send_by(path, peer_id, kind, tag, &list, options.class, Some(id)),
+            Decision::Wait(_) => Attempt::Blocked,
+            Decision::TooLong => Attempt::Failed(ErrorKind::TooLong),
         }
     }
 
-    /// Returns true if a message is sent eagerly: it is short enough, and was not requested to go
-    /// into a slot that is free.
-    fn goes_eagerly(&self, id: PeerId, peer: &Peer, list: &MemList, options: Options) -> bool {
-        list.len() <= self.eager_limit(peer) && !(options.slot && self.has_fast_slot(id, list.len()))
+    /// Decides how a message leaves.
+    fn decide(&self, peer: &Peer, kind: Kind, tag: Tag, list: &MemList, options: Options) -> Decision {
+        let unexpected = kind == Kind::Unexpected;
+        decide(&Outgoing { endpoint: self, peer, unexpected, tag, list, options })
     }
 
-    /// Returns true if the peer's processor can copy a list in place, because it has the pages.
-    /// Then a message without an offer is announced and copied once. A slot would be a second copy,
-    /// and the trip that it saves costs next to nothing on one host.
-    fn is_within_reach(&self, list: &MemList) -> bool {
-        self.transport.capabilities().shares_pages
-            && list.pieces().iter().all(|piece| piece.memory().shared_pages().is_some())
+    /// Returns how an eager message leaves.
+    pub(super) fn eager_path(&self, peer: PeerId, list: &MemList) -> SendPath {
+        let peer = self.peers.get(peer.0).expect("the caller has it");
+        eager_path(&Outgoing { endpoint: self, peer, unexpected: false, tag: 0, list, options: Options::default() })
     }
 
-    /// Returns true if a message beyond the eager limit is written into a slot of the peer. If its
-    /// receive was offered, it is written there instead. If the peer can copy it, it is announced.
-    fn goes_fast(&self, peer: PeerId, kind: Kind, tag: Tag, list: &MemList) -> bool {
-        let better = kind == Kind::Eager && (self.is_within_reach(list) || self.may_write(peer, tag, list));
-        !better && self.has_fast_slot(peer, list.len())
-    }
-
-    /// Sends a message with its payload. Without an operation, only the ways that complete at once
-    /// are tried.
-    pub(super) fn send_eager(
+    /// Carries out a decision. Without an operation, only what completes at once is sent.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one message and its way")]
+    fn send_by(
         &mut self,
+        path: SendPath,
         peer: PeerId,
         kind: Kind,
         tag: Tag,
@@ -239,15 +219,33 @@ impl<T: Transport> Endpoint<T> {
         class: ServiceClass,
         id: Option<OpId>,
     ) -> Attempt {
-        let capabilities = self.transport.capabilities();
-        let inline = HEADER_LEN + list.len() <= capabilities.max_inline;
-        let free = capabilities.registration == Registration::Free;
-        let few = list.pieces().len() <= capabilities.max_segments;
-        let registered = |piece: &crate::MemSlice| self.registry.is_registered(piece.memory());
-        let gather = !inline && few && (free || list.pieces().iter().all(registered));
-        if gather && id.is_none() {
-            return Attempt::Blocked;
+        match (path, id) {
+            (SendPath::Inline | SendPath::Copied, _) | (SendPath::Gathered, Some(_)) => {
+                self.send_eager(path, peer, kind, tag, list, class, id)
+            }
+            (SendPath::Slot, _) => match (self.send_fast(peer, kind, tag, list, class, id), id) {
+                // No staging buffer can be had.
+                (Attempt::Failed(_), Some(id)) if kind == Kind::Eager => self.announce(peer, id, tag, list),
+                (attempt, _) => attempt,
+            },
+            (SendPath::Offered, Some(id)) => self.send_into_offer(peer, id, tag, list, class),
+            (SendPath::Announced, Some(id)) => self.announce(peer, id, tag, list),
+            (SendPath::Gathered | SendPath::Offered | SendPath::Announced, None) => Attempt::Blocked,
         }
+    }
+
+    /// Sends a message with its payload, in the way that [`eager_path`] has chosen.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one message and its way")]
+    pub(super) fn send_eager(
+        &mut self,
+        path: SendPath,
+        peer: PeerId,
+        kind: Kind,
+        tag: Tag,
+        list: &MemList,
+        class: ServiceClass,
+        id: Option<OpId>,
+    ) -> Attempt {
         let record = self.peers.get_mut(peer.0).expect("the caller has it");
         let cost = credit::cost(list.len());
         if !record.credit.as_mut().is_some_and(|credit| credit.spend(cost)) {
@@ -255,13 +253,12 @@ impl<T: Transport> Endpoint<T> {
         }
         let message = Message { kind, tag, len: list.len() as u64, op: 0 };
         let unsignalled = WorkOptions { signalled: false, class };
-        let attempt = if inline {
-            self.transmit(peer, message, &[], Payload::Inline(list.pieces()), Work::Silent, unsignalled)
-                .map(|()| Attempt::Sent)
-        } else if gather {
-            self.send_gathered(peer, message, list, id.expect("checked above"), class)
-        } else {
-            self.send_bounced(peer, message, list, class)
+        let attempt = match (path, id) {
+            (SendPath::Inline, _) => self
+                .transmit(peer, message, &[], Payload::Inline(list.pieces()), Work::Silent, unsignalled)
+                .map(|()| Attempt::Sent),
+            (SendPath::Gathered, Some(id)) => self.send_gathered(peer, message, list, id, class),
+            _ => self.send_bounced(peer, message, list, class),
         };
         self.sent_eager(peer, message, cost, attempt)
     }
@@ -376,12 +373,16 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
+    /// Returns true if an announcement has room for the pieces of a list.
+    pub(super) fn is_describable(&self, peer: &Peer, list: &MemList) -> bool {
+        let room = self.eager_limit(peer) / RemoteSlice::WIRE_LEN;
+        list.pieces().len() <= room.min(peer.limits.pieces)
+    }
+
     /// Returns the list. If it has more pieces than an announcement has room for, a copy in one
     /// piece takes its place.
     fn describable(&mut self, peer: PeerId, id: OpId, list: &MemList) -> Option<MemList> {
-        let room = self.eager_limit(self.peers.get(peer.0)?) / RemoteSlice::WIRE_LEN;
-        let pieces = list.pieces().len();
-        if pieces <= room.min(self.peers.get(peer.0)?.limits.pieces) {
+        if self.is_describable(self.peers.get(peer.0)?, list) {
             return Some(list.clone());
         }
         let packed = Memory::zeroed(list.len()).ok()?;
