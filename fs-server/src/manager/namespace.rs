@@ -255,7 +255,12 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     }
 
     /// Returns true if `dir` is `ancestor` or is below it.
+    ///
+    /// # Errors
+    /// `Corrupt` if a directory is below itself. The last directory of 1, 2, 4, 8 … steps is
+    /// remembered to find that out, however deep the directories are.
     fn is_within(&self, mut dir: u64, ancestor: u64) -> Result<bool, Fault> {
+        let (mut remembered, mut steps) = (dir, 0u64);
         loop {
             if dir == ancestor {
                 return Ok(true);
@@ -264,6 +269,13 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
                 return Ok(false);
             }
             dir = self.object(dir)?.parent;
+            if dir == remembered {
+                return Err(Fault::Corrupt(format!("directory {dir:x} is below itself")));
+            }
+            steps += 1;
+            if steps.is_power_of_two() {
+                remembered = dir;
+            }
         }
     }
 }
