@@ -37,7 +37,7 @@ use fs_proto::{DatafileHandle, ErrorCode, FsError};
 
 use super::steps;
 
-const NAME: &str = "marks";
+pub(super) const NAME: &str = "marks";
 const BLOCK: usize = 32;
 /// Marks for which the file has blocks from the beginning.
 const ROOM: u64 = 1024;
@@ -101,6 +101,15 @@ fn check(bytes: &[u8; BLOCK]) -> u32 {
     hasher.update(&bytes[..4]);
     hasher.update(&bytes[8..]);
     hasher.finalize()
+}
+
+/// Gives each whole block the right check value.
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+pub(super) fn fuzz_repair(bytes: &mut [u8]) {
+    for block in bytes.as_chunks_mut::<BLOCK>().0 {
+        let check = check(block);
+        block[4..8].copy_from_slice(&check.to_le_bytes());
+    }
 }
 
 /// The record of the marks. Worker threads use it too.
