@@ -153,17 +153,23 @@ impl Marks {
                 more => read += more,
             }
         }
-        // What was read may be only in memory, if the last sync failed. And the blocks must exist.
-        steps::write_all_at(&file, &bytes, 0)?;
-        steps::sync_all(&file)?;
         let mut state = State { len, ..State::default() };
+        let mut replaced = Vec::new();
         for (number, block) in (0..len).zip(bytes.chunks_exact(BLOCK)) {
             let mark = block.try_into().ok().and_then(Mark::decode);
             match mark {
-                Some((datafile, mark)) => drop(state.marks.insert(datafile, (mark, number))),
+                Some((datafile, mark)) => replaced.extend(state.marks.insert(datafile, (mark, number))),
                 None => state.free.push(number),
             }
         }
+        // A datafile has one mark. Another one would come back when that one is cleared.
+        for (_, number) in replaced {
+            bytes[number as usize * BLOCK..][..BLOCK].fill(0);
+            state.free.push(number);
+        }
+        // What was read may be only in memory, if the last sync failed. And the blocks must exist.
+        steps::write_all_at(&file, &bytes, 0)?;
+        steps::sync_all(&file)?;
         // The first blocks are used first.
         state.free.reverse();
         let count = AtomicUsize::new(state.marks.len());
@@ -309,6 +315,21 @@ mod tests {
         marks.set(DatafileHandle(ROOM), Mark::Truncating(1)).unwrap();
         let marks = Marks::open(dir.path()).unwrap();
         assert_eq!(lock(&marks.state).marks.len() as u64, ROOM + 1);
+    }
+
+    /// A regression test. Of two blocks for one datafile only one was cleared, and the other came
+    /// back at the next start.
+    #[test]
+    fn a_datafile_has_one_mark_also_in_a_damaged_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let datafile = DatafileHandle(5);
+        let blocks = [Mark::FailedSync.encode(datafile), Mark::Truncating(3).encode(datafile)];
+        std::fs::write(dir.path().join(NAME), blocks.concat()).unwrap();
+        let marks = Marks::open(dir.path()).unwrap();
+        assert_eq!(marks.find(datafile), Some(Mark::Truncating(3)));
+        marks.clear([datafile], |_| true).unwrap();
+        drop(marks);
+        assert_eq!(Marks::open(dir.path()).unwrap().find(datafile), None, "it does not come back");
     }
 
     #[test]
