@@ -27,6 +27,9 @@ mod endpoint;
 mod error;
 pub mod extents;
 mod forward;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod inline_receive;
 mod lists;
 mod log_limit;

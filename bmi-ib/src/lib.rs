@@ -50,6 +50,9 @@ mod adapter;
 mod config;
 mod connect;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod greeting;
 mod helpers;
 mod memory;

@@ -156,12 +156,12 @@ impl Area {
         RingSpace { base, len: self.geometry.ring_len, _mapping: self.mapping.clone() }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn raw(&self, at: usize) -> &AtomicU64 {
         self.word(at)
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn ring_at(&self) -> usize {
         self.geometry.ring_at()
     }

@@ -60,6 +60,9 @@ mod config;
 mod connect;
 mod connection;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 #[cfg(test)]
 mod hostile_tests;
 mod inbound;

@@ -65,6 +65,9 @@ mod events;
 mod executor;
 pub mod faults;
 mod fit;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod inline_receive;
 mod memory;
 mod micro;

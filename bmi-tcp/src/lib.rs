@@ -33,6 +33,9 @@ mod config;
 mod connect;
 mod error;
 mod frame;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod progress;
 mod queue_pair;
 mod receive;

@@ -36,6 +36,9 @@ mod attr;
 pub mod codec;
 mod distribution;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod handle;
 mod identity;
 pub mod limits;

@@ -27,6 +27,9 @@ pub mod config;
 mod control;
 mod descriptors;
 pub mod embedded;
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod iod;
 pub mod manager;
 pub mod service;

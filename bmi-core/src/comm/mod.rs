@@ -50,3 +50,5 @@ pub use plan::{Plan, Rule};
 pub use policy::{Choice, Crossovers, Facts, LONGEST_AHEAD, Policy, Thresholds};
 pub use server::serve;
 pub(crate) use wire::REPLY_HEAD;
+#[cfg(any(test, fuzzing))]
+pub(crate) use wire::fuzz_heads;

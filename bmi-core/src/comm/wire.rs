@@ -197,6 +197,24 @@ pub(super) fn descriptor(wire: &[u8], max: usize) -> Result<BulkDescriptor, Erro
     BulkDescriptor::decode(wire, max).map_err(|error| Error::new(ErrorKind::Protocol, error.to_string()))
 }
 
+/// Checks that a call's head and a reply's header have one encoding, for the fuzz target
+/// `message`.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_heads(bytes: &[u8]) {
+    if let Some(wire) = bytes.first_chunk::<CALL_HEAD>()
+        && let Ok(head) = CallHead::decode(wire, bytes.len())
+    {
+        assert_eq!(head.encode(), *wire);
+        assert!(u64::from(head.request) + u64::from(head.descriptor) <= bytes.len() as u64);
+        assert!(!head.carries_data() || head.data <= bytes.len() as u64);
+    }
+    if let Some(wire) = bytes.first_chunk::<REPLY_HEADER>()
+        && let Ok(header) = ReplyHeader::decode(wire)
+    {
+        assert_eq!(header.encode(), *wire);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

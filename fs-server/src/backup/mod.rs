@@ -21,6 +21,8 @@
 //! | `restore` | makes a manager's directory from the file |
 
 mod file;
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+pub(crate) mod fuzz;
 mod pull;
 mod restore;
 mod row;

@@ -65,6 +65,8 @@ use truncate::Truncations;
 
 pub(crate) use convert::{convert, layouts};
 pub(crate) use import::Import;
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+pub(crate) use namespace::fuzz_view;
 pub(crate) use roll_call::RollCall;
 
 /// Most changes that share one commit.

@@ -255,7 +255,12 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     }
 
     /// Returns true if `dir` is `ancestor` or is below it.
+    ///
+    /// # Errors
+    /// `Corrupt` if a directory is below itself. The last directory of 1, 2, 4, 8 … steps is
+    /// remembered to find that out, however deep the directories are.
     fn is_within(&self, mut dir: u64, ancestor: u64) -> Result<bool, Fault> {
+        let (mut remembered, mut steps) = (dir, 0u64);
         loop {
             if dir == ancestor {
                 return Ok(true);
@@ -264,6 +269,36 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
                 return Ok(false);
             }
             dir = self.object(dir)?.parent;
+            if dir == remembered {
+                return Err(Fault::Corrupt(format!("directory {dir:x} is below itself")));
+            }
+            steps += 1;
+            if steps.is_power_of_two() {
+                remembered = dir;
+            }
+        }
+    }
+}
+
+/// Looks at a directory and at what is in it, and moves a directory into another, as requests would.
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+pub(crate) fn fuzz_view(store: &crate::store::MetaStore, dir: DirHandle) {
+    let entries = {
+        let read = store.read().expect("a database");
+        let _ = stat(&read);
+        let view = view(&read).expect("tables");
+        let Ok((entries, _)) = view.readdir(dir, "", 8, 4096) else { return };
+        for entry in &entries {
+            let _ = view.getattr(entry.handle);
+            let _ = view.lookup(&Place::at(dir, entry.name.clone()));
+        }
+        entries
+    };
+    let transaction = store.write().expect("a database");
+    let mut change = Change::open(&transaction, 0).expect("tables");
+    for from in &entries {
+        for to in &entries {
+            let _ = change.rename(&Place::at(dir, from.name.clone()), &Place::at(dir, format!("{}/x", to.name)));
         }
     }
 }

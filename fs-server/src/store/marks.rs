@@ -37,7 +37,7 @@ use fs_proto::{DatafileHandle, ErrorCode, FsError};
 
 use super::steps;
 
-const NAME: &str = "marks";
+pub(super) const NAME: &str = "marks";
 const BLOCK: usize = 32;
 /// Marks for which the file has blocks from the beginning.
 const ROOM: u64 = 1024;
@@ -103,6 +103,15 @@ fn check(bytes: &[u8; BLOCK]) -> u32 {
     hasher.finalize()
 }
 
+/// Gives each whole block the right check value.
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+pub(super) fn fuzz_repair(bytes: &mut [u8]) {
+    for block in bytes.as_chunks_mut::<BLOCK>().0 {
+        let check = check(block);
+        block[4..8].copy_from_slice(&check.to_le_bytes());
+    }
+}
+
 /// The record of the marks. Worker threads use it too.
 #[derive(Debug)]
 pub(super) struct Marks {
@@ -144,17 +153,23 @@ impl Marks {
                 more => read += more,
             }
         }
-        // What was read may be only in memory, if the last sync failed. And the blocks must exist.
-        steps::write_all_at(&file, &bytes, 0)?;
-        steps::sync_all(&file)?;
         let mut state = State { len, ..State::default() };
+        let mut replaced = Vec::new();
         for (number, block) in (0..len).zip(bytes.chunks_exact(BLOCK)) {
             let mark = block.try_into().ok().and_then(Mark::decode);
             match mark {
-                Some((datafile, mark)) => drop(state.marks.insert(datafile, (mark, number))),
+                Some((datafile, mark)) => replaced.extend(state.marks.insert(datafile, (mark, number))),
                 None => state.free.push(number),
             }
         }
+        // A datafile has one mark. Another one would come back when that one is cleared.
+        for (_, number) in replaced {
+            bytes[number as usize * BLOCK..][..BLOCK].fill(0);
+            state.free.push(number);
+        }
+        // What was read may be only in memory, if the last sync failed. And the blocks must exist.
+        steps::write_all_at(&file, &bytes, 0)?;
+        steps::sync_all(&file)?;
         // The first blocks are used first.
         state.free.reverse();
         let count = AtomicUsize::new(state.marks.len());
@@ -300,6 +315,21 @@ mod tests {
         marks.set(DatafileHandle(ROOM), Mark::Truncating(1)).unwrap();
         let marks = Marks::open(dir.path()).unwrap();
         assert_eq!(lock(&marks.state).marks.len() as u64, ROOM + 1);
+    }
+
+    /// A regression test. Of two blocks for one datafile only one was cleared, and the other came
+    /// back at the next start.
+    #[test]
+    fn a_datafile_has_one_mark_also_in_a_damaged_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let datafile = DatafileHandle(5);
+        let blocks = [Mark::FailedSync.encode(datafile), Mark::Truncating(3).encode(datafile)];
+        std::fs::write(dir.path().join(NAME), blocks.concat()).unwrap();
+        let marks = Marks::open(dir.path()).unwrap();
+        assert_eq!(marks.find(datafile), Some(Mark::Truncating(3)));
+        marks.clear([datafile], |_| true).unwrap();
+        drop(marks);
+        assert_eq!(Marks::open(dir.path()).unwrap().find(datafile), None, "it does not come back");
     }
 
     #[test]

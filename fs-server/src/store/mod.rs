@@ -18,6 +18,8 @@ mod catalogue;
 mod durability;
 mod failure;
 mod file;
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+pub(crate) mod fuzz;
 mod guard;
 pub(crate) mod identity;
 pub(crate) mod lock;

@@ -98,6 +98,18 @@ impl Layouts {
     }
 }
 
+/// A file of layouts, for the fuzz target of this name. What is read comes back when it is written.
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+pub fn fuzz_layouts(bytes: &[u8]) {
+    crate::fuzz::scratch(|dir| {
+        let path = dir.join("layouts");
+        fs::write(&path, bytes).expect("a file");
+        let Ok(layouts) = Layouts::read(&path) else { return };
+        layouts.write(&path).expect("room");
+        assert_eq!(Layouts::read(&path), Ok(layouts));
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,6 +22,9 @@ mod iod;
 mod layouts;
 mod manager;
 
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+pub use layouts::fuzz_layouts;
+
 use std::path::Path;
 
 use fs_proto::{ErrorCode, FsError, Role};

@@ -120,6 +120,29 @@ fn check(store: &MetaStore) -> BTreeMap<String, Handle> {
     paths
 }
 
+/// A regression test. In a damaged database, as it may be restored from a backup, directories can
+/// be below themselves. A rename into one of them never ended, and the manager served nobody.
+#[test]
+fn a_rename_below_a_directory_that_is_below_itself_ends() {
+    for len in 1..10 {
+        let store = store();
+        let dirs: Vec<_> = (0..len).map(|at| mkdir(&store, &format!("{at}")).unwrap().handle.raw()).collect();
+        mkdir(&store, "moved").unwrap();
+        let transaction = store.write().unwrap();
+        {
+            let mut change = Change::open(&transaction, 5).unwrap();
+            for (at, raw) in dirs.iter().enumerate() {
+                let mut object = change.view.object(*raw).unwrap();
+                object.parent = dirs[(at + 1) % dirs.len()];
+                change.store(*raw, &object).unwrap();
+            }
+        }
+        transaction.commit().unwrap();
+        let into = change(&store, |change| change.rename(&Place::root("moved"), &Place::root("0/x")));
+        assert_eq!(into, Err(ErrorCode::Io), "{len} directories");
+    }
+}
+
 #[test]
 fn what_is_made_is_found() {
     let store = store();

@@ -1,0 +1,99 @@
+//! Bodies of the fuzz targets of this crate: what a server reads of a client, and the other way
+//! round.
+//!
+//! The programs in `fuzz/` call them with the fuzzer's bytes, the tests below with the committed
+//! corpora (`fuzz/corpus`). A body panics if a decoder breaks one of its rules.
+
+use crate::codec::{decode_reply, decode_request, encode_reply, encode_request};
+use crate::limits::{
+    MAX_BACKUP_PAGE, MAX_DATAFILES, MAX_ENTRIES, MAX_ERROR_RANGES, MAX_OFFSET, MAX_PATH, MAX_REGIONS, MAX_SERVERS,
+};
+use crate::{IodReply, IodRequest, ManagerReply, ManagerRequest, Place, Regions, ReplyBody, RequestBody};
+
+fn check_regions(regions: &Regions) {
+    assert!(regions.len() <= MAX_REGIONS);
+    let lens = regions.iter().map(|region| {
+        assert!(region.offset.checked_add(region.len).is_some_and(|end| end <= MAX_OFFSET), "{region:?}");
+        region.len
+    });
+    assert_eq!(lens.sum::<u64>(), regions.total());
+}
+
+fn check_place(place: &Place) {
+    assert!(place.path.len() <= MAX_PATH);
+}
+
+/// A request.
+///
+/// What decodes respects the limits, and comes back from its encoding.
+pub fn request(bytes: &[u8]) {
+    let Ok(request) = decode_request(bytes) else { return };
+    assert_eq!(decode_request(&encode_request(&request)).expect("its own encoding"), request);
+    match &request.body {
+        RequestBody::Iod(IodRequest::Write { regions, .. } | IodRequest::Read { regions, .. }) => {
+            check_regions(regions)
+        }
+        RequestBody::Iod(
+            IodRequest::Remove { datafiles }
+            | IodRequest::Sync { datafiles }
+            | IodRequest::CommitTruncates { datafiles }
+            | IodRequest::CancelTruncates { except: datafiles, .. },
+        ) => assert!(datafiles.len() <= MAX_DATAFILES),
+        RequestBody::Manager(ManagerRequest::Create { place, avoid, .. }) => {
+            check_place(place);
+            assert!(avoid.len() <= MAX_SERVERS);
+        }
+        RequestBody::Manager(ManagerRequest::Rename { from, to }) => {
+            check_place(from);
+            check_place(to);
+        }
+        RequestBody::Manager(ManagerRequest::Lookup { place } | ManagerRequest::Remove { place, .. }) => {
+            check_place(place);
+        }
+        _ => {}
+    }
+}
+
+/// A reply.
+///
+/// What decodes respects the limits, and comes back from its encoding. An identity that is cut to
+/// fit some room fits it.
+pub fn reply(bytes: &[u8]) {
+    let Ok(reply) = decode_reply(bytes) else { return };
+    assert_eq!(decode_reply(&encode_reply(&reply)).expect("its own encoding"), reply);
+    match &reply.result {
+        Ok(ReplyBody::Manager(ManagerReply::Entries { entries, .. })) => assert!(entries.len() <= MAX_ENTRIES),
+        Ok(ReplyBody::Manager(ManagerReply::Cluster(info))) => assert!(info.iods.len() <= MAX_SERVERS),
+        Ok(ReplyBody::Manager(ManagerReply::Backup { rows, .. })) => assert!(rows.len() <= MAX_BACKUP_PAGE),
+        Ok(ReplyBody::Manager(ManagerReply::Entry(entry))) => {
+            if let Some(layout) = &entry.layout {
+                let servers = layout.distribution().servers();
+                assert!((1..=MAX_SERVERS).contains(&servers));
+                assert_eq!(layout.datafiles().len(), servers);
+            }
+        }
+        Ok(ReplyBody::Iod(IodReply::Datafiles { handles, .. })) => assert!(handles.len() <= MAX_DATAFILES),
+        Ok(ReplyBody::Identity(identity)) => {
+            for room in [0, 64, bytes.len() / 2, bytes.len()] {
+                assert!(identity.is_same(&identity.within(room)));
+            }
+        }
+        Err(error) => assert!(error.ranges.len() <= MAX_ERROR_RANGES),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+#[path = "../../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    use super::replay::replay;
+
+    #[test]
+    fn corpora_are_replayed() {
+        replay("request", super::request);
+        replay("reply", super::reply);
+    }
+}
