@@ -22,8 +22,9 @@ enum Judged {
     Ready(Recorded, Verdict),
 }
 
-/// Whether a registration is being recorded. One is recorded at a time: the next is judged by what
-/// is recorded then.
+/// Whether a registration is being recorded. One is recorded at a time, and meanwhile no other one
+/// is answered, unless its start is recorded already. A server that was told an older record than
+/// the one that is about to be would later count as one that has gone back in time.
 #[derive(Debug, Default)]
 pub(super) struct Registering {
     busy: Cell<bool>,
@@ -57,24 +58,25 @@ impl<T: Transport> Manager<T> {
         let ManagerIdentity { cluster, start: own, .. } = self.identity;
         let Registration { iod, start, .. } = *registration;
         loop {
-            let (recorded, verdict) = match self.judge(context, registration)? {
-                Judged::Early(known) => return Ok(ManagerReply::Registered { cluster, start: own, recorded: known }),
-                Judged::Ready(recorded, verdict) => (recorded, verdict),
-            };
-            if verdict == Verdict::Known {
+            let judged = self.judge(context, registration)?;
+            if let Judged::Ready(recorded, Verdict::Known) = judged {
                 self.admit(context, iod, recorded);
                 return Ok(ManagerReply::Registered { cluster, start: own, recorded: Some(start) });
             }
             let done = self.registering.done.notified();
-            let record = async {
-                match self.registering.busy.get() {
-                    true => done.await,
-                    false => self.record(iod, recorded, verdict == Verdict::Replaced).await?,
+            let next = match judged {
+                _ if self.registering.busy.get() => None,
+                Judged::Early(known) => return Ok(ManagerReply::Registered { cluster, start: own, recorded: known }),
+                Judged::Ready(recorded, verdict) => Some((recorded, verdict == Verdict::Replaced)),
+            };
+            let recorded = async {
+                match next {
+                    Some((recorded, replaced)) => self.record(iod, recorded, replaced).await,
+                    None => Ok(done.await),
                 }
-                Ok(())
             };
             // Then it is judged again: it is recorded, or another one was.
-            self.until(context.deadline, record).await?;
+            self.until(context.deadline, recorded).await?;
         }
     }
 

@@ -206,3 +206,19 @@ fn changes_that_wait_for_a_stalled_disk_leave_room_for_others() {
         assert_eq!(stat.dirs, 1 + 12, "those that were refused were not made");
     });
 }
+
+/// Replays a bug: the next start of a server was judged while the one before was being recorded.
+/// Its label then did not know that start, and it was refused as one that has gone back in time.
+#[test]
+fn a_server_that_starts_again_while_its_registration_is_recorded_is_accepted() {
+    for pause_ms in [1, 500, 1000, 1600, 2500, 3500, 4500, 6000] {
+        let (world, cluster) = cluster(4, slow(3));
+        let client = Client::new(&world.node("client"), 1);
+        world.block_on(async {
+            client.endpoint.sleep(Duration::from_millis(pause_ms)).await;
+            cluster.restart_iod(0);
+            let manager = quiet(&client, &cluster).await;
+            client.entry(manager, create("file")).await.unwrap();
+        });
+    }
+}
