@@ -86,6 +86,9 @@ pub struct Context {
     pub deadline: Time,
     /// Longest reply that the peer accepts, in bytes, without data.
     pub room: usize,
+    /// Number of requests that may wait for the same thing, a stalled disk for instance, so that
+    /// there is room for others: three quarters of those that may be in progress.
+    pub share: usize,
     session: Rc<Session>,
 }
 
@@ -549,7 +552,8 @@ async fn answer<T: Transport, H: Handler<T>>(
             // The time counts from the arrival, not from the beginning of the work, because the
             // client has been waiting since then.
             let timeout = allowance(Duration::from_millis(request.timeout_ms.into())).min(limits.request_timeout);
-            let context = Context { peer, deadline: arrived + timeout, room: call.room(), session };
+            let share = limits.requests - limits.requests / 4;
+            let context = Context { peer, deadline: arrived + timeout, room: call.room(), share, session };
             match (&request.body, context.hello()) {
                 (RequestBody::Hello(hello), _) => greet(endpoint, handler, standing, &context, hello),
                 (_, None) => {

@@ -277,7 +277,8 @@ async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, m
         let clock = node.clone();
         let begin = || {
             let (store, settings) = (MetaStore::on(metadata.reopen())?, options.manager(iods.clone()));
-            Manager::new(endpoint.clone(), store, settings, instance(&node), move || clock.wall_ns())
+            let manager = Manager::new(endpoint.clone(), store, settings, instance(&node), move || clock.wall_ns())?;
+            Ok::<_, FsError>(manager.taking(options.commit_time))
         };
         match begin() {
             Ok(manager) => break manager,

@@ -42,9 +42,14 @@ impl Creators {
         }
     }
 
-    /// Returns true if only this client, the creator, knows where the file is.
-    pub(super) fn is_only_known_to(&self, file: u64, client: u128) -> bool {
-        self.clients.get(&file) == Some(&client)
+    /// Returns the creator of a file, if nobody else knows where the file is.
+    pub(super) fn creator(&self, file: u64) -> Option<u128> {
+        self.clients.get(&file).copied()
+    }
+
+    /// Returns true if only the file's creator, another client than this, knows where the file is.
+    pub(super) fn is_known_to_other(&self, file: u64, client: u128) -> bool {
+        self.creator(file).is_some_and(|creator| creator != client)
     }
 }
 
@@ -57,13 +62,14 @@ mod tests {
         let mut creators = Creators::default();
         creators.created(7, 1);
         creators.seen(7, 1);
-        assert!(creators.is_only_known_to(7, 1) && !creators.is_only_known_to(7, 2));
+        assert_eq!(creators.creator(7), Some(1));
+        assert!(creators.is_known_to_other(7, 2) && !creators.is_known_to_other(7, 1));
         creators.seen(7, 2);
-        assert!(!creators.is_only_known_to(7, 1) && !creators.is_only_known_to(7, 2));
+        assert_eq!(creators.creator(7), None);
         for file in 10..10 + KEPT as u64 + 5 {
             creators.created(file, 1);
         }
-        assert!(!creators.is_only_known_to(12, 1) && creators.is_only_known_to(100, 1));
+        assert_eq!((creators.creator(12), creators.creator(100)), (None, Some(1)));
         assert!(creators.clients.len() <= KEPT && creators.order.len() <= KEPT);
     }
 }

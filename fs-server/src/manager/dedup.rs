@@ -127,9 +127,14 @@ impl<'t> Dedup<'t> {
         Ok(())
     }
 
+    /// Returns the number of clients remembered.
+    pub(super) fn clients(&self) -> Result<u64, Fault> {
+        Ok(self.clients.len()?)
+    }
+
     /// Returns the number of replies and of clients remembered.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> Result<(u64, u64), Fault> {
-        Ok((self.replies.len()?, self.clients.len()?))
+        Ok((self.replies.len()?, self.clients()?))
     }
 }

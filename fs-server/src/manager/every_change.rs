@@ -5,7 +5,9 @@
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
-use super::tests::mkdirs;
+use fs_proto::ManagerReply;
+
+use super::tests::{mkdirs, run};
 use super::*;
 use crate::store::SharedBackend;
 
@@ -29,10 +31,10 @@ fn begin(disk: &SharedBackend, instance: u128, failed: &mut u32) -> Manager<Sim>
 
 fn is_there(manager: &Manager<Sim>, path: &str) -> bool {
     let place = fs_proto::Place::root(path);
-    match manager.look(1, &ManagerRequest::Lookup { place }, 1 << 20) {
+    match run(manager, manager.look(1, &ManagerRequest::Lookup { place }, 1 << 20)) {
         Ok(_) => true,
-        Err(Fault::Refused(error)) if error.code == ErrorCode::NotFound => false,
-        Err(fault) => panic!("{path}: {fault:?}"),
+        Err(error) if error.code == ErrorCode::NotFound => false,
+        Err(error) => panic!("{path}: {error}"),
     }
 }
 
@@ -84,7 +86,8 @@ fn scenario(failure: Option<(u64, ErrorKind)>) -> (u64, u32) {
     for name in &acknowledged {
         assert!(found.contains(name), "{failure:?}: {name} was acknowledged");
     }
-    let ManagerReply::Stat(stat) = manager.look(1, &ManagerRequest::Statfs, 4096).unwrap() else { panic!("statfs") };
+    let stat = run(&manager, manager.look(1, &ManagerRequest::Statfs, 4096)).unwrap();
+    let ManagerReply::Stat(stat) = stat else { panic!("statfs") };
     assert_eq!(stat.dirs as usize, 1 + found.len(), "{failure:?}: half done");
     assert!(mkdirs(&manager, &["z"])[0].is_ok(), "{failure:?}");
     (changes, failed)

@@ -27,7 +27,7 @@ use std::io::{self, Write};
 use bmi_core::Transport;
 use bmi_core::comm::Caller;
 use fs_proto::{COUNT_BITS, DatafileHandle, DirHandle, ErrorCode, FsError, IodReply, IodRequest, ReplyBody};
-use redb::ReadableTable;
+use redb::{ReadTransaction, ReadableTable};
 
 use super::maintenance::Link;
 use super::namespace::{NAMES, OBJECTS, Object};
@@ -71,7 +71,7 @@ impl<T: Transport> Manager<T> {
         for iod in 0..self.iods() {
             let mut link = Link::new(Caller::new(self.towards(&self.settings.iods[iod as usize]).clone()), iod);
             let (owned, there, unowned) = loop {
-                let owned = self.owned(iod).await.map_err(|fault| self.settle(fault))?;
+                let owned = self.owned(iod).await?;
                 match self.compare(&mut link, &owned).await {
                     Ok((there, unowned)) => break (owned, there, unowned),
                     Err(error) => tracing::debug!(iod, %error, "the inventory is tried again"),
@@ -81,7 +81,7 @@ impl<T: Transport> Manager<T> {
             };
             link.close().await;
             let absent = owned.iter().zip(&there).filter(|(_, there)| !**there).map(|(handle, _)| *handle).collect();
-            let missing = self.files_of(iod, absent).await.map_err(|fault| self.settle(fault))?;
+            let missing = self.files_of(iod, absent).await?;
             for (handle, path) in &missing {
                 writeln!(out, "missing  iod{iod}  {handle:016x}  {path:?}").map_err(failed)?;
             }
@@ -106,31 +106,29 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Calls `visit` with every object and its number.
-    async fn visit(&self, mut visit: impl FnMut(u64, &Object)) -> Result<(), Fault> {
+    async fn visit(&self, mut visit: impl FnMut(u64, &Object)) -> Result<(), FsError> {
         let mut from = Some(0);
         while let Some(first) = from.take() {
-            let read = self.store.read()?;
-            let table = read.open_table(OBJECTS)?;
-            for (index, row) in table.range(first..)?.enumerate() {
-                let (raw, bytes) = row?;
-                if index == STEP {
-                    from = Some(raw.value());
-                    break;
+            let page = |read: &ReadTransaction| {
+                let mut page = Vec::new();
+                for row in read.open_table(OBJECTS)?.range(first..)?.take(STEP + 1) {
+                    let (raw, bytes) = row?;
+                    let raw = raw.value();
+                    let object = Object::decode(bytes.value());
+                    page.push((raw, object.map_err(|error| Fault::Corrupt(format!("object {raw}: {error}")))?));
                 }
-                let raw = raw.value();
-                let object =
-                    Object::decode(bytes.value()).map_err(|error| Fault::Corrupt(format!("object {raw}: {error}")))?;
-                visit(raw, &object);
-            }
-            drop(table);
-            drop(read);
+                Ok(page)
+            };
+            let page = self.read(page).await?;
+            from = page.get(STEP).map(|(raw, _)| *raw);
+            page.iter().take(STEP).for_each(|(raw, object)| visit(*raw, object));
             tokio::task::yield_now().await;
         }
         Ok(())
     }
 
     /// Returns the datafiles of files that an I/O server must have, sorted.
-    async fn owned(&self, iod: u32) -> Result<Vec<u64>, Fault> {
+    async fn owned(&self, iod: u32) -> Result<Vec<u64>, FsError> {
         let mut owned = Vec::new();
         self.visit(|_, object| owned.extend(datafiles(object, iod).filter(|handle| self.is_earlier(*handle)))).await?;
         owned.sort_unstable();
@@ -178,7 +176,7 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Returns those of `datafiles` that belong to a file now, with the file's path.
-    async fn files_of(&self, iod: u32, absent: Vec<u64>) -> Result<Vec<(u64, String)>, Fault> {
+    async fn files_of(&self, iod: u32, absent: Vec<u64>) -> Result<Vec<(u64, String)>, FsError> {
         if absent.is_empty() {
             return Ok(Vec::new());
         }
@@ -190,17 +188,19 @@ impl<T: Transport> Manager<T> {
             }
         })
         .await?;
-        let read = self.store.read()?;
-        let names = read.open_table(NAMES)?;
         let wanted: std::collections::BTreeSet<u64> = files.values().copied().collect();
-        let mut named = BTreeMap::new();
-        for row in names.iter()? {
-            let (key, value) = row?;
-            let ((dir, name), (raw, is_dir)) = (key.value(), value.value());
-            if is_dir || wanted.contains(&raw) {
-                named.insert(raw, (dir, name.to_owned()));
+        let named = |read: &ReadTransaction| {
+            let mut named = BTreeMap::new();
+            for row in read.open_table(NAMES)?.iter()? {
+                let (key, value) = row?;
+                let ((dir, name), (raw, is_dir)) = (key.value(), value.value());
+                if is_dir || wanted.contains(&raw) {
+                    named.insert(raw, (dir, name.to_owned()));
+                }
             }
-        }
+            Ok(named)
+        };
+        let named = self.read(named).await?;
         // Ends also if the names of a damaged store are in a circle. A path has at most 4096 bytes.
         let depth = 4096;
         let path = |mut raw: u64| {

@@ -22,10 +22,11 @@ use bmi_core::{PeerId, Time, Transport};
 use fs_proto::limits::MAX_DATAFILES;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, Hello, IodRequest, ReplyBody, Role, Sender};
 use futures_util::future::join_all;
+use redb::WriteTransaction;
 
+use super::Manager;
 use super::namespace::{self, Change, Truncates};
 use super::pools::{self, Pools};
-use super::{Fault, Manager};
 use crate::call;
 
 /// Most orphans removed by one request.
@@ -158,11 +159,8 @@ impl<T: Transport> Manager<T> {
         if self.truncate_step(link).await? {
             return Ok(true);
         }
-        let settle = |fault| self.settle(fault);
-        let read = self.store.read().map_err(|error| settle(error.into()))?;
-        let discard = pools::discard(&read, iod).map_err(settle)?;
-        let orphans = namespace::orphans(&read, iod, PAGE).map_err(settle)?;
-        drop(read);
+        let (discard, orphans) =
+            self.read(|read| Ok((pools::discard(read, iod)?, namespace::orphans(read, iod, PAGE)?))).await?;
         let left = self.pools.borrow().left(iod);
         let low = left < u64::from(self.settings.pool.div_ceil(2));
         if discard.is_none() && orphans.is_empty() && !low {
@@ -178,7 +176,7 @@ impl<T: Transport> Manager<T> {
             filled?;
         } else if let Some((first, count)) = discard {
             link.ask(IodRequest::Discard { first, count }).await?;
-            self.transact(|transaction| pools::discarded(transaction, iod, first)).map_err(settle)?;
+            self.transact(move |transaction| pools::discarded(transaction, iod, first)).await?;
         } else {
             self.remove_page(link, orphans).await?;
         }
@@ -210,14 +208,14 @@ impl<T: Transport> Manager<T> {
 
     /// Cancels or carries out changes of size. Returns whether there were any.
     async fn truncate_step(&self, link: &mut Link<T>) -> Result<bool, FsError> {
-        let (iod, settle) = (link.iod, |fault| self.settle(fault));
-        let found = self.truncates_at(iod).map_err(settle)?;
+        let iod = link.iod;
+        let found = self.truncates_at(iod).await?;
         if link.is_settled && found.cancelled.is_empty() && found.decided.is_empty() {
             return Ok(false);
         }
         self.connect(link).await?;
         // Others may have begun or been decided meanwhile. They must not be cancelled.
-        let TruncatesAt { preparing, cancelled, decided } = self.truncates_at(iod).map_err(settle)?;
+        let TruncatesAt { preparing, cancelled, decided } = self.truncates_at(iod).await?;
         let ended = if !cancelled.is_empty() || !link.is_settled {
             let before = self.truncations.next_number();
             let except = decided.into_iter().chain(preparing).collect();
@@ -229,16 +227,19 @@ impl<T: Transport> Manager<T> {
             decided
         };
         if !ended.is_empty() {
-            let end = |transaction: &_| Change::open(transaction, (self.wall)())?.end_truncates(iod, &ended);
-            self.transact(end).map_err(settle)?;
+            let now_ns = (self.wall)();
+            let end =
+                move |transaction: &WriteTransaction| Change::open(transaction, now_ns)?.end_truncates(iod, &ended);
+            self.transact(end).await?;
             self.maintenance.notify_waiters();
         }
         Ok(true)
     }
 
     /// Returns the changes of size in progress at an I/O server.
-    fn truncates_at(&self, iod: u32) -> Result<TruncatesAt, Fault> {
-        let Truncates { mut undecided, mut decided } = namespace::truncates(&self.store.read()?, iod)?;
+    async fn truncates_at(&self, iod: u32) -> Result<TruncatesAt, FsError> {
+        let found = self.read(|read| namespace::truncates(read, iod)).await?;
+        let Truncates { mut undecided, mut decided } = found;
         if mutated("manager/decided-truncate-cancelled") {
             undecided.extend(decided.drain(..).map(|(datafile, _)| datafile));
         }
@@ -254,18 +255,23 @@ impl<T: Transport> Manager<T> {
     /// Lets the server create datafiles, and adds them to its pool.
     async fn fill_pool(&self, link: &mut Link<T>) -> Result<(), FsError> {
         let (iod, count) = (link.iod, self.settings.pool.min(MAX_DATAFILES as u32));
-        let settle = |fault| self.settle(fault);
-        let order = self.transact(|transaction| {
-            let first = Change::open(transaction, (self.wall)())?.handles(count.into())?;
+        let now_ns = (self.wall)();
+        let order = self.transact(move |transaction| {
+            let first = Change::open(transaction, now_ns)?.handles(count.into())?;
             Pools::order(transaction, iod, first, count)?;
             Ok(first)
         });
-        let first = order.map_err(settle)?;
+        let first = order.await?;
         if !mutated("manager/pool-filled-without-asking") {
             link.ask(IodRequest::Create { first: DatafileHandle(first), count }).await?;
         }
-        self.transact(|transaction| Pools::created(transaction, iod, first, count)).map_err(settle)?;
-        self.pools.borrow_mut().add(iod, first, count);
+        let pools = self.pools.clone();
+        let created = move |transaction: &WriteTransaction| Pools::created(transaction, iod, first, count);
+        let add = move |()| {
+            pools.borrow_mut().add(iod, first, count);
+            Ok(())
+        };
+        self.transact_then(created, add).await?;
         self.failing.borrow_mut().remove(&iod);
         self.retry_deferred();
         Ok(())
@@ -276,7 +282,7 @@ impl<T: Transport> Manager<T> {
         if result.is_err() && !mutated("manager/orphan-forgotten-before-it-is-removed") {
             return result;
         }
-        let forget = |transaction: &_| Change::open(transaction, (self.wall)())?.forget(link.iod, &page);
-        self.transact(forget).map_err(|fault: Fault| self.settle(fault))
+        let (now_ns, iod) = ((self.wall)(), link.iod);
+        self.transact(move |transaction| Change::open(transaction, now_ns)?.forget(iod, &page)).await
     }
 }

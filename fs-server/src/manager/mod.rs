@@ -1,8 +1,7 @@
 //! The manager: namespace, attributes, layouts. It is never in the data path.
 //!
-//! **Why one commit for many changes.** A commit waits for the disk, and meanwhile more changes
-//! arrive. They wait in a queue, and the next commit takes all of them, up to a limit. So changes
-//! are durable before they are acknowledged, and many are possible per second.
+//! Its event loop never waits for the disk: commits are made beside it (`database`), each for many
+//! changes (`changes`, `group`).
 //!
 //! **Invariants**
 //! 1. A change is durable before it is answered.
@@ -19,11 +18,15 @@
 //!
 //! **Source.** [PVFS-IB §2.1].
 
+mod changes;
 mod convert;
 mod creators;
+mod database;
 mod dedup;
+mod group;
 mod import;
 mod inventory;
+mod look;
 mod maintenance;
 mod members;
 mod namespace;
@@ -36,30 +39,31 @@ mod snapshot;
 mod truncate;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
-use bmi_core::mutated;
-use bmi_core::{Addr, AsyncEndpoint, Scheme, Time, Transport};
-use fs_proto::limits::{DEFAULT_STRIP, MAX_DATAFILES, MAX_ENTRIES, REPLY_ROOM};
+use bmi_core::{Addr, AsyncEndpoint, Scheme, Transport};
+use fs_proto::limits::{DEFAULT_STRIP, MAX_DATAFILES, REPLY_ROOM};
 use fs_proto::{
-    ClusterId, ClusterInfo, DatafileHandle, Entry, ErrorCode, Existing, FsError, Handle, Hello, Identity, IodInfo,
-    ManagerReply, ManagerRequest, Reply, ReplyBody, Request, RequestBody, RequestId, Sender, Start, StoreId, codec,
+    ClusterId, ErrorCode, FsError, Hello, Identity, ManagerRequest, ReplyBody, Request, RequestBody, Sender, Start,
+    StoreId,
 };
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use crate::service::{Answer, Context, Handler, Session};
 use crate::store::MetaStore;
+use changes::Queue;
 use creators::Creators;
+use database::{Database, Shared};
 use members::Members;
-use namespace::{Birth, Change, NewFile, Publication};
+use namespace::Change;
 use owners::Owners;
-use placement::{Candidate, Unplaced, Wanted};
 use pools::Pools;
+use registration::Registering;
 use snapshot::Snapshots;
 use truncate::Truncations;
 
@@ -68,9 +72,6 @@ pub(crate) use import::Import;
 #[cfg(any(test, all(fuzzing, feature = "sim")))]
 pub(crate) use namespace::fuzz_view;
 pub(crate) use roll_call::RollCall;
-
-/// Most changes that share one commit.
-const GROUP: usize = 128;
 
 /// How often an I/O server confirms that it is up.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -165,20 +166,12 @@ macro_rules! store_faults {
 }
 store_faults!(redb::Error, redb::StorageError, redb::TableError, redb::CommitError);
 
-/// A change that waits for the next commit.
-struct Waiting {
-    id: RequestId,
-    unanswered: u64,
-    request: ManagerRequest,
-    answer: oneshot::Sender<Vec<u8>>,
-}
-
 /// The manager. Pass it to [`crate::service::serve`].
 pub struct Manager<T: Transport> {
     endpoint: AsyncEndpoint<T>,
     /// Endpoints for I/O servers that `endpoint` does not reach.
     others: Vec<(Scheme, AsyncEndpoint<T>)>,
-    store: MetaStore,
+    database: Database,
     settings: ManagerSettings,
     wall: Box<dyn Fn() -> u64>,
     identity: ManagerIdentity,
@@ -188,22 +181,21 @@ pub struct Manager<T: Transport> {
     asked: u64,
     /// The number of handles that had been assigned when this start began.
     assigned: u64,
-    members: RefCell<Members>,
-    pools: RefCell<Pools>,
+    members: Shared<Members>,
+    pools: Shared<Pools>,
     creators: RefCell<Creators>,
-    waiting: RefCell<VecDeque<Waiting>>,
-    /// Changes that need datafiles which are not ready.
-    deferred: RefCell<Vec<Waiting>>,
+    changes: Queue,
     /// Clients that made changes over a connection that may still exist.
     connected: RefCell<BTreeMap<u128, Weak<Session>>>,
     snapshots: RefCell<Snapshots>,
-    owners: RefCell<Owners>,
+    owners: Shared<Owners>,
     truncations: Truncations<T>,
-    work: Notify,
+    /// The registration that is being recorded.
+    registering: Rc<Registering>,
     /// I/O servers that could not create datafiles the last time, with their errors.
     failing: RefCell<BTreeMap<u32, FsError>>,
     /// There may be something to do at an I/O server.
-    maintenance: Notify,
+    maintenance: Rc<Notify>,
     /// The reason why this manager must stop.
     failure: RefCell<Option<FsError>>,
     failed: Notify,
@@ -282,25 +274,24 @@ impl<T: Transport> Manager<T> {
         Ok(Manager {
             endpoint,
             others: Vec::new(),
-            store,
+            database: Database::new(store).map_err(Fault::into_error)?,
             settings,
             wall: Box::new(wall),
             identity,
             starts,
             asked,
             assigned,
-            members: RefCell::new(members),
-            pools: RefCell::new(pools),
+            members: Rc::new(RefCell::new(members)),
+            pools: Rc::new(RefCell::new(pools)),
             creators: RefCell::default(),
-            waiting: RefCell::default(),
-            deferred: RefCell::default(),
+            changes: Queue::default(),
             connected: RefCell::default(),
             snapshots: RefCell::default(),
-            owners: RefCell::new(owners),
+            owners: Rc::new(RefCell::new(owners)),
             truncations: Truncations::new(identity.start.epoch),
-            work: Notify::new(),
+            registering: Rc::default(),
             failing: RefCell::default(),
-            maintenance: Notify::new(),
+            maintenance: Rc::default(),
             failure: RefCell::default(),
             failed: Notify::new(),
         })
@@ -335,7 +326,7 @@ impl<T: Transport> Manager<T> {
     /// and its next start reads it.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.store.doubt().is_some()
+        self.database.doubt().is_some()
     }
 
     fn iods(&self) -> u32 {
@@ -347,12 +338,11 @@ impl<T: Transport> Manager<T> {
         self.members.borrow().is_up(iod, self.endpoint.now())
     }
 
-    /// Runs `work` in a transaction of its own.
-    fn transact<R>(&self, work: impl FnOnce(&WriteTransaction) -> Result<R, Fault>) -> Result<R, Fault> {
-        let transaction = self.store.write()?;
-        let result = work(&transaction)?;
-        transaction.commit()?;
-        Ok(result)
+    /// Lets each piece of work on the database take this long.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn taking(mut self, time: Duration) -> Manager<T> {
+        self.database.take(time);
+        self
     }
 
     /// Adds an endpoint for I/O servers whose addresses are of `scheme`.
@@ -368,355 +358,14 @@ impl<T: Transport> Manager<T> {
         other.map_or(&self.endpoint, |(_, endpoint)| endpoint)
     }
 
-    /// Commits the waiting changes, in an endless loop.
-    async fn commit(&self) {
-        loop {
-            self.work.notified().await;
-            loop {
-                let group: Vec<Waiting> = {
-                    let mut waiting = self.waiting.borrow_mut();
-                    let count = waiting.len().min(GROUP);
-                    waiting.drain(..count).collect()
-                };
-                if group.is_empty() {
-                    break;
-                }
-                let answers = self.change(&group);
-                for (waiting, answer) in group.into_iter().zip(answers) {
-                    match answer {
-                        // The receiver is gone if the server is stopping.
-                        Some(answer) => drop(waiting.answer.send(answer)),
-                        None => self.deferred.borrow_mut().push(waiting),
-                    }
-                }
-                self.maintenance.notify_waiters();
-            }
-        }
-    }
-
-    /// Lets a change be made with the next commit, and returns its answer.
-    async fn queue(&self, id: RequestId, unanswered: u64, request: ManagerRequest, deadline: Time) -> Answer {
-        let (answer, done) = oneshot::channel();
-        self.waiting.borrow_mut().push_back(Waiting { id, unanswered, request, answer });
-        self.work.notify_one();
-        tokio::select! {
-            biased;
-            reply = done => match reply {
-                Ok(reply) => Answer::Encoded(reply),
-                Err(_) => Answer::error(FsError::new(ErrorCode::Unreachable, "the manager is stopping")),
-            },
-            // Only a change that needs datafiles waits that long. It is not made any more: its
-            // receiver is gone.
-            () = self.endpoint.sleep_until(deadline) => Answer::error(Fault::Later.into_error()),
-        }
-    }
-
-    /// Tries the deferred changes again, except those whose requests have ended.
-    fn retry_deferred(&self) {
-        let mut deferred = std::mem::take(&mut *self.deferred.borrow_mut());
-        deferred.retain(|waiting| !waiting.answer.is_closed());
-        if !deferred.is_empty() {
-            self.waiting.borrow_mut().extend(deferred);
-            self.work.notify_one();
-        }
-    }
-
     /// Tries the deferred changes again from time to time, in an endless loop: servers that are
-    /// waited for may turn out to be down. Also ends what clients have left behind: snapshots, and
-    /// files without a name.
+    /// waited for may turn out to be down. Also ends the snapshots that nobody uses any more.
     async fn watch_deferred(&self) {
         loop {
             self.endpoint.sleep(self.settings.heartbeat).await;
             self.snapshots.borrow_mut().sweep(self.endpoint.now());
             self.retry_deferred();
-            if let Err(fault) = self.sweep_nameless() {
-                let error = self.settle(fault);
-                tracing::warn!(%error, "files without a name are removed later");
-            }
         }
-    }
-
-    /// Converts a fault to the error for a request, and closes the store if it failed. The
-    /// transaction is over. If it is not known what the store's disk has, the manager stops: only
-    /// its next start reads from the disk what was stored.
-    fn settle(&self, fault: Fault) -> FsError {
-        if let Some(error) = self.store.doubt() {
-            self.fail(&error);
-            // The change may have been made. The next start of the manager tells, if its request
-            // comes again.
-            return FsError::new(ErrorCode::Unreachable, error.detail);
-        }
-        if let Fault::Store(_) = fault
-            && !mutated("manager/failed-store-kept")
-        {
-            // They would keep the database open.
-            self.snapshots.borrow_mut().clear();
-            self.store.close_failed();
-        }
-        fault.into_error()
-    }
-
-    /// Makes a group of changes in one transaction. Returns their encoded answers, or `None` for
-    /// those that must wait for datafiles.
-    ///
-    /// A change that meets stored data which cannot be read fails alone. What it has written so far
-    /// is dropped with the transaction, and the others are made again without it.
-    fn change(&self, group: &[Waiting]) -> Vec<Option<Vec<u8>>> {
-        let mut failed = BTreeMap::new();
-        loop {
-            let mut at = None;
-            let fault = match self.try_change(group, &failed, &mut at) {
-                Ok(answers) => return answers,
-                Err(fault) => fault,
-            };
-            self.pools.borrow_mut().undo();
-            if let (Fault::Corrupt(_), Some(at)) = (&fault, at) {
-                let error = fault.into_error();
-                tracing::error!(%error, request = group[at].request.name(), "a change failed");
-                failed.insert(at, codec::encode_reply(&Reply { result: Err(error) }));
-                continue;
-            }
-            let error = self.settle(fault);
-            tracing::error!(%error, changes = group.len(), "a commit failed; its changes were not made");
-            let reply = codec::encode_reply(&Reply { result: Err(error) });
-            return group.iter().map(|_| Some(reply.clone())).collect();
-        }
-    }
-
-    /// Makes those changes of a group that have not `failed` before with these answers. Sets `at`
-    /// to the number of the change that a fault comes from.
-    fn try_change(
-        &self,
-        group: &[Waiting],
-        failed: &BTreeMap<usize, Vec<u8>>,
-        at: &mut Option<usize>,
-    ) -> Result<Vec<Option<Vec<u8>>>, Fault> {
-        let mut transaction = self.store.write()?;
-        if mutated("manager/answers-before-it-is-synced") {
-            // This fails only for a transaction with savepoints.
-            let _ = transaction.set_durability(redb::Durability::None);
-        }
-        let mut answers = Vec::with_capacity(group.len());
-        {
-            let mut change = Change::open(&transaction, (self.wall)())?;
-            let mut dedup = dedup::Dedup::open(&transaction, dedup::CLIENTS)?;
-            for (index, waiting) in group.iter().enumerate() {
-                if waiting.answer.is_closed() {
-                    // Its client was told that it was not made.
-                    answers.push(None);
-                    continue;
-                }
-                if let Some(answer) = failed.get(&index) {
-                    answers.push(Some(answer.clone()));
-                    continue;
-                }
-                *at = Some(index);
-                answers.push(match self.once(&mut change, &mut dedup, waiting) {
-                    Ok(answer) => Some(answer),
-                    Err(Fault::Later) => None,
-                    Err(fault) => return Err(fault),
-                });
-            }
-        }
-        *at = None;
-        self.pools.borrow().store(&transaction)?;
-        transaction.commit()?;
-        self.pools.borrow_mut().committed();
-        Ok(answers)
-    }
-
-    /// Makes one change, unless it was made before. Returns the encoded answer.
-    fn once(&self, change: &mut Change<'_>, dedup: &mut dedup::Dedup<'_>, waiting: &Waiting) -> Result<Vec<u8>, Fault> {
-        let encode = |result: Result<ManagerReply, FsError>| {
-            codec::encode_reply(&Reply { result: result.map(ReplyBody::Manager) })
-        };
-        match dedup.recall(waiting.id, waiting.unanswered) {
-            Ok(Some(answer)) if !mutated("manager/change-made-twice") => return Ok(answer),
-            Ok(Some(_)) => {}
-            Ok(None) => {}
-            Err(Fault::Refused(error)) => return Ok(encode(Err(error))),
-            Err(fault) => return Err(fault),
-        }
-        let answer = match self.apply(change, waiting.id.client, &waiting.request) {
-            Ok(reply) => encode(Ok(reply)),
-            Err(Fault::Refused(error)) => encode(Err(error)),
-            Err(fault) => return Err(fault),
-        };
-        if !mutated("manager/reply-not-remembered") {
-            let connected = self.connected.borrow();
-            let is_connected = |client: u128| connected.get(&client).is_some_and(is_open);
-            dedup.remember(waiting.id, waiting.unanswered, &answer, is_connected)?;
-        }
-        Ok(answer)
-    }
-
-    /// Records that a client makes changes over a connection.
-    fn note_client(&self, client: u128, session: &Rc<Session>) {
-        let mut connected = self.connected.borrow_mut();
-        // Sweep each time the table has doubled.
-        let full = connected.len() >= 64 && connected.len().is_power_of_two();
-        if full && !connected.contains_key(&client) {
-            connected.retain(|_, session| is_open(session));
-        }
-        connected.insert(client, Rc::downgrade(session));
-    }
-
-    /// Returns the connection over which a client makes changes.
-    fn session_of(&self, client: u128) -> Option<Rc<Session>> {
-        self.connected.borrow().get(&client).and_then(Weak::upgrade)
-    }
-
-    /// Carries out a change, and answers.
-    async fn carry_out(&self, id: RequestId, unanswered: u64, body: ManagerRequest, deadline: Time) -> Answer {
-        let ManagerRequest::Truncate { file, size } = body else {
-            return self.queue(id, unanswered, body, deadline).await;
-        };
-        // If it was decided before, no server needs to prepare it again.
-        match self.store.read().map_err(Fault::from).and_then(|read| dedup::answer(&read, id)) {
-            Ok(Some(answer)) => return Answer::Encoded(answer),
-            Ok(None) => {}
-            Err(fault) => return Answer::error(self.settle(fault)),
-        }
-        let decide = self.queue(id, unanswered, body, deadline);
-        self.truncate(file, size, deadline, decide).await.unwrap_or_else(Answer::error)
-    }
-
-    fn apply(&self, change: &mut Change<'_>, client: u128, request: &ManagerRequest) -> Result<ManagerReply, Fault> {
-        let reply = match request {
-            ManagerRequest::Mkdir { place, mode, uid, gid } => {
-                ManagerReply::Entry(change.mkdir(place, Birth { mode: *mode, uid: *uid, gid: *gid })?)
-            }
-            ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing } => {
-                let birth = Birth { mode: *mode, uid: *uid, gid: *gid };
-                let default_strip = self.settings.strip_size;
-                let (strip_size, servers, existing) = (*strip_size, *servers, *existing);
-                let new = NewFile { place, birth, strip_size, default_strip, servers, existing, client };
-                let (entry, created) = change.create(new, |created, wanted| self.place(created, wanted, avoid))?;
-                match created {
-                    true => self.creators.borrow_mut().created(entry.handle.raw(), client),
-                    false => self.seen(&entry, client),
-                }
-                if existing == Existing::Replace {
-                    self.owners.borrow_mut().note(client, self.endpoint.now());
-                    self.session_of(client).inspect(|session| session.draft_begun());
-                }
-                ManagerReply::Entry(entry)
-            }
-            ManagerRequest::Publish { file, place, inherit, mode, mtime_ns, size } => {
-                let (file, inherit) = (*file, *inherit);
-                let how = Publication { file, place, inherit, mode: *mode, mtime_ns: *mtime_ns, size: *size };
-                let entry = change.publish(client, how)?;
-                self.session_of(client).inspect(|session| session.draft_ended());
-                ManagerReply::Entry(entry)
-            }
-            ManagerRequest::Abandon { file } => {
-                change.abandon(client, *file)?;
-                self.session_of(client).inspect(|session| session.draft_ended());
-                ManagerReply::Done
-            }
-            ManagerRequest::Truncate { file, size } => {
-                change.truncate(*file, *size)?;
-                ManagerReply::Done
-            }
-            ManagerRequest::RecordSize { file, size } => {
-                let may = size.is_none() || self.creators.borrow().is_only_known_to(file.0, client);
-                if may && !(size.is_none() && mutated("manager/recorded-size-kept")) {
-                    change.record_size(*file, *size)?;
-                }
-                ManagerReply::Done
-            }
-            ManagerRequest::Setattr { handle, set } => ManagerReply::Entry(change.setattr(*handle, set)?),
-            ManagerRequest::Rename { from, to } => {
-                change.rename(from, to)?;
-                ManagerReply::Done
-            }
-            ManagerRequest::Remove { place, kind } => {
-                change.remove(place, *kind)?;
-                ManagerReply::Done
-            }
-            other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes nothing", other.name())).into()),
-        };
-        Ok(reply)
-    }
-
-    /// Takes datafiles for a new file from the pools.
-    fn place(&self, created: u64, wanted: Wanted, avoid: &[u32]) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
-        let (members, now) = (self.members.borrow(), self.endpoint.now());
-        let mut pools = self.pools.borrow_mut();
-        let candidate = |iod| Candidate {
-            up: members.is_up(iod, now),
-            awaited: members.is_awaited(iod, now),
-            prepared: pools.left(iod) > 0,
-            failing: self.failing.borrow().contains_key(&iod),
-            avoided: avoid.contains(&iod),
-        };
-        let candidates: Vec<Candidate> = (0..self.iods()).map(candidate).collect();
-        let iods = match placement::place(&candidates, created, wanted) {
-            Ok(iods) => iods,
-            Err(Unplaced::Later) => return Err(Fault::Later),
-            Err(Unplaced::Refused(error)) => return Err(Fault::Refused(error)),
-            Err(Unplaced::Failing(iod)) => {
-                let error = self.failing.borrow().get(&iod).cloned();
-                let error = error.unwrap_or_else(|| Fault::Later.into_error());
-                let text = format!("iod {iod} cannot create datafiles: {}", error.detail);
-                return Err(Fault::Refused(FsError::new(error.code, text)));
-            }
-        };
-        let take = |iod| Some((iod, pools.take(iod)?));
-        iods.into_iter().map(take).collect::<Option<Vec<_>>>().ok_or(Fault::Later)
-    }
-
-    /// Records that a client has learned where a file is.
-    fn seen(&self, entry: &Entry, client: u128) {
-        if let Handle::File(file) = entry.handle {
-            self.creators.borrow_mut().seen(file.0, client);
-        }
-    }
-
-    /// Answers a request that changes nothing. The reply has `room` bytes.
-    fn look(&self, client: u128, request: &ManagerRequest, room: usize) -> Result<ManagerReply, Fault> {
-        let transaction = || Ok::<_, Fault>(self.store.read()?);
-        Ok(match request {
-            ManagerRequest::Ping => ManagerReply::Done,
-            ManagerRequest::Lookup { place } => {
-                let entry = namespace::view(&transaction()?)?.lookup(place)?;
-                self.seen(&entry, client);
-                ManagerReply::Entry(entry)
-            }
-            ManagerRequest::Getattr { handle } => {
-                let entry = namespace::view(&transaction()?)?.getattr(*handle)?;
-                self.seen(&entry, client);
-                ManagerReply::Entry(entry)
-            }
-            ManagerRequest::Readdir { dir, after, max } => {
-                let max = (*max as usize).min(MAX_ENTRIES);
-                let (entries, more) = namespace::view(&transaction()?)?.readdir(*dir, after, max, room)?;
-                ManagerReply::Entries { entries, more }
-            }
-            ManagerRequest::Statfs => {
-                let stat = namespace::stat(&transaction()?)?;
-                ManagerReply::Stat(fs_proto::ManagerStat { prepared: self.pools.borrow().total(), ..stat })
-            }
-            ManagerRequest::Cluster { first } => ManagerReply::Cluster(self.cluster(*first as usize, room)),
-            other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes something", other.name())).into()),
-        })
-    }
-
-    /// Returns the I/O servers from `first` on, as many as fit into a reply of `room` bytes.
-    fn cluster(&self, first: usize, room: usize) -> ClusterInfo {
-        let (members, now, mut left) = (self.members.borrow(), self.endpoint.now(), room);
-        let iods = self.settings.iods.iter().enumerate().skip(first).take_while(|(index, addr)| {
-            // Beside the text: lengths, the number of the store, and whether the server is up.
-            let needed = addr.to_string().len() + 24;
-            let fits = needed <= left || *index == first;
-            left = left.saturating_sub(needed);
-            fits
-        });
-        let info = |(index, addr): (usize, &Addr)| {
-            let iod = index as u32;
-            IodInfo { addr: addr.clone(), store: members.store(iod), up: members.is_up(iod, now) }
-        };
-        ClusterInfo { iods: iods.map(info).collect(), total: self.iods(), strip_size: self.settings.strip_size }
     }
 }
 
@@ -801,29 +450,24 @@ impl<T: Transport> Handler<T> for Manager<T> {
             return Answer::error(FsError::new(ErrorCode::Invalid, "this is the manager, not an I/O server"));
         };
         if let ManagerRequest::Register(registration) = &body {
-            return Answer::from(self.register(context, registration).map(ReplyBody::Manager));
-        }
-        if let ManagerRequest::Backup { page } = body {
-            let (room, now) = (context.room.saturating_sub(REPLY_ROOM), self.endpoint.now());
-            let mut snapshots = self.snapshots.borrow_mut();
-            let result = snapshots.page(&self.store, context.session(), page, room, now);
-            drop(snapshots);
-            return Answer::from(result.map(ReplyBody::Manager).map_err(|fault| self.settle(fault)));
+            return Answer::from(self.register(context, registration).await.map(ReplyBody::Manager));
         }
         if !body.changes() {
             if self.owners.borrow().has(request.id.client) {
                 self.note_client(request.id.client, context.session());
             }
             let room = context.room.saturating_sub(REPLY_ROOM);
-            let result =
-                self.look(request.id.client, &body, room).map(ReplyBody::Manager).map_err(|fault| self.settle(fault));
-            return Answer::from(result);
+            let result = match body {
+                ManagerRequest::Backup { page } => self.backup(context.session(), page, room).await,
+                body => self.until(context.deadline, self.look(request.id.client, &body, room)).await,
+            };
+            return Answer::from(result.map(ReplyBody::Manager));
         }
         match context.speaks_for(request.id.client) {
             Ok(session) => self.note_client(request.id.client, session),
             Err(error) => return Answer::error(error),
         }
-        let answer = self.carry_out(request.id, request.unanswered, body, context.deadline).await;
+        let answer = self.carry_out(request.id, request.unanswered, body, context.deadline, context.share).await;
         context.session().keep_while_drafting(|| call.endpoint().with(|endpoint| endpoint.keep(call.peer())));
         answer
     }
@@ -842,11 +486,13 @@ impl<T: Transport> Handler<T> for Manager<T> {
     }
 
     async fn background(&self) {
-        tokio::join!(self.commit(), self.maintain(), self.watch_deferred());
+        tokio::join!(self.work(), self.maintain(), self.watch_deferred(), self.watch_nameless());
     }
 }
 
 #[cfg(test)]
 mod every_change;
+#[cfg(test)]
+mod stalled_disk;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bmi_core::{Time, Transport, mutated};
+use fs_proto::FsError;
+use redb::WriteTransaction;
 
 use super::namespace::{self, Change};
 use super::{Fault, Manager, is_open};
@@ -59,8 +61,18 @@ impl Owners {
 }
 
 impl<T: Transport> Manager<T> {
-    /// Removes the nameless files of clients that have had no connection for a long time.
-    pub(super) fn sweep_nameless(&self) -> Result<(), Fault> {
+    /// Removes the nameless files of clients that have had no connection for a long time, in an
+    /// endless loop.
+    pub(super) async fn watch_nameless(&self) {
+        loop {
+            self.endpoint.sleep(self.settings.heartbeat).await;
+            if let Err(error) = self.sweep_nameless().await {
+                tracing::warn!(%error, "files without a name are removed later");
+            }
+        }
+    }
+
+    async fn sweep_nameless(&self) -> Result<(), FsError> {
         let gone = {
             let connected = self.connected.borrow();
             let is_connected = |client: u128| {
@@ -69,11 +81,16 @@ impl<T: Transport> Manager<T> {
             self.owners.borrow_mut().gone(self.endpoint.now(), self.settings.nameless_grace, is_connected)
         };
         for client in gone {
-            let removed =
-                self.transact(|transaction| Change::open(transaction, (self.wall)())?.abandon_all(client, STEP))?;
-            if removed < STEP {
-                self.owners.borrow_mut().0.remove(&client);
-            }
+            let (now_ns, owners) = ((self.wall)(), self.owners.clone());
+            let abandon =
+                move |transaction: &WriteTransaction| Change::open(transaction, now_ns)?.abandon_all(client, STEP);
+            let note = move |removed| {
+                if removed < STEP {
+                    owners.borrow_mut().0.remove(&client);
+                }
+                Ok(removed)
+            };
+            let removed = self.transact_then(abandon, note).await?;
             if removed > 0 {
                 tracing::info!(files = removed, "removed files without a name whose client is gone");
                 self.maintenance.notify_waiters();

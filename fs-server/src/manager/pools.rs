@@ -36,7 +36,7 @@ pub(super) const POOLS: TableDefinition<'static, (u32, u64), u64> = TableDefinit
 pub(super) const DISCARDS: TableDefinition<'static, (u32, u64), u32> = TableDefinition::new("discards");
 
 /// The pools of all I/O servers, as in the last commit and as changed by the current transaction.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Pools {
     ranges: Vec<VecDeque<Range<u64>>>,
     /// What the current transaction has taken, in order.

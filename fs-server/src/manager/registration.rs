@@ -1,10 +1,13 @@
 //! The registration of I/O servers: whether a store is the right one, and whether this manager has
 //! gone back in time.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use bmi_core::{Transport, mutated};
 use fs_proto::{COUNT_BITS, DatafileHandle, ErrorCode, FsError, ManagerReply, Registration, Role, Sender, Start};
+use redb::WriteTransaction;
+use tokio::sync::Notify;
 
 use super::members::{Members, Recorded, Verdict};
 use super::namespace::Change;
@@ -12,16 +15,79 @@ use super::pools::Pools;
 use super::{Manager, ManagerIdentity};
 use crate::service::Context;
 
+/// What is to be done with a registration.
+enum Judged {
+    /// The store is not ready. The server is told which of its starts is recorded.
+    Early(Option<Start>),
+    Ready(Recorded, Verdict),
+}
+
+/// Whether a registration is being recorded. One is recorded at a time, and meanwhile no other one
+/// is answered, unless its start is recorded already. A server that was told an older record than
+/// the one that is about to be would later count as one that has gone back in time.
+#[derive(Debug, Default)]
+pub(super) struct Registering {
+    busy: Cell<bool>,
+    done: Notify,
+}
+
+/// A registration that is being recorded, until it is dropped.
+struct Recording(Rc<Registering>);
+
+impl Recording {
+    fn begin(registering: &Rc<Registering>) -> Recording {
+        registering.busy.set(true);
+        Recording(registering.clone())
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        self.0.busy.set(false);
+        self.0.done.notify_waiters();
+    }
+}
+
 impl<T: Transport> Manager<T> {
     /// Registers the store of an I/O server.
-    pub(super) fn register(&self, context: &Context, registration: &Registration) -> Result<ManagerReply, FsError> {
+    pub(super) async fn register(
+        &self,
+        context: &Context,
+        registration: &Registration,
+    ) -> Result<ManagerReply, FsError> {
+        let ManagerIdentity { cluster, start: own, .. } = self.identity;
+        let Registration { iod, start, .. } = *registration;
+        loop {
+            let judged = self.judge(context, registration)?;
+            if let Judged::Ready(recorded, Verdict::Known) = judged {
+                self.admit(context, iod, recorded);
+                return Ok(ManagerReply::Registered { cluster, start: own, recorded: Some(start) });
+            }
+            let done = self.registering.done.notified();
+            let next = match judged {
+                _ if self.registering.busy.get() => None,
+                Judged::Early(known) => return Ok(ManagerReply::Registered { cluster, start: own, recorded: known }),
+                Judged::Ready(recorded, verdict) => Some((recorded, verdict == Verdict::Replaced)),
+            };
+            let recorded = async {
+                match next {
+                    Some((recorded, replaced)) => self.record(iod, recorded, replaced).await,
+                    None => Ok(done.await),
+                }
+            };
+            // Then it is judged again: it is recorded, or another one was.
+            self.until(context.deadline, recorded).await?;
+        }
+    }
+
+    /// Judges a registration.
+    fn judge(&self, context: &Context, registration: &Registration) -> Result<Judged, FsError> {
         let Registration { iod, store, start, manager, highest, ready, .. } = *registration;
         let invalid = |text: String| FsError::new(ErrorCode::Invalid, text);
         let sender = context.hello().map(|hello| hello.sender);
         if !matches!(sender, Some(Sender::Server(Role::Iod(sender), _)) if sender == iod) {
             return Err(invalid(format!("the registration of iod {iod} came over a connection of somebody else")));
         }
-        let ManagerIdentity { cluster, start: own, .. } = self.identity;
         let verdict = self.members.borrow().judge(registration);
         let is_recorded = self.members.borrow().store(iod).is_none_or(|recorded| Some(recorded) == store);
         // Only the store that the server has is believed about the past.
@@ -37,38 +103,52 @@ impl<T: Transport> Manager<T> {
         }
         let known = self.members.borrow().recorded(iod).map(|recorded| recorded.start);
         let Some(recorded) = store.map(|store| Recorded { store, start }).filter(|_| ready) else {
-            return Ok(ManagerReply::Registered { cluster, start: own, recorded: known });
+            return Ok(Judged::Early(known));
         };
-        if manager != Some(own) {
+        if manager != Some(self.identity.start) {
             // The manager was started anew in between. The server asks again.
             let text = format!("iod {iod} does not know this start of the manager yet");
             return Err(FsError::new(ErrorCode::Busy, text));
         }
-        if verdict != Verdict::Known {
-            let replaced = verdict == Verdict::Replaced;
-            let record = self.transact(|transaction| {
-                if replaced {
-                    Pools::forget(transaction, iod)?;
-                    Change::open(transaction, (self.wall)())?.forget_all(iod)?;
-                }
-                Members::record(transaction, iod, recorded)
-            });
-            record.map_err(|fault| self.settle(fault))?;
+        Ok(Judged::Ready(recorded, verdict))
+    }
+
+    /// Records a registration. It is noted when it is durable, whether its request still waits or
+    /// not.
+    async fn record(&self, iod: u32, recorded: Recorded, replaced: bool) -> Result<(), FsError> {
+        let now_ns = (self.wall)();
+        let record = move |transaction: &WriteTransaction| {
+            if replaced {
+                Pools::forget(transaction, iod)?;
+                Change::open(transaction, now_ns)?.forget_all(iod)?;
+            }
+            Members::record(transaction, iod, recorded)
+        };
+        let recording = Recording::begin(&self.registering);
+        let (members, pools) = (self.members.clone(), self.pools.clone());
+        let note = move |()| {
+            members.borrow_mut().note(iod, recorded);
             if replaced {
                 tracing::warn!(iod, %recorded.store, "the store of an I/O server was replaced");
-                self.pools.borrow_mut().clear(iod);
+                pools.borrow_mut().clear(iod);
             }
-        }
+            drop(recording);
+            Ok(())
+        };
+        self.transact_then(record, note).await
+    }
+
+    /// Notes that an I/O server is up.
+    fn admit(&self, context: &Context, iod: u32, recorded: Recorded) {
         let mut members = self.members.borrow_mut();
         members.note(iod, recorded);
         let is_new = members.admit(iod, Rc::downgrade(context.session()), self.endpoint.now());
         drop(members);
         if is_new {
-            tracing::info!(iod, store = %recorded.store, start = start.epoch, "an I/O server is up");
+            tracing::info!(iod, store = %recorded.store, start = recorded.start.epoch, "an I/O server is up");
             self.maintenance.notify_waiters();
             self.retry_deferred();
         }
-        Ok(ManagerReply::Registered { cluster, start: own, recorded: Some(start) })
     }
 
     /// Checks that this database is no older than what an I/O server has seen: a start of the

@@ -16,14 +16,13 @@ use std::time::Duration;
 use bmi_core::Time;
 use fs_proto::limits::MAX_BACKUP_PAGE;
 use fs_proto::{ErrorCode, FsError, ManagerReply};
-use redb::ReadTransaction;
 
+use super::database::View;
 use super::members::MEMBERS;
 use super::namespace::{COUNTERS, NAMES, OBJECTS, ORPHANS};
 use super::{Fault, is_open};
 use crate::backup::{Row, push_row};
 use crate::service::Session;
-use crate::store::MetaStore;
 
 /// Most snapshots at the same time.
 const MOST: usize = 2;
@@ -43,7 +42,7 @@ enum Position {
 
 struct Snapshot {
     session: Weak<Session>,
-    transaction: ReadTransaction,
+    transaction: View,
     position: Position,
     /// The number of the next page.
     next: u64,
@@ -65,10 +64,11 @@ impl Snapshots {
         self.0.clear();
     }
 
-    /// Returns a page for a connection, of at most `room` bytes. Page 0 begins a snapshot.
+    /// Returns a page for a connection, of at most `room` bytes. Page 0 begins a snapshot, of
+    /// the `view`.
     pub(super) fn page(
         &mut self,
-        store: &MetaStore,
+        view: &View,
         session: &Rc<Session>,
         page: u64,
         room: usize,
@@ -83,7 +83,7 @@ impl Snapshots {
                 return Err(FsError::new(ErrorCode::Busy, text).into());
             }
             let position = Position::Counters(String::new());
-            self.0.push(Snapshot { session: own.clone(), transaction: store.read()?, position, next: 0, used: now });
+            self.0.push(Snapshot { session: own.clone(), transaction: view.clone(), position, next: 0, used: now });
         }
         let at = self.0.iter().position(|snapshot| snapshot.session.ptr_eq(&own) && snapshot.next == page);
         let Some(at) = at else {
@@ -178,8 +178,13 @@ mod tests {
     use super::super::namespace::{Birth, Change};
     use super::*;
     use crate::backup::Rows;
+    use crate::store::MetaStore;
 
     const BIRTH: Birth = Birth { mode: 0o755, uid: 1, gid: 2 };
+
+    fn view(store: &MetaStore) -> View {
+        store.read().unwrap().into()
+    }
 
     fn mkdir(store: &MetaStore, name: &str) {
         let transaction = store.write().unwrap();
@@ -203,7 +208,7 @@ mod tests {
         let mut import = Import::begin(&copy, ClusterId(1), StoreId(2)).unwrap();
         let mut page = 0;
         loop {
-            let reply = snapshots.page(&store, &session, page, 200, at(page)).unwrap();
+            let reply = snapshots.page(&view(&store), &session, page, 200, at(page)).unwrap();
             let ManagerReply::Backup { rows, more } = reply else { panic!("{reply:?}") };
             assert!(rows.len() <= 200);
             for row in Rows(&rows) {
@@ -235,7 +240,7 @@ mod tests {
         let mut snapshots = Snapshots::default();
         let sessions = [(); 3].map(|()| Rc::new(Session::default()));
         let mut page = |session: usize, page, ms| {
-            let result = snapshots.page(&store, &sessions[session], page, 200, at(ms));
+            let result = snapshots.page(&view(&store), &sessions[session], page, 200, at(ms));
             result.map(|_| ()).map_err(|fault| fault.into_error().code)
         };
         assert_eq!(page(0, 0, 0), Ok(()));
@@ -252,7 +257,7 @@ mod tests {
         assert_eq!((stat, snapshots.0.len()), (2, 0), "their connections are gone");
         // A row that has no room in a reply at all.
         let session = Rc::new(Session::default());
-        let error = snapshots.page(&store, &session, 0, 6, at(0)).unwrap_err().into_error();
+        let error = snapshots.page(&view(&store), &session, 0, 6, at(0)).unwrap_err().into_error();
         assert_eq!(error.code, ErrorCode::TooLarge);
     }
 }

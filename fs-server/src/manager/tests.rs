@@ -4,7 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fs_proto::{ErrorCode, RequestId};
+use fs_proto::{ErrorCode, ManagerReply, RequestId, codec};
+use futures_util::FutureExt;
+use futures_util::future::join_all;
 use redb::StorageBackend;
 
 use super::dedup::{CLIENTS, Dedup, WINDOW};
@@ -156,19 +158,35 @@ fn start(disk: &SharedBackend, instance: u128) -> Manager<bmi_sim::SimTransport>
     Manager::new(endpoint, store, settings, instance, || 0).unwrap()
 }
 
+/// Runs a future beside the manager's work on the database, which is done at once.
+pub(super) fn run<T: Transport, F: Future>(manager: &Manager<T>, future: F) -> F::Output {
+    let both = async {
+        tokio::select! {
+            biased;
+            output = future => output,
+            () = manager.work() => unreachable!("it never ends"),
+        }
+    };
+    let mut both = std::pin::pin!(both);
+    let mut attempts = (0..100).filter_map(|_| both.as_mut().now_or_never());
+    attempts.next().expect("it waits for nothing else")
+}
+
+/// Makes a change, requested by a client.
+pub(super) async fn mkdir<T: Transport>(manager: &Manager<T>, id: RequestId, name: &str) -> Result<(), FsError> {
+    let place = fs_proto::Place::root(name);
+    let request = ManagerRequest::Mkdir { place, mode: 0o755, uid: 0, gid: 0 };
+    let deadline = manager.endpoint.now() + Duration::from_secs(60);
+    match manager.carry_out(id, id.seq, request, deadline, 100).await {
+        Answer::Encoded(answer) => codec::decode_reply(&answer).unwrap().result.map(drop),
+        Answer::Reply(reply, _) => reply.result.map(drop),
+    }
+}
+
 /// Makes directories below the root in one commit, each requested by a client of its own.
 pub(super) fn mkdirs<T: Transport>(manager: &Manager<T>, names: &[&str]) -> Vec<Result<(), FsError>> {
-    let (mut group, mut receivers) = (Vec::new(), Vec::new());
-    for name in names {
-        let place = fs_proto::Place::root(*name);
-        let request = ManagerRequest::Mkdir { place, mode: 0o755, uid: 0, gid: 0 };
-        let (answer, receiver) = oneshot::channel();
-        let client = u128::from_be_bytes(std::array::from_fn(|at| name.as_bytes().get(at).copied().unwrap_or(0)));
-        group.push(Waiting { id: id(client, 1), unanswered: 1, request, answer });
-        receivers.push(receiver);
-    }
-    let decode = |answer: Option<Vec<u8>>| codec::decode_reply(&answer.unwrap()).unwrap().result.map(drop);
-    manager.change(&group).into_iter().map(decode).collect()
+    let client = |name: &str| u128::from_be_bytes(std::array::from_fn(|at| *name.as_bytes().get(at).unwrap_or(&0)));
+    run(manager, join_all(names.iter().map(|name| mkdir(manager, id(client(name), 1), name))))
 }
 
 /// Replays a bug: a change that met an object which could not be read failed all changes of its
@@ -179,16 +197,15 @@ fn a_damaged_object_fails_only_the_changes_that_need_it() {
     let manager = start(&disk, 1);
     assert_eq!(mkdirs(&manager, &["a", "b", "b/c"]), [Ok(()), Ok(()), Ok(())]);
     let lookup = |manager: &Manager<_>, path: &str| {
-        let transaction = manager.store.read().unwrap();
-        let view = namespace::view(&transaction).unwrap();
-        view.lookup(&fs_proto::Place::root(path)).map(|entry| entry.handle.raw())
+        let look = |read: &_| namespace::view(read)?.lookup(&fs_proto::Place::root(path));
+        run(manager, manager.read(look)).map(|entry| entry.handle.raw())
     };
     let damaged = lookup(&manager, "b").unwrap();
-    let damage = |transaction: &WriteTransaction| {
+    let damage = move |transaction: &WriteTransaction| {
         transaction.open_table(namespace::OBJECTS)?.insert(damaged, [0xff; 5].as_slice())?;
         Ok(())
     };
-    manager.transact(damage).unwrap();
+    run(&manager, manager.transact(damage)).unwrap();
     for round in 0..2 {
         let names = ["d", "b/e", "a/f", "b/c/g", "b/h", "i"].map(|name| format!("{name}{round}"));
         let results = mkdirs(&manager, &names.each_ref().map(String::as_str));
@@ -208,14 +225,15 @@ fn a_damaged_object_fails_only_the_changes_that_need_it() {
     let there = |path: &str| lookup(&manager, path).is_ok();
     assert!(there("a/f0") && there("a/f1") && there("b/c/g0") && !there("b/e0"));
     // The root, a, b, c, and four in each round.
-    let ManagerReply::Stat(stat) = manager.look(1, &ManagerRequest::Statfs, 4096).unwrap() else { panic!("statfs") };
+    let stat = run(&manager, manager.look(1, &ManagerRequest::Statfs, 4096)).unwrap();
+    let ManagerReply::Stat(stat) = stat else { panic!("statfs") };
     assert_eq!(stat.dirs, 4 + 2 * 4, "a change that failed has written nothing");
 }
 
 /// Returns the names in the root.
 fn names<T: Transport>(manager: &Manager<T>) -> Result<Vec<String>, FsError> {
     let list = ManagerRequest::Readdir { dir: fs_proto::DirHandle::ROOT, after: String::new(), max: 100 };
-    match manager.look(1, &list, 1 << 20).map_err(|fault| manager.settle(fault))? {
+    match run(manager, manager.look(1, &list, 1 << 20))? {
         ManagerReply::Entries { entries, .. } => Ok(entries.into_iter().map(|entry| entry.name).collect()),
         other => panic!("{other:?}"),
     }
@@ -264,14 +282,8 @@ fn a_store_whose_disk_was_full_goes_on_when_there_is_room_again() {
     let store = MetaStore::on(disk.clone()).unwrap();
     format(&store, ClusterId(1), StoreId(2), 0).unwrap();
     let manager = Manager::new(endpoint, store, settings, 7, || 0).unwrap();
-    let mkdir = |seq: u64, name: &str| {
-        let place = fs_proto::Place::root(name);
-        let request = ManagerRequest::Mkdir { place, mode: 0o755, uid: 0, gid: 0 };
-        let (answer, _receiver) = oneshot::channel();
-        let answers = manager.change(&[Waiting { id: id(1, seq), unanswered: seq, request, answer }]);
-        codec::decode_reply(answers[0].as_ref().unwrap()).unwrap().result.map(drop).map_err(|error| error.code)
-    };
-    let files = || manager.look(1, &ManagerRequest::Statfs, 4096).map_err(|fault| manager.settle(fault).code);
+    let mkdir = |seq: u64, name: &str| run(&manager, mkdir(&manager, id(1, seq), name)).map_err(|error| error.code);
+    let files = || run(&manager, manager.look(1, &ManagerRequest::Statfs, 4096)).map_err(|error| error.code);
     assert_eq!(mkdir(1, "a"), Ok(()));
     disk.full.store(true, Ordering::Relaxed);
     assert_eq!(mkdir(2, "b"), Err(ErrorCode::NoSpace));

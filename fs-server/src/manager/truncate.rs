@@ -15,16 +15,19 @@
 //!
 //! **Source.** Two-phase commit with presumed abort.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use bmi_core::comm::Caller;
 use bmi_core::{Time, Transport, mutated};
 use fs_proto::limits::MAX_DATAFILES;
 use fs_proto::{DatafileHandle, Entry, ErrorCode, FileHandle, FsError, IodRequest, Layout, handle_number};
 use futures_util::future::join_all;
-use tokio::sync::Mutex;
+use redb::WriteTransaction;
+use tokio::sync::{Mutex, Notify};
 
+use super::database::Shared;
 use super::maintenance::Link;
 use super::namespace::{self, Change};
 use super::{Fault, Manager};
@@ -37,7 +40,7 @@ pub(super) struct Truncations<T: Transport> {
     /// A connection to each I/O server, once there is a change of size.
     links: OnceCell<Vec<Mutex<Link<T>>>>,
     /// Datafiles that are being prepared. The maintenance loops leave them alone.
-    preparing: RefCell<BTreeSet<DatafileHandle>>,
+    preparing: Shared<BTreeSet<DatafileHandle>>,
     next: Cell<u64>,
 }
 
@@ -46,7 +49,7 @@ impl<T: Transport> Truncations<T> {
     /// earlier starts.
     pub(super) fn new(epoch: u64) -> Truncations<T> {
         let next = Cell::new(handle_number(epoch, 0));
-        Truncations { links: OnceCell::new(), preparing: RefCell::default(), next }
+        Truncations { links: OnceCell::new(), preparing: Rc::default(), next }
     }
 
     /// Returns the number of the next change.
@@ -61,35 +64,44 @@ impl<T: Transport> Truncations<T> {
 }
 
 /// The datafiles of a file that is being prepared, until it is dropped.
-struct Preparing<'a, T: Transport> {
-    manager: &'a Manager<T>,
+pub(super) struct Preparing {
+    preparing: Shared<BTreeSet<DatafileHandle>>,
+    maintenance: Rc<Notify>,
     layout: Layout,
 }
 
-impl<T: Transport> Drop for Preparing<'_, T> {
+impl Preparing {
+    fn new(preparing: Shared<BTreeSet<DatafileHandle>>, maintenance: Rc<Notify>, layout: Layout) -> Preparing {
+        preparing.borrow_mut().extend(layout.datafiles().iter().map(|(_, datafile)| *datafile));
+        Preparing { preparing, maintenance, layout }
+    }
+}
+
+impl Drop for Preparing {
     fn drop(&mut self) {
-        let mut preparing = self.manager.truncations.preparing.borrow_mut();
+        let mut preparing = self.preparing.borrow_mut();
         for (_, datafile) in self.layout.datafiles() {
             preparing.remove(datafile);
         }
         drop(preparing);
-        self.manager.maintenance.notify_waiters();
+        self.maintenance.notify_waiters();
     }
 }
 
 impl<T: Transport> Manager<T> {
-    /// Lets all servers of a file prepare a change of its size, then calls `decide`. Returns when
-    /// the change was carried out, or at the deadline: it is then carried out later.
+    /// Lets all servers of a file prepare a change of its size, then calls `decide`. That must keep
+    /// what it is given until it is known whether the change was decided. Returns when the change
+    /// was carried out, or at the deadline: it is then carried out later.
     ///
     /// # Errors
     /// Those of the I/O servers, and `Busy`. Nothing was changed then.
-    pub(super) async fn truncate<R>(
+    pub(super) async fn truncate<F: Future>(
         &self,
         file: FileHandle,
         size: u64,
         deadline: Time,
-        decide: impl Future<Output = R>,
-    ) -> Result<R, FsError> {
+        decide: impl FnOnce(Preparing) -> F,
+    ) -> Result<F::Output, FsError> {
         let preparing = self.begin_truncate(file, deadline).await?;
         let layout = preparing.layout.clone();
         let number = self.truncations.next.replace(self.truncations.next_number() + 1);
@@ -102,11 +114,10 @@ impl<T: Transport> Manager<T> {
             && !mutated("manager/truncate-decided-although-not-prepared")
         {
             // If the file was removed meanwhile, its datafiles are gone, too.
-            self.entry(file)?;
+            self.entry(file).await?;
             return Err(error);
         }
-        let decided = decide.await;
-        drop(preparing);
+        let decided = decide(preparing).await;
         // It is decided, so a failure to look whether it was carried out changes nothing.
         if let Err(error) = self.await_truncated(&layout, deadline).await {
             tracing::warn!(%error, %file, "a change of size is carried out later");
@@ -114,19 +125,21 @@ impl<T: Transport> Manager<T> {
         Ok(decided)
     }
 
-    async fn begin_truncate(&self, file: FileHandle, deadline: Time) -> Result<Preparing<'_, T>, FsError> {
+    async fn begin_truncate(&self, file: FileHandle, deadline: Time) -> Result<Preparing, FsError> {
         loop {
             let news = self.maintenance.notified();
             tokio::pin!(news);
             news.as_mut().enable();
-            let begun =
-                self.transact(|transaction| Change::open(transaction, (self.wall)())?.begin_truncate(file, MOST));
-            if let Some(layout) = begun.map_err(|fault| self.settle(fault))? {
-                let datafiles = layout.datafiles().iter().map(|(_, datafile)| *datafile);
-                self.truncations.preparing.borrow_mut().extend(datafiles);
-                return Ok(Preparing { manager: self, layout });
+            let now_ns = (self.wall)();
+            let begin =
+                move |transaction: &WriteTransaction| Change::open(transaction, now_ns)?.begin_truncate(file, MOST);
+            let (preparing, maintenance) = (self.truncations.preparing.clone(), self.maintenance.clone());
+            // Before the maintenance loops see the rows.
+            let note = |layout: Option<Layout>| Ok(layout.map(|layout| Preparing::new(preparing, maintenance, layout)));
+            if let Some(preparing) = self.until(deadline, self.transact_then(begin, note)).await? {
+                return Ok(preparing);
             }
-            self.check_servers(file)?;
+            self.check_servers(file).await?;
             tokio::select! {
                 biased;
                 () = news => {}
@@ -171,16 +184,14 @@ impl<T: Transport> Manager<T> {
 
     /// Fails if an I/O server of a file is down. A change that was not completed there is in the
     /// way.
-    fn check_servers(&self, file: FileHandle) -> Result<(), FsError> {
-        let layout = self.entry(file)?.layout;
+    async fn check_servers(&self, file: FileHandle) -> Result<(), FsError> {
+        let layout = self.entry(file).await?.layout;
         let down = layout.iter().flat_map(Layout::datafiles).find(|(iod, _)| self.is_down(*iod));
         down.map_or(Ok(()), |(iod, _)| Err(FsError::new(ErrorCode::Unreachable, format!("iod {iod}: it is down"))))
     }
 
-    fn entry(&self, file: FileHandle) -> Result<Entry, FsError> {
-        let entry =
-            self.store.read().map_err(Fault::from).and_then(|read| namespace::view(&read)?.getattr(file.into()));
-        entry.map_err(|fault| self.settle(fault))
+    async fn entry(&self, file: FileHandle) -> Result<Entry, FsError> {
+        self.read(|read| namespace::view(read)?.getattr(file.into())).await
     }
 
     async fn prepare(&self, iod: u32, request: IodRequest, deadline: Time) -> Result<(), FsError> {
@@ -220,17 +231,16 @@ impl<T: Transport> Manager<T> {
             let news = self.maintenance.notified();
             tokio::pin!(news);
             news.as_mut().enable();
-            let left = || {
-                let read = self.store.read()?;
+            let left = |read: &_| {
                 for (iod, datafile) in layout.datafiles() {
-                    let rows = namespace::truncates(&read, *iod)?;
+                    let rows = namespace::truncates(read, *iod)?;
                     if rows.decided.iter().any(|(decided, _)| decided == datafile) && self.is_up(*iod) {
                         return Ok::<bool, Fault>(true);
                     }
                 }
                 Ok(false)
             };
-            if !left().map_err(|fault| self.settle(fault))? {
+            if !self.read(left).await? {
                 return Ok(());
             }
             tokio::select! {

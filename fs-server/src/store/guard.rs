@@ -13,6 +13,7 @@
 
 use std::io;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use redb::{BackendError, StorageBackend};
@@ -46,11 +47,25 @@ impl Doubt {
 pub(super) struct Guarded<B> {
     disk: B,
     doubt: Doubt,
+    failed: Arc<AtomicBool>,
 }
 
 impl<B> Guarded<B> {
     pub(super) fn new(disk: B, doubt: Doubt) -> Guarded<B> {
-        Guarded { disk, doubt }
+        Guarded { disk, doubt, failed: Arc::default() }
+    }
+
+    /// Returns a flag that is set when an operation has failed. The database refuses all operations
+    /// from then on.
+    pub(super) fn failed(&self) -> Arc<AtomicBool> {
+        self.failed.clone()
+    }
+
+    fn noted<R>(&self, result: io::Result<R>) -> io::Result<R> {
+        if result.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        result
     }
 }
 
@@ -64,29 +79,29 @@ type Locked<R> = Result<R, BackendError>;
 
 impl<B: StorageBackend> StorageBackend for Guarded<B> {
     fn len(&self) -> io::Result<u64> {
-        self.disk.len()
+        self.noted(self.disk.len())
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.disk.read(offset, out)
+        self.noted(self.disk.read(offset, out))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.doubt.check()?;
-        match self.disk.set_len(len) {
+        self.noted(self.doubt.check())?;
+        match self.noted(self.disk.set_len(len)) {
             Err(error) if is_full(&error) => Err(error),
             result => self.doubt.note("a change of the length of its file", result),
         }
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.doubt.check()?;
-        self.doubt.note("a sync of its file", self.disk.sync_data())
+        self.noted(self.doubt.check())?;
+        self.doubt.note("a sync of its file", self.noted(self.disk.sync_data()))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.doubt.check()?;
-        match self.disk.write(offset, data) {
+        self.noted(self.doubt.check())?;
+        match self.noted(self.disk.write(offset, data)) {
             Err(error) if is_full(&error) => Err(error),
             result => self.doubt.note("a write to its file", result),
         }

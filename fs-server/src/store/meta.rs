@@ -7,12 +7,17 @@
 //!    the disk. So only a start that reads the disk again knows what was stored.
 //! 3. A database is opened from what the disk has, not from what the system has of it in memory
 //!    (`residue.rs`).
+//!
+//! All methods but [`MetaStore::doubt`] may wait for the disk. A manager calls them on a worker
+//! thread (`manager/database.rs`).
 
-use std::cell::{Cell, RefCell};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use bmi_core::mutated;
 use fs_proto::{ErrorCode, FsError};
 use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction};
@@ -29,7 +34,7 @@ const CACHE_BYTES: usize = 64 << 20;
 ///
 /// After any failure of its disk, even a full disk, the database refuses all operations, because it
 /// does not know what reached the disk. If only a read failed, or the disk was full, the database
-/// is closed and reopened before the next transaction. Otherwise the manager would have to be
+/// is closed, and opened again for the next transaction. Otherwise the manager would have to be
 /// restarted. What was written before is still in the system's memory, and the next sync covers it.
 /// After a failed sync, or any other failed write, the database stays closed
 /// (`MetaStore::doubt`).
@@ -38,17 +43,24 @@ const CACHE_BYTES: usize = 64 << 20;
 /// by then, no change would be possible, not even a removal that makes room. So all blocks of the
 /// file are allocated in advance.
 pub struct MetaStore {
-    database: RefCell<Option<Database>>,
+    database: Mutex<Option<Opened>>,
     file: Option<Solid>,
     doubt: Doubt,
-    open: Box<dyn Fn() -> Result<Database, DatabaseError>>,
+    open: Box<dyn Fn() -> Result<Opened, DatabaseError> + Send + Sync>,
+}
+
+/// A database that is open.
+struct Opened {
+    database: Database,
+    /// True if its disk has failed, so that it is of no use any more.
+    failed: Arc<AtomicBool>,
 }
 
 /// A file that is kept free of holes.
 struct Solid {
     file: File,
     /// The file has no holes before this offset.
-    len: Cell<u64>,
+    len: AtomicU64,
 }
 
 impl Solid {
@@ -56,9 +68,9 @@ impl Solid {
     /// support it, the holes remain until the next attempt.
     fn fill(&self) -> io::Result<()> {
         let len = self.file.metadata()?.len();
-        if len > self.len.get() {
+        if len > self.len.load(Ordering::Relaxed) {
             rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, len)?;
-            self.len.set(len);
+            self.len.store(len, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -102,7 +114,7 @@ impl MetaStore {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         residue::forget(&file).map_err(failed)?;
-        let solid = file.try_clone().map(|file| Solid { file, len: Cell::new(0) });
+        let solid = file.try_clone().map(|file| Solid { file, len: AtomicU64::new(0) });
         let backend = move || FileBackend::new(file.try_clone()?);
         let mut store = MetaStore::with(backend).map_err(|error| {
             let code = match &error {
@@ -128,15 +140,17 @@ impl MetaStore {
     }
 
     fn with<B: StorageBackend>(
-        backend: impl Fn() -> Result<B, DatabaseError> + 'static,
+        backend: impl Fn() -> Result<B, DatabaseError> + Send + Sync + 'static,
     ) -> Result<MetaStore, DatabaseError> {
         let doubt = Doubt::default();
         let guard = doubt.clone();
         let open = move || {
             let disk = Guarded::new(backend()?, guard.clone());
-            Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(disk)
+            let failed = disk.failed();
+            let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(disk)?;
+            Ok(Opened { database, failed })
         };
-        Ok(MetaStore { database: RefCell::new(Some(open()?)), file: None, doubt, open: Box::new(open) })
+        Ok(MetaStore { database: Mutex::new(Some(open()?)), file: None, doubt, open: Box::new(open) })
     }
 
     /// Creates a database in memory. It is lost with its last handle.
@@ -147,10 +161,12 @@ impl MetaStore {
         MetaStore::on(SharedBackend::default())
     }
 
+    /// Begins to read what was committed last.
     pub(crate) fn read(&self) -> Result<ReadTransaction, redb::Error> {
         self.begin(|database| Ok(database.begin_read()?))
     }
 
+    /// Begins a change. Waits until no other one is in progress.
     pub(crate) fn write(&self) -> Result<WriteTransaction, redb::Error> {
         // The file may have grown in the previous transaction.
         self.file.iter().for_each(|solid| drop(solid.fill()));
@@ -161,10 +177,16 @@ impl MetaStore {
         if let Some(error) = self.doubt() {
             return Err(redb::Error::Io(io::Error::other(error.detail)));
         }
-        let mut database = self.database.borrow_mut();
+        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = &*database
+            && open.failed.load(Ordering::Relaxed)
+            && !mutated("manager/failed-store-kept")
+        {
+            *database = None;
+        }
         match &*database {
-            Some(database) => begin(database),
-            None => begin(database.insert((self.open)()?)),
+            Some(open) => begin(&open.database),
+            None => begin(&database.insert((self.open)()?).database),
         }
     }
 
@@ -182,6 +204,6 @@ impl MetaStore {
 
     /// Closes the database after a transaction has failed. The next transaction reopens it.
     pub(crate) fn close_failed(&self) {
-        *self.database.borrow_mut() = None;
+        *self.database.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

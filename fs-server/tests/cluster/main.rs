@@ -101,6 +101,7 @@ fn options(seed: u64) -> ClusterOptions {
         heartbeat: HEARTBEAT,
         nameless_grace: GRACE,
         pool: 1 + rng.below(12) as u32,
+        commit_time: Duration::from_micros(rng.below(3) * 500),
         ..ClusterOptions::with_iods(3)
     };
     options.limits.request_timeout = Duration::from_secs(1);
