@@ -34,5 +34,4 @@ pub mod service;
 mod stall;
 pub mod store;
 mod upgrade;
-#[cfg_attr(not(test), expect(dead_code, reason = "the stores are about to use it"))]
 mod workers;

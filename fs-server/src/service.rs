@@ -11,6 +11,8 @@
 //! 2. Requests that move much data ([`Handler::class`]) are counted separately from all others,
 //!    with the same limits. So a small request begins at once, however many long ones are in
 //!    progress or wait.
+//!    A request that is answered from memory ([`Handler::never_waits`]) needs no place either. So a
+//!    disk that does not answer does not stop what needs no disk.
 //! 3. A request's future runs to its end and is never dropped. So no buffer returns to its pool
 //!    while a disk or an adapter still uses it. The future ends in time, because everything that it
 //!    waits for has a deadline or fails when the peer is lost. The only exception is a stopping
@@ -35,7 +37,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_core::comm::{Incoming, announced};
+use bmi_core::comm::{Incoming, announced, request_of};
 use bmi_core::{AsyncEndpoint, ErrorKind, Kept, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
@@ -295,6 +297,13 @@ pub trait Handler<T: Transport> {
         ServiceClass::Message
     }
 
+    /// Returns true if a request is answered from memory, so that it needs no place among those
+    /// that may wait for a disk.
+    fn never_waits(&self, request: &RequestBody) -> bool {
+        let _ = request;
+        false
+    }
+
     /// Returns true if a client other than `stalled` waits for something that all clients share.
     fn is_awaited(&self, stalled: &BTreeSet<PeerId>) -> bool {
         let _ = stalled;
@@ -317,13 +326,20 @@ pub trait Handler<T: Transport> {
     async fn background(&self);
 }
 
-/// The two classes of requests that are counted separately: those that move much data, and all
-/// others. Neither class waits for the other.
+/// The classes of requests that are counted separately: those that move much data, all others, and
+/// those of the others that never wait and find no place. No class waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
     Small,
     Bulk,
+    Quick,
 }
+
+/// Number of lanes.
+const LANES: usize = 3;
+
+/// Longest message, in bytes, that is looked at to find out whether its request never waits.
+const QUICK_MESSAGE: usize = 1024;
 
 /// A request that can begin.
 struct Job {
@@ -337,9 +353,9 @@ struct Job {
 /// One peer's requests, in each lane.
 #[derive(Default)]
 struct PeerState {
-    running: [usize; 2],
+    running: [usize; LANES],
     /// Waiting messages, with their times of arrival.
-    parked: [VecDeque<(Unexpected, Time)>; 2],
+    parked: [VecDeque<(Unexpected, Time)>; LANES],
     session: Rc<Session>,
 }
 
@@ -347,14 +363,14 @@ struct PeerState {
 struct Desk {
     limits: Limits,
     peers: BTreeMap<PeerId, PeerState>,
-    running: [usize; 2],
+    running: [usize; LANES],
     /// Peers with parked requests. The next one to be considered is first.
-    turns: [VecDeque<PeerId>; 2],
+    turns: [VecDeque<PeerId>; LANES],
 }
 
 impl Desk {
     fn new(limits: Limits) -> Desk {
-        Desk { limits, peers: BTreeMap::new(), running: [0; 2], turns: Default::default() }
+        Desk { limits, peers: BTreeMap::new(), running: [0; LANES], turns: Default::default() }
     }
 
     /// Records that a peer has connected or was lost. Returns the peer if it was lost.
@@ -373,12 +389,22 @@ impl Desk {
                 tracing::debug!(?peer, %reason, "lost");
                 state.session.gone.set(true);
                 state.parked = Default::default();
-                if state.running == [0; 2] {
+                if state.running == [0; LANES] {
                     self.peers.remove(peer);
                 }
                 Some(*peer)
             }
         }
+    }
+
+    /// Returns true if a message would be parked.
+    fn is_full(&self, peer: PeerId, lane: Lane) -> bool {
+        let index = lane as usize;
+        self.running[index] >= self.limits.requests
+            || self
+                .peers
+                .get(&peer)
+                .is_some_and(|state| state.running[index] >= self.limits.per_peer || !state.parked[index].is_empty())
     }
 
     /// Admits a message that has just arrived, or parks it. Returns a job if work on it can begin.
@@ -407,7 +433,7 @@ impl Desk {
         self.running[index] -= 1;
         if let Some(state) = self.peers.get_mut(&peer) {
             state.running[index] -= 1;
-            if state.session.gone.get() && state.running == [0; 2] {
+            if state.session.gone.get() && state.running == [0; LANES] {
                 self.peers.remove(&peer);
             }
         }
@@ -426,7 +452,7 @@ impl Desk {
 
     /// Returns true if a request of `peer` is in progress.
     fn serves(&self, peer: PeerId) -> bool {
-        self.peers.get(&peer).is_some_and(|state| state.running != [0; 2])
+        self.peers.get(&peer).is_some_and(|state| state.running != [0; LANES])
     }
 
     /// Returns true if a request of a peer other than `stalled` waits because too many others are
@@ -516,7 +542,12 @@ async fn attend<T: Transport, H: Handler<T>>(
                     // A lost peer needs no reply. No further event would remove its state.
                     if endpoint.limits(message.peer()).is_some() {
                         let bulk = handler.class(announced(&message)) == ServiceClass::Bulk;
-                        let lane = if bulk { Lane::Bulk } else { Lane::Small };
+                        let full = !bulk && desk.is_full(message.peer(), Lane::Small);
+                        let lane = match bulk {
+                            true => Lane::Bulk,
+                            false if full && is_quick(handler, &message) => Lane::Quick,
+                            false => Lane::Small,
+                        };
                         requests.extend(desk.admit(message, lane, endpoint.now()).map(begin));
                     }
                     next = endpoint.next_unexpected().now_or_never();
@@ -535,6 +566,13 @@ async fn attend<T: Transport, H: Handler<T>>(
     let options = endpoint.within(limits.reply_timeout);
     // An error means that the connection is closed already.
     join_all(desk.peers.keys().map(|peer| endpoint.disconnect(*peer, options))).await;
+}
+
+/// Returns true if the request of a message is answered from memory.
+fn is_quick<T: Transport, H: Handler<T>>(handler: &H, message: &Unexpected) -> bool {
+    let request = (message.len() <= QUICK_MESSAGE).then(|| request_of(message)).flatten();
+    let request = request.and_then(|bytes| codec::decode_request(&bytes).ok());
+    request.is_some_and(|request| matches!(request.body, RequestBody::Hello(_)) || handler.never_waits(&request.body))
 }
 
 /// Cuts the connections of stalled clients if others wait.

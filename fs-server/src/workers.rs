@@ -159,6 +159,11 @@ impl Shared {
     }
 }
 
+/// Returns true if this thread runs an event loop, which must not be blocked.
+pub(crate) fn on_a_loop() -> bool {
+    Handle::try_current().is_ok()
+}
+
 impl Workers {
     /// Creates a group of at most `most` threads, which have this name. None is started yet.
     pub(crate) fn new(name: &'static str, most: usize) -> Workers {
@@ -172,7 +177,7 @@ impl Workers {
     /// # Errors
     /// `Io` if the work has panicked, or no thread could be started.
     pub(crate) async fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> Result<R, FsError> {
-        if Handle::try_current().is_err() {
+        if !on_a_loop() {
             return Ok(work());
         }
         let (sender, receiver) = oneshot::channel();
@@ -187,9 +192,14 @@ impl Workers {
     /// Lets a worker thread do `work`, for which nobody waits. Without a tokio runtime, does it on
     /// this thread.
     pub(crate) fn start(&self, work: impl FnOnce() + Send + 'static) {
-        if Handle::try_current().is_err() {
+        if !on_a_loop() {
             return work();
         }
+        self.hand_over(Box::new(work));
+    }
+
+    /// Lets a worker thread do `work`, for which nobody waits, wherever this is called.
+    pub(crate) fn leave(&self, work: impl FnOnce() + Send + 'static) {
         self.hand_over(Box::new(work));
     }
 
