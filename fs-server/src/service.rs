@@ -12,6 +12,8 @@
 //! 2. Requests that move much data ([`Handler::class`]) are counted separately from all others,
 //!    with the same limits. So a small request begins at once, however many long ones are in
 //!    progress or wait.
+//!    A request that is answered from memory ([`Handler::never_waits`]) needs no place either. So a
+//!    disk that does not answer does not stop what needs no disk.
 //! 3. A request's future runs to its end and is never dropped. So no buffer returns to its pool
 //!    while a disk or an adapter still uses it. The future ends in time, because everything that it
 //!    waits for has a deadline or fails when the peer is lost. The only exception is a stopping
@@ -36,7 +38,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_core::comm::{Admission, Incoming, announced};
+use bmi_core::comm::{Admission, Incoming, announced, request_of};
 use bmi_core::{AsyncEndpoint, ErrorKind, Kept, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
@@ -299,6 +301,13 @@ pub trait Handler<T: Transport> {
         ServiceClass::Message
     }
 
+    /// Returns true if a request is answered from memory, so that it needs no place among those
+    /// that may wait for a disk.
+    fn never_waits(&self, request: &RequestBody) -> bool {
+        let _ = request;
+        false
+    }
+
     /// Returns true if a client other than `stalled` waits for something that all clients share.
     fn is_awaited(&self, stalled: &BTreeSet<PeerId>) -> bool {
         let _ = stalled;
@@ -321,13 +330,20 @@ pub trait Handler<T: Transport> {
     async fn background(&self);
 }
 
-/// The two classes of requests that are counted separately: those that move much data, and all
-/// others. Neither class waits for the other.
+/// The classes of requests that are counted separately: those that move much data, all others, and
+/// those of the others that never wait and find no place. No class waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
     Small,
     Bulk,
+    Quick,
 }
+
+/// Number of lanes.
+const LANES: usize = 3;
+
+/// Longest message, in bytes, that is looked at to find out whether its request never waits.
+const QUICK_MESSAGE: usize = 1024;
 
 /// A request that can begin.
 struct Job {
@@ -343,13 +359,13 @@ struct Desk {
     limits: Limits,
     sessions: BTreeMap<PeerId, Rc<Session>>,
     /// The requests of each lane, with their times of arrival.
-    lanes: [Admission<(Unexpected, Time)>; 2],
+    lanes: [Admission<(Unexpected, Time)>; LANES],
 }
 
 impl Desk {
     fn new(limits: Limits) -> Desk {
         let lane = || Admission::new(limits.requests, limits.per_peer);
-        Desk { limits, sessions: BTreeMap::new(), lanes: [lane(), lane()] }
+        Desk { limits, sessions: BTreeMap::new(), lanes: [lane(), lane(), lane()] }
     }
 
     /// Records that a peer has connected or was lost. Returns the peer if it was lost.
@@ -370,6 +386,11 @@ impl Desk {
                 Some(*peer)
             }
         }
+    }
+
+    /// Returns true if a message would have to wait.
+    fn is_full(&self, peer: PeerId, lane: Lane) -> bool {
+        !self.lanes[lane as usize].admits(peer)
     }
 
     /// Admits a message that has just arrived, or lets it wait. Returns a job if work on it can
@@ -489,7 +510,12 @@ async fn attend<T: Transport, H: Handler<T>>(
                     // A lost peer needs no reply. No further event would remove its state.
                     if endpoint.limits(message.peer()).is_some() {
                         let bulk = handler.class(announced(&message)) == ServiceClass::Bulk;
-                        let lane = if bulk { Lane::Bulk } else { Lane::Small };
+                        let full = !bulk && desk.is_full(message.peer(), Lane::Small);
+                        let lane = match bulk {
+                            true => Lane::Bulk,
+                            false if full && is_quick(handler, &message) => Lane::Quick,
+                            false => Lane::Small,
+                        };
                         requests.extend(desk.admit(message, lane, endpoint.now()).map(begin));
                     }
                     next = endpoint.next_unexpected().now_or_never();
@@ -508,6 +534,13 @@ async fn attend<T: Transport, H: Handler<T>>(
     let options = endpoint.within(limits.reply_timeout);
     // An error means that the connection is closed already.
     join_all(desk.sessions.keys().map(|peer| endpoint.disconnect(*peer, options))).await;
+}
+
+/// Returns true if the request of a message is answered from memory.
+fn is_quick<T: Transport, H: Handler<T>>(handler: &H, message: &Unexpected) -> bool {
+    let request = (message.len() <= QUICK_MESSAGE).then(|| request_of(message)).flatten();
+    let request = request.and_then(|bytes| codec::decode_request(&bytes).ok());
+    request.is_some_and(|request| matches!(request.body, RequestBody::Hello(_)) || handler.never_waits(&request.body))
 }
 
 /// Cuts the connections of stalled clients if others wait.

@@ -78,9 +78,9 @@ impl<R> Admission<R> {
     /// Takes a request that has arrived. Returns it if it can begin now. It has a place then, until
     /// [`Admission::finished`].
     pub fn admit(&mut self, peer: PeerId, request: R) -> Option<R> {
-        let has_place = self.has_place(self.in_progress(peer));
+        let admits = self.admits(peer);
         let requests = self.peers.entry(peer).or_insert(Requests { running: 0, waiting: VecDeque::new() });
-        if has_place && requests.waiting.is_empty() {
+        if admits {
             requests.running += 1;
             self.running += 1;
             return Some(request);
@@ -90,6 +90,12 @@ impl<R> Admission<R> {
         }
         requests.waiting.push_back(request);
         None
+    }
+
+    /// Returns true if a request of `peer` that arrives now can begin at once.
+    pub fn admits(&self, peer: PeerId) -> bool {
+        let waits = self.peers.get(&peer).is_some_and(|requests| !requests.waiting.is_empty());
+        !waits && self.has_place(self.in_progress(peer))
     }
 
     /// Records that a request of `peer` has ended. Others may be able to begin now

@@ -38,6 +38,21 @@ pub fn announced(message: &Unexpected) -> u64 {
     CallHead::decode(&wire, message.len()).map_or(0, |head| head.data)
 }
 
+/// Returns a copy of the request in a message, if the message is a call. A server can use it to
+/// decide when to handle the message, if there is reason to look.
+pub fn request_of(message: &Unexpected) -> Option<Vec<u8>> {
+    let front = |len: usize| match message.in_fast_slot() {
+        Some(slot) => slot.slice(0, len.min(slot.len())).to_vec(),
+        None => message.bytes()[..len.min(message.len())].to_vec(),
+    };
+    let wire = front(CALL_HEAD);
+    let head = CallHead::decode(wire.first_chunk()?, message.len()).ok()?;
+    // The sum is less than the length of the message.
+    let mut bytes = front(CALL_HEAD + head.request as usize);
+    bytes.drain(..CALL_HEAD);
+    Some(bytes)
+}
+
 /// A request from a client, with the means to move its data and to answer it. If it is dropped
 /// without a reply, the call ends with `Cancelled` at once.
 pub struct Incoming<T: Transport> {

@@ -44,7 +44,7 @@ pub use admission::Admission;
 pub use calibrate::{Calibrations, Curve, MATERIAL, Measured, adapter, calibrate, measure};
 pub use call::{Body, Call, Caller, Reply};
 pub(crate) use incoming::leave_unanswered;
-pub use incoming::{Incoming, announced};
+pub use incoming::{Incoming, announced, request_of};
 pub use path::{Direction, Miss, Path, PathCounters};
 pub use plan::{Plan, Rule};
 pub use policy::{Choice, Crossovers, Facts, LONGEST_AHEAD, Policy, Thresholds};

@@ -32,6 +32,7 @@ use crate::iod::{Iod, IodSettings, LabelLock, Membership};
 use crate::manager::{Manager, ManagerSettings, RollCall, invalid_directory};
 use crate::service::{Limits, Standing, serve_all};
 use crate::store::{DataStore, Directory, FileStore, Label, MetaStore};
+use crate::workers::Workers;
 
 /// Returns the system's time, in nanoseconds since 1970.
 #[expect(
@@ -235,12 +236,21 @@ impl Server {
         // Who asks meanwhile is told to wait.
         let room = WaitingRoom::new(*index);
         let waiting: Vec<_> = opened.iter().map(|open| (open.endpoint.clone(), &room)).collect();
+        let offload = *offload;
         let begin = async {
-            if directory.label().is_none() {
-                let label = membership.ask_for_label(number).await?;
-                directory.establish(&label)?;
-            }
-            let store = Rc::new(FileStore::open(directory.path(), *offload)?.keeping_open(open_files));
+            let label = match directory.label() {
+                None => Some(membership.ask_for_label(number).await?),
+                Some(_) => None,
+            };
+            // The names of all datafiles are read, while the others are told to wait.
+            let open = move || {
+                if let Some(label) = label {
+                    directory.establish(&label)?;
+                }
+                let store = FileStore::open(directory.path(), offload)?.keeping_open(open_files);
+                Ok::<_, FsError>(store.locked_by(directory.lock()))
+            };
+            let store = Rc::new(Workers::new("disk-opening", 1).run(open).await??);
             let start = membership.begin(&store, &labels).await?;
             Ok::<_, FsError>((store, start))
         };
@@ -267,6 +277,9 @@ impl Server {
             }
         };
         self.block_on(&opened, serve_all(&fronts, &standing, self.limits, stop))?;
+        if !store.wait_until_idle(self.limits.reply_timeout) {
+            tracing::warn!("the disk has not answered; the server ends without it, and its directory stays locked");
+        }
         refusal.take().map_or(Ok(()), Err)
     }
 

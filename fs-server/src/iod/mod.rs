@@ -31,6 +31,9 @@
 //! 5. *A stalled client keeps nothing that others wait for.* Its turns at the network pass on after
 //!    10 ms (`iod/transfer.rs`). Its buffers come back when its connection is cut, as soon as
 //!    another client waits for one (`stall.rs`).
+//! 6. *A disk that does not answer stops only what waits for it.* The store waits elsewhere, and
+//!    what needs no disk is answered although all places for requests are taken
+//!    ([`Handler::never_waits`]).
 //!
 //! **Source.** [PVFS-IB §3.2.3] (server-based RDMA, Figure 3), [PVFS-IB §3.3.2] (server buffers),
 //! [PVFS-IB §4.1.1] (inline), [PVFS-IB §4.2] (pipelined bulk transfer).
@@ -44,6 +47,7 @@ mod write;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::comm::{Direction, Incoming};
@@ -51,7 +55,9 @@ use bmi_core::mem::zone::{ZonePool, ZoneSettings};
 use bmi_core::{AsyncEndpoint, PeerId, ServiceClass, Transport};
 use bmi_core::{mutated, mutated_each};
 use fs_proto::limits::{MAX_DATAFILES, MAX_OFFSET, REPLY_ROOM};
-use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, Regions, Request, RequestBody, Role, Sender};
+use fs_proto::{
+    DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, IodStat, Regions, Request, RequestBody, Role, Sender,
+};
 
 use crate::service::{Answer, Context, Handler};
 use crate::store::{DataStore, Held};
@@ -59,6 +65,9 @@ pub use membership::{LabelLock, Membership};
 use tokio::sync::Mutex;
 use transfer::Stages;
 use truncates::Truncates;
+
+/// How long a request for the size and use of the store waits for the disk.
+const STAT_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Memory settings of an I/O server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,13 +293,23 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 let Held { size, mtime_ns } = self.store.held(datafile).await?;
                 Ok(IodReply::Held { size, mtime_ns })
             }
-            IodRequest::Statfs => Ok(IodReply::Stat(self.store.stat().await?)),
+            IodRequest::Statfs => Ok(IodReply::Stat(self.stat().await?)),
             IodRequest::Read { .. } => unreachable!("reads are taken out before, because their answer may carry data"),
         }
     }
 
     async fn written(&self, datafile: DatafileHandle, len: u64) -> Result<IodReply, FsError> {
         Ok(IodReply::Written { len, size: self.store.size(datafile).await?, start: self.start() })
+    }
+
+    /// Returns the size and use of the store, as it was last known if the disk does not answer soon.
+    async fn stat(&self) -> Result<IodStat, FsError> {
+        let Some(known) = self.store.known_stat() else { return self.store.stat().await };
+        tokio::select! {
+            biased;
+            stat = self.store.stat() => stat,
+            () = self.endpoint.sleep(STAT_PATIENCE) => Ok(known),
+        }
     }
 
     /// Returns the number of this start, for replies.
@@ -330,6 +349,10 @@ impl<T: Transport + 'static, S: DataStore> Handler<T> for Iod<T, S> {
 
     fn class(&self, data: u64) -> ServiceClass {
         if transfer::is_small(&self.zones, data) { ServiceClass::Message } else { ServiceClass::Bulk }
+    }
+
+    fn never_waits(&self, request: &RequestBody) -> bool {
+        matches!(request, RequestBody::Iod(IodRequest::Ping | IodRequest::Statfs))
     }
 
     fn is_awaited(&self, stalled: &BTreeSet<PeerId>) -> bool {

@@ -15,10 +15,11 @@
 //! 1. A datafile is taken off only when the name of its file is durable, or when it is removed.
 //! 2. A block that was written in part has a wrong check value, and counts as free.
 //! 3. One sync at a time: the system reports a failure only once, and whoever waits for a sync must
-//!    learn of it. The state is not locked during a sync.
-//! 4. The number of datafiles is exact whenever no change is under way. Files are made, and taken
-//!    off the record, while the state is locked.
-//! 5. After a failed sync no change succeeds. The next start writes again what it reads, because
+//!    learn of it.
+//! 4. The state is never locked while anything waits for the disk, because an event loop looks at
+//!    it. Files are made, and taken off the record, one at a time (`changing`).
+//! 5. The number of datafiles is exact whenever no change is under way.
+//! 6. After a failed sync no change succeeds. The next start writes again what it reads, because
 //!    that may be only in the system's memory.
 //!
 //! **Layout** of `<dir>/catalogue`: blocks of 144 bytes, little-endian. A block whose bits are all
@@ -53,6 +54,8 @@ const BLOCK: usize = HEADER + BITS;
 pub(super) struct Catalogue {
     file: File,
     state: Mutex<State>,
+    /// Held while a file is made, or datafiles are taken off. Only worker threads take it.
+    changing: Mutex<()>,
     /// Held during a sync. True if one has failed.
     failed: Mutex<bool>,
 }
@@ -183,7 +186,7 @@ impl Catalogue {
         if state.len > 0 {
             steps::sync_all(&file)?;
         }
-        Ok(Catalogue { file, state: Mutex::new(state), failed: Mutex::new(false) })
+        Ok(Catalogue { file, state: Mutex::new(state), changing: Mutex::default(), failed: Mutex::new(false) })
     }
 
     /// Returns true if a sync has failed, so that nobody knows what the disk has of the record.
@@ -199,6 +202,10 @@ impl Catalogue {
         steps::sync_data(&self.file).inspect_err(|_| *failed = true)
     }
 
+    fn change(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -206,6 +213,11 @@ impl Catalogue {
     /// Returns true if a datafile was created and never written.
     pub(super) fn is_new(&self, datafile: DatafileHandle) -> bool {
         self.state().find(datafile.0).is_some()
+    }
+
+    /// Returns true if a datafile was created and never written, and has no file.
+    pub(super) fn has_no_file(&self, datafile: DatafileHandle) -> bool {
+        self.state().find(datafile.0).is_some_and(|(_, block, byte, bit)| block.made[byte] & bit == 0)
     }
 
     /// Counts files that the store has. Called once for each when it is opened.
@@ -233,10 +245,14 @@ impl Catalogue {
         datafile: DatafileHandle,
         make: impl FnOnce() -> io::Result<R>,
     ) -> io::Result<Option<R>> {
-        let mut state = self.state();
-        let Some((_, block, byte, bit)) = state.find(datafile.0) else { return Ok(None) };
+        let _change = self.change();
+        if self.state().find(datafile.0).is_none() {
+            return Ok(None);
+        }
         let made = make()?;
-        block.made[byte] |= bit;
+        if let Some((_, block, byte, bit)) = self.state().find(datafile.0) {
+            block.made[byte] |= bit;
+        }
         Ok(Some(made))
     }
 
@@ -270,45 +286,59 @@ impl Catalogue {
         };
         let written = steps::write_all_at(&self.file, &block.encode(first.0), block.number * BLOCK as u64);
         let result = written.and_then(|()| self.sync());
-        let state = &mut *self.state();
         if result.is_err() {
-            state.free.push(block.number);
+            self.state().free.push(block.number);
             return result;
         }
-        let may_have_files = first.0 <= state.highest;
+        let may_have_files = first.0 <= self.state().highest;
+        let handles = (first.0..).take(count as usize).map(DatafileHandle);
+        let found: Vec<DatafileHandle> = handles.filter(|datafile| may_have_files && has_file(*datafile)).collect();
+        let state = &mut *self.state();
         state.insert(first.0, block);
-        if may_have_files {
-            for datafile in (first.0..).take(count as usize).map(DatafileHandle).filter(|datafile| has_file(*datafile))
-            {
-                if let Some((_, block, byte, bit)) = state.find(datafile.0) {
-                    block.made[byte] |= bit;
-                    state.files = state.files.saturating_sub(1);
-                }
+        for datafile in found {
+            if let Some((_, block, byte, bit)) = state.find(datafile.0) {
+                block.made[byte] |= bit;
+                state.files = state.files.saturating_sub(1);
             }
         }
         Ok(())
+    }
+
+    /// Returns the byte of the file that has the bit of a datafile, without this bit, and its place.
+    /// `None` if the datafile is not on the record.
+    fn without(&self, datafile: DatafileHandle) -> Option<(u8, u64)> {
+        let mut state = self.state();
+        let (_, block, byte, bit) = state.find(datafile.0)?;
+        Some((block.bits[byte] & !bit, block.number * BLOCK as u64 + (HEADER + byte) as u64))
+    }
+
+    /// Notes that a datafile was taken off.
+    fn taken_off(&self, datafile: DatafileHandle) {
+        let state = &mut *self.state();
+        let Some((first, block, byte, bit)) = state.find(datafile.0) else { return };
+        let made = block.made[byte] & bit != 0;
+        block.bits[byte] &= !bit;
+        block.made[byte] &= !bit;
+        let emptied = block.is_empty().then_some(block.number);
+        state.new -= 1;
+        state.files += u64::from(made);
+        if let Some(number) = emptied {
+            state.blocks.remove(&first);
+            state.free.push(number);
+        }
     }
 
     /// Takes datafiles off the record, durably. Those that are not on it are ignored.
     pub(super) fn take_off(&self, datafiles: impl IntoIterator<Item = DatafileHandle>) -> io::Result<()> {
         let mut changed = false;
         {
-            let state = &mut *self.state();
+            // Writes of one byte stay in order.
+            let _change = self.change();
             for datafile in datafiles {
-                let Some((first, block, byte, bit)) = state.find(datafile.0) else { continue };
-                let (bits, made) = (block.bits[byte] & !bit, block.made[byte] & bit != 0);
-                let at = block.number * BLOCK as u64 + (HEADER + byte) as u64;
-                // Under the lock, so that writes of one byte stay in order.
+                let Some((bits, at)) = self.without(datafile) else { continue };
                 steps::write_all_at(&self.file, &[bits], at)?;
-                (block.bits[byte], changed) = (bits, true);
-                block.made[byte] &= !bit;
-                let emptied = block.is_empty().then_some(block.number);
-                state.new -= 1;
-                state.files += u64::from(made);
-                if let Some(number) = emptied {
-                    state.blocks.remove(&first);
-                    state.free.push(number);
-                }
+                self.taken_off(datafile);
+                changed = true;
             }
         }
         if changed { self.sync() } else { Ok(()) }
@@ -406,7 +436,7 @@ mod tests {
         catalogue.take_off([16, 17, 18].map(DatafileHandle)).unwrap();
         assert_eq!(catalogue.datafiles(), 0);
         drop(catalogue);
-        assert_eq!(all(&Catalogue::open(dir.path()).unwrap()), [], "they do not come back");
+        assert!(all(&Catalogue::open(dir.path()).unwrap()).is_empty(), "they do not come back");
     }
 
     #[test]

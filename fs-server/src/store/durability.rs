@@ -23,10 +23,14 @@ use rustix::fs::{AtFlags, OFlags, statat};
 
 use super::catalogue::Catalogue;
 use super::failure::Failure;
-use super::file::{name, offload, open_at, subdir, subdir_of};
+use super::file::{name, open_at, subdir, subdir_of};
+use super::lock::DirLock;
 use super::marks::{Mark, Marks};
+use super::open_file::OpenFile;
 use super::open_files::Named;
+use super::space::Space;
 use super::{steps, sys};
+use crate::workers::Workers;
 
 /// Most syncs at the same time.
 const AT_ONCE: usize = 8;
@@ -34,6 +38,13 @@ const AT_ONCE: usize = 8;
 /// The parts of a store of files that worker threads use too.
 pub(super) struct Disk {
     pub(super) dir: File,
+    /// Does what is short, if the disk answers.
+    pub(super) short: Arc<Workers>,
+    /// Does what takes long, so that nothing short waits for it.
+    pub(super) long: Workers,
+    pub(super) space: Space,
+    /// As long as anything uses the disk, no other server may.
+    pub(super) lock: Option<Arc<DirLock>>,
     pub(super) catalogue: Catalogue,
     pub(super) marks: Marks,
     pub(super) failure: Failure,
@@ -56,39 +67,71 @@ pub(super) async fn sync(
     files: Vec<Named>,
     whole: bool,
 ) -> Result<Vec<(DatafileHandle, Trouble)>, FsError> {
-    let disk = disk.clone();
+    let (disk, workers) = (disk.clone(), &disk.long);
     if files.len() < 2 {
-        return offload(move || {
+        let all = move || {
             let synced = files.into_iter().map(|file| disk.sync_data(file, whole)).collect();
             disk.sync_names(synced)
-        })
-        .await;
+        };
+        return workers.run(all).await;
     }
-    let files = offload(move || {
+    let started = move || {
         start_writeback(&files);
         files
-    })
-    .await?;
+    };
+    let files = workers.run(started).await?;
     let mut shares: Vec<Vec<Named>> = (0..AT_ONCE.min(files.len())).map(|_| Vec::new()).collect();
     let count = shares.len();
     files.into_iter().enumerate().for_each(|(at, file)| shares[at % count].push(file));
     let shares = shares.into_iter().map(|share| {
         let disk = disk.clone();
-        offload(move || share.into_iter().map(|file| disk.sync_data(file, whole)).collect::<Vec<_>>())
+        workers.run(move || share.into_iter().map(|file| disk.sync_data(file, whole)).collect::<Vec<_>>())
     });
     let mut synced = Vec::new();
     for share in join_all(shares).await {
         synced.extend(share?);
     }
-    offload(move || disk.sync_names(synced)).await
+    workers.run(move || disk.sync_names(synced)).await
 }
 
 fn start_writeback(files: &[Named]) {
     // The wait that follows reports the errors.
-    files.iter().for_each(|(_, file)| drop(sys::start_writeback(&file.file)));
+    files.iter().for_each(|(_, file)| drop(sys::start_writeback(file.file())));
+}
+
+/// What opening the file of a datafile has found.
+pub(super) enum Found {
+    File(OpenFile),
+    /// There is none.
+    Nothing,
+    /// Its length, and the length that was synced.
+    CutOff(u64, u64),
 }
 
 impl Disk {
+    /// Opens the file of a datafile. Makes it if `create` is true and the datafile was never
+    /// written.
+    pub(super) fn open_file(&self, datafile: DatafileHandle, create: bool) -> io::Result<Found> {
+        let file = match open_at(&self.dir, &name(datafile), OFlags::RDWR) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && create => {
+                let make = || open_at(&self.dir, &name(datafile), OFlags::RDWR | OFlags::CREATE);
+                self.catalogue.make_file(datafile, make)?
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened?),
+        };
+        let Some(file) = file else { return Ok(Found::Nothing) };
+        let file = OpenFile::new(file, Arc::downgrade(&self.short));
+        let synced = file.synced();
+        if synced > 0 {
+            let size = file.file().metadata()?.len();
+            if size < synced {
+                return Ok(Found::CutOff(size, synced));
+            }
+        }
+        Ok(Found::File(file))
+    }
+
     /// Writes files, so that they can be closed.
     pub(super) fn write_out(&self, files: &[Named]) {
         start_writeback(files);
@@ -100,7 +143,7 @@ impl Disk {
     }
 
     fn sync_data(&self, (datafile, file): Named, whole: bool) -> Synced {
-        let result = match file.file.metadata() {
+        let result = match file.file().metadata() {
             Err(error) => Err(Trouble::Before(error)),
             Ok(metadata) => file.sync(whole).map(|()| metadata.len()).map_err(|error| {
                 self.mark_failed(datafile, &error);

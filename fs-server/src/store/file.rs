@@ -19,9 +19,27 @@
 //! **The directory is opened once,** and every name is relative to it. If another file system is
 //! mounted over the path of a running server, the server keeps to its own.
 //!
-//! **Threads.** Opening, metadata lookups and small transfers take microseconds and run on the
-//! server's own thread. Transfers of `offload` bytes or more, truncation, removal and syncing run
-//! on the worker threads of the tokio runtime, if there is one, so that disk and network overlap.
+//! **Threads.** No call that can wait for the disk runs on the server's event loop, however short it
+//! is. The loop reads what is in the system's memory, and writes if the file system can without a
+//! wait (`at_once.rs`). It looks at lengths that the system knows. Everything else is done by
+//! worker threads ([`Workers`]):
+//!
+//! | threads | what they do |
+//! |---|---|
+//! | `SHORT` | opening and closing (`openings.rs`), transfers below `offload` bytes, room and attributes |
+//! | `LONG` | transfers of `offload` bytes or more, creation, removal, truncation, syncing, listing |
+//!
+//! So what is short does not wait for what takes long. If the disk does not answer, the threads are
+//! soon used up, and requests wait. They are as many as the server admits. What is answered from
+//! memory goes on: reads from the page cache, lengths, and what the file system said last about its
+//! room (`space.rs`). Without a tokio runtime there is no event loop, and nothing is handed over.
+//!
+//! **Order.** A request that waits for a worker may be overtaken by others, also of the same
+//! datafile. Requests in progress at the same time have no order, over any transport.
+//!
+//! **Stop.** A server that stops gives its workers some time. Then it ends without them. The lock
+//! on the directory stays until the last of them has ended, so no other server can begin while an
+//! old write may still reach the disk.
 //!
 //! **Open files** are kept for later requests (`open_files.rs`), so that small requests need no
 //! `open`. If no descriptor is free, files that nobody uses are closed, and the step that needs one
@@ -45,22 +63,28 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::{MemList, MemSlice};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, statat, unlinkat};
 
+use super::at_once::AtOnce;
 use super::catalogue::Catalogue;
-use super::durability::{self, Disk, Trouble};
+use super::durability::{self, Disk, Found, Trouble};
 use super::failure::Failure;
 use super::identity::{read_label, trouble, write_label};
+use super::lock::DirLock;
 use super::marks::{Mark, Marks};
 use super::open_file::OpenFile;
 use super::open_files::{Closing, Named, OPEN_FILES, OpenFiles};
+use super::openings::Openings;
+use super::space::{Room, Space};
 use super::steps::{self, step};
-use super::transfer::{jobs, read_all, write_all};
+use super::transfer::{self, Job, jobs, read_all, write_all};
 use super::{DataStore, Held, Label, absent, cut_off, durable_dir, remainder};
+use crate::workers::{Workers, on_a_loop};
 
 /// Most transfers on worker threads at the same time. The page cache and a flash disk can handle
 /// several at once. Beyond a few, there are no more cores and channels.
@@ -72,12 +96,20 @@ const SPARE: usize = 16;
 /// Most files that are synced together.
 const SYNCED_TOGETHER: usize = 128;
 
+/// Threads for what is short. Several, because some operations may wait while others do not.
+const SHORT: usize = 16;
+
+/// Threads for what takes long. Many syncs at the same time cost the disk little more than one.
+const LONG: usize = 64;
+
 /// A store of datafiles in the files of a directory.
 pub struct FileStore {
     path: PathBuf,
-    disk: Arc<Disk>,
+    pub(super) disk: Arc<Disk>,
+    pub(super) at_once: AtOnce,
     offload: u64,
     open: RefCell<OpenFiles>,
+    openings: Openings,
     label: Cell<Option<Label>>,
     /// A number for the physical disk.
     disk_number: u64,
@@ -123,14 +155,18 @@ fn sync_fault(datafile: DatafileHandle, trouble: &Trouble) -> FsError {
     }
 }
 
-/// Runs `work` on a worker thread of the tokio runtime, or on this thread if there is none.
-pub(super) async fn offload<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, FsError> {
-    match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => runtime
-            .spawn_blocking(work)
-            .await
-            .map_err(|error| FsError::new(ErrorCode::Io, format!("a storage worker failed: {error}"))),
-        Err(_) => Ok(work()),
+/// Why a transfer was not made.
+enum Unmoved {
+    Disk(io::Error),
+    Worker(FsError),
+}
+
+impl Unmoved {
+    fn into_error(self, what: &str, datafile: DatafileHandle) -> FsError {
+        match self {
+            Unmoved::Disk(error) => fault(what, datafile, &error),
+            Unmoved::Worker(error) => error,
+        }
     }
 }
 
@@ -215,9 +251,28 @@ impl FileStore {
         let label = Cell::new(label.transpose().map_err(invalid)?);
         let device = dir.metadata().map_err(|error| trouble(&path, &error))?.dev();
         let disk_number = disk_number(&bmi::host_id().unwrap_or_default(), device);
-        let disk = Arc::new(Disk { dir, catalogue, marks, failure: Failure::default() });
-        let open = RefCell::new(OpenFiles::new(OPEN_FILES));
-        Ok(FileStore { path, disk, offload, open, label, disk_number })
+        let at_once = AtOnce::on(&dir).map_err(|error| trouble(&path, &error))?;
+        let room = Room::of(&dir).map_err(|error| trouble(&path, &error))?;
+        let (short, long) = (Arc::new(Workers::new("disk-short", SHORT)), Workers::new("disk-long", LONG));
+        let (space, failure) = (Space::new(room), Failure::default());
+        let disk = Arc::new(Disk { dir, short, long, space, lock: None, catalogue, marks, failure });
+        let (open, openings) = (RefCell::new(OpenFiles::new(OPEN_FILES)), Openings::default());
+        Ok(FileStore { path, disk, at_once, offload, open, openings, label, disk_number })
+    }
+
+    /// Keeps this lock as long as anything uses the disk. Call it before the store is used.
+    #[must_use]
+    pub(crate) fn locked_by(mut self, lock: Option<Arc<DirLock>>) -> FileStore {
+        if let Some(disk) = Arc::get_mut(&mut self.disk) {
+            disk.lock = lock;
+        }
+        self
+    }
+
+    /// Blocks this thread until no work is under way, but for `patience` at most. Returns false if
+    /// the disk has not answered by then. Call it when the event loop has ended.
+    pub(crate) fn wait_until_idle(&self, patience: Duration) -> bool {
+        self.disk.long.wait_until_idle(patience) && self.disk.short.wait_until_idle(patience)
     }
 
     /// Sets the number of datafiles that are kept open, at least one. There may be more for a
@@ -247,14 +302,17 @@ impl FileStore {
     /// true, and `None` is returned otherwise.
     async fn file(&self, datafile: DatafileHandle, create: bool) -> Result<Option<Arc<OpenFile>>, FsError> {
         self.check(datafile)?;
-        self.marked_file(datafile, create).await
+        let file = self.marked_file(datafile, create).await?;
+        // It may have been marked while it was opened.
+        self.check(datafile)?;
+        Ok(file)
     }
 
     /// Sets the length of a datafile, whether it is marked or not.
     async fn set_length(&self, datafile: DatafileHandle, size: u64) -> Result<Arc<OpenFile>, FsError> {
         let file = self.marked_file(datafile, true).await?.expect(MADE);
         let cut = file.clone();
-        let result = offload(move || cut.set_len(size));
+        let result = self.disk.long.run(move || cut.set_len(size));
         result.await?.map_err(|error| fault("truncating", datafile, &error))?;
         Ok(file)
     }
@@ -265,34 +323,91 @@ impl FileStore {
             if let Some(file) = self.open.borrow_mut().find(datafile) {
                 return Ok(Some(file));
             }
-            let unwritten = self.open.borrow_mut().make_room();
-            if !unwritten.is_empty() {
-                self.write_out(unwritten).await?;
+            if !create && self.disk.catalogue.has_no_file(datafile) {
+                return Ok(None);
+            }
+            let room = self.open.borrow_mut().make_room(self.openings.count() + 1);
+            if let Some(closing) = room {
+                self.close(closing).await?;
                 continue;
             }
-            match self.open_file(datafile, create) {
+            let Some(begun) = self.openings.begin(datafile) else {
+                self.openings.wait(datafile).await;
+                continue;
+            };
+            let opened = self.short(move |disk| disk.open_file(datafile, create)).await?;
+            match opened {
                 Err(error) if no_descriptor(&error).is_some() && self.close_unused().await? => {}
                 Err(error) => return Err(fault("opening", datafile, &error)),
-                Ok(None) if !create && self.disk.catalogue.is_new(datafile) => return Ok(None),
-                Ok(None) => return Err(absent(datafile)),
-                Ok(Some(file)) => return self.keep(datafile, file).map(Some),
+                _ if begun.was_removed() => {}
+                Ok(Found::CutOff(size, synced)) => return Err(cut_off(datafile, size, synced)),
+                Ok(Found::Nothing) if !create && self.disk.catalogue.is_new(datafile) => return Ok(None),
+                Ok(Found::Nothing) => return Err(absent(datafile)),
+                Ok(Found::File(file)) => return Ok(Some(self.keep(datafile, file))),
             }
         }
     }
 
+    /// Runs short work, on a worker thread if there is a disk to wait for.
+    async fn short<R: Send + 'static>(&self, work: impl FnOnce(&Disk) -> R + Send + 'static) -> Result<R, FsError> {
+        if self.at_once.in_memory() {
+            return Ok(work(&self.disk));
+        }
+        let disk = self.disk.clone();
+        self.disk.short.run(move || work(&disk)).await
+    }
+
+    /// Makes a transfer: `at_once` as far as that needs no wait, and `whole` on a worker thread.
+    async fn transfer(
+        &self,
+        file: Arc<OpenFile>,
+        jobs: Vec<Job>,
+        at_once: impl FnOnce(&AtOnce, &OpenFile, &[Job]) -> Result<u64, (u64, io::Error)>,
+        whole: impl FnOnce(&OpenFile, &[Job]) -> Result<(), (u64, io::Error)> + Send + 'static,
+    ) -> Result<(), (u64, Unmoved)> {
+        let len = transfer::len(&jobs);
+        let waits = |error| (0, Unmoved::Worker(error));
+        let failed = |(done, error)| (done, Unmoved::Disk(error));
+        if len >= self.offload {
+            return self.disk.long.run(move || whole(&file, &jobs)).await.map_err(waits)?.map_err(failed);
+        }
+        if self.at_once.in_memory() || !on_a_loop() {
+            return whole(&file, &jobs).map_err(failed);
+        }
+        let moved = at_once(&self.at_once, &file, &jobs).map_err(failed)?;
+        if moved == len {
+            return Ok(());
+        }
+        let left = transfer::rest(jobs, moved);
+        let result = self.disk.short.run(move || whole(&file, &left)).await.map_err(waits)?;
+        result.map_err(|(more, error)| failed((moved + more, error)))
+    }
+
     async fn write_out(&self, files: Vec<Named>) -> Result<(), FsError> {
         let disk = self.disk.clone();
-        offload(move || disk.write_out(&files)).await
+        self.disk.long.run(move || disk.write_out(&files)).await
+    }
+
+    /// Closes files, or writes them so that they can be closed.
+    async fn close(&self, closing: Closing) -> Result<(), FsError> {
+        match closing {
+            Closing::Closed(files) => self.short(move |_| drop(files)).await,
+            Closing::Unwritten(files) => self.write_out(files).await,
+        }
     }
 
     /// Closes some files that nobody uses. Returns false if there are none.
     async fn close_unused(&self) -> Result<bool, FsError> {
         loop {
             let closing = self.open.borrow_mut().close(SPARE);
-            match closing {
-                Closing::Closed => return Ok(true),
+            let ends = match &closing {
                 Closing::Unwritten(files) if files.is_empty() => return Ok(false),
-                Closing::Unwritten(files) => self.write_out(files).await?,
+                Closing::Unwritten(_) => false,
+                Closing::Closed(_) => true,
+            };
+            self.close(closing).await?;
+            if ends {
+                return Ok(true);
             }
         }
     }
@@ -306,46 +421,28 @@ impl FileStore {
         let work = Arc::new(work);
         loop {
             let (disk, work) = (self.disk.clone(), work.clone());
-            match offload(move || work(&disk)).await? {
+            match self.disk.long.run(move || work(&disk)).await? {
                 Err(error) if no_descriptor(&error).is_some() && self.close_unused().await? => {}
                 result => return Ok(result),
             }
         }
     }
 
-    /// Opens the file of a datafile. Makes it if `create` is true and the datafile was never
-    /// written. Returns `None` if there is none.
-    fn open_file(&self, datafile: DatafileHandle, create: bool) -> io::Result<Option<File>> {
-        match open_at(&self.disk.dir, &name(datafile), OFlags::RDWR) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if !create {
-                    return Ok(None);
-                }
-                let make = || open_at(&self.disk.dir, &name(datafile), OFlags::RDWR | OFlags::CREATE);
-                self.disk.catalogue.make_file(datafile, make)
-            }
-            result => result.map(Some),
-        }
-    }
-
-    /// Keeps an open file, unless the datafile was cut off.
-    fn keep(&self, datafile: DatafileHandle, file: File) -> Result<Arc<OpenFile>, FsError> {
-        let file = OpenFile::new(file);
-        if file.synced() > 0 {
-            let size = file.file.metadata().map_err(|error| fault("looking at", datafile, &error))?.len();
-            if size < file.synced() {
-                return Err(cut_off(datafile, size, file.synced()));
-            }
-        }
+    /// Keeps an open file.
+    fn keep(&self, datafile: DatafileHandle, file: OpenFile) -> Arc<OpenFile> {
         let file = Arc::new(file);
         self.open.borrow_mut().keep(datafile, &file);
-        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+        if on_a_loop()
             && let Some(write) = self.write_ahead()
         {
             // Nobody waits for it. Whoever closes one of the files looks whether it was written.
-            drop(runtime.spawn_blocking(write));
+            self.disk.long.start(write);
         }
-        Ok(file)
+        file
+    }
+
+    fn stat_of(&self, Room { capacity, free }: Room) -> IodStat {
+        IodStat { capacity, free, datafiles: self.disk.catalogue.datafiles(), disk: self.disk_number }
     }
 
     /// Returns the work of writing files ahead of need, if it is time for that.
@@ -396,7 +493,7 @@ impl FileStore {
         change: impl FnOnce(&Marks) -> io::Result<()> + Send + 'static,
     ) -> Result<(), FsError> {
         let disk = self.disk.clone();
-        let result = offload(move || disk.mark(change)).await?;
+        let result = self.disk.long.run(move || disk.mark(change)).await?;
         result.map_err(|error| fault("marking", datafile, &error))
     }
 }
@@ -446,14 +543,14 @@ impl DataStore for FileStore {
     async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
         self.disk.failure.check()?;
         let disk = self.disk.clone();
-        let result = offload(move || disk.create(first, count));
+        let result = self.disk.long.run(move || disk.create(first, count));
         result.await?.map_err(|error| fault("creating datafiles from", first, &error))
     }
 
     async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
         self.disk.failure.check()?;
         let disk = self.disk.clone();
-        let result = offload(move || -> io::Result<Vec<DatafileHandle>> {
+        let result = self.disk.long.run(move || -> io::Result<Vec<DatafileHandle>> {
             let mut empty = Vec::new();
             // One that is marked was in use.
             for datafile in range(first, count).filter(|datafile| disk.marks.find(*datafile).is_none()) {
@@ -490,7 +587,15 @@ impl DataStore for FileStore {
         let result = result.await?;
         // One that could not be removed may have unsynced data.
         let removed = &datafiles[..removed.load(Ordering::Relaxed)];
-        removed.iter().for_each(|datafile| self.open.borrow_mut().forget(*datafile));
+        let forget = |datafile: &DatafileHandle| {
+            self.openings.removed(*datafile);
+            self.open.borrow_mut().forget(*datafile)
+        };
+        // The space of a removed file is given back when it is closed.
+        let closed: Vec<Arc<OpenFile>> = removed.iter().filter_map(forget).collect();
+        if !closed.is_empty() {
+            self.disk.long.run(move || drop(closed)).await?;
+        }
         result.map_err(|error| fault("removing datafiles from", first, &error))
     }
 
@@ -515,16 +620,21 @@ impl DataStore for FileStore {
 
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
         let file = self.file(datafile, true).await.map_err(|error| error.with_ranges(regions.iter().copied()))?;
-        let file = file.expect(MADE);
-        let jobs = jobs(regions, from);
-        let write = move || {
-            let result = write_all(&file.file, &jobs);
-            // Only now: a sync that began before may not cover it.
+        // Only then: a sync that began before may not cover it.
+        let at_once = |at_once: &AtOnce, file: &OpenFile, jobs: &[Job]| {
+            let result = at_once.write(file.file(), jobs);
+            if !matches!(result, Ok(0)) {
+                file.changed();
+            }
+            result
+        };
+        let whole = |file: &OpenFile, jobs: &[Job]| {
+            let result = write_all(file.file(), jobs);
             file.changed();
             result
         };
-        let result = if from.len() as u64 >= self.offload { offload(write).await? } else { write() };
-        result.map_err(|(done, error)| fault("writing", datafile, &error).with_ranges(remainder(regions, done)))
+        let result = self.transfer(file.expect(MADE), jobs(regions, from), at_once, whole).await;
+        result.map_err(|(done, unmoved)| unmoved.into_error("writing", datafile).with_ranges(remainder(regions, done)))
     }
 
     async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError> {
@@ -533,13 +643,10 @@ impl DataStore for FileStore {
             into.pieces().iter().for_each(MemSlice::zero);
             return Ok(());
         };
-        let jobs = jobs(regions, into);
-        let result = if into.len() as u64 >= self.offload {
-            offload(move || read_all(&file.file, &jobs)).await?
-        } else {
-            read_all(&file.file, &jobs)
-        };
-        result.map_err(|(done, error)| fault("reading", datafile, &error).with_ranges(remainder(regions, done)))
+        let at_once = |at_once: &AtOnce, file: &OpenFile, jobs: &[Job]| at_once.read(file.file(), jobs);
+        let whole = |file: &OpenFile, jobs: &[Job]| read_all(file.file(), jobs);
+        let result = self.transfer(file, jobs(regions, into), at_once, whole).await;
+        result.map_err(|(done, unmoved)| unmoved.into_error("reading", datafile).with_ranges(remainder(regions, done)))
     }
 
     async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
@@ -590,10 +697,18 @@ impl DataStore for FileStore {
 
     async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
         let Some(file) = self.file(datafile, false).await? else { return Ok(Held::default()) };
-        let metadata = file.file.metadata().map_err(|error| fault("looking at", datafile, &error))?;
+        let look = move || file.file().metadata();
+        // The time of the last change is not always known here, if others keep it.
+        let metadata = if self.at_once.knows_attributes() { look() } else { self.disk.short.run(look).await? };
+        let metadata = metadata.map_err(|error| fault("looking at", datafile, &error))?;
         let ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
         // Times before 1970 count as never.
         Ok(Held { size: metadata.len(), mtime_ns: u64::try_from(ns).unwrap_or(0) })
+    }
+
+    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
+        let Some(file) = self.file(datafile, false).await? else { return Ok(0) };
+        file.len().map_err(|error| fault("looking at", datafile, &error))
     }
 
     async fn failure(&self) -> FsError {
@@ -602,13 +717,22 @@ impl DataStore for FileStore {
 
     async fn stat(&self) -> Result<IodStat, FsError> {
         let disk = self.disk.clone();
-        let space = offload(move || rustix::fs::fstatvfs(&disk.dir)).await?;
-        let space = space.map_err(|error| trouble(&self.path, &error.into()))?;
-        Ok(IodStat {
-            capacity: space.f_blocks.saturating_mul(space.f_frsize),
-            free: space.f_bavail.saturating_mul(space.f_frsize),
-            datafiles: self.disk.catalogue.datafiles(),
-            disk: self.disk_number,
-        })
+        let ask = || self.disk.short.start(move || disk.space.ask(&disk.dir));
+        let space = self.disk.space.ask_anew(ask).await;
+        space.map(|room| self.stat_of(room)).map_err(|error| trouble(&self.path, &error))
+    }
+
+    fn known_stat(&self) -> Option<IodStat> {
+        Some(self.stat_of(self.disk.space.known()))
+    }
+}
+
+impl Drop for FileStore {
+    /// Closes the files, on a worker thread if the disk does not answer.
+    fn drop(&mut self) {
+        let open = self.open.replace(OpenFiles::new(1));
+        if !self.wait_until_idle(Duration::ZERO) {
+            self.disk.long.leave(move || drop(open));
+        }
     }
 }

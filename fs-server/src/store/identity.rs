@@ -25,6 +25,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fs_proto::{ClusterId, DatafileHandle, ErrorCode, FsError, Role, Start, StoreId};
 use rustix::fs::{Mode, OFlags, RenameFlags, openat, renameat, renameat_with};
@@ -171,12 +172,13 @@ fn refusal(dir: &Path, why: impl std::fmt::Display) -> FsError {
     FsError::new(ErrorCode::Invalid, format!("data directory {}: {why}", dir.display()))
 }
 
-/// A data directory that this process may use. The lock lasts until it is dropped.
+/// A data directory that this process may use. The lock lasts until it is dropped, or longer
+/// ([`Directory::lock`]).
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
     label: Option<Label>,
-    lock: Option<DirLock>,
+    lock: Option<Arc<DirLock>>,
     /// True if it was created here and has no label yet.
     made: bool,
 }
@@ -202,7 +204,7 @@ impl Directory {
         if !path.try_exists().map_err(fail)? {
             return Ok(Directory { path: path.to_owned(), label: None, lock: None, made: false });
         }
-        let lock = DirLock::take(path).map_err(fail)?;
+        let lock = Arc::new(DirLock::take(path).map_err(fail)?);
         let label = match read_label(path).map_err(fail)? {
             Some(label) => Some(label.map_err(|why| refusal(path, why))?),
             None => {
@@ -233,6 +235,11 @@ impl Directory {
         self.lock.is_some()
     }
 
+    /// Returns the lock on the directory, if it exists. It lasts until the last handle is dropped.
+    pub(crate) fn lock(&self) -> Option<Arc<DirLock>> {
+        self.lock.clone()
+    }
+
     /// Returns the path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -248,7 +255,7 @@ impl Directory {
         if self.lock.is_none() {
             durable_dir(&self.path).map_err(fail)?;
             self.made = true;
-            self.lock = Some(DirLock::take(&self.path).map_err(fail)?);
+            self.lock = Some(Arc::new(DirLock::take(&self.path).map_err(fail)?));
             refuse_contents(&self.path)?;
         }
         Ok(())

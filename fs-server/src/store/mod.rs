@@ -14,6 +14,7 @@
 //!    `cancel_truncates` and `remove`, also after a crash.
 //! 5. An error of `read` or `write` names the ranges that were not done. The others were.
 
+mod at_once;
 mod catalogue;
 mod durability;
 mod failure;
@@ -28,10 +29,12 @@ mod mem;
 mod meta;
 mod open_file;
 mod open_files;
+mod openings;
 mod order;
 mod pause;
 mod residue;
 mod shared;
+mod space;
 pub(crate) mod steps;
 mod sys;
 mod transfer;
@@ -81,8 +84,8 @@ pub struct Loan {
 /// cache with its own buffers in front of either.
 /// - *Datafiles are created, not found.* [`DataStore::create`] is exclusive and durable, and makes
 ///   many at once, so that no write has to create anything.
-/// - *Nothing blocks.* A method returns a future. Work that can take long is done elsewhere, on a
-///   thread or by the kernel, while the future waits.
+/// - *Nothing blocks.* A method returns a future. Work that can wait for a disk, however short, is
+///   done elsewhere, on a thread or by the kernel, while the future waits.
 /// - *Buffers are borrowed.* `from` and `into` belong to the caller and may be in use by the store
 ///   until the future has ended, so futures must be run to their end. In the other direction, a
 ///   store that has the bytes in memory lends them ([`DataStore::lend`]), and the server sends them
@@ -227,6 +230,12 @@ pub trait DataStore {
     /// # Errors
     /// `Io`.
     async fn stat(&self) -> Result<IodStat, FsError>;
+
+    /// Returns what [`DataStore::stat`] returned last, or would have, without waiting. `None` if
+    /// `stat` does not wait either.
+    fn known_stat(&self) -> Option<IodStat> {
+        None
+    }
 }
 
 /// A store that is shared by the transports of one server.
@@ -300,8 +309,16 @@ impl<S: DataStore + ?Sized> DataStore for Rc<S> {
         (**self).held(datafile).await
     }
 
+    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
+        (**self).size(datafile).await
+    }
+
     async fn failure(&self) -> FsError {
         (**self).failure().await
+    }
+
+    fn known_stat(&self) -> Option<IodStat> {
+        (**self).known_stat()
     }
 
     async fn stat(&self) -> Result<IodStat, FsError> {

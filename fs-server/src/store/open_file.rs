@@ -5,17 +5,20 @@
 //!    before anybody else can ask. From then on no sync of the file succeeds.
 //! 2. A change counts as written only if a sync or a write to the disk began after it, and
 //!    succeeded.
+//! 3. An event loop does not close a file, because that may wait for the disk: the last handle of a
+//!    removed file gives its space back, and some file systems write or ask another machine.
 //!
 //! **Source.** fsync(2), sync_file_range(2); errseq in the kernel's documentation.
 
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
-use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+use rustix::fs::{AtFlags, StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx};
 
 use super::{steps, sys};
+use crate::workers::Workers;
 
 /// The attribute of a file that holds the length that was synced: eight bytes, little-endian.
 const SYNCED: &str = "user.pvfs.synced";
@@ -23,7 +26,9 @@ const SYNCED: &str = "user.pvfs.synced";
 /// An open datafile.
 #[derive(Debug)]
 pub(super) struct OpenFile {
-    pub(super) file: File,
+    file: Option<File>,
+    /// Closes the file.
+    closer: Weak<Workers>,
     /// The length that was synced, as far as it is known.
     synced: AtomicU64,
     /// Held while the length is changed, or compared and remembered.
@@ -48,11 +53,17 @@ fn synced_length(file: &File) -> u64 {
 }
 
 impl OpenFile {
-    pub(super) fn new(file: File) -> OpenFile {
+    /// Opens a file, which `closer` closes if the last handle is dropped on an event loop. May wait
+    /// for the disk.
+    pub(super) fn new(file: File, closer: Weak<Workers>) -> OpenFile {
         let synced = AtomicU64::new(synced_length(&file));
         let (changes, written) = (AtomicU64::new(0), AtomicU64::new(0));
         let (length, syncing, failed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        OpenFile { file, synced, length, changes, written, syncing, failed }
+        OpenFile { file: Some(file), closer, synced, length, changes, written, syncing, failed }
+    }
+
+    pub(super) fn file(&self) -> &File {
+        self.file.as_ref().expect("it is taken out when this is dropped")
     }
 
     /// Returns the length that was synced, or 0 if it is not known.
@@ -75,7 +86,7 @@ impl OpenFile {
     fn remember(&self, len: u64) {
         if self.synced.swap(len, Ordering::Relaxed) != len {
             // A file system without attributes remembers nothing.
-            let _ = fsetxattr(&self.file, SYNCED, &len.to_le_bytes(), XattrFlags::empty());
+            let _ = fsetxattr(self.file(), SYNCED, &len.to_le_bytes(), XattrFlags::empty());
         }
     }
 
@@ -84,7 +95,7 @@ impl OpenFile {
     pub(super) fn remember_synced(&self, len: u64) -> io::Result<()> {
         let _guard = self.length.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have cut the datafile off meanwhile.
-        self.remember(len.min(self.file.metadata()?.len()));
+        self.remember(len.min(self.file().metadata()?.len()));
         Ok(())
     }
 
@@ -95,7 +106,7 @@ impl OpenFile {
         if self.synced() > size {
             self.remember(size);
         }
-        let result = steps::step(|| self.file.set_len(size));
+        let result = steps::step(|| self.file().set_len(size));
         self.changed();
         result
     }
@@ -116,6 +127,13 @@ impl OpenFile {
         self.write_by(&guard, |file| steps::step(|| sys::write_out(file)))
     }
 
+    /// Returns the length, as the system knows it without asking anybody. All changes of the file
+    /// are made through this system, so that is the length.
+    pub(super) fn len(&self) -> io::Result<u64> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        Ok(statx(self.file(), c"", flags, StatxFlags::SIZE)?.stx_size)
+    }
+
     fn lock(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,11 +143,22 @@ impl OpenFile {
             return Err(io::Error::other("its last sync failed"));
         }
         let changes = self.changes.load(Ordering::Acquire);
-        let result = write(&self.file);
+        let result = write(self.file());
         match &result {
             Ok(()) => drop(self.written.fetch_max(changes, Ordering::AcqRel)),
             Err(_) => self.failed.store(true, Ordering::Release),
         }
         result
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        let file = self.file.take();
+        match self.closer.upgrade() {
+            Some(workers) => workers.start(move || drop(file)),
+            // The store is gone, and its event loop too.
+            None => drop(file),
+        }
     }
 }

@@ -77,8 +77,8 @@ pub(super) struct OpenFiles {
 
 /// What came of closing files.
 pub(super) enum Closing {
-    /// At least one was closed.
-    Closed,
+    /// These are closed when they are dropped, which may wait for the disk. There is at least one.
+    Closed(Vec<Arc<OpenFile>>),
     /// None was closed. These can be once the caller has written them. If there are none, all that
     /// were looked at are in use.
     Unwritten(Vec<Named>),
@@ -111,7 +111,7 @@ impl OpenFiles {
     }
 
     pub(super) fn keep(&mut self, datafile: DatafileHandle, file: &Arc<OpenFile>) {
-        self.forget(datafile);
+        drop(self.forget(datafile));
         let place = self.free.pop().unwrap_or(self.entries.len());
         if place == self.entries.len() {
             self.entries.push(None);
@@ -121,13 +121,13 @@ impl OpenFiles {
         self.places.insert(datafile, place);
     }
 
-    /// Closes the file of a datafile that is gone.
-    pub(super) fn forget(&mut self, datafile: DatafileHandle) {
-        let Some(place) = self.places.remove(&datafile) else { return };
-        if let Some(entry) = self.entries[place].take() {
-            self.order.remove(entry.queue, place);
-        }
+    /// Returns the file of a datafile that is gone, which is closed when it is dropped.
+    pub(super) fn forget(&mut self, datafile: DatafileHandle) -> Option<Arc<OpenFile>> {
+        let place = self.places.remove(&datafile)?;
         self.free.push(place);
+        let entry = self.entries[place].take()?;
+        self.order.remove(entry.queue, place);
+        Some(entry.file)
     }
 
     /// Makes an entry the newest of a queue.
@@ -138,17 +138,16 @@ impl OpenFiles {
         self.order.append(queue, place);
     }
 
-    /// Makes room for one more file. Returns files that the caller must write before there is room.
-    /// If all that were looked at are in use, there are more than the table keeps for a while.
-    pub(super) fn make_room(&mut self) -> Vec<Named> {
-        loop {
-            let excess = (self.places.len() + 1).saturating_sub(self.most);
-            if excess == 0 {
-                return Vec::new();
-            }
-            if let Closing::Unwritten(files) = self.close(excess) {
-                return files;
-            }
+    /// Makes room for some more files. `None` if there is room. If all that were looked at are in
+    /// use, there are more than the table keeps for a while.
+    pub(super) fn make_room(&mut self, coming: usize) -> Option<Closing> {
+        let excess = (self.places.len() + coming).saturating_sub(self.most).min(self.places.len());
+        if excess == 0 {
+            return None;
+        }
+        match self.close(excess) {
+            Closing::Unwritten(files) if files.is_empty() => None,
+            closing => Some(closing),
         }
     }
 
@@ -156,15 +155,15 @@ impl OpenFiles {
     /// at most `count`.
     pub(super) fn close(&mut self, count: usize) -> Closing {
         let (mut closed, mut unwritten) = self.look(Queue::Settled, count);
-        if closed < count {
-            let (more, others) = self.look(Queue::Recent, count - closed);
-            closed += more;
+        if closed.len() < count {
+            let (more, others) = self.look(Queue::Recent, count - closed.len());
+            closed.extend(more);
             if unwritten.is_empty() {
                 unwritten = others;
             }
         }
-        if closed > 0 {
-            return Closing::Closed;
+        if !closed.is_empty() {
+            return Closing::Closed(closed);
         }
         for place in &unwritten {
             if self.entries[*place].as_ref().is_some_and(|entry| entry.queue == Queue::Recent) {
@@ -176,19 +175,18 @@ impl OpenFiles {
     }
 
     /// Looks at the oldest files of a queue, and closes what can be closed, at most `count`.
-    /// Returns how many it closed, and the places of those that must be written first.
-    fn look(&mut self, queue: Queue, count: usize) -> (usize, Vec<usize>) {
-        let (mut closed, mut unwritten) = (0, Vec::new());
+    /// Returns those, and the places of those that must be written first.
+    fn look(&mut self, queue: Queue, count: usize) -> (Vec<Arc<OpenFile>>, Vec<usize>) {
+        let (mut closed, mut unwritten) = (Vec::new(), Vec::new());
         let mut next = self.order.oldest(queue);
         for _ in 0..BATCH.min(self.order.len(queue)) {
-            let Some(place) = next.filter(|_| closed < count) else { break };
+            let Some(place) = next.filter(|_| closed.len() < count) else { break };
             next = self.order.newer(place);
             let Some(entry) = &mut self.entries[place] else { break };
             match entry.unused() {
                 Some(false) => {
                     let datafile = entry.datafile;
-                    self.forget(datafile);
-                    closed += 1;
+                    closed.extend(self.forget(datafile));
                 }
                 // It is used now.
                 None if queue == Queue::Recent => self.enqueue(place, queue),
@@ -254,12 +252,23 @@ mod tests {
         fn open(&mut self, number: u64, changed: bool) -> Arc<OpenFile> {
             let path = self.dir.path().join(number.to_string());
             let options = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path);
-            let file = Arc::new(OpenFile::new(options.unwrap()));
+            let file = Arc::new(OpenFile::new(options.unwrap(), Weak::new()));
             if changed {
                 file.changed();
             }
             self.table.keep(DatafileHandle(number), &file);
             file
+        }
+
+        /// Closes what can be closed, for one more file. Returns what must be written first.
+        fn make_room(&mut self) -> Vec<Named> {
+            loop {
+                match self.table.make_room(1) {
+                    None => return Vec::new(),
+                    Some(Closing::Unwritten(files)) => return files,
+                    Some(Closing::Closed(files)) => assert!(!files.is_empty()),
+                }
+            }
         }
 
         fn is_open(&self, number: u64) -> bool {
@@ -277,18 +286,18 @@ mod tests {
         let held = world.open(0, false);
         (1..4).for_each(|number| drop(world.open(number, false)));
         world.table.find(DatafileHandle(1)).unwrap();
-        assert!(world.table.make_room().is_empty());
+        assert!(world.make_room().is_empty());
         assert_eq!([0, 1, 2, 3].map(|number| world.is_open(number)), [true, true, false, true], "2 is the oldest");
         drop((world.open(4, false), held));
-        assert!(world.table.make_room().is_empty());
+        assert!(world.make_room().is_empty());
         assert!(!world.is_open(3), "3 is older than the last use of 1, and than the use of 0 that has just ended");
         // All are in use.
         let held: Vec<_> = [0, 1, 4].map(|number| world.table.find(DatafileHandle(number)).unwrap()).into();
         let more = [world.open(5, false), world.open(6, false)];
-        assert!(world.table.make_room().is_empty());
+        assert!(world.make_room().is_empty());
         assert_eq!(world.table.places.len(), 5);
         drop((held, more));
-        assert!(world.table.make_room().is_empty());
+        assert!(world.make_room().is_empty());
         assert_eq!(world.table.places.len(), 3, "there are no more than the table keeps");
     }
 
@@ -296,16 +305,16 @@ mod tests {
     fn a_file_is_written_before_it_is_closed() {
         let mut world = World::new(200);
         (0..200).for_each(|number| drop(world.open(number, true)));
-        let unwritten = world.table.make_room();
+        let unwritten = world.make_room();
         assert_eq!(numbers(&unwritten), (0..64).collect::<Vec<_>>(), "a batch of the oldest");
         // Another request needs room too, and waits for the same files.
-        assert_eq!(numbers(&world.table.make_room()), numbers(&unwritten));
+        assert_eq!(numbers(&world.make_room()), numbers(&unwritten));
         assert_eq!(world.table.places.len(), 200);
         unwritten.iter().for_each(|(_, file)| file.write_out().unwrap());
         drop(unwritten);
         // It is used and changed again.
         world.table.find(DatafileHandle(0)).unwrap().changed();
-        assert!(world.table.make_room().is_empty());
+        assert!(world.make_room().is_empty());
         assert!(world.is_open(0) && !world.is_open(1) && world.is_open(2));
     }
 
@@ -324,7 +333,7 @@ mod tests {
         ahead.files.iter().for_each(|(_, file)| file.write_out().unwrap());
         drop(ahead);
         for number in 256..320 {
-            assert!(world.table.make_room().is_empty(), "{number}: no request waits");
+            assert!(world.make_room().is_empty(), "{number}: no request waits");
             world.open(number, true);
         }
         assert_eq!(world.table.places.len(), 256);
@@ -335,7 +344,7 @@ mod tests {
     fn files_that_were_only_read_need_no_writing() {
         let mut world = World::new(256);
         for number in 0..1000 {
-            assert!(world.table.make_room().is_empty() && world.table.ahead().is_none());
+            assert!(world.make_room().is_empty() && world.table.ahead().is_none());
             world.open(number, false);
         }
         assert_eq!(world.table.places.len(), 256);

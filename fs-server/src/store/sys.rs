@@ -1,6 +1,6 @@
 //! System calls on files that no safe interface has: transfers directly from and to shared memory,
-//! control of the writeback, and a look at the page cache. This is the only module of this crate
-//! with `unsafe`.
+//! also such that do not wait, control of the writeback, and a look at the page cache. This is the
+//! only module of this crate with `unsafe`.
 //!
 //! **Why.** `pread` and `pwrite` of the standard library and of `rustix` take slices. A slice of
 //! memory that an adapter may access must not exist (`bmi_core::mem`, invariant 2). The system
@@ -43,6 +43,27 @@ pub(super) fn read_at(file: &File, offset: u64, into: &MemSlice) -> io::Result<u
     let offset = position(offset)?;
     // SAFETY: as above. Only the kernel writes the bytes.
     retry(|| unsafe { libc::pread(file.as_raw_fd(), into.as_ptr().cast(), into.len(), offset) })
+}
+
+/// One piece of memory, and the flags of a transfer that does not wait.
+fn piece(memory: &MemSlice) -> (libc::iovec, libc::c_int) {
+    (libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: memory.len() }, libc::RWF_NOWAIT)
+}
+
+/// As [`write_at`], but only as far as that needs no wait. `WouldBlock` means that it needs one for
+/// the first byte.
+pub(super) fn write_at_once(file: &File, offset: u64, from: &MemSlice) -> io::Result<usize> {
+    let (offset, (memory, flags)) = (position(offset)?, piece(from));
+    // SAFETY: as for `write_at`. The vector has one element.
+    retry(|| unsafe { libc::pwritev2(file.as_raw_fd(), &raw const memory, 1, offset, flags) })
+}
+
+/// As [`read_at`], but only as far as the bytes are in the system's memory. `WouldBlock` means that
+/// the first one is not.
+pub(super) fn read_at_once(file: &File, offset: u64, into: &MemSlice) -> io::Result<usize> {
+    let (offset, (memory, flags)) = (position(offset)?, piece(into));
+    // SAFETY: as for `read_at`. The vector has one element.
+    retry(|| unsafe { libc::preadv2(file.as_raw_fd(), &raw const memory, 1, offset, flags) })
 }
 
 /// Starts to write to the disk what the system has of a file in memory. Does not wait for it.

@@ -54,21 +54,66 @@ fn transfer(
     Ok(())
 }
 
-/// Writes all bytes of all jobs. On failure, also returns how many were written.
-pub(super) fn write_all(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
-    transfer(jobs, |offset, piece| match step(|| sys::write_at(file, offset, piece))? {
-        0 => Err(io::Error::from(io::ErrorKind::WriteZero)),
-        len => Ok(Some(len)),
-    })
+/// Returns the number of bytes of all jobs.
+pub(super) fn len(jobs: &[Job]) -> u64 {
+    jobs.iter().map(|(region, _)| region.len).sum()
 }
 
-/// Reads all bytes of all jobs. On failure, also returns how many were read.
-pub(super) fn read_all(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
-    transfer(jobs, |offset, piece| match sys::read_at(file, offset, piece)? {
+/// Returns what is left of the jobs after their first `done` bytes.
+pub(super) fn rest(jobs: Vec<Job>, done: u64) -> Vec<Job> {
+    if done == 0 {
+        return jobs;
+    }
+    let mut skip = done;
+    let mut left = Vec::new();
+    for (region, pieces) in jobs {
+        let start = skip.min(region.len);
+        skip -= start;
+        if start == region.len {
+            continue;
+        }
+        let memory: MemList = pieces.into_iter().collect();
+        let len = region.len - start;
+        left.push((region.part(start, len), memory.range(start as usize, len as usize).collect()));
+    }
+    left
+}
+
+/// One step of writing.
+fn written(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result? {
+        0 => Err(io::Error::from(io::ErrorKind::WriteZero)),
+        len => Ok(Some(len)),
+    }
+}
+
+/// One step of reading into `piece`.
+fn read(piece: &MemSlice, result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result? {
         0 => {
             piece.zero();
             Ok(None)
         }
         len => Ok(Some(len)),
-    })
+    }
+}
+
+/// Writes all bytes of all jobs. On failure, also returns how many were written.
+pub(super) fn write_all(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
+    transfer(jobs, |offset, piece| written(step(|| sys::write_at(file, offset, piece))))
+}
+
+/// Reads all bytes of all jobs. On failure, also returns how many were read.
+pub(super) fn read_all(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
+    transfer(jobs, |offset, piece| read(piece, sys::read_at(file, offset, piece)))
+}
+
+/// As [`write_all`], but stops with `WouldBlock` where it would wait for the disk.
+pub(super) fn write_at_once(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
+    transfer(jobs, |offset, piece| written(step(|| sys::write_at_once(file, offset, piece))))
+}
+
+/// As [`read_all`], but stops with `WouldBlock` where it would wait for the disk.
+pub(super) fn read_at_once(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
+    transfer(jobs, |offset, piece| read(piece, sys::read_at_once(file, offset, piece)))
 }
