@@ -173,7 +173,7 @@ impl Rounds<'_> {
 
     /// Stores a file as `pvfs put` does, without the sync: a disk would hide what attackers cost.
     async fn put(&self, path: &FsPath, number: u64, len: usize) -> Result<(), Failed> {
-        let draft = self.client.draft(path, CreateOptions { servers: 2, ..CreateOptions::default() }).await?;
+        let draft = self.client.draft(path, CreateOptions::default()).await?;
         draft.file().write_at(0, Memory::from(content(number, len))).await?;
         draft.publish(Publish { size: Some(len as u64), ..Publish::default() }).await?;
         Ok(())

@@ -204,7 +204,7 @@ pub(crate) fn step(programs: &Path) -> Result<Totals, Failure> {
         seconds: 0.15,
         processes: 1,
         connections: 200,
-        iods: 1,
+        iods: 2,
         settle: 30,
         seed: None,
         frames: None,
@@ -231,10 +231,11 @@ fn programs(root: &Path, args: &HostileArgs) -> Result<PathBuf, Failure> {
     Ok(crate::target(root).join("debug"))
 }
 
-/// Runs the test of changed frames in the simulator, in release.
+/// Runs the test of changed frames in the simulator, with the development profile, which checks
+/// more.
 fn mutated_frames(root: &Path, frames: u64, seed: Option<u64>) -> Result<(), Failure> {
-    let mut test = Invocation::cargo(root, "test --release -p bmi-sim --test mutated -- --nocapture")
-        .env("BMI_FRAMES", frames.to_string());
+    let mut test =
+        Invocation::cargo(root, "test -p bmi-sim --test mutated -- --nocapture").env("BMI_FRAMES", frames.to_string());
     if let Some(seed) = seed {
         test = test.env("BMI_SEED", seed.to_string());
     }

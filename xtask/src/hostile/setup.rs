@@ -63,7 +63,10 @@ impl Scene {
         }
         match self.honest_failures((0, u64::MAX)) {
             (0, _) => Ok(()),
-            (_, why) => Err(format!("before any attack: {}", why.join("; "))),
+            (failed, why) => {
+                let first = why.into_iter().next().unwrap_or_default();
+                Err(format!("before any attack {failed} operations failed, such as {first}"))
+            }
         }
     }
 

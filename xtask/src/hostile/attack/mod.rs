@@ -20,8 +20,9 @@ use crate::random::Random;
 
 /// Longest wait for an answer of a server that a stream needs before it goes on.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
-/// Longest wait for an answer within a stream. A changed stream may have none.
-const TURN_LIMIT: Duration = Duration::from_millis(20);
+/// Longest wait for an answer within a stream. A changed stream may have none, and the answers to
+/// one that is sent again may be shorter.
+const TURN_LIMIT: Duration = Duration::from_millis(10);
 /// The number of streams of a thread that stay open after their last byte, so that the server reads
 /// what they sent.
 const LINGERING: usize = 16;

@@ -203,7 +203,9 @@ fn changed(stream: &ShmStream, random: &mut Random) -> ShmStream {
                 let again = stream.packets[packet].clone();
                 stream.packets.push(again);
             }
-            3 => stream.area_len = [0, 4096, stream.area_len - 1, stream.area_len + 4096][random.below(4)],
+            3 => {
+                stream.area_len = [0, 4096, stream.area_len.saturating_sub(1), stream.area_len + 4096][random.below(4)]
+            }
             _ if lines == 0 => {}
             4 => stream.lines.truncate(1 + random.below(lines)),
             5 => {

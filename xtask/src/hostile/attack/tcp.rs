@@ -31,7 +31,7 @@ pub(super) fn send(kind: Kind, addr: &str, recorded: &[Recorded], random: &mut R
             let changed = changed(stream, random);
             replay(&mut socket, &changed, TURN_LIMIT, &mut sent)
         }
-        _ => replay(&mut socket, &stream.turns, ANSWER_LIMIT, &mut sent),
+        _ => replay(&mut socket, &stream.turns, TURN_LIMIT, &mut sent),
     };
     if is_cut(kind) && random.below(2) == 0 {
         // The socket ends with a reset instead of an end.
@@ -69,11 +69,12 @@ pub(super) fn establish(socket: &mut TcpStream, stream: &Recorded) -> io::Result
 }
 
 /// Sends turns. Waits after each until the server has sent as many bytes as it had sent then, but
-/// not longer than `limit`.
+/// after all except the first not longer than `limit`.
 fn replay(socket: &mut TcpStream, turns: &[Turn], limit: Duration, sent: &mut Sent) -> io::Result<()> {
-    socket.set_read_timeout(Some(limit))?;
     let mut answer = vec![0; 64 << 10];
-    for turn in turns {
+    for (number, turn) in turns.iter().enumerate() {
+        // A frame before the acceptance is an error of its own, and not what is to be tested.
+        socket.set_read_timeout(Some(if number == 0 { ANSWER_LIMIT } else { limit }))?;
         sent.write(socket, &turn.sent)?;
         let mut awaited = turn.answered;
         while awaited > 0 {
@@ -112,7 +113,7 @@ fn cut(socket: &mut TcpStream, stream: &Recorded, random: &mut Random, sent: &mu
         last.sent.truncate(random.below(last.sent.len().max(1)));
         last.answered = 0;
     }
-    replay(socket, &turns, ANSWER_LIMIT, sent)
+    replay(socket, &turns, TURN_LIMIT, sent)
 }
 
 fn random_bytes(most: usize, random: &mut Random) -> Vec<u8> {
