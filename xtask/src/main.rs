@@ -10,6 +10,7 @@
 //! | `totals` | reads the totals in the output of test runners |
 //! | `mutants` | seeded bugs, and which of them the sweeps find |
 //! | `digests` | the same digests in debug and in release |
+//! | `hostile` | an honest client beside attackers |
 //! | `metadata` | the workspace, as cargo describes it |
 //! | `prose` | lengths of lines and sentences, links and citations in comments and documents |
 //! | `compare` | two commits, measured side by side |
@@ -23,6 +24,7 @@ mod command;
 mod compare;
 mod cpu;
 mod digests;
+mod hostile;
 mod metadata;
 mod mutants;
 mod prose;
@@ -92,6 +94,14 @@ enum Task {
     /// The process that ends the servers of a storm.
     #[command(hide = true)]
     StormGuard,
+    /// Attacks the servers of the file system, and reports what an honest client notices.
+    Hostile(hostile::HostileArgs),
+    /// A process that attacks.
+    #[command(hide = true)]
+    HostileAttacker {
+        /// What it does, as JSON.
+        spec: String,
+    },
 }
 
 #[derive(Args)]
@@ -132,6 +142,8 @@ fn main() -> ExitCode {
         Task::RxeInside => rxe::inside::main(),
         Task::Storm(args) => storm::main(&root(), &args),
         Task::StormGuard => storm::guard::main(),
+        Task::Hostile(args) => hostile::main(&root(), &args),
+        Task::HostileAttacker { spec } => hostile::attacker_main(&spec),
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::command::{Failure, Invocation};
 use crate::cpu;
 use crate::digests;
+use crate::hostile;
 use crate::metadata;
 use crate::mutants;
 use crate::prose;
@@ -99,6 +100,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "commands of the file system while its servers are killed, compared with a model",
         always: true,
         run: storm_step,
+    },
+    Step {
+        name: "hostile",
+        what: "an honest client of the file system beside every kind of attacker",
+        always: true,
+        run: hostile_step,
     },
     Step { name: "rxe", what: "real verbs, in an emulated machine with Soft-RoCE", always: true, run: rxe::step },
 ];
@@ -366,6 +373,13 @@ fn main_job(root: &Path) -> Result<Totals, Failure> {
 fn storm_step(root: &Path) -> Result<Totals, Failure> {
     build(root)?;
     storm::step(&crate::target(root).join("debug"))
+}
+
+/// Runs a short attack of every kind, with the development profile, which checks more and is built
+/// already.
+fn hostile_step(root: &Path) -> Result<Totals, Failure> {
+    build(root)?;
+    hostile::step(&crate::target(root).join("debug"))
 }
 
 #[cfg(test)]

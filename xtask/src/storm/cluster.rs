@@ -19,27 +19,39 @@ use super::guard::Guard;
 const PORTS: [u16; 4] = [7000, 17_000, 27_000, 30_000];
 
 /// A cluster. Its first server is the manager.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     dir: PathBuf,
     pvfsd: PathBuf,
-    /// The manager's address.
-    pub(super) manager: String,
+    /// The manager's address over TCP.
+    pub(crate) manager: String,
+    /// Of each server, its address over TCP and, if there is one, over shared memory.
+    addrs: Vec<Vec<String>>,
     servers: Vec<Option<Child>>,
     guard: Guard,
 }
 
 impl Cluster {
-    /// Writes the configuration to `dir`, begins a cluster and starts its servers.
-    pub(super) fn start(dir: &Path, pvfsd: &Path, iods: usize, mut guard: Guard) -> Result<Cluster, String> {
-        let addrs = addresses(iods + 1)?;
-        let config = format!(
-            "[cluster]\nmanager = {:?}\niods = {:?}\n[storage]\nmanager = {:?}\niod = {:?}\n",
-            addrs[0],
-            &addrs[1..],
-            dir.join("manager"),
-            format!("{}/iod{{index}}", dir.display()),
-        );
-        fs::write(dir.join("pvfs.toml"), config).map_err(|error| format!("{}: {error}", dir.display()))?;
+    /// Begins a cluster over TCP in `dir` and starts its servers.
+    pub(crate) fn start(dir: &Path, pvfsd: &Path, iods: usize, guard: Guard) -> Result<Cluster, String> {
+        let mut cluster = Cluster::begin(dir, pvfsd, iods, false, guard)?;
+        (0..=iods).try_for_each(|index| cluster.start_server(index))?;
+        Ok(cluster)
+    }
+
+    /// Writes the configuration to `dir` and begins a cluster, over TCP and perhaps also over
+    /// shared memory. Starts no server.
+    pub(crate) fn begin(
+        dir: &Path,
+        pvfsd: &Path,
+        iods: usize,
+        over_shm: bool,
+        mut guard: Guard,
+    ) -> Result<Cluster, String> {
+        let tcp = addresses(iods + 1)?;
+        let shm = |index| over_shm.then(|| format!("shm://{}/sockets/{}", dir.display(), Cluster::name(index)));
+        let both = tcp.into_iter().enumerate().map(|(index, tcp)| [tcp].into_iter().chain(shm(index)).collect());
+        let addrs: Vec<Vec<String>> = both.collect();
+        write_config(dir, &addrs)?;
         let mut format = Command::new(pvfsd);
         let formatted = format.arg("--config").arg(dir.join("pvfs.toml")).arg("format").output();
         let formatted = formatted.map_err(|error| format!("{}: {error}", pvfsd.display()))?;
@@ -48,29 +60,43 @@ impl Cluster {
             return Err(format!("pvfsd format: {}", String::from_utf8_lossy(&formatted.stderr)));
         }
         let servers = (0..=iods).map(|_| None).collect();
-        let manager = addrs[0].clone();
-        let mut cluster = Cluster { dir: dir.to_owned(), pvfsd: pvfsd.to_owned(), manager, servers, guard };
-        (0..=iods).try_for_each(|index| cluster.start_server(index))?;
-        Ok(cluster)
+        let manager = addrs[0][0].clone();
+        Ok(Cluster { dir: dir.to_owned(), pvfsd: pvfsd.to_owned(), manager, addrs, servers, guard })
+    }
+
+    /// Returns the addresses of a server: over TCP and, if there is one, over shared memory.
+    pub(crate) fn addrs(&self, index: usize) -> &[String] {
+        &self.addrs[index]
+    }
+
+    /// Writes a configuration for the servers that are started from now on. The addresses of each
+    /// server are those that `addrs_of` returns for its number.
+    pub(crate) fn configure(&self, addrs_of: impl Fn(usize) -> Vec<String>) -> Result<(), String> {
+        write_config(&self.dir, &(0..self.len()).map(addrs_of).collect::<Vec<_>>())
+    }
+
+    /// Returns the process of a server that runs.
+    pub(crate) fn pid(&self, index: usize) -> Option<u32> {
+        self.servers[index].as_ref().map(Child::id)
     }
 
     /// Returns the number of servers.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.servers.len()
     }
 
     /// Returns the name of a server, as `pvfsd` has it.
-    pub(super) fn name(index: usize) -> String {
+    pub(crate) fn name(index: usize) -> String {
         if index == 0 { "manager".to_owned() } else { format!("iod{}", index - 1) }
     }
 
     /// Returns the file with all that a server has printed.
-    fn log(&self, index: usize) -> PathBuf {
+    pub(crate) fn log(&self, index: usize) -> PathBuf {
         self.dir.join(format!("{}.log", Cluster::name(index)))
     }
 
     /// Starts a server, and does not wait until it serves.
-    pub(super) fn start_server(&mut self, index: usize) -> Result<(), String> {
+    pub(crate) fn start_server(&mut self, index: usize) -> Result<(), String> {
         let path = self.log(index);
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());
         let log: File = OpenOptions::new().create(true).append(true).open(&path).map_err(failed)?;
@@ -87,7 +113,7 @@ impl Cluster {
     }
 
     /// Kills a server as `kill -9` does.
-    pub(super) fn kill(&mut self, index: usize) -> Result<(), String> {
+    pub(crate) fn kill(&mut self, index: usize) -> Result<(), String> {
         let Some(mut child) = self.servers[index].take() else { return Ok(()) };
         let killed = child.kill();
         self.guard.remove(&child)?;
@@ -95,14 +121,14 @@ impl Cluster {
     }
 
     /// Sends a signal to a server that runs.
-    pub(super) fn signal(&self, index: usize, signal: Signal) -> Result<(), String> {
+    pub(crate) fn signal(&self, index: usize, signal: Signal) -> Result<(), String> {
         let Some(child) = &self.servers[index] else { return Ok(()) };
         // The child is not reaped, so that its id is its own.
         kill_process(Pid::from_child(child), signal).map_err(|error| format!("{}: {error}", Cluster::name(index)))
     }
 
     /// Returns how a server has ended, if it has ended by itself. It can be started again then.
-    pub(super) fn ended(&mut self, index: usize) -> Result<Option<ExitStatus>, String> {
+    pub(crate) fn ended(&mut self, index: usize) -> Result<Option<ExitStatus>, String> {
         let Some(child) = &mut self.servers[index] else { return Ok(None) };
         let status = child.try_wait().map_err(|error| format!("{}: {error}", Cluster::name(index)))?;
         if status.is_some() {
@@ -113,13 +139,13 @@ impl Cluster {
     }
 
     /// Returns the last line that a server printed.
-    pub(super) fn last_line(&self, index: usize) -> String {
+    pub(crate) fn last_line(&self, index: usize) -> String {
         let log = fs::read(self.log(index)).unwrap_or_default();
         String::from_utf8_lossy(&log).lines().next_back().unwrap_or_default().to_owned()
     }
 
     /// Returns the lines of all logs that report a panic, with the line after each.
-    pub(super) fn panics(&self) -> Vec<String> {
+    pub(crate) fn panics(&self) -> Vec<String> {
         let of = |index: usize| {
             let log = fs::read(self.log(index)).unwrap_or_default();
             let log: Vec<String> = String::from_utf8_lossy(&log).lines().map(str::to_owned).collect();
@@ -132,7 +158,7 @@ impl Cluster {
     }
 
     /// Lets the directory be kept when the storm ends.
-    pub(super) fn keep(&mut self) -> Result<(), String> {
+    pub(crate) fn keep(&mut self) -> Result<(), String> {
         self.guard.keep()
     }
 }
@@ -144,6 +170,17 @@ impl Drop for Cluster {
             let _ = self.kill(index);
         }
     }
+}
+
+fn write_config(dir: &Path, addrs: &[Vec<String>]) -> Result<(), String> {
+    let config = format!(
+        "[cluster]\nmanager = {:?}\niods = {:?}\n[storage]\nmanager = {:?}\niod = {:?}\n",
+        addrs[0],
+        &addrs[1..],
+        dir.join("manager"),
+        format!("{}/iod{{index}}", dir.display()),
+    );
+    fs::write(dir.join("pvfs.toml"), config).map_err(|error| format!("{}: {error}", dir.display()))
 }
 
 /// Returns addresses whose ports are free.

@@ -38,14 +38,14 @@ const END_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The storm's side.
-pub(super) struct Guard {
+pub(crate) struct Guard {
     child: Child,
     to: Option<ChildStdin>,
 }
 
 impl Guard {
     /// Starts the guard. It removes `dir` at the end if there is one.
-    pub(super) fn start(dir: Option<&Path>) -> Result<Guard, String> {
+    pub(crate) fn start(dir: Option<&Path>) -> Result<Guard, String> {
         let failed = |error: std::io::Error| format!("the guard of the servers cannot be started: {error}");
         let mut command = Command::new(OWN_PROGRAM);
         command.arg0("xtask").arg("storm-guard").process_group(0).stdin(Stdio::piped());
@@ -59,17 +59,17 @@ impl Guard {
     }
 
     /// Names a process that was started.
-    pub(super) fn add(&mut self, child: &Child) -> Result<(), String> {
+    pub(crate) fn add(&mut self, child: &Child) -> Result<(), String> {
         self.write(&format!("+{}", child.id()))
     }
 
     /// Names a process that was killed and not yet reaped.
-    pub(super) fn remove(&mut self, child: &Child) -> Result<(), String> {
+    pub(crate) fn remove(&mut self, child: &Child) -> Result<(), String> {
         self.write(&format!("-{}", child.id()))
     }
 
     /// Lets the directory be kept.
-    pub(super) fn keep(&mut self) -> Result<(), String> {
+    pub(crate) fn keep(&mut self) -> Result<(), String> {
         self.write("keep")
     }
 

@@ -36,7 +36,7 @@
 //! | `report` | counts and findings |
 
 mod client;
-mod cluster;
+pub(crate) mod cluster;
 mod content;
 pub(crate) mod guard;
 mod history;
