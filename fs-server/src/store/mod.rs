@@ -400,4 +400,6 @@ mod every_step;
 #[cfg(test)]
 mod failures;
 #[cfg(test)]
+mod stalls;
+#[cfg(test)]
 mod tests;

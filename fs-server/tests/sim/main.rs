@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod data;
+mod disk_stall;
 mod drafts;
 mod fairness;
 mod faults;
