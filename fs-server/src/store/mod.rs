@@ -402,4 +402,6 @@ mod every_step;
 #[cfg(test)]
 mod failures;
 #[cfg(test)]
+mod stalls;
+#[cfg(test)]
 mod tests;

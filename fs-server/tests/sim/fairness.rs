@@ -127,12 +127,21 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start(config: SimConfig, settings: IodSettings) -> Server {
+        Server::start_on(config, settings, |node| Disk(node.disk()))
+    }
+
+    /// Starts a server with another disk.
+    pub(super) fn start_on<M: Medium + 'static>(
+        config: SimConfig,
+        settings: IodSettings,
+        medium: impl FnOnce(&Node) -> M,
+    ) -> Server {
         let world = World::with(config);
         let node = world.node("iod");
         let endpoint = node.endpoint(Config::named("iod")).unwrap();
         let addr = endpoint.listen(&node.addr(1)).unwrap();
         let store =
-            Counting { store: MemStore::on(Disk(node.disk()), 1 << 40), moved: Rc::default(), lends: Rc::default() };
+            Counting { store: MemStore::on(medium(&node), 1 << 40), moved: Rc::default(), lends: Rc::default() };
         let iod = Iod::new(endpoint.clone(), store.clone(), settings).unwrap();
         let (zones, server, idle) = (iod.zones().clone(), endpoint.clone(), endpoint.resource_usage());
         store.store.exchange(Contents::default().with_datafiles(DatafileHandle(0), 2000));

@@ -5,6 +5,7 @@
 
 mod commits;
 mod data;
+mod disk_stall;
 mod drafts;
 mod fairness;
 mod faults;

@@ -1,0 +1,137 @@
+//! A disk that stops answering for a while, in virtual time.
+
+use std::cell::RefCell;
+
+use async_trait::async_trait;
+use bmi_core::Time;
+use bmi_sim::{Sim, SimConfig};
+use fs_server::iod::IodSettings;
+use fs_server::store::Medium;
+
+use super::fairness::{BEGIN, Server, file};
+use super::*;
+
+/// How long the disk does not answer.
+const STALL: Duration = Duration::from_secs(5);
+/// A request that needs no disk takes less.
+const SOON: Duration = Duration::from_millis(5);
+/// Clients whose requests wait for the disk, and how many requests each of them sends. Together they
+/// take all places of the server.
+const CLIENTS: u64 = 12;
+const REQUESTS: usize = 40;
+
+/// The operations of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Read,
+    Write,
+    Sync,
+}
+
+/// A disk on which some operations stall until a time.
+#[derive(Clone)]
+struct Stalling {
+    sim: Sim,
+    stalled: Rc<RefCell<Vec<(Op, Time)>>>,
+}
+
+impl Stalling {
+    async fn pass(&self, op: Op) -> Result<(), FsError> {
+        let until = self.stalled.borrow().iter().find(|(stalled, _)| *stalled == op).map(|(_, until)| *until);
+        if let Some(until) = until {
+            self.sim.sleep_until(until).await;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait(?Send)]
+impl Medium for Stalling {
+    async fn read(&self, _bytes: u64) -> Result<(), FsError> {
+        self.pass(Op::Read).await
+    }
+
+    async fn write(&self, _bytes: u64) -> Result<(), FsError> {
+        self.pass(Op::Write).await
+    }
+
+    async fn sync(&self) -> Result<(), FsError> {
+        self.pass(Op::Sync).await
+    }
+}
+
+/// Returns how long the longest request took that needs no disk, over a connection that was open
+/// before, and over new ones.
+async fn watch(client: &Client, addr: &Addr, until: Time) -> Duration {
+    let (mut longest, mut count) = (Duration::ZERO, 0);
+    let known = client.connect(addr).await;
+    client.endpoint.sleep_until(BEGIN + Duration::from_millis(10)).await;
+    while client.endpoint.now() < until {
+        let begun = client.endpoint.now();
+        let new = client.connect(addr).await;
+        for peer in [known, new] {
+            client.iod(peer, IodRequest::Ping).await.unwrap();
+            let IodReply::Stat(_) = client.iod(peer, IodRequest::Statfs).await.unwrap() else { panic!() };
+        }
+        longest = longest.max(client.endpoint.now().since(begun));
+        count += 1;
+        client.endpoint.disconnect(new, client.endpoint.within(PATIENCE)).await.unwrap();
+        client.endpoint.sleep(Duration::from_millis(100)).await;
+    }
+    assert!(count > 10, "{count}");
+    longest
+}
+
+/// Lets many clients use a disk on which `op` stalls. Returns when the last of their requests has
+/// ended, and how long the others' requests took.
+fn stalled(op: Op) -> (Time, Duration) {
+    let disk = RefCell::new(None);
+    let server = Server::start_on(SimConfig::seeded(7), IodSettings::default(), |node| {
+        let stalling = Stalling { sim: node.sim().clone(), stalled: Rc::default() };
+        disk.replace(Some(stalling.clone()));
+        stalling
+    });
+    let until = BEGIN + STALL;
+    disk.take().unwrap().stalled.borrow_mut().push((op, until));
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|id| Client::new(&server.world.node(&format!("c{id}")), id.into())).collect();
+    let watcher = Client::new(&server.world.node("watcher"), 99);
+    server.world.block_on(async {
+        let busy = clients.iter().zip(0..).map(async |(client, index)| {
+            let iod = client.connect(&server.addr).await;
+            client.endpoint.sleep_until(BEGIN).await;
+            let (whole, bytes) = (regions(&[(0, 4096)]), pattern(4096, index));
+            let list = MemList::from(bytes.clone());
+            let one = async || match op {
+                Op::Read => assert_eq!(client.read(iod, file(index), &whole).await.unwrap(), vec![0; 4096]),
+                Op::Write => drop(client.write(iod, file(index), &whole, &list).await.unwrap()),
+                Op::Sync => drop(client.iod(iod, IodRequest::Sync { datafiles: vec![file(index)] }).await.unwrap()),
+            };
+            futures_util::future::join_all((0..REQUESTS).map(|_| one())).await;
+            if op == Op::Write {
+                assert!(client.read(iod, file(index), &whole).await.unwrap() == bytes);
+            }
+            client.endpoint.now()
+        });
+        let (ends, longest) =
+            futures_util::future::join(futures_util::future::join_all(busy), watch(&watcher, &server.addr, until))
+                .await;
+        (ends.into_iter().max().unwrap(), longest)
+    })
+}
+
+/// Replays a bug: with all places taken by requests that waited for the disk, the server did not
+/// answer a ping, and nobody could connect.
+#[test]
+fn what_needs_no_disk_is_answered_while_the_disk_stalls() {
+    for op in [Op::Read, Op::Write, Op::Sync] {
+        let (end, longest) = stalled(op);
+        assert!(end >= BEGIN + STALL && end < BEGIN + STALL + Duration::from_secs(1), "{op:?}: {end}");
+        assert!(longest < SOON, "{op:?}: {longest:?}");
+    }
+}
+
+#[test]
+fn a_stall_is_the_same_in_every_run() {
+    assert_eq!(stalled(Op::Write), stalled(Op::Write));
+}
