@@ -152,8 +152,8 @@ pub(crate) struct HostileArgs {
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 /// The exit status of a run that could not be made.
 const FAILED: u8 = 2;
-/// What a server's memory may grow by during an attack, besides its connections: the buffers of an
-/// I/O server (`limits.buffers`, 32 MiB), and as much for the store and the allocator.
+/// What a server's memory may grow by during an attack, besides its connections. The buffers of an
+/// I/O server take 32 MiB (`limits.buffers`), and the store and the allocator may take as much.
 const MOST_BESIDE: u64 = 64 << 20;
 /// What it may grow by for each connection: 1.7 MiB of slots and buffers (docs/memory.md), and the
 /// tables of a connection.
@@ -173,7 +173,10 @@ fn phase(text: &str) -> Result<f64, String> {
 /// `cargo xtask hostile`.
 pub(crate) fn main(root: &Path, args: &HostileArgs) -> ExitCode {
     let result = match args.frames {
-        Some(frames) => return end(mutated_frames(root, frames, args.seed).map(|()| true)),
+        Some(frames) => {
+            let result = mutated_frames(root, frames, args.seed);
+            return end(Ok(result.inspect_err(|failure| eprintln!("error: {failure}")).is_ok()));
+        }
         None => programs(root, args).and_then(|programs| run(&programs, args).map_err(Failure::new)),
     };
     end(result.map(|report| {
