@@ -1,9 +1,9 @@
 //! Changed frames of real exchanges: a client whose adapter changes some of the frames that its
 //! endpoint posts, against a server that also has an honest client.
 //!
-//! **Why.** Random bytes seldom get far. Here all frames before the changed one are real: ids, keys,
-//! credits and states are those of an exchange under way. So the changed one is looked at by the
-//! code behind the first checks.
+//! **Why.** Random bytes seldom get far. Here all frames before the changed one are real: ids,
+//! keys, credits and states are those of an exchange under way. So the changed one meets the code
+//! behind the first checks.
 //!
 //! **How.** A session is a client with a new connection, which makes calls of every path, sends and
 //! receives. Its adapter ([`Mutator`]) is the simulator's. It changes bytes of messages, targets of

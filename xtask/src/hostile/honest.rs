@@ -28,7 +28,7 @@ pub(super) struct Honest {
 impl Honest {
     pub(super) fn start(programs: &Path, manager: &str, over: Over, guard: &Shared) -> Result<Honest, String> {
         let mut command = Command::new(programs.join("honest"));
-        command.args(["--manager", manager, "--dir", &format!("/honest-{over}")]).env_remove("BMI_MUTANT");
+        command.args([manager, &format!("/honest-{over}")]).env_remove("BMI_MUTANT");
         // Its standard input stays open as long as the process is held here.
         let mut process = Process::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()), guard)?;
         let out = process.child().stdout.take().ok_or("an honest client has no output")?;

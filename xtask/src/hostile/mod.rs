@@ -62,6 +62,7 @@ use clap::{Args, ValueEnum};
 use crate::command::{Failure, Invocation};
 use crate::random;
 use crate::steps;
+use crate::storm::cluster::Cluster;
 use crate::totals::Totals;
 use attackers::Plan;
 use clock::{now_us, sleep, until};
@@ -151,8 +152,8 @@ pub(crate) struct HostileArgs {
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 /// The exit status of a run that could not be made.
 const FAILED: u8 = 2;
-/// What a server's memory may grow by during an attack, besides its connections: the buffers of an
-/// I/O server (`limits.buffers`, 32 MiB), and as much for the store and the allocator.
+/// What a server's memory may grow by during an attack, besides its connections. The buffers of an
+/// I/O server take 32 MiB (`limits.buffers`), and the store and the allocator may take as much.
 const MOST_BESIDE: u64 = 64 << 20;
 /// What it may grow by for each connection: 1.7 MiB of slots and buffers (docs/memory.md), and the
 /// tables of a connection.
@@ -172,7 +173,10 @@ fn phase(text: &str) -> Result<f64, String> {
 /// `cargo xtask hostile`.
 pub(crate) fn main(root: &Path, args: &HostileArgs) -> ExitCode {
     let result = match args.frames {
-        Some(frames) => return end(mutated_frames(root, frames, args.seed).map(|()| true)),
+        Some(frames) => {
+            let result = mutated_frames(root, frames, args.seed);
+            return end(Ok(result.inspect_err(|failure| eprintln!("error: {failure}")).is_ok()));
+        }
         None => programs(root, args).and_then(|programs| run(&programs, args).map_err(Failure::new)),
     };
     end(result.map(|report| {
@@ -312,20 +316,11 @@ fn run_attack(
     let back_after_s = back.then(|| (now_us() - during_us.1) as f64 / 1e6);
     let after = sights(&scene.cluster);
     let control_us = window(&mut || plan.control(outcome))?;
-    let most_connections = plan.most_connections() as u64;
     let client = scene.honest(over);
     let [before_client, during, quiet, control] =
         [before_us, during_us, after_us, control_us].map(|window| client.latency(window));
     let (failed, mut wrong) = scene.honest_failures((before_us.0, control_us.1));
-    for (index, (was, is)) in before.iter().zip(&after).enumerate() {
-        let name = crate::storm::cluster::Cluster::name(index);
-        wrong.extend(left(was, is).map(|what| format!("{name}: {what}")));
-        let (grown, bound) =
-            (most[index].private.saturating_sub(was.private), MOST_BESIDE + MOST_PER_CONNECTION * most_connections);
-        if grown > bound {
-            wrong.push(format!("{name}: its memory grew by {} MiB, the bound is {}", grown >> 20, bound >> 20));
-        }
-    }
+    wrong.extend(memory_errors(&before, &most, &after, plan.most_connections()));
     wrong.extend(scene.check()?);
     Ok(Row {
         attack: kind,
@@ -344,6 +339,21 @@ fn run_attack(
         log_bytes: log_bytes(&scene.cluster) - logged,
         wrong,
     })
+}
+
+/// Returns what is wrong with the memory and the descriptors of the servers.
+fn memory_errors(before: &[Sight], most: &[Sight], after: &[Sight], connections: usize) -> Vec<String> {
+    let bound = MOST_BESIDE + MOST_PER_CONNECTION * connections as u64;
+    let mut wrong = Vec::new();
+    for (index, was) in before.iter().enumerate() {
+        let name = Cluster::name(index);
+        wrong.extend(left(was, &after[index]).map(|what| format!("{name}: {what}")));
+        let grown = most[index].private.saturating_sub(was.private);
+        if grown > bound {
+            wrong.push(format!("{name}: its memory grew by {} MiB, the bound is {}", grown >> 20, bound >> 20));
+        }
+    }
+    wrong
 }
 
 /// Returns what a server has not given back, in words.
@@ -368,5 +378,8 @@ mod tests {
         assert!(grown.is_some_and(|what| what.contains("58 MiB after the attack, 10 MiB before")));
         let open = left(&was, &Sight { descriptors: 21 + DESCRIPTORS_WITHIN, ..was });
         assert!(open.is_some_and(|what| what.contains("117 descriptors")));
+        let grown = |private| memory_errors(&[was], &[Sight { private, ..was }], &[was], 3);
+        let bound = was.private + MOST_BESIDE + 3 * MOST_PER_CONNECTION;
+        assert_eq!((grown(bound).len(), grown(bound + 1).len()), (0, 1));
     }
 }
