@@ -19,13 +19,13 @@ type Sim = bmi_sim::SimTransport;
 enum Latch {
     #[default]
     Open,
-    /// Changes wait.
+    /// Operations wait.
     Closed,
-    /// A change waits.
+    /// An operation waits.
     Reached,
 }
 
-/// A disk whose changes wait while its latch is closed.
+/// A disk whose reads and changes wait while its latch is closed.
 #[derive(Clone, Debug, Default)]
 struct Stalling {
     bytes: SharedBackend,
@@ -43,7 +43,7 @@ impl Stalling {
         self.latch.1.notify_all();
     }
 
-    /// Waits until a change waits.
+    /// Waits until an operation waits.
     async fn reached(&self) {
         loop {
             let reached = self.reached.notified();
@@ -70,6 +70,7 @@ impl StorageBackend for Stalling {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.pass();
         self.bytes.read(offset, out)
     }
 

@@ -20,7 +20,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bmi_core::mutated;
 use fs_proto::{ErrorCode, FsError};
 use redb::backends::FileBackend;
-use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction};
+use redb::{
+    Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTableMetadata, StorageBackend,
+    WriteTransaction,
+};
 
 use super::guard::{Doubt, Guarded};
 use super::residue;
@@ -29,6 +32,11 @@ use super::shared::SharedBackend;
 /// Size of the database's page cache, in bytes. It holds the whole namespace of a small cluster.
 /// The system's page cache holds the rest.
 const CACHE_BYTES: usize = 64 << 20;
+
+/// Length of a database file that is read into the cache as a whole when it is opened, in bytes. All
+/// of it then stays there: changed pages stay in the cache too, and nothing is evicted. So reading
+/// from it does not wait for the disk.
+const RESIDENT_BYTES: u64 = CACHE_BYTES as u64 / 2;
 
 /// The manager's database. A transaction is durable once its commit returns.
 ///
@@ -74,6 +82,15 @@ impl Solid {
         }
         Ok(())
     }
+}
+
+/// Reads all pages of a database that can be reached, and thereby puts them into its cache.
+fn warm(database: &Database) -> Result<(), redb::Error> {
+    let read = database.begin_read()?;
+    for table in read.list_tables()? {
+        read.open_untyped_table(table)?.stats()?;
+    }
+    Ok(())
 }
 
 /// Converts a failure of the database to the error for a request.
@@ -146,8 +163,14 @@ impl MetaStore {
         let guard = doubt.clone();
         let open = move || {
             let disk = Guarded::new(backend()?, guard.clone());
-            let failed = disk.failed();
+            let (failed, len) = (disk.failed(), disk.len().map_err(redb::StorageError::Io)?);
             let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(disk)?;
+            if len <= RESIDENT_BYTES
+                && let Err(error) = warm(&database)
+            {
+                // What needs this part of the database fails.
+                tracing::warn!(%error, "the database was not read as a whole");
+            }
             Ok(Opened { database, failed })
         };
         Ok(MetaStore { database: Mutex::new(Some(open()?)), file: None, doubt, open: Box::new(open) })
