@@ -114,8 +114,8 @@ impl Default for LimitSection {
     }
 }
 
-/// Transfers of this many bytes or more are handed to storage threads. Moving a smaller one in the
-/// page cache takes about as long as handing it over.
+/// Transfers of this many bytes or more are handed to the storage threads for long work. Moving a
+/// smaller one in the page cache takes about as long as handing it over.
 pub const DEFAULT_OFFLOAD: u64 = 128 << 10;
 
 /// Most connections that a server accepts over each transport by default. It is less than the

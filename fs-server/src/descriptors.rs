@@ -35,8 +35,8 @@ const RESERVED: usize = 64;
 /// Datafiles that a store keeps open at least, if the limit allows four times as many descriptors.
 const MIN_DATAFILES: usize = 256;
 
-/// Most datafiles that a store keeps open. More are of no use: a request for one that is not open
-/// costs one system call.
+/// Most datafiles that a store keeps open. More are of little use: a request for one that is not
+/// open costs a hand-over to a worker thread.
 const MAX_DATAFILES: usize = 16 << 10;
 
 /// Raises this process's limit as far as it may. Returns the limit.

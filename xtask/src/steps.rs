@@ -107,6 +107,12 @@ pub(crate) const STEPS: &[Step] = &[
         always: true,
         run: hostile_step,
     },
+    Step {
+        name: "fuse",
+        what: "an I/O server on a disk that stalls for real: a FUSE file system; needs root and /dev/fuse",
+        always: true,
+        run: fuse,
+    },
     Step { name: "rxe", what: "real verbs, in an emulated machine with Soft-RoCE", always: true, run: rxe::step },
 ];
 
@@ -307,6 +313,14 @@ fn miri(root: &Path) -> Result<Totals, Failure> {
         return Err(Failure::skip(text));
     }
     Invocation::new(root, "cargo", "+nightly miri test -p bmi-shm --lib -- ring:: packet::").run(CARGO_LIMIT)
+}
+
+/// Runs the tests that mount a FUSE file system. Without root or the device, the step is skipped.
+fn fuse(root: &Path) -> Result<Totals, Failure> {
+    if !setup::is_root() || !Path::new("/dev/fuse").exists() {
+        return Err(Failure::skip("mounting a FUSE file system needs root and /dev/fuse"));
+    }
+    Invocation::cargo(root, "test --workspace --test stalled_disk --features").args(&[features(root)?]).run(CARGO_LIMIT)
 }
 
 fn doctests(root: &Path) -> Result<Totals, Failure> {

@@ -312,7 +312,7 @@ impl FileStore {
     async fn set_length(&self, datafile: DatafileHandle, size: u64) -> Result<Arc<OpenFile>, FsError> {
         let file = self.marked_file(datafile, true).await?.expect(MADE);
         let cut = file.clone();
-        let result = self.disk.long.run(move || cut.set_len(size));
+        let result = self.long(move |_| cut.set_len(size));
         result.await?.map_err(|error| fault("truncating", datafile, &error))?;
         Ok(file)
     }
@@ -357,6 +357,13 @@ impl FileStore {
         self.disk.short.run(move || work(&disk)).await
     }
 
+    /// Runs long work on a worker thread. Work that is under way keeps the lock on the directory, and
+    /// so does short work.
+    async fn long<R: Send + 'static>(&self, work: impl FnOnce(&Disk) -> R + Send + 'static) -> Result<R, FsError> {
+        let disk = self.disk.clone();
+        self.disk.long.run(move || work(&disk)).await
+    }
+
     /// Makes a transfer: `at_once` as far as that needs no wait, and `whole` on a worker thread.
     async fn transfer(
         &self,
@@ -369,7 +376,7 @@ impl FileStore {
         let waits = |error| (0, Unmoved::Worker(error));
         let failed = |(done, error)| (done, Unmoved::Disk(error));
         if len >= self.offload {
-            return self.disk.long.run(move || whole(&file, &jobs)).await.map_err(waits)?.map_err(failed);
+            return self.long(move |_| whole(&file, &jobs)).await.map_err(waits)?.map_err(failed);
         }
         if self.at_once.in_memory() || !on_a_loop() {
             return whole(&file, &jobs).map_err(failed);
@@ -379,7 +386,7 @@ impl FileStore {
             return Ok(());
         }
         let left = transfer::rest(jobs, moved);
-        let result = self.disk.short.run(move || whole(&file, &left)).await.map_err(waits)?;
+        let result = self.short(move |_| whole(&file, &left)).await.map_err(waits)?;
         result.map_err(|(more, error)| failed((moved + more, error)))
     }
 
@@ -594,7 +601,7 @@ impl DataStore for FileStore {
         // The space of a removed file is given back when it is closed.
         let closed: Vec<Arc<OpenFile>> = removed.iter().filter_map(forget).collect();
         if !closed.is_empty() {
-            self.disk.long.run(move || drop(closed)).await?;
+            self.long(move |_| drop(closed)).await?;
         }
         result.map_err(|error| fault("removing datafiles from", first, &error))
     }
@@ -699,7 +706,7 @@ impl DataStore for FileStore {
         let Some(file) = self.file(datafile, false).await? else { return Ok(Held::default()) };
         let look = move || file.file().metadata();
         // The time of the last change is not always known here, if others keep it.
-        let metadata = if self.at_once.knows_attributes() { look() } else { self.disk.short.run(look).await? };
+        let metadata = if self.at_once.knows_attributes() { look() } else { self.short(move |_| look()).await? };
         let metadata = metadata.map_err(|error| fault("looking at", datafile, &error))?;
         let ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
         // Times before 1970 count as never.
