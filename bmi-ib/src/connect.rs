@@ -20,10 +20,10 @@
 //! receive, so the accepting side waits for READY. While a connection is in the phase Routing, a
 //! helper thread connects its queue pair (`helpers`). Nothing may destroy the queue pair meanwhile.
 //! So if the connection ends, the end is reported when the thread is done, which takes about a
-//! second if no host has the address that the peer named. While a connection drains, its queue pair is in
-//! the error state, and every request comes back flushed. If the adapter reports that the queue
-//! pair failed but not why, draining also waits for the peer's reason, which comes over the side
-//! channel.
+//! second if no host has the address that the peer named. While a connection drains, its queue pair
+//! is in the error state, and every request comes back flushed. If the adapter reports that the
+//! queue pair failed but not why, draining also waits for the peer's reason, which comes over the
+//! side channel.
 //!
 //! **Invariants**
 //! 1. A half-open side channel owns a buffer for one message and nothing more. There are at most

@@ -1,7 +1,7 @@
 //! The body of the fuzz target of this crate: a message of the side channel.
 //!
-//! The program in `fuzz/` calls it with the fuzzer's bytes, the test below with the committed corpus
-//! (`fuzz/corpus/ib_message`). The body panics if the decoder breaks one of its rules.
+//! The program in `fuzz/` calls it with the fuzzer's bytes, the test below with the committed
+//! corpus (`fuzz/corpus/ib_message`). The body panics if the decoder breaks one of its rules.
 
 use bmi_core::transport::MAX_PRIVATE_DATA;
 

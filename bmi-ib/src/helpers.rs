@@ -180,7 +180,11 @@ mod tests {
         let held = Arc::new(());
         for slot in 0..100 {
             let holds = held.clone();
-            helpers.run(conn(slot), move || Ok(drop(Arc::clone(&holds)))).unwrap();
+            let call = move || {
+                drop(holds);
+                Ok(())
+            };
+            helpers.run(conn(slot), call).unwrap();
             rung.recv().unwrap();
             helpers.outcomes();
             assert_eq!(Arc::strong_count(&held), 1);

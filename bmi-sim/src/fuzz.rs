@@ -1,11 +1,12 @@
 //! The body of the fuzz target of an endpoint: a peer that breaks the protocol after a valid hello.
 //!
-//! The program in `fuzz/` calls it with the fuzzer's bytes, the test below with the committed corpus
-//! (`fuzz/corpus/endpoint`). The body panics if the endpoint breaks one of its rules.
+//! The program in `fuzz/` calls it with the fuzzer's bytes, the test below with the committed
+//! corpus (`fuzz/corpus/endpoint`). The body panics if the endpoint breaks one of its rules.
 //!
 //! **Layout.** The bytes are steps, one after the other: a byte for the kind and the bytes of its
-//! fields. A field that runs out of bytes is 0. A number below 128 is itself. A larger one is a word
-//! that the endpoint has sent before (an operation, a tag, a length), so that the fuzzer can answer.
+//! fields. A field that runs out of bytes is 0. A number below 128 is itself. A larger one is a
+//! word that the endpoint has sent before (an operation, a tag, a length), so that the fuzzer can
+//! answer.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;

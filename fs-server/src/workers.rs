@@ -171,8 +171,8 @@ impl Workers {
         Workers(Arc::new(Shared { name, most: most.max(1), state, called, idle }))
     }
 
-    /// Runs `work` on a worker thread, and waits for its result. Without a tokio runtime, runs it on
-    /// this thread. If the future is dropped, the work is done all the same.
+    /// Runs `work` on a worker thread, and waits for its result. Without a tokio runtime, runs it
+    /// on this thread. If the future is dropped, the work is done all the same.
     ///
     /// # Errors
     /// `Io` if the work has panicked, or no thread could be started.

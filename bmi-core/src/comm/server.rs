@@ -18,9 +18,9 @@ use crate::transport::Transport;
 ///
 /// Further calls wait in their receive slots and keep their sender's credits, so a sender that is
 /// too fast stops. One peer has at most three quarters of the calls, and several peers leave room
-/// for one more ([`Admission`]). A message that is not a call costs its sender the connection. If a handler
-/// returns an error, the error is logged ([`tracing`]), and the other calls go on. The handler
-/// should have replied before.
+/// for one more ([`Admission`]). A message that is not a call costs its sender the connection. If a
+/// handler returns an error, the error is logged ([`tracing`]), and the other calls go on. The
+/// handler should have replied before.
 ///
 /// The future never returns. To stop, drop it, for instance by `select!` against a signal. This
 /// drops the handlers that are under way. Calls that wait end with `Cancelled`.

@@ -94,8 +94,8 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// The short way of a short message: one look at the peer, one post, no record. It does by
-    /// itself what [`decide`] and `send_eager` do for `SendPath::Inline`. If anything is in the way,
-    /// it returns false and has changed nothing. Then the long way finds the reason.
+    /// itself what [`decide`] and `send_eager` do for `SendPath::Inline`. If anything is in the
+    /// way, it returns false and has changed nothing. Then the long way finds the reason.
     #[inline]
     fn send_inline(&mut self, id: PeerId, kind: Kind, tag: Tag, list: &MemList, options: Options) -> bool {
         let Some(peer) = self.peers.get_mut(id.0) else { return false };

@@ -1,5 +1,5 @@
-//! The decision how a message leaves: one function of facts ([`decide`]). It is asked when a send is
-//! posted, and again each time that a queued one is tried.
+//! The decision how a message leaves: one function of facts ([`decide`]). It is asked when a send
+//! is posted, and again each time that a queued one is tried.
 //!
 //! ```text
 //!  unexpected                                   expected

@@ -60,8 +60,8 @@ pub struct ClusterOptions {
     pub disk_costs: bool,
     /// See [`ManagerSettings::nameless_grace`].
     pub nameless_grace: Duration,
-    /// Simulator only: how long each piece of the manager's work on its database takes, a commit for
-    /// instance. It is on the disk after half of that time.
+    /// Simulator only: how long each piece of the manager's work on its database takes, a commit
+    /// for instance. It is on the disk after half of that time.
     pub commit_time: Duration,
     /// Simulator only: if true, the I/O servers' disks have a cache, which is lost in a power
     /// failure. The manager's unsynced data is always lost.

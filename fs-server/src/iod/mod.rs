@@ -302,7 +302,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         Ok(IodReply::Written { len, size: self.store.size(datafile).await?, start: self.start() })
     }
 
-    /// Returns the size and use of the store, as it was last known if the disk does not answer soon.
+    /// Returns the size and use of the store, as it was last known if the disk does not answer
+    /// soon.
     async fn stat(&self) -> Result<IodStat, FsError> {
         let Some(known) = self.store.known_stat() else { return self.store.stat().await };
         tokio::select! {

@@ -12,8 +12,8 @@
 //! 3. A commit that fails answers exactly its changes with the error.
 //! 4. While the disk is stalled, at most three quarters of the requests that may be in progress are
 //!    changes that wait. The others end with `Busy` at once, and are not made. So there is always
-//!    room for requests that do not need the disk. While the disk works, the queue is bounded by the
-//!    number of requests in progress (`service`).
+//!    room for requests that do not need the disk. While the disk works, the queue is bounded by
+//!    the number of requests in progress (`service`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};

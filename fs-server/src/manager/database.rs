@@ -38,8 +38,8 @@ use tokio::sync::{Notify, oneshot};
 use super::{Fault, Manager};
 use crate::store::MetaStore;
 
-/// How long a piece of work may take. A disk that takes longer is stalled: from then on only some of
-/// the changes wait for it (`changes`).
+/// How long a piece of work may take. A disk that takes longer is stalled: from then on only some
+/// of the changes wait for it (`changes`).
 const STALL: Duration = Duration::from_millis(500);
 
 /// The metadata as of a commit.

@@ -67,8 +67,7 @@ pub(super) enum Effect {
 /// What became of a group.
 #[derive(Debug)]
 pub(super) struct Made {
-    /// The encoded answers; `None` for changes that must wait for datafiles.
-    pub(super) answers: Vec<Option<Vec<u8>>>,
+    pub(super) answers: Answers,
     pub(super) effects: Vec<Effect>,
     pub(super) pools: Pools,
     /// Number of clients whose answers are remembered.
@@ -87,6 +86,9 @@ pub(super) struct Group {
     creators: BTreeMap<u64, u128>,
     effects: Vec<Effect>,
 }
+
+/// The encoded answers; `None` for changes that must wait for datafiles.
+type Answers = Vec<Option<Vec<u8>>>;
 
 fn encode(result: Result<ManagerReply, FsError>) -> Vec<u8> {
     codec::encode_reply(&Reply { result: result.map(ReplyBody::Manager) })
@@ -133,7 +135,7 @@ impl Group {
 
     /// Makes the changes that have not failed before. Returns the answers, and the number of
     /// clients whose answers are remembered.
-    fn attempt(&mut self, store: &MetaStore) -> Result<(Vec<Option<Vec<u8>>>, u64), Fault> {
+    fn attempt(&mut self, store: &MetaStore) -> Result<(Answers, u64), Fault> {
         let mut transaction = store.write()?;
         if mutated("manager/answers-before-it-is-synced") {
             // This fails only for a transaction with savepoints.

@@ -280,7 +280,8 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     }
 }
 
-/// Looks at a directory and at what is in it, and moves a directory into another, as requests would.
+/// Looks at a directory and at what is in it, and moves a directory into another, as requests
+/// would.
 #[cfg(any(test, all(fuzzing, feature = "sim")))]
 pub(crate) fn fuzz_view(store: &crate::store::MetaStore, dir: DirHandle) {
     let entries = {

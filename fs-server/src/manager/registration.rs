@@ -72,7 +72,10 @@ impl<T: Transport> Manager<T> {
             let recorded = async {
                 match next {
                     Some((recorded, replaced)) => self.record(iod, recorded, replaced).await,
-                    None => Ok(done.await),
+                    None => {
+                        done.await;
+                        Ok(())
+                    }
                 }
             };
             // Then it is judged again: it is recorded, or another one was.

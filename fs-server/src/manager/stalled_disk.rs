@@ -254,10 +254,8 @@ fn a_manager_that_stops_waits_for_its_commit() {
             () = disk.reached() => {}
         }
     });
-    let opener = std::thread::spawn({
-        let disk = disk.clone();
-        move || disk.open()
-    });
+    let closed = disk.clone();
+    let opener = std::thread::Builder::new().name("opener".to_owned()).spawn(move || closed.open()).unwrap();
     drop(runtime);
     // Nothing that happens from now on reaches the disk.
     let disk = Stalling { bytes: disk.bytes.crash(), ..Stalling::default() };

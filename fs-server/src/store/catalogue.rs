@@ -304,8 +304,8 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Returns the byte of the file that has the bit of a datafile, without this bit, and its place.
-    /// `None` if the datafile is not on the record.
+    /// Returns the byte of the file that has the bit of a datafile, without this bit, and its
+    /// place. `None` if the datafile is not on the record.
     fn without(&self, datafile: DatafileHandle) -> Option<(u8, u64)> {
         let mut state = self.state();
         let (_, block, byte, bit) = state.find(datafile.0)?;

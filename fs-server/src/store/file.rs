@@ -19,9 +19,9 @@
 //! **The directory is opened once,** and every name is relative to it. If another file system is
 //! mounted over the path of a running server, the server keeps to its own.
 //!
-//! **Threads.** No call that can wait for the disk runs on the server's event loop, however short it
-//! is. The loop reads what is in the system's memory, and writes if the file system can without a
-//! wait (`at_once.rs`). It looks at lengths that the system knows. Everything else is done by
+//! **Threads.** No call that can wait for the disk runs on the server's event loop, however short
+//! it is. The loop reads what is in the system's memory, and writes if the file system can without
+//! a wait (`at_once.rs`). It looks at lengths that the system knows. Everything else is done by
 //! worker threads ([`Workers`]):
 //!
 //! | threads | what they do |
@@ -357,8 +357,8 @@ impl FileStore {
         self.disk.short.run(move || work(&disk)).await
     }
 
-    /// Runs long work on a worker thread. Work that is under way keeps the lock on the directory, and
-    /// so does short work.
+    /// Runs long work on a worker thread. Work that is under way keeps the lock on the directory,
+    /// and so does short work.
     async fn long<R: Send + 'static>(&self, work: impl FnOnce(&Disk) -> R + Send + 'static) -> Result<R, FsError> {
         let disk = self.disk.clone();
         self.disk.long.run(move || work(&disk)).await

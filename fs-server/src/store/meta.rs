@@ -33,9 +33,9 @@ use super::shared::SharedBackend;
 /// The system's page cache holds the rest.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// Length of a database file that is read into the cache as a whole when it is opened, in bytes. All
-/// of it then stays there: changed pages stay in the cache too, and nothing is evicted. So reading
-/// from it does not wait for the disk.
+/// Length of a database file that is read into the cache as a whole when it is opened, in bytes.
+/// All of it then stays there: changed pages stay in the cache too, and nothing is evicted. So
+/// reading from it does not wait for the disk.
 const RESIDENT_BYTES: u64 = CACHE_BYTES as u64 / 2;
 
 /// The manager's database. A transaction is durable once its commit returns.

@@ -92,7 +92,8 @@ fn what_waits_for_the_disk_ends_when_it_answers() {
     });
 }
 
-/// A file that was opened before its datafile was removed, and is delivered after that, is not used.
+/// A file that was opened before its datafile was removed, and is delivered after that, is not
+/// used.
 #[test]
 fn a_datafile_that_is_removed_while_it_is_opened_is_gone() {
     while_stalled(async |store, latch| {

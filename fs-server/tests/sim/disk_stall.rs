@@ -15,8 +15,8 @@ use super::*;
 const STALL: Duration = Duration::from_secs(5);
 /// A request that needs no disk takes less.
 const SOON: Duration = Duration::from_millis(5);
-/// Clients whose requests wait for the disk, and how many requests each of them sends. Together they
-/// take all places of the server.
+/// Clients whose requests wait for the disk, and how many requests each of them sends. Together
+/// they take all places of the server.
 const CLIENTS: u64 = 12;
 const REQUESTS: usize = 40;
 
