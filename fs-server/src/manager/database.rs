@@ -30,7 +30,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bmi_core::{Time, Transport, mutated};
+use bmi_core::{Time, Transport};
 use fs_proto::{ErrorCode, FsError};
 use redb::{ReadTransaction, WriteTransaction};
 use tokio::sync::{Notify, oneshot};
@@ -171,7 +171,7 @@ impl Database {
         let store = self.store.clone();
         let work = move || {
             let (result, failed) = work(&store);
-            if failed && store.doubt().is_none() && !mutated("manager/failed-store-kept") {
+            if failed && store.doubt().is_none() {
                 store.close_failed();
             }
             // If it cannot be opened now, whoever needs it next tries again.

@@ -109,6 +109,11 @@ fn code_of(error: &io::Error) -> ErrorCode {
     }
 }
 
+/// Returns true if a database that has failed stays open: a seeded bug.
+fn keeps_failed() -> bool {
+    mutated("manager/failed-store-kept")
+}
+
 impl MetaStore {
     /// Opens the database in the file at `path`, and creates it if it does not exist. Its directory
     /// must exist.
@@ -203,7 +208,7 @@ impl MetaStore {
         let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = &*database
             && open.failed.load(Ordering::Relaxed)
-            && !mutated("manager/failed-store-kept")
+            && !keeps_failed()
         {
             *database = None;
         }
@@ -227,6 +232,9 @@ impl MetaStore {
 
     /// Closes the database after a transaction has failed. The next transaction reopens it.
     pub(crate) fn close_failed(&self) {
+        if keeps_failed() {
+            return;
+        }
         *self.database.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
