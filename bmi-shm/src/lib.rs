@@ -22,7 +22,7 @@
 //! | `queue_pair`, `segments` | posted work: requests, reads, replies, receives; and the memory that it holds |
 //! | `outbound`, `inbound` | from the queues to the ring, from the ring to the receives; the records |
 //! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
-//! | `pages` | memory that one side has passed to the other |
+//! | `pages`, `unmap` | memory that one side has passed to the other |
 //! | `retired` | memory whose exposure has ended and to which the peer may still write |
 //! | `progress`, `poll_schedule` | the poll loop, sleeping and waking; which rings a poll looks at |
 //! | `sys` | memfds, mappings, the memory of another process |
@@ -78,6 +78,7 @@ mod ring;
 mod segments;
 mod socket;
 mod sys;
+mod unmap;
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};

@@ -29,6 +29,7 @@ use bmi_core::Memory;
 use bmi_core::mem::{MemoryId, SharedPages};
 
 use crate::sys::Mapping;
+use crate::unmap::PeerMemory;
 
 /// The memory that this side has passed on a connection.
 #[derive(Default)]
@@ -129,7 +130,7 @@ impl Room {
 }
 
 /// The room of a mapping, given back when it is dropped.
-struct Taken {
+pub(crate) struct Taken {
     room: Arc<Room>,
     len: u64,
 }
@@ -185,7 +186,7 @@ impl Mapped {
         // handle leaves only in `RemotePages`, and `get_mut` is never called on it. The peer
         // accesses the bytes as the kernel would; this process reaches them only through
         // `mem::copy` and system calls.
-        let memory = unsafe { Memory::from_raw_parts(ptr, len, Box::new((mapping, taken))) };
+        let memory = unsafe { Memory::from_raw_parts(ptr, len, Box::new(PeerMemory::new(mapping, taken))) };
         self.clock += 1;
         self.bytes += len as u64;
         self.pieces.insert(number, Piece { memory, used: self.clock });
