@@ -317,7 +317,22 @@ fn image_of(spec: &Spec<'_>) -> Result<Image, Failure> {
         let inside = if inside.starts_with('/') { inside.clone() } else { format!("/bin/{inside}") };
         image.program(&inside, file);
     }
+    add_corpus(&mut image)?;
     Ok(image)
+}
+
+/// Adds the corpus that the unit tests of `bmi-ib` replay, at its path on the host.
+fn add_corpus(image: &mut Image) -> Result<(), Failure> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize();
+    let root = root.map_err(|error| Failure::new(format!("the project's directory: {error}")))?;
+    let corpus = root.join("fuzz/corpus/ib_message");
+    let files = corpus.read_dir().map_err(|error| Failure::new(format!("{}: {error}", corpus.display())))?;
+    for file in files.flatten() {
+        image.file(&file.path().to_string_lossy(), &file.path());
+    }
+    // The tests go up from there.
+    image.folder(&root.join("bmi-ib").to_string_lossy());
+    Ok(())
 }
 
 /// Returns the driver of Soft-RoCE for libibverbs. Its name ends in the version of the interface. A
