@@ -26,7 +26,8 @@
 //!    the program, parked in a slot or on its way into one. The last is known to the transport only
 //!    ([`Transport::release_idle`]).
 //! 2. Only where registration is free. An adapter that pins pages would write to the old ones.
-//!    There is no sweep for it. Its connections cost what they have registered.
+//!    There is no sweep for it, except after the loss of many peers. Its connections cost what they
+//!    have registered.
 //! 3. A poll discards for at most [`BATCH`] peers, so that it returns soon.
 //!
 //! **Tests.** `bmi_conformance::idle_memory`.
@@ -75,6 +76,9 @@ impl<T: Transport> Endpoint<T> {
     pub(super) fn note_lost_memory(&mut self) {
         self.lost_since_trim += 1;
         self.expect_idleness();
+        if self.lost_since_trim >= MANY_LOST && self.next_sweep.is_none() {
+            self.next_sweep = Some(self.now + IDLE);
+        }
     }
 
     /// Returns true if a sweep is due.

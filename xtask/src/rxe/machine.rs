@@ -321,17 +321,17 @@ fn image_of(spec: &Spec<'_>) -> Result<Image, Failure> {
     Ok(image)
 }
 
-/// Adds the corpus that the unit tests of `bmi-ib` replay, at its path on the host.
+/// Where the corpora of fuzz targets are in the machine. The tests learn it from the variable.
+pub(super) const CORPORA: (&str, &str) = ("BMI_CORPORA", "/corpora");
+
+/// Adds the corpus that the unit tests of `bmi-ib` replay.
 fn add_corpus(image: &mut Image) -> Result<(), Failure> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize();
-    let root = root.map_err(|error| Failure::new(format!("the project's directory: {error}")))?;
-    let corpus = root.join("fuzz/corpus/ib_message");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/ib_message");
     let files = corpus.read_dir().map_err(|error| Failure::new(format!("{}: {error}", corpus.display())))?;
     for file in files.flatten() {
-        image.file(&file.path().to_string_lossy(), &file.path());
+        let inside = format!("{}/ib_message/{}", CORPORA.1, file.file_name().to_string_lossy());
+        image.file(&inside, &file.path());
     }
-    // The tests go up from there.
-    image.folder(&root.join("bmi-ib").to_string_lossy());
     Ok(())
 }
 

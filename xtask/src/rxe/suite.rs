@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::inside::scenario::{self, SCENARIOS, Scenario};
-use super::machine::{Machine, Spec};
+use super::machine::{CORPORA, Machine, Spec};
 use super::report::Reporter;
 use super::wire::{Job, Plan};
 use super::{Kernel, Link, build, image, pair, stripped_folder};
@@ -97,6 +97,7 @@ impl Work {
     fn prepare(root: &Path, choice: &Choice, reporter: &mut Reporter) -> Result<Work, Failure> {
         let mut work = Work::default();
         work.plan.env = choice.env.clone();
+        work.plan.env.push((CORPORA.0.into(), CORPORA.1.into()));
         let is_chosen = |scenario: &&Scenario| {
             scenario.group != scenario::PAIR
                 && choice.has_group(scenario.group, scenario.usual)
