@@ -7,7 +7,7 @@ use bmi_ib::{IbConfig, IbTransport};
 
 /// The slots are 1.29 MiB. The rest is for queues, staging buffers and records.
 const MOST: usize = 2400 << 10;
-const BOUNDS: Bounds = Bounds { busy: 1_300_000, chatted: MOST, idle: MOST, left: 64 << 10 };
+const BOUNDS: Bounds = Bounds { busy: 1_300_000, chatted: MOST, idle: MOST, left: 400 << 10 };
 
 #[test]
 fn connections_cost_what_they_pin_and_leave_nothing() {

@@ -1,8 +1,8 @@
 //! Unmaps large memory of peers on a thread, so that no poll waits for it.
 //!
 //! **Why.** The pages of a process that was killed belong to those that still have them mapped. The
-//! last one to unmap them frees them, and for a few GiB the kernel needs about a second. A poll that
-//! did so would serve nobody meanwhile.
+//! last one to unmap them frees them, and for a few GiB the kernel needs about a second. A poll
+//! that did so would serve nobody meanwhile.
 //!
 //! **Invariants**
 //! 1. Memory counts as mapped until it is unmapped ([`Taken`]).
