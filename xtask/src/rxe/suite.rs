@@ -37,7 +37,7 @@ impl Choice {
     }
 }
 
-/// Time limit for one test, in seconds. Most take a second or two, and the test of the memory of 200
+/// Time limit for one test, in seconds. Most take a second or two; the test of the memory of 200
 /// connections 20 to 40.
 const TEST_LIMIT_S: u64 = 180;
 /// Time limit for everything that runs in one machine. The usual tests take less than four minutes.
