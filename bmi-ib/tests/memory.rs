@@ -7,11 +7,11 @@ use bmi_ib::{IbConfig, IbTransport};
 
 /// The slots are 1.29 MiB. The rest is for queues, staging buffers and records.
 const MOST: usize = 2400 << 10;
-/// What is left is more than over other adapters. Its cause is not known.
+/// More is left than over other adapters: 44 MB of 400 ends were seen. The cause is not known.
 const BOUNDS: Bounds = Bounds { busy: 1_300_000, chatted: MOST, idle: MOST, left: 400 << 10 };
 
 #[test]
-fn connections_cost_what_they_pin_and_leave_nothing() {
+fn connections_cost_what_they_pin() {
     let transport = || IbTransport::new(IbConfig::default()).expect("this machine has an RDMA device");
     let addr = Addr::ib(None, "127.0.0.1", 0);
     idle_memory::idle_connections_cost_little_and_leave_nothing(transport, &addr, 200, BOUNDS);
