@@ -1,43 +1,17 @@
-//! The ids of calls, and the messages of calls that are over.
+//! Calls, as [`crate::comm`] makes them of messages: opening one, posting its parts, and closing it.
 //!
-//! **Why.** A caller may give up before the reply arrives: at its deadline, or because its future
-//! was dropped. If a later call had the same id, it would receive the late reply, and with it the
-//! wrong data. If nothing knew that the call is over, the reply would be parked until the
-//! connection ends, and would keep its credits. So the endpoint draws the ids, one name space for
-//! each connection, and drops what arrives for an id that is not in use.
-//!
-//! **Layout** of an id. It is the tag of every message of the call, in both directions:
-//!
-//! ```text
-//!   63   62        61 ... 20    19 ... 0
-//!  +----+--------+------------+---------+
-//!  | 1  | drawer | generation | place   |
-//!  +----+--------+------------+---------+
-//!  drawer: 1 if the side that accepted the connection makes the call, 0 if the other side does
-//! ```
-//!
-//! A program's tag has 0 in bit 63 ([`MAX_TAG`]).
-//!
-//! **Invariants**
-//! 1. An id names one call. A place gets a new generation for each call, so an id repeats only
-//!    after 2^41 calls at one place.
-//! 2. The caller posts its receive before the request leaves, and the server posts its receive
-//!    before it offers data. So a message of a call that finds neither a receive nor an open call
-//!    is late.
-//! 3. Dropping a message returns its slot and its credits, and ends the sender's operation.
+//! [`super::call_ids`] draws the ids and tells which messages are late.
 
 use super::Endpoint;
-use super::peer::{Content, Notice, Parked, Peer, Repost};
-use super::receive::Violation;
+use super::call_ids::{ACCEPTOR, CALL, reserved_tag};
+use super::effect::Effect;
+use super::parked::drop_parked;
 use crate::error::{Error, ErrorKind};
 use crate::mem::MemList;
 use crate::mutated;
 use crate::op::{OpId, Options, PeerId, Posted, Tag};
 use crate::proto::header::Kind;
 use crate::transport::Transport;
-
-/// The largest tag that a program may use. Larger ones are the ids of calls ([`crate::comm`]).
-pub const MAX_TAG: Tag = CALL - 1;
 
 /// A message of a call, as the side sees it that posts.
 #[derive(Clone, Copy, Debug)]
@@ -50,95 +24,13 @@ pub(crate) enum CallPart {
     Receive,
 }
 
-/// The bit that is set in the id of a call.
-const CALL: u64 = 1 << 63;
-/// The bit that is set if the accepting side makes the call.
-const ACCEPTOR: u64 = 1 << 62;
-const PLACE_BITS: u32 = 20;
-const GENERATION: u64 = (1 << (62 - PLACE_BITS)) - 1;
-
-/// The open calls of this side on one connection.
-#[derive(Debug, Default)]
-pub(super) struct Calls {
-    /// The generation of each place. It is odd while the place has an open call.
-    places: Vec<u64>,
-    free: Vec<u32>,
-}
-
-impl Calls {
-    /// Opens a call. Returns place and generation, or `None` if too many calls are open.
-    fn open(&mut self) -> Option<u64> {
-        let place = match self.free.pop() {
-            Some(place) => place,
-            None if self.places.len() >> PLACE_BITS > 0 => return None,
-            None => {
-                self.places.push(0);
-                u32::try_from(self.places.len() - 1).expect("checked")
-            }
-        };
-        let generation = &mut self.places[place as usize];
-        *generation = generation.wrapping_add(1);
-        Some((*generation & GENERATION) << PLACE_BITS | u64::from(place))
-    }
-
-    fn is_open(&self, id: u64) -> bool {
-        let place = usize::try_from(id & ((1 << PLACE_BITS) - 1)).expect("20 bits");
-        self.places.get(place).is_some_and(|now| now & 1 == 1 && now & GENERATION == id >> PLACE_BITS & GENERATION)
-    }
-
-    fn close(&mut self, id: u64) {
-        if self.is_open(id) {
-            let place = u32::try_from(id & ((1 << PLACE_BITS) - 1)).expect("20 bits");
-            let generation = &mut self.places[place as usize];
-            *generation = generation.wrapping_add(1);
-            self.free.push(place);
-        }
-    }
-
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
-}
-
-/// Returns true if a tag is the id of a call.
-#[inline]
-pub(crate) fn is_call(tag: Tag) -> bool {
-    tag > MAX_TAG
-}
-
-/// The error for a program's tag that is reserved.
-#[cold]
-pub(super) fn reserved_tag(tag: Tag) -> Error {
-    Error::new(ErrorKind::Invalid, format!("the tag {tag:#x} belongs to a call; the largest tag is {MAX_TAG:#x}"))
-}
-
-impl Peer {
-    /// Returns true if this side makes the call with this id.
-    fn is_ours(&self, id: Tag) -> bool {
-        (id & ACCEPTOR == 0) == self.outgoing
-    }
-
-    /// Returns true if a message that has no receive belongs to a call that is over.
-    pub(super) fn is_late(&self, tag: Tag) -> bool {
-        is_call(tag) && !(self.is_ours(tag) && self.calls.is_open(tag)) && !mutated("call/late-reply-parked")
-    }
-
-    /// Returns true if the peer makes the call with this id.
-    pub(super) fn is_theirs(&self, tag: Tag) -> bool {
-        is_call(tag) && !self.is_ours(tag)
-    }
-}
-
 impl<T: Transport> Endpoint<T> {
     /// Draws the id of a new call to `peer`. It is in use until [`Endpoint::close_call`].
     ///
     /// # Errors
     /// `PeerLost`; `Exhausted` beyond 2^20 open calls.
-    pub(crate) fn open_call(&mut self, peer_id: PeerId) -> Result<Tag, Error> {
-        let Some(peer) = self.peers.get_mut(peer_id.0).filter(|peer| peer.is_open()) else {
-            return Err(self.lost_error(peer_id).during("call"));
-        };
+    pub(crate) fn open_call(&mut self, peer: PeerId) -> Result<Tag, Error> {
+        let peer = self.peers.open_mut(peer).map_err(|error| error.during("call"))?;
         let drawer = if peer.outgoing { 0 } else { ACCEPTOR };
         let id = peer.calls.open().ok_or_else(|| Error::new(ErrorKind::Exhausted, "too many calls are open"))?;
         Ok(CALL | drawer | id)
@@ -162,19 +54,24 @@ impl<T: Transport> Endpoint<T> {
 
     /// Lets an operation end by itself, and drops its completion.
     pub(crate) fn detach(&mut self, op: OpId) {
-        match self.ops.get_mut(op.0) {
+        match self.ops.get_mut(op) {
             Some(record) if !record.is_done() => record.abandoned = true,
             _ => drop(self.ops.collect(op)),
         }
     }
 
     /// Ends the use of an id. What has arrived for it is dropped, as is what arrives later.
-    pub(crate) fn close_call(&mut self, peer_id: PeerId, id: Tag) {
-        let Some(peer) = self.peers.get_mut(peer_id.0) else { return };
-        if !mutated("call/never-over") {
-            peer.calls.close(id);
-            self.drop_all_parked(peer_id, id);
+    pub(crate) fn close_call(&mut self, peer: PeerId, id: Tag) {
+        if mutated("call/never-over") {
+            return;
         }
+        self.handle(peer, |adapter, _, peer| {
+            peer.calls.close(id);
+            while let Some(parked) = peer.unpark(id) {
+                drop_parked(adapter, peer, parked)?;
+            }
+            Ok(Effect::None)
+        });
     }
 
     /// Sends any bytes as the request of a call, and returns its id. For tests of servers whose
@@ -199,71 +96,6 @@ impl<T: Transport> Endpoint<T> {
 
     /// Returns true if `peer` makes a call with this id.
     pub(crate) fn is_call_of(&self, peer: PeerId, id: Tag) -> bool {
-        self.peers.get(peer.0).is_some_and(|peer| peer.is_theirs(id))
-    }
-
-    /// Drops the messages that are parked for a tag.
-    fn drop_all_parked(&mut self, peer_id: PeerId, tag: Tag) {
-        while let Some(parked) = self.peers.get_mut(peer_id.0).and_then(|peer| peer.unpark(tag)) {
-            if let Err(violation) = self.drop_parked(peer_id, parked) {
-                return self.violated(peer_id, violation);
-            }
-        }
-    }
-
-    /// Drops a message that was parked: its space and its credits go back to the peer.
-    pub(super) fn drop_parked(&mut self, peer_id: PeerId, Parked { cost, content }: Parked) -> Result<(), Violation> {
-        self.counters.discarded += 1;
-        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
-        peer.grant.unparked(cost);
-        match content {
-            Content::Slot(slot, _) => {
-                peer.held -= 1;
-                self.repost(peer_id, slot, Repost::Message);
-            }
-            Content::Copied(_) => {}
-            Content::Fast(slot, _) => self.free_fast(peer_id, slot),
-            Content::Announced { op, .. } => self.answer(peer_id, Notice::Cancelled { op })?,
-        }
-        self.mark_dirty(peer_id);
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// Compares with a list of the open ids.
-        #[test]
-        fn an_id_is_open_until_it_is_closed_and_never_again(steps in proptest::collection::vec(any::<(bool, u8)>(), 0..200)) {
-            let (mut calls, mut open, mut over) = (Calls::default(), Vec::new(), Vec::new());
-            for (opens, which) in steps {
-                if opens || open.is_empty() {
-                    let id = calls.open().expect("few are open");
-                    prop_assert!(id < ACCEPTOR && !open.contains(&id) && !over.contains(&id));
-                    open.push(id);
-                } else {
-                    let id = open.swap_remove(usize::from(which) % open.len());
-                    calls.close(id);
-                    calls.close(id);
-                    over.push(id);
-                }
-                prop_assert!(open.iter().all(|id| calls.is_open(*id)) && !over.iter().any(|id| calls.is_open(*id)));
-                prop_assert_eq!(calls.len(), open.len());
-            }
-        }
-
-        #[test]
-        fn any_id_of_a_peer_is_survived(id: u64) {
-            let mut calls = Calls::default();
-            let open = calls.open().expect("none is open");
-            prop_assert!(!calls.is_open(id) || id & (ACCEPTOR - 1) == open);
-            calls.close(!open);
-            prop_assert!(calls.is_open(open));
-        }
+        self.peers.get(peer).is_some_and(|peer| peer.is_theirs(id))
     }
 }

@@ -2,35 +2,42 @@
 
 use super::Endpoint;
 use crate::bulk::BulkDescriptor;
-use crate::capability::Registration;
 use crate::comm::{Choice, Direction, Facts, PathCounters, Plan, Policy};
 use crate::mem::{Access, MemList, MemSlice, RemoteSlice};
 use crate::op::PeerId;
 use crate::transport::Transport;
 
+/// The policy that chooses paths, and how often each was taken.
+#[derive(Default)]
+pub(super) struct Choices {
+    policy: Policy,
+    paths: PathCounters,
+}
+
 impl<T: Transport> Endpoint<T> {
     /// Returns the policy that chooses paths.
     pub fn policy(&self) -> &Policy {
-        &self.policy
+        &self.choices.policy
     }
 
     /// Sets the policy that chooses paths from now on.
     pub fn set_policy(&mut self, policy: Policy) {
-        self.policy = policy;
+        self.choices.policy = policy;
     }
 
     /// Returns how often each path was taken, and why cheaper ones were not.
     pub fn path_counters(&self) -> PathCounters {
-        self.paths
+        self.choices.paths
     }
 
     /// Returns the path that data of each size takes, and the reason. With `peer`, the plan is for
     /// that peer's limits. Without, it is for two endpoints with these settings.
     pub fn plan(&mut self, peer: Option<PeerId>) -> Plan {
         let limits = peer.and_then(|peer| self.limits(peer));
-        let eager = limits.map_or(self.config.credits.eager_limit, |limits| limits.eager);
-        let slots = self.config.credits.fast_slots > 0 && self.transport.capabilities().write_with_immediate;
-        let own = slots.then_some(self.config.credits.fast_slot_bytes);
+        let eager = limits.map_or(self.adapter.config.credits.eager_limit, |limits| limits.eager);
+        let slots =
+            self.adapter.config.credits.fast_slots > 0 && self.adapter.transport.capabilities().write_with_immediate;
+        let own = slots.then_some(self.adapter.config.credits.fast_slot_bytes);
         let fast = limits.map_or(own, |limits| Some(limits.fast).filter(|fast| *fast > 0));
         let best = Facts {
             direction: Direction::Write,
@@ -40,17 +47,13 @@ impl<T: Transport> Endpoint<T> {
             fast_room: fast.map(|fast| fast.saturating_sub(TYPICAL_REQUEST)),
             slot_free: true,
             credit: true,
-            rdma_read: self.transport.capabilities().rdma_read,
-            immediate: self.transport.capabilities().write_with_immediate,
+            rdma_read: self.adapter.transport.capabilities().rdma_read,
+            immediate: self.adapter.transport.capabilities().write_with_immediate,
         };
-        let mut plan = Plan::new(&self.policy, &best, self.registration_is_free());
-        let conn = peer.and_then(|peer| self.peers.get(peer.0)).filter(|peer| peer.is_up()).map(|peer| peer.conn);
-        plan.ways = conn.map_or_else(Vec::new, |conn| self.transport.bulk_ways(conn));
+        let mut plan = Plan::new(&self.choices.policy, &best, self.adapter.registration_is_free());
+        let conn = peer.and_then(|peer| self.peers.get(peer)).filter(|peer| peer.is_up()).map(|peer| peer.conn);
+        plan.ways = conn.map_or_else(Vec::new, |conn| self.adapter.transport.bulk_ways(conn));
         plan
-    }
-
-    fn registration_is_free(&self) -> bool {
-        self.transport.capabilities().registration == Registration::Free
     }
 
     /// Chooses the path for `data` and counts the choice. The message of the request has `request`
@@ -63,14 +66,15 @@ impl<T: Transport> Endpoint<T> {
         data: &MemList,
         forced: Option<crate::comm::Path>,
     ) -> Choice {
-        let capabilities = self.transport.capabilities();
+        let capabilities = self.adapter.transport.capabilities();
         let (rdma_read, immediate) = (capabilities.rdma_read, capabilities.write_with_immediate);
         let limits = self.limits(peer);
-        let record = self.peers.get(peer.0);
+        let record = self.peers.get(peer);
         // A send in the queue may be about to take the slot.
         let at_once = record.is_some_and(|record| record.queue.is_empty());
         let credit = record.and_then(|record| record.credit.as_ref());
-        let own_fast = record.and_then(|record| record.fast.as_ref()).map(|_| self.config.credits.fast_slot_bytes);
+        let own_fast =
+            record.and_then(|record| record.fast.as_ref()).map(|_| self.adapter.config.credits.fast_slot_bytes);
         let (eager, fast) = limits.map_or((0, 0), |limits| (limits.eager, limits.fast));
         let head = match direction {
             Direction::Write => request,
@@ -83,7 +87,7 @@ impl<T: Transport> Endpoint<T> {
         let facts = Facts {
             direction,
             len: data.len() as u64,
-            registered: self.is_registered_or_free(data),
+            registered: self.adapter.is_registered_or_free(data),
             inline_room: eager.saturating_sub(head),
             fast_room: fast.map(|fast| fast.saturating_sub(head)),
             slot_free: direction == Direction::Read || (credit.is_some_and(|credit| credit.has_slot()) && at_once),
@@ -91,15 +95,15 @@ impl<T: Transport> Endpoint<T> {
             rdma_read,
             immediate,
         };
-        let policy = Policy { forced: forced.or(self.policy.forced), ..self.policy };
+        let policy = Policy { forced: forced.or(self.choices.policy.forced), ..self.choices.policy };
         let choice = policy.choose(&facts);
-        self.paths.count(direction, choice.path, facts.len, choice.missed);
+        self.choices.paths.count(direction, choice.path, facts.len, choice.missed);
         choice
     }
 
     /// Returns true if moving a list needs no registration that costs time.
     pub(crate) fn is_registered_or_free(&self, list: &MemList) -> bool {
-        self.registration_is_free() || list.pieces().iter().all(|piece| self.is_registered(piece.memory()))
+        self.adapter.is_registered_or_free(list)
     }
 }
 
@@ -116,7 +120,7 @@ impl<T: Transport> Endpoint<T> {
         len: u64,
         access: Access,
     ) -> Option<MemList> {
-        let conn = self.peers.get(peer.0).filter(|peer| peer.is_up())?.conn;
+        let conn = self.peers.get(peer).filter(|peer| peer.is_up())?.conn;
         let (mut skip, mut left) = (at, len);
         let mut cut: Vec<RemoteSlice> = Vec::new();
         for piece in remote.pieces() {
@@ -140,7 +144,7 @@ impl<T: Transport> Endpoint<T> {
             let begin = group.iter().map(|piece| piece.addr).min()?;
             let end = group.iter().map(|piece| piece.addr.checked_add(piece.len)).max()??;
             let whole = RemoteSlice { key: group[0].key, addr: begin, len: end - begin };
-            let memory = self.transport.map_remote(conn, whole, access)?.into_memory();
+            let memory = self.adapter.transport.map_remote(conn, whole, access)?.into_memory();
             for piece in group {
                 lent.push(memory.slice(usize::try_from(piece.addr - begin).ok()?, usize::try_from(piece.len).ok()?));
             }

@@ -12,7 +12,7 @@
 //! the peer needs no other to map any number of pieces.
 //!
 //! **Without registration.** An announced send may be copied into one piece that can be registered
-//! (`fallback_buffer`). Memory that the program itself exposes may not be copied. The program can
+//! (`fallback_buffers`). Memory that the program itself exposes may not be copied. The program can
 //! change or read it at any time while it is exposed, and would not see the copy. So
 //! [`Endpoint::expose`] fails with `Exhausted`. A receive that cannot be exposed is not offered,
 //! and gets its message in another way.
@@ -20,15 +20,28 @@
 //! **Invariant.** Exposures of a peer are counted by key. Several slices may share one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Endpoint;
-use crate::capability::Registration;
+use super::adapter::Adapter;
+use super::op::Op;
+use super::peer::Peer;
+use crate::bulk::{BulkDescriptor, Exposure};
 use crate::error::Error;
-use crate::mem::{Access, MemList, MemSlice, Memory, MemoryId, RemoteSlice, keys_of};
+use crate::mem::{Access, MemList, MemSlice, Memory, MemoryId, RemoteKey, RemoteSlice, keys_of};
 use crate::mutated;
-use crate::op::{OpId, PeerId};
+use crate::op::PeerId;
 use crate::proto::one_or_many::OneOrMany;
+use crate::returns::Returns;
 use crate::transport::{ConnId, HostWork, Transport};
+
+/// The exposures that the program has dropped, on any thread.
+#[derive(Default)]
+pub(super) struct Exposures {
+    pub(super) revoked: Arc<Returns<(PeerId, RemoteKey)>>,
+    /// Scratch, kept for its capacity.
+    notes: Vec<(PeerId, RemoteKey)>,
+}
 
 /// The range of one memory that contains pieces of a list.
 struct Group {
@@ -38,17 +51,45 @@ struct Group {
 }
 
 impl<T: Transport> Endpoint<T> {
+    pub(super) fn start_exposure(&mut self, id: PeerId, list: &MemList, access: Access) -> Result<Exposure, Error> {
+        let Self { adapter, peers, exposures, .. } = self;
+        let peer = peers.open_mut(id)?;
+        if access.remote_write {
+            adapter.check_target(peer, list)?
+        } else {
+            adapter.check_list(peer, list)?
+        }
+        let remote = adapter.expose_list(peer, list, access)?;
+        let descriptor = BulkDescriptor::try_from(remote)?;
+        Ok(Exposure { peer: id, descriptor, revoked: Arc::clone(&exposures.revoked) })
+    }
+
+    /// Revokes the exposures that were dropped since the last call.
+    pub(super) fn revoke_dropped(&mut self) {
+        let Self { adapter, peers, exposures, .. } = self;
+        exposures.revoked.drain(&mut exposures.notes);
+        for (id, key) in exposures.notes.drain(..) {
+            if let Some(peer) = peers.get_mut(id) {
+                peer.exposures -= 1;
+                if !mutated("exposure/dropped-and-still-good") {
+                    adapter.transport.revoke(peer.conn, key);
+                }
+            }
+        }
+    }
+}
+
+impl<T: Transport> Adapter<T> {
     /// Exposes all pieces of a list, or none.
     pub(super) fn expose_list(
         &mut self,
-        peer: PeerId,
+        peer: &mut Peer,
         list: &MemList,
         access: Access,
     ) -> Result<OneOrMany<RemoteSlice>, Error> {
-        let conn = self.peers.get(peer.0).ok_or_else(|| self.lost_error(peer))?.conn;
-        let capabilities = self.transport.capabilities();
-        let shared = |piece: &MemSlice| capabilities.shares_pages && piece.memory().shared_pages().is_some();
-        let narrow = capabilities.registration == Registration::Free && !list.pieces().iter().all(shared);
+        let (conn, shares_pages) = (peer.conn, self.transport.capabilities().shares_pages);
+        let shared = |piece: &MemSlice| shares_pages && piece.memory().shared_pages().is_some();
+        let narrow = self.registration_is_free() && !list.pieces().iter().all(shared);
         let remote = match list.pieces() {
             [piece] => OneOrMany::One(self.expose_piece(conn, piece, access)?),
             pieces if narrow || !self.config.memory.expose_groups => {
@@ -56,7 +97,7 @@ impl<T: Transport> Endpoint<T> {
             }
             pieces => OneOrMany::Many(self.expose_groups(conn, pieces, access)?.into()),
         };
-        self.peers.get_mut(peer.0).expect("looked up above").exposures += keys_of(remote.as_slice()).as_slice().len();
+        peer.exposures += keys_of(remote.as_slice()).as_slice().len();
         Ok(remote)
     }
 
@@ -104,32 +145,28 @@ impl<T: Transport> Endpoint<T> {
     /// in one piece, which the operation keeps.
     pub(super) fn expose_send(
         &mut self,
-        peer: PeerId,
-        id: OpId,
+        peer: &mut Peer,
+        op: &mut Op,
         list: &MemList,
     ) -> Result<OneOrMany<RemoteSlice>, Error> {
         let refused = match self.expose_list(peer, list, Access::READ) {
             Ok(remote) => return Ok(remote),
             Err(error) => error,
         };
-        let conn = self.peers.get(peer.0).ok_or_else(|| self.lost_error(peer))?.conn;
         // The peer may take its time, so the last reserved buffer is not used for this.
         let Some(fallback) = self.fallback_buffers.take(&mut self.transport, &mut self.registry, list.len(), 1) else {
             return Err(refused);
         };
         fallback.fill(list);
         self.transport.charge(HostWork::copy(list.len(), list));
-        let remote = self.transport.expose(conn, &fallback.segment(list.len()), Access::READ)?;
-        self.peers.get_mut(peer.0).expect("looked up above").exposures += 1;
-        if let Some(op) = self.ops.get_mut(id.0) {
-            op.fallback = Some(Box::new(fallback));
-        }
+        let remote = self.transport.expose(peer.conn, &fallback.segment(list.len()), Access::READ)?;
+        peer.exposures += 1;
+        op.fallback = Some(Box::new(fallback));
         Ok(OneOrMany::One(remote))
     }
 
     /// Revokes exposures that `expose_list` or `expose_send` made.
-    pub(super) fn revoke_all(&mut self, peer: PeerId, remote: &[RemoteSlice]) {
-        let Some(peer) = self.peers.get_mut(peer.0) else { return };
+    pub(super) fn revoke_all(&mut self, peer: &mut Peer, remote: &[RemoteSlice]) {
         let keys = keys_of(remote);
         peer.exposures -= keys.as_slice().len();
         for key in keys.as_slice() {

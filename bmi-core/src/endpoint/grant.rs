@@ -27,14 +27,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Endpoint;
+use super::adapter::Adapter;
+use super::effect::Effect;
 use super::op::{Op, State};
-use super::receive::Violation;
+use super::operations::Operations;
+use super::peer::Peer;
 use crate::bulk::BulkDescriptor;
-use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList, MemSlice};
+use crate::error::ErrorKind;
 use crate::mutated;
-use crate::op::{OpId, OpKind, Options, PeerId, Posted};
+use crate::op::OpId;
+use crate::proto::Violation;
 use crate::transport::Transport;
 
 /// Set in the immediate data of a granted push.
@@ -52,7 +54,7 @@ pub struct Grant {
 }
 
 /// Returns the immediate data that names an operation.
-fn token_of(id: OpId) -> Option<u32> {
+pub(super) fn token_of(id: OpId) -> Option<u32> {
     let generation = id.0.generation & ((1 << GENERATION_BITS) - 1);
     (id.0.slot < 1 << SLOT_BITS).then_some(GRANTED | (id.0.slot << GENERATION_BITS) | generation)
 }
@@ -62,95 +64,38 @@ pub(super) fn is_granted(immediate: u32) -> bool {
     immediate & GRANTED != 0
 }
 
-impl<T: Transport> Endpoint<T> {
-    /// Lets `peer` write `list` once, with [`Endpoint::post_push_granted`]. The operation
-    /// (`OpKind::Grant`) ends when the peer has written the data. It may also end early, and then
-    /// the peer can no longer write.
-    ///
-    /// The memory is filled with zeros first. So it holds nothing but zeros where the peer does not
-    /// write, even if the peer claims that it has written everything.
-    ///
-    /// # Errors
-    /// `PeerLost`, `Exhausted`; `Invalid` for an empty list or too many pieces; `Unsupported`
-    /// without immediate data.
-    pub fn post_grant(
-        &mut self,
-        peer: PeerId,
-        list: impl Into<MemList>,
-        options: Options,
-    ) -> Result<(Grant, OpId), Error> {
-        self.start_grant(peer, list.into(), options).map_err(|error| error.during(OpKind::Grant.as_str()))
-    }
+/// Handles the immediate data of a granted push.
+pub(super) fn on_granted<T: Transport>(
+    adapter: &mut Adapter<T>,
+    ops: &Operations,
+    peer: &mut Peer,
+    immediate: u32,
+) -> Result<Effect, Violation> {
+    peer.spent_message()?;
+    let slot = (immediate & !GRANTED) >> GENERATION_BITS;
+    let granted = |op: &Op| op.peer == Some(peer.id) && matches!(op.state(), State::Granted(_));
+    let named = ops.at(slot).filter(|(id, op)| token_of(*id) == Some(immediate) && granted(op));
+    // If there is none, the grant most likely ended early, and then the peer could no longer write.
+    Ok(named.map_or(Effect::None, |(id, _)| end(adapter, ops, peer, id, Ok(()))))
+}
 
-    fn start_grant(&mut self, peer: PeerId, list: MemList, options: Options) -> Result<(Grant, OpId), Error> {
-        self.check_target(peer, &list)?;
-        if list.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "a grant of no bytes"));
-        }
-        if !self.transport.capabilities().write_with_immediate {
-            return Err(Error::new(ErrorKind::Unsupported, "the adapter has no write with immediate data"));
-        }
-        list.pieces().iter().for_each(MemSlice::zero);
-        let remote = self.expose_list(peer, &list, Access::WRITE)?;
-        let descriptor = BulkDescriptor::try_from(remote.as_slice().to_vec())?;
-        let id = self.insert_op(OpKind::Grant, Some(peer), 0, Some(list), options, State::Granted(remote));
-        let Some(token) = token_of(id) else {
-            self.end_grant(id, Err(ErrorKind::Exhausted));
-            self.ops.collect(id);
-            return Err(Error::new(ErrorKind::Exhausted, "more operations than a grant can name"));
-        };
-        Ok((Grant { descriptor, token }, id))
+/// Revokes the memory of a grant and ends the operation.
+pub(super) fn end<T: Transport>(
+    adapter: &mut Adapter<T>,
+    ops: &Operations,
+    peer: &mut Peer,
+    id: OpId,
+    status: Result<(), ErrorKind>,
+) -> Effect {
+    let Some((op, State::Granted(remote))) = ops.get(id).map(|op| (op, op.state())) else { return Effect::None };
+    if !mutated("grant/good-for-ever") {
+        adapter.revoke_all(peer, remote.as_slice());
     }
-
-    /// Writes `local` to the memory of `grant`. The last write notifies the peer.
-    ///
-    /// # Errors
-    /// As [`Endpoint::post_push`]; `Invalid` for an empty list, and for a list that is not as long
-    /// as the grant. The peer would take a shorter one for complete.
-    pub fn post_push_granted(
-        &mut self,
-        peer: PeerId,
-        grant: &Grant,
-        local: impl Into<MemList>,
-        options: Options,
-    ) -> Result<Posted, Error> {
-        let local = local.into();
-        if local.is_empty() || !is_granted(grant.token) {
-            return Err(Error::new(ErrorKind::Invalid, "a push of no bytes, or a grant that is none").during("push"));
-        }
-        if local.len() as u64 != grant.descriptor.len() {
-            let text = format!("{} bytes for a grant of {}", local.len(), grant.descriptor.len());
-            return Err(Error::new(ErrorKind::Invalid, text).during("push"));
-        }
-        self.start_push(peer, &grant.descriptor, local, grant.token, options)
+    let len = op.len() as u64;
+    if status.is_ok() {
+        adapter.counters.bytes_received += len;
     }
-
-    /// Handles the announcement of a granted push.
-    pub(super) fn on_granted(&mut self, peer_id: PeerId, immediate: u32) -> Result<(), Violation> {
-        self.spent_message(peer_id)?;
-        let slot = (immediate & !GRANTED) >> GENERATION_BITS;
-        let named = |key: crate::proto::table::Key| token_of(OpId(key)) == Some(immediate);
-        let granted = |op: &Op| op.peer == Some(peer_id) && matches!(op.state, State::Granted(_));
-        // The grant most likely ended early, and then the peer could no longer write.
-        let Some((key, op)) = self.ops.at(slot).filter(|(key, op)| named(*key) && granted(op)) else { return Ok(()) };
-        debug_assert_eq!(op.kind, OpKind::Grant);
-        self.end_grant(OpId(key), Ok(()));
-        Ok(())
-    }
-
-    /// Revokes the memory and ends the operation.
-    pub(super) fn end_grant(&mut self, id: OpId, status: Result<(), ErrorKind>) {
-        let Some(op) = self.ops.get(id.0) else { return };
-        let (State::Granted(remote), Some(peer), len) = (&op.state, op.peer, op.len()) else { return };
-        let remote = remote.clone();
-        if !mutated("grant/good-for-ever") {
-            self.revoke_all(peer, remote.as_slice());
-        }
-        if status.is_ok() {
-            self.counters.bytes_received += len as u64;
-        }
-        self.finish(id, status, len as u64);
-    }
+    Effect::finish(id, status, len)
 }
 
 #[cfg(test)]

@@ -34,10 +34,11 @@
 
 use std::time::Duration;
 
-use super::Endpoint;
+use super::adapter::Adapter;
 use super::peer::Peer;
-use crate::capability::Registration;
+use super::peers::Peers;
 use crate::mem::trim_allocator;
+use crate::time::Time;
 use crate::transport::{IdleMemory, Transport};
 
 /// How long no message must have come. A page that is needed again costs a page fault, so a client
@@ -63,36 +64,50 @@ pub(super) enum SlotUse {
     Due,
 }
 
-impl<T: Transport> Endpoint<T> {
+/// When to look for idle peers.
+#[derive(Debug, Default)]
+pub(super) struct Sweeps {
+    next: Option<Time>,
+    /// The last sweep was not finished.
+    unfinished: bool,
+    /// Number of peers lost since the allocator was asked to return pages.
+    lost_since_trim: usize,
+}
+
+impl Sweeps {
     /// Makes sure that there will be a sweep. Called when events have come.
     #[inline]
-    pub(super) fn expect_idleness(&mut self) {
-        if self.next_sweep.is_none() && self.transport.capabilities().registration == Registration::Free {
-            self.next_sweep = Some(self.now + IDLE);
+    pub(super) fn expect_idleness<T: Transport>(&mut self, adapter: &Adapter<T>) {
+        if self.next.is_none() && adapter.registration_is_free() {
+            self.next = Some(adapter.now + IDLE);
         }
     }
 
     /// Notes that a peer is gone.
-    pub(super) fn note_lost_memory(&mut self) {
+    pub(super) fn note_lost_peer<T: Transport>(&mut self, adapter: &Adapter<T>) {
         self.lost_since_trim += 1;
-        self.expect_idleness();
-        if self.lost_since_trim >= MANY_LOST && self.next_sweep.is_none() {
-            self.next_sweep = Some(self.now + IDLE);
+        self.expect_idleness(adapter);
+        if self.lost_since_trim >= MANY_LOST && self.next.is_none() {
+            self.next = Some(adapter.now + IDLE);
         }
+    }
+
+    /// Returns the time of the next sweep.
+    pub(super) fn next(&self) -> Option<Time> {
+        self.next
     }
 
     /// Returns true if a sweep is due.
     #[inline]
-    pub(super) fn is_sweep_due(&self) -> bool {
-        self.next_sweep.is_some_and(|at| at <= self.now)
+    pub(super) fn are_due(&self, now: Time) -> bool {
+        self.next.is_some_and(|at| at <= now)
     }
 
     /// Gives back the pages of idle peers.
     #[cold]
-    pub(super) fn sweep_idle_memory(&mut self) {
-        let Self { transport, peers, now, next_sweep, sweeping, .. } = self;
-        if !*sweeping {
-            peers.values_mut().for_each(|peer| {
+    pub(super) fn sweep<T: Transport>(&mut self, adapter: &mut Adapter<T>, peers: &mut Peers) {
+        if !self.unfinished {
+            peers.iter_mut().for_each(|peer| {
                 peer.slot_use = match peer.slot_use {
                     SlotUse::Used => SlotUse::Quiet,
                     SlotUse::Quiet => SlotUse::Due,
@@ -101,33 +116,37 @@ impl<T: Transport> Endpoint<T> {
             });
         }
         let mut left = BATCH;
-        for peer in peers.values_mut().filter(|peer| peer.slot_use == SlotUse::Due) {
+        for peer in peers.iter_mut().filter(|peer| peer.slot_use == SlotUse::Due) {
             if left == 0 {
                 // The rest follows in the next polls.
-                (*next_sweep, *sweeping) = (Some(*now), true);
+                (self.next, self.unfinished) = (Some(adapter.now), true);
                 return;
             }
             left -= 1;
-            peer.slot_use = SlotUse::Clean;
-            if !peer.has_empty_slots() {
-                continue;
-            }
-            let idle = transport.release_idle(peer.conn);
-            if idle != IdleMemory::Nothing {
-                peer.slots.memory().discard();
-            }
-            if idle == IdleMemory::ReceivesAndExposures {
-                peer.fast.as_ref().inspect(|slots| slots.discard());
-            }
+            release(adapter, peer);
         }
         if self.lost_since_trim >= MANY_LOST {
             self.lost_since_trim = 0;
-            self.peers.shrink();
+            peers.shrink();
             trim_allocator();
         }
-        let Self { peers, now, next_sweep, sweeping, .. } = self;
-        let more = peers.values_mut().any(|peer| peer.slot_use != SlotUse::Clean);
-        (*next_sweep, *sweeping) = (more.then_some(*now + IDLE), false);
+        let more = peers.iter_mut().any(|peer| peer.slot_use != SlotUse::Clean);
+        (self.next, self.unfinished) = (more.then_some(adapter.now + IDLE), false);
+    }
+}
+
+/// Gives back the pages of a peer, if no slot holds a message.
+fn release<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer) {
+    peer.slot_use = SlotUse::Clean;
+    if !peer.has_empty_slots() {
+        return;
+    }
+    let idle = adapter.transport.release_idle(peer.conn);
+    if idle != IdleMemory::Nothing {
+        peer.slots.memory().discard();
+    }
+    if idle == IdleMemory::ReceivesAndExposures {
+        peer.fast.as_ref().inspect(|slots| slots.discard());
     }
 }
 

@@ -7,6 +7,9 @@
 //! Eager message whose receive waits and has room. Anything else is declined, and handled in the
 //! usual way.
 //!
+//! **A short path.** It duplicates [`super::events`] and [`super::eager`] for an expected message
+//! whose receive waits.
+//!
 //! **Invariants**
 //! 1. A message is checked as in [`super::receive`]. A message that is not in order is not taken.
 //!    The usual way finds it again and responds.
@@ -22,25 +25,23 @@
 //! in half of the worlds.
 
 use super::op::Offer;
-use super::peer::{Link, Peer};
-use super::records::Records;
+use super::operations::Operations;
+use super::peer::Link;
+use super::peers::Peers;
 use super::report::Counters;
 use crate::inline_receive::{InlineMessage, InlineReceiver};
 use crate::mem::MemSlice;
-use crate::op::{OpId, PeerId};
+use crate::op::OpId;
 use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header};
-use crate::proto::table::Table;
 use crate::time::Time;
 use crate::transport::ConnId;
 use crate::{mutated, mutated_each};
 
 /// The parts of an endpoint that take messages while its adapter polls.
 pub(super) struct InlineReceives<'a> {
-    pub(super) by_conn: &'a [Option<(ConnId, PeerId)>],
-    pub(super) peers: &'a mut Table<Peer>,
-    pub(super) ops: &'a mut Records,
-    pub(super) dirty: &'a mut Vec<PeerId>,
+    pub(super) peers: &'a mut Peers,
+    pub(super) ops: &'a mut Operations,
     pub(super) counters: &'a mut Counters,
     /// The time of the poll.
     pub(super) now: Time,
@@ -53,10 +54,9 @@ impl InlineReceives<'_> {
     /// Takes a message as [`InlineReceiver::take`] does. Returns `None` if it declines.
     #[inline(always)]
     fn try_take(&mut self, conn: ConnId, message: &InlineMessage<'_>) -> Option<()> {
-        let (known, peer_id) = (*self.by_conn.get(conn.slot as usize)?)?;
-        let peer = self.peers.get_mut(peer_id.0)?;
+        let (peer, dirty) = self.peers.get_with_dirty(self.peers.of_conn(conn)?)?;
         let len = message.len().checked_sub(HEADER_LEN)?;
-        if known != conn || !matches!(peer.link, Link::Up) {
+        if !matches!(peer.link, Link::Up) {
             return None;
         }
         let mut wire = [0; HEADER_LEN];
@@ -73,11 +73,11 @@ impl InlineReceives<'_> {
         let needed = len - usize::from(mutated("inline/short-receive-overrun")).min(len);
         let ops = &*self.ops;
         let fits = |id: &OpId| {
-            let plain = ops.get(id.0).filter(|op| op.offer == Offer::None);
+            let plain = ops.get(*id).filter(|op| op.offer == Offer::None);
             plain.and_then(|op| op.list.as_ref()).is_some_and(|list| needed <= list.len())
         };
         let id = peer.posted.pop_if(tag, fits)?;
-        let list = self.ops.get(id.0).and_then(|op| op.list.as_ref())?;
+        let list = self.ops.get(id).and_then(|op| op.list.as_ref())?;
         // The message is taken from here on.
         if let (Some(sum), Some(credit)) = (refilled, peer.credit.as_mut()) {
             credit.set(sum);
@@ -94,10 +94,7 @@ impl InlineReceives<'_> {
         (peer.seen, peer.used) = (peer.seen + 1, self.now);
         self.counters.bytes_received += len as u64;
         self.ops.end(id, Ok(()), len as u64);
-        if !peer.dirty && peer.wants_turn() {
-            peer.dirty = true;
-            self.dirty.push(peer_id);
-        }
+        dirty.mark(peer);
         Some(())
     }
 }

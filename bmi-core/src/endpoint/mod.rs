@@ -27,137 +27,97 @@
 //! operation owns its memory. Every operation can have a deadline. Bulk transfer is part of the
 //! interface.
 
-mod bounce;
+mod adapter;
+mod awaited_peers;
+mod bounce_buffers;
+mod bulk;
+mod call_ids;
 mod calls;
 mod choice;
 mod connection;
+mod deadlines;
+mod eager;
+mod early_end;
+mod effect;
+mod events;
 mod exposure;
-mod fallback_buffer;
+mod fallback_buffers;
 mod fast_rdma;
 mod grant;
-mod idle;
+mod idle_eviction;
 mod idle_memory;
-mod immediate;
+mod immediate_completion;
+mod inbox;
 mod inline_receive;
 mod offered_receive;
+mod offers;
 mod op;
+mod operations;
 mod pacing;
-mod packing;
+mod packing_buffers;
+mod parked;
 mod peer;
+mod peers;
 mod probe;
 mod progress;
 mod receive;
-mod records;
+mod rendezvous;
 mod report;
 mod send;
 mod send_path;
-mod staging;
-mod timing;
+mod staging_buffers;
 mod transfer;
 mod unit;
-mod waiting;
 mod work;
 mod write_rendezvous;
 
-pub use calls::MAX_TAG;
-pub(crate) use calls::{CallPart, is_call};
+pub use call_ids::MAX_TAG;
+pub(crate) use call_ids::is_call;
+pub(crate) use calls::CallPart;
 pub use grant::Grant;
-pub use idle::Kept;
+pub use idle_eviction::Kept;
 pub(crate) use probe::{AREA, ProbePath};
 pub use report::{Counters, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
 
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
-use bounce::Bounce;
-use fallback_buffer::FallbackBuffers;
+use adapter::Adapter;
+pub(crate) use adapter::read_only;
+use choice::Choices;
+use exposure::Exposures;
+use idle_memory::Sweeps;
+use inbox::Inbox;
 use op::State;
-use pacing::Turns;
-use packing::Packing;
-use peer::Peer;
-use records::{Left, Records};
-use staging::Staging;
-use unit::Transfers;
+use operations::Operations;
+use peers::Peers;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
-use crate::capability::{Capabilities, Registration};
-use crate::comm::{PathCounters, Policy};
+use crate::capability::Capabilities;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
-use crate::log_limit::LogLimit;
-use crate::mem::{Access, Limits, MemList, Memory, MemoryRegion, PinCache, PinCounts, RemoteKey, RemoteSlice, Segment};
+use crate::mem::{Access, MemList, Memory, MemoryRegion, PinCounts};
 use crate::mutated;
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::credit;
-use crate::proto::header::{HEADER_LEN, Kind};
-use crate::proto::table::Table;
-use crate::returns::Returns;
+use crate::proto::header::Kind;
 use crate::time::Time;
-use crate::transport::{Armed, ConnId, Event, Transport};
-
-/// Most events about peers that are kept until the program takes them. The oldest are dropped
-/// first.
-const KEPT_EVENTS: usize = 1024;
+use crate::transport::{Armed, Event, Transport};
 
 /// An endpoint: a transport and the protocol over it.
 pub struct Endpoint<T: Transport> {
     // The first field, so that it is dropped first. After that no adapter accesses memory of the
     // fields below.
-    transport: T,
-    config: Config,
-    now: Time,
-    ops: Records,
-    transfers: Transfers,
-    /// Operations that were asked to end early, and that have no fence yet. The next poll sets it,
-    /// because only the poll knows the time.
-    fences: Vec<OpId>,
-    peers: Table<Peer>,
-    /// The peer of each connection, by the connection's slot.
-    by_conn: Vec<Option<(ConnId, PeerId)>>,
-    /// Peers with something to send.
-    dirty: Vec<PeerId>,
-    /// Peers whose queue was full. They become dirty again when the adapter has made progress.
-    blocked: Vec<PeerId>,
-    /// Number of messages posted.
-    transmitted: u64,
-    peer_events: VecDeque<PeerEvent>,
-    /// Peers that were lost recently, for errors.
-    lost: VecDeque<(PeerId, Addr, Error)>,
-    unexpected: VecDeque<Unexpected>,
-    /// The turns of the peers that have bytes to move.
-    turns: Turns,
-    /// Number of work requests of operations with the adapter.
-    work: usize,
-    registry: PinCache,
-    bounce: Bounce,
-    staging: Staging,
-    /// The packing buffers for small pieces of transfers.
-    packing: Packing,
-    /// The buffers that are used when memory cannot be registered.
-    fallback_buffers: FallbackBuffers,
-    revoked: Arc<Returns<(PeerId, RemoteKey)>>,
-    released: Arc<Returns<report::Release>>,
-    counters: Counters,
-    idle: idle::Search,
-    log: LogLimit,
-    policy: Policy,
-    /// [`Capabilities::max_inline`], stored because each message needs it.
-    max_inline: usize,
-    paths: PathCounters,
-    /// When to look for idle peers, and whether the last look was not finished (`idle_memory`).
-    next_sweep: Option<Time>,
-    sweeping: bool,
-    /// Number of peers lost since the allocator was asked to return pages.
-    lost_since_trim: usize,
-    // Scratch buffers, kept for their capacity.
+    adapter: Adapter<T>,
+    ops: Operations,
+    peers: Peers,
+    inbox: Inbox,
+    exposures: Exposures,
+    choices: Choices,
+    sweeps: Sweeps,
+    /// The events of a poll, kept for their capacity.
     events: Vec<Event>,
-    segments: Vec<Segment>,
-    release_notes: Vec<report::Release>,
-    revoke_notes: Vec<(PeerId, RemoteKey)>,
 }
 
 impl<T: Transport> Endpoint<T> {
@@ -167,67 +127,16 @@ impl<T: Transport> Endpoint<T> {
     /// `Invalid` for settings out of bounds (see [`Config::validate`]), or beyond the queue depth
     /// of the transport; `Unsupported` if the heads of the transport are too short for the
     /// protocol; `Exhausted` if there is no memory.
-    pub fn new(mut transport: T, config: Config, now: Time) -> Result<Endpoint<T>, Error> {
-        config.validate()?;
-        let receives = usize::from(config.credits.messages) + usize::from(crate::proto::hello::CONTROL_CREDITS);
-        let depth = transport.capabilities().recv_queue_depth;
-        if receives > depth {
-            let text = format!(
-                "credit_messages asks for {receives} receives on a connection; the transport has room for {depth}"
-            );
-            return Err(Error::new(ErrorKind::Invalid, text));
-        }
-        let head = transport.capabilities().max_head;
-        if head < HEADER_LEN + RemoteSlice::WIRE_LEN {
-            let text = format!(
-                "the transport takes heads of {head} bytes; the protocol's are up to {}",
-                HEADER_LEN + RemoteSlice::WIRE_LEN
-            );
-            return Err(Error::new(ErrorKind::Unsupported, text));
-        }
-        let pins = pin_limits(&config, transport.capabilities());
-        let bounce = Bounce::new(&mut transport, config.credits.eager_limit)?;
-        let fallback_buffers = FallbackBuffers::new(&mut transport, &config)?;
-        let staging = Staging::new(config.credits.fast_slot_bytes);
-        let packing = Packing::new(&mut transport, config.limits.transfer_unit)?;
-        let max_inline = transport.capabilities().max_inline;
+    pub fn new(transport: T, config: Config, now: Time) -> Result<Endpoint<T>, Error> {
         Ok(Endpoint {
-            transport,
-            config,
-            now,
-            ops: Records::new(),
-            transfers: Transfers::default(),
-            fences: Vec::new(),
-            peers: Table::new(),
-            by_conn: Vec::new(),
-            dirty: Vec::new(),
-            blocked: Vec::new(),
-            transmitted: 0,
-            peer_events: VecDeque::new(),
-            lost: VecDeque::new(),
-            unexpected: VecDeque::new(),
-            turns: Turns::default(),
-            work: 0,
-            registry: PinCache::new(pins),
-            bounce,
-            staging,
-            packing,
-            fallback_buffers,
-            revoked: Arc::default(),
-            released: Arc::default(),
-            counters: Counters::default(),
-            idle: idle::Search::default(),
-            log: LogLimit::default(),
-            policy: Policy::default(),
-            max_inline,
-            paths: PathCounters::default(),
-            next_sweep: None,
-            sweeping: false,
-            lost_since_trim: 0,
+            adapter: Adapter::new(transport, config, now)?,
+            ops: Operations::new(),
+            peers: Peers::new(),
+            inbox: Inbox::default(),
+            exposures: Exposures::default(),
+            choices: Choices::default(),
+            sweeps: Sweeps::default(),
             events: Vec::new(),
-            segments: Vec::new(),
-            release_notes: Vec::new(),
-            revoke_notes: Vec::new(),
         })
     }
 
@@ -235,53 +144,54 @@ impl<T: Transport> Endpoint<T> {
 
     /// Returns the settings of the endpoint.
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.adapter.config
     }
 
     /// Returns the capabilities of the adapter.
     pub fn capabilities(&self) -> &Capabilities {
-        self.transport.capabilities()
+        self.adapter.transport.capabilities()
     }
 
     /// Returns the transport.
     pub fn transport(&self) -> &T {
-        &self.transport
+        &self.adapter.transport
     }
 
     /// Returns the transport, for settings that only the backend has. The caller must not post work
     /// on it, because the endpoint does not expect that.
     pub fn transport_mut(&mut self) -> &mut T {
-        &mut self.transport
+        &mut self.adapter.transport
     }
 
     /// Returns the time of the last poll.
     pub fn now(&self) -> Time {
-        self.now
+        self.adapter.now
     }
 
     /// Returns the counters of everything that the endpoint has done.
     pub fn counters(&self) -> Counters {
-        let PinCounts { hits, misses, evictions, failures, batches } = self.registry.counts();
+        let PinCounts { hits, misses, evictions, failures, batches } = self.adapter.registry.counts();
         Counters {
             pin_hits: hits,
             pin_misses: misses,
             pin_evictions: evictions,
             pin_failures: failures,
             pin_batches: batches,
-            ..self.counters
+            ..self.adapter.counters
         }
     }
 
     /// Returns the contents of the pin-down cache. Checks every entry.
     pub fn pinned(&self) -> Pinned {
-        let (entries, bytes) = self.registry.held();
-        Pinned { entries, bytes, in_use: self.registry.in_use() }
+        let (entries, bytes) = self.adapter.registry.held();
+        Pinned { entries, bytes, in_use: self.adapter.registry.in_use() }
     }
 
     /// Returns the resources that the endpoint holds.
     pub fn resource_usage(&self) -> ResourceUsage {
-        let peers = || self.peers.iter().map(|(_, peer)| peer);
-        let retired = self.transport.retired_memory();
+        let peers = || self.peers.iter();
+        let adapter = &self.adapter;
+        let retired = adapter.transport.retired_memory();
         ResourceUsage {
             peers: self.peers.len(),
             operations: self.ops.len(),
@@ -290,8 +200,8 @@ impl<T: Transport> Endpoint<T> {
             parked: peers().map(|peer| peer.parked.len()).sum(),
             parked_bytes: peers().map(|peer| peer.parked_bytes).sum(),
             exposures: peers().map(|peer| peer.exposures).sum(),
-            work: self.work + self.bounce.in_use() + self.staging.in_use() + self.packing.in_use(),
-            fallback_buffers: self.fallback_buffers.in_use(),
+            work: adapter.work + adapter.bounce.in_use() + adapter.staging.in_use() + adapter.packing.in_use(),
+            fallback_buffers: adapter.fallback_buffers.in_use(),
             retired: retired.exposures,
             retired_bytes: retired.bytes,
         }
@@ -308,28 +218,26 @@ impl<T: Transport> Endpoint<T> {
     /// Returns true if the adapter has work of this side: sends, reads and writes that have not
     /// completed.
     pub fn is_sending(&self) -> bool {
-        self.work > 0 || self.bounce.in_use() > 0
+        self.adapter.work > 0 || self.adapter.bounce.in_use() > 0
     }
 
     /// Returns the address of a peer (BMI's reverse look-up). Peers that were lost recently also
     /// have one.
     pub fn peer_addr(&self, peer: PeerId) -> Option<Addr> {
-        let known = self.peers.get(peer.0).map(|peer| &peer.addr);
-        known.or_else(|| self.lost.iter().find(|(id, ..)| *id == peer).map(|(_, addr, _)| addr)).cloned()
+        self.peers.addr(peer).cloned()
     }
 
     /// Returns the limits agreed with a peer. `None` until the peer is connected, and after it is
     /// lost.
     pub fn limits(&self, peer: PeerId) -> Option<PeerLimits> {
-        self.peers.get(peer.0).filter(|peer| peer.is_up()).map(|peer| peer.limits)
+        self.peers.get(peer).filter(|peer| peer.is_up()).map(|peer| peer.limits)
     }
 
     /// Returns the error of a failed completion, with operation, peer and reason. Returns `None` on
     /// success.
     pub fn explain(&self, completion: &Completion) -> Option<Error> {
         let kind = completion.status.err()?;
-        let reason =
-            completion.peer.and_then(|id| self.lost.iter().find(|(lost, ..)| *lost == id)).map(|(_, _, reason)| reason);
+        let reason = completion.peer.and_then(|peer| self.peers.reason_of_loss(peer));
         let error = match (kind, reason) {
             (ErrorKind::TimedOut, _) if self.lacks_credit(completion) => Error::new(
                 kind,
@@ -351,10 +259,10 @@ impl<T: Transport> Endpoint<T> {
     /// Returns true if the operation is a send, and there is no credit for a message of full length
     /// now.
     fn lacks_credit(&self, completion: &Completion) -> bool {
-        let peer = completion.peer.and_then(|peer| self.peers.get(peer.0));
+        let peer = completion.peer.and_then(|peer| self.peers.get(peer));
         matches!(completion.kind, OpKind::Send | OpKind::SendUnexpected)
             && peer.is_some_and(|peer| {
-                let cost = credit::cost(self.eager_limit(peer));
+                let cost = credit::cost(self.adapter.eager_limit(peer));
                 peer.credit.as_ref().is_some_and(|credit| !credit.can_spend(cost))
             })
     }
@@ -362,10 +270,8 @@ impl<T: Transport> Endpoint<T> {
     /// Returns whether the program should write a log line of this kind about a peer. The endpoint
     /// counts the lines that are not written, and reports their number ([`LogLimit`]).
     pub fn admits_log_line(&mut self, kind: &'static str, peer: PeerId) -> bool {
-        match self.peer_addr(peer) {
-            Some(addr) => self.log.admits(kind, addr.host(), self.now),
-            None => self.log.admits(kind, "lost peers", self.now),
-        }
+        let host = self.peers.addr(peer).map_or("lost peers", Addr::host);
+        self.adapter.log.admits(kind, host, self.adapter.now)
     }
 
     // ---- connections ----------------------------------------------------------------------------
@@ -375,7 +281,7 @@ impl<T: Transport> Endpoint<T> {
     /// # Errors
     /// Those of [`Transport::listen`].
     pub fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
-        self.transport.listen(addr).map_err(|error| error.during("listen"))
+        self.adapter.transport.listen(addr).map_err(|error| error.during("listen"))
     }
 
     /// Starts to connect. The operation (`OpKind::Connect`) ends when the peer is connected, or
@@ -402,6 +308,15 @@ impl<T: Transport> Endpoint<T> {
         self.start_disconnect(peer, options)
     }
 
+    /// Ends a connection at once, without sending what is queued. Its operations end with
+    /// `PeerLost`, and [`PeerEvent::Lost`] has the reason. The call is ignored for a peer that is
+    /// gone.
+    pub fn cut(&mut self, peer: PeerId, reason: Error) {
+        if let Some(peer) = self.peers.get_mut(peer) {
+            self.adapter.cut(peer, reason);
+        }
+    }
+
     // ---- memory ---------------------------------------------------------------------------------
 
     /// Registers memory ahead of use, for as long as the region is held. After that, the pin-down
@@ -410,13 +325,13 @@ impl<T: Transport> Endpoint<T> {
     /// # Errors
     /// Those of [`Transport::register`].
     pub fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
-        self.registry.register(&mut self.transport, memory).map_err(|error| error.during("register"))
+        self.adapter.registry.register(&mut self.adapter.transport, memory).map_err(|error| error.during("register"))
     }
 
     /// Returns true if memory is already registered, so that work on it needs no registration. This
     /// is the paper's `check_if_registered`.
     pub fn is_registered(&self, memory: &Memory) -> bool {
-        self.registry.is_registered(memory)
+        self.adapter.registry.is_registered(memory)
     }
 
     /// Exposes a list of memory to one peer with the rights `access`, until the exposure is dropped
@@ -432,12 +347,7 @@ impl<T: Transport> Endpoint<T> {
     /// # Errors
     /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`] pieces.
     pub fn expose(&mut self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
-        let list = list.into();
-        let checked = if access.remote_write { self.check_target(peer, &list) } else { self.check_list(peer, &list) };
-        checked.map_err(|error| error.during("expose"))?;
-        let remote = self.expose_list(peer, &list, access).map_err(|error| error.during("expose"))?;
-        let descriptor = BulkDescriptor::try_from(remote)?;
-        Ok(Exposure { peer, descriptor, revoked: Arc::clone(&self.revoked) })
+        self.start_exposure(peer, &list.into(), access).map_err(|error| error.during("expose"))
     }
 
     /// Ends an exposure at once. The peer can no longer reach the memory when this returns, whereas
@@ -484,7 +394,7 @@ impl<T: Transport> Endpoint<T> {
         options: Options,
     ) -> Result<Posted, Error> {
         if is_call(tag) {
-            return Err(calls::reserved_tag(tag).during("send unexpected"));
+            return Err(call_ids::reserved_tag(tag).during("send unexpected"));
         }
         self.start_send(peer, Kind::Unexpected, tag, list.into(), options)
     }
@@ -553,32 +463,32 @@ impl<T: Transport> Endpoint<T> {
     /// Posts an operation that ends at the time `at`.
     pub fn post_timer(&mut self, at: Time, user: u64) -> OpId {
         let options = Options { deadline: Some(at), user, ..Options::default() };
-        self.insert_op(OpKind::Timer, None, 0, None, options, State::Waiting)
+        self.ops.post(OpKind::Timer, None, 0, None, options, State::Waiting)
     }
 
     /// Asks an operation to end early. It still completes, with `Cancelled`, or with its usual
     /// status if that came first.
     pub fn cancel(&mut self, op: OpId) {
-        self.end_early(op, ErrorKind::Cancelled);
+        self.end_operation(op, ErrorKind::Cancelled);
     }
 
     /// Cancels an operation and drops its completion, for a caller that is no longer interested in
     /// it.
     pub fn abandon(&mut self, op: OpId) {
-        let Some(record) = self.ops.get_mut(op.0) else { return };
+        let Some(record) = self.ops.get_mut(op) else { return };
         if record.is_done() {
             let done = self.ops.collect(op);
             // The connection is not wanted any more.
             if let Some(Completion { kind: OpKind::Connect, peer: Some(peer), status: Ok(()), .. }) = done
-                && let Some(record) = self.peers.get(peer.0)
+                && let Some(record) = self.peers.get(peer)
             {
-                self.transport.disconnect(record.conn, self.now);
+                self.adapter.transport.disconnect(record.conn, self.adapter.now);
             }
         } else {
             record.abandoned = true;
             let waker = record.waker.take();
             waker.into_iter().for_each(|waker| self.ops.keep_waker(waker));
-            self.end_early(op, ErrorKind::Cancelled);
+            self.end_operation(op, ErrorKind::Cancelled);
         }
     }
 
@@ -597,7 +507,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Adds an operation, and its peer, to an error.
     pub(crate) fn during(&self, op: OpId, error: Error) -> Error {
-        let Some(record) = self.ops.get(op.0) else { return error };
+        let Some(record) = self.ops.get(op) else { return error };
         let error = error.during(record.kind.as_str());
         match record.peer.and_then(|peer| self.peer_addr(peer)) {
             Some(addr) => error.with_peer(addr),
@@ -607,7 +517,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Returns whether there is such an operation: under way, or ended and not yet collected.
     pub fn is_known(&self, op: OpId) -> bool {
-        self.ops.get(op.0).is_some()
+        self.ops.get(op).is_some()
     }
 
     /// Appends the completions of those of `ops` that have ended. Returns how many there were.
@@ -626,28 +536,28 @@ impl<T: Transport> Endpoint<T> {
 
     /// Returns the next unexpected message.
     pub fn poll_unexpected(&mut self) -> Option<Unexpected> {
-        self.unexpected.pop_front()
+        self.inbox.pop()
     }
 
     /// Returns the next event about a peer. If the program does not take them, the oldest events
     /// beyond 1024 are lost.
     pub fn poll_event(&mut self) -> Option<PeerEvent> {
-        self.peer_events.pop_front()
+        self.peers.next_event()
     }
 
     // ---- waiting --------------------------------------------------------------------------------
 
     /// Returns the time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
-        let fences = (!self.fences.is_empty()).then_some(self.now);
+        let fences = (!self.ops.fences.is_empty()).then_some(self.adapter.now);
         let all = [
             fences,
             self.ops.next_timer().filter(|_| !mutated("wait/forgets-deadlines")),
-            self.next_turn(),
-            self.registry.next_deadline(),
-            self.log.next_deadline(),
-            self.next_sweep,
-            self.transport.next_deadline(),
+            self.adapter.turns.next_check(),
+            self.adapter.registry.next_deadline(),
+            self.adapter.log.next_deadline(),
+            self.sweeps.next(),
+            self.adapter.transport.next_deadline(),
         ];
         let mut earliest = None;
         for deadline in all {
@@ -663,22 +573,20 @@ impl<T: Transport> Endpoint<T> {
     pub fn arm(&mut self, waker: &Waker) -> Armed {
         // Transfers and peers that wait for the adapter are resumed by its progress, which wakes
         // the waiter.
-        let idle =
-            self.dirty.is_empty() && self.fences.is_empty() && self.released.is_empty() && self.revoked.is_empty();
-        if !idle {
+        if self.peers.has_dirty() || !self.ops.fences.is_empty() || self.has_returns() {
             return Armed::Busy;
         }
-        let armed = self.transport.arm(waker);
+        let armed = self.adapter.transport.arm(waker);
         let quiet = armed == Armed::Waiting
-            && (mutated("wait/dropped-messages-wake-nobody") || self.released.wake_at_next(waker))
-            && self.revoked.wake_at_next(waker)
-            && self.registry.arm(waker);
+            && (mutated("wait/dropped-messages-wake-nobody") || self.inbox.released.wake_at_next(waker))
+            && self.exposures.revoked.wake_at_next(waker)
+            && self.adapter.registry.arm(waker);
         if quiet { Armed::Waiting } else { Armed::Busy }
     }
 
     /// Returns the transport's descriptor to sleep on, if it has one.
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.transport.event_fd()
+        self.adapter.transport.event_fd()
     }
 
     // ---- for the async interface ----------------------------------------------------------------
@@ -686,7 +594,7 @@ impl<T: Transport> Endpoint<T> {
     /// Returns the completion of `op`, or `None` after arranging to wake `waker` when there is one.
     /// `Some(None)` means that there is no such operation.
     pub(crate) fn poll_op_or_wake(&mut self, op: OpId, waker: &Waker) -> Option<Option<Completion>> {
-        let Some(record) = self.ops.get_mut(op.0) else { return Some(None) };
+        let Some(record) = self.ops.get_mut(op) else { return Some(None) };
         if record.is_done() {
             return Some(self.ops.collect(op));
         }
@@ -705,123 +613,10 @@ impl<T: Transport> Endpoint<T> {
     }
 
     pub(crate) fn has_unexpected(&self) -> bool {
-        !self.unexpected.is_empty()
+        !self.inbox.is_empty()
     }
 
     pub(crate) fn has_events(&self) -> bool {
-        !self.peer_events.is_empty()
+        self.peers.has_events()
     }
-
-    // ---- records --------------------------------------------------------------------------------
-
-    /// Inserts a record and sets its timer.
-    #[inline]
-    fn insert_op(
-        &mut self,
-        kind: OpKind,
-        peer: Option<PeerId>,
-        tag: Tag,
-        list: Option<MemList>,
-        options: Options,
-        state: State,
-    ) -> OpId {
-        self.ops.insert(kind, peer, tag, list, options, |_| state)
-    }
-
-    /// Ends an operation: returns all that it held and makes its completion.
-    fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
-        let Some(Left { staged, transfer, offer, peer }) = self.ops.finish(id, status, len) else { return };
-        if let Some(buffer) = staged {
-            self.staging.free(buffer);
-        }
-        if let Some(transfer) = transfer {
-            self.transfers.retire(transfer);
-        }
-        if let (op::Offer::Made(memory) | op::Offer::Used(memory), Some(peer)) = (offer, peer) {
-            self.offer_ended(peer, memory, matches!(offer, op::Offer::Used(_)) || status.is_err());
-        }
-    }
-
-    /// Returns the result of a post with the operation `id`.
-    fn posted(&mut self, id: OpId) -> Posted {
-        self.poll_op(id).map_or(Posted::Pending(id), Posted::Done)
-    }
-
-    /// Checks a list against the settings, and that the peer is connected or connecting.
-    #[inline]
-    fn check_list(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
-        let known = self.peers.get(peer.0).filter(|record| record.is_open());
-        if known.is_some() && list.pieces().len() <= self.config.limits.max_pieces {
-            Ok(())
-        } else {
-            self.refuse_list(peer, list)
-        }
-    }
-
-    /// As [`Endpoint::check_list`], for a list that is written to.
-    #[inline]
-    fn check_target(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
-        self.check_list(peer, list)?;
-        if list.is_read_only() { Err(read_only()) } else { Ok(()) }
-    }
-
-    /// Returns the error of a list, or of its peer.
-    #[cold]
-    fn refuse_list(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
-        let record = self.peers.get(peer.0).filter(|record| record.is_open()).ok_or_else(|| self.lost_error(peer))?;
-        let (pieces, limit) = (list.pieces().len(), self.config.limits.max_pieces);
-        let text = format!("a list of {pieces} pieces; at most {limit} are allowed (Config::max_pieces sets it)");
-        Err(Error::new(ErrorKind::Invalid, text).with_peer(&record.addr))
-    }
-
-    /// Returns the error for a peer that is gone.
-    fn lost_error(&self, peer: PeerId) -> Error {
-        let lost = self.lost.iter().find(|(id, ..)| *id == peer);
-        let error = match lost {
-            Some((_, _, reason)) => Error::because(ErrorKind::PeerLost, reason),
-            None => Error::new(ErrorKind::PeerLost, "not connected"),
-        };
-        match self.peer_addr(peer) {
-            Some(addr) => error.with_peer(addr),
-            None => error.with_peer(format_args!("{peer:?}")),
-        }
-    }
-
-    /// Puts a peer on the list of those with something to send, if it has something. Called after
-    /// every change that may have given it something.
-    #[inline]
-    fn mark_dirty(&mut self, peer: PeerId) {
-        if let Some(record) = self.peers.get_mut(peer.0)
-            && !record.dirty
-            && record.wants_turn()
-        {
-            record.dirty = true;
-            self.dirty.push(peer);
-        }
-    }
-
-    /// Returns the length of the longest payload of an eager message to a peer.
-    #[inline]
-    fn eager_limit(&self, peer: &Peer) -> usize {
-        peer.limits.eager.min(self.config.credits.eager_limit)
-    }
-}
-
-/// The error for read-only memory that is to be written.
-#[cold]
-pub(crate) fn read_only() -> Error {
-    Error::new(ErrorKind::Invalid, "the memory is read-only, because it was made of `Bytes`")
-}
-
-/// Returns the bounds of the pin-down cache. If registration pins nothing, no registration waits to
-/// be dropped.
-fn pin_limits(config: &Config, capabilities: &Capabilities) -> Limits {
-    let free = capabilities.registration == Registration::Free;
-    let linger = if free { Duration::ZERO } else { config.memory.pin_linger };
-    Limits { entries: config.memory.pin_cache_entries, bytes: config.memory.pin_cache_bytes, linger }
-}
-
-/// Returns the number of pieces of a rendezvous that fit into the head of a work request.
-fn pieces_in_head(capabilities: &Capabilities) -> usize {
-    capabilities.max_head.saturating_sub(HEADER_LEN) / RemoteSlice::WIRE_LEN
 }

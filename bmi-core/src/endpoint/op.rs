@@ -25,14 +25,16 @@
 //!                       after the grace period the connection is cut, which ends them all
 //! ```
 //!
+//! [`NEXT`] and [`phases_of`] say the same as a table, which debug builds check.
+//!
 //! So memory is never given back while an adapter on either side may access it. An access of the
 //! peer that cannot be ended does not hold up the operation. The backend then holds the memory
 //! ([`Transport::retired_memory`](crate::Transport::retired_memory)).
 
 use std::task::Waker;
 
-use super::fallback_buffer::FallbackBuffer;
-use super::unit::Transfer;
+use super::fallback_buffers::FallbackBuffer;
+use super::unit::{Plan, Transfer};
 use crate::error::ErrorKind;
 use crate::mem::{MemList, RemoteSlice};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Tag};
@@ -66,11 +68,77 @@ pub(super) enum State {
     Done { status: Result<(), ErrorKind>, len: u64 },
 }
 
+/// The kind of a state, without what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Vacant,
+    Queued,
+    Posted,
+    Announced,
+    Matching,
+    Moving,
+    AwaitingWrite,
+    Granted,
+    Waiting,
+    Done,
+}
+
+use Phase::{Announced, AwaitingWrite, Done, Granted, Matching, Moving, Posted, Queued, Vacant, Waiting};
+
+/// The phases that may follow each phase.
+const NEXT: [(Phase, &[Phase]); 10] = [
+    (Vacant, &[Queued, Posted, Matching, Granted, Waiting]),
+    (Queued, &[Posted, Announced, Moving, Done]),
+    (Posted, &[Done]),
+    (Announced, &[Moving, Done]),
+    (Matching, &[Moving, AwaitingWrite, Done]),
+    (Moving, &[Done]),
+    (AwaitingWrite, &[Done]),
+    (Granted, &[Done]),
+    // A receive or discard that found its message parked, or a probe that could not be asked.
+    (Waiting, &[Moving, AwaitingWrite, Done, Vacant]),
+    (Done, &[Vacant]),
+];
+
+/// Returns the phases that an operation of a kind goes through, besides `Vacant` and `Done`.
+const fn phases_of(kind: OpKind) -> &'static [Phase] {
+    match kind {
+        OpKind::Send => &[Queued, Posted, Announced, Moving],
+        OpKind::SendUnexpected => &[Queued, Posted],
+        OpKind::Recv => &[Matching, Waiting, Moving, AwaitingWrite],
+        OpKind::Discard => &[Matching, Waiting],
+        OpKind::Pull | OpKind::Push => &[Queued, Moving],
+        OpKind::Grant => &[Granted],
+        OpKind::Connect | OpKind::Disconnect | OpKind::Timer | OpKind::Probe => &[Waiting],
+    }
+}
+
+/// Returns true if an operation of this kind may go from one phase to the next.
+pub(super) fn may_follow(kind: OpKind, from: Phase, to: Phase) -> bool {
+    let follows = NEXT.iter().any(|(phase, next)| *phase == from && next.contains(&to));
+    follows && (matches!(to, Vacant | Done) || phases_of(kind).contains(&to))
+}
+
 impl State {
+    pub(super) fn phase(&self) -> Phase {
+        match self {
+            State::Queued => Queued,
+            State::Posted => Posted,
+            State::Announced(_) => Announced,
+            State::Matching(_) => Matching,
+            State::Moving(_) => Moving,
+            State::AwaitingWrite { .. } => AwaitingWrite,
+            State::Granted(_) => Granted,
+            State::Waiting => Waiting,
+            State::Vacant => Vacant,
+            State::Done { .. } => Done,
+        }
+    }
+
     /// Replaces the state by `next`. To drop the old state, the compiler would check every variant
     /// for what it holds. The usual states hold nothing.
     #[inline(always)]
-    pub(super) fn put(&mut self, next: State) {
+    fn put(&mut self, next: State) {
         let before = std::mem::replace(self, next);
         match before {
             State::Queued | State::Posted | State::Matching(_) | State::Done { .. } | State::Vacant => {
@@ -110,16 +178,14 @@ pub(super) struct Op {
     pub(super) peer: Option<PeerId>,
     pub(super) tag: Tag,
     pub(super) list: Option<MemList>,
-    /// For a pull or push whose peer is not connected yet: the remote memory.
-    pub(super) remote: Option<Box<(OneOrMany<RemoteSlice>, Cursor)>>,
-    /// For a push: the immediate data of its last write.
-    pub(super) immediate: Option<u32>,
+    /// For a pull or push whose peer is not connected yet: what it will move.
+    pub(super) plan: Option<Box<Plan>>,
     pub(super) options: Options,
-    pub(super) state: State,
+    state: State,
     /// For a send: the staging buffer that part of it was copied to.
     pub(super) staged: Option<u32>,
     /// The buffer that replaces memory that could not be registered (see
-    /// [`super::fallback_buffer`]).
+    /// [`super::fallback_buffers`]).
     pub(super) fallback: Option<Box<FallbackBuffer>>,
     /// For a receive: the memory that the sender may write, if any (see
     /// [`super::offered_receive`]).
@@ -131,6 +197,12 @@ pub(super) struct Op {
     /// The completion is no longer wanted.
     pub(super) abandoned: bool,
     pub(super) waker: Option<Waker>,
+}
+
+/// The record of an operation, and its id.
+pub(super) struct Record<'a> {
+    pub(super) id: OpId,
+    pub(super) op: &'a mut Op,
 }
 
 /// Returns true if a transfer of this kind writes to the peer's memory, and false if it reads.
@@ -146,8 +218,7 @@ impl Op {
             peer: None,
             tag: 0,
             list: None,
-            remote: None,
-            immediate: None,
+            plan: None,
             staged: None,
             fallback: None,
             offer: Offer::None,
@@ -160,17 +231,67 @@ impl Op {
         }
     }
 
+    /// Returns the state of the operation.
+    #[inline]
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Goes to the next state. Every change of a state comes here, and a debug build checks it
+    /// against the table.
+    #[inline(always)]
+    pub(super) fn enter(&mut self, next: State) {
+        debug_assert!(
+            may_follow(self.kind, self.state.phase(), next.phase()),
+            "a {} goes from {:?} to {:?}",
+            self.kind.as_str(),
+            self.state.phase(),
+            next.phase()
+        );
+        self.state.put(next);
+    }
+
+    /// Goes to `Done`. Returns the transfer of the operation, if it had one.
+    pub(super) fn end(&mut self, status: Result<(), ErrorKind>, len: u64) -> Option<Box<Transfer>> {
+        debug_assert!(may_follow(self.kind, self.state.phase(), Done), "a {} ends twice", self.kind.as_str());
+        match std::mem::replace(&mut self.state, State::Done { status, len }) {
+            State::Moving(transfer) => Some(transfer),
+            _ => None,
+        }
+    }
+
+    /// Returns the transfer of the operation, if it is moving.
+    pub(super) fn transfer_mut(&mut self) -> Option<&mut Transfer> {
+        match &mut self.state {
+            State::Moving(transfer) => Some(transfer),
+            _ => None,
+        }
+    }
+
+    /// Returns the list and the transfer of an operation that is moving.
+    pub(super) fn moving(&mut self) -> Option<(&MemList, &mut Transfer)> {
+        match (&self.list, &mut self.state) {
+            (Some(list), State::Moving(transfer)) => Some((list, transfer)),
+            _ => None,
+        }
+    }
+
+    /// Returns true if the operation moves the message that the peer names so.
+    pub(super) fn moves(&self, named: u64) -> bool {
+        matches!(&self.state, State::Moving(transfer) if transfer.announced_as == Some(named))
+    }
+
     /// Drops everything that the record holds, in place. Afterwards it has no operation.
     #[inline]
     pub(super) fn vacate(&mut self) {
         if self.list.is_some() {
             self.list = None;
         }
-        self.state.put(State::Vacant);
-        (self.offer, self.immediate, self.staged) = (Offer::None, None, None);
+        self.enter(State::Vacant);
+        (self.offer, self.staged) = (Offer::None, None);
         (self.ending, self.timer, self.abandoned) = (None, None, false);
-        if self.waker.is_some() || self.remote.is_some() || self.fallback.is_some() {
-            (self.waker, self.remote, self.fallback) = (None, None, None);
+        if self.waker.is_some() || self.plan.is_some() || self.fallback.is_some() {
+            (self.waker, self.plan, self.fallback) = (None, None, None);
         }
     }
 
@@ -189,5 +310,87 @@ impl Op {
 
     pub(super) fn len(&self) -> usize {
         self.list.as_ref().map_or(0, MemList::len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Op {
+        /// Names each field, so that a new field does not compile until it is handled in
+        /// [`Op::vacate`].
+        pub(in crate::endpoint) fn assert_is_new_timer(&self) {
+            let Op {
+                kind,
+                peer,
+                tag,
+                list,
+                plan,
+                options,
+                state,
+                staged,
+                fallback,
+                offer,
+                ending,
+                timer,
+                abandoned,
+                waker,
+            } = self;
+            assert!(matches!(state, State::Waiting), "{self:?}");
+            assert_eq!((*kind, *peer, *tag, *options), (OpKind::Timer, None, 0, Options::default()));
+            assert_eq!((*staged, *offer), (None, Offer::None));
+            assert_eq!((*ending, *timer, *abandoned), (None, None, false));
+            assert!(list.is_none() && plan.is_none() && fallback.is_none() && waker.is_none(), "{self:?}");
+        }
+    }
+
+    const KINDS: [OpKind; 11] = [
+        OpKind::Send,
+        OpKind::SendUnexpected,
+        OpKind::Recv,
+        OpKind::Discard,
+        OpKind::Pull,
+        OpKind::Push,
+        OpKind::Grant,
+        OpKind::Connect,
+        OpKind::Disconnect,
+        OpKind::Timer,
+        OpKind::Probe,
+    ];
+
+    #[test]
+    fn every_phase_of_every_kind_is_reached_and_leads_to_the_end() {
+        for kind in KINDS {
+            let mut reached = vec![Vacant];
+            while let Some(next) = NEXT
+                .iter()
+                .map(|(phase, _)| *phase)
+                .find(|to| !reached.contains(to) && reached.iter().any(|from| may_follow(kind, *from, *to)))
+            {
+                reached.push(next);
+            }
+            for phase in phases_of(kind) {
+                assert!(reached.contains(phase) && may_follow(kind, *phase, Done), "{kind:?} {phase:?}");
+            }
+            assert_eq!(reached.len(), phases_of(kind).len() + 2, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_follows_the_end_but_a_vacant_place() {
+        for kind in KINDS {
+            let after: Vec<Phase> =
+                NEXT.iter().map(|(phase, _)| *phase).filter(|to| may_follow(kind, Done, *to)).collect();
+            assert_eq!(after, [Vacant]);
+            assert!(!may_follow(kind, Moving, Queued) && !may_follow(kind, Posted, Announced));
+        }
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "goes from Vacant to Announced")]
+    fn a_debug_build_refuses_a_change_that_the_table_does_not_have() {
+        Op::vacant().enter(State::Announced(OneOrMany::None));
     }
 }

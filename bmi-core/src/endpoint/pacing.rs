@@ -38,11 +38,14 @@
 //! `bmi-sim/tests/pacing.rs`.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use super::Endpoint;
+use super::adapter::Adapter;
 use super::op::State;
+use super::operations::Operations;
 use super::peer::Peer;
-use super::transfer::Outcome;
+use super::peers::Peers;
+use super::transfer::{Outcome, post_unit};
 use super::unit::Unit;
 use crate::config::Config;
 use crate::op::{OpId, PeerId};
@@ -165,6 +168,15 @@ impl Turns {
         }
     }
 
+    /// Appends a transfer to the queue of its peer.
+    pub(super) fn queue(&mut self, peer: &mut Peer, id: OpId, level: Level) {
+        peer.moving.queues[level as usize].push_back(id);
+        if !std::mem::replace(&mut peer.moving.listed[level as usize], true) {
+            self.rings[level as usize].push_back(peer.id);
+        }
+        self.quiet_until = None;
+    }
+
     /// Records that the adapter has taken a request of a unit.
     pub(super) fn posted(&mut self, moving: &mut Moving, level: Level, len: u64, now: Time) {
         if moving.requests == 0 {
@@ -196,142 +208,40 @@ impl Turns {
         self.quiet_until = None;
         Some(unit)
     }
-}
-
-impl<T: Transport> Endpoint<T> {
-    /// Appends a transfer to the queue of its peer.
-    pub(super) fn queue_transfer(&mut self, peer: PeerId, id: OpId, level: Level) {
-        let Some(record) = self.peers.get_mut(peer.0) else { return };
-        record.moving.queues[level as usize].push_back(id);
-        if !std::mem::replace(&mut record.moving.listed[level as usize], true) {
-            self.turns.rings[level as usize].push_back(peer);
-        }
-        self.turns.quiet_until = None;
-    }
-
-    /// Hands units to the adapter while there is room, one of each peer in turn. Returns whether
-    /// any was posted.
-    pub(super) fn pump_transfers(&mut self) -> bool {
-        if self.turns.are_idle() || self.turns.quiet_until.is_some_and(|until| self.now < until) {
-            return false;
-        }
-        self.turns.quiet_until = None;
-        let mut any = false;
-        loop {
-            let order = if self.turns.urgent_in_a_row < URGENT_IN_A_ROW {
-                [Level::Urgent, Level::Bulk]
-            } else {
-                [Level::Bulk, Level::Urgent]
-            };
-            let (mut posted, mut adapter_full, mut queue_full) = (false, false, false);
-            for level in order {
-                match self.give_turn(level) {
-                    Turn::Posted => posted = true,
-                    Turn::AdapterFull => adapter_full = true,
-                    Turn::QueueFull => queue_full = true,
-                    Turn::PeerFull | Turn::Nothing => {}
-                }
-                if posted {
-                    let urgent = level == Level::Urgent;
-                    self.turns.urgent_in_a_row = if urgent { self.turns.urgent_in_a_row.saturating_add(1) } else { 0 };
-                    break;
-                }
-            }
-            any |= posted;
-            if posted || (adapter_full && self.mark_stalled()) {
-                continue;
-            }
-            if !queue_full {
-                let until = if adapter_full { self.turns.no_stall_before } else { Time::from_nanos(u64::MAX) };
-                self.turns.quiet_until = Some(until);
-            }
-            return any;
-        }
-    }
-
-    /// Lets the first peer of a level that has room post a unit. If no peer can, returns the
-    /// obstacle. A full queue is reported before the adapter's bound, and this before all else.
-    fn give_turn(&mut self, level: Level) -> Turn {
-        let mut why = Turn::Nothing;
-        for _ in 0..self.turns.rings[level as usize].len() {
-            let Some(peer) = self.turns.rings[level as usize].pop_front() else { break };
-            let turn = self.peer_turn(peer, level);
-            let Some(record) = self.peers.get_mut(peer.0) else { continue };
-            let more = !record.moving.queues[level as usize].is_empty();
-            record.moving.listed[level as usize] = more;
-            if more {
-                self.turns.rings[level as usize].push_back(peer);
-            }
-            match turn {
-                Turn::Posted => return Turn::Posted,
-                Turn::QueueFull => why = Turn::QueueFull,
-                Turn::AdapterFull if why != Turn::QueueFull => why = Turn::AdapterFull,
-                _ => {}
-            }
-        }
-        why
-    }
-
-    fn peer_turn(&mut self, peer: PeerId, level: Level) -> Turn {
-        loop {
-            let Some(record) = self.peers.get_mut(peer.0) else { return Turn::Nothing };
-            let Some(id) = record.moving.queues[level as usize].front().copied() else { return Turn::Nothing };
-            // A unit that was begun is finished, whatever the bounds are now, because it was
-            // admitted as a whole.
-            let begun = self
-                .ops
-                .get(id.0)
-                .is_some_and(|op| matches!(&op.state, State::Moving(transfer) if transfer.open.requests > 0));
-            if let (false, Err(full)) = (begun, self.turns.room(&record.moving, level, &self.config)) {
-                return full;
-            }
-            record.moving.queues[level as usize].pop_front();
-            let outcome = self.post_unit(id);
-            let Some(record) = self.peers.get_mut(peer.0) else { return Turn::Nothing };
-            match outcome {
-                Outcome::Posted => record.moving.queues[level as usize].push_back(id),
-                Outcome::Last => {}
-                Outcome::QueueFull if mutated_each(10, "pacing/transfer-forgotten") => {}
-                Outcome::QueueFull => record.moving.queues[level as usize].push_front(id),
-                Outcome::Over => continue,
-            }
-            return if outcome == Outcome::QueueFull { Turn::QueueFull } else { Turn::Posted };
-        }
+    /// Returns the time at which to check again though nothing arrives.
+    pub(super) fn next_check(&self) -> Option<Time> {
+        self.quiet_until.filter(|until| *until < Time::from_nanos(u64::MAX))
     }
 
     /// Marks the peers that have stalled. Returns true if there is a new one. Checks the peers only
     /// when one can have stalled since the last check.
-    fn mark_stalled(&mut self) -> bool {
-        if self.now < self.turns.no_stall_before {
+    fn mark_stalled(&mut self, peers: &mut Peers, patience: Duration, now: Time) -> bool {
+        if now < self.no_stall_before {
             return false;
         }
-        let (patience, now) = (self.config.timeouts.stall_patience, self.now);
         let (mut found, mut next) = (false, now + patience);
-        for peer in self.peers.values_mut() {
+        for peer in peers.iter_mut() {
             let moving = &mut peer.moving;
             if moving.requests == 0 || moving.stalled {
                 continue;
             }
             if moving.moved_at + patience <= now {
                 moving.stalled = true;
-                self.turns.stalled += moving.total();
+                self.stalled += moving.total();
                 found = true;
             } else {
                 next = next.min(moving.moved_at + patience);
             }
         }
-        self.turns.no_stall_before = next;
+        self.no_stall_before = next;
         found
     }
+}
 
-    /// Returns the time at which to check again though nothing arrives.
-    pub(super) fn next_turn(&self) -> Option<Time> {
-        self.turns.quiet_until.filter(|until| *until < Time::from_nanos(u64::MAX))
-    }
-
+impl<T: Transport> Adapter<T> {
     /// Takes back the units and bytes that a lost peer had with the adapter.
-    pub(super) fn settle_transfers(&mut self, record: &Peer) {
-        let moving = &record.moving;
+    pub(super) fn settle_transfers(&mut self, peer: &Peer) {
+        let moving = &peer.moving;
         self.work -= moving.requests;
         self.turns.in_flight -= moving.total();
         if moving.stalled {
@@ -341,5 +251,94 @@ impl<T: Transport> Endpoint<T> {
         for unit in moving.reads.iter().chain(&moving.writes) {
             unit.staged.into_iter().for_each(|(buffer, _)| self.packing.free(buffer));
         }
+    }
+}
+
+/// Hands units to the adapter while there is room, one of each peer in turn. Returns whether any
+/// was posted.
+pub(super) fn take_turns<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peers: &mut Peers) -> bool {
+    if adapter.turns.are_idle() || adapter.turns.quiet_until.is_some_and(|until| adapter.now < until) {
+        return false;
+    }
+    adapter.turns.quiet_until = None;
+    let mut any = false;
+    loop {
+        let order = if adapter.turns.urgent_in_a_row < URGENT_IN_A_ROW {
+            [Level::Urgent, Level::Bulk]
+        } else {
+            [Level::Bulk, Level::Urgent]
+        };
+        let (mut posted, mut adapter_full, mut queue_full) = (false, false, false);
+        for level in order {
+            match level_turn(adapter, ops, peers, level) {
+                Turn::Posted => posted = true,
+                Turn::AdapterFull => adapter_full = true,
+                Turn::QueueFull => queue_full = true,
+                Turn::PeerFull | Turn::Nothing => {}
+            }
+            if posted {
+                let urgent = level == Level::Urgent;
+                let in_a_row = adapter.turns.urgent_in_a_row.saturating_add(1);
+                adapter.turns.urgent_in_a_row = if urgent { in_a_row } else { 0 };
+                break;
+            }
+        }
+        any |= posted;
+        let patience = adapter.config.timeouts.stall_patience;
+        if posted || (adapter_full && adapter.turns.mark_stalled(peers, patience, adapter.now)) {
+            continue;
+        }
+        if !queue_full {
+            let until = if adapter_full { adapter.turns.no_stall_before } else { Time::from_nanos(u64::MAX) };
+            adapter.turns.quiet_until = Some(until);
+        }
+        return any;
+    }
+}
+
+/// Lets the first peer of a level that has room post a unit. If no peer can, returns the obstacle.
+/// A full queue is reported before the adapter's bound, and this before all else.
+fn level_turn<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peers: &mut Peers, level: Level) -> Turn {
+    let mut why = Turn::Nothing;
+    for _ in 0..adapter.turns.rings[level as usize].len() {
+        let Some(id) = adapter.turns.rings[level as usize].pop_front() else { break };
+        let Some(peer) = peers.get_mut(id) else { continue };
+        let turn = peer_turn(adapter, ops, peer, level);
+        let more = !peer.moving.queues[level as usize].is_empty();
+        peer.moving.listed[level as usize] = more;
+        if more {
+            adapter.turns.rings[level as usize].push_back(id);
+        }
+        match turn {
+            Turn::Posted => return Turn::Posted,
+            Turn::QueueFull => why = Turn::QueueFull,
+            Turn::AdapterFull if why != Turn::QueueFull => why = Turn::AdapterFull,
+            _ => {}
+        }
+    }
+    why
+}
+
+/// Lets a peer post a unit of its first transfer that has bytes left.
+fn peer_turn<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peer: &mut Peer, level: Level) -> Turn {
+    loop {
+        let Some(id) = peer.moving.queues[level as usize].front().copied() else { return Turn::Nothing };
+        // A unit that was begun is finished, whatever the bounds are now, because it was admitted
+        // as a whole.
+        let begun =
+            ops.get(id).is_some_and(|op| matches!(op.state(), State::Moving(transfer) if transfer.open.requests > 0));
+        if let (false, Err(full)) = (begun, adapter.turns.room(&peer.moving, level, &adapter.config)) {
+            return full;
+        }
+        peer.moving.queues[level as usize].pop_front();
+        let outcome = post_unit(adapter, ops, peer, id);
+        match outcome {
+            Outcome::Posted => peer.moving.queues[level as usize].push_back(id),
+            Outcome::Last => {}
+            Outcome::QueueFull if mutated_each(10, "pacing/transfer-forgotten") => {}
+            Outcome::QueueFull => peer.moving.queues[level as usize].push_front(id),
+            Outcome::Over => continue,
+        }
+        return if outcome == Outcome::QueueFull { Turn::QueueFull } else { Turn::Posted };
     }
 }

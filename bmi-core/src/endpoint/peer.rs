@@ -1,21 +1,35 @@
 //! The record of a peer: one connection and all of its state.
+//!
+//! ```text
+//!  Connecting ──connected──┐
+//!                          ├──> Up ──disconnect──> Closing ──┐
+//!  Accepting  ──connected──┘     └───────────cut─────────────┴──> Cut
+//! ```
+//!
+//! In every state the connection may be lost. The record is removed then.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::PeerLimits;
-use super::calls::Calls;
+use super::call_ids::Calls;
 use super::fast_rdma::{FastSlots, TheirSlots};
 use super::idle_memory::SlotUse;
+use super::offers::Offers;
 use super::pacing::Moving;
+use super::parked::Parked;
+use super::probe::Areas;
 use crate::addr::Addr;
+use crate::config::Config;
 use crate::error::Error;
 use crate::mem::RemoteSlice;
-use crate::op::{OpId, Tag};
+use crate::mutated;
+use crate::op::{OpId, PeerId, Tag};
+use crate::proto::Violation;
 use crate::proto::credit::{Credit, CreditAccount};
-use crate::proto::header::FinishStatus;
+use crate::proto::header::{FinishStatus, HEADER_LEN, Returned};
+use crate::proto::hello::{CONTROL_CREDITS, FAST_SLOTS, Hello, PROBES, WRITE_RENDEZVOUS};
 use crate::proto::matching::Matching;
-use crate::proto::one_or_many::OneOrMany;
 use crate::proto::receive_slots::ReceiveSlots;
 use crate::time::Time;
 use crate::transport::ConnId;
@@ -36,43 +50,20 @@ pub(super) enum Link {
     Cut,
 }
 
-/// A message that has no receive yet.
-#[derive(Debug)]
-pub(super) struct Parked {
-    pub(super) cost: u32,
-    pub(super) content: Content,
-}
-
-impl Parked {
-    /// Returns the number of bytes that the message keeps: its credits, or those in its fast-RDMA
-    /// slot.
-    fn bytes(&self) -> u64 {
-        match self.content {
-            Content::Fast(_, len) => len as u64,
-            _ => self.cost.into(),
-        }
+impl Link {
+    /// Goes to the next state. Returns the state before. A debug build checks that the diagram has
+    /// the change.
+    pub(super) fn enter(&mut self, next: Link) -> Link {
+        debug_assert!(self.may_become(&next), "a connection goes from {self:?} to {next:?}");
+        std::mem::replace(self, next)
     }
-}
 
-#[derive(Debug)]
-pub(super) enum Content {
-    /// An eager message that is still in its receive slot: slot and payload length.
-    Slot(usize, usize),
-    /// An eager message that was copied out of its slot.
-    Copied(Box<[u8]>),
-    /// A message in a fast-RDMA slot: slot and payload length.
-    Fast(u8, usize),
-    /// A rendezvous: the sender's operation, and the length and pieces of the message.
-    Announced { op: u64, len: u64, remote: OneOrMany<RemoteSlice> },
-}
-
-impl Content {
-    /// Returns the length of the message in bytes.
-    pub(super) fn len(&self) -> u64 {
+    fn may_become(&self, next: &Link) -> bool {
         match self {
-            Content::Slot(_, len) | Content::Fast(_, len) => *len as u64,
-            Content::Copied(bytes) => bytes.len() as u64,
-            Content::Announced { len, .. } => *len,
+            Link::Connecting(_) | Link::Accepting => matches!(next, Link::Up),
+            Link::Up => matches!(next, Link::Closing(_) | Link::Cut),
+            Link::Closing(_) => matches!(next, Link::Cut),
+            Link::Cut => false,
         }
     }
 }
@@ -148,6 +139,7 @@ pub(super) struct Unseen {
 
 /// The record of a peer.
 pub(super) struct Peer {
+    pub(super) id: PeerId,
     pub(super) conn: ConnId,
     pub(super) addr: Addr,
     pub(super) outgoing: bool,
@@ -170,7 +162,7 @@ pub(super) struct Peer {
     pub(super) takes_slots: bool,
     /// Set if the peer writes announced messages where it is told to.
     pub(super) understands_write_rendezvous: bool,
-    pub(super) areas: super::probe::Areas,
+    pub(super) areas: Areas,
     /// Our fast-RDMA slots, once the peer was told of them.
     pub(super) fast: Option<FastSlots>,
     /// The peer's fast-RDMA slots.
@@ -181,7 +173,7 @@ pub(super) struct Peer {
     pub(super) answers: usize,
     /// Sends, pulls and pushes, in the order in which they were posted.
     pub(super) queue: VecDeque<OpId>,
-    pub(super) offers: super::offered_receive::Offers,
+    pub(super) offers: Offers,
     /// Receives of the peer that this side may write into.
     pub(super) ready: Matching<ReadyReceive>,
     /// Expected messages that were sent and that the peer may not have seen, in order.
@@ -204,9 +196,9 @@ pub(super) struct Peer {
     /// The transfers of the peer.
     pub(super) moving: Moving,
     /// Number of messages, units and sends that the peer or the adapter has done with (see
-    /// [`super::waiting`]).
+    /// [`super::awaited_peers`]).
     pub(super) steps: u64,
-    /// Set while the peer is on the list of those with something to send.
+    /// Set while the peer is on the list of those with something to send ([`super::peers`]).
     pub(super) dirty: bool,
     /// The reason for which this side cut the connection, if it did.
     pub(super) cut_reason: Option<Error>,
@@ -219,30 +211,179 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Takes the oldest parked message with this tag.
-    pub(super) fn unpark(&mut self, tag: Tag) -> Option<Parked> {
-        let parked = self.parked.pop(tag)?;
-        self.unparked(&parked);
-        Some(parked)
-    }
-
-    /// Parks a message. If the parked messages leave the peer no credit for one more of full
-    /// length, warns the program, once until all were taken.
-    pub(super) fn park(&mut self, tag: Tag, parked: Parked) {
-        self.parked_bytes += parked.bytes();
-        self.parked.push(tag, parked);
-        if !self.warned_of_parked && self.grant.is_used_up_by(self.parked_bytes) {
-            self.warned_of_parked = true;
-            let (addr, messages, bytes) = (&self.addr, self.parked.len(), self.parked_bytes);
-            tracing::warn!(%addr, messages, bytes, tag, "messages without a receive use up the credits of the peer: receive or discard them");
+    /// Creates the record of a connection that is being made. Its slots are not posted yet.
+    pub(super) fn new(
+        id: PeerId,
+        conn: ConnId,
+        addr: Addr,
+        link: Link,
+        slots: ReceiveSlots,
+        config: &Config,
+        now: Time,
+    ) -> Peer {
+        let limits = PeerLimits {
+            eager: config.credits.eager_limit,
+            fast: 0,
+            message: config.limits.max_message,
+            pieces: config.limits.max_pieces,
+        };
+        Peer {
+            id,
+            conn,
+            addr,
+            outgoing: matches!(link, Link::Connecting(_)),
+            calls: Calls::default(),
+            link,
+            limits,
+            credit: None,
+            grant: CreditAccount::of(&Hello::of(config)),
+            slots,
+            unposted: Vec::new(),
+            held: 0,
+            slot_use: SlotUse::default(),
+            takes_slots: false,
+            understands_write_rendezvous: false,
+            areas: Areas::default(),
+            fast: None,
+            their_fast: None,
+            notices: VecDeque::new(),
+            answers: 0,
+            queue: VecDeque::new(),
+            offers: Offers::default(),
+            ready: Matching::new(),
+            unseen: Vec::new(),
+            sent: 0,
+            seen: 0,
+            posted: Matching::new(),
+            parked: Matching::new(),
+            parked_bytes: 0,
+            warned_of_parked: false,
+            busy: 0,
+            exposures: 0,
+            moving: Moving::default(),
+            steps: 0,
+            dirty: false,
+            cut_reason: None,
+            used: now,
+            kept: Arc::default(),
+            leaving: false,
         }
     }
 
-    /// Takes back the bytes of a message that is no longer parked.
-    pub(super) fn unparked(&mut self, parked: &Parked) {
-        self.parked_bytes -= parked.bytes();
-        self.warned_of_parked &= !self.parked.is_empty();
+    /// Records what the hello of the peer allows.
+    pub(super) fn agree(&mut self, hello: &Hello, config: &Config) {
+        self.credit = Some(Credit::granted_by(hello));
+        self.takes_slots = hello.has(FAST_SLOTS);
+        self.understands_write_rendezvous = hello.has(WRITE_RENDEZVOUS);
+        self.areas.understood = hello.has(PROBES);
+        self.limits = PeerLimits {
+            eager: match mutated("hello/own-limit-only") {
+                true => config.credits.eager_limit,
+                false => config.credits.eager_limit.min(hello.eager as usize),
+            },
+            fast: 0,
+            message: config.limits.max_message.min(hello.message),
+            pieces: config.limits.max_pieces.min(hello.pieces as usize),
+        };
     }
+
+    // ---- credits --------------------------------------------------------------------------------
+
+    /// Returns true if there is credit for a message that costs so many bytes.
+    #[inline]
+    pub(super) fn can_spend(&self, cost: u32) -> bool {
+        self.credit.as_ref().is_some_and(|credit| credit.can_spend(cost))
+    }
+
+    /// Spends a message credit and `cost` bytes. Returns false if they are not there.
+    #[inline]
+    pub(super) fn spend(&mut self, cost: u32) -> bool {
+        self.credit.as_mut().is_some_and(|credit| credit.spend(cost))
+    }
+
+    /// Spends a message credit and no bytes. Returns false if there is none.
+    pub(super) fn spend_message(&mut self) -> bool {
+        self.credit.as_mut().is_some_and(|credit| credit.spend_message())
+    }
+
+    /// Takes back what was spent for a message that was not sent.
+    pub(super) fn unspend(&mut self, cost: u32) {
+        if let Some(credit) = self.credit.as_mut() {
+            credit.unspend(cost);
+        }
+    }
+
+    /// Adds the credits that the peer returned.
+    #[inline]
+    pub(super) fn take_credits(&mut self, returned: Returned) -> Result<(), Violation> {
+        if returned == Returned::default() {
+            return Ok(());
+        }
+        self.credit.as_mut().map_or(Ok(()), |credit| credit.refill(returned))
+    }
+
+    /// Records the arrival of a message that costs a message credit and no bytes.
+    pub(super) fn spent_message(&mut self) -> Result<(), Violation> {
+        self.grant.arrived(0)
+    }
+
+    // ---- notices --------------------------------------------------------------------------------
+
+    /// Queues a notice. It is sent in a turn of the peer, when there is a credit.
+    pub(super) fn notify(&mut self, notice: Notice) {
+        self.notices.push_back(notice);
+    }
+
+    /// Queues an answer. A peer that keeps the protocol has no more open questions than its credits
+    /// allow, which is `limit`.
+    pub(super) fn answer(&mut self, limit: usize, notice: Notice) -> Result<(), Violation> {
+        if self.answers >= limit {
+            return Err("more requests for answers than it takes answers");
+        }
+        self.answers += 1;
+        self.notify(notice);
+        Ok(())
+    }
+
+    /// Removes the notice at the head of the queue.
+    pub(super) fn drop_notice(&mut self) {
+        self.notices.pop_front();
+    }
+
+    // ---- operations -----------------------------------------------------------------------------
+
+    /// Counts down the operations that `Closing` waits for.
+    pub(super) fn no_longer_busy(&mut self) {
+        self.busy -= 1;
+        self.steps += 1;
+    }
+
+    /// Returns true if everything that was posted to the peer is sent.
+    pub(super) fn is_drained(&self) -> bool {
+        self.queue.is_empty() && self.notices.is_empty() && self.busy == 0
+    }
+
+    // ---- messages without a receive -------------------------------------------------------------
+
+    /// Returns the bytes of a receive slot behind the header.
+    ///
+    /// # Safety
+    /// The slot holds a message of `len` bytes behind the header, and is not posted again while the
+    /// result lives.
+    #[inline]
+    pub(super) unsafe fn payload(&self, slot: usize, len: usize) -> &[u8] {
+        // SAFETY: the caller's promise.
+        let message = unsafe { self.slots.bytes(slot, HEADER_LEN + len) };
+        &message[HEADER_LEN..]
+    }
+
+    /// Returns true if one more slot may hold a message for the program (invariant 3 of
+    /// `proto::credit`).
+    pub(super) fn may_hold(&self) -> bool {
+        self.held < (self.slots.count() - usize::from(CONTROL_CREDITS)) / 2
+    }
+
+    // ---- the connection -------------------------------------------------------------------------
 
     /// Returns true if a turn of [`super::progress`] would find something to do for the peer:
     /// something to send, credits that must go back, slots to post, or a connection to close.
@@ -261,6 +402,11 @@ impl Peer {
         matches!(self.link, Link::Connecting(_) | Link::Accepting | Link::Up)
     }
 
+    /// Returns true if a message may leave at once: nothing is queued before it.
+    pub(super) fn is_idle_for_sends(&self) -> bool {
+        self.queue.is_empty() && self.notices.is_empty() && self.is_up()
+    }
+
     /// Returns true if a message of this length could go into a slot of the peer right now.
     pub(super) fn has_fast_slot(&self, len: usize) -> bool {
         let credit = self.credit.as_ref().filter(|_| self.is_up() && len <= self.limits.fast);
@@ -271,5 +417,23 @@ impl Peer {
     #[inline]
     pub(super) fn is_up(&self) -> bool {
         matches!(self.link, Link::Up | Link::Closing(_)) && self.credit.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::table::Key;
+
+    #[test]
+    fn a_connection_goes_through_the_diagram_and_no_other_way() {
+        let op = OpId(Key { slot: 0, generation: 0 });
+        let all = || [Link::Connecting(op), Link::Accepting, Link::Up, Link::Closing(op), Link::Cut];
+        let allowed = [(0, 2), (1, 2), (2, 3), (2, 4), (3, 4)];
+        for (from, before) in all().iter().enumerate() {
+            for (to, next) in all().iter().enumerate() {
+                assert_eq!(before.may_become(next), allowed.contains(&(from, to)), "{before:?} to {next:?}");
+            }
+        }
     }
 }

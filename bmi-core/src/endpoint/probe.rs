@@ -20,20 +20,24 @@
 //!
 //! **Source.** Ours. The thresholds of the paper were found by hand ([PVFS-IB §6.5]).
 
-use super::Endpoint;
-use super::op::{Op, State};
-use super::peer::{Notice, Repost};
-use super::receive::Violation;
-use super::send::{Attempt, Message};
-use super::timing;
+use super::adapter::{Adapter, Attempt, Message, unsignalled};
+use super::early_end::{name_of, op_of};
+use super::effect::{Effect, SlotMessage};
+use super::op::{Op, Record, State};
+use super::operations::Operations;
+use super::peer::{Notice, Peer, Repost};
+use super::peers::Peers;
+use super::send_path::Outgoing;
 use super::work::Work;
+use super::{Endpoint, eager, fast_rdma};
 use crate::bulk::BulkDescriptor;
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory, RemoteSlice};
 use crate::op::{OpId, OpKind, Options, PeerId};
+use crate::proto::Violation;
 use crate::proto::credit;
-use crate::proto::header::{HEADER_LEN, Header, Kind};
-use crate::transport::{ConnId, Payload, ServiceClass, Transport, WorkOptions};
+use crate::proto::header::Kind;
+use crate::transport::{ConnId, Payload, ServiceClass, Transport};
 
 /// Size of the area that a peer may read and write, in bytes: as much as a fast-RDMA slot moves.
 pub(crate) const AREA: usize = 64 << 10;
@@ -64,8 +68,6 @@ pub(super) struct Areas {
 }
 
 impl<T: Transport> Endpoint<T> {
-    // ---- asking ---------------------------------------------------------------------------------
-
     /// Asks `peer` to answer a message with this payload. The operation ends with the answer.
     ///
     /// # Errors
@@ -78,29 +80,27 @@ impl<T: Transport> Endpoint<T> {
         list: MemList,
         options: Options,
     ) -> Result<OpId, Error> {
-        self.check_probe(peer)?;
-        let id = self.insert_op(OpKind::Probe, Some(peer), 0, None, options, State::Waiting);
-        let name = timing::name_of(id);
+        let Self { adapter, ops, peers, .. } = self;
+        let asked = peers.probed_mut(peer)?;
+        let id = ops.post(OpKind::Probe, Some(peer), 0, None, options, State::Waiting);
+        let name = name_of(id);
         // A send of its own, which is never collected. The question may be sent from registered
         // memory.
-        let (options, state) = (Options::default(), State::Posted);
-        let sending = self.insert_op(OpKind::Send, Some(peer), name, Some(list.clone()), options, state);
-        if let Some(op) = self.ops.get_mut(sending.0) {
-            op.abandoned = true;
-        }
-        let class = ServiceClass::Message;
+        let options = Options::default();
+        let sending = ops.post(OpKind::Send, Some(peer), name, Some(list.clone()), options, State::Posted);
+        let Some(op) = ops.get_mut(sending) else { return Ok(id) };
+        op.abandoned = true;
+        let message = Outgoing { kind: Kind::Probe, tag: name, list: &list, slot: false, class: options.class };
+        let record = Some(Record { id: sending, op });
         let attempt = match path {
-            ProbePath::Eager => {
-                let path = self.eager_path(peer, &list);
-                self.send_eager(path, peer, Kind::Probe, name, &list, class, Some(sending))
-            }
-            ProbePath::Fast => self.send_fast(peer, Kind::Probe, name, &list, class, Some(sending)),
+            ProbePath::Eager => eager::send(eager::path_of(adapter, asked, message), adapter, asked, message, record),
+            ProbePath::Fast => fast_rdma::send(adapter, asked, message, record),
         };
         if let Attempt::Posted = attempt {
-            self.peers.get_mut(peer.0).expect("checked").busy += 1;
+            asked.busy += 1;
             return Ok(id);
         }
-        self.finish(sending, Ok(()), 0);
+        self.handle(peer, |_, _, _| Ok(Effect::finish(sending, Ok(()), 0)));
         match attempt {
             Attempt::Sent => Ok(id),
             _ => {
@@ -115,17 +115,17 @@ impl<T: Transport> Endpoint<T> {
     /// # Errors
     /// As [`Endpoint::post_echo`].
     pub(crate) fn post_open(&mut self, peer: PeerId, options: Options) -> Result<OpId, Error> {
-        self.check_probe(peer)?;
-        let credit = self.peers.get_mut(peer.0).and_then(|peer| peer.credit.as_mut());
-        if !credit.is_some_and(|credit| credit.spend_message()) {
+        let Self { adapter, ops, peers, .. } = self;
+        let asked = peers.probed_mut(peer)?;
+        if !asked.spend_message() {
             return Err(Error::new(ErrorKind::Exhausted, "no credit for a probe now"));
         }
-        let id = self.insert_op(OpKind::Probe, Some(peer), 0, None, options, State::Waiting);
-        let message = Message { kind: Kind::Probe, tag: timing::name_of(id), len: 0, op: OPEN };
-        if let Err(error) = self.transmit_control(peer, message) {
-            self.unspend(peer, 0);
-            self.refused(peer, error);
-            self.ops.forget(id);
+        let id = ops.post(OpKind::Probe, Some(peer), 0, None, options, State::Waiting);
+        let message = Message { kind: Kind::Probe, tag: name_of(id), len: 0, op: OPEN };
+        if let Err(error) = adapter.transmit_control(asked, message) {
+            asked.unspend(0);
+            adapter.refused(asked, error);
+            ops.forget(id);
             return Err(Error::new(ErrorKind::Exhausted, "no room for a probe now: the adapter is busy"));
         }
         Ok(id)
@@ -133,106 +133,104 @@ impl<T: Transport> Endpoint<T> {
 
     /// Returns the area of a peer, once the peer has described it.
     pub(crate) fn probe_area(&self, peer: PeerId) -> Option<BulkDescriptor> {
-        let area = self.peers.get(peer.0)?.areas.theirs?;
+        let area = self.peers.get(peer)?.areas.theirs?;
         BulkDescriptor::try_from(vec![area]).ok()
     }
+}
 
-    fn check_probe(&self, peer: PeerId) -> Result<(), Error> {
-        let record = self.peers.get(peer.0).filter(|peer| peer.is_up()).ok_or_else(|| self.lost_error(peer))?;
-        if record.areas.understood {
-            return Ok(());
+impl Peers {
+    /// Returns the record of a peer that answers probes.
+    fn probed_mut(&mut self, id: PeerId) -> Result<&mut Peer, Error> {
+        if !self.get(id).is_some_and(Peer::is_up) {
+            return Err(self.lost_error(id));
         }
-        Err(Error::new(ErrorKind::Unsupported, "the peer answers no probes").with_peer(&record.addr))
-    }
-
-    // ---- answering ------------------------------------------------------------------------------
-
-    /// Handles a probe in a receive slot.
-    pub(super) fn on_probe(
-        &mut self,
-        peer_id: PeerId,
-        slot: usize,
-        header: &Header,
-        len: usize,
-    ) -> Result<(), Violation> {
-        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
-        // Only questions spend bytes for their payload.
-        let cost = if header.op == ECHO { credit::cost(len) } else { 0 };
-        peer.grant.arrived(cost)?;
-        peer.grant.unparked(cost);
-        // SAFETY: the completion just gave the slot back, and it is posted again only below.
-        let payload = &unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
-        let area = payload.first_chunk().filter(|_| header.op == ANSWER).map(RemoteSlice::from_wire);
-        self.repost(peer_id, slot, Repost::Message);
-        match header.op {
-            ECHO => self.answer(peer_id, Notice::Answer { name: header.tag, area: None }),
-            OPEN if len == 0 => {
-                let area = self.open_area(peer_id);
-                self.answer(peer_id, Notice::Answer { name: header.tag, area })
-            }
-            ANSWER if len == 0 || area.is_some() && len == RemoteSlice::WIRE_LEN => {
-                if let (Some(area), Some(peer)) = (area, self.peers.get_mut(peer_id.0)) {
-                    peer.areas.theirs = Some(area);
-                }
-                self.answered(peer_id, header.tag);
-                Ok(())
-            }
-            _ => Err("a probe of unknown purpose"),
+        let peer = self.open_mut(id)?;
+        if peer.areas.understood {
+            return Ok(peer);
         }
+        Err(Error::new(ErrorKind::Unsupported, "the peer answers no probes").with_peer(&peer.addr))
     }
+}
 
-    /// Handles a question in a fast-RDMA slot.
-    pub(super) fn on_fast_probe(&mut self, peer: PeerId, slot: u8, header: &Header) -> Result<(), Violation> {
-        self.free_fast(peer, slot);
-        self.answer(peer, Notice::Answer { name: header.tag, area: None })
-    }
+// ---- answering ----------------------------------------------------------------------------------
 
-    fn answered(&mut self, peer: PeerId, name: u64) {
-        let id = timing::op_of(name);
-        let asked = |op: &Op| op.kind == OpKind::Probe && op.peer == Some(peer) && matches!(op.state, State::Waiting);
-        if self.ops.get(id.0).is_some_and(asked) {
-            self.finish(id, Ok(()), 0);
+/// Handles a probe in a receive slot.
+pub(super) fn on_probe<T: Transport>(
+    adapter: &mut Adapter<T>,
+    ops: &Operations,
+    peer: &mut Peer,
+    SlotMessage { slot, header, len }: SlotMessage<'_>,
+) -> Result<Effect, Violation> {
+    // Only questions spend bytes for their payload.
+    let cost = if header.op == ECHO { credit::cost(len) } else { 0 };
+    peer.grant.arrived(cost)?;
+    peer.grant.unparked(cost);
+    // SAFETY: the completion just gave the slot back. It is posted again only below.
+    let payload = unsafe { peer.payload(slot, len) };
+    let area = payload.first_chunk().filter(|_| header.op == ANSWER).map(RemoteSlice::from_wire);
+    adapter.repost(peer, slot, Repost::Message);
+    match header.op {
+        ECHO => {
+            peer.answer(adapter.most_answers(), Notice::Answer { name: header.tag, area: None })?;
+            Ok(Effect::None)
         }
+        OPEN if len == 0 => {
+            let area = open_area(adapter, peer);
+            peer.answer(adapter.most_answers(), Notice::Answer { name: header.tag, area })?;
+            Ok(Effect::None)
+        }
+        ANSWER if len == 0 || area.is_some() && len == RemoteSlice::WIRE_LEN => {
+            peer.areas.theirs = area.or(peer.areas.theirs);
+            Ok(answered(ops, peer, header.tag))
+        }
+        _ => Err("a probe of unknown purpose"),
     }
+}
 
-    /// Sends an answer. Returns true if the notice is off the list.
-    pub(super) fn send_answer(&mut self, peer_id: PeerId, name: u64, area: Option<RemoteSlice>) -> bool {
-        let credit = self.peers.get_mut(peer_id.0).and_then(|peer| peer.credit.as_mut());
-        if !credit.is_some_and(|credit| credit.spend_message()) {
-            return false;
-        }
-        let wire = area.map(|area| area.to_wire());
-        let more = wire.as_ref().map_or(&[][..], |wire| &wire[..]);
-        let message = Message { kind: Kind::Probe, tag: name, len: more.len() as u64, op: ANSWER };
-        let options = WorkOptions { signalled: false, class: ServiceClass::Control };
-        if let Err(error) = self.transmit(peer_id, message, more, Payload::EMPTY, Work::Silent, options) {
-            self.unspend(peer_id, 0);
-            self.refused(peer_id, error);
-            return false;
-        }
-        if let Some(peer) = self.peers.get_mut(peer_id.0) {
-            peer.notices.pop_front();
-            peer.answers -= 1;
-        }
-        true
-    }
+/// Ends the operation that asked, if it still waits.
+fn answered(ops: &Operations, peer: &Peer, name: u64) -> Effect {
+    let id = op_of(name);
+    let asked = |op: &Op| op.kind == OpKind::Probe && op.peer == Some(peer.id) && matches!(op.state(), State::Waiting);
+    if ops.get(id).is_some_and(asked) { Effect::finish(id, Ok(()), 0) } else { Effect::None }
+}
 
-    /// Exposes the area to the peer. Returns `None` if memory or registration cannot be had.
-    fn open_area(&mut self, peer_id: PeerId) -> Option<RemoteSlice> {
-        let peer = self.peers.get(peer_id.0)?;
-        if let Some(known) = peer.areas.ours {
-            return Some(known);
-        }
-        let conn = peer.conn;
-        let area = self.make_area(conn).inspect_err(|error| tracing::debug!(%error, "no probe area")).ok()?;
-        self.peers.get_mut(peer_id.0)?.areas.ours = Some(area);
-        Some(area)
+/// Sends an answer. Returns true if the notice is off the queue.
+pub(super) fn send_answer<T: Transport>(
+    adapter: &mut Adapter<T>,
+    peer: &mut Peer,
+    name: u64,
+    area: Option<RemoteSlice>,
+) -> bool {
+    if !peer.spend_message() {
+        return false;
     }
+    let wire = area.map(|area| area.to_wire());
+    let more = wire.as_ref().map_or(&[][..], |wire| &wire[..]);
+    let message = Message { kind: Kind::Probe, tag: name, len: more.len() as u64, op: ANSWER };
+    let options = unsignalled(ServiceClass::Control);
+    if let Err(error) = adapter.transmit(peer, message, more, Payload::EMPTY, Work::Silent, options) {
+        peer.unspend(0);
+        adapter.refused(peer, error);
+        return false;
+    }
+    peer.drop_notice();
+    peer.answers -= 1;
+    true
+}
 
-    /// Makes an area. Its exposure holds it until the connection ends.
-    fn make_area(&mut self, conn: ConnId) -> Result<RemoteSlice, Error> {
-        let memory = Memory::sparse(AREA)?;
-        let region = self.registry.register_own(|| self.transport.register(&memory))?;
-        self.transport.expose(conn, &region.segment(0, AREA), Access::READ_WRITE)
+/// Exposes the area to the peer. Returns `None` if memory or registration cannot be had.
+fn open_area<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer) -> Option<RemoteSlice> {
+    if let Some(known) = peer.areas.ours {
+        return Some(known);
     }
+    let area = make_area(adapter, peer.conn).inspect_err(|error| tracing::debug!(%error, "no probe area")).ok()?;
+    peer.areas.ours = Some(area);
+    Some(area)
+}
+
+/// Makes an area. Its exposure holds it until the connection ends.
+fn make_area<T: Transport>(adapter: &mut Adapter<T>, conn: ConnId) -> Result<RemoteSlice, Error> {
+    let memory = Memory::sparse(AREA)?;
+    let region = adapter.registry.register_own(|| adapter.transport.register(&memory))?;
+    adapter.transport.expose(conn, &region.segment(0, AREA), Access::READ_WRITE)
 }

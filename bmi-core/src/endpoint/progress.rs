@@ -1,46 +1,48 @@
 //! The poll of an endpoint. It handles what was returned by other threads, the events of the
 //! adapter, and the timers that are due. Then it sends what can be sent.
 
-use super::Endpoint;
+use super::adapter::Adapter;
 use super::inline_receive::InlineReceives;
-use super::op::State;
-use super::work::Work;
-use crate::op::PeerId;
+use super::operations::Operations;
+use super::peer::Peer;
+use super::send::{pump, return_credits};
+use super::{Endpoint, pacing};
+use crate::error::{Error, ErrorKind};
+use crate::mutated_each;
 use crate::time::Time;
-use crate::transport::{Event, HostWork, Transport, WorkCompletion, WorkStatus};
-use crate::{mutated, mutated_each};
+use crate::transport::{HostWork, Transport};
 
 impl<T: Transport> Endpoint<T> {
     pub(super) fn progress(&mut self, now: Time) -> bool {
         // Most polls find nothing to do, so each step first checks a single word.
-        self.now = self.now.max(now);
+        self.adapter.now = self.adapter.now.max(now);
         self.set_fences();
         let mut worked = false;
-        if !self.released.is_empty() || !self.revoked.is_empty() {
+        if self.has_returns() {
             self.take_returns();
             worked = true;
         }
         // This comes before the transport's poll, which deregisters what is released here.
-        worked |= self.registry.poll(self.now);
+        worked |= self.adapter.registry.poll(self.adapter.now);
         if self.poll_transport() {
             worked = true;
             self.retry_blocked();
         }
         if !self.events.is_empty() {
             self.take_events();
-            self.expect_idleness();
+            self.sweeps.expect_idleness(&self.adapter);
         }
-        if self.is_sweep_due() {
-            self.sweep_idle_memory();
+        if self.sweeps.are_due(self.adapter.now) {
+            self.sweeps.sweep(&mut self.adapter, &mut self.peers);
         }
-        if !self.ops.are_quiet(self.now) {
+        if !self.ops.are_quiet(self.adapter.now) {
             self.expire();
         }
-        self.log.poll(self.now);
-        if !self.turns.are_idle() {
-            worked |= self.pump_transfers();
+        self.adapter.log.poll(self.adapter.now);
+        if !self.adapter.turns.are_idle() {
+            worked |= pacing::take_turns(&mut self.adapter, &mut self.ops, &mut self.peers);
         }
-        if !self.dirty.is_empty() {
+        if self.peers.has_dirty() {
             worked |= self.pump_peers();
         }
         self.set_fences();
@@ -50,12 +52,13 @@ impl<T: Transport> Endpoint<T> {
     /// Polls the adapter. Inline receives take messages during the poll.
     #[inline]
     fn poll_transport(&mut self) -> bool {
-        let Self { transport, by_conn, peers, ops, dirty, counters, events, .. } = self;
-        let mut inline = InlineReceives { by_conn, peers, ops, dirty, counters, now: self.now, copied: (0, 0) };
-        let moved = transport.poll_inline(self.now, events, &mut inline);
+        let Self { adapter, ops, peers, events, .. } = self;
+        let Adapter { transport, counters, now, .. } = adapter;
+        let mut inline = InlineReceives { peers, ops, counters, now: *now, copied: (0, 0) };
+        let moved = transport.poll_inline(*now, events, &mut inline);
         let (bytes, pieces) = inline.copied;
         if bytes > 0 {
-            self.transport.charge(HostWork::Copy { bytes, pieces });
+            transport.charge(HostWork::Copy { bytes, pieces });
         }
         moved
     }
@@ -68,116 +71,53 @@ impl<T: Transport> Endpoint<T> {
         self.events = events;
     }
 
+    /// Returns true if messages or exposures were dropped since the last call of `take_returns`.
+    #[inline]
+    pub(super) fn has_returns(&self) -> bool {
+        !self.inbox.released.is_empty() || !self.exposures.revoked.is_empty()
+    }
+
     /// Handles the unexpected messages and exposures that were dropped since the last poll.
     #[cold]
     pub(super) fn take_returns(&mut self) {
-        let mut notes = std::mem::take(&mut self.release_notes);
-        self.released.drain(&mut notes);
-        for release in notes.drain(..) {
-            self.on_release(release);
-        }
-        self.release_notes = notes;
-        let mut notes = std::mem::take(&mut self.revoke_notes);
-        self.revoked.drain(&mut notes);
-        for (peer, key) in notes.drain(..) {
-            if let Some(record) = self.peers.get_mut(peer.0) {
-                record.exposures -= 1;
-                if !mutated("exposure/dropped-and-still-good") {
-                    self.transport.revoke(record.conn, key);
-                }
-            }
-        }
-        self.revoke_notes = notes;
+        self.take_released();
+        self.revoke_dropped();
     }
 
     /// Retries blocked peers. The adapter has made progress, so its queues may have room again.
     fn retry_blocked(&mut self) {
-        while let Some(peer) = self.blocked.pop() {
+        while let Some(peer) = self.adapter.blocked.pop() {
             if !mutated_each(20, "queue/blocked-peer-forgotten") {
-                self.mark_dirty(peer);
+                self.peers.mark_dirty(peer);
             }
         }
-    }
-
-    #[inline]
-    fn on_event(&mut self, event: Event) {
-        match event {
-            Event::Work(completion) => self.on_work(&completion),
-            event => self.on_connection(event),
-        }
-    }
-
-    #[cold]
-    fn on_connection(&mut self, event: Event) {
-        match event {
-            Event::Work(_) => {}
-            Event::ConnectRequest { conn, from, private } => self.on_request(conn, from, &private),
-            Event::Established { conn, private } => self.on_established(conn, &private),
-            Event::Rejected { conn, private } => self.on_rejected(conn, &private),
-            Event::Disconnected { conn, reason } => self.on_disconnected(conn, reason),
-        }
-    }
-
-    fn on_work(&mut self, completion: &WorkCompletion) {
-        let WorkCompletion { conn, work, status, len, .. } = *completion;
-        let peer = self.peer_of(conn);
-        match (Work::from_id(work), peer) {
-            (Work::Slot(slot), Some(peer)) if status == WorkStatus::Ok => {
-                if let Some(immediate) = completion.immediate {
-                    return self.on_immediate(peer, slot as usize, immediate);
-                }
-                self.on_message(peer, slot as usize, usize::try_from(len).unwrap_or(usize::MAX));
-            }
-            (Work::Bounce(slot), _) => {
-                self.bounce.free(slot);
-                peer.into_iter().for_each(|peer| self.sent_copy(peer));
-            }
-            (Work::Staged(buffer), _) => {
-                self.staging.free(buffer);
-                peer.into_iter().for_each(|peer| self.sent_copy(peer));
-            }
-            (Work::Op(op), Some(peer)) => match self.ops.get(op.0).map(|op| &op.state) {
-                Some(State::Posted) => {
-                    self.work -= 1;
-                    if status == WorkStatus::Ok {
-                        self.eager_done(op, peer);
-                    }
-                }
-                _ => self.unit_done(peer, op, len, status),
-            },
-            // A receive was flushed, or a silent message failed. The end of the connection follows.
-            (Work::Slot(_) | Work::Silent | Work::Op(_), _) => {}
-        }
-    }
-
-    /// Handles the end of a send whose message was copied.
-    fn sent_copy(&mut self, peer: PeerId) {
-        if let Some(record) = self.peers.get_mut(peer.0) {
-            record.steps += 1;
-        }
-        self.mark_dirty(peer);
     }
 
     /// Gives a turn to every peer that has something to send.
     fn pump_peers(&mut self) -> bool {
-        let before = self.transmitted;
-        // By index, because a turn may put peers on the list, even this one. Their turn comes in
+        let Self { adapter, ops, peers, .. } = self;
+        let before = adapter.transmitted;
+        // By place, because a turn may put peers on the list, even this one. Their turn comes in
         // the next poll.
-        let turns = self.dirty.len();
+        let turns = peers.dirty_count();
         for at in 0..turns {
-            let peer = self.dirty[at];
-            if let Some(record) = self.peers.get_mut(peer.0) {
-                record.dirty = false;
-                self.pump_peer(peer);
+            if let Some(peer) = peers.unmark(at) {
+                pump_peer(adapter, ops, peer);
             }
         }
-        self.dirty.drain(..turns);
-        before != self.transmitted
+        peers.drop_dirty(turns);
+        before != adapter.transmitted
     }
+}
 
-    fn pump_peer(&mut self, peer: PeerId) {
-        self.repost_rest(peer);
-        self.pump(peer);
-        self.return_credits(peer);
+/// A turn of a peer: posts receives that wait, sends what is queued, and returns credits.
+fn pump_peer<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peer: &mut Peer) {
+    if !peer.unposted.is_empty()
+        && let Err(why) = adapter.repost_rest(peer)
+    {
+        let text = format!("the transport refuses a receive: {why}");
+        return adapter.cut(peer, Error::new(ErrorKind::Io, text));
     }
+    pump(adapter, ops, peer);
+    return_credits(adapter, peer);
 }

@@ -23,14 +23,13 @@
 //! **Source.** [PVFS-IB §3.2.3, §4.1.1]: eager messages, fast RDMA and rendezvous. Offered receives
 //! are an addition.
 
-use super::Endpoint;
+use super::adapter::Adapter;
 use super::peer::Peer;
-use crate::capability::Registration;
-use crate::mem::{MemList, MemSlice, RemoteSlice};
-use crate::op::{Options, Tag};
+use crate::mem::{MemList, RemoteSlice};
+use crate::op::Tag;
 use crate::proto::credit;
-use crate::proto::header::HEADER_LEN;
-use crate::transport::Transport;
+use crate::proto::header::{HEADER_LEN, Kind};
+use crate::transport::{ServiceClass, Transport};
 
 /// How a message leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +38,7 @@ pub(super) enum SendPath {
     Inline,
     /// Eagerly, gathered from the program's memory.
     Gathered,
-    /// Eagerly, copied to a send slot. Complete at once.
+    /// Eagerly, copied to a bounce buffer. Complete at once.
     Copied,
     /// Written into the receive that the peer has offered for it.
     Offered,
@@ -63,6 +62,16 @@ pub(super) enum Decision {
     Wait(Lack),
     /// No peer with these limits takes it.
     TooLong,
+}
+
+impl Decision {
+    /// Returns the path, if the message can leave now.
+    pub(super) fn path(self) -> Option<SendPath> {
+        match self {
+            Decision::Send(path) => Some(path),
+            Decision::Wait(_) | Decision::TooLong => None,
+        }
+    }
 }
 
 /// The longest messages that a peer takes, in bytes.
@@ -135,71 +144,77 @@ pub(super) fn eager_path(facts: &impl SendFacts) -> SendPath {
     }
 }
 
-/// A message, and the facts that its endpoint and its peer know about it.
-pub(super) struct Outgoing<'a, T: Transport> {
-    pub(super) endpoint: &'a Endpoint<T>,
-    pub(super) peer: &'a Peer,
-    pub(super) unexpected: bool,
+/// A message that is to be sent.
+#[derive(Clone, Copy)]
+pub(super) struct Outgoing<'a> {
+    pub(super) kind: Kind,
     pub(super) tag: Tag,
     pub(super) list: &'a MemList,
-    pub(super) options: Options,
+    /// [`Options::slot`](crate::Options::slot).
+    pub(super) slot: bool,
+    pub(super) class: ServiceClass,
 }
 
-impl<T: Transport> SendFacts for Outgoing<'_, T> {
+/// A message, and what the adapter side and its peer know about it.
+pub(super) struct Known<'a, T> {
+    pub(super) adapter: &'a Adapter<T>,
+    pub(super) peer: &'a Peer,
+    pub(super) message: Outgoing<'a>,
+}
+
+impl<T: Transport> SendFacts for Known<'_, T> {
     fn is_unexpected(&self) -> bool {
-        self.unexpected
+        self.message.kind == Kind::Unexpected
     }
 
     fn len(&self) -> usize {
-        self.list.len()
+        self.message.list.len()
     }
 
     fn longest(&self) -> Longest {
         let limits = &self.peer.limits;
-        Longest { eager: self.endpoint.eager_limit(self.peer), slot: limits.fast, message: limits.message }
+        Longest { eager: self.adapter.eager_limit(self.peer), slot: limits.fast, message: limits.message }
     }
 
     fn prefers_slot(&self) -> bool {
-        self.options.slot
+        self.message.slot
     }
 
     fn has_slot(&self) -> bool {
-        self.peer.has_fast_slot(self.list.len())
+        self.peer.has_fast_slot(self.message.list.len())
     }
 
     fn has_credit(&self, payload: usize) -> bool {
-        self.peer.credit.as_ref().is_some_and(|account| account.can_spend(credit::cost(payload)))
+        self.peer.can_spend(credit::cost(payload))
     }
 
     fn fits_inline(&self) -> bool {
-        HEADER_LEN + self.list.len() <= self.endpoint.max_inline
+        HEADER_LEN + self.message.list.len() <= self.adapter.max_inline
     }
 
     fn is_gatherable(&self) -> bool {
-        let capabilities = self.endpoint.transport.capabilities();
-        let registered = |piece: &MemSlice| self.endpoint.registry.is_registered(piece.memory());
-        let pieces = self.list.pieces();
-        let free = capabilities.registration == Registration::Free;
-        pieces.len() <= capabilities.max_segments && (free || pieces.iter().all(registered))
+        let list = self.message.list;
+        list.pieces().len() <= self.adapter.transport.capabilities().max_segments
+            && self.adapter.is_registered_or_free(list)
     }
 
     fn fits_offer(&self) -> bool {
-        let capabilities = self.endpoint.transport.capabilities();
-        let len = self.list.len() as u64;
-        self.peer.ready.first(self.tag).is_some_and(|ready| len <= ready.memory.len)
-            && self.list.pieces().len() <= capabilities.max_segments
+        let (capabilities, message) = (self.adapter.transport.capabilities(), &self.message);
+        let len = message.list.len() as u64;
+        self.peer.ready.first(message.tag).is_some_and(|ready| len <= ready.memory.len)
+            && message.list.pieces().len() <= capabilities.max_segments
             && len <= capabilities.max_work_len
     }
 
     fn is_within_reach(&self) -> bool {
-        self.endpoint.transport.capabilities().shares_pages
-            && self.list.pieces().iter().all(|piece| piece.memory().shared_pages().is_some())
+        self.adapter.transport.capabilities().shares_pages
+            && self.message.list.pieces().iter().all(|piece| piece.memory().shared_pages().is_some())
     }
 
     fn announcement(&self) -> usize {
-        let pieces = self.list.pieces().len();
+        let pieces = self.message.list.pieces().len();
         // A copy in one piece takes the place of a list that cannot be described.
-        let described = if self.endpoint.is_describable(self.peer, self.list) { pieces } else { 1 };
+        let described = if pieces <= self.adapter.describable_pieces(self.peer) { pieces } else { 1 };
         described * RemoteSlice::WIRE_LEN
     }
 }
@@ -212,7 +227,7 @@ mod tests {
 
     /// All facts. Credit and slots are what is left of them.
     #[derive(Clone, Debug)]
-    struct Known {
+    struct Facts {
         unexpected: bool,
         len: usize,
         longest: (usize, usize, u64),
@@ -226,7 +241,7 @@ mod tests {
         announcement: usize,
     }
 
-    impl SendFacts for Known {
+    impl SendFacts for Facts {
         fn is_unexpected(&self) -> bool {
             self.unexpected
         }
@@ -272,13 +287,13 @@ mod tests {
         }
     }
 
-    fn known() -> impl Strategy<Value = Known> {
+    fn known() -> impl Strategy<Value = Facts> {
         let sizes = (0..200usize, (0..100usize, 0..150usize, 0..200u64), 0..200usize, 0..100usize, 0..60usize);
         let offer = prop::option::of(0..200usize);
         (any::<[bool; 5]>(), sizes, offer).prop_map(|(flags, sizes, offer)| {
             let [unexpected, prefers_slot, slot_free, gatherable, within_reach] = flags;
             let (len, longest, credit, inline, announcement) = sizes;
-            Known {
+            Facts {
                 unexpected,
                 len,
                 longest,
@@ -320,7 +335,7 @@ mod tests {
         /// Credit, slots and offers that come while a message waits let it go in the end.
         #[test]
         fn nothing_that_fits_waits_for_ever(known in known()) {
-            let rich = Known { credit: 1000, slot_free: true, ..known.clone() };
+            let rich = Facts { credit: 1000, slot_free: true, ..known.clone() };
             match (decide(&known), decide(&rich)) {
                 (Decision::TooLong, rich) => prop_assert_eq!(rich, Decision::TooLong),
                 (_, rich) => prop_assert!(matches!(rich, Decision::Send(_)), "{rich:?}"),

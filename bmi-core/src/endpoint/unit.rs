@@ -16,8 +16,22 @@ use crate::transport::Transport;
 
 use super::op::Cursor;
 use super::pacing::Level;
-use super::packing::{self, Copying, Packing};
+use super::packing_buffers::{self, Copying, Packing};
 use crate::{mutated, mutated_each};
+
+/// What a transfer moves besides its own list.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The peer's memory, and where in it the transfer begins.
+    pub(super) remote: OneOrMany<RemoteSlice>,
+    pub(super) at: Cursor,
+    /// Bytes to move.
+    pub(super) total: u64,
+    /// The peer's name for its operation, to report the end to it.
+    pub(super) announced_as: Option<u64>,
+    /// For a push: the immediate data of its last write.
+    pub(super) immediate: Option<u32>,
+}
 
 /// A transfer between a local and a remote list, in units.
 #[derive(Debug)]
@@ -191,7 +205,7 @@ impl Transfer {
         let len = usize::try_from(remote.len).expect("within a buffer");
         segments.push(packing.segment(buffer, at, len));
         let way = if writes { Copying::Pack } else { Copying::Skip };
-        let (local, pieces) = packing::copy(list, self.local_cursor, &packing.slice(buffer, at, len), way);
+        let (local, pieces) = packing_buffers::copy(list, self.local_cursor, &packing.slice(buffer, at, len), way);
         Request { remote, local, region: self.region, copied: if writes { pieces } else { 0 } }
     }
 

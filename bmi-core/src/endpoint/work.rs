@@ -13,7 +13,7 @@ pub(super) enum Work {
     Op(OpId),
     /// A receive slot of the connection.
     Slot(u32),
-    /// A send slot of the endpoint.
+    /// A bounce buffer of the endpoint.
     Bounce(u32),
     /// A staging buffer of the endpoint.
     Staged(u32),

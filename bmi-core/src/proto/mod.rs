@@ -12,3 +12,6 @@ pub(crate) mod one_or_many;
 pub(crate) mod receive_slots;
 pub(crate) mod table;
 pub(crate) mod timers;
+
+/// A violation of the protocol, for which a peer is cut off. The text follows "it sent".
+pub(crate) type Violation = &'static str;

@@ -30,14 +30,20 @@ impl<V> Table<V> {
         self.slots.len() - self.free.len()
     }
 
+    #[cfg(test)]
     pub(crate) fn insert(&mut self, value: V) -> Key {
+        self.insert_with(|_| value)
+    }
+
+    /// Inserts a value that may depend on its key.
+    pub(crate) fn insert_with(&mut self, value: impl FnOnce(Key) -> V) -> Key {
         self.generation = (self.generation + 1) % GENERATIONS;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 entries")
         });
         let key = Key { slot, generation: self.generation };
-        self.slots[slot as usize] = (key.generation, Some(value));
+        self.slots[slot as usize] = (key.generation, Some(value(key)));
         key
     }
 

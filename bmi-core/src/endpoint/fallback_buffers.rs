@@ -12,8 +12,8 @@
 //!   offered receive            list ──copy──> fallback buffer ══════> the receive
 //!   announced send             list ──copy──> fallback buffer of the whole length, which the peer reads
 //!   write rendezvous           fallback buffer of the whole length, which the peer writes ──copy──> list
-//!   pull, push, receive        packing buffers (`packing`), a unit at a time
-//!   eager, fast RDMA           send slots and staging buffers (`bounce`, `staging`)
+//!   pull, push, receive        packing buffers (`packing_buffers`), a unit at a time
+//!   eager, fast RDMA           bounce buffers and staging buffers (`bounce_buffers`, `staging_buffers`)
 //! ```
 //!
 //! **Allocation.** First a new buffer of the required length is registered, because one short
@@ -34,11 +34,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Endpoint, send};
+use super::adapter::{Adapter, Attempt};
+use super::op::Op;
+use super::peer::Peer;
 use crate::config::Config;
 use crate::error::Error;
 use crate::mem::{MemList, Memory, MemoryRegion, PinCache, Segment};
-use crate::op::{OpId, PeerId};
 use crate::transport::{HostWork, Transport};
 
 /// Number of fallback buffers registered ahead: one that an announced send may take, and one that
@@ -147,38 +148,31 @@ impl FallbackBuffer {
     }
 }
 
-impl<T: Transport> Endpoint<T> {
+impl<T: Transport> Adapter<T> {
     /// Copies the list of a write into an offered receive to a fallback buffer. Returns the segment
     /// to write.
-    pub(super) fn stand_in_for(&mut self, id: OpId, list: &MemList) -> Option<Segment> {
+    pub(super) fn copy_to_fallback_buffer(&mut self, op: &mut Op, list: &MemList) -> Option<Segment> {
         let fallback = self.fallback_buffers.take(&mut self.transport, &mut self.registry, list.len(), 0)?;
         fallback.fill(list);
         self.transport.charge(HostWork::copy(list.len(), list));
         let segment = fallback.segment(list.len());
-        self.ops.get_mut(id.0)?.fallback = Some(Box::new(fallback));
+        op.fallback = Some(Box::new(fallback));
         Some(segment)
     }
 
     /// Counts a message that was copied to a fallback buffer.
-    pub(super) fn count_stand_in(&mut self, id: OpId) {
-        self.counters.bounced += u64::from(self.ops.get(id.0).is_some_and(|op| op.fallback.is_some()));
-    }
-
-    /// Drops the copy of a message that could not be posted. It is copied again when it can be.
-    pub(super) fn forget_stand_in(&mut self, id: OpId) {
-        if let Some(op) = self.ops.get_mut(id.0) {
-            op.fallback = None;
-        }
+    pub(super) fn count_fallback_buffer(&mut self, op: &Op) {
+        self.counters.bounced += u64::from(op.fallback.is_some());
     }
 
     /// Returns what becomes of a write that has neither registration nor fallback buffer.
-    pub(super) fn without_fallback_buffer(&mut self, peer: PeerId, len: usize, error: &Error) -> send::Attempt {
+    pub(super) fn without_fallback_buffer(&mut self, peer: &Peer, len: usize, error: &Error) -> Attempt {
         if len > self.fallback_buffers.unit {
-            return send::Attempt::Failed(error.kind());
+            return Attempt::Failed(error.kind());
         }
         // Fallback buffers come back when the adapter has made progress.
-        self.block(peer);
-        send::Attempt::Blocked
+        self.block(peer.id);
+        Attempt::Blocked
     }
 }
 

@@ -19,9 +19,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Endpoint;
+use super::adapter::Adapter;
 use super::peer::{Link, Peer};
 use crate::error::{Error, ErrorKind};
 use crate::op::PeerId;
@@ -60,13 +60,13 @@ impl<T: Transport> Endpoint<T> {
     /// request is worked at ([`Incoming`](crate::comm::Incoming) does so), or while the program has
     /// state that would be lost. Returns `None` if the peer is gone.
     pub fn keep(&self, peer: PeerId) -> Option<Kept> {
-        self.peers.get(peer.0).map(|peer| Kept(peer.kept.clone()))
+        self.peers.get(peer).map(|peer| Kept(peer.kept.clone()))
     }
 
     /// Makes sure that there is room for one more peer.
     pub(super) fn make_room_for_peer(&mut self) -> Result<(), Error> {
-        let most = self.config.limits.max_peers;
-        if self.peers.len() - self.idle.leaving < most || self.evict_idlest() {
+        let most = self.adapter.config.limits.max_peers;
+        if self.peers.len() - self.peers.idle.leaving < most || self.evict_idlest() {
             return Ok(());
         }
         let text = format!("this side keeps {} connections and takes no more (Config::max_peers)", self.peers.len());
@@ -75,37 +75,40 @@ impl<T: Transport> Endpoint<T> {
 
     /// Closes the connection that was idle longest, if one was idle long enough.
     fn evict_idlest(&mut self) -> bool {
-        let Some(least) = self.config.limits.evict_idle_after else { return false };
-        let most_leaving = (self.config.limits.max_peers / 8).max(1);
-        if self.idle.leaving >= most_leaving || self.now < self.idle.not_before {
+        let Self { adapter, ops, peers, .. } = self;
+        let (limits, now) = (&adapter.config.limits, adapter.now);
+        let Some(least) = limits.evict_idle_after else { return false };
+        let most_leaving = (limits.max_peers / 8).max(1);
+        if peers.idle.leaving >= most_leaving || now < peers.idle.not_before {
             return false;
         }
         let engaged: BTreeSet<PeerId> =
-            self.ops.iter().filter(|(_, op)| !op.is_done()).filter_map(|(_, op)| op.peer).collect();
-        let idle = self.peers.iter().filter(|(key, peer)| peer.is_idle() && !engaged.contains(&PeerId(*key)));
-        let idlest = idle.min_by_key(|(_, peer)| peer.used).map(|(key, peer)| (PeerId(key), peer.used));
-        match idlest {
-            Some((peer, used)) if self.now.since(used) >= least => {
-                self.evict(peer, self.now.since(used));
+            ops.iter().filter(|(_, op)| !op.is_done()).filter_map(|(_, op)| op.peer).collect();
+        let idle = peers.iter_mut().filter(|peer| peer.is_idle() && !engaged.contains(&peer.id));
+        match idle.min_by_key(|peer| peer.used) {
+            Some(peer) if now.since(peer.used) >= least => {
+                evict(adapter, peer);
+                peers.idle.leaving += 1;
                 true
             }
             _ => {
-                self.idle.not_before = self.now + least / 64;
+                peers.idle.not_before = now + least / 64;
                 false
             }
         }
     }
+}
 
-    fn evict(&mut self, peer: PeerId, idle: Duration) {
-        let deadline = self.now + self.config.timeouts.fence_grace;
-        let Some(record) = self.peers.get_mut(peer.0) else { return };
-        if self.log.admits("idle connection closed", record.addr.host(), self.now) {
-            tracing::warn!(peer = %record.addr, ?idle, "idle connection closed, to make room for another");
-        }
-        let text = format!("it was idle for {} s, and others needed the place", idle.as_secs());
-        (record.link, record.cut_reason) = (Link::Cut, Some(Error::new(ErrorKind::Cancelled, text)));
-        record.leaving = true;
-        self.idle.leaving += 1;
-        self.transport.disconnect(record.conn, deadline);
+/// Closes an idle connection. What its peer still sends is ignored.
+fn evict<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer) {
+    let Adapter { transport, config, log, now, .. } = adapter;
+    let idle = now.since(peer.used);
+    if log.admits("idle connection closed", peer.addr.host(), *now) {
+        tracing::warn!(peer = %peer.addr, ?idle, "idle connection closed, to make room for another");
     }
+    let text = format!("it was idle for {} s, and others needed the place", idle.as_secs());
+    peer.cut_reason = Some(Error::new(ErrorKind::Cancelled, text));
+    peer.link.enter(Link::Cut);
+    peer.leaving = true;
+    transport.disconnect(peer.conn, *now + config.timeouts.fence_grace);
 }

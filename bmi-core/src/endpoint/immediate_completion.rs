@@ -4,7 +4,7 @@
 //! A record, a unit, a registration, a turn and a completion would cost more than the bytes: 64 KiB
 //! are copied in half a microsecond.
 //!
-//! **The short way** is one look at the peer, a few comparisons, and [`Transport::write_now`] or
+//! **A short path.** It duplicates [`super::transfer`] for one request that ends at once. It is one look at the peer, a few comparisons, and [`Transport::write_now`] or
 //! [`Transport::read_now`]. If anything is in the way, it returns `None` and has changed nothing.
 //! Then the long way ([`super::transfer`]) finds the reason and reports it. Transports that cannot
 //! do it always return false.
@@ -51,35 +51,36 @@ impl<T: Transport> Endpoint<T> {
         local: &MemList,
         options: &Options,
     ) -> Option<Completion> {
-        let (len, pieces, most) = (local.len() as u64, local.pieces(), self.config.limits.max_pieces);
-        let peer = self.peers.get(id.0).filter(|peer| matches!(peer.link, Link::Up) && peer.credit.is_some())?;
+        let (len, pieces, most) = (local.len() as u64, local.pieces(), self.adapter.config.limits.max_pieces);
+        let peer = self.peers.get(id).filter(|peer| matches!(peer.link, Link::Up) && peer.credit.is_some())?;
         // The long way reports lists that are longer than their descriptor, or than allowed.
         if len == 0 || pieces.len() > most || remote.pieces().len() > most {
             return None;
         }
         let slice = remote.pieces().get(at.piece)?.slice(at.offset, len)?;
-        let level = Level::of(options.class, len, self.config.limits.transfer_unit);
-        let packs = pieces.len() > 1 && options.lists.or(self.config.memory.lists) == Lists::Pack;
-        let late = options.deadline.is_some_and(|deadline| deadline <= self.now);
-        if packs || late || !self.turns.is_free(level) {
+        let level = Level::of(options.class, len, self.adapter.config.limits.transfer_unit);
+        let packs = pieces.len() > 1 && options.lists.or(self.adapter.config.memory.lists) == Lists::Pack;
+        let late = options.deadline.is_some_and(|deadline| deadline <= self.adapter.now);
+        if packs || late || !self.adapter.turns.is_free(level) {
             return None;
         }
         let done = match kind {
             OpKind::Pull => {
-                self.transport.capabilities().rdma_read && self.transport.read_now(peer.conn, pieces, slice)
+                self.adapter.transport.capabilities().rdma_read
+                    && self.adapter.transport.read_now(peer.conn, pieces, slice)
             }
-            _ => self.transport.write_now(peer.conn, pieces, slice),
+            _ => self.adapter.transport.write_now(peer.conn, pieces, slice),
         };
         if !done {
             return None;
         }
-        self.turns.taken(level);
+        self.adapter.turns.taken(level);
         let (transfers, bytes) = match kind {
-            OpKind::Pull => (&mut self.counters.pulls, &mut self.counters.bytes_pulled),
-            _ => (&mut self.counters.pushes, &mut self.counters.bytes_pushed),
+            OpKind::Pull => (&mut self.adapter.counters.pulls, &mut self.adapter.counters.bytes_pulled),
+            _ => (&mut self.adapter.counters.pushes, &mut self.adapter.counters.bytes_pushed),
         };
         (*transfers, *bytes) = (*transfers + 1, *bytes + len);
-        self.counters.immediate += 1;
+        self.adapter.counters.immediate += 1;
         Some(Completion { op: OpId::NONE, kind, peer: Some(id), tag: 0, len, status: Ok(()), user: options.user })
     }
 }

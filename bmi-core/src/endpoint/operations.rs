@@ -10,7 +10,7 @@
 //!    constant.
 //! 2. An operation has at most one valid timer (see [`super::timing`]).
 //! 3. A place without an operation holds nothing of the former one ([`Op::vacate`]).
-//!    [`Records::insert`] relies on it.
+//!    [`Operations::insert`] relies on it.
 //!
 //! **Source.** Ours. **Tests.** Below. Every test of the message interface also compares the
 //! resources with the idle state.
@@ -18,16 +18,16 @@
 use std::task::Waker;
 
 use super::op::{Offer, Op, State};
-use super::unit::Transfer;
+use super::unit::Transfers;
 use crate::error::ErrorKind;
 use crate::mem::MemList;
-use crate::op::{Completion, OpId, OpKind, Options, PeerId, Tag};
+use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::table::{GENERATIONS, Key};
 use crate::proto::timers::Timers;
 use crate::time::Time;
 
 /// The records of an endpoint.
-pub(super) struct Records {
+pub(super) struct Operations {
     slots: Vec<Slot>,
     /// Slots without an operation. The slot that was freed last is used first.
     free: Vec<u32>,
@@ -40,6 +40,11 @@ pub(super) struct Records {
     uncollected: usize,
     /// Wakers of operations that ended. The driver wakes them.
     wakes: Vec<Waker>,
+    /// The records of transfers that ended, to be used again.
+    pub(super) transfers: Transfers,
+    /// Operations that were asked to end early, and that have no fence yet. The next poll sets it,
+    /// because only the poll knows the time.
+    pub(super) fences: Vec<OpId>,
 }
 
 /// The place of a record. There is a record for each message, so records are written and vacated in
@@ -60,20 +65,17 @@ impl Slot {
     }
 }
 
-/// The parts of an ended operation that the endpoint must settle.
-pub(super) struct Left {
+/// What an operation still held of the adapter side when it ended.
+pub(super) struct Held {
     /// The staging buffer that part of the message was copied to.
     pub(super) staged: Option<u32>,
-    /// The transfer of the operation.
-    pub(super) transfer: Option<Box<Transfer>>,
     /// The offered memory of a receive, if it was offered.
     pub(super) offer: Offer,
-    pub(super) peer: Option<PeerId>,
 }
 
-impl Records {
-    pub(super) fn new() -> Records {
-        Records {
+impl Operations {
+    pub(super) fn new() -> Operations {
+        Operations {
             slots: Vec::new(),
             free: Vec::new(),
             generation: 0,
@@ -81,6 +83,8 @@ impl Records {
             done: Vec::new(),
             uncollected: 0,
             wakes: Vec::new(),
+            transfers: Transfers::default(),
+            fences: Vec::new(),
         }
     }
 
@@ -90,29 +94,34 @@ impl Records {
         self.slots.len() - self.free.len()
     }
 
-    /// Returns the record with this key. The key may come from a peer, unchecked.
+    /// Returns the record of an operation. The id may come from a peer, unchecked.
     #[inline]
-    pub(super) fn get(&self, key: Key) -> Option<&Op> {
-        self.slots.get(key.slot as usize).filter(|slot| slot.is(key)).map(|slot| &slot.op)
+    pub(super) fn get(&self, id: OpId) -> Option<&Op> {
+        self.slots.get(id.0.slot as usize).filter(|slot| slot.is(id.0)).map(|slot| &slot.op)
     }
 
-    /// Returns the record with this key, as [`Records::get`] does.
+    /// Returns the record of an operation, as [`Operations::get`] does.
     #[inline]
-    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Op> {
-        self.slots.get_mut(key.slot as usize).filter(|slot| slot.is(key)).map(|slot| &mut slot.op)
+    pub(super) fn get_mut(&mut self, id: OpId) -> Option<&mut Op> {
+        self.slots.get_mut(id.0.slot as usize).filter(|slot| slot.is(id.0)).map(|slot| &mut slot.op)
     }
 
     /// Returns the record that is in a slot now.
-    pub(super) fn at(&self, slot: u32) -> Option<(Key, &Op)> {
+    pub(super) fn at(&self, slot: u32) -> Option<(OpId, &Op)> {
         let Slot { generation, op } = self.slots.get(slot as usize)?;
-        (*generation != NOBODY).then_some((Key { slot, generation: *generation }, op))
+        (*generation != NOBODY).then_some((OpId(Key { slot, generation: *generation }), op))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Op)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (OpId, &Op)> {
         (0..).zip(&self.slots).filter(|(_, slot)| slot.generation != NOBODY).map(|(number, slot)| {
             let key = Key { slot: number, generation: slot.generation };
-            (key, &slot.op)
+            (OpId(key), &slot.op)
         })
+    }
+
+    /// Returns the operation of a peer for which `wanted` is true, if there is one.
+    pub(super) fn find_of(&self, peer: PeerId, wanted: impl Fn(&Op) -> bool) -> Option<OpId> {
+        self.iter().find(|(_, op)| op.peer == Some(peer) && wanted(op)).map(|(id, _)| id)
     }
 
     /// Inserts an operation, with a timer for its deadline. Its state may depend on its id.
@@ -136,11 +145,30 @@ impl Records {
         let id = OpId(Key { slot: number, generation: slot.generation });
         (slot.op.kind, slot.op.peer, slot.op.tag, slot.op.options) = (kind, peer, tag, options);
         slot.op.list = list;
-        slot.op.state.put(state(id));
+        slot.op.enter(state(id));
         if let Some(at) = options.deadline {
             self.set_timer(id, at);
         }
         id
+    }
+
+    /// Inserts an operation in a state that does not depend on its id.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        kind: OpKind,
+        peer: Option<PeerId>,
+        tag: Tag,
+        list: Option<MemList>,
+        options: Options,
+        state: State,
+    ) -> OpId {
+        self.insert(kind, peer, tag, list, options, |_| state)
+    }
+
+    /// Returns the result of a post with the operation `id`.
+    pub(super) fn posted(&mut self, id: OpId) -> Posted {
+        self.collect(id).map_or(Posted::Pending(id), Posted::Done)
     }
 
     /// Vacates the record of an operation that exists.
@@ -155,7 +183,7 @@ impl Records {
     /// Removes an operation that has not ended, as if it had never been posted.
     pub(super) fn forget(&mut self, id: OpId) {
         self.clear_timer(id);
-        if self.get(id.0).is_some() {
+        if self.get(id).is_some() {
             self.vacate(id.0);
         }
     }
@@ -164,17 +192,17 @@ impl Records {
 
     /// Ends an operation: drops its memory and makes its completion. The caller settles what the
     /// operation held of the endpoint.
-    pub(super) fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) -> Option<Left> {
-        let op = self.get_mut(id.0)?;
+    pub(super) fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) -> Option<Held> {
+        let Slot { op, .. } = self.slots.get_mut(id.0.slot as usize).filter(|slot| slot.is(id.0))?;
         op.fallback = None;
-        op.remote = None;
-        let (staged, offer, peer) = (op.staged.take(), op.offer, op.peer);
-        let transfer = match std::mem::replace(&mut op.state, State::Waiting) {
-            State::Moving(transfer) => Some(transfer),
-            _ => None,
-        };
-        self.end(id, status, len);
-        Some(Left { staged, transfer, offer, peer })
+        op.plan = None;
+        let held = Held { staged: op.staged.take(), offer: op.offer };
+        if let Some(transfer) = op.end(status, len) {
+            self.transfers.retire(transfer);
+        }
+        let abandoned = op.settle(&mut self.timers, &mut self.wakes);
+        self.list_as_done(id, abandoned);
+        Some(held)
     }
 
     /// Ends an operation that holds nothing but its memory.
@@ -183,16 +211,15 @@ impl Records {
         let Some(Slot { op, .. }) = self.slots.get_mut(id.0.slot as usize).filter(|slot| slot.is(id.0)) else {
             return;
         };
-        debug_assert!(!op.is_done(), "{id:?} ended twice");
-        op.list = None;
-        op.state.put(State::Done { status, len });
-        if op.timer.take().is_some() {
-            self.timers.forget();
-        }
-        if op.waker.is_some() {
-            self.wakes.extend(op.waker.take());
-        }
-        if op.abandoned {
+        op.enter(State::Done { status, len });
+        let abandoned = op.settle(&mut self.timers, &mut self.wakes);
+        self.list_as_done(id, abandoned);
+    }
+
+    /// Lists an operation that has ended, or vacates its record if nobody collects it.
+    #[inline(always)]
+    fn list_as_done(&mut self, id: OpId, abandoned: bool) {
+        if abandoned {
             self.vacate(id.0);
             return;
         }
@@ -207,7 +234,7 @@ impl Records {
     #[cold]
     fn tidy_done(&mut self) {
         let mut done = std::mem::take(&mut self.done);
-        done.retain(|id| self.get(id.0).is_some_and(Op::is_done));
+        done.retain(|id| self.get(*id).is_some_and(Op::is_done));
         self.done = done;
     }
 
@@ -254,14 +281,14 @@ impl Records {
 
     pub(super) fn set_timer(&mut self, id: OpId, at: Time) {
         self.clear_timer(id);
-        if let Some(op) = self.get_mut(id.0) {
+        if let Some(op) = self.get_mut(id) {
             op.timer = Some(at);
             self.timers.push(at, id);
         }
     }
 
     pub(super) fn clear_timer(&mut self, id: OpId) {
-        if self.get_mut(id.0).is_some_and(|op| op.timer.take().is_some()) {
+        if self.get_mut(id).is_some_and(|op| op.timer.take().is_some()) {
             self.timers.forget();
         }
     }
@@ -282,7 +309,7 @@ impl Records {
         while let Some(id) = self.timers.pop_due(now) {
             // Otherwise the entry is stale: the operation ended, or its timer was moved to a later
             // time.
-            if self.get(id.0).is_some_and(|op| op.timer.is_some_and(|at| at <= now)) {
+            if self.get(id).is_some_and(|op| op.timer.is_some_and(|at| at <= now)) {
                 self.clear_timer(id);
                 return Some(id);
             }
@@ -293,8 +320,24 @@ impl Records {
     /// Sweeps invalid timers.
     pub(super) fn tidy_timers(&mut self) {
         let mut timers = std::mem::take(&mut self.timers);
-        timers.tidy(|at, id| self.get(id.0).is_some_and(|op| op.timer == Some(at)));
+        timers.tidy(|at, id| self.get(id).is_some_and(|op| op.timer == Some(at)));
         self.timers = timers;
+    }
+}
+
+impl Op {
+    /// Drops the memory of an operation that has ended, its timer, and wakes its waiter. Returns
+    /// true if nobody collects the completion.
+    #[inline(always)]
+    fn settle(&mut self, timers: &mut Timers, wakes: &mut Vec<Waker>) -> bool {
+        self.list = None;
+        if self.timer.take().is_some() {
+            timers.forget();
+        }
+        if self.waker.is_some() {
+            wakes.extend(self.waker.take());
+        }
+        self.abandoned
     }
 }
 
@@ -302,39 +345,40 @@ impl Records {
 mod tests {
     use super::*;
     use crate::endpoint::op::Cursor;
+    use crate::endpoint::unit::Plan;
     use crate::mem::{RemoteKey, RemoteSlice};
     use crate::proto::one_or_many::OneOrMany;
 
-    fn timer(records: &mut Records, deadline: Option<Time>) -> OpId {
+    fn timer(records: &mut Operations, deadline: Option<Time>) -> OpId {
         let options = Options { deadline, ..Options::default() };
         records.insert(OpKind::Timer, None, 0, None, options, |_| State::Waiting)
     }
 
     #[test]
     fn a_name_of_nobody_finds_nothing() {
-        let mut records = Records::new();
+        let mut records = Operations::new();
         let first = timer(&mut records, Some(Time::from_nanos(5)));
         let peers_word = Key { slot: first.0.slot, generation: NOBODY };
         records.forget(first);
         assert!(
-            records.get(peers_word).is_none() && records.get(first.0).is_none() && records.at(first.0.slot).is_none()
+            records.get(OpId(peers_word)).is_none()
+                && records.get(first).is_none()
+                && records.at(first.0.slot).is_none()
         );
         let second = timer(&mut records, None);
         assert_eq!((second.0.slot, records.len()), (first.0.slot, 1));
-        assert!(records.get(first.0).is_none() && records.get(second.0).is_some_and(|op| op.timer.is_none()));
+        assert!(records.get(first).is_none() && records.get(second).is_some_and(|op| op.timer.is_none()));
         assert_eq!(records.pop_due(Time::from_nanos(9)), None);
     }
 
-    /// Names each field, so that a new field does not compile until it is handled in
-    /// [`Op::vacate`].
     #[test]
     fn a_place_holds_nothing_of_its_former_operation() {
-        let mut records = Records::new();
+        let mut records = Operations::new();
         let memory = RemoteSlice { key: RemoteKey(1), addr: 0, len: 1 };
-        let ends: [fn(&mut Records, OpId); 3] = [
+        let ends: [fn(&mut Operations, OpId); 3] = [
             |records, id| records.forget(id),
             |records, id| {
-                records.get_mut(id.0).unwrap().abandoned = true;
+                records.get_mut(id).unwrap().abandoned = true;
                 records.end(id, Ok(()), 1);
             },
             |records, id| {
@@ -346,36 +390,22 @@ mod tests {
             let list = Some(MemList::from(vec![1]));
             let options = Options { deadline: Some(Time::from_nanos(5)), user: 7, ..Options::default() };
             let first = records.insert(OpKind::Recv, None, 9, list, options, |_| State::Waiting);
-            let op = records.get_mut(first.0).unwrap();
-            (op.immediate, op.staged, op.offer) = (Some(1), Some(1), Offer::Used(memory));
-            op.remote = Some(Box::new((OneOrMany::One(memory), Cursor::default())));
+            let op = records.get_mut(first).unwrap();
+            (op.staged, op.offer) = (Some(1), Offer::Used(memory));
+            let remote = OneOrMany::One(memory);
+            op.plan = Some(Box::new(Plan {
+                remote,
+                at: Cursor::default(),
+                total: 1,
+                announced_as: None,
+                immediate: Some(1),
+            }));
             (op.ending, op.waker) = (Some(ErrorKind::TimedOut), Some(Waker::noop().clone()));
             end(&mut records, first);
             let second = timer(&mut records, None);
             assert_eq!(second.0.slot, first.0.slot);
-            let op = records.get(second.0).unwrap();
-            let Op {
-                kind,
-                peer,
-                tag,
-                list,
-                remote,
-                immediate,
-                options,
-                state,
-                staged,
-                fallback,
-                offer,
-                ending,
-                timer,
-                abandoned,
-                waker,
-            } = op;
-            assert!(matches!(state, State::Waiting), "{op:?}");
-            assert_eq!((*kind, *peer, *tag, *options), (OpKind::Timer, None, 0, Options::default()));
-            assert_eq!((*immediate, *staged, *offer), (None, None, Offer::None));
-            assert_eq!((*ending, *timer, *abandoned), (None, None, false));
-            assert!(list.is_none() && remote.is_none() && fallback.is_none() && waker.is_none(), "{op:?}");
+            let op = records.get(second).unwrap();
+            op.assert_is_new_timer();
             records.forget(second);
         }
         assert_eq!((records.len(), records.pop_due(Time::from_nanos(9))), (0, None));
@@ -383,7 +413,7 @@ mod tests {
 
     #[test]
     fn names_that_were_collected_by_name_do_not_pile_up() {
-        let mut records = Records::new();
+        let mut records = Operations::new();
         let kept = timer(&mut records, None);
         records.finish(kept, Ok(()), 7);
         for _ in 0..1000 {

@@ -1,4 +1,4 @@
-//! Send slots: registered memory that small messages are copied to if the adapter cannot send them
+//! Bounce buffers: registered memory that small messages are copied to if the adapter cannot send them
 //! in place.
 //!
 //! **Why.** Registering a page costs more than copying it ([PVFS-IB §4.1.1]: inline transfer).
@@ -14,7 +14,7 @@ use crate::transport::Transport;
 
 const SLOTS: usize = 64;
 
-/// The send slots of an endpoint.
+/// The bounce buffers of an endpoint.
 pub(super) struct Bounce {
     memory: Memory,
     segments: Vec<Segment>,
@@ -42,7 +42,7 @@ impl Bounce {
     }
 
     pub(super) fn free(&mut self, slot: u32) {
-        debug_assert!(!self.free.contains(&slot), "send slot {slot} freed twice");
+        debug_assert!(!self.free.contains(&slot), "bounce buffer {slot} freed twice");
         self.free.push(slot);
     }
 

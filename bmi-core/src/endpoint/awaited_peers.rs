@@ -27,11 +27,11 @@ impl<T: Transport> Endpoint<T> {
     ///
     /// Visits every operation, so it is not for the data path.
     pub fn awaited_peers(&self) -> BTreeMap<PeerId, u64> {
-        let exposed = self.peers.iter().filter(|(_, peer)| peer.exposures > 0).map(|(key, _)| PeerId(key));
+        let exposed = self.peers.iter().filter(|peer| peer.exposures > 0).map(|peer| peer.id);
         let operations = self.ops.iter().filter(|(_, op)| waits_for_peer(op)).filter_map(|(_, op)| op.peer);
         let progress = |id: PeerId| {
-            let peer = self.peers.get(id.0).filter(|peer| peer.is_up())?;
-            Some((id, peer.steps + peer.seen + self.transport.moved_bytes(peer.conn)))
+            let peer = self.peers.get(id).filter(|peer| peer.is_up())?;
+            Some((id, peer.steps + peer.seen + self.adapter.transport.moved_bytes(peer.conn)))
         };
         exposed.chain(operations).filter_map(progress).collect()
     }
@@ -39,7 +39,7 @@ impl<T: Transport> Endpoint<T> {
 
 /// Returns true if an operation can end only after its peer, or its connection, has moved.
 fn waits_for_peer(op: &Op) -> bool {
-    match &op.state {
+    match op.state() {
         State::Queued | State::Posted | State::Announced(_) | State::AwaitingWrite { .. } | State::Granted(_) => true,
         State::Moving(transfer) => transfer.outstanding > 0,
         State::Matching(_) | State::Waiting | State::Vacant | State::Done { .. } => false,
