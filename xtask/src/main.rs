@@ -18,6 +18,7 @@
 //! | `random` | a small seeded generator |
 //! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs missing packages and components |
+//! | `structure` | how the files of a directory call each other |
 //! | `storm` | commands of the file system while its servers are killed |
 
 mod command;
@@ -33,6 +34,7 @@ mod rxe;
 mod setup;
 mod steps;
 mod storm;
+mod structure;
 mod totals;
 
 use std::path::{Path, PathBuf};
@@ -82,6 +84,8 @@ enum Task {
     Mutants(mutants::MutantsArgs),
     /// Checks the text of comments and documents: long lines, dead links, unknown papers.
     Prose(prose::ProseArgs),
+    /// Measures how the files of a directory call each other, and finds cycles of calls.
+    Structure(structure::StructureArgs),
     /// Runs the tests of `bmi-ib` over real verbs: in a small emulated machine with Soft-RoCE,
     /// without an adapter.
     Rxe(rxe::RxeArgs),
@@ -138,6 +142,7 @@ fn main() -> ExitCode {
         Task::Compare(args) => compare::main(&root(), &args),
         Task::Mutants(args) => mutants::main(&root(), &args),
         Task::Prose(args) => prose::main(&root(), &args),
+        Task::Structure(args) => structure::main(&root(), &args),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::RxeInside => rxe::inside::main(),
         Task::Storm(args) => storm::main(&root(), &args),

@@ -14,6 +14,7 @@ use crate::prose;
 use crate::rxe;
 use crate::setup;
 use crate::storm;
+use crate::structure;
 use crate::totals::Totals;
 
 /// A step of the test command.
@@ -42,6 +43,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "lines of comments and documents are short, their links and citations lead somewhere",
         always: true,
         run: prose::step,
+    },
+    Step {
+        name: "structure",
+        what: "no more than three files of the endpoint call each other in a cycle",
+        always: true,
+        run: structure::step,
     },
     Step { name: "clippy", what: "no warnings, over all targets and features", always: true, run: clippy },
     Step { name: "rustdoc", what: "the documentation builds without warnings", always: true, run: rustdoc },
@@ -405,7 +412,7 @@ mod tests {
         for step in STEPS {
             assert_eq!(parse_step(step.name).map(|found| found.name), Ok(step.name));
         }
-        assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, prose, clippy")));
+        assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, prose, structure, clippy")));
     }
 
     #[test]
