@@ -13,6 +13,11 @@
 //!  next_deadline(), arm(waker), event_fd()      -> how long to sleep, and on what
 //! ```
 //!
+//! **Parts.** [`adapter::Adapter`] has the transport and all memory that is registered with it,
+//! [`operations::Operations`] the records of operations, and [`peers::Peers`] the connections. The
+//! endpoint itself only looks up who is concerned. The protocols are functions of these parts
+//! ([`effect`] says how), one file each. `docs/endpoint.md` follows three messages through them.
+//!
 //! **Invariants**
 //! 1. Every posted operation ends exactly once. The id of an operation that has ended and was
 //!    collected finds nothing.
@@ -268,7 +273,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Returns whether the program should write a log line of this kind about a peer. The endpoint
-    /// counts the lines that are not written, and reports their number ([`LogLimit`]).
+    /// counts the lines that are not written, and reports their number ([`LogLimit`](crate::LogLimit)).
     pub fn admits_log_line(&mut self, kind: &'static str, peer: PeerId) -> bool {
         let host = self.peers.addr(peer).map_or("lost peers", Addr::host);
         self.adapter.log.admits(kind, host, self.adapter.now)

@@ -192,7 +192,7 @@ pub(super) struct Op {
     pub(super) offer: Offer,
     /// The status that the operation will end with, set once it was asked to end early.
     pub(super) ending: Option<ErrorKind>,
-    /// The next time at which [`super::timing`] looks at the operation.
+    /// The next time at which [`super::deadlines`] looks at the operation.
     pub(super) timer: Option<Time>,
     /// The completion is no longer wanted.
     pub(super) abandoned: bool,

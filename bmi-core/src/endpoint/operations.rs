@@ -8,7 +8,7 @@
 //! 1. A record that has ended is in `done`, once, until it is collected. An operation that is
 //!    collected by its id leaves the id in `done`. Such ids are never the majority, beyond a
 //!    constant.
-//! 2. An operation has at most one valid timer (see [`super::timing`]).
+//! 2. An operation has at most one valid timer (see [`super::deadlines`]).
 //! 3. A place without an operation holds nothing of the former one ([`Op::vacate`]).
 //!    [`Operations::insert`] relies on it.
 //!
