@@ -5,8 +5,8 @@
 //! nothing here knows the queue of a peer. So the rest of the endpoint hands down what it has
 //! looked up once, and an adapter can be understood without the protocol.
 //!
-//! **Refusals.** A post that the transport refuses because a queue is full puts its peer on the list
-//! of blocked peers. The poll that finds room (C15 of [`crate::transport`]) gives them a turn.
+//! **Refusals.** A post that the transport refuses because a queue is full puts its peer on the
+//! list of blocked peers. The poll that finds room (C15 of [`crate::transport`]) gives them a turn.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Bounce buffers: registered memory that small messages are copied to if the adapter cannot send them
-//! in place.
+//! Bounce buffers: registered memory that small messages are copied to if the adapter cannot send
+//! them in place.
 //!
 //! **Why.** Registering a page costs more than copying it ([PVFS-IB §4.1.1]: inline transfer).
 //! Also, a list may have more pieces than a work request has entries.

@@ -1,4 +1,5 @@
-//! Calls, as [`crate::comm`] makes them of messages: opening one, posting its parts, and closing it.
+//! Calls, as [`crate::comm`] makes them of messages: opening one, posting its parts, and closing
+//! it.
 //!
 //! [`super::call_ids`] draws the ids and tells which messages are late.
 

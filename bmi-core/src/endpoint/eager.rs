@@ -2,8 +2,8 @@
 //!
 //! **Sending.** An eager message goes to the adapter in one of three ways, cheapest first. It is
 //! copied while posting (inline). It is gathered in place, if registration is free or was already
-//! done (`check_if_registered`). Or it is copied to a bounce buffer ([`super::bounce_buffers`]). The first and
-//! the last complete the operation at once ([PVFS-IB §3.2.3, §4.1.1]).
+//! done (`check_if_registered`). Or it is copied to a bounce buffer ([`super::bounce_buffers`]).
+//! The first and the last complete the operation at once ([PVFS-IB §3.2.3, §4.1.1]).
 //!
 //! **Receiving.** An expected message is copied to the receive that waits for it. Without one it is
 //! parked: in its slot, or in a copy if many slots are held already. An unexpected message goes to

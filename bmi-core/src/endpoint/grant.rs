@@ -22,8 +22,9 @@
 //! 3. *Nothing of others.* An adapter does not tell how many bytes the peer has written. So the
 //!    memory is zeroed before it is exposed: bytes that the peer announces and does not write are
 //!    zeros, not what another peer left there. This costs one pass over the granted bytes. All
-//!    other paths know how much has arrived, and need none. [`Endpoint::post_push_granted`](super::Endpoint::post_push_granted) refuses
-//!    to write less than the whole grant.
+//!    other paths know how much has arrived, and need none.
+//!    [`Endpoint::post_push_granted`](super::Endpoint::post_push_granted) refuses to write less
+//!    than the whole grant.
 
 use serde::{Deserialize, Serialize};
 

@@ -4,10 +4,11 @@
 //! A record, a unit, a registration, a turn and a completion would cost more than the bytes: 64 KiB
 //! are copied in half a microsecond.
 //!
-//! **A short path.** It duplicates [`super::transfer`] for one request that ends at once. It is one look at the peer, a few comparisons, and [`Transport::write_now`] or
-//! [`Transport::read_now`]. If anything is in the way, it returns `None` and has changed nothing.
-//! Then the long way ([`super::transfer`]) finds the reason and reports it. Transports that cannot
-//! do it always return false.
+//! **A short path.** It duplicates [`super::transfer`] for one request that ends at once. It is one
+//! look at the peer, a few comparisons, and [`Transport::write_now`] or [`Transport::read_now`]. If
+//! anything is in the way, it returns `None` and has changed nothing. Then the long way
+//! ([`super::transfer`]) finds the reason and reports it. Transports that cannot do it always
+//! return false.
 //!
 //! **Invariants**
 //! 1. A transfer that the long way would reject is not done here.

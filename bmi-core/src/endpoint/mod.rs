@@ -273,7 +273,8 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Returns whether the program should write a log line of this kind about a peer. The endpoint
-    /// counts the lines that are not written, and reports their number ([`LogLimit`](crate::LogLimit)).
+    /// counts the lines that are not written, and reports their number
+    /// ([`LogLimit`](crate::LogLimit)).
     pub fn admits_log_line(&mut self, kind: &'static str, peer: PeerId) -> bool {
         let host = self.peers.addr(peer).map_or("lost peers", Addr::host);
         self.adapter.log.admits(kind, host, self.adapter.now)

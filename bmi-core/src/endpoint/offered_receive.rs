@@ -32,8 +32,9 @@
 //!      list of them that is full is cleared of the others, and is bounded.
 //!
 //! **When offers do not pay.** If the sender is ahead of the receiver, offers and messages cross,
-//! and every offer is a wasted message. So after [`super::offers::WASTED`] offers in a row that
-//! no message used, only one receive in [`super::offers::TRIAL`] is offered, until an offer is used again.
+//! and every offer is a wasted message. So after [`super::offers::WASTED`] offers in a row that no
+//! message used, only one receive in [`super::offers::TRIAL`] is offered, until an offer is used
+//! again.
 //!
 //! **Limits.** The receiver's list has one piece, the sender needs one work request, and the
 //! message is at most a transfer unit. So write and Written leave together, and no message of the

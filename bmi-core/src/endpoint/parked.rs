@@ -1,7 +1,7 @@
 //! Parked messages: those that arrived before their receive.
 //!
-//! A parked message keeps its slot and its credits, so its sender can send no more than was granted,
-//! whether or not the program receives.
+//! A parked message keeps its slot and its credits, so its sender can send no more than was
+//! granted, whether or not the program receives.
 
 use super::adapter::Adapter;
 use super::peer::{Notice, Peer, Repost};

@@ -12,7 +12,8 @@
 //!   ends       <──Finish(op, Cancelled)──────────────  ends
 //! ```
 //!
-//! An adapter without RDMA read takes the way of [`super::write_rendezvous`] after the announcement.
+//! An adapter without RDMA read takes the way of [`super::write_rendezvous`] after the
+//! announcement.
 //!
 //! **Invariants.** The memory of the send is exposed before it is announced, and revoked when the
 //! Finish arrives. An announcement spends credits for its table, because it may be parked.
