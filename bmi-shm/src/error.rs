@@ -9,7 +9,6 @@ use thiserror::Error as ThisError;
 
 pub(crate) use bmi_backend::software::Refusal;
 
-use crate::packet::VERSION;
 use crate::socket::NotOne;
 
 /// A breach of the protocol by a peer; it ends the connection.
@@ -17,8 +16,8 @@ use crate::socket::NotOne;
 pub(crate) enum Violation {
     #[error("its first packet is not one of this protocol")]
     Magic,
-    #[error("it speaks version {theirs} of the protocol, this side version {VERSION}")]
-    Version { theirs: u16 },
+    #[error("it speaks version {theirs} of the protocol, this side version {ours}")]
+    Version { theirs: u16, ours: u16 },
     #[error("it sent a malformed packet")]
     Packet,
     #[error("it sent a packet that is not allowed at this point")]
@@ -136,7 +135,7 @@ mod tests {
         let peer = Addr::shm("/run/bmi/iod-0");
         let kind = |fault: Fault| fault.into_error(&peer).kind();
         assert_eq!(kind(Violation::Record.into()), ErrorKind::Protocol);
-        assert_eq!(kind(Violation::Version { theirs: 2 }.into()), ErrorKind::Incompatible);
+        assert_eq!(kind(Violation::Version { theirs: 2, ours: 1 }.into()), ErrorKind::Incompatible);
         assert_eq!(kind(Fault::Socket(io::ErrorKind::ConnectionReset.into())), ErrorKind::PeerLost);
         assert_eq!(kind(Fault::Unreachable(io::ErrorKind::NotFound.into())), ErrorKind::Refused);
         assert_eq!(kind(Fault::User(7)), ErrorKind::Refused);

@@ -9,15 +9,13 @@ use bmi_core::transport::{WorkKind, WorkStatus};
 use bmi_core::{Addr, Error, ErrorKind};
 use thiserror::Error as ThisError;
 
-use crate::frame::VERSION;
-
 /// A violation by the peer that ends its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub(crate) enum Violation {
     #[error("its first bytes are not those of this protocol")]
     Magic,
-    #[error("it speaks version {theirs} of the wire format, this side version {VERSION}")]
-    Version { theirs: u16 },
+    #[error("it speaks version {theirs} of the wire format, this side version {ours}")]
+    Version { theirs: u16, ours: u16 },
     #[error("its preamble is malformed")]
     Greeting,
     #[error("it sent a malformed frame header")]
@@ -107,7 +105,7 @@ mod tests {
         let peer = Addr::tcp("10.0.0.1", 7);
         let kind = |fault: Fault| fault.into_error(&peer).kind();
         assert_eq!(kind(Violation::Header.into()), ErrorKind::Protocol);
-        assert_eq!(kind(Violation::Version { theirs: 2 }.into()), ErrorKind::Incompatible);
+        assert_eq!(kind(Violation::Version { theirs: 2, ours: 1 }.into()), ErrorKind::Incompatible);
         assert_eq!(kind(Fault::Socket(io::ErrorKind::ConnectionReset.into())), ErrorKind::PeerLost);
         assert_eq!(kind(Fault::Socket(io::ErrorKind::TimedOut.into())), ErrorKind::PeerLost);
         assert_eq!(kind(Fault::Unreachable(io::ErrorKind::ConnectionRefused.into())), ErrorKind::Refused);
