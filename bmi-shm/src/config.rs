@@ -10,6 +10,9 @@ pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGM
 
 use crate::area::Geometry;
 
+/// Most pieces of an in-place message.
+pub(crate) const MAX_IN_PLACE_PIECES: usize = 4;
+
 /// Settings of a [`ShmTransport`](crate::ShmTransport).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

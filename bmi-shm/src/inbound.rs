@@ -20,12 +20,10 @@ use bmi_core::mem::copy;
 use bmi_core::transport::{ConnId, Event, InlineMessage, InlineReceiver, WorkKind, WorkStatus};
 use bmi_core::{Access, Segment};
 
-use crate::config::{MAX_HEAD, MAX_WORK_LEN};
+use crate::config::{MAX_HEAD, MAX_IN_PLACE_PIECES, MAX_WORK_LEN};
 use crate::error::{Fault, Violation};
 use crate::link::Link;
-use crate::outbound::{
-    BUDGET, CLOSE, FIRST, IN_PLACE, IN_PLACE_WORDS, MAX_IN_PLACE_PIECES, MORE, READ, REPLY, SEND, WRITE, WRITTEN,
-};
+use crate::outbound::{BUDGET, CLOSE, FIRST, IN_PLACE, IN_PLACE_WORDS, MORE, READ, REPLY, SEND, WRITE, WRITTEN};
 use crate::queue_pair::QueuePair;
 use crate::ring::Record;
 use crate::segments::{Cursor, Recv};

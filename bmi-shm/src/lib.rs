@@ -22,7 +22,7 @@
 //! | `queue_pair`, `segments` | posted work: requests, reads, replies, receives; and the memory that it holds |
 //! | `outbound`, `inbound` | from the queues to the ring, from the ring to the receives; the records |
 //! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
-//! | `pages`, `unmap` | memory that one side has passed to the other |
+//! | `pages`, `room`, `unmap` | memory that one side has passed to the other; how much may be mapped |
 //! | `retired` | memory whose exposure has ended and to which the peer may still write |
 //! | `progress`, `poll_schedule` | the poll loop, sleeping and waking; which rings a poll looks at |
 //! | `sys` | memfds, mappings, the memory of another process |
@@ -75,6 +75,7 @@ mod progress;
 mod queue_pair;
 mod retired;
 mod ring;
+mod room;
 mod segments;
 mod socket;
 mod sys;
@@ -105,10 +106,10 @@ use completions::Pending;
 use connection::{Connection, Phase};
 use link::Link;
 use outbound::{LEFT_LEN, Outbound, POST_BUDGET, Ring};
-use pages::Room;
 use poll_schedule::PollSchedule;
 use queue_pair::QueuePair;
 use retired::Retired;
+use room::Room;
 use socket::Listening;
 
 /// A token is a table index; its lowest bits say which table.

@@ -34,6 +34,7 @@ use crate::error::{Fault, Violation};
 use crate::frame::{Frame, HEADER, piece};
 use crate::queue_pair::{Cursor, QueuePair};
 use crate::vectored_io::{self, MAX_PIECES, Piece};
+use crate::wire::pages;
 
 /// A payload of at least this many bytes counts as bulk.
 const BULK: u32 = 32 << 10;
@@ -75,14 +76,6 @@ pub(crate) struct Received {
     pub(crate) moved: bool,
     /// More may be available at once, because a budget was used up.
     pub(crate) more: bool,
-}
-
-/// Returns a buffer.
-///
-/// # Panics
-/// If there is no memory.
-pub(crate) fn pages(len: usize) -> Pages {
-    Pages::new(len).expect("memory for a connection")
 }
 
 /// The receiving half of a connection.
