@@ -10,6 +10,7 @@
 //! | where | what | tcp | ib | shm |
 //! |---|---|---|---|---|
 //! | [`ConnectionTable`] | the connections, identified by slot and generation | x | x | x |
+//! | [`SlotQueue`] | the connections that have something to do | x | x | x |
 //! | [`Deadlines`] | the earliest of all deadlines | x | x | x |
 //! | [`Listeners`] | accepting in turns, and retrying after a shortage of descriptors | x | x | x |
 //! | [`HalfOpen`] | accepted connections that have not introduced themselves | x | | x |
@@ -35,6 +36,7 @@ mod listeners;
 #[cfg(feature = "net")]
 pub mod net;
 mod refusal;
+mod slot_queue;
 pub mod software;
 
 pub use connection_table::ConnectionTable;
@@ -42,3 +44,4 @@ pub use deadlines::Deadlines;
 pub use half_open::HalfOpen;
 pub use listeners::{Listeners, Round};
 pub use refusal::{Limit, check_private, check_scheme, listen_failed, lost, unreached};
+pub use slot_queue::{SlotQueue, Turn};

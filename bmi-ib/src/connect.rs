@@ -89,10 +89,6 @@ pub(crate) struct Connection {
     pub(crate) side: Option<Box<SideChannel>>,
     pub(crate) queues: Option<Box<QueuePair>>,
     first_packet: u32,
-    /// Set while it is in the transport's list of side channels to read.
-    pub(crate) in_ready: bool,
-    /// Set while it is in the transport's list of connections with requests to hand over.
-    pub(crate) in_dirty: bool,
 }
 
 impl Connection {
@@ -170,7 +166,7 @@ impl IbTransport {
         if let Some(connection) = self.slots.find_mut(id) {
             connection.side = Some(SideChannel::new(stream));
         }
-        self.mark_ready(id.slot);
+        self.ready.add(id.slot);
     }
 
     /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
@@ -226,16 +222,7 @@ impl IbTransport {
     /// Takes a slot for a new connection.
     fn insert(&mut self, peer: Addr, phase: Phase) -> Result<ConnId, Error> {
         let first_packet = self.next_first_packet();
-        let id = self.slots.insert(|id| Connection {
-            id,
-            peer,
-            phase,
-            side: None,
-            queues: None,
-            first_packet,
-            in_ready: false,
-            in_dirty: false,
-        })?;
+        let id = self.slots.insert(|id| Connection { id, peer, phase, side: None, queues: None, first_packet })?;
         self.unsettled = true;
         let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
         self.deadlines.add(deadline);
@@ -313,7 +300,7 @@ impl IbTransport {
         if let Err(fault) = connection.say(Message::Connect(own), &private) {
             return self.end(slot, id, fault);
         }
-        self.mark_ready(slot);
+        self.ready.add(slot);
     }
 
     // ---- the handshake --------------------------------------------------------------------------
@@ -411,7 +398,7 @@ impl IbTransport {
             self.end(conn.slot, conn, fault);
         }
         self.unsettled = true;
-        self.mark_ready(conn.slot);
+        self.ready.add(conn.slot);
     }
 
     /// Handles a message from the side channel.
@@ -472,7 +459,7 @@ impl IbTransport {
                 if !connection.queues.as_mut().is_some_and(|queues| queues.allow()) {
                     return Err(Violation::Order.into());
                 }
-                self.mark_dirty(slot);
+                self.dirty.add(slot);
             }
             (_, Phase::Draining { .. }) => {}
             _ => return Err(Violation::Order.into()),
@@ -629,7 +616,7 @@ impl IbTransport {
                 self.unsettled = true;
                 self.deadlines.add(Some(deadline));
                 self.ending.push(conn.slot);
-                self.mark_dirty(conn.slot);
+                self.dirty.add(conn.slot);
             }
             Phase::Closing { deadline: earlier } if deadline > now => {
                 *earlier = deadline.min(*earlier);

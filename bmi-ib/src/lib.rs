@@ -70,7 +70,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bmi_backend::net::Resolver;
-use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, SlotQueue};
 use bmi_core::transport::{
     Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
     check_writable,
@@ -129,9 +129,9 @@ pub struct IbTransport {
     /// Events that arose outside of `poll`, or more of them at once than a poll may report.
     pending: VecDeque<Event>,
     /// Side channels that may have something to read.
-    ready: VecDeque<u32>,
+    ready: SlotQueue,
     /// Connections with requests to hand over.
-    dirty: VecDeque<u32>,
+    dirty: SlotQueue,
     /// Connections that are closing or draining.
     ending: Vec<u32>,
     /// Completions that were taken from the queue but not handled yet.
@@ -207,8 +207,8 @@ impl IbTransport {
             regions: Regions::new(config.regions()),
             deadlines: Deadlines::default(),
             pending: VecDeque::with_capacity(64),
-            ready: VecDeque::with_capacity(64),
-            dirty: VecDeque::with_capacity(64),
+            ready: SlotQueue::default(),
+            dirty: SlotQueue::default(),
             ending: Vec::with_capacity(16),
             early: VecDeque::with_capacity(4 * ENDS),
             ends: vec![WorkEnd::empty(); ENDS],
@@ -286,7 +286,7 @@ impl IbTransport {
         if at_once {
             self.flush_posts(conn.slot);
         }
-        self.mark_dirty(conn.slot);
+        self.dirty.add(conn.slot);
     }
 }
 

@@ -39,24 +39,6 @@ const MESSAGES: usize = 16;
 const ATTENTIVE: u32 = 4096;
 
 impl IbTransport {
-    pub(crate) fn mark_dirty(&mut self, slot: u32) {
-        if let Some(connection) = self.slots.at_mut(slot)
-            && !connection.in_dirty
-        {
-            connection.in_dirty = true;
-            self.dirty.push_back(slot);
-        }
-    }
-
-    pub(crate) fn mark_ready(&mut self, slot: u32) {
-        if let Some(connection) = self.slots.at_mut(slot)
-            && !connection.in_ready
-        {
-            connection.in_ready = true;
-            self.ready.push_back(slot);
-        }
-    }
-
     pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         self.now = now;
         let before = events.len();
@@ -203,7 +185,7 @@ impl IbTransport {
             side.push();
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
-            self.mark_ready(slot);
+            self.ready.add(slot);
         }
     }
 
@@ -251,10 +233,8 @@ impl IbTransport {
 
     fn read_side_channels(&mut self) -> bool {
         let mut moved = false;
-        for _ in 0..self.ready.len() {
-            let Some(slot) = self.ready.pop_front() else { break };
-            let Some(connection) = self.slots.at_mut(slot) else { continue };
-            connection.in_ready = false;
+        let mut turn = self.ready.turn();
+        while let Some(slot) = self.ready.next(&mut turn) {
             moved |= self.read_side_channel(slot);
         }
         moved
@@ -276,7 +256,7 @@ impl IbTransport {
                 return true;
             }
         }
-        self.mark_ready(slot);
+        self.ready.add(slot);
         true
     }
 
@@ -297,10 +277,9 @@ impl IbTransport {
 
     fn hand_over(&mut self) -> bool {
         let mut moved = false;
-        for _ in 0..self.dirty.len() {
-            let Some(slot) = self.dirty.pop_front() else { break };
+        let mut turn = self.dirty.turn();
+        while let Some(slot) = self.dirty.next(&mut turn) {
             let Some(connection) = self.slots.at_mut(slot) else { continue };
-            connection.in_dirty = false;
             if let Some(queues) = &mut connection.queues {
                 queues.begin_poll();
                 moved |= queues.has_waiting();
@@ -404,7 +383,7 @@ impl IbTransport {
             let more = queues.has_waiting();
             let fault = kind.and_then(|kind| sent(end.outcome(), kind).1);
             if more {
-                self.mark_dirty(slot);
+                self.dirty.add(slot);
             }
             fault
         };

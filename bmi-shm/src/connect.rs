@@ -224,11 +224,10 @@ impl ShmTransport {
     /// Reads from the sockets that reported something.
     pub(crate) fn read_sockets(&mut self, events: &mut Vec<Event>) -> bool {
         let mut any = false;
-        for _ in 0..self.ready.len() {
-            let Some(slot) = self.ready.pop_front() else { break };
+        let mut turn = self.ready.turn();
+        while let Some(slot) = self.ready.next(&mut turn) {
             let Some(connection) = self.slots.at_mut(slot) else { continue };
-            // Pages may arrive that something waits for.
-            (connection.in_ready, connection.activity) = (false, Activity::Busy);
+            connection.activity = Activity::Busy; // pages may arrive that something waits for
             any |= self.read_packets(slot, events);
         }
         any

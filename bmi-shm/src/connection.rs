@@ -74,8 +74,6 @@ pub(crate) struct Connection {
     /// Set if the kernel may copy between the two processes.
     pub(crate) crosses: bool,
     pub(crate) draining: Option<Draining>,
-    /// Set while the connection is in the transport's list of sockets to read.
-    pub(crate) in_ready: bool,
     /// Set if there is work that only waits for its turn.
     pub(crate) more: bool,
     pub(crate) activity: Activity,
@@ -114,7 +112,6 @@ impl Connection {
             exposures: Exposures::default(),
             crosses: false,
             draining: None,
-            in_ready: false,
             more: false,
             activity: Activity::Busy,
             idle: 0,

@@ -81,14 +81,13 @@ mod socket;
 mod sys;
 mod unmap;
 
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, SlotQueue};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
     Armed, BulkWay, ConnId, Event, IdleMemory, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory,
@@ -163,7 +162,8 @@ pub struct ShmTransport {
     vacated: bool,
     deadlines: Deadlines,
     pending: Pending,
-    ready: VecDeque<u32>,
+    /// Sockets that may have packets.
+    ready: SlotQueue,
     pieces: Vec<libc::iovec>,
     /// Sockets that have not sent their hello, by the number of their process.
     half_open: HalfOpen<i32>,
@@ -246,7 +246,7 @@ impl ShmTransport {
             vacated: false,
             deadlines: Deadlines::default(),
             pending: Pending::new(),
-            ready: VecDeque::with_capacity(64),
+            ready: SlotQueue::default(),
             pieces: Vec::with_capacity(config::MAX_SEGMENTS + 2),
             half_open: HalfOpen::default(),
             log: LogLimit::default(),

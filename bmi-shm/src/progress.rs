@@ -71,14 +71,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 impl ShmTransport {
     pub(crate) fn mark_ready(&mut self, slot: u32) {
-        if let Some(connection) = self.slots.at_mut(slot)
-            && !connection.in_ready
-        {
-            connection.in_ready = true;
-            self.ready.push_back(slot);
-            if connection.wake() {
-                self.schedule.wake(slot);
-            }
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        if self.ready.add(slot) && connection.wake() {
+            self.schedule.wake(slot);
         }
     }
 

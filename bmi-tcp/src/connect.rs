@@ -77,10 +77,6 @@ pub(crate) struct Connection {
     pub(crate) queues: Option<Box<QueuePair>>,
     pub(crate) inbound: Inbound,
     pub(crate) exposures: Exposures,
-    /// The connection is in the transport's list of sockets to read.
-    pub(crate) in_ready: bool,
-    /// The connection is in the transport's list of connections with something to send.
-    pub(crate) in_dirty: bool,
     /// The kernel takes no more bytes until it reports room.
     pub(crate) blocked: bool,
     /// The socket reported its end.
@@ -101,8 +97,6 @@ impl Connection {
             queues: None,
             inbound: Inbound::new(PREAMBLE + MAX_PRIVATE_DATA),
             exposures: Exposures::default(),
-            in_ready: false,
-            in_dirty: false,
             blocked: false,
             hangup: false,
             in_hot: false,
@@ -284,9 +278,9 @@ impl TcpTransport {
         let (private, deadline) = (std::mem::take(private), *deadline);
         connection.phase = Phase::Greeting { deadline };
         connection.greet(Greeting::Connect, &private);
-        self.mark_dirty(slot);
+        self.dirty.add(slot);
         // The event for "connected" may also have meant "readable", and is not repeated.
-        self.mark_ready(slot);
+        self.ready.add(slot);
     }
 
     /// Accepts the connections that wait at the listeners.
@@ -319,7 +313,7 @@ impl TcpTransport {
         if let Some(connection) = self.slots.find_mut(id) {
             connection.stream = Some(stream);
         }
-        self.mark_ready(id.slot);
+        self.ready.add(id.slot);
     }
 
     /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
@@ -364,7 +358,9 @@ impl TcpTransport {
         match (greeted, &connection.phase) {
             // More bytes are needed. The socket has not reported yet that it is empty, so there may
             // be some.
-            (Ok(None), _) => self.mark_ready(slot),
+            (Ok(None), _) => {
+                self.ready.add(slot);
+            }
             (Ok(Some((Greeting::Connect, private))), Phase::HalfOpen { origin, .. })
                 if inbound.buffered().is_empty() =>
             {
@@ -374,14 +370,14 @@ impl TcpTransport {
                 let from = connection.peer.clone();
                 self.deadlines.refresh();
                 events.push(Event::ConnectRequest { conn: id, from, private });
-                self.mark_ready(slot);
+                self.ready.add(slot);
             }
             (Ok(Some((Greeting::Accept, private))), Phase::Greeting { .. }) => {
                 connection.inbound.grow(self.config.read_ahead.max(4 << 10));
                 connection.phase = Phase::Established;
                 self.deadlines.refresh();
                 events.push(Event::Established { conn: id, private });
-                self.mark_ready(slot);
+                self.ready.add(slot);
             }
             (Ok(Some((Greeting::Reject, private))), Phase::Greeting { .. }) => {
                 if let Some(mut connection) = self.remove(slot) {
@@ -407,8 +403,8 @@ impl TcpTransport {
         connection.inbound.grow(read_ahead);
         connection.phase = Phase::Established;
         connection.greet(Greeting::Accept, private);
-        self.mark_dirty(conn.slot);
-        self.mark_ready(conn.slot);
+        self.dirty.add(conn.slot);
+        self.ready.add(conn.slot);
         self.pending.push_back(Event::Established { conn, private: Box::default() });
         Ok(())
     }
@@ -522,8 +518,8 @@ impl TcpTransport {
                     queues.abandon_replies();
                 }
                 connection.inbound.abandon();
-                self.mark_dirty(conn.slot);
-                self.mark_ready(conn.slot);
+                self.dirty.add(conn.slot);
+                self.ready.add(conn.slot);
             }
             Phase::Ending(ending) if deadline > now => ending.deadline = ending.deadline.min(deadline),
             _ => return self.end(conn.slot, conn, reason),
@@ -548,8 +544,8 @@ impl TcpTransport {
         let last = Some(Frame::Error(violation.refusal()));
         connection.phase = Phase::Ending(Ending { reason, deadline, graceful: false, last, shut: false });
         self.deadlines.add(Some(deadline));
-        self.mark_dirty(slot);
-        self.mark_ready(slot);
+        self.dirty.add(slot);
+        self.ready.add(slot);
     }
 
     /// Ends all connections and sockets that have reached their deadline.

@@ -50,7 +50,7 @@ use std::task::{Wake, Waker};
 
 use bmi_backend::net::Resolver;
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, SlotQueue};
 use bmi_core::transport::{
     Armed, ConnId, Event, IdleMemory, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
     check_writable,
@@ -106,8 +106,10 @@ pub struct TcpTransport {
     deadlines: Deadlines,
     /// Events that arose outside of `poll`, or many at once.
     pending: VecDeque<Event>,
-    ready: VecDeque<u32>,
-    dirty: VecDeque<u32>,
+    /// Sockets that may have bytes.
+    ready: SlotQueue,
+    /// Connections with something to send.
+    dirty: SlotQueue,
     hot: Vec<u32>,
     pieces: Vec<Piece>,
     /// Sockets that have not sent their preamble.
@@ -160,8 +162,8 @@ impl TcpTransport {
             keys: Keys::new(config.exposures()),
             deadlines: Deadlines::default(),
             pending: VecDeque::with_capacity(64),
-            ready: VecDeque::with_capacity(64),
-            dirty: VecDeque::with_capacity(64),
+            ready: SlotQueue::default(),
+            dirty: SlotQueue::default(),
             hot: Vec::with_capacity(8),
             pieces: Vec::with_capacity(MAX_PIECES + 2),
             half_open: HalfOpen::default(),
@@ -286,7 +288,7 @@ impl Transport for TcpTransport {
             self.check_owner(segments)?;
         }
         self.queues(conn, takes_work)?.post_send(work, head, payload, options)?;
-        self.mark_dirty(conn.slot);
+        self.dirty.add(conn.slot);
         Ok(())
     }
 
@@ -301,7 +303,7 @@ impl Transport for TcpTransport {
     ) -> Result<(), PostError> {
         self.check_owner(segments)?;
         self.queues(conn, takes_work)?.post_write(work, head, segments, target, options)?;
-        self.mark_dirty(conn.slot);
+        self.dirty.add(conn.slot);
         Ok(())
     }
 
@@ -315,7 +317,7 @@ impl Transport for TcpTransport {
     ) -> Result<(), PostError> {
         self.check_targets(segments)?;
         self.queues(conn, takes_work)?.post_read(work, segments, remote, options)?;
-        self.mark_dirty(conn.slot);
+        self.dirty.add(conn.slot);
         Ok(())
     }
 
