@@ -11,6 +11,7 @@
 //! |---|---|---|---|---|
 //! | [`ConnectionTable`] | the connections, identified by slot and generation | x | x | x |
 //! | [`SlotQueue`] | the connections that have something to do | x | x | x |
+//! | [`EventQueue`] | the events that no poll has reported yet | x | x | |
 //! | [`Deadlines`] | the earliest of all deadlines | x | x | x |
 //! | [`Listeners`] | accepting in turns, and retrying after a shortage of descriptors | x | x | x |
 //! | [`HalfOpen`] | accepted connections that have not introduced themselves | x | | x |
@@ -31,6 +32,7 @@
 
 mod connection_table;
 mod deadlines;
+mod event_queue;
 mod half_open;
 mod listeners;
 #[cfg(feature = "net")]
@@ -41,6 +43,7 @@ pub mod software;
 
 pub use connection_table::ConnectionTable;
 pub use deadlines::Deadlines;
+pub use event_queue::EventQueue;
 pub use half_open::HalfOpen;
 pub use listeners::{Listeners, Round};
 pub use refusal::{Limit, check_private, check_scheme, listen_failed, lost, unreached};

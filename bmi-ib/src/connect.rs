@@ -384,7 +384,7 @@ impl IbTransport {
         let said = match next {
             Next::Ready(private) => {
                 let said = connection.say(Message::Ready, &[]);
-                self.pending.push_back(Event::Established { conn, private });
+                self.pending.push(Event::Established { conn, private });
                 said
             }
             Next::Accept(private) => {
@@ -420,7 +420,7 @@ impl IbTransport {
                     }
                     return Ok(());
                 }
-                self.pending.push_back(Event::ConnectRequest { conn: id, from, private });
+                self.pending.push(Event::ConnectRequest { conn: id, from, private });
             }
             (Message::Accept(peer), Phase::Greeting { deadline }) => {
                 let deadline = *deadline;
@@ -429,7 +429,7 @@ impl IbTransport {
             (Message::Reject, Phase::Greeting { .. }) => {
                 if let Some(connection) = self.discard(slot) {
                     self.flush(connection);
-                    self.pending.push_back(Event::Rejected { conn: id, private });
+                    self.pending.push(Event::Rejected { conn: id, private });
                 }
             }
             (Message::Ready, Phase::Accepted { .. }) => self.establish(slot),
@@ -471,7 +471,7 @@ impl IbTransport {
     pub(crate) fn establish(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         connection.phase = Phase::Established;
-        self.pending.push_back(Event::Established { conn: connection.id, private: Box::default() });
+        self.pending.push(Event::Established { conn: connection.id, private: Box::default() });
         self.deadlines.refresh();
     }
 
@@ -523,9 +523,7 @@ impl IbTransport {
     /// Destroys a connection's queue pair and reports its outstanding work.
     fn flush(&mut self, connection: Connection) {
         if let Some(queues) = connection.queues {
-            let mut events = Vec::new();
-            queues.end(&mut events);
-            self.pending.extend(events);
+            queues.end(&mut self.pending);
         }
     }
 
@@ -574,7 +572,7 @@ impl IbTransport {
         let (conn, peer) = (connection.id, connection.peer.clone());
         tracing::debug!(%peer, %fault, "connection ended");
         self.flush(connection);
-        self.pending.push_back(Event::Disconnected { conn, reason: fault.into_error(&peer) });
+        self.pending.push(Event::Disconnected { conn, reason: fault.into_error(&peer) });
     }
 
     fn drain(&mut self, slot: u32, fault: Fault) {

@@ -70,7 +70,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bmi_backend::net::Resolver;
-use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, SlotQueue};
+use bmi_backend::{ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue};
 use bmi_core::transport::{
     Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
     check_writable,
@@ -126,8 +126,7 @@ pub struct IbTransport {
     helpers: Helpers,
     regions: Regions,
     deadlines: Deadlines,
-    /// Events that arose outside of `poll`, or more of them at once than a poll may report.
-    pending: VecDeque<Event>,
+    pending: EventQueue,
     /// Side channels that may have something to read.
     ready: SlotQueue,
     /// Connections with requests to hand over.
@@ -206,7 +205,7 @@ impl IbTransport {
             listeners: Listeners::default(),
             regions: Regions::new(config.regions()),
             deadlines: Deadlines::default(),
-            pending: VecDeque::with_capacity(64),
+            pending: EventQueue::default(),
             ready: SlotQueue::default(),
             dirty: SlotQueue::default(),
             ending: Vec::with_capacity(16),

@@ -48,8 +48,7 @@ impl IbTransport {
             self.slots.recycle(); // earlier polls have reported every end
         }
         self.expire(now);
-        self.report_pending(events, limit);
-        if !self.pending.is_empty() {
+        if !self.pending.report_to(events, limit) {
             return true;
         }
         let mut moved = self.hand_over();
@@ -59,21 +58,16 @@ impl IbTransport {
         moved |= self.take_routes();
         moved |= self.read_side_channels();
         // The event that a connection is established comes before its first completion.
-        self.report_pending(events, usize::MAX);
+        self.pending.report_to(events, usize::MAX);
         moved |= self.take_completions(events, limit);
         moved |= self.hand_over();
         moved |= self.finish_ending();
-        self.report_pending(events, limit);
+        self.pending.report_to(events, limit);
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
             connections.chain(self.listeners.deadline()).chain(self.log.next_deadline()).chain(self.port_down_until)
         });
         moved || events.len() > before
-    }
-
-    fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
-        let count = self.pending.len().min(limit.saturating_sub(events.len()));
-        events.extend(self.pending.drain(..count));
     }
 
     /// Deregisters the regions that were released.
@@ -361,7 +355,7 @@ impl IbTransport {
         if let (true, true, Phase::Accepted { .. }) = (ok, is_recv, &connection.phase) {
             // The peer sends, so it is ready; its READY message is still under way.
             self.establish(slot);
-            events.extend(self.pending.drain(..));
+            self.pending.report_to(events, usize::MAX);
         }
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let Some(queues) = &mut connection.queues else { return };

@@ -33,6 +33,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use bmi_backend::EventQueue;
 use bmi_core::transport::{
     ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
@@ -527,7 +528,7 @@ impl QueuePair {
     }
 
     /// Destroys the queue pair, then ends all work that has not ended.
-    pub(crate) fn end(self, events: &mut Vec<Event>) {
+    pub(crate) fn end(self, events: &mut EventQueue) {
         let QueuePair { conn, verbs, requests, waiting, reads, recvs, .. } = self;
         // From here on the adapter accesses nothing. The segments are released when this returns.
         drop(verbs);

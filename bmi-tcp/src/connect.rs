@@ -405,7 +405,7 @@ impl TcpTransport {
         connection.greet(Greeting::Accept, private);
         self.dirty.add(conn.slot);
         self.ready.add(conn.slot);
-        self.pending.push_back(Event::Established { conn, private: Box::default() });
+        self.pending.push(Event::Established { conn, private: Box::default() });
         Ok(())
     }
 
@@ -416,7 +416,7 @@ impl TcpTransport {
         }
         let Some(mut connection) = self.remove(conn.slot) else { return };
         if let Some(queues) = &mut connection.queues {
-            queues.flush_all(None, |event| self.pending.push_back(event));
+            queues.flush_all(None, |event| self.pending.push(event));
         }
         if let Some(stream) = connection.stream.take() {
             let mut bytes = Preamble::encode(Greeting::Reject, private.len()).to_vec();
@@ -496,9 +496,9 @@ impl TcpTransport {
     fn report_end(&mut self, connection: &mut Connection, culprit: Option<Refusal>, reason: Error) {
         let pending = &mut self.pending;
         if let Some(queues) = &mut connection.queues {
-            queues.flush_all(culprit, |event| pending.push_back(event));
+            queues.flush_all(culprit, |event| pending.push(event));
         }
-        pending.push_back(Event::Disconnected { conn: connection.id, reason });
+        pending.push(Event::Disconnected { conn: connection.id, reason });
     }
 
     /// Closes an established connection in order: sends the posted work, then CLOSE, then waits for
@@ -514,7 +514,7 @@ impl TcpTransport {
                 let last = Some(Frame::Close);
                 connection.phase = Phase::Ending(Ending { reason, deadline, graceful: true, last, shut: false });
                 if let Some(queues) = &mut connection.queues {
-                    queues.flush_waiting(None, |event| self.pending.push_back(event));
+                    queues.flush_waiting(None, |event| self.pending.push(event));
                     queues.abandon_replies();
                 }
                 connection.inbound.abandon();

@@ -42,7 +42,6 @@ mod receive;
 mod vectored_io;
 mod wire;
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -50,7 +49,7 @@ use std::task::{Wake, Waker};
 
 use bmi_backend::net::Resolver;
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, SlotQueue};
+use bmi_backend::{ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue};
 use bmi_core::transport::{
     Armed, ConnId, Event, IdleMemory, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
     check_writable,
@@ -104,8 +103,7 @@ pub struct TcpTransport {
     regions: Regions,
     keys: Keys,
     deadlines: Deadlines,
-    /// Events that arose outside of `poll`, or many at once.
-    pending: VecDeque<Event>,
+    pending: EventQueue,
     /// Sockets that may have bytes.
     ready: SlotQueue,
     /// Connections with something to send.
@@ -161,7 +159,7 @@ impl TcpTransport {
             regions: Regions::new(config.regions()),
             keys: Keys::new(config.exposures()),
             deadlines: Deadlines::default(),
-            pending: VecDeque::with_capacity(64),
+            pending: EventQueue::default(),
             ready: SlotQueue::default(),
             dirty: SlotQueue::default(),
             hot: Vec::with_capacity(8),

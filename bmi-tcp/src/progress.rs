@@ -38,8 +38,6 @@ use crate::{EPOLL_EVENTS, TcpTransport};
 
 /// Number of events that one poll reports before it returns.
 const BATCH: usize = 256;
-/// Number of pending events for which room is kept.
-const KEPT: usize = 4096;
 /// Number of polls between two calls to epoll while hot sockets are read unasked.
 const EPOLL_EVERY: u32 = 32;
 /// After a pause of this length between two polls, epoll is asked: an owner that comes back learns
@@ -63,8 +61,7 @@ impl TcpTransport {
             self.slots.recycle(); // the polls before have reported every end
         }
         self.expire(now);
-        self.report_pending(events, limit);
-        if !self.pending.is_empty() {
+        if !self.pending.report_to(events, limit) {
             return true;
         }
         let mut moved = self.send_dirty(events, limit);
@@ -75,7 +72,7 @@ impl TcpTransport {
             moved |= self.receive_newcomers(events, limit);
         }
         moved |= self.send_dirty(events, limit);
-        self.report_pending(events, limit);
+        self.pending.report_to(events, limit);
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
             let lingering = self.lingering.iter().map(|(_, lingering)| lingering.deadline);
@@ -101,19 +98,6 @@ impl TcpTransport {
             || !self.ready.is_empty()
             || self.resolver.has_answers()
             || self.listeners.any_ready()
-    }
-
-    #[inline]
-    fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
-        if self.pending.is_empty() {
-            return;
-        }
-        let count = self.pending.len().min(limit.saturating_sub(events.len()));
-        events.extend(self.pending.drain(..count));
-        // Each end of a connection reports more than a hundred receives.
-        if self.pending.is_empty() && self.pending.capacity() > KEPT {
-            self.pending.shrink_to(KEPT);
-        }
     }
 
     #[inline]
