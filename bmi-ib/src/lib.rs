@@ -66,8 +66,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 
 use bmi_backend::net::Resolver;
 use bmi_backend::{ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue};
@@ -158,20 +157,6 @@ pub struct IbTransport {
     adapter: Adapter,
 }
 
-struct WakePoll(Arc<mio::Waker>);
-
-impl Wake for WakePoll {
-    fn wake(self: Arc<WakePoll>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<WakePoll>) {
-        if let Err(error) = self.0.wake() {
-            tracing::error!(%error, "cannot wake the transport");
-        }
-    }
-}
-
 fn other(index: usize) -> Token {
     Token(index << TOKEN_BITS | TOKEN_OTHER)
 }
@@ -189,7 +174,7 @@ impl IbTransport {
         let adapter = Adapter::open(&config)?;
         let poll = mio::Poll::new().map_err(failed)?;
         let waker = mio::Waker::new(poll.registry(), other(OTHER_WAKER)).map_err(failed)?;
-        let waker = Waker::from(Arc::new(WakePoll(Arc::new(waker))));
+        let waker = bmi_backend::waker(move || waker.wake());
         for (fd, index) in [(adapter.channel.as_raw_fd(), OTHER_CHANNEL), (adapter.context.as_raw_fd(), OTHER_DEVICE)] {
             poll.registry().register(&mut SourceFd(&fd), other(index), Interest::READABLE).map_err(failed)?;
         }

@@ -84,7 +84,7 @@ mod unmap;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 
 use bmi_backend::software::{Keys, Regions};
 use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, SlotQueue};
@@ -196,22 +196,6 @@ pub struct ShmCalls {
     pub wakes: u64,
 }
 
-struct WakeFd(OwnedFd);
-
-impl Wake for WakeFd {
-    fn wake(self: Arc<WakeFd>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<WakeFd>) {
-        // Epoll watches this descriptor edge-triggered, and each write is an edge. It is never
-        // read. It is non-blocking and belongs to this process alone.
-        if let Err(error) = rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
-            tracing::error!(%error, "cannot wake the transport");
-        }
-    }
-}
-
 impl ShmTransport {
     /// Creates an adapter with no connections.
     ///
@@ -227,11 +211,17 @@ impl ShmTransport {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &event, epoll::EventData::new_u64(TOKEN_WAKER as u64), edges).map_err(failed)?;
+        // Each write to this descriptor is an edge for epoll, and it is never read. It is non-blocking
+        // and belongs to this process alone.
+        let waker = bmi_backend::waker(move || {
+            rustix::io::write(&event, &1u64.to_ne_bytes())?;
+            Ok(())
+        });
         Ok(ShmTransport {
             capabilities: config.capabilities(),
             epoll,
             epoll_events: Vec::with_capacity(EPOLL_EVENTS),
-            waker: Waker::from(Arc::new(WakeFd(event))),
+            waker,
             cookie: Box::new([0, 1].map(|word: u64| RandomState::new().hash_one(word))),
             slots: ConnectionTable::new(config.connections()),
             schedule: PollSchedule::default(),

@@ -44,8 +44,7 @@ mod wire;
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 
 use bmi_backend::net::Resolver;
 use bmi_backend::software::{Keys, Regions};
@@ -123,20 +122,6 @@ pub struct TcpTransport {
     now: Time,
 }
 
-struct WakePoll(Arc<mio::Waker>);
-
-impl Wake for WakePoll {
-    fn wake(self: Arc<WakePoll>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<WakePoll>) {
-        if let Err(error) = self.0.wake() {
-            tracing::error!(%error, "cannot wake the transport");
-        }
-    }
-}
-
 impl TcpTransport {
     /// Returns an adapter with no connections.
     ///
@@ -146,7 +131,7 @@ impl TcpTransport {
         let poll = mio::Poll::new().map_err(|error| Error::from(error).during("create a TCP transport"))?;
         let waker = mio::Waker::new(poll.registry(), Token(TOKEN_WAKER))
             .map_err(|error| Error::from(error).during("create a TCP transport"))?;
-        let waker = Waker::from(Arc::new(WakePoll(Arc::new(waker))));
+        let waker = bmi_backend::waker(move || waker.wake());
         Ok(TcpTransport {
             capabilities: config.capabilities(),
             poll,
