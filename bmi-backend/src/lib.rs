@@ -16,6 +16,7 @@
 //! | [`Listeners`] | accepting in turns, and retrying after a shortage of descriptors | x | x | x |
 //! | [`HalfOpen`] | accepted connections that have not introduced themselves | x | | x |
 //! | [`Limit`], [`listen_failed`], [`lost`], [`unreached`] | actionable errors of the system or a limit | x | x | x |
+//! | [`WorkLimits`] | checks of a work request against the capabilities | x | x | x |
 //! | [`waker`] | the waker of a transport that has a descriptor to wait on | x | x | x |
 //! | [`software`] | registrations, exposures, keys, refusals, capabilities of an adapter without hardware | x | | x |
 //! | [`net`] (feature `net`) | host names, TCP listeners, dialing | x | x | |
@@ -42,6 +43,7 @@ mod refusal;
 mod slot_queue;
 pub mod software;
 mod wake;
+mod work_limits;
 
 pub use connection_table::ConnectionTable;
 pub use deadlines::Deadlines;
@@ -51,3 +53,4 @@ pub use listeners::{Listeners, Round};
 pub use refusal::{Limit, check_private, check_scheme, listen_failed, lost, unreached};
 pub use slot_queue::{SlotQueue, Turn};
 pub use wake::waker;
+pub use work_limits::{WorkLimits, total_len};

@@ -29,7 +29,7 @@ use bmi_core::{
 };
 use slab::Slab;
 
-use crate::Limit;
+use crate::{Limit, WorkLimits};
 
 /// Longest head of a work request, in bytes. It has room for the protocol's header and its largest
 /// control message.
@@ -44,6 +44,10 @@ pub const MAX_SEGMENTS: usize = 1024;
 pub const MAX_READS: usize = 64;
 /// Longest work request, in bytes. It can be this large because nothing is allocated for it.
 pub const MAX_WORK_LEN: u64 = 1 << 40;
+
+/// The limits of a work request of a software adapter.
+pub const WORK_LIMITS: WorkLimits =
+    WorkLimits { max_segments: MAX_SEGMENTS, max_head: MAX_HEAD, max_inline: MAX_INLINE, max_work_len: MAX_WORK_LEN };
 
 /// Returns the capabilities of a software adapter with queues of these depths. It supports
 /// everything, using the processor.

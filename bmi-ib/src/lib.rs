@@ -69,7 +69,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::task::Waker;
 
 use bmi_backend::net::Resolver;
-use bmi_backend::{ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue};
+use bmi_backend::{ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue, WorkLimits};
 use bmi_core::transport::{
     Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
     check_writable,
@@ -113,6 +113,7 @@ const CHAIN: usize = 32;
 pub struct IbTransport {
     config: IbConfig,
     capabilities: Capabilities,
+    limits: WorkLimits,
     poll: mio::Poll,
     epoll_events: mio::Events,
     waker: Waker,
@@ -178,8 +179,10 @@ impl IbTransport {
         for (fd, index) in [(adapter.channel.as_raw_fd(), OTHER_CHANNEL), (adapter.context.as_raw_fd(), OTHER_DEVICE)] {
             poll.registry().register(&mut SourceFd(&fd), other(index), Interest::READABLE).map_err(failed)?;
         }
+        let capabilities = adapter.capabilities(&config);
         Ok(IbTransport {
-            capabilities: adapter.capabilities(&config),
+            limits: WorkLimits::of(&capabilities),
+            capabilities,
             poll,
             epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
             resolver: Resolver::new("bmi-ib-resolve", waker.clone()),
@@ -224,14 +227,13 @@ impl IbTransport {
     }
 
     /// Returns the queues of a connection on which `allowed` work may be posted. Registers all of
-    /// `segments` there first.
+    /// `segments` there first. The work was checked ([`WorkLimits`]).
     fn queues(
         &mut self,
         conn: ConnId,
         segments: &[Segment],
         allowed: fn(&Phase) -> bool,
     ) -> Result<&mut QueuePair, PostError> {
-        QueuePair::check_segments(segments)?;
         if !self.regions.own(segments) {
             return Err(PostError::Invalid("a segment belongs to another transport"));
         }
@@ -272,11 +274,6 @@ impl IbTransport {
         }
         self.dirty.add(conn.slot);
     }
-}
-
-fn check_len(limit: u64, head: &[u8], segments: &[Segment]) -> Result<(), PostError> {
-    let len = head.len() as u64 + segments.iter().map(|segment| segment.len() as u64).sum::<u64>();
-    if len > limit { Err(PostError::Invalid("longer than max_work_len")) } else { Ok(()) }
 }
 
 fn takes_work(phase: &Phase) -> bool {
@@ -341,6 +338,7 @@ impl Transport for IbTransport {
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
         check_writable(segments)?;
+        self.limits.check_recv(segments)?;
         self.queues(conn, segments, takes_receives)?.post_recv(work, segments)
     }
 
@@ -352,8 +350,8 @@ impl Transport for IbTransport {
         payload: Payload<'_>,
         options: WorkOptions,
     ) -> Result<(), PostError> {
+        self.limits.check_send(head, payload)?;
         let segments = if let Payload::Gather(segments) = payload { segments } else { &[] };
-        check_len(self.capabilities.max_work_len, head, segments)?;
         self.queues(conn, segments, takes_work)?.post_send(work, head, payload, options)?;
         self.posted(conn);
         Ok(())
@@ -368,7 +366,7 @@ impl Transport for IbTransport {
         target: WriteTarget,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        check_len(self.capabilities.max_work_len, head, segments)?;
+        self.limits.check_write(head, segments, &target)?;
         self.queues(conn, segments, takes_work)?.post_write(work, head, segments, target, options)?;
         self.posted(conn);
         Ok(())
@@ -383,7 +381,7 @@ impl Transport for IbTransport {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         check_writable(segments)?;
-        check_len(self.capabilities.max_work_len, &[], segments)?;
+        self.limits.check_read(segments, &remote)?;
         self.queues(conn, segments, takes_work)?.post_read(work, segments, remote, options)?;
         self.posted(conn);
         Ok(())

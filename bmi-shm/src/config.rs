@@ -6,7 +6,7 @@ use std::time::Duration;
 use bmi_backend::{Limit, software};
 use bmi_core::{Capabilities, Error, ErrorKind};
 
-pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN};
+pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, WORK_LIMITS};
 
 use crate::area::Geometry;
 
