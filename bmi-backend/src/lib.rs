@@ -50,7 +50,9 @@ pub use deadlines::Deadlines;
 pub use event_queue::EventQueue;
 pub use half_open::HalfOpen;
 pub use listeners::{Listeners, Round};
-pub use refusal::{Limit, check_private, check_scheme, listen_failed, lost, unreached};
+pub use refusal::{
+    Limit, check_private, check_scheme, connection_ended, foreign_segment, listen_failed, lost, request_gone, unreached,
+};
 pub use slot_queue::{SlotQueue, Turn};
 pub use wake::waker;
 pub use work_limits::{WorkLimits, total_len};

@@ -41,7 +41,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use bmi_backend::net::{self, Answer};
-use bmi_backend::{Round, check_private, check_scheme, listen_failed};
+use bmi_backend::{Round, check_private, check_scheme, listen_failed, request_gone};
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
 use mio::net::{TcpListener, TcpStream};
@@ -481,7 +481,7 @@ impl IbTransport {
             Phase::Requested { peer } => Some((peer, connection.peer.clone())),
             _ => None,
         }) else {
-            return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
+            return Err(request_gone());
         };
         let deadline = self.now + self.config.handshake_timeout;
         if let Err(fault) = self.connect_queues(conn.slot, &peer, Next::Accept(private.into()), deadline) {

@@ -69,13 +69,16 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::task::Waker;
 
 use bmi_backend::net::Resolver;
-use bmi_backend::{ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue, WorkLimits};
+use bmi_backend::{
+    ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue, WorkLimits, connection_ended,
+    foreign_segment,
+};
 use bmi_core::transport::{
     Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
     check_writable,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Addr, Capabilities, Error, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
@@ -317,7 +320,7 @@ impl Transport for IbTransport {
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
         check_exposure(segment, access)?;
         if !self.regions.own(std::slice::from_ref(segment)) {
-            return Err(Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose"));
+            return Err(foreign_segment());
         }
         let limit = self.config.exposures();
         let queues = self
@@ -325,7 +328,7 @@ impl Transport for IbTransport {
             .find_mut(conn)
             .filter(|connection| takes_receives(&connection.phase))
             .and_then(|connection| connection.queues.as_deref_mut())
-            .ok_or_else(|| Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose"))?;
+            .ok_or_else(connection_ended)?;
         let domain = queues.domain().clone();
         queues.exposures.add(&domain, segment, access, limit)
     }

@@ -36,7 +36,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bmi_backend::software::slot_of;
-use bmi_backend::{Round, check_private, check_scheme, listen_failed};
+use bmi_backend::{Round, check_private, check_scheme, connection_ended, listen_failed, request_gone};
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Access, Addr, Error, ErrorKind, RemoteSlice, Scheme, Segment, Time};
 
@@ -380,7 +380,7 @@ impl ShmTransport {
         check_private(private)?;
         let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
         let Some(connection) = self.slots.find_mut(conn).filter(requested) else {
-            return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
+            return Err(request_gone());
         };
         let hello = hello(&self.config, &self.cookie, Greeting::Accept, connection.crosses);
         let fd = connection.own_fd.take();
@@ -456,7 +456,7 @@ impl ShmTransport {
     ) -> Result<RemoteSlice, Error> {
         let takes = |connection: &&mut Connection| crate::takes_receives(&connection.phase);
         let Some(connection) = self.slots.find_mut(conn).filter(takes) else {
-            return Err(Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose"));
+            return Err(connection_ended());
         };
         let slice = connection.exposures.add(&mut self.keys, segment, access)?;
         let key = slice.key.0;

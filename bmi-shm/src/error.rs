@@ -3,11 +3,10 @@
 use std::io;
 
 use bmi_backend::lost;
-use bmi_core::transport::{WorkKind, WorkStatus};
 use bmi_core::{Addr, Error, ErrorKind};
 use thiserror::Error as ThisError;
 
-pub(crate) use bmi_backend::software::Refusal;
+pub(crate) use bmi_backend::software::{BadRequest, Refusal};
 
 use crate::socket::NotOne;
 
@@ -28,23 +27,15 @@ pub(crate) enum Violation {
     Ring,
     #[error("it sent a malformed record")]
     Record,
-    #[error("it has more reads outstanding than the limit")]
-    TooManyReads,
-    #[error("its {0:?} names memory that it may not reach")]
-    Access(WorkKind, u32),
-    #[error("it sent a message and no receive was posted")]
-    NotReady(WorkKind),
-    #[error("it sent a message that is longer than the receive")]
-    TooLong,
+    #[error(transparent)]
+    Request(#[from] BadRequest),
 }
 
 impl Violation {
     /// Returns the refusal that the peer is told.
     pub(crate) fn refusal(self) -> Refusal {
         match self {
-            Violation::Access(work, id) => Refusal { status: WorkStatus::RemoteAccess, work: Some(work), id },
-            Violation::NotReady(work) => Refusal { status: WorkStatus::ReceiverNotReady, work: Some(work), id: 0 },
-            Violation::TooLong => Refusal { status: WorkStatus::TooLong, work: Some(WorkKind::Send), id: 0 },
+            Violation::Request(request) => request.refusal(),
             _ => Refusal::BREACH,
         }
     }
@@ -90,6 +81,12 @@ impl From<NotOne> for Fault {
             NotOne::Theirs => Violation::Memory("it passed no descriptor, or several").into(),
             NotOne::Ours => Fault::Memory(io::Error::from_raw_os_error(libc::EMFILE)),
         }
+    }
+}
+
+impl From<BadRequest> for Fault {
+    fn from(request: BadRequest) -> Fault {
+        Violation::from(request).into()
     }
 }
 
@@ -148,7 +145,7 @@ mod tests {
             let error = Fault::of_connect(io::Error::from_raw_os_error(errno)).into_error(&peer);
             assert!(error.to_string().contains("nobody listens"), "{error}");
         }
-        let error = Fault::Violation(Violation::TooLong).into_error(&peer);
+        let error = Fault::from(BadRequest::TooLong).into_error(&peer);
         assert!(error.to_string().contains("/run/bmi/iod-0"), "{error}");
     }
 }

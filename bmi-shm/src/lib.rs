@@ -87,15 +87,14 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, SlotQueue};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, SlotQueue, foreign_segment};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
     Armed, BulkWay, ConnId, Event, IdleMemory, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory,
-    Transport, WorkId, WorkKind, WorkOptions, WriteTarget, check_exposure, check_writable,
+    Transport, WorkId, WorkKind, WorkOptions, WriteTarget, check_exposure,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, LogLimit, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice,
-    Segment, Time,
+    Access, Addr, Capabilities, Error, LogLimit, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
 use rustix::event::{EventfdFlags, epoll};
 
@@ -260,22 +259,6 @@ impl ShmTransport {
         ShmCalls { looks: self.calls, wakes: self.wakes }
     }
 
-    /// As [`check_owner`](Self::check_owner), for segments that are written to.
-    #[inline]
-    fn check_targets(&self, segments: &[Segment]) -> Result<(), PostError> {
-        if self.regions.own_writable(segments) {
-            return Ok(());
-        }
-        check_writable(segments)?;
-        self.check_owner(segments)
-    }
-
-    #[inline]
-    fn check_owner(&self, segments: &[Segment]) -> Result<(), PostError> {
-        let own = self.regions.own(segments);
-        if own { Ok(()) } else { Err(PostError::Invalid("a segment belongs to another transport")) }
-    }
-
     /// Posts a send that was not done at once. The caller has checked that its segments belong to
     /// this transport.
     #[inline(never)]
@@ -433,8 +416,8 @@ impl Transport for ShmTransport {
 
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
         check_exposure(segment, access)?;
-        if self.check_owner(std::slice::from_ref(segment)).is_err() {
-            return Err(Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose"));
+        if !self.regions.own(std::slice::from_ref(segment)) {
+            return Err(foreign_segment());
         }
         self.expose_segment(conn, segment, access)
     }
@@ -444,7 +427,7 @@ impl Transport for ShmTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        self.check_targets(segments)?;
+        self.regions.check_targets(segments)?;
         let connection = self.slots.find_mut(conn).filter(|connection| takes_receives(&connection.phase));
         let queues = connection.and_then(|connection| connection.queues.as_deref_mut());
         queues.ok_or(PostError::NotConnected)?.post_recv(work, segments)
@@ -465,7 +448,7 @@ impl Transport for ShmTransport {
             return Ok(());
         }
         if let Payload::Gather(segments) = payload {
-            self.check_owner(segments)?;
+            self.regions.check(segments)?;
             let len = (head.len() + payload.len()) as u64;
             let (share_pages, long) = (self.config.share_pages, payload.len() as u64 >= LEFT_LEN);
             let what = (segments, len);
@@ -490,7 +473,7 @@ impl Transport for ShmTransport {
         target: WriteTarget,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        self.check_owner(segments)?;
+        self.regions.check(segments)?;
         self.working(conn)?.write(work, head, segments, target, options)
     }
 
@@ -502,7 +485,7 @@ impl Transport for ShmTransport {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        self.check_targets(segments)?;
+        self.regions.check_targets(segments)?;
         self.working(conn)?.read(work, segments, remote, options)
     }
 

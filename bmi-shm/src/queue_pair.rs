@@ -17,6 +17,7 @@
 
 use std::collections::VecDeque;
 
+use bmi_backend::software::Blame;
 use bmi_backend::total_len;
 use bmi_core::transport::{
     ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
@@ -595,11 +596,10 @@ impl QueuePair {
     /// gets the status of the refusal.
     pub(crate) fn flush_waiting(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
         self.issued = 0;
+        let blame = Blame::new(culprit);
         while let Some(read) = self.reads.pop_front() {
             self.read_segments.pop(read.segments, drop);
-            let guilty = culprit.filter(|refusal| refusal.work == Some(WorkKind::Read) && refusal.id == read.id);
-            let status = guilty.map_or(WorkStatus::Flushed, |refusal| refusal.status);
-            report(self.event(read.work, WorkKind::Read, status, read.len, None));
+            report(self.event(read.work, WorkKind::Read, blame.status_of_read(read.id), read.len, None));
         }
         while let Some(work) = self.receives.pop() {
             report(self.event(work, WorkKind::Recv, WorkStatus::Flushed, 0, None));
@@ -609,16 +609,12 @@ impl QueuePair {
     /// Ends all work. The request that the peer refused, as far as this side can know it, gets the
     /// status of the refusal.
     pub(crate) fn flush_all(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
-        let mut guilty = culprit;
-        let mut status = |kind| match guilty.take_if(|refusal| refusal.work == Some(kind)) {
-            Some(refusal) => refusal.status,
-            None => WorkStatus::Flushed,
-        };
+        let mut blame = Blame::new(culprit);
         while let Some(gone) = self.gone.pop_front() {
-            report(self.event(gone.work, gone.kind, status(gone.kind), gone.len, None));
+            report(self.event(gone.work, gone.kind, blame.status(gone.kind), gone.len, None));
         }
         while let Some(request) = self.requests.pop_front() {
-            report(self.event(request.work, request.kind, status(request.kind), request.len, None));
+            report(self.event(request.work, request.kind, blame.status(request.kind), request.len, None));
         }
         self.flush_waiting(culprit, report);
     }

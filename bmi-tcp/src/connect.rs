@@ -30,9 +30,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use bmi_backend::net::{self, Answer};
 use bmi_backend::software::{Exposures, Refusal};
-use bmi_backend::{Round, check_private, check_scheme, listen_failed};
+use bmi_backend::{Round, check_private, check_scheme, listen_failed, request_gone};
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
-use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
+use bmi_core::{Addr, Error, Scheme, Time};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Token};
 use socket2::{SockRef, Socket, TcpKeepalive};
@@ -398,7 +398,7 @@ impl TcpTransport {
         let read_ahead = self.config.read_ahead.max(4 << 10);
         let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
         let Some(connection) = self.slots.find_mut(conn).filter(requested) else {
-            return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
+            return Err(request_gone());
         };
         connection.inbound.grow(read_ahead);
         connection.phase = Phase::Established;

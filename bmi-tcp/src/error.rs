@@ -3,9 +3,8 @@
 
 use std::io;
 
-use bmi_backend::software::Refusal;
+use bmi_backend::software::{BadRequest, Refusal};
 use bmi_backend::{lost, unreached};
-use bmi_core::transport::{WorkKind, WorkStatus};
 use bmi_core::{Addr, Error, ErrorKind};
 use thiserror::Error as ThisError;
 
@@ -24,23 +23,15 @@ pub(crate) enum Violation {
     Order,
     #[error("it sent bytes before it was accepted")]
     Early,
-    #[error("it has more reads outstanding than the limit")]
-    TooManyReads,
-    #[error("its {0:?} names memory that it may not reach")]
-    Access(WorkKind, u32),
-    #[error("it sent a message and no receive was posted")]
-    NotReady(WorkKind),
-    #[error("it sent a message that is longer than the receive")]
-    TooLong,
+    #[error(transparent)]
+    Request(#[from] BadRequest),
 }
 
 impl Violation {
     /// Returns the refusal that the violator receives.
     pub(crate) fn refusal(self) -> Refusal {
         match self {
-            Violation::Access(work, id) => Refusal { status: WorkStatus::RemoteAccess, work: Some(work), id },
-            Violation::NotReady(work) => Refusal { status: WorkStatus::ReceiverNotReady, work: Some(work), id: 0 },
-            Violation::TooLong => Refusal { status: WorkStatus::TooLong, work: Some(WorkKind::Send), id: 0 },
+            Violation::Request(request) => request.refusal(),
             _ => Refusal::BREACH,
         }
     }
@@ -73,6 +64,12 @@ pub(crate) enum Fault {
     Revoked,
     #[error("disconnected by this side")]
     Cancelled,
+}
+
+impl From<BadRequest> for Fault {
+    fn from(request: BadRequest) -> Fault {
+        Violation::from(request).into()
+    }
 }
 
 impl Fault {
@@ -110,7 +107,7 @@ mod tests {
         assert_eq!(kind(Fault::Socket(io::ErrorKind::TimedOut.into())), ErrorKind::PeerLost);
         assert_eq!(kind(Fault::Unreachable(io::ErrorKind::ConnectionRefused.into())), ErrorKind::Refused);
         assert_eq!(kind(Fault::Unreachable(io::ErrorKind::TimedOut.into())), ErrorKind::TimedOut);
-        let error = Fault::Violation(Violation::TooLong).into_error(&peer);
+        let error = Fault::from(BadRequest::TooLong).into_error(&peer);
         assert!(error.to_string().contains("10.0.0.1"), "{error}");
     }
 }

@@ -48,13 +48,14 @@ use std::task::Waker;
 
 use bmi_backend::net::Resolver;
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue};
+use bmi_backend::{
+    ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue, connection_ended, foreign_segment,
+};
 use bmi_core::transport::{
     Armed, ConnId, Event, IdleMemory, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
-    check_writable,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Addr, Capabilities, Error, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
 use mio::Token;
 use mio::net::TcpListener;
@@ -167,21 +168,6 @@ impl TcpTransport {
             .and_then(|connection| connection.queues.as_deref_mut())
             .ok_or(PostError::NotConnected)
     }
-
-    /// As [`check_owner`](Self::check_owner), for segments that are written to.
-    #[inline]
-    fn check_targets(&self, segments: &[Segment]) -> Result<(), PostError> {
-        if self.regions.own_writable(segments) {
-            return Ok(());
-        }
-        check_writable(segments)?;
-        self.check_owner(segments)
-    }
-
-    fn check_owner(&self, segments: &[Segment]) -> Result<(), PostError> {
-        let own = self.regions.own(segments);
-        if own { Ok(()) } else { Err(PostError::Invalid("a segment belongs to another transport")) }
-    }
 }
 
 fn takes_work(phase: &Phase) -> bool {
@@ -225,10 +211,10 @@ impl Transport for TcpTransport {
         check_exposure(segment, access)?;
         let takes = |connection: &&mut Connection| takes_receives(&connection.phase);
         let Some(connection) = self.slots.find_mut(conn).filter(takes) else {
-            return Err(Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose"));
+            return Err(connection_ended());
         };
         if !self.regions.own(std::slice::from_ref(segment)) {
-            return Err(Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose"));
+            return Err(foreign_segment());
         }
         connection.exposures.add(&mut self.keys, segment, access)
     }
@@ -246,12 +232,12 @@ impl Transport for TcpTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        self.check_targets(segments)?;
+        self.regions.check_targets(segments)?;
         self.queues(conn, takes_receives)?.post_recv(work, segments)
     }
 
     fn post_alike(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        self.check_targets(segments)?;
+        self.regions.check_targets(segments)?;
         let takes = |connection: &&mut Connection| takes_receives(&connection.phase);
         let connection = self.slots.find_mut(conn).filter(takes).ok_or(PostError::NotConnected)?;
         let filling = connection.inbound.fills_receive();
@@ -268,7 +254,7 @@ impl Transport for TcpTransport {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         if let Payload::Gather(segments) = payload {
-            self.check_owner(segments)?;
+            self.regions.check(segments)?;
         }
         self.queues(conn, takes_work)?.post_send(work, head, payload, options)?;
         self.dirty.add(conn.slot);
@@ -284,7 +270,7 @@ impl Transport for TcpTransport {
         target: WriteTarget,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        self.check_owner(segments)?;
+        self.regions.check(segments)?;
         self.queues(conn, takes_work)?.post_write(work, head, segments, target, options)?;
         self.dirty.add(conn.slot);
         Ok(())
@@ -298,7 +284,7 @@ impl Transport for TcpTransport {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        self.check_targets(segments)?;
+        self.regions.check_targets(segments)?;
         self.queues(conn, takes_work)?.post_read(work, segments, remote, options)?;
         self.dirty.add(conn.slot);
         Ok(())

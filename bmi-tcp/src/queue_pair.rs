@@ -25,7 +25,7 @@
 
 use std::collections::VecDeque;
 
-use bmi_backend::software::Refusal;
+use bmi_backend::software::{Blame, Refusal};
 use bmi_backend::total_len;
 use bmi_core::transport::{
     ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
@@ -509,9 +509,9 @@ impl QueuePair {
 
     /// Flushes the work that waits for the peer: reads and receives.
     pub(crate) fn flush_waiting(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
+        let blame = Blame::new(culprit);
         while let Some(read) = self.reads.front() {
-            let guilty = culprit.filter(|refusal| refusal.work == Some(WorkKind::Read) && refusal.id == read.id);
-            let status = guilty.map_or(WorkStatus::Flushed, |refusal| refusal.status);
+            let status = blame.status_of_read(read.id);
             self.complete_read(status).map(&mut report);
         }
         while let Some(event) = self.complete_recv(WorkStatus::Flushed, 0, None) {
@@ -522,12 +522,9 @@ impl QueuePair {
     /// Flushes everything. The request that the peer refused gets the refusal's status, as far as
     /// this side can identify it.
     pub(crate) fn flush_all(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
-        let mut guilty = culprit;
+        let mut blame = Blame::new(culprit);
         while let Some(request) = self.requests.pop_front() {
-            let status = match guilty.take_if(|refusal| refusal.work == Some(request.kind)) {
-                Some(refusal) => refusal.status,
-                None => WorkStatus::Flushed,
-            };
+            let status = blame.status(request.kind);
             report(self.event(request.work, request.kind, status, request.len, None));
         }
         self.flush_waiting(culprit, report);

@@ -25,7 +25,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use bmi_backend::software::Exposures;
+use bmi_backend::software::{BadRequest, Exposures};
 use bmi_core::mem::Pages;
 use bmi_core::transport::{Event, WorkKind, WorkStatus};
 use bmi_core::{Access, Segment};
@@ -338,10 +338,10 @@ impl Inbound {
             Frame::Send { len } => {
                 let target = Target::Recv { cursor: context.queues.recv_segments.front(), len };
                 self.expect_no_message()?;
-                let recv = context.queues.next_recv().ok_or(Violation::NotReady(WorkKind::Send))?;
+                let recv = context.queues.next_recv().ok_or(BadRequest::NotReady(WorkKind::Send))?;
                 if len > recv.room {
                     context.events.extend(context.queues.complete_recv(WorkStatus::TooLong, 0, None));
-                    return Err(Violation::TooLong.into());
+                    return Err(BadRequest::TooLong.into());
                 }
                 self.open(context, len, target);
             }
@@ -350,9 +350,9 @@ impl Inbound {
                 let segment = context
                     .exposures
                     .check(key, addr, len, Access::WRITE)
-                    .ok_or(Violation::Access(WorkKind::Write, 0))?;
+                    .ok_or(BadRequest::Access(WorkKind::Write, 0))?;
                 if immediate.is_some() && context.queues.next_recv().is_none() {
-                    return Err(Violation::NotReady(WorkKind::Write).into());
+                    return Err(BadRequest::NotReady(WorkKind::Write).into());
                 }
                 self.open(context, len, Target::Write { segment, placed: 0, key, immediate });
             }
@@ -367,9 +367,9 @@ impl Inbound {
                 let segment = context
                     .exposures
                     .check(key, addr, len, Access::READ)
-                    .ok_or(Violation::Access(WorkKind::Read, id))?;
+                    .ok_or(BadRequest::Access(WorkKind::Read, id))?;
                 if !context.queues.add_reply(id, key, segment) {
-                    return Err(Violation::TooManyReads.into());
+                    return Err(BadRequest::TooManyReads.into());
                 }
             }
             Frame::Reply { here, id } => {
