@@ -150,7 +150,9 @@ impl IbTransport {
     fn handle_socket(&mut self, mut stream: TcpStream, from: SocketAddr) {
         let (peer, origin) = (Addr::ib(None, from.ip().to_string(), from.port()), net::origin(from.ip()));
         let deadline = self.now + self.config.handshake_timeout;
-        self.make_room_for_half_open();
+        while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
+            self.end(id.slot, id, Fault::MadeRoom);
+        }
         let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }) {
             Ok(id) => id,
             Err(error) => return self.warn_closed(from, &error),
@@ -182,14 +184,6 @@ impl IbTransport {
     fn warn_closed(&mut self, from: SocketAddr, error: &dyn std::fmt::Display) {
         if self.admits_line("side channel closed", &from.ip().to_string()) {
             tracing::warn!(%from, %error, "side channel closed");
-        }
-    }
-
-    /// Ends half-open side channels until there is a place for one more.
-    fn make_room_for_half_open(&mut self) {
-        while self.half_open.len() >= self.config.max_half_open.max(1) || self.slots.is_full() {
-            let Some(id) = self.half_open.first_to_go() else { return };
-            self.end(id.slot, id, Fault::MadeRoom);
         }
     }
 

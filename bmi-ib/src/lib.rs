@@ -203,7 +203,7 @@ impl IbTransport {
             early: VecDeque::with_capacity(4 * ENDS),
             ends: vec![WorkEnd::empty(); ENDS],
             chain: Chain::new(CHAIN, MAX_SEGMENTS + 1),
-            half_open: HalfOpen::default(),
+            half_open: HalfOpen::new(config.max_half_open),
             log: LogLimit::default(),
             unasked: 0,
             attentive: 0,

@@ -179,7 +179,9 @@ impl ShmTransport {
             Err(fault) => return self.warn_closed(&peer, &fault),
         };
         let deadline = self.now + self.config.handshake_timeout;
-        self.make_room_for_half_open();
+        while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
+            self.end(id.slot, id, Fault::MadeRoom);
+        }
         let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin }) {
             Ok(id) => id,
             Err(error) => return self.warn_closed(&peer, &error),
@@ -208,14 +210,6 @@ impl ShmTransport {
     fn warn_closed(&mut self, peer: &Addr, error: &dyn std::fmt::Display) {
         if self.admits_line("socket closed", peer.host()) {
             tracing::warn!(%peer, %error, "socket closed");
-        }
-    }
-
-    /// Ends half-open sockets until there is a place for one more.
-    fn make_room_for_half_open(&mut self) {
-        while self.half_open.len() >= self.config.max_half_open.max(1) || self.slots.is_full() {
-            let Some(id) = self.half_open.first_to_go() else { return };
-            self.end(id.slot, id, Fault::MadeRoom);
         }
     }
 

@@ -237,7 +237,7 @@ impl ShmTransport {
             pending: Pending::new(),
             ready: SlotQueue::default(),
             pieces: Vec::with_capacity(config::MAX_SEGMENTS + 2),
-            half_open: HalfOpen::default(),
+            half_open: HalfOpen::new(config.max_half_open),
             log: LogLimit::default(),
             unasked: 0,
             look_at: Time::ZERO,

@@ -150,7 +150,7 @@ impl TcpTransport {
             dirty: SlotQueue::default(),
             hot: Vec::with_capacity(8),
             pieces: Vec::with_capacity(MAX_PIECES + 2),
-            half_open: HalfOpen::default(),
+            half_open: HalfOpen::new(config.max_half_open),
             log: LogLimit::default(),
             blocked: 0,
             unasked: 0,
