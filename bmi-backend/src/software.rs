@@ -15,6 +15,8 @@
 //! 3. Each connection has [`Exposures`] of its own. So a key of another connection finds nothing,
 //!    and the end of a connection ends its exposures.
 //!
+//! What it refuses of its peer, and how it tells the peer, is in `refusal`.
+//!
 //! **Tests.** Here; the forged, foreign, revoked and out-of-bounds keys of the conformance suite;
 //! `bmi-tcp/tests/remote_access.rs`.
 

@@ -210,8 +210,8 @@ impl ShmTransport {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &event, epoll::EventData::new_u64(TOKEN_WAKER as u64), edges).map_err(failed)?;
-        // Each write to this descriptor is an edge for epoll, and it is never read. It is non-blocking
-        // and belongs to this process alone.
+        // Each write to this descriptor is an edge for epoll, and it is never read. It is
+        // non-blocking and belongs to this process alone.
         let waker = bmi_backend::waker(move || {
             rustix::io::write(&event, &1u64.to_ne_bytes())?;
             Ok(())

@@ -329,7 +329,8 @@ impl QueuePair {
         self.stage(WorkKind::Write, work, &frame, len, head, segments, options).map(|_| ())
     }
 
-    /// Queues a request that was checked and copies small payload. Returns the request's index in the queue.
+    /// Queues a request that was checked and copies small payload. Returns the request's index in
+    /// the queue.
     #[expect(clippy::too_many_arguments, reason = "the parts of a work request")]
     fn stage(
         &mut self,

@@ -1,4 +1,5 @@
-//! What a software adapter refuses of its peer, how it tells the peer, and what the peer makes of it.
+//! What a software adapter refuses of its peer, how it tells the peer, and what the peer makes of
+//! it.
 //!
 //! **Protocol**
 //!
