@@ -250,27 +250,23 @@ impl IbTransport {
 
     /// Dials the first of `candidates` that can be dialed. If there is none, ends the connection
     /// with `fault`, or with the failure of the last one tried.
-    fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, mut fault: Fault) {
-        while !candidates.is_empty() {
-            let to = candidates.remove(0);
-            let dialed = net::dial(to, tune).map(TcpStream::from_std).and_then(|mut stream| {
-                let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
-                self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
-                Ok(stream)
-            });
-            let Some(connection) = self.slots.find_mut(id) else { return };
-            match dialed {
-                Ok(stream) => {
-                    connection.side = Some(SideChannel::new(stream));
-                    if let Phase::Dialing { candidates: rest, .. } = &mut connection.phase {
-                        *rest = candidates;
-                    }
-                    return;
+    fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, fault: Fault) {
+        let dialed = net::dial_first(&mut candidates, |to| {
+            let mut stream = TcpStream::from_std(net::dial(to, tune)?);
+            let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
+            self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+            Ok(stream)
+        });
+        let Some(connection) = self.slots.find_mut(id) else { return };
+        match dialed {
+            Ok(stream) => {
+                connection.side = Some(SideChannel::new(stream));
+                if let Phase::Dialing { candidates: rest, .. } = &mut connection.phase {
+                    *rest = candidates;
                 }
-                Err(error) => fault = Fault::Unreachable(error),
             }
+            Err(error) => self.end(id.slot, id, error.map_or(fault, Fault::Unreachable)),
         }
-        self.end(id.slot, id, fault);
     }
 
     /// Handles an event of a dialing connection's socket: it is connected, or it failed.

@@ -237,27 +237,23 @@ impl TcpTransport {
 
     /// Dials the first of `candidates` that can be dialed. `fault` is the reason reported if there
     /// is none.
-    fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, mut fault: Fault) {
-        while !candidates.is_empty() {
-            let to = candidates.remove(0);
-            let dialed = dial(to, &self.config).and_then(|mut stream| {
-                let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
-                self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
-                Ok(stream)
-            });
-            let Some(connection) = self.slots.find_mut(id) else { return };
-            match dialed {
-                Ok(stream) => {
-                    connection.stream = Some(stream);
-                    if let Phase::Dialing { candidates: rest, .. } = &mut connection.phase {
-                        *rest = candidates;
-                    }
-                    return;
+    fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, fault: Fault) {
+        let dialed = net::dial_first(&mut candidates, |to| {
+            let mut stream = dial(to, &self.config)?;
+            let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
+            self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+            Ok(stream)
+        });
+        let Some(connection) = self.slots.find_mut(id) else { return };
+        match dialed {
+            Ok(stream) => {
+                connection.stream = Some(stream);
+                if let Phase::Dialing { candidates: rest, .. } = &mut connection.phase {
+                    *rest = candidates;
                 }
-                Err(error) => fault = Fault::Unreachable(error),
             }
+            Err(error) => self.end(id.slot, id, error.map_or(fault, Fault::Unreachable)),
         }
-        self.end(id.slot, id, fault);
     }
 
     /// Handles an event of a dialing connection's socket: connected, or failed.
