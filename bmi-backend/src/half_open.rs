@@ -23,24 +23,14 @@ pub struct HalfOpen<O> {
     /// Of each origin, the connections and their numbers, the oldest first.
     by_origin: BTreeMap<O, VecDeque<(u64, ConnId)>>,
     len: usize,
+    max: usize,
     next_number: u64,
 }
 
-impl<O> Default for HalfOpen<O> {
-    fn default() -> HalfOpen<O> {
-        HalfOpen { by_origin: BTreeMap::new(), len: 0, next_number: 0 }
-    }
-}
-
 impl<O: Copy + Ord> HalfOpen<O> {
-    /// Returns the number of half-open connections.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns true if there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+    /// Returns an empty table with `max` places, at least one.
+    pub fn new(max: usize) -> HalfOpen<O> {
+        HalfOpen { by_origin: BTreeMap::new(), len: 0, max: max.max(1), next_number: 0 }
     }
 
     /// Adds a connection that was just accepted.
@@ -60,9 +50,13 @@ impl<O: Copy + Ord> HalfOpen<O> {
         }
     }
 
-    /// Returns the connection that must go to make room for a newcomer. It stays in the table until
-    /// it is removed. Returns `None` if the table is empty.
-    pub fn first_to_go(&self) -> Option<ConnId> {
+    /// Returns the connection that must go to make room for a newcomer: if all places are taken, or
+    /// if the table of all connections `is_full`. It stays here until it is removed. Returns `None`
+    /// if nothing must go, or if nothing is here.
+    pub fn first_to_go(&self, is_full: bool) -> Option<ConnId> {
+        if self.len < self.max && !is_full {
+            return None;
+        }
         let oldest = |crowd: &VecDeque<(u64, ConnId)>| crowd.front().copied();
         let crowds = self.by_origin.values().filter_map(|crowd| Some((crowd.len(), oldest(crowd)?)));
         crowds.max_by_key(|(len, (number, _))| (*len, std::cmp::Reverse(*number))).map(|(_, (_, conn))| conn)
@@ -79,30 +73,45 @@ mod tests {
 
     #[test]
     fn the_largest_crowd_loses_its_oldest_first() {
-        let mut half_open = HalfOpen::default();
-        assert!(half_open.is_empty() && half_open.first_to_go().is_none());
+        let mut half_open = HalfOpen::new(9);
+        assert!(half_open.first_to_go(true).is_none());
         // 'a' is first, and 'b' comes in numbers.
         for (slot, origin) in [(0, 'a'), (1, 'b'), (2, 'b'), (3, 'b'), (4, 'a')] {
             half_open.add(origin, conn(slot));
         }
         let mut gone = Vec::new();
-        while let Some(first) = half_open.first_to_go() {
+        while let Some(first) = half_open.first_to_go(true) {
             gone.push(first.slot);
             half_open.remove(if [0, 4].contains(&first.slot) { 'a' } else { 'b' }, first);
         }
         assert_eq!(gone, [1, 0, 2, 3, 4], "one of three, then the oldest of two and two, then of one and two");
-        assert!(half_open.is_empty());
+        assert_eq!(half_open.len, 0);
     }
 
     #[test]
     fn a_connection_leaves_from_any_place_and_once() {
-        let mut half_open = HalfOpen::default();
+        let mut half_open = HalfOpen::new(9);
         (0..3).for_each(|slot| half_open.add('a', conn(slot)));
         half_open.remove('a', conn(1));
         half_open.remove('a', conn(1));
         half_open.remove('b', conn(0));
-        assert_eq!((half_open.len(), half_open.first_to_go()), (2, Some(conn(0))));
+        assert_eq!((half_open.len, half_open.first_to_go(true)), (2, Some(conn(0))));
         half_open.remove('a', conn(0));
-        assert_eq!(half_open.first_to_go(), Some(conn(2)));
+        assert_eq!(half_open.first_to_go(true), Some(conn(2)));
+    }
+
+    #[test]
+    fn nothing_goes_while_there_is_a_place() {
+        let mut half_open = HalfOpen::new(2);
+        half_open.add('a', conn(0));
+        assert_eq!(half_open.first_to_go(false), None);
+        half_open.add('b', conn(1));
+        assert_eq!(half_open.first_to_go(false), Some(conn(0)));
+        half_open.remove('a', conn(0));
+        assert_eq!((half_open.first_to_go(false), half_open.first_to_go(true)), (None, Some(conn(1))));
+        let mut least = HalfOpen::new(0);
+        assert_eq!(least.first_to_go(false), None, "there is always one place");
+        least.add('a', conn(0));
+        assert_eq!(least.first_to_go(false), Some(conn(0)));
     }
 }

@@ -3,17 +3,28 @@
 //! **Why.** The contract ([`bmi_core::transport`]) requires some things of each backend that do not
 //! depend on how its bytes travel: connection ids that are never reused (C6), connecting without
 //! blocking (C1), a next deadline (C12), limits with descriptive errors, and, in a software
-//! adapter, checked keys and bounds (C7). Three backends contained the same code for them. Code
-//! that is similar only by accident is not here. An example is the methods of a trait that each
-//! backend forwards to its own parts.
+//! adapter, checked keys and bounds (C7). Three backends contained the same code for them.
+//!
+//! **Not here** is code that is similar only by accident:
+//! - The methods of a trait that each backend forwards to its own parts.
+//! - The loop of a poll. Its steps are the parts below, but each backend has steps of its own
+//!   between them, and their order follows from how its bytes travel.
+//! - The queue of events of shared memory. It also holds the memory of work that was done while it
+//!   was posted, and is on the data path.
+//! - The phases and the end of a connection. Verbs drain a queue pair, TCP ends a stream, and
+//!   shared memory reads a ring to its end.
 //!
 //! | where | what | tcp | ib | shm |
 //! |---|---|---|---|---|
 //! | [`ConnectionTable`] | the connections, identified by slot and generation | x | x | x |
+//! | [`SlotQueue`] | the connections that have something to do | x | x | x |
+//! | [`EventQueue`] | the events that no poll has reported yet | x | x | |
 //! | [`Deadlines`] | the earliest of all deadlines | x | x | x |
 //! | [`Listeners`] | accepting in turns, and retrying after a shortage of descriptors | x | x | x |
-//! | [`HalfOpen`] | accepted connections that have not introduced themselves | x | | x |
-//! | [`Limit`], [`listen_failed`], [`lost`], [`unreached`] | actionable errors of the system or a limit | x | x | x |
+//! | [`HalfOpen`] | accepted connections that have not introduced themselves | x | x | x |
+//! | [`Limit`], [`listen_failed`], [`request_gone`], and others | actionable errors of the system, a limit or a call | x | x | x |
+//! | [`WorkLimits`] | checks of a work request against the capabilities | x | x | x |
+//! | [`waker`] | the waker of a transport that has a descriptor to wait on | x | x | x |
 //! | [`software`] | registrations, exposures, keys, refusals, capabilities of an adapter without hardware | x | | x |
 //! | [`net`] (feature `net`) | host names, TCP listeners, dialing | x | x | |
 //!
@@ -30,15 +41,25 @@
 
 mod connection_table;
 mod deadlines;
+mod event_queue;
 mod half_open;
 mod listeners;
 #[cfg(feature = "net")]
 pub mod net;
 mod refusal;
+mod slot_queue;
 pub mod software;
+mod wake;
+mod work_limits;
 
 pub use connection_table::ConnectionTable;
 pub use deadlines::Deadlines;
+pub use event_queue::EventQueue;
 pub use half_open::HalfOpen;
 pub use listeners::{Listeners, Round};
-pub use refusal::{Limit, check_private, check_scheme, listen_failed, lost, unreached};
+pub use refusal::{
+    Limit, check_private, check_scheme, connection_ended, foreign_segment, listen_failed, lost, request_gone, unreached,
+};
+pub use slot_queue::{SlotQueue, Turn};
+pub use wake::waker;
+pub use work_limits::{WorkLimits, total_len};

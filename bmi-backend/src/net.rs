@@ -79,6 +79,25 @@ pub fn dial(to: SocketAddr, tune: impl FnOnce(&Socket) -> io::Result<()>) -> io:
     }
 }
 
+/// Dials the candidates in turn, until one can be dialed. Takes those that were tried out of
+/// `candidates`.
+///
+/// # Errors
+/// The error of the last one, or `None` if there was no candidate.
+pub fn dial_first<S>(
+    candidates: &mut Vec<SocketAddr>,
+    mut dial: impl FnMut(SocketAddr) -> io::Result<S>,
+) -> Result<S, Option<io::Error>> {
+    let mut failed = None;
+    while !candidates.is_empty() {
+        match dial(candidates.remove(0)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed)
+}
+
 /// Returns the result of a dialed socket that reported an event: connected, failed, or `None` if it
 /// is still connecting.
 pub fn dialed(stream: &impl AsFd) -> Option<io::Result<()>> {
@@ -193,6 +212,21 @@ mod tests {
         assert_eq!(text(Addr::tcp("::1", 4)), Some(vec!["[::1]:4".to_owned()]));
         assert_eq!(text(Addr::tcp("localhost", 4)), Some(vec!["127.0.0.1:4".to_owned(), "[::1]:4".to_owned()]));
         assert_eq!(text(Addr::tcp("iod-3.example", 4)), None);
+    }
+
+    #[test]
+    fn candidates_are_dialed_in_turn_and_the_last_error_counts() {
+        let ports = |ports: &[u16]| ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect();
+        let dial = |to: SocketAddr| match to.port() {
+            port @ 1..=9 => Err(io::Error::from_raw_os_error(port.into())),
+            port => Ok(port),
+        };
+        let mut candidates: Vec<SocketAddr> = ports(&[1, 2, 10, 3, 4]);
+        assert_eq!(dial_first(&mut candidates, dial).ok(), Some(10));
+        assert_eq!(candidates, ports(&[3, 4]), "the rest is for the case that 10 refuses later");
+        let error = dial_first(&mut candidates, dial).unwrap_err();
+        assert_eq!(error.and_then(|error| error.raw_os_error()), Some(4));
+        assert!(candidates.is_empty() && dial_first(&mut candidates, dial).is_err_and(|error| error.is_none()));
     }
 
     #[test]

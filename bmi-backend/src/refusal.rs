@@ -70,6 +70,22 @@ pub fn listen_failed(addr: &Addr, error: io::Error) -> Error {
     Error::new(kind, format!("cannot listen at {addr}")).caused_by(error).during("listen")
 }
 
+/// Returns the error of an `accept` whose request is no longer there: it was answered, or the peer
+/// is gone.
+pub fn request_gone() -> Error {
+    Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept")
+}
+
+/// Returns the error of an `expose` on a connection that takes no exposures, because it has ended.
+pub fn connection_ended() -> Error {
+    Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose")
+}
+
+/// Returns the error of an `expose` of a segment that another transport has registered.
+pub fn foreign_segment() -> Error {
+    Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose")
+}
+
 /// Returns the error kind for a failed socket of an established connection. Errors which mean that
 /// the peer no longer answers become `PeerLost`.
 pub fn lost(error: &io::Error) -> ErrorKind {

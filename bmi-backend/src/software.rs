@@ -15,21 +15,26 @@
 //! 3. Each connection has [`Exposures`] of its own. So a key of another connection finds nothing,
 //!    and the end of a connection ends its exposures.
 //!
+//! What it refuses of its peer, and how it tells the peer, is in `refusal`.
+//!
 //! **Tests.** Here; the forged, foreign, revoked and out-of-bounds keys of the conformance suite;
 //! `bmi-tcp/tests/remote_access.rs`.
 
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use bmi_core::mem::{LocalKey, RegionOwner, ReleaseQueue};
-use bmi_core::transport::{WorkKind, WorkStatus};
+use bmi_core::transport::{PostError, check_writable};
 use bmi_core::{
     Access, Capabilities, Error, Memory, MemoryRegion, OneSided, Registration, RemoteKey, RemoteSlice, Segment,
 };
 use slab::Slab;
 
-use crate::Limit;
+use crate::{Limit, WorkLimits};
+
+mod refusal;
+
+pub use refusal::{BadRequest, Blame, Refusal};
 
 /// Longest head of a work request, in bytes. It has room for the protocol's header and its largest
 /// control message.
@@ -44,6 +49,10 @@ pub const MAX_SEGMENTS: usize = 1024;
 pub const MAX_READS: usize = 64;
 /// Longest work request, in bytes. It can be this large because nothing is allocated for it.
 pub const MAX_WORK_LEN: u64 = 1 << 40;
+
+/// The limits of a work request of a software adapter.
+pub const WORK_LIMITS: WorkLimits =
+    WorkLimits { max_segments: MAX_SEGMENTS, max_head: MAX_HEAD, max_inline: MAX_INLINE, max_work_len: MAX_WORK_LEN };
 
 /// Returns the capabilities of a software adapter with queues of these depths. It supports
 /// everything, using the processor.
@@ -88,10 +97,27 @@ impl Regions {
         segments.iter().all(|segment| segment.region().is_owned_by(&self.owner))
     }
 
-    /// Returns true if all `segments` were registered here and may be written.
+    /// Checks that all `segments` were registered here.
+    ///
+    /// # Errors
+    /// `Invalid` if one belongs to another transport.
     #[inline]
-    pub fn own_writable(&self, segments: &[Segment]) -> bool {
-        segments.iter().all(|segment| segment.region().is_owned_by(&self.owner) && !segment.is_read_only())
+    pub fn check(&self, segments: &[Segment]) -> Result<(), PostError> {
+        if self.own(segments) { Ok(()) } else { Err(PostError::Invalid("a segment belongs to another transport")) }
+    }
+
+    /// Checks that all `segments` were registered here and may be written.
+    ///
+    /// # Errors
+    /// `Invalid` otherwise.
+    #[inline]
+    pub fn check_targets(&self, segments: &[Segment]) -> Result<(), PostError> {
+        let fits = |segment: &Segment| segment.region().is_owned_by(&self.owner) && !segment.is_read_only();
+        if segments.iter().all(fits) {
+            return Ok(());
+        }
+        check_writable(segments)?;
+        self.check(segments)
     }
 
     /// Registers `memory`, after deregistering the released regions (C13).
@@ -216,73 +242,6 @@ impl Exposures {
     }
 }
 
-/// The reason that a side sends to a peer when it cuts the connection: the request that caused it,
-/// and the request's status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// The status with which the request completes.
-    pub status: WorkStatus,
-    /// The kind of the refused request, if there was one.
-    pub work: Option<WorkKind>,
-    /// The number of the refused read; 0 otherwise.
-    pub id: u32,
-}
-
-impl Refusal {
-    /// The refusal of a peer that broke the protocol other than by a request.
-    pub const BREACH: Refusal = Refusal { status: WorkStatus::Failed, work: None, id: 0 };
-
-    /// Returns the request's status as a byte for the wire, never 0.
-    pub fn status_to_wire(self) -> u8 {
-        match self.status {
-            WorkStatus::RemoteAccess => 1,
-            WorkStatus::ReceiverNotReady => 2,
-            WorkStatus::TooLong => 3,
-            _ => 4,
-        }
-    }
-
-    /// Returns the request's kind as a byte for the wire.
-    pub fn work_to_wire(self) -> u8 {
-        match self.work {
-            Some(WorkKind::Send) => 1,
-            Some(WorkKind::Write) => 2,
-            Some(WorkKind::Read) => 3,
-            _ => 0,
-        }
-    }
-
-    /// Decodes the two bytes and the number of the read. Returns `None` if they are invalid.
-    pub fn from_wire(status: u8, work: u8, id: u32) -> Option<Refusal> {
-        let status = match status {
-            1 => WorkStatus::RemoteAccess,
-            2 => WorkStatus::ReceiverNotReady,
-            3 => WorkStatus::TooLong,
-            4 => WorkStatus::Failed,
-            _ => return None,
-        };
-        let work = match work {
-            0 => None,
-            1 => Some(WorkKind::Send),
-            2 => Some(WorkKind::Write),
-            3 => Some(WorkKind::Read),
-            _ => return None,
-        };
-        Some(Refusal { status, work, id })
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.status {
-            WorkStatus::RemoteAccess => "remote access refused (key, bounds, rights)",
-            WorkStatus::ReceiverNotReady => "it had no receive posted",
-            WorkStatus::TooLong => "a message was longer than its receive",
-            _ => "it takes what this side sent for a breach of the protocol",
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use bmi_core::ErrorKind;
@@ -343,16 +302,5 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Exhausted);
         drop((region, exposures));
         known.register(&memory).unwrap();
-    }
-
-    #[test]
-    fn refusals_survive_the_wire_and_nothing_else_is_one() {
-        let known = (0..=u8::MAX).flat_map(|status| (0..=u8::MAX).map(move |work| (status, work)));
-        let known: Vec<_> = known.filter_map(|(status, work)| Refusal::from_wire(status, work, 7)).collect();
-        assert_eq!(known.len(), 4 * 4);
-        for refusal in known {
-            let again = Refusal::from_wire(refusal.status_to_wire(), refusal.work_to_wire(), refusal.id);
-            assert_eq!(again, Some(refusal));
-        }
     }
 }

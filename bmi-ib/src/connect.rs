@@ -41,7 +41,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use bmi_backend::net::{self, Answer};
-use bmi_backend::{Round, check_private, check_scheme, listen_failed};
+use bmi_backend::{Round, check_private, check_scheme, listen_failed, request_gone};
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
 use mio::net::{TcpListener, TcpStream};
@@ -89,10 +89,6 @@ pub(crate) struct Connection {
     pub(crate) side: Option<Box<SideChannel>>,
     pub(crate) queues: Option<Box<QueuePair>>,
     first_packet: u32,
-    /// Set while it is in the transport's list of side channels to read.
-    pub(crate) in_ready: bool,
-    /// Set while it is in the transport's list of connections with requests to hand over.
-    pub(crate) in_dirty: bool,
 }
 
 impl Connection {
@@ -154,7 +150,9 @@ impl IbTransport {
     fn handle_socket(&mut self, mut stream: TcpStream, from: SocketAddr) {
         let (peer, origin) = (Addr::ib(None, from.ip().to_string(), from.port()), net::origin(from.ip()));
         let deadline = self.now + self.config.handshake_timeout;
-        self.make_room_for_half_open();
+        while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
+            self.end(id.slot, id, Fault::MadeRoom);
+        }
         let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }) {
             Ok(id) => id,
             Err(error) => return self.warn_closed(from, &error),
@@ -170,7 +168,7 @@ impl IbTransport {
         if let Some(connection) = self.slots.find_mut(id) {
             connection.side = Some(SideChannel::new(stream));
         }
-        self.mark_ready(id.slot);
+        self.ready.add(id.slot);
     }
 
     /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
@@ -186,14 +184,6 @@ impl IbTransport {
     fn warn_closed(&mut self, from: SocketAddr, error: &dyn std::fmt::Display) {
         if self.admits_line("side channel closed", &from.ip().to_string()) {
             tracing::warn!(%from, %error, "side channel closed");
-        }
-    }
-
-    /// Ends half-open side channels until there is a place for one more.
-    fn make_room_for_half_open(&mut self) {
-        while self.half_open.len() >= self.config.max_half_open.max(1) || self.slots.is_full() {
-            let Some(id) = self.half_open.first_to_go() else { return };
-            self.end(id.slot, id, Fault::MadeRoom);
         }
     }
 
@@ -226,16 +216,7 @@ impl IbTransport {
     /// Takes a slot for a new connection.
     fn insert(&mut self, peer: Addr, phase: Phase) -> Result<ConnId, Error> {
         let first_packet = self.next_first_packet();
-        let id = self.slots.insert(|id| Connection {
-            id,
-            peer,
-            phase,
-            side: None,
-            queues: None,
-            first_packet,
-            in_ready: false,
-            in_dirty: false,
-        })?;
+        let id = self.slots.insert(|id| Connection { id, peer, phase, side: None, queues: None, first_packet })?;
         self.unsettled = true;
         let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
         self.deadlines.add(deadline);
@@ -269,27 +250,23 @@ impl IbTransport {
 
     /// Dials the first of `candidates` that can be dialed. If there is none, ends the connection
     /// with `fault`, or with the failure of the last one tried.
-    fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, mut fault: Fault) {
-        while !candidates.is_empty() {
-            let to = candidates.remove(0);
-            let dialed = net::dial(to, tune).map(TcpStream::from_std).and_then(|mut stream| {
-                let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
-                self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
-                Ok(stream)
-            });
-            let Some(connection) = self.slots.find_mut(id) else { return };
-            match dialed {
-                Ok(stream) => {
-                    connection.side = Some(SideChannel::new(stream));
-                    if let Phase::Dialing { candidates: rest, .. } = &mut connection.phase {
-                        *rest = candidates;
-                    }
-                    return;
+    fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, fault: Fault) {
+        let dialed = net::dial_first(&mut candidates, |to| {
+            let mut stream = TcpStream::from_std(net::dial(to, tune)?);
+            let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
+            self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+            Ok(stream)
+        });
+        let Some(connection) = self.slots.find_mut(id) else { return };
+        match dialed {
+            Ok(stream) => {
+                connection.side = Some(SideChannel::new(stream));
+                if let Phase::Dialing { candidates: rest, .. } = &mut connection.phase {
+                    *rest = candidates;
                 }
-                Err(error) => fault = Fault::Unreachable(error),
             }
+            Err(error) => self.end(id.slot, id, error.map_or(fault, Fault::Unreachable)),
         }
-        self.end(id.slot, id, fault);
     }
 
     /// Handles an event of a dialing connection's socket: it is connected, or it failed.
@@ -313,7 +290,7 @@ impl IbTransport {
         if let Err(fault) = connection.say(Message::Connect(own), &private) {
             return self.end(slot, id, fault);
         }
-        self.mark_ready(slot);
+        self.ready.add(slot);
     }
 
     // ---- the handshake --------------------------------------------------------------------------
@@ -397,7 +374,7 @@ impl IbTransport {
         let said = match next {
             Next::Ready(private) => {
                 let said = connection.say(Message::Ready, &[]);
-                self.pending.push_back(Event::Established { conn, private });
+                self.pending.push(Event::Established { conn, private });
                 said
             }
             Next::Accept(private) => {
@@ -411,7 +388,7 @@ impl IbTransport {
             self.end(conn.slot, conn, fault);
         }
         self.unsettled = true;
-        self.mark_ready(conn.slot);
+        self.ready.add(conn.slot);
     }
 
     /// Handles a message from the side channel.
@@ -433,7 +410,7 @@ impl IbTransport {
                     }
                     return Ok(());
                 }
-                self.pending.push_back(Event::ConnectRequest { conn: id, from, private });
+                self.pending.push(Event::ConnectRequest { conn: id, from, private });
             }
             (Message::Accept(peer), Phase::Greeting { deadline }) => {
                 let deadline = *deadline;
@@ -442,7 +419,7 @@ impl IbTransport {
             (Message::Reject, Phase::Greeting { .. }) => {
                 if let Some(connection) = self.discard(slot) {
                     self.flush(connection);
-                    self.pending.push_back(Event::Rejected { conn: id, private });
+                    self.pending.push(Event::Rejected { conn: id, private });
                 }
             }
             (Message::Ready, Phase::Accepted { .. }) => self.establish(slot),
@@ -472,7 +449,7 @@ impl IbTransport {
                 if !connection.queues.as_mut().is_some_and(|queues| queues.allow()) {
                     return Err(Violation::Order.into());
                 }
-                self.mark_dirty(slot);
+                self.dirty.add(slot);
             }
             (_, Phase::Draining { .. }) => {}
             _ => return Err(Violation::Order.into()),
@@ -484,7 +461,7 @@ impl IbTransport {
     pub(crate) fn establish(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         connection.phase = Phase::Established;
-        self.pending.push_back(Event::Established { conn: connection.id, private: Box::default() });
+        self.pending.push(Event::Established { conn: connection.id, private: Box::default() });
         self.deadlines.refresh();
     }
 
@@ -494,7 +471,7 @@ impl IbTransport {
             Phase::Requested { peer } => Some((peer, connection.peer.clone())),
             _ => None,
         }) else {
-            return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
+            return Err(request_gone());
         };
         let deadline = self.now + self.config.handshake_timeout;
         if let Err(fault) = self.connect_queues(conn.slot, &peer, Next::Accept(private.into()), deadline) {
@@ -536,9 +513,7 @@ impl IbTransport {
     /// Destroys a connection's queue pair and reports its outstanding work.
     fn flush(&mut self, connection: Connection) {
         if let Some(queues) = connection.queues {
-            let mut events = Vec::new();
-            queues.end(&mut events);
-            self.pending.extend(events);
+            queues.end(&mut self.pending);
         }
     }
 
@@ -587,7 +562,7 @@ impl IbTransport {
         let (conn, peer) = (connection.id, connection.peer.clone());
         tracing::debug!(%peer, %fault, "connection ended");
         self.flush(connection);
-        self.pending.push_back(Event::Disconnected { conn, reason: fault.into_error(&peer) });
+        self.pending.push(Event::Disconnected { conn, reason: fault.into_error(&peer) });
     }
 
     fn drain(&mut self, slot: u32, fault: Fault) {
@@ -629,7 +604,7 @@ impl IbTransport {
                 self.unsettled = true;
                 self.deadlines.add(Some(deadline));
                 self.ending.push(conn.slot);
-                self.mark_dirty(conn.slot);
+                self.dirty.add(conn.slot);
             }
             Phase::Closing { deadline: earlier } if deadline > now => {
                 *earlier = deadline.min(*earlier);

@@ -6,8 +6,6 @@ use bmi_backend::{lost, unreached};
 use bmi_core::{Addr, Error, ErrorKind};
 use thiserror::Error as ThisError;
 
-use crate::greeting::VERSION;
-
 /// The reason that a peer gave for ending the connection, as encoded in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -40,8 +38,8 @@ impl Bye {
 pub(crate) enum Violation {
     #[error("its first bytes are not those of this protocol")]
     Magic,
-    #[error("it speaks version {theirs} of the side channel, this side version {VERSION}")]
-    Version { theirs: u16 },
+    #[error("it speaks version {theirs} of the side channel, this side version {ours}")]
+    Version { theirs: u16, ours: u16 },
     #[error("its greeting is malformed")]
     Greeting,
     #[error("it sent something on the side channel that is not allowed at this point")]
@@ -171,7 +169,7 @@ mod tests {
         let peer = Addr::ib(None, "10.0.0.1", 7);
         let kind = |fault: Fault| fault.into_error(&peer).kind();
         assert_eq!(kind(Violation::Access.into()), ErrorKind::Protocol);
-        assert_eq!(kind(Violation::Version { theirs: 2 }.into()), ErrorKind::Incompatible);
+        assert_eq!(kind(Violation::Version { theirs: 2, ours: 1 }.into()), ErrorKind::Incompatible);
         assert_eq!(kind(Fault::Socket(io::ErrorKind::ConnectionReset.into())), ErrorKind::PeerLost);
         assert_eq!(kind(Fault::Unreachable(io::ErrorKind::ConnectionRefused.into())), ErrorKind::Refused);
         assert_eq!(kind(Fault::PortDown { device: "rxe0".into(), port: 1 }), ErrorKind::PeerLost);

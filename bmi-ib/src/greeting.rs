@@ -33,7 +33,7 @@ use bmi_core::transport::MAX_PRIVATE_DATA;
 use crate::error::{Bye, Violation};
 
 /// The version of this layout.
-pub(crate) const VERSION: u16 = 1;
+const VERSION: u16 = 1;
 /// Bytes of a message, without private data.
 pub(crate) const MESSAGE: usize = 64;
 const MAGIC: [u8; 8] = *b"bmi-ib\r\n";
@@ -113,7 +113,7 @@ impl Message {
         }
         let half = |at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"));
         if bytes.len() >= 10 && half(8) != VERSION {
-            return Err(Violation::Version { theirs: half(8) });
+            return Err(Violation::Version { theirs: half(8), ours: VERSION });
         }
         if bytes.len() < MESSAGE {
             return Ok(None);
@@ -188,7 +188,7 @@ mod tests {
         }
         let mut other = Message::Ready.encode(0);
         other[8] = 9;
-        assert_eq!(Message::decode(&other), Err(Violation::Version { theirs: 9 }));
+        assert_eq!(Message::decode(&other), Err(Violation::Version { theirs: 9, ours: VERSION }));
         assert_eq!(Message::decode(b"GET / HTTP/1.1"), Err(Violation::Magic));
         assert_eq!(Message::decode(&Message::Ready.encode(1)), Err(Violation::Greeting));
         assert_eq!(Message::decode(&Message::Reject.encode(257)), Err(Violation::Greeting));

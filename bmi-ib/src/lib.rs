@@ -66,17 +66,19 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 
 use bmi_backend::net::Resolver;
-use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
+use bmi_backend::{
+    ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue, WorkLimits, connection_ended,
+    foreign_segment,
+};
 use bmi_core::transport::{
     Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
     check_writable,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Addr, Capabilities, Error, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
@@ -114,6 +116,7 @@ const CHAIN: usize = 32;
 pub struct IbTransport {
     config: IbConfig,
     capabilities: Capabilities,
+    limits: WorkLimits,
     poll: mio::Poll,
     epoll_events: mio::Events,
     waker: Waker,
@@ -126,12 +129,11 @@ pub struct IbTransport {
     helpers: Helpers,
     regions: Regions,
     deadlines: Deadlines,
-    /// Events that arose outside of `poll`, or more of them at once than a poll may report.
-    pending: VecDeque<Event>,
+    pending: EventQueue,
     /// Side channels that may have something to read.
-    ready: VecDeque<u32>,
+    ready: SlotQueue,
     /// Connections with requests to hand over.
-    dirty: VecDeque<u32>,
+    dirty: SlotQueue,
     /// Connections that are closing or draining.
     ending: Vec<u32>,
     /// Completions that were taken from the queue but not handled yet.
@@ -159,20 +161,6 @@ pub struct IbTransport {
     adapter: Adapter,
 }
 
-struct WakePoll(Arc<mio::Waker>);
-
-impl Wake for WakePoll {
-    fn wake(self: Arc<WakePoll>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<WakePoll>) {
-        if let Err(error) = self.0.wake() {
-            tracing::error!(%error, "cannot wake the transport");
-        }
-    }
-}
-
 fn other(index: usize) -> Token {
     Token(index << TOKEN_BITS | TOKEN_OTHER)
 }
@@ -190,12 +178,14 @@ impl IbTransport {
         let adapter = Adapter::open(&config)?;
         let poll = mio::Poll::new().map_err(failed)?;
         let waker = mio::Waker::new(poll.registry(), other(OTHER_WAKER)).map_err(failed)?;
-        let waker = Waker::from(Arc::new(WakePoll(Arc::new(waker))));
+        let waker = bmi_backend::waker(move || waker.wake());
         for (fd, index) in [(adapter.channel.as_raw_fd(), OTHER_CHANNEL), (adapter.context.as_raw_fd(), OTHER_DEVICE)] {
             poll.registry().register(&mut SourceFd(&fd), other(index), Interest::READABLE).map_err(failed)?;
         }
+        let capabilities = adapter.capabilities(&config);
         Ok(IbTransport {
-            capabilities: adapter.capabilities(&config),
+            limits: WorkLimits::of(&capabilities),
+            capabilities,
             poll,
             epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
             resolver: Resolver::new("bmi-ib-resolve", waker.clone()),
@@ -206,14 +196,14 @@ impl IbTransport {
             listeners: Listeners::default(),
             regions: Regions::new(config.regions()),
             deadlines: Deadlines::default(),
-            pending: VecDeque::with_capacity(64),
-            ready: VecDeque::with_capacity(64),
-            dirty: VecDeque::with_capacity(64),
+            pending: EventQueue::default(),
+            ready: SlotQueue::default(),
+            dirty: SlotQueue::default(),
             ending: Vec::with_capacity(16),
             early: VecDeque::with_capacity(4 * ENDS),
             ends: vec![WorkEnd::empty(); ENDS],
             chain: Chain::new(CHAIN, MAX_SEGMENTS + 1),
-            half_open: HalfOpen::default(),
+            half_open: HalfOpen::new(config.max_half_open),
             log: LogLimit::default(),
             unasked: 0,
             attentive: 0,
@@ -240,14 +230,13 @@ impl IbTransport {
     }
 
     /// Returns the queues of a connection on which `allowed` work may be posted. Registers all of
-    /// `segments` there first.
+    /// `segments` there first. The work was checked ([`WorkLimits`]).
     fn queues(
         &mut self,
         conn: ConnId,
         segments: &[Segment],
         allowed: fn(&Phase) -> bool,
     ) -> Result<&mut QueuePair, PostError> {
-        QueuePair::check_segments(segments)?;
         if !self.regions.own(segments) {
             return Err(PostError::Invalid("a segment belongs to another transport"));
         }
@@ -286,13 +275,8 @@ impl IbTransport {
         if at_once {
             self.flush_posts(conn.slot);
         }
-        self.mark_dirty(conn.slot);
+        self.dirty.add(conn.slot);
     }
-}
-
-fn check_len(limit: u64, head: &[u8], segments: &[Segment]) -> Result<(), PostError> {
-    let len = head.len() as u64 + segments.iter().map(|segment| segment.len() as u64).sum::<u64>();
-    if len > limit { Err(PostError::Invalid("longer than max_work_len")) } else { Ok(()) }
 }
 
 fn takes_work(phase: &Phase) -> bool {
@@ -336,7 +320,7 @@ impl Transport for IbTransport {
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
         check_exposure(segment, access)?;
         if !self.regions.own(std::slice::from_ref(segment)) {
-            return Err(Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose"));
+            return Err(foreign_segment());
         }
         let limit = self.config.exposures();
         let queues = self
@@ -344,7 +328,7 @@ impl Transport for IbTransport {
             .find_mut(conn)
             .filter(|connection| takes_receives(&connection.phase))
             .and_then(|connection| connection.queues.as_deref_mut())
-            .ok_or_else(|| Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose"))?;
+            .ok_or_else(connection_ended)?;
         let domain = queues.domain().clone();
         queues.exposures.add(&domain, segment, access, limit)
     }
@@ -357,6 +341,7 @@ impl Transport for IbTransport {
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
         check_writable(segments)?;
+        self.limits.check_recv(segments)?;
         self.queues(conn, segments, takes_receives)?.post_recv(work, segments)
     }
 
@@ -368,8 +353,8 @@ impl Transport for IbTransport {
         payload: Payload<'_>,
         options: WorkOptions,
     ) -> Result<(), PostError> {
+        self.limits.check_send(head, payload)?;
         let segments = if let Payload::Gather(segments) = payload { segments } else { &[] };
-        check_len(self.capabilities.max_work_len, head, segments)?;
         self.queues(conn, segments, takes_work)?.post_send(work, head, payload, options)?;
         self.posted(conn);
         Ok(())
@@ -384,7 +369,7 @@ impl Transport for IbTransport {
         target: WriteTarget,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        check_len(self.capabilities.max_work_len, head, segments)?;
+        self.limits.check_write(head, segments, &target)?;
         self.queues(conn, segments, takes_work)?.post_write(work, head, segments, target, options)?;
         self.posted(conn);
         Ok(())
@@ -399,7 +384,7 @@ impl Transport for IbTransport {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         check_writable(segments)?;
-        check_len(self.capabilities.max_work_len, &[], segments)?;
+        self.limits.check_read(segments, &remote)?;
         self.queues(conn, segments, takes_work)?.post_read(work, segments, remote, options)?;
         self.posted(conn);
         Ok(())

@@ -39,24 +39,6 @@ const MESSAGES: usize = 16;
 const ATTENTIVE: u32 = 4096;
 
 impl IbTransport {
-    pub(crate) fn mark_dirty(&mut self, slot: u32) {
-        if let Some(connection) = self.slots.at_mut(slot)
-            && !connection.in_dirty
-        {
-            connection.in_dirty = true;
-            self.dirty.push_back(slot);
-        }
-    }
-
-    pub(crate) fn mark_ready(&mut self, slot: u32) {
-        if let Some(connection) = self.slots.at_mut(slot)
-            && !connection.in_ready
-        {
-            connection.in_ready = true;
-            self.ready.push_back(slot);
-        }
-    }
-
     pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         self.now = now;
         let before = events.len();
@@ -66,8 +48,7 @@ impl IbTransport {
             self.slots.recycle(); // earlier polls have reported every end
         }
         self.expire(now);
-        self.report_pending(events, limit);
-        if !self.pending.is_empty() {
+        if !self.pending.report_to(events, limit) {
             return true;
         }
         let mut moved = self.hand_over();
@@ -77,21 +58,16 @@ impl IbTransport {
         moved |= self.take_routes();
         moved |= self.read_side_channels();
         // The event that a connection is established comes before its first completion.
-        self.report_pending(events, usize::MAX);
+        self.pending.report_to(events, usize::MAX);
         moved |= self.take_completions(events, limit);
         moved |= self.hand_over();
         moved |= self.finish_ending();
-        self.report_pending(events, limit);
+        self.pending.report_to(events, limit);
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
             connections.chain(self.listeners.deadline()).chain(self.log.next_deadline()).chain(self.port_down_until)
         });
         moved || events.len() > before
-    }
-
-    fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
-        let count = self.pending.len().min(limit.saturating_sub(events.len()));
-        events.extend(self.pending.drain(..count));
     }
 
     /// Deregisters the regions that were released.
@@ -203,7 +179,7 @@ impl IbTransport {
             side.push();
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
-            self.mark_ready(slot);
+            self.ready.add(slot);
         }
     }
 
@@ -251,10 +227,8 @@ impl IbTransport {
 
     fn read_side_channels(&mut self) -> bool {
         let mut moved = false;
-        for _ in 0..self.ready.len() {
-            let Some(slot) = self.ready.pop_front() else { break };
-            let Some(connection) = self.slots.at_mut(slot) else { continue };
-            connection.in_ready = false;
+        let mut turn = self.ready.turn();
+        while let Some(slot) = self.ready.next(&mut turn) {
             moved |= self.read_side_channel(slot);
         }
         moved
@@ -276,7 +250,7 @@ impl IbTransport {
                 return true;
             }
         }
-        self.mark_ready(slot);
+        self.ready.add(slot);
         true
     }
 
@@ -297,10 +271,9 @@ impl IbTransport {
 
     fn hand_over(&mut self) -> bool {
         let mut moved = false;
-        for _ in 0..self.dirty.len() {
-            let Some(slot) = self.dirty.pop_front() else { break };
+        let mut turn = self.dirty.turn();
+        while let Some(slot) = self.dirty.next(&mut turn) {
             let Some(connection) = self.slots.at_mut(slot) else { continue };
-            connection.in_dirty = false;
             if let Some(queues) = &mut connection.queues {
                 queues.begin_poll();
                 moved |= queues.has_waiting();
@@ -382,7 +355,7 @@ impl IbTransport {
         if let (true, true, Phase::Accepted { .. }) = (ok, is_recv, &connection.phase) {
             // The peer sends, so it is ready; its READY message is still under way.
             self.establish(slot);
-            events.extend(self.pending.drain(..));
+            self.pending.report_to(events, usize::MAX);
         }
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let Some(queues) = &mut connection.queues else { return };
@@ -404,7 +377,7 @@ impl IbTransport {
             let more = queues.has_waiting();
             let fault = kind.and_then(|kind| sent(end.outcome(), kind).1);
             if more {
-                self.mark_dirty(slot);
+                self.dirty.add(slot);
             }
             fault
         };

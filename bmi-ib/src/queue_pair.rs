@@ -33,12 +33,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use bmi_backend::{EventQueue, total_len};
 use bmi_core::transport::{
     ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{MemoryRegion, RemoteSlice, Segment};
 
-use crate::config::{IbConfig, MAX_HEAD, MAX_INLINE, MAX_SEGMENTS, MAX_WORK_LEN};
+use crate::config::{IbConfig, MAX_SEGMENTS, MAX_WORK_LEN};
 use crate::greeting::Message;
 use crate::memory::{Exposures, Keys};
 use crate::staging::{Place, Staging};
@@ -142,10 +143,6 @@ fn take_room(room: &mut u64, len: usize) -> u32 {
     len as u32 // at most `MAX_WORK_LEN`
 }
 
-fn total(segments: &[Segment]) -> u64 {
-    segments.iter().map(|segment| segment.len() as u64).sum()
-}
-
 impl QueuePair {
     pub(crate) fn new(
         conn: ConnId,
@@ -214,13 +211,6 @@ impl QueuePair {
 
     // ---- posting --------------------------------------------------------------------------------
 
-    pub(crate) fn check_segments(segments: &[Segment]) -> Result<(), PostError> {
-        if segments.len() > MAX_SEGMENTS {
-            return Err(PostError::Invalid("more segments than max_segments"));
-        }
-        Ok(())
-    }
-
     pub(crate) fn post_recv(&mut self, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
         if self.recvs.len() >= self.recv_depth {
             return Err(PostError::QueueFull);
@@ -261,10 +251,7 @@ impl QueuePair {
             Payload::Gather(segments) => (&[][..], segments),
         };
         let staged = head.len() + slices.iter().map(|slice| slice.len()).sum::<usize>();
-        if staged > MAX_INLINE {
-            return Err(PostError::Invalid("head and payload are longer than max_inline"));
-        }
-        let planned = self.plan(WorkKind::Send, work, head, staged, segments, options, None)?;
+        let planned = self.plan(WorkKind::Send, work, staged, segments, options, None)?;
         self.staging.fill(planned.place, head, slices);
         self.enqueue(planned, segments);
         Ok(())
@@ -278,11 +265,8 @@ impl QueuePair {
         target: WriteTarget,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        if head.len() as u64 + total(segments) > target.remote.len {
-            return Err(PostError::Invalid("more bytes than the target has"));
-        }
         let remote = Some(target.remote);
-        let mut planned = self.plan(WorkKind::Write, work, head, head.len(), segments, options, remote)?;
+        let mut planned = self.plan(WorkKind::Write, work, head.len(), segments, options, remote)?;
         planned.immediate = target.immediate;
         self.staging.fill(planned.place, head, &[]);
         self.enqueue(planned, segments);
@@ -296,33 +280,25 @@ impl QueuePair {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        if total(segments) > remote.len {
-            return Err(PostError::Invalid("the segments hold more bytes than the source has"));
-        }
-        let planned = self.plan(WorkKind::Read, work, &[], 0, segments, options, Some(remote))?;
+        let planned = self.plan(WorkKind::Read, work, 0, segments, options, Some(remote))?;
         self.enqueue(planned, segments);
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of a work request")]
     fn plan(
         &mut self,
         kind: WorkKind,
         work: WorkId,
-        head: &[u8],
         staged: usize,
         segments: &[Segment],
         options: WorkOptions,
         remote: Option<RemoteSlice>,
     ) -> Result<Planned, PostError> {
-        if head.len() > MAX_HEAD {
-            return Err(PostError::Invalid("the head is longer than max_head"));
-        }
         if self.requests.len() + self.waiting.len() + self.reads.len() >= self.depth {
             return Err(PostError::QueueFull);
         }
         let place = self.staging.take(staged).ok_or(PostError::QueueFull)?;
-        let len = staged as u64 + total(segments);
+        let len = staged as u64 + total_len(segments);
         let unchecked = remote.is_some_and(|remote| len == 0 || remote.key.0 > u64::from(u32::MAX));
         let remote = remote.map(|remote| (remote.addr, remote.key.0));
         let (signalled, segments) = (options.signalled, segments.len() as u32);
@@ -527,7 +503,7 @@ impl QueuePair {
     }
 
     /// Destroys the queue pair, then ends all work that has not ended.
-    pub(crate) fn end(self, events: &mut Vec<Event>) {
+    pub(crate) fn end(self, events: &mut EventQueue) {
         let QueuePair { conn, verbs, requests, waiting, reads, recvs, .. } = self;
         // From here on the adapter accesses nothing. The segments are released when this returns.
         drop(verbs);

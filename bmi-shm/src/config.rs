@@ -6,9 +6,12 @@ use std::time::Duration;
 use bmi_backend::{Limit, software};
 use bmi_core::{Capabilities, Error, ErrorKind};
 
-pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN};
+pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, WORK_LIMITS};
 
 use crate::area::Geometry;
+
+/// Most pieces of an in-place message.
+pub(crate) const MAX_IN_PLACE_PIECES: usize = 4;
 
 /// Settings of a [`ShmTransport`](crate::ShmTransport).
 #[derive(Clone, Debug, PartialEq, Eq)]

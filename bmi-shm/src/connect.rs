@@ -36,7 +36,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bmi_backend::software::slot_of;
-use bmi_backend::{Round, check_private, check_scheme, listen_failed};
+use bmi_backend::{Round, check_private, check_scheme, connection_ended, listen_failed, request_gone};
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Access, Addr, Error, ErrorKind, RemoteSlice, Scheme, Segment, Time};
 
@@ -179,7 +179,9 @@ impl ShmTransport {
             Err(fault) => return self.warn_closed(&peer, &fault),
         };
         let deadline = self.now + self.config.handshake_timeout;
-        self.make_room_for_half_open();
+        while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
+            self.end(id.slot, id, Fault::MadeRoom);
+        }
         let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin }) {
             Ok(id) => id,
             Err(error) => return self.warn_closed(&peer, &error),
@@ -211,24 +213,15 @@ impl ShmTransport {
         }
     }
 
-    /// Ends half-open sockets until there is a place for one more.
-    fn make_room_for_half_open(&mut self) {
-        while self.half_open.len() >= self.config.max_half_open.max(1) || self.slots.is_full() {
-            let Some(id) = self.half_open.first_to_go() else { return };
-            self.end(id.slot, id, Fault::MadeRoom);
-        }
-    }
-
     // ---- packets --------------------------------------------------------------------------------
 
     /// Reads from the sockets that reported something.
     pub(crate) fn read_sockets(&mut self, events: &mut Vec<Event>) -> bool {
         let mut any = false;
-        for _ in 0..self.ready.len() {
-            let Some(slot) = self.ready.pop_front() else { break };
+        let mut turn = self.ready.turn();
+        while let Some(slot) = self.ready.next(&mut turn) {
             let Some(connection) = self.slots.at_mut(slot) else { continue };
-            // Pages may arrive that something waits for.
-            (connection.in_ready, connection.activity) = (false, Activity::Busy);
+            connection.activity = Activity::Busy; // pages may arrive that something waits for
             any |= self.read_packets(slot, events);
         }
         any
@@ -381,7 +374,7 @@ impl ShmTransport {
         check_private(private)?;
         let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
         let Some(connection) = self.slots.find_mut(conn).filter(requested) else {
-            return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
+            return Err(request_gone());
         };
         let hello = hello(&self.config, &self.cookie, Greeting::Accept, connection.crosses);
         let fd = connection.own_fd.take();
@@ -457,7 +450,7 @@ impl ShmTransport {
     ) -> Result<RemoteSlice, Error> {
         let takes = |connection: &&mut Connection| crate::takes_receives(&connection.phase);
         let Some(connection) = self.slots.find_mut(conn).filter(takes) else {
-            return Err(Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose"));
+            return Err(connection_ended());
         };
         let slice = connection.exposures.add(&mut self.keys, segment, access)?;
         let key = slice.key.0;

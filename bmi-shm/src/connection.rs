@@ -8,10 +8,10 @@
 //!
 //! **Tests**: those of `connect` and `progress`; `tests/inline_receive.rs`.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use bmi_backend::software::{Exposures, slot_of};
-use bmi_core::mem::MemSlice;
+use bmi_core::mem::{MemSlice, SharedPages};
 use bmi_core::transport::{ConnId, WorkId};
 use bmi_core::{Access, Addr, Error, Segment, Time};
 
@@ -21,7 +21,6 @@ use crate::inbound::{Inbound, Pass};
 use crate::link::Link;
 use crate::outbound;
 use crate::packet::{Hello, Packet};
-use crate::progress::pass_pages;
 use crate::queue_pair::QueuePair;
 use crate::socket;
 
@@ -75,8 +74,6 @@ pub(crate) struct Connection {
     /// Set if the kernel may copy between the two processes.
     pub(crate) crosses: bool,
     pub(crate) draining: Option<Draining>,
-    /// Set while the connection is in the transport's list of sockets to read.
-    pub(crate) in_ready: bool,
     /// Set if there is work that only waits for its turn.
     pub(crate) more: bool,
     pub(crate) activity: Activity,
@@ -115,7 +112,6 @@ impl Connection {
             exposures: Exposures::default(),
             crosses: false,
             draining: None,
-            in_ready: false,
             more: false,
             activity: Activity::Busy,
             idle: 0,
@@ -295,4 +291,12 @@ impl Connection {
         // Without a link this side would not see the peer's claims.
         (self.crosses && self.link.is_some()).then(|| Place::Address(segment.as_ptr() as u64))
     }
+}
+
+/// Passes pages to the peer. Returns false if the socket is too full, or if the pages are for
+/// another peer only.
+pub(crate) fn pass_pages(socket: &OwnedFd, id: u32, pages: &SharedPages) -> bool {
+    let packet = Packet::Pages { id, len: pages.len() as u64 }.encode();
+    let descriptor = pages.descriptor();
+    descriptor.is_some_and(|fd| socket::send(socket, packet.bytes(), Some(fd.as_fd())).is_ok())
 }

@@ -3,13 +3,11 @@
 use std::io;
 
 use bmi_backend::lost;
-use bmi_core::transport::{WorkKind, WorkStatus};
 use bmi_core::{Addr, Error, ErrorKind};
 use thiserror::Error as ThisError;
 
-pub(crate) use bmi_backend::software::Refusal;
+pub(crate) use bmi_backend::software::{BadRequest, Refusal};
 
-use crate::packet::VERSION;
 use crate::socket::NotOne;
 
 /// A breach of the protocol by a peer; it ends the connection.
@@ -17,8 +15,8 @@ use crate::socket::NotOne;
 pub(crate) enum Violation {
     #[error("its first packet is not one of this protocol")]
     Magic,
-    #[error("it speaks version {theirs} of the protocol, this side version {VERSION}")]
-    Version { theirs: u16 },
+    #[error("it speaks version {theirs} of the protocol, this side version {ours}")]
+    Version { theirs: u16, ours: u16 },
     #[error("it sent a malformed packet")]
     Packet,
     #[error("it sent a packet that is not allowed at this point")]
@@ -29,23 +27,15 @@ pub(crate) enum Violation {
     Ring,
     #[error("it sent a malformed record")]
     Record,
-    #[error("it has more reads outstanding than the limit")]
-    TooManyReads,
-    #[error("its {0:?} names memory that it may not reach")]
-    Access(WorkKind, u32),
-    #[error("it sent a message and no receive was posted")]
-    NotReady(WorkKind),
-    #[error("it sent a message that is longer than the receive")]
-    TooLong,
+    #[error(transparent)]
+    Request(#[from] BadRequest),
 }
 
 impl Violation {
     /// Returns the refusal that the peer is told.
     pub(crate) fn refusal(self) -> Refusal {
         match self {
-            Violation::Access(work, id) => Refusal { status: WorkStatus::RemoteAccess, work: Some(work), id },
-            Violation::NotReady(work) => Refusal { status: WorkStatus::ReceiverNotReady, work: Some(work), id: 0 },
-            Violation::TooLong => Refusal { status: WorkStatus::TooLong, work: Some(WorkKind::Send), id: 0 },
+            Violation::Request(request) => request.refusal(),
             _ => Refusal::BREACH,
         }
     }
@@ -94,6 +84,12 @@ impl From<NotOne> for Fault {
     }
 }
 
+impl From<BadRequest> for Fault {
+    fn from(request: BadRequest) -> Fault {
+        Violation::from(request).into()
+    }
+}
+
 impl Fault {
     /// Returns why a socket could not be connected.
     pub(crate) fn of_connect(error: io::Error) -> Fault {
@@ -136,7 +132,7 @@ mod tests {
         let peer = Addr::shm("/run/bmi/iod-0");
         let kind = |fault: Fault| fault.into_error(&peer).kind();
         assert_eq!(kind(Violation::Record.into()), ErrorKind::Protocol);
-        assert_eq!(kind(Violation::Version { theirs: 2 }.into()), ErrorKind::Incompatible);
+        assert_eq!(kind(Violation::Version { theirs: 2, ours: 1 }.into()), ErrorKind::Incompatible);
         assert_eq!(kind(Fault::Socket(io::ErrorKind::ConnectionReset.into())), ErrorKind::PeerLost);
         assert_eq!(kind(Fault::Unreachable(io::ErrorKind::NotFound.into())), ErrorKind::Refused);
         assert_eq!(kind(Fault::User(7)), ErrorKind::Refused);
@@ -149,7 +145,7 @@ mod tests {
             let error = Fault::of_connect(io::Error::from_raw_os_error(errno)).into_error(&peer);
             assert!(error.to_string().contains("nobody listens"), "{error}");
         }
-        let error = Fault::Violation(Violation::TooLong).into_error(&peer);
+        let error = Fault::from(BadRequest::TooLong).into_error(&peer);
         assert!(error.to_string().contains("/run/bmi/iod-0"), "{error}");
     }
 }

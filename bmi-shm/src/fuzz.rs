@@ -16,9 +16,10 @@ use crate::area::{Area, Geometry, RingSpace};
 use crate::inbound::{Context, Inbound, Pass};
 use crate::link::Link;
 use crate::packet::{MAX_PACKET, Packet};
-use crate::pages::{Mapped, Room};
+use crate::pages::Mapped;
 use crate::queue_pair::QueuePair;
 use crate::ring::Writer;
+use crate::room::Room;
 use crate::sys;
 
 /// A packet of the socket. One that decodes has one encoding, which is not too long.

@@ -20,12 +20,10 @@ use bmi_core::mem::copy;
 use bmi_core::transport::{ConnId, Event, InlineMessage, InlineReceiver, WorkKind, WorkStatus};
 use bmi_core::{Access, Segment};
 
-use crate::config::{MAX_HEAD, MAX_WORK_LEN};
-use crate::error::{Fault, Violation};
+use crate::config::{MAX_HEAD, MAX_IN_PLACE_PIECES, MAX_WORK_LEN};
+use crate::error::{BadRequest, Fault, Violation};
 use crate::link::Link;
-use crate::outbound::{
-    BUDGET, CLOSE, FIRST, IN_PLACE, IN_PLACE_WORDS, MAX_IN_PLACE_PIECES, MORE, READ, REPLY, SEND, WRITE, WRITTEN,
-};
+use crate::outbound::{BUDGET, CLOSE, FIRST, IN_PLACE, IN_PLACE_WORDS, MORE, READ, REPLY, SEND, WRITE, WRITTEN};
 use crate::queue_pair::QueuePair;
 use crate::ring::Record;
 use crate::segments::{Cursor, Recv};
@@ -224,10 +222,10 @@ impl Context<'_, '_> {
     /// Checks that the receive at the front has room for a message of `len` bytes. Returns where
     /// that message goes.
     fn receive_for(&mut self, len: u64) -> Result<Cursor, Violation> {
-        let recv = self.queues.receives.front().ok_or(Violation::NotReady(WorkKind::Send))?;
+        let recv = self.queues.receives.front().ok_or(BadRequest::NotReady(WorkKind::Send))?;
         if recv.room() < len {
             self.queues.complete_recv(WorkStatus::TooLong, 0, None, self.pass.events);
-            return Err(Violation::TooLong);
+            return Err(BadRequest::TooLong.into());
         }
         Ok(Cursor::default())
     }
@@ -435,8 +433,8 @@ impl Inbound {
                 let [key, addr, len, id] = context.words(record)?;
                 let id = u32::try_from(id).map_err(|_| Violation::Record)?;
                 let segment = context.exposures.check(key, addr, len, Access::READ);
-                let segment = segment.ok_or(Violation::Access(WorkKind::Read, id))?;
-                if context.queues.add_reply(id, key, segment) { Ok(()) } else { Err(Violation::TooManyReads.into()) }
+                let segment = segment.ok_or(BadRequest::Access(WorkKind::Read, id))?;
+                if context.queues.add_reply(id, key, segment) { Ok(()) } else { Err(BadRequest::TooManyReads.into()) }
             }
             REPLY => self.reply(context, record),
             IN_PLACE => self.in_place(context, record),
@@ -511,9 +509,9 @@ impl Inbound {
         self.no_current()?;
         let immediate = decode_immediate(immediate)?;
         let to = context.exposures.check(key, addr, len, Access::WRITE);
-        let to = to.ok_or(Violation::Access(WorkKind::Write, 0))?;
+        let to = to.ok_or(BadRequest::Access(WorkKind::Write, 0))?;
         if immediate.is_some() && context.queues.receives.front().is_none() {
-            return Err(Violation::NotReady(WorkKind::Write).into());
+            return Err(BadRequest::NotReady(WorkKind::Write).into());
         }
         self.current = Some(Current::Write { key, to, done: 0, immediate });
         self.write_part(context, record, 32)
@@ -543,7 +541,7 @@ impl Inbound {
     /// Completes the oldest receive with the immediate data of a write.
     fn written(&mut self, context: &mut Context<'_, '_>, immediate: Option<u32>) -> Result<(), Fault> {
         let completed = context.queues.complete_recv(WorkStatus::Ok, 0, immediate, context.pass.events);
-        if completed { Ok(()) } else { Err(Violation::NotReady(WorkKind::Write).into()) }
+        if completed { Ok(()) } else { Err(BadRequest::NotReady(WorkKind::Write).into()) }
     }
 
     fn reply(&mut self, context: &mut Context<'_, '_>, record: Record) -> Result<(), Fault> {

@@ -22,7 +22,7 @@
 //! | `queue_pair`, `segments` | posted work: requests, reads, replies, receives; and the memory that it holds |
 //! | `outbound`, `inbound` | from the queues to the ring, from the ring to the receives; the records |
 //! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
-//! | `pages`, `unmap` | memory that one side has passed to the other |
+//! | `pages`, `room`, `unmap` | memory that one side has passed to the other; how much may be mapped |
 //! | `retired` | memory whose exposure has ended and to which the peer may still write |
 //! | `progress`, `poll_schedule` | the poll loop, sleeping and waking; which rings a poll looks at |
 //! | `sys` | memfds, mappings, the memory of another process |
@@ -75,27 +75,26 @@ mod progress;
 mod queue_pair;
 mod retired;
 mod ring;
+mod room;
 mod segments;
 mod socket;
 mod sys;
 mod unmap;
 
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, SlotQueue, foreign_segment};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
     Armed, BulkWay, ConnId, Event, IdleMemory, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory,
-    Transport, WorkId, WorkKind, WorkOptions, WriteTarget, check_exposure, check_writable,
+    Transport, WorkId, WorkKind, WorkOptions, WriteTarget, check_exposure,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, LogLimit, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice,
-    Segment, Time,
+    Access, Addr, Capabilities, Error, LogLimit, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
 use rustix::event::{EventfdFlags, epoll};
 
@@ -105,10 +104,10 @@ use completions::Pending;
 use connection::{Connection, Phase};
 use link::Link;
 use outbound::{LEFT_LEN, Outbound, POST_BUDGET, Ring};
-use pages::Room;
 use poll_schedule::PollSchedule;
 use queue_pair::QueuePair;
 use retired::Retired;
+use room::Room;
 use socket::Listening;
 
 /// A token is a table index; its lowest bits say which table.
@@ -162,7 +161,8 @@ pub struct ShmTransport {
     vacated: bool,
     deadlines: Deadlines,
     pending: Pending,
-    ready: VecDeque<u32>,
+    /// Sockets that may have packets.
+    ready: SlotQueue,
     pieces: Vec<libc::iovec>,
     /// Sockets that have not sent their hello, by the number of their process.
     half_open: HalfOpen<i32>,
@@ -195,22 +195,6 @@ pub struct ShmCalls {
     pub wakes: u64,
 }
 
-struct WakeFd(OwnedFd);
-
-impl Wake for WakeFd {
-    fn wake(self: Arc<WakeFd>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<WakeFd>) {
-        // Epoll watches this descriptor edge-triggered, and each write is an edge. It is never
-        // read. It is non-blocking and belongs to this process alone.
-        if let Err(error) = rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
-            tracing::error!(%error, "cannot wake the transport");
-        }
-    }
-}
-
 impl ShmTransport {
     /// Creates an adapter with no connections.
     ///
@@ -226,11 +210,17 @@ impl ShmTransport {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &event, epoll::EventData::new_u64(TOKEN_WAKER as u64), edges).map_err(failed)?;
+        // Each write to this descriptor is an edge for epoll, and it is never read. It is
+        // non-blocking and belongs to this process alone.
+        let waker = bmi_backend::waker(move || {
+            rustix::io::write(&event, &1u64.to_ne_bytes())?;
+            Ok(())
+        });
         Ok(ShmTransport {
             capabilities: config.capabilities(),
             epoll,
             epoll_events: Vec::with_capacity(EPOLL_EVENTS),
-            waker: Waker::from(Arc::new(WakeFd(event))),
+            waker,
             cookie: Box::new([0, 1].map(|word: u64| RandomState::new().hash_one(word))),
             slots: ConnectionTable::new(config.connections()),
             schedule: PollSchedule::default(),
@@ -245,9 +235,9 @@ impl ShmTransport {
             vacated: false,
             deadlines: Deadlines::default(),
             pending: Pending::new(),
-            ready: VecDeque::with_capacity(64),
+            ready: SlotQueue::default(),
             pieces: Vec::with_capacity(config::MAX_SEGMENTS + 2),
-            half_open: HalfOpen::default(),
+            half_open: HalfOpen::new(config.max_half_open),
             log: LogLimit::default(),
             unasked: 0,
             look_at: Time::ZERO,
@@ -267,22 +257,6 @@ impl ShmTransport {
     /// millisecond.
     pub fn calls(&self) -> ShmCalls {
         ShmCalls { looks: self.calls, wakes: self.wakes }
-    }
-
-    /// As [`check_owner`](Self::check_owner), for segments that are written to.
-    #[inline]
-    fn check_targets(&self, segments: &[Segment]) -> Result<(), PostError> {
-        if self.regions.own_writable(segments) {
-            return Ok(());
-        }
-        check_writable(segments)?;
-        self.check_owner(segments)
-    }
-
-    #[inline]
-    fn check_owner(&self, segments: &[Segment]) -> Result<(), PostError> {
-        let own = self.regions.own(segments);
-        if own { Ok(()) } else { Err(PostError::Invalid("a segment belongs to another transport")) }
     }
 
     /// Posts a send that was not done at once. The caller has checked that its segments belong to
@@ -442,8 +416,8 @@ impl Transport for ShmTransport {
 
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
         check_exposure(segment, access)?;
-        if self.check_owner(std::slice::from_ref(segment)).is_err() {
-            return Err(Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose"));
+        if !self.regions.own(std::slice::from_ref(segment)) {
+            return Err(foreign_segment());
         }
         self.expose_segment(conn, segment, access)
     }
@@ -453,7 +427,7 @@ impl Transport for ShmTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        self.check_targets(segments)?;
+        self.regions.check_targets(segments)?;
         let connection = self.slots.find_mut(conn).filter(|connection| takes_receives(&connection.phase));
         let queues = connection.and_then(|connection| connection.queues.as_deref_mut());
         queues.ok_or(PostError::NotConnected)?.post_recv(work, segments)
@@ -474,7 +448,7 @@ impl Transport for ShmTransport {
             return Ok(());
         }
         if let Payload::Gather(segments) = payload {
-            self.check_owner(segments)?;
+            self.regions.check(segments)?;
             let len = (head.len() + payload.len()) as u64;
             let (share_pages, long) = (self.config.share_pages, payload.len() as u64 >= LEFT_LEN);
             let what = (segments, len);
@@ -499,7 +473,7 @@ impl Transport for ShmTransport {
         target: WriteTarget,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        self.check_owner(segments)?;
+        self.regions.check(segments)?;
         self.working(conn)?.write(work, head, segments, target, options)
     }
 
@@ -511,7 +485,7 @@ impl Transport for ShmTransport {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        self.check_targets(segments)?;
+        self.regions.check_targets(segments)?;
         self.working(conn)?.read(work, segments, remote, options)
     }
 

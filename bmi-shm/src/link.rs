@@ -29,9 +29,8 @@ use bmi_core::transport::BulkWay;
 use bmi_core::{Access, Memory, RemoteSlice, Segment};
 
 use crate::area::{Area, MAX_CLAIMS, Place, RingSpace};
-use crate::config::MAX_INLINE;
+use crate::config::{MAX_IN_PLACE_PIECES, MAX_INLINE};
 use crate::error::Violation;
-use crate::outbound::MAX_IN_PLACE_PIECES;
 use crate::pages::{Mapped, Passed};
 use crate::ring::{Reader, Space, Writer};
 use crate::sys::Process;

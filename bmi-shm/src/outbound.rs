@@ -58,8 +58,6 @@ pub(crate) const IN_PLACE: u8 = 9;
 
 /// From this length on, in bytes, a message may be sent in place.
 pub(crate) const LEFT_LEN: u64 = 4 << 10;
-/// Most pieces of an in-place message.
-pub(crate) const MAX_IN_PLACE_PIECES: usize = 4;
 /// Words of an IN_PLACE record before its pieces. Each piece takes two more, and the head follows.
 pub(crate) const IN_PLACE_WORDS: usize = 3;
 

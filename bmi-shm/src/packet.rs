@@ -33,7 +33,7 @@ use crate::error::{Refusal, Violation};
 
 const MAGIC: u32 = 0x424d_4953;
 /// The version of the rings, areas and packets together.
-pub(crate) const VERSION: u16 = 2;
+const VERSION: u16 = 2;
 const HELLO_LEN: usize = 48;
 /// Longest packet in bytes.
 pub(crate) const MAX_PACKET: usize = HELLO_LEN + MAX_PRIVATE_DATA;
@@ -183,7 +183,7 @@ fn decode_hello(bytes: &[u8]) -> Result<Packet, Violation> {
     }
     let theirs = u16::from_le_bytes([first[2], first[3]]);
     if theirs != VERSION {
-        return Err(Violation::Version { theirs });
+        return Err(Violation::Version { theirs, ours: VERSION });
     }
     let greeting = match first[1] {
         1 => Greeting::Connect,
@@ -236,7 +236,7 @@ mod tests {
         let hello = Hello { greeting: Greeting::Connect, geometry, cookie: 0, address: 0 };
         let mut bytes = encode_hello(&hello, b"x").bytes().to_vec();
         bytes[2] = 9;
-        assert_eq!(Packet::decode(&bytes), Err(Violation::Version { theirs: 9 }));
+        assert_eq!(Packet::decode(&bytes), Err(Violation::Version { theirs: 9, ours: VERSION }));
         bytes[4] ^= 1;
         assert_eq!(Packet::decode(&bytes), Err(Violation::Magic));
     }

@@ -22,12 +22,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use bmi_core::Memory;
 use bmi_core::mem::{MemoryId, SharedPages};
 
+use crate::room::Room;
 use crate::sys::Mapping;
 use crate::unmap::PeerMemory;
 
@@ -103,42 +103,6 @@ impl Passed {
     pub(crate) fn sweep(&mut self, mut tell: impl FnMut(u32) -> bool) {
         // Ids are never reused, so `latest` may keep its entry.
         self.by_memory.retain(|_, pass| pass.pages.strong_count() > 0 || !tell(pass.number));
-    }
-}
-
-/// The room that a transport has left for mappings of peers' memory.
-pub(crate) struct Room {
-    pieces: AtomicU64,
-    bytes: AtomicU64,
-}
-
-impl Room {
-    pub(crate) fn new((pieces, bytes): (usize, u64)) -> Arc<Room> {
-        Arc::new(Room { pieces: AtomicU64::new(pieces as u64), bytes: AtomicU64::new(bytes) })
-    }
-
-    /// Takes room for a mapping of `len` bytes. Only the transport's owner takes room, but any
-    /// thread may give it back.
-    fn take(self: &Arc<Room>, len: u64) -> Option<Taken> {
-        if self.pieces.load(Ordering::Acquire) == 0 || self.bytes.load(Ordering::Acquire) < len {
-            return None;
-        }
-        self.pieces.fetch_sub(1, Ordering::Relaxed);
-        self.bytes.fetch_sub(len, Ordering::Relaxed);
-        Some(Taken { room: self.clone(), len })
-    }
-}
-
-/// The room of a mapping, given back when it is dropped.
-pub(crate) struct Taken {
-    room: Arc<Room>,
-    len: u64,
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.room.bytes.fetch_add(self.len, Ordering::Release);
-        self.room.pieces.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -281,7 +245,7 @@ mod tests {
         connections[3].insert(1, mapping(4096)).unwrap();
         assert!(connections[3].find(1).is_some());
         drop(connections);
-        assert_eq!((room.pieces.load(Ordering::Relaxed), room.bytes.load(Ordering::Relaxed)), (3, 1 << 20));
+        assert_eq!(room.left(), (3, 1 << 20));
     }
 
     #[test]

@@ -40,12 +40,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bmi_core::Time;
-use bmi_core::mem::SharedPages;
 use bmi_core::transport::{Armed, Event, InlineReceiver};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::area::RingSpace;
-use crate::connection::{Activity, Connection, Phase};
+use crate::connection::{Activity, Connection, Phase, pass_pages};
 use crate::error::Fault;
 use crate::inbound::{Context, Pass};
 use crate::link::Link;
@@ -72,14 +71,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 impl ShmTransport {
     pub(crate) fn mark_ready(&mut self, slot: u32) {
-        if let Some(connection) = self.slots.at_mut(slot)
-            && !connection.in_ready
-        {
-            connection.in_ready = true;
-            self.ready.push_back(slot);
-            if connection.wake() {
-                self.schedule.wake(slot);
-            }
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        if self.ready.add(slot) && connection.wake() {
+            self.schedule.wake(slot);
         }
     }
 
@@ -493,14 +487,6 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
 /// Wakes the peer. A socket too full for a wake-up holds packets that wake it.
 fn wake_peer(socket: &OwnedFd) {
     let _ = crate::socket::send(socket, Packet::Wake.encode().bytes(), None);
-}
-
-/// Passes pages to the peer. Returns false if the socket is too full, or if the pages are for
-/// another peer only.
-pub(crate) fn pass_pages(socket: &OwnedFd, id: u32, pages: &SharedPages) -> bool {
-    let packet = Packet::Pages { id, len: pages.len() as u64 }.encode();
-    let descriptor = pages.descriptor();
-    descriptor.is_some_and(|fd| crate::socket::send(socket, packet.bytes(), Some(fd.as_fd())).is_ok())
 }
 
 /// Asks for memory and passes memory. Returns false if the socket is too full, so that it must be

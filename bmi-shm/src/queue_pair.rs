@@ -17,19 +17,17 @@
 
 use std::collections::VecDeque;
 
+use bmi_backend::software::Blame;
+use bmi_backend::total_len;
 use bmi_core::transport::{
     ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{RemoteSlice, Segment};
 
 use crate::completions::{Completions, Pending};
-use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, ShmConfig};
+use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, ShmConfig, WORK_LIMITS};
 use crate::error::Refusal;
 use crate::segments::{Cursor, Receives, SegmentQueue};
-
-fn total(segments: &[Segment]) -> u64 {
-    segments.iter().map(|segment| segment.len() as u64).sum()
-}
 
 /// A send or a write that waits or has gone in part.
 pub(crate) struct Request {
@@ -204,7 +202,7 @@ impl QueuePair {
 
     #[inline]
     pub(crate) fn post_recv(&mut self, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        check_segments(segments)?;
+        WORK_LIMITS.check_recv(segments)?;
         if self.receives.len() >= self.recv_depth {
             return Err(PostError::QueueFull);
         }
@@ -221,9 +219,7 @@ impl QueuePair {
         number: u32,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        check_segments(segments)?;
-        let len = head.len() as u64 + total(segments);
-        check_lengths(head, len)?;
+        let len = WORK_LIMITS.check_send(head, Payload::Gather(segments))?;
         self.check_depth()?;
         self.enqueue(WorkKind::Send, work, len, head, segments, None, options)?;
         if let (Some(request), Some(segment)) = (self.requests.back_mut(), segments.first()) {
@@ -243,15 +239,7 @@ impl QueuePair {
         mut shortcut: impl Shortcut,
         pending: &mut Pending,
     ) -> Result<(), PostError> {
-        let len = head.len() as u64 + payload_len(&payload);
-        match payload {
-            Payload::Inline(_) if len > MAX_INLINE as u64 => {
-                return Err(PostError::Invalid("head and payload are longer than max_inline"));
-            }
-            Payload::Gather(segments) => check_segments(segments)?,
-            Payload::Inline(_) => {}
-        }
-        check_lengths(head, len)?;
+        let len = WORK_LIMITS.check_send(head, payload)?;
         self.check_depth()?;
         // An unsignalled message that is done need not wait for the requests that have gone.
         if self.requests.is_empty()
@@ -324,12 +312,7 @@ impl QueuePair {
         segments: &[Segment],
         target: &WriteTarget,
     ) -> Result<u64, PostError> {
-        check_segments(segments)?;
-        let len = head.len() as u64 + total(segments);
-        if len > target.remote.len {
-            return Err(PostError::Invalid("more bytes than the target has"));
-        }
-        check_lengths(head, len)?;
+        let len = WORK_LIMITS.check_write(head, segments, target)?;
         self.check_depth()?;
         Ok(len)
     }
@@ -343,7 +326,7 @@ impl QueuePair {
         target: WriteTarget,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        let len = head.len() as u64 + total(segments);
+        let len = head.len() as u64 + total_len(segments);
         self.enqueue(WorkKind::Write, work, len, head, segments, Some(target), options)
     }
 
@@ -358,7 +341,7 @@ impl QueuePair {
         target: Option<WriteTarget>,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        let inline = len - total(segments);
+        let inline = len - total_len(segments);
         if self.staging.len() as u64 + inline > self.staging_limit as u64 {
             self.refused = true;
             return Err(PostError::QueueFull);
@@ -385,19 +368,14 @@ impl QueuePair {
     /// Checks whether a read can be posted. Returns its length.
     #[inline]
     pub(crate) fn check_read(&mut self, segments: &[Segment], remote: &RemoteSlice) -> Result<u64, PostError> {
-        check_segments(segments)?;
-        let len = total(segments);
-        if len > remote.len {
-            return Err(PostError::Invalid("the segments hold more bytes than the source has"));
-        }
-        check_lengths(&[], len)?;
+        let len = WORK_LIMITS.check_read(segments, remote)?;
         self.check_depth()?;
         Ok(len)
     }
 
     /// Queues a read that was checked.
     pub(crate) fn add_read(&mut self, work: WorkId, segments: &[Segment], remote: RemoteSlice, options: WorkOptions) {
-        let len = total(segments);
+        let len = total_len(segments);
         let cursor = self.read_segments.end();
         self.read_segments.push(segments);
         let id = self.next_read_id;
@@ -618,11 +596,10 @@ impl QueuePair {
     /// gets the status of the refusal.
     pub(crate) fn flush_waiting(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
         self.issued = 0;
+        let blame = Blame::new(culprit);
         while let Some(read) = self.reads.pop_front() {
             self.read_segments.pop(read.segments, drop);
-            let guilty = culprit.filter(|refusal| refusal.work == Some(WorkKind::Read) && refusal.id == read.id);
-            let status = guilty.map_or(WorkStatus::Flushed, |refusal| refusal.status);
-            report(self.event(read.work, WorkKind::Read, status, read.len, None));
+            report(self.event(read.work, WorkKind::Read, blame.status_of_read(read.id), read.len, None));
         }
         while let Some(work) = self.receives.pop() {
             report(self.event(work, WorkKind::Recv, WorkStatus::Flushed, 0, None));
@@ -632,16 +609,12 @@ impl QueuePair {
     /// Ends all work. The request that the peer refused, as far as this side can know it, gets the
     /// status of the refusal.
     pub(crate) fn flush_all(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
-        let mut guilty = culprit;
-        let mut status = |kind| match guilty.take_if(|refusal| refusal.work == Some(kind)) {
-            Some(refusal) => refusal.status,
-            None => WorkStatus::Flushed,
-        };
+        let mut blame = Blame::new(culprit);
         while let Some(gone) = self.gone.pop_front() {
-            report(self.event(gone.work, gone.kind, status(gone.kind), gone.len, None));
+            report(self.event(gone.work, gone.kind, blame.status(gone.kind), gone.len, None));
         }
         while let Some(request) = self.requests.pop_front() {
-            report(self.event(request.work, request.kind, status(request.kind), request.len, None));
+            report(self.event(request.work, request.kind, blame.status(request.kind), request.len, None));
         }
         self.flush_waiting(culprit, report);
     }
@@ -650,29 +623,4 @@ impl QueuePair {
     fn event(&self, work: WorkId, kind: WorkKind, status: WorkStatus, len: u64, immediate: Option<u32>) -> Event {
         Event::Work(WorkCompletion { conn: self.conn, work, kind, status, len, immediate })
     }
-}
-
-fn payload_len(payload: &Payload<'_>) -> u64 {
-    match payload {
-        Payload::Inline(slices) => slices.iter().map(|slice| slice.len() as u64).sum(),
-        Payload::Gather(segments) => total(segments),
-    }
-}
-
-fn check_lengths(head: &[u8], len: u64) -> Result<(), PostError> {
-    if head.len() > MAX_HEAD {
-        return Err(PostError::Invalid("the head is longer than max_head"));
-    }
-    if len > MAX_WORK_LEN {
-        return Err(PostError::Invalid("longer than max_work_len"));
-    }
-    Ok(())
-}
-
-#[inline]
-fn check_segments(segments: &[Segment]) -> Result<(), PostError> {
-    if segments.len() > MAX_SEGMENTS {
-        return Err(PostError::Invalid("more segments than max_segments"));
-    }
-    Ok(())
 }

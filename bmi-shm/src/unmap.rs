@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::Builder;
 
-use crate::pages::Taken;
+use crate::room::Taken;
 use crate::sys::Mapping;
 
 /// Unmapping fewer bytes takes less than a millisecond.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bmi_backend::{Limit, software};
 use bmi_core::Capabilities;
 
-pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN};
+pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, WORK_LIMITS};
 
 /// Settings of a [`TcpTransport`](crate::TcpTransport).
 #[derive(Clone, Debug, PartialEq, Eq)]

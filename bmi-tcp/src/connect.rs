@@ -30,9 +30,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use bmi_backend::net::{self, Answer};
 use bmi_backend::software::{Exposures, Refusal};
-use bmi_backend::{Round, check_private, check_scheme, listen_failed};
+use bmi_backend::{Round, check_private, check_scheme, listen_failed, request_gone};
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
-use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
+use bmi_core::{Addr, Error, Scheme, Time};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Token};
 use socket2::{SockRef, Socket, TcpKeepalive};
@@ -77,10 +77,6 @@ pub(crate) struct Connection {
     pub(crate) queues: Option<Box<QueuePair>>,
     pub(crate) inbound: Inbound,
     pub(crate) exposures: Exposures,
-    /// The connection is in the transport's list of sockets to read.
-    pub(crate) in_ready: bool,
-    /// The connection is in the transport's list of connections with something to send.
-    pub(crate) in_dirty: bool,
     /// The kernel takes no more bytes until it reports room.
     pub(crate) blocked: bool,
     /// The socket reported its end.
@@ -101,8 +97,6 @@ impl Connection {
             queues: None,
             inbound: Inbound::new(PREAMBLE + MAX_PRIVATE_DATA),
             exposures: Exposures::default(),
-            in_ready: false,
-            in_dirty: false,
             blocked: false,
             hangup: false,
             in_hot: false,
@@ -243,27 +237,23 @@ impl TcpTransport {
 
     /// Dials the first of `candidates` that can be dialed. `fault` is the reason reported if there
     /// is none.
-    fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, mut fault: Fault) {
-        while !candidates.is_empty() {
-            let to = candidates.remove(0);
-            let dialed = dial(to, &self.config).and_then(|mut stream| {
-                let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
-                self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
-                Ok(stream)
-            });
-            let Some(connection) = self.slots.find_mut(id) else { return };
-            match dialed {
-                Ok(stream) => {
-                    connection.stream = Some(stream);
-                    if let Phase::Dialing { candidates: rest, .. } = &mut connection.phase {
-                        *rest = candidates;
-                    }
-                    return;
+    fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, fault: Fault) {
+        let dialed = net::dial_first(&mut candidates, |to| {
+            let mut stream = dial(to, &self.config)?;
+            let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
+            self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+            Ok(stream)
+        });
+        let Some(connection) = self.slots.find_mut(id) else { return };
+        match dialed {
+            Ok(stream) => {
+                connection.stream = Some(stream);
+                if let Phase::Dialing { candidates: rest, .. } = &mut connection.phase {
+                    *rest = candidates;
                 }
-                Err(error) => fault = Fault::Unreachable(error),
             }
+            Err(error) => self.end(id.slot, id, error.map_or(fault, Fault::Unreachable)),
         }
-        self.end(id.slot, id, fault);
     }
 
     /// Handles an event of a dialing connection's socket: connected, or failed.
@@ -284,9 +274,9 @@ impl TcpTransport {
         let (private, deadline) = (std::mem::take(private), *deadline);
         connection.phase = Phase::Greeting { deadline };
         connection.greet(Greeting::Connect, &private);
-        self.mark_dirty(slot);
+        self.dirty.add(slot);
         // The event for "connected" may also have meant "readable", and is not repeated.
-        self.mark_ready(slot);
+        self.ready.add(slot);
     }
 
     /// Accepts the connections that wait at the listeners.
@@ -303,7 +293,9 @@ impl TcpTransport {
     fn handle_socket(&mut self, mut stream: TcpStream, from: SocketAddr) {
         let (peer, origin) = (Addr::tcp(from.ip().to_string(), from.port()), net::origin(from.ip()));
         let deadline = self.now + self.config.handshake_timeout;
-        self.make_room_for_half_open();
+        while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
+            self.end(id.slot, id, Fault::MadeRoom);
+        }
         let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }) {
             Ok(id) => id,
             Err(error) => return self.warn_closed(from, &error),
@@ -319,7 +311,7 @@ impl TcpTransport {
         if let Some(connection) = self.slots.find_mut(id) {
             connection.stream = Some(stream);
         }
-        self.mark_ready(id.slot);
+        self.ready.add(id.slot);
     }
 
     /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
@@ -335,14 +327,6 @@ impl TcpTransport {
     fn warn_closed(&mut self, from: SocketAddr, error: &dyn std::fmt::Display) {
         if self.admits_line("socket closed", &from.ip().to_string()) {
             tracing::warn!(%from, %error, "socket closed");
-        }
-    }
-
-    /// Ends half-open sockets until there is a place for one more.
-    fn make_room_for_half_open(&mut self) {
-        while self.half_open.len() >= self.config.max_half_open.max(1) || self.slots.is_full() {
-            let Some(id) = self.half_open.first_to_go() else { return };
-            self.end(id.slot, id, Fault::MadeRoom);
         }
     }
 
@@ -364,7 +348,9 @@ impl TcpTransport {
         match (greeted, &connection.phase) {
             // More bytes are needed. The socket has not reported yet that it is empty, so there may
             // be some.
-            (Ok(None), _) => self.mark_ready(slot),
+            (Ok(None), _) => {
+                self.ready.add(slot);
+            }
             (Ok(Some((Greeting::Connect, private))), Phase::HalfOpen { origin, .. })
                 if inbound.buffered().is_empty() =>
             {
@@ -374,14 +360,14 @@ impl TcpTransport {
                 let from = connection.peer.clone();
                 self.deadlines.refresh();
                 events.push(Event::ConnectRequest { conn: id, from, private });
-                self.mark_ready(slot);
+                self.ready.add(slot);
             }
             (Ok(Some((Greeting::Accept, private))), Phase::Greeting { .. }) => {
                 connection.inbound.grow(self.config.read_ahead.max(4 << 10));
                 connection.phase = Phase::Established;
                 self.deadlines.refresh();
                 events.push(Event::Established { conn: id, private });
-                self.mark_ready(slot);
+                self.ready.add(slot);
             }
             (Ok(Some((Greeting::Reject, private))), Phase::Greeting { .. }) => {
                 if let Some(mut connection) = self.remove(slot) {
@@ -402,14 +388,14 @@ impl TcpTransport {
         let read_ahead = self.config.read_ahead.max(4 << 10);
         let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
         let Some(connection) = self.slots.find_mut(conn).filter(requested) else {
-            return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
+            return Err(request_gone());
         };
         connection.inbound.grow(read_ahead);
         connection.phase = Phase::Established;
         connection.greet(Greeting::Accept, private);
-        self.mark_dirty(conn.slot);
-        self.mark_ready(conn.slot);
-        self.pending.push_back(Event::Established { conn, private: Box::default() });
+        self.dirty.add(conn.slot);
+        self.ready.add(conn.slot);
+        self.pending.push(Event::Established { conn, private: Box::default() });
         Ok(())
     }
 
@@ -420,7 +406,7 @@ impl TcpTransport {
         }
         let Some(mut connection) = self.remove(conn.slot) else { return };
         if let Some(queues) = &mut connection.queues {
-            queues.flush_all(None, |event| self.pending.push_back(event));
+            queues.flush_all(None, |event| self.pending.push(event));
         }
         if let Some(stream) = connection.stream.take() {
             let mut bytes = Preamble::encode(Greeting::Reject, private.len()).to_vec();
@@ -500,9 +486,9 @@ impl TcpTransport {
     fn report_end(&mut self, connection: &mut Connection, culprit: Option<Refusal>, reason: Error) {
         let pending = &mut self.pending;
         if let Some(queues) = &mut connection.queues {
-            queues.flush_all(culprit, |event| pending.push_back(event));
+            queues.flush_all(culprit, |event| pending.push(event));
         }
-        pending.push_back(Event::Disconnected { conn: connection.id, reason });
+        pending.push(Event::Disconnected { conn: connection.id, reason });
     }
 
     /// Closes an established connection in order: sends the posted work, then CLOSE, then waits for
@@ -518,12 +504,12 @@ impl TcpTransport {
                 let last = Some(Frame::Close);
                 connection.phase = Phase::Ending(Ending { reason, deadline, graceful: true, last, shut: false });
                 if let Some(queues) = &mut connection.queues {
-                    queues.flush_waiting(None, |event| self.pending.push_back(event));
+                    queues.flush_waiting(None, |event| self.pending.push(event));
                     queues.abandon_replies();
                 }
                 connection.inbound.abandon();
-                self.mark_dirty(conn.slot);
-                self.mark_ready(conn.slot);
+                self.dirty.add(conn.slot);
+                self.ready.add(conn.slot);
             }
             Phase::Ending(ending) if deadline > now => ending.deadline = ending.deadline.min(deadline),
             _ => return self.end(conn.slot, conn, reason),
@@ -548,8 +534,8 @@ impl TcpTransport {
         let last = Some(Frame::Error(violation.refusal()));
         connection.phase = Phase::Ending(Ending { reason, deadline, graceful: false, last, shut: false });
         self.deadlines.add(Some(deadline));
-        self.mark_dirty(slot);
-        self.mark_ready(slot);
+        self.dirty.add(slot);
+        self.ready.add(slot);
     }
 
     /// Ends all connections and sockets that have reached their deadline.

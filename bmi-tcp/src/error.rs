@@ -3,21 +3,18 @@
 
 use std::io;
 
-use bmi_backend::software::Refusal;
+use bmi_backend::software::{BadRequest, Refusal};
 use bmi_backend::{lost, unreached};
-use bmi_core::transport::{WorkKind, WorkStatus};
 use bmi_core::{Addr, Error, ErrorKind};
 use thiserror::Error as ThisError;
-
-use crate::frame::VERSION;
 
 /// A violation by the peer that ends its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub(crate) enum Violation {
     #[error("its first bytes are not those of this protocol")]
     Magic,
-    #[error("it speaks version {theirs} of the wire format, this side version {VERSION}")]
-    Version { theirs: u16 },
+    #[error("it speaks version {theirs} of the wire format, this side version {ours}")]
+    Version { theirs: u16, ours: u16 },
     #[error("its preamble is malformed")]
     Greeting,
     #[error("it sent a malformed frame header")]
@@ -26,23 +23,15 @@ pub(crate) enum Violation {
     Order,
     #[error("it sent bytes before it was accepted")]
     Early,
-    #[error("it has more reads outstanding than the limit")]
-    TooManyReads,
-    #[error("its {0:?} names memory that it may not reach")]
-    Access(WorkKind, u32),
-    #[error("it sent a message and no receive was posted")]
-    NotReady(WorkKind),
-    #[error("it sent a message that is longer than the receive")]
-    TooLong,
+    #[error(transparent)]
+    Request(#[from] BadRequest),
 }
 
 impl Violation {
     /// Returns the refusal that the violator receives.
     pub(crate) fn refusal(self) -> Refusal {
         match self {
-            Violation::Access(work, id) => Refusal { status: WorkStatus::RemoteAccess, work: Some(work), id },
-            Violation::NotReady(work) => Refusal { status: WorkStatus::ReceiverNotReady, work: Some(work), id: 0 },
-            Violation::TooLong => Refusal { status: WorkStatus::TooLong, work: Some(WorkKind::Send), id: 0 },
+            Violation::Request(request) => request.refusal(),
             _ => Refusal::BREACH,
         }
     }
@@ -77,6 +66,12 @@ pub(crate) enum Fault {
     Cancelled,
 }
 
+impl From<BadRequest> for Fault {
+    fn from(request: BadRequest) -> Fault {
+        Violation::from(request).into()
+    }
+}
+
 impl Fault {
     /// Converts the fault to the public error, with the peer's name.
     pub(crate) fn into_error(self, peer: &Addr) -> Error {
@@ -107,12 +102,12 @@ mod tests {
         let peer = Addr::tcp("10.0.0.1", 7);
         let kind = |fault: Fault| fault.into_error(&peer).kind();
         assert_eq!(kind(Violation::Header.into()), ErrorKind::Protocol);
-        assert_eq!(kind(Violation::Version { theirs: 2 }.into()), ErrorKind::Incompatible);
+        assert_eq!(kind(Violation::Version { theirs: 2, ours: 1 }.into()), ErrorKind::Incompatible);
         assert_eq!(kind(Fault::Socket(io::ErrorKind::ConnectionReset.into())), ErrorKind::PeerLost);
         assert_eq!(kind(Fault::Socket(io::ErrorKind::TimedOut.into())), ErrorKind::PeerLost);
         assert_eq!(kind(Fault::Unreachable(io::ErrorKind::ConnectionRefused.into())), ErrorKind::Refused);
         assert_eq!(kind(Fault::Unreachable(io::ErrorKind::TimedOut.into())), ErrorKind::TimedOut);
-        let error = Fault::Violation(Violation::TooLong).into_error(&peer);
+        let error = Fault::from(BadRequest::TooLong).into_error(&peer);
         assert!(error.to_string().contains("10.0.0.1"), "{error}");
     }
 }

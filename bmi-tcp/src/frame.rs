@@ -46,7 +46,7 @@ use crate::error::Violation;
 /// Begins every connection, in both directions.
 pub(crate) const MAGIC: [u8; 8] = *b"BMI-TCP\n";
 /// Version of the frames. Incremented with any change to them.
-pub(crate) const VERSION: u16 = 1;
+const VERSION: u16 = 1;
 /// Length of a preamble without its private data, in bytes.
 pub(crate) const PREAMBLE: usize = 16;
 /// Length of a short header, in bytes.
@@ -105,7 +105,7 @@ impl Preamble {
         let Some(wire) = bytes.first_chunk::<PREAMBLE>() else { return Ok(None) };
         let version = u16::from_le_bytes([wire[8], wire[9]]);
         if version != VERSION {
-            return Err(Violation::Version { theirs: version });
+            return Err(Violation::Version { theirs: version, ours: VERSION });
         }
         let greeting = match wire[10] {
             1 => Greeting::Connect,
@@ -305,6 +305,6 @@ mod tests {
         wire[13] = 2;
         assert_eq!(Preamble::decode(&wire), Err(Violation::Greeting));
         wire[8] = 9;
-        assert_eq!(Preamble::decode(&wire), Err(Violation::Version { theirs: 9 }));
+        assert_eq!(Preamble::decode(&wire), Err(Violation::Version { theirs: 9, ours: VERSION }));
     }
 }

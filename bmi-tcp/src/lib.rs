@@ -42,21 +42,20 @@ mod receive;
 mod vectored_io;
 mod wire;
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 
 use bmi_backend::net::Resolver;
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners};
+use bmi_backend::{
+    ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue, connection_ended, foreign_segment,
+};
 use bmi_core::transport::{
     Armed, ConnId, Event, IdleMemory, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
-    check_writable,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Addr, Capabilities, Error, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
 use mio::Token;
 use mio::net::TcpListener;
@@ -104,10 +103,11 @@ pub struct TcpTransport {
     regions: Regions,
     keys: Keys,
     deadlines: Deadlines,
-    /// Events that arose outside of `poll`, or many at once.
-    pending: VecDeque<Event>,
-    ready: VecDeque<u32>,
-    dirty: VecDeque<u32>,
+    pending: EventQueue,
+    /// Sockets that may have bytes.
+    ready: SlotQueue,
+    /// Connections with something to send.
+    dirty: SlotQueue,
     hot: Vec<u32>,
     pieces: Vec<Piece>,
     /// Sockets that have not sent their preamble.
@@ -123,20 +123,6 @@ pub struct TcpTransport {
     now: Time,
 }
 
-struct WakePoll(Arc<mio::Waker>);
-
-impl Wake for WakePoll {
-    fn wake(self: Arc<WakePoll>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<WakePoll>) {
-        if let Err(error) = self.0.wake() {
-            tracing::error!(%error, "cannot wake the transport");
-        }
-    }
-}
-
 impl TcpTransport {
     /// Returns an adapter with no connections.
     ///
@@ -146,7 +132,7 @@ impl TcpTransport {
         let poll = mio::Poll::new().map_err(|error| Error::from(error).during("create a TCP transport"))?;
         let waker = mio::Waker::new(poll.registry(), Token(TOKEN_WAKER))
             .map_err(|error| Error::from(error).during("create a TCP transport"))?;
-        let waker = Waker::from(Arc::new(WakePoll(Arc::new(waker))));
+        let waker = bmi_backend::waker(move || waker.wake());
         Ok(TcpTransport {
             capabilities: config.capabilities(),
             poll,
@@ -159,12 +145,12 @@ impl TcpTransport {
             regions: Regions::new(config.regions()),
             keys: Keys::new(config.exposures()),
             deadlines: Deadlines::default(),
-            pending: VecDeque::with_capacity(64),
-            ready: VecDeque::with_capacity(64),
-            dirty: VecDeque::with_capacity(64),
+            pending: EventQueue::default(),
+            ready: SlotQueue::default(),
+            dirty: SlotQueue::default(),
             hot: Vec::with_capacity(8),
             pieces: Vec::with_capacity(MAX_PIECES + 2),
-            half_open: HalfOpen::default(),
+            half_open: HalfOpen::new(config.max_half_open),
             log: LogLimit::default(),
             blocked: 0,
             unasked: 0,
@@ -181,21 +167,6 @@ impl TcpTransport {
             .filter(|connection| allowed(&connection.phase))
             .and_then(|connection| connection.queues.as_deref_mut())
             .ok_or(PostError::NotConnected)
-    }
-
-    /// As [`check_owner`](Self::check_owner), for segments that are written to.
-    #[inline]
-    fn check_targets(&self, segments: &[Segment]) -> Result<(), PostError> {
-        if self.regions.own_writable(segments) {
-            return Ok(());
-        }
-        check_writable(segments)?;
-        self.check_owner(segments)
-    }
-
-    fn check_owner(&self, segments: &[Segment]) -> Result<(), PostError> {
-        let own = self.regions.own(segments);
-        if own { Ok(()) } else { Err(PostError::Invalid("a segment belongs to another transport")) }
     }
 }
 
@@ -240,10 +211,10 @@ impl Transport for TcpTransport {
         check_exposure(segment, access)?;
         let takes = |connection: &&mut Connection| takes_receives(&connection.phase);
         let Some(connection) = self.slots.find_mut(conn).filter(takes) else {
-            return Err(Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose"));
+            return Err(connection_ended());
         };
         if !self.regions.own(std::slice::from_ref(segment)) {
-            return Err(Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose"));
+            return Err(foreign_segment());
         }
         connection.exposures.add(&mut self.keys, segment, access)
     }
@@ -261,12 +232,12 @@ impl Transport for TcpTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        self.check_targets(segments)?;
+        self.regions.check_targets(segments)?;
         self.queues(conn, takes_receives)?.post_recv(work, segments)
     }
 
     fn post_alike(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        self.check_targets(segments)?;
+        self.regions.check_targets(segments)?;
         let takes = |connection: &&mut Connection| takes_receives(&connection.phase);
         let connection = self.slots.find_mut(conn).filter(takes).ok_or(PostError::NotConnected)?;
         let filling = connection.inbound.fills_receive();
@@ -283,10 +254,10 @@ impl Transport for TcpTransport {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         if let Payload::Gather(segments) = payload {
-            self.check_owner(segments)?;
+            self.regions.check(segments)?;
         }
         self.queues(conn, takes_work)?.post_send(work, head, payload, options)?;
-        self.mark_dirty(conn.slot);
+        self.dirty.add(conn.slot);
         Ok(())
     }
 
@@ -299,9 +270,9 @@ impl Transport for TcpTransport {
         target: WriteTarget,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        self.check_owner(segments)?;
+        self.regions.check(segments)?;
         self.queues(conn, takes_work)?.post_write(work, head, segments, target, options)?;
-        self.mark_dirty(conn.slot);
+        self.dirty.add(conn.slot);
         Ok(())
     }
 
@@ -313,9 +284,9 @@ impl Transport for TcpTransport {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        self.check_targets(segments)?;
+        self.regions.check_targets(segments)?;
         self.queues(conn, takes_work)?.post_read(work, segments, remote, options)?;
-        self.mark_dirty(conn.slot);
+        self.dirty.add(conn.slot);
         Ok(())
     }
 

@@ -38,8 +38,6 @@ use crate::{EPOLL_EVENTS, TcpTransport};
 
 /// Number of events that one poll reports before it returns.
 const BATCH: usize = 256;
-/// Number of pending events for which room is kept.
-const KEPT: usize = 4096;
 /// Number of polls between two calls to epoll while hot sockets are read unasked.
 const EPOLL_EVERY: u32 = 32;
 /// After a pause of this length between two polls, epoll is asked: an owner that comes back learns
@@ -53,24 +51,6 @@ const MAX_MISSES: u32 = 4096;
 const SEND_BUDGET: usize = 2 << 20;
 
 impl TcpTransport {
-    pub(crate) fn mark_dirty(&mut self, slot: u32) {
-        if let Some(connection) = self.slots.at_mut(slot)
-            && !connection.in_dirty
-        {
-            connection.in_dirty = true;
-            self.dirty.push_back(slot);
-        }
-    }
-
-    pub(crate) fn mark_ready(&mut self, slot: u32) {
-        if let Some(connection) = self.slots.at_mut(slot)
-            && !connection.in_ready
-        {
-            connection.in_ready = true;
-            self.ready.push_back(slot);
-        }
-    }
-
     pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         self.slept |= now >= self.now + PAUSE;
         self.now = now;
@@ -81,8 +61,7 @@ impl TcpTransport {
             self.slots.recycle(); // the polls before have reported every end
         }
         self.expire(now);
-        self.report_pending(events, limit);
-        if !self.pending.is_empty() {
+        if !self.pending.report_to(events, limit) {
             return true;
         }
         let mut moved = self.send_dirty(events, limit);
@@ -93,7 +72,7 @@ impl TcpTransport {
             moved |= self.receive_newcomers(events, limit);
         }
         moved |= self.send_dirty(events, limit);
-        self.report_pending(events, limit);
+        self.pending.report_to(events, limit);
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
             let lingering = self.lingering.iter().map(|(_, lingering)| lingering.deadline);
@@ -122,19 +101,6 @@ impl TcpTransport {
     }
 
     #[inline]
-    fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
-        if self.pending.is_empty() {
-            return;
-        }
-        let count = self.pending.len().min(limit.saturating_sub(events.len()));
-        events.extend(self.pending.drain(..count));
-        // Each end of a connection reports more than a hundred receives.
-        if self.pending.is_empty() && self.pending.capacity() > KEPT {
-            self.pending.shrink_to(KEPT);
-        }
-    }
-
-    #[inline]
     fn take_answers(&mut self) -> bool {
         let any = self.resolver.has_answers();
         if any {
@@ -152,7 +118,7 @@ impl TcpTransport {
             self.ask_epoll();
         } else {
             for index in 0..self.hot.len() {
-                self.mark_ready(self.hot[index]);
+                self.ready.add(self.hot[index]);
             }
         }
     }
@@ -193,10 +159,10 @@ impl TcpTransport {
         if event.is_writable() && connection.blocked {
             connection.blocked = false;
             self.blocked -= 1;
-            self.mark_dirty(slot);
+            self.dirty.add(slot);
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
-            self.mark_ready(slot);
+            self.ready.add(slot);
         }
     }
 
@@ -216,13 +182,11 @@ impl TcpTransport {
     #[inline]
     fn receive_ready(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
         let mut moved = false;
-        for _ in 0..self.ready.len() {
-            if events.len() >= limit {
-                break;
-            }
-            let Some(slot) = self.ready.pop_front() else { break };
+        let mut turn = self.ready.turn();
+        while events.len() < limit
+            && let Some(slot) = self.ready.next(&mut turn)
+        {
             let Some(connection) = self.slots.at_mut(slot) else { continue };
-            connection.in_ready = false;
             moved |= match connection.phase {
                 Phase::Dialing { .. } => false,
                 Phase::Greeting { .. } | Phase::HalfOpen { .. } | Phase::Requested => {
@@ -253,10 +217,10 @@ impl TcpTransport {
                 let replies = queues.has_uncommitted();
                 self.note_activity(slot, received.moved);
                 if received.more {
-                    self.mark_ready(slot);
+                    self.ready.add(slot);
                 }
                 if replies {
-                    self.mark_dirty(slot);
+                    self.dirty.add(slot);
                 }
                 received.moved || events.len() > before
             }
@@ -303,7 +267,7 @@ impl TcpTransport {
         match connection.inbound.discard(stream.as_fd()) {
             Ok((false, more)) => {
                 if more {
-                    self.mark_ready(slot);
+                    self.ready.add(slot);
                 }
                 more
             }
@@ -322,13 +286,10 @@ impl TcpTransport {
 
     fn send_dirty(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
         let mut moved = false;
-        for _ in 0..self.dirty.len() {
-            if events.len() >= limit {
-                break;
-            }
-            let Some(slot) = self.dirty.pop_front() else { break };
-            let Some(connection) = self.slots.at_mut(slot) else { continue };
-            connection.in_dirty = false;
+        let mut turn = self.dirty.turn();
+        while events.len() < limit
+            && let Some(slot) = self.dirty.next(&mut turn)
+        {
             moved |= self.send(slot, events, limit);
         }
         moved
@@ -348,7 +309,7 @@ impl TcpTransport {
                     self.blocked += 1;
                 }
                 if (sent.more && !blocked) || !reported {
-                    self.mark_dirty(slot);
+                    self.dirty.add(slot);
                 } else {
                     self.finish_ending(slot, id);
                 }
@@ -363,7 +324,7 @@ impl TcpTransport {
                     self.blocked += 1;
                 }
                 connection.hangup = true;
-                self.mark_ready(slot);
+                self.ready.add(slot);
                 true
             }
         }

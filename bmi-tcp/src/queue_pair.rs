@@ -25,13 +25,14 @@
 
 use std::collections::VecDeque;
 
-use bmi_backend::software::Refusal;
+use bmi_backend::software::{Blame, Refusal};
+use bmi_backend::total_len;
 use bmi_core::transport::{
     ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{RemoteSlice, Segment};
 
-use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, TcpConfig};
+use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, TcpConfig, WORK_LIMITS};
 use crate::frame::{Frame, LONG_HEADER, PIECE, piece};
 use crate::vectored_io::Piece;
 use crate::wire::Wire;
@@ -101,10 +102,6 @@ impl SegmentQueue {
             }
         }
     }
-}
-
-fn total(segments: &[Segment]) -> u64 {
-    segments.iter().map(|segment| segment.len() as u64).sum()
 }
 
 /// A send or a write.
@@ -258,12 +255,12 @@ impl QueuePair {
     // ---- posting --------------------------------------------------------------------------------
 
     pub(crate) fn post_recv(&mut self, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        check_segments(segments)?;
+        WORK_LIMITS.check_recv(segments)?;
         if self.recvs.len() >= self.recv_depth {
             return Err(PostError::QueueFull);
         }
         self.recv_segments.push(segments);
-        self.recvs.push_back(Recv { work, segments: segments.len() as u32, room: total(segments) });
+        self.recvs.push_back(Recv { work, segments: segments.len() as u32, room: total_len(segments) });
         Ok(())
     }
 
@@ -275,11 +272,11 @@ impl QueuePair {
         segments: &[Segment],
         filling: bool,
     ) -> Result<(), PostError> {
-        check_segments(segments)?;
+        WORK_LIMITS.check_recv(segments)?;
         if self.recvs.len() >= self.recv_depth {
             return Err(PostError::QueueFull);
         }
-        let recv = Recv { work, segments: segments.len() as u32, room: total(segments) };
+        let recv = Recv { work, segments: segments.len() as u32, room: total_len(segments) };
         match self.recvs.front().filter(|_| filling) {
             Some(front) => {
                 self.recv_segments.insert(front.segments as usize, segments);
@@ -300,18 +297,11 @@ impl QueuePair {
         payload: Payload<'_>,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        let (len, segments) = match payload {
-            Payload::Inline(slices) => {
-                let len = head.len() + slices.iter().map(|slice| slice.len()).sum::<usize>();
-                if len > MAX_INLINE {
-                    return Err(PostError::Invalid("head and payload are longer than max_inline"));
-                }
-                if len + LONG_HEADER > self.wire.room() {
-                    return Err(PostError::QueueFull);
-                }
-                (len as u64, &[][..])
-            }
-            Payload::Gather(segments) => (head.len() as u64 + total(segments), segments),
+        let len = WORK_LIMITS.check_send(head, payload)?;
+        let segments = match payload {
+            Payload::Inline(_) if len as usize + LONG_HEADER > self.wire.room() => return Err(PostError::QueueFull),
+            Payload::Inline(_) => &[],
+            Payload::Gather(segments) => segments,
         };
         let frame = Frame::Send { len };
         let request = self.stage(WorkKind::Send, work, &frame, len, head, segments, options)?;
@@ -333,16 +323,14 @@ impl QueuePair {
         target: WriteTarget,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        let len = head.len() as u64 + total(segments);
-        if len > target.remote.len {
-            return Err(PostError::Invalid("more bytes than the target has"));
-        }
+        let len = WORK_LIMITS.check_write(head, segments, &target)?;
         let (key, addr) = (target.remote.key.0, target.remote.addr);
         let frame = Frame::Write { len, key, addr, immediate: target.immediate };
         self.stage(WorkKind::Write, work, &frame, len, head, segments, options).map(|_| ())
     }
 
-    /// Queues a request and copies small payload. Returns the request's index in the queue.
+    /// Queues a request that was checked and copies small payload. Returns the request's index in
+    /// the queue.
     #[expect(clippy::too_many_arguments, reason = "the parts of a work request")]
     fn stage(
         &mut self,
@@ -354,13 +342,6 @@ impl QueuePair {
         segments: &[Segment],
         options: WorkOptions,
     ) -> Result<usize, PostError> {
-        check_segments(segments)?;
-        if head.len() > MAX_HEAD {
-            return Err(PostError::Invalid("the head is longer than max_head"));
-        }
-        if len > MAX_WORK_LEN {
-            return Err(PostError::Invalid("longer than max_work_len"));
-        }
         let (header, header_len) = frame.encode();
         if self.requests.len() + self.reads.len() >= self.send_depth || header_len + head.len() > self.wire.room() {
             return Err(PostError::QueueFull);
@@ -379,7 +360,7 @@ impl QueuePair {
             end: u64::MAX,
         };
         // Half of the ring is reserved for headers, so that a queue of full depth fits.
-        let copy = total(segments) <= COPY_LIMIT as u64 && self.wire.room() > self.wire.capacity() / 2;
+        let copy = total_len(segments) <= COPY_LIMIT as u64 && self.wire.room() > self.wire.capacity() / 2;
         if copy {
             for segment in segments {
                 self.wire.stage_memory(&segment.to_slice());
@@ -401,11 +382,7 @@ impl QueuePair {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        check_segments(segments)?;
-        let len = total(segments);
-        if len > remote.len {
-            return Err(PostError::Invalid("the segments hold more bytes than the source has"));
-        }
+        let len = WORK_LIMITS.check_read(segments, &remote)?;
         if self.requests.len() + self.reads.len() >= self.send_depth {
             return Err(PostError::QueueFull);
         }
@@ -533,9 +510,9 @@ impl QueuePair {
 
     /// Flushes the work that waits for the peer: reads and receives.
     pub(crate) fn flush_waiting(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
+        let blame = Blame::new(culprit);
         while let Some(read) = self.reads.front() {
-            let guilty = culprit.filter(|refusal| refusal.work == Some(WorkKind::Read) && refusal.id == read.id);
-            let status = guilty.map_or(WorkStatus::Flushed, |refusal| refusal.status);
+            let status = blame.status_of_read(read.id);
             self.complete_read(status).map(&mut report);
         }
         while let Some(event) = self.complete_recv(WorkStatus::Flushed, 0, None) {
@@ -546,12 +523,9 @@ impl QueuePair {
     /// Flushes everything. The request that the peer refused gets the refusal's status, as far as
     /// this side can identify it.
     pub(crate) fn flush_all(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
-        let mut guilty = culprit;
+        let mut blame = Blame::new(culprit);
         while let Some(request) = self.requests.pop_front() {
-            let status = match guilty.take_if(|refusal| refusal.work == Some(request.kind)) {
-                Some(refusal) => refusal.status,
-                None => WorkStatus::Flushed,
-            };
+            let status = blame.status(request.kind);
             report(self.event(request.work, request.kind, status, request.len, None));
         }
         self.flush_waiting(culprit, report);
@@ -560,11 +534,4 @@ impl QueuePair {
     fn event(&self, work: WorkId, kind: WorkKind, status: WorkStatus, len: u64, immediate: Option<u32>) -> Event {
         Event::Work(WorkCompletion { conn: self.conn, work, kind, status, len, immediate })
     }
-}
-
-fn check_segments(segments: &[Segment]) -> Result<(), PostError> {
-    if segments.len() > MAX_SEGMENTS {
-        return Err(PostError::Invalid("more segments than max_segments"));
-    }
-    Ok(())
 }

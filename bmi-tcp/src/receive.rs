@@ -25,7 +25,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use bmi_backend::software::Exposures;
+use bmi_backend::software::{BadRequest, Exposures};
 use bmi_core::mem::Pages;
 use bmi_core::transport::{Event, WorkKind, WorkStatus};
 use bmi_core::{Access, Segment};
@@ -34,6 +34,7 @@ use crate::error::{Fault, Violation};
 use crate::frame::{Frame, HEADER, piece};
 use crate::queue_pair::{Cursor, QueuePair};
 use crate::vectored_io::{self, MAX_PIECES, Piece};
+use crate::wire::pages;
 
 /// A payload of at least this many bytes counts as bulk.
 const BULK: u32 = 32 << 10;
@@ -75,14 +76,6 @@ pub(crate) struct Received {
     pub(crate) moved: bool,
     /// More may be available at once, because a budget was used up.
     pub(crate) more: bool,
-}
-
-/// Returns a buffer.
-///
-/// # Panics
-/// If there is no memory.
-pub(crate) fn pages(len: usize) -> Pages {
-    Pages::new(len).expect("memory for a connection")
 }
 
 /// The receiving half of a connection.
@@ -345,10 +338,10 @@ impl Inbound {
             Frame::Send { len } => {
                 let target = Target::Recv { cursor: context.queues.recv_segments.front(), len };
                 self.expect_no_message()?;
-                let recv = context.queues.next_recv().ok_or(Violation::NotReady(WorkKind::Send))?;
+                let recv = context.queues.next_recv().ok_or(BadRequest::NotReady(WorkKind::Send))?;
                 if len > recv.room {
                     context.events.extend(context.queues.complete_recv(WorkStatus::TooLong, 0, None));
-                    return Err(Violation::TooLong.into());
+                    return Err(BadRequest::TooLong.into());
                 }
                 self.open(context, len, target);
             }
@@ -357,9 +350,9 @@ impl Inbound {
                 let segment = context
                     .exposures
                     .check(key, addr, len, Access::WRITE)
-                    .ok_or(Violation::Access(WorkKind::Write, 0))?;
+                    .ok_or(BadRequest::Access(WorkKind::Write, 0))?;
                 if immediate.is_some() && context.queues.next_recv().is_none() {
-                    return Err(Violation::NotReady(WorkKind::Write).into());
+                    return Err(BadRequest::NotReady(WorkKind::Write).into());
                 }
                 self.open(context, len, Target::Write { segment, placed: 0, key, immediate });
             }
@@ -374,9 +367,9 @@ impl Inbound {
                 let segment = context
                     .exposures
                     .check(key, addr, len, Access::READ)
-                    .ok_or(Violation::Access(WorkKind::Read, id))?;
+                    .ok_or(BadRequest::Access(WorkKind::Read, id))?;
                 if !context.queues.add_reply(id, key, segment) {
-                    return Err(Violation::TooManyReads.into());
+                    return Err(BadRequest::TooManyReads.into());
                 }
             }
             Frame::Reply { here, id } => {

@@ -25,13 +25,20 @@ use bmi_core::MemSlice;
 use bmi_core::mem::Pages;
 
 use crate::frame::{Frame, LONG_HEADER};
-use crate::receive::pages;
 use crate::vectored_io::{MAX_PIECES, Piece};
 
 enum Run {
     Staged(usize),
     Header { bytes: [u8; LONG_HEADER], at: u8, end: u8 },
     Memory(Piece),
+}
+
+/// Returns a buffer.
+///
+/// # Panics
+/// If there is no memory.
+pub(crate) fn pages(len: usize) -> Pages {
+    Pages::new(len).expect("memory for a connection")
 }
 
 /// The outgoing bytes of a connection.
