@@ -48,13 +48,13 @@
 
 mod adapter;
 mod config;
-mod connect;
 mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
 mod greeting;
 mod helpers;
+mod lifecycle;
 mod memory;
 mod progress;
 mod queue_pair;
@@ -88,9 +88,9 @@ pub use config::IbConfig;
 
 use adapter::Adapter;
 use config::MAX_SEGMENTS;
-use connect::{Connection, Phase};
 use error::Fault;
 use helpers::Helpers;
+use lifecycle::{Connection, Phase};
 use memory::Regions;
 use queue_pair::QueuePair;
 use verbs::{Chain, WorkEnd};

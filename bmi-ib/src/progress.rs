@@ -24,8 +24,8 @@ use bmi_core::Time;
 use bmi_core::transport::{Armed, Event, WorkKind, WorkStatus};
 
 use crate::IbTransport;
-use crate::connect::{Connection, Phase};
 use crate::error::{Bye, Fault, Violation};
+use crate::lifecycle::{Connection, Phase};
 use crate::queue_pair::{Flushed, parse_name, tag};
 use crate::verbs::{AsyncEvent, Outcome, WorkEnd};
 

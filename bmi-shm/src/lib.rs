@@ -57,7 +57,6 @@
 mod area;
 mod completions;
 mod config;
-mod connect;
 mod connection;
 mod error;
 #[cfg(any(test, fuzzing))]
@@ -66,6 +65,7 @@ pub mod fuzz;
 #[cfg(test)]
 mod hostile_tests;
 mod inbound;
+mod lifecycle;
 mod link;
 mod outbound;
 mod packet;

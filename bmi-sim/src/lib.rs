@@ -56,7 +56,6 @@ mod adapter;
 pub mod check;
 mod clock;
 mod config;
-mod connect;
 mod cpu;
 mod disk;
 mod driver;
@@ -69,6 +68,7 @@ mod fit;
 #[doc(hidden)]
 pub mod fuzz;
 mod inline_receive;
+mod lifecycle;
 mod memory;
 mod micro;
 mod network;

@@ -30,12 +30,12 @@
 //! the refusal appears as the end of the connection. A refused read is reported individually.
 
 mod config;
-mod connect;
 mod error;
 mod frame;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod lifecycle;
 mod progress;
 mod queue_pair;
 mod receive;
@@ -63,8 +63,8 @@ use slab::Slab;
 
 pub use config::TcpConfig;
 
-use connect::{Connection, Lingering, Phase};
 use error::Fault;
+use lifecycle::{Connection, Lingering, Phase};
 use queue_pair::QueuePair;
 use vectored_io::{MAX_PIECES, Piece};
 

@@ -30,8 +30,8 @@ use std::time::Duration;
 use bmi_core::Time;
 use bmi_core::transport::{Armed, ConnId, Event};
 
-use crate::connect::{Connection, Lingering, Phase};
 use crate::error::Fault;
+use crate::lifecycle::{Connection, Lingering, Phase};
 use crate::receive::Context;
 use crate::vectored_io;
 use crate::{EPOLL_EVENTS, TcpTransport};

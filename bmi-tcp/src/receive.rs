@@ -435,13 +435,13 @@ impl Inbound {
     }
 
     fn finish_message(&mut self, context: &mut Context<'_>) {
-        let done = match self.message.take().map(|message| message.target) {
-            Some(Target::Recv { len, .. }) => context.queues.complete_recv(WorkStatus::Ok, len, None),
-            Some(Target::Write { immediate: Some(value), .. }) => {
-                context.queues.complete_recv(WorkStatus::Ok, 0, Some(value))
-            }
-            _ => None,
+        let (len, immediate) = match self.message.take().map(|message| message.target) {
+            Some(Target::Recv { len, .. }) => (len, None),
+            Some(Target::Write { immediate: Some(value), .. }) => (0, Some(value)),
+            _ => return,
         };
-        context.events.extend(done);
+        if let Some(event) = context.queues.complete_recv(WorkStatus::Ok, len, immediate) {
+            context.events.push(event);
+        }
     }
 }

@@ -237,8 +237,8 @@
 
 #![warn(missing_docs)]
 
+mod backends;
 mod host;
-mod open;
 
 pub use bytes::{Bytes, BytesMut};
 
@@ -294,8 +294,8 @@ pub use bmi_shm::ShmConfig;
 #[doc(inline)]
 pub use bmi_tcp::TcpConfig;
 
+pub use backends::{AnyTransport, OpenOptions, endpoint, is_built_in, open};
 pub use host::host_id;
-pub use open::{AnyTransport, OpenOptions, endpoint, is_built_in, open};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

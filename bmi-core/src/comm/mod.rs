@@ -30,7 +30,7 @@
 //! no room right now is passed over, not waited for.
 
 mod admission;
-mod calibrate;
+mod calibration;
 mod call;
 mod incoming;
 mod packing;
@@ -41,7 +41,7 @@ mod server;
 mod wire;
 
 pub use admission::Admission;
-pub use calibrate::{Calibrations, Curve, MATERIAL, Measured, adapter, calibrate, measure};
+pub use calibration::{Calibrations, Curve, MATERIAL, Measured, adapter, calibrate, measure};
 pub use call::{Body, Call, Caller, Reply};
 pub(crate) use incoming::leave_unanswered;
 pub use incoming::{Incoming, announced, request_of};

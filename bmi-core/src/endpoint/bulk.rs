@@ -1,7 +1,7 @@
 //! Posting bulk transfers: pulls, pushes, grants, and pushes to a grant.
 
 use super::Endpoint;
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::grant::{self, Grant, is_granted, token_of};
 use super::op::State;
 use super::peer::Peer;
@@ -83,7 +83,7 @@ impl<T: Transport> Endpoint<T> {
 
 /// Checks a pull or push.
 fn check<T: Transport>(
-    adapter: &Adapter<T>,
+    adapter: &AdapterSide<T>,
     peer: &Peer,
     kind: OpKind,
     remote: &BulkDescriptor,

@@ -4,7 +4,7 @@
 //! message finds one. The hello is the private data of connect and accept. A refusal is the private
 //! data of reject (see `proto::hello`).
 
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::effect::{End, finish};
 use super::op::{Op, State};
 use super::operations::Operations;
@@ -54,7 +54,7 @@ impl<T: Transport> Endpoint<T> {
     pub(super) fn on_request(&mut self, conn: ConnId, from: Addr, private: &[u8]) {
         let accepted = Hello::decode(private).and_then(|hello| self.accept(conn, &from, &hello));
         if let Err(error) = accepted {
-            let Adapter { transport, log, now, .. } = &mut self.adapter;
+            let AdapterSide { transport, log, now, .. } = &mut self.adapter;
             if log.admits("connection refused", from.host(), *now) {
                 tracing::warn!(%from, %error, "connection refused");
             }
@@ -156,8 +156,8 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-fn make_slots<T: Transport>(adapter: &mut Adapter<T>) -> Result<ReceiveSlots, Error> {
-    let Adapter { transport, registry, config, .. } = adapter;
+fn make_slots<T: Transport>(adapter: &mut AdapterSide<T>) -> Result<ReceiveSlots, Error> {
+    let AdapterSide { transport, registry, config, .. } = adapter;
     let hello = Hello::of(config);
     let count = usize::from(hello.messages) + usize::from(hello.control);
     registry.register_own(|| ReceiveSlots::new(transport, count, config.credits.eager_limit))
@@ -165,7 +165,7 @@ fn make_slots<T: Transport>(adapter: &mut Adapter<T>) -> Result<ReceiveSlots, Er
 
 /// Ends all operations of a peer whose connection is gone. No adapter accesses their memory any
 /// more.
-fn end_all_of<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peer: &Peer, reason: &Error) {
+fn end_all_of<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, peer: &Peer, reason: &Error) {
     let unended = |op: &Op| op.peer == Some(peer.id) && !op.is_done();
     let ids: Vec<OpId> = ops.iter().filter(|(_, op)| unended(op)).map(|(id, _)| id).collect();
     adapter.settle_transfers(peer);

@@ -9,7 +9,7 @@
 //! parked: in its slot, or in a copy if many slots are held already. An unexpected message goes to
 //! the program in the same two ways.
 
-use super::adapter::{Adapter, Attempt, Message, unsignalled};
+use super::adapter_side::{AdapterSide, Attempt, Message, unsignalled};
 use super::effect::{Arrival, Effect, SlotMessage};
 use super::op::Record;
 use super::operations::Operations;
@@ -30,14 +30,14 @@ use crate::transport::{HostWork, Payload, PostError, Transport, WorkOptions};
 // ---- sending ------------------------------------------------------------------------------------
 
 /// Returns how an eager message leaves that needs no decision, because it must be eager.
-pub(super) fn path_of<T: Transport>(adapter: &Adapter<T>, peer: &Peer, message: Outgoing<'_>) -> SendPath {
+pub(super) fn path_of<T: Transport>(adapter: &AdapterSide<T>, peer: &Peer, message: Outgoing<'_>) -> SendPath {
     eager_path(&Known { adapter, peer, message })
 }
 
 /// Sends a message in the eager way that was decided. A gathered one needs a record.
 pub(super) fn send<T: Transport>(
     path: SendPath,
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     message: Outgoing<'_>,
     record: Option<Record<'_>>,
@@ -68,7 +68,7 @@ fn header_of(message: Outgoing<'_>) -> Message {
 }
 
 /// Counts a message that was sent.
-fn count<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer, message: Outgoing<'_>) {
+fn count<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, message: Outgoing<'_>) {
     let counters = &mut adapter.counters;
     let counter = if message.kind == Kind::Unexpected { &mut counters.unexpected } else { &mut counters.eager };
     *counter += 1;
@@ -79,7 +79,7 @@ fn count<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer, message: Outgo
 }
 
 fn inline<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     message: Outgoing<'_>,
 ) -> Result<Attempt, PostError> {
@@ -89,7 +89,7 @@ fn inline<T: Transport>(
 }
 
 fn gathered<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     message: Outgoing<'_>,
     id: OpId,
@@ -120,7 +120,7 @@ fn gathered<T: Transport>(
 }
 
 fn bounced<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     message: Outgoing<'_>,
 ) -> Result<Attempt, PostError> {
@@ -140,7 +140,7 @@ fn bounced<T: Transport>(
 /// Handles an expected message.
 #[inline]
 pub(super) fn on_eager<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     slot: usize,
@@ -148,7 +148,7 @@ pub(super) fn on_eager<T: Transport>(
     len: usize,
 ) -> Result<Effect, Violation> {
     let cost = credit::cost(len);
-    peer.grant.arrived(cost)?;
+    peer.account.arrived(cost)?;
     peer.seen += 1;
     let Some(id) = peer.posted.pop(tag) else {
         return Ok(without_receive(adapter, peer, slot, tag, len));
@@ -157,7 +157,7 @@ pub(super) fn on_eager<T: Transport>(
     let payload = unsafe { peer.payload(slot, len) };
     let list = ops.get(id).and_then(|op| op.list.as_ref());
     let status = deliver(adapter, list, payload);
-    peer.grant.unparked(cost);
+    peer.account.unparked(cost);
     adapter.repost(peer, slot, Repost::Message);
     Ok(received(adapter, ops, id, status, len as u64))
 }
@@ -165,7 +165,7 @@ pub(super) fn on_eager<T: Transport>(
 /// Handles an expected message that has no receive: it is dropped if its call is over, and parked
 /// otherwise.
 fn without_receive<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     slot: usize,
     tag: Tag,
@@ -173,7 +173,7 @@ fn without_receive<T: Transport>(
 ) -> Effect {
     let cost = credit::cost(len);
     if peer.is_late(tag) {
-        peer.grant.unparked(cost);
+        peer.account.unparked(cost);
         adapter.counters.discarded += 1;
         adapter.repost(peer, slot, Repost::Message);
         return Effect::None;
@@ -194,7 +194,7 @@ fn without_receive<T: Transport>(
 
 /// Delivers a parked message that is in its slot to its receive.
 pub(super) fn deliver_from_slot<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     peer: &mut Peer,
     id: OpId,
@@ -211,7 +211,7 @@ pub(super) fn deliver_from_slot<T: Transport>(
 
 /// Delivers a parked message that was copied out of its slot to its receive.
 pub(super) fn deliver_copy<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     id: OpId,
     payload: &[u8],
@@ -222,7 +222,11 @@ pub(super) fn deliver_copy<T: Transport>(
 
 /// Copies a payload to the list of a receive, if it fits. Without a list the message is discarded.
 #[inline]
-fn deliver<T: Transport>(adapter: &mut Adapter<T>, list: Option<&MemList>, payload: &[u8]) -> Result<(), ErrorKind> {
+fn deliver<T: Transport>(
+    adapter: &mut AdapterSide<T>,
+    list: Option<&MemList>,
+    payload: &[u8],
+) -> Result<(), ErrorKind> {
     let Some(list) = list else {
         adapter.counters.discarded += 1;
         return Ok(());
@@ -243,7 +247,7 @@ fn deliver<T: Transport>(adapter: &mut Adapter<T>, list: Option<&MemList>, paylo
 /// The end of a receive whose message of `len` bytes has arrived.
 #[inline]
 pub(super) fn received<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     id: OpId,
     status: Result<(), ErrorKind>,
@@ -254,18 +258,18 @@ pub(super) fn received<T: Transport>(
     }
     let room = || ops.get(id).map_or(len, |op| op.len() as u64);
     let len = if mutated("receive/short-message-reported-as-full") { room() } else { len };
-    Effect::finish(id, status, len)
+    Effect::ends(id, status, len)
 }
 
 /// Handles a message that needs no receive.
 pub(super) fn on_unexpected<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
     let Header { tag, .. } = *header;
     let cost = credit::cost(len);
-    peer.grant.arrived(cost)?;
+    peer.account.arrived(cost)?;
     let held = peer.may_hold();
     let bytes = if held {
         peer.held += 1;

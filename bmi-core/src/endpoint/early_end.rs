@@ -3,7 +3,7 @@
 //! It ends at once if no adapter can be accessing its memory. Otherwise the adapter or the peer is
 //! asked to stop, and the operation ends when that is certain. [`super::op`] has the table.
 
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::effect::Effect;
 use super::op::{Offer, State};
 use super::operations::Operations;
@@ -18,14 +18,14 @@ use crate::transport::Transport;
 /// Ends an operation early with the status `kind`. It ends at once if no adapter can be accessing
 /// its memory. Otherwise the adapter or the peer is asked to stop.
 pub(super) fn end_early<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: Option<&mut Peer>,
     id: OpId,
     kind: ErrorKind,
 ) -> Effect {
     let Some(op) = ops.get(id).filter(|op| !op.is_done() && op.ending.is_none()) else { return Effect::None };
-    let now = Effect::finish(id, Err(kind), 0);
+    let now = Effect::ends(id, Err(kind), 0);
     let Some(peer) = peer else { return now };
     match (op.state(), op.kind) {
         // Operations behind it may now be able to go, or a closing connection may be drained.
@@ -44,7 +44,7 @@ pub(super) fn end_early<T: Transport>(
 /// Asks the adapter or the peer to stop accessing the memory of an operation. The operation ends
 /// when that is certain, by the end of the grace period at the latest.
 fn fence<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,

@@ -13,7 +13,7 @@
 //!             the peer is marked if it has something to send  <── carry_out ───┘
 //! ```
 
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::inbox::Inbox;
 use super::op::Offer;
 use super::operations::{Held, Operations};
@@ -66,7 +66,7 @@ pub(super) struct Arrival {
 impl Effect {
     /// The operation ends with this status.
     #[inline]
-    pub(super) fn finish(op: OpId, status: Result<(), ErrorKind>, len: u64) -> Effect {
+    pub(super) fn ends(op: OpId, status: Result<(), ErrorKind>, len: u64) -> Effect {
         Effect::Finish(End { op, status, len })
     }
 }
@@ -78,7 +78,7 @@ impl<T: Transport> Endpoint<T> {
     pub(super) fn handle(
         &mut self,
         id: PeerId,
-        handler: impl FnOnce(&mut Adapter<T>, &mut Operations, &mut Peer) -> Result<Effect, Violation>,
+        handler: impl FnOnce(&mut AdapterSide<T>, &mut Operations, &mut Peer) -> Result<Effect, Violation>,
     ) {
         let Self { adapter, ops, peers, inbox, .. } = self;
         let Some((peer, dirty)) = peers.get_with_dirty(id) else { return };
@@ -100,7 +100,7 @@ impl<T: Transport> Endpoint<T> {
 /// transfers should take their turns.
 #[inline]
 fn carry_out<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     inbox: &mut Inbox,
@@ -117,10 +117,11 @@ fn carry_out<T: Transport>(
     false
 }
 
-/// Ends an operation: returns everything that it held and makes its completion. `peer` is the peer
-/// of the operation, if its connection is still there.
+/// Ends an operation: gives back the buffers and the offer that its record held, and makes its
+/// completion. The handler has settled what its peer counts. `peer` is the peer of the operation,
+/// if its connection is still there.
 pub(super) fn finish<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: Option<&mut Peer>,
     End { op, status, len }: End,

@@ -3,7 +3,7 @@
 //! **Invariant.** Everything that a message says is checked against what this side granted before
 //! anything is done for it. A violation cuts the peer off, and does not affect other peers.
 
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::effect::{Effect, SlotMessage};
 use super::op::State;
 use super::operations::Operations;
@@ -70,7 +70,7 @@ impl<T: Transport> Endpoint<T> {
 /// Handles the completion of a request of an operation: of an eager send, of a write, or of a unit
 /// of a transfer.
 fn on_operation_work<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -85,7 +85,7 @@ fn on_operation_work<T: Transport>(
         return Effect::None;
     }
     peer.no_longer_busy();
-    Effect::finish(id, Ok(()), op.len() as u64)
+    Effect::ends(id, Ok(()), op.len() as u64)
 }
 
 // ---- messages -----------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ fn on_operation_work<T: Transport>(
 /// Handles a message that arrived in a receive slot.
 #[inline]
 pub(super) fn on_message<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     slot: usize,
@@ -118,7 +118,7 @@ pub(super) fn on_message<T: Transport>(
 
 /// Handles a message that is not eager.
 fn on_other<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     message: SlotMessage<'_>,
@@ -141,15 +141,15 @@ fn on_other<T: Transport>(
     }
 }
 
-fn on_credit<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer, slot: usize) -> Result<Effect, Violation> {
-    peer.grant.control_arrived()?;
+fn on_credit<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, slot: usize) -> Result<Effect, Violation> {
+    peer.account.control_arrived()?;
     adapter.repost(peer, slot, Repost::Control);
     Ok(Effect::None)
 }
 
 /// Handles a write with immediate data: a message is in a fast-RDMA slot, or a grant was used.
 pub(super) fn on_immediate<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     slot: usize,

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Endpoint;
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::op::Op;
 use super::peer::Peer;
 use crate::bulk::{BulkDescriptor, Exposure};
@@ -79,7 +79,7 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-impl<T: Transport> Adapter<T> {
+impl<T: Transport> AdapterSide<T> {
     /// Exposes all pieces of a list, or none.
     pub(super) fn expose_list(
         &mut self,

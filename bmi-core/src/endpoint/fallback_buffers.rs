@@ -34,7 +34,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::adapter::{Adapter, Attempt};
+use super::adapter_side::{AdapterSide, Attempt};
 use super::op::Op;
 use super::peer::Peer;
 use crate::config::Config;
@@ -148,7 +148,7 @@ impl FallbackBuffer {
     }
 }
 
-impl<T: Transport> Adapter<T> {
+impl<T: Transport> AdapterSide<T> {
     /// Copies the list of a write into an offered receive to a fallback buffer. Returns the segment
     /// to write.
     pub(super) fn copy_to_fallback_buffer(&mut self, op: &mut Op, list: &MemList) -> Option<Segment> {

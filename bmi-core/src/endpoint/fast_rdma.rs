@@ -39,7 +39,7 @@
 use std::cell::OnceCell;
 
 use super::Endpoint;
-use super::adapter::{Adapter, Attempt, Message, unsignalled};
+use super::adapter_side::{AdapterSide, Attempt, Message, unsignalled};
 use super::effect::{Arrival, Effect, SlotMessage};
 use super::op::Record;
 use super::operations::Operations;
@@ -103,7 +103,7 @@ impl TheirSlots {
 // ---- the receiver -------------------------------------------------------------------------------
 
 /// Makes the slots of a connection and tells the peer. Returns true if the notice is off the queue.
-pub(super) fn send_slots<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer) -> bool {
+pub(super) fn send_slots<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) -> bool {
     let count = adapter.config.credits.fast_slots;
     let slot_len = (HEADER_LEN + adapter.config.credits.fast_slot_bytes).next_multiple_of(PAGE);
     if !peer.spend_message() {
@@ -132,12 +132,12 @@ pub(super) fn send_slots<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer
         return false;
     }
     peer.fast = Some(slots);
-    peer.grant.grant_slots(count);
+    peer.account.grant_slots(count);
     peer.drop_notice();
     true
 }
 
-fn make_slots<T: Transport>(adapter: &mut Adapter<T>, count: u8, slot_len: usize) -> Result<FastSlots, Error> {
+fn make_slots<T: Transport>(adapter: &mut AdapterSide<T>, count: u8, slot_len: usize) -> Result<FastSlots, Error> {
     let len = usize::from(count) * slot_len;
     // There is nothing else in these pages, so the peer may have them. No other peer gets them.
     let shares = adapter.transport.capabilities().shares_pages;
@@ -148,12 +148,12 @@ fn make_slots<T: Transport>(adapter: &mut Adapter<T>, count: u8, slot_len: usize
 
 /// Handles the immediate data of a message in a slot.
 pub(super) fn on_fast<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     peer: &mut Peer,
     immediate: u32,
 ) -> Result<Effect, Violation> {
-    let slot = peer.grant.slot_arrived(immediate)?;
+    let slot = peer.account.slot_arrived(immediate)?;
     let fast = peer.fast.as_ref().ok_or("a message in a slot that was never made")?;
     let mut wire = [0; HEADER_LEN];
     fast.slice(slot, 0, HEADER_LEN).copy_to(&mut wire);
@@ -164,7 +164,7 @@ pub(super) fn on_fast<T: Transport>(
     peer.take_credits(returned)?;
     match kind {
         Kind::Probe => {
-            peer.grant.slot_freed(slot);
+            peer.account.slot_freed(slot);
             peer.answer(adapter.most_answers(), Notice::Answer { name: tag, area: None })?;
             Ok(Effect::None)
         }
@@ -192,7 +192,7 @@ pub(super) fn on_fast<T: Transport>(
 
 /// Delivers a message in a slot to its receive, and frees the slot.
 fn deliver<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     peer: &mut Peer,
     id: OpId,
@@ -213,14 +213,14 @@ fn deliver<T: Transport>(
         }
     };
     if !mutated_each(5, "fast/slot-not-freed") {
-        peer.grant.slot_freed(slot);
+        peer.account.slot_freed(slot);
     }
     eager::received(adapter, ops, id, status, payload.len() as u64)
 }
 
 /// Delivers a parked message in a slot to its receive.
 pub(super) fn deliver_parked<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     peer: &mut Peer,
     id: OpId,
@@ -235,7 +235,7 @@ pub(super) fn deliver_parked<T: Transport>(
 
 /// Handles a FastSlots message, which describes the peer's slots.
 pub(super) fn on_slots<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
@@ -272,7 +272,7 @@ impl<T: Transport> Endpoint<T> {
 /// no free staging buffer yet, and `Failed` if a staging buffer cannot be had. Without a record,
 /// only messages that complete at once are sent.
 pub(super) fn send<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     message: Outgoing<'_>,
     record: Option<Record<'_>>,
@@ -283,7 +283,8 @@ pub(super) fn send<T: Transport>(
     // Registered pieces are sent in place, which takes an operation. They are not copied just to
     // complete at once.
     let stays = |piece: &MemSlice| piece.len() > SMALL && adapter.registry.is_registered(piece.memory());
-    if record.is_none() && message.list.pieces().iter().any(stays) {
+    // An empty message has no staging buffer whose number could be its work id.
+    if record.is_none() && (message.list.is_empty() || message.list.pieces().iter().any(stays)) {
         return Attempt::Blocked;
     }
     let mut segments = std::mem::take(&mut adapter.segments);
@@ -305,9 +306,10 @@ pub(super) fn send<T: Transport>(
 }
 
 /// Gathers a message: registered pieces in place, the others copied to a staging buffer. Returns
-/// `None` if no staging buffer is free.
+/// `None` if no staging buffer is free, or if the message may not wait and has pieces that stay in
+/// place.
 fn gather<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     list: &MemList,
     may_wait: bool,
     segments: &mut Vec<Segment>,
@@ -319,7 +321,7 @@ fn gather<T: Transport>(
         // Not all of the message needs the copy with which the operation would complete at once.
         return Ok(None);
     }
-    let Adapter { transport, registry, staging, .. } = adapter;
+    let AdapterSide { transport, registry, staging, .. } = adapter;
     let mut staged: Option<staging_buffers::Filling> = None;
     let (mut copied, mut pieces) = (0u64, 0u64);
     for piece in list.pieces() {
@@ -351,7 +353,7 @@ fn gather<T: Transport>(
 
 /// Posts the write of a gathered message into a free slot.
 fn write<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     message: Outgoing<'_>,
     segments: &[Segment],
@@ -383,7 +385,7 @@ fn write<T: Transport>(
 }
 
 fn post_write<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     message: Outgoing<'_>,
     segments: &[Segment],
@@ -394,7 +396,7 @@ fn post_write<T: Transport>(
     };
     let slot = credit.spend_slot().ok_or(PostError::QueueFull)?;
     let Outgoing { kind, tag, list, class, .. } = message;
-    let (len, returned) = (list.len() as u64, peer.grant.take());
+    let (len, returned) = (list.len() as u64, peer.account.take());
     let header = Header { kind, returned, tag, len, op: 0 }.encode();
     // The peer causes an address that wraps around. Its adapter will refuse the access.
     let remote = slots.target(slot, HEADER_LEN as u64 + len).unwrap_or(slots.remote);
@@ -404,7 +406,7 @@ fn post_write<T: Transport>(
     match posted {
         Ok(()) => (adapter.transmitted, peer.used) = (adapter.transmitted + 1, adapter.now),
         Err(_) => {
-            peer.grant.put_back(returned);
+            peer.account.put_back(returned);
             credit.unspend_slot(slot);
         }
     }

@@ -28,7 +28,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::effect::Effect;
 use super::op::{Op, State};
 use super::operations::Operations;
@@ -67,7 +67,7 @@ pub(super) fn is_granted(immediate: u32) -> bool {
 
 /// Handles the immediate data of a granted push.
 pub(super) fn on_granted<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     peer: &mut Peer,
     immediate: u32,
@@ -82,7 +82,7 @@ pub(super) fn on_granted<T: Transport>(
 
 /// Revokes the memory of a grant and ends the operation.
 pub(super) fn end<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     peer: &mut Peer,
     id: OpId,
@@ -96,7 +96,7 @@ pub(super) fn end<T: Transport>(
     if status.is_ok() {
         adapter.counters.bytes_received += len;
     }
-    Effect::finish(id, status, len)
+    Effect::ends(id, status, len)
 }
 
 #[cfg(test)]

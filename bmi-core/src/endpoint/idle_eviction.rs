@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Endpoint;
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::peer::{Link, Peer};
 use crate::error::{Error, ErrorKind};
 use crate::op::PeerId;
@@ -49,8 +49,8 @@ impl Peer {
             && matches!(self.link, Link::Up)
             && self.notices.is_empty()
             && self.exposures == 0
-            && self.grant.parked_bytes() == 0
-            && self.grant.slots_in_use() == 0
+            && self.account.parked_bytes() == 0
+            && self.account.slots_in_use() == 0
             && Arc::strong_count(&self.kept) == 1
     }
 }
@@ -100,8 +100,8 @@ impl<T: Transport> Endpoint<T> {
 }
 
 /// Closes an idle connection. What its peer still sends is ignored.
-fn evict<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer) {
-    let Adapter { transport, config, log, now, .. } = adapter;
+fn evict<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) {
+    let AdapterSide { transport, config, log, now, .. } = adapter;
     let idle = now.since(peer.used);
     if log.admits("idle connection closed", peer.addr.host(), *now) {
         tracing::warn!(peer = %peer.addr, ?idle, "idle connection closed, to make room for another");

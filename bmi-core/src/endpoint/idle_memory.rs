@@ -34,7 +34,7 @@
 
 use std::time::Duration;
 
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::peer::Peer;
 use super::peers::Peers;
 use crate::mem::trim_allocator;
@@ -77,14 +77,14 @@ pub(super) struct Sweeps {
 impl Sweeps {
     /// Makes sure that there will be a sweep. Called when events have come.
     #[inline]
-    pub(super) fn expect_idleness<T: Transport>(&mut self, adapter: &Adapter<T>) {
+    pub(super) fn expect_idleness<T: Transport>(&mut self, adapter: &AdapterSide<T>) {
         if self.next.is_none() && adapter.registration_is_free() {
             self.next = Some(adapter.now + IDLE);
         }
     }
 
     /// Notes that a peer is gone.
-    pub(super) fn note_lost_peer<T: Transport>(&mut self, adapter: &Adapter<T>) {
+    pub(super) fn note_lost_peer<T: Transport>(&mut self, adapter: &AdapterSide<T>) {
         self.lost_since_trim += 1;
         self.expect_idleness(adapter);
         if self.lost_since_trim >= MANY_LOST && self.next.is_none() {
@@ -105,7 +105,7 @@ impl Sweeps {
 
     /// Gives back the pages of idle peers.
     #[cold]
-    pub(super) fn sweep<T: Transport>(&mut self, adapter: &mut Adapter<T>, peers: &mut Peers) {
+    pub(super) fn sweep<T: Transport>(&mut self, adapter: &mut AdapterSide<T>, peers: &mut Peers) {
         if !self.unfinished {
             peers.iter_mut().for_each(|peer| {
                 peer.slot_use = match peer.slot_use {
@@ -136,7 +136,7 @@ impl Sweeps {
 }
 
 /// Gives back the pages of a peer, if no slot holds a message.
-fn release<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer) {
+fn release<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) {
     peer.slot_use = SlotUse::Clean;
     if !peer.has_empty_slots() {
         return;
@@ -153,6 +153,6 @@ fn release<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer) {
 impl Peer {
     /// Returns true if no slot holds a message, or may be about to: all are posted or free.
     fn has_empty_slots(&self) -> bool {
-        self.is_up() && self.held == 0 && self.unposted.is_empty() && self.grant.slots_in_use() == 0
+        self.is_up() && self.held == 0 && self.unposted.is_empty() && self.account.slots_in_use() == 0
     }
 }

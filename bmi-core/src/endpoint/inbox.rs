@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Endpoint;
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::peer::{Peer, Repost};
 use super::report::{Place, Release, ReleasedSlot, Unexpected};
 use crate::op::{PeerId, Tag};
@@ -59,18 +59,18 @@ impl<T: Transport> Endpoint<T> {
 }
 
 /// Handles an unexpected message that the program dropped.
-fn on_release<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer, release: Release) {
+fn on_release<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, release: Release) {
     peer.used = adapter.now;
-    peer.grant.unparked(release.cost);
+    peer.account.unparked(release.cost);
     if mutated_each(10, "unexpected/credit-returned-twice") {
-        peer.grant.unparked(release.cost);
+        peer.account.unparked(release.cost);
     }
     match release.slot {
         Some(ReleasedSlot::Receive(slot)) => {
             peer.held -= 1;
             adapter.repost(peer, slot as usize, Repost::Message);
         }
-        Some(ReleasedSlot::Fast(slot)) => peer.grant.slot_freed(slot),
+        Some(ReleasedSlot::Fast(slot)) => peer.account.slot_freed(slot),
         None => {}
     }
 }

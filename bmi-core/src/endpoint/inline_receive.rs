@@ -11,7 +11,7 @@
 //! whose receive waits.
 //!
 //! **Invariants**
-//! 1. A message is checked as in [`super::receive`]. A message that is not in order is not taken.
+//! 1. A message is checked as in [`super::events`]. A message that is not in order is not taken.
 //!    The usual way finds it again and responds.
 //! 2. A message that is taken costs and returns the same credits as one whose slot was posted
 //!    again, because its slot stays posted.
@@ -67,7 +67,7 @@ impl InlineReceives<'_> {
             Some(returned) => Some(peer.credit.as_ref()?.with(returned).ok()?),
             None => None,
         };
-        if !peer.grant.admits(cost) {
+        if !peer.account.admits(cost) {
             return None;
         }
         let needed = len - usize::from(mutated("inline/short-receive-overrun")).min(len);
@@ -90,7 +90,7 @@ impl InlineReceives<'_> {
             pieces => scatter(message, len, pieces),
         };
         self.copied = (self.copied.0 + len as u64, self.copied.1 + pieces);
-        peer.grant.taken(if mutated_each(20, "inline/credit-not-returned") { 0 } else { cost });
+        peer.account.taken(if mutated_each(20, "inline/credit-not-returned") { 0 } else { cost });
         (peer.seen, peer.used) = (peer.seen + 1, self.now);
         self.counters.bytes_received += len as u64;
         self.ops.end(id, Ok(()), len as u64);

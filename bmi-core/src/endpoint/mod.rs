@@ -13,7 +13,7 @@
 //!  next_deadline(), arm(waker), event_fd()      -> how long to sleep, and on what
 //! ```
 //!
-//! **Parts.** [`adapter::Adapter`] has the transport and all memory that is registered with it,
+//! **Parts.** [`adapter_side::AdapterSide`] has the transport and all memory that is registered with it,
 //! [`operations::Operations`] the records of operations, and [`peers::Peers`] the connections. The
 //! endpoint itself only looks up who is concerned. The protocols are functions of these parts
 //! ([`effect`] says how), one file each. `docs/endpoint.md` follows three messages through them.
@@ -32,13 +32,13 @@
 //! operation owns its memory. Every operation can have a deadline. Bulk transfer is part of the
 //! interface.
 
-mod adapter;
+mod adapter_side;
 mod awaited_peers;
 mod bounce_buffers;
 mod bulk;
 mod call_ids;
+mod call_path;
 mod calls;
-mod choice;
 mod connection;
 mod deadlines;
 mod eager;
@@ -87,9 +87,9 @@ pub use report::{Counters, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpec
 use std::os::fd::BorrowedFd;
 use std::task::Waker;
 
-use adapter::Adapter;
-pub(crate) use adapter::read_only;
-use choice::Choices;
+use adapter_side::AdapterSide;
+pub(crate) use adapter_side::read_only;
+use call_path::Choices;
 use exposure::Exposures;
 use idle_memory::Sweeps;
 use inbox::Inbox;
@@ -114,7 +114,7 @@ use crate::transport::{Armed, Event, Transport};
 pub struct Endpoint<T: Transport> {
     // The first field, so that it is dropped first. After that no adapter accesses memory of the
     // fields below.
-    adapter: Adapter<T>,
+    adapter: AdapterSide<T>,
     ops: Operations,
     peers: Peers,
     inbox: Inbox,
@@ -134,7 +134,7 @@ impl<T: Transport> Endpoint<T> {
     /// protocol; `Exhausted` if there is no memory.
     pub fn new(transport: T, config: Config, now: Time) -> Result<Endpoint<T>, Error> {
         Ok(Endpoint {
-            adapter: Adapter::new(transport, config, now)?,
+            adapter: AdapterSide::new(transport, config, now)?,
             ops: Operations::new(),
             peers: Peers::new(),
             inbox: Inbox::default(),
@@ -201,7 +201,7 @@ impl<T: Transport> Endpoint<T> {
             peers: self.peers.len(),
             operations: self.ops.len(),
             slots: peers().map(|peer| peer.held).sum(),
-            fast_slots: peers().map(|peer| peer.grant.slots_in_use()).sum(),
+            fast_slots: peers().map(|peer| peer.account.slots_in_use()).sum(),
             parked: peers().map(|peer| peer.parked.len()).sum(),
             parked_bytes: peers().map(|peer| peer.parked_bytes).sum(),
             exposures: peers().map(|peer| peer.exposures).sum(),

@@ -44,7 +44,7 @@
 //! first control message is avoided by buffers that the peer knows). The paper uses fixed buffers
 //! and copies the data afterwards. Here the buffer is the receive itself.
 
-use super::adapter::{Adapter, Attempt, Message, unsignalled};
+use super::adapter_side::{AdapterSide, Attempt, Message, unsignalled};
 use super::early_end::{end_early, name_of, op_of};
 use super::effect::{Effect, SlotMessage};
 use super::op::{Offer, Op, Record, State};
@@ -66,7 +66,7 @@ use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
 
 /// Returns true if a receive has a size and shape that can be offered.
 #[inline]
-pub(super) fn may_be_offered<T: Transport>(adapter: &Adapter<T>, peer: &Peer, list: &MemList) -> bool {
+pub(super) fn may_be_offered<T: Transport>(adapter: &AdapterSide<T>, peer: &Peer, list: &MemList) -> bool {
     let (eager, unit) = (adapter.eager_limit(peer), adapter.config.limits.transfer_unit);
     peer.is_up() && list.pieces().len() == 1 && (eager + 1..=unit).contains(&list.len())
 }
@@ -87,7 +87,7 @@ pub(super) fn offer(ops: &mut Operations, peer: &mut Peer, id: OpId, behind: Opt
 
 /// Sends an offer at the head of the notices. Returns true if the notice is off the queue.
 pub(super) fn send_ready<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -145,7 +145,7 @@ fn withhold(ops: &mut Operations, peer: &Peer, tag: Tag) {
 /// Handles a Written: the sender has written a message into a receive that was offered, or that
 /// awaits a write.
 pub(super) fn on_written<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
@@ -175,7 +175,7 @@ pub(super) fn on_written<T: Transport>(
 /// Handles a Withdrawn: the sender has forgotten an offer. The receive ends if it still has no
 /// message.
 pub(super) fn on_withdrawn<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
@@ -192,19 +192,19 @@ pub(super) fn on_withdrawn<T: Transport>(
     let (State::Matching(place), Some(ending)) = (op.state(), op.ending) else { return Ok(Effect::None) };
     let found = peer.posted.remove(*place);
     debug_assert!(found.is_some(), "a receive that waits is on the list");
-    Ok(Effect::finish(id, Err(ending), 0))
+    Ok(Effect::ends(id, Err(ending), 0))
 }
 
 // ---- the sender ---------------------------------------------------------------------------------
 
 /// Handles a Ready: the peer offers a receive.
 pub(super) fn on_ready<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
     let cost = credit::cost(len);
-    peer.grant.arrived(cost)?;
+    peer.account.arrived(cost)?;
     if header.len > peer.sent {
         return Err("an offer after messages that were not sent");
     }
@@ -217,7 +217,7 @@ pub(super) fn on_ready<T: Transport>(
     match peer.unseen.iter_mut().find(crossed).filter(|_| !mutated("offered-receive/crossing-message-overlooked")) {
         Some(message) => {
             message.matched = true;
-            peer.grant.unparked(cost);
+            peer.account.unparked(cost);
         }
         None => {
             peer.ready.push(header.tag, ReadyReceive { op: header.op, memory });
@@ -229,7 +229,7 @@ pub(super) fn on_ready<T: Transport>(
 
 /// Handles a Withdraw: the peer wants an offer back, or the memory that it had cleared to write.
 pub(super) fn on_withdraw<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
@@ -244,7 +244,7 @@ pub(super) fn on_withdraw<T: Transport>(
         && !mutated("offered-receive/withdrawn-offer-kept")
     {
         peer.ready.remove(place);
-        peer.grant.unparked(credit::cost(RemoteSlice::WIRE_LEN));
+        peer.account.unparked(credit::cost(RemoteSlice::WIRE_LEN));
     }
     peer.answer(adapter.most_answers(), Notice::Withdrawn { op: name })?;
     Ok(Effect::None)
@@ -252,7 +252,7 @@ pub(super) fn on_withdraw<T: Transport>(
 
 /// Writes a message into the receive that it matches.
 pub(super) fn send<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     message: Outgoing<'_>,
     Record { id, op }: Record<'_>,
@@ -291,7 +291,7 @@ pub(super) fn send<T: Transport>(
 
 /// Gathers a message from where it is, or from a copy if its memory cannot be registered.
 fn gather<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     op: &mut Op,
     list: &MemList,
     segments: &mut Vec<Segment>,

@@ -33,6 +33,7 @@ impl Offers {
         self.skipped = (self.skipped + 1) % TRIAL;
         self.skipped == 0
     }
+
     /// Records the end of an offered receive, by a message that used the offer or in another way.
     pub(super) fn ended(&mut self, used: bool) {
         self.wasted = if used { 0 } else { self.wasted.saturating_add(1) };
@@ -47,7 +48,7 @@ impl Peer {
         self.sent += 1;
         let matched = !self.ready.is_empty() && self.ready.pop(tag).is_some();
         if matched {
-            self.grant.unparked(credit::cost(RemoteSlice::WIRE_LEN));
+            self.account.unparked(credit::cost(RemoteSlice::WIRE_LEN));
         }
         if self.unseen.len() == self.unseen.capacity() {
             self.forget_seen();

@@ -3,9 +3,10 @@
 //! **Protocol**
 //!
 //! ```text
-//!  send        Queued ──credit, eager──> Posted ──adapter done──────────────────────────> Done
-//!                 └────credit, long────> Announced ──Finish from the peer───────────────> Done
-//!                                          └──ClearToWrite──> Moving ──last write done──> Done
+//!  send        Queued ──eager, into an offer or a slot──> Posted ──adapter done─────────> Done
+//!                 ├──copied while posted───────────────────────────────────────────────> Done
+//!                 └──announced──> Announced ──Finish from the peer─────────────────────> Done
+//!                                     └──ClearToWrite──> Moving ──last write done──────> Done
 //!  receive     Matching ──Eager─────────────────────────────────────────────────────────> Done
 //!                 ├───────Announce─────> Moving ──last read done, Finish sent───────────> Done
 //!                 └──without RDMA read─> AwaitingWrite ──Written────────────────────────> Done
@@ -27,6 +28,18 @@
 //!
 //! [`NEXT`] and [`phases_of`] say the same as a table, which debug builds check.
 //!
+//! **What a send holds.** Its list is in the record until the end, whatever the state.
+//!
+//! | state | besides, it holds | given back on success | given back if the peer is lost |
+//! |---|---|---|---|
+//! | `Queued` | a place in `Peer::queue` | when it is sent | with the peer |
+//! | `Posted` | a work request, perhaps a staging or fallback buffer, a count in `Peer::busy` | `events::on_operation_work` | the adapter flushes the request, then `connection::lose` |
+//! | `Announced` | an exposure, perhaps a fallback buffer, a count in `Peer::busy` | `rendezvous::on_finish` | the transport ends exposures with the connection; `connection::lose` |
+//! | `Moving` | registrations, units with the adapter, a count in `Peer::busy` | `transfer::end` | `connection::lose` and `AdapterSide::settle_transfers` |
+//!
+//! The credits of a message that was sent belong to the peer until it returns them. Those of a lost
+//! peer go with its record.
+//!
 //! So memory is never given back while an adapter on either side may access it. An access of the
 //! peer that cannot be ended does not hold up the operation. The backend then holds the memory
 //! ([`Transport::retired_memory`](crate::Transport::retired_memory)).
@@ -47,7 +60,7 @@ use crate::time::Time;
 pub(super) enum State {
     /// A send, pull or push that waits for its turn, the connection, or credits.
     Queued,
-    /// An eager send that is with the adapter.
+    /// A message that is with the adapter: eager, or written into an offered receive or a slot.
     Posted,
     /// A rendezvous send. The peer was told, and may read.
     Announced(OneOrMany<RemoteSlice>),
@@ -237,8 +250,8 @@ impl Op {
         &self.state
     }
 
-    /// Goes to the next state. Every change of a state comes here, and a debug build checks it
-    /// against the table.
+    /// Goes to the next state. A debug build checks the change against the table. Only
+    /// [`Op::end`] changes a state too.
     #[inline(always)]
     pub(super) fn enter(&mut self, next: State) {
         debug_assert!(
@@ -253,7 +266,12 @@ impl Op {
 
     /// Goes to `Done`. Returns the transfer of the operation, if it had one.
     pub(super) fn end(&mut self, status: Result<(), ErrorKind>, len: u64) -> Option<Box<Transfer>> {
-        debug_assert!(may_follow(self.kind, self.state.phase(), Done), "a {} ends twice", self.kind.as_str());
+        debug_assert!(
+            may_follow(self.kind, self.state.phase(), Done),
+            "a {} ends from {:?}",
+            self.kind.as_str(),
+            self.state.phase()
+        );
         match std::mem::replace(&mut self.state, State::Done { status, len }) {
             State::Moving(transfer) => Some(transfer),
             _ => None,

@@ -40,7 +40,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::op::State;
 use super::operations::Operations;
 use super::peer::Peer;
@@ -208,6 +208,7 @@ impl Turns {
         self.quiet_until = None;
         Some(unit)
     }
+
     /// Returns the time at which to check again though nothing arrives.
     pub(super) fn next_check(&self) -> Option<Time> {
         self.quiet_until.filter(|until| *until < Time::from_nanos(u64::MAX))
@@ -238,7 +239,7 @@ impl Turns {
     }
 }
 
-impl<T: Transport> Adapter<T> {
+impl<T: Transport> AdapterSide<T> {
     /// Takes back the units and bytes that a lost peer had with the adapter.
     pub(super) fn settle_transfers(&mut self, peer: &Peer) {
         let moving = &peer.moving;
@@ -256,7 +257,7 @@ impl<T: Transport> Adapter<T> {
 
 /// Hands units to the adapter while there is room, one of each peer in turn. Returns whether any
 /// was posted.
-pub(super) fn take_turns<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peers: &mut Peers) -> bool {
+pub(super) fn take_turns<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, peers: &mut Peers) -> bool {
     if adapter.turns.are_idle() || adapter.turns.quiet_until.is_some_and(|until| adapter.now < until) {
         return false;
     }
@@ -298,7 +299,12 @@ pub(super) fn take_turns<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Opera
 
 /// Lets the first peer of a level that has room post a unit. If no peer can, returns the obstacle.
 /// A full queue is reported before the adapter's bound, and this before all else.
-fn level_turn<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peers: &mut Peers, level: Level) -> Turn {
+fn level_turn<T: Transport>(
+    adapter: &mut AdapterSide<T>,
+    ops: &mut Operations,
+    peers: &mut Peers,
+    level: Level,
+) -> Turn {
     let mut why = Turn::Nothing;
     for _ in 0..adapter.turns.rings[level as usize].len() {
         let Some(id) = adapter.turns.rings[level as usize].pop_front() else { break };
@@ -320,7 +326,7 @@ fn level_turn<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peer
 }
 
 /// Lets a peer post a unit of its first transfer that has bytes left.
-fn peer_turn<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peer: &mut Peer, level: Level) -> Turn {
+fn peer_turn<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, peer: &mut Peer, level: Level) -> Turn {
     loop {
         let Some(id) = peer.moving.queues[level as usize].front().copied() else { return Turn::Nothing };
         // A unit that was begun is finished, whatever the bounds are now, because it was admitted

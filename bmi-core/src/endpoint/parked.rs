@@ -3,7 +3,7 @@
 //! A parked message keeps its slot and its credits, so its sender can send no more than was
 //! granted, whether or not the program receives.
 
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::peer::{Notice, Peer, Repost};
 use crate::mem::RemoteSlice;
 use crate::op::Tag;
@@ -65,7 +65,7 @@ impl Peer {
     pub(super) fn park(&mut self, tag: Tag, parked: Parked) {
         self.parked_bytes += parked.bytes();
         self.parked.push(tag, parked);
-        if !self.warned_of_parked && self.grant.is_used_up_by(self.parked_bytes) {
+        if !self.warned_of_parked && self.account.is_used_up_by(self.parked_bytes) {
             self.warned_of_parked = true;
             let (addr, messages, bytes) = (&self.addr, self.parked.len(), self.parked_bytes);
             tracing::warn!(%addr, messages, bytes, tag, "messages without a receive use up the credits of the peer: receive or discard them");
@@ -81,19 +81,19 @@ impl Peer {
 
 /// Drops a message that was parked: its space and its credits go back to the peer.
 pub(super) fn drop_parked<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     Parked { cost, content }: Parked,
 ) -> Result<(), Violation> {
     adapter.counters.discarded += 1;
-    peer.grant.unparked(cost);
+    peer.account.unparked(cost);
     match content {
         Content::Slot(slot, _) => {
             peer.held -= 1;
             adapter.repost(peer, slot, Repost::Message);
         }
         Content::Copied(_) => {}
-        Content::Fast(slot, _) => peer.grant.slot_freed(slot),
+        Content::Fast(slot, _) => peer.account.slot_freed(slot),
         Content::Announced { op, .. } => peer.answer(adapter.most_answers(), Notice::Cancelled { op })?,
     }
     Ok(())

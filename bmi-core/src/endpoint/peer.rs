@@ -150,9 +150,9 @@ pub(super) struct Peer {
     /// The credits of this side. `None` until the peer's hello has arrived.
     pub(super) credit: Option<Credit>,
     /// The credits of the peer.
-    pub(super) grant: CreditAccount,
+    pub(super) account: CreditAccount,
     pub(super) slots: ReceiveSlots,
-    /// Slots that could not be posted again because the adapter's queue was full.
+    /// Slots that the transport did not take: its queue was full, or it calls the slot invalid.
     pub(super) unposted: Vec<(usize, Repost)>,
     /// Slots that hold a message for the program.
     pub(super) held: usize,
@@ -236,7 +236,7 @@ impl Peer {
             link,
             limits,
             credit: None,
-            grant: CreditAccount::of(&Hello::of(config)),
+            account: CreditAccount::of(&Hello::of(config)),
             slots,
             unposted: Vec::new(),
             held: 0,
@@ -324,7 +324,7 @@ impl Peer {
 
     /// Records the arrival of a message that costs a message credit and no bytes.
     pub(super) fn spent_message(&mut self) -> Result<(), Violation> {
-        self.grant.arrived(0)
+        self.account.arrived(0)
     }
 
     // ---- notices --------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ impl Peer {
     pub(super) fn wants_turn(&self) -> bool {
         !self.notices.is_empty()
             || !self.queue.is_empty()
-            || self.grant.is_pressing()
+            || self.account.is_pressing()
             || !self.unposted.is_empty()
             || matches!(self.link, Link::Closing(_))
     }

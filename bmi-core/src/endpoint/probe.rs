@@ -1,5 +1,5 @@
 //! Probes: small questions that the peer's endpoint answers. With them an adapter can be measured
-//! over a live connection without the help of the peer's program (see [`crate::comm::calibrate`]).
+//! over a live connection without the help of the peer's program (see [`crate::comm::calibrate()`]).
 //!
 //! **Protocol**
 //!
@@ -20,7 +20,7 @@
 //!
 //! **Source.** Ours. The thresholds of the paper were found by hand ([PVFS-IB §6.5]).
 
-use super::adapter::{Adapter, Attempt, Message, unsignalled};
+use super::adapter_side::{AdapterSide, Attempt, Message, unsignalled};
 use super::early_end::{name_of, op_of};
 use super::effect::{Effect, SlotMessage};
 use super::op::{Op, Record, State};
@@ -100,7 +100,7 @@ impl<T: Transport> Endpoint<T> {
             asked.busy += 1;
             return Ok(id);
         }
-        self.handle(peer, |_, _, _| Ok(Effect::finish(sending, Ok(()), 0)));
+        self.handle(peer, |_, _, _| Ok(Effect::ends(sending, Ok(()), 0)));
         match attempt {
             Attempt::Sent => Ok(id),
             _ => {
@@ -144,11 +144,11 @@ impl Peers {
         if !self.get(id).is_some_and(Peer::is_up) {
             return Err(self.lost_error(id));
         }
-        let peer = self.open_mut(id)?;
-        if peer.areas.understood {
-            return Ok(peer);
+        match self.get_mut(id) {
+            Some(peer) if peer.areas.understood => Ok(peer),
+            Some(peer) => Err(Error::new(ErrorKind::Unsupported, "the peer answers no probes").with_peer(&peer.addr)),
+            None => Err(Error::new(ErrorKind::PeerLost, "not connected")),
         }
-        Err(Error::new(ErrorKind::Unsupported, "the peer answers no probes").with_peer(&peer.addr))
     }
 }
 
@@ -156,15 +156,15 @@ impl Peers {
 
 /// Handles a probe in a receive slot.
 pub(super) fn on_probe<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
     // Only questions spend bytes for their payload.
     let cost = if header.op == ECHO { credit::cost(len) } else { 0 };
-    peer.grant.arrived(cost)?;
-    peer.grant.unparked(cost);
+    peer.account.arrived(cost)?;
+    peer.account.unparked(cost);
     // SAFETY: the completion just gave the slot back. It is posted again only below.
     let payload = unsafe { peer.payload(slot, len) };
     let area = payload.first_chunk().filter(|_| header.op == ANSWER).map(RemoteSlice::from_wire);
@@ -191,12 +191,12 @@ pub(super) fn on_probe<T: Transport>(
 fn answered(ops: &Operations, peer: &Peer, name: u64) -> Effect {
     let id = op_of(name);
     let asked = |op: &Op| op.kind == OpKind::Probe && op.peer == Some(peer.id) && matches!(op.state(), State::Waiting);
-    if ops.get(id).is_some_and(asked) { Effect::finish(id, Ok(()), 0) } else { Effect::None }
+    if ops.get(id).is_some_and(asked) { Effect::ends(id, Ok(()), 0) } else { Effect::None }
 }
 
 /// Sends an answer. Returns true if the notice is off the queue.
 pub(super) fn send_answer<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     name: u64,
     area: Option<RemoteSlice>,
@@ -219,7 +219,7 @@ pub(super) fn send_answer<T: Transport>(
 }
 
 /// Exposes the area to the peer. Returns `None` if memory or registration cannot be had.
-fn open_area<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer) -> Option<RemoteSlice> {
+fn open_area<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) -> Option<RemoteSlice> {
     if let Some(known) = peer.areas.ours {
         return Some(known);
     }
@@ -229,7 +229,7 @@ fn open_area<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer) -> Option<
 }
 
 /// Makes an area. Its exposure holds it until the connection ends.
-fn make_area<T: Transport>(adapter: &mut Adapter<T>, conn: ConnId) -> Result<RemoteSlice, Error> {
+fn make_area<T: Transport>(adapter: &mut AdapterSide<T>, conn: ConnId) -> Result<RemoteSlice, Error> {
     let memory = Memory::sparse(AREA)?;
     let region = adapter.registry.register_own(|| adapter.transport.register(&memory))?;
     adapter.transport.expose(conn, &region.segment(0, AREA), Access::READ_WRITE)

@@ -1,7 +1,7 @@
 //! The poll of an endpoint. It handles what was returned by other threads, the events of the
 //! adapter, and the timers that are due. Then it sends what can be sent.
 
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::inline_receive::InlineReceives;
 use super::operations::Operations;
 use super::peer::Peer;
@@ -53,7 +53,7 @@ impl<T: Transport> Endpoint<T> {
     #[inline]
     fn poll_transport(&mut self) -> bool {
         let Self { adapter, ops, peers, events, .. } = self;
-        let Adapter { transport, counters, now, .. } = adapter;
+        let AdapterSide { transport, counters, now, .. } = adapter;
         let mut inline = InlineReceives { peers, ops, counters, now: *now, copied: (0, 0) };
         let moved = transport.poll_inline(*now, events, &mut inline);
         let (bytes, pieces) = inline.copied;
@@ -111,7 +111,7 @@ impl<T: Transport> Endpoint<T> {
 }
 
 /// A turn of a peer: posts receives that wait, sends what is queued, and returns credits.
-fn pump_peer<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peer: &mut Peer) {
+fn pump_peer<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, peer: &mut Peer) {
     if !peer.unposted.is_empty()
         && let Err(why) = adapter.repost_rest(peer)
     {

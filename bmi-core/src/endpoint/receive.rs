@@ -1,6 +1,6 @@
 //! Posting receives and discards: for a message that is parked already, or for one that will come.
 
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::effect::Effect;
 use super::op::State;
 use super::operations::Operations;
@@ -69,20 +69,20 @@ impl<T: Transport> Endpoint<T> {
         let op = ops.post(OpKind::Discard, Some(id), tag, None, options, State::Waiting);
         let len = parked.content.len();
         self.handle(id, |adapter, _, peer| drop_parked(adapter, peer, parked).map(|()| Effect::None));
-        self.handle(id, |_, _, _| Ok(Effect::finish(op, Ok(()), len)));
+        self.handle(id, |_, _, _| Ok(Effect::ends(op, Ok(()), len)));
         Ok(self.ops.posted(op))
     }
 }
 
 /// Delivers a parked message to its receive.
 fn deliver_parked<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
     parked: Parked,
 ) -> Effect {
-    peer.grant.unparked(parked.cost);
+    peer.account.unparked(parked.cost);
     match parked.content {
         Content::Slot(slot, len) => eager::deliver_from_slot(adapter, ops, peer, id, slot, len),
         Content::Copied(payload) => eager::deliver_copy(adapter, ops, id, &payload),

@@ -15,12 +15,12 @@
 //! An adapter without RDMA read takes the way of [`super::write_rendezvous`] after the
 //! announcement.
 //!
-//! **Invariants.** The memory of the send is exposed before it is announced, and revoked when the
-//! Finish arrives. An announcement spends credits for its table, because it may be parked.
+//! **Invariants.** The memory of the send is exposed before it is announced, and revoked when
+//! the Finish or a ClearToWrite arrives. An announcement spends credits for its table, because it may be parked.
 //!
 //! **Source.** Server-based RDMA ([PVFS-IB §3.2.3, §4.1.1]).
 
-use super::adapter::{Adapter, Attempt, Message};
+use super::adapter_side::{AdapterSide, Attempt, Message};
 use super::early_end::{end_early, name_of, op_of};
 use super::effect::{Effect, SlotMessage};
 use super::op::{Cursor, Op, Record, State};
@@ -44,7 +44,7 @@ use crate::transport::{HostWork, Transport};
 
 /// Announces a message that the peer will read.
 pub(super) fn announce<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     message: Outgoing<'_>,
     Record { id, op }: Record<'_>,
@@ -78,7 +78,12 @@ pub(super) fn announce<T: Transport>(
 
 /// Returns the list. If it has more pieces than an announcement has room for, a copy in one piece
 /// takes its place.
-fn describable<T: Transport>(adapter: &mut Adapter<T>, peer: &Peer, op: &mut Op, list: &MemList) -> Option<MemList> {
+fn describable<T: Transport>(
+    adapter: &mut AdapterSide<T>,
+    peer: &Peer,
+    op: &mut Op,
+    list: &MemList,
+) -> Option<MemList> {
     if list.pieces().len() <= adapter.describable_pieces(peer) {
         return Some(list.clone());
     }
@@ -96,7 +101,7 @@ fn describable<T: Transport>(adapter: &mut Adapter<T>, peer: &Peer, op: &mut Op,
 
 /// Handles a Finish: the peer has read an announced message, or will not read it.
 pub(super) fn on_finish<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
@@ -119,20 +124,20 @@ pub(super) fn on_finish<T: Transport>(
     }
     peer.no_longer_busy();
     adapter.repost(peer, slot, Repost::Message);
-    Ok(Effect::finish(id, status, len))
+    Ok(Effect::ends(id, status, len))
 }
 
 // ---- the receiver -------------------------------------------------------------------------------
 
 /// Handles an announcement.
 pub(super) fn on_announce<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
     let cost = credit::cost(len);
-    peer.grant.arrived(cost)?;
+    peer.account.arrived(cost)?;
     // SAFETY: the completion just gave the slot back. It is posted again only below.
     let table = unsafe { peer.payload(slot, len) };
     let pieces = || {
@@ -151,10 +156,10 @@ pub(super) fn on_announce<T: Transport>(
         Some(id) if ops.get(id).is_some_and(|op| op.kind == OpKind::Discard) => {
             let content = Content::Announced { op: header.op, len: header.len, remote };
             drop_parked(adapter, peer, Parked { cost, content })?;
-            Effect::finish(id, Ok(()), header.len)
+            Effect::ends(id, Ok(()), header.len)
         }
         Some(id) => {
-            peer.grant.unparked(cost);
+            peer.account.unparked(cost);
             start(adapter, ops, peer, id, Announced { named: header.op, len: header.len, remote })
         }
         None => {
@@ -181,7 +186,7 @@ pub(super) struct Announced {
 
 /// Starts to read an announced message into its receive, or to have it written there.
 pub(super) fn start<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -200,12 +205,12 @@ pub(super) fn start<T: Transport>(
         return transfer::start(adapter, ops, peer, id, plan);
     };
     peer.notify(Notice::Finish { op: named, status, len: 0 });
-    Effect::finish(id, Err(kind), len)
+    Effect::ends(id, Err(kind), len)
 }
 
 /// Handles a Cancel: the sender of an announced message wants it back.
 pub(super) fn on_cancel<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
@@ -216,7 +221,7 @@ pub(super) fn on_cancel<T: Transport>(
     let waiting = |parked: &Parked| matches!(parked.content, Content::Announced { op, .. } if op == named);
     if let Some(parked) = peer.parked.find(waiting).and_then(|place| peer.parked.remove(place)) {
         peer.unparked(&parked);
-        peer.grant.unparked(parked.cost);
+        peer.account.unparked(parked.cost);
         if !mutated("rendezvous/cancel-not-answered") {
             peer.answer(adapter.most_answers(), Notice::Cancelled { op: named })?;
         }

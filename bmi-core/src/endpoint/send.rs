@@ -14,7 +14,7 @@
 //! [`super::eager`] do for [`SendPath::Inline`]: one look at the peer, one post, no record. Debug
 //! builds compare it with the decision, and `bmi_conformance` runs over it and around it.
 
-use super::adapter::{Adapter, Attempt, Message, unsignalled};
+use super::adapter_side::{AdapterSide, Attempt, Message, unsignalled};
 use super::effect::{End, finish};
 use super::op::{Record, State};
 use super::operations::Operations;
@@ -91,7 +91,7 @@ impl<T: Transport> Endpoint<T> {
 }
 
 /// Checks the length and the pieces of a message.
-fn check<T: Transport>(adapter: &Adapter<T>, peer: &Peer, kind: OpKind, list: &MemList) -> Result<(), Error> {
+fn check<T: Transport>(adapter: &AdapterSide<T>, peer: &Peer, kind: OpKind, list: &MemList) -> Result<(), Error> {
     adapter.check_list(peer, list)?;
     let limit = match (kind, peer.is_up()) {
         (OpKind::SendUnexpected, true) => adapter.eager_limit(peer).max(peer.limits.fast) as u64,
@@ -125,7 +125,7 @@ fn kind_of(kind: Kind) -> OpKind {
 /// Sends a short message to an idle connection. If anything is in the way, returns false and has
 /// changed nothing. Then the general path finds the reason.
 #[inline]
-fn send_inline<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer, message: Outgoing<'_>) -> bool {
+fn send_inline<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, message: Outgoing<'_>) -> bool {
     let Outgoing { kind, tag, list, slot, class } = message;
     let len = list.len();
     let short = len <= peer.limits.eager && HEADER_LEN + len <= adapter.max_inline;
@@ -136,11 +136,11 @@ fn send_inline<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer, message:
     let cost = credit::cost(len);
     let Some(credit) = peer.credit.as_mut().filter(|credit| credit.can_spend(cost)) else { return false };
     credit.spend(cost);
-    let returned = peer.grant.take();
+    let returned = peer.account.take();
     let header = Header { kind, returned, tag, len: len as u64, op: 0 }.encode();
     let (payload, options) = (Payload::Inline(list.pieces()), unsignalled(class));
     if adapter.transport.post_send(peer.conn, Work::Silent.to_id(), &header, payload, options).is_err() {
-        peer.grant.put_back(returned);
+        peer.account.put_back(returned);
         credit.unspend(cost);
         return false;
     }
@@ -158,14 +158,14 @@ fn send_inline<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer, message:
 // ---- the general path ---------------------------------------------------------------------------
 
 /// Decides how a message leaves now.
-fn decide_on<T: Transport>(adapter: &Adapter<T>, peer: &Peer, message: Outgoing<'_>) -> Decision {
+fn decide_on<T: Transport>(adapter: &AdapterSide<T>, peer: &Peer, message: Outgoing<'_>) -> Decision {
     decide(&Known { adapter, peer, message })
 }
 
 /// Carries out a decision. Without a record, only what completes at once is sent.
 fn send_by<T: Transport>(
     path: SendPath,
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     peer: &mut Peer,
     message: Outgoing<'_>,
     record: Option<Record<'_>>,
@@ -192,7 +192,7 @@ fn send_by<T: Transport>(
 /// Sends the message of a queued operation, by `path` if that was decided already. Returns false if
 /// it must wait.
 fn send_queued<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -232,7 +232,7 @@ fn send_queued<T: Transport>(
 
 /// Sends what is queued for a peer, as far as credits and the adapter allow: first the notices,
 /// then the messages of the program.
-pub(super) fn pump<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peer: &mut Peer) {
+pub(super) fn pump<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, peer: &mut Peer) {
     if !peer.is_up() {
         return;
     }
@@ -253,7 +253,7 @@ pub(super) fn pump<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations,
 }
 
 /// Ends a closing connection once everything has been sent.
-fn close_if_drained<T: Transport>(adapter: &mut Adapter<T>, ops: &Operations, peer: &Peer) {
+fn close_if_drained<T: Transport>(adapter: &mut AdapterSide<T>, ops: &Operations, peer: &Peer) {
     if let Link::Closing(op) = peer.link
         && (peer.is_drained() || mutated("disconnect/before-all-is-sent"))
     {
@@ -263,7 +263,12 @@ fn close_if_drained<T: Transport>(adapter: &mut Adapter<T>, ops: &Operations, pe
 }
 
 /// Sends the notice at the head of the queue. Returns true if it is off the queue.
-fn send_notice<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peer: &mut Peer, notice: Notice) -> bool {
+fn send_notice<T: Transport>(
+    adapter: &mut AdapterSide<T>,
+    ops: &mut Operations,
+    peer: &mut Peer,
+    notice: Notice,
+) -> bool {
     let message = match notice {
         Notice::Ready { op } => return offered_receive::send_ready(adapter, ops, peer, op),
         Notice::FastSlots => return fast_rdma::send_slots(adapter, peer),
@@ -290,11 +295,11 @@ fn send_notice<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, pee
 }
 
 /// Returns credits in a message of their own, if they must go back.
-pub(super) fn return_credits<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer) {
-    if !peer.is_up() || !peer.grant.is_pressing() {
+pub(super) fn return_credits<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) {
+    if !peer.is_up() || !peer.account.is_pressing() {
         return;
     }
-    let returns_control = peer.grant.returns_control();
+    let returns_control = peer.account.returns_control();
     if !peer.credit.as_mut().is_some_and(|credit| credit.spend_control(returns_control)) {
         return;
     }

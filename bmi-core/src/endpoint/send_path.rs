@@ -23,7 +23,7 @@
 //! **Source.** [PVFS-IB §3.2.3, §4.1.1]: eager messages, fast RDMA and rendezvous. Offered receives
 //! are an addition.
 
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::peer::Peer;
 use crate::mem::{MemList, RemoteSlice};
 use crate::op::Tag;
@@ -157,7 +157,7 @@ pub(super) struct Outgoing<'a> {
 
 /// A message, and what the adapter side and its peer know about it.
 pub(super) struct Known<'a, T> {
-    pub(super) adapter: &'a Adapter<T>,
+    pub(super) adapter: &'a AdapterSide<T>,
     pub(super) peer: &'a Peer,
     pub(super) message: Outgoing<'a>,
 }

@@ -22,7 +22,7 @@
 //! **Source.** [PVFS-IB §3.2.3] (server-based RDMA), [PVFS-IB §4.2] (pipelined bulk transfer),
 //! [Quadrics-PVFS2 §3] (chained RDMA with a single event).
 
-use super::adapter::Adapter;
+use super::adapter_side::AdapterSide;
 use super::effect::Effect;
 use super::op::{Cursor, State, writes};
 use super::operations::Operations;
@@ -62,7 +62,7 @@ pub(super) enum Outcome {
 
 /// Starts a pull or push that waited for its peer.
 pub(super) fn begin_queued<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -75,7 +75,7 @@ pub(super) fn begin_queued<T: Transport>(
 /// Starts a pull or push whose peer is up.
 #[inline]
 pub(super) fn begin<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -90,7 +90,7 @@ pub(super) fn begin<T: Transport>(
 
 /// Starts a transfer, which takes its turns from now on.
 pub(super) fn start<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -138,7 +138,7 @@ pub(super) fn start<T: Transport>(
 
 /// Returns true if the pieces of a transfer's local list are packed (see [`crate::lists`]). Packing
 /// saves the registrations, and the requests that are needed because one has too few entries.
-fn packs<T: Transport>(adapter: &Adapter<T>, list: &MemList, total: u64, lists: Lists) -> bool {
+fn packs<T: Transport>(adapter: &AdapterSide<T>, list: &MemList, total: u64, lists: Lists) -> bool {
     let pieces = list.pieces();
     if pieces.len() < 2 {
         return false;
@@ -155,7 +155,7 @@ fn packs<T: Transport>(adapter: &Adapter<T>, list: &MemList, total: u64, lists: 
 }
 
 /// Returns the cost of registering the memories of a list that are not registered yet, in ns.
-fn price_of_registering<T: Transport>(adapter: &Adapter<T>, list: &MemList) -> u64 {
+fn price_of_registering<T: Transport>(adapter: &AdapterSide<T>, list: &MemList) -> u64 {
     let Registration::Pins { per_region, per_page } = adapter.transport.capabilities().registration else { return 0 };
     let runs = list.pieces().chunk_by(|a, b| a.memory().id() == b.memory().id());
     let prices = runs.filter(|run| !adapter.registry.is_registered(run[0].memory())).map(|run| {
@@ -169,7 +169,7 @@ fn price_of_registering<T: Transport>(adapter: &Adapter<T>, list: &MemList) -> u
 
 /// Posts one unit of a transfer, or continues with a unit that found the queue full.
 pub(super) fn post_unit<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -247,7 +247,7 @@ pub(super) fn post_unit<T: Transport>(
 
 /// Checks that there is a unit to post. For a new unit, finds the memory: a packing buffer, or the
 /// regions of the list.
-fn begin_unit<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, id: OpId) -> Result<(), Outcome> {
+fn begin_unit<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, id: OpId) -> Result<(), Outcome> {
     let op = ops.get_mut(id).ok_or(Outcome::Over)?;
     let ending = op.ending.is_some();
     let (list, transfer) = op.moving().ok_or(Outcome::Over)?;
@@ -260,7 +260,7 @@ fn begin_unit<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, id: 
     if ending {
         return Err(Outcome::Over);
     }
-    let Adapter { transport, registry, packing, counters, .. } = adapter;
+    let AdapterSide { transport, registry, packing, counters, .. } = adapter;
     if transfer.packs && transfer.open.staged.is_none() {
         let buffer = match transfer.must_pack {
             true => packing.take_reserved(transport),
@@ -288,7 +288,7 @@ fn begin_unit<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, id: 
 
 /// Handles a unit that the transport calls invalid. The open unit can no longer be closed: only the
 /// end of the connection tells when its memory is free.
-fn invalid_unit<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer, id: OpId, why: &'static str) -> Outcome {
+fn invalid_unit<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, id: OpId, why: &'static str) -> Outcome {
     debug_assert!(false, "the transport calls a unit invalid: {why}");
     tracing::error!(op = ?id, why, "the transport calls a unit invalid");
     adapter.cut(peer, Error::new(ErrorKind::Unsupported, format!("the transport calls a unit invalid: {why}")));
@@ -297,7 +297,7 @@ fn invalid_unit<T: Transport>(adapter: &mut Adapter<T>, peer: &mut Peer, id: OpI
 
 /// Handles the completion of a request. On success its unit has ended.
 pub(super) fn unit_done<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -340,7 +340,12 @@ pub(super) fn unit_done<T: Transport>(
 // ---- the end ------------------------------------------------------------------------------------
 
 /// Ends a transfer that no adapter is working on.
-pub(super) fn end<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, peer: &mut Peer, id: OpId) -> Effect {
+pub(super) fn end<T: Transport>(
+    adapter: &mut AdapterSide<T>,
+    ops: &mut Operations,
+    peer: &mut Peer,
+    id: OpId,
+) -> Effect {
     let Some(op) = ops.get_mut(id) else { return Effect::None };
     let (kind, ending) = (op.kind, op.ending);
     let Some(transfer) = op.transfer_mut() else { return Effect::None };
@@ -367,7 +372,7 @@ pub(super) fn end<T: Transport>(adapter: &mut Adapter<T>, ops: &mut Operations, 
         }
     }
     peer.no_longer_busy();
-    Effect::finish(id, status, total)
+    Effect::ends(id, status, total)
 }
 
 /// Reports the end of a rendezvous to the peer: a Written or Withdrawn if this side wrote the

@@ -33,7 +33,7 @@
 //! **Source.** Client-based RDMA write ([PVFS-IB §3.2.3]). Tested by the conformance suite over an
 //! adapter without RDMA read, and by the sweeps.
 
-use super::adapter::{Adapter, Message};
+use super::adapter_side::{AdapterSide, Message};
 use super::early_end::{name_of, op_of};
 use super::effect::{Effect, SlotMessage};
 use super::op::{Cursor, State};
@@ -54,7 +54,7 @@ use crate::transport::{HostWork, Transport};
 
 /// Has an announced message of `len` bytes written into its receive. The message fits.
 pub(super) fn start<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -66,7 +66,7 @@ pub(super) fn start<T: Transport>(
     let (Some(remote), Some(op)) = (remote, ops.get_mut(id)) else {
         peer.notify(Notice::Finish { op: named, status: FinishStatus::Exhausted, len: 0 });
         let kind = if understood { ErrorKind::Exhausted } else { ErrorKind::Unsupported };
-        return Effect::finish(id, Err(kind), len);
+        return Effect::ends(id, Err(kind), len);
     };
     op.enter(State::AwaitingWrite { named, remote });
     peer.busy += 1;
@@ -76,7 +76,7 @@ pub(super) fn start<T: Transport>(
 
 /// Exposes the first `len` bytes of a receive for writing, or a fallback buffer for them.
 fn expose_receive<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -102,7 +102,7 @@ fn expose_receive<T: Transport>(
 
 /// Sends a ClearToWrite at the head of the notices. Returns true if the notice is off the queue.
 pub(super) fn send_clear_to_write<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     peer: &mut Peer,
     id: OpId,
@@ -127,7 +127,7 @@ pub(super) fn send_clear_to_write<T: Transport>(
 
 /// Handles a Written: the sender has written the message that a receive awaits.
 pub(super) fn on_written<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     peer: &mut Peer,
     id: OpId,
@@ -152,7 +152,7 @@ pub(super) fn on_written<T: Transport>(
 
 /// Handles a Withdrawn: the sender writes no more, and has not written all.
 pub(super) fn on_withdrawn<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &Operations,
     peer: &mut Peer,
     id: OpId,
@@ -162,14 +162,14 @@ pub(super) fn on_withdrawn<T: Transport>(
     };
     adapter.revoke_all(peer, remote.as_slice());
     peer.no_longer_busy();
-    Effect::finish(id, Err(op.ending.unwrap_or(ErrorKind::Cancelled)), 0)
+    Effect::ends(id, Err(op.ending.unwrap_or(ErrorKind::Cancelled)), 0)
 }
 
 // ---- the sender ---------------------------------------------------------------------------------
 
 /// Handles a ClearToWrite: the peer describes where to write an announced message.
 pub(super) fn on_clear_to_write<T: Transport>(
-    adapter: &mut Adapter<T>,
+    adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
@@ -192,16 +192,18 @@ pub(super) fn on_clear_to_write<T: Transport>(
     if remote.as_slice().len() > adapter.config.limits.max_pieces {
         return Err("a ClearToWrite for more pieces than were agreed on");
     }
+    if op.ending.is_some() {
+        peer.answer(adapter.most_answers(), Notice::Withdrawn { op: header.tag })?;
+    }
     adapter.repost(peer, slot, Repost::Message);
     // The peer will not read.
     adapter.revoke_all(peer, shown.as_slice());
     op.fallback = None;
-    // From here on the transfer is what keeps the peer busy.
     peer.no_longer_busy();
     if let Some(ending) = op.ending {
-        peer.answer(adapter.most_answers(), Notice::Withdrawn { op: header.tag })?;
-        return Ok(Effect::finish(id, Err(ending), header.len));
+        return Ok(Effect::ends(id, Err(ending), header.len));
     }
+    // From here on the transfer is what keeps the peer busy.
     let plan =
         Plan { remote, at: Cursor::default(), total: header.len, announced_as: Some(header.tag), immediate: None };
     Ok(transfer::start(adapter, ops, peer, id, plan))

@@ -1,4 +1,4 @@
-//! The adapter side of an endpoint: the transport, all memory that is registered with it, and the
+//! The adapter side of an endpoint: the transport, which is the adapter, all memory that is registered with it, and the
 //! turns of those that want to use it.
 //!
 //! **Rule.** What concerns a peer takes the peer. Nothing here looks up a peer or an operation, and
@@ -36,7 +36,7 @@ use crate::transport::{Payload, PostError, ServiceClass, Transport, WorkOptions}
 const PIECES_IN_HEAD: usize = 8;
 
 /// The adapter side of an endpoint.
-pub(super) struct Adapter<T> {
+pub(super) struct AdapterSide<T> {
     // The first field, so that it is dropped first. After that no adapter accesses memory of the
     // fields below.
     pub(super) transport: T,
@@ -83,7 +83,7 @@ pub(super) enum Attempt {
     Posted,
     /// The message was announced to the peer.
     Announced(OneOrMany<RemoteSlice>),
-    /// There was no credit, no slot, or a full queue. Nothing has changed.
+    /// There was no credit, no slot, no buffer, or a full queue. The message is tried again.
     Blocked,
     /// The message cannot be sent.
     Failed(ErrorKind),
@@ -94,12 +94,12 @@ pub(super) const fn unsignalled(class: ServiceClass) -> WorkOptions {
     WorkOptions { signalled: false, class }
 }
 
-impl<T: Transport> Adapter<T> {
+impl<T: Transport> AdapterSide<T> {
     /// Creates the adapter side over `transport`, and registers the memory that it always needs.
     ///
     /// # Errors
     /// As [`Endpoint::new`](super::Endpoint::new).
-    pub(super) fn new(mut transport: T, config: Config, now: Time) -> Result<Adapter<T>, Error> {
+    pub(super) fn new(mut transport: T, config: Config, now: Time) -> Result<AdapterSide<T>, Error> {
         check(&config, transport.capabilities())?;
         let pins = pin_limits(&config, transport.capabilities());
         let bounce = Bounce::new(&mut transport, config.credits.eager_limit)?;
@@ -107,7 +107,7 @@ impl<T: Transport> Adapter<T> {
         let staging = Staging::new(config.credits.fast_slot_bytes);
         let packing = Packing::new(&mut transport, config.limits.transfer_unit)?;
         let max_inline = transport.capabilities().max_inline;
-        Ok(Adapter {
+        Ok(AdapterSide {
             transport,
             config,
             now,
@@ -158,7 +158,7 @@ impl<T: Transport> Adapter<T> {
         }
     }
 
-    /// As [`Adapter::check_list`], for a list that is written to.
+    /// As [`AdapterSide::check_list`], for a list that is written to.
     #[inline]
     pub(super) fn check_target(&self, peer: &Peer, list: &MemList) -> Result<(), Error> {
         self.check_list(peer, list)?;
@@ -191,7 +191,7 @@ impl<T: Transport> Adapter<T> {
         work: Work,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        let returned = peer.grant.take();
+        let returned = peer.account.take();
         let Message { kind, tag, len, op } = message;
         let header = Header { kind, returned, tag, len, op }.encode();
         let posted = if more_head.is_empty() {
@@ -204,7 +204,7 @@ impl<T: Transport> Adapter<T> {
         };
         match posted {
             Ok(()) => (self.transmitted, peer.used) = (self.transmitted + 1, self.now),
-            Err(_) => peer.grant.put_back(returned),
+            Err(_) => peer.account.put_back(returned),
         }
         posted
     }
@@ -244,7 +244,7 @@ impl<T: Transport> Adapter<T> {
     // ---- receives -------------------------------------------------------------------------------
 
     /// Posts a receive slot again. The credit goes back with the next header. A slot that the
-    /// transport refuses waits for [`Adapter::repost_rest`].
+    /// transport refuses waits for [`AdapterSide::repost_rest`].
     #[inline]
     pub(super) fn repost(&mut self, peer: &mut Peer, slot: usize, repost: Repost) {
         if let Err(error) = self.post_slot(peer, slot, repost) {
@@ -259,8 +259,8 @@ impl<T: Transport> Adapter<T> {
         self.transport.post_alike(peer.conn, work, peer.slots.segment(slot))?;
         match repost {
             Repost::First => {}
-            Repost::Message => peer.grant.reposted(),
-            Repost::Control => peer.grant.control_reposted(),
+            Repost::Message => peer.account.reposted(),
+            Repost::Control => peer.account.control_reposted(),
         }
         Ok(())
     }
