@@ -91,6 +91,8 @@ impl OpKind {
 pub struct Options {
     /// When the operation must have ended. At the deadline it is cancelled. It then ends with
     /// `TimedOut`, at most [`Config::fence_grace`](crate::Config::fence_grace) later.
+    /// If the peer has not released its memory by then, the connection is cut, and the other
+    /// operations of the peer end with `PeerLost`.
     pub deadline: Option<Time>,
     /// Service class of the operation's traffic on the wire.
     pub class: ServiceClass,

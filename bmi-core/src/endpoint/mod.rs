@@ -368,6 +368,9 @@ impl<T: Transport> Endpoint<T> {
     /// Sends an expected message. It goes into the receive that the peer posts, or has posted, for
     /// this tag.
     ///
+    /// Success says that the memory is free again, not that the peer has the message. Only a send
+    /// by rendezvous ends after its receive. Wait for a reply to know that a message arrived.
+    ///
     /// # Errors
     /// `PeerLost`, `Invalid` for too many pieces or a tag above [`MAX_TAG`], `TooLong` beyond the
     /// limit of a message. Nothing was posted then. An answer to a peer's call may have the tag of
