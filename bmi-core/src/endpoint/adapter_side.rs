@@ -17,6 +17,7 @@ use super::pacing::Turns;
 use super::packing_buffers::Packing;
 use super::peer::{Link, Peer, Repost};
 use super::report::Counters;
+use super::short_paths::ShortPaths;
 use super::staging_buffers::Staging;
 use super::work::Work;
 use crate::capability::{Capabilities, Registration};
@@ -45,6 +46,7 @@ pub(super) struct AdapterSide<T> {
     pub(super) now: Time,
     /// [`Capabilities::max_inline`], stored because each message needs it.
     pub(super) max_inline: usize,
+    pub(super) short_paths: ShortPaths,
     pub(super) registry: PinCache,
     pub(super) bounce: Bounce,
     pub(super) staging: Staging,
@@ -107,11 +109,13 @@ impl<T: Transport> AdapterSide<T> {
         let staging = Staging::new(config.credits.fast_slot_bytes);
         let packing = Packing::new(&mut transport, config.limits.transfer_unit)?;
         let max_inline = transport.capabilities().max_inline;
+        let short_paths = ShortPaths::new(max_inline, config.limits.max_pieces);
         Ok(AdapterSide {
             transport,
             config,
             now,
             max_inline,
+            short_paths,
             registry: PinCache::new(pins),
             bounce,
             staging,

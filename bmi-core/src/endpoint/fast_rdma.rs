@@ -281,10 +281,10 @@ pub(super) fn send<T: Transport>(
         return Attempt::Blocked;
     }
     // Registered pieces are sent in place, which takes an operation. They are not copied just to
-    // complete at once.
+    // complete at once. A list without pieces takes an operation too, because nothing is staged.
     let stays = |piece: &MemSlice| piece.len() > SMALL && adapter.registry.is_registered(piece.memory());
-    // An empty message has no staging buffer whose number could be its work id.
-    if record.is_none() && (message.list.is_empty() || message.list.pieces().iter().any(stays)) {
+    let pieces = message.list.pieces();
+    if record.is_none() && (pieces.is_empty() || pieces.iter().any(stays)) {
         return Attempt::Blocked;
     }
     let mut segments = std::mem::take(&mut adapter.segments);

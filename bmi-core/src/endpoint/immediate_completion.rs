@@ -4,11 +4,11 @@
 //! A record, a unit, a registration, a turn and a completion would cost more than the bytes: 64 KiB
 //! are copied in half a microsecond.
 //!
-//! **A short path.** It duplicates [`super::transfer`] for one request that ends at once. It is one
-//! look at the peer, a few comparisons, and [`Transport::write_now`] or [`Transport::read_now`]. If
-//! anything is in the way, it returns `None` and has changed nothing. Then the long way
-//! ([`super::transfer`]) finds the reason and reports it. Transports that cannot do it always
-//! return false.
+//! **A short path.** It duplicates [`super::transfer`] for one request that ends at once, and
+//! `bmi-sim/tests/short_paths.rs` holds both to the same behaviour. It is one look at the peer, a
+//! few comparisons, and [`Transport::write_now`] or [`Transport::read_now`]. If anything is in the
+//! way, it returns `None` and has changed nothing. Then the long way ([`super::transfer`]) finds the
+//! reason and reports it. Transports that cannot do it always return false.
 //!
 //! **Invariants**
 //! 1. A transfer that the long way would reject is not done here.
@@ -52,10 +52,10 @@ impl<T: Transport> Endpoint<T> {
         local: &MemList,
         options: &Options,
     ) -> Option<Completion> {
-        let (len, pieces, most) = (local.len() as u64, local.pieces(), self.adapter.config.limits.max_pieces);
+        let (len, pieces, limit) = (local.len() as u64, local.pieces(), self.adapter.short_paths.pieces);
         let peer = self.peers.get(id).filter(|peer| matches!(peer.link, Link::Up) && peer.credit.is_some())?;
         // The long way reports lists that are longer than their descriptor, or than allowed.
-        if len == 0 || pieces.len() > most || remote.pieces().len() > most {
+        if len == 0 || pieces.len() >= limit || remote.pieces().len() >= limit {
             return None;
         }
         let slice = remote.pieces().get(at.piece)?.slice(at.offset, len)?;

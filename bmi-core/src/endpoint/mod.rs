@@ -70,6 +70,7 @@ mod rendezvous;
 mod report;
 mod send;
 mod send_path;
+mod short_paths;
 mod staging_buffers;
 mod transfer;
 mod unit;

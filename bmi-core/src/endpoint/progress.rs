@@ -53,7 +53,10 @@ impl<T: Transport> Endpoint<T> {
     #[inline]
     fn poll_transport(&mut self) -> bool {
         let Self { adapter, ops, peers, events, .. } = self;
-        let AdapterSide { transport, counters, now, .. } = adapter;
+        let AdapterSide { transport, counters, now, short_paths, .. } = adapter;
+        if !short_paths.receives {
+            return transport.poll(*now, events);
+        }
         let mut inline = InlineReceives { peers, ops, counters, now: *now, copied: (0, 0) };
         let moved = transport.poll_inline(*now, events, &mut inline);
         let (bytes, pieces) = inline.copied;

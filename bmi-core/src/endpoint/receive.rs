@@ -16,7 +16,7 @@ use crate::transport::Transport;
 impl<T: Transport> Endpoint<T> {
     /// Posts a receive. The usual one is short, and no message is parked: then its record is all
     /// that is made. This duplicates the end of `start_long_recv` without an offer, and
-    /// `bmi_conformance` runs over both.
+    /// `bmi-sim/tests/short_paths.rs` compares both.
     #[inline]
     pub(super) fn start_recv(
         &mut self,
@@ -28,9 +28,10 @@ impl<T: Transport> Endpoint<T> {
         if let Some(peer) = self.peers.get_mut(id).filter(|peer| matches!(peer.link, Link::Up))
             && peer.parked.is_empty()
             && list.len() <= peer.limits.eager
-            && list.pieces().len() <= self.adapter.config.limits.max_pieces
+            && list.pieces().len() < self.adapter.short_paths.pieces
             && !list.is_read_only()
         {
+            self.adapter.short_paths.took_receive();
             let matching = |op| State::Matching(peer.posted.push(tag, op));
             return Ok(Posted::Pending(self.ops.insert(OpKind::Recv, Some(id), tag, Some(list), options, matching)));
         }

@@ -10,9 +10,9 @@
 //! turn sends them ahead of all messages of the program. Each costs a message credit. One that
 //! describes memory makes it at the last moment: offers, fast-RDMA slots, a ClearToWrite.
 //!
-//! **The short path.** [`send_inline`] does for a short message what [`decide`], [`send_by`] and
-//! [`super::eager`] do for [`SendPath::Inline`]: one look at the peer, one post, no record. Debug
-//! builds compare it with the decision, and `bmi_conformance` runs over it and around it.
+//! **The short path.** [`send_inline`] duplicates [`decide`], [`send_by`] and [`super::eager`] for
+//! [`SendPath::Inline`]: one look at the peer, one post, no record. `bmi-sim/tests/short_paths.rs`
+//! holds both to the same behaviour. Debug builds also compare it with the decision.
 
 use super::adapter_side::{AdapterSide, Attempt, Message, unsignalled};
 use super::effect::{End, finish};
@@ -123,14 +123,15 @@ fn kind_of(kind: Kind) -> OpKind {
 // ---- the short path -----------------------------------------------------------------------------
 
 /// Sends a short message to an idle connection. If anything is in the way, returns false and has
-/// changed nothing. Then the general path finds the reason.
+/// changed nothing. Then the general path finds the reason. This duplicates [`decide`], [`send_by`]
+/// and [`eager::send`] for [`SendPath::Inline`], and `bmi-sim/tests/short_paths.rs` compares both.
 #[inline]
 fn send_inline<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, message: Outgoing<'_>) -> bool {
     let Outgoing { kind, tag, list, slot, class } = message;
     let len = list.len();
-    let short = len <= peer.limits.eager && HEADER_LEN + len <= adapter.max_inline;
+    let short = len <= peer.limits.eager && HEADER_LEN + len <= adapter.short_paths.inline;
     let idle = matches!(peer.link, Link::Up) && peer.queue.is_empty() && peer.notices.is_empty();
-    if !short || !idle || slot || list.pieces().len() > adapter.config.limits.max_pieces {
+    if !short || !idle || slot || list.pieces().len() >= adapter.short_paths.pieces {
         return false;
     }
     let cost = credit::cost(len);
@@ -146,6 +147,7 @@ fn send_inline<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, mess
     }
     (adapter.transmitted, peer.used) = (adapter.transmitted + 1, adapter.now);
     adapter.counters.bytes_sent += len as u64;
+    adapter.short_paths.took_send();
     if kind == Kind::Eager {
         adapter.counters.eager += 1;
         peer.sent_expected(tag);
