@@ -1,5 +1,5 @@
-//! The adapter side of an endpoint: the transport, which is the adapter, all memory that is registered with it, and the
-//! turns of those that want to use it.
+//! The adapter side of an endpoint: the transport, which is the adapter, all memory that is
+//! registered with it, and the turns of those that want to use it.
 //!
 //! **Rule.** What concerns a peer takes the peer. Nothing here looks up a peer or an operation, and
 //! nothing here knows the queue of a peer. So the rest of the endpoint hands down what it has
@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use super::bounce_buffers::Bounce;
 use super::fallback_buffers::FallbackBuffers;
-use super::idle_memory::SlotUse;
-use super::pacing::Turns;
+use super::op::Op;
 use super::packing_buffers::Packing;
-use super::peer::{Link, Peer, Repost};
+use super::parked::{Content, Parked};
+use super::peer::{Link, Notice, Peer, Repost, SlotUse};
 use super::report::Counters;
 use super::short_paths::ShortPaths;
 use super::staging_buffers::Staging;
+use super::turns::Turns;
 use super::work::Work;
 use crate::capability::{Capabilities, Registration};
 use crate::config::Config;
@@ -26,12 +27,13 @@ use crate::error::{Error, ErrorKind};
 use crate::log_limit::LogLimit;
 use crate::mem::{Limits, MemList, PinCache, RemoteSlice, Segment};
 use crate::op::{PeerId, Tag};
+use crate::proto::Violation;
 use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header, Kind};
 use crate::proto::hello::CONTROL_CREDITS;
 use crate::proto::one_or_many::OneOrMany;
 use crate::time::Time;
-use crate::transport::{Payload, PostError, ServiceClass, Transport, WorkOptions};
+use crate::transport::{HostWork, Payload, PostError, ServiceClass, Transport, WorkOptions};
 
 /// Most pieces that the head of a work request describes.
 const PIECES_IN_HEAD: usize = 8;
@@ -282,6 +284,22 @@ impl<T: Transport> AdapterSide<T> {
         }
     }
 
+    /// Drops a message that was parked: its space and its credits go back to the peer.
+    pub(super) fn drop_parked(&mut self, peer: &mut Peer, Parked { cost, content }: Parked) -> Result<(), Violation> {
+        self.counters.discarded += 1;
+        peer.account.unparked(cost);
+        match content {
+            Content::Slot(slot, _) => {
+                peer.held -= 1;
+                self.repost(peer, slot, Repost::Message);
+            }
+            Content::Copied(_) => {}
+            Content::Fast(slot, _) => peer.account.slot_freed(slot),
+            Content::Announced { op, .. } => peer.answer(self.most_answers(), Notice::Cancelled { op })?,
+        }
+        Ok(())
+    }
+
     /// Posts the slots that the transport refused before.
     ///
     /// # Errors
@@ -307,6 +325,34 @@ impl<T: Transport> AdapterSide<T> {
             }
         }
         self.block(peer.id);
+    }
+
+    // ---- memory that cannot be registered -------------------------------------------------------
+
+    /// Copies the list of a write into an offered receive to a fallback buffer. Returns the segment
+    /// to write.
+    pub(super) fn copy_to_fallback_buffer(&mut self, op: &mut Op, list: &MemList) -> Option<Segment> {
+        let fallback = self.fallback_buffers.take(&mut self.transport, &mut self.registry, list.len(), 0)?;
+        fallback.fill(list);
+        self.transport.charge(HostWork::copy(list.len(), list));
+        let segment = fallback.segment(list.len());
+        op.fallback = Some(Box::new(fallback));
+        Some(segment)
+    }
+
+    /// Counts a message that was copied to a fallback buffer.
+    pub(super) fn count_fallback_buffer(&mut self, op: &Op) {
+        self.counters.bounced += u64::from(op.fallback.is_some());
+    }
+
+    /// Returns what becomes of a write that has neither registration nor fallback buffer.
+    pub(super) fn without_fallback_buffer(&mut self, peer: &Peer, len: usize, error: &Error) -> Attempt {
+        if len > self.fallback_buffers.unit {
+            return Attempt::Failed(error.kind());
+        }
+        // Fallback buffers come back when the adapter has made progress.
+        self.block(peer.id);
+        Attempt::Blocked
     }
 
     // ---- refusals and the end -------------------------------------------------------------------

@@ -26,9 +26,7 @@
 //!    is late.
 //! 3. Dropping a message returns its slot and its credits, and ends the sender's operation.
 
-use super::peer::Peer;
 use crate::error::{Error, ErrorKind};
-use crate::mutated;
 use crate::op::Tag;
 
 /// The largest tag that a program may use. Larger ones are the ids of calls ([`crate::comm`]).
@@ -65,7 +63,7 @@ impl Calls {
         Some((*generation & GENERATION) << PLACE_BITS | u64::from(place))
     }
 
-    fn is_open(&self, id: u64) -> bool {
+    pub(super) fn is_open(&self, id: u64) -> bool {
         let place = usize::try_from(id & ((1 << PLACE_BITS) - 1)).expect("20 bits");
         self.places.get(place).is_some_and(|now| now & 1 == 1 && now & GENERATION == id >> PLACE_BITS & GENERATION)
     }
@@ -95,23 +93,6 @@ pub(crate) fn is_call(tag: Tag) -> bool {
 #[cold]
 pub(super) fn reserved_tag(tag: Tag) -> Error {
     Error::new(ErrorKind::Invalid, format!("the tag {tag:#x} belongs to a call; the largest tag is {MAX_TAG:#x}"))
-}
-
-impl Peer {
-    /// Returns true if this side makes the call with this id.
-    fn is_ours(&self, id: Tag) -> bool {
-        (id & ACCEPTOR == 0) == self.outgoing
-    }
-
-    /// Returns true if a message that has no receive belongs to a call that is over.
-    pub(super) fn is_late(&self, tag: Tag) -> bool {
-        is_call(tag) && !(self.is_ours(tag) && self.calls.is_open(tag)) && !mutated("call/late-reply-parked")
-    }
-
-    /// Returns true if the peer makes the call with this id.
-    pub(super) fn is_theirs(&self, tag: Tag) -> bool {
-        is_call(tag) && !self.is_ours(tag)
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 use super::Endpoint;
 use super::call_ids::{ACCEPTOR, CALL, reserved_tag};
 use super::effect::Effect;
-use super::parked::drop_parked;
 use crate::error::{Error, ErrorKind};
 use crate::mem::MemList;
 use crate::mutated;
@@ -69,7 +68,7 @@ impl<T: Transport> Endpoint<T> {
         self.handle(peer, |adapter, _, peer| {
             peer.calls.close(id);
             while let Some(parked) = peer.unpark(id) {
-                drop_parked(adapter, peer, parked)?;
+                adapter.drop_parked(peer, parked)?;
             }
             Ok(Effect::None)
         });

@@ -5,11 +5,12 @@
 //! data of reject (see `proto::hello`).
 
 use super::adapter_side::AdapterSide;
-use super::effect::{End, finish};
+use super::effect::End;
 use super::op::{Op, State};
 use super::operations::Operations;
 use super::peer::{Link, Notice, Peer};
-use super::{Endpoint, PeerEvent, transfer};
+use super::settlement::finish;
+use super::{Endpoint, PeerEvent, pacing, transfer};
 use crate::addr::Addr;
 use crate::error::{Error, ErrorKind};
 use crate::mutated;
@@ -168,7 +169,7 @@ fn make_slots<T: Transport>(adapter: &mut AdapterSide<T>) -> Result<ReceiveSlots
 fn end_all_of<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, peer: &Peer, reason: &Error) {
     let unended = |op: &Op| op.peer == Some(peer.id) && !op.is_done();
     let ids: Vec<OpId> = ops.iter().filter(|(_, op)| unended(op)).map(|(id, _)| id).collect();
-    adapter.settle_transfers(peer);
+    pacing::settle(adapter, peer);
     for id in ids.into_iter().skip(usize::from(mutated("lost/operation-left"))) {
         let Some(op) = ops.get_mut(id) else { continue };
         if let Some((buffer, _)) = op.transfer_mut().and_then(|transfer| transfer.open.staged.take()) {

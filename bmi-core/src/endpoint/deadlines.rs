@@ -6,7 +6,8 @@
 
 use super::Endpoint;
 use super::early_end::end_early;
-use super::effect::{Effect, End, finish};
+use super::effect::{Effect, End};
+use super::settlement::finish;
 use crate::error::{Error, ErrorKind};
 use crate::mutated;
 use crate::op::{OpId, OpKind};

@@ -34,13 +34,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::adapter_side::{AdapterSide, Attempt};
-use super::op::Op;
-use super::peer::Peer;
 use crate::config::Config;
 use crate::error::Error;
 use crate::mem::{MemList, Memory, MemoryRegion, PinCache, Segment};
-use crate::transport::{HostWork, Transport};
+use crate::transport::Transport;
 
 /// Number of fallback buffers registered ahead: one that an announced send may take, and one that
 /// always comes back.
@@ -53,7 +50,7 @@ type Free = Arc<Mutex<Vec<usize>>>;
 
 /// The fallback buffers of an endpoint.
 pub(super) struct FallbackBuffers {
-    unit: usize,
+    pub(super) unit: usize,
     reserve: MemoryRegion,
     free: Free,
 }
@@ -145,34 +142,6 @@ impl FallbackBuffer {
         for piece in list.pieces() {
             done += self.region.memory().slice(self.offset + done, piece.len()).copy_from_slice_of(piece);
         }
-    }
-}
-
-impl<T: Transport> AdapterSide<T> {
-    /// Copies the list of a write into an offered receive to a fallback buffer. Returns the segment
-    /// to write.
-    pub(super) fn copy_to_fallback_buffer(&mut self, op: &mut Op, list: &MemList) -> Option<Segment> {
-        let fallback = self.fallback_buffers.take(&mut self.transport, &mut self.registry, list.len(), 0)?;
-        fallback.fill(list);
-        self.transport.charge(HostWork::copy(list.len(), list));
-        let segment = fallback.segment(list.len());
-        op.fallback = Some(Box::new(fallback));
-        Some(segment)
-    }
-
-    /// Counts a message that was copied to a fallback buffer.
-    pub(super) fn count_fallback_buffer(&mut self, op: &Op) {
-        self.counters.bounced += u64::from(op.fallback.is_some());
-    }
-
-    /// Returns what becomes of a write that has neither registration nor fallback buffer.
-    pub(super) fn without_fallback_buffer(&mut self, peer: &Peer, len: usize, error: &Error) -> Attempt {
-        if len > self.fallback_buffers.unit {
-            return Attempt::Failed(error.kind());
-        }
-        // Fallback buffers come back when the adapter has made progress.
-        self.block(peer.id);
-        Attempt::Blocked
     }
 }
 

@@ -41,16 +41,17 @@ use std::cell::OnceCell;
 use super::Endpoint;
 use super::adapter_side::{AdapterSide, Attempt, Message, unsignalled};
 use super::effect::{Arrival, Effect, SlotMessage};
+use super::fast_slots::{FastSlots, TheirSlots};
 use super::op::Record;
 use super::operations::Operations;
-use super::parked::{Content, Parked, drop_parked};
+use super::parked::{Content, Parked};
 use super::peer::{Notice, Peer, Repost};
 use super::report::Place;
 use super::send_path::Outgoing;
 use super::work::Work;
 use super::{eager, staging_buffers};
 use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteSlice, Segment};
+use crate::mem::{Access, MemList, MemSlice, Memory, RemoteSlice, Segment};
 use crate::op::{OpId, PeerId};
 use crate::proto::Violation;
 use crate::proto::header::{HEADER_LEN, Header, Kind};
@@ -63,43 +64,6 @@ const PAGE: usize = 4096;
 /// entry of their own costs more than the copy.
 const SMALL: usize = 1024;
 
-/// The slots of this side, which the peer writes into.
-pub(super) struct FastSlots {
-    memory: Memory,
-    // The exposure holds the region too, until the connection ends.
-    _region: MemoryRegion,
-    slot_len: usize,
-}
-
-impl FastSlots {
-    /// Gives the pages of the slots back to the system, if the peer has not mapped them.
-    pub(super) fn discard(&self) {
-        self.memory.discard();
-    }
-
-    fn slice(&self, slot: u8, offset: usize, len: usize) -> MemSlice {
-        self.memory.slice(usize::from(slot) * self.slot_len + offset, len)
-    }
-}
-
-/// The description of the peer's slots.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TheirSlots {
-    remote: RemoteSlice,
-    slot_len: u64,
-}
-
-impl TheirSlots {
-    /// Returns the length of the longest payload.
-    fn payload(&self) -> usize {
-        usize::try_from(self.slot_len).map_or(usize::MAX, |len| len - HEADER_LEN)
-    }
-
-    fn target(&self, slot: u8, len: u64) -> Option<RemoteSlice> {
-        self.remote.slice(u64::from(slot) * self.slot_len, len)
-    }
-}
-
 // ---- the receiver -------------------------------------------------------------------------------
 
 /// Makes the slots of a connection and tells the peer. Returns true if the notice is off the queue.
@@ -110,7 +74,7 @@ pub(super) fn send_slots<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut 
         return false;
     }
     let made = make_slots(adapter, count, slot_len).and_then(|slots| {
-        let all = slots._region.segment(0, slots.memory.len());
+        let all = slots.region.segment(0, slots.memory.len());
         adapter.transport.expose(peer.conn, &all, Access::WRITE).map(|remote| (slots, remote))
     });
     let (slots, remote) = match made {
@@ -143,7 +107,7 @@ fn make_slots<T: Transport>(adapter: &mut AdapterSide<T>, count: u8, slot_len: u
     let shares = adapter.transport.capabilities().shares_pages;
     let memory = if shares { Memory::shareable_with_one(len) } else { Memory::sparse(len) }?;
     let region = adapter.registry.register_own(|| adapter.transport.register(&memory))?;
-    Ok(FastSlots { memory, _region: region, slot_len })
+    Ok(FastSlots { memory, region, slot_len })
 }
 
 /// Handles the immediate data of a message in a slot.
@@ -180,7 +144,7 @@ pub(super) fn on_fast<T: Transport>(
             }
             let parked = Parked { cost: 0, content: Content::Fast(slot, len) };
             if peer.is_late(tag) {
-                drop_parked(adapter, peer, parked)?;
+                adapter.drop_parked(peer, parked)?;
             } else {
                 adapter.counters.unmatched += 1;
                 peer.park(tag, parked);

@@ -25,22 +25,12 @@ use super::adapter_side::AdapterSide;
 use super::peer::{Link, Peer};
 use crate::error::{Error, ErrorKind};
 use crate::op::PeerId;
-use crate::time::Time;
 use crate::transport::Transport;
 
 /// Keeps the connection to a peer from being closed because it is idle. It ends when the last clone
 /// is dropped. It does not keep the connection from being lost.
 #[derive(Clone, Debug)]
 pub struct Kept(#[expect(dead_code, reason = "it is counted, not read")] Arc<()>);
-
-/// The state of the search for idle peers.
-#[derive(Debug, Default)]
-pub(super) struct Search {
-    /// Number of peers that are leaving.
-    pub(super) leaving: usize,
-    /// The next search is not before this time.
-    not_before: Time,
-}
 
 impl Peer {
     /// Returns true if nothing but operations could be lost with the connection.

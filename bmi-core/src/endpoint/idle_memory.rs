@@ -35,7 +35,7 @@
 use std::time::Duration;
 
 use super::adapter_side::AdapterSide;
-use super::peer::Peer;
+use super::peer::{Peer, SlotUse};
 use super::peers::Peers;
 use crate::mem::trim_allocator;
 use crate::time::Time;
@@ -49,20 +49,6 @@ const IDLE: Duration = Duration::from_secs(2);
 const BATCH: usize = 8;
 /// Number of lost peers after which the next sweep gives back what they had from the allocator.
 const MANY_LOST: usize = 64;
-
-/// What is known about the pages of a peer's slots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum SlotUse {
-    /// No page was touched since the last ones were given back.
-    #[default]
-    Clean,
-    /// A message came since the last sweep.
-    Used,
-    /// No message came between the last two sweeps.
-    Quiet,
-    /// The pages are to be given back.
-    Due,
-}
 
 /// When to look for idle peers.
 #[derive(Debug, Default)]

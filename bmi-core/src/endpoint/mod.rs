@@ -13,10 +13,11 @@
 //!  next_deadline(), arm(waker), event_fd()      -> how long to sleep, and on what
 //! ```
 //!
-//! **Parts.** [`adapter_side::AdapterSide`] has the transport and all memory that is registered with it,
-//! [`operations::Operations`] the records of operations, and [`peers::Peers`] the connections. The
-//! endpoint itself only looks up who is concerned. The protocols are functions of these parts
-//! ([`effect`] says how), one file each. `docs/endpoint.md` follows three messages through them.
+//! **Parts.** [`adapter_side::AdapterSide`] has the transport and all memory that is registered
+//! with it, [`operations::Operations`] the records of operations, and [`peers::Peers`] the
+//! connections. The endpoint itself only looks up who is concerned. The protocols are functions of
+//! these parts ([`effect`] says how), one file each. `docs/endpoint.md` follows three messages
+//! through them.
 //!
 //! **Invariants**
 //! 1. Every posted operation ends exactly once. The id of an operation that has ended and was
@@ -48,6 +49,7 @@ mod events;
 mod exposure;
 mod fallback_buffers;
 mod fast_rdma;
+mod fast_slots;
 mod grant;
 mod idle_eviction;
 mod idle_memory;
@@ -70,9 +72,11 @@ mod rendezvous;
 mod report;
 mod send;
 mod send_path;
+mod settlement;
 mod short_paths;
 mod staging_buffers;
 mod transfer;
+mod turns;
 mod unit;
 mod work;
 mod write_rendezvous;

@@ -47,9 +47,10 @@
 use super::adapter_side::{AdapterSide, Attempt, Message, unsignalled};
 use super::early_end::{end_early, name_of, op_of};
 use super::effect::{Effect, SlotMessage};
+use super::offers::{ReadyReceive, Unseen};
 use super::op::{Offer, Op, Record, State};
 use super::operations::Operations;
-use super::peer::{Notice, Peer, ReadyReceive, Repost, Unseen};
+use super::peer::{Notice, Peer, Repost};
 use super::send_path::Outgoing;
 use super::work::Work;
 use super::{eager, write_rendezvous};

@@ -35,7 +35,7 @@
 //! | `Queued` | a place in `Peer::queue` | when it is sent | with the peer |
 //! | `Posted` | a work request, perhaps a staging or fallback buffer, a count in `Peer::busy` | `events::on_operation_work` | the adapter flushes the request, then `connection::lose` |
 //! | `Announced` | an exposure, perhaps a fallback buffer, a count in `Peer::busy` | `rendezvous::on_finish` | the transport ends exposures with the connection; `connection::lose` |
-//! | `Moving` | registrations, units with the adapter, a count in `Peer::busy` | `transfer::end` | `connection::lose` and `AdapterSide::settle_transfers` |
+//! | `Moving` | registrations, units with the adapter, a count in `Peer::busy` | `transfer::end` | `connection::lose` and `pacing::settle` |
 //!
 //! The credits of a message that was sent belong to the peer until it returns them. Those of a lost
 //! peer go with its record.
@@ -174,13 +174,6 @@ pub(super) enum Offer {
     Made(RemoteSlice),
     /// The sender has written a message into the receive.
     Used(RemoteSlice),
-}
-
-/// A position in a list: a piece, and an offset in it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cursor {
-    pub(super) piece: usize,
-    pub(super) offset: u64,
 }
 
 /// The record of an operation. It is written and vacated once for each message, so the state that

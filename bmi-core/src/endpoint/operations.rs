@@ -344,7 +344,7 @@ impl Op {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::endpoint::op::Cursor;
+    use crate::endpoint::packing_buffers::Cursor;
     use crate::endpoint::unit::Plan;
     use crate::mem::{RemoteKey, RemoteSlice};
     use crate::proto::one_or_many::OneOrMany;

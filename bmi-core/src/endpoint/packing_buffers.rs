@@ -18,14 +18,19 @@ use crate::error::Error;
 use crate::mem::{MemList, MemSlice, Memory, MemoryRegion, Segment};
 use crate::transport::Transport;
 
-use super::op::Cursor;
-
 const BUFFERS: usize = 16;
 /// Number of buffers registered ahead, for lists that cannot be registered: double buffering
 /// ([PVFS-IB §4.2]).
 const RESERVE: usize = 2;
 /// Longest buffer, in bytes. It keeps 16 of them affordable, whatever the transfer unit is.
 const LONGEST: usize = 1 << 20;
+
+/// A position in a list: a piece, and an offset in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cursor {
+    pub(super) piece: usize,
+    pub(super) offset: u64,
+}
 
 /// The packing buffers of an endpoint.
 pub(super) struct Packing {

@@ -3,13 +3,8 @@
 //! A parked message keeps its slot and its credits, so its sender can send no more than was
 //! granted, whether or not the program receives.
 
-use super::adapter_side::AdapterSide;
-use super::peer::{Notice, Peer, Repost};
 use crate::mem::RemoteSlice;
-use crate::op::Tag;
-use crate::proto::Violation;
 use crate::proto::one_or_many::OneOrMany;
-use crate::transport::Transport;
 
 /// A message that has no receive yet.
 #[derive(Debug)]
@@ -21,7 +16,7 @@ pub(super) struct Parked {
 impl Parked {
     /// Returns the number of bytes that the message keeps: its credits, or those in its fast-RDMA
     /// slot.
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         match self.content {
             Content::Fast(_, len) => len as u64,
             _ => self.cost.into(),
@@ -50,51 +45,4 @@ impl Content {
             Content::Announced { len, .. } => *len,
         }
     }
-}
-
-impl Peer {
-    /// Takes the oldest parked message with this tag.
-    pub(super) fn unpark(&mut self, tag: Tag) -> Option<Parked> {
-        let parked = self.parked.pop(tag)?;
-        self.unparked(&parked);
-        Some(parked)
-    }
-
-    /// Parks a message. If the parked messages leave the peer no credit for one more of full
-    /// length, warns the program, once until all were taken.
-    pub(super) fn park(&mut self, tag: Tag, parked: Parked) {
-        self.parked_bytes += parked.bytes();
-        self.parked.push(tag, parked);
-        if !self.warned_of_parked && self.account.is_used_up_by(self.parked_bytes) {
-            self.warned_of_parked = true;
-            let (addr, messages, bytes) = (&self.addr, self.parked.len(), self.parked_bytes);
-            tracing::warn!(%addr, messages, bytes, tag, "messages without a receive use up the credits of the peer: receive or discard them");
-        }
-    }
-
-    /// Takes back the bytes of a message that is no longer parked.
-    pub(super) fn unparked(&mut self, parked: &Parked) {
-        self.parked_bytes -= parked.bytes();
-        self.warned_of_parked &= !self.parked.is_empty();
-    }
-}
-
-/// Drops a message that was parked: its space and its credits go back to the peer.
-pub(super) fn drop_parked<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    peer: &mut Peer,
-    Parked { cost, content }: Parked,
-) -> Result<(), Violation> {
-    adapter.counters.discarded += 1;
-    peer.account.unparked(cost);
-    match content {
-        Content::Slot(slot, _) => {
-            peer.held -= 1;
-            adapter.repost(peer, slot, Repost::Message);
-        }
-        Content::Copied(_) => {}
-        Content::Fast(slot, _) => peer.account.slot_freed(slot),
-        Content::Announced { op, .. } => peer.answer(adapter.most_answers(), Notice::Cancelled { op })?,
-    }
-    Ok(())
 }

@@ -12,13 +12,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::PeerLimits;
-use super::call_ids::Calls;
-use super::fast_rdma::{FastSlots, TheirSlots};
-use super::idle_memory::SlotUse;
-use super::offers::Offers;
-use super::pacing::Moving;
+use super::call_ids::{ACCEPTOR, Calls, is_call};
+use super::fast_slots::{FastSlots, TheirSlots};
+use super::offers::{Offers, ReadyReceive, Unseen};
 use super::parked::Parked;
-use super::probe::Areas;
+use super::turns::Moving;
 use crate::addr::Addr;
 use crate::config::Config;
 use crate::error::Error;
@@ -26,7 +24,7 @@ use crate::mem::RemoteSlice;
 use crate::mutated;
 use crate::op::{OpId, PeerId, Tag};
 use crate::proto::Violation;
-use crate::proto::credit::{Credit, CreditAccount};
+use crate::proto::credit::{self, Credit, CreditAccount};
 use crate::proto::header::{FinishStatus, HEADER_LEN, Returned};
 use crate::proto::hello::{CONTROL_CREDITS, FAST_SLOTS, Hello, PROBES, WRITE_RENDEZVOUS};
 use crate::proto::matching::Matching;
@@ -120,23 +118,34 @@ pub(super) enum Notice {
     },
 }
 
-/// A receive of the peer that this side may write into.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ReadyReceive {
-    pub(super) op: u64,
-    pub(super) memory: RemoteSlice,
+/// What is known about the pages of a peer's slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum SlotUse {
+    /// No page was touched since the last ones were given back.
+    #[default]
+    Clean,
+    /// A message came since the last sweep.
+    Used,
+    /// No message came between the last two sweeps.
+    Quiet,
+    /// The pages are to be given back.
+    Due,
 }
 
-/// An expected message that the peer may not have seen yet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Unseen {
-    pub(super) number: u64,
-    pub(super) tag: Tag,
-    /// Set if a receive of this tag was set off against the message, because the peer offered it
-    /// too late.
-    pub(super) matched: bool,
+/// The probe areas that an endpoint and a peer know of each other ([`super::probe`]).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Areas {
+    /// The peer answers probes.
+    pub(super) understood: bool,
+    /// Our area, as the peer names it.
+    pub(super) ours: Option<RemoteSlice>,
+    /// The peer's area.
+    pub(super) theirs: Option<RemoteSlice>,
 }
 
+/// Least spare room in the list of messages that the peer may not have seen, after it was cleared
+/// of the others. This keeps clearing rare.
+const KEPT_UNSEEN: usize = 256;
 /// The record of a peer.
 pub(super) struct Peer {
     pub(super) id: PeerId,
@@ -363,6 +372,50 @@ impl Peer {
         self.queue.is_empty() && self.notices.is_empty() && self.busy == 0
     }
 
+    // ---- expected messages and calls ------------------------------------------------------------
+
+    /// Records an expected message that is sent. It removes the oldest offer of its tag.
+    #[inline]
+    pub(super) fn sent_expected(&mut self, tag: Tag) {
+        let number = self.sent;
+        self.sent += 1;
+        let matched = !self.ready.is_empty() && self.ready.pop(tag).is_some();
+        if matched {
+            self.account.unparked(credit::cost(RemoteSlice::WIRE_LEN));
+        }
+        if self.unseen.len() == self.unseen.capacity() {
+            self.forget_seen();
+        }
+        self.unseen.push(Unseen { number, tag, matched });
+    }
+
+    /// Removes messages that the peer has certainly seen, before the list would grow.
+    #[cold]
+    fn forget_seen(&mut self) {
+        let out = self.credit.as_ref().map_or(0, credit::Credit::messages_out);
+        // The Written of a message that was just written has not spent its credit yet. There is
+        // only one such message, because nothing is sent before its Written.
+        let seen = self.unseen.len().saturating_sub(out);
+        self.unseen.drain(..seen);
+        // Reserves as much as is left, so that this is rare even with many credits.
+        self.unseen.reserve(KEPT_UNSEEN.max(self.unseen.len()));
+    }
+
+    /// Returns true if this side makes the call with this id.
+    fn is_ours(&self, id: Tag) -> bool {
+        (id & ACCEPTOR == 0) == self.outgoing
+    }
+
+    /// Returns true if a message that has no receive belongs to a call that is over.
+    pub(super) fn is_late(&self, tag: Tag) -> bool {
+        is_call(tag) && !(self.is_ours(tag) && self.calls.is_open(tag)) && !mutated("call/late-reply-parked")
+    }
+
+    /// Returns true if the peer makes the call with this id.
+    pub(super) fn is_theirs(&self, tag: Tag) -> bool {
+        is_call(tag) && !self.is_ours(tag)
+    }
+
     // ---- messages without a receive -------------------------------------------------------------
 
     /// Returns the bytes of a receive slot behind the header.
@@ -381,6 +434,31 @@ impl Peer {
     /// `proto::credit`).
     pub(super) fn may_hold(&self) -> bool {
         self.held < (self.slots.count() - usize::from(CONTROL_CREDITS)) / 2
+    }
+
+    /// Takes the oldest parked message with this tag.
+    pub(super) fn unpark(&mut self, tag: Tag) -> Option<Parked> {
+        let parked = self.parked.pop(tag)?;
+        self.unparked(&parked);
+        Some(parked)
+    }
+
+    /// Parks a message. If the parked messages leave the peer no credit for one more of full
+    /// length, warns the program, once until all were taken.
+    pub(super) fn park(&mut self, tag: Tag, parked: Parked) {
+        self.parked_bytes += parked.bytes();
+        self.parked.push(tag, parked);
+        if !self.warned_of_parked && self.account.is_used_up_by(self.parked_bytes) {
+            self.warned_of_parked = true;
+            let (addr, messages, bytes) = (&self.addr, self.parked.len(), self.parked_bytes);
+            tracing::warn!(%addr, messages, bytes, tag, "messages without a receive use up the credits of the peer: receive or discard them");
+        }
+    }
+
+    /// Takes back the bytes of a message that is no longer parked.
+    pub(super) fn unparked(&mut self, parked: &Parked) {
+        self.parked_bytes -= parked.bytes();
+        self.warned_of_parked &= !self.parked.is_empty();
     }
 
     // ---- the connection -------------------------------------------------------------------------

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 
 use super::PeerEvent;
-use super::idle_eviction::Search;
 use super::peer::Peer;
 use crate::addr::Addr;
 use crate::error::{Error, ErrorKind};
 use crate::op::PeerId;
 use crate::proto::table::Table;
+use crate::time::Time;
 use crate::transport::ConnId;
 
 /// Most events about peers that are kept until the program takes them. The oldest are dropped
@@ -29,6 +29,15 @@ pub(super) struct Peers {
     /// What the program has not been told yet.
     events: VecDeque<PeerEvent>,
     pub(super) idle: Search,
+}
+
+/// The state of the search for idle peers.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    /// Number of peers that are leaving.
+    pub(super) leaving: usize,
+    /// The next search is not before this time.
+    pub(super) not_before: Time,
 }
 
 /// The peers with something to send, each once.

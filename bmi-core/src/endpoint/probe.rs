@@ -1,5 +1,6 @@
 //! Probes: small questions that the peer's endpoint answers. With them an adapter can be measured
-//! over a live connection without the help of the peer's program (see [`crate::comm::calibrate()`]).
+//! over a live connection without the help of the peer's program (see
+//! [`crate::comm::calibrate()`]).
 //!
 //! **Protocol**
 //!
@@ -54,17 +55,6 @@ pub(crate) enum ProbePath {
     Eager,
     /// By a write with immediate data into a slot of the peer.
     Fast,
-}
-
-/// The probe areas that an endpoint and a peer know of each other.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Areas {
-    /// The peer answers probes.
-    pub(super) understood: bool,
-    /// Our area, as the peer names it.
-    ours: Option<RemoteSlice>,
-    /// The peer's area.
-    theirs: Option<RemoteSlice>,
 }
 
 impl<T: Transport> Endpoint<T> {

@@ -4,7 +4,7 @@ use super::adapter_side::AdapterSide;
 use super::effect::Effect;
 use super::op::State;
 use super::operations::Operations;
-use super::parked::{Content, Parked, drop_parked};
+use super::parked::{Content, Parked};
 use super::peer::{Link, Peer};
 use super::rendezvous::Announced;
 use super::{Endpoint, eager, fast_rdma, offered_receive, rendezvous};
@@ -69,7 +69,7 @@ impl<T: Transport> Endpoint<T> {
         };
         let op = ops.post(OpKind::Discard, Some(id), tag, None, options, State::Waiting);
         let len = parked.content.len();
-        self.handle(id, |adapter, _, peer| drop_parked(adapter, peer, parked).map(|()| Effect::None));
+        self.handle(id, |adapter, _, peer| adapter.drop_parked(peer, parked).map(|()| Effect::None));
         self.handle(id, |_, _, _| Ok(Effect::ends(op, Ok(()), len)));
         Ok(self.ops.posted(op))
     }

@@ -15,17 +15,19 @@
 //! An adapter without RDMA read takes the way of [`super::write_rendezvous`] after the
 //! announcement.
 //!
-//! **Invariants.** The memory of the send is exposed before it is announced, and revoked when
-//! the Finish or a ClearToWrite arrives. An announcement spends credits for its table, because it may be parked.
+//! **Invariants.** The memory of the send is exposed before it is announced, and revoked when the
+//! Finish or a ClearToWrite arrives. An announcement spends credits for its table, because it may
+//! be parked.
 //!
 //! **Source.** Server-based RDMA ([PVFS-IB §3.2.3, §4.1.1]).
 
 use super::adapter_side::{AdapterSide, Attempt, Message};
 use super::early_end::{end_early, name_of, op_of};
 use super::effect::{Effect, SlotMessage};
-use super::op::{Cursor, Op, Record, State};
+use super::op::{Op, Record, State};
 use super::operations::Operations;
-use super::parked::{Content, Parked, drop_parked};
+use super::packing_buffers::Cursor;
+use super::parked::{Content, Parked};
 use super::peer::{Notice, Peer, Repost};
 use super::send_path::Outgoing;
 use super::unit::Plan;
@@ -155,7 +157,7 @@ pub(super) fn on_announce<T: Transport>(
     let effect = match peer.posted.pop(header.tag) {
         Some(id) if ops.get(id).is_some_and(|op| op.kind == OpKind::Discard) => {
             let content = Content::Announced { op: header.op, len: header.len, remote };
-            drop_parked(adapter, peer, Parked { cost, content })?;
+            adapter.drop_parked(peer, Parked { cost, content })?;
             Effect::ends(id, Ok(()), header.len)
         }
         Some(id) => {
@@ -165,7 +167,7 @@ pub(super) fn on_announce<T: Transport>(
         None => {
             let parked = Parked { cost, content: Content::Announced { op: header.op, len: header.len, remote } };
             if peer.is_late(header.tag) {
-                drop_parked(adapter, peer, parked)?;
+                adapter.drop_parked(peer, parked)?;
             } else {
                 adapter.counters.unmatched += 1;
                 peer.park(header.tag, parked);

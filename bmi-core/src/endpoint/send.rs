@@ -15,11 +15,12 @@
 //! holds both to the same behaviour. Debug builds also compare it with the decision.
 
 use super::adapter_side::{AdapterSide, Attempt, Message, unsignalled};
-use super::effect::{End, finish};
+use super::effect::End;
 use super::op::{Record, State};
 use super::operations::Operations;
 use super::peer::{Link, Notice, Peer};
 use super::send_path::{Decision, Known, Outgoing, SendPath, decide};
+use super::settlement::finish;
 use super::work::Work;
 use super::{Endpoint, eager, fast_rdma, offered_receive, probe, rendezvous, write_rendezvous};
 use crate::error::{Error, ErrorKind};

@@ -24,11 +24,12 @@
 
 use super::adapter_side::AdapterSide;
 use super::effect::Effect;
-use super::op::{Cursor, State, writes};
+use super::op::{State, writes};
 use super::operations::Operations;
-use super::pacing::Level;
+use super::packing_buffers::Cursor;
 use super::packing_buffers::{self, Copying};
 use super::peer::{Notice, Peer};
+use super::unit::Level;
 use super::unit::{self, Plan, Transfer, Unit};
 use super::work::Work;
 use crate::capability::Registration;
@@ -132,7 +133,7 @@ pub(super) fn start<T: Transport>(
     if total == 0 {
         return end(adapter, ops, peer, id);
     }
-    adapter.turns.queue(peer, id, level);
+    adapter.turns.queue(&mut peer.moving, peer.id, id, level);
     Effect::TakeTurns
 }
 

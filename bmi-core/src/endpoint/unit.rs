@@ -12,12 +12,28 @@ use crate::error::Error;
 use crate::mem::{MemList, MemoryRegion, PinCache, RemoteSlice, Segment};
 use crate::op::OpId;
 use crate::proto::one_or_many::OneOrMany;
-use crate::transport::Transport;
+use crate::transport::{ServiceClass, Transport};
 
-use super::op::Cursor;
-use super::pacing::Level;
-use super::packing_buffers::{self, Copying, Packing};
+use super::packing_buffers::{self, Copying, Cursor, Packing};
 use crate::{mutated, mutated_each};
+
+/// The priority of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Urgent = 0,
+    Bulk = 1,
+}
+
+impl Level {
+    /// Returns the level of a transfer of `total` bytes.
+    pub(super) fn of(class: ServiceClass, total: u64, unit: usize) -> Level {
+        match class {
+            ServiceClass::Control => Level::Urgent,
+            ServiceClass::Message if total <= unit as u64 => Level::Urgent,
+            ServiceClass::Message | ServiceClass::Bulk => Level::Bulk,
+        }
+    }
+}
 
 /// What a transfer moves besides its own list.
 #[derive(Debug)]

@@ -36,8 +36,9 @@
 use super::adapter_side::{AdapterSide, Message};
 use super::early_end::{name_of, op_of};
 use super::effect::{Effect, SlotMessage};
-use super::op::{Cursor, State};
+use super::op::State;
 use super::operations::Operations;
+use super::packing_buffers::Cursor;
 use super::peer::{Notice, Peer, Repost};
 use super::unit::Plan;
 use super::{eager, transfer};

@@ -1,0 +1,163 @@
+//! The books of pacing ([`super::pacing`]): the transfers of each peer, the rings of peers, and the
+//! bytes with the adapter.
+
+use std::collections::VecDeque;
+
+use super::unit::{Level, Unit};
+use crate::config::Config;
+use crate::mutated;
+use crate::op::{OpId, PeerId};
+use crate::time::Time;
+
+/// Most urgent units in a row while bulk waits.
+pub(super) const URGENT_IN_A_ROW: u32 = 8;
+
+/// The transfers of a peer.
+#[derive(Debug, Default)]
+pub(super) struct Moving {
+    /// The transfers with bytes that the adapter does not have yet, in the order of their turns, by
+    /// level.
+    pub(super) queues: [VecDeque<OpId>; 2],
+    /// Whether the peer is in the ring of a level.
+    pub(super) listed: [bool; 2],
+    /// Bytes with the adapter, by level.
+    pub(super) in_flight: [u64; 2],
+    /// Work requests with the adapter.
+    pub(super) requests: usize,
+    /// Units whose last request is with the adapter, in the order in which they will end: those
+    /// that read, and those that write.
+    pub(super) reads: VecDeque<Unit>,
+    pub(super) writes: VecDeque<Unit>,
+    /// The time at which a unit last ended, or the first was begun.
+    pub(super) moved_at: Time,
+    /// Set if the bytes of the peer do not count in the common bound.
+    pub(super) stalled: bool,
+}
+
+impl Moving {
+    pub(super) fn total(&self) -> u64 {
+        self.in_flight[0] + self.in_flight[1]
+    }
+}
+
+/// The turns of all peers.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    pub(super) rings: [VecDeque<PeerId>; 2],
+    pub(super) urgent_in_a_row: u32,
+    /// Bytes with the adapter, including those of stalled peers.
+    pub(super) in_flight: u64,
+    pub(super) stalled: u64,
+    /// No peer can stall before this time.
+    pub(super) no_stall_before: Time,
+    /// No peer has room before this time, unless a unit ends or a transfer comes.
+    pub(super) quiet_until: Option<Time>,
+}
+
+/// The result of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Posted,
+    /// The peer has reached its bound.
+    PeerFull,
+    /// All peers together have reached the common bound.
+    AdapterFull,
+    /// The queue of the connection is full.
+    QueueFull,
+    /// The peer has no transfers on this level.
+    Nothing,
+}
+
+impl Turns {
+    /// Returns `Ok` if a peer with the transfers `moving` may begin another unit, and otherwise the
+    /// bound that was reached.
+    pub(super) fn room(&self, moving: &Moving, level: Level, config: &Config) -> Result<(), Turn> {
+        if level == Level::Urgent && moving.in_flight[0] == 0 {
+            return Ok(());
+        }
+        if moving.stalled || moving.total() >= config.limits.peer_in_flight_bytes {
+            return Err(Turn::PeerFull);
+        }
+        if self.in_flight - self.stalled >= config.limits.in_flight_bytes {
+            return Err(Turn::AdapterFull);
+        }
+        Ok(())
+    }
+
+    /// Returns true if no peer has bytes to hand to the adapter.
+    #[inline]
+    pub(super) fn are_idle(&self) -> bool {
+        self.rings.iter().all(VecDeque::is_empty)
+    }
+
+    /// Returns true if a transfer of this level may be done at once, without taking the turn of
+    /// another.
+    #[inline]
+    pub(super) fn is_free(&self, level: Level) -> bool {
+        let [urgent, bulk] = self.rings.each_ref().map(VecDeque::is_empty);
+        urgent && (bulk || (level == Level::Urgent && self.urgent_in_a_row < URGENT_IN_A_ROW))
+    }
+
+    /// Records a transfer that was done at once. While bulk waits, it counts as an urgent unit.
+    #[inline]
+    pub(super) fn taken(&mut self, level: Level) {
+        if level == Level::Urgent && !self.rings[Level::Bulk as usize].is_empty() {
+            self.urgent_in_a_row += 1;
+        }
+    }
+
+    /// Appends a transfer to the queue of its peer.
+    pub(super) fn queue(&mut self, moving: &mut Moving, peer: PeerId, id: OpId, level: Level) {
+        moving.queues[level as usize].push_back(id);
+        if !std::mem::replace(&mut moving.listed[level as usize], true) {
+            self.rings[level as usize].push_back(peer);
+        }
+        self.quiet_until = None;
+    }
+
+    /// Records that the adapter has taken a request of a unit.
+    pub(super) fn posted(&mut self, moving: &mut Moving, level: Level, len: u64, now: Time) {
+        if moving.requests == 0 {
+            moving.moved_at = now;
+        }
+        moving.requests += 1;
+        moving.in_flight[level as usize] += len;
+        self.in_flight += len;
+        if moving.stalled {
+            self.stalled += len;
+        }
+    }
+
+    /// Records that the adapter has taken the last request of a unit.
+    pub(super) fn closed(&mut self, moving: &mut Moving, unit: Unit, writes: bool) {
+        if writes { moving.writes.push_back(unit) } else { moving.reads.push_back(unit) }
+    }
+
+    /// Removes and returns the oldest unit that reads, or writes. It has ended.
+    pub(super) fn ended(&mut self, moving: &mut Moving, writes: bool, now: Time) -> Option<Unit> {
+        let unit = if writes { moving.writes.pop_front() } else { moving.reads.pop_front() }?;
+        if std::mem::take(&mut moving.stalled) {
+            self.stalled -= moving.total();
+        }
+        moving.moved_at = now;
+        moving.requests -= unit.requests as usize;
+        moving.in_flight[unit.level as usize] -= unit.bytes;
+        self.in_flight -= if mutated("pacing/bytes-stay-in-flight") { 0 } else { unit.bytes };
+        self.quiet_until = None;
+        Some(unit)
+    }
+
+    /// Returns the time at which to check again though nothing arrives.
+    pub(super) fn next_check(&self) -> Option<Time> {
+        self.quiet_until.filter(|until| *until < Time::from_nanos(u64::MAX))
+    }
+
+    /// Takes back the bytes of a peer that is lost.
+    pub(super) fn forget(&mut self, moving: &Moving) {
+        self.in_flight -= moving.total();
+        if moving.stalled {
+            self.stalled -= moving.total();
+        }
+        self.quiet_until = None;
+    }
+}
