@@ -181,7 +181,7 @@ macro_rules! conformance_suite {
                 over_when_posted, beside_long_ones, what_is_wrong_is_said,
             }
             message::fast {
-                messages_of_middle_size_go_fast, order_across_all_paths, unexpected_messages_of_middle_size,
+                messages_of_middle_size_go_fast, lists_without_pieces, order_across_all_paths, unexpected_messages_of_middle_size,
                 registered_memory_is_gathered, without_slots,
             }
             message::calls {
