@@ -35,7 +35,7 @@ use run::{Record, Seen, Taken, run};
 /// Tags of expected messages.
 const TAGS: Tag = 3;
 /// Number of scripts.
-const CASES: u32 = 1500;
+const CASES: u32 = 2000;
 /// Length of the longest message that fits an inline send, in bytes: the simulated adapter's 256,
 /// without a header of 32.
 const INLINE: usize = 224;
@@ -220,10 +220,10 @@ fn offered() -> impl Strategy<Value = Vec<Step>> {
 /// it does not wait. So with few places in the send queue there are no transfers. With little in
 /// flight there are no messages by rendezvous, which take turns with transfers.
 fn case() -> impl Strategy<Value = (Settings, Vec<Step>)> {
-    let settings = (prop::sample::select(vec![100, 64 << 10]), 0..4u8, 4..12u16, 0..3u8);
+    let settings = (prop::sample::select(vec![100, 64 << 10]), 0..3u8, 4..12u16, 0..3u8);
     settings.prop_flat_map(|(inline_receive_bytes, limits, credit_messages, fast_slots)| {
         let (send_queue_depth, peer_in_flight_bytes) = match limits {
-            0 => (4, 1 << 20),
+            0 => (2, 1 << 20),
             1 => (256, UNIT),
             _ => (256, 1 << 20),
         };
