@@ -216,9 +216,9 @@ fn offered() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// Settings and a script. A transfer that waits must not hold up others, because with the short path
-/// it does not wait. So with few places in the send queue there are no transfers. With little in
-/// flight there are no messages by rendezvous, which take turns with transfers.
+/// Settings and a script. A transfer that waits must not hold up others, because with the short
+/// path it does not wait. So with few places in the send queue there are no transfers. With little
+/// in flight there are no messages by rendezvous, which take turns with transfers.
 fn case() -> impl Strategy<Value = (Settings, Vec<Step>)> {
     let settings = (prop::sample::select(vec![100, 64 << 10]), 0..3u8, 4..12u16, 0..3u8);
     settings.prop_flat_map(|(inline_receive_bytes, limits, credit_messages, fast_slots)| {
