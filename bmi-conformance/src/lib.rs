@@ -181,8 +181,8 @@ macro_rules! conformance_suite {
                 over_when_posted, beside_long_ones, what_is_wrong_is_said,
             }
             message::fast {
-                messages_of_middle_size_go_fast, order_across_all_paths, unexpected_messages_of_middle_size,
-                registered_memory_is_gathered, an_empty_message_goes_into_a_slot, without_slots,
+                messages_of_middle_size_go_fast, lists_without_pieces, order_across_all_paths, unexpected_messages_of_middle_size,
+                registered_memory_is_gathered, without_slots,
             }
             message::calls {
                 every_path_both_ways, pages_are_lent_as_announced, calls_with_little_of_everything, the_policy_is_followed_and_told,

@@ -101,6 +101,7 @@ impl Peers {
     ///
     /// # Errors
     /// `PeerLost`.
+    #[inline]
     pub(super) fn open_mut(&mut self, id: PeerId) -> Result<&mut Peer, Error> {
         if !self.get(id).is_some_and(Peer::is_open) {
             return Err(self.lost_error(id));

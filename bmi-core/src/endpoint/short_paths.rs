@@ -3,10 +3,10 @@
 //!
 //! | short path | duplicates |
 //! |---|---|
-//! | [`super::send`], `send_inline` | deciding and sending, for a short message to an idle connection |
-//! | [`super::receive`], `start_recv` | `start_long_recv`, for a short receive while nothing is parked |
-//! | [`super::inline_receive`] | [`super::events`] and [`super::eager`], for a message whose receive waits |
-//! | [`super::immediate_completion`] | [`super::transfer`], for a request that ends when it is posted |
+//! | `send_inline` of [`super::send`] | `decide`, `send_by` and [`super::eager`] |
+//! | `start_recv` of [`super::receive`] | `start_long_recv` |
+//! | [`super::inline_receive`] | [`super::events`] and [`super::eager`] |
+//! | [`super::immediate_completion`] | [`super::transfer`] |
 //!
 //! **Invariant.** A program cannot tell which path was taken, except by time, by the counters of
 //! paths, and by whether a transfer completes when it is posted.

@@ -48,6 +48,16 @@ pub enum Seen {
     Held(ResourceUsage),
 }
 
+impl Seen {
+    /// Returns [`Options::user`] of an operation that ended.
+    pub fn user(&self) -> Option<u64> {
+        match self {
+            Seen::Ended(end) => Some(end.user),
+            _ => None,
+        }
+    }
+}
+
 /// What the program of one side sees.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Record {
@@ -66,6 +76,9 @@ pub struct Taken {
     pub receives: u64,
     pub inline_receives: u64,
     pub transfers: u64,
+    /// Messages that went into an offered receive. This is no short path, but offers rely on counts
+    /// that the short paths keep.
+    pub offered: u64,
 }
 
 struct Side {
@@ -256,6 +269,10 @@ impl Pair {
     }
 
     fn transfer(&mut self, user: u64, transfer: &Transfer) {
+        if transfer.late {
+            // It moves what is issued when it is posted. Others that still wait would change that.
+            self.settle();
+        }
         let [a, b] = &mut self.sides;
         let (near, far) = if transfer.side == 0 { (a, b) } else { (b, a) };
         let (remote, access) = match transfer.pull {
@@ -340,6 +357,7 @@ pub fn run(settings: &Settings, script: &[Step], general_only: bool) -> ([Record
         (taken.sends, taken.receives) = (taken.sends + sends, taken.receives + receives);
         side.record.counters = side.endpoint.counters();
         taken.transfers += side.record.counters.immediate;
+        taken.offered += side.record.counters.offered;
         side.record.seen.push(Seen::Held(side.endpoint.resource_usage()));
         side.record.memory = side.memory.iter().map(|(user, list)| (*user, list.to_vec())).collect();
         assert!(side.endpoint.now() > Time::ZERO);
