@@ -1,4 +1,4 @@
-//! What a handler of an event leaves to do, and the one place that does it.
+//! Effects: what a handler of an event leaves to do. [`super::settlement`] does it.
 //!
 //! **Why.** A message or a completion may end an operation, hand a message to the program, or let
 //! transfers go on. Each of these reaches further than the peer that it came from. If handlers did
