@@ -207,7 +207,9 @@ impl<T: Transport> SendFacts for Known<'_, T> {
     }
 
     fn is_within_reach(&self) -> bool {
+        // Nothing is copied of an empty message, so it is not worth an announcement.
         self.adapter.transport.capabilities().shares_pages
+            && !self.message.list.is_empty()
             && self.message.list.pieces().iter().all(|piece| piece.memory().shared_pages().is_some())
     }
 
