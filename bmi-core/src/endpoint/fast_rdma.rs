@@ -203,7 +203,7 @@ pub(super) fn on_slots<T: Transport>(
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
-    peer.spent_message()?;
+    peer.arrived_without_bytes()?;
     // SAFETY: the completion just gave the slot back. It is posted again only below.
     let wire = unsafe { peer.payload(slot, len) };
     let remote = RemoteSlice::from_wire(wire.try_into().expect("the header's check"));

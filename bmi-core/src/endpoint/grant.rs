@@ -72,7 +72,7 @@ pub(super) fn on_granted<T: Transport>(
     peer: &mut Peer,
     immediate: u32,
 ) -> Result<Effect, Violation> {
-    peer.spent_message()?;
+    peer.arrived_without_bytes()?;
     let slot = (immediate & !GRANTED) >> GENERATION_BITS;
     let granted = |op: &Op| op.peer == Some(peer.id) && matches!(op.state(), State::Granted(_));
     let named = ops.at(slot).filter(|(id, op)| token_of(*id) == Some(immediate) && granted(op));

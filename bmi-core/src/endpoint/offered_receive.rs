@@ -151,7 +151,7 @@ pub(super) fn on_written<T: Transport>(
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
-    peer.spent_message()?;
+    peer.arrived_without_bytes()?;
     let id = op_of(header.op);
     let op =
         ops.get_mut(id).filter(|op| op.peer == Some(peer.id)).ok_or("a message written into no receive of ours")?;
@@ -181,7 +181,7 @@ pub(super) fn on_withdrawn<T: Transport>(
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
-    peer.spent_message()?;
+    peer.arrived_without_bytes()?;
     adapter.repost(peer, slot, Repost::Message);
     let id = op_of(header.op);
     let Some(op) = ops.get(id).filter(|op| op.peer == Some(peer.id) && op.kind == OpKind::Recv) else {
@@ -236,7 +236,7 @@ pub(super) fn on_withdraw<T: Transport>(
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
     let name = header.op;
-    peer.spent_message()?;
+    peer.arrived_without_bytes()?;
     adapter.repost(peer, slot, Repost::Message);
     if let Some(writing) = write_rendezvous::writes_to(ops, peer, name) {
         return Ok(end_early(adapter, ops, Some(peer), writing, ErrorKind::Cancelled));

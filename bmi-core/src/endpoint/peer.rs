@@ -332,7 +332,7 @@ impl Peer {
     }
 
     /// Records the arrival of a message that costs a message credit and no bytes.
-    pub(super) fn spent_message(&mut self) -> Result<(), Violation> {
+    pub(super) fn arrived_without_bytes(&mut self) -> Result<(), Violation> {
         self.account.arrived(0)
     }
 

@@ -108,7 +108,7 @@ pub(super) fn on_finish<T: Transport>(
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
-    peer.spent_message()?;
+    peer.arrived_without_bytes()?;
     let status = FinishStatus::from_wire(header.tag).ok_or("a finish with an unknown status")?;
     let id = op_of(header.op);
     let op = ops.get(id).filter(|op| op.peer == Some(peer.id)).ok_or("a finish of no operation of its own")?;
@@ -218,7 +218,7 @@ pub(super) fn on_cancel<T: Transport>(
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
     let named = header.op;
-    peer.spent_message()?;
+    peer.arrived_without_bytes()?;
     adapter.repost(peer, slot, Repost::Message);
     let waiting = |parked: &Parked| matches!(parked.content, Content::Announced { op, .. } if op == named);
     if let Some(parked) = peer.parked.find(waiting).and_then(|place| peer.parked.remove(place)) {

@@ -175,7 +175,7 @@ pub(super) fn on_clear_to_write<T: Transport>(
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
-    peer.spent_message()?;
+    peer.arrived_without_bytes()?;
     // SAFETY: the completion just gave the slot back. It is posted again only below.
     let table = unsafe { peer.payload(slot, len) };
     let wire = table.chunks_exact(RemoteSlice::WIRE_LEN);
