@@ -1,6 +1,6 @@
 //! The common parts of the benchmarks: statistics, tables, units, processor time, time limits,
 //! [sandboxes](sandbox) and [servers as processes](processes). Also the [workloads](workload) of
-//! the papers and their [reproduction](paper).
+//! the papers and their [reproduction](paper), and an I/O server on [several cores](cores).
 //!
 //! The programs are in `src/bin`:
 //!
@@ -16,6 +16,7 @@
 //! | `calibrate` | a profile of the simulator, fitted to a few measurements |
 //! | `message_cost` | instructions and system calls of a message, counted under callgrind |
 
+pub mod cores;
 pub mod cpu;
 pub mod limit;
 pub mod net;

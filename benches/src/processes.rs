@@ -29,10 +29,17 @@ impl Drop for Processes<'_> {
 
 impl<'a> Processes<'a> {
     /// Starts a manager and `iods` I/O servers that listen over `scheme`, with their data in `dir`.
+    /// An I/O server has so many event loops.
     ///
     /// # Errors
     /// If there is no program `pvfsd`, or a server does not start.
-    pub fn start(sandbox: &'a Sandbox, dir: &Path, scheme: Scheme, iods: usize) -> io::Result<Processes<'a>> {
+    pub fn start(
+        sandbox: &'a Sandbox,
+        dir: &Path,
+        scheme: Scheme,
+        iods: usize,
+        loops: usize,
+    ) -> io::Result<Processes<'a>> {
         let (program, config) = (pvfsd()?, dir.join("pvfs.toml"));
         let addrs = addresses(dir, scheme, iods + 1)?;
         let data = |name: &str| dir.join(name).display().to_string();
@@ -58,7 +65,7 @@ impl<'a> Processes<'a> {
             command.env("RUST_LOG", std::env::var_os("RUST_LOG").unwrap_or_else(|| "warn".into()));
             match index {
                 0 => command.arg("manager"),
-                _ => command.args(["iod", &(index - 1).to_string()]),
+                _ => command.args(["iod", &(index - 1).to_string(), "--threads", &loops.to_string()]),
             };
             let stdout = sandbox.spawn(&mut command)?;
             let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);

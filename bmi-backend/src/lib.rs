@@ -22,6 +22,7 @@
 //! | [`Deadlines`] | the earliest of all deadlines | x | x | x |
 //! | [`Listeners`] | accepting in turns, and retrying after a shortage of descriptors | x | x | x |
 //! | [`HalfOpen`] | accepted connections that have not introduced themselves | x | x | x |
+//! | [`Shard`] | several transports behind one listening address | x | x | x |
 //! | [`Limit`], [`listen_failed`], [`request_gone`], and others | actionable errors of the system, a limit or a call | x | x | x |
 //! | [`WorkLimits`] | checks of a work request against the capabilities | x | x | x |
 //! | [`waker`] | the waker of a transport that has a descriptor to wait on | x | x | x |
@@ -47,6 +48,7 @@ mod listeners;
 #[cfg(feature = "net")]
 pub mod net;
 mod refusal;
+mod shards;
 mod slot_queue;
 pub mod software;
 mod wake;
@@ -60,6 +62,7 @@ pub use listeners::{Listeners, Round};
 pub use refusal::{
     Limit, check_private, check_scheme, connection_ended, foreign_segment, listen_failed, lost, request_gone, unreached,
 };
+pub use shards::{Place, Shard, ShardLimits};
 pub use slot_queue::{SlotQueue, Turn};
 pub use wake::waker;
 pub use work_limits::{WorkLimits, total_len};

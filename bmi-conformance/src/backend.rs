@@ -31,6 +31,16 @@ pub trait Backend {
     /// that node.
     fn transport(&self, node: &str) -> Self::Transport;
 
+    /// Creates `count` adapters on the node of this name that share their listening addresses
+    /// (C17).
+    ///
+    /// # Panics
+    /// If the backend's adapters cannot do that. It does not instantiate
+    /// [`shard_suite!`](crate::shard_suite) then. This is the default.
+    fn shards(&self, node: &str, count: usize) -> Vec<Self::Transport> {
+        panic!("{} has no {count} adapters for one address on {node}", self.name());
+    }
+
     /// Returns an address that an adapter of the node can listen at. The address is free at each
     /// call (port 0 where the backend supports it).
     fn listen_addr(&self, node: &str) -> Addr;
@@ -90,6 +100,7 @@ trait Erased {
     fn expected_capabilities(&self) -> Capabilities;
     fn has_inline_receives(&self) -> bool;
     fn transport(&self, node: &str) -> Box<dyn Transport>;
+    fn shards(&self, node: &str, count: usize) -> Vec<Box<dyn Transport>>;
     fn listen_addr(&self, node: &str) -> Addr;
     fn vacant_addr(&self, node: &str) -> Addr;
     fn clock(&self) -> AnyClock;
@@ -114,6 +125,11 @@ impl<K: Backend> Erased for K {
 
     fn transport(&self, node: &str) -> Box<dyn Transport> {
         Box::new(Backend::transport(self, node))
+    }
+
+    fn shards(&self, node: &str, count: usize) -> Vec<Box<dyn Transport>> {
+        let boxed = |transport| -> Box<dyn Transport> { Box::new(transport) };
+        Backend::shards(self, node, count).into_iter().map(boxed).collect()
     }
 
     fn listen_addr(&self, node: &str) -> Addr {
@@ -163,6 +179,10 @@ impl Backend for AnyBackend<'_> {
 
     fn transport(&self, node: &str) -> Box<dyn Transport> {
         self.0.transport(node)
+    }
+
+    fn shards(&self, node: &str, count: usize) -> Vec<Box<dyn Transport>> {
+        self.0.shards(node, count)
     }
 
     fn listen_addr(&self, node: &str) -> Addr {

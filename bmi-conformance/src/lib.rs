@@ -11,8 +11,10 @@
 //!
 //! | level | what is tested | where |
 //! |---|---|---|
-//! | transport | the contract C1 to C16, adapter against adapter | [`transport`] |
+//! | transport | the contract C1 to C17, adapter against adapter | [`transport`] |
+//! | transport | several adapters behind one address (C17), a suite of its own: [`shard_suite!`] | [`transport::shards`] |
 //! | message | the message interface of [`bmi_core::AsyncEndpoint`] over the backend | [`message`] |
+//! | handle | threads that share a [`bmi_core::Handle`], a suite of its own: [`handle_suite!`] | [`handle`] |
 //!
 //! A backend may need tests of properties that the suite does not know; [`world`] has helpers for
 //! them. [`allocation`] tests that operations do not allocate, and [`log`] captures log lines.
@@ -43,6 +45,7 @@ pub mod allocation;
 mod backend;
 pub mod data;
 pub mod faulty;
+pub mod handle;
 pub mod idle_memory;
 mod local;
 pub mod log;
@@ -95,7 +98,28 @@ fn run_any<'a>(backend: &AnyBackend<'a>, name: &str) {
 
 /// Returns all behaviours, in the order of the list.
 fn behaviours<'a>() -> Vec<Behaviour<'a>> {
-    conformance_suite!(@list @registry)
+    let mut all: Vec<Behaviour<'a>> = conformance_suite!(@list @registry);
+    all.extend::<Vec<Behaviour<'a>>>(shard_suite!(@list @registry));
+    all
+}
+
+/// Expands to one `#[test]` for each behaviour of adapters that share a listening address (C17).
+/// The argument creates a backend with [`Backend::shards`].
+///
+/// This list is the only place where such a behaviour is registered.
+#[macro_export]
+macro_rules! shard_suite {
+    ($make:expr) => { $crate::shard_suite! { @list @tests ($make) } };
+    (@list $($how:tt)*) => {
+        $crate::conformance_suite! { $($how)*
+            transport::shards {
+                connections_are_spread_evenly, the_end_of_a_connection_counts, each_member_is_an_adapter,
+                each_member_may_listen, a_group_of_one, a_handed_over_connection_wakes,
+                a_member_that_does_not_poll_stalls_nobody, what_waits_for_a_dropped_member_is_served,
+                a_dropped_listener_leaves_what_it_handed_over,
+            }
+        }
+    };
 }
 
 /// Expands to one `#[test]` for each behaviour, in modules named as in this crate. The argument

@@ -20,6 +20,7 @@ pub struct Local<T> {
     name: &'static str,
     expected: Capabilities,
     make: Box<dyn Fn() -> T>,
+    shards: Option<Box<dyn Fn(usize) -> Vec<T>>>,
     listen: Box<dyn Fn(&str) -> Addr>,
     vacant: Addr,
     cases: u32,
@@ -39,13 +40,31 @@ impl<T> Local<T> {
         vacant: Addr,
     ) -> Local<T> {
         let (make, listen) = (Box::new(make), Box::new(listen));
-        Local { name, expected, make, listen, vacant, cases: 8, shows: false, clock: MonotonicClock::new() }
+        Local {
+            name,
+            expected,
+            make,
+            shards: None,
+            listen,
+            vacant,
+            cases: 8,
+            shows: false,
+            clock: MonotonicClock::new(),
+        }
     }
 
     /// Sets the number of cases of each property.
     #[must_use]
     pub fn with_cases(mut self, cases: u32) -> Local<T> {
         self.cases = cases;
+        self
+    }
+
+    /// Declares that its adapters can share a listening address: see [`Backend::shards`]. `make`
+    /// creates a group of as many adapters.
+    #[must_use]
+    pub fn with_shards(mut self, make: impl Fn(usize) -> Vec<T> + 'static) -> Local<T> {
+        self.shards = Some(Box::new(make));
         self
     }
 
@@ -75,6 +94,13 @@ impl<T: Transport + 'static> Backend for Local<T> {
 
     fn transport(&self, _node: &str) -> T {
         (self.make)()
+    }
+
+    fn shards(&self, node: &str, count: usize) -> Vec<T> {
+        match &self.shards {
+            Some(make) => make(count),
+            None => panic!("{} has no {count} adapters for one address on {node}", self.name),
+        }
     }
 
     fn listen_addr(&self, node: &str) -> Addr {

@@ -35,6 +35,10 @@ struct Side<T> {
 }
 
 impl<T: Transport> Side<T> {
+    fn new(node: &'static str, transport: T) -> Side<T> {
+        Side { node, transport: Some(transport), paused: false, receiver: None, events: VecDeque::new() }
+    }
+
     /// Polls the adapter once. Returns `None` if it was dropped.
     fn poll(&mut self, now: Time, scratch: &mut Vec<Event>) -> Option<bool> {
         let transport = self.transport.as_mut()?;
@@ -67,11 +71,17 @@ pub struct Link {
 impl<'b, K: Backend> Rig<'b, K> {
     /// Creates an adapter for each of the nodes `a`, `b` and `c`.
     pub fn new(backend: &'b K) -> Rig<'b, K> {
-        let side = |node| {
-            let transport = Some(backend.transport(node));
-            Side { node, transport, paused: false, receiver: None, events: VecDeque::new() }
-        };
-        Rig { backend, sides: vec![side("a"), side("b"), side("c")], scratch: Vec::new(), turns: 0 }
+        let sides = ["a", "b", "c"].map(|node| Side::new(node, backend.transport(node)));
+        Rig { backend, sides: sides.into(), scratch: Vec::new(), turns: 0 }
+    }
+
+    /// Creates an adapter for the node `a`, and `count` adapters for the node `b` that share their
+    /// listening addresses. These are the sides from 1 on.
+    pub fn with_shards(backend: &'b K, count: usize) -> Rig<'b, K> {
+        let mut sides = vec![Side::new("a", backend.transport("a"))];
+        sides.extend(backend.shards("b", count).into_iter().map(|member| Side::new("b", member)));
+        assert_eq!(sides.len(), 1 + count, "the members of the group");
+        Rig { backend, sides, scratch: Vec::new(), turns: 0 }
     }
 
     /// Returns the adapter of a side.
@@ -262,6 +272,14 @@ impl<'b, K: Backend> Rig<'b, K> {
             let at = events.iter().position(|event| matches!(event, Event::ConnectRequest { .. }))?;
             events.remove(at).map(|event| conn_of(&event))
         })
+    }
+
+    /// Takes out the first unread connection request of a side that has this private data.
+    pub fn take_request(&mut self, side: usize, wanted: &[u8]) -> Option<ConnId> {
+        let events = &mut self.sides[side].events;
+        let is_wanted = |event: &Event| matches!(event, Event::ConnectRequest { private, .. } if **private == *wanted);
+        let at = events.iter().position(is_wanted)?;
+        events.remove(at).map(|event| conn_of(&event))
     }
 
     /// Sends one message each way. Everything that was under way before has then arrived, and the

@@ -20,6 +20,7 @@ mod addr;
 mod async_endpoint;
 mod bulk;
 mod capability;
+mod combining_lock;
 pub mod comm;
 mod config;
 pub mod driver;
@@ -30,6 +31,7 @@ mod forward;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod handle;
 mod inline_receive;
 mod lists;
 mod log_limit;
@@ -38,11 +40,13 @@ mod mutated;
 mod op;
 mod proto;
 mod returns;
+mod sync;
+mod threading;
 mod time;
 pub mod transport;
 
 pub use addr::{Addr, CustomScheme, Device, Scheme};
-pub use async_endpoint::{AsyncEndpoint, Operation};
+pub use async_endpoint::{AsyncEndpoint, Operation, SharedEndpoint};
 pub use bulk::{BulkDescriptor, Exposure};
 pub use capability::{Capabilities, OneSided, Registration};
 pub use config::{Config, CreditConfig, LimitConfig, MemoryConfig, TimeoutConfig};
@@ -50,6 +54,7 @@ pub use endpoint::{
     Counters, Endpoint, Grant, Kept, MAX_TAG, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected,
 };
 pub use error::{Error, ErrorKind};
+pub use handle::{Handle, HandleConfig, MAX_ENDPOINTS};
 pub use lists::{ListPrices, Lists};
 pub use log_limit::LogLimit;
 pub use mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
@@ -58,5 +63,6 @@ pub use op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 #[doc(hidden)]
 pub use proto::describe::describe_message;
 pub use returns::Returns;
+pub use threading::{AnyThread, OneThread, Threading};
 pub use time::{Clock, Time};
 pub use transport::{ServiceClass, Transport};

@@ -31,8 +31,36 @@ impl fmt::Debug for OpId {
 }
 
 /// Identifies a peer of one endpoint. A stale id is detected, as for an [`OpId`].
+///
+/// The upper 8 bits of the slot are the number of the endpoint
+/// ([`Endpoint::numbered`](crate::Endpoint::numbered)), 0 for an endpoint by itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub(crate) Key);
+
+impl PeerId {
+    /// The place of the endpoint's number in a slot.
+    pub(crate) const ENDPOINT_SHIFT: u32 = 24;
+
+    /// Makes the id of the peer at `key`. `origin` is the endpoint's number, in its place.
+    #[inline]
+    pub(crate) fn new(key: Key, origin: u32) -> PeerId {
+        debug_assert!(key.slot < 1 << PeerId::ENDPOINT_SHIFT, "slot {}", key.slot);
+        PeerId(Key { slot: key.slot | origin, ..key })
+    }
+
+    /// Returns the key in the endpoint with this number. The key of another endpoint's peer is
+    /// beyond any table.
+    #[inline]
+    pub(crate) fn in_endpoint(self, origin: u32) -> Key {
+        Key { slot: self.0.slot ^ origin, ..self.0 }
+    }
+
+    /// Returns the number of the endpoint that the peer belongs to.
+    #[inline]
+    pub fn endpoint(self) -> u8 {
+        (self.0.slot >> PeerId::ENDPOINT_SHIFT) as u8
+    }
+}
 
 impl fmt::Debug for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

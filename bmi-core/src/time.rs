@@ -60,3 +60,9 @@ pub trait Clock {
     /// Returns the current time.
     fn now(&self) -> Time;
 }
+
+impl<C: Clock + ?Sized> Clock for Box<C> {
+    fn now(&self) -> Time {
+        (**self).now()
+    }
+}

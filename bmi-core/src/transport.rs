@@ -192,6 +192,24 @@
 //!   others. If the receiver does not take it, the message goes the usual way. So the order of C3
 //!   and C4 holds for a caller that first takes the messages it is shown and then handles the
 //!   events.
+//!
+//! - **C17 shards.** A backend may open several transports as the *members* of a group that share
+//!   their listening addresses. Each may be driven by a thread of its own. Their times come from
+//!   copies of one clock. This trait has no method for it: each backend has a constructor.
+//!   - *Listening.* Any member may listen. An address at which one of them listens serves all. The
+//!     member that listens accepts the connections, so it must be polled.
+//!   - *Spreading.* Each new connection goes to the member that has fewest, of all kinds. Where
+//!     members have the same number, the one that listens has precedence. The member that gets the
+//!     connection is woken (C11). From then on the connection is that member's alone: its name, its
+//!     memory, its keys and its events.
+//!   - *Independence.* A member that is not polled delays no other. Connections wait for it, in
+//!     bounded number, until it is polled or their peers give up. More than these are not assigned
+//!     to it.
+//!   - *Limits* hold for each member as for a transport that is alone. What waits for a member
+//!     counts as its own, and the time limit of a handshake counts from the arrival.
+//!   - *End.* When a member is dropped, the connections that wait for it go to the others, or end
+//!     if the others have no room. If it was listening, its addresses are free. What it handed over
+//!     before is served.
 
 use std::os::fd::BorrowedFd;
 use std::task::Waker;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bmi_backend::Limit;
+use bmi_backend::{Limit, ShardLimits};
 use bmi_core::{Addr, Device};
 
 /// Settings of an [`IbTransport`](crate::IbTransport).
@@ -23,9 +23,12 @@ pub struct IbConfig {
     pub port_down_grace: Duration,
     /// Most accepted side channels without a greeting, at least 1. A newcomer always gets a place:
     /// if all are taken, the address that has most of them loses its oldest one
-    /// ([`bmi_backend::HalfOpen`]). 256.
+    /// ([`bmi_backend::HalfOpen`]). Of several transports behind one address
+    /// ([`IbTransport::shards`](crate::IbTransport::shards)) each has as many, at least 2. A
+    /// quarter of them, at most 64, is for sockets that another one has accepted for it. 256.
     pub max_half_open: usize,
-    /// Most connections of all kinds. 4096.
+    /// Most connections of all kinds. Of several transports behind one address, each has as many.
+    /// 4096.
     pub max_connections: usize,
     /// Most registered regions. 1 Mi.
     pub max_regions: usize,
@@ -89,6 +92,10 @@ impl IbConfig {
 
     pub(crate) fn connections(&self) -> Limit {
         Limit { max: self.max_connections.min(MAX_SLOTS), what: "connections", setting: "IbConfig::max_connections" }
+    }
+
+    pub(crate) fn shard_limits(&self) -> ShardLimits {
+        ShardLimits { max_connections: self.connections().max, max_half_open: self.max_half_open }
     }
 
     pub(crate) fn regions(&self) -> Limit {

@@ -22,7 +22,7 @@
 //! Connection tables, name resolution and listeners come from [`bmi_backend`].
 //!
 //! **Invariants**
-//! 1. The transport keeps the contract, C1 to C16 of [`bmi_core::transport`].
+//! 1. The transport keeps the contract, C1 to C17 of [`bmi_core::transport`].
 //! 2. A transport has one owner, which drives it. Other threads reach it only through wakers and
 //!    dropped regions, each through a mailbox.
 //! 3. Each connection has its own protection domain. A peer's keys are valid on its own queue pair
@@ -70,7 +70,7 @@ use std::task::Waker;
 
 use bmi_backend::net::Resolver;
 use bmi_backend::{
-    ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue, WorkLimits, connection_ended,
+    ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, Shard, SlotQueue, WorkLimits, connection_ended,
     foreign_segment,
 };
 use bmi_core::transport::{
@@ -90,7 +90,7 @@ use adapter::Adapter;
 use config::MAX_SEGMENTS;
 use error::Fault;
 use helpers::Helpers;
-use lifecycle::{Connection, Phase};
+use lifecycle::{Connection, Newcomer, Phase};
 use memory::Regions;
 use queue_pair::QueuePair;
 use verbs::{Chain, WorkEnd};
@@ -125,6 +125,8 @@ pub struct IbTransport {
     /// needs it.
     unsettled: bool,
     listeners: Listeners<TcpListener>,
+    /// This transport's part of a group that shares listening addresses.
+    shard: Shard<Newcomer>,
     resolver: Resolver,
     helpers: Helpers,
     regions: Regions,
@@ -172,18 +174,29 @@ impl IbTransport {
     /// `Unsupported` if there is no library, no device or no active port: the text says what is
     /// missing and what to install. `Invalid` for settings beyond what the device supports. `Io` or
     /// `Exhausted` if the system has no descriptor or object for it.
-    #[expect(clippy::disallowed_methods, reason = "cookies are not to be guessed")]
     pub fn new(config: IbConfig) -> Result<IbTransport, Error> {
-        let failed = |error| Error::from(error).during("create an InfiniBand transport");
-        let adapter = Adapter::open(&config)?;
-        let poll = mio::Poll::new().map_err(failed)?;
-        let waker = mio::Waker::new(poll.registry(), other(OTHER_WAKER)).map_err(failed)?;
-        let waker = bmi_backend::waker(move || waker.wake());
-        for (fd, index) in [(adapter.channel.as_raw_fd(), OTHER_CHANNEL), (adapter.context.as_raw_fd(), OTHER_DEVICE)] {
-            poll.registry().register(&mut SourceFd(&fd), other(index), Interest::READABLE).map_err(failed)?;
-        }
+        let (adapter, poll, waker) = open(&config)?;
+        let shard = Shard::alone(waker.clone(), config.shard_limits());
+        Ok(IbTransport::with(config, adapter, poll, waker, shard))
+    }
+
+    /// Creates `count` adapters that share their listening addresses (C17), for example one for
+    /// each core. Each has the limits of `config` for itself. All are on one device and port.
+    ///
+    /// # Errors
+    /// As [`IbTransport::new`].
+    pub fn shards(config: IbConfig, count: usize) -> Result<Vec<IbTransport>, Error> {
+        let opened = (0..count).map(|_| open(&config)).collect::<Result<Vec<_>, Error>>()?;
+        let wakers = opened.iter().map(|(_, _, waker)| waker.clone()).collect();
+        let shards = Shard::group(wakers, config.shard_limits());
+        let member = |((adapter, poll, waker), shard)| IbTransport::with(config.clone(), adapter, poll, waker, shard);
+        Ok(opened.into_iter().zip(shards).map(member).collect())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "cookies are not to be guessed")]
+    fn with(config: IbConfig, adapter: Adapter, poll: mio::Poll, waker: Waker, shard: Shard<Newcomer>) -> IbTransport {
         let capabilities = adapter.capabilities(&config);
-        Ok(IbTransport {
+        IbTransport {
             limits: WorkLimits::of(&capabilities),
             capabilities,
             poll,
@@ -203,7 +216,8 @@ impl IbTransport {
             early: VecDeque::with_capacity(4 * ENDS),
             ends: vec![WorkEnd::empty(); ENDS],
             chain: Chain::new(CHAIN, MAX_SEGMENTS + 1),
-            half_open: HalfOpen::new(config.max_half_open),
+            half_open: HalfOpen::new(shard.half_open_places()),
+            shard,
             log: LogLimit::default(),
             unasked: 0,
             attentive: 0,
@@ -215,7 +229,7 @@ impl IbTransport {
             now: Time::ZERO,
             config,
             adapter,
-        })
+        }
     }
 
     /// Returns the transport's device and port, for example `mlx5_0:1`.
@@ -277,6 +291,19 @@ impl IbTransport {
         }
         self.dirty.add(conn.slot);
     }
+}
+
+/// Opens the adapter. Returns it with a descriptor to wait on and its waker.
+fn open(config: &IbConfig) -> Result<(Adapter, mio::Poll, Waker), Error> {
+    let failed = |error| Error::from(error).during("create an InfiniBand transport");
+    let adapter = Adapter::open(config)?;
+    let poll = mio::Poll::new().map_err(failed)?;
+    let waker = mio::Waker::new(poll.registry(), other(OTHER_WAKER)).map_err(failed)?;
+    let waker = bmi_backend::waker(move || waker.wake());
+    for (fd, index) in [(adapter.channel.as_raw_fd(), OTHER_CHANNEL), (adapter.context.as_raw_fd(), OTHER_DEVICE)] {
+        poll.registry().register(&mut SourceFd(&fd), other(index), Interest::READABLE).map_err(failed)?;
+    }
+    Ok((adapter, poll, waker))
 }
 
 fn takes_work(phase: &Phase) -> bool {

@@ -41,7 +41,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use bmi_backend::net::{self, Answer};
-use bmi_backend::{Round, check_private, check_scheme, listen_failed, request_gone};
+use bmi_backend::{Place, Round, check_private, check_scheme, listen_failed, request_gone};
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
 use mio::net::{TcpListener, TcpStream};
@@ -81,6 +81,13 @@ pub(crate) enum Next {
     Accept(Box<[u8]>),
 }
 
+/// An accepted side channel that no transport has a connection for yet.
+pub(crate) struct Newcomer {
+    stream: TcpStream,
+    from: SocketAddr,
+    arrived: Time,
+}
+
 /// A connection.
 pub(crate) struct Connection {
     pub(crate) id: ConnId,
@@ -89,6 +96,7 @@ pub(crate) struct Connection {
     pub(crate) side: Option<Box<SideChannel>>,
     pub(crate) queues: Option<Box<QueuePair>>,
     first_packet: u32,
+    _place: Place,
 }
 
 impl Connection {
@@ -136,24 +144,33 @@ impl IbTransport {
         Ok(taken)
     }
 
-    /// Accepts the sockets that wait at the listeners.
+    /// Takes the side channels that other members of the group have accepted for this transport,
+    /// and accepts those that wait at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
         let (mut round, mut any) = (Round::default(), false);
+        for _ in 0..self.shard.waiting() {
+            let Some((newcomer, place)) = self.shard.next() else { break };
+            any = true;
+            self.handle_newcomer(newcomer, place);
+        }
         while let Some((stream, from)) = self.listeners.accept(&mut round, self.now, TcpListener::accept) {
             any = true;
-            self.handle_socket(stream, from);
+            if let Some((newcomer, place)) = self.shard.assign(Newcomer { stream, from, arrived: self.now }) {
+                self.handle_newcomer(newcomer, place);
+            }
         }
         self.deadlines.add(self.listeners.deadline());
         any
     }
 
-    fn handle_socket(&mut self, mut stream: TcpStream, from: SocketAddr) {
+    fn handle_newcomer(&mut self, newcomer: Newcomer, place: Place) {
+        let Newcomer { mut stream, from, arrived } = newcomer;
         let (peer, origin) = (Addr::ib(None, from.ip().to_string(), from.port()), net::origin(from.ip()));
-        let deadline = self.now + self.config.handshake_timeout;
+        let deadline = arrived + self.config.handshake_timeout;
         while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
             self.end(id.slot, id, Fault::MadeRoom);
         }
-        let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }) {
+        let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }, place) {
             Ok(id) => id,
             Err(error) => return self.warn_closed(from, &error),
         };
@@ -196,7 +213,7 @@ impl IbTransport {
             return Err(Error::new(ErrorKind::Io, format!("the adapter {} is gone", self.adapter.context.name())));
         }
         let phase = Phase::Dialing { candidates: Vec::new(), private: private.into(), deadline };
-        let id = self.insert(addr.clone(), phase)?;
+        let id = self.insert(addr.clone(), phase, self.shard.place())?;
         if let Err(error) = self.give_queues(id) {
             self.slots.remove(id.slot);
             return Err(error.during("connect").with_peer(addr));
@@ -214,9 +231,10 @@ impl IbTransport {
     }
 
     /// Takes a slot for a new connection.
-    fn insert(&mut self, peer: Addr, phase: Phase) -> Result<ConnId, Error> {
+    fn insert(&mut self, peer: Addr, phase: Phase, place: Place) -> Result<ConnId, Error> {
         let first_packet = self.next_first_packet();
-        let id = self.slots.insert(|id| Connection { id, peer, phase, side: None, queues: None, first_packet })?;
+        let make = |id| Connection { id, peer, phase, side: None, queues: None, first_packet, _place: place };
+        let id = self.slots.insert(make)?;
         self.unsettled = true;
         let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
         self.deadlines.add(deadline);

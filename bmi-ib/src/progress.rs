@@ -105,6 +105,7 @@ impl IbTransport {
             || self.resolver.has_answers()
             || self.helpers.has_outcomes()
             || self.listeners.any_ready()
+            || self.shard.has_waiting()
     }
 
     pub(crate) fn prepare_to_sleep(&mut self) -> Armed {

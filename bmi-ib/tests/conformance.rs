@@ -29,10 +29,12 @@ fn pinned() -> Capabilities {
 
 /// Adapters on the first device, with side channels on one of this machine's loopback addresses.
 fn ib(name: &'static str, host: &'static str, config: IbConfig, expected: Capabilities) -> Local<IbTransport> {
+    let shared = config.clone();
+    let shards = move |count| IbTransport::shards(shared.clone(), count).expect("this machine has an RDMA device");
     let make = move || IbTransport::new(config.clone()).expect("this machine has an RDMA device");
     // A reserved port. It is below the ports at which unprivileged processes can listen.
     let vacant = Addr::ib(None, host, 1);
-    Local::new(name, expected, make, move |_| Addr::ib(None, host, 0), vacant).with_cases(4)
+    Local::new(name, expected, make, move |_| Addr::ib(None, host, 0), vacant).with_shards(shards).with_cases(4)
 }
 
 /// The defaults, side channels over IPv4.
@@ -56,14 +58,17 @@ fn little() -> Local<IbTransport> {
 mod plain {
     use super::*;
     bmi_conformance::conformance_suite!(ordinary());
+    bmi_conformance::shard_suite!(ordinary());
 }
 
 mod scarce {
     use super::*;
     bmi_conformance::conformance_suite!(little());
+    bmi_conformance::shard_suite!(little());
 }
 
 mod troubled {
     use super::*;
     bmi_conformance::conformance_suite!(FaultyBackend::new(ordinary(), Plan::mild(4)));
+    bmi_conformance::shard_suite!(FaultyBackend::new(ordinary(), Plan::mild(4)));
 }

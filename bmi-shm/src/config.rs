@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bmi_backend::{Limit, software};
+use bmi_backend::{Limit, ShardLimits, software};
 use bmi_core::{Capabilities, Error, ErrorKind};
 
 pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, WORK_LIMITS};
@@ -22,10 +22,12 @@ pub struct ShmConfig {
     pub handshake_timeout: Duration,
     /// Most accepted sockets without a hello, at least 1. A newcomer always gets a place: if all
     /// are taken, the process that has most of them loses its oldest one
-    /// ([`bmi_backend::HalfOpen`]). 256.
+    /// ([`bmi_backend::HalfOpen`]). Of several transports behind one address
+    /// ([`ShmTransport::shards`](crate::ShmTransport::shards)) each has as many, at least 2. A
+    /// quarter of them, at most 64, is for sockets that another one has accepted for it. 256.
     pub max_half_open: usize,
     /// Most connections of all kinds, half-open and ending ones too. 20,480, which is more than
-    /// `Config::max_peers`.
+    /// `Config::max_peers`. Of several transports behind one address, each has as many.
     pub max_connections: usize,
     /// Most registered regions. 1 Mi.
     pub max_regions: usize,
@@ -43,7 +45,8 @@ pub struct ShmConfig {
     /// pieces, 64 GiB.
     pub max_mapped: (usize, u64),
     /// The same for all connections together. Bytes of a piece that finds no room go another way. A
-    /// process may have some 65,000 mappings, and addresses for 128 TiB. 16,384 pieces, 16 TiB.
+    /// process may have some 65,000 mappings, and addresses for 128 TiB. So several transports
+    /// behind one address share this room. 16,384 pieces, 16 TiB.
     pub max_mapped_in_all: (usize, u64),
     /// Most memory of this side that peers may keep after its operation has ended, because they do
     /// not finish writing to it: the number of exposures, and the bytes of their memories. Above
@@ -139,6 +142,10 @@ impl ShmConfig {
 
     pub(crate) fn connections(&self) -> Limit {
         Limit { max: self.max_connections, what: "connections", setting: "ShmConfig::max_connections" }
+    }
+
+    pub(crate) fn shard_limits(&self) -> ShardLimits {
+        ShardLimits { max_connections: self.max_connections, max_half_open: self.max_half_open }
     }
 
     pub(crate) fn regions(&self) -> Limit {

@@ -79,6 +79,7 @@ pub(crate) struct Connection {
     pub(crate) activity: Activity,
     /// Polls since something moved; `RESTS` if the connection rests (see `poll_schedule`).
     idle: u32,
+    _place: bmi_backend::Place,
 }
 
 /// The work that the last poll has left on a connection, or that came up since (see `progress`).
@@ -97,7 +98,7 @@ pub(crate) enum Activity {
 const RESTS: u32 = 1024;
 
 impl Connection {
-    pub(crate) fn new(id: ConnId, peer: Addr, phase: Phase) -> Connection {
+    pub(crate) fn new(id: ConnId, peer: Addr, phase: Phase, place: bmi_backend::Place) -> Connection {
         Connection {
             id,
             peer,
@@ -115,6 +116,7 @@ impl Connection {
             more: false,
             activity: Activity::Busy,
             idle: 0,
+            _place: place,
         }
     }
 

@@ -31,7 +31,7 @@
 //! Connection tables, listeners, registrations and keys come from [`bmi_backend`].
 //!
 //! **Invariants**
-//! 1. The transport keeps the contract, C1 to C16 of [`bmi_core::transport`].
+//! 1. The transport keeps the contract, C1 to C17 of [`bmi_core::transport`].
 //! 2. A transport has one owner, which drives it. Other threads reach it only through wakers,
 //!    dropped regions and dropped [`bmi_core::mem::RemotePages`].
 //! 3. Nothing in shared memory is trusted: each word is copied, then checked. The peer cannot write
@@ -87,7 +87,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, SlotQueue, foreign_segment};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, Shard, SlotQueue, foreign_segment};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
     Armed, BulkWay, ConnId, Event, IdleMemory, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory,
@@ -102,6 +102,7 @@ pub use config::ShmConfig;
 
 use completions::Pending;
 use connection::{Connection, Phase};
+use lifecycle::Newcomer;
 use link::Link;
 use outbound::{LEFT_LEN, Outbound, POST_BUDGET, Ring};
 use poll_schedule::PollSchedule;
@@ -138,7 +139,7 @@ pub struct ShmTransport {
     config: ShmConfig,
     capabilities: Capabilities,
     epoll: OwnedFd,
-    epoll_events: Vec<epoll::Event>,
+    scratch: Scratch,
     waker: Waker,
     /// A word that peers are told, together with its address, and behind it a secret word that they
     /// are not told. A peer that can name the secret can reach this process's memory through the
@@ -149,7 +150,9 @@ pub struct ShmTransport {
     /// The position in the schedule that is served first.
     first: usize,
     listeners: Listeners<Listening>,
-    /// Set while a listener may have sockets to accept.
+    /// This transport's part of a group that shares listening addresses.
+    shard: Shard<Newcomer>,
+    /// Set while there may be sockets to accept, at a listener or from another member of the group.
     accept_ready: bool,
     regions: Regions,
     keys: Keys,
@@ -163,7 +166,6 @@ pub struct ShmTransport {
     pending: Pending,
     /// Sockets that may have packets.
     ready: SlotQueue,
-    pieces: Vec<libc::iovec>,
     /// Sockets that have not sent their hello, by the number of their process.
     half_open: HalfOpen<i32>,
     log: LogLimit,
@@ -183,8 +185,16 @@ pub struct ShmTransport {
     now: Time,
 }
 
-// SAFETY: `pieces` is scratch space for one call and is left empty. Every other field is `Send`.
-unsafe impl Send for ShmTransport {}
+/// Scratch space for one call.
+struct Scratch {
+    events: Vec<epoll::Event>,
+    /// Left empty by every call.
+    pieces: Vec<libc::iovec>,
+}
+
+// SAFETY: no pointer moves to another thread. There are no pieces between two calls of the
+// transport, and the data of each event that is watched for is a number (`watch`, `new_epoll`).
+unsafe impl Send for Scratch {}
 
 /// The counts that [`ShmTransport::calls`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,25 +211,39 @@ impl ShmTransport {
     /// # Errors
     /// `Invalid` if the configuration is out of its bounds; `Io` or `Exhausted` if the system has
     /// no descriptor for it.
-    #[expect(clippy::disallowed_methods, reason = "the cookie is a secret between two processes of one host")]
     pub fn new(config: ShmConfig) -> Result<ShmTransport, Error> {
-        const WHAT: &str = "create a shared-memory transport";
-        config.validate().map_err(|error| error.during(WHAT))?;
-        let failed = |error: rustix::io::Errno| Error::from(std::io::Error::from(error)).during(WHAT);
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
-        let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, &event, epoll::EventData::new_u64(TOKEN_WAKER as u64), edges).map_err(failed)?;
-        // Each write to this descriptor is an edge for epoll, and it is never read. It is
-        // non-blocking and belongs to this process alone.
-        let waker = bmi_backend::waker(move || {
-            rustix::io::write(&event, &1u64.to_ne_bytes())?;
-            Ok(())
-        });
-        Ok(ShmTransport {
+        config.validate().map_err(|error| error.during(CREATE))?;
+        let (epoll, waker) = new_epoll()?;
+        let shard = Shard::alone(waker.clone(), config.shard_limits());
+        let room = Room::new(config.max_mapped_in_all);
+        Ok(ShmTransport::with(config, epoll, waker, shard, room))
+    }
+
+    /// Creates `count` adapters that share their listening addresses (C17), for example one for
+    /// each core. Each has the limits of `config` for itself, except
+    /// [`ShmConfig::max_mapped_in_all`], which they share.
+    ///
+    /// # Errors
+    /// As [`ShmTransport::new`].
+    pub fn shards(config: ShmConfig, count: usize) -> Result<Vec<ShmTransport>, Error> {
+        config.validate().map_err(|error| error.during(CREATE))?;
+        let epolls = (0..count).map(|_| new_epoll()).collect::<Result<Vec<_>, Error>>()?;
+        let wakers = epolls.iter().map(|(_, waker)| waker.clone()).collect();
+        let shards = Shard::group(wakers, config.shard_limits());
+        let room = Room::new(config.max_mapped_in_all);
+        let member = |((epoll, waker), shard)| ShmTransport::with(config.clone(), epoll, waker, shard, room.clone());
+        Ok(epolls.into_iter().zip(shards).map(member).collect())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the cookie is a secret between two processes of one host")]
+    fn with(config: ShmConfig, epoll: OwnedFd, waker: Waker, shard: Shard<Newcomer>, room: Arc<Room>) -> ShmTransport {
+        ShmTransport {
             capabilities: config.capabilities(),
             epoll,
-            epoll_events: Vec::with_capacity(EPOLL_EVENTS),
+            scratch: Scratch {
+                events: Vec::with_capacity(EPOLL_EVENTS),
+                pieces: Vec::with_capacity(config::MAX_SEGMENTS + 2),
+            },
             waker,
             cookie: Box::new([0, 1].map(|word: u64| RandomState::new().hash_one(word))),
             slots: ConnectionTable::new(config.connections()),
@@ -229,15 +253,15 @@ impl ShmTransport {
             accept_ready: false,
             regions: Regions::new(config.regions()),
             keys: Keys::new(config.exposures()),
-            room: Room::new(config.max_mapped_in_all),
+            room,
             retired: Retired::new(config.max_retired),
             heard: false,
             vacated: false,
             deadlines: Deadlines::default(),
             pending: Pending::new(),
             ready: SlotQueue::default(),
-            pieces: Vec::with_capacity(config::MAX_SEGMENTS + 2),
-            half_open: HalfOpen::new(config.max_half_open),
+            half_open: HalfOpen::new(shard.half_open_places()),
+            shard,
             log: LogLimit::default(),
             unasked: 0,
             look_at: Time::ZERO,
@@ -249,7 +273,7 @@ impl ShmTransport {
             asleep: false,
             now: Time::ZERO,
             config,
-        })
+        }
     }
 
     /// Returns how many system calls moving messages has cost so far: looks at the descriptors, and
@@ -304,8 +328,27 @@ impl ShmTransport {
         let Connection { link: Some(link), queues: Some(queues), more, .. } = connection else {
             return Err(PostError::NotConnected);
         };
-        Ok(Working { link, queues, more, pending: &mut self.pending, pieces: &mut self.pieces })
+        Ok(Working { link, queues, more, pending: &mut self.pending, pieces: &mut self.scratch.pieces })
     }
+}
+
+/// What an error during the creation of a transport says.
+const CREATE: &str = "create a shared-memory transport";
+
+/// Returns a descriptor to wait on and its waker.
+fn new_epoll() -> Result<(OwnedFd, Waker), Error> {
+    let failed = |error: rustix::io::Errno| Error::from(std::io::Error::from(error)).during(CREATE);
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+    let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+    let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&epoll, &event, epoll::EventData::new_u64(TOKEN_WAKER as u64), edges).map_err(failed)?;
+    // Each write to this descriptor is an edge for epoll, and it is never read. It is non-blocking
+    // and belongs to this process alone.
+    let waker = bmi_backend::waker(move || {
+        rustix::io::write(&event, &1u64.to_ne_bytes())?;
+        Ok(())
+    });
+    Ok((epoll, waker))
 }
 
 struct Working<'a> {
@@ -546,6 +589,12 @@ impl Transport for ShmTransport {
         self.waker.clone()
     }
 }
+
+// The transport may move between threads. One thread at a time drives it.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<ShmTransport>();
+};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

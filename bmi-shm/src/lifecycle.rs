@@ -36,7 +36,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bmi_backend::software::slot_of;
-use bmi_backend::{Round, check_private, check_scheme, connection_ended, listen_failed, request_gone};
+use bmi_backend::{Place, Round, check_private, check_scheme, connection_ended, listen_failed, request_gone};
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Access, Addr, Error, ErrorKind, RemoteSlice, Scheme, Segment, Time};
 
@@ -75,6 +75,16 @@ fn stays_claimed(peer: &Area, key: u64) -> bool {
     false
 }
 
+/// An accepted socket of an admitted user that no transport has a connection for yet.
+pub(crate) struct Newcomer {
+    socket: OwnedFd,
+    /// The number of its process.
+    origin: i32,
+    /// Set if the kernel may copy between the two processes.
+    crosses: bool,
+    arrived: Time,
+}
+
 impl ShmTransport {
     pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
         check_scheme(addr, Scheme::Shm, "shared-memory")?;
@@ -103,7 +113,8 @@ impl ShmTransport {
         };
         let (fd, mapping) = sys::new_area(self.config.geometry().len()).map_err(exhausted)?;
         let area = Area::new(mapping, self.config.geometry());
-        let id = self.insert(addr.clone(), Phase::Dialing { private: private.into(), deadline, retry_at: self.now })?;
+        let phase = Phase::Dialing { private: private.into(), deadline, retry_at: self.now };
+        let id = self.insert(addr.clone(), phase, self.shard.place())?;
         if let Some(connection) = self.slots.find_mut(id) {
             connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
             (connection.own, connection.own_fd) = (Some(area), Some(fd));
@@ -113,8 +124,8 @@ impl ShmTransport {
     }
 
     /// Takes a slot for a new connection.
-    fn insert(&mut self, peer: Addr, phase: Phase) -> Result<ConnId, Error> {
-        let id = self.slots.insert(|id| Connection::new(id, peer, phase))?;
+    fn insert(&mut self, peer: Addr, phase: Phase, place: Place) -> Result<ConnId, Error> {
+        let id = self.slots.insert(|id| Connection::new(id, peer, phase, place))?;
         let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
         self.deadlines.add(deadline);
         Ok(id)
@@ -159,30 +170,47 @@ impl ShmTransport {
 
     // ---- accepting ------------------------------------------------------------------------------
 
-    /// Accepts the sockets that wait at the listeners.
+    /// Takes the sockets that other members of the group have accepted for this transport, and
+    /// accepts those that wait at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
         let (mut round, mut any) = (Round::default(), false);
+        for _ in 0..self.shard.waiting() {
+            let Some((newcomer, place)) = self.shard.next() else { break };
+            any = true;
+            self.handle_newcomer(newcomer, place);
+        }
         let accept = |listening: &Listening| socket::accept(listening.socket.as_fd());
         while let Some(socket) = self.listeners.accept(&mut round, self.now, accept) {
             any = true;
-            self.handle_socket(socket);
+            let own = self.admit(socket).and_then(|newcomer| self.shard.assign(newcomer));
+            if let Some((newcomer, place)) = own {
+                self.handle_newcomer(newcomer, place);
+            }
         }
         self.deadlines.add(self.listeners.deadline());
         any
     }
 
-    fn handle_socket(&mut self, socket: OwnedFd) {
+    /// Checks the user of an accepted socket.
+    fn admit(&mut self, socket: OwnedFd) -> Option<Newcomer> {
         let origin = sys::credentials(&socket).map_or(0, |peer| peer.pid);
-        let peer = Addr::shm(format!("/proc/{origin}"));
-        let crosses = match check_user(&self.config, &socket) {
-            Ok(crosses) => crosses,
-            Err(fault) => return self.warn_closed(&peer, &fault),
-        };
-        let deadline = self.now + self.config.handshake_timeout;
+        match check_user(&self.config, &socket) {
+            Ok(crosses) => Some(Newcomer { socket, origin, crosses, arrived: self.now }),
+            Err(fault) => {
+                self.warn_closed(&name_of(origin), &fault);
+                None
+            }
+        }
+    }
+
+    fn handle_newcomer(&mut self, newcomer: Newcomer, place: Place) {
+        let Newcomer { socket, origin, crosses, arrived } = newcomer;
+        let peer = name_of(origin);
+        let deadline = arrived + self.config.handshake_timeout;
         while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
             self.end(id.slot, id, Fault::MadeRoom);
         }
-        let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin }) {
+        let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin }, place) {
             Ok(id) => id,
             Err(error) => return self.warn_closed(&peer, &error),
         };
@@ -655,6 +683,11 @@ impl ShmTransport {
         self.log.poll(now);
         self.deadlines.refresh();
     }
+}
+
+/// Returns what a peer is called until it has said more: its process.
+fn name_of(origin: i32) -> Addr {
+    Addr::shm(format!("/proc/{origin}"))
 }
 
 /// Returns the epoll token of a connection.

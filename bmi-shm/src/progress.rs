@@ -210,7 +210,7 @@ impl ShmTransport {
         // hello has arrived.
         let read = self.read_sockets(events);
         let accepted = self.accept_sockets();
-        self.accept_ready |= self.listeners.any_ready();
+        self.accept_ready |= self.listeners.any_ready() || self.shard.has_waiting();
         if accepted {
             self.read_sockets(events);
         }
@@ -222,17 +222,17 @@ impl ShmTransport {
         (self.unasked, self.look_at) = (0, self.now + LOOK_INTERVAL);
         self.look_at_latest = self.now + BUSY_LOOK_INTERVAL;
         self.calls += 1;
-        self.epoll_events.clear();
+        self.scratch.events.clear();
         let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let spare = rustix::buffer::spare_capacity(&mut self.epoll_events);
+        let spare = rustix::buffer::spare_capacity(&mut self.scratch.events);
         if let Err(error) = epoll::wait(&self.epoll, spare, Some(&none)) {
             if error != rustix::io::Errno::INTR {
                 tracing::error!(%error, "cannot ask for readiness");
             }
             return 0;
         }
-        for at in 0..self.epoll_events.len() {
-            let token = self.epoll_events[at].data.u64() as usize;
+        for at in 0..self.scratch.events.len() {
+            let token = self.scratch.events[at].data.u64() as usize;
             let index = token >> crate::TOKEN_BITS;
             match token & crate::TOKEN_MASK {
                 crate::TOKEN_CONNECTION => self.mark_ready(index as u32),
@@ -243,10 +243,13 @@ impl ShmTransport {
                 _ => {} // the waker: the event alone was needed
             }
         }
+        // The waker reports what another member of the group has accepted for this transport. So a
+        // poll without a look need not ask.
+        self.accept_ready |= self.shard.has_waiting();
         if self.now >= self.sweep_at {
             self.sweep();
         }
-        self.epoll_events.len()
+        self.scratch.events.len()
     }
 
     /// Tells peers of memory that is gone.
@@ -326,7 +329,7 @@ impl ShmTransport {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         let id = connection.id;
         let before = pass.events.len();
-        let served = serve(connection, pass, &mut self.pieces);
+        let served = serve(connection, pass, &mut self.scratch.pieces);
         match served {
             Ok(Served { moved, woke, over: None }) => {
                 self.wakes += u64::from(woke);

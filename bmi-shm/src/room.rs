@@ -5,12 +5,13 @@
 //!
 //! **Invariant.** What is taken comes back when its [`Taken`] is dropped, on whatever thread.
 //!
-//! **Tests**: in `pages`.
+//! **Tests** are here and in `pages`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The room that a transport has left for mappings of peers' memory.
+/// The room that a transport, or a group of transports behind one address, has left for mappings of
+/// peers' memory.
 pub(crate) struct Room {
     pieces: AtomicU64,
     bytes: AtomicU64,
@@ -21,14 +22,16 @@ impl Room {
         Arc::new(Room { pieces: AtomicU64::new(pieces as u64), bytes: AtomicU64::new(bytes) })
     }
 
-    /// Takes room for a mapping of `len` bytes. Only the transport's owner takes room, but any
-    /// thread may give it back.
+    /// Takes room for a mapping of `len` bytes.
     pub(crate) fn take(self: &Arc<Room>, len: u64) -> Option<Taken> {
-        if self.pieces.load(Ordering::Acquire) == 0 || self.bytes.load(Ordering::Acquire) < len {
+        let take = |left: &AtomicU64, n| {
+            left.fetch_update(Ordering::Acquire, Ordering::Relaxed, |left: u64| left.checked_sub(n)).ok()
+        };
+        take(&self.pieces, 1)?;
+        if take(&self.bytes, len).is_none() {
+            self.pieces.fetch_add(1, Ordering::Release);
             return None;
         }
-        self.pieces.fetch_sub(1, Ordering::Relaxed);
-        self.bytes.fetch_sub(len, Ordering::Relaxed);
         Some(Taken { room: self.clone(), len })
     }
 
@@ -49,5 +52,26 @@ impl Drop for Taken {
     fn drop(&mut self) {
         self.room.bytes.fetch_add(self.len, Ordering::Release);
         self.room.pieces.fetch_add(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Transports behind one address take room at the same time. Taking it was not one step while a
+    /// room had one owner.
+    #[test]
+    fn threads_take_no_more_than_there_is() {
+        const PIECES: u64 = 10_000;
+        let room = Room::new((PIECES as usize, 8 * PIECES));
+        let take = |room: Arc<Room>| move || std::iter::from_fn(|| room.take(8)).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..2).map(|_| std::thread::Builder::new().spawn(take(room.clone())).unwrap()).collect();
+        let taken: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        assert_eq!((taken.len() as u64, room.left()), (PIECES, (0, 0)));
+        drop(taken);
+        assert_eq!(room.left(), (PIECES, 8 * PIECES));
+        assert!(room.take(8 * PIECES + 1).is_none());
+        assert_eq!(room.left(), (PIECES, 8 * PIECES), "what is refused takes nothing");
     }
 }

@@ -72,6 +72,7 @@ fn all_ways() -> Local<ShmTransport> {
 mod plain {
     use super::*;
     bmi_conformance::conformance_suite!(ordinary());
+    bmi_conformance::shard_suite!(ordinary());
 }
 
 mod by_kernel {
@@ -82,6 +83,7 @@ mod by_kernel {
 mod scarce {
     use super::*;
     bmi_conformance::conformance_suite!(little());
+    bmi_conformance::shard_suite!(little());
 }
 
 mod changing {
@@ -92,4 +94,5 @@ mod changing {
 mod troubled {
     use super::*;
     bmi_conformance::conformance_suite!(FaultyBackend::new(ordinary(), Plan::mild(4)));
+    bmi_conformance::shard_suite!(FaultyBackend::new(ordinary(), Plan::mild(4)));
 }

@@ -8,8 +8,8 @@ mod common;
 use std::os::fd::OwnedFd;
 
 use bmi_core::transport::{ConnId, Event};
-use bmi_core::{Addr, Transport};
-use bmi_shm::ShmConfig;
+use bmi_core::{Addr, Time, Transport};
+use bmi_shm::{ShmConfig, ShmTransport};
 use common::{World, world_with};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with};
 
@@ -58,4 +58,36 @@ fn silent_sockets_keep_nobody_out() {
     world.settle();
     assert_eq!(crowd.iter().filter(|socket| is_open(socket)).count(), 63, "all places but the one of the last visitor");
     assert!(crowd[..130].iter().all(|socket| !is_open(socket)), "the oldest are gone");
+}
+
+/// Three adapters behind one address, of which two do not poll. Silent sockets take the places that
+/// wait for those two and the places of the third, and no more. A newcomer is served all the same.
+/// When the two poll again, the time of what waited for them is over: it counts from the arrival.
+#[test]
+fn silent_sockets_at_members_that_do_not_poll_keep_nobody_out() {
+    let mut config = ShmConfig::default();
+    config.max_half_open = 16;
+    let mut world = world_with(&config);
+    let mut members = ShmTransport::shards(config, 3).unwrap();
+    world.b.transport = members.remove(0);
+    let addr = world.addr();
+    let listener = world.b.transport.listen(&addr).unwrap();
+    let crowd: Vec<_> = (0..100).map(|_| silent(&mut world, &listener)).collect();
+    world.settle();
+    assert_eq!(crowd.iter().filter(|socket| is_open(socket)).count(), 12 + 4 + 4);
+    visit(&mut world, &listener);
+
+    world.now = world.later(6);
+    let poll = |members: &mut Vec<ShmTransport>, now: Time| {
+        let mut events = Vec::new();
+        for member in members {
+            member.poll(now, &mut events);
+        }
+        events
+    };
+    assert!(poll(&mut members, world.now).is_empty());
+    world.now = world.later(1);
+    assert!(poll(&mut members, world.now).is_empty());
+    world.settle();
+    assert!(!crowd.iter().any(is_open), "five seconds are over");
 }

@@ -10,6 +10,9 @@
 //! With several cores, a task may be woken by another task of its node. It does not start before
 //! the work that the other task had caused by then, and never before its own work is done.
 //! [`crate::Node::limit_cores`] limits tasks to some cores, which models a program with one thread.
+//! A task that is bound to a core ([`crate::Node::spawn_on`]) runs on that core only, and is held
+//! until it is idle. This models a program with a thread for each core. Held tasks of other cores
+//! do not delay it, and it does not delay them.
 //!
 //! A task that makes the processor work goes on at once. The time of its node's clock has passed
 //! ([`crate::Node::now`]), and the world's time follows. Tasks themselves cost nothing unless they
@@ -26,6 +29,7 @@
 //! that, they make the copy take longer. The core is then free later, and a task that waits for a
 //! disk in memory waits until then. A request that a program posted behind the copy still leaves at
 //! the time that was booked.
+//! Cores with a loop each share the bus with each other, too, and take locks: see `locks.rs`.
 //!
 //! **Polling.** Waiting for the adapter is counted separately. Time spent polling without a result
 //! ([`crate::Node::cpu_spinning`]) does not occupy a core.
@@ -34,6 +38,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::executor::TaskKey;
+use crate::load::{Load, over};
+use crate::locks::{Lock, MemoryBus};
 use crate::network::Side;
 use crate::profile::per_bytes;
 use crate::usage::Usage;
@@ -49,7 +55,12 @@ pub(crate) enum Work {
     Interrupt,
     Registration,
     Polling,
+    Locking,
+    LockWaiting,
 }
+
+/// Number of kinds of work.
+const WORKS: usize = 9;
 
 impl Work {
     pub(crate) fn name(self) -> &'static str {
@@ -61,6 +72,8 @@ impl Work {
             Work::Interrupt => "interrupt",
             Work::Registration => "registration",
             Work::Polling => "polling",
+            Work::Locking => "locking",
+            Work::LockWaiting => "waiting for a lock",
         }
     }
 }
@@ -70,6 +83,8 @@ impl Work {
 struct Held {
     task: TaskKey,
     not_before: u64,
+    /// The core that it is bound to, if any.
+    bound: Option<usize>,
 }
 
 /// A period of work of a core.
@@ -100,7 +115,9 @@ pub(crate) struct Cpu {
     /// The core of the running task; the first one if no task runs.
     current: usize,
     /// Time spent, by `Work`.
-    spent: [u64; 7],
+    spent: [u64; WORKS],
+    /// Time spent by each core, in ns.
+    spent_by_core: Box<[u64]>,
     spinning: u64,
     /// The period in which each core copies or will copy: from and until. It includes other work
     /// between two copies.
@@ -111,6 +128,11 @@ pub(crate) struct Cpu {
     spare: Box<[u64]>,
     /// When the kernel's thread for each direction is free.
     kernel: [u64; 2],
+    /// How long the kernel's thread for each direction has worked, in ns.
+    kernel_spent: [u64; 2],
+    locks: Vec<Lock>,
+    /// The memory bus, if all cores share it.
+    bus: Option<MemoryBus>,
     held: VecDeque<Held>,
     /// An event at this time will release a held task; `u64::MAX` for none.
     release_at: u64,
@@ -123,12 +145,16 @@ impl Cpu {
             cores: vec![0; task_cores].into(),
             task_cores,
             current: 0,
-            spent: [0; 7],
+            spent: [0; WORKS],
+            spent_by_core: vec![0; task_cores].into(),
             spinning: 0,
             copying: vec![(0, 0); task_cores].into(),
             slowed: vec![0; task_cores].into(),
             spare: vec![0; task_cores].into(),
             kernel: [0; 2],
+            kernel_spent: [0; 2],
+            locks: Vec::new(),
+            bus: None,
             held: VecDeque::new(),
             release_at: u64::MAX,
         }
@@ -141,6 +167,7 @@ impl Cpu {
         let end = start.saturating_add(cost);
         self.cores[core] = end;
         self.spent[work as usize] = self.spent[work as usize].saturating_add(cost);
+        self.spent_by_core[core] = self.spent_by_core[core].saturating_add(cost);
         if work == Work::Copying {
             let (from, until) = &mut self.copying[core];
             if *until <= now {
@@ -177,6 +204,7 @@ impl Cpu {
         let end = start.saturating_add(cost);
         self.cores[core] = end;
         self.spent[Work::Copying as usize] = self.spent[Work::Copying as usize].saturating_add(cost);
+        self.spent_by_core[core] = self.spent_by_core[core].saturating_add(cost);
         Some(Slice { core, start, end })
     }
 
@@ -203,6 +231,20 @@ impl Cpu {
         may.len() - 1 - at
     }
 
+    /// Returns the core of the running task.
+    pub(crate) fn current_core(&self) -> usize {
+        self.current
+    }
+
+    pub(crate) fn locks(&mut self) -> &mut Vec<Lock> {
+        &mut self.locks
+    }
+
+    /// From now on all cores share the memory bus.
+    pub(crate) fn share_bus(&mut self) {
+        self.bus.get_or_insert_default();
+    }
+
     /// Returns when the current core is free.
     pub(crate) fn free_at(&self, now: u64) -> u64 {
         self.cores[self.current].max(now)
@@ -220,21 +262,42 @@ impl Cpu {
 
     // ---- tasks ----------------------------------------------------------------------------------
 
-    /// Gives a core to a task that may run from `not_before` on. If the task can run now, it owns a
-    /// core until [`Cpu::left`]. Otherwise it is held; the error is then the time at which an event
-    /// must release it, unless an event is scheduled already.
-    pub(crate) fn enter(&mut self, now: u64, task: TaskKey, not_before: u64) -> Result<(), Option<u64>> {
-        let waits = |held: &Held| held.not_before <= now;
+    /// Gives a core to a task that may run from `not_before` on: the one that it is bound to, or
+    /// any. If the task can run now, it owns a core until [`Cpu::left`]. Otherwise it is held; the
+    /// error is then the time at which an event must release it, unless an event is scheduled
+    /// already.
+    pub(crate) fn enter(
+        &mut self,
+        now: u64,
+        task: TaskKey,
+        not_before: u64,
+        bound: Option<usize>,
+    ) -> Result<(), Option<u64>> {
+        let bound = bound.map(|core| self.task_core(core));
+        let waits = |held: &Held| held.bound == bound && held.not_before <= now;
         let queue = not_before > now || (!self.held.is_empty() && self.held.iter().any(waits));
-        match self.cores[..self.task_cores].iter().position(|free| *free <= now) {
+        match self.idle_core(now, bound) {
             Some(core) if !queue => {
                 self.current = core;
                 Ok(())
             }
             _ => {
-                self.held.push_back(Held { task, not_before });
+                self.held.push_back(Held { task, not_before, bound });
                 Err(self.next_release())
             }
+        }
+    }
+
+    /// Returns this core, or the last one for tasks if it is beyond that.
+    pub(crate) fn task_core(&self, core: usize) -> usize {
+        core.min(self.task_cores - 1)
+    }
+
+    /// Returns an idle core for a task: the one that it is bound to, or the first one.
+    fn idle_core(&self, now: u64, bound: Option<usize>) -> Option<usize> {
+        match bound {
+            Some(core) => (self.cores[core] <= now).then_some(core),
+            None => self.cores[..self.task_cores].iter().position(|free| *free <= now),
         }
     }
 
@@ -248,7 +311,7 @@ impl Cpu {
         let idle = self.cores[..self.task_cores].iter().copied().min().unwrap_or(0);
         let mut at = u64::MAX;
         for held in &self.held {
-            at = at.min(held.not_before.max(idle));
+            at = at.min(held.not_before.max(held.bound.map_or(idle, |core| self.cores[core])));
             if at == idle {
                 break; // no task can be sooner
             }
@@ -265,8 +328,8 @@ impl Cpu {
         if self.release_at <= now {
             self.release_at = u64::MAX;
         }
-        let core = self.cores[..self.task_cores].iter().position(|free| *free <= now)?;
-        let at = self.held.iter().position(|held| held.not_before <= now)?;
+        let ready = self.held.iter().enumerate().filter(|(_, held)| held.not_before <= now);
+        let (at, core) = ready.filter_map(|(at, held)| Some((at, self.idle_core(now, held.bound)?))).next()?;
         self.current = core;
         self.held.remove(at).map(|held| held.task)
     }
@@ -283,8 +346,20 @@ impl Cpu {
         self.copying.fill((0, 0));
         self.spare.fill(0);
         self.kernel = [0; 2];
+        self.locks.clear();
+        self.bus = None;
         self.held.clear();
         self.release_at = u64::MAX;
+    }
+
+    /// Adds how long cores, locks and memory bus were occupied up to `now`.
+    pub(crate) fn add_load(&self, now: u64, load: &mut Load) {
+        load.cores = self.spent_by_core.iter().zip(&self.cores).map(|(spent, free)| over(*spent, *free, now)).collect();
+        load.lock_waiting = Duration::from_nanos(self.spent[Work::LockWaiting as usize]);
+        load.locks = self.locks.iter().map(|lock| (lock.name, Duration::from_nanos(lock.held(now)))).collect();
+        let receiving = Side::Receive as usize;
+        load.kernel_receiving = over(self.kernel_spent[receiving], self.kernel[receiving], now);
+        load.memory_bus = Duration::from_nanos(self.bus.as_ref().map_or(0, |bus| bus.used(now)));
     }
 
     pub(crate) fn usage(&self) -> Usage {
@@ -297,6 +372,8 @@ impl Cpu {
             interrupts: of(Work::Interrupt),
             registration: of(Work::Registration),
             polling: of(Work::Polling),
+            locking: of(Work::Locking),
+            lock_waiting: of(Work::LockWaiting),
             spinning: Duration::from_nanos(self.spinning),
         }
     }
@@ -323,6 +400,13 @@ impl Core {
     /// Makes the current core of a node copy for `cost` ns. For `bus` ns of these it needs the
     /// memory bus. Returns when it is done.
     pub(crate) fn charge_copy(&mut self, node: u32, cost: u64, bus: u64) -> u64 {
+        let now = self.queue.now;
+        let cpu = &mut self.nodes[node as usize].cpu;
+        let from = cpu.free_at(now);
+        if let Some(shared) = &mut cpu.bus {
+            let carried = shared.book(now, from, bus);
+            return self.charge(node, Work::Copying, cost.max(carried.saturating_sub(from)));
+        }
         let end = self.charge(node, Work::Copying, cost);
         if cost > 0 {
             let cpu = &mut self.nodes[node as usize].cpu;
@@ -336,6 +420,10 @@ impl Core {
     pub(crate) fn dma(&mut self, node: u32, at: u64, bytes: u64) {
         let profile = &self.config.profile;
         let cost = per_bytes(bytes, profile.memory_ps_per_byte);
+        if let Some(shared) = &mut self.nodes[node as usize].cpu.bus {
+            shared.book(self.queue.now, at, cost);
+            return;
+        }
         // The price of the kernel's copies was measured with an adapter working at the same time.
         if cost == 0 || profile.software {
             return;
@@ -354,18 +442,34 @@ impl Core {
         let cpu = &mut self.nodes[node as usize].cpu;
         let mut done = from.max(cpu.kernel[side as usize]);
         let core = cpu.kernel_core(side, done);
+        let begin = done.max(cpu.cores[core]);
+        done = self.charge_kernel_on(node, core, done, works);
+        let cpu = &mut self.nodes[node as usize].cpu;
+        cpu.kernel[side as usize] = done;
+        cpu.kernel_spent[side as usize] += done.saturating_sub(begin);
+        done
+    }
+
+    /// Makes a core do `works` of the kernel in turn, from `from` on at the earliest. Returns when
+    /// it is done.
+    pub(crate) fn charge_kernel_on(&mut self, node: u32, core: usize, from: u64, works: &[(Work, u64)]) -> u64 {
+        let now = self.queue.now;
+        let mut done = from;
+        let cpu = &mut self.nodes[node as usize].cpu;
         let current = std::mem::replace(&mut cpu.current, core);
-        for (work, cost) in works.iter().copied().filter(|(_, cost)| *cost > 0) {
+        for (work, mut cost) in works.iter().copied().filter(|(_, cost)| *cost > 0) {
             let cpu = &mut self.nodes[node as usize].cpu;
+            if let Some(shared) = cpu.bus.as_mut().filter(|_| work == Work::Copying) {
+                let from = cpu.cores[core].max(done);
+                cost = cost.max(shared.book(now, from, cost).saturating_sub(from));
+            }
             let slice = cpu.charge(done, work, cost);
             done = slice.end;
             if let Some(timeline) = &mut self.timeline {
                 timeline.core(node, work, slice);
             }
         }
-        let cpu = &mut self.nodes[node as usize].cpu;
-        cpu.kernel[side as usize] = done;
-        cpu.current = current;
+        self.nodes[node as usize].cpu.current = current;
         done
     }
 
@@ -387,12 +491,12 @@ mod tests {
     fn tasks_take_idle_cores_and_then_wait_in_order() {
         let mut cpu = Cpu::new(2);
         for at in 0..2 {
-            assert_eq!(cpu.enter(0, task(at), 0), Ok(()));
+            assert_eq!(cpu.enter(0, task(at), 0, None), Ok(()));
             let slice = cpu.charge(0, Work::Application, 10 + at as u64);
             assert_eq!((slice.core, slice.start, cpu.left()), (at, 0, 10 + at as u64));
         }
-        assert_eq!(cpu.enter(5, task(2), 0), Err(Some(10)));
-        assert_eq!(cpu.enter(5, task(3), 0), Err(None), "one event is enough");
+        assert_eq!(cpu.enter(5, task(2), 0, None), Err(Some(10)));
+        assert_eq!(cpu.enter(5, task(3), 0, None), Err(None), "one event is enough");
         assert_eq!(cpu.release(10), Some(task(2)));
         cpu.charge(10, Work::Copying, 100);
         assert_eq!((cpu.left(), cpu.next_release()), (110, Some(11)));
@@ -431,11 +535,39 @@ mod tests {
     #[test]
     fn a_task_that_may_not_run_yet_lets_others_pass() {
         let mut cpu = Cpu::new(2);
-        assert_eq!(cpu.enter(0, task(0), 50), Err(Some(50)));
-        assert_eq!(cpu.enter(0, task(1), 0), Ok(()));
+        assert_eq!(cpu.enter(0, task(0), 50, None), Err(Some(50)));
+        assert_eq!(cpu.enter(0, task(1), 0, None), Ok(()));
         cpu.charge(0, Work::Application, 70);
         cpu.left();
         assert_eq!(cpu.release(50), Some(task(0)), "on the other core");
         assert_eq!(cpu.left(), 0);
+    }
+
+    #[test]
+    fn a_bound_task_waits_for_its_core_and_for_no_other_task() {
+        let mut cpu = Cpu::new(2);
+        assert_eq!(cpu.enter(0, task(0), 0, Some(1)), Ok(()));
+        assert_eq!((cpu.charge(0, Work::Application, 100).core, cpu.left()), (1, 100));
+        assert_eq!(cpu.enter(0, task(1), 0, Some(1)), Err(Some(100)));
+        assert_eq!(cpu.enter(0, task(2), 0, None), Ok(()), "the first core is idle");
+        cpu.charge(0, Work::Application, 300);
+        cpu.left();
+        assert_eq!(cpu.enter(1, task(3), 0, None), Err(None), "a release comes at 100");
+        assert_eq!(cpu.release(100), Some(task(1)));
+        assert_eq!((cpu.charge(100, Work::Application, 10).core, cpu.left()), (1, 110));
+        assert_eq!((cpu.next_release(), cpu.release(110)), (Some(110), Some(task(3))));
+        assert_eq!(cpu.charge(110, Work::Application, 5).core, 1, "an unbound task takes the core that is idle first");
+        cpu.left();
+        assert_eq!(cpu.enter(120, task(4), 0, Some(0)), Err(Some(300)));
+        assert_eq!(cpu.release(300), Some(task(4)));
+    }
+
+    /// A core beyond those that tasks may use counts as the last of them.
+    #[test]
+    fn a_task_is_bound_to_a_core_for_tasks() {
+        let mut cpu = Cpu::new(4);
+        cpu.limit_tasks(2);
+        assert_eq!(cpu.enter(0, task(0), 0, Some(3)), Ok(()));
+        assert_eq!(cpu.charge(0, Work::Application, 1).core, 1);
     }
 }

@@ -13,26 +13,55 @@ use std::time::Duration;
 
 use bmi_core::driver::{Waiter, Waiting};
 use bmi_core::transport::{Armed, Transport};
-use bmi_core::{AsyncEndpoint, Time};
+use bmi_core::{AsyncEndpoint, Threading, Time};
 
 use crate::node::Node;
 use crate::world::{Sim, Sleep};
 
 /// Drives `endpoint` for as long as the future is polled. Waiting costs nothing. Takes any
 /// transport, including a wrapper around a [`crate::SimTransport`].
-pub async fn drive<T: Transport>(sim: Sim, endpoint: AsyncEndpoint<T>) {
+pub async fn drive<T: Transport, S: Threading>(sim: Sim, endpoint: AsyncEndpoint<T, S>) {
     run(sim, endpoint, None).await;
 }
 
 /// Drives `endpoint` on `node`, and waits as `waiting` says. [`Node::endpoint`] spawns it.
-pub async fn drive_with<T: Transport>(node: Node, endpoint: AsyncEndpoint<T>, waiting: Waiting) {
-    let idle = Idle { node: node.clone(), waiter: Waiter::new(waiting), since: None };
+pub async fn drive_with<T: Transport, S: Threading>(node: Node, endpoint: AsyncEndpoint<T, S>, waiting: Waiting) {
+    let idle = Idle { node: node.clone(), adapter: None, waiter: Waiter::new(waiting), since: None };
     run(node.sim.clone(), endpoint, Some(idle)).await;
+}
+
+/// As [`drive_with`], for an endpoint that is woken by this adapter of the node and by no other.
+pub(crate) async fn drive_adapter<T: Transport, S: Threading>(
+    node: Node,
+    endpoint: AsyncEndpoint<T, S>,
+    waiting: Waiting,
+    adapter: u32,
+) {
+    let idle = Idle { node: node.clone(), adapter: Some(adapter), waiter: Waiter::new(waiting), since: None };
+    run(node.sim.clone(), endpoint, Some(idle)).await;
+}
+
+/// As [`drive_adapter`], until the endpoint is closed.
+pub(crate) async fn drive_until_closed<T: Transport, S: Threading>(
+    node: Node,
+    endpoint: AsyncEndpoint<T, S>,
+    waiting: Waiting,
+    adapter: u32,
+) {
+    let mut closed = pin!(endpoint.closed());
+    let mut driving = pin!(drive_adapter(node, endpoint.clone(), waiting, adapter));
+    poll_fn(|cx| match closed.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => driving.as_mut().poll(cx),
+    })
+    .await;
 }
 
 /// Accounts for the waiting of a driver on its node.
 struct Idle {
     node: Node,
+    /// The adapter that wakes the driver; `None` for any of the node's.
+    adapter: Option<u32>,
     waiter: Waiter,
     /// Since when the driver waits, and how long it polls before it sleeps.
     since: Option<(Time, Option<Duration>)>,
@@ -50,7 +79,7 @@ impl Idle {
     fn ended(&mut self) -> bool {
         let Some((since, patience)) = self.since.take() else { return false };
         let idle = self.node.now() - since;
-        let by_adapter = self.node.has_reports();
+        let by_adapter = self.node.has_reports(self.adapter);
         if by_adapter {
             self.waiter.ended(idle);
         }
@@ -63,7 +92,7 @@ impl Idle {
     }
 }
 
-async fn run<T: Transport>(sim: Sim, endpoint: AsyncEndpoint<T>, mut idle: Option<Idle>) {
+async fn run<T: Transport, S: Threading>(sim: Sim, endpoint: AsyncEndpoint<T, S>, mut idle: Option<Idle>) {
     // The timer is kept when the next deadline is a later one. Waking too early is cheaper than a
     // new timer for each operation.
     let mut timer = pin!(None);

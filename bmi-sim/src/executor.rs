@@ -99,10 +99,22 @@ struct Task {
     /// The future with its waker. `None` while it is being polled.
     future: Option<(LocalFuture, Waker)>,
     node: Option<usize>,
+    /// The core of its node that it is bound to, if any.
+    core: Option<usize>,
     /// The task does not run before this time, because its own work is not done.
     not_before: u64,
     generation: u64,
     notify: Arc<TaskWaker>,
+}
+
+/// Where a task runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) node: Option<usize>,
+    /// The core that it is bound to, if any.
+    pub(crate) core: Option<usize>,
+    /// The time before which it may not run.
+    pub(crate) not_before: u64,
 }
 
 /// All tasks of a world.
@@ -120,23 +132,23 @@ impl Executor {
         TaskKey { index, generation }
     }
 
-    pub(crate) fn spawn(&self, node: Option<usize>, future: LocalFuture) -> TaskKey {
+    pub(crate) fn spawn(&self, node: Option<usize>, core: Option<usize>, future: LocalFuture) -> TaskKey {
         let mut tasks = self.tasks.borrow_mut();
         let entry = tasks.vacant_entry();
         let key = self.fresh_key(entry.key());
         let notify = TaskWaker::new(key, self.ready.clone());
         let waker = Waker::from(notify.clone());
         waker.wake_by_ref();
-        entry.insert(Task { future: Some((future, waker)), node, not_before: 0, generation: key.generation, notify });
+        let (future, generation) = (Some((future, waker)), key.generation);
+        entry.insert(Task { future, node, core, not_before: 0, generation, notify });
         key
     }
 
-    /// Returns the node that a task runs on, and the time from which it may run. Returns `None` if
-    /// the task is gone.
-    pub(crate) fn node_of(&self, key: TaskKey) -> Option<(Option<usize>, u64)> {
+    /// Returns where a task runs, and from when on. Returns `None` if the task is gone.
+    pub(crate) fn place_of(&self, key: TaskKey) -> Option<Place> {
         let tasks = self.tasks.borrow();
         let task = tasks.get(key.index).filter(|task| task.generation == key.generation)?;
-        Some((task.node, task.not_before))
+        Some(Place { node: task.node, core: task.core, not_before: task.not_before })
     }
 
     /// Keeps a task from running before `time`.
@@ -186,7 +198,7 @@ impl Executor {
     }
 
     pub(crate) fn abort(&self, key: TaskKey) {
-        if self.node_of(key).is_some() {
+        if self.place_of(key).is_some() {
             let task = self.tasks.borrow_mut().try_remove(key.index);
             drop(task);
         }
@@ -249,7 +261,13 @@ pub struct JoinHandle<T> {
 }
 
 impl<T: 'static> JoinHandle<T> {
-    pub(crate) fn spawn(sim: &Sim, node: Option<usize>, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+    /// Starts a task on a node, bound to one of its cores if `core` is given, or on no node.
+    pub(crate) fn spawn(
+        sim: &Sim,
+        node: Option<usize>,
+        core: Option<usize>,
+        future: impl Future<Output = T> + 'static,
+    ) -> JoinHandle<T> {
         let state = Rc::new(RefCell::new(JoinState { result: None, waiter: None }));
         let mut guard = JoinGuard(Some(state.clone()));
         let task = async move {
@@ -258,7 +276,7 @@ impl<T: 'static> JoinHandle<T> {
                 JoinState::finish(&state, Ok(result));
             }
         };
-        let key = sim.0.executor.spawn(node, Box::pin(task));
+        let key = sim.0.executor.spawn(node, core, Box::pin(task));
         JoinHandle { state, task: Some((sim.clone(), key)) }
     }
 

@@ -43,16 +43,18 @@
 //! | [`faults`] | faults as data: plans, and how they are drawn |
 //! | [`check`] | a test of a protocol under faults: a sweep over seeds, replayed and shrunk |
 //! | [`fit()`], [`Measurements`] | fits a profile to a few measurements |
-//! | [`Usage`], [`Trace`] | where processor time went; a timeline of the run, for a browser |
+//! | [`Usage`], [`Load`], [`Trace`] | where processor time went; how busy each resource was; a timeline of the run, for a browser |
 //!
 //! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect`
 //! and `queue_pair` (the contract's connections), `inline_receive` (messages shown to a receiver),
-//! `memory` (exposures, copies), `cpu` (cores and the tasks on them), `profile_file`, `timeline`.
+//! `memory` (exposures, copies), `cpu` (cores and the tasks on them), `locks` and `calendar` (what
+//! cores share), `profile_file`, `timeline`.
 
 // This crate runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
 
 mod adapter;
+mod calendar;
 pub mod check;
 mod clock;
 mod config;
@@ -69,6 +71,8 @@ mod fit;
 pub mod fuzz;
 mod inline_receive;
 mod lifecycle;
+mod load;
+mod locks;
 mod memory;
 mod micro;
 mod network;
@@ -89,6 +93,7 @@ pub use driver::{drive, drive_with};
 pub use error::{StallKind, Stalled};
 pub use executor::{JoinHandle, Killed};
 pub use fit::{CopyRate, Fit, Measurements, RegisterTime, Residual, fit};
+pub use load::Load;
 pub use node::Node;
 pub use profile::{DiskProfile, Profile};
 pub use profile_file::ProfileError;

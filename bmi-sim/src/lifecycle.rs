@@ -8,6 +8,10 @@
 //!             ──Ready──▶ Established
 //! ```
 //!
+//! A listener may be the first of a group of transports ([`crate::Node::shards`]). The request then
+//! goes to the member with the fewest connections, or to the first of those. Every connection
+//! counts, in whatever state, also those that the member has begun.
+//!
 //! The request can also end in `Rejected`, `Refused`, or at its deadline. A node that is down
 //! refuses after the detection time. An unknown node refuses after the setup time. A port without a
 //! listener refuses when the request arrives.
@@ -69,10 +73,11 @@ impl Core {
             let at = self.queue.now + self.config.profile.detection_ns;
             return self.queue.schedule(at, Event::Refuse { conn: from, why: Refusal::NodeDown });
         }
-        let Some(adapter) = state.ports.get(&port).copied() else {
+        let Some(listener) = state.ports.get(&port).copied() else {
             let back = (node, self.adapters[from.adapter as usize].node);
             return self.answer(back, &mut InOrder::default(), Packet::Refused { to: from });
         };
+        let adapter = self.least_connected(node, listener);
         let seen = self.address_of(from.adapter);
         let peer_node = self.adapters[from.adapter as usize].node;
         let conn =
@@ -81,6 +86,17 @@ impl Core {
             from.peer = Some(conn);
         }
         self.report(adapter, Report::ConnectRequest { conn: conn.id(), from: seen, private });
+    }
+
+    /// Returns the member of a listener's group that gets its next connection.
+    fn least_connected(&self, node: u32, listener: u32) -> u32 {
+        let state = |adapter: &u32| &self.adapters[*adapter as usize];
+        let group = state(&listener).group;
+        // In order of creation, so the first of equals is the oldest.
+        let members = self.nodes[node as usize].adapters.iter().copied();
+        let members = members.filter(|adapter| state(adapter).group == group && !state(adapter).dead);
+        let connections = |adapter: &u32| state(adapter).slots.iter().filter(|slot| slot.conn.is_some()).count();
+        members.min_by_key(connections).unwrap_or(listener)
     }
 
     /// Returns the address that peers see for a transport: the first port that it listens on, or 0.

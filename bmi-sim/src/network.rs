@@ -32,7 +32,9 @@
 //! ([`Profile::switch_port_drops`](crate::Profile::switch_port_drops)).
 //!
 //! **Software.** With an adapter in software ([`Profile::software`](crate::Profile::software)),
-//! threads of the node's kernel process each unit: before it leaves, and after it has arrived.
+//! threads of the node's kernel process each unit: before it leaves, and after it has arrived. A
+//! message of a program that is bound to a core ([`crate::Node::shards`]) is processed by that core
+//! as a whole before its first unit leaves, because the program's call does it.
 //!
 //! **Invariants**
 //! 1. Packets from one connection arrive in the order in which they were sent, whatever the jitter.
@@ -52,6 +54,7 @@ use bmi_core::ServiceClass;
 use crate::cpu::Work;
 use crate::events::{ConnRef, Event};
 use crate::faults::link::Trouble;
+use crate::load::{Load, over};
 use crate::profile::per_bytes;
 use crate::world::Core;
 
@@ -339,12 +342,24 @@ pub(crate) struct Port {
     drained: u64,
     /// Number of units that were lost because the port was full.
     lost: u64,
+    /// How long each side was busy, in ns.
+    busy: [u64; 2],
+    /// How long the bus was busy in each direction; a shared bus is the first entry.
+    bus_busy: [u64; 2],
 }
 
 impl Port {
     /// Returns the number of units that were lost in the switch on the way to this adapter.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
+    }
+
+    /// Adds how long adapter and bus were occupied up to `now`.
+    pub(crate) fn add_load(&self, now: u64, load: &mut Load) {
+        load.sending = over(self.busy[0], self.line_free, now);
+        load.receiving = over(self.busy[1], self.receive.free, now);
+        let bus = [0, 1].map(|direction| over(self.bus_busy[direction], self.bus[direction], now));
+        load.bus = bus[0].max(bus[1]);
     }
 }
 
@@ -419,6 +434,13 @@ impl Core {
             Packet::Close { .. } => order.arrival.max(order.answer),
             _ => order.arrival,
         };
+        let ready = match self.core_of(flow) {
+            Some(core) if self.config.profile.software && self.nodes[from as usize].alive => {
+                let works = self.sending_works(len);
+                self.charge_kernel_on(from, core, ready.max(self.queue.now), &works)
+            }
+            _ => ready,
+        };
         let packet = Some(packet);
         let mut outgoing = Outgoing {
             to,
@@ -436,8 +458,12 @@ impl Core {
         let half = &self.nodes[from as usize].port.transmit;
         let at = ready.max(self.queue.now);
         // No other message can get ahead of it: the line is idle by then, and a message that is
-        // posted later is ready later.
-        if half.turns.flows.is_empty() && half.free <= at && self.send_unit(from, flow, &mut outgoing, at) == Sent::Last
+        // posted later is ready later. This is not so where several cores post.
+        let alone = self.core_of(flow).is_none() || at == self.queue.now;
+        if alone
+            && half.turns.flows.is_empty()
+            && half.free <= at
+            && self.send_unit(from, flow, &mut outgoing, at) == Sent::Last
         {
             return;
         }
@@ -522,16 +548,20 @@ impl Core {
             out.admitted = true;
             return Sent::Later;
         }
-        let given = if self.config.profile.software { self.host_sends(node, at, cost.len) } else { at };
+        let software = self.config.profile.software && self.core_of(flow).is_none();
+        let given =
+            if software { self.charge_kernel(node, Side::Transmit, at, &self.sending_works(cost.len)) } else { at };
         let bus = self.bus_of(Side::Transmit);
         let port = &mut self.nodes[node as usize].port;
         let mut start = given.max(port.line_free);
         if cost.bus > 0 {
             start = start.max(port.bus[bus]);
             port.bus[bus] = start + cost.bus;
+            port.bus_busy[bus] += cost.bus;
         }
+        port.busy[Side::Transmit as usize] += cost.gap + cost.pieces + cost.bytes;
         port.line_free = start.saturating_add(cost.gap + cost.pieces + cost.bytes);
-        let (line_free, software) = (port.line_free, self.config.profile.software);
+        let line_free = port.line_free;
         // The processor prepares the next unit while this one is on the line.
         port.transmit.free = if software { start } else { line_free };
         self.dma(node, start, cost.len);
@@ -559,13 +589,18 @@ impl Core {
         if cost.last { Sent::Last } else { Sent::More }
     }
 
-    /// Charges the kernel for giving a unit to an adapter in software. Returns when it is done.
-    fn host_sends(&mut self, node: u32, at: u64, len: u64) -> u64 {
+    /// Returns the core that the program at a flow's beginning is bound to, if any.
+    fn core_of(&self, flow: Flow) -> Option<usize> {
+        self.adapters[flow.from.adapter as usize].core
+    }
+
+    /// Returns the work of giving `len` bytes to an adapter in software.
+    fn sending_works(&self, len: u64) -> [(Work, u64); 2] {
         let profile = &self.config.profile;
         let packets = len.div_ceil(profile.packet_bytes.max(1)).max(1);
         let copy = (Work::Copying, per_bytes(len, profile.cpu_send_ps_per_byte));
         let packets = (Work::Protocol, packets.saturating_mul(profile.cpu_send_packet_ns));
-        self.charge_kernel(node, Side::Transmit, at, &[copy, packets])
+        [copy, packets]
     }
 
     fn trace_sent(&mut self, node: u32, out: &Outgoing, cost: &Cost, start: u64, arrival: u64) -> u64 {
@@ -639,7 +674,9 @@ impl Core {
         if bus_time > 0 {
             begin = begin.max(port.bus[bus]);
             port.bus[bus] = begin + bus_time;
+            port.bus_busy[bus] += bus_time;
         }
+        port.busy[Side::Receive as usize] += unit.busy;
         let done = begin.saturating_add(unit.busy);
         port.receive.free = done;
         port.drained = port.drained.max(done);

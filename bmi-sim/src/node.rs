@@ -5,16 +5,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::driver::Waiting;
-use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Error, Time};
+use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Error, Handle, HandleConfig, Time};
 
 use crate::adapter::SimTransport;
 use crate::clock::SimClock;
-use crate::cpu::Work;
+use crate::cpu::{Cpu, Work};
 use crate::disk::SimDisk;
-use crate::driver::drive_with;
+use crate::driver::{drive_adapter, drive_until_closed, drive_with};
 use crate::error::SimError;
 use crate::executor::JoinHandle;
 use crate::faults::{DiskUser, Loss};
+use crate::load::Load;
 use crate::network::Port;
 use crate::usage::Usage;
 use crate::world::{NodeState, Program, Sim, Sleep};
@@ -64,6 +65,11 @@ impl Node {
         self.state(|node, _| node.cpu.usage())
     }
 
+    /// Returns how long each of its resources was occupied since it came up.
+    pub fn load(&self) -> Load {
+        self.state(|node, now| Load::of(node, now))
+    }
+
     /// Returns the number of units that the switch lost on the way to this node because its port
     /// was full ([`crate::Profile::switch_port_drops`]).
     pub fn lost_units(&self) -> u64 {
@@ -84,7 +90,17 @@ impl Node {
         if !self.is_alive() {
             return JoinHandle::killed();
         }
-        JoinHandle::spawn(&self.sim, Some(self.id as usize), future)
+        JoinHandle::spawn(&self.sim, Some(self.id as usize), None, future)
+    }
+
+    /// Starts a task that runs only on core `core` of the node's processor, counted from 0: a
+    /// thread that is bound to a core. If tasks have fewer cores ([`Node::limit_cores`]), it runs
+    /// on the last of them. Otherwise as [`Node::spawn`].
+    pub fn spawn_on<T: 'static>(&self, core: usize, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        if !self.is_alive() {
+            return JoinHandle::killed();
+        }
+        JoinHandle::spawn(&self.sim, Some(self.id as usize), Some(core), future)
     }
 
     /// Creates a transport on the node that the caller drives.
@@ -96,6 +112,25 @@ impl Node {
             return Err(SimError::NodeKilled.into());
         }
         Ok(SimTransport::new(self))
+    }
+
+    /// Creates `count` transports on the node that share the address on which the first one
+    /// listens. A connection request for that address goes to the transport with the fewest
+    /// connections, or to the first of those.
+    ///
+    /// A transport that is dropped leaves the group. If it is the first one, nobody listens any
+    /// more, and the connections of the others go on.
+    ///
+    /// # Errors
+    /// `Io` if the node has been killed.
+    pub fn transports(&self, count: usize) -> Result<Vec<SimTransport>, Error> {
+        let members = (0..count).map(|_| self.transport()).collect::<Result<Vec<_>, _>>()?;
+        if let Some(first) = members.first().map(|first| first.id) {
+            self.sim.0.with(|core| {
+                members.iter().for_each(|member| core.adapters[member.id as usize].group = first);
+            });
+        }
+        Ok(members)
     }
 
     /// Creates an endpoint on the node, driven by a task of its own that polls.
@@ -111,11 +146,65 @@ impl Node {
     /// # Errors
     /// As [`Node::endpoint`].
     pub fn endpoint_waiting(&self, config: Config, waiting: Waiting) -> Result<AsyncEndpoint<SimTransport>, Error> {
-        let endpoint = Endpoint::new(self.transport()?, config, self.now())?;
-        let endpoint = AsyncEndpoint::new(endpoint, self.clock());
+        let endpoint = self.observed(self.transport()?, config)?;
+        self.spawn(drive_with(self.clone(), endpoint.clone(), waiting));
+        Ok(endpoint)
+    }
+
+    /// Creates `count` endpoints over transports that share an address ([`Node::transports`]): a
+    /// program with several event loops. The driver of endpoint `i` is bound to core `i`, as by
+    /// [`Node::spawn_on`], and waits as `waiting` says. Bind the tasks that use the endpoint to the
+    /// same core. From then on the copies of all cores of the node share its memory bus, and a
+    /// loop's own core sends what the loop sends by an adapter in software.
+    ///
+    /// # Errors
+    /// As [`Node::endpoint`].
+    pub fn shards(
+        &self,
+        config: &Config,
+        waiting: Waiting,
+        count: usize,
+    ) -> Result<Vec<AsyncEndpoint<SimTransport>>, Error> {
+        let mut members = Vec::new();
+        for (core, transport) in self.transports(count)?.into_iter().enumerate() {
+            let adapter = transport.id;
+            self.sim.0.with(|state| {
+                let cpu = &mut state.nodes[self.id as usize].cpu;
+                cpu.share_bus();
+                state.adapters[adapter as usize].core = Some(cpu.task_core(core));
+            });
+            let endpoint = self.observed(transport, config.clone())?;
+            self.spawn_on(core, drive_adapter(self.clone(), endpoint.clone(), waiting, adapter));
+            members.push(endpoint);
+        }
+        Ok(members)
+    }
+
+    /// Creates a [`Handle`] over `count` endpoints, whose transports share an address
+    /// ([`Node::transports`]). Tasks of the node drive them, so all is done on one thread, in an
+    /// order that is the same in each run. When the handle is closed, the drivers end.
+    ///
+    /// # Errors
+    /// As [`Node::endpoint`]; `Invalid` as [`Handle::start`].
+    pub fn handle(&self, config: &Config, count: usize, settings: HandleConfig) -> Result<Handle<SimTransport>, Error> {
+        let transports = self.transports(count)?;
+        let adapters: Vec<u32> = transports.iter().map(|transport| transport.id).collect();
+        let open = |transport| Endpoint::new(transport, config.clone(), self.now());
+        let endpoints = transports.into_iter().map(open).collect::<Result<_, _>>()?;
+        let (handle, endpoints) = Handle::undriven(endpoints, self.clock(), settings)?;
+        for (endpoint, adapter) in endpoints.into_iter().zip(adapters) {
+            let observer = endpoint.observer();
+            self.sim.0.with(|core| core.observers.push((self.id, Box::new(observer))));
+            self.spawn(drive_until_closed(self.clone(), endpoint, settings.waiting, adapter));
+        }
+        Ok(handle)
+    }
+
+    /// Creates an endpoint over a transport of this node, and has its resources observed.
+    fn observed(&self, transport: SimTransport, config: Config) -> Result<AsyncEndpoint<SimTransport>, Error> {
+        let endpoint = AsyncEndpoint::new(Endpoint::new(transport, config, self.now())?, self.clock());
         let observer = endpoint.observer();
         self.sim.0.with(|core| core.observers.push((self.id, Box::new(observer))));
-        self.spawn(drive_with(self.clone(), endpoint.clone(), waiting));
         Ok(endpoint)
     }
 
@@ -124,6 +213,12 @@ impl Node {
     /// for an adapter in software still uses any core.
     pub fn limit_cores(&self, cores: usize) {
         self.state(|node, _| node.cpu.limit_tasks(cores));
+    }
+
+    /// Gives the node a processor with this many cores, at least one, and forgets the work of the
+    /// old one. Call it before anything runs on the node.
+    pub fn set_cores(&self, cores: usize) {
+        self.state(|node, _| node.cpu = Cpu::new(cores as u64));
     }
 
     /// Returns its disk.
@@ -139,7 +234,7 @@ impl Node {
 
     /// Returns its clock for endpoints, which shows [`Node::now`].
     pub fn clock(&self) -> SimClock {
-        SimClock { shared: self.sim.0.clone(), node: Some(self.id) }
+        SimClock::new(self.sim.0.clone(), Some(self.id))
     }
 
     /// Waits for `duration`.
@@ -155,11 +250,19 @@ impl Node {
         self.sim.sleep_until(Time::from_nanos(done))
     }
 
-    /// Returns whether one of its adapters has reports that no driver has taken yet.
-    pub(crate) fn has_reports(&self) -> bool {
+    /// Makes the processor take a lock of the program, do a short piece of work under it, and
+    /// return it, all at the profile's prices ([`crate::Profile::lock_hold_ns`]). A lock is known
+    /// by its name. If another core of the node has it, the core of this task does nothing else
+    /// until then.
+    pub fn locked(&self, lock: &'static str) {
+        self.sim.0.with(|core| core.locked(self.id, lock));
+    }
+
+    /// Returns whether one of its adapters, or this one, has reports that no driver has taken yet.
+    pub(crate) fn has_reports(&self, adapter: Option<u32>) -> bool {
         let core = self.sim.0.core.borrow();
-        let mut adapters = core.nodes[self.id as usize].adapters.iter();
-        adapters.any(|adapter| !core.adapters[*adapter as usize].reports.is_empty())
+        let has = |adapter: &u32| !core.adapters[*adapter as usize].reports.is_empty();
+        adapter.map_or_else(|| core.nodes[self.id as usize].adapters.iter().any(has), |adapter| has(&adapter))
     }
 
     /// Counts time that a driver has polled without a result.

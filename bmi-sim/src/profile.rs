@@ -98,6 +98,15 @@ pub struct Profile {
     pub interrupt_ns: u64,
     /// Host CPU for switching to a program that slept.
     pub context_switch_ns: u64,
+    // ---- locks ----------------------------------------------------------------------------------
+    /// How long a core holds a lock of the program, if it also was the last one to hold it
+    /// ([`crate::Node::locked`]).
+    pub lock_hold_ns: u64,
+    /// Number of cache lines that a core fetches when another core was the last one to hold the
+    /// lock: the lock's own line, and those of what it protects. It holds the lock meanwhile.
+    pub lock_lines: u64,
+    /// Time to fetch a cache line that another core has changed.
+    pub cache_line_ns: u64,
     // ---- copies ---------------------------------------------------------------------------------
     /// Host CPU for each copied byte, while a copy is short.
     pub copy_cached_ps_per_byte: u64,
@@ -226,6 +235,9 @@ impl Default for Profile {
             system_call_ns: 500,
             interrupt_ns: 1_000,
             context_switch_ns: 1_500,
+            lock_hold_ns: 100,
+            lock_lines: 3,
+            cache_line_ns: 60,
             copy_cached_ps_per_byte: 50,
             copy_cached_bytes: 256 << 10,
             copy_ps_per_byte: 100,

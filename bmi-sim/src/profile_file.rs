@@ -143,7 +143,7 @@ fn greatest(key: &str) -> i64 {
     match key {
         key if key.ends_with("_ns") => 3_600_000_000_000,
         key if key.ends_with("_ps_per_byte") => 1_000_000_000,
-        "cpu_cores" => 64,
+        "cpu_cores" | "lock_lines" => 64,
         "outstanding_reads" | "queue_depth" => 1 << 16,
         "read_crossings" | "write_crossings" => 8,
         _ => 1 << 40,

@@ -26,6 +26,10 @@ pub struct Usage {
     pub registration: Duration,
     /// Taking completions: polls that found something.
     pub polling: Duration,
+    /// Holding locks of the program ([`crate::Node::locked`]).
+    pub locking: Duration,
+    /// Waiting for locks that another core held.
+    pub lock_waiting: Duration,
     /// Polls that found nothing.
     pub spinning: Duration,
 }
@@ -33,7 +37,7 @@ pub struct Usage {
 impl Usage {
     /// Returns the sum of everything but spinning.
     pub fn busy(&self) -> Duration {
-        self.parts()[..7].iter().map(|(_, time)| *time).sum()
+        self.parts()[..9].iter().map(|(_, time)| *time).sum()
     }
 
     /// Returns the part of `window` for which `cores` cores were busy, from 0 to 1. It is more than
@@ -44,7 +48,7 @@ impl Usage {
     }
 
     /// Returns each part with its name, spinning last.
-    pub fn parts(&self) -> [(&'static str, Duration); 8] {
+    pub fn parts(&self) -> [(&'static str, Duration); 10] {
         [
             ("application", self.application),
             ("copying", self.copying),
@@ -53,6 +57,8 @@ impl Usage {
             ("interrupts", self.interrupts),
             ("registration", self.registration),
             ("polling", self.polling),
+            ("locking", self.locking),
+            ("waiting for locks", self.lock_waiting),
             ("spinning", self.spinning),
         ]
     }
@@ -66,6 +72,8 @@ impl Usage {
             interrupts: f(self.interrupts, other.interrupts),
             registration: f(self.registration, other.registration),
             polling: f(self.polling, other.polling),
+            locking: f(self.locking, other.locking),
+            lock_waiting: f(self.lock_waiting, other.lock_waiting),
             spinning: f(self.spinning, other.spinning),
         }
     }

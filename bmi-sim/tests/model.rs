@@ -54,6 +54,29 @@ fn tasks_spread_over_cores() {
     assert_eq!(four_tasks(8, Some(2)), 2 * MS);
 }
 
+/// Tasks that are bound to a core have it in turn, whatever other cores are idle.
+#[test]
+fn bound_tasks_share_their_core_only() {
+    let world = world(Profile { cpu_cores: 4, ..Profile::default() });
+    let node = world.node("node");
+    let bound = |core: usize, work: Duration| {
+        let inner = node.clone();
+        node.spawn_on(core, async move {
+            drop(inner.compute(work)); // works without waiting for it
+            inner.now()
+        })
+    };
+    let tasks = [bound(2, 3 * MS), bound(2, MS), bound(1, 2 * MS), bound(2, MS)];
+    let ends = world.block_on(async {
+        let mut ends = Vec::new();
+        for task in tasks {
+            ends.push(task.await.unwrap() - Time::ZERO);
+        }
+        ends
+    });
+    assert_eq!(ends, [3 * MS, 4 * MS, 2 * MS, 5 * MS]);
+}
+
 /// A task that is woken by another one does not overtake the work that the other did before. A
 /// task's own work is done in sequence.
 #[test]

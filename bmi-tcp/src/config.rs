@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bmi_backend::{Limit, software};
+use bmi_backend::{Limit, ShardLimits, software};
 use bmi_core::Capabilities;
 
 pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, WORK_LIMITS};
@@ -24,11 +24,15 @@ pub struct TcpConfig {
     pub peer_timeout: Duration,
     /// Largest number of accepted sockets without a preamble, at least 1. A newcomer always gets a
     /// place: if all are taken, the address that has most of them loses its oldest one
-    /// ([`bmi_backend::HalfOpen`]). Default: 256.
+    /// ([`bmi_backend::HalfOpen`]). Of several transports behind one address
+    /// ([`TcpTransport::shards`](crate::TcpTransport::shards)) each has as many, at least 2. A
+    /// quarter of them, at most 64, is for sockets that another one has accepted for it. Default:
+    /// 256.
     pub max_half_open: usize,
     /// Largest number of connections of all kinds, half-open and ending ones too. An endpoint can
-    /// close idle ones for a newcomer only if it is not the transport that has no room. Default:
-    /// 20,480, which is more than `Config::max_peers`.
+    /// close idle ones for a newcomer only if it is not the transport that has no room. Of several
+    /// transports behind one address, each has as many. Default: 20,480, which is more than
+    /// `Config::max_peers`.
     pub max_connections: usize,
     /// Largest number of registered regions. Default: 1 Mi.
     pub max_regions: usize,
@@ -75,6 +79,10 @@ impl TcpConfig {
 
     pub(crate) fn connections(&self) -> Limit {
         Limit { max: self.max_connections, what: "connections", setting: "TcpConfig::max_connections" }
+    }
+
+    pub(crate) fn shard_limits(&self) -> ShardLimits {
+        ShardLimits { max_connections: self.max_connections, max_half_open: self.max_half_open }
     }
 
     pub(crate) fn regions(&self) -> Limit {

@@ -20,7 +20,7 @@
 //! Connection tables, name lookup, listeners, registrations and keys come from [`bmi_backend`].
 //!
 //! **Invariants**
-//! 1. The transport satisfies the contract, C1 to C16 of [`bmi_core::transport`].
+//! 1. The transport satisfies the contract, C1 to C17 of [`bmi_core::transport`].
 //! 2. One owner drives a transport. Only wakers and dropped regions reach it from other threads,
 //!    through a mailbox each.
 //!
@@ -49,7 +49,7 @@ use std::task::Waker;
 use bmi_backend::net::Resolver;
 use bmi_backend::software::{Keys, Regions};
 use bmi_backend::{
-    ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, SlotQueue, connection_ended, foreign_segment,
+    ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, Shard, SlotQueue, connection_ended, foreign_segment,
 };
 use bmi_core::transport::{
     Armed, ConnId, Event, IdleMemory, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
@@ -64,7 +64,7 @@ use slab::Slab;
 pub use config::TcpConfig;
 
 use error::Fault;
-use lifecycle::{Connection, Lingering, Phase};
+use lifecycle::{Connection, Lingering, Newcomer, Phase};
 use queue_pair::QueuePair;
 use vectored_io::{MAX_PIECES, Piece};
 
@@ -98,6 +98,8 @@ pub struct TcpTransport {
     waker: Waker,
     slots: ConnectionTable<Connection>,
     listeners: Listeners<TcpListener>,
+    /// This transport's part of a group that shares listening addresses.
+    shard: Shard<Newcomer>,
     lingering: Slab<Lingering>,
     resolver: Resolver,
     regions: Regions,
@@ -129,11 +131,36 @@ impl TcpTransport {
     /// # Errors
     /// `Io` or `Exhausted` if the system has no descriptor for it.
     pub fn new(config: TcpConfig) -> Result<TcpTransport, Error> {
-        let poll = mio::Poll::new().map_err(|error| Error::from(error).during("create a TCP transport"))?;
-        let waker = mio::Waker::new(poll.registry(), Token(TOKEN_WAKER))
-            .map_err(|error| Error::from(error).during("create a TCP transport"))?;
-        let waker = bmi_backend::waker(move || waker.wake());
-        Ok(TcpTransport {
+        let (poll, waker) = new_poll()?;
+        let shard = Shard::alone(waker.clone(), config.shard_limits());
+        Ok(TcpTransport::with(config, poll, waker, shard))
+    }
+
+    /// Returns `count` adapters that share their listening addresses (C17), for example one for
+    /// each core. Each has the limits of `config` for itself.
+    ///
+    /// ```
+    /// use bmi_core::{Addr, Transport};
+    /// use bmi_tcp::{TcpConfig, TcpTransport};
+    ///
+    /// let mut transports = TcpTransport::shards(TcpConfig::default(), 4)?;
+    /// // The first one accepts for all four.
+    /// let addr = transports[0].listen(&Addr::tcp("127.0.0.1", 0))?;
+    /// # Ok::<(), bmi_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`TcpTransport::new`].
+    pub fn shards(config: TcpConfig, count: usize) -> Result<Vec<TcpTransport>, Error> {
+        let polls = (0..count).map(|_| new_poll()).collect::<Result<Vec<_>, Error>>()?;
+        let wakers = polls.iter().map(|(_, waker)| waker.clone()).collect();
+        let shards = Shard::group(wakers, config.shard_limits());
+        let members = polls.into_iter().zip(shards);
+        Ok(members.map(|((poll, waker), shard)| TcpTransport::with(config.clone(), poll, waker, shard)).collect())
+    }
+
+    fn with(config: TcpConfig, poll: mio::Poll, waker: Waker, shard: Shard<Newcomer>) -> TcpTransport {
+        TcpTransport {
             capabilities: config.capabilities(),
             poll,
             epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
@@ -141,6 +168,8 @@ impl TcpTransport {
             waker,
             slots: ConnectionTable::new(config.connections()),
             listeners: Listeners::default(),
+            half_open: HalfOpen::new(shard.half_open_places()),
+            shard,
             lingering: Slab::new(),
             regions: Regions::new(config.regions()),
             keys: Keys::new(config.exposures()),
@@ -150,14 +179,13 @@ impl TcpTransport {
             dirty: SlotQueue::default(),
             hot: Vec::with_capacity(8),
             pieces: Vec::with_capacity(MAX_PIECES + 2),
-            half_open: HalfOpen::new(config.max_half_open),
             log: LogLimit::default(),
             blocked: 0,
             unasked: 0,
             slept: true,
             now: Time::ZERO,
             config,
-        })
+        }
     }
 
     /// Returns the queues of a connection, if its phase is `allowed`.
@@ -168,6 +196,14 @@ impl TcpTransport {
             .and_then(|connection| connection.queues.as_deref_mut())
             .ok_or(PostError::NotConnected)
     }
+}
+
+/// Returns a descriptor to wait on and its waker.
+fn new_poll() -> Result<(mio::Poll, Waker), Error> {
+    let failed = |error| Error::from(error).during("create a TCP transport");
+    let poll = mio::Poll::new().map_err(failed)?;
+    let waker = mio::Waker::new(poll.registry(), Token(TOKEN_WAKER)).map_err(failed)?;
+    Ok((poll, bmi_backend::waker(move || waker.wake())))
 }
 
 fn takes_work(phase: &Phase) -> bool {

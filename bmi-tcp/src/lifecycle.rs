@@ -18,7 +18,8 @@
 //! 2. A newcomer always gets a place among the half-open sockets. If they are all taken, another
 //!    one goes ([`bmi_backend::HalfOpen`]), but only after its bytes were read: a preamble that has
 //!    arrived is not lost.
-//! 3. The deadline of a half-open socket counts from its arrival. Bytes do not move it.
+//! 3. The deadline of a half-open socket counts from its arrival, at whatever member of the group
+//!    ([`bmi_backend::Shard`]). Bytes do not move it.
 //! 4. Queues exist from `connect` on, or from the moment when a complete valid preamble has
 //!    arrived.
 //!
@@ -30,7 +31,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use bmi_backend::net::{self, Answer};
 use bmi_backend::software::{Exposures, Refusal};
-use bmi_backend::{Round, check_private, check_scheme, listen_failed, request_gone};
+use bmi_backend::{Place, Round, check_private, check_scheme, listen_failed, request_gone};
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
 use bmi_core::{Addr, Error, Scheme, Time};
 use mio::net::{TcpListener, TcpStream};
@@ -68,6 +69,13 @@ pub(crate) struct Ending {
     pub(crate) shut: bool,
 }
 
+/// An accepted socket that no transport has a connection for yet.
+pub(crate) struct Newcomer {
+    stream: TcpStream,
+    from: SocketAddr,
+    arrived: Time,
+}
+
 /// A connection.
 pub(crate) struct Connection {
     pub(crate) id: ConnId,
@@ -85,10 +93,11 @@ pub(crate) struct Connection {
     pub(crate) in_hot: bool,
     /// Number of consecutive reads that found nothing.
     pub(crate) misses: u32,
+    _place: Place,
 }
 
 impl Connection {
-    fn new(id: ConnId, peer: Addr, phase: Phase) -> Connection {
+    fn new(id: ConnId, peer: Addr, phase: Phase, place: Place) -> Connection {
         Connection {
             id,
             peer,
@@ -101,6 +110,7 @@ impl Connection {
             hangup: false,
             in_hot: false,
             misses: 0,
+            _place: place,
         }
     }
 
@@ -203,7 +213,7 @@ impl TcpTransport {
         check_scheme(addr, Scheme::Tcp, "TCP")?;
         check_private(private)?;
         let phase = Phase::Dialing { candidates: Vec::new(), private: private.into(), deadline };
-        let id = self.insert(addr.clone(), phase)?;
+        let id = self.insert(addr.clone(), phase, self.shard.place())?;
         if let Some(connection) = self.slots.find_mut(id) {
             connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
         }
@@ -220,8 +230,8 @@ impl TcpTransport {
     }
 
     /// Takes a slot for a new connection.
-    fn insert(&mut self, peer: Addr, phase: Phase) -> Result<ConnId, Error> {
-        let id = self.slots.insert(|id| Connection::new(id, peer, phase))?;
+    fn insert(&mut self, peer: Addr, phase: Phase, place: Place) -> Result<ConnId, Error> {
+        let id = self.slots.insert(|id| Connection::new(id, peer, phase, place))?;
         let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
         self.deadlines.add(deadline);
         Ok(id)
@@ -279,24 +289,33 @@ impl TcpTransport {
         self.ready.add(slot);
     }
 
-    /// Accepts the connections that wait at the listeners.
+    /// Takes the sockets that other members of the group have accepted for this transport, and
+    /// accepts the connections that wait at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
         let (mut round, mut any) = (Round::default(), false);
+        for _ in 0..self.shard.waiting() {
+            let Some((newcomer, place)) = self.shard.next() else { break };
+            any = true;
+            self.handle_newcomer(newcomer, place);
+        }
         while let Some((stream, from)) = self.listeners.accept(&mut round, self.now, TcpListener::accept) {
             any = true;
-            self.handle_socket(stream, from);
+            if let Some((newcomer, place)) = self.shard.assign(Newcomer { stream, from, arrived: self.now }) {
+                self.handle_newcomer(newcomer, place);
+            }
         }
         self.deadlines.add(self.listeners.deadline());
         any
     }
 
-    fn handle_socket(&mut self, mut stream: TcpStream, from: SocketAddr) {
+    fn handle_newcomer(&mut self, newcomer: Newcomer, place: Place) {
+        let Newcomer { mut stream, from, arrived } = newcomer;
         let (peer, origin) = (Addr::tcp(from.ip().to_string(), from.port()), net::origin(from.ip()));
-        let deadline = self.now + self.config.handshake_timeout;
+        let deadline = arrived + self.config.handshake_timeout;
         while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
             self.end(id.slot, id, Fault::MadeRoom);
         }
-        let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }) {
+        let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }, place) {
             Ok(id) => id,
             Err(error) => return self.warn_closed(from, &error),
         };

@@ -68,7 +68,7 @@ impl TcpTransport {
         self.look();
         moved |= self.take_answers();
         moved |= self.receive_ready(events, limit);
-        if self.listeners.any_ready() {
+        if self.listeners.any_ready() || self.shard.has_waiting() {
             moved |= self.receive_newcomers(events, limit);
         }
         moved |= self.send_dirty(events, limit);
@@ -98,6 +98,7 @@ impl TcpTransport {
             || !self.ready.is_empty()
             || self.resolver.has_answers()
             || self.listeners.any_ready()
+            || self.shard.has_waiting()
     }
 
     #[inline]

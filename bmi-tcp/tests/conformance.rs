@@ -26,10 +26,12 @@ fn pinned() -> Capabilities {
 
 /// Adapters on one of this machine's loopback addresses.
 fn tcp(name: &'static str, host: &'static str, config: TcpConfig, expected: Capabilities) -> Local<TcpTransport> {
+    let shared = config.clone();
     let make = move || TcpTransport::new(config.clone()).expect("the system has a descriptor");
+    let shards = move |count| TcpTransport::shards(shared.clone(), count).expect("the system has descriptors");
     // A reserved port, which unprivileged programs cannot listen at.
     let vacant = Addr::tcp(host, 1);
-    Local::new(name, expected, make, move |_| Addr::tcp(host, 0), vacant)
+    Local::new(name, expected, make, move |_| Addr::tcp(host, 0), vacant).with_shards(shards)
 }
 
 /// The defaults, over IPv4.
@@ -54,14 +56,17 @@ fn little() -> Local<TcpTransport> {
 mod plain {
     use super::*;
     bmi_conformance::conformance_suite!(ordinary());
+    bmi_conformance::shard_suite!(ordinary());
 }
 
 mod scarce {
     use super::*;
     bmi_conformance::conformance_suite!(little());
+    bmi_conformance::shard_suite!(little());
 }
 
 mod troubled {
     use super::*;
     bmi_conformance::conformance_suite!(FaultyBackend::new(ordinary(), Plan::mild(4)));
+    bmi_conformance::shard_suite!(FaultyBackend::new(ordinary(), Plan::mild(4)));
 }

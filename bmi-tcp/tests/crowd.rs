@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use bmi_conformance::log::capture;
 use bmi_core::transport::{Event, Payload, WorkId, WorkOptions, WorkStatus};
-use bmi_core::{Addr, Transport};
-use bmi_tcp::TcpConfig;
+use bmi_core::{Addr, Time, Transport};
+use bmi_tcp::{TcpConfig, TcpTransport};
 use common::{World, world_with};
 use socket2::{Domain, Socket, Type};
 use tracing::Level;
@@ -176,4 +176,81 @@ fn a_crowd_of_silent_sockets_is_a_few_log_lines() {
     let lines: Vec<_> = lines.into_iter().filter(|line| line.level <= Level::INFO).collect();
     assert_eq!(lines.len(), 6, "{lines:?}");
     assert!(lines[5].text.contains("left_out=595"), "{lines:?}");
+}
+
+/// A group of three behind one address: the first one, which listens, and the others.
+fn group(config: &TcpConfig) -> (World, Vec<TcpTransport>, Addr) {
+    let mut members = TcpTransport::shards(config.clone(), 3).unwrap();
+    let listener = members.remove(0);
+    let mut world = World::new(TcpTransport::new(config.clone()).unwrap(), listener, || Addr::tcp("127.0.0.1", 0));
+    let addr = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    (world, members, addr)
+}
+
+/// Polls the members that are not in the world.
+fn poll(members: &mut [TcpTransport], now: Time) -> Vec<Event> {
+    let mut events = Vec::new();
+    for member in members {
+        member.poll(now, &mut events);
+    }
+    events
+}
+
+#[test]
+fn silent_sockets_take_the_places_of_each_member_of_a_group_and_no_more() {
+    let mut config = TcpConfig::default();
+    config.max_half_open = 16;
+    let (mut world, mut members, listener) = group(&config);
+    let mut crowd = Vec::new();
+    for _ in 0..10 {
+        crowd.extend((0..20).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)));
+        let deadline = world.later(60);
+        let honest = world.a.transport.connect(&listener, b"honest", deadline).unwrap();
+        world.until(|world| {
+            world.b.events.extend(poll(&mut members, world.now));
+            world.b.take(|event| matches!(event, Event::ConnectRequest { .. }).then_some(()))
+        });
+        world.a.transport.disconnect(honest, Time::ZERO);
+        world.until(|world| {
+            world.b.events.extend(poll(&mut members, world.now));
+            world.b.take(|event| matches!(event, Event::Disconnected { .. }).then_some(()))
+        });
+    }
+    let open = crowd.iter().filter(|socket| is_open(socket)).count();
+    // A quarter of the places of each is for sockets that wait to be handed over.
+    assert!((30..=3 * 12).contains(&open), "{open} of the crowd are left");
+}
+
+/// The sockets that wait for a member which does not poll are bounded, and the others serve the
+/// newcomers.
+#[test]
+fn silent_sockets_at_a_member_that_does_not_poll_keep_nobody_out() {
+    let mut config = TcpConfig::default();
+    config.max_half_open = 16;
+    let (mut world, mut members, listener) = group(&config);
+    let crowd: Vec<_> = (0..100).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
+    world.settle();
+    assert_eq!(crowd.iter().filter(|socket| is_open(socket)).count(), 12 + 4 + 4, "two members do not poll");
+    converse(&mut world, &listener);
+    // The time of those that waited counts from their arrival.
+    world.now = world.later(6);
+    assert!(poll(&mut members, world.now).is_empty());
+    poll(&mut members, world.now);
+    world.settle();
+    assert!(!crowd.iter().any(is_open), "five seconds are over");
+}
+
+/// A group has as many connections as its members together, and each member no more than its own.
+#[test]
+fn each_member_of_a_group_has_its_own_limit_of_connections() {
+    let mut config = TcpConfig::default();
+    (config.max_half_open, config.max_connections) = (16, 4);
+    let (mut world, mut members, listener) = group(&config);
+    let crowd: Vec<_> = (0..40).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
+    world.settle();
+    assert_eq!(crowd.iter().filter(|socket| is_open(socket)).count(), 12, "those that wait count as well");
+    poll(&mut members, world.now);
+    world.settle();
+    assert_eq!(crowd.iter().filter(|socket| is_open(socket)).count(), 12);
+    converse(&mut world, &listener);
 }

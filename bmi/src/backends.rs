@@ -1,18 +1,22 @@
 //! Opens a transport by the scheme of an address. This is the only place that knows every backend.
 //!
 //! A backend in this tree has a feature of this crate, a field of [`OpenOptions`], and two arms in
-//! [`open`], one for the build with it and one for the build without. A backend outside this tree
-//! is registered with [`OpenOptions::backend`].
+//! [`open_shards`], one for the build with it and one for the build without. A backend outside this
+//! tree is registered with [`OpenOptions::backend`] or [`OpenOptions::backend_with_shards`].
 
 use std::fmt;
 use std::sync::Arc;
 
-use bmi_core::{Addr, AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Scheme, Transport};
+use bmi_core::driver::MonotonicClock;
+use bmi_core::{
+    Addr, AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Handle, HandleConfig, Scheme, SharedEndpoint,
+    Transport,
+};
 
-/// A transport of any backend.
-pub type AnyTransport = Box<dyn Transport>;
+/// A transport of any backend. It may be opened on one thread and driven on another.
+pub type AnyTransport = Box<dyn Transport + Send>;
 
-type Opener = Arc<dyn Fn() -> Result<AnyTransport, Error> + Send + Sync>;
+type Opener = Arc<dyn Fn(usize) -> Result<Vec<AnyTransport>, Error> + Send + Sync>;
 
 /// The settings of each backend, and the backends outside this tree.
 ///
@@ -80,9 +84,27 @@ impl OpenOptions {
     /// ```
     #[must_use]
     pub fn backend(
-        mut self,
+        self,
         scheme: Scheme,
         open: impl Fn() -> Result<AnyTransport, Error> + Send + Sync + 'static,
+    ) -> OpenOptions {
+        self.backend_with_shards(scheme, move |count| match count {
+            1 => Ok(vec![open()?]),
+            _ => {
+                let text = format!("the backend of {scheme}:// opens one transport for an address, not {count}");
+                Err(Error::new(ErrorKind::Unsupported, text))
+            }
+        })
+    }
+
+    /// Registers a backend outside this tree that can open several transports behind one address
+    /// (C17 of [`bmi_core::transport`]). [`open_shards`] calls `open` with their number, and
+    /// [`open`] calls it with 1. It returns as many transports.
+    #[must_use]
+    pub fn backend_with_shards(
+        mut self,
+        scheme: Scheme,
+        open: impl Fn(usize) -> Result<Vec<AnyTransport>, Error> + Send + Sync + 'static,
     ) -> OpenOptions {
         self.custom.retain(|(known, _)| *known != scheme);
         self.custom.push((scheme, Arc::new(open)));
@@ -135,20 +157,87 @@ pub fn is_built_in(scheme: Scheme) -> bool {
 /// `Unsupported` if this build or this machine has no such transport. The text says what is
 /// missing. Otherwise the errors of the backend.
 pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error> {
+    let opened = open_shards(scheme, options, 1)?.pop();
+    opened.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("the backend of {scheme}:// opened no transport")))
+}
+
+/// Opens `count` new transports for addresses of `scheme` that share their listening addresses (C17
+/// of [`bmi_core::transport`]), for example one for each core. The program listens with one of
+/// them. That one accepts for all, and each new connection goes to the transport that has fewest.
+///
+/// Make an endpoint of each, with copies of one clock, and drive each on a thread of its own. The
+/// limits of the settings hold for each. `ShmConfig::max_mapped_in_all` alone is for all together.
+///
+/// ```
+/// use std::thread;
+///
+/// use bmi::driver::{MonotonicClock, event};
+/// use bmi::{Addr, AsyncEndpoint, Clock, Config, Endpoint, Error, OpenOptions, Scheme, Transport};
+///
+/// # fn main() -> Result<(), Error> {
+/// let clock = MonotonicClock::new();
+/// let mut transports = bmi::open_shards(Scheme::Tcp, &OpenOptions::default(), 2)?;
+/// let addr = transports[0].listen(&Addr::tcp("127.0.0.1", 0))?;
+/// let serve = move |transport| {
+///     let endpoint = Endpoint::new(transport, Config::named("server"), clock.now())?;
+///     let endpoint = AsyncEndpoint::new(endpoint, clock);
+///     // Answers one request.
+///     event::block_on(endpoint.clone(), async {
+///         let request = endpoint.next_unexpected().await;
+///         let soon = endpoint.within(std::time::Duration::from_secs(5));
+///         endpoint.send(request.peer(), request.tag(), b"done".to_vec(), soon).await?;
+///         endpoint.disconnect(request.peer(), soon).await
+///     })?
+/// };
+/// let spawn = |transport| thread::spawn(move || serve(transport));
+/// let threads: Vec<_> = transports.into_iter().map(spawn).collect();
+/// # let config = Config::named("client");
+/// # let client = bmi::endpoint(Scheme::Tcp, &OpenOptions::default(), config, clock)?;
+/// # event::block_on(client.clone(), async {
+/// #     let soon = client.within(std::time::Duration::from_secs(5));
+/// #     let first = client.connect(&addr, soon).await?;
+/// #     let second = client.connect(&addr, soon).await?;
+/// #     for peer in [second, first] {
+/// #         let buffer = bmi::Memory::zeroed(4)?;
+/// #         let reply = client.recv(peer, 1, &buffer, soon);
+/// #         client.send_unexpected(peer, 1, b"work".to_vec(), soon).await?;
+/// #         reply.await?;
+/// #     }
+/// #     Ok::<_, Error>(())
+/// # })??;
+/// for thread in threads {
+///     thread.join().expect("a server's thread")?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`open`]. `Invalid` if `count` is 0. `Unsupported` if the backend was registered with
+/// [`OpenOptions::backend`] and `count` is not 1.
+pub fn open_shards(scheme: Scheme, options: &OpenOptions, count: usize) -> Result<Vec<AnyTransport>, Error> {
+    if count == 0 {
+        return Err(Error::new(ErrorKind::Invalid, format!("no transport for {scheme}:// is asked for")));
+    }
     if let Some((_, open)) = options.custom.iter().find(|(known, _)| *known == scheme) {
-        return open();
+        let transports = open(count)?;
+        if transports.len() == count {
+            return Ok(transports);
+        }
+        let text = format!("the backend of {scheme}:// opened {} transports, not {count}", transports.len());
+        return Err(Error::new(ErrorKind::Invalid, text));
     }
     match scheme {
         #[cfg(feature = "tcp")]
-        Scheme::Tcp => Ok(Box::new(bmi_tcp::TcpTransport::new(options.tcp.clone())?)),
+        Scheme::Tcp => Ok(boxed(bmi_tcp::TcpTransport::shards(options.tcp.clone(), count)?)),
         #[cfg(not(feature = "tcp"))]
         Scheme::Tcp => Err(left_out("tcp")),
         #[cfg(feature = "ib")]
-        Scheme::Ib => Ok(Box::new(bmi_ib::IbTransport::new(options.ib.clone())?)),
+        Scheme::Ib => Ok(boxed(bmi_ib::IbTransport::shards(options.ib.clone(), count)?)),
         #[cfg(not(feature = "ib"))]
         Scheme::Ib => Err(left_out("ib")),
         #[cfg(feature = "shm")]
-        Scheme::Shm => Ok(Box::new(bmi_shm::ShmTransport::new(options.shm.clone())?)),
+        Scheme::Shm => Ok(boxed(bmi_shm::ShmTransport::shards(options.shm.clone(), count)?)),
         #[cfg(not(feature = "shm"))]
         Scheme::Shm => Err(left_out("shm")),
         Scheme::Sim => {
@@ -164,6 +253,11 @@ pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error
             Err(Error::new(ErrorKind::Unsupported, text))
         }
     }
+}
+
+#[allow(dead_code, reason = "with every feature off, no backend is built in")]
+fn boxed(transports: Vec<impl Transport + Send + 'static>) -> Vec<AnyTransport> {
+    transports.into_iter().map(|transport| -> AnyTransport { Box::new(transport) }).collect()
 }
 
 /// Returns the error for a backend whose feature is off.
@@ -186,6 +280,71 @@ pub fn endpoint(
 ) -> Result<AsyncEndpoint<AnyTransport>, Error> {
     let endpoint = Endpoint::new(open(scheme, options)?, config, clock.now())?;
     Ok(AsyncEndpoint::new(endpoint, clock))
+}
+
+// An endpoint may be made on one thread and driven on another.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<AnyTransport>();
+    is_send::<Endpoint<AnyTransport>>();
+};
+
+/// Opens an endpoint that any thread can use, and that the program drives. [`handle`] opens one
+/// with a driver of its own.
+///
+/// # Errors
+/// As [`endpoint`].
+pub fn shared_endpoint(
+    scheme: Scheme,
+    options: &OpenOptions,
+    config: Config,
+    clock: impl Clock + Send + Sync + 'static,
+) -> Result<SharedEndpoint<AnyTransport>, Error> {
+    let endpoint = Endpoint::new(open(scheme, options)?, config, clock.now())?;
+    Ok(SharedEndpoint::shared(endpoint, clock))
+}
+
+/// Opens a [`Handle`] for addresses of `scheme`: `count` endpoints behind one listening address,
+/// with a thread for each that drives it. Every thread of the program can use it, and its futures
+/// are `Send`.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use bmi::{Addr, Body, Config, Error, HandleConfig, OpenOptions, Scheme};
+///
+/// # fn main() -> Result<(), Error> {
+/// let options = OpenOptions::default();
+/// let server = bmi::handle(Scheme::Tcp, &options, Config::named("server"), 2, HandleConfig::default())?;
+/// let client = bmi::handle(Scheme::Tcp, &options, Config::named("client"), 1, HandleConfig::default())?;
+/// let addr = server.listen(&Addr::tcp("127.0.0.1", 0))?;
+/// let serving = std::thread::spawn(move || -> Result<(), Error> {
+///     let call = server.block_on(server.next_call())?;
+///     let soon = call.within(Duration::from_secs(5));
+///     server.block_on(call.reply(b"done", None, soon))
+/// });
+/// let soon = client.within(Duration::from_secs(5));
+/// let peer = client.block_on(client.connect(&addr, soon))?;
+/// let call = client.call(peer, b"work", Body::None, None, soon)?;
+/// assert_eq!(client.block_on(call.reply())?.bytes, "done");
+/// serving.join().expect("the server's thread")
+/// # }
+/// ```
+///
+/// # Errors
+/// The errors of [`open_shards`], of [`Endpoint::new`] and of [`Handle::start`].
+pub fn handle(
+    scheme: Scheme,
+    options: &OpenOptions,
+    config: Config,
+    count: usize,
+    settings: HandleConfig,
+) -> Result<Handle<AnyTransport>, Error> {
+    let clock = MonotonicClock::new();
+    let transports = open_shards(scheme, options, count)?;
+    let open = |transport| Endpoint::new(transport, config.clone(), clock.now());
+    let endpoints = transports.into_iter().map(open).collect::<Result<_, _>>()?;
+    Handle::start(endpoints, clock, settings)
 }
 
 #[cfg(test)]
@@ -220,6 +379,21 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.detail().contains(&format!("{scheme}://")), "{error}");
         }
+    }
+
+    #[test]
+    fn a_registered_backend_opens_several_transports_if_it_can() {
+        let scheme = Scheme::custom("mine").unwrap();
+        let refuse = |_| Err(Error::new(ErrorKind::Refused, "not here"));
+        let alone = OpenOptions::default().backend(scheme, move || refuse(1).map(|mut all: Vec<_>| all.remove(0)));
+        let kind = |options: &OpenOptions, count| open_shards(scheme, options, count).err().map(|error| error.kind());
+        assert_eq!(kind(&alone, 1), Some(ErrorKind::Refused));
+        assert_eq!(kind(&alone, 2), Some(ErrorKind::Unsupported));
+        assert_eq!(kind(&alone, 0), Some(ErrorKind::Invalid));
+        let any = OpenOptions::default().backend_with_shards(scheme, refuse);
+        assert_eq!(kind(&any, 2), Some(ErrorKind::Refused));
+        let forgetful = OpenOptions::default().backend_with_shards(scheme, |_| Ok(Vec::new()));
+        assert_eq!(kind(&forgetful, 2), Some(ErrorKind::Invalid), "none instead of two");
     }
 
     #[test]

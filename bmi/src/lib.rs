@@ -10,11 +10,13 @@
 //! |---|---|---|
 //! | a server and its clients | [`Caller`], [`Incoming`] and [`serve`] | requests with data and replies; the library chooses how the data travels |
 //! | a protocol of your own, `async` | [`AsyncEndpoint`] | messages with tags, pull and push of exposed memory, as futures |
+//! | a program of several threads | [`Handle`] | all of the above from any thread: `Send` futures, or blocking; drivers of its own |
 //! | a program without an executor | [`Endpoint`] | the same operations: post, poll or [`wait`](Endpoint::wait) |
 //!
 //! An endpoint only works while a [`driver`] polls it. [`driver::event`] runs it under tokio,
 //! [`driver::thread`] without a runtime, and [`driver::busy`] with the lowest latency on a core of
-//! its own. One thread owns an endpoint. A program that uses more cores opens more endpoints.
+//! its own. One thread owns an [`AsyncEndpoint`]. Any thread may use a [`SharedEndpoint`]. A
+//! [`Handle`] is one of these or several, behind one address, each with a thread that drives it.
 //!
 //! ## Calls
 //!
@@ -251,8 +253,9 @@ pub use bmi_core::{
 // Endpoints, and what they report.
 #[doc(inline)]
 pub use bmi_core::{
-    AsyncEndpoint, Capabilities, Completion, Counters, Endpoint, OneSided, OpId, OpKind, Operation, Options, PeerEvent,
-    PeerId, PeerLimits, Pinned, Posted, Registration, ResourceUsage, ServiceClass, Tag, Transport, Unexpected,
+    AnyThread, AsyncEndpoint, Capabilities, Completion, Counters, Endpoint, Handle, HandleConfig, OneSided, OneThread,
+    OpId, OpKind, Operation, Options, PeerEvent, PeerId, PeerLimits, Pinned, Posted, Registration, ResourceUsage,
+    ServiceClass, SharedEndpoint, Tag, Threading, Transport, Unexpected,
 };
 // Memory and bulk data.
 #[doc(inline)]
@@ -294,7 +297,7 @@ pub use bmi_shm::ShmConfig;
 #[doc(inline)]
 pub use bmi_tcp::TcpConfig;
 
-pub use backends::{AnyTransport, OpenOptions, endpoint, is_built_in, open};
+pub use backends::{AnyTransport, OpenOptions, endpoint, handle, is_built_in, open, open_shards, shared_endpoint};
 pub use host::host_id;
 
 /// Compiles the example of the README.

@@ -7,15 +7,14 @@
 //!    the reply.
 //! 3. The manager is never in the data path. The sizes of files come from the I/O servers.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bmi_core::comm::{self, Calibrations, Path, PathCounters, Plan};
 use bmi_core::mem::Foreign;
 use bmi_core::mutated;
-use bmi_core::{Addr, AsyncEndpoint, Lists, Memory, Options, Time, Transport};
+use bmi_core::{Addr, AnyThread, AsyncEndpoint, Lists, Memory, OneThread, Options, Threading, Time, Transport};
 use fs_proto::{
     ClusterId, DirEntry, DirHandle, Entry, ErrorCode, Existing, FileHandle, Handle, IodReply, IodRequest, IodStat,
     Kind, ManagerReply, ManagerRequest, ManagerStat, Place, RemoveKind, ReplyBody, RequestBody, SetAttr,
@@ -26,6 +25,7 @@ use crate::connection::{Connections, Outgoing, Resend, unexpected};
 use crate::draft::Draft;
 use crate::error::{Error, Failure, ServerName};
 use crate::file::{Datafile, File};
+use crate::locked::Locked;
 use crate::path::FsPath;
 use crate::route::{Endpoints, Preference, Route, TransportChoice};
 
@@ -163,15 +163,20 @@ pub struct ClientStats {
     pub resent: u64,
 }
 
-/// A client of one file system. A clone is another handle to the same client.
-pub struct Client<T: Transport>(Rc<Inner<T>>);
+/// A client of one file system. A clone is another handle to the same client. It belongs to the
+/// tasks of one thread. A [`SharedClient`] is the same for any thread.
+pub struct Client<T: Transport, S: Threading = OneThread>(Arc<Inner<T, S>>);
 
-pub(crate) struct Inner<T: Transport> {
-    pub(crate) connections: Connections<T>,
+/// A client that any thread can use, if the transport is `Send`. Its files, and the futures of
+/// both, are `Send` too.
+pub type SharedClient<T> = Client<T, AnyThread>;
+
+pub(crate) struct Inner<T: Transport, S: Threading> {
+    pub(crate) connections: Connections<T, S>,
     pub(crate) options: ClientOptions,
     pub(crate) foreign: Foreign,
     /// The files that are open in this client.
-    files: RefCell<BTreeMap<FileHandle, OpenState>>,
+    files: Locked<BTreeMap<FileHandle, OpenState>>,
 }
 
 /// What a client knows about a file that it has open.
@@ -179,27 +184,39 @@ pub(crate) struct Inner<T: Transport> {
 struct OpenState {
     /// Number of [`File`]s.
     open: usize,
-    /// The size that is recorded at the manager, as far as this client knows.
+    /// The size that is recorded at the manager, as far as this client knows. It may have been
+    /// withdrawn. `None` is certain: no size is recorded, and a write need not withdraw one.
     recorded_size: Option<u64>,
+    /// Number of times that a size was noted here. An answer of the manager to an earlier question
+    /// does not replace a size that was noted meanwhile, because the size may be recorded after the
+    /// answer.
+    noted: u64,
 }
 
-impl<T: Transport> Clone for Client<T> {
-    fn clone(&self) -> Client<T> {
+impl OpenState {
+    fn note(&mut self, size: u64) {
+        self.recorded_size = Some(size);
+        self.noted += 1;
+    }
+}
+
+impl<T: Transport, S: Threading> Clone for Client<T, S> {
+    fn clone(&self) -> Client<T, S> {
         Client(self.0.clone())
     }
 }
 
-impl<T: Transport + 'static> Client<T> {
+impl<T: Transport + 'static, S: Threading> Client<T, S> {
     /// Creates a client of the file system whose manager listens at `manager`. Asks the manager for
     /// the list of I/O servers. They are connected when they are first needed.
     ///
     /// # Errors
     /// If the manager cannot be reached, or uses another version of the protocol.
     pub async fn connect(
-        endpoint: AsyncEndpoint<T>,
+        endpoint: AsyncEndpoint<T, S>,
         manager: Addr,
         options: ClientOptions,
-    ) -> Result<Client<T>, Error> {
+    ) -> Result<Client<T, S>, Error> {
         Client::connect_over(Endpoints::one(manager.scheme(), endpoint), manager, options).await
     }
 
@@ -211,10 +228,10 @@ impl<T: Transport + 'static> Client<T> {
     /// As [`Client::connect`]; `Unreachable` if a server cannot be reached over the requested
     /// transport.
     pub async fn connect_over(
-        endpoints: Endpoints<T>,
+        endpoints: Endpoints<T, S>,
         manager: Addr,
         options: ClientOptions,
-    ) -> Result<Client<T>, Error> {
+    ) -> Result<Client<T, S>, Error> {
         Client::connect_waiting(endpoints, manager, options, |_, _, _| {}).await
     }
 
@@ -226,19 +243,19 @@ impl<T: Transport + 'static> Client<T> {
     /// # Errors
     /// As [`Client::connect_over`].
     pub async fn connect_waiting(
-        endpoints: Endpoints<T>,
+        endpoints: Endpoints<T, S>,
         manager: Addr,
         options: ClientOptions,
-        waiting: impl Fn(&ServerName, Duration, &str) + 'static,
-    ) -> Result<Client<T>, Error> {
+        waiting: impl Fn(&ServerName, Duration, &str) + Send + Sync + 'static,
+    ) -> Result<Client<T, S>, Error> {
         let ClientOptions { id, timeout, retry_for, over, ref host, cluster, .. } = options;
         let preference = Preference { client: id, timeout, over, host: host.clone() };
         let manager = ServerName { addr: manager, iod: None };
-        let client = Client(Rc::new(Inner {
+        let client = Client(Arc::new(Inner {
             connections: Connections::new(endpoints, preference, manager, cluster, retry_for, Box::new(waiting)),
             options,
             foreign: Foreign::new(),
-            files: RefCell::default(),
+            files: Locked::default(),
         }));
         client.refresh().await?;
         Ok(client)
@@ -256,12 +273,12 @@ impl<T: Transport + 'static> Client<T> {
     // ---- getters --------------------------------------------------------------------------------
 
     /// Returns the endpoint that the client uses. If there are several, returns the first.
-    pub fn endpoint(&self) -> &AsyncEndpoint<T> {
+    pub fn endpoint(&self) -> &AsyncEndpoint<T, S> {
         self.0.connections.endpoint()
     }
 
     /// Returns all endpoints that the client uses.
-    pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
+    pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T, S>> {
         self.0.connections.endpoints()
     }
 
@@ -292,7 +309,7 @@ impl<T: Transport + 'static> Client<T> {
 
     /// Returns the I/O servers, in the order in which layouts number them.
     pub fn iods(&self) -> Vec<ServerName> {
-        self.0.connections.iods().clone()
+        self.0.connections.iods().to_vec()
     }
 
     /// Returns the record of the program's own memory that was used in [`File::read_extended_raw`]
@@ -309,7 +326,7 @@ impl<T: Transport + 'static> Client<T> {
         ClientStats { paths, resent: self.0.connections.resent() }
     }
 
-    pub(crate) fn inner(&self) -> &Inner<T> {
+    pub(crate) fn inner(&self) -> &Inner<T, S> {
         &self.0
     }
 
@@ -358,7 +375,7 @@ impl<T: Transport + 'static> Client<T> {
     /// # Errors
     /// `Exists` if it exists and `options` are exclusive, `IsDirectory`, `NotFound` for the parent
     /// directory, `Invalid` for an impossible layout, and those of every request.
-    pub async fn create(&self, path: &FsPath, options: CreateOptions) -> Result<File<T>, Error> {
+    pub async fn create(&self, path: &FsPath, options: CreateOptions) -> Result<File<T, S>, Error> {
         let existing = if options.exclusive { Existing::Refuse } else { Existing::Open };
         self.create_as(path, options, existing).await
     }
@@ -376,11 +393,11 @@ impl<T: Transport + 'static> Client<T> {
     /// # Errors
     /// `IsDirectory`, `NotFound` for the parent directory, `Invalid` for an impossible layout, and
     /// those of every request.
-    pub async fn draft(&self, path: &FsPath, options: CreateOptions) -> Result<Draft<T>, Error> {
+    pub async fn draft(&self, path: &FsPath, options: CreateOptions) -> Result<Draft<T, S>, Error> {
         Ok(Draft::new(self.create_as(path, options, Existing::Replace).await?))
     }
 
-    async fn create_as(&self, path: &FsPath, options: CreateOptions, existing: Existing) -> Result<File<T>, Error> {
+    async fn create_as(&self, path: &FsPath, options: CreateOptions, existing: Existing) -> Result<File<T, S>, Error> {
         let CreateOptions { strip_size, servers, mode, .. } = options;
         let (uid, gid) = (self.0.options.uid, self.0.options.gid);
         let place = place(path);
@@ -405,7 +422,7 @@ impl<T: Transport + 'static> Client<T> {
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, and those of every request.
-    pub async fn open(&self, path: &FsPath) -> Result<File<T>, Error> {
+    pub async fn open(&self, path: &FsPath) -> Result<File<T, S>, Error> {
         let during = |error: Error| error.during(format!("open {path}"));
         let entry = self.lookup(path).await.map_err(during)?;
         self.file(path, entry).await.map_err(during)
@@ -520,14 +537,14 @@ impl<T: Transport + 'static> Client<T> {
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, and those of every request.
-    pub async fn read_dir(&self, path: &FsPath) -> Result<ReadDir<T>, Error> {
+    pub async fn read_dir(&self, path: &FsPath) -> Result<ReadDir<T, S>, Error> {
         let during = |error: Error| error.during(format!("readdir {path}"));
         let entry = self.lookup(path).await.map_err(during)?;
         let not_dir = || during(Error::new(ErrorCode::NotDirectory, format!("{path} is a file")));
         Ok(self.pages(path, entry.handle.dir().ok_or_else(not_dir)?))
     }
 
-    pub(crate) fn pages(&self, path: &FsPath, dir: DirHandle) -> ReadDir<T> {
+    pub(crate) fn pages(&self, path: &FsPath, dir: DirHandle) -> ReadDir<T, S> {
         ReadDir { client: self.clone(), path: path.clone(), dir, after: Some(String::new()) }
     }
 
@@ -644,7 +661,7 @@ impl<T: Transport + 'static> Client<T> {
     // ---- plumbing -------------------------------------------------------------------------------
 
     /// Opens the file that the manager's `entry` describes.
-    pub(crate) async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<T>, Error> {
+    pub(crate) async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<T, S>, Error> {
         let (Handle::File(handle), Some(layout)) = (entry.handle, entry.layout) else {
             return Err(Error::new(ErrorCode::IsDirectory, format!("{path} is a directory")));
         };
@@ -673,51 +690,68 @@ impl<T: Transport + 'static> Client<T> {
 
     /// A file was opened. `recorded_size` is that of its entry.
     pub(crate) fn opened(&self, file: FileHandle, recorded_size: Option<u64>) {
-        let mut files = self.0.files.borrow_mut();
-        let state = files.entry(file).or_default();
-        state.open += 1;
-        state.recorded_size = recorded_size.or(state.recorded_size);
+        self.0.files.with(|files| {
+            let state = files.entry(file).or_default();
+            state.open += 1;
+            recorded_size.into_iter().for_each(|size| state.note(size));
+        });
+    }
+
+    /// Returns what this client knows about a file that is open.
+    fn state(&self, file: FileHandle) -> OpenState {
+        self.0.files.with(|files| files.get(&file).copied().unwrap_or_default())
     }
 
     /// Returns the size of an open file that was recorded, as far as this client knows. The size
     /// may have been withdrawn since.
     pub(crate) fn recorded_size(&self, file: FileHandle) -> Option<u64> {
-        self.0.files.borrow().get(&file).and_then(|state| state.recorded_size)
+        self.state(file).recorded_size
     }
 
-    pub(crate) fn set_recorded_size(&self, file: FileHandle, size: Option<u64>) {
-        if let Some(state) = self.0.files.borrow_mut().get_mut(&file) {
-            state.recorded_size = size;
-        }
+    /// Notes a size before it is recorded, so that a write from now on withdraws it.
+    pub(crate) fn note_size(&self, file: FileHandle, size: u64) {
+        self.0.files.with(|files| files.get_mut(&file).into_iter().for_each(|state| state.note(size)));
+    }
+
+    /// Takes what the manager has answered to a question or a change that began when `noted` sizes
+    /// had been noted.
+    fn learn_size(&self, file: FileHandle, noted: u64, size: Option<u64>) {
+        self.0.files.with(|files| {
+            let state = files.get_mut(&file).filter(|state| state.noted == noted);
+            state.into_iter().for_each(|state| state.recorded_size = size);
+        });
     }
 
     /// Returns the recorded size of an open file if it is still recorded. Asks the manager, unless
     /// it is known that none is recorded.
     pub(crate) async fn confirm_size(&self, file: FileHandle) -> Result<Option<u64>, Error> {
-        if self.recorded_size(file).is_none() {
-            return Ok(None);
-        }
+        let OpenState { recorded_size: Some(_), noted, .. } = self.state(file) else { return Ok(None) };
         let size = self.look_again(file).await?.recorded_size;
-        self.set_recorded_size(file, size);
+        self.learn_size(file, noted, size);
         Ok(size)
     }
 
     /// Withdraws the recorded size of an open file before this client writes to it.
     pub(crate) async fn withdraw_size(&self, file: FileHandle) -> Result<(), Error> {
-        if self.recorded_size(file).is_none() {
-            return Ok(());
-        }
+        let OpenState { recorded_size: Some(_), noted, .. } = self.state(file) else { return Ok(()) };
         if !mutated("client/recorded-size-not-withdrawn") {
             self.ask_done(ManagerRequest::RecordSize { file, size: None }).await?;
         }
-        self.set_recorded_size(file, None);
+        self.learn_size(file, noted, None);
+        Ok(())
+    }
+
+    /// Sets the length of a file of several servers. The manager then withdraws the recorded size.
+    pub(crate) async fn truncate_all(&self, file: FileHandle, size: u64) -> Result<(), Error> {
+        let noted = self.state(file).noted;
+        self.ask_done(ManagerRequest::Truncate { file, size }).await?;
+        self.learn_size(file, noted, None);
         Ok(())
     }
 
     /// Records the size of a complete file that this client has created and has open.
     pub(crate) async fn record_size(&self, file: FileHandle, size: u64) -> Result<(), Error> {
-        // First, so that a write from now on withdraws it.
-        self.set_recorded_size(file, Some(size));
+        self.note_size(file, size);
         self.ask_done(ManagerRequest::RecordSize { file, size: Some(size) }).await
     }
 
@@ -748,20 +782,21 @@ impl<T: Transport + 'static> Client<T> {
     }
 }
 
-impl<T: Transport> Client<T> {
+impl<T: Transport, S: Threading> Client<T, S> {
     /// A file that was opened is no longer used.
     pub(crate) fn closed(&self, file: FileHandle) {
-        let mut files = self.0.files.borrow_mut();
-        if let Some(state) = files.get_mut(&file) {
-            state.open -= 1;
-            if state.open == 0 {
-                files.remove(&file);
+        self.0.files.with(|files| {
+            if let Some(state) = files.get_mut(&file) {
+                state.open -= 1;
+                if state.open == 0 {
+                    files.remove(&file);
+                }
             }
-        }
+        });
     }
 }
 
-impl<T: Transport + 'static> Inner<T> {
+impl<T: Transport + 'static, S: Threading> Inner<T, S> {
     /// Returns the deadline of a request that begins now.
     pub(crate) fn deadline(&self) -> Time {
         self.connections.endpoint().now() + self.options.timeout
@@ -780,15 +815,15 @@ impl<T: Transport + 'static> Inner<T> {
 }
 
 /// A directory listing in progress.
-pub struct ReadDir<T: Transport> {
-    client: Client<T>,
+pub struct ReadDir<T: Transport, S: Threading = OneThread> {
+    client: Client<T, S>,
     path: FsPath,
     dir: DirHandle,
     /// The last name of the previous page; `None` at the end.
     after: Option<String>,
 }
 
-impl<T: Transport + 'static> ReadDir<T> {
+impl<T: Transport + 'static, S: Threading> ReadDir<T, S> {
     /// Returns the next page, or `None` at the end.
     ///
     /// # Errors

@@ -7,7 +7,8 @@
 //!
 //! **Invariants**
 //! 1. There is at most one connection to a server, over the transport that [`crate::route`] chose.
-//!    If requests need a connection while it is being made, they wait for the same attempt.
+//!    If requests need a connection while it is being made, they wait for the same attempt. One of
+//!    them carries it out. If that takes longer than [`TURN`], the others begin a new attempt.
 //! 2. A request that changes the namespace keeps its id when it is sent again, so the manager
 //!    executes it once.
 //! 3. A write is never sent twice. The first one might still be on its way to the disk and
@@ -16,26 +17,29 @@
 //! 5. Every connection begins with a Hello that names the expected server: the cluster of the first
 //!    manager that answered, or the one that was asked for; the store that the manager names; and
 //!    the newest start that this client has seen.
+//! 6. Any thread may use the connections, and drop a request at any time. The table of servers and
+//!    the numbers of requests have a lock each. Neither is held while an endpoint is used.
 //!
 //! **Protocol.** See [`fs_proto`]: each request is a call of [`bmi_core::comm`].
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Path, Reply};
 use bmi_core::mutated;
-use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Lists, Options, PeerId, Time, Transport};
+use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Lists, Options, PeerId, Threading, Time, Transport};
 use fs_proto::limits::MAX_SERVERS;
 use fs_proto::{
-    ClusterId, ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, ReplyBody, Request, RequestBody, RequestId,
-    Role, Sender, Start, StoreId, codec,
+    ClusterId, ErrorCode, FsError, ManagerReply, ManagerRequest, ReplyBody, Request, RequestBody, RequestId, codec,
 };
-use futures_util::future::{Either, FutureExt, LocalBoxFuture, Shared, select};
+use futures_util::future::{Either, select};
 
 use crate::error::{Failure, ServerName};
-use crate::route::{Endpoints, Preference, Route, Via, reach};
+use crate::locked::Locked;
+use crate::route::{Endpoints, Preference, Route, Via, leave, reach};
+use crate::servers::{Attempt, Link, Servers};
 
 /// First pause before retrying a server that was lost. It is doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -45,26 +49,13 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 /// After this long, a caller is told that a server is waited for.
 const NOTICE: Duration = Duration::from_secs(1);
 
-/// After this long without a request, a connection is looked at before it is used. The server may
-/// have closed it, because it was idle and others needed the place.
-const FRESH: Duration = Duration::from_secs(1);
-/// Polls of such a look. Adapters read what is left of a connection before they report its end.
+/// Polls of a look at an idle connection. Adapters read what is left of a connection before they
+/// report its end.
 const LOOKS: usize = 4;
 
-/// How long a client avoids an I/O server for new files after it could not reach it.
-const AVOIDED: Duration = Duration::from_secs(30);
-
-type Connecting = Shared<LocalBoxFuture<'static, Result<Connected, Failure>>>;
-
-/// A new connection.
-#[derive(Clone)]
-struct Connected {
-    via: Via,
-    route: Rc<Route>,
-    cluster: ClusterId,
-    store: StoreId,
-    start: Start,
-}
+/// How long a task waits for another task that connects the same server, before it connects itself.
+/// The program may hold the other task's future without polling it.
+const TURN: Duration = Duration::from_secs(5);
 
 /// Whether a request is sent again if its connection is lost before the reply. A request that was
 /// not sent, and one that the server was not ready for, is tried again in any case.
@@ -118,7 +109,7 @@ struct Trouble {
 }
 
 /// A function that is told which server is waited for, how long in all, and why.
-pub(crate) type Waiting = Box<dyn Fn(&ServerName, Duration, &str)>;
+pub(crate) type Waiting = Box<dyn Fn(&ServerName, Duration, &str) + Send + Sync>;
 
 /// A request and the data that belongs to it.
 #[derive(Clone, Debug)]
@@ -144,85 +135,55 @@ pub(crate) struct Answer {
     pub(crate) data: u64,
 }
 
-enum Peer {
-    Connecting(u64, Connecting),
-    /// `used` is the time of the last request or reply.
-    Connected {
-        via: Via,
-        route: Rc<Route>,
-        used: Time,
-    },
-}
-
-/// What a client expects of a server.
-#[derive(Clone, Copy, Debug, Default)]
-struct Expected {
-    /// The store that the server must have.
-    store: Option<StoreId>,
-    /// The newest start that was seen.
-    seen: Option<Start>,
-}
-
 /// All of a client's connections.
-pub(crate) struct Connections<T: Transport> {
-    endpoints: Rc<Endpoints<T>>,
-    preference: Rc<Preference>,
-    next_seq: Cell<u64>,
-    next_attempt: Cell<u64>,
-    unanswered: RefCell<BTreeSet<u64>>,
-    peers: RefCell<BTreeMap<Addr, Peer>>,
+pub(crate) struct Connections<T: Transport, S: Threading> {
+    endpoints: Endpoints<T, S>,
+    preference: Preference,
+    numbers: Locked<Numbers>,
+    servers: Locked<Servers>,
     /// One caller for each of the endpoints.
-    callers: Vec<Caller<T>>,
-    resent: Cell<u64>,
-    cluster: Cell<Option<ClusterId>>,
+    callers: Vec<Caller<T, S>>,
+    resent: AtomicU64,
     manager: ServerName,
-    iods: RefCell<Vec<ServerName>>,
-    expected: RefCell<BTreeMap<Addr, Expected>>,
-    /// When an I/O server could not be reached.
-    unreachable: RefCell<BTreeMap<u32, Time>>,
     /// How long a server that cannot be reached is waited for.
     retry_for: Duration,
     waiting: Waiting,
-    /// Servers that `waiting` was called for, and that have not answered since.
-    awaited: RefCell<BTreeSet<Addr>>,
-    /// Servers that were waited for in vain, and that have not answered since. They are not waited
-    /// for again: else each of many requests would wait as long.
-    given_up: RefCell<BTreeSet<Addr>>,
 }
 
-impl<T: Transport + 'static> Connections<T> {
+/// The numbers of requests. A request says below which number the client has all replies, and the
+/// manager forgets the replies to these. So a number is drawn and entered in one step: no request
+/// can name a limit above the number of a change that is about to be sent.
+struct Numbers {
+    next: u64,
+    /// The changes whose reply has not arrived.
+    unanswered: BTreeSet<u64>,
+}
+
+impl<T: Transport + 'static, S: Threading> Connections<T, S> {
     pub(crate) fn new(
-        endpoints: Endpoints<T>,
+        endpoints: Endpoints<T, S>,
         preference: Preference,
         manager: ServerName,
         cluster: Option<ClusterId>,
         retry_for: Duration,
         waiting: Waiting,
-    ) -> Connections<T> {
+    ) -> Connections<T, S> {
         Connections {
             callers: endpoints.endpoints().map(|endpoint| Caller::new(endpoint.clone())).collect(),
-            endpoints: Rc::new(endpoints),
-            preference: Rc::new(preference),
-            next_seq: Cell::new(1),
-            next_attempt: Cell::new(0),
-            unanswered: RefCell::default(),
-            peers: RefCell::default(),
-            resent: Cell::new(0),
-            cluster: Cell::new(cluster),
+            endpoints,
+            preference,
+            numbers: Locked::new(Numbers { next: 1, unanswered: BTreeSet::new() }),
+            servers: Locked::new(Servers::of(cluster)),
+            resent: AtomicU64::new(0),
             manager,
-            iods: RefCell::default(),
-            expected: RefCell::default(),
-            unreachable: RefCell::default(),
             retry_for,
             waiting,
-            awaited: RefCell::default(),
-            given_up: RefCell::default(),
         }
     }
 
     /// Returns the cluster, once it is known.
     pub(crate) fn cluster(&self) -> Option<ClusterId> {
-        self.cluster.get()
+        self.servers.with(|servers| servers.cluster())
     }
 
     /// Returns the manager.
@@ -231,19 +192,19 @@ impl<T: Transport + 'static> Connections<T> {
     }
 
     /// Returns the I/O servers.
-    pub(crate) fn iods(&self) -> std::cell::Ref<'_, Vec<ServerName>> {
-        self.iods.borrow()
+    pub(crate) fn iods(&self) -> Arc<Vec<ServerName>> {
+        self.servers.with(|servers| servers.iods())
     }
 
     /// Returns the numbers of the I/O servers that could not be reached lately.
     pub(crate) fn avoided(&self) -> Vec<u32> {
         let now = self.endpoint().now();
-        let recent = |(iod, at): (&u32, &Time)| (now.since(*at) < AVOIDED).then_some(*iod);
-        self.unreachable.borrow().iter().filter_map(recent).collect()
+        self.servers.with(|servers| servers.avoided(now))
     }
 
     /// Asks the manager for the I/O servers and their stores.
     pub(crate) async fn learn_cluster(&self, deadline: Time) -> Result<(), Failure> {
+        let number = self.servers.with(|servers| servers.ask());
         let mut iods = Vec::new();
         let mut stores = Vec::new();
         loop {
@@ -267,32 +228,17 @@ impl<T: Transport + 'static> Connections<T> {
                 break;
             }
         }
-        let mut expected = self.expected.borrow_mut();
-        for (addr, store) in stores {
-            let known = expected.entry(addr).or_default();
-            if known.store != store {
-                // A start of another store says nothing about this one.
-                *known = Expected { store, seen: None };
-            }
-        }
-        *self.iods.borrow_mut() = iods;
+        self.servers.with(|servers| servers.learn(number, iods, stores));
         Ok(())
     }
 
-    /// Returns the Hello to a server.
-    fn hello(&self, server: &ServerName) -> Hello {
-        let Expected { store, seen } = self.expected.borrow().get(&server.addr).copied().unwrap_or_default();
-        let role = server.iod.map_or(Role::Manager, Role::Iod);
-        Hello { cluster: self.cluster.get(), role, store, seen, sender: Sender::Client }
-    }
-
     /// Returns the first endpoint. All endpoints share its clock.
-    pub(crate) fn endpoint(&self) -> &AsyncEndpoint<T> {
+    pub(crate) fn endpoint(&self) -> &AsyncEndpoint<T, S> {
         self.endpoints.at(0)
     }
 
     /// Returns all endpoints.
-    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T, S>> {
         self.endpoints.endpoints()
     }
 
@@ -302,54 +248,45 @@ impl<T: Transport + 'static> Connections<T> {
     }
 
     /// Returns the endpoint through which a server was reached.
-    fn through(&self, via: Via) -> &AsyncEndpoint<T> {
+    fn through(&self, via: Via) -> &AsyncEndpoint<T, S> {
         self.endpoints.at(via.endpoint_index)
     }
 
+    /// Returns the connection to a server, if there is one.
+    fn via(&self, addr: &Addr) -> Option<Via> {
+        self.servers.with(|servers| servers.via(addr))
+    }
+
     /// Returns the route to a server, or `None` while it is not connected.
-    pub(crate) fn route(&self, addr: &Addr) -> Option<Rc<Route>> {
-        match self.peers.borrow().get(addr) {
-            Some(Peer::Connected { route, .. }) => Some(route.clone()),
-            _ => None,
-        }
+    pub(crate) fn route(&self, addr: &Addr) -> Option<Arc<Route>> {
+        self.servers.with(|servers| servers.route(addr))
     }
 
     /// Returns the number of requests that were sent again.
     pub(crate) fn resent(&self) -> u64 {
-        self.resent.get()
+        self.resent.load(Ordering::Relaxed)
     }
 
     /// Returns the endpoint through which a server is reached and the server's peer id there, or
     /// `None` while it is not connected.
-    pub(crate) fn connected(&self, addr: &Addr) -> Option<(&AsyncEndpoint<T>, PeerId)> {
-        match self.peers.borrow().get(addr) {
-            Some(Peer::Connected { via, .. }) => {
-                let endpoint = self.through(*via);
-                endpoint.limits(via.peer).map(|_| (endpoint, via.peer))
-            }
-            _ => None,
-        }
+    pub(crate) fn connected(&self, addr: &Addr) -> Option<(&AsyncEndpoint<T, S>, PeerId)> {
+        let via = self.via(addr)?;
+        let endpoint = self.through(via);
+        endpoint.limits(via.peer).map(|_| (endpoint, via.peer))
     }
 
     /// Returns how many bytes a request to a server may have, including the description of its
     /// memory. Returns `None` while the server is not connected.
     pub(crate) fn room(&self, addr: &Addr) -> Option<usize> {
-        match self.peers.borrow().get(addr) {
-            Some(Peer::Connected { via, .. }) => {
-                Some(self.callers[via.endpoint_index].room(via.peer)).filter(|room| *room > 0)
-            }
-            _ => None,
-        }
+        let via = self.via(addr)?;
+        Some(self.callers[via.endpoint_index].room(via.peer)).filter(|room| *room > 0)
     }
 
     /// Learns whether the server has closed a connection that was not used for a while. A client
     /// that was not driven meanwhile does not know.
     async fn look_at_idle(&self, addr: &Addr) {
         let now = self.endpoint().now();
-        let idle = match self.peers.borrow().get(addr) {
-            Some(Peer::Connected { via, used, .. }) if now.since(*used) >= FRESH => *via,
-            _ => return,
-        };
+        let Some(idle) = self.servers.with(|servers| servers.idle(addr, now)) else { return };
         // Each timer ends with a poll, after that poll has taken what the adapter reports.
         for _ in 0..LOOKS {
             self.through(idle).sleep(Duration::ZERO).await;
@@ -360,74 +297,74 @@ impl<T: Transport + 'static> Connections<T> {
     pub(crate) async fn peer(&self, server: &ServerName, deadline: Time) -> Result<Via, Failure> {
         let addr = &server.addr;
         self.look_at_idle(addr).await;
-        let (attempt, connecting) = match self.peers.borrow().get(addr) {
-            Some(Peer::Connected { via, .. }) if self.through(*via).limits(via.peer).is_some() => return Ok(*via),
-            Some(Peer::Connecting(attempt, connecting)) => (*attempt, Some(connecting.clone())),
-            _ => (self.next_attempt.get(), None),
-        };
-        let connecting = connecting.unwrap_or_else(|| self.start_connecting(server, attempt));
-        let late = std::pin::pin!(self.endpoint().sleep_until(deadline));
-        let result = match select(connecting, late).await {
-            Either::Left((result, _)) => result,
-            Either::Right(_) => {
-                self.note_reached(server, false);
-                let late = bmi_core::Error::new(ErrorKind::TimedOut, "no connection within the time limit");
-                return Err(Failure::transport(server.clone(), late.during("connect").with_peer(addr)));
-            }
-        };
-        // The first of the tasks that waited for this attempt records its result.
-        let mut peers = self.peers.borrow_mut();
-        if matches!(peers.get(addr), Some(Peer::Connecting(current, _)) if *current == attempt) {
-            self.note_reached(server, result.is_ok());
-            match &result {
-                Ok(Connected { via, route, cluster, store, start }) => {
-                    self.cluster.set(Some(*cluster));
-                    let known = Expected { store: Some(*store), seen: Some(*start) };
-                    self.expected.borrow_mut().insert(addr.clone(), known);
-                    peers.insert(addr.clone(), self.new_peer(*via, route))
+        loop {
+            match self.servers.with(|servers| servers.link(addr)) {
+                Link::Connected(via) if self.through(via).limits(via.peer).is_some() => return Ok(via),
+                Link::Connected(via) => self.servers.with(|servers| servers.lost(addr, via)),
+                Link::Connecting(attempt) => {
+                    // In a box of its own, so that a request over a connection has a small future.
+                    if let Some(result) = Box::pin(self.join(server, &attempt, deadline)).await {
+                        return result;
+                    }
                 }
-                Err(_) => peers.remove(addr),
-            };
+            }
         }
-        result.map(|connected| connected.via)
     }
 
-    fn new_peer(&self, via: Via, route: &Rc<Route>) -> Peer {
-        Peer::Connected { via, route: route.clone(), used: self.endpoint().now() }
+    /// Waits for an attempt to connect a server, and carries it out if no other task does. Returns
+    /// `None` if it is another task's turn and that takes too long. The next attempt is then a new
+    /// one.
+    async fn join(&self, server: &ServerName, attempt: &Attempt, deadline: Time) -> Option<Result<Via, Failure>> {
+        let leads = AtomicBool::new(false);
+        let mut joined = std::pin::pin!(attempt.get_or_init(async || {
+            leads.store(true, Ordering::Relaxed);
+            self.connect(server, attempt).await
+        }));
+        let turn = self.endpoint().now() + TURN;
+        let mut until = turn.min(deadline);
+        loop {
+            let late = std::pin::pin!(self.endpoint().sleep_until(until));
+            match select(joined.as_mut(), late).await {
+                Either::Left((result, _)) => return Some(result.clone()),
+                Either::Right(_) if until == deadline => break,
+                Either::Right(_) if leads.load(Ordering::Relaxed) => until = deadline,
+                Either::Right(_) => {
+                    self.servers.with(|servers| servers.end_attempt(&server.addr, attempt));
+                    return None;
+                }
+            }
+        }
+        let now = self.endpoint().now();
+        self.servers.with(|servers| servers.late(server, now));
+        let late = bmi_core::Error::new(ErrorKind::TimedOut, "no connection within the time limit");
+        Some(Err(Failure::transport(server.clone(), late.during("connect").with_peer(&server.addr))))
+    }
+
+    /// Carries out an attempt to connect a server, and records the result.
+    async fn connect(&self, server: &ServerName, attempt: &Attempt) -> Result<Via, Failure> {
+        let hello = self.servers.with(|servers| servers.hello(server));
+        let reached = reach(&self.endpoints, &self.preference, server, &hello).await;
+        let now = self.endpoint().now();
+        match reached {
+            Ok((via, route, identity)) => {
+                tracing::debug!(%route, "connected");
+                let used = self.servers.with(|servers| servers.connected(server, via, route, &identity, now));
+                if used != via {
+                    leave(self.through(via), via.peer);
+                }
+                Ok(used)
+            }
+            Err(failure) => {
+                self.servers.with(|servers| servers.failed(server, attempt, now));
+                Err(failure)
+            }
+        }
     }
 
     /// Records that a request or a reply has gone over a connection.
     fn note_used(&self, addr: &Addr, by: Via) {
-        if let Some(Peer::Connected { via, used, .. }) = self.peers.borrow_mut().get_mut(addr)
-            && *via == by
-        {
-            *used = self.endpoint().now();
-        }
-    }
-
-    /// Records whether a server could be reached.
-    fn note_reached(&self, server: &ServerName, reached: bool) {
-        let Some(iod) = server.iod else { return };
-        if reached {
-            self.unreachable.borrow_mut().remove(&iod);
-        } else {
-            self.unreachable.borrow_mut().insert(iod, self.endpoint().now());
-        }
-    }
-
-    fn start_connecting(&self, server: &ServerName, attempt: u64) -> Connecting {
-        self.next_attempt.set(attempt + 1);
-        let (endpoints, preference, target) = (self.endpoints.clone(), self.preference.clone(), server.clone());
-        let hello = self.hello(server);
-        let connect = async move {
-            let (via, route, identity) = reach(&endpoints, &preference, &target, &hello).await?;
-            tracing::debug!(%route, "connected");
-            let fs_proto::Identity { cluster, store, start, .. } = identity;
-            Ok(Connected { via, route: Rc::new(route), cluster, store, start })
-        };
-        let connecting = connect.boxed_local().shared();
-        self.peers.borrow_mut().insert(server.addr.clone(), Peer::Connecting(attempt, connecting.clone()));
-        connecting
+        let now = self.endpoint().now();
+        self.servers.with(|servers| servers.note_used(addr, by, now));
     }
 
     /// Sends a request to a server and returns the reply. Tries again as `resend` allows.
@@ -442,12 +379,14 @@ impl<T: Transport + 'static> Connections<T> {
         let (mut trouble, mut asked) = (None::<Trouble>, false);
         loop {
             let again = trouble.is_some();
-            let seq =
-                if again && mutated("client/sent-again-under-a-new-number") { self.next_number() } else { ticket.seq };
+            let seq = if again && mutated("client/sent-again-under-a-new-number") {
+                self.numbers.with(|numbers| numbers.draw(false))
+            } else {
+                ticket.seq
+            };
             let mut sent = false;
             let failure = match self.attempt(server, deadline, seq, outgoing, &mut sent).await.and_then(|reply| {
-                self.awaited.borrow_mut().remove(&server.addr);
-                self.given_up.borrow_mut().remove(&server.addr);
+                self.servers.with(|servers| servers.answered(&server.addr));
                 interpret(server, reply)
             }) {
                 Ok(answer) => return Ok(answer),
@@ -456,9 +395,9 @@ impl<T: Transport + 'static> Connections<T> {
             if failure.code == ErrorCode::WrongServer && server.iod.is_some() && !asked && !sent {
                 // The store may have been replaced.
                 asked = true;
-                let before = self.hello(server).store;
+                let before = self.servers.with(|servers| servers.hello(server).store);
                 Box::pin(self.learn_cluster(deadline)).await?;
-                if self.hello(server).store != before {
+                if self.servers.with(|servers| servers.hello(server).store) != before {
                     continue;
                 }
             }
@@ -476,7 +415,7 @@ impl<T: Transport + 'static> Connections<T> {
                 // This number has its answer.
                 ticket = Ticket::new(self, resend == Resend::UntilDeadline);
             }
-            self.resent.set(self.resent.get() + 1);
+            self.resent.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -501,17 +440,17 @@ impl<T: Transport + 'static> Connections<T> {
             return true;
         }
         let resolves = trouble.unknown && resend == Resend::UntilDeadline;
-        if !resolves && !setback.busy && self.given_up.borrow().contains(&server.addr) {
+        if !resolves && !setback.busy && self.servers.with(|servers| servers.is_given_up(&server.addr)) {
             return false;
         }
         let until = if resolves { deadline } else { deadline.min(trouble.since + self.retry_for) };
         if now + trouble.pause >= until {
             if !setback.busy {
-                self.given_up.borrow_mut().insert(server.addr.clone());
+                self.servers.with(|servers| servers.give_up(&server.addr));
             }
             return false;
         }
-        if now.since(trouble.since) >= NOTICE && self.awaited.borrow_mut().insert(server.addr.clone()) {
+        if now.since(trouble.since) >= NOTICE && self.servers.with(|servers| servers.await_server(&server.addr)) {
             (self.waiting)(server, until.since(trouble.since), &failure.detail);
         }
         tracing::debug!(%server, failure.detail, "trying again");
@@ -533,10 +472,7 @@ impl<T: Transport + 'static> Connections<T> {
         if matches!(&result, Err(error) if error.kind() == ErrorKind::PeerLost) {
             // The adapter may know of the loss before the endpoint does. Make sure that the next
             // attempt uses a new connection.
-            let mut peers = self.peers.borrow_mut();
-            if matches!(peers.get(&server.addr), Some(Peer::Connected { via: current, .. }) if *current == via) {
-                peers.remove(&server.addr);
-            }
+            self.servers.with(|servers| servers.lost(&server.addr, via));
         }
         result.map_err(|error| Failure::transport(server.clone(), error))
     }
@@ -553,7 +489,7 @@ impl<T: Transport + 'static> Connections<T> {
         let left = deadline.since(self.through(via).now()).as_millis().max(1);
         let request = codec::encode_request(&Request {
             id: RequestId { client: self.preference.client, seq },
-            unanswered: self.unanswered.borrow().first().copied().unwrap_or(seq),
+            unanswered: self.numbers.with(|numbers| numbers.unanswered.first().copied()).unwrap_or(seq),
             timeout_ms: u32::try_from(left).unwrap_or(u32::MAX),
             body: outgoing.body.clone(),
         });
@@ -590,32 +526,34 @@ fn interpret(server: &ServerName, reply: Reply) -> Result<Answer, Failure> {
 /// The sequence number of a request. The number of a change is in the set of unanswered requests
 /// until its reply arrives. Other requests are not in the set, because the manager keeps only the
 /// replies to changes. A slow read or write must not make the manager keep all later replies.
-struct Ticket<'a, T: Transport> {
-    connections: &'a Connections<T>,
+struct Ticket<'a, T: Transport, S: Threading> {
+    connections: &'a Connections<T, S>,
     seq: u64,
 }
 
-impl<T: Transport> Connections<T> {
+impl Numbers {
     /// Returns a number that no earlier request had.
-    fn next_number(&self) -> u64 {
-        self.next_seq.replace(self.next_seq.get() + 1)
+    fn draw(&mut self, change: bool) -> u64 {
+        let seq = self.next;
+        self.next += 1;
+        if change {
+            self.unanswered.insert(seq);
+        }
+        seq
     }
 }
 
-impl<'a, T: Transport> Ticket<'a, T> {
-    fn new(connections: &'a Connections<T>, change: bool) -> Ticket<'a, T> {
-        let seq = connections.next_number();
-        if change {
-            connections.unanswered.borrow_mut().insert(seq);
-        }
+impl<'a, T: Transport, S: Threading> Ticket<'a, T, S> {
+    fn new(connections: &'a Connections<T, S>, change: bool) -> Ticket<'a, T, S> {
+        let seq = connections.numbers.with(|numbers| numbers.draw(change));
         Ticket { connections, seq }
     }
 }
 
-impl<T: Transport> Drop for Ticket<'_, T> {
+impl<T: Transport, S: Threading> Drop for Ticket<'_, T, S> {
     /// Also runs when the caller drops its future: the request will not be sent again.
     fn drop(&mut self) {
-        self.connections.unanswered.borrow_mut().remove(&self.seq);
+        self.connections.numbers.with(|numbers| numbers.unanswered.remove(&self.seq));
     }
 }
 

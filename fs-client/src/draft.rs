@@ -9,7 +9,7 @@
 //! 2. Publishing is one step: the name leads to the old file or to the complete new one.
 //! 3. Nothing of an abandoned draft is left. If the client cannot abandon it, the manager does.
 
-use bmi_core::{Transport, mutated};
+use bmi_core::{OneThread, Threading, Transport, mutated};
 use fs_proto::ManagerRequest;
 
 use crate::client::place;
@@ -19,8 +19,8 @@ use crate::path::FsPath;
 
 /// A file without a name. It is written through [`Draft::file`]. If it is dropped without being
 /// published or abandoned, the manager removes it some minutes after the client has gone.
-pub struct Draft<T: Transport> {
-    file: File<T>,
+pub struct Draft<T: Transport, S: Threading = OneThread> {
+    file: File<T, S>,
 }
 
 /// How a draft gets its name.
@@ -37,13 +37,13 @@ pub struct Publish {
     pub size: Option<u64>,
 }
 
-impl<T: Transport + 'static> Draft<T> {
-    pub(crate) fn new(file: File<T>) -> Draft<T> {
+impl<T: Transport + 'static, S: Threading> Draft<T, S> {
+    pub(crate) fn new(file: File<T, S>) -> Draft<T, S> {
         Draft { file }
     }
 
     /// Returns the file.
-    pub fn file(&self) -> &File<T> {
+    pub fn file(&self) -> &File<T, S> {
         &self.file
     }
 
@@ -63,8 +63,7 @@ impl<T: Transport + 'static> Draft<T> {
         }
         let place = place(self.file.path());
         let request = ManagerRequest::Publish { file: handle, place, inherit, mode, mtime_ns, size };
-        // First, so that a write from now on withdraws the size.
-        client.set_recorded_size(handle, size);
+        size.into_iter().for_each(|size| client.note_size(handle, size));
         if mutated("client/draft-abandoned-when-it-is-published") {
             return client.ask_done(ManagerRequest::Abandon { file: handle }).await;
         }

@@ -12,16 +12,14 @@
 //! **Source.** [PVFS-IB §2.1, §3.2.3] (server-based transfer), [PVFS-IB §4.1] (inline), [PVFS-IB
 //! §5] (list I/O).
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use bmi_core::comm::{Body, Direction};
 use bmi_core::mutated;
-use bmi_core::{AsyncEndpoint, MemList, Transport};
+use bmi_core::{AnyThread, AsyncEndpoint, MemList, OneThread, Threading, Transport};
 use fs_proto::limits::{MAX_OFFSET, MAX_REGIONS};
 use fs_proto::{
-    DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, ManagerRequest, Region, Regions,
-    ReplyBody,
+    DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, Region, Regions, ReplyBody,
 };
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
@@ -29,6 +27,7 @@ use futures_util::stream::{self, StreamExt};
 use crate::client::Client;
 use crate::connection::{Outgoing, Resend, unexpected};
 use crate::error::{Error, Failure, ServerName};
+use crate::locked::Locked;
 use crate::path::FsPath;
 use crate::plan::{Plan, PlanLimits, ServerPaths, Transfer, file_ranges};
 use crate::sync::Unsynced;
@@ -54,13 +53,16 @@ pub struct Datafile {
 }
 
 /// An open file. A clone is another handle to it. A file need not be closed.
-pub struct File<T: Transport> {
-    client: Client<T>,
-    inner: Rc<OpenFile<T>>,
+pub struct File<T: Transport, S: Threading = OneThread> {
+    client: Client<T, S>,
+    inner: Arc<OpenFile<T, S>>,
 }
 
-struct OpenFile<T: Transport> {
-    client: Client<T>,
+/// An open file that any thread can use, if the transport is `Send`.
+pub type SharedFile<T> = File<T, AnyThread>;
+
+struct OpenFile<T: Transport, S: Threading> {
+    client: Client<T, S>,
     path: FsPath,
     handle: FileHandle,
     layout: Layout,
@@ -68,39 +70,39 @@ struct OpenFile<T: Transport> {
     /// By datafile: what was written and not synced since.
     unsynced: Unsynced,
     /// By datafile: its size after the last write through this handle.
-    written_sizes: RefCell<Vec<u64>>,
+    written_sizes: Locked<Vec<u64>>,
 }
 
-impl<T: Transport> Drop for OpenFile<T> {
+impl<T: Transport, S: Threading> Drop for OpenFile<T, S> {
     fn drop(&mut self) {
         self.client.closed(self.handle);
     }
 }
 
-impl<T: Transport> Clone for File<T> {
-    fn clone(&self) -> File<T> {
+impl<T: Transport, S: Threading> Clone for File<T, S> {
+    fn clone(&self) -> File<T, S> {
         File { client: self.client.clone(), inner: self.inner.clone() }
     }
 }
 
-impl<T: Transport + 'static> File<T> {
+impl<T: Transport + 'static, S: Threading> File<T, S> {
     /// Creates a file. `servers` are those of the layout, in its order.
     pub(crate) fn new(
-        client: Client<T>,
+        client: Client<T, S>,
         path: FsPath,
         handle: FileHandle,
         layout: Layout,
         servers: Vec<ServerName>,
         recorded_size: Option<u64>,
-    ) -> File<T> {
+    ) -> File<T, S> {
         let unsynced = Unsynced::new(servers.len());
-        let written_sizes = RefCell::new(vec![0; servers.len()]);
+        let written_sizes = Locked::new(vec![0; servers.len()]);
         client.opened(handle, recorded_size);
         let inner = OpenFile { client: client.clone(), path, handle, layout, servers, unsynced, written_sizes };
-        File { client, inner: Rc::new(inner) }
+        File { client, inner: Arc::new(inner) }
     }
 
-    pub(crate) fn client(&self) -> &Client<T> {
+    pub(crate) fn client(&self) -> &Client<T, S> {
         &self.client
     }
 
@@ -170,7 +172,7 @@ impl<T: Transport + 'static> File<T> {
     /// as registered there.
     fn paths(&self, memory: &MemList) -> Vec<ServerPaths> {
         let connections = &self.client.inner().connections;
-        let paths = |endpoint: &AsyncEndpoint<T>, peer| {
+        let paths = |endpoint: &AsyncEndpoint<T, S>, peer| {
             endpoint.with(|endpoint| {
                 let registered = memory.pieces().iter().all(|piece| endpoint.is_registered(piece.memory()));
                 ServerPaths { plan: endpoint.plan(peer), registered }
@@ -342,8 +344,9 @@ impl<T: Transport + 'static> File<T> {
         let result = answer.and_then(|answer| match (plan.direction, answer.body) {
             (Direction::Write, ReplyBody::Iod(IodReply::Written { len, size, start })) if len == transfer.len => {
                 self.inner.unsynced.note(transfer.datafile, start);
-                let written = &mut self.inner.written_sizes.borrow_mut()[transfer.datafile];
-                *written = size.max(*written);
+                self.inner.written_sizes.with(|written| {
+                    written[transfer.datafile] = size.max(written[transfer.datafile]);
+                });
                 Ok(size)
             }
             (Direction::Read, ReplyBody::Iod(IodReply::Read { len, size }))
@@ -412,7 +415,7 @@ impl<T: Transport + 'static> File<T> {
     /// handle did not write enough.
     pub(crate) async fn check_complete(&self, size: u64) -> Result<(), Error> {
         let must = |index: usize| self.distribution().datafile_size(index, size);
-        let written = self.inner.written_sizes.borrow().clone();
+        let written = self.inner.written_sizes.with(|written| written.clone());
         if (0..written.len()).all(|index| written[index] >= must(index)) {
             return Ok(());
         }
@@ -464,12 +467,9 @@ impl<T: Transport + 'static> File<T> {
         if size > MAX_OFFSET {
             return Err(during(Error::new(ErrorCode::TooLarge, format!("{size} bytes"))));
         }
-        self.inner.written_sizes.borrow_mut().fill(0);
+        self.inner.written_sizes.with(|written| written.fill(0));
         if self.inner.servers.len() > 1 {
-            let file = self.handle();
-            self.client.ask_done(ManagerRequest::Truncate { file, size }).await.map_err(during)?;
-            self.client.set_recorded_size(file, None);
-            return Ok(());
+            return self.client.truncate_all(self.handle(), size).await.map_err(during);
         }
         self.client.withdraw_size(self.handle()).await.map_err(during)?;
         let truncate = |_, datafile| Some(IodRequest::Truncate { datafile, size });

@@ -4,6 +4,7 @@
 //! | module or type | contents |
 //! |---|---|
 //! | [`Client`] | the namespace: directories, names, attributes; the list of servers |
+//! | [`SharedClient`], [`SharedFile`] | the same, for any thread |
 //! | [`File`] | the data: reads and writes, contiguous or lists on both sides |
 //! | [`Draft`] | a new file without a name, which replaces the old one when it is complete |
 //! | [`Extended`], [`ExtendedRaw`] | lists with the allocations that contain their pieces |
@@ -12,7 +13,10 @@
 //! | [`copy`] | whole files and trees, to and from the local machine |
 //! | [`Error`] | what failed, at which server, with which ranges of the file |
 //!
-//! The library starts no task and reads no clock. Its futures run on the driver of the endpoint.
+//! The library starts no task and reads no clock. A driver must drive the endpoint. A client over
+//! an [`AsyncEndpoint`](bmi_core::AsyncEndpoint) belongs to one thread. A [`SharedClient`], over a
+//! [`SharedEndpoint`](bmi_core::SharedEndpoint), may be used by any thread: it, its files and all
+//! futures are `Send`. Any future may be dropped at any time.
 //! Each request ends within the client's time limit. Only [`local`], which reads and writes local
 //! files, has a thread.
 //!
@@ -36,6 +40,8 @@
 
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
+// Any thread may use a client: see `locked`.
+#![deny(clippy::await_holding_lock)]
 
 mod client;
 mod connection;
@@ -46,17 +52,21 @@ mod file;
 mod landing;
 mod list;
 pub mod local;
+mod locked;
 mod path;
 mod plan;
 mod remove;
 mod route;
+mod servers;
 mod sync;
 
 pub use bmi_core::comm::{Direction, Path, PathCounters};
-pub use client::{Client, ClientOptions, ClientStats, CreateOptions, Latency, Pong, ReadDir, ServerSpace, Space, Stat};
+pub use client::{
+    Client, ClientOptions, ClientStats, CreateOptions, Latency, Pong, ReadDir, ServerSpace, SharedClient, Space, Stat,
+};
 pub use draft::{Draft, Publish};
 pub use error::{Error, Failure, ServerName};
-pub use file::{Datafile, File};
+pub use file::{Datafile, File, SharedFile};
 pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, SetAttr};
 pub use list::{Extended, ExtendedRaw};
 pub use path::FsPath;

@@ -25,7 +25,7 @@
 use std::ptr::NonNull;
 
 use bmi_core::mem::Extent;
-use bmi_core::{MemList, Memory, Transport};
+use bmi_core::{MemList, Memory, Threading, Transport};
 use fs_proto::{ErrorCode, Region};
 
 use crate::error::Error;
@@ -113,7 +113,7 @@ impl ExtendedRaw<'_> {
     }
 }
 
-impl<T: Transport + 'static> File<T> {
+impl<T: Transport + 'static, S: Threading> File<T, S> {
     /// Reads the regions into the pieces of memory. Otherwise like [`File::read_list`].
     ///
     /// # Errors
@@ -146,11 +146,13 @@ impl<T: Transport + 'static> File<T> {
     /// may access the bytes of the pieces. A future that was *dropped* has not ended: an adapter
     /// may access the memory until the client's endpoints hold no operation and no exposure any
     /// more ([`AsyncEndpoint::resource_usage`](bmi_core::AsyncEndpoint::resource_usage)).
-    pub async unsafe fn read_extended_raw(&self, access: ExtendedRaw<'_>) -> Result<u64, Error> {
-        let regions = regions(access.file_offsets, access.file_lengths)?;
+    pub unsafe fn read_extended_raw(&self, access: ExtendedRaw<'_>) -> impl Future<Output = Result<u64, Error>> {
         // SAFETY: the caller makes the same promise.
-        let memory = unsafe { self.foreign_list(&access) }?;
-        self.read_list(&regions, memory).await
+        let lists = unsafe { self.foreign_lists(&access) };
+        async move {
+            let (regions, memory) = lists?;
+            self.read_list(&regions, memory).await
+        }
     }
 
     /// Writes the program's own memory to the regions. Otherwise like [`File::write_list`].
@@ -160,17 +162,22 @@ impl<T: Transport + 'static> File<T> {
     ///
     /// # Safety
     /// As [`File::read_extended_raw`].
-    pub async unsafe fn write_extended_raw(&self, access: ExtendedRaw<'_>) -> Result<(), Error> {
-        let regions = regions(access.file_offsets, access.file_lengths)?;
+    pub unsafe fn write_extended_raw(&self, access: ExtendedRaw<'_>) -> impl Future<Output = Result<(), Error>> {
         // SAFETY: as in `read_extended_raw`.
-        let memory = unsafe { self.foreign_list(&access) }?;
-        self.write_list(&regions, memory).await
+        let lists = unsafe { self.foreign_lists(&access) };
+        async move {
+            let (regions, memory) = lists?;
+            self.write_list(&regions, memory).await
+        }
     }
 
-    /// Returns the pieces as a list.
-    unsafe fn foreign_list(&self, access: &ExtendedRaw<'_>) -> Result<MemList, Error> {
+    /// Returns the regions, and the pieces as a list. The pointers are used here and not in the
+    /// future, so any thread may run the future.
+    unsafe fn foreign_lists(&self, access: &ExtendedRaw<'_>) -> Result<(Vec<Region>, MemList), Error> {
+        let regions = regions(access.file_offsets, access.file_lengths)?;
         let invalid = |error: bmi_core::Error| Error::new(ErrorCode::Invalid, error.detail().to_owned());
         // SAFETY: the caller's promise.
-        unsafe { self.client().foreign().list(access.pieces()?) }.map_err(invalid)
+        let memory = unsafe { self.client().foreign().list(access.pieces()?) }.map_err(invalid)?;
+        Ok((regions, memory))
     }
 }

@@ -8,10 +8,10 @@
 //! 1. At most [`IN_FLIGHT`] requests are in progress.
 //! 2. Nothing recurses: a tree may be as deep as a path can be long.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bmi_core::Transport;
+use bmi_core::{Threading, Transport};
 use fs_proto::{ErrorCode, Handle, RemoveKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
@@ -26,24 +26,24 @@ const IN_FLIGHT: usize = 128;
 struct Dir {
     path: FsPath,
     /// The directory that it is in; `None` at the top.
-    parent: Option<Rc<Dir>>,
+    parent: Option<Arc<Dir>>,
     /// Number of entries that were found and not tried yet, and one more until it is listed.
-    left: Cell<usize>,
+    left: AtomicUsize,
 }
 
 /// The next request.
-enum Job<T: Transport> {
+enum Job<T: Transport, S: Threading> {
     /// Begin to list a directory.
-    List(Rc<Dir>),
+    List(Arc<Dir>),
     /// List the next page of a directory.
-    Page(Rc<Dir>, ReadDir<T>),
+    Page(Arc<Dir>, ReadDir<T, S>),
     /// Remove a file of a directory.
-    File(Rc<Dir>, FsPath),
+    File(Arc<Dir>, FsPath),
     /// Remove a directory that should be empty now.
-    Dir(Rc<Dir>),
+    Dir(Arc<Dir>),
 }
 
-impl<T: Transport + 'static> Client<T> {
+impl<T: Transport + 'static, S: Threading> Client<T, S> {
     /// Removes a file, or a directory with everything below it. After an error it goes on with the
     /// rest.
     ///
@@ -70,7 +70,7 @@ impl<T: Transport + 'static> Client<T> {
     }
 
     /// Does one job. Returns those that follow from it.
-    async fn remove_step(&self, job: Job<T>) -> (Vec<Job<T>>, Result<(), Error>) {
+    async fn remove_step(&self, job: Job<T, S>) -> (Vec<Job<T, S>>, Result<(), Error>) {
         match job {
             Job::List(dir) => match self.read_dir(&dir.path).await {
                 Ok(pages) => (vec![Job::Page(dir, pages)], Ok(())),
@@ -86,7 +86,7 @@ impl<T: Transport + 'static> Client<T> {
                         });
                         match job {
                             Ok(job) => {
-                                dir.left.set(dir.left.get() + 1);
+                                dir.left.fetch_add(1, Ordering::Relaxed);
                                 jobs.push(job);
                             }
                             Err(error) => result = result.and(Err(error)),
@@ -110,14 +110,13 @@ impl<T: Transport + 'static> Client<T> {
 }
 
 impl Dir {
-    fn new(path: FsPath, parent: Option<Rc<Dir>>) -> Rc<Dir> {
-        Rc::new(Dir { path, parent, left: Cell::new(1) })
+    fn new(path: FsPath, parent: Option<Arc<Dir>>) -> Arc<Dir> {
+        Arc::new(Dir { path, parent, left: AtomicUsize::new(1) })
     }
 
     /// One thing less is left to do in a directory. Returns the directory's removal after the last.
-    fn tried<T: Transport>(dir: Rc<Dir>) -> Vec<Job<T>> {
-        dir.left.set(dir.left.get() - 1);
-        if dir.left.get() == 0 { vec![Job::Dir(dir)] } else { Vec::new() }
+    fn tried<T: Transport, S: Threading>(dir: Arc<Dir>) -> Vec<Job<T, S>> {
+        if dir.left.fetch_sub(1, Ordering::Relaxed) == 1 { vec![Job::Dir(dir)] } else { Vec::new() }
     }
 }
 

@@ -24,7 +24,8 @@
 //! 2. Another address is used only if the same instance answers there.
 //! 3. A route that does not work costs at most [`PATIENCE`] and is not tried again until the
 //!    connection is lost.
-//! 4. An explicitly requested transport ([`TransportChoice::Only`]) is used, or the connection
+//! 4. A connection that is not taken is closed, also if the future is dropped.
+//! 5. An explicitly requested transport ([`TransportChoice::Only`]) is used, or the connection
 //!    fails. It is never replaced by another one.
 //!
 //! `tests/routes.rs` checks these invariants.
@@ -33,7 +34,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller};
-use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Options, PeerId, Scheme, Time, Transport};
+use bmi_core::{Addr, AsyncEndpoint, ErrorKind, OneThread, Options, PeerId, Scheme, Threading, Time, Transport};
 use fs_proto::{ErrorCode, Hello, Identity, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
 
 use crate::error::{Failure, ServerName};
@@ -56,33 +57,33 @@ pub enum TransportChoice {
 }
 
 /// A client's endpoints: one for each transport that it may use.
-pub struct Endpoints<T: Transport> {
-    open: Vec<(Scheme, AsyncEndpoint<T>)>,
+pub struct Endpoints<T: Transport, S: Threading = OneThread> {
+    open: Vec<(Scheme, AsyncEndpoint<T, S>)>,
     absent: Vec<(Scheme, String)>,
 }
 
-impl<T: Transport> Endpoints<T> {
+impl<T: Transport, S: Threading> Endpoints<T, S> {
     /// Creates a set with a single endpoint, for addresses of one scheme.
-    pub fn one(scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Endpoints<T> {
+    pub fn one(scheme: Scheme, endpoint: AsyncEndpoint<T, S>) -> Endpoints<T, S> {
         Endpoints { open: vec![(scheme, endpoint)], absent: Vec::new() }
     }
 
     /// Adds another endpoint. All endpoints must use the same clock.
     #[must_use]
-    pub fn and(mut self, scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Endpoints<T> {
+    pub fn and(mut self, scheme: Scheme, endpoint: AsyncEndpoint<T, S>) -> Endpoints<T, S> {
         self.open.push((scheme, endpoint));
         self
     }
 
     /// Records why there is no endpoint for `scheme`. Routes report this reason for not using it.
     #[must_use]
-    pub fn without(mut self, scheme: Scheme, why: impl Into<String>) -> Endpoints<T> {
+    pub fn without(mut self, scheme: Scheme, why: impl Into<String>) -> Endpoints<T, S> {
         self.absent.push((scheme, why.into()));
         self
     }
 
     /// Returns the endpoints.
-    pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
+    pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T, S>> {
         self.open.iter().map(|(_, endpoint)| endpoint)
     }
 
@@ -93,7 +94,7 @@ impl<T: Transport> Endpoints<T> {
     }
 
     /// Returns the endpoint at `index`.
-    pub(crate) fn at(&self, index: usize) -> &AsyncEndpoint<T> {
+    pub(crate) fn at(&self, index: usize) -> &AsyncEndpoint<T, S> {
         &self.open[index].1
     }
 
@@ -165,7 +166,7 @@ fn rank(scheme: Scheme) -> u8 {
 impl Preference {
     /// Returns true if a server known by an address of `scheme` could be reached over another
     /// transport.
-    fn has_choice<T: Transport>(&self, endpoints: &Endpoints<T>, scheme: Scheme) -> bool {
+    fn has_choice<T: Transport, S: Threading>(&self, endpoints: &Endpoints<T, S>, scheme: Scheme) -> bool {
         match self.over {
             TransportChoice::Auto => endpoints.open.iter().any(|(other, _)| rank(*other) < rank(scheme)),
             TransportChoice::Only(only) => only != scheme,
@@ -186,8 +187,8 @@ impl Preference {
 
 /// Connects to a server over the best suitable transport. `hello` names the expected server.
 /// A server that does not serve yet is waited for, for a while.
-pub(crate) async fn reach<T: Transport>(
-    endpoints: &Endpoints<T>,
+pub(crate) async fn reach<T: Transport, S: Threading>(
+    endpoints: &Endpoints<T, S>,
     preference: &Preference,
     server: &ServerName,
     hello: &Hello,
@@ -206,46 +207,68 @@ pub(crate) async fn reach<T: Transport>(
             let lost = failure.source.as_ref().is_some_and(|error| error.kind() == ErrorKind::PeerLost);
             failure.code == ErrorCode::Busy || (waited && lost)
         };
-        let via = Via { endpoint_index: index, peer: peer? };
+        let newcomer = Newcomer { endpoint, peer: Some(peer?) };
         let deadline = endpoint.now() + preference.timeout;
-        match greet(endpoint, via.peer, server, preference.client, hello, deadline).await {
-            Ok(identity) => return choose(endpoints, preference, server, hello, via, identity).await,
+        match greet(endpoint, newcomer.peer(), server, preference.client, hello, deadline).await {
+            Ok(identity) => return choose(endpoints, preference, server, hello, (index, newcomer), identity).await,
             Err(failure)
                 if starting(&failure) && endpoint.now().since(begun) < STARTING.min(preference.timeout / 2) =>
             {
-                leave(endpoint, via.peer);
+                drop(newcomer);
                 waited = true;
                 endpoint.sleep(PAUSE).await;
             }
-            Err(failure) => {
-                leave(endpoint, via.peer);
-                return Err(failure);
-            }
+            Err(failure) => return Err(failure),
         }
     }
 }
 
-/// Takes a better route to the server that `via` leads to, if there is one.
-async fn choose<T: Transport>(
-    endpoints: &Endpoints<T>,
+/// A connection that is not taken yet. Dropping it ends the connection.
+struct Newcomer<'a, T: Transport, S: Threading> {
+    endpoint: &'a AsyncEndpoint<T, S>,
+    /// `None` after it was taken.
+    peer: Option<PeerId>,
+}
+
+impl<T: Transport, S: Threading> Newcomer<'_, T, S> {
+    fn peer(&self) -> PeerId {
+        self.peer.expect("it is there until it is taken")
+    }
+
+    /// Takes the connection.
+    fn take(mut self, endpoint_index: usize) -> Via {
+        let via = Via { endpoint_index, peer: self.peer() };
+        self.peer = None;
+        via
+    }
+}
+
+impl<T: Transport, S: Threading> Drop for Newcomer<'_, T, S> {
+    fn drop(&mut self) {
+        self.peer.into_iter().for_each(|peer| leave(self.endpoint, peer));
+    }
+}
+
+/// Takes a better route to the server that a connection over an endpoint leads to, if there is one.
+async fn choose<T: Transport, S: Threading>(
+    endpoints: &Endpoints<T, S>,
     preference: &Preference,
     server: &ServerName,
     hello: &Hello,
-    via: Via,
+    (index, newcomer): (usize, Newcomer<'_, T, S>),
     identity: Identity,
 ) -> Result<(Via, Route, Identity), Failure> {
-    let (known, endpoint) = (&server.addr, endpoints.at(via.endpoint_index));
+    let known = &server.addr;
     let mut route =
         Route { server: server.clone(), addr: known.clone(), reason: String::new(), passed_over: Vec::new() };
     if !preference.has_choice(endpoints, known.scheme()) {
         let asked = preference.over == TransportChoice::Only(known.scheme());
         route.reason = if asked { "as asked for".to_owned() } else { "nothing better here".to_owned() };
-        return Ok((via, route, identity));
+        return Ok((newcomer.take(index), route, identity));
     }
     for addr in preference.candidates(known, &identity.addrs) {
         match try_way(endpoints, preference, server, hello, &identity, &addr).await {
             Ok(other) => {
-                leave(endpoint, via.peer);
                 let why = if addr.scheme() == Scheme::Shm { "on this host" } else { "both have it" };
                 (route.addr, route.reason) = (addr, why.to_owned());
                 return Ok((other, route, identity));
@@ -254,7 +277,6 @@ async fn choose<T: Transport>(
         }
     }
     if let TransportChoice::Only(only) = preference.over {
-        leave(endpoint, via.peer);
         let why = match route.passed_over.as_slice() {
             [] => format!("the server does not offer {only}://"),
             [(addr, why)] => format!("{addr}: {why}"),
@@ -267,13 +289,13 @@ async fn choose<T: Transport>(
         true => "nothing better is offered".to_owned(),
         false => "nothing better works".to_owned(),
     };
-    Ok((via, route, identity))
+    Ok((newcomer.take(index), route, identity))
 }
 
 /// Connects to another address of a server and checks that the same server answers there. Returns
 /// the reason if it fails.
-async fn try_way<T: Transport>(
-    endpoints: &Endpoints<T>,
+async fn try_way<T: Transport, S: Threading>(
+    endpoints: &Endpoints<T, S>,
     preference: &Preference,
     server: &ServerName,
     hello: &Hello,
@@ -288,20 +310,18 @@ async fn try_way<T: Transport>(
     let deadline = endpoint.now() + PATIENCE;
     let peer =
         endpoint.connect(&addr.without_device(), Options::by(deadline)).await.map_err(|error| error.to_string())?;
-    let found = greet(endpoint, peer, server, preference.client, hello, deadline).await;
-    let wrong = match found {
-        Ok(found) if found.is_same(identity) => return Ok(Via { endpoint_index: index, peer }),
-        Ok(_) => "another server is there".to_owned(),
-        Err(failure) => failure.detail,
-    };
-    leave(endpoint, peer);
-    Err(wrong)
+    let newcomer = Newcomer { endpoint, peer: Some(peer) };
+    match greet(endpoint, peer, server, preference.client, hello, deadline).await {
+        Ok(found) if found.is_same(identity) => Ok(newcomer.take(index)),
+        Ok(_) => Err("another server is there".to_owned()),
+        Err(failure) => Err(failure.detail),
+    }
 }
 
 /// Opens a connection: says which server is expected, and checks the answer. The request has the
 /// sequence number 0, which no other request has.
-async fn greet<T: Transport>(
-    endpoint: &AsyncEndpoint<T>,
+async fn greet<T: Transport, S: Threading>(
+    endpoint: &AsyncEndpoint<T, S>,
     peer: PeerId,
     server: &ServerName,
     client: u128,
@@ -329,7 +349,7 @@ async fn greet<T: Transport>(
 }
 
 /// Ends a connection without waiting for the end.
-pub(crate) fn leave<T: Transport>(endpoint: &AsyncEndpoint<T>, peer: PeerId) {
+pub(crate) fn leave<T: Transport, S: Threading>(endpoint: &AsyncEndpoint<T, S>, peer: PeerId) {
     endpoint.with(|endpoint| {
         // An error means that the connection has ended already.
         if let Ok(op) = endpoint.disconnect(peer, Options::default()) {

@@ -8,11 +8,12 @@
 //! 1. A sync succeeds only if every byte that was written through the handle before it is on the
 //!    disk of the start that took it.
 //! 2. What a failed sync did not cover remains recorded.
+//! 3. Several syncs of a file may run at the same time. Each one also checks what the others have
+//!    taken from the record and not confirmed yet.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use bmi_core::{Transport, mutated};
+use bmi_core::{Threading, Transport, mutated};
 use fs_proto::limits::MAX_DATAFILES;
 use fs_proto::{DatafileHandle, ErrorCode, IodReply, IodRequest, ReplyBody};
 use futures_util::future::join_all;
@@ -21,6 +22,7 @@ use crate::client::Client;
 use crate::connection::{Resend, unexpected};
 use crate::error::{Error, Failure, ServerName};
 use crate::file::{File, REQUEST_ROOM};
+use crate::locked::Locked;
 
 /// Longest encoded handle, in bytes.
 const HANDLE_ROOM: usize = 10;
@@ -58,17 +60,39 @@ impl Written {
 
 /// By datafile of a file: what was written and not synced since.
 #[derive(Debug)]
-pub(crate) struct Unsynced(RefCell<Vec<Written>>);
+pub(crate) struct Unsynced(Locked<Record>);
+
+/// Every write is in `written`, or in what one of the running syncs has taken. A sync takes and
+/// looks at the others in one step, so it misses none that was recorded before.
+#[derive(Debug)]
+struct Record {
+    /// What no running sync has taken.
+    written: Vec<Written>,
+    /// What each running sync has taken.
+    running: BTreeMap<u64, Vec<Written>>,
+    /// The number of the next sync.
+    next: u64,
+}
 
 impl Unsynced {
     pub(crate) fn new(datafiles: usize) -> Unsynced {
-        Unsynced(RefCell::new(vec![Written::Nothing; datafiles]))
+        Unsynced(Locked::new(Record { written: nothing(datafiles), running: BTreeMap::new(), next: 0 }))
     }
 
     /// Bytes were written to a datafile under this start of its server.
     pub(crate) fn note(&self, datafile: usize, start: u64) {
-        let written = &mut self.0.borrow_mut()[datafile];
-        *written = written.and(start);
+        self.0.with(|record| record.written[datafile] = record.written[datafile].and(start));
+    }
+}
+
+fn nothing(datafiles: usize) -> Vec<Written> {
+    vec![Written::Nothing; datafiles]
+}
+
+/// Adds the writes of a later period, by datafile.
+fn merge(earlier: &[Written], later: &mut [Written]) {
+    for (later, earlier) in later.iter_mut().zip(earlier) {
+        *later = earlier.merge(*later);
     }
 }
 
@@ -76,21 +100,42 @@ impl Unsynced {
 /// dropped goes back into the file's record, even if the sync's future is dropped early.
 struct Taken<'a> {
     unsynced: &'a Unsynced,
+    /// The number of the sync.
+    number: u64,
+    /// What this sync has taken from the record.
     before: Vec<Written>,
+    /// All that was written before this sync, including what other running syncs have taken.
+    covered: Vec<Written>,
 }
 
 impl<'a> Taken<'a> {
     fn new(unsynced: &'a Unsynced) -> Taken<'a> {
-        let none = vec![Written::Nothing; unsynced.0.borrow().len()];
-        Taken { unsynced, before: unsynced.0.replace(none) }
+        unsynced.0.with(|record| {
+            let none = nothing(record.written.len());
+            let before = std::mem::replace(&mut record.written, none);
+            let mut covered = before.clone();
+            record.running.values().rev().for_each(|earlier| merge(earlier, &mut covered));
+            let number = record.next;
+            record.next += 1;
+            record.running.insert(number, before.clone());
+            Taken { unsynced, number, before, covered }
+        })
+    }
+
+    /// A datafile was synced under this start of its server. Returns whether all bytes that were
+    /// written to it before are on the disk.
+    fn synced(&mut self, datafile: usize, start: u64) -> bool {
+        self.before[datafile] = Written::Nothing;
+        self.covered[datafile].and(start) == Written::At(start)
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        for (now, before) in self.unsynced.0.borrow_mut().iter_mut().zip(&self.before) {
-            *now = before.merge(*now);
-        }
+        self.unsynced.0.with(|record| {
+            record.running.remove(&self.number);
+            merge(&self.before, &mut record.written);
+        });
     }
 }
 
@@ -102,7 +147,7 @@ struct Item {
     handle: DatafileHandle,
 }
 
-impl<T: Transport + 'static> File<T> {
+impl<T: Transport + 'static, S: Threading> File<T, S> {
     /// Flushes written bytes to the disks of all servers. They then survive a crash.
     ///
     /// # Errors
@@ -121,9 +166,9 @@ impl<T: Transport + 'static> File<T> {
 /// Syncs several files with one request for each server, as far as the datafiles fit into it. With
 /// `all`, syncs all their datafiles, otherwise those that were written through these handles.
 /// Returns the failures of each file, in the order of the files.
-pub(crate) async fn sync_files<T: Transport + 'static>(
-    client: &Client<T>,
-    files: &[&File<T>],
+pub(crate) async fn sync_files<T: Transport + 'static, S: Threading>(
+    client: &Client<T, S>,
+    files: &[&File<T, S>],
     all: bool,
 ) -> Vec<Vec<Failure>> {
     // Later writes are not covered.
@@ -133,7 +178,7 @@ pub(crate) async fn sync_files<T: Transport + 'static>(
         for (datafile, (server, handle)) in files[file].servers().iter().zip(files[file].datafile_handles()).enumerate()
         {
             let skipped = datafile > 0 && mutated("client/syncs-the-first-server-only");
-            if (all || taken.before[datafile] != Written::Nothing) && !skipped {
+            if (all || taken.covered[datafile] != Written::Nothing) && !skipped {
                 servers.entry(server).or_default().push(Item { file, datafile, handle });
             }
         }
@@ -154,16 +199,16 @@ pub(crate) async fn sync_files<T: Transport + 'static>(
     let mut failures = vec![Vec::new(); files.len()];
     for (server, answers) in join_all(asked).await {
         for (item, answer) in answers {
-            let before = &mut taken[item.file].before[item.datafile];
+            let taken = &mut taken[item.file];
             let failure = match answer {
                 Ok(start) => {
-                    let is_safe = std::mem::take(before).and(start) == Written::At(start);
+                    let is_safe = taken.synced(item.datafile, start);
                     (!is_safe && !mutated("client/start-not-compared-by-a-sync")).then(|| restarted(server))
                 }
                 Err(failure) => {
                     // The server failed to sync. This error reports the possible loss.
                     if matches!(failure.code, ErrorCode::Io | ErrorCode::Lost) {
-                        *before = Written::Nothing;
+                        taken.before[item.datafile] = Written::Nothing;
                     }
                     Some(failure)
                 }
@@ -175,8 +220,8 @@ pub(crate) async fn sync_files<T: Transport + 'static>(
 }
 
 /// Syncs datafiles of one server. Returns the start of the server for each, or its failure.
-async fn sync_at<T: Transport + 'static>(
-    client: &Client<T>,
+async fn sync_at<T: Transport + 'static, S: Threading>(
+    client: &Client<T, S>,
     server: &ServerName,
     items: &[Item],
 ) -> Vec<(Item, Result<u64, Failure>)> {
@@ -200,4 +245,43 @@ async fn sync_at<T: Transport + 'static>(
 fn restarted(server: &ServerName) -> Failure {
     let text = "the server was started anew after it took bytes and before they were synced: they may be lost";
     Failure { restarted: true, ..Failure::at(server.clone(), ErrorCode::Io, text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(unsynced: &Unsynced) -> Vec<Written> {
+        unsynced.0.with(|record| record.written.clone())
+    }
+
+    /// A sync that began while another one ran did not look at what that one had taken. It
+    /// succeeded after a restart of the server, although bytes may have been lost.
+    #[test]
+    fn a_sync_beside_another_one_notices_a_restart_too() {
+        let unsynced = Unsynced::new(2);
+        unsynced.note(0, 1);
+        let mut first = Taken::new(&unsynced);
+        let mut second = Taken::new(&unsynced);
+        assert!(!first.synced(0, 2) && !second.synced(0, 2), "the write was taken by start 1");
+        assert!(first.synced(1, 2) && second.synced(1, 2));
+        drop((first, second));
+        assert!(Taken::new(&unsynced).synced(0, 2), "it was reported");
+    }
+
+    #[test]
+    fn what_was_taken_and_not_synced_goes_back_once() {
+        let unsynced = Unsynced::new(1);
+        unsynced.note(0, 1);
+        let first = Taken::new(&unsynced);
+        let mut second = Taken::new(&unsynced);
+        assert!(second.synced(0, 1));
+        drop(second);
+        assert_eq!(record(&unsynced), [Written::Nothing]);
+        drop(first);
+        assert_eq!(record(&unsynced), [Written::At(1)]);
+        unsynced.note(0, 2);
+        assert_eq!(record(&unsynced), [Written::Doubtful]);
+        assert!(unsynced.0.with(|record| record.running.is_empty()));
+    }
 }

@@ -8,6 +8,7 @@ mod bodies;
 #[path = "support/recycled.rs"]
 mod recycled;
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bmi_core::{Config, Memory};
@@ -16,6 +17,7 @@ use bmi_sim::{Node, SimTransport, World};
 use bodies::{path, pattern, striped};
 use fs_client::{Client, ClientOptions, ErrorCode, SetAttr};
 use fs_server::embedded::{ClusterOptions, SimCluster};
+use futures_util::FutureExt;
 use proptest::prelude::*;
 
 struct Setting {
@@ -66,6 +68,52 @@ fn short_reads_bring_nothing_of_others() {
         let client = setting.client(1).await;
         recycled::short_reads_bring_nothing_of_others(&client, &iod).await;
     });
+}
+
+/// The program holds a future that connects to a server and does not poll it. Others that need the
+/// server connect themselves after a while, and there is one connection in the end.
+#[test]
+fn a_future_that_is_not_polled_keeps_nobody_from_a_server() {
+    let setting = setting(8, ClusterOptions::with_iods(1));
+    setting.world.block_on(async {
+        let endpoint = setting.node.endpoint(Config::named("client")).unwrap();
+        let options = ClientOptions { timeout: Duration::from_secs(20), ..ClientOptions::new(1) };
+        let client = Client::connect(endpoint.clone(), setting.cluster.manager(), options).await.unwrap();
+        let file = client.create(&path("/f"), striped(65536, 1)).await.unwrap();
+        let mut write = pin!(file.write_at(0, pattern(1000, 1)));
+        assert!(write.as_mut().now_or_never().is_none(), "it has begun to connect");
+        file.write_at(1000, pattern(1000, 2)).await.unwrap();
+        write.await.unwrap();
+        assert_eq!(bodies::read(&file, 0, 2000).await, [pattern(1000, 1), pattern(1000, 2)].concat());
+        endpoint.sleep(Duration::from_secs(1)).await;
+        assert_eq!(endpoint.resource_usage().peers, 2, "the manager and the I/O server");
+    });
+}
+
+/// The future that connects to a server is dropped. Another one that waits for it connects.
+#[test]
+fn a_dropped_attempt_to_connect_is_made_again() {
+    let setting = setting(9, ClusterOptions::with_iods(1));
+    for steps in 0..60u64 {
+        setting.world.block_on(async {
+            let endpoint = setting.node.endpoint(Config::named("client")).unwrap();
+            let options = ClientOptions { timeout: Duration::from_secs(3), ..ClientOptions::new(steps.into()) };
+            let client = Client::connect(endpoint.clone(), setting.cluster.manager(), options).await.unwrap();
+            let file = client.create(&path(&format!("/{steps}")), striped(65536, 1)).await.unwrap();
+            let first = async {
+                tokio::select! {
+                    biased;
+                    () = endpoint.sleep(Duration::from_micros(steps * 2)) => {}
+                    result = file.write_at(0, pattern(1000, 1)) => result.unwrap(),
+                }
+            };
+            let second = async { file.write_at(1000, pattern(1000, 2)).await.unwrap() };
+            futures_util::future::join(first, second).await;
+            assert_eq!(bodies::read(&file, 1000, 1000).await, pattern(1000, 2));
+            endpoint.sleep(Duration::from_secs(1)).await;
+            assert_eq!(endpoint.resource_usage().peers, 2, "after {steps}: the manager and the I/O server");
+        });
+    }
 }
 
 proptest! {

@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::backup;
-use crate::config::{Config, ServerAddrs};
+use crate::config::{Config, MAX_THREADS, ServerAddrs};
 use crate::control::{self, Cluster, Launch, Report, ServerName};
 use crate::embedded::{Neighbours, Role, Server, format_manager_directory};
 use crate::manager::{HEARTBEAT, ManagerSettings};
@@ -44,6 +44,9 @@ use crate::upgrade;
 /// addresses. An address whose device is missing is skipped with a warning. Only the address by
 /// which clients know the server is required: its tcp address, if it has one.
 ///
+/// An I/O server has one event loop, and with "--threads N" or the setting "threads" several, each
+/// on a thread of its own. Its connections are spread over them.
+///
 /// A data directory records which cluster and server it belongs to, and the manager records the
 /// directory of each I/O server. A server does not start with the wrong directory, with an old copy
 /// of it, or with an empty one in its place. Only "pvfsd format" begins a new cluster. After a disk
@@ -67,6 +70,10 @@ struct Arguments {
     /// core.
     #[arg(long, global = true)]
     busy: bool,
+    /// Give each I/O server this many event loops, each on a thread of its own. The manager has
+    /// one. [default: limits.threads of the configuration]
+    #[arg(long, global = true, value_name = "N", value_parser = threads)]
+    threads: Option<usize>,
     #[command(subcommand)]
     command: Command,
 }
@@ -244,6 +251,12 @@ fn scheme(text: &str) -> Result<Scheme, String> {
     known.ok_or_else(|| "the transports are tcp, ib and shm".to_owned())
 }
 
+/// Parses a number of event loops.
+fn threads(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=MAX_THREADS).contains(number));
+    number.ok_or_else(|| format!("a server has from 1 to {MAX_THREADS} event loops"))
+}
+
 /// The reason why the command fails.
 enum Failure {
     /// The command line or the configuration is wrong.
@@ -293,9 +306,13 @@ fn one_line(text: &str) -> String {
 
 /// Executes a command. Returns the exit status.
 fn execute(arguments: Arguments) -> Result<u8, Failure> {
-    let Arguments { config: path, busy, command } = arguments;
+    let Arguments { config: path, busy, threads, command } = arguments;
     let waiting = if busy { Waiting::PAPER_SERVER } else { Waiting::default() };
-    let load = || Config::load(&path).map_err(|error| Failure::Usage(error.to_string()));
+    let load = || {
+        let mut config = Config::load(&path).map_err(|error| Failure::Usage(error.to_string()))?;
+        config.limits.threads = threads.unwrap_or(config.limits.threads);
+        Ok::<_, Failure>(config)
+    };
     // The configuration, and the servers that the command is about.
     let select = |servers: Servers| {
         let config = load()?;
@@ -327,6 +344,10 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let (config, _, names) = select(servers)?;
             upgrade::upgrade(&config, &names, named, layouts.as_deref(), check, |line| announce(&format!("{line}\n")))?;
         }
+        Command::Manager { .. } if threads.is_some_and(|threads| threads > 1) => {
+            let text = "the manager has one event loop; --threads is for I/O servers";
+            return Err(Failure::Usage(text.to_owned()));
+        }
         Command::Manager { restored } => {
             let progress: fn(&str) = |line| announce(&format!("{line}\n"));
             let (server, neighbours) = manager(&load()?, restored.then_some(progress));
@@ -352,7 +373,7 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let (_, cluster, names) = select(servers)?;
             let config = std::path::absolute(&path).map_err(|error| Failure::Usage(error.to_string()))?;
             let options = if busy { vec!["--busy"] } else { Vec::new() };
-            let launch = Launch { config, options, one_process, timeout: patience.timeout };
+            let launch = Launch { config, options, threads, one_process, timeout: patience.timeout };
             return show(&control::start(&cluster, &names, &launch), &output);
         }
         Command::Stop { servers, patience, kill, output } => {
@@ -442,7 +463,7 @@ fn manager(config: &Config, restored: Option<fn(&str)>) -> (Server, Neighbours) 
     let settings = ManagerSettings { strip_size: config.cluster.strip_size.0, ..ManagerSettings::new(Vec::new()) };
     let role = Role::Manager { dir: config.storage.manager.clone(), settings, restored };
     let iods: Neighbours = config.cluster.iods.iter().map(|addrs| addrs.primary().clone()).collect();
-    (server(config, role, "manager".to_owned(), &config.cluster.manager, &iods), iods)
+    (server(config, role, 1, "manager".to_owned(), &config.cluster.manager, &iods), iods)
 }
 
 fn iod(config: &Config, index: usize, replace: bool) -> Result<(Server, Neighbours), Failure> {
@@ -455,10 +476,18 @@ fn iod(config: &Config, index: usize, replace: bool) -> Result<(Server, Neighbou
     let role =
         Role::Iod { index: number, dir: config.iod_dir(index), settings, offload, heartbeat: HEARTBEAT, replace };
     let manager = vec![config.cluster.manager.primary().clone()];
-    Ok((server(config, role, format!("iod{index}"), listen, &manager), manager))
+    let threads = config.limits.threads;
+    Ok((server(config, role, threads, format!("iod{index}"), listen, &manager), manager))
 }
 
-fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neighbours: &[Addr]) -> Server {
+fn server(
+    config: &Config,
+    role: Role,
+    threads: usize,
+    name: String,
+    listen: &ServerAddrs,
+    neighbours: &[Addr],
+) -> Server {
     Server {
         role,
         listen: listen.all().to_vec(),
@@ -467,6 +496,7 @@ fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neigh
         transports: config.limits.transports(),
         endpoint: config.limits.endpoint(name),
         limits: config.limits.service(),
+        threads,
         waiting: Waiting::default(),
         sharers: 1,
     }
@@ -474,7 +504,7 @@ fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neigh
 
 /// Runs one server on this thread.
 fn serve(server: Server, neighbours: Neighbours) -> Result<(), Failure> {
-    begin_log(false);
+    begin_log(server.threads > 1);
     let ready = |addrs: &[Addr]| {
         announce_listening("", addrs);
         Ok(neighbours)
@@ -546,8 +576,8 @@ mod tests {
     #[test]
     fn every_option_is_parsed() {
         assert!(
-            cli_check::every_option::<Arguments>(&[("servers", "manager")]) >= 43,
-            "two global options with each of 12 commands, and others"
+            cli_check::every_option::<Arguments>(&[("servers", "manager"), ("threads", "2")]) >= 55,
+            "three global options with each of 12 commands, and others"
         );
     }
 
@@ -560,6 +590,8 @@ mod tests {
             ("pvfsd init --over tcp,sim", "tcp, ib and shm"),
             ("pvfsd start iod", "manager, iod0"),
             ("pvfsd stop --timeout soon", "30s"),
+            ("pvfsd iod 0 --threads 0", "from 1 to 64"),
+            ("pvfsd run --threads 65", "from 1 to 64"),
         ] {
             let error = Arguments::try_parse_from(line.split(' ')).unwrap_err();
             let text = one_line(&error.to_string());
@@ -581,6 +613,7 @@ mod tests {
         assert_eq!(status(&["-c", config, "init", "--iods", "2"]), two, "there already");
         assert_eq!(status(&["-c", config, "check"]), ok);
         assert_eq!(status(&["-c", config, "iod", "2"]), two, "no such server");
+        assert_eq!(status(&["-c", config, "manager", "--threads", "2"]), two, "a manager has one event loop");
         for command in ["run", "start", "stop", "status"] {
             assert_eq!(status(&["-c", config, command, "iod2"]), two, "no such server");
         }

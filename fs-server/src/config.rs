@@ -65,6 +65,10 @@ pub struct Storage {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitSection {
+    /// Event loops of each I/O server, each on a thread of its own. The manager has one. Limits of
+    /// requests and of connections are for all loops of a server together: each loop has an equal
+    /// part of `requests`, `connections` and `half_open`.
+    pub threads: usize,
     /// Most requests in progress at the same time, over each of the server's transports.
     pub requests: usize,
     /// Most requests in progress at the same time from one client. It is less if many clients have
@@ -98,6 +102,7 @@ impl Default for LimitSection {
     fn default() -> LimitSection {
         let (limits, iod, tcp) = (Limits::default(), IodSettings::default(), TcpConfig::default());
         LimitSection {
+            threads: 1,
             requests: limits.requests,
             requests_per_client: limits.per_peer,
             request_timeout_s: limits.request_timeout.as_secs(),
@@ -125,6 +130,9 @@ pub const DEFAULT_CONNECTIONS: usize = 4096;
 /// After this time without a message a connection is idle, and a newcomer may take its place. An
 /// I/O server reports to the manager ten times as often.
 pub const DEFAULT_IDLE: Duration = Duration::from_secs(10);
+
+/// Most event loops of a server.
+pub const MAX_THREADS: usize = 64;
 
 /// A number of bytes, written as `4096`, `"64K"`, `"1M"`, `"2G"`, `"1T"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -276,6 +284,9 @@ logs = {logs}
 
 # How much each server takes on. All of it may be left out.
 [limits]
+# Event loops of each I/O server, each on a thread of its own; the manager has one. Connections are spread over them, and each loop
+# has an equal part of requests, connections and half_open. More than one helps if a server uses a whole processor and others idle.
+threads = {threads}
 # Requests worked at, at a time, over each transport: of all clients, and of one. A client gets fewer if others need the places.
 requests = {requests}
 requests_per_client = {per_client}
@@ -308,6 +319,7 @@ peer_timeout_s = {peer_timeout}
             manager = text(dir.join("manager")),
             iod = text(dir.join("iod{index}")),
             logs = text(dir.join("logs")),
+            threads = limits.threads,
             requests = limits.requests,
             per_client = limits.requests_per_client,
             timeout = limits.request_timeout_s,
@@ -332,6 +344,7 @@ impl LimitSection {
             }
             Err(ConfigError(format!("limits.{name} is {value}; it must be from {low} to {high}")))
         };
+        within("threads", self.threads as u64, 1, MAX_THREADS as u64)?;
         within("requests", self.requests as u64, 1, 1 << 16)?;
         within("requests_per_client", self.requests_per_client as u64, 1, self.requests as u64)?;
         within("request_timeout_s", self.request_timeout_s, 1, 24 * 3600)?;
@@ -439,6 +452,7 @@ mod tests {
             ("\"tcp://127.0.0.1:7002\"", "17", "an address or a list of addresses"),
             ("iod{index}", "iod", "needs {index}"),
             ("requests = 256", "requests = 0", "limits.requests is 0"),
+            ("threads = 1", "threads = 0", "limits.threads is 0; it must be from 1 to 64"),
             ("idle_s = 10", "idle_s = 0", "limits.idle_s is 0; it must be from 3"),
             ("connections = 4096", "connections = 1", "limits.connections is 1; it must be from 16"),
             ("[storage]", "[storage", "line 17"),

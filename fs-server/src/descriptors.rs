@@ -32,6 +32,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// has about 30 when it is idle.
 const RESERVED: usize = 64;
 
+/// Descriptors of this kind that each further event loop has: its runtime, and an event descriptor
+/// or two for each transport.
+const RESERVED_PER_LOOP: usize = 16;
+
 /// Datafiles that a store keeps open at least, if the limit allows four times as many descriptors.
 const MIN_DATAFILES: usize = 256;
 
@@ -65,10 +69,10 @@ pub(crate) struct Division {
 }
 
 impl Division {
-    /// Divides `limit` for a server that may have connections with `wanted` descriptors. `stores`
-    /// is false if it has no datafiles.
-    fn new(limit: usize, wanted: usize, stores: bool) -> Division {
-        let reserved = RESERVED.min(limit / 4);
+    /// Divides `limit` for a server with `loops` event loops that may have connections with
+    /// `wanted` descriptors. `stores` is false if it has no datafiles.
+    fn new(limit: usize, loops: usize, wanted: usize, stores: bool) -> Division {
+        let reserved = (RESERVED + loops.saturating_sub(1) * RESERVED_PER_LOOP).min(limit / 4);
         let least = if stores { MIN_DATAFILES.min(limit / 4) } else { 0 };
         let rest = limit - reserved - least;
         let connections = wanted.min(rest);
@@ -78,7 +82,13 @@ impl Division {
 
     /// Divides `limit` for a server with transports of these schemes, and lowers the numbers of
     /// connections that they allow if there are too few descriptors.
-    pub(crate) fn settle(limit: usize, stores: bool, schemes: &[Scheme], transports: &mut OpenOptions) -> Division {
+    pub(crate) fn settle(
+        limit: usize,
+        loops: usize,
+        stores: bool,
+        schemes: &[Scheme],
+        transports: &mut OpenOptions,
+    ) -> Division {
         let mut allowed: Vec<(&mut usize, usize)> = Vec::new();
         if schemes.contains(&Scheme::Tcp) {
             allowed.push((&mut transports.tcp.max_connections, 1));
@@ -92,7 +102,7 @@ impl Division {
             allowed.push((&mut transports.shm.max_connections, 1));
         }
         let sum = allowed.iter().fold(0usize, |sum, (most, each)| sum.saturating_add(most.saturating_mul(*each)));
-        let division = Division::new(limit, sum, stores);
+        let division = Division::new(limit, loops, sum, stores);
         if division.connections < sum {
             for (most, _) in allowed {
                 let part = *most as u128 * division.connections as u128 / sum as u128;
@@ -136,7 +146,7 @@ impl Division {
             return None;
         }
         let least = if datafiles > 0 { MIN_DATAFILES } else { 0 };
-        let enough = wanted.saturating_add(RESERVED + least).saturating_mul(servers);
+        let enough = wanted.saturating_add(RESERVED.max(reserved) + least).saturating_mul(servers);
         Some(format!(
             "this server may have {limit} file descriptors: {datafiles} for open datafiles, {reserved} reserved, and \
              {connections} for connections, which would take {wanted} if there were as many as the configuration \
@@ -164,17 +174,23 @@ mod tests {
             (usize::MAX, 4096, 4096, 16 << 10),
         ];
         for (limit, wanted, connections, datafiles) in cases {
-            let division = Division::new(limit, wanted, true);
+            let division = Division::new(limit, 1, wanted, true);
             assert_eq!((division.connections, division.datafiles), (connections, datafiles), "{limit}");
             assert_eq!(division.warning(1).is_some(), connections < wanted, "{limit}");
         }
-        assert_eq!(Division::new(1024, 4096, false).connections, 960, "a manager has no datafiles");
+        assert_eq!(Division::new(1024, 1, 4096, false).connections, 960, "a manager has no datafiles");
+        assert_eq!(Division::new(10_000, 3, 4096, true).datafiles, 5840 - 32, "each further loop has some descriptors");
     }
 
     proptest! {
         #[test]
-        fn the_parts_are_never_more_than_the_limit(limit in 0..100_000usize, wanted in 0..20_000usize, stores: bool) {
-            let division = Division::new(limit, wanted, stores);
+        fn the_parts_are_never_more_than_the_limit(
+            limit in 0..100_000usize,
+            loops in 1..64usize,
+            wanted in 0..20_000usize,
+            stores: bool,
+        ) {
+            let division = Division::new(limit, loops, wanted, stores);
             prop_assert!(division.reserved + division.datafiles + division.connections <= limit);
             prop_assert!(division.connections <= wanted && division.datafiles <= MAX_DATAFILES);
             prop_assert!(division.datafiles >= MIN_DATAFILES || !stores || limit < 4 * MIN_DATAFILES);
@@ -189,10 +205,10 @@ mod tests {
         (transports.tcp.max_connections, transports.shm.max_connections) = (3000, 1000);
         let untouched = transports.ib.max_connections;
         let all = [Scheme::Tcp, Scheme::Shm];
-        let division = Division::settle(20_000, true, &all, &mut transports);
+        let division = Division::settle(20_000, 1, true, &all, &mut transports);
         assert_eq!((division.connections, division.wanted), (4000, 4000));
         assert_eq!((transports.tcp.max_connections, transports.shm.max_connections), (3000, 1000));
-        let division = Division::settle(1024, true, &all, &mut transports);
+        let division = Division::settle(1024, 1, true, &all, &mut transports);
         assert_eq!(division.connections, 704);
         assert_eq!((transports.tcp.max_connections, transports.shm.max_connections), (528, 176));
         assert_eq!(transports.ib.max_connections, untouched, "the server has no such transport");
@@ -209,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_warning_names_the_numbers_and_the_remedy() {
-        let warning = Division::new(512, 4096, true).warning(2).unwrap();
+        let warning = Division::new(512, 1, 4096, true).warning(2).unwrap();
         for part in ["512", "128 for open datafiles", "64 reserved", "320 for connections", "4096", "ulimit -n 8832"] {
             assert!(warning.contains(part), "{part}: {warning}");
         }

@@ -2,7 +2,8 @@
 //! time and replies.
 //!
 //! A server that listens on several transports runs one loop for each ([`serve_all`]), over one
-//! store. A request has the same effect over each transport, and no transport waits for another.
+//! store. A request has the same effect over each transport, and no transport waits for another. An
+//! I/O server may have several threads, each with such loops (`embedded/loops.rs`).
 //!
 //! **Invariants**
 //! 1. Concurrency is bounded: at most [`Limits::requests`] requests are in progress,
@@ -35,6 +36,7 @@ use std::fmt;
 use std::future::{Future, pending};
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -49,7 +51,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::stall::{self, StallWatch};
 
-/// Limits of a server, for each of its transports.
+/// Limits of a server, for each of its transports. One with several event loops divides the numbers
+/// of requests by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most requests in progress at the same time. Requests that move much data and all others are
@@ -65,6 +68,16 @@ pub struct Limits {
     /// How long nothing may move on the connection of a client that the server waits for. After
     /// that, the connection is cut if other clients wait (`stall.rs`).
     pub stall_timeout: Duration,
+}
+
+impl Limits {
+    /// Returns the limits of one of `loops` event loops, which serve the same addresses. The
+    /// connections are spread evenly, and a loop has its part of the requests.
+    #[must_use]
+    pub(crate) fn divided(self, loops: usize) -> Limits {
+        let requests = self.requests.div_ceil(loops.max(1));
+        Limits { requests, per_peer: self.per_peer.min(requests), ..self }
+    }
 }
 
 impl Default for Limits {
@@ -108,9 +121,10 @@ pub(crate) struct Session {
     kept: RefCell<Option<Kept>>,
 }
 
-/// Who a server is, and whether it serves yet. A clone is another handle to the same state.
+/// Who a server is, and whether it serves yet. A clone is another handle to the same state, also
+/// for another event loop.
 #[derive(Clone, Debug)]
-pub struct Standing(Rc<RefCell<State>>);
+pub struct Standing(Arc<Mutex<State>>);
 
 #[derive(Clone, Debug)]
 enum State {
@@ -123,29 +137,33 @@ enum State {
 impl Standing {
     /// Creates the standing of a server that serves.
     pub fn serving(identity: Identity) -> Standing {
-        Standing(Rc::new(RefCell::new(State::Serving(identity))))
+        Standing(Arc::new(Mutex::new(State::Serving(identity))))
     }
 
     /// Creates the standing of a server that does not serve yet. `why` is told to those who ask.
     pub fn waiting(why: impl Into<String>) -> Standing {
-        Standing(Rc::new(RefCell::new(State::Waiting(why.into()))))
+        Standing(Arc::new(Mutex::new(State::Waiting(why.into()))))
     }
 
     /// Creates the standing of a server that does not serve yet, but handles the requests of other
     /// servers of its cluster, however much they have seen of it. `why` is the answer to every
     /// Hello.
     pub(crate) fn gathering(identity: Identity, why: impl Into<String>) -> Standing {
-        Standing(Rc::new(RefCell::new(State::Gathering(identity, why.into()))))
+        Standing(Arc::new(Mutex::new(State::Gathering(identity, why.into()))))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on the server serves, as `identity`.
     pub fn serve(&self, identity: Identity) {
-        *self.0.borrow_mut() = State::Serving(identity);
+        *self.state() = State::Serving(identity);
     }
 
     /// Returns true if the server serves.
     pub fn serves(&self) -> bool {
-        matches!(*self.0.borrow(), State::Serving(_))
+        matches!(*self.state(), State::Serving(_))
     }
 
     /// Returns the identity.
@@ -153,7 +171,7 @@ impl Standing {
     /// # Errors
     /// `Busy` if the server does not serve yet.
     pub fn identity(&self) -> Result<Identity, FsError> {
-        match &*self.0.borrow() {
+        match &*self.state() {
             State::Serving(identity) => Ok(identity.clone()),
             State::Waiting(why) | State::Gathering(_, why) => Err(FsError::new(ErrorCode::Busy, why)),
         }
@@ -165,7 +183,7 @@ impl Standing {
     /// # Errors
     /// `WrongServer`.
     fn hears(&self, hello: &Hello) -> Result<bool, FsError> {
-        match &*self.0.borrow() {
+        match &*self.state() {
             State::Gathering(identity, _) => {
                 identity.check(&Hello { seen: None, ..hello.clone() })?;
                 Ok(matches!(hello.sender, Sender::Server(Role::Iod(_), _)))
@@ -449,17 +467,28 @@ pub async fn serve_all<T: Transport, H: Handler<T>>(
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
+    let all = serve_beside(fronts, standing, limits, stop);
+    match fronts.first() {
+        Some((_, handler)) => beside(*handler, all).await,
+        None => all.await,
+    }
+}
+
+/// Serves requests like [`serve_all`], but without background work: it runs on another event loop
+/// of the same server.
+pub(crate) async fn serve_beside<T: Transport, H: Handler<T>>(
+    fronts: &[(AsyncEndpoint<T>, &H)],
+    standing: &Standing,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
     let stop = stop.shared();
     // Each future is polled only when it has been woken.
     let mut loops = FuturesUnordered::new();
     for (endpoint, handler) in fronts {
         loops.push(attend(endpoint, *handler, standing, limits, stop.clone()));
     }
-    let all = async { while loops.next().await.is_some() {} };
-    match fronts.first() {
-        Some((_, handler)) => beside(*handler, all).await,
-        None => all.await,
-    }
+    while loops.next().await.is_some() {}
 }
 
 /// Runs `work` to its end, with the handler's background work beside it.

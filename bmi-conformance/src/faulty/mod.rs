@@ -360,6 +360,13 @@ impl<K: Backend> FaultyBackend<K> {
     pub fn new(inner: K, plan: Plan) -> FaultyBackend<K> {
         FaultyBackend { inner, plan, made: Cell::new(0) }
     }
+
+    fn wrap(&self, inner: K::Transport, node: &str) -> Faulty<K::Transport> {
+        let number = self.made.get();
+        self.made.set(number + 1);
+        let plan = Plan { seed: self.plan.seed.wrapping_mul(0x1_0000).wrapping_add(number), ..self.plan.clone() };
+        Faulty::new(inner, plan, node)
+    }
 }
 
 impl<K: Backend> Backend for FaultyBackend<K> {
@@ -379,10 +386,11 @@ impl<K: Backend> Backend for FaultyBackend<K> {
     }
 
     fn transport(&self, node: &str) -> Faulty<K::Transport> {
-        let number = self.made.get();
-        self.made.set(number + 1);
-        let plan = Plan { seed: self.plan.seed.wrapping_mul(0x1_0000).wrapping_add(number), ..self.plan.clone() };
-        Faulty::new(self.inner.transport(node), plan, node)
+        self.wrap(self.inner.transport(node), node)
+    }
+
+    fn shards(&self, node: &str, count: usize) -> Vec<Faulty<K::Transport>> {
+        self.inner.shards(node, count).into_iter().map(|inner| self.wrap(inner, node)).collect()
     }
 
     fn listen_addr(&self, node: &str) -> Addr {

@@ -1,4 +1,4 @@
-//! The transport level: the contract C1 to C16 of [`bmi_core::transport`], directly between two
+//! The transport level: the contract C1 to C17 of [`bmi_core::transport`], directly between two
 //! adapters.
 
 pub mod channel;
@@ -7,4 +7,5 @@ pub mod end;
 pub mod immediate_access;
 pub mod inline_receive;
 pub mod remote;
+pub mod shards;
 pub mod waiting;

@@ -16,7 +16,7 @@ use crate::rig::{A, B, Rig};
 
 /// Counts how often it was woken.
 #[derive(Default)]
-struct Alarm(AtomicU32);
+pub(super) struct Alarm(AtomicU32);
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
@@ -25,14 +25,19 @@ impl Wake for Alarm {
 }
 
 /// A thread that sleeps on an adapter: on its descriptor, or on the waker if there is none.
-struct Sleeper(Arc<Alarm>);
+pub(super) struct Sleeper(Arc<Alarm>);
 
 impl Sleeper {
-    fn new() -> Sleeper {
+    pub(super) fn new() -> Sleeper {
         Sleeper(Arc::new(Alarm::default()))
     }
 
-    fn is_woken(&self, transport: &impl Transport) -> bool {
+    /// Returns the waker with which the adapter is armed.
+    pub(super) fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.0))
+    }
+
+    pub(super) fn is_woken(&self, transport: &impl Transport) -> bool {
         match transport.event_fd() {
             Some(fd) => {
                 let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
@@ -44,11 +49,10 @@ impl Sleeper {
     }
 
     /// Polls a side until it is idle, armed, and not woken. From then on the side is paused.
-    fn asleep<K: Backend>(rig: &mut Rig<'_, K>, side: usize, what: &str) -> Sleeper {
+    pub(super) fn asleep<K: Backend>(rig: &mut Rig<'_, K>, side: usize, what: &str) -> Sleeper {
         rig.wait(what, |rig| {
             let sleeper = Sleeper::new();
-            let waker = Waker::from(Arc::clone(&sleeper.0));
-            let armed = rig.adapter(side).arm(&waker);
+            let armed = rig.adapter(side).arm(&sleeper.waker());
             let quiet = armed == Armed::Waiting && !sleeper.is_woken(rig.adapter(side));
             rig.pause(side, quiet);
             quiet.then_some(sleeper)
@@ -144,8 +148,7 @@ pub fn a_sleeper_gets_a_large_message_whole<K: Backend>(backend: &K) {
     rig.pause(B, true);
     rig.wait("the receive at a sleeping receiver", |rig| {
         let sleeper = Sleeper::new();
-        let waker = Waker::from(Arc::clone(&sleeper.0));
-        if rig.adapter(B).arm(&waker) == Armed::Waiting {
+        if rig.adapter(B).arm(&sleeper.waker()) == Armed::Waiting {
             // Sleep until woken, while the sender goes on.
             let due = rig.adapter(B).next_deadline();
             rig.wait("a wake-up", |rig| {

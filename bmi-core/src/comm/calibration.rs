@@ -57,6 +57,7 @@ use crate::endpoint::{AREA, ProbePath};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{MemList, Memory, MemoryRegion};
 use crate::op::{Options, PeerId, Posted};
+use crate::threading::Threading;
 use crate::transport::{HostWork, Transport};
 
 /// A difference of less than one part in this number is not material.
@@ -207,7 +208,7 @@ impl Calibrations {
 
 /// Returns a name for the adapter that leads to `peer`, for [`Calibrations`]: scheme, host, and the
 /// adapter's capabilities. `None` if the peer is unknown.
-pub fn adapter<T: Transport>(endpoint: &AsyncEndpoint<T>, peer: PeerId) -> Option<String> {
+pub fn adapter<T: Transport, S: Threading>(endpoint: &AsyncEndpoint<T, S>, peer: PeerId) -> Option<String> {
     let addr = endpoint.peer_addr(peer)?;
     let what = endpoint.with(|endpoint| {
         let able = endpoint.capabilities();
@@ -220,8 +221,8 @@ pub fn adapter<T: Transport>(endpoint: &AsyncEndpoint<T>, peer: PeerId) -> Optio
 ///
 /// # Errors
 /// As [`measure`]. The endpoint keeps its policy in that case.
-pub async fn calibrate<T: Transport>(
-    endpoint: &AsyncEndpoint<T>,
+pub async fn calibrate<T: Transport, S: Threading>(
+    endpoint: &AsyncEndpoint<T, S>,
     peer: PeerId,
     known: &mut Calibrations,
     options: Options,
@@ -244,8 +245,8 @@ pub async fn calibrate<T: Transport>(
 /// # Errors
 /// `Unsupported` if the peer answers no probes, `Exhausted` if the connection is busy, `PeerLost`,
 /// `TimedOut`.
-pub async fn measure<T: Transport>(
-    endpoint: &AsyncEndpoint<T>,
+pub async fn measure<T: Transport, S: Threading>(
+    endpoint: &AsyncEndpoint<T, S>,
     peer: PeerId,
     options: Options,
 ) -> Result<Measured, Error> {
@@ -282,15 +283,15 @@ pub async fn measure<T: Transport>(
 }
 
 /// State shared by the measurements.
-struct Rig<'a, T: Transport> {
-    endpoint: &'a AsyncEndpoint<T>,
+struct Rig<'a, T: Transport, S: Threading> {
+    endpoint: &'a AsyncEndpoint<T, S>,
     peer: PeerId,
     options: Options,
     memory: &'a Memory,
 }
 
-impl<T: Transport> Rig<'_, T> {
-    fn ask(&self, path: ProbePath, len: usize) -> Operation<T> {
+impl<T: Transport, S: Threading> Rig<'_, T, S> {
+    fn ask(&self, path: ProbePath, len: usize) -> Operation<T, S> {
         let list: MemList = self.memory.slice(0, len).into();
         let posted = self.endpoint.with(|endpoint| endpoint.post_echo(self.peer, path, list, self.options));
         self.endpoint.operation(posted.map(Posted::Pending))

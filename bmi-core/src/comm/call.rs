@@ -1,9 +1,6 @@
 //! The client's side of a call: it sends the request, moves its data by the chosen path, and takes
 //! the reply.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use bytes::Bytes;
 
 use super::packing::{Packed, PackingBuffer};
@@ -14,11 +11,12 @@ use super::wire::{
 };
 use crate::async_endpoint::{AsyncEndpoint, Dropped, Operation};
 use crate::bulk::Exposure;
-use crate::endpoint::{Grant, read_only};
+use crate::endpoint::{CallPart, Grant, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory};
 use crate::mutated;
 use crate::op::{Options, PeerId, Tag};
+use crate::threading::{OneThread, Slot, Threading};
 use crate::transport::{ServiceClass, Transport};
 
 /// Number of reply buffers kept for later calls.
@@ -39,27 +37,27 @@ pub enum Body {
 }
 
 /// Makes calls over one endpoint. A clone is another handle to the same caller.
-pub struct Caller<T: Transport> {
-    endpoint: AsyncEndpoint<T>,
-    spare: Rc<RefCell<Vec<Memory>>>,
+pub struct Caller<T: Transport, S: Threading = OneThread> {
+    endpoint: AsyncEndpoint<T, S>,
+    spare: S::Pointer<S::Slot<Vec<Memory>>>,
     /// Buffers that lists were packed into.
-    pub(super) packing: Rc<RefCell<Vec<PackingBuffer>>>,
+    pub(super) packing: S::Pointer<S::Slot<Vec<PackingBuffer>>>,
 }
 
-impl<T: Transport> Clone for Caller<T> {
+impl<T: Transport, S: Threading> Clone for Caller<T, S> {
     fn clone(&self) -> Self {
         Caller { endpoint: self.endpoint.clone(), spare: self.spare.clone(), packing: self.packing.clone() }
     }
 }
 
 /// The id of a call. It is in use until this is dropped.
-struct CallId<T: Transport> {
-    endpoint: AsyncEndpoint<T>,
+struct CallId<T: Transport, S: Threading> {
+    endpoint: AsyncEndpoint<T, S>,
     peer: PeerId,
     id: Tag,
 }
 
-impl<T: Transport> Drop for CallId<T> {
+impl<T: Transport, S: Threading> Drop for CallId<T, S> {
     fn drop(&mut self) {
         self.endpoint.settle(Dropped::Call(self.peer, self.id));
     }
@@ -68,16 +66,16 @@ impl<T: Transport> Drop for CallId<T> {
 /// A call under way. Dropping it revokes the server's access to the memory. A reply that arrives
 /// later is dropped.
 #[must_use = "dropping it abandons the call"]
-pub struct Call<T: Transport> {
-    caller: Caller<T>,
+pub struct Call<T: Transport, S: Threading = OneThread> {
+    caller: Caller<T, S>,
     peer: PeerId,
-    id: CallId<T>,
+    id: CallId<T, S>,
     options: Options,
     data: Option<MemList>,
     /// The user's list that the data comes from or goes to, if it is packed.
     packed: Option<Packed>,
-    send: Operation<T>,
-    recv: Operation<T>,
+    send: Operation<T, S>,
+    recv: Operation<T, S>,
     buffer: Memory,
     narrow: bool,
     direction: Option<Direction>,
@@ -102,14 +100,15 @@ pub struct Reply {
     pub choice: Option<Choice>,
 }
 
-impl<T: Transport> Caller<T> {
+impl<T: Transport, S: Threading> Caller<T, S> {
     /// Returns a caller over `endpoint`.
-    pub fn new(endpoint: AsyncEndpoint<T>) -> Caller<T> {
-        Caller { endpoint, spare: Rc::default(), packing: Rc::default() }
+    pub fn new(endpoint: AsyncEndpoint<T, S>) -> Caller<T, S> {
+        let (spare, packing) = (S::pointer(S::Slot::new(Vec::new())), S::pointer(S::Slot::new(Vec::new())));
+        Caller { endpoint, spare, packing }
     }
 
     /// Returns the endpoint.
-    pub fn endpoint(&self) -> &AsyncEndpoint<T> {
+    pub fn endpoint(&self) -> &AsyncEndpoint<T, S> {
         &self.endpoint
     }
 
@@ -133,7 +132,7 @@ impl<T: Transport> Caller<T> {
         body: Body,
         forced: Option<Path>,
         options: Options,
-    ) -> Result<Call<T>, Error> {
+    ) -> Result<Call<T, S>, Error> {
         let (direction, data) = match body {
             Body::None => (None, None),
             Body::Out(list) => (Some(Direction::Write), Some(list)),
@@ -185,11 +184,14 @@ impl<T: Transport> Caller<T> {
             }
             _ => MemList::from(&buffer),
         };
-        let id = self.endpoint.with(|endpoint| endpoint.open_call(peer))?;
+        let id = self.endpoint.look(|endpoint| endpoint.open_call(peer))?;
         let id = CallId { endpoint: self.endpoint.clone(), peer, id };
-        let recv = self.endpoint.recv_in_call(peer, id.id, into, options);
         let into_slot = Options { slot: slot && head.carries_data(), ..options };
-        let send = self.endpoint.send_request(peer, id.id, message, into_slot);
+        let (recv, send) = self.endpoint.with(|endpoint| {
+            let recv = endpoint.post_in_call(CallPart::Receive, peer, id.id, into, options);
+            (recv, endpoint.post_in_call(CallPart::Request, peer, id.id, message, into_slot))
+        });
+        let (recv, send) = (self.endpoint.operation(recv), self.endpoint.operation(send));
         if let Some(error) = send.refusal() {
             return Err(error);
         }
@@ -220,7 +222,7 @@ impl<T: Transport> Caller<T> {
         forced: Option<Path>,
     ) -> Choice {
         let front = CALL_HEAD + request.len();
-        self.endpoint.with(|endpoint| {
+        self.endpoint.look(|endpoint| {
             // One piece more than the user's goes with a message.
             let too_many = data.pieces().len() >= endpoint.config().limits.max_pieces;
             let forced = match () {
@@ -246,7 +248,7 @@ impl<T: Transport> Caller<T> {
         let ahead = choice.path == Path::FastRdma && direction == Direction::Read && data.pieces().len() <= FEW_PIECES;
         let exposed = match way {
             Way::ServerBased => true,
-            Way::Message => ahead && self.endpoint.with(|endpoint| endpoint.is_registered_or_free(data)),
+            Way::Message => ahead && self.endpoint.look(|endpoint| endpoint.is_registered_or_free(data)),
             Way::None | Way::ClientBased => false,
         };
         let access = if direction == Direction::Write { Access::READ } else { Access::WRITE };
@@ -260,18 +262,19 @@ impl<T: Transport> Caller<T> {
         } else {
             self.endpoint.limits(peer).map_or(REPLY_HEAD, |limits| limits.eager.max(REPLY_HEAD))
         };
-        let mut spare = self.spare.borrow_mut();
-        match spare.iter().rposition(|buffer| buffer.len() >= len) {
-            Some(at) => Ok(spare.swap_remove(at)),
-            None => Memory::zeroed(len),
-        }
+        let spare = self.spare.with(|spare| {
+            let at = spare.iter().rposition(|buffer| buffer.len() >= len)?;
+            Some(spare.swap_remove(at))
+        });
+        spare.map_or_else(|| Memory::zeroed(len), Ok)
     }
 
     fn keep(&self, buffer: Memory) {
-        let mut spare = self.spare.borrow_mut();
-        if spare.len() < SPARE {
-            spare.push(buffer);
-        }
+        self.spare.with(|spare| {
+            if spare.len() < SPARE {
+                spare.push(buffer);
+            }
+        });
     }
 }
 
@@ -288,7 +291,7 @@ fn wire_len(len: usize) -> Result<u32, Error> {
     u32::try_from(len).map_err(|_| Error::new(ErrorKind::TooLong, format!("a request of {len} bytes")))
 }
 
-impl<T: Transport> Call<T> {
+impl<T: Transport, S: Threading> Call<T, S> {
     /// Returns the chosen path.
     pub fn choice(&self) -> Option<Choice> {
         self.choice
@@ -395,7 +398,7 @@ impl<T: Transport> Call<T> {
     }
 
     /// Writes into the memory that the server grants.
-    fn granted(&mut self, header: ReplyHeader, len: u64) -> Result<Operation<T>, Error> {
+    fn granted(&mut self, header: ReplyHeader, len: u64) -> Result<Operation<T, S>, Error> {
         let (data, body) = self.part(header, len)?;
         let (token, wire) = body.split_first_chunk::<4>().ok_or_else(|| bad_reply("with a grant cut off"))?;
         let grant = Grant { descriptor: descriptor(wire, self.max_pieces())?, token: u32::from_le_bytes(*token) };
@@ -431,6 +434,6 @@ impl<T: Transport> Call<T> {
     }
 
     fn max_pieces(&self) -> usize {
-        self.caller.endpoint.with(|endpoint| endpoint.config().limits.max_pieces)
+        self.caller.endpoint.look(|endpoint| endpoint.config().limits.max_pieces)
     }
 }

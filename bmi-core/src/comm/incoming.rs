@@ -4,7 +4,6 @@
 //! data of a read with [`Incoming::store`], or passes it to [`Incoming::reply`]. It need not know
 //! the path. If it drops the request without a reply, the caller is told.
 
-use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory};
 use crate::mutated;
 use crate::op::{Options, PeerId, Posted, Tag};
+use crate::threading::{OneThread, Slot, Threading};
 use crate::time::Time;
 use crate::transport::{HostWork, ServiceClass, Transport};
 
@@ -55,8 +55,8 @@ pub fn request_of(message: &Unexpected) -> Option<Vec<u8>> {
 
 /// A request from a client, with the means to move its data and to answer it. If it is dropped
 /// without a reply, the call ends with `Cancelled` at once.
-pub struct Incoming<T: Transport> {
-    endpoint: AsyncEndpoint<T>,
+pub struct Incoming<T: Transport, S: Threading = OneThread> {
+    endpoint: AsyncEndpoint<T, S>,
     peer: PeerId,
     /// The id of the call.
     id: Tag,
@@ -71,7 +71,7 @@ pub struct Incoming<T: Transport> {
     /// The connection is not idle until the call is answered.
     _kept: Option<Kept>,
     /// The end of the data of a read that was stored.
-    stored: Cell<u64>,
+    stored: S::Slot<u64>,
     /// The reply was sent.
     answered: bool,
 }
@@ -86,7 +86,7 @@ pub(crate) fn leave_unanswered<T: Transport>(endpoint: &mut Endpoint<T>, peer: P
     }
 }
 
-impl<T: Transport> Drop for Incoming<T> {
+impl<T: Transport, S: Threading> Drop for Incoming<T, S> {
     fn drop(&mut self) {
         if !self.answered && !mutated("call/dropped-request-not-told") {
             self.endpoint.settle(Dropped::Unanswered(self.peer, self.id));
@@ -94,17 +94,17 @@ impl<T: Transport> Drop for Incoming<T> {
     }
 }
 
-impl<T: Transport> Incoming<T> {
+impl<T: Transport, S: Threading> Incoming<T, S> {
     /// Decodes a message. A receive slot that held it is free at once. A fast-RDMA slot with data
     /// in it is free when the request is answered.
     ///
     /// # Errors
     /// `Protocol` if the bytes are not a call. The connection to that peer should then be closed.
-    pub fn new(endpoint: &AsyncEndpoint<T>, message: Unexpected) -> Result<Incoming<T>, Error> {
+    pub fn new(endpoint: &AsyncEndpoint<T, S>, message: Unexpected) -> Result<Incoming<T, S>, Error> {
         let (peer, id) = (message.peer(), message.tag());
         let protocol = |what: &str| Error::new(ErrorKind::Protocol, format!("a message that {what}"));
         // A connection that is lost has no calls, but its requests are still here.
-        if !endpoint.with(|endpoint| endpoint.is_call_of(peer, id) || endpoint.limits(peer).is_none()) {
+        if !endpoint.look(|endpoint| endpoint.is_call_of(peer, id) || endpoint.limits(peer).is_none()) {
             return Err(protocol("has not the id of a call"));
         }
         // The contents of a fast-RDMA slot are copied, never referred to: the peer can write to it
@@ -117,7 +117,7 @@ impl<T: Transport> Incoming<T> {
         let wire = wire.first_chunk().ok_or_else(|| protocol("is no call"))?;
         let head = CallHead::decode(wire, message.len()).map_err(protocol)?;
         let (max_pieces, max_data, kept) =
-            endpoint.with(|e| (e.config().limits.max_pieces, e.config().limits.max_message, e.keep(peer)));
+            endpoint.look(|e| (e.config().limits.max_pieces, e.config().limits.max_message, e.keep(peer)));
         if head.data > max_data {
             return Err(Error::new(ErrorKind::Protocol, format!("a request with {} bytes of data", head.data)));
         }
@@ -147,17 +147,17 @@ impl<T: Transport> Incoming<T> {
                 let bytes = message.bytes()[at..].to_vec();
                 let work = HostWork::Copy { bytes: bytes.len() as u64, pieces: 1 };
                 drop(message);
-                endpoint.with(|endpoint| endpoint.transport_mut().charge(work));
+                endpoint.look(|endpoint| endpoint.transport_mut().charge(work));
                 (Some(Memory::from(bytes).all()), None)
             }
         };
         let endpoint = endpoint.clone();
-        let (stored, answered) = (Cell::new(0), false);
+        let (stored, answered) = (S::Slot::new(0), false);
         Ok(Incoming { endpoint, peer, id, head, request, remote, data, message, _kept: kept, stored, answered })
     }
 
     /// The endpoint that the call came in at.
-    pub fn endpoint(&self) -> &AsyncEndpoint<T> {
+    pub fn endpoint(&self) -> &AsyncEndpoint<T, S> {
         &self.endpoint
     }
 
@@ -254,7 +254,7 @@ impl<T: Transport> Incoming<T> {
                 from = from.slice(piece.len(), from.len() - piece.len());
             }
             let work = HostWork::copy(into.len(), &into);
-            self.endpoint.with(|endpoint| endpoint.transport_mut().charge(work));
+            self.endpoint.look(|endpoint| endpoint.transport_mut().charge(work));
             return Ok(());
         }
         if let Some(remote) = &self.remote {
@@ -281,7 +281,7 @@ impl<T: Transport> Incoming<T> {
         let end = at + from.len() as u64;
         if let Some(remote) = &self.remote {
             self.endpoint.push(self.peer, remote, at, from, options).await?;
-            self.stored.set(self.stored.get().max(end));
+            self.note_stored(end);
             return Ok(());
         }
         if self.head.way != Way::ClientBased {
@@ -299,7 +299,7 @@ impl<T: Transport> Incoming<T> {
         // The caller may fill the memory for another client at once.
         self.endpoint.with(|endpoint| endpoint.withdraw(offer));
         if moved.is_ok() {
-            self.stored.set(self.stored.get().max(end));
+            self.note_stored(end);
         }
         moved
     }
@@ -319,9 +319,18 @@ impl<T: Transport> Incoming<T> {
         };
         let pages = self.endpoint.with(|endpoint| endpoint.map_remote(self.peer, remote, at, len, access));
         if pages.is_some() && access.remote_write {
-            self.stored.set(self.stored.get().max(at + len));
+            self.note_stored(at + len);
         }
         pages
+    }
+
+    /// Returns the end of the data of a read that was stored.
+    fn stored(&self) -> u64 {
+        self.stored.with(|stored| *stored)
+    }
+
+    fn note_stored(&self, end: u64) {
+        self.stored.with(|stored| *stored = (*stored).max(end));
     }
 
     fn check(&self, direction: Direction, at: u64, len: u64) -> Result<(), Error> {
@@ -360,7 +369,7 @@ impl<T: Transport> Incoming<T> {
         let len = u32::try_from(bytes.len()).map_err(|_| Error::new(ErrorKind::TooLong, "a reply without end"))?;
         let continued = self.head.narrow && bytes.len() > REPLY_HEAD - REPLY_HEADER;
         let (kind, here) = if continued { (ReplyKind::Continued, &[][..]) } else { (ReplyKind::Reply, bytes) };
-        let moved = data.as_ref().map_or(0, |data| data.len() as u64).max(self.stored.get());
+        let moved = data.as_ref().map_or(0, |data| data.len() as u64).max(self.stored());
         let carried = if self.head.narrow { moved } else { 0 };
         let mut front = Vec::with_capacity(REPLY_HEAD.max(REPLY_HEADER + here.len()));
         front.extend_from_slice(&ReplyHeader { kind, bytes: len, at: moved }.encode());
@@ -376,7 +385,7 @@ impl<T: Transport> Incoming<T> {
                 // (C3), so the reply need not wait for the data to complete.
                 let bulk = options.class(ServiceClass::Message);
                 let push = self.endpoint.push(self.peer, remote, 0, data, bulk);
-                let issued = push.id().is_none_or(|op| self.endpoint.with(|endpoint| endpoint.is_issued(op)));
+                let issued = push.id().is_none_or(|op| self.endpoint.look(|endpoint| endpoint.is_issued(op)));
                 if issued {
                     ahead = Some(push);
                 } else {
@@ -403,7 +412,7 @@ impl<T: Transport> Incoming<T> {
     }
 }
 
-impl<T: Transport> fmt::Debug for Incoming<T> {
+impl<T: Transport, S: Threading> fmt::Debug for Incoming<T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Incoming({:?}, call {:#x}, {} bytes, {:?})", self.peer, self.id, self.request.len(), self.head)
     }

@@ -19,6 +19,7 @@ use crate::lists::Lists;
 use crate::mem::{MemList, MemSlice, Memory};
 use crate::mutated;
 use crate::op::PeerId;
+use crate::threading::{Slot, Threading};
 use crate::transport::{HostWork, Transport};
 
 /// Number of buffers kept: enough for a few requests to each of a few servers.
@@ -44,7 +45,7 @@ pub(super) struct Packed {
     direction: Direction,
 }
 
-impl<T: Transport> Caller<T> {
+impl<T: Transport, S: Threading> Caller<T, S> {
     /// Packs `data` if its pieces should not be moved one by one, either by the server or by this
     /// side as the server grants. `front` is the length of the request so far.
     ///
@@ -104,20 +105,21 @@ impl<T: Transport> Caller<T> {
 
     fn charge(&self, list: &MemList) {
         let work = HostWork::Copy { bytes: list.len() as u64, pieces: list.pieces().len() as u64 };
-        self.endpoint().with(|endpoint| endpoint.transport_mut().charge(work));
+        self.endpoint().look(|endpoint| endpoint.transport_mut().charge(work));
     }
 
     /// Returns the smallest kept buffer that is long enough, if possible one that was used for the
     /// same server, or a new one. A new one has a rounded length, so that other calls can use it.
     fn take_packing(&self, peer: PeerId, direction: Direction, len: usize) -> Result<PackingBuffer, Error> {
-        let mut kept = self.packing.borrow_mut();
-        let fits = kept.iter().enumerate().filter(|(_, buffer)| buffer.memory.len() >= len);
-        let best = fits.min_by_key(|(_, buffer)| (buffer.server != Some(peer), buffer.memory.len()));
-        let Some(at) = best.map(|(at, _)| at) else {
+        let best = self.packing.with(|kept| {
+            let fits = kept.iter().enumerate().filter(|(_, buffer)| buffer.memory.len() >= len);
+            let best = fits.min_by_key(|(_, buffer)| (buffer.server != Some(peer), buffer.memory.len()));
+            best.map(|(at, _)| at).map(|at| kept.swap_remove(at))
+        });
+        let Some(PackingBuffer { memory, server }) = best else {
             let memory = Memory::zeroed(if len <= LONGEST { len.next_power_of_two() } else { len })?;
             return Ok(PackingBuffer { memory, server: Some(peer) });
         };
-        let PackingBuffer { memory, server } = kept.swap_remove(at);
         let server = match direction {
             _ if server == Some(peer) => server,
             Direction::Write => None,
@@ -130,15 +132,17 @@ impl<T: Transport> Caller<T> {
     }
 
     fn keep_packing(&self, buffer: PackingBuffer) {
-        let mut kept = self.packing.borrow_mut();
-        if kept.len() == KEPT {
+        // Dropped outside the lock, because memory of the program may run its code then.
+        let _replaced = self.packing.with(|kept| {
             // The shortest buffer is the cheapest to replace.
-            let shortest = (0..KEPT).min_by_key(|at| kept[*at].memory.len()).expect("some are kept");
-            kept.swap_remove(shortest);
-        }
-        if buffer.memory.len() <= LONGEST {
+            let shortest = (0..kept.len()).min_by_key(|at| kept[*at].memory.len()).filter(|_| kept.len() == KEPT);
+            let replaced = shortest.map(|at| kept.swap_remove(at));
+            if buffer.memory.len() > LONGEST {
+                return Some(buffer);
+            }
             kept.push(buffer);
-        }
+            replaced
+        });
     }
 }
 

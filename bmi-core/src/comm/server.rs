@@ -12,6 +12,7 @@ use super::incoming::Incoming;
 use crate::async_endpoint::AsyncEndpoint;
 use crate::endpoint::Unexpected;
 use crate::error::Error;
+use crate::threading::Threading;
 use crate::transport::Transport;
 
 /// Serves calls: runs `handler` for each call that arrives, at most `max_calls` at a time.
@@ -44,13 +45,14 @@ use crate::transport::Transport;
 ///
 /// # Panics
 /// If `max_calls` is 0.
-pub async fn serve<T, H>(endpoint: &AsyncEndpoint<T>, max_calls: usize, handler: H) -> Infallible
+pub async fn serve<T, S, H>(endpoint: &AsyncEndpoint<T, S>, max_calls: usize, handler: H) -> Infallible
 where
     T: Transport,
-    H: AsyncFn(Incoming<T>) -> Result<(), Error>,
+    S: Threading,
+    H: AsyncFn(Incoming<T, S>) -> Result<(), Error>,
 {
     assert!(max_calls > 0, "a server that serves no calls");
-    let answer = async |call: Incoming<T>| {
+    let answer = async |call: Incoming<T, S>| {
         let peer = call.peer();
         if let Err(error) = handler(call).await
             && endpoint.with(|endpoint| endpoint.admits_log_line("a call was not answered", peer))
@@ -96,14 +98,14 @@ where
 }
 
 /// The messages that wait for their turn.
-struct Queue<'a, T: Transport> {
-    endpoint: &'a AsyncEndpoint<T>,
+struct Queue<'a, T: Transport, S: Threading> {
+    endpoint: &'a AsyncEndpoint<T, S>,
     admission: Admission<Unexpected>,
 }
 
-impl<T: Transport> Queue<'_, T> {
+impl<T: Transport, S: Threading> Queue<'_, T, S> {
     /// Takes a message that has a place. If it is not a call, cuts off its sender.
-    fn begin(&mut self, message: Unexpected) -> Option<Incoming<T>> {
+    fn begin(&mut self, message: Unexpected) -> Option<Incoming<T, S>> {
         let peer = message.peer();
         match Incoming::new(self.endpoint, message) {
             Ok(call) => Some(call),
@@ -120,7 +122,7 @@ impl<T: Transport> Queue<'_, T> {
     }
 }
 
-impl<T: Transport> Drop for Queue<'_, T> {
+impl<T: Transport, S: Threading> Drop for Queue<'_, T, S> {
     /// Tells the callers that there will be no reply.
     fn drop(&mut self) {
         for message in self.admission.drain() {

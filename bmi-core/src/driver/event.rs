@@ -16,7 +16,7 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::task::{Context, Poll};
 
@@ -28,6 +28,7 @@ use tokio::time::Sleep;
 use super::{Waiter, Waiting};
 use crate::async_endpoint::AsyncEndpoint;
 use crate::error::Error;
+use crate::threading::Threading;
 use crate::transport::{Armed, Transport};
 
 /// Number of polls that find nothing before the runtime runs other tasks, which costs a system
@@ -40,7 +41,7 @@ const POLLS: usize = 8;
 ///
 /// # Errors
 /// `Io` if tokio cannot wait on the transport's event fd.
-pub async fn drive<T: Transport>(endpoint: AsyncEndpoint<T>) -> Result<Infallible, Error> {
+pub async fn drive<T: Transport, S: Threading>(endpoint: AsyncEndpoint<T, S>) -> Result<Infallible, Error> {
     drive_with(endpoint, Waiting::Event).await
 }
 
@@ -48,8 +49,11 @@ pub async fn drive<T: Transport>(endpoint: AsyncEndpoint<T>) -> Result<Infallibl
 ///
 /// # Errors
 /// As [`drive`].
-pub async fn drive_with<T: Transport>(endpoint: AsyncEndpoint<T>, waiting: Waiting) -> Result<Infallible, Error> {
-    let fd = endpoint.with_event_fd(|fd| fd.map(|fd| fd.as_fd().try_clone_to_owned())).transpose()?;
+pub async fn drive_with<T: Transport, S: Threading>(
+    endpoint: AsyncEndpoint<T, S>,
+    waiting: Waiting,
+) -> Result<Infallible, Error> {
+    let fd = endpoint.clone_event_fd()?;
     // SAFETY: the descriptor belongs to this function. It stays open until the `AsyncFd` is
     // dropped, and an `OwnedFd` always returns the same descriptor.
     let register = |fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
@@ -75,9 +79,11 @@ pub async fn drive_with<T: Transport>(endpoint: AsyncEndpoint<T>, waiting: Waiti
 
 /// Sleeps until there may be something to do.
 #[expect(clippy::disallowed_methods, reason = "the driver of a real machine: real time is what it waits for")]
-async fn wait<T: Transport>(endpoint: &AsyncEndpoint<T>, fd: Option<&AsyncFd<OwnedFd>>) -> Result<(), Error> {
-    let sleep = endpoint.next_deadline().map(|at| tokio::time::sleep(at.since(endpoint.now())));
-    let mut sleep = pin!(sleep);
+async fn wait<T: Transport, S: Threading>(
+    endpoint: &AsyncEndpoint<T, S>,
+    fd: Option<&AsyncFd<OwnedFd>>,
+) -> Result<(), Error> {
+    let mut sleep = pin!(None);
     let mut armed = false;
     poll_fn(|cx| {
         if armed {
@@ -96,7 +102,9 @@ async fn wait<T: Transport>(endpoint: &AsyncEndpoint<T>, fd: Option<&AsyncFd<Own
                 return Poll::Ready(Ok(()));
             }
         }
-        if endpoint.arm(cx.waker()) == Armed::Busy || is_over(sleep.as_mut().as_pin_mut(), cx) {
+        let (waiting, until) = endpoint.arm_until(cx.waker());
+        sleep.set(until.map(|at| tokio::time::sleep(at.since(endpoint.now()))));
+        if waiting == Armed::Busy || is_over(sleep.as_mut().as_pin_mut(), cx) {
             return Poll::Ready(Ok(()));
         }
         armed = true;
@@ -118,7 +126,10 @@ fn is_over(sleep: Option<std::pin::Pin<&mut Sleep>>, cx: &mut Context<'_>) -> bo
 ///
 /// # Errors
 /// As [`drive`].
-pub fn block_on<T: Transport + 'static, F: Future>(endpoint: AsyncEndpoint<T>, future: F) -> Result<F::Output, Error> {
+pub fn block_on<T: Transport + 'static, S: Threading, F: Future>(
+    endpoint: AsyncEndpoint<T, S>,
+    future: F,
+) -> Result<F::Output, Error> {
     block_on_with(endpoint, Waiting::Event, future)
 }
 
@@ -126,8 +137,8 @@ pub fn block_on<T: Transport + 'static, F: Future>(endpoint: AsyncEndpoint<T>, f
 ///
 /// # Errors
 /// As [`drive`].
-pub fn block_on_with<T: Transport + 'static, F: Future>(
-    endpoint: AsyncEndpoint<T>,
+pub fn block_on_with<T: Transport + 'static, S: Threading, F: Future>(
+    endpoint: AsyncEndpoint<T, S>,
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {
@@ -147,8 +158,8 @@ pub fn block_on_with<T: Transport + 'static, F: Future>(
 ///
 /// # Errors
 /// As [`drive`], of the first endpoint that fails.
-pub fn block_on_all<T: Transport + 'static, F: Future>(
-    endpoints: &[AsyncEndpoint<T>],
+pub fn block_on_all<T: Transport + 'static, S: Threading, F: Future>(
+    endpoints: &[AsyncEndpoint<T, S>],
     future: F,
 ) -> Result<F::Output, Error> {
     block_on_all_with(endpoints, Waiting::Event, future)
@@ -158,8 +169,8 @@ pub fn block_on_all<T: Transport + 'static, F: Future>(
 ///
 /// # Errors
 /// As [`block_on_all`].
-pub fn block_on_all_with<T: Transport + 'static, F: Future>(
-    endpoints: &[AsyncEndpoint<T>],
+pub fn block_on_all_with<T: Transport + 'static, S: Threading, F: Future>(
+    endpoints: &[AsyncEndpoint<T, S>],
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {

@@ -4,11 +4,14 @@
 //! to do, poll as long as [`Waiting`] allows. Then arm, and sleep until the transport has something
 //! to do or until the next deadline.
 //!
-//! The thread sleeps in `poll(2)` on the transport's event fd. If the transport has none, the
-//! thread is parked, and the waker that the transport was armed with unparks it (C11). A waker of
-//! the future ends the sleep too, from any thread.
+//! The thread sleeps in `poll(2)` on the transport's event fd, and on a pipe that its own waker
+//! writes to. If the transport has no event fd, the thread is parked, and the waker that the
+//! transport was armed with unparks it (C11). A waker of the future ends the sleep too, from any
+//! thread.
 
 use std::future::Future;
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,22 +24,51 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::{Waiter, Waiting};
 use crate::async_endpoint::AsyncEndpoint;
 use crate::error::Error;
+use crate::threading::Threading;
 use crate::time::Time;
 use crate::transport::{Armed, Transport};
 
 /// Notes that the future can go on, and wakes the thread if it sleeps.
-struct Alarm {
+pub(crate) struct Alarm {
     ready: AtomicBool,
     asleep: AtomicBool,
     sleeper: Sleeper,
 }
 
 /// The way to end the sleep of the thread.
-enum Sleeper {
-    /// The thread sleeps on the transport's event fd, which this waker makes readable.
-    Descriptor(Waker),
+pub(crate) enum Sleeper {
+    /// The thread sleeps on the transport's event fd and on the other end of this pipe. The
+    /// transport's own waker would not do: another thread that polls the transport takes it back
+    /// before this thread has seen it.
+    Pipe(PipeWriter),
     /// The thread is parked.
     Parked(Thread),
+}
+
+impl Alarm {
+    /// Creates an alarm for a future that can go on.
+    pub(crate) fn new(sleeper: Sleeper) -> Alarm {
+        Alarm { ready: AtomicBool::new(true), asleep: AtomicBool::new(false), sleeper }
+    }
+
+    /// Returns true if the future can go on, once for each time.
+    pub(crate) fn take(&self) -> bool {
+        self.ready.swap(false, Ordering::SeqCst)
+    }
+
+    /// Returns true if the future can go on.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    /// Parks this thread until the future can go on. May return early.
+    pub(crate) fn park(&self) {
+        self.asleep.store(true, Ordering::SeqCst);
+        if !self.ready.load(Ordering::SeqCst) {
+            park(None);
+        }
+        self.asleep.store(false, Ordering::SeqCst);
+    }
 }
 
 impl Wake for Alarm {
@@ -46,15 +78,24 @@ impl Wake for Alarm {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.ready.store(true, Ordering::SeqCst);
-        // Only a sleeping thread needs the system call. The thread checks `ready` once more after
-        // it has set `asleep`.
-        if self.asleep.load(Ordering::SeqCst) {
+        // Only a sleeping thread needs the system call, and it needs one. The thread checks `ready`
+        // once more after it has set `asleep`.
+        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
             match &self.sleeper {
-                Sleeper::Descriptor(transport) => transport.wake_by_ref(),
+                // There is room: one byte is written for each sleep. Without a reader, the thread
+                // has ended.
+                Sleeper::Pipe(pipe) => drop((&*pipe).write(&[0])),
                 Sleeper::Parked(thread) => thread.unpark(),
             }
         }
     }
+}
+
+/// What the thread sleeps on.
+struct Bed {
+    /// A duplicate of the transport's event fd, so that the endpoint is free meanwhile.
+    fd: OwnedFd,
+    alarm: PipeReader,
 }
 
 /// Runs `future` to its end on this thread, and drives `endpoint` meanwhile.
@@ -65,23 +106,26 @@ impl Wake for Alarm {
 ///
 /// # Errors
 /// `Io` if the system cannot wait.
-pub fn block_on<T: Transport, F: Future>(
-    endpoint: &AsyncEndpoint<T>,
+pub fn block_on<T: Transport, S: Threading, F: Future>(
+    endpoint: &AsyncEndpoint<T, S>,
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {
-    let sleeper = match endpoint.with_event_fd(|fd| fd.is_some()) {
-        true => Sleeper::Descriptor(endpoint.with(|endpoint| endpoint.transport().waker())),
-        false => Sleeper::Parked(thread::current()),
+    let (sleeper, mut bed) = match endpoint.clone_event_fd()? {
+        Some(fd) => {
+            let (alarm, sleeper) = std::io::pipe()?;
+            (Sleeper::Pipe(sleeper), Some(Bed { fd, alarm }))
+        }
+        None => (Sleeper::Parked(thread::current()), None),
     };
-    let alarm = Arc::new(Alarm { ready: AtomicBool::new(true), asleep: AtomicBool::new(false), sleeper });
+    let alarm = Arc::new(Alarm::new(sleeper));
     let waker = Waker::from(Arc::clone(&alarm));
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
     let mut waiter = Waiter::new(waiting);
     let mut idle_since: Option<(Time, Option<Duration>)> = None;
     loop {
-        let ran = alarm.ready.swap(false, Ordering::SeqCst);
+        let ran = alarm.take();
         if ran && let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return Ok(output);
         }
@@ -96,43 +140,53 @@ pub fn block_on<T: Transport, F: Future>(
         if patience.is_none_or(|patience| now - since < patience) {
             std::hint::spin_loop();
         } else {
-            sleep(endpoint, &alarm, &waker)?;
+            sleep(endpoint, &alarm, &waker, bed.as_mut())?;
         }
     }
 }
 
 /// Sleeps until there may be something to do.
-fn sleep<T: Transport>(endpoint: &AsyncEndpoint<T>, alarm: &Alarm, waker: &Waker) -> Result<(), Error> {
+fn sleep<T: Transport, S: Threading>(
+    endpoint: &AsyncEndpoint<T, S>,
+    alarm: &Alarm,
+    waker: &Waker,
+    bed: Option<&mut Bed>,
+) -> Result<(), Error> {
     alarm.asleep.store(true, Ordering::SeqCst);
-    let slept = if alarm.ready.load(Ordering::SeqCst) || endpoint.arm(waker) == Armed::Busy {
-        Ok(())
-    } else {
-        let timeout = endpoint.next_deadline().map(|at| at.since(endpoint.now()));
-        endpoint.with_event_fd(|fd| match fd {
-            Some(fd) => wait_for(fd, timeout),
-            None => {
-                park(timeout);
-                Ok(())
-            }
-        })
+    let (armed, until) = match alarm.ready.load(Ordering::SeqCst) {
+        true => (Armed::Busy, None),
+        false => endpoint.arm_until(waker),
     };
-    alarm.asleep.store(false, Ordering::SeqCst);
+    let sleeps = armed == Armed::Waiting;
+    let timeout = until.map(|at| at.since(endpoint.now()));
+    let Some(bed) = bed else {
+        if sleeps {
+            park(timeout);
+        }
+        alarm.asleep.store(false, Ordering::SeqCst);
+        return Ok(());
+    };
+    let slept = if sleeps { wait_for(&[bed.fd.as_fd(), bed.alarm.as_fd()], timeout) } else { Ok(()) };
+    if !alarm.asleep.swap(false, Ordering::SeqCst) {
+        // Someone has woken this thread, or is about to. The byte must not end the next sleep.
+        bed.alarm.read_exact(&mut [0])?;
+    }
     slept
 }
 
 /// Parks the thread. It may wake early; the loop then checks and sleeps again.
-pub(super) fn park(timeout: Option<Duration>) {
+pub(crate) fn park(timeout: Option<Duration>) {
     match timeout {
         Some(timeout) => thread::park_timeout(timeout),
         None => thread::park(),
     }
 }
 
-/// Waits until `fd` is readable, or for `timeout`.
-pub(super) fn wait_for(fd: std::os::fd::BorrowedFd<'_>, timeout: Option<Duration>) -> Result<(), Error> {
+/// Waits until one of `fds` is readable, or for `timeout`.
+pub(super) fn wait_for<const N: usize>(fds: &[BorrowedFd<'_>; N], timeout: Option<Duration>) -> Result<(), Error> {
     // A duration that is too long for the system means no timeout.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     match rustix::event::poll(&mut fds, timeout.as_ref()) {
         // After a signal the loop checks and sleeps again.
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),

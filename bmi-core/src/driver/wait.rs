@@ -85,7 +85,7 @@ impl<T: Transport> Endpoint<T> {
             let wake_at = self.next_deadline().map_or(deadline, |at| at.min(deadline));
             let timeout = Some(wake_at.since(clock.now()));
             match self.event_fd() {
-                Some(fd) => wait_for(fd, timeout)?,
+                Some(fd) => wait_for(&[fd], timeout)?,
                 None => park(timeout),
             }
         }

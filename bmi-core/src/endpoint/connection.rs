@@ -21,6 +21,7 @@ use crate::transport::{ConnId, Transport};
 
 impl<T: Transport> Endpoint<T> {
     pub(super) fn start_connect(&mut self, addr: &Addr, options: Options) -> Result<(PeerId, OpId), Error> {
+        self.check_open()?;
         let Self { adapter, ops, .. } = self;
         let deadline = options.deadline.unwrap_or(adapter.now + adapter.config.timeouts.connect);
         let hello = Hello::of(&adapter.config);
@@ -64,6 +65,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     fn accept(&mut self, conn: ConnId, from: &Addr, hello: &Hello) -> Result<(), Error> {
+        self.check_open()?;
         self.make_room_for_peer()?;
         let slots = make_slots(&mut self.adapter)?;
         let id = self.insert_peer(conn, from.clone(), Link::Accepting, slots);

@@ -36,7 +36,7 @@
 //! **Source.** [PVFS-IB §4.1.2]. The paper has one slot for each connection. With several slots,
 //! the bits are needed, so that later requests do not overwrite earlier ones.
 
-use std::cell::OnceCell;
+use std::sync::OnceLock;
 
 use super::Endpoint;
 use super::adapter_side::{AdapterSide, Attempt, Message, unsignalled};
@@ -134,7 +134,7 @@ pub(super) fn on_fast<T: Transport>(
         }
         Kind::Unexpected => {
             adapter.counters.bytes_received += len as u64;
-            let bytes = Place::Fast { slice: payload, slot, copy: OnceCell::new() };
+            let bytes = Place::Fast { slice: payload, slot, copy: OnceLock::new() };
             Ok(Effect::Deliver(Arrival { tag, bytes, cost: 0 }))
         }
         _ => {

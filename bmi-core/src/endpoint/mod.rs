@@ -40,6 +40,7 @@ mod bulk;
 mod call_ids;
 mod call_path;
 mod calls;
+mod closing;
 mod connection;
 mod deadlines;
 mod eager;
@@ -95,6 +96,7 @@ use std::task::Waker;
 use adapter_side::AdapterSide;
 pub(crate) use adapter_side::read_only;
 use call_path::Choices;
+pub(crate) use closing::closed;
 use exposure::Exposures;
 use idle_memory::Sweeps;
 use inbox::Inbox;
@@ -128,6 +130,8 @@ pub struct Endpoint<T: Transport> {
     sweeps: Sweeps,
     /// The events of a poll, kept for their capacity.
     events: Vec<Event>,
+    /// No new peers come, and nothing more is posted.
+    closing: bool,
 }
 
 impl<T: Transport> Endpoint<T> {
@@ -147,7 +151,16 @@ impl<T: Transport> Endpoint<T> {
             choices: Choices::default(),
             sweeps: Sweeps::default(),
             events: Vec::new(),
+            closing: false,
         })
+    }
+
+    /// Gives the endpoint a number among those of one program. The ids of its peers contain it
+    /// ([`PeerId::endpoint`]), so no two endpoints have an id in common.
+    #[must_use]
+    pub fn numbered(mut self, number: u8) -> Endpoint<T> {
+        self.peers.number(number);
+        self
     }
 
     // ---- getters --------------------------------------------------------------------------------
@@ -477,7 +490,11 @@ impl<T: Transport> Endpoint<T> {
     /// Posts an operation that ends at the time `at`.
     pub fn post_timer(&mut self, at: Time, user: u64) -> OpId {
         let options = Options { deadline: Some(at), user, ..Options::default() };
-        self.ops.post(OpKind::Timer, None, 0, None, options, State::Waiting)
+        let op = self.ops.post(OpKind::Timer, None, 0, None, options, State::Waiting);
+        if self.closing {
+            self.end_operation(op, ErrorKind::Cancelled);
+        }
+        op
     }
 
     /// Asks an operation to end early. It still completes, with `Cancelled`, or with its usual
@@ -605,6 +622,12 @@ impl<T: Transport> Endpoint<T> {
 
     // ---- for the async interface ----------------------------------------------------------------
 
+    /// Returns the number of operations that are under way, or have ended and are not collected.
+    #[inline]
+    pub(crate) fn operations(&self) -> usize {
+        self.ops.len()
+    }
+
     /// Returns the completion of `op`, or `None` after arranging to wake `waker` when there is one.
     /// `Some(None)` means that there is no such operation.
     pub(crate) fn poll_op_or_wake(&mut self, op: OpId, waker: &Waker) -> Option<Option<Completion>> {
@@ -621,9 +644,31 @@ impl<T: Transport> Endpoint<T> {
         None
     }
 
-    /// Appends the wakers of operations that ended since the last call.
-    pub(crate) fn take_wakes(&mut self, into: &mut Vec<Waker>) {
-        self.ops.take_wakes(into);
+    /// Returns true if an operation has ended, or is not known.
+    pub(crate) fn has_ended(&self, op: OpId) -> bool {
+        self.ops.get(op).is_none_or(|record| record.is_done())
+    }
+
+    /// Wakes the task of one operation that is under way, if there is one.
+    pub(crate) fn wake_a_waiter(&mut self) {
+        self.ops.wake_a_waiter();
+    }
+
+    /// Returns true if there are wakers to take.
+    pub(crate) fn has_wakers(&self) -> bool {
+        self.ops.has_wakers()
+    }
+
+    /// Keeps wakers with those of the operations that ended.
+    pub(crate) fn keep_wakers(&mut self, wakers: &mut Vec<Waker>) {
+        self.ops.keep_wakers(wakers);
+    }
+
+    /// Takes up to `most` wakers of operations that ended, and those that were kept with them, the
+    /// oldest first. Also returns whether there are more.
+    #[inline]
+    pub(crate) fn take_wakers(&mut self, most: usize) -> (impl Iterator<Item = Waker>, bool) {
+        self.ops.take_wakers(most)
     }
 
     pub(crate) fn has_unexpected(&self) -> bool {

@@ -272,9 +272,25 @@ impl Operations {
         self.wakes.push(waker);
     }
 
-    /// Moves the wakers of ended operations to the end of `into`.
-    pub(super) fn take_wakes(&mut self, into: &mut Vec<Waker>) {
-        into.append(&mut self.wakes);
+    /// Keeps the waker of one operation that is under way.
+    pub(super) fn wake_a_waiter(&mut self) {
+        let waker = self.iter().find_map(|(_, op)| if op.is_done() { None } else { op.waker.clone() });
+        self.wakes.extend(waker);
+    }
+
+    pub(super) fn has_wakers(&self) -> bool {
+        !self.wakes.is_empty()
+    }
+
+    /// Keeps wakers for the driver.
+    pub(super) fn keep_wakers(&mut self, wakers: &mut Vec<Waker>) {
+        self.wakes.append(wakers);
+    }
+
+    /// Takes up to `most` wakers, the oldest first. Also returns whether there are more.
+    pub(super) fn take_wakers(&mut self, most: usize) -> (impl Iterator<Item = Waker>, bool) {
+        let more = self.wakes.len() > most;
+        (self.wakes.drain(..most.min(self.wakes.len())), more)
     }
 
     // ---- timers ---------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ const KEPT_LOST: usize = 256;
 /// The peers of an endpoint.
 pub(super) struct Peers {
     table: Table<Peer>,
+    /// The number of the endpoint, as it is in the ids of its peers.
+    origin: u32,
     /// The peer of each connection, by the connection's slot.
     by_conn: Vec<Option<(ConnId, PeerId)>>,
     dirty: Dirty,
@@ -60,12 +62,19 @@ impl Peers {
     pub(super) fn new() -> Peers {
         Peers {
             table: Table::new(),
+            origin: 0,
             by_conn: Vec::new(),
             dirty: Dirty::default(),
             lost: VecDeque::new(),
             events: VecDeque::new(),
             idle: Search::default(),
         }
+    }
+
+    /// Sets the number of the endpoint. No peer has an id yet.
+    pub(super) fn number(&mut self, number: u8) {
+        debug_assert!(self.table.len() == 0, "a peer has an id without the number");
+        self.origin = u32::from(number) << PeerId::ENDPOINT_SHIFT;
     }
 
     // ---- records --------------------------------------------------------------------------------
@@ -76,18 +85,18 @@ impl Peers {
 
     #[inline]
     pub(super) fn get(&self, id: PeerId) -> Option<&Peer> {
-        self.table.get(id.0)
+        self.table.get(id.in_endpoint(self.origin))
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
-        self.table.get_mut(id.0)
+        self.table.get_mut(id.in_endpoint(self.origin))
     }
 
     /// Returns the record of a peer, and the list to mark it on.
     #[inline]
     pub(super) fn get_with_dirty(&mut self, id: PeerId) -> Option<(&mut Peer, &mut Dirty)> {
-        Some((self.table.get_mut(id.0)?, &mut self.dirty))
+        Some((self.table.get_mut(id.in_endpoint(self.origin))?, &mut self.dirty))
     }
 
     /// Returns the peer at the other end of a connection.
@@ -119,7 +128,8 @@ impl Peers {
 
     /// Inserts the record of the peer at the other end of `conn`.
     pub(super) fn insert(&mut self, conn: ConnId, record: impl FnOnce(PeerId) -> Peer) -> PeerId {
-        let id = PeerId(self.table.insert_with(|key| record(PeerId(key))));
+        let origin = self.origin;
+        let id = PeerId::new(self.table.insert_with(|key| record(PeerId::new(key, origin))), origin);
         let at = conn.slot as usize;
         if self.by_conn.len() <= at {
             self.by_conn.resize(at + 1, None);
@@ -129,7 +139,7 @@ impl Peers {
     }
 
     pub(super) fn remove(&mut self, id: PeerId) -> Option<Peer> {
-        let peer = self.table.remove(id.0)?;
+        let peer = self.table.remove(id.in_endpoint(self.origin))?;
         self.idle.leaving -= usize::from(peer.leaving);
         let entry = &mut self.by_conn[peer.conn.slot as usize];
         if entry.is_some_and(|(conn, _)| conn == peer.conn) {
@@ -165,7 +175,7 @@ impl Peers {
     /// until [`Peers::drop_dirty`].
     pub(super) fn unmark(&mut self, at: usize) -> Option<&mut Peer> {
         let id = *self.dirty.0.get(at)?;
-        let peer = self.table.get_mut(id.0)?;
+        let peer = self.table.get_mut(id.in_endpoint(self.origin))?;
         peer.dirty = false;
         Some(peer)
     }

@@ -1,8 +1,8 @@
 //! The values that an endpoint reports to its program: messages, peers, limits and counters.
 
-use std::cell::OnceCell;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 
@@ -29,7 +29,7 @@ pub(super) enum Place {
     Slot { memory: Memory, offset: usize, len: usize, slot: u32 },
     /// In a fast-RDMA slot. The peer can write to the slot, so there is never a reference to it,
     /// only to a copy.
-    Fast { slice: MemSlice, slot: u8, copy: OnceCell<Box<[u8]>> },
+    Fast { slice: MemSlice, slot: u8, copy: OnceLock<Box<[u8]>> },
     /// Copied out of the slot.
     Copied(Box<[u8]>),
 }

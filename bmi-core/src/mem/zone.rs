@@ -12,7 +12,8 @@
 //!    A leased buffer is in one [`Lease`]. Dropping the lease returns the buffer. The holder of a
 //!    lease drops it only when no operation uses its memory any more. If a client may still write
 //!    to the memory then, it is retired ([`Memory::is_retired`]). Such a buffer is given up: it is
-//!    not leased again and counts no longer. The backend has a bound of its own for it.
+//!    not leased again and counts no longer. The backend has a bound of its own for it. A buffer
+//!    that a panic drops is given up too, because the other threads of a server may go on.
 //! 2. *Two budgets.* Small transfers (those that fit the smallest buffer and are not of class
 //!    `Bulk`) have an eighth of the bytes to themselves. Bulk transfers have the rest. Neither ever
 //!    waits for the other.
@@ -54,6 +55,13 @@
 //!   budget must stop. So a holder must not wait long for a client that has stopped
 //!   ([`ZonePool::is_awaited_by`] tells when others wait).
 //!
+//! **Threads.** The event loops of a server share its zones. A buffer is registered with the
+//! adapter that is about to use it, on the thread of that adapter, when a lease of it is opened
+//! ([`ZoneAdapter`]). The registration is kept for the next lease that this adapter has of the
+//! buffer. So no thread calls an adapter of another one. There is one lock. It is held for a step
+//! of the state machine, and never while memory is allocated or registered, a task is woken or a
+//! buffer is dropped.
+//!
 //! **Source.** [PVFS-IB §3.3.2] (zones of 64 KiB to 2 MiB, the larger zone as fallback, cutting as
 //! the last resort, rarely used buffers deregistered). Budgets, shares and turns are additions: the
 //! paper has no rule for fairness.
@@ -63,11 +71,12 @@
 
 mod ledger;
 
-use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::Duration;
 
 use self::ledger::{BufferGrant, Lane, Ledger, Turn};
@@ -174,70 +183,30 @@ pub struct ZoneCounters {
     pub bytes: u64,
 }
 
-/// The memory of a buffer, registered with every adapter.
+/// The memory of a buffer, with its registrations.
 #[derive(Debug)]
 struct Buffer {
     memory: Memory,
-    regions: Vec<MemoryRegion>,
+    /// Those with the adapters that have used it, by the adapters' numbers.
+    regions: Vec<(u32, MemoryRegion)>,
 }
 
 /// Registers memory with one adapter.
-type Register = Rc<dyn Fn(&Memory) -> Result<MemoryRegion, Error>>;
+type Register = Box<dyn Fn(&Memory) -> Result<MemoryRegion, Error>>;
 
-struct Shared<C> {
-    ledger: RefCell<Ledger<C, Buffer>>,
-    adapters: RefCell<Vec<Register>>,
-    /// The task that waits for something to trim.
-    tender: Cell<Option<Waker>>,
+/// An adapter that uses the buffers of zones. It belongs to one thread.
+pub struct ZoneAdapter {
+    number: u32,
+    register: Register,
 }
 
-/// Zones of buffers, shared by the clients `C` (see the [module](self)). A clone is another handle
-/// to the same zones.
-pub struct ZonePool<C: Copy + Ord> {
-    shared: Rc<Shared<C>>,
-}
-
-impl<C: Copy + Ord> Clone for ZonePool<C> {
-    fn clone(&self) -> Self {
-        ZonePool { shared: Rc::clone(&self.shared) }
-    }
-}
-
-impl<C: Copy + Ord> Shared<C> {
-    /// Wakes the ledger's wakers and drops its retired buffers, outside of its borrow, because both
-    /// may run any code.
-    fn settle(&self) {
-        let (mut wakes, mut retired) = {
-            let mut ledger = self.ledger.borrow_mut();
-            (std::mem::take(&mut ledger.wakes), std::mem::take(&mut ledger.retired))
-        };
-        wakes.drain(..).for_each(Waker::wake);
-        retired.clear();
-        let mut ledger = self.ledger.borrow_mut();
-        if ledger.wakes.is_empty() {
-            ledger.wakes = wakes;
-        }
-        if ledger.retired.is_empty() {
-            ledger.retired = retired;
-        }
-        if ledger.next_trim().is_some() {
-            drop(ledger);
-            self.tender.take().into_iter().for_each(Waker::wake);
-        }
-    }
-
-    fn with<R>(&self, f: impl FnOnce(&mut Ledger<C, Buffer>) -> R) -> R {
-        let result = f(&mut self.ledger.borrow_mut());
-        self.settle();
-        result
-    }
-
-    /// Registers a buffer with the adapters that do not know it yet.
+impl ZoneAdapter {
+    /// Registers a buffer, unless it is registered already.
     fn register(&self, buffer: &mut Buffer) -> Result<(), Error> {
-        loop {
-            let Some(register) = self.adapters.borrow().get(buffer.regions.len()).cloned() else { return Ok(()) };
-            buffer.regions.push(register(&buffer.memory)?);
+        if !buffer.regions.iter().any(|(number, _)| *number == self.number) {
+            buffer.regions.push((self.number, (self.register)(&buffer.memory)?));
         }
+        Ok(())
     }
 
     fn make(&self, size: usize) -> Result<Buffer, Error> {
@@ -245,15 +214,71 @@ impl<C: Copy + Ord> Shared<C> {
         self.register(&mut buffer)?;
         Ok(buffer)
     }
+}
 
-    /// Provides the buffer of a grant. This is the free one, registered with adapters added since,
-    /// or a new one, or a smaller free one.
-    fn back(&self, grant: BufferGrant<C, Buffer>) -> Result<BufferGrant<C, Buffer>, Error> {
+struct State<C> {
+    ledger: Ledger<C, Buffer>,
+    /// The task that waits for something to trim.
+    tender: Option<Waker>,
+}
+
+struct Shared<C> {
+    state: Mutex<State<C>>,
+    /// Number of adapters.
+    adapters: AtomicU32,
+}
+
+/// Zones of buffers, shared by the clients `C` and by threads (see the [module](self)). A clone is
+/// another handle to the same zones.
+pub struct ZonePool<C: Copy + Ord> {
+    shared: Arc<Shared<C>>,
+}
+
+impl<C: Copy + Ord> Clone for ZonePool<C> {
+    fn clone(&self) -> Self {
+        ZonePool { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<C: Copy + Ord> Shared<C> {
+    fn lock(&self) -> MutexGuard<'_, State<C>> {
+        // A thread that panics holds the lock in no step that leaves the state half changed, except
+        // for a bug of the ledger. Its server stops.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a step of the ledger. Then wakes its wakers and drops its retired buffers, outside of
+    /// the lock, because both may run any code.
+    fn with<R>(&self, step: impl FnOnce(&mut Ledger<C, Buffer>) -> R) -> R {
+        let mut state = self.lock();
+        let State { ledger, tender } = &mut *state;
+        let result = step(ledger);
+        let tender = tender.take_if(|_| ledger.next_trim().is_some());
+        if ledger.wakes.is_empty() && ledger.retired.is_empty() && tender.is_none() {
+            return result;
+        }
+        let (mut wakes, mut retired) = (std::mem::take(&mut ledger.wakes), std::mem::take(&mut ledger.retired));
+        drop(state);
+        wakes.drain(..).chain(tender).for_each(Waker::wake);
+        retired.clear();
+        let ledger = &mut self.lock().ledger;
+        if ledger.wakes.is_empty() {
+            ledger.wakes = wakes;
+        }
+        if ledger.retired.is_empty() {
+            ledger.retired = retired;
+        }
+        result
+    }
+
+    /// Provides the buffer of a grant, registered with `adapter`. This is the free one, or a new
+    /// one, or a smaller free one.
+    fn back(&self, adapter: &ZoneAdapter, grant: BufferGrant<C, Buffer>) -> Result<BufferGrant<C, Buffer>, Error> {
         let mut grant = grant;
         loop {
             let result = match &mut grant.buffer {
-                Some(buffer) => self.register(buffer).map(|()| None),
-                None => self.make(grant.size).map(Some),
+                Some(buffer) => adapter.register(buffer).map(|()| None),
+                None => adapter.make(grant.size).map(Some),
             };
             match result {
                 Ok(None) => return Ok(grant),
@@ -278,41 +303,39 @@ impl<C: Copy + Ord> ZonePool<C> {
     /// `Invalid`; see [`ZoneSettings::validate`].
     pub fn new(settings: &ZoneSettings) -> Result<ZonePool<C>, Error> {
         settings.validate()?;
-        let shared = Shared {
-            ledger: RefCell::new(Ledger::new(settings)),
-            adapters: RefCell::default(),
-            tender: Cell::default(),
-        };
-        Ok(ZonePool { shared: Rc::new(shared) })
+        let state = Mutex::new(State { ledger: Ledger::new(settings), tender: None });
+        Ok(ZonePool { shared: Arc::new(Shared { state, adapters: AtomicU32::new(0) }) })
     }
 
-    /// Adds an adapter. Every buffer is registered with it before its next lease. A server calls
-    /// this once for each of its endpoints.
-    pub fn add_adapter(&self, register: impl Fn(&Memory) -> Result<MemoryRegion, Error> + 'static) {
-        self.shared.adapters.borrow_mut().push(Rc::new(register));
+    /// Adds an adapter, which registers memory with `register`. A server calls this once for each
+    /// of its endpoints, on the thread of the endpoint. A buffer is registered with an adapter when
+    /// its first lease for this adapter is opened.
+    pub fn add_adapter(&self, register: impl Fn(&Memory) -> Result<MemoryRegion, Error> + 'static) -> ZoneAdapter {
+        let number = self.shared.adapters.fetch_add(1, Ordering::Relaxed);
+        ZoneAdapter { number, register: Box::new(register) }
     }
 
     // ---- getters --------------------------------------------------------------------------------
 
     /// Returns the counters and the current usage.
     pub fn counters(&self) -> ZoneCounters {
-        let ledger = self.shared.ledger.borrow();
+        let ledger = &self.shared.lock().ledger;
         ZoneCounters { bytes: ledger.made() as u64, ..ledger.counters }
     }
 
     /// Returns the size of the smallest buffers, in bytes.
     pub fn smallest(&self) -> usize {
-        self.shared.ledger.borrow().sizes().next().expect("there is a zone")
+        self.shared.lock().ledger.sizes().next().expect("there is a zone")
     }
 
     /// Returns the bytes of bulk buffers that `client` holds.
     pub fn held(&self, client: C) -> usize {
-        self.shared.ledger.borrow().held(client, Lane::Bulk)
+        self.shared.lock().ledger.held(client, Lane::Bulk)
     }
 
     /// Returns true if a client for which `who` returns true waits for a buffer.
     pub fn is_awaited_by(&self, who: impl Fn(C) -> bool) -> bool {
-        self.shared.ledger.borrow().waiting().any(who)
+        self.shared.lock().ledger.waiting().any(who)
     }
 
     /// Returns the best transfer unit for a bulk transfer of `total` bytes by `client` now, at most
@@ -320,7 +343,7 @@ impl<C: Copy + Ord> ZonePool<C> {
     /// client's share. Two buffers let network and disk overlap ([PVFS-IB §4.2]). The result is
     /// never less than the smallest buffer, unless the transfer or `longest` is.
     pub fn unit(&self, client: C, total: u64, longest: usize) -> usize {
-        let ledger = self.shared.ledger.borrow();
+        let ledger = &self.shared.lock().ledger;
         let total = usize::try_from(total).unwrap_or(usize::MAX);
         let room = (ledger.share(client, Lane::Bulk) / 2).min(total / 2).min(longest);
         let best = ledger.sizes().rev().find(|size| *size <= room);
@@ -331,19 +354,26 @@ impl<C: Copy + Ord> ZonePool<C> {
     /// At least two, so that they overlap, and up to `most` if the client's share has room. One if
     /// `most` is one.
     pub fn depth(&self, client: C, unit: usize, most: usize) -> usize {
-        let share = self.shared.ledger.borrow().share(client, Lane::Bulk);
+        let share = self.shared.lock().ledger.share(client, Lane::Bulk);
         (share / unit.max(1)).clamp(most.clamp(1, 2), most.max(1))
     }
 
     // ---- mutators -------------------------------------------------------------------------------
 
-    /// Waits for a buffer for `len` bytes of `client`. Combines [`ZonePool::reserve`] and
-    /// [`Reservation::open`].
+    /// Waits for a buffer for `len` bytes of `client`, to be used with `adapter`. Combines
+    /// [`ZonePool::reserve`] and [`Reservation::open`].
     ///
     /// # Errors
     /// Those of the two functions.
-    pub async fn take(&self, client: C, class: ServiceClass, len: usize, now: Time) -> Result<Lease<C>, Error> {
-        self.reserve(client, class, len, now).await?.open()
+    pub async fn take(
+        &self,
+        adapter: &ZoneAdapter,
+        client: C,
+        class: ServiceClass,
+        len: usize,
+        now: Time,
+    ) -> Result<Lease<C>, Error> {
+        self.reserve(client, class, len, now).await?.open(adapter)
     }
 
     /// Waits for the right to a buffer for `len` bytes of `client`. It may have room for fewer
@@ -365,7 +395,7 @@ impl<C: Copy + Ord> ZonePool<C> {
             Ok(grant) => grant,
             Err(ticket) => Queued { shared: &self.shared, ticket: Some(ticket) }.await?,
         };
-        Ok(Reservation { len: grant.size.min(len), grant: Some(grant), shared: Rc::clone(&self.shared) })
+        Ok(Reservation { len: grant.size.min(len), grant: Some(grant), shared: Arc::clone(&self.shared) })
     }
 
     /// Removes `client`. Its waiting requests end with `PeerLost`. Its leases are returned when
@@ -382,11 +412,14 @@ impl<C: Copy + Ord> ZonePool<C> {
     /// Returns when to call [`ZonePool::trim`]. Waits until there is something to trim. Only one
     /// task may wait at a time.
     pub async fn next_trim(&self) -> Time {
-        poll_fn(|cx| match self.shared.ledger.borrow().next_trim() {
-            Some(at) => Poll::Ready(at),
-            None => {
-                self.shared.tender.set(Some(cx.waker().clone()));
-                Poll::Pending
+        poll_fn(|cx| {
+            let State { ledger, tender } = &mut *self.shared.lock();
+            match ledger.next_trim() {
+                Some(at) => Poll::Ready(at),
+                None => {
+                    *tender = Some(cx.waker().clone());
+                    Poll::Pending
+                }
             }
         })
         .await
@@ -404,7 +437,7 @@ impl<C: Copy + Ord> Future for Queued<'_, C> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let ticket = self.ticket.expect("polled after its turn had come");
-        let turn = self.shared.ledger.borrow_mut().collect(ticket, cx.waker());
+        let turn = self.shared.lock().ledger.collect(ticket, cx.waker());
         if let Turn::Wait = turn {
             return Poll::Pending;
         }
@@ -431,7 +464,7 @@ impl<C: Copy + Ord> Drop for Queued<'_, C> {
 /// have to wait for something else do not all get their buffers created at the same moment, before
 /// any small request is handled.
 pub struct Reservation<C: Copy + Ord> {
-    shared: Rc<Shared<C>>,
+    shared: Arc<Shared<C>>,
     grant: Option<BufferGrant<C, Buffer>>,
     len: usize,
 }
@@ -447,15 +480,15 @@ impl<C: Copy + Ord> Reservation<C> {
         self.len == 0
     }
 
-    /// Returns the buffer: the one that was free, or a new one. If a new one cannot be created,
-    /// returns a smaller free one.
+    /// Returns the buffer, registered with `adapter`: the one that was free, or a new one. If a new
+    /// one cannot be created, returns a smaller free one. Call it on the adapter's thread.
     ///
     /// # Errors
     /// `Exhausted`, or the error that prevented a buffer from being created, if no other is free.
-    pub fn open(mut self) -> Result<Lease<C>, Error> {
+    pub fn open(mut self, adapter: &ZoneAdapter) -> Result<Lease<C>, Error> {
         let grant = self.grant.take().expect("a reservation is opened once");
-        let grant = self.shared.back(grant)?;
-        Ok(Lease { len: grant.size.min(self.len), grant: Some(grant), shared: Rc::clone(&self.shared) })
+        let grant = self.shared.back(adapter, grant)?;
+        Ok(Lease { len: grant.size.min(self.len), grant: Some(grant), shared: Arc::clone(&self.shared) })
     }
 }
 
@@ -469,7 +502,7 @@ impl<C: Copy + Ord> Drop for Reservation<C> {
 
 /// A buffer in use. Dropping it returns the buffer.
 pub struct Lease<C: Copy + Ord> {
-    shared: Rc<Shared<C>>,
+    shared: Arc<Shared<C>>,
     grant: Option<BufferGrant<C, Buffer>>,
     len: usize,
 }
@@ -502,17 +535,19 @@ impl<C: Copy + Ord> Lease<C> {
         self.buffer().memory.slice(0, len)
     }
 
-    /// Returns the registrations of the buffer, in the order in which the adapters were added.
-    pub fn regions(&self) -> &[MemoryRegion] {
-        &self.buffer().regions
+    /// Returns the registrations of the buffer, in the order in which the adapters first used it.
+    pub fn regions(&self) -> impl ExactSizeIterator<Item = &MemoryRegion> {
+        self.buffer().regions.iter().map(|(_, region)| region)
     }
 }
 
 impl<C: Copy + Ord> Drop for Lease<C> {
     fn drop(&mut self) {
         if let Some(mut grant) = self.grant.take() {
-            if grant.buffer.as_ref().is_some_and(|buffer| buffer.memory.is_retired()) {
-                grant.buffer = None; // a client may still write to it
+            let is_written = grant.buffer.as_ref().is_some_and(|buffer| buffer.memory.is_retired());
+            if is_written || thread::panicking() {
+                // A client may still write to it, or what a thread has left behind that panicked.
+                grant.buffer = None;
             }
             self.shared.with(|ledger| ledger.give_back(grant));
         }

@@ -30,11 +30,13 @@ pub(crate) fn local(name: &'static str, config: ShmConfig, expected: Capabilitie
     // The transport creates this inner directory, closed to others.
     let names = folder.path().join("names");
     let addr = move |name: &str| Addr::shm(names.join(name).to_str().expect("a path in text"));
+    let shared = config.clone();
+    let shards = move |count| ShmTransport::shards(shared.clone(), count).expect("the system has descriptors");
     let make = move || ShmTransport::new(config.clone()).expect("the system has a descriptor");
     let (vacant, listeners) = (addr("vacant"), AtomicU32::new(0));
     let listen = move |node: &str| {
         let _until_the_end = &folder;
         addr(&format!("{node}-{}", listeners.fetch_add(1, Ordering::Relaxed)))
     };
-    Local::new(name, expected, make, listen, vacant).with_inline_receives()
+    Local::new(name, expected, make, listen, vacant).with_shards(shards).with_inline_receives()
 }

@@ -61,6 +61,10 @@ pub(crate) struct NodeState {
 /// A transport.
 pub(crate) struct AdapterState {
     pub(crate) node: u32,
+    /// The first transport of its group; itself if it is in no group.
+    pub(crate) group: u32,
+    /// The core that its program is bound to, if any.
+    pub(crate) core: Option<usize>,
     /// The node was killed, or the transport was dropped.
     pub(crate) dead: bool,
     pub(crate) slots: Vec<Slot>,
@@ -181,6 +185,8 @@ impl Core {
     pub(crate) fn add_adapter(&mut self, node: u32) -> u32 {
         self.adapters.push(AdapterState {
             node,
+            group: self.adapters.len() as u32,
+            core: None,
             dead: false,
             slots: Vec::new(),
             free: Vec::new(),

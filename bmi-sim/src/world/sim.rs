@@ -76,7 +76,7 @@ impl Sim {
 
     /// Returns the world's clock.
     pub fn clock(&self) -> SimClock {
-        SimClock { shared: self.0.clone(), node: None }
+        SimClock::new(self.0.clone(), None)
     }
 
     /// Waits for `duration`.
@@ -134,7 +134,7 @@ impl Sim {
     /// Starts a task that belongs to no node: a script of faults, or an observer. Dropping the
     /// handle does not stop the task.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
-        JoinHandle::spawn(self, None, future)
+        JoinHandle::spawn(self, None, None, future)
     }
 
     // ---- the run so far -------------------------------------------------------------------------

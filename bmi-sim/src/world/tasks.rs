@@ -20,15 +20,16 @@ enum Admission {
 }
 
 impl Core {
-    /// Decides about a ready task of `node` that may run from `not_before` on.
-    fn admit(&mut self, node: u32, key: TaskKey, not_before: u64) -> Admission {
+    /// Decides about a ready task of `node` that may run from `not_before` on, on the core that it
+    /// is bound to, or on any.
+    fn admit(&mut self, node: u32, key: TaskKey, not_before: u64, bound: Option<usize>) -> Admission {
         let now = self.queue.now;
         let state = &mut self.nodes[node as usize];
         if state.paused {
             state.asleep.push(key);
             return Admission::Later;
         }
-        match state.cpu.enter(now, key, not_before) {
+        match state.cpu.enter(now, key, not_before, bound) {
             Ok(()) => {
                 self.running = state.cpu.is_parallel().then_some(node);
                 Admission::Now
@@ -107,14 +108,14 @@ impl Sim {
                     return Ok(true);
                 }
             } else if key.index != ROOT
-                && let Some((node, not_before)) = executor.node_of(key)
+                && let Some(place) = executor.place_of(key)
             {
-                match node {
+                match place.node {
                     // Tasks of the world itself have a processor each.
                     None => executor.run(key),
                     Some(node) => {
-                        let (node, not_before) = (node as u32, not_before.max(stamp));
-                        let admission = self.0.core.borrow_mut().admit(node, key, not_before);
+                        let (node, not_before) = (node as u32, place.not_before.max(stamp));
+                        let admission = self.0.core.borrow_mut().admit(node, key, not_before, place.core);
                         if admission == Admission::Now {
                             self.run_on(node, key);
                         }

@@ -1,10 +1,9 @@
 //! Commands that transfer data: `put get cat`.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bmi_core::Transport;
@@ -22,7 +21,7 @@ const DEFAULT_BLOCK: usize = 4 << 20;
 const DEFAULT_WINDOW: usize = 4;
 
 /// The failures of single files, which were printed when they happened.
-type Failures = Rc<RefCell<Vec<String>>>;
+type Failures = Arc<Mutex<Vec<String>>>;
 
 /// Options of `put`.
 pub(crate) struct Put {
@@ -50,11 +49,15 @@ fn copier<T: Transport + 'static>(
         Progress::Failed { error } => {
             let line = one_line(&error.to_string());
             bar.suspend(|| complain(&line));
-            noted.borrow_mut().push(line);
+            noted.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         }
         Progress::Done { .. } => {}
     })?;
     Ok((copier, failures))
+}
+
+fn take(failures: &Failures) -> Vec<String> {
+    std::mem::take(&mut failures.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn block_of(args: &TransferArgs) -> usize {
@@ -90,7 +93,7 @@ pub(crate) async fn put<T: Transport + 'static>(
         }
     }
     bar.finish_and_clear();
-    output.printed_failures(failures.take());
+    output.printed_failures(take(&failures));
     report("put", &total, client.endpoint().now().since(start), output);
     Ok(())
 }
@@ -162,7 +165,7 @@ pub(crate) async fn get<T: Transport + 'static>(
     };
     let copied = if is_dir { Ok(copier.get_tree(source, &to).await) } else { copier.get_file(source, &to).await };
     bar.finish_and_clear();
-    output.printed_failures(failures.take());
+    output.printed_failures(take(&failures));
     report("get", &copied?, client.endpoint().now().since(start), output);
     Ok(())
 }

@@ -1,34 +1,33 @@
 //! Blocks of registered memory that copies use again and again.
 
-use std::cell::RefCell;
-
-use bmi_core::{AsyncEndpoint, MemSlice, Memory, MemoryRegion, Transport};
+use bmi_core::{AsyncEndpoint, MemSlice, Memory, MemoryRegion, OneThread, Threading, Transport};
 use fs_proto::ErrorCode;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::client::Client;
 use crate::error::Error;
+use crate::locked::Locked;
 
 /// Blocks of memory for copies. They are registered once and reused.
-pub struct Blocks<T: Transport> {
-    client: Client<T>,
+pub struct Blocks<T: Transport, S: Threading = OneThread> {
+    client: Client<T, S>,
     pub(super) block_size: usize,
     free: Semaphore,
-    spare: RefCell<Vec<(Memory, Vec<MemoryRegion>)>>,
+    spare: Locked<Vec<(Memory, Vec<MemoryRegion>)>>,
 }
 
-impl<T: Transport + 'static> Blocks<T> {
+impl<T: Transport + 'static, S: Threading> Blocks<T, S> {
     /// Creates a pool of at most `count` blocks of `block_size` bytes, registered with each
     /// endpoint of the client. A block is allocated when it is first needed.
-    pub fn new(client: Client<T>, block_size: usize, count: usize) -> Blocks<T> {
-        Blocks { client, block_size, free: Semaphore::new(count.max(1)), spare: RefCell::default() }
+    pub fn new(client: Client<T, S>, block_size: usize, count: usize) -> Blocks<T, S> {
+        Blocks { client, block_size, free: Semaphore::new(count.max(1)), spare: Locked::default() }
     }
 
     /// Waits for a free block.
-    pub(super) async fn take(&self) -> Result<Block<'_, T>, Error> {
+    pub(super) async fn take(&self) -> Result<Block<'_, T, S>, Error> {
         let closed = |_| Error::new(ErrorCode::Io, "no more blocks");
         let permit = self.free.acquire().await.map_err(closed)?;
-        let spare = self.spare.borrow_mut().pop();
+        let spare = self.spare.with(Vec::pop);
         let (memory, regions) = match spare {
             Some(block) => block,
             None => {
@@ -36,7 +35,8 @@ impl<T: Transport + 'static> Blocks<T> {
                 let memory = self.client.memory(self.block_size).map_err(exhausted)?;
                 // An adapter that can register no more memory may still move it piece by piece. So
                 // a failure to register is not an error yet.
-                let register = |endpoint: &AsyncEndpoint<T>| endpoint.with(|endpoint| endpoint.register(&memory)).ok();
+                let register =
+                    |endpoint: &AsyncEndpoint<T, S>| endpoint.with(|endpoint| endpoint.register(&memory)).ok();
                 let regions = self.client.endpoints().filter_map(register).collect();
                 (memory, regions)
             }
@@ -47,19 +47,19 @@ impl<T: Transport + 'static> Blocks<T> {
 
 /// A block in use. When it is dropped, its memory is not reused, because an adapter or a server may
 /// still access it after a failed operation. After success the block is [recycled](Block::recycle).
-pub(super) struct Block<'a, T: Transport> {
-    blocks: &'a Blocks<T>,
+pub(super) struct Block<'a, T: Transport, S: Threading> {
+    blocks: &'a Blocks<T, S>,
     memory: Memory,
     regions: Vec<MemoryRegion>,
     _permit: SemaphorePermit<'a>,
 }
 
-impl<T: Transport> Block<'_, T> {
+impl<T: Transport, S: Threading> Block<'_, T, S> {
     pub(super) fn slice(&self, len: usize) -> MemSlice {
         self.memory.slice(0, len)
     }
 
     pub(super) fn recycle(self) {
-        self.blocks.spare.borrow_mut().push((self.memory, self.regions));
+        self.blocks.spare.with(|spare| spare.push((self.memory, self.regions)));
     }
 }

@@ -30,9 +30,9 @@ mod get;
 mod put;
 mod tree;
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bmi_core::Transport;
+use bmi_core::{OneThread, Threading, Transport};
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
@@ -79,9 +79,9 @@ pub enum Progress<'a> {
 }
 
 /// Copies files and trees.
-pub struct Copier<T: Transport> {
-    client: Client<T>,
-    blocks: Blocks<T>,
+pub struct Copier<T: Transport, S: Threading = OneThread> {
+    client: Client<T, S>,
+    blocks: Blocks<T, S>,
     io: LocalIo,
     lanes: usize,
     files: usize,
@@ -94,7 +94,7 @@ pub struct Copier<T: Transport> {
     pub sync: bool,
     /// If true, files that are there already with the same size and modification time are skipped.
     pub resume: bool,
-    progress: Box<dyn Fn(Progress<'_>)>,
+    progress: Box<dyn Fn(Progress<'_>) + Send + Sync>,
 }
 
 /// Counts of what was copied. What failed is among them.
@@ -122,18 +122,18 @@ impl std::ops::AddAssign for Copied {
     }
 }
 
-impl<T: Transport + 'static> Copier<T> {
+impl<T: Transport + 'static, S: Threading> Copier<T, S> {
     /// Creates a copier with `lanes` blocks of `block_size` bytes in progress for each file, and at
     /// most twice as many over all files. `progress` is called as bytes arrive.
     ///
     /// # Errors
     /// If the thread for local files cannot be started.
     pub fn new(
-        client: Client<T>,
+        client: Client<T, S>,
         block_size: usize,
         lanes: usize,
-        progress: impl Fn(Progress<'_>) + 'static,
-    ) -> Result<Copier<T>, Error> {
+        progress: impl Fn(Progress<'_>) + Send + Sync + 'static,
+    ) -> Result<Copier<T, S>, Error> {
         let io = LocalIo::start().map_err(|error| Error::local("thread for local files", &error))?;
         let lanes = lanes.max(1);
         let blocks = Blocks::new(client.clone(), block_size.max(4096), lanes * 2);
@@ -157,19 +157,19 @@ impl<T: Transport + 'static> Copier<T> {
     where
         F: Future<Output = Result<Step, Error>>,
     {
-        let (next, total, over) = (Cell::new(0u64), Cell::new(0u64), Cell::new(false));
+        // The lanes are one task. So one lane runs at a time, and no order is needed between them.
+        let (next, total, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let lane = async || {
-            while !over.get() {
-                let offset = next.get();
-                next.set(offset + self.blocks.block_size as u64);
+            while !over.load(Ordering::Relaxed) {
+                let offset = next.fetch_add(self.blocks.block_size as u64, Ordering::Relaxed);
                 match step(offset).await {
                     Ok(Some((bytes, last))) => {
-                        total.set(total.get() + bytes);
-                        over.set(over.get() || last);
+                        total.fetch_add(bytes, Ordering::Relaxed);
+                        over.fetch_or(last, Ordering::Relaxed);
                     }
-                    Ok(None) => over.set(true),
+                    Ok(None) => over.store(true, Ordering::Relaxed),
                     Err(error) => {
-                        over.set(true);
+                        over.store(true, Ordering::Relaxed);
                         return Err(error);
                     }
                 }
@@ -181,6 +181,6 @@ impl<T: Transport + 'static> Copier<T> {
         while let Some(result) = lanes.next().await {
             first = first.and(result);
         }
-        first.map(|()| total.get())
+        first.map(|()| total.load(Ordering::Relaxed))
     }
 }

@@ -16,7 +16,6 @@
 //! 2. A draft that is not published is abandoned.
 //! 3. A file is stored again a bounded number of times, in bounded time.
 
-use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -24,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bmi_core::{MemSlice, Time, Transport};
+use bmi_core::{MemSlice, Threading, Time, Transport};
 use fs_proto::Handle;
 use futures_util::future::join_all;
 
@@ -51,21 +50,21 @@ pub(super) struct Task {
     /// Why it failed last.
     pub(super) error: Option<Error>,
     /// Bytes of this try that `progress` was told.
-    reported: Cell<u64>,
+    reported: AtomicU64,
     /// True if the source can be read again.
     rereadable: bool,
 }
 
 impl Task {
     pub(super) fn new(source: PathBuf, target: FsPath) -> Task {
-        Task { source, target, tries: 0, failed: None, error: None, reported: Cell::new(0), rereadable: true }
+        Task { source, target, tries: 0, failed: None, error: None, reported: AtomicU64::new(0), rereadable: true }
     }
 }
 
 /// A draft that was written and is to be synced and published.
-pub(super) struct Written<T: Transport> {
+pub(super) struct Written<T: Transport, S: Threading> {
     pub(super) task: Task,
-    draft: Draft<T>,
+    draft: Draft<T, S>,
     pub(super) bytes: u64,
     mtime_ns: Option<u64>,
 }
@@ -81,14 +80,14 @@ struct Local {
 }
 
 /// What became of a task.
-pub(super) enum Outcome<T: Transport> {
+pub(super) enum Outcome<T: Transport, S: Threading> {
     /// It is there already.
     Skipped,
-    Written(Written<T>),
+    Written(Written<T, S>),
     Failed(Task, Error),
 }
 
-impl<T: Transport + 'static> Copier<T> {
+impl<T: Transport + 'static, S: Threading> Copier<T, S> {
     /// Stores one local file as `target`. An existing file is replaced in one step once the new one
     /// is complete and synced. If the source has no known size, such as a named pipe, it is read to
     /// its end.
@@ -146,13 +145,13 @@ impl<T: Transport + 'static> Copier<T> {
             return Err(error);
         }
         tracing::debug!(target = %task.target, %error, "stored once more");
-        (self.progress)(Progress::Again { name: task.target.as_str(), bytes: task.reported.take() });
+        (self.progress)(Progress::Again { name: task.target.as_str(), bytes: std::mem::take(task.reported.get_mut()) });
         task.error = Some(error);
         Ok(task)
     }
 
     /// Opens the source of a task and writes it to a draft, unless it is there already.
-    pub(super) async fn write_draft(&self, mut task: Task) -> Outcome<T> {
+    pub(super) async fn write_draft(&self, mut task: Task) -> Outcome<T, S> {
         let path = task.source.clone();
         let opened = self.io.run(move || open(&path)).await;
         let local = match opened {
@@ -178,7 +177,7 @@ impl<T: Transport + 'static> Copier<T> {
     }
 
     /// Writes a local file to a new draft. The draft is abandoned if that fails.
-    async fn write_local(&self, task: Task, local: Local) -> Outcome<T> {
+    async fn write_local(&self, task: Task, local: Local) -> Outcome<T, S> {
         if task.tries == 0 {
             (self.progress)(Progress::File { name: task.target.as_str(), bytes: local.size });
         }
@@ -201,7 +200,7 @@ impl<T: Transport + 'static> Copier<T> {
         }
     }
 
-    async fn write_sized(&self, task: &Task, local: &Local, remote: &File<T>) -> Result<u64, Error> {
+    async fn write_sized(&self, task: &Task, local: &Local, remote: &File<T, S>) -> Result<u64, Error> {
         let size = local.size;
         let read = |block: MemSlice, offset: u64| {
             let file = local.file.clone();
@@ -224,7 +223,7 @@ impl<T: Transport + 'static> Copier<T> {
         .await
     }
 
-    async fn write_to_end(&self, task: &Task, local: &Local, remote: &File<T>) -> Result<u64, Error> {
+    async fn write_to_end(&self, task: &Task, local: &Local, remote: &File<T, S>) -> Result<u64, Error> {
         let position = Arc::new(AtomicU64::new(0));
         self.in_lanes(|_| {
             let (input, position) = (local.file.clone(), position.clone());
@@ -249,14 +248,14 @@ impl<T: Transport + 'static> Copier<T> {
     async fn write(
         &self,
         task: &Task,
-        remote: &File<T>,
+        remote: &File<T, S>,
         offset: u64,
-        block: Block<'_, T>,
+        block: Block<'_, T, S>,
         len: usize,
     ) -> Result<Step, Error> {
         if len > 0 {
             remote.write_at(offset, block.slice(len)).await?;
-            task.reported.set(task.reported.get() + len as u64);
+            task.reported.fetch_add(len as u64, Ordering::Relaxed);
             (self.progress)(Progress::Bytes(len as u64));
         }
         block.recycle();
@@ -265,8 +264,8 @@ impl<T: Transport + 'static> Copier<T> {
 
     /// Syncs and publishes drafts. Returns the result of each, in order. Those that failed are
     /// abandoned.
-    pub(super) async fn complete(&self, batch: Vec<Written<T>>) -> Vec<Result<Copied, (Task, Error)>> {
-        let files: Vec<&File<T>> = batch.iter().map(|written| written.draft.file()).collect();
+    pub(super) async fn complete(&self, batch: Vec<Written<T, S>>) -> Vec<Result<Copied, (Task, Error)>> {
+        let files: Vec<&File<T, S>> = batch.iter().map(|written| written.draft.file()).collect();
         let failures =
             if self.sync { sync_files(&self.client, &files, false).await } else { vec![Vec::new(); files.len()] };
         join_all(batch.into_iter().zip(failures).map(async |(written, failures)| {
@@ -288,7 +287,7 @@ impl<T: Transport + 'static> Copier<T> {
     }
 
     /// Abandons a draft. If that fails, the manager removes it later.
-    async fn abandon(&self, draft: Draft<T>) {
+    async fn abandon(&self, draft: Draft<T, S>) {
         if let Err(error) = draft.abandon().await {
             tracing::debug!(%error, "the manager removes the file later");
         }

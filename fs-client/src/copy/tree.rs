@@ -8,13 +8,13 @@
 //! 1. A file that fails does not stop the others. It is reported and counted.
 //! 2. If the manager cannot be reached, nothing more is begun.
 
-use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use bmi_core::Transport;
+use bmi_core::{Threading, Transport};
 use fs_proto::{ErrorCode, Handle};
 use futures_util::future::{join_all, ready};
 use futures_util::stream::{self, StreamExt};
@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use super::put::{Outcome, Task, Written};
 use super::{Copied, Copier, Progress};
 use crate::error::Error;
+use crate::locked::Locked;
 use crate::path::FsPath;
 
 /// Most files in a batch: as many changes as the manager commits at once.
@@ -31,17 +32,17 @@ const BATCH_FILES: usize = 128;
 const BATCH_BYTES: u64 = 64 << 20;
 
 /// A tree that is being stored.
-struct Work<T: Transport> {
-    state: RefCell<State<T>>,
-    /// Number of lanes that do something, and may add more to do.
-    busy: Cell<usize>,
+struct Work<T: Transport, S: Threading> {
+    state: Locked<State<T, S>>,
     news: Notify,
 }
 
-struct State<T: Transport> {
+struct State<T: Transport, S: Threading> {
+    /// Number of lanes that do something, and may add more to do.
+    busy: usize,
     dirs: Vec<(PathBuf, FsPath)>,
     files: VecDeque<Task>,
-    batch: Vec<Written<T>>,
+    batch: Vec<Written<T, S>>,
     batch_bytes: u64,
     copied: Copied,
     /// The manager cannot be reached, so nothing more is begun.
@@ -49,20 +50,28 @@ struct State<T: Transport> {
 }
 
 /// The next thing to do.
-enum Job<T: Transport> {
+enum Job<T: Transport, S: Threading> {
     File(Task),
     Dir(PathBuf, FsPath),
-    Batch(Vec<Written<T>>),
+    Batch(Vec<Written<T, S>>),
 }
 
-impl<T: Transport> State<T> {
-    fn take_batch(&mut self) -> Job<T> {
+impl<T: Transport, S: Threading> State<T, S> {
+    fn take_batch(&mut self) -> Job<T, S> {
         self.batch_bytes = 0;
         Job::Batch(std::mem::take(&mut self.batch))
     }
 
+    /// Begins the next job, if there is one.
+    fn begin(&mut self) -> Option<Job<T, S>> {
+        // If no other lane is busy, none can add to the batch.
+        let job = self.next(self.busy == 0);
+        self.busy += usize::from(job.is_some());
+        job
+    }
+
     /// Returns the next job. `last` is true if no other lane can add to the batch.
-    fn next(&mut self, last: bool) -> Option<Job<T>> {
+    fn next(&mut self, last: bool) -> Option<Job<T, S>> {
         let full = self.batch.len() >= BATCH_FILES || self.batch_bytes >= BATCH_BYTES;
         if full {
             return Some(self.take_batch());
@@ -79,7 +88,7 @@ impl<T: Transport> State<T> {
     }
 }
 
-impl<T: Transport + 'static> Copier<T> {
+impl<T: Transport + 'static, S: Threading> Copier<T, S> {
     /// Stores a local directory with everything below it as the directory `target`. Links and
     /// special files are not copied, and count as failed. What fails is reported as
     /// [`Progress::Failed`] and counted, and the rest is copied all the same. If the manager cannot
@@ -87,6 +96,7 @@ impl<T: Transport + 'static> Copier<T> {
     #[must_use = "it has the number of failures"]
     pub async fn put_tree(&self, source: &Path, target: &FsPath) -> Copied {
         let state = State {
+            busy: 0,
             dirs: vec![(source.to_owned(), target.clone())],
             files: VecDeque::new(),
             batch: Vec::new(),
@@ -94,10 +104,10 @@ impl<T: Transport + 'static> Copier<T> {
             copied: Copied::default(),
             over: false,
         };
-        let work = Work { state: RefCell::new(state), busy: Cell::new(0), news: Notify::new() };
+        let work = Work { state: Locked::new(state), news: Notify::new() };
         self.connected(join_all((0..self.files).map(|_| self.put_lane(&work)))).await;
         // Files that were to be stored once more when the manager could not be reached any more.
-        let left = std::mem::take(&mut work.state.borrow_mut().files);
+        let left = work.state.with(|state| std::mem::take(&mut state.files));
         for error in left.into_iter().filter_map(|task| task.error) {
             self.report(&work, error);
         }
@@ -105,11 +115,10 @@ impl<T: Transport + 'static> Copier<T> {
     }
 
     /// Does one job after the other, until there are no more.
-    async fn put_lane(&self, work: &Work<T>) {
+    async fn put_lane(&self, work: &Work<T, S>) {
         loop {
             let news = work.news.notified();
-            let last = work.busy.get() == 0;
-            let job = work.state.borrow_mut().next(last);
+            let (job, last) = work.state.with(|state| (state.begin(), state.busy == 0));
             let Some(job) = job else {
                 if last {
                     break;
@@ -117,50 +126,49 @@ impl<T: Transport + 'static> Copier<T> {
                 news.await;
                 continue;
             };
-            work.busy.set(work.busy.get() + 1);
             match job {
                 Job::Dir(dir, into) => self.put_dir(work, &dir, &into).await,
                 Job::File(task) => match self.write_draft(task).await {
-                    Outcome::Skipped => work.state.borrow_mut().copied.skipped += 1,
+                    Outcome::Skipped => work.state.with(|state| state.copied.skipped += 1),
                     Outcome::Failed(task, error) => self.failed(work, task, error),
-                    Outcome::Written(written) => {
-                        let mut state = work.state.borrow_mut();
+                    Outcome::Written(written) => work.state.with(|state| {
                         state.batch_bytes += written.bytes;
                         state.batch.push(written);
-                    }
+                    }),
                 },
                 Job::Batch(batch) => {
                     for result in self.complete(batch).await {
                         match result {
-                            Ok(copied) => work.state.borrow_mut().copied += copied,
+                            Ok(copied) => work.state.with(|state| state.copied += copied),
                             Err((task, error)) => self.failed(work, task, error),
                         }
                     }
                 }
             }
-            work.busy.set(work.busy.get() - 1);
+            work.state.with(|state| state.busy -= 1);
             work.news.notify_waiters();
         }
         work.news.notify_waiters();
     }
 
     /// A file failed: it is tried again later, or reported.
-    fn failed(&self, work: &Work<T>, task: Task, error: Error) {
+    fn failed(&self, work: &Work<T, S>, task: Task, error: Error) {
         match self.again(task, error) {
-            Ok(task) => work.state.borrow_mut().files.push_back(task),
+            Ok(task) => work.state.with(|state| state.files.push_back(task)),
             Err(error) => self.report(work, error),
         }
     }
 
-    fn report(&self, work: &Work<T>, error: Error) {
+    fn report(&self, work: &Work<T, S>, error: Error) {
         (self.progress)(Progress::Failed { error: &error });
-        let mut state = work.state.borrow_mut();
-        state.copied.failed += 1;
-        state.over |= ends_all(&error);
+        work.state.with(|state| {
+            state.copied.failed += 1;
+            state.over |= ends_all(&error);
+        });
     }
 
     /// Makes a directory, and adds what is in the local one to the work.
-    async fn put_dir(&self, work: &Work<T>, dir: &Path, into: &FsPath) {
+    async fn put_dir(&self, work: &Work<T, S>, dir: &Path, into: &FsPath) {
         let listed = match self.client.mkdir_all(into).await {
             Ok(()) => self.list_local(dir).await,
             Err(error) => Err(error),
@@ -169,7 +177,7 @@ impl<T: Transport + 'static> Copier<T> {
             Ok(entries) => entries,
             Err(error) => return self.report(work, error),
         };
-        work.state.borrow_mut().copied.directories += 1;
+        work.state.with(|state| state.copied.directories += 1);
         for (path, kind) in entries {
             let name = path.file_name().and_then(|name| name.to_str());
             let to = match name.map(|name| into.join(name)) {
@@ -184,8 +192,8 @@ impl<T: Transport + 'static> Copier<T> {
                 }
             };
             match kind {
-                LocalKind::Dir => work.state.borrow_mut().dirs.push((path, to)),
-                LocalKind::File => work.state.borrow_mut().files.push_back(Task::new(path, to)),
+                LocalKind::Dir => work.state.with(|state| state.dirs.push((path, to))),
+                LocalKind::File => work.state.with(|state| state.files.push_back(Task::new(path, to))),
                 LocalKind::Other => {
                     let text = format!("{}: neither a file nor a directory; it is left out", path.display());
                     self.report(work, Error::new(ErrorCode::Invalid, text));
@@ -199,14 +207,14 @@ impl<T: Transport + 'static> Copier<T> {
     /// same. If the manager cannot be reached, nothing more is begun.
     #[must_use = "it has the number of failures"]
     pub async fn get_tree(&self, source: &FsPath, target: &Path) -> Copied {
-        let (mut copied, over) = (Copied::default(), Cell::new(false));
+        let (mut copied, over) = (Copied::default(), AtomicBool::new(false));
         let mut dirs = vec![(source.clone(), target.to_owned())];
         let failed = |copied: &mut Copied, error: Error| {
             (self.progress)(Progress::Failed { error: &error });
             copied.failed += 1;
-            over.set(over.get() || ends_all(&error));
+            over.fetch_or(ends_all(&error), Ordering::Relaxed);
         };
-        while !over.get()
+        while !over.load(Ordering::Relaxed)
             && let Some((dir, into)) = dirs.pop()
         {
             let path = into.clone();
@@ -231,7 +239,7 @@ impl<T: Transport + 'static> Copier<T> {
             }
             let get = async |(from, to): (FsPath, PathBuf)| self.get_file(&from, &to).await;
             // Those that have begun are ended and reported.
-            let begun = stream::iter(files).take_while(|_| ready(!over.get()));
+            let begun = stream::iter(files).take_while(|_| ready(!over.load(Ordering::Relaxed)));
             let mut results = pin!(begun.map(get).buffer_unordered(self.files));
             while let Some(result) = results.next().await {
                 match result {

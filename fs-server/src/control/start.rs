@@ -33,6 +33,8 @@ pub(crate) struct Launch {
     pub(crate) config: PathBuf,
     /// Options of this command that the servers have too.
     pub(crate) options: Vec<&'static str>,
+    /// Number of event loops of each I/O server, if it is not that of the configuration.
+    pub(crate) threads: Option<usize>,
     /// Run all servers in one process.
     pub(crate) one_process: bool,
     /// Longest time until the manager is ready, and then until all I/O servers are.
@@ -162,6 +164,10 @@ fn spawn<'a>(cluster: &Cluster, servers: Vec<&'a Member>, launch: &Launch) -> Re
     let program = std::env::current_exe().map_err(|error| fail(&format!("this program's path: {error}")))?;
     let mut command = Command::new(&program);
     command.arg("--config").arg(&launch.config).args(&launch.options);
+    let has_iods = servers.iter().any(|member| member.name != ServerName::Manager);
+    if let Some(threads) = launch.threads.filter(|_| has_iods) {
+        command.args(["--threads", &threads.to_string()]);
+    }
     let path = match (launch.one_process, &servers[..]) {
         (false, [server]) => {
             match server.name {

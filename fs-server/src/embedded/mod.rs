@@ -8,6 +8,7 @@
 //! Each thread has its own runtime. The files are under one directory. Both types run the real
 //! servers; only the transport, the clock and the store differ.
 
+mod loops;
 mod server;
 #[cfg(feature = "sim")]
 mod sim;
@@ -44,6 +45,9 @@ pub struct ClusterOptions {
     pub endpoint: bmi_core::Config,
     /// Limits of each server.
     pub limits: Limits,
+    /// Number of event loops of each I/O server, each on a thread of its own. The manager has one.
+    /// Not used in the simulator.
+    pub threads: usize,
     /// How each server waits for requests. Not used in the simulator.
     pub waiting: Waiting,
     /// Memory settings of the I/O servers.
@@ -76,6 +80,7 @@ impl Default for ClusterOptions {
             strip_size: DEFAULT_STRIP,
             endpoint: bmi_core::Config::default().evict_idle_after(Some(DEFAULT_IDLE)),
             limits: Limits::default(),
+            threads: 1,
             waiting: Waiting::default(),
             iod: IodSettings::default(),
             offload: DEFAULT_OFFLOAD,

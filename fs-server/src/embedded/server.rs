@@ -12,20 +12,25 @@
 //! 2. The address that the server is known by is required, because clients connect to it first. All
 //!    other unavailable addresses are named in one warning, and the server runs without them.
 //! 3. All loops stop together.
+//! 4. An I/O server may have several threads, each with an endpoint and a request loop for each
+//!    transport (`loops.rs`). The first thread does what a server does once: it listens, registers
+//!    with the manager, and watches the store.
 
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{BufWriter, Read};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::driver::{MonotonicClock, Waiting, event};
-use bmi_core::{Addr, AsyncEndpoint, Scheme};
+use bmi_core::{Addr, AsyncEndpoint, Clock, Endpoint, Scheme};
 use fs_proto::{ErrorCode, FsError, Identity, StoreId};
 use futures_util::FutureExt;
 
+use super::loops::{LoopSettings, Loops, Work, adapter};
 use super::waiting_room::WaitingRoom;
 use crate::descriptors::{self, Division};
 use crate::iod::{Iod, IodSettings, LabelLock, Membership};
@@ -92,6 +97,8 @@ pub(crate) struct Server {
     pub(crate) transports: OpenOptions,
     pub(crate) endpoint: bmi_core::Config,
     pub(crate) limits: Limits,
+    /// Number of event loops, each on a thread of its own; 1 for a manager.
+    pub(crate) threads: usize,
     /// How the server waits for requests.
     pub(crate) waiting: Waiting,
     /// Number of servers that share the process's limit of file descriptors, with this one.
@@ -105,6 +112,32 @@ struct OpenEndpoint {
     endpoint: AsyncEndpoint<AnyTransport>,
 }
 
+/// The open transports of a server.
+struct Opened {
+    /// Those of the first loop, which has the listening ones.
+    first: Vec<OpenEndpoint>,
+    /// Those of each further loop.
+    further: Vec<Vec<AnyTransport>>,
+    clock: MonotonicClock,
+}
+
+/// The directory of an I/O server, and how many of its datafiles may be open.
+struct Home {
+    directory: Directory,
+    open_files: usize,
+}
+
+impl Home {
+    /// Gives the directory a label, if one is given, and opens the store in it.
+    fn open(mut self, label: Option<Label>, offload: u64) -> Result<FileStore, FsError> {
+        if let Some(label) = label {
+            self.directory.establish(&label)?;
+        }
+        let store = FileStore::open(self.directory.path(), offload)?.keeping_open(self.open_files);
+        Ok(store.locked_by(self.directory.lock()))
+    }
+}
+
 impl Server {
     /// Runs the server on this thread until `stop` ends. Calls `ready` with the addresses once it
     /// listens on all of them. `ready` returns its neighbours. Calls `serving` once it serves.
@@ -115,6 +148,7 @@ impl Server {
         stop: impl Future<Output = ()>,
     ) -> Result<(), FsError> {
         let descriptors = self.divide_descriptors();
+        self.divide_limits();
         match &self.role {
             Role::Manager { dir, .. } => {
                 let directory = open_manager_directory(dir)?;
@@ -122,7 +156,8 @@ impl Server {
             }
             Role::Iod { index, dir, .. } => {
                 let directory = Directory::open(dir, fs_proto::Role::Iod(*index))?;
-                self.run_iod(directory, descriptors.datafiles(), ready, serving, stop)
+                let home = Home { directory, open_files: descriptors.datafiles() };
+                self.run_iod(home, ready, serving, stop)
             }
         }
     }
@@ -134,7 +169,7 @@ impl Server {
         let limit = descriptors::raise() / self.sharers.max(1);
         let schemes: Vec<Scheme> = self.listen.iter().map(Addr::scheme).chain(self.connects.iter().copied()).collect();
         let stores = matches!(self.role, Role::Iod { .. });
-        let division = Division::settle(limit, stores, &schemes, &mut self.transports);
+        let division = Division::settle(limit, self.threads, stores, &schemes, &mut self.transports);
         if division.is_short() {
             let transports = &self.transports;
             for scheme in schemes {
@@ -152,6 +187,25 @@ impl Server {
         division
     }
 
+    /// Divides the limits by the number of loops. Each loop gets as many connections.
+    fn divide_limits(&mut self) {
+        let loops = self.threads.max(1);
+        if loops == 1 {
+            return;
+        }
+        self.limits = self.limits.divided(loops);
+        let peers = &mut self.endpoint.limits.max_peers;
+        *peers = peers.div_ceil(loops);
+        let OpenOptions { tcp, ib, shm, .. } = &mut self.transports;
+        for connections in [&mut tcp.max_connections, &mut ib.max_connections, &mut shm.max_connections] {
+            *connections = (*connections / loops).max(1);
+        }
+        for half_open in [&mut tcp.max_half_open, &mut ib.max_half_open, &mut shm.max_half_open] {
+            // One is being made, and one waits for the loop.
+            *half_open = (*half_open).div_ceil(loops).max(2);
+        }
+    }
+
     fn run_manager(
         &self,
         directory: &Directory,
@@ -160,13 +214,17 @@ impl Server {
         stop: impl Future<Output = ()>,
     ) -> Result<(), FsError> {
         let Role::Manager { settings, restored, .. } = &self.role else { unreachable!("only a manager gets here") };
+        if self.threads > 1 {
+            let text = format!("a manager has one event loop, not {}; I/O servers may have several", self.threads);
+            return Err(FsError::new(ErrorCode::Invalid, text));
+        }
         let store = MetaStore::open(directory.path().join(DATABASE))?;
         let known = directory.label().map(|label| (label.cluster, label.store));
         if crate::manager::identity_of(&store)? != known {
             let text = format!("{DATABASE} and the identity beside it are not of one cluster");
             return Err(invalid_directory(directory.path(), &text));
         }
-        let (opened, addrs) = self.open_and_listen()?;
+        let (Opened { first: opened, .. }, addrs) = self.open_and_listen()?;
         let settings = ManagerSettings { iods: ready(&addrs)?, ..settings.clone() };
         let endpoint = opened[0].endpoint.clone();
         let mut stop = std::pin::pin!(stop.fuse());
@@ -208,63 +266,74 @@ impl Server {
         failure.take().map_or(Ok(()), Err)
     }
 
+    /// Runs an I/O server. The first of its loops is on this thread.
     fn run_iod(
         &self,
-        mut directory: Directory,
-        open_files: usize,
+        mut home: Home,
         ready: impl FnOnce(&[Addr]) -> Result<Neighbours, FsError>,
         serving: impl FnOnce(),
         stop: impl Future<Output = ()>,
     ) -> Result<(), FsError> {
-        let Role::Iod { index, settings, offload, heartbeat, replace, .. } = &self.role else {
-            unreachable!("only an I/O server gets here")
-        };
+        let Role::Iod { index, .. } = self.role else { unreachable!("only an I/O server gets here") };
         // A directory that does not exist is made, so that it can be locked. It stays only if the
         // manager agrees.
-        directory.claim()?;
+        home.directory.claim()?;
         let (opened, addrs) = self.open_and_listen()?;
         let neighbours = ready(&addrs)?;
         let manager =
             neighbours.first().ok_or_else(|| FsError::new(ErrorCode::Invalid, "the manager has no address"))?;
+        let Opened { first, further, clock } = opened;
+        let (endpoint, limits, waiting) = (self.endpoint.clone(), self.limits, self.waiting);
+        let settings = LoopSettings { iod: index, endpoint, limits, waiting, clock };
+        thread::scope(|scope| {
+            let mut loops = Loops::start(scope, &settings, further)?;
+            let result = self.run_first_loop(home, (first, addrs), manager, serving, stop, &mut loops);
+            loops.end().and(result)
+        })
+    }
+
+    fn run_first_loop(
+        &self,
+        home: Home,
+        (opened, addrs): (Vec<OpenEndpoint>, Vec<Addr>),
+        manager: &Addr,
+        serving: impl FnOnce(),
+        stop: impl Future<Output = ()>,
+        loops: &mut Loops<'_>,
+    ) -> Result<(), FsError> {
+        let Role::Iod { index, settings, heartbeat, replace, .. } = &self.role else {
+            unreachable!("only an I/O server gets here")
+        };
         let way = opened.iter().find(|open| open.scheme == manager.scheme());
         let no_way = || FsError::new(ErrorCode::Unreachable, format!("{manager}: its transport cannot be opened here"));
         let endpoint = way.ok_or_else(no_way)?.endpoint.clone();
-        let (number, instance) = (StoreId(random_number()?), random_number()?);
+        let instance = random_number()?;
         let mut membership = Membership::new(endpoint, manager.clone(), *index, instance, *replace, *heartbeat);
-        let labels = Rc::new(LabelLock::default());
+        let labels = Arc::new(LabelLock::default());
         let mut stop = std::pin::pin!(stop.fuse());
         // Who asks meanwhile is told to wait.
         let room = WaitingRoom::new(*index);
         let waiting: Vec<_> = opened.iter().map(|open| (open.endpoint.clone(), &room)).collect();
-        let offload = *offload;
         let begin = async {
-            let label = match directory.label() {
-                None => Some(membership.ask_for_label(number).await?),
-                Some(_) => None,
+            let (store, start) = tokio::select! {
+                biased;
+                begun = self.begin_store(home, &mut membership, &labels) => begun?,
+                error = loops.ended() => return Err(error),
             };
-            // The names of all datafiles are read, while the others are told to wait.
-            let open = move || {
-                if let Some(label) = label {
-                    directory.establish(&label)?;
-                }
-                let store = FileStore::open(directory.path(), offload)?.keeping_open(open_files);
-                Ok::<_, FsError>(store.locked_by(directory.lock()))
-            };
-            let store = Rc::new(Workers::new("disk-opening", 1).run(open).await??);
-            let start = membership.begin(&store, &labels).await?;
-            Ok::<_, FsError>((store, start))
+            let none = || FsError::new(ErrorCode::Invalid, "the store has lost its label");
+            let standing = Standing::serving(self.identity(&store.label().ok_or_else(none)?, start, addrs));
+            // All transports and all loops share one set of buffers and one queue of clients.
+            let first = Iod::new(opened[0].endpoint.clone(), store.clone(), *settings)?;
+            let first = first.started_as(instance as u64).with_labels(labels.clone());
+            let work = Work { parts: first.parts(), standing };
+            loops.begin(&work).await?;
+            Ok::<_, FsError>((store, start, first, work.standing))
         };
-        let (store, start) = match self.block_on(&opened, room.until(&waiting, self.limits, begin, stop.as_mut()))? {
-            Some(begun) => begun?,
-            None => return Ok(()),
-        };
-        let label = store.label().ok_or_else(|| FsError::new(ErrorCode::Invalid, "the store has lost its label"))?;
-        let standing = Standing::serving(self.identity(&label, start, addrs));
-        // All transports share one set of buffers and one queue of clients.
-        let first = Iod::new(opened[0].endpoint.clone(), store.clone(), *settings)?;
-        let first = first.started_as(instance as u64).with_labels(labels.clone());
-        let others: Vec<_> =
-            opened[1..].iter().zip(1..).map(|(open, at)| first.beside(open.endpoint.clone(), at)).collect();
+        let begun = self.block_on(&opened, room.until(&waiting, self.limits, begin, stop.as_mut()))?;
+        let Some(begun) = begun else { return Ok(()) };
+        let (store, start, first, standing) = begun?;
+        let others = opened[1..].iter().zip(1..).map(|(open, at)| first.beside(open.endpoint.clone(), adapter(0, at)));
+        let others: Vec<_> = others.collect();
         let handlers = std::iter::once(&first).chain(&others);
         let fronts: Vec<_> = opened.iter().map(|open| open.endpoint.clone()).zip(handlers).collect();
         serving();
@@ -274,13 +343,37 @@ impl Server {
                 () = stop => {}
                 error = membership.keep(&store, &labels, start) => refusal.set(Some(error)),
                 error = store.failure() => refusal.set(Some(error)),
+                error = loops.ended() => refusal.set(Some(error)),
             }
+            loops.stop();
         };
         self.block_on(&opened, serve_all(&fronts, &standing, self.limits, stop))?;
+        let ended = loops.end();
         if !store.wait_until_idle(self.limits.reply_timeout) {
             tracing::warn!("the disk has not answered; the server ends without it, and its directory stays locked");
         }
+        ended?;
         refusal.take().map_or(Ok(()), Err)
+    }
+
+    /// Opens the store of an I/O server, with a label of the manager if the directory is empty, and
+    /// begins its next start.
+    async fn begin_store(
+        &self,
+        home: Home,
+        membership: &mut Membership<AnyTransport>,
+        labels: &LabelLock,
+    ) -> Result<(Arc<FileStore>, fs_proto::Start), FsError> {
+        let Role::Iod { offload, .. } = self.role else { unreachable!("only an I/O server gets here") };
+        let number = StoreId(random_number()?);
+        let label = match home.directory.label() {
+            None => Some(membership.ask_for_label(number).await?),
+            Some(_) => None,
+        };
+        // The names of all datafiles are read, while the others are told to wait.
+        let store = Arc::new(Workers::new("disk-opening", 1).run(move || home.open(label, offload)).await??);
+        let start = membership.begin(&store, labels).await?;
+        Ok((store, start))
     }
 
     fn identity(&self, label: &Label, start: fs_proto::Start, addrs: Vec<Addr>) -> Identity {
@@ -295,9 +388,9 @@ impl Server {
     }
 
     /// Opens the transports and listens on every address.
-    fn open_and_listen(&self) -> Result<(Vec<OpenEndpoint>, Vec<Addr>), FsError> {
+    fn open_and_listen(&self) -> Result<(Opened, Vec<Addr>), FsError> {
         let (opened, mut missing) = self.open(self.connects.iter().cloned())?;
-        let addrs = self.listen(&opened, &mut missing)?;
+        let addrs = self.listen(&opened.first, &mut missing)?;
         if !missing.is_empty() {
             tracing::warn!(missing = missing.join("; "), "serving without some of the transports");
         }
@@ -305,10 +398,11 @@ impl Server {
     }
 
     /// Opens a transport for each scheme that the server listens on, the one that it is known by
-    /// first, and for those that it only connects over. Also returns a text for each that could not
-    /// be opened.
-    fn open(&self, connects: impl Iterator<Item = Scheme>) -> Result<(Vec<OpenEndpoint>, Vec<String>), FsError> {
+    /// first, and for those that it only connects over. Those that it listens on are opened once
+    /// for each loop. Also returns a text for each that could not be opened.
+    fn open(&self, connects: impl Iterator<Item = Scheme>) -> Result<(Opened, Vec<String>), FsError> {
         let (mut opened, mut missing) = (Vec::<OpenEndpoint>::new(), Vec::new());
+        let mut further: Vec<Vec<AnyTransport>> = (1..self.threads).map(|_| Vec::new()).collect();
         let clock = MonotonicClock::new();
         let mut tried = Vec::new();
         let listens = self.listen.iter().map(|addr| (addr.scheme(), Some(addr)));
@@ -318,8 +412,17 @@ impl Server {
             }
             tried.push(scheme);
             let transports = addr.map_or(self.transports.clone(), |addr| self.transports.clone().at(addr));
-            match bmi::endpoint(scheme, &transports, self.endpoint.clone(), clock) {
-                Ok(endpoint) => opened.push(OpenEndpoint { scheme, endpoint }),
+            let loops = if addr.is_some() { self.threads.max(1) } else { 1 };
+            let open = || {
+                let mut group = bmi::open_shards(scheme, &transports, loops)?.into_iter();
+                let first = group.next().expect("as many as were asked for");
+                Ok::<_, bmi_core::Error>((Endpoint::new(first, self.endpoint.clone(), clock.now())?, group))
+            };
+            match open() {
+                Ok((endpoint, group)) => {
+                    opened.push(OpenEndpoint { scheme, endpoint: AsyncEndpoint::new(endpoint, clock) });
+                    further.iter_mut().zip(group).for_each(|(further, transport)| further.push(transport));
+                }
                 Err(error) if opened.is_empty() => return Err(FsError::from(error)),
                 Err(error) => missing.push(error.to_string()),
             }
@@ -327,7 +430,7 @@ impl Server {
         if opened.is_empty() {
             return Err(FsError::new(ErrorCode::Invalid, "a server needs an address to listen at"));
         }
-        Ok((opened, missing))
+        Ok((Opened { first: opened, further, clock }, missing))
     }
 
     /// Listens on every address whose transport is open, and returns these addresses. Adds the

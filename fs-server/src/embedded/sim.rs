@@ -1,15 +1,20 @@
 //! The cluster in the simulator: nodes `manager`, `iod0`, `iod1` …, each listening on port 7000.
 
+mod loops;
+
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bmi_core::driver::Waiting;
 use bmi_core::{Addr, AsyncEndpoint, ErrorKind};
 use bmi_sim::faults::{DiskUser, Loss};
 use bmi_sim::{DiskFault, Node, Sim, SimDisk, SimTransport};
 use fs_proto::{ClusterId, ErrorCode, FsError, Identity, Role, Start, StoreId};
 
+use self::loops::serve_on_cores;
 use super::ClusterOptions;
 use super::waiting_room::WaitingRoom;
 use crate::iod::{Iod, LabelLock, Membership};
@@ -140,6 +145,8 @@ pub struct SimCluster {
     options: Rc<ClusterOptions>,
     stores: Vec<MemStore>,
     metadata: SharedBackend,
+    /// The number of event loops of each I/O server, if they have cores of their own.
+    loops: Option<usize>,
 }
 
 impl SimCluster {
@@ -148,6 +155,23 @@ impl SimCluster {
     /// # Errors
     /// `Invalid` for invalid options; the errors of an endpoint.
     pub fn start(sim: &Sim, options: ClusterOptions) -> Result<SimCluster, FsError> {
+        SimCluster::begin(sim, options, None)
+    }
+
+    /// Starts the servers. Each I/O server has `loops` event loops behind one address, each on a
+    /// core of its own, and pays for the locks of what they share ([`Node::locked`]). Without
+    /// enough cores, the last loops share one.
+    ///
+    /// # Errors
+    /// As [`SimCluster::start`]; `Invalid` for no loops.
+    pub fn start_on_cores(sim: &Sim, options: ClusterOptions, loops: usize) -> Result<SimCluster, FsError> {
+        if loops == 0 {
+            return Err(FsError::new(ErrorCode::Invalid, "a server without event loops"));
+        }
+        SimCluster::begin(sim, options, Some(loops))
+    }
+
+    fn begin(sim: &Sim, options: ClusterOptions, loops: Option<usize>) -> Result<SimCluster, FsError> {
         options.endpoint("server").validate()?;
         options.iod.zones()?;
         fs_proto::Distribution::simple_stripe(options.strip_size, options.iods as u32)?;
@@ -166,7 +190,7 @@ impl SimCluster {
         let stores = (0..options.iods).map(store).collect();
         let metadata = SharedBackend::default();
         manager::format(&MetaStore::on(metadata.clone())?, SIM_CLUSTER, StoreId(1), 0)?;
-        let cluster = SimCluster { sim: sim.clone(), options: options.clone(), stores, metadata };
+        let cluster = SimCluster { sim: sim.clone(), options: options.clone(), stores, metadata, loops };
         for (index, store) in cluster.stores.iter().enumerate() {
             cluster.iod_node(index).disk().attach(Rc::new(store.clone()));
             cluster.boot_iod(index, index);
@@ -181,7 +205,8 @@ impl SimCluster {
     /// Starts an I/O server whenever a node comes up.
     fn boot_iod(&self, at: usize, index: usize) {
         let (options, store, manager) = (self.options.clone(), self.stores[index].clone(), self.manager());
-        let run = move |node| run_iod(node, index as u32, options.clone(), store.clone(), manager.clone());
+        let loops = self.loops;
+        let run = move |node| run_iod(node, index as u32, options.clone(), loops, store.clone(), manager.clone());
         self.iod_node(at).boot(run);
     }
 
@@ -238,22 +263,24 @@ impl SimCluster {
     }
 }
 
-/// Makes an endpoint, and makes it listen. If the node refuses, retries until it succeeds, as a
-/// system's init does.
-async fn listen(node: &Node, options: &ClusterOptions) -> AsyncEndpoint<SimTransport> {
-    // The endpoint is driven by its own task, so it is created only once.
+/// Makes an endpoint, or one for each of `loops`, and makes the first one listen. If the node
+/// refuses, retries until it succeeds, as a system's init does.
+async fn listen(node: &Node, options: &ClusterOptions, loops: Option<usize>) -> Vec<AsyncEndpoint<SimTransport>> {
+    // An endpoint is driven by its own task, so it is created only once.
     let mut made = None;
     loop {
         let mut begin = || {
-            let endpoint = match &made {
-                Some(endpoint) => AsyncEndpoint::clone(endpoint),
-                None => made.insert(node.endpoint(options.endpoint(&node.name()))?).clone(),
+            let config = || options.endpoint(&node.name());
+            let endpoints = match (&made, loops) {
+                (Some(endpoints), _) => Vec::clone(endpoints),
+                (None, None) => made.insert(vec![node.endpoint(config())?]).clone(),
+                (None, Some(loops)) => made.insert(node.shards(&config(), Waiting::Busy, loops)?).clone(),
             };
-            endpoint.listen(&node.addr(PORT))?;
-            Ok::<_, FsError>(endpoint)
+            endpoints[0].listen(&node.addr(PORT))?;
+            Ok::<_, FsError>(endpoints)
         };
         match begin() {
-            Ok(endpoint) => return endpoint,
+            Ok(endpoints) => return endpoints,
             Err(error) => tracing::warn!(node = node.name(), %error, "not started; tried again"),
         }
         node.sleep(START_AGAIN).await;
@@ -272,7 +299,7 @@ fn identity(node: &Node, label: &Label, start: Start) -> Identity {
 }
 
 async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, metadata: SharedBackend) {
-    let endpoint = listen(&node, &options).await;
+    let endpoint = listen(&node, &options, None).await.swap_remove(0);
     let manager = loop {
         let clock = node.clone();
         let begin = || {
@@ -311,15 +338,23 @@ fn start_again(node: &Node) {
     });
 }
 
-async fn run_iod(node: Node, index: u32, options: Rc<ClusterOptions>, store: MemStore, manager: Addr) {
+async fn run_iod(
+    node: Node,
+    index: u32,
+    options: Rc<ClusterOptions>,
+    loops: Option<usize>,
+    store: MemStore,
+    manager: Addr,
+) {
     let instance = instance(&node);
     store.open_again();
-    let endpoint = listen(&node, &options).await;
+    let endpoints = listen(&node, &options, loops).await;
+    let endpoint = &endpoints[0];
     let number = StoreId(instance << 32 | u128::from(index) | 1 << 31);
     let mut membership = Membership::new(endpoint.clone(), manager, index, instance, false, options.heartbeat);
-    let labels = Rc::new(LabelLock::default());
+    let labels = Arc::new(LabelLock::default());
     let room = WaitingRoom::new(index);
-    let fronts = [(endpoint.clone(), &room)];
+    let fronts: Vec<_> = endpoints.iter().map(|endpoint| (endpoint.clone(), &room)).collect();
     let begin = begin(&mut membership, &store, &labels, number, &node);
     let begun = room.until(&fronts, options.limits, begin, std::pin::pin!(std::future::pending())).await;
     let (label, start) = match begun {
@@ -346,7 +381,10 @@ async fn run_iod(node: Node, index: u32, options: Rc<ClusterOptions>, store: Mem
         };
         tracing::error!(%error, "the I/O server stops");
     };
-    serve(&endpoint, &iod, &standing, options.limits, stop).await;
+    match loops {
+        None => serve(endpoint, &iod, &standing, options.limits, stop).await,
+        Some(_) => serve_on_cores(&node, &endpoints, iod, options.iod, &standing, options.limits, stop).await,
+    }
     if failed.get() {
         start_again(&node);
     }

@@ -1,4 +1,4 @@
-//! The cluster on this machine: each server on its own thread, over any transports.
+//! The cluster on this machine: each server on its own thread, or threads, over any transports.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -255,15 +255,21 @@ fn launch_iod(dir: &Path, options: &ClusterOptions, index: usize, listen: Vec<Ad
         heartbeat: options.heartbeat,
         replace: false,
     };
-    launch(&name, role, options, listen)
+    launch(&name, role, options, options.threads, listen)
 }
 
 fn launch_manager(dir: &Path, options: &ClusterOptions, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
     let settings = options.manager(Vec::new());
-    launch("manager", Role::Manager { dir: dir.join("manager"), settings, restored: None }, options, listen)
+    launch("manager", Role::Manager { dir: dir.join("manager"), settings, restored: None }, options, 1, listen)
 }
 
-fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
+fn launch(
+    name: &str,
+    role: Role,
+    options: &ClusterOptions,
+    threads: usize,
+    listen: Vec<Addr>,
+) -> Result<ServerThread, FsError> {
     let server = Server {
         role,
         // All servers are known by addresses of the first scheme.
@@ -273,6 +279,7 @@ fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -
         transports: OpenOptions::default(),
         endpoint: options.endpoint(name),
         limits: options.limits,
+        threads,
         waiting: options.waiting,
         // The servers, the manager among them, and the program.
         sharers: options.iods + 2,

@@ -35,6 +35,12 @@
 //!    what needs no disk is answered although all places for requests are taken
 //!    ([`Handler::never_waits`]).
 //!
+//! **Several loops.** A server may have several event loops, each a thread with its own endpoints.
+//! They share what [`IodParts`] holds: the store, the buffers, the turns, and the order of changes
+//! of the label, of creations and of truncations. A request lives on the loop of its connection
+//! from its arrival to its reply. ARCHITECTURE.md has the order of the locks, and why nothing
+//! deadlocks.
+//!
 //! **Source.** [PVFS-IB §3.2.3] (server-based RDMA, Figure 3), [PVFS-IB §3.3.2] (server buffers),
 //! [PVFS-IB §4.1.1] (inline), [PVFS-IB §4.2] (pipelined bulk transfer).
 
@@ -46,12 +52,13 @@ mod turns;
 mod write;
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::comm::{Direction, Incoming};
-use bmi_core::mem::zone::{ZonePool, ZoneSettings};
+use bmi_core::mem::zone::{ZoneAdapter, ZonePool, ZoneSettings};
 use bmi_core::{AsyncEndpoint, PeerId, ServiceClass, Transport};
 use bmi_core::{mutated, mutated_each};
 use fs_proto::limits::{MAX_DATAFILES, MAX_OFFSET, REPLY_ROOM};
@@ -115,19 +122,46 @@ impl IodSettings {
 /// there.
 type Client = (u32, PeerId);
 
-/// An I/O server. Pass it to [`crate::service::serve`].
-pub struct Iod<T: Transport, S> {
-    endpoint: AsyncEndpoint<T>,
-    adapter: u32,
+/// What all endpoints of an I/O server share. A clone is another handle to the same, for another
+/// endpoint on this thread or on another one.
+#[derive(Clone)]
+pub struct IodParts<S> {
     store: S,
     zones: ZonePool<Client>,
     stages: Stages,
     settings: IodSettings,
     start: u64,
-    labels: Rc<LabelLock>,
-    /// One creation or discarding at a time.
-    creating: Rc<Mutex<()>>,
-    truncates: Rc<Truncates>,
+    labels: Arc<LabelLock>,
+    /// One creation or discarding at a time. `labels` is taken while it is held.
+    creating: Arc<Mutex<()>>,
+    truncates: Arc<Truncates>,
+}
+
+/// An I/O server at one endpoint. Pass it to [`crate::service::serve`].
+pub struct Iod<T: Transport, S> {
+    endpoint: AsyncEndpoint<T>,
+    adapter: u32,
+    /// Registers buffers with the endpoint's adapter.
+    buffers: ZoneAdapter,
+    parts: IodParts<S>,
+}
+
+impl<T: Transport, S> Deref for Iod<T, S> {
+    type Target = IodParts<S>;
+
+    fn deref(&self) -> &IodParts<S> {
+        &self.parts
+    }
+}
+
+impl<S> IodParts<S> {
+    /// Returns the same server for one more endpoint, which belongs to this thread. `index`
+    /// distinguishes the endpoints; the first one's is 0.
+    pub fn at<T: Transport + 'static>(self, endpoint: AsyncEndpoint<T>, index: u32) -> Iod<T, S> {
+        let own = endpoint.clone();
+        let buffers = self.zones.add_adapter(move |memory| own.with(|endpoint| endpoint.register(memory)));
+        Iod { endpoint, adapter: index, buffers, parts: self }
+    }
 }
 
 impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
@@ -140,25 +174,32 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         let (one_sided, in_flight) = endpoint
             .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().limits.in_flight_bytes));
         let stages = Stages::new(one_sided, in_flight, settings.unit, store.places());
-        let (labels, creating, truncates) = (Rc::default(), Rc::default(), Rc::default());
-        let iod = Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0, labels, creating, truncates };
-        iod.join_zones();
-        Ok(iod)
+        let (labels, creating, truncates) = (Arc::default(), Arc::default(), Arc::default());
+        let parts = IodParts { store, zones, stages, settings, start: 0, labels, creating, truncates };
+        Ok(parts.at(endpoint, 0))
     }
 
     /// Sets a number that no other start of this server has. If a client sees another number, it
     /// knows that its unsynced data may be lost.
     #[must_use]
     pub fn started_as(mut self, start: u64) -> Iod<T, S> {
-        self.start = start;
+        self.parts.start = start;
         self
     }
 
     /// Uses this lock for changes of the store's label.
     #[must_use]
-    pub fn with_labels(mut self, labels: Rc<LabelLock>) -> Iod<T, S> {
-        self.labels = labels;
+    pub fn with_labels(mut self, labels: Arc<LabelLock>) -> Iod<T, S> {
+        self.parts.labels = labels;
         self
+    }
+
+    /// Returns what all endpoints of the server share.
+    pub fn parts(&self) -> IodParts<S>
+    where
+        S: Clone,
+    {
+        self.parts.clone()
     }
 
     /// Returns the same server for one more endpoint. They share the store, the buffers and the
@@ -167,18 +208,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     where
         S: Clone,
     {
-        let Iod { store, zones, stages, settings, start, labels, creating, truncates, .. } = self;
-        let (store, zones, stages) = (store.clone(), zones.clone(), stages.clone());
-        let (settings, start, labels) = (*settings, *start, labels.clone());
-        let (creating, truncates) = (creating.clone(), truncates.clone());
-        let iod = Iod { endpoint, adapter: index, store, zones, stages, settings, start, labels, creating, truncates };
-        iod.join_zones();
-        iod
-    }
-
-    fn join_zones(&self) {
-        let endpoint = self.endpoint.clone();
-        self.zones.add_adapter(move |memory| endpoint.with(|endpoint| endpoint.register(memory)));
+        self.parts().at(endpoint, index)
     }
 
     /// Returns the staging buffers, for access to their counters.

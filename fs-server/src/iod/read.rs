@@ -57,7 +57,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         }
         let (slice, keep) = if small && len > 0 {
             let client = self.client(context.peer);
-            let lease = self.zones.take(client, ServiceClass::Message, len, self.endpoint.now()).await?;
+            let (class, now) = (ServiceClass::Message, self.endpoint.now());
+            let lease = self.zones.take(&self.buffers, client, class, len, now).await?;
             (lease.slice(len), Some(Box::new(lease) as Box<dyn Any>))
         } else {
             // The data is larger than the smallest buffer, because the slots are. It need not fit

@@ -19,7 +19,7 @@
 use std::cell::{Cell, OnceCell};
 use std::time::Duration;
 
-use bmi_core::mem::zone::{Lease, Reservation, ZonePool};
+use bmi_core::mem::zone::{Lease, Reservation, ZoneAdapter, ZonePool};
 use bmi_core::{MemSlice, OneSided, PeerId, ServiceClass, Transport};
 use fs_proto::{ErrorCode, FsError, Region, Regions};
 use futures_util::stream::{self, StreamExt};
@@ -71,6 +71,7 @@ pub(super) struct Unit<'a> {
     pub(super) len: u64,
     /// True if this unit is a whole small transfer. It then waits for no turn.
     pub(super) small: bool,
+    adapter: &'a ZoneAdapter,
     reserved: Cell<Option<Reservation<Client>>>,
     lease: OnceCell<Lease<Client>>,
 }
@@ -83,7 +84,7 @@ impl Unit<'_> {
         let lease = match (self.lease.get(), self.reserved.take()) {
             (Some(lease), _) => lease,
             (None, Some(reserved)) => {
-                let lease = reserved.open()?;
+                let lease = reserved.open(self.adapter)?;
                 self.lease.get_or_init(|| lease)
             }
             (None, None) => return Err(FsError::new(ErrorCode::Busy, "the buffer could not be had before")),
@@ -119,12 +120,12 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         let (total, client) = (regions.total(), self.client(context.peer));
         let small = is_small(&self.zones, total);
         let class = if small { ServiceClass::Message } else { ServiceClass::Bulk };
-        let (failed, begun, step) = (&Cell::new(false), &Cell::new(0), &step);
+        let (failed, begun, step, adapter) = (&Cell::new(false), &Cell::new(0), &step, &self.buffers);
         let one = async move |at: u64, len: u64, reserved: Result<Reservation<Client>, FsError>| {
             let result = match reserved {
                 Ok(reserved) => {
                     let (reserved, lease) = (Cell::new(Some(reserved)), OnceCell::new());
-                    step(&Unit { regions, at, len, small, reserved, lease }).await
+                    step(&Unit { regions, at, len, small, adapter, reserved, lease }).await
                 }
                 Err(error) => Err(error),
             };

@@ -11,9 +11,11 @@
 //! 2. After a cancellation, no datafile is prepared but those that it excepts and those with later
 //!    numbers.
 //! 3. A datafile is not prepared by a request with a smaller number than an earlier one of it.
+//! 4. The event loops of a server share the order. Requests wait for each other without blocking a
+//!    thread, and the state is never locked while the store works.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::{MutexGuard, PoisonError};
 
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 use tokio::sync::Mutex;
@@ -24,7 +26,7 @@ use crate::store::DataStore;
 #[derive(Debug, Default)]
 pub(super) struct Truncates {
     one: Mutex<()>,
-    state: RefCell<State>,
+    state: std::sync::Mutex<State>,
 }
 
 /// What this start of the server has seen. Requests over connections of earlier starts do not
@@ -48,6 +50,10 @@ impl State {
 }
 
 impl Truncates {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) async fn prepare<S: DataStore>(
         &self,
         store: &S,
@@ -56,10 +62,10 @@ impl Truncates {
         number: u64,
     ) -> Result<(), FsError> {
         let _one = self.one.lock().await;
-        if self.state.borrow().is_late(datafile, number) {
+        if self.state().is_late(datafile, number) {
             return Err(FsError::new(ErrorCode::Stale, format!("change {number} of a size was cancelled before")));
         }
-        self.state.borrow_mut().prepared.insert(datafile, number);
+        self.state().prepared.insert(datafile, number);
         store.prepare_truncate(datafile, size).await
     }
 
@@ -71,7 +77,7 @@ impl Truncates {
             }
             result => result?,
         }
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         state.prepared.remove(&datafile);
         // A request to prepare it that comes now was given up before.
         state.except.retain(|except| *except != datafile);
@@ -87,9 +93,9 @@ impl Truncates {
         let _one = self.one.lock().await;
         let mut kept = except.clone();
         let is_later = |(datafile, number): (&DatafileHandle, &u64)| (*number >= before).then_some(*datafile);
-        kept.extend(self.state.borrow().prepared.iter().filter_map(is_later));
+        kept.extend(self.state().prepared.iter().filter_map(is_later));
         store.cancel_truncates(&kept).await?;
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         state.prepared.retain(|datafile, _| kept.contains(datafile));
         if before >= state.before {
             (state.before, state.except) = (before, except);

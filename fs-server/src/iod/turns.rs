@@ -14,21 +14,22 @@
 //!    get turns in the order in which they asked. So for each earlier unit of its own client, a
 //!    unit waits for at most one turn of each other client.
 //! 3. *No deadlock.* Work during a turn waits only for network or disk.
+//! 4. The event loops of a server share the places. The lock is held for a look at the row, and no
+//!    turn is passed on, dropped or waited for meanwhile.
 //!
 //! **Source.** [PVFS-IB §3.4]: the communication manager schedules transfers, to avoid delaying
 //! other traffic.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 /// The places and the clients that wait for one. A clone is another handle to the same places.
 #[derive(Clone)]
-pub(super) struct Turns<C: Copy + Ord>(Rc<RefCell<Row<C>>>);
+pub(super) struct Turns<C: Copy + Ord>(Arc<Mutex<Row<C>>>);
 
 struct Row<C: Copy + Ord> {
     free: usize,
@@ -50,14 +51,18 @@ impl<C: Copy + Ord> Drop for Turn<C> {
 
 impl<C: Copy + Ord> Turns<C> {
     pub(super) fn new(places: usize) -> Turns<C> {
-        Turns(Rc::new(RefCell::new(Row { free: places.max(1), clients: VecDeque::new(), waiting: BTreeMap::new() })))
+        Turns(Arc::new(Mutex::new(Row { free: places.max(1), clients: VecDeque::new(), waiting: BTreeMap::new() })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Row<C>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a turn of `client`.
     pub(super) async fn take(&self, client: C) -> Turn<C> {
         let (sender, receiver) = oneshot::channel();
         {
-            let mut row = self.0.borrow_mut();
+            let mut row = self.lock();
             if row.free > 0 {
                 row.free -= 1;
                 return Turn(Some(self.clone()));
@@ -96,7 +101,7 @@ impl<C: Copy + Ord> Turns<C> {
         let mut turn = Turn(Some(self.clone()));
         loop {
             let next = {
-                let mut row = self.0.borrow_mut();
+                let mut row = self.lock();
                 let Row { clients, waiting, free } = &mut *row;
                 let Some(client) = clients.pop_front() else {
                     *free += 1;
@@ -126,6 +131,8 @@ impl<C: Copy + Ord> Turns<C> {
 mod tests {
     use std::cell::RefCell;
     use std::future::pending;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
 
     use futures_util::FutureExt;
     use futures_util::future::join_all;
@@ -179,5 +186,40 @@ mod tests {
         assert_eq!(quick.now_or_never(), Some(7), "the place is free");
         go.send(()).unwrap();
         assert_eq!(slow.now_or_never(), Some(Ok(())));
+    }
+
+    /// Threads take turns, let them pass on after their patience, and give up waiting for them.
+    /// There are never more turns than places, no thread waits for ever, and all places come back.
+    #[test]
+    fn threads_share_the_places() {
+        const THREADS: usize = 4;
+        let (turns, held) = (Turns::new(2), AtomicUsize::new(0));
+        // All wait at the beginning, whatever the scheduler does.
+        let first = [0, 1].map(|client| turns.take(client).now_or_never().unwrap());
+        thread::scope(|scope| {
+            for client in 10..10 + THREADS {
+                let (turns, held) = (&turns, &held);
+                scope.spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                    for round in 0..3000 {
+                        if round % 5 == 4 {
+                            drop(turns.take(client).now_or_never());
+                            continue;
+                        }
+                        let turn = runtime.block_on(turns.take(client));
+                        assert!(held.fetch_add(1, Ordering::SeqCst) < 2, "more turns than places");
+                        thread::yield_now();
+                        held.fetch_sub(1, Ordering::SeqCst);
+                        drop(turn);
+                    }
+                });
+            }
+            while turns.lock().waiting.len() < THREADS {
+                thread::yield_now();
+            }
+            drop(first);
+        });
+        let row = turns.lock();
+        assert!(row.free == 2 && row.clients.is_empty() && row.waiting.is_empty());
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use fs_proto::{ClusterId, Role, StoreId};
 use futures_util::FutureExt;

@@ -34,6 +34,11 @@
 //! memory goes on: reads from the page cache, lengths, and what the file system said last about its
 //! room (`space.rs`). Without a tokio runtime there is no event loop, and nothing is handed over.
 //!
+//! **Several event loops** share a store. What they have in common beside the disk is locked for a
+//! step: the table of open files, the openings, the label. No two of these locks are held at the
+//! same time, and none across a system call. A worker of the store may hold the locks of an open
+//! file while it waits for the disk; the loops never take these.
+//!
 //! **Order.** A request that waits for a worker may be overtaken by others, also of the same
 //! datafile. Requests in progress at the same time have no order, over any transport.
 //!
@@ -55,14 +60,13 @@
 //! **Truncation in two steps.** `prepare_truncate` marks a datafile (`marks.rs`). The mark ends
 //! when the truncation is durable, or cancelled.
 
-use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -79,7 +83,7 @@ use super::lock::DirLock;
 use super::marks::{Mark, Marks};
 use super::open_file::OpenFile;
 use super::open_files::{Closing, Named, OPEN_FILES, OpenFiles};
-use super::openings::Openings;
+use super::openings::{Begun, Openings};
 use super::space::{Room, Space};
 use super::steps::{self, step};
 use super::transfer::{self, Job, jobs, read_all, write_all};
@@ -108,9 +112,9 @@ pub struct FileStore {
     pub(super) disk: Arc<Disk>,
     pub(super) at_once: AtOnce,
     offload: u64,
-    open: RefCell<OpenFiles>,
+    open: Mutex<OpenFiles>,
     openings: Openings,
-    label: Cell<Option<Label>>,
+    label: Mutex<Option<Label>>,
     /// A number for the physical disk.
     disk_number: u64,
 }
@@ -248,7 +252,7 @@ impl FileStore {
         };
         let (dir, catalogue, marks, label) = prepare().map_err(|error| trouble(&path, &error))?;
         let invalid = |why| FsError::new(ErrorCode::Invalid, format!("data directory {}: {why}", path.display()));
-        let label = Cell::new(label.transpose().map_err(invalid)?);
+        let label = Mutex::new(label.transpose().map_err(invalid)?);
         let device = dir.metadata().map_err(|error| trouble(&path, &error))?.dev();
         let disk_number = disk_number(&bmi::host_id().unwrap_or_default(), device);
         let at_once = AtOnce::on(&dir).map_err(|error| trouble(&path, &error))?;
@@ -256,7 +260,7 @@ impl FileStore {
         let (short, long) = (Arc::new(Workers::new("disk-short", SHORT)), Workers::new("disk-long", LONG));
         let (space, failure) = (Space::new(room), Failure::default());
         let disk = Arc::new(Disk { dir, short, long, space, lock: None, catalogue, marks, failure });
-        let (open, openings) = (RefCell::new(OpenFiles::new(OPEN_FILES)), Openings::default());
+        let (open, openings) = (Mutex::new(OpenFiles::new(OPEN_FILES)), Openings::default());
         Ok(FileStore { path, disk, at_once, offload, open, openings, label, disk_number })
     }
 
@@ -279,8 +283,13 @@ impl FileStore {
     /// while, if all are in use. 256 without this.
     #[must_use]
     pub fn keeping_open(mut self, files: usize) -> FileStore {
-        self.open = RefCell::new(OpenFiles::new(files.max(1)));
+        self.open = Mutex::new(OpenFiles::new(files.max(1)));
         self
+    }
+
+    /// Locks the table of open files. No file may be closed meanwhile.
+    fn open_files(&self) -> MutexGuard<'_, OpenFiles> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails if operations on a datafile must fail.
@@ -320,13 +329,14 @@ impl FileStore {
     /// As [`FileStore::file`], whether the datafile is marked or not.
     async fn marked_file(&self, datafile: DatafileHandle, create: bool) -> Result<Option<Arc<OpenFile>>, FsError> {
         loop {
-            if let Some(file) = self.open.borrow_mut().find(datafile) {
+            if let Some(file) = self.found(datafile) {
                 return Ok(Some(file));
             }
             if !create && self.disk.catalogue.has_no_file(datafile) {
                 return Ok(None);
             }
-            let room = self.open.borrow_mut().make_room(self.openings.count() + 1);
+            let needed = self.openings.count() + 1;
+            let room = self.open_files().make_room(needed);
             if let Some(closing) = room {
                 self.close(closing).await?;
                 continue;
@@ -335,6 +345,10 @@ impl FileStore {
                 self.openings.wait(datafile).await;
                 continue;
             };
+            if let Some(file) = self.found(datafile) {
+                // Another event loop has opened it before this one began.
+                return Ok(Some(file));
+            }
             let opened = self.short(move |disk| disk.open_file(datafile, create)).await?;
             match opened {
                 Err(error) if no_descriptor(&error).is_some() && self.close_unused().await? => {}
@@ -343,9 +357,18 @@ impl FileStore {
                 Ok(Found::CutOff(size, synced)) => return Err(cut_off(datafile, size, synced)),
                 Ok(Found::Nothing) if !create && self.disk.catalogue.is_new(datafile) => return Ok(None),
                 Ok(Found::Nothing) => return Err(absent(datafile)),
-                Ok(Found::File(file)) => return Ok(Some(self.keep(datafile, file))),
+                Ok(Found::File(file)) => {
+                    if let Some(file) = self.keep(datafile, file, &begun) {
+                        return Ok(Some(file));
+                    }
+                }
             }
         }
+    }
+
+    /// Returns the open file of a datafile, if it has one.
+    fn found(&self, datafile: DatafileHandle) -> Option<Arc<OpenFile>> {
+        self.open_files().find(datafile)
     }
 
     /// Runs short work, on a worker thread if there is a disk to wait for.
@@ -406,7 +429,7 @@ impl FileStore {
     /// Closes some files that nobody uses. Returns false if there are none.
     async fn close_unused(&self) -> Result<bool, FsError> {
         loop {
-            let closing = self.open.borrow_mut().close(SPARE);
+            let closing = self.open_files().close(SPARE);
             let ends = match &closing {
                 Closing::Unwritten(files) if files.is_empty() => return Ok(false),
                 Closing::Unwritten(_) => false,
@@ -435,17 +458,25 @@ impl FileStore {
         }
     }
 
-    /// Keeps an open file.
-    fn keep(&self, datafile: DatafileHandle, file: OpenFile) -> Arc<OpenFile> {
+    /// Keeps an open file. Returns `None` if its datafile was removed meanwhile.
+    fn keep(&self, datafile: DatafileHandle, file: OpenFile, begun: &Begun<'_>) -> Option<Arc<OpenFile>> {
         let file = Arc::new(file);
-        self.open.borrow_mut().keep(datafile, &file);
+        let replaced = self.open_files().keep(datafile, &file);
+        debug_assert!(replaced.is_none(), "a datafile is opened once at a time");
+        // Look only now. Whoever removes the datafile notes that first, and then takes its file out
+        // of the table: either it finds this one, or this finds the note.
+        if begun.was_removed() {
+            let kept = self.open_files().forget(datafile);
+            drop(kept);
+            return None;
+        }
         if on_a_loop()
             && let Some(write) = self.write_ahead()
         {
             // Nobody waits for it. Whoever closes one of the files looks whether it was written.
             self.disk.long.start(write);
         }
-        file
+        Some(file)
     }
 
     fn stat_of(&self, Room { capacity, free }: Room) -> IodStat {
@@ -454,7 +485,7 @@ impl FileStore {
 
     /// Returns the work of writing files ahead of need, if it is time for that.
     pub(super) fn write_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
-        let ahead = self.open.borrow_mut().ahead()?;
+        let ahead = self.open_files().ahead()?;
         let disk = self.disk.clone();
         Some(move || disk.write_out(&ahead.files))
     }
@@ -532,14 +563,14 @@ fn is_prepared(mark: Mark) -> bool {
 #[async_trait(?Send)]
 impl DataStore for FileStore {
     fn label(&self) -> Option<Label> {
-        self.label.get()
+        *self.label.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn relabel(&self, label: &Label) -> Result<(), FsError> {
         let new = *label;
         let written = self.work(move |disk| write_label(&disk.dir, &new)).await?;
         written.map_err(|error| trouble(&self.path, &error))?;
-        self.label.set(Some(*label));
+        *self.label.lock().unwrap_or_else(PoisonError::into_inner) = Some(*label);
         Ok(())
     }
 
@@ -596,7 +627,7 @@ impl DataStore for FileStore {
         let removed = &datafiles[..removed.load(Ordering::Relaxed)];
         let forget = |datafile: &DatafileHandle| {
             self.openings.removed(*datafile);
-            self.open.borrow_mut().forget(*datafile)
+            self.open_files().forget(*datafile)
         };
         // The space of a removed file is given back when it is closed.
         let closed: Vec<Arc<OpenFile>> = removed.iter().filter_map(forget).collect();
@@ -737,7 +768,7 @@ impl DataStore for FileStore {
 impl Drop for FileStore {
     /// Closes the files, on a worker thread if the disk does not answer.
     fn drop(&mut self) {
-        let open = self.open.replace(OpenFiles::new(1));
+        let open = std::mem::replace(&mut *self.open_files(), OpenFiles::new(1));
         if !self.wait_until_idle(Duration::ZERO) {
             self.disk.long.leave(move || drop(open));
         }

@@ -43,7 +43,7 @@ use std::any::Any;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bmi_core::MemList;
@@ -238,9 +238,9 @@ pub trait DataStore {
     }
 }
 
-/// A store that is shared by the transports of one server.
+/// A store that is shared by the transports and the event loops of one server.
 #[async_trait(?Send)]
-impl<S: DataStore + ?Sized> DataStore for Rc<S> {
+impl<S: DataStore + ?Sized> DataStore for Arc<S> {
     fn label(&self) -> Option<Label> {
         (**self).label()
     }

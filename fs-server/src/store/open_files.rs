@@ -110,8 +110,9 @@ impl OpenFiles {
         Some(self.entries[place].as_ref()?.file.clone())
     }
 
-    pub(super) fn keep(&mut self, datafile: DatafileHandle, file: &Arc<OpenFile>) {
-        drop(self.forget(datafile));
+    /// Keeps a file. Returns the one that it replaces.
+    pub(super) fn keep(&mut self, datafile: DatafileHandle, file: &Arc<OpenFile>) -> Option<Arc<OpenFile>> {
+        let replaced = self.forget(datafile);
         let place = self.free.pop().unwrap_or(self.entries.len());
         if place == self.entries.len() {
             self.entries.push(None);
@@ -119,6 +120,7 @@ impl OpenFiles {
         self.entries[place] = Some(Entry { datafile, file: file.clone(), queue: Queue::Recent });
         self.order.append(Queue::Recent, place);
         self.places.insert(datafile, place);
+        replaced
     }
 
     /// Returns the file of a datafile that is gone, which is closed when it is dropped.
@@ -256,7 +258,7 @@ mod tests {
             if changed {
                 file.changed();
             }
-            self.table.keep(DatafileHandle(number), &file);
+            assert!(self.table.keep(DatafileHandle(number), &file).is_none());
             file
         }
 

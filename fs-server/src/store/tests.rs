@@ -596,7 +596,7 @@ fn a_database_survives_a_power_failure_in_the_middle_of_a_commit() {
 #[test]
 fn a_removal_that_was_not_synced_may_be_lost() {
     #[derive(Clone, Default)]
-    struct Stuck(Rc<std::cell::Cell<bool>>);
+    struct Stuck(std::rc::Rc<std::cell::Cell<bool>>);
     #[async_trait::async_trait(?Send)]
     impl Medium for Stuck {
         async fn read(&self, _bytes: u64) -> Result<(), FsError> {
@@ -711,4 +711,61 @@ fn a_database_in_a_file_is_opened_once_at_a_time() {
     assert_eq!(MetaStore::open(&path).err().unwrap().code, ErrorCode::Busy, "it was opened again");
     drop(store);
     MetaStore::open(&path).unwrap();
+}
+
+/// Event loops use the same datafiles, of which few are open at a time. Each datafile is open once,
+/// every write is there, and a datafile that was removed is gone for all of them.
+#[test]
+fn loops_share_a_store() {
+    const LOOPS: u64 = 3;
+    const FILES: u64 = 12;
+    const ROUNDS: u64 = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(FileStore::open(dir.path(), 128 << 10).unwrap().keeping_open(4));
+    let first = DatafileHandle(0x0100);
+    run(store.create(first, FILES as u32 + 1)).unwrap();
+    let last = DatafileHandle(first.0 + FILES);
+    run(store.write(last, &[region(0, 100)], &MemList::from(vec![1; 100]))).unwrap();
+    let work = async |own: u64| {
+        // Another thread may have removed it, and nobody reads it after that.
+        let mut gone = false;
+        for round in 0..ROUNDS {
+            for file in 0..FILES {
+                let datafile = DatafileHandle(first.0 + (file + own) % FILES);
+                let at = [region(own * 4096 + round * 10, 10)];
+                let bytes = vec![(own * 50 + round) as u8; 10];
+                store.write(datafile, &at, &MemList::from(bytes.clone())).await.unwrap();
+                let memory = Memory::zeroed(10).unwrap();
+                store.read(datafile, &at, &MemList::from(&memory)).await.unwrap();
+                assert_eq!(memory.to_vec(), bytes);
+            }
+            if own == 0 && round == ROUNDS / 2 {
+                store.remove(&[last]).await.unwrap();
+                gone = true;
+            }
+            match store.size(last).await {
+                Ok(size) => assert!(size == 100 && !gone, "{size} bytes of a datafile that is gone"),
+                Err(error) => {
+                    assert!(error.code == ErrorCode::Lost && (gone || own > 0), "{error}");
+                    gone = true;
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for own in 0..LOOPS {
+            let work = &work;
+            scope.spawn(move || run(work(own)));
+        }
+    });
+    assert_eq!(run(store.size(last)).unwrap_err().code, ErrorCode::Lost);
+    for datafile in (0..FILES).map(|file| DatafileHandle(first.0 + file)) {
+        for own in 0..LOOPS {
+            let memory = Memory::zeroed(10 * ROUNDS as usize).unwrap();
+            run(store.read(datafile, &[region(own * 4096, 10 * ROUNDS)], &MemList::from(&memory))).unwrap();
+            let expected = (0..ROUNDS).flat_map(|round| vec![(own * 50 + round) as u8; 10]);
+            assert!(memory.to_vec().into_iter().eq(expected), "{datafile} lacks a write of loop {own}");
+        }
+    }
+    run(store.sync(&[first])).unwrap();
 }

@@ -11,6 +11,7 @@ mod fairness;
 mod faults;
 mod identity;
 mod late_requests;
+mod loops;
 mod names;
 mod several_transports;
 mod stalled;

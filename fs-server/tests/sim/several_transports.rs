@@ -28,7 +28,7 @@ fn identity_of(role: Role, addrs: Vec<Addr>) -> Identity {
 fn two_endpoints_serve_one_store_and_stop_together() {
     let world = World::new(1);
     let node = world.node("iod0");
-    let store = Rc::new(MemStore::new(1 << 30));
+    let store = MemStore::new(1 << 30);
     let endpoints: Vec<_> = (0..2).map(|_| node.endpoint(Config::named("iod0")).unwrap()).collect();
     let addrs: Vec<Addr> =
         endpoints.iter().zip(1..).map(|(endpoint, port)| endpoint.listen(&node.addr(port)).unwrap()).collect();

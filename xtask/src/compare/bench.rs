@@ -30,6 +30,7 @@ pub(super) const BENCHES: &[Bench] = &[
     Bench { name: "message_cost", counts: true, starts: &[] },
     Bench { name: "micro", counts: false, starts: &[] },
     Bench { name: "shm_bench", counts: false, starts: &[] },
+    Bench { name: "handle", counts: false, starts: &[] },
     Bench { name: "sim_rate", counts: false, starts: &[] },
     Bench { name: "fs_bench", counts: false, starts: &["pvfsd"] },
 ];

@@ -71,7 +71,7 @@ pub(crate) fn over(
     let _limit = Limit::new(format!("the run over {scheme}"), limit, move || remains.clear_and_hold())?;
     let options = ClusterOptions { over: vec![scheme], ..ClusterOptions::default() };
     let cluster = match processes {
-        true => Cluster::Processes(Processes::start(&sandbox, sandbox.folder(), scheme, options.iods)?),
+        true => Cluster::Processes(Processes::start(&sandbox, sandbox.folder(), scheme, options.iods, 1)?),
         false => Cluster::Threads(Box::new(EmbeddedCluster::start(sandbox.folder(), options)?)),
     };
 

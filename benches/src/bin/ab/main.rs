@@ -13,9 +13,10 @@
 //! | `job` | storing and reading back, and what is timed |
 //! | `cluster` | the differences between the transports; servers as threads or as [processes](benches::processes) |
 //! | `tally`, `report` | size classes, the table |
-//! | `paper`, `workload` | two more commands: the papers' experiments, and their programs over any transport |
+//! | `paper`, `workload`, `cores` | more commands: the papers' experiments, their programs over any transport, a server on several cores |
 
 mod cluster;
+mod cores;
 mod job;
 mod paper;
 mod progress;
@@ -62,8 +63,9 @@ use crate::tree::Tree;
                   cargo run --release -- --over tcp,sim         only these two\n  cargo run --release -- --over shm --processes servers as processes (build pvfsd first)\n  \
                   cargo run -- --quick                          a few seconds\n  \
                   cargo run --release -- paper --list           the papers' experiments, in the simulator\n  \
-                  cargo run --release -- workload --help        their programs, over any transport\n\n\
-                  A tree called paper or workload is ./paper or ./workload."
+                  cargo run --release -- workload --help        their programs, over any transport\n  \
+                  cargo run --release -- cores                  an I/O server on several cores, in the simulator\n\n\
+                  A tree called paper, workload or cores is ./paper, ./workload or ./cores."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -97,6 +99,7 @@ struct Cli {
 enum Command {
     Paper(paper::Paper),
     Workload(workload::Run),
+    Cores(cores::Cores),
 }
 
 fn scheme(text: &str) -> Result<Scheme, String> {
@@ -112,6 +115,7 @@ fn main() -> ExitCode {
     let done = match &cli.command {
         Some(Command::Paper(paper)) => paper.run(),
         Some(Command::Workload(workload)) => workload.run(),
+        Some(Command::Cores(cores)) => cores.run(),
         None => run(&cli),
     };
     match done {

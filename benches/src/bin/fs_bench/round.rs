@@ -102,7 +102,7 @@ pub(crate) fn run(
     progress.say(&format!("{scheme}: servers"));
     let folder = sandbox.folder().join(scheme.as_str());
     fs::create_dir(&folder)?;
-    let cluster = Processes::start(sandbox, &folder, scheme, IODS)?;
+    let cluster = Processes::start(sandbox, &folder, scheme, IODS, 1)?;
     let endpoint = net::endpoint(scheme, "fs_bench")?;
     let figures = event::block_on(endpoint.clone(), async {
         // The servers belong to this round, so the client's number need not be random.

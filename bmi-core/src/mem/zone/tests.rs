@@ -1,8 +1,10 @@
 //! The pool: memory, registrations, futures.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
 use std::task::Wake;
+use std::thread;
 
 use super::*;
 use crate::mem::{LocalKey, RegionOwner, ReleaseQueue};
@@ -15,17 +17,22 @@ fn pool() -> ZonePool<u8> {
 
 /// Counts registrations, and fails on request.
 #[derive(Default)]
-struct Adapter {
+struct Counts {
     made: Cell<u64>,
     failing: Cell<bool>,
     owner: Arc<ReleaseQueue>,
 }
 
+struct Adapter {
+    counts: Rc<Counts>,
+    adapter: ZoneAdapter,
+}
+
 impl Adapter {
-    fn join(pool: &ZonePool<u8>) -> Rc<Adapter> {
-        let adapter = Rc::new(Adapter::default());
-        let register = adapter.clone();
-        pool.add_adapter(move |memory| {
+    fn join(pool: &ZonePool<u8>) -> Adapter {
+        let counts = Rc::new(Counts::default());
+        let register = counts.clone();
+        let adapter = pool.add_adapter(move |memory| {
             if register.failing.get() {
                 return Err(Error::new(ErrorKind::Exhausted, "no more registrations"));
             }
@@ -33,14 +40,22 @@ impl Adapter {
             let owner: Arc<dyn RegionOwner> = register.owner.clone();
             Ok(MemoryRegion::new(memory.clone(), LocalKey(register.made.get()), owner))
         });
-        adapter
+        Adapter { counts, adapter }
+    }
+
+    fn fail(&self, failing: bool) {
+        self.counts.failing.set(failing);
+    }
+
+    fn take(&self, pool: &ZonePool<u8>, client: u8, len: usize) -> Lease<u8> {
+        now(pool.take(&self.adapter, client, ServiceClass::Bulk, len, Time::ZERO)).expect("at once").unwrap()
     }
 
     fn live(&self) -> u64 {
         let mut released = Vec::new();
-        self.owner.drain(&mut released);
-        let live = self.made.get() - released.len() as u64;
-        self.made.set(live);
+        self.counts.owner.drain(&mut released);
+        let live = self.counts.made.get() - released.len() as u64;
+        self.counts.made.set(live);
         live
     }
 }
@@ -54,28 +69,25 @@ fn now<R>(future: impl Future<Output = R>) -> Option<R> {
 }
 
 fn take(pool: &ZonePool<u8>, client: u8, len: usize) -> Lease<u8> {
-    now(pool.take(client, ServiceClass::Bulk, len, Time::ZERO)).expect("at once").unwrap()
+    Adapter::join(pool).take(pool, client, len)
 }
 
 #[test]
-fn a_buffer_is_registered_once_with_every_adapter() {
+fn a_buffer_is_registered_once_with_every_adapter_that_uses_it() {
     let pool = pool();
-    let first = Adapter::join(&pool);
-    let lease = take(&pool, 1, UNIT + 1);
+    let (first, second) = (Adapter::join(&pool), Adapter::join(&pool));
+    let lease = first.take(&pool, 1, UNIT + 1);
     assert_eq!((lease.len(), lease.capacity(), lease.regions().len()), (UNIT + 1, 2 * UNIT, 1));
     let memory = lease.slice(1).memory().id();
-    assert_eq!(lease.regions()[0].memory().id(), memory);
+    assert!(lease.regions().all(|region| region.memory().id() == memory));
     drop(lease);
-    let second = Adapter::join(&pool);
-    let lease = take(&pool, 2, 2 * UNIT);
-    assert_eq!(
-        (lease.slice(1).memory().id(), lease.regions().len()),
-        (memory, 2),
-        "the same, made known to the newcomer"
-    );
+    assert_eq!((first.live(), second.live()), (1, 0));
+    let lease = second.take(&pool, 2, 2 * UNIT);
+    assert_eq!((lease.slice(1).memory().id(), lease.regions().len()), (memory, 2), "the same, and both know it");
     drop(lease);
-    drop(take(&pool, 2, 2 * UNIT));
-    assert_eq!((first.live(), second.live()), (1, 1));
+    drop((first.take(&pool, 2, 2 * UNIT), second.take(&pool, 2, UNIT)));
+    drop(second.take(&pool, 2, 2 * UNIT));
+    assert_eq!((first.live(), second.live()), (1, 2));
     drop(pool);
     assert_eq!((first.live(), second.live()), (0, 0), "registrations end with the pool");
 }
@@ -84,7 +96,7 @@ fn a_buffer_is_registered_once_with_every_adapter() {
 fn what_was_not_used_for_long_goes_back_to_the_system() {
     let pool = pool();
     let adapter = Adapter::join(&pool);
-    let leases: Vec<_> = (0..6).map(|client| take(&pool, client, 4 * UNIT)).collect();
+    let leases: Vec<_> = (0..6).map(|client| adapter.take(&pool, client, 4 * UNIT)).collect();
     assert_eq!(now(pool.next_trim()), None, "all are in use");
     drop(leases);
     let at = now(pool.next_trim()).unwrap();
@@ -113,19 +125,35 @@ fn a_retired_buffer_is_not_leased_again() {
     assert_eq!(pool.counters().bytes, UNIT as u64);
 }
 
+/// A disk or an adapter may still be at work on it. The other threads of a server go on for a
+/// while.
+#[test]
+fn a_buffer_of_a_thread_that_panics_is_not_leased_again() {
+    let pool = pool();
+    let lease = take(&pool, 1, UNIT);
+    let memory = lease.slice(1).memory().id();
+    let panics = std::panic::AssertUnwindSafe(|| {
+        let _lease = lease;
+        panic!("a test");
+    });
+    assert!(std::panic::catch_unwind(panics).is_err());
+    assert_eq!((pool.counters().bytes, pool.counters().leased), (0, 0));
+    assert_ne!(take(&pool, 2, UNIT).slice(1).memory().id(), memory);
+}
+
 #[test]
 fn who_cannot_have_a_new_buffer_gets_a_smaller_one_that_is_free_or_an_error() {
     let pool = pool();
     let adapter = Adapter::join(&pool);
-    drop(take(&pool, 1, UNIT));
-    adapter.failing.set(true);
-    let small = take(&pool, 1, 4 * UNIT);
+    drop(adapter.take(&pool, 1, UNIT));
+    adapter.fail(true);
+    let small = adapter.take(&pool, 1, 4 * UNIT);
     assert_eq!(small.len(), UNIT, "the transfer is cut");
-    let error = now(pool.take(2, ServiceClass::Bulk, UNIT, Time::ZERO)).unwrap().err().unwrap();
+    let error = now(pool.take(&adapter.adapter, 2, ServiceClass::Bulk, UNIT, Time::ZERO)).unwrap().err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert_eq!(pool.counters().leased, UNIT as u64, "nothing is lost by it");
-    adapter.failing.set(false);
-    drop(take(&pool, 2, UNIT));
+    adapter.fail(false);
+    drop(adapter.take(&pool, 2, UNIT));
     assert_eq!((pool.counters().failed, adapter.live()), (2, 2));
 }
 
@@ -144,10 +172,11 @@ fn who_waits_is_woken_by_a_buffer_or_by_the_end_of_its_client() {
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(wakes.clone());
     let mut cx = Context::from_waker(&waker);
+    let Adapter { adapter, .. } = &Adapter::join(&pool);
     let mut held: Vec<_> = (0..7).map(|_| take(&pool, 1, 4 * UNIT)).collect();
-    let mut first = Box::pin(pool.take(1, ServiceClass::Bulk, 4 * UNIT, Time::ZERO));
-    let mut second = Box::pin(pool.take(1, ServiceClass::Bulk, 4 * UNIT, Time::ZERO));
-    let mut third = Box::pin(pool.take(1, ServiceClass::Bulk, 4 * UNIT, Time::ZERO));
+    let mut first = Box::pin(pool.take(adapter, 1, ServiceClass::Bulk, 4 * UNIT, Time::ZERO));
+    let mut second = Box::pin(pool.take(adapter, 1, ServiceClass::Bulk, 4 * UNIT, Time::ZERO));
+    let mut third = Box::pin(pool.take(adapter, 1, ServiceClass::Bulk, 4 * UNIT, Time::ZERO));
     assert!(first.as_mut().poll(&mut cx).is_pending() && second.as_mut().poll(&mut cx).is_pending());
     assert!(third.as_mut().poll(&mut cx).is_pending());
     held.pop();
@@ -187,4 +216,70 @@ fn settings_are_checked() {
     assert_eq!(bad(ZoneSettings { sizes: vec![], ..good.clone() }), ErrorKind::Invalid);
     assert_eq!(bad(ZoneSettings { sizes: vec![2, 2], ..good.clone() }), ErrorKind::Invalid);
     assert_eq!(bad(ZoneSettings { total: 200 << 10, ..good }), ErrorKind::Invalid);
+}
+
+/// Blocks this thread until the future has ended.
+fn wait_for<R>(future: impl Future<Output = R>) -> R {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => return result,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Several threads take, use and return buffers. Each has its own adapter. The bytes in use never
+/// exceed the budget, nobody else has a buffer meanwhile, no thread waits for ever, and everything
+/// comes back.
+#[test]
+fn threads_share_the_buffers() {
+    const THREADS: u8 = 6;
+    const ROUNDS: usize = 2000;
+    let total = 8 * UNIT;
+    let pool: ZonePool<u8> = ZonePool::new(&ZoneSettings::doubling(UNIT, 4 * UNIT, total)).unwrap();
+    let in_use = AtomicUsize::new(0);
+    // All wait at the beginning, whatever the scheduler does.
+    let held: Vec<_> = (0..7).map(|number| take(&pool, 100 + number, UNIT)).collect();
+    thread::scope(|scope| {
+        for client in 0..THREADS {
+            let (pool, in_use) = (&pool, &in_use);
+            scope.spawn(move || {
+                let adapter = Adapter::join(pool);
+                for round in 0..ROUNDS {
+                    let len = UNIT << ((round + usize::from(client)) % 3);
+                    let reserve = pool.reserve(client, ServiceClass::Bulk, len, Time::ZERO);
+                    if round % 7 == 3 {
+                        // The right is given back without a buffer, or the queue is left.
+                        drop(now(reserve));
+                        continue;
+                    }
+                    let lease = wait_for(reserve).unwrap().open(&adapter.adapter).unwrap();
+                    let used = in_use.fetch_add(lease.capacity(), Ordering::SeqCst) + lease.capacity();
+                    assert!(used <= total - total / 8, "{used} bytes are in use");
+                    let slice = lease.slice(lease.len());
+                    slice.copy_from(&vec![client; slice.len()]);
+                    thread::yield_now();
+                    assert!(slice.to_vec().iter().all(|byte| *byte == client), "another thread has the buffer");
+                    in_use.fetch_sub(lease.capacity(), Ordering::SeqCst);
+                }
+                pool.depart(client);
+            });
+        }
+        while pool.counters().waits < THREADS.into() {
+            thread::yield_now();
+        }
+        drop(held);
+    });
+    let counters = pool.counters();
+    assert!(counters.leased == 0 && counters.bytes <= total as u64, "{counters:?}");
+    // Whoever comes now gets its share of everything.
+    assert_eq!(take(&pool, 0, 2 * UNIT).capacity(), 2 * UNIT);
 }

@@ -1,0 +1,687 @@
+//! The `async` interface of an endpoint. A future may be dropped at any time. Its operation is then
+//! abandoned, and the endpoint keeps the memory until no adapter can touch it.
+//!
+//! An operation is posted when the method is *called*, not when the future is first polled. So a
+//! receive can be posted before the request that provokes its message:
+//!
+//! ```text
+//! let reply = endpoint.recv(server, tag, &buffer, options);     // posted here
+//! endpoint.send_unexpected(server, tag, request, options).await?;
+//! let len = reply.await?.len;
+//! ```
+//!
+//! A clone is another handle to the same endpoint. A driver must drive the endpoint (see
+//! [`crate::driver`]).
+//!
+//! **Threads.** An [`AsyncEndpoint`] belongs to the tasks of one thread, and runs on any executor
+//! that takes `!Send` futures. A [`SharedEndpoint`] is the same for any thread: it and its futures
+//! are `Send` if the transport is. Its endpoint is behind a lock
+//! ([`CombiningLock`](crate::combining_lock::CombiningLock)).
+//!
+//! **Protocol** of a use:
+//! 1. Take the lock. Post, collect or poll.
+//! 2. Settle the notes of values that were dropped meanwhile.
+//! 3. If the driver sleeps, and something is to be done for what was posted: do it, and arm the
+//!    adapter again for the driver (only where callers make progress). If that is not enough, the
+//!    driver will be woken.
+//! 4. Release the lock. Then wake the futures that can go on, and the driver. A waker of a future
+//!    may run any code, so none is called under the lock.
+
+mod operation;
+mod state;
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+pub use operation::Operation;
+use operation::Progress;
+pub(crate) use state::Dropped;
+use state::{Poller, State, Wakes};
+
+use crate::addr::Addr;
+use crate::bulk::{BulkDescriptor, Exposure};
+use crate::endpoint::{CallPart, Counters, Endpoint, Grant, PeerEvent, PeerLimits, ResourceUsage, Unexpected};
+use crate::error::{Error, ErrorKind};
+use crate::mem::{Access, MemList};
+use crate::op::{Completion, OpId, Options, PeerId, Posted, Tag};
+use crate::threading::{AnyThread, Guard as _, Lock, OneThread, Shared, Threading};
+use crate::time::{Clock, Time};
+use crate::transport::{Armed, Transport};
+
+/// How long a future polls that is alone. A task should not keep its thread for more than about
+/// 100 µs.
+const TURN: Duration = Duration::from_micros(50);
+/// Number of polls of a future that is not alone.
+const TURN_OF_MANY: u32 = 8;
+/// Number of operations that one task may have under way: the two of a call, or of an exchange.
+const ALONE: usize = 2;
+
+/// A handle to an endpoint, for `async` code.
+pub struct AsyncEndpoint<T: Transport, S: Threading = OneThread> {
+    inner: S::Pointer<Inner<T, S>>,
+}
+
+/// A handle to an endpoint that any thread can use, if the transport is `Send`.
+pub type SharedEndpoint<T> = AsyncEndpoint<T, AnyThread>;
+
+struct Inner<T: Transport, S: Threading> {
+    state: S::Lock<State<T>, Dropped>,
+    clock: S::Clock,
+}
+
+type Guard<'a, T, S> = <<S as Shared>::Lock<State<T>, Dropped> as Lock<State<T>, Dropped>>::Guard<'a>;
+
+impl<T: Transport, S: Threading> Clone for AsyncEndpoint<T, S> {
+    fn clone(&self) -> Self {
+        AsyncEndpoint { inner: self.inner.clone() }
+    }
+}
+
+impl<T: Transport> AsyncEndpoint<T> {
+    /// Creates the `async` interface of `endpoint`, for the tasks of one thread. `clock` gives the
+    /// time for operations and timers.
+    pub fn new(endpoint: Endpoint<T>, clock: impl Clock + 'static) -> AsyncEndpoint<T> {
+        let clock: Box<dyn Clock> = Box::new(clock);
+        AsyncEndpoint::from_parts(endpoint, clock)
+    }
+}
+
+impl<T: Transport> SharedEndpoint<T> {
+    /// Creates the `async` interface of `endpoint`, for any thread. `clock` gives the time for
+    /// operations and timers.
+    pub fn shared(endpoint: Endpoint<T>, clock: impl Clock + Send + Sync + 'static) -> SharedEndpoint<T> {
+        let clock: Box<dyn Clock + Send + Sync> = Box::new(clock);
+        AsyncEndpoint::from_parts(endpoint, clock)
+    }
+}
+
+impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
+    fn from_parts(endpoint: Endpoint<T>, clock: S::Clock) -> AsyncEndpoint<T, S> {
+        let state = S::Lock::new(State::new(endpoint));
+        AsyncEndpoint { inner: S::pointer(Inner { state, clock }) }
+    }
+
+    /// Runs `f` on the endpoint itself. `f` must use neither this handle nor a clone of it. It may
+    /// drop operations, calls and messages: what remains to be done for them is done after it.
+    /// Other threads that use the endpoint wait meanwhile.
+    ///
+    /// # Panics
+    /// If `f` uses a handle to this endpoint.
+    pub fn with<R>(&self, f: impl FnOnce(&mut Endpoint<T>) -> R) -> R {
+        let mut state = self.inner.state.acquire();
+        let result = f(&mut state.endpoint);
+        self.release(state, true);
+        result
+    }
+
+    /// Runs `f`, which gives the endpoint nothing to do.
+    #[inline]
+    pub(crate) fn look<R>(&self, f: impl FnOnce(&mut Endpoint<T>) -> R) -> R {
+        self.look_at(|state| f(&mut state.endpoint))
+    }
+
+    #[inline]
+    fn look_at<R>(&self, f: impl FnOnce(&mut State<T>) -> R) -> R {
+        let mut state = self.inner.state.acquire();
+        let result = f(&mut state);
+        if state.note_room() {
+            self.release(state, false);
+        } else if let Err(state) = state.release() {
+            self.release(state, false);
+        }
+        result
+    }
+
+    /// Does what remains to be done for a dropped value: now, or when the endpoint is free.
+    pub(crate) fn settle(&self, dropped: Dropped) {
+        if let Some(state) = self.inner.state.leave(dropped) {
+            self.release(state, true);
+        }
+    }
+
+    /// Releases the endpoint, and wakes whoever can go on. `used` says that it may have something
+    /// to do.
+    fn release<'a>(&'a self, mut state: Guard<'a, T, S>, mut used: bool) {
+        let mut wakes = Wakes::new();
+        loop {
+            // The endpoint may drop memory, and with it a value of the program.
+            while let Some(dropped) = state.take_note() {
+                state.settle(dropped, self.now());
+                used = true;
+            }
+            if std::mem::take(&mut used) {
+                state.posted = true;
+                if S::CALLERS_PROGRESS {
+                    state.progress_for_driver(&mut wakes.driver, || self.now());
+                    state.note_arrivals();
+                } else {
+                    wakes.driver = wakes.driver.take().or(state.take_driver());
+                }
+            }
+            state.note_room();
+            let more = wakes.take(&mut state.endpoint);
+            match state.release() {
+                Err(held) => state = held,
+                Ok(()) => {
+                    wakes.wake();
+                    if !more {
+                        break;
+                    }
+                    state = self.inner.state.acquire();
+                }
+            }
+        }
+        wakes.driver.take().into_iter().for_each(Waker::wake);
+    }
+
+    // ---- getters --------------------------------------------------------------------------------
+
+    /// Returns the time of the clock.
+    pub fn now(&self) -> Time {
+        self.inner.clock.now()
+    }
+
+    /// Returns options whose deadline is `timeout` from now.
+    pub fn within(&self, timeout: Duration) -> Options {
+        Options::within(self.now(), timeout)
+    }
+
+    /// See [`Endpoint::peer_addr`].
+    pub fn peer_addr(&self, peer: PeerId) -> Option<Addr> {
+        self.look(|endpoint| endpoint.peer_addr(peer))
+    }
+
+    /// See [`Endpoint::limits`].
+    pub fn limits(&self, peer: PeerId) -> Option<PeerLimits> {
+        self.look(|endpoint| endpoint.limits(peer))
+    }
+
+    /// See [`Endpoint::counters`].
+    pub fn counters(&self) -> Counters {
+        self.look(|endpoint| endpoint.counters())
+    }
+
+    /// See [`Endpoint::resource_usage`].
+    pub fn resource_usage(&self) -> ResourceUsage {
+        self.look(|endpoint| endpoint.resource_usage())
+    }
+
+    /// Returns a function that returns [`Endpoint::unfinished`]. It does not keep the endpoint
+    /// alive, and returns `None` when the endpoint is gone. It is for finding leaks.
+    pub fn observer(&self) -> impl Fn() -> Option<ResourceUsage> + use<T, S> {
+        let inner = S::downgrade(&self.inner);
+        move || {
+            let endpoint: AsyncEndpoint<T, S> = AsyncEndpoint { inner: S::upgrade(&inner)? };
+            Some(endpoint.look(|endpoint| endpoint.unfinished()))
+        }
+    }
+
+    /// See [`Endpoint::is_sending`].
+    pub fn is_sending(&self) -> bool {
+        self.look(|endpoint| endpoint.is_sending())
+    }
+
+    /// See [`Endpoint::awaited_peers`].
+    pub fn awaited_peers(&self) -> BTreeMap<PeerId, u64> {
+        self.look(|endpoint| endpoint.awaited_peers())
+    }
+
+    // ---- connections and memory -----------------------------------------------------------------
+
+    /// See [`Endpoint::listen`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn listen(&self, addr: &Addr) -> Result<Addr, Error> {
+        self.with(|endpoint| endpoint.listen(addr))
+    }
+
+    /// Connects to `addr`. Dropping the future abandons the attempt.
+    ///
+    /// # Errors
+    /// `Refused`, `Incompatible`, `TimedOut`, or another reason that the peer was not reached.
+    /// `Invalid` for an address of another scheme.
+    pub async fn connect(&self, addr: &Addr, options: Options) -> Result<PeerId, Error> {
+        let options =
+            Options { deadline: options.deadline.or_else(|| Some(self.now() + self.connect_timeout())), ..options };
+        let (peer, op) = self.with(|endpoint| endpoint.connect(addr, options))?;
+        self.operation(Ok(Posted::Pending(op))).await.map(|_| peer)
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        self.look(|endpoint| endpoint.config().timeouts.connect)
+    }
+
+    /// Ends a connection after everything posted before has been sent; see
+    /// [`Endpoint::disconnect`].
+    ///
+    /// # Errors
+    /// `PeerLost` if the connection is gone already.
+    pub async fn disconnect(&self, peer: PeerId, options: Options) -> Result<(), Error> {
+        let grace = self.look(|endpoint| endpoint.config().timeouts.fence_grace);
+        let options = Options { deadline: options.deadline.or_else(|| Some(self.now() + grace)), ..options };
+        let op = self.with(|endpoint| endpoint.disconnect(peer, options))?;
+        self.operation(Ok(Posted::Pending(op))).await.map(|_| ())
+    }
+
+    /// See [`Endpoint::cut`].
+    pub fn cut(&self, peer: PeerId, reason: Error) {
+        self.with(|endpoint| endpoint.cut(peer, reason));
+    }
+
+    /// See [`Endpoint::expose`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn expose(&self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
+        self.with(|endpoint| endpoint.expose(peer, list, access))
+    }
+
+    // ---- operations -----------------------------------------------------------------------------
+
+    /// Sends an expected message; see [`Endpoint::post_send`].
+    pub fn send(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<T, S> {
+        let posted = self.with(|endpoint| endpoint.post_send(peer, tag, list, options));
+        self.operation(posted)
+    }
+
+    /// Sends an unexpected message, which needs no receive; see [`Endpoint::post_send_unexpected`].
+    pub fn send_unexpected(
+        &self,
+        peer: PeerId,
+        tag: Tag,
+        list: impl Into<MemList>,
+        options: Options,
+    ) -> Operation<T, S> {
+        let posted = self.with(|endpoint| endpoint.post_send_unexpected(peer, tag, list, options));
+        self.operation(posted)
+    }
+
+    /// Receives an expected message; see [`Endpoint::post_recv`].
+    pub fn recv(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<T, S> {
+        let posted = self.with(|endpoint| endpoint.post_recv(peer, tag, list, options));
+        self.operation(posted)
+    }
+
+    /// Sends a message of a call.
+    pub(crate) fn send_in_call(
+        &self,
+        peer: PeerId,
+        id: Tag,
+        list: impl Into<MemList>,
+        options: Options,
+    ) -> Operation<T, S> {
+        let posted = self.with(|endpoint| endpoint.post_in_call(CallPart::Send, peer, id, list.into(), options));
+        self.operation(posted)
+    }
+
+    /// Receives a message of a call.
+    pub(crate) fn recv_in_call(
+        &self,
+        peer: PeerId,
+        id: Tag,
+        list: impl Into<MemList>,
+        options: Options,
+    ) -> Operation<T, S> {
+        let posted = self.with(|endpoint| endpoint.post_in_call(CallPart::Receive, peer, id, list.into(), options));
+        self.operation(posted)
+    }
+
+    /// Drops the next expected message with this tag; see [`Endpoint::post_discard`].
+    pub fn discard(&self, peer: PeerId, tag: Tag, options: Options) -> Operation<T, S> {
+        let posted = self.with(|endpoint| endpoint.post_discard(peer, tag, options));
+        self.operation(posted)
+    }
+
+    /// Reads `local.len()` bytes at `at` of the memory that `remote` describes; see
+    /// [`Endpoint::post_pull`].
+    pub fn pull(
+        &self,
+        peer: PeerId,
+        remote: &BulkDescriptor,
+        at: u64,
+        local: impl Into<MemList>,
+        options: Options,
+    ) -> Operation<T, S> {
+        let posted = self.with(|endpoint| endpoint.post_pull(peer, remote, at, local, options));
+        self.operation(posted)
+    }
+
+    /// Writes `local` to `at` of the memory that `remote` describes; see [`Endpoint::post_push`].
+    pub fn push(
+        &self,
+        peer: PeerId,
+        remote: &BulkDescriptor,
+        at: u64,
+        local: impl Into<MemList>,
+        options: Options,
+    ) -> Operation<T, S> {
+        let posted = self.with(|endpoint| endpoint.post_push(peer, remote, at, local, options));
+        self.operation(posted)
+    }
+
+    /// Lets the peer write `list` once; see [`Endpoint::post_grant`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn grant(
+        &self,
+        peer: PeerId,
+        list: impl Into<MemList>,
+        options: Options,
+    ) -> Result<(Grant, Operation<T, S>), Error> {
+        let (grant, op) = self.with(|endpoint| endpoint.post_grant(peer, list, options))?;
+        Ok((grant, self.operation(Ok(Posted::Pending(op)))))
+    }
+
+    /// Writes `local` into the memory that the peer has granted, and notifies the peer; see
+    /// [`Endpoint::post_push_granted`].
+    pub fn push_granted(
+        &self,
+        peer: PeerId,
+        grant: &Grant,
+        local: impl Into<MemList>,
+        options: Options,
+    ) -> Operation<T, S> {
+        let posted = self.with(|endpoint| endpoint.post_push_granted(peer, grant, local, options));
+        self.operation(posted)
+    }
+
+    /// Waits for `duration`.
+    pub async fn sleep(&self, duration: Duration) {
+        self.sleep_until(self.now() + duration).await;
+    }
+
+    /// Waits until `at`.
+    pub async fn sleep_until(&self, at: Time) {
+        let op = self.with(|endpoint| endpoint.post_timer(at, 0));
+        // A timer ends only at its time, because no other code has its id.
+        let _ = self.operation(Ok(Posted::Pending(op))).await;
+    }
+
+    /// Returns the next unexpected message. Several tasks may wait; each message goes to one of
+    /// them.
+    pub async fn next_unexpected(&self) -> Unexpected {
+        poll_fn(|cx| self.poll_unexpected(cx)).await
+    }
+
+    /// Returns the next event of a peer that came or went. Several tasks may wait; each event goes
+    /// to one of them.
+    pub async fn next_event(&self) -> PeerEvent {
+        poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    pub(crate) fn poll_unexpected(&self, cx: &Context<'_>) -> Poll<Unexpected> {
+        self.look_at(|state| match state.endpoint.poll_unexpected() {
+            Some(message) => Poll::Ready(message),
+            None => {
+                state.message_waiters.add(cx.waker(), &mut state.endpoint);
+                Poll::Pending
+            }
+        })
+    }
+
+    pub(crate) fn poll_event(&self, cx: &Context<'_>) -> Poll<PeerEvent> {
+        self.look_at(|state| match state.endpoint.poll_event() {
+            Some(event) => Poll::Ready(event),
+            None => {
+                state.event_waiters.add(cx.waker(), &mut state.endpoint);
+                Poll::Pending
+            }
+        })
+    }
+
+    // ---- for handles ----------------------------------------------------------------------------
+
+    /// Polls the endpoint once, for a caller that waits. A driver that sleeps goes on to do so, but
+    /// the adapter may not be armed for it any more: see [`AsyncEndpoint::rearm`].
+    pub(crate) fn progress_of_caller(&self) -> bool {
+        self.inner.state.give_way();
+        let mut state = self.inner.state.acquire();
+        let worked = state.poll(self.now());
+        self.release(state, false);
+        worked
+    }
+
+    /// Arms the adapter again for a driver that sleeps, or wakes the driver. For a caller that has
+    /// polled, and polls no more.
+    pub(crate) fn rearm(&self) {
+        let state = self.inner.state.acquire();
+        self.release(state, true);
+    }
+
+    /// Lets the futures of operations poll the endpoint while they wait.
+    pub(crate) fn let_futures_poll(&self) {
+        self.look_at(|state| state.poller = Poller::Free);
+    }
+
+    /// Sets the largest number of operations. [`AsyncEndpoint::post`] refuses more.
+    pub(crate) fn set_max_operations(&self, most: usize) {
+        self.look_at(|state| state.max_operations = most);
+    }
+
+    /// Posts an operation, if there is room.
+    pub(crate) fn post(&self, post: impl FnOnce(&mut Endpoint<T>) -> Result<Posted, Error>) -> Operation<T, S> {
+        let mut state = self.inner.state.acquire();
+        let posted = if state.has_room() { post(&mut state.endpoint) } else { Err(no_room(state.max_operations)) };
+        self.release(state, true);
+        self.operation(posted)
+    }
+
+    /// Waits until there is room for one more operation, or the endpoint is closing.
+    pub(crate) async fn room(&self) {
+        poll_fn(|cx| {
+            self.look_at(|state| {
+                if state.has_room() || state.endpoint.is_closing() {
+                    return Poll::Ready(());
+                }
+                state.room_waiters.add(cx.waker(), &mut state.endpoint);
+                Poll::Pending
+            })
+        })
+        .await;
+    }
+
+    /// Begins to close the endpoint: connections end in order, nothing more is posted. It must be
+    /// driven until it has [closed](Self::closed).
+    pub fn close(&self) {
+        let mut state = self.inner.state.acquire();
+        state.close(self.now());
+        self.release(state, true);
+    }
+
+    /// Returns true if the endpoint is closing, or closed.
+    pub fn is_closing(&self) -> bool {
+        self.look(|endpoint| endpoint.is_closing())
+    }
+
+    /// Waits until the endpoint is closed. Every operation has ended then, and a driver may stop.
+    pub async fn closed(&self) {
+        poll_fn(|cx| {
+            self.look_at(|state| {
+                if state.endpoint.has_closed() {
+                    return Poll::Ready(());
+                }
+                state.end_waiters.add(cx.waker(), &mut state.endpoint);
+                Poll::Pending
+            })
+        })
+        .await;
+    }
+
+    /// Returns true if the endpoint is closed.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.look(|endpoint| endpoint.has_closed())
+    }
+
+    /// Checks that there is room for one more operation.
+    ///
+    /// # Errors
+    /// `Exhausted`.
+    pub(crate) fn check_room(&self) -> Result<(), Error> {
+        self.look_at(|state| if state.has_room() { Ok(()) } else { Err(no_room(state.max_operations)) })
+    }
+
+    /// Returns the number of polls so far, by whichever thread.
+    pub(crate) fn polls(&self) -> u64 {
+        self.look_at(|state| state.polls)
+    }
+
+    pub(crate) fn operation(&self, posted: Result<Posted, Error>) -> Operation<T, S> {
+        let state = match posted {
+            Ok(Posted::Done(completion)) => Progress::Done(completion),
+            Ok(Posted::Pending(op)) => Progress::Pending(op),
+            Err(error) => Progress::Refused(error),
+        };
+        Operation { endpoint: self.clone(), state }
+    }
+
+    /// Returns the completion of `op`, or `None` after arranging to wake the task when there is
+    /// one. `Some(None)` means that there is no such operation.
+    ///
+    /// If drivers poll, the future of one operation at a time does so instead, because a driver
+    /// would take another thread. It polls in each of its turns. Between them, the other tasks of
+    /// its executor run.
+    #[inline]
+    fn poll_op(&self, op: OpId, cx: &Context<'_>) -> Option<Option<Completion>> {
+        if S::CALLERS_PROGRESS && self.look_at(|state| !state.endpoint.has_ended(op) && state.take_poller(op)) {
+            self.poll_a_turn(op);
+            if !self.look_at(|state| state.endpoint.has_ended(op)) {
+                cx.waker().wake_by_ref();
+                // Other threads may wait for this core.
+                std::thread::yield_now();
+            }
+        }
+        let mut state = self.inner.state.acquire();
+        let polled = state.endpoint.poll_op_or_wake(op, cx.waker());
+        if S::CALLERS_PROGRESS && polled.is_some() && state.release_poller(op) {
+            // Another future that waits becomes the one that polls.
+            state.endpoint.wake_a_waiter();
+            self.release(state, false);
+        } else if state.note_room() {
+            self.release(state, false);
+        } else if let Err(state) = state.release() {
+            self.release(state, false);
+        }
+        polled
+    }
+
+    /// Polls until `op` has ended, or another task can go on; as long as a task may keep its thread
+    /// if no other task waits for the endpoint, and a few times otherwise.
+    fn poll_a_turn(&self, op: OpId) {
+        let since = self.now();
+        for polls in 0.. {
+            self.inner.state.give_way();
+            let mut state = self.inner.state.acquire();
+            let now = self.now();
+            state.poll(now);
+            let is_alone = state.endpoint.operations() <= ALONE;
+            let over = if is_alone { now - since > TURN } else { polls >= TURN_OF_MANY };
+            let ended = over || state.endpoint.has_ended(op) || state.endpoint.has_wakers();
+            self.release(state, false);
+            if ended {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn outcome(&self, completion: Completion) -> Result<Completion, Error> {
+        match completion.status {
+            Ok(()) => Ok(completion),
+            Err(kind) => {
+                let error = self.look(|endpoint| endpoint.explain(&completion));
+                Err(error.unwrap_or_else(|| Error::new(kind, "")))
+            }
+        }
+    }
+
+    // ---- for drivers ----------------------------------------------------------------------------
+
+    /// Polls the endpoint once, at the clock's time, and wakes the futures that can go on. Returns
+    /// whether there was anything to do. Other threads that wait for the endpoint go first.
+    pub fn progress(&self) -> bool {
+        self.inner.state.give_way();
+        let mut state = self.inner.state.acquire();
+        if S::CALLERS_PROGRESS {
+            // It does not sleep. So callers leave everything to it.
+            state.take_driver();
+        }
+        let worked = state.poll(self.now());
+        self.release(state, false);
+        worked
+    }
+
+    /// Returns the time at which to call `progress` even if nothing arrives.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.look(|endpoint| endpoint.next_deadline())
+    }
+
+    /// Prepares to sleep. `waker` is woken when a task uses the endpoint, for example to post or to
+    /// cancel an operation, and when a message or an exposure is dropped. A task on another thread
+    /// does not wake it if it can do itself what is to be done. It is also woken when the transport
+    /// has something to do, unless the transport has an event fd for that.
+    pub fn arm(&self, waker: &Waker) -> Armed {
+        self.arm_until(waker).0
+    }
+
+    /// Works as [`AsyncEndpoint::arm`]. Also returns the time at which to call `progress` at the
+    /// latest. A driver of a shared endpoint sleeps until exactly this time: a caller that posts
+    /// something with a later deadline does not wake it. One driver may sleep at a time, because
+    /// only the last one that prepared to is woken.
+    pub fn arm_until(&self, waker: &Waker) -> (Armed, Option<Time>) {
+        self.look_at(|state| state.arm(waker))
+    }
+
+    /// Runs `f` on the transport's event fd, if it has one.
+    pub fn with_event_fd<R>(&self, f: impl FnOnce(Option<BorrowedFd<'_>>) -> R) -> R {
+        self.look(|endpoint| f(endpoint.event_fd()))
+    }
+
+    /// Returns a duplicate of the transport's event fd, if it has one.
+    pub(crate) fn clone_event_fd(&self) -> Result<Option<OwnedFd>, Error> {
+        Ok(self.with_event_fd(|fd| fd.map(|fd| fd.try_clone_to_owned()).transpose())?)
+    }
+}
+
+fn no_room(most: usize) -> Error {
+    Error::new(ErrorKind::Exhausted, format!("{most} operations are under way; wait for one to end, or for room"))
+}
+
+/// A shared endpoint, what is made of it, and all futures may go to any thread.
+const _: fn() = || {
+    use crate::comm::{Body, Call, Caller, Incoming};
+
+    type Any = Box<dyn Transport + Send>;
+    fn is_send<V: Send>() {}
+    fn is_sync<V: Sync>() {}
+    fn can_be_sent<V: Send>(_: V) {}
+    is_send::<Endpoint<Any>>();
+    is_send::<SharedEndpoint<Any>>();
+    is_sync::<SharedEndpoint<Any>>();
+    is_send::<Operation<Any, AnyThread>>();
+    is_sync::<Operation<Any, AnyThread>>();
+    is_send::<Unexpected>();
+    is_send::<Call<Any, AnyThread>>();
+    is_send::<Caller<Any, AnyThread>>();
+    is_sync::<Caller<Any, AnyThread>>();
+    is_send::<Incoming<Any, AnyThread>>();
+    is_sync::<Incoming<Any, AnyThread>>();
+    let _ = |endpoint: SharedEndpoint<Any>, addr: Addr, peer: PeerId, list: MemList, options: Options| {
+        can_be_sent(endpoint.connect(&addr, options));
+        can_be_sent(endpoint.disconnect(peer, options));
+        can_be_sent(endpoint.next_unexpected());
+        can_be_sent(endpoint.next_event());
+        can_be_sent(endpoint.sleep(Duration::ZERO));
+        let call = Caller::new(endpoint.clone()).call(peer, b"", Body::In(list.clone()), None, options);
+        can_be_sent(call.map(Call::reply));
+    };
+    let _ = |call: Incoming<Any, AnyThread>, list: MemList, options: Options| {
+        can_be_sent(call.fetch(0, list.clone(), options));
+        can_be_sent(call.store(0, list.clone(), options));
+        can_be_sent(call.reply(b"", Some(list), options));
+    };
+};

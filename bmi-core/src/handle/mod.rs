@@ -1,0 +1,262 @@
+//! A handle that any thread can use, over one endpoint or several.
+//!
+//! **Why.** Most programs that embed a transport have several threads: an executor's workers, or
+//! threads of their own. A [`Handle`] is `Clone + Send + Sync`, and has the operations of
+//! [`AsyncEndpoint`](crate::AsyncEndpoint) and the calls of [`comm`](crate::comm). Its futures are
+//! `Send` and may be dropped at any time. Memory crosses as it is: an operation takes a
+//! [`Memory`](crate::mem::Memory), which is counted, and nothing is copied.
+//!
+//! **How it is driven.** A thread for each endpoint polls it, or sleeps until there is something to
+//! do. A thread that posts an operation, and finds the driver asleep, makes the progress itself, so
+//! that posting wakes nobody. [`Handle::block_on`] polls too, as long as [`Waiting`] allows. A
+//! driver that polls stands by meanwhile. See [`threading`](crate::AnyThread) for the alternatives.
+//!
+//! **Several endpoints.** Each has its own lock, driver and peers. A peer belongs to the endpoint
+//! that it was connected by, and its id says which ([`PeerId::endpoint`]). Connections of this side
+//! go to the endpoints in turn. Those of peers are spread by the transports, if these are members
+//! of one group. The endpoints share nothing, so threads that use different peers do not wait for
+//! each other.
+//!
+//! **Bounds.** An operation is posted when the method is called. Messages, bulk transfers and calls
+//! are refused with [`Exhausted`](crate::ErrorKind::Exhausted) while
+//! [`HandleConfig::max_operations`] are under way in the endpoint. [`Handle::room`] waits until one
+//! ends. Connecting, granting and sleeping are not refused. Messages that nobody takes stay in
+//! their slots, and their senders run out of credits.
+//!
+//! **The end.** When the last handle is dropped, or at [`Handle::close`], connections end in order:
+//! what was posted is sent, within [`TimeoutConfig::fence_grace`](crate::TimeoutConfig). Every
+//! operation ends, and its memory is the program's again. Then the drivers end. Futures, calls and
+//! messages may live longer than the handle. They end with an error.
+//!
+//! **Panics.** A task that panics drops its futures, as if it had been cancelled. Wakers run
+//! outside of the lock. If one panics, its driver goes on.
+//!
+//! **Tests.** `bmi-conformance/src/handle.rs`, over every backend on a real system. In the
+//! simulator the endpoints are driven by tasks of one thread ([`Handle::undriven`]).
+
+mod drivers;
+mod operations;
+mod wait;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::addr::Addr;
+use crate::async_endpoint::{Dropped, SharedEndpoint};
+use crate::comm::Caller;
+use crate::driver::Waiting;
+use crate::endpoint::{Counters, Endpoint, PeerLimits, ResourceUsage};
+use crate::error::{Error, ErrorKind};
+use crate::op::{Options, PeerId};
+use crate::threading::AnyThread;
+use crate::time::{Clock, Time};
+use crate::transport::Transport;
+
+/// Largest number of endpoints behind a handle.
+pub const MAX_ENDPOINTS: usize = 256;
+
+/// The settings of a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandleConfig {
+    /// How drivers and [`Handle::block_on`] wait when there is nothing to do. The default is to
+    /// sleep.
+    pub waiting: Waiting,
+    /// Largest number of operations that are under way in an endpoint, or have ended without being
+    /// awaited. The default is 16,384.
+    pub max_operations: usize,
+}
+
+impl Default for HandleConfig {
+    fn default() -> HandleConfig {
+        HandleConfig { waiting: Waiting::default(), max_operations: 16_384 }
+    }
+}
+
+impl HandleConfig {
+    /// Sets how the drivers wait.
+    #[must_use]
+    pub fn waiting(mut self, waiting: Waiting) -> HandleConfig {
+        self.waiting = waiting;
+        self
+    }
+
+    /// Sets the largest number of operations in an endpoint.
+    #[must_use]
+    pub fn max_operations(mut self, most: usize) -> HandleConfig {
+        self.max_operations = most;
+        self
+    }
+}
+
+/// A handle to one endpoint or several, for any thread. A clone is another handle to the same ones.
+pub struct Handle<T: Transport> {
+    shared: Arc<Endpoints<T>>,
+}
+
+impl<T: Transport> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        Handle { shared: Arc::clone(&self.shared) }
+    }
+}
+
+struct Endpoints<T: Transport> {
+    /// In the order of their numbers. There is at least one.
+    callers: Box<[Caller<T, AnyThread>]>,
+    config: HandleConfig,
+    /// Counts connections and searches, to spread them over the endpoints.
+    turn: AtomicUsize,
+}
+
+impl<T: Transport> Drop for Endpoints<T> {
+    /// The last handle is gone. The drivers do the rest. It may have been dropped by code that an
+    /// endpoint runs, so this does not wait for the endpoint.
+    fn drop(&mut self) {
+        self.callers.iter().for_each(|caller| caller.endpoint().settle(Dropped::Handle));
+    }
+}
+
+impl<T: Transport> Handle<T> {
+    /// Creates a handle, and a thread for each endpoint that drives it until the handle is closed.
+    /// `clock` gives the time for all of them.
+    ///
+    /// # Errors
+    /// `Invalid` without endpoints, or with more than [`MAX_ENDPOINTS`]; `Io` if the system starts
+    /// no more threads, or cannot wait on the event fd of a transport.
+    pub fn start(
+        endpoints: Vec<Endpoint<T>>,
+        clock: impl Clock + Clone + Send + Sync + 'static,
+        config: HandleConfig,
+    ) -> Result<Handle<T>, Error>
+    where
+        T: Send + 'static,
+    {
+        let (handle, endpoints) = Handle::undriven(endpoints, clock, config)?;
+        for (number, endpoint) in endpoints.into_iter().enumerate() {
+            if config.waiting == Waiting::Busy {
+                endpoint.let_futures_poll();
+            }
+            drivers::start(number, endpoint, config.waiting)?;
+        }
+        Ok(handle)
+    }
+
+    /// Creates a handle, and returns the endpoints for the program to drive, each until it is
+    /// [closed](SharedEndpoint::closed). For executors with drivers of their own, such as the
+    /// simulator's.
+    ///
+    /// # Errors
+    /// `Invalid`, as [`Handle::start`].
+    pub fn undriven(
+        endpoints: Vec<Endpoint<T>>,
+        clock: impl Clock + Clone + Send + Sync + 'static,
+        config: HandleConfig,
+    ) -> Result<(Handle<T>, Vec<SharedEndpoint<T>>), Error> {
+        if endpoints.is_empty() || endpoints.len() > MAX_ENDPOINTS {
+            let text = format!("a handle over {} endpoints: it takes 1 to {MAX_ENDPOINTS}", endpoints.len());
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let share = |(number, endpoint): (u8, Endpoint<T>)| {
+            let endpoint = SharedEndpoint::shared(endpoint.numbered(number), clock.clone());
+            endpoint.set_max_operations(config.max_operations.max(1));
+            endpoint
+        };
+        let endpoints: Vec<_> = (0..=u8::MAX).zip(endpoints).map(share).collect();
+        let callers = endpoints.iter().cloned().map(Caller::new).collect();
+        let handle = Handle { shared: Arc::new(Endpoints { callers, config, turn: AtomicUsize::new(0) }) };
+        Ok((handle, endpoints))
+    }
+
+    // ---- getters --------------------------------------------------------------------------------
+
+    /// Returns the endpoints, in the order of their numbers.
+    pub fn endpoints(&self) -> impl ExactSizeIterator<Item = &SharedEndpoint<T>> {
+        self.shared.callers.iter().map(Caller::endpoint)
+    }
+
+    /// Returns the time of the clock.
+    pub fn now(&self) -> Time {
+        self.first().now()
+    }
+
+    /// Returns options whose deadline is `timeout` from now.
+    pub fn within(&self, timeout: std::time::Duration) -> Options {
+        self.first().within(timeout)
+    }
+
+    /// See [`Endpoint::peer_addr`].
+    pub fn peer_addr(&self, peer: PeerId) -> Option<Addr> {
+        self.of(peer)?.peer_addr(peer)
+    }
+
+    /// See [`Endpoint::limits`].
+    pub fn limits(&self, peer: PeerId) -> Option<PeerLimits> {
+        self.of(peer)?.limits(peer)
+    }
+
+    /// Returns [`Endpoint::counters`] of each endpoint.
+    pub fn counters(&self) -> Vec<Counters> {
+        self.endpoints().map(SharedEndpoint::counters).collect()
+    }
+
+    /// Returns [`Endpoint::resource_usage`] of each endpoint.
+    pub fn resource_usage(&self) -> Vec<ResourceUsage> {
+        self.endpoints().map(SharedEndpoint::resource_usage).collect()
+    }
+
+    fn first(&self) -> &SharedEndpoint<T> {
+        self.shared.callers[0].endpoint()
+    }
+
+    /// Returns the endpoint of a peer. An id of another handle may have none here.
+    fn of(&self, peer: PeerId) -> Option<&SharedEndpoint<T>> {
+        self.caller_of(peer).map(Caller::endpoint)
+    }
+
+    fn caller_of(&self, peer: PeerId) -> Option<&Caller<T, AnyThread>> {
+        self.shared.callers.get(usize::from(peer.endpoint()))
+    }
+
+    /// Returns a number that goes around all endpoints.
+    fn next_turn(&self) -> usize {
+        match self.shared.callers.len() {
+            1 => 0,
+            count => self.shared.turn.fetch_add(1, Ordering::Relaxed) % count,
+        }
+    }
+
+    // ---- the end --------------------------------------------------------------------------------
+
+    /// Closes all endpoints, for all handles. Connections end after what was posted on them, and
+    /// operations that cannot end otherwise are cancelled. Returns when all have ended.
+    pub async fn close(&self) {
+        self.endpoints().for_each(SharedEndpoint::close);
+        for endpoint in self.endpoints() {
+            endpoint.closed().await;
+        }
+    }
+}
+
+/// Returns the error for a peer that this handle never had.
+fn no_such_peer() -> Error {
+    Error::new(ErrorKind::PeerLost, "a peer of another handle")
+}
+
+/// A handle, and all its futures, may go to any thread.
+const _: fn() = || {
+    type Any = Box<dyn Transport + Send>;
+    fn is_shared<V: Send + Sync>() {}
+    fn can_be_sent<V: Send>(_: V) {}
+    is_shared::<Handle<Any>>();
+    let _ = |handle: Handle<Any>, addr: Addr, peer: PeerId, options: Options| {
+        can_be_sent(handle.connect(&addr, options));
+        can_be_sent(handle.disconnect(peer, options));
+        can_be_sent(handle.send(peer, 0, Vec::new(), options));
+        can_be_sent(handle.next_unexpected());
+        can_be_sent(handle.next_call());
+        can_be_sent(handle.next_event());
+        can_be_sent(handle.room(peer));
+        can_be_sent(handle.sleep(std::time::Duration::ZERO));
+        can_be_sent(handle.close());
+    };
+};

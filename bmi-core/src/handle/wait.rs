@@ -1,0 +1,58 @@
+//! The blocking form: a thread that waits for a future of a handle.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+
+use super::Handle;
+use crate::async_endpoint::SharedEndpoint;
+use crate::driver::Waiter;
+use crate::driver::thread::{Alarm, Sleeper};
+use crate::transport::Transport;
+
+/// Arms the adapters again for drivers that sleep, when this thread polls no more, also after a
+/// panic.
+struct Rearm<'a, T: Transport>(&'a Handle<T>);
+
+impl<T: Transport> Drop for Rearm<'_, T> {
+    fn drop(&mut self) {
+        self.0.endpoints().for_each(SharedEndpoint::rearm);
+    }
+}
+
+impl<T: Transport> Handle<T> {
+    /// Runs `future` to its end on this thread. While it waits, the thread polls the endpoints, as
+    /// long as [`HandleConfig::waiting`](super::HandleConfig::waiting) allows, and then sleeps
+    /// until a driver has something for it. Any number of threads may wait at a time.
+    ///
+    /// For a program without an executor: `handle.block_on(handle.send(peer, tag, list, options))`.
+    /// Do not call it in a task of an executor, whose thread it would block.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let alarm = Arc::new(Alarm::new(Sleeper::Parked(thread::current())));
+        let waker = Waker::from(Arc::clone(&alarm));
+        let mut cx = Context::from_waker(&waker);
+        let mut future = pin!(future);
+        let mut waiter = Waiter::new(self.shared.config.waiting);
+        loop {
+            if alarm.take()
+                && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
+            {
+                return output;
+            }
+            let since = self.now();
+            let patience = waiter.patience(self.endpoints().any(|endpoint| endpoint.is_sending()));
+            let mut rearm = None;
+            while !alarm.is_ready() && patience.is_none_or(|patience| self.now() - since < patience) {
+                rearm.get_or_insert_with(|| Rearm(self));
+                if !self.endpoints().fold(false, |worked, endpoint| endpoint.progress_of_caller() | worked) {
+                    std::hint::spin_loop();
+                }
+            }
+            drop(rearm);
+            alarm.park();
+            waiter.ended(self.now() - since);
+        }
+    }
+}

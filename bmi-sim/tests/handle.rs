@@ -1,0 +1,153 @@
+//! A handle in the simulator: tasks of the world drive its endpoints, on one thread, and a run can
+//! be repeated.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::time::Duration;
+
+use bmi_core::comm::Body;
+use bmi_core::driver::Waiting;
+use bmi_core::{Config, ErrorKind, Handle, HandleConfig, Memory, PeerEvent, Time};
+use bmi_sim::{Node, SimTransport, World};
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+type Sim = Handle<SimTransport>;
+
+fn handle(node: &Node, count: usize, waiting: Waiting) -> Sim {
+    node.handle(&Config::default(), count, HandleConfig::default().waiting(waiting)).unwrap()
+}
+
+/// Answers calls until the handle is closed, each in a task of its own. Returns their number.
+async fn serve(node: Node, server: Sim) -> usize {
+    let mut tasks = Vec::new();
+    loop {
+        match server.next_call().await {
+            Ok(call) => tasks.push(node.spawn(async move {
+                let data = Memory::zeroed(call.len() as usize).unwrap();
+                let options = call.within(LIMIT);
+                call.fetch(0, &data, options).await.unwrap();
+                let total: u64 = data.all().to_vec().iter().map(|byte| u64::from(*byte)).sum();
+                call.reply(&total.to_le_bytes(), None, options).await.unwrap();
+            })),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Cancelled);
+                let served = tasks.len();
+                for task in tasks {
+                    task.await.unwrap();
+                }
+                return served;
+            }
+        }
+    }
+}
+
+/// Runs clients whose tasks share one handle, against a server of two endpoints. Returns what the
+/// run looked like: when each task ended, and when all were closed.
+fn run(seed: u64, waiting: Waiting) -> Vec<Time> {
+    let world = World::new(seed);
+    let (near, far) = (world.node("clients"), world.node("server"));
+    let (client, server) = (handle(&near, 2, waiting), handle(&far, 2, waiting));
+    let addr = server.listen(&far.addr(1)).unwrap();
+    let serving = far.spawn(serve(far.clone(), server.clone()));
+    let mut times = world.block_on(async {
+        let mut tasks = Vec::new();
+        for number in 0..6u8 {
+            let (client, addr) = (client.clone(), addr.clone());
+            tasks.push(near.spawn(async move {
+                let peer = client.connect(&addr, client.within(LIMIT)).await.unwrap();
+                for len in [0, 10, 3_000, 50_000, 400_000] {
+                    let data = Memory::from(vec![number; len]);
+                    let call = client.call(peer, b"add", Body::Out(data.into()), None, client.within(LIMIT)).unwrap();
+                    let total = call.reply().await.unwrap().bytes;
+                    assert_eq!(total, (u64::from(number) * len as u64).to_le_bytes().as_slice());
+                }
+                client.now()
+            }));
+        }
+        let mut times = Vec::new();
+        for task in tasks {
+            times.push(task.await.unwrap());
+        }
+        let mut of_each = [0; 2];
+        for _ in 0..6 {
+            match server.next_event().await.unwrap() {
+                PeerEvent::Connected { peer, .. } => of_each[usize::from(peer.endpoint())] += 1,
+                PeerEvent::Lost { reason, .. } => panic!("{reason}"),
+            }
+        }
+        assert_eq!(of_each, [3, 3], "the connections of the server's endpoints");
+        client.close().await;
+        server.close().await;
+        times
+    });
+    assert_eq!(world.block_on(serving).unwrap(), 6 * 5);
+    for usage in client.resource_usage().into_iter().chain(server.resource_usage()) {
+        assert_eq!((usage.peers, usage.operations), (0, 0), "{usage:?}");
+    }
+    times.push(world.now());
+    times
+}
+
+#[test]
+fn tasks_share_a_handle_and_a_run_can_be_repeated() {
+    for waiting in [Waiting::Busy, Waiting::Event] {
+        for seed in 0..4 {
+            assert_eq!(run(seed, waiting), run(seed, waiting), "seed {seed}, {waiting:?}");
+        }
+    }
+}
+
+#[test]
+fn the_last_handle_ends_the_drivers_and_what_was_sent_arrives() {
+    let world = World::new(1);
+    let (near, far) = (world.node("near"), world.node("far"));
+    let (client, server) = (handle(&near, 1, Waiting::Event), handle(&far, 1, Waiting::Event));
+    let addr = server.listen(&far.addr(1)).unwrap();
+    let mut memory = Memory::zeroed(100).unwrap();
+    let into = Memory::zeroed(30_000).unwrap();
+    let (arrival, receive, observer) = world.block_on(async {
+        let peer = client.connect(&addr, client.within(LIMIT)).await.unwrap();
+        let Ok(PeerEvent::Connected { peer: from, .. }) = server.next_event().await else { panic!("a connection") };
+        let arrival = server.recv(from, 1, &into, server.within(LIMIT));
+        let receive = client.recv(peer, 9, &memory, bmi_core::Options::default());
+        let sent = client.send(peer, 1, vec![5; 30_000], client.within(LIMIT));
+        let observer = client.endpoints().next().unwrap().observer();
+        // The operation is awaited by a task that has no handle.
+        near.spawn(async move { drop(sent.await) });
+        drop(client);
+        (arrival, receive, observer)
+    });
+    world.block_on(async {
+        assert_eq!(arrival.await.unwrap().len, 30_000);
+        assert_eq!(into.all().to_vec(), [5; 30_000]);
+        let ended = receive.await.unwrap_err();
+        assert!(matches!(ended.kind(), ErrorKind::Cancelled | ErrorKind::PeerLost), "{ended}");
+    });
+    world.run();
+    assert!(memory.get_mut().is_some(), "the memory is back");
+    assert!(observer().is_none(), "the driver has ended");
+    world.block_on(server.close());
+}
+
+#[test]
+fn what_was_sent_before_the_end_is_sent_also_after_a_long_idle_time() {
+    let world = World::new(1);
+    let (near, far) = (world.node("near"), world.node("far"));
+    let (client, server) = (handle(&near, 1, Waiting::Event), handle(&far, 1, Waiting::Event));
+    let addr = server.listen(&far.addr(1)).unwrap();
+    let into = Memory::zeroed(400_000).unwrap();
+    world.block_on(async {
+        let peer = client.connect(&addr, client.within(LIMIT)).await.unwrap();
+        let Ok(PeerEvent::Connected { peer: from, .. }) = server.next_event().await else { panic!("a connection") };
+        // Nothing is polled meanwhile. The time of the last poll is not that of the end.
+        near.sleep(Duration::from_secs(30)).await;
+        let sent = client.send(peer, 1, vec![5; 400_000], bmi_core::Options::default());
+        drop(client);
+        far.sleep(Duration::from_millis(300)).await;
+        // The message waits for its receive.
+        assert_eq!(server.recv(from, 1, &into, server.within(LIMIT)).await.unwrap().len, 400_000);
+        sent.await.unwrap();
+    });
+    assert_eq!(into.all().to_vec(), [5; 400_000]);
+    world.block_on(server.close());
+}

@@ -1,0 +1,303 @@
+//! The further event loops of an I/O server, each on a thread of its own.
+//!
+//! **Why.** One event loop uses one processor. With several, the connections of a server are spread
+//! over several processors. The loops share the store, the buffers and the turns
+//! ([`IodParts`]). A connection stays on its loop.
+//!
+//! **Protocol**
+//!
+//! ```text
+//!   first loop     opens the transports, listens ──> opens the store, registers ──────────> serves
+//!                        │ transports                       │ begin: parts        ^ serves
+//!   further loop         └──> tells everybody to wait ──────┴──> leaves the waiting room ─> serves
+//! ```
+//!
+//! The first loop says that the server serves when all loops do.
+//!
+//! **Invariants**
+//! 1. All loops stop together. The first loop tells the others to stop when it begins to stop
+//!    itself, and they end when it drops their ends of the channels, by a panic for instance.
+//! 2. A loop that ends by itself ends the server: by an error, or by a panic. The server's error
+//!    names the loop.
+//! 3. No thread outlives [`Server::run`](super::Server::run), because they are scoped.
+
+use std::sync::Arc;
+use std::thread::{Builder, Scope, ScopedJoinHandle};
+
+use bmi::AnyTransport;
+use bmi_core::driver::{MonotonicClock, Waiting, event};
+use bmi_core::{AsyncEndpoint, Clock, Config, Endpoint};
+use fs_proto::{ErrorCode, FsError};
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use tokio::sync::{mpsc, oneshot};
+
+use super::waiting_room::WaitingRoom;
+use crate::iod::IodParts;
+use crate::service::{Limits, Standing, serve_beside};
+use crate::store::FileStore;
+
+/// Most endpoints of a loop. They number the adapters of a server.
+const ENDPOINTS: u32 = 256;
+
+/// Settings of every loop.
+#[derive(Clone)]
+pub(super) struct LoopSettings {
+    pub(super) iod: u32,
+    pub(super) endpoint: Config,
+    pub(super) limits: Limits,
+    pub(super) waiting: Waiting,
+    pub(super) clock: MonotonicClock,
+}
+
+/// What a loop serves.
+#[derive(Clone)]
+pub(super) struct Work {
+    pub(super) parts: IodParts<Arc<FileStore>>,
+    pub(super) standing: Standing,
+}
+
+/// What the first loop holds of another one.
+struct Running<'scope> {
+    begin: Option<oneshot::Sender<Work>>,
+    serves: Option<oneshot::Receiver<()>>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: ScopedJoinHandle<'scope, Result<(), FsError>>,
+}
+
+/// The further loops of a server.
+pub(super) struct Loops<'scope> {
+    running: Vec<Running<'scope>>,
+    /// The numbers of the loops that have ended.
+    ended: mpsc::UnboundedReceiver<u32>,
+    /// Keeps `ended` open.
+    _ends: mpsc::UnboundedSender<u32>,
+}
+
+/// Reports the end of a loop when it is dropped, also by a panic.
+struct Ending(u32, mpsc::UnboundedSender<u32>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // The receiver is gone if the end was requested.
+        let _ = self.1.send(self.0);
+    }
+}
+
+impl<'scope> Loops<'scope> {
+    /// Starts a loop for each set of transports. They tell everybody to wait.
+    ///
+    /// # Errors
+    /// `Busy` if a thread cannot be started.
+    pub(super) fn start(
+        scope: &'scope Scope<'scope, '_>,
+        settings: &LoopSettings,
+        transports: Vec<Vec<AnyTransport>>,
+    ) -> Result<Loops<'scope>, FsError> {
+        let (ends, ended) = mpsc::unbounded_channel();
+        let mut running = Vec::new();
+        for (transports, number) in transports.into_iter().zip(1..) {
+            let ((begin, begun), (serving, serves)) = (oneshot::channel(), oneshot::channel());
+            let (stop, stopped) = oneshot::channel();
+            let (settings, ending) = (settings.clone(), Ending(number, ends.clone()));
+            let name = format!("iod{}-loop{number}", settings.iod);
+            let run = move || {
+                let _ending = ending;
+                run(number, &settings, transports, begun, serving, stopped)
+            };
+            let thread = Builder::new().name(name).spawn_scoped(scope, run);
+            let failed = |error| FsError::new(ErrorCode::Busy, format!("a thread for event loop {number}: {error}"));
+            let thread = thread.map_err(failed)?;
+            running.push(Running { begin: Some(begin), serves: Some(serves), stop: Some(stop), thread });
+        }
+        Ok(Loops { running, ended, _ends: ends })
+    }
+
+    /// Lets all loops serve. Returns when they do.
+    ///
+    /// # Errors
+    /// A loop has ended. [`Loops::end`] has the reason.
+    pub(super) async fn begin(&mut self, work: &Work) -> Result<(), FsError> {
+        let serves = self.running.iter_mut().filter_map(|running| {
+            // If this fails, the loop has ended, and so has the other channel.
+            let _ = running.begin.take()?.send(work.clone());
+            running.serves.take()
+        });
+        let serve = join_all(serves).await.into_iter().all(|serves| serves.is_ok());
+        if serve { Ok(()) } else { Err(FsError::new(ErrorCode::Io, "an event loop has ended")) }
+    }
+
+    /// Waits until a loop has ended by itself.
+    pub(super) async fn ended(&mut self) -> FsError {
+        match self.ended.recv().await {
+            Some(number) => FsError::new(ErrorCode::Io, format!("event loop {number} has ended")),
+            // Not possible while this exists.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Tells all loops to stop.
+    pub(super) fn stop(&mut self) {
+        for running in &mut self.running {
+            // The loop may have ended already. One that does not serve yet stops when it cannot
+            // begin.
+            let _ = running.stop.take().map(|stop| stop.send(()));
+            running.begin = None;
+        }
+    }
+
+    /// Stops all loops, and waits for their ends.
+    ///
+    /// # Errors
+    /// That of the first loop that has failed; `Io` if it has panicked.
+    pub(super) fn end(&mut self) -> Result<(), FsError> {
+        self.stop();
+        let mut result = Ok(());
+        for (running, number) in self.running.drain(..).zip(1..) {
+            let ended = running
+                .thread
+                .join()
+                .unwrap_or_else(|_| Err(FsError::new(ErrorCode::Io, format!("event loop {number} panicked"))));
+            result = result.and(ended);
+        }
+        result
+    }
+}
+
+/// The work of a thread: tells everybody to wait until it may begin, and then serves until it is
+/// stopped.
+fn run(
+    number: u32,
+    settings: &LoopSettings,
+    transports: Vec<AnyTransport>,
+    begun: oneshot::Receiver<Work>,
+    serving: oneshot::Sender<()>,
+    stopped: oneshot::Receiver<()>,
+) -> Result<(), FsError> {
+    let LoopSettings { iod, ref endpoint, limits, waiting, clock } = *settings;
+    let open = |transport| Ok(AsyncEndpoint::new(Endpoint::new(transport, endpoint.clone(), clock.now())?, clock));
+    let endpoints = transports.into_iter().map(open).collect::<Result<Vec<_>, FsError>>()?;
+    // Dropping the sender also stops the loop.
+    let mut stop = std::pin::pin!(stopped.map(drop).fuse());
+    let room = WaitingRoom::new(iod);
+    let fronts: Vec<_> = endpoints.iter().map(|endpoint| (endpoint.clone(), &room)).collect();
+    let begun = event::block_on_all_with(&endpoints, waiting, room.until(&fronts, limits, begun, stop.as_mut()))?;
+    // Otherwise the first loop has stopped before it served.
+    let Some(Ok(Work { parts, standing })) = begun else { return Ok(()) };
+    let first = adapter(number, 0);
+    let iods: Vec<_> =
+        endpoints.iter().zip(first..).map(|(endpoint, index)| parts.clone().at(endpoint.clone(), index)).collect();
+    drop(parts);
+    let fronts: Vec<_> = endpoints.iter().cloned().zip(&iods).collect();
+    // Fails if the first loop has stopped meanwhile. Then this one is told so as well.
+    let _ = serving.send(());
+    Ok(event::block_on_all_with(&endpoints, waiting, serve_beside(&fronts, &standing, limits, stop))?)
+}
+
+/// Returns the number of an endpoint's adapter, which no other endpoint of the server has.
+pub(super) fn adapter(number: u32, endpoint: u32) -> u32 {
+    number * ENDPOINTS + endpoint
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::thread;
+
+    use bmi::{OpenOptions, Scheme};
+    use bmi_core::transport::Event;
+    use bmi_core::{Capabilities, Time, Transport, forward_transport};
+
+    use super::*;
+
+    /// A transport with a bug.
+    struct Panicking(AnyTransport);
+
+    impl Transport for Panicking {
+        fn poll(&mut self, _now: Time, _events: &mut Vec<Event>) -> bool {
+            panic!("a test")
+        }
+
+        fn capabilities(&self) -> &Capabilities {
+            self.0.capabilities()
+        }
+
+        forward_transport!(self => self.0;
+            listen, connect, accept, reject, disconnect, register, expose, revoke,
+            post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
+            retired_memory, release_idle, moved_bytes, charge, next_deadline, arm, event_fd, waker);
+    }
+
+    fn settings() -> LoopSettings {
+        let (endpoint, clock) = (Config::named("test"), MonotonicClock::new());
+        LoopSettings { iod: 0, endpoint, limits: Limits::default(), waiting: Waiting::Event, clock }
+    }
+
+    fn tcp() -> AnyTransport {
+        bmi::open(Scheme::Tcp, &OpenOptions::default()).unwrap()
+    }
+
+    fn wait<R>(future: impl Future<Output = R>) -> R {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn loops_that_never_began_end_when_they_are_told() {
+        thread::scope(|scope| {
+            let mut loops = Loops::start(scope, &settings(), vec![vec![tcp()], vec![tcp()]]).unwrap();
+            assert!(loops.ended().now_or_never().is_none());
+            assert_eq!(loops.end(), Ok(()));
+            assert_eq!(loops.end(), Ok(()), "there are none any more");
+        });
+    }
+
+    #[test]
+    fn loops_end_with_a_panic_of_the_first_one() {
+        let first = || {
+            thread::scope(|scope| {
+                let _loops = Loops::start(scope, &settings(), vec![vec![tcp()], vec![tcp()]]).unwrap();
+                panic!("a test");
+            })
+        };
+        assert!(catch_unwind(AssertUnwindSafe(first)).is_err(), "it would hang if they did not end");
+    }
+
+    #[test]
+    fn a_panic_of_a_loop_is_noticed_and_named() {
+        thread::scope(|scope| {
+            let broken: AnyTransport = Box::new(Panicking(tcp()));
+            let mut loops = Loops::start(scope, &settings(), vec![vec![tcp()], vec![broken]]).unwrap();
+            assert_eq!(wait(loops.ended()).detail, "event loop 2 has ended");
+            let error = loops.end().unwrap_err();
+            assert_eq!((error.code, error.detail.as_str()), (ErrorCode::Io, "event loop 2 panicked"));
+        });
+    }
+
+    #[test]
+    fn an_error_of_a_loop_is_noticed_and_kept() {
+        let mut settings = settings();
+        settings.endpoint.limits.max_peers = 0;
+        thread::scope(|scope| {
+            let mut loops = Loops::start(scope, &settings, vec![vec![tcp()]]).unwrap();
+            assert_eq!(wait(loops.ended()).detail, "event loop 1 has ended");
+            let error = loops.end().unwrap_err();
+            assert!(error.code == ErrorCode::Invalid && error.detail.contains("max_peers"), "{error}");
+        });
+    }
+
+    #[test]
+    fn a_loop_has_its_part_of_the_requests() {
+        let all = Limits { requests: 256, per_peer: 32, ..Limits::default() };
+        let of = |loops| (all.divided(loops).requests, all.divided(loops).per_peer);
+        assert_eq!([1, 3, 8, 64, 1000].map(of), [(256, 32), (86, 32), (32, 32), (4, 4), (1, 1)]);
+    }
+
+    #[test]
+    fn adapters_have_different_numbers() {
+        let mut all: Vec<_> =
+            (0..64).flat_map(|number| (0..8).map(move |endpoint| adapter(number, endpoint))).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 64 * 8);
+    }
+}
