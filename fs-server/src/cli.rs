@@ -44,8 +44,8 @@ use crate::upgrade;
 /// addresses. An address whose device is missing is skipped with a warning. Only the address by
 /// which clients know the server is required: its tcp address, if it has one.
 ///
-/// An I/O server has one event loop, and with "--threads N" or the setting "threads" several, each
-/// on a thread of its own. Its connections are spread over them.
+/// A server has one event loop, and with "--threads N" or the setting "threads" several, each on a
+/// thread of its own. Its connections are spread over them.
 ///
 /// A data directory records which cluster and server it belongs to, and the manager records the
 /// directory of each I/O server. A server does not start with the wrong directory, with an old copy
@@ -70,8 +70,8 @@ struct Arguments {
     /// core.
     #[arg(long, global = true)]
     busy: bool,
-    /// Give each I/O server this many event loops, each on a thread of its own. The manager has
-    /// one. [default: limits.threads of the configuration]
+    /// Give each server this many event loops, each on a thread of its own. [default:
+    /// limits.threads of the configuration]
     #[arg(long, global = true, value_name = "N", value_parser = threads)]
     threads: Option<usize>,
     #[command(subcommand)]
@@ -344,10 +344,6 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let (config, _, names) = select(servers)?;
             upgrade::upgrade(&config, &names, named, layouts.as_deref(), check, |line| announce(&format!("{line}\n")))?;
         }
-        Command::Manager { .. } if threads.is_some_and(|threads| threads > 1) => {
-            let text = "the manager has one event loop; --threads is for I/O servers";
-            return Err(Failure::Usage(text.to_owned()));
-        }
         Command::Manager { restored } => {
             let progress: fn(&str) = |line| announce(&format!("{line}\n"));
             let (server, neighbours) = manager(&load()?, restored.then_some(progress));
@@ -463,7 +459,7 @@ fn manager(config: &Config, restored: Option<fn(&str)>) -> (Server, Neighbours) 
     let settings = ManagerSettings { strip_size: config.cluster.strip_size.0, ..ManagerSettings::new(Vec::new()) };
     let role = Role::Manager { dir: config.storage.manager.clone(), settings, restored };
     let iods: Neighbours = config.cluster.iods.iter().map(|addrs| addrs.primary().clone()).collect();
-    (server(config, role, 1, "manager".to_owned(), &config.cluster.manager, &iods), iods)
+    (server(config, role, "manager".to_owned(), &config.cluster.manager, &iods), iods)
 }
 
 fn iod(config: &Config, index: usize, replace: bool) -> Result<(Server, Neighbours), Failure> {
@@ -476,18 +472,10 @@ fn iod(config: &Config, index: usize, replace: bool) -> Result<(Server, Neighbou
     let role =
         Role::Iod { index: number, dir: config.iod_dir(index), settings, offload, heartbeat: HEARTBEAT, replace };
     let manager = vec![config.cluster.manager.primary().clone()];
-    let threads = config.limits.threads;
-    Ok((server(config, role, threads, format!("iod{index}"), listen, &manager), manager))
+    Ok((server(config, role, format!("iod{index}"), listen, &manager), manager))
 }
 
-fn server(
-    config: &Config,
-    role: Role,
-    threads: usize,
-    name: String,
-    listen: &ServerAddrs,
-    neighbours: &[Addr],
-) -> Server {
+fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neighbours: &[Addr]) -> Server {
     Server {
         role,
         listen: listen.all().to_vec(),
@@ -496,7 +484,7 @@ fn server(
         transports: config.limits.transports(),
         endpoint: config.limits.endpoint(name),
         limits: config.limits.service(),
-        threads,
+        threads: config.limits.threads,
         waiting: Waiting::default(),
         sharers: 1,
     }
@@ -613,7 +601,6 @@ mod tests {
         assert_eq!(status(&["-c", config, "init", "--iods", "2"]), two, "there already");
         assert_eq!(status(&["-c", config, "check"]), ok);
         assert_eq!(status(&["-c", config, "iod", "2"]), two, "no such server");
-        assert_eq!(status(&["-c", config, "manager", "--threads", "2"]), two, "a manager has one event loop");
         for command in ["run", "start", "stop", "status"] {
             assert_eq!(status(&["-c", config, command, "iod2"]), two, "no such server");
         }

@@ -65,9 +65,10 @@ pub struct Storage {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitSection {
-    /// Event loops of each I/O server, each on a thread of its own. The manager has one. Limits of
-    /// requests and of connections are for all loops of a server together: each loop has an equal
-    /// part of `requests`, `connections` and `half_open`.
+    /// Event loops of each server, each on a thread of its own. Limits of requests and of
+    /// connections are for all loops of a server together: each loop has an equal part of
+    /// `requests`, `connections` and `half_open`. Only the loops of the manager have all `requests`
+    /// each.
     pub threads: usize,
     /// Most requests in progress at the same time, over each of the server's transports.
     pub requests: usize,
@@ -284,8 +285,8 @@ logs = {logs}
 
 # How much each server takes on. All of it may be left out.
 [limits]
-# Event loops of each I/O server, each on a thread of its own; the manager has one. Connections are spread over them, and each loop
-# has an equal part of requests, connections and half_open. More than one helps if a server uses a whole processor and others idle.
+# Event loops of each server, each on a thread of its own. Connections are spread over them, and each loop has an equal part of
+# requests (but not the manager's), connections and half_open. More than one helps if a server uses a whole processor and others idle.
 threads = {threads}
 # Requests worked at, at a time, over each transport: of all clients, and of one. A client gets fewer if others need the places.
 requests = {requests}

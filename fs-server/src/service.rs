@@ -30,13 +30,12 @@
 //! carry them and their data.
 
 use std::any::Any;
-use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::{Future, pending};
 use std::pin::pin;
-use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -104,21 +103,22 @@ pub struct Context {
     /// Number of requests that may wait for the same thing, a stalled disk for instance, so that
     /// there is room for others: three quarters of those that may be in progress.
     pub share: usize,
-    session: Rc<Session>,
+    session: Arc<Session>,
 }
 
-/// The state of a connection, kept as long as a request of it is in progress.
+/// The state of a connection, kept as long as a request of it is in progress. The event loop of the
+/// connection writes it, and the first event loop of the server counts the drafts.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
-    gone: Cell<bool>,
+    gone: AtomicBool,
     /// The id of its client.
-    client: Cell<Option<u128>>,
+    client: OnceLock<u128>,
     /// The Hello that the server has accepted.
-    hello: OnceCell<Hello>,
+    hello: OnceLock<Hello>,
     /// Number of drafts that the client has begun over the connection and not ended.
-    drafts: Cell<usize>,
+    drafts: AtomicUsize,
     /// Keeps the connection while there are any.
-    kept: RefCell<Option<Kept>>,
+    kept: Mutex<Option<Kept>>,
 }
 
 /// Who a server is, and whether it serves yet. A clone is another handle to the same state, also
@@ -197,9 +197,9 @@ impl Session {
     /// Keeps the connection as long as the client has drafts. While it writes them it may be silent
     /// here. If its connection were closed as idle, they could be taken for those of a client that
     /// is gone.
-    pub(crate) fn keep_while_drafting(&self, keep: impl FnOnce() -> Option<Kept>) {
-        let mut kept = self.kept.borrow_mut();
-        if self.drafts.get() == 0 {
+    fn keep_while_drafting(&self, keep: impl FnOnce() -> Option<Kept>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.drafts.load(Ordering::Acquire) == 0 {
             *kept = None;
         } else if kept.is_none() {
             *kept = keep();
@@ -208,18 +208,20 @@ impl Session {
 
     /// The client has begun a draft.
     pub(crate) fn draft_begun(&self) {
-        self.drafts.set(self.drafts.get() + 1);
+        self.drafts.fetch_add(1, Ordering::Release);
     }
 
     /// The client has published or abandoned a draft, perhaps one that it began over another
     /// connection.
     pub(crate) fn draft_ended(&self) {
-        self.drafts.set(self.drafts.get().saturating_sub(1));
+        // An error means that there were none.
+        let one_less = |drafts: usize| drafts.checked_sub(1);
+        let _ = self.drafts.fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
     }
 
     /// Returns true while the connection exists.
     pub(crate) fn is_open(&self) -> bool {
-        !self.gone.get()
+        !self.gone.load(Ordering::Acquire)
     }
 }
 
@@ -254,8 +256,14 @@ impl Context {
         self.session.hello.get()
     }
 
+    /// Keeps the connection of `call` as long as its client has drafts. Called when a change was
+    /// answered, on the event loop of the connection.
+    pub(crate) fn keep_while_drafting<T: Transport>(&self, call: &Incoming<T>) {
+        self.session.keep_while_drafting(|| call.endpoint().with(|endpoint| endpoint.keep(call.peer())));
+    }
+
     /// Returns the connection.
-    pub(crate) fn session(&self) -> &Rc<Session> {
+    pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
@@ -264,12 +272,10 @@ impl Context {
     ///
     /// # Errors
     /// `Invalid` for another client.
-    pub(crate) fn speaks_for(&self, client: u128) -> Result<&Rc<Session>, FsError> {
-        let known = self.session.client.get().unwrap_or(client);
-        if known != client {
+    pub(crate) fn speaks_for(&self, client: u128) -> Result<&Arc<Session>, FsError> {
+        if *self.session.client.get_or_init(|| client) != client {
             return Err(FsError::new(ErrorCode::Invalid, "changes in the name of several clients over one connection"));
         }
-        self.session.client.set(Some(client));
         Ok(&self.session)
     }
 }
@@ -296,6 +302,14 @@ impl Answer {
     /// Creates an answer that reports an error.
     pub fn error(error: FsError) -> Answer {
         Answer::Reply(Reply { result: Err(error) }, None)
+    }
+
+    /// Returns the encoded reply, without data.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Answer::Encoded(bytes) => bytes,
+            Answer::Reply(reply, _) => codec::encode_reply(&reply),
+        }
     }
 }
 
@@ -369,13 +383,13 @@ struct Job {
     arrived: Time,
     lane: Lane,
     /// The session of its sender.
-    session: Rc<Session>,
+    session: Arc<Session>,
 }
 
 /// The peers and their requests.
 struct Desk {
     limits: Limits,
-    sessions: BTreeMap<PeerId, Rc<Session>>,
+    sessions: BTreeMap<PeerId, Arc<Session>>,
     /// The requests of each lane, with their times of arrival.
     lanes: [Admission<(Unexpected, Time)>; LANES],
 }
@@ -399,7 +413,7 @@ impl Desk {
                 // A peer that this side connected to is ignored here.
                 let session = self.sessions.remove(peer)?;
                 tracing::debug!(?peer, %reason, "lost");
-                session.gone.set(true);
+                session.gone.store(true, Ordering::Release);
                 self.lanes.iter_mut().for_each(|lane| lane.forget(*peer));
                 Some(*peer)
             }
@@ -491,8 +505,29 @@ pub(crate) async fn serve_beside<T: Transport, H: Handler<T>>(
     while loops.next().await.is_some() {}
 }
 
+/// Serves requests like [`serve_all`] until `work` ends, and returns its result; `None` if `stop`
+/// ends first.
+pub(crate) async fn serve_until<T: Transport, H: Handler<T>, R>(
+    fronts: &[(AsyncEndpoint<T>, &H)],
+    standing: &Standing,
+    limits: Limits,
+    work: impl Future<Output = R>,
+    stop: impl Future<Output = ()>,
+) -> Option<R> {
+    let mut result = None;
+    let over = async {
+        tokio::select! {
+            biased;
+            done = work => result = Some(done),
+            () = stop => {}
+        }
+    };
+    serve_all(fronts, standing, limits, over).await;
+    result
+}
+
 /// Runs `work` to its end, with the handler's background work beside it.
-async fn beside<T: Transport, H: Handler<T>>(handler: &H, work: impl Future<Output = ()>) {
+pub(crate) async fn beside<T: Transport, H: Handler<T>>(handler: &H, work: impl Future<Output = ()>) {
     let background = async {
         handler.background().await;
         pending().await

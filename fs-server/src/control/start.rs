@@ -33,7 +33,7 @@ pub(crate) struct Launch {
     pub(crate) config: PathBuf,
     /// Options of this command that the servers have too.
     pub(crate) options: Vec<&'static str>,
-    /// Number of event loops of each I/O server, if it is not that of the configuration.
+    /// Number of event loops of each server, if it is not that of the configuration.
     pub(crate) threads: Option<usize>,
     /// Run all servers in one process.
     pub(crate) one_process: bool,
@@ -164,8 +164,7 @@ fn spawn<'a>(cluster: &Cluster, servers: Vec<&'a Member>, launch: &Launch) -> Re
     let program = std::env::current_exe().map_err(|error| fail(&format!("this program's path: {error}")))?;
     let mut command = Command::new(&program);
     command.arg("--config").arg(&launch.config).args(&launch.options);
-    let has_iods = servers.iter().any(|member| member.name != ServerName::Manager);
-    if let Some(threads) = launch.threads.filter(|_| has_iods) {
+    if let Some(threads) = launch.threads {
         command.args(["--threads", &threads.to_string()]);
     }
     let path = match (launch.one_process, &servers[..]) {

@@ -1,16 +1,20 @@
-//! The further event loops of an I/O server, each on a thread of its own.
+//! The further event loops of a server, each on a thread of its own.
 //!
 //! **Why.** One event loop uses one processor. With several, the connections of a server are spread
-//! over several processors. The loops share the store, the buffers and the turns
-//! ([`IodParts`]). A connection stays on its loop.
+//! over several processors. The loops of an I/O server share the store, the buffers and the turns
+//! ([`IodParts`]). Those of a manager share the metadata of the last commit ([`ManagerLoop`]). A
+//! connection stays on its loop.
 //!
 //! **Protocol**
 //!
 //! ```text
-//!   first loop     opens the transports, listens ──> opens the store, registers ──────────> serves
+//!   first loop     opens the transports, listens ──> opens the store (*) ─────────────────> serves
 //!                        │ transports                       │ begin: parts        ^ serves
 //!   further loop         └──> tells everybody to wait ──────┴──> leaves the waiting room ─> serves
 //! ```
+//!
+//! (*) An I/O server registers with the manager. A manager over restored metadata asks all I/O
+//! servers, which may report over any loop.
 //!
 //! The first loop says that the server serves when all loops do.
 //!
@@ -34,7 +38,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::waiting_room::WaitingRoom;
 use crate::iod::IodParts;
-use crate::service::{Limits, Standing, serve_beside};
+use crate::manager::{ManagerLoop, RollCall};
+use crate::service::{Handler, Limits, Standing, serve_beside, serve_until};
 use crate::store::FileStore;
 
 /// Most endpoints of a loop. They number the adapters of a server.
@@ -43,18 +48,36 @@ const ENDPOINTS: u32 = 256;
 /// Settings of every loop.
 #[derive(Clone)]
 pub(super) struct LoopSettings {
-    pub(super) iod: u32,
+    /// The name of the server.
+    pub(super) server: String,
+    pub(super) before: Before,
     pub(super) endpoint: Config,
     pub(super) limits: Limits,
     pub(super) waiting: Waiting,
     pub(super) clock: MonotonicClock,
 }
 
+/// What a loop does before the server serves.
+#[derive(Clone)]
+pub(super) enum Before {
+    /// It tells everybody to wait, for this reason.
+    Waiting(String),
+    /// It takes the reports of I/O servers.
+    RollCall(Arc<RollCall>, Standing),
+}
+
 /// What a loop serves.
 #[derive(Clone)]
 pub(super) struct Work {
-    pub(super) parts: IodParts<Arc<FileStore>>,
+    pub(super) parts: Parts,
     pub(super) standing: Standing,
+}
+
+/// A server's part of a loop.
+#[derive(Clone)]
+pub(super) enum Parts {
+    Iod(IodParts<Arc<FileStore>>),
+    Manager(ManagerLoop),
 }
 
 /// What the first loop holds of another one.
@@ -68,6 +91,8 @@ struct Running<'scope> {
 /// The further loops of a server.
 pub(super) struct Loops<'scope> {
     running: Vec<Running<'scope>>,
+    /// Number of loops whose end was not heard of.
+    left: usize,
     /// The numbers of the loops that have ended.
     ended: mpsc::UnboundedReceiver<u32>,
     /// Keeps `ended` open.
@@ -100,7 +125,7 @@ impl<'scope> Loops<'scope> {
             let ((begin, begun), (serving, serves)) = (oneshot::channel(), oneshot::channel());
             let (stop, stopped) = oneshot::channel();
             let (settings, ending) = (settings.clone(), Ending(number, ends.clone()));
-            let name = format!("iod{}-loop{number}", settings.iod);
+            let name = format!("{}-loop{number}", settings.server);
             let run = move || {
                 let _ending = ending;
                 run(number, &settings, transports, begun, serving, stopped)
@@ -110,7 +135,7 @@ impl<'scope> Loops<'scope> {
             let thread = thread.map_err(failed)?;
             running.push(Running { begin: Some(begin), serves: Some(serves), stop: Some(stop), thread });
         }
-        Ok(Loops { running, ended, _ends: ends })
+        Ok(Loops { left: running.len(), running, ended, _ends: ends })
     }
 
     /// Lets all loops serve. Returns when they do.
@@ -130,9 +155,19 @@ impl<'scope> Loops<'scope> {
     /// Waits until a loop has ended by itself.
     pub(super) async fn ended(&mut self) -> FsError {
         match self.ended.recv().await {
-            Some(number) => FsError::new(ErrorCode::Io, format!("event loop {number} has ended")),
+            Some(number) => {
+                self.left -= 1;
+                FsError::new(ErrorCode::Io, format!("event loop {number} has ended"))
+            }
             // Not possible while this exists.
             None => std::future::pending().await,
+        }
+    }
+
+    /// Waits until all loops have ended. They were told to stop.
+    pub(super) async fn all_ended(&mut self) {
+        while self.left > 0 {
+            self.ended().await;
         }
     }
 
@@ -164,8 +199,8 @@ impl<'scope> Loops<'scope> {
     }
 }
 
-/// The work of a thread: tells everybody to wait until it may begin, and then serves until it is
-/// stopped.
+/// The work of a thread: does what is to be done before the server serves, and then serves until it
+/// is stopped.
 fn run(
     number: u32,
     settings: &LoopSettings,
@@ -174,24 +209,52 @@ fn run(
     serving: oneshot::Sender<()>,
     stopped: oneshot::Receiver<()>,
 ) -> Result<(), FsError> {
-    let LoopSettings { iod, ref endpoint, limits, waiting, clock } = *settings;
+    let LoopSettings { ref before, ref endpoint, limits, waiting, clock, .. } = *settings;
     let open = |transport| Ok(AsyncEndpoint::new(Endpoint::new(transport, endpoint.clone(), clock.now())?, clock));
     let endpoints = transports.into_iter().map(open).collect::<Result<Vec<_>, FsError>>()?;
     // Dropping the sender also stops the loop.
     let mut stop = std::pin::pin!(stopped.map(drop).fuse());
-    let room = WaitingRoom::new(iod);
-    let fronts: Vec<_> = endpoints.iter().map(|endpoint| (endpoint.clone(), &room)).collect();
-    let begun = event::block_on_all_with(&endpoints, waiting, room.until(&fronts, limits, begun, stop.as_mut()))?;
+    let begun = async {
+        match before {
+            Before::Waiting(why) => {
+                let room = WaitingRoom::new(why);
+                room.until(&fronts(&endpoints, &room), limits, begun, stop.as_mut()).await
+            }
+            Before::RollCall(roll_call, standing) => {
+                serve_until(&fronts(&endpoints, &**roll_call), standing, limits, begun, stop.as_mut()).await
+            }
+        }
+    };
+    let begun = event::block_on_all_with(&endpoints, waiting, begun)?;
     // Otherwise the first loop has stopped before it served.
     let Some(Ok(Work { parts, standing })) = begun else { return Ok(()) };
-    let first = adapter(number, 0);
-    let iods: Vec<_> =
-        endpoints.iter().zip(first..).map(|(endpoint, index)| parts.clone().at(endpoint.clone(), index)).collect();
-    drop(parts);
-    let fronts: Vec<_> = endpoints.iter().cloned().zip(&iods).collect();
-    // Fails if the first loop has stopped meanwhile. Then this one is told so as well.
-    let _ = serving.send(());
-    Ok(event::block_on_all_with(&endpoints, waiting, serve_beside(&fronts, &standing, limits, stop))?)
+    let serves = || {
+        // Fails if the first loop has stopped meanwhile. Then this one is told so as well.
+        let _ = serving.send(());
+    };
+    match parts {
+        Parts::Iod(parts) => {
+            let adapters = endpoints.iter().zip(adapter(number, 0)..);
+            let iods: Vec<_> = adapters.map(|(endpoint, index)| parts.clone().at(endpoint.clone(), index)).collect();
+            drop(parts);
+            let fronts: Vec<_> = endpoints.iter().cloned().zip(&iods).collect();
+            serves();
+            Ok(event::block_on_all_with(&endpoints, waiting, serve_beside(&fronts, &standing, limits, stop))?)
+        }
+        Parts::Manager(manager) => {
+            let fronts = fronts(&endpoints, &manager);
+            serves();
+            Ok(event::block_on_all_with(&endpoints, waiting, serve_beside(&fronts, &standing, limits, stop))?)
+        }
+    }
+}
+
+/// Returns all endpoints with one handler.
+fn fronts<'a, H: Handler<AnyTransport>>(
+    endpoints: &[AsyncEndpoint<AnyTransport>],
+    handler: &'a H,
+) -> Vec<(AsyncEndpoint<AnyTransport>, &'a H)> {
+    endpoints.iter().map(|endpoint| (endpoint.clone(), handler)).collect()
 }
 
 /// Returns the number of an endpoint's adapter, which no other endpoint of the server has.
@@ -230,7 +293,14 @@ mod tests {
 
     fn settings() -> LoopSettings {
         let (endpoint, clock) = (Config::named("test"), MonotonicClock::new());
-        LoopSettings { iod: 0, endpoint, limits: Limits::default(), waiting: Waiting::Event, clock }
+        LoopSettings {
+            server: "test".to_owned(),
+            before: Before::Waiting("a test".to_owned()),
+            endpoint,
+            limits: Limits::default(),
+            waiting: Waiting::Event,
+            clock,
+        }
     }
 
     fn tcp() -> AnyTransport {

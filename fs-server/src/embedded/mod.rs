@@ -45,8 +45,8 @@ pub struct ClusterOptions {
     pub endpoint: bmi_core::Config,
     /// Limits of each server.
     pub limits: Limits,
-    /// Number of event loops of each I/O server, each on a thread of its own. The manager has one.
-    /// Not used in the simulator.
+    /// Number of event loops of each server, each on a thread of its own. In the simulator, that of
+    /// the manager: the I/O servers have those of `SimCluster::start_on_cores`.
     pub threads: usize,
     /// How each server waits for requests. Not used in the simulator.
     pub waiting: Waiting,

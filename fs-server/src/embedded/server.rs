@@ -12,9 +12,9 @@
 //! 2. The address that the server is known by is required, because clients connect to it first. All
 //!    other unavailable addresses are named in one warning, and the server runs without them.
 //! 3. All loops stop together.
-//! 4. An I/O server may have several threads, each with an endpoint and a request loop for each
-//!    transport (`loops.rs`). The first thread does what a server does once: it listens, registers
-//!    with the manager, and watches the store.
+//! 4. A server may have several threads, each with an endpoint and a request loop for each transport
+//!    (`loops.rs`). The first thread does what a server does once: it listens. That of an I/O server
+//!    registers with the manager and watches the store, that of a manager makes the changes.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -30,12 +30,12 @@ use bmi_core::{Addr, AsyncEndpoint, Clock, Endpoint, Scheme};
 use fs_proto::{ErrorCode, FsError, Identity, StoreId};
 use futures_util::FutureExt;
 
-use super::loops::{LoopSettings, Loops, Work, adapter};
+use super::loops::{Before, LoopSettings, Loops, Parts, Work, adapter};
 use super::waiting_room::WaitingRoom;
 use crate::descriptors::{self, Division};
 use crate::iod::{Iod, IodSettings, LabelLock, Membership};
-use crate::manager::{Manager, ManagerSettings, RollCall, invalid_directory};
-use crate::service::{Limits, Standing, serve_all};
+use crate::manager::{Manager, ManagerIdentity, ManagerSettings, RollCall, invalid_directory};
+use crate::service::{Limits, Standing, beside, serve_all, serve_beside};
 use crate::store::{DataStore, Directory, FileStore, Label, MetaStore};
 use crate::workers::Workers;
 
@@ -97,7 +97,7 @@ pub(crate) struct Server {
     pub(crate) transports: OpenOptions,
     pub(crate) endpoint: bmi_core::Config,
     pub(crate) limits: Limits,
-    /// Number of event loops, each on a thread of its own; 1 for a manager.
+    /// Number of event loops, each on a thread of its own.
     pub(crate) threads: usize,
     /// How the server waits for requests.
     pub(crate) waiting: Waiting,
@@ -187,13 +187,17 @@ impl Server {
         division
     }
 
-    /// Divides the limits by the number of loops. Each loop gets as many connections.
+    /// Divides the limits by the number of loops. Each loop gets as many connections. The loops of a
+    /// manager keep their numbers of requests: its changes share one queue, whose limit then leaves
+    /// room on every loop (`manager::changes`).
     fn divide_limits(&mut self) {
         let loops = self.threads.max(1);
         if loops == 1 {
             return;
         }
-        self.limits = self.limits.divided(loops);
+        if let Role::Iod { .. } = self.role {
+            self.limits = self.limits.divided(loops);
+        }
         let peers = &mut self.endpoint.limits.max_peers;
         *peers = peers.div_ceil(loops);
         let OpenOptions { tcp, ib, shm, .. } = &mut self.transports;
@@ -206,6 +210,7 @@ impl Server {
         }
     }
 
+    /// Runs a manager. The first of its loops is on this thread.
     fn run_manager(
         &self,
         directory: &Directory,
@@ -214,38 +219,88 @@ impl Server {
         stop: impl Future<Output = ()>,
     ) -> Result<(), FsError> {
         let Role::Manager { settings, restored, .. } = &self.role else { unreachable!("only a manager gets here") };
-        if self.threads > 1 {
-            let text = format!("a manager has one event loop, not {}; I/O servers may have several", self.threads);
-            return Err(FsError::new(ErrorCode::Invalid, text));
-        }
         let store = MetaStore::open(directory.path().join(DATABASE))?;
         let known = directory.label().map(|label| (label.cluster, label.store));
         if crate::manager::identity_of(&store)? != known {
             let text = format!("{DATABASE} and the identity beside it are not of one cluster");
             return Err(invalid_directory(directory.path(), &text));
         }
-        let (Opened { first: opened, .. }, addrs) = self.open_and_listen()?;
+        let (opened, addrs) = self.open_and_listen()?;
         let settings = ManagerSettings { iods: ready(&addrs)?, ..settings.clone() };
-        let endpoint = opened[0].endpoint.clone();
-        let mut stop = std::pin::pin!(stop.fuse());
-        if let Some(progress) = restored {
-            let roll_call = RollCall::new(&store, &settings, endpoint.now())?;
-            let own = roll_call.identity();
-            let label = Label::new(own.cluster, fs_proto::Role::Manager, own.store);
-            let endpoints: Vec<_> = opened.iter().map(|open| open.endpoint.clone()).collect();
-            let identity = self.identity(&label, own.start, addrs.clone());
-            let complete = roll_call.hold(&endpoints, identity, self.limits, progress, stop.as_mut());
-            if !self.block_on(&opened, complete)? {
-                return Ok(());
+        let Opened { first, further, clock } = opened;
+        let before = match restored {
+            Some(_) => {
+                let roll_call = RollCall::new(&store, &settings, clock.now())?;
+                let identity = self.manager_identity(roll_call.identity(), addrs.clone());
+                Before::RollCall(Arc::new(roll_call), RollCall::standing(identity))
             }
-            roll_call.conclude(&store)?;
+            None => Before::Waiting("the manager does not serve yet".to_owned()),
+        };
+        let loop_settings = self.loop_settings("manager".to_owned(), before.clone(), clock);
+        thread::scope(|scope| {
+            let mut loops = Loops::start(scope, &loop_settings, further)?;
+            let mut stop = std::pin::pin!(stop.fuse());
+            let result = match self.hold_roll_call(&first, &store, &before, stop.as_mut(), &mut loops) {
+                Ok(true) => {
+                    let opened = (first, addrs);
+                    self.run_first_manager_loop(directory, store, settings, opened, serving, stop, &mut loops)
+                }
+                Ok(false) => Ok(()),
+                Err(error) => Err(error),
+            };
+            loops.end().and(result)
+        })
+    }
+
+    /// Waits until all I/O servers have reported, if the metadata was restored. Returns false if
+    /// `stop` ends before that.
+    fn hold_roll_call(
+        &self,
+        opened: &[OpenEndpoint],
+        store: &MetaStore,
+        before: &Before,
+        stop: impl Future<Output = ()>,
+        loops: &mut Loops<'_>,
+    ) -> Result<bool, FsError> {
+        let (Role::Manager { restored: Some(progress), .. }, Before::RollCall(roll_call, standing)) =
+            (&self.role, before)
+        else {
+            return Ok(true);
+        };
+        let endpoints: Vec<_> = opened.iter().map(|open| open.endpoint.clone()).collect();
+        let failure = Cell::new(None);
+        let stop = async {
+            tokio::select! {
+                () = stop => {}
+                error = loops.ended() => failure.set(Some(error)),
+            }
+        };
+        let complete = self.block_on(opened, roll_call.hold(&endpoints, standing, self.limits, progress, stop))?;
+        failure.take().map_or(Ok(()), Err)?;
+        if complete {
+            roll_call.conclude(store)?;
         }
-        let manager = Manager::new(endpoint, store, settings, random_number()?, wall_clock)?;
+        Ok(complete)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a step of `run_manager`")]
+    fn run_first_manager_loop(
+        &self,
+        directory: &Directory,
+        store: MetaStore,
+        settings: ManagerSettings,
+        (opened, addrs): (Vec<OpenEndpoint>, Vec<Addr>),
+        serving: impl FnOnce(),
+        stop: impl Future<Output = ()>,
+        loops: &mut Loops<'_>,
+    ) -> Result<(), FsError> {
+        let Role::Manager { restored, .. } = &self.role else { unreachable!("only a manager gets here") };
+        let manager = Manager::new(opened[0].endpoint.clone(), store, settings, random_number()?, wall_clock)?;
         let manager =
             opened.iter().fold(manager, |manager, open| manager.with_endpoint(open.scheme, open.endpoint.clone()));
-        let own = manager.identity();
-        let label = Label::new(own.cluster, fs_proto::Role::Manager, own.store);
-        let standing = Standing::serving(self.identity(&label, own.start, addrs));
+        let standing = Standing::serving(self.manager_identity(manager.identity(), addrs));
+        let work = Work { parts: Parts::Manager(manager.further_loop()), standing };
+        self.block_on(&opened, loops.begin(&work))??;
         let fronts: Vec<_> = opened.iter().map(|open| (open.endpoint.clone(), &manager)).collect();
         serving();
         let failure = Cell::new(None);
@@ -255,15 +310,33 @@ impl Server {
             }
             std::future::pending::<()>().await;
         };
-        let stop = async {
-            tokio::select! {
-                () = stop => {}
-                error = manager.failure() => failure.set(Some(error)),
-                () = inventory => {}
-            }
+        let serve = async {
+            let stop = async {
+                tokio::select! {
+                    () = stop => {}
+                    error = manager.failure() => failure.set(Some(error)),
+                    error = loops.ended() => failure.set(Some(error)),
+                    () = inventory => {}
+                }
+                loops.stop();
+            };
+            serve_beside(&fronts, &work.standing, self.limits, stop).await;
+            // What they have passed on is answered meanwhile.
+            loops.all_ended().await;
         };
-        self.block_on(&opened, serve_all(&fronts, &standing, self.limits, stop))?;
+        self.block_on(&opened, beside(&manager, serve))?;
+        loops.end()?;
         failure.take().map_or(Ok(()), Err)
+    }
+
+    fn manager_identity(&self, own: ManagerIdentity, addrs: Vec<Addr>) -> Identity {
+        let label = Label::new(own.cluster, fs_proto::Role::Manager, own.store);
+        self.identity(&label, own.start, addrs)
+    }
+
+    fn loop_settings(&self, server: String, before: Before, clock: MonotonicClock) -> LoopSettings {
+        let (endpoint, limits, waiting) = (self.endpoint.clone(), self.limits, self.waiting);
+        LoopSettings { server, before, endpoint, limits, waiting, clock }
     }
 
     /// Runs an I/O server. The first of its loops is on this thread.
@@ -283,8 +356,8 @@ impl Server {
         let manager =
             neighbours.first().ok_or_else(|| FsError::new(ErrorCode::Invalid, "the manager has no address"))?;
         let Opened { first, further, clock } = opened;
-        let (endpoint, limits, waiting) = (self.endpoint.clone(), self.limits, self.waiting);
-        let settings = LoopSettings { iod: index, endpoint, limits, waiting, clock };
+        let before = Before::Waiting(WaitingRoom::why_iod(index));
+        let settings = self.loop_settings(format!("iod{index}"), before, clock);
         thread::scope(|scope| {
             let mut loops = Loops::start(scope, &settings, further)?;
             let result = self.run_first_loop(home, (first, addrs), manager, serving, stop, &mut loops);
@@ -312,7 +385,7 @@ impl Server {
         let labels = Arc::new(LabelLock::default());
         let mut stop = std::pin::pin!(stop.fuse());
         // Who asks meanwhile is told to wait.
-        let room = WaitingRoom::new(*index);
+        let room = WaitingRoom::new(WaitingRoom::why_iod(*index));
         let waiting: Vec<_> = opened.iter().map(|open| (open.endpoint.clone(), &room)).collect();
         let begin = async {
             let (store, start) = tokio::select! {
@@ -325,7 +398,7 @@ impl Server {
             // All transports and all loops share one set of buffers and one queue of clients.
             let first = Iod::new(opened[0].endpoint.clone(), store.clone(), *settings)?;
             let first = first.started_as(instance as u64).with_labels(labels.clone());
-            let work = Work { parts: first.parts(), standing };
+            let work = Work { parts: Parts::Iod(first.parts()), standing };
             loops.begin(&work).await?;
             Ok::<_, FsError>((store, start, first, work.standing))
         };

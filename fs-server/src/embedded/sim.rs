@@ -13,13 +13,14 @@ use bmi_core::{Addr, AsyncEndpoint, ErrorKind};
 use bmi_sim::faults::{DiskUser, Loss};
 use bmi_sim::{DiskFault, Node, Sim, SimDisk, SimTransport};
 use fs_proto::{ClusterId, ErrorCode, FsError, Identity, Role, Start, StoreId};
+use tokio::sync::oneshot;
 
 use self::loops::serve_on_cores;
 use super::ClusterOptions;
 use super::waiting_room::WaitingRoom;
 use crate::iod::{Iod, LabelLock, Membership};
 use crate::manager::{self, Manager};
-use crate::service::{Standing, serve};
+use crate::service::{Standing, beside, serve, serve_beside};
 use crate::store::{DataStore, Fates, Label, Medium, MemStore, MetaStore, SharedBackend};
 
 /// The port of every server.
@@ -299,7 +300,9 @@ fn identity(node: &Node, label: &Label, start: Start) -> Identity {
 }
 
 async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, metadata: SharedBackend) {
-    let endpoint = listen(&node, &options, None).await.swap_remove(0);
+    let loops = (options.threads > 1).then_some(options.threads);
+    let endpoints = listen(&node, &options, loops).await;
+    let endpoint = &endpoints[0];
     let manager = loop {
         let clock = node.clone();
         let begin = || {
@@ -315,11 +318,31 @@ async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, m
     };
     let own = manager.identity();
     let standing = Standing::serving(identity(&node, &Label::new(own.cluster, Role::Manager, own.store), own.start));
+    let further = endpoints.iter().enumerate().skip(1).map(|(core, endpoint)| {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (endpoint, handler) = (endpoint.clone(), manager.further_loop());
+        let (standing, limits) = (standing.clone(), options.limits);
+        let task = node.spawn_on(core, async move {
+            // The other end is dropped when the manager stops.
+            let stopped = async { drop(stopped.await) };
+            serve(&endpoint, &handler, &standing, limits, stopped).await;
+        });
+        (stop, task)
+    });
+    let (stops, tasks): (Vec<_>, Vec<_>) = further.unzip();
     let stop = async {
         let error = manager.failure().await;
         tracing::error!(%error, "the manager stops");
+        drop(stops);
     };
-    serve(&endpoint, &manager, &standing, options.limits, stop).await;
+    let work = async {
+        serve_beside(&[(endpoint.clone(), &manager)], &standing, options.limits, stop).await;
+        for task in tasks {
+            // An error means that the node was killed, and with it this future.
+            let _ = task.await;
+        }
+    };
+    beside(&manager, work).await;
     if manager.is_in_doubt() {
         start_again(&node);
     }
@@ -353,7 +376,7 @@ async fn run_iod(
     let number = StoreId(instance << 32 | u128::from(index) | 1 << 31);
     let mut membership = Membership::new(endpoint.clone(), manager, index, instance, false, options.heartbeat);
     let labels = Arc::new(LabelLock::default());
-    let room = WaitingRoom::new(index);
+    let room = WaitingRoom::new(WaitingRoom::why_iod(index));
     let fronts: Vec<_> = endpoints.iter().map(|endpoint| (endpoint.clone(), &room)).collect();
     let begin = begin(&mut membership, &store, &labels, number, &node);
     let begun = room.until(&fronts, options.limits, begin, std::pin::pin!(std::future::pending())).await;
@@ -373,6 +396,7 @@ async fn run_iod(
     let failed = Cell::new(false);
     let stop = async {
         let error = tokio::select! {
+            biased;
             error = membership.keep(&store, &labels, start) => error,
             error = store.failure() => {
                 failed.set(true);

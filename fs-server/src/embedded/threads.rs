@@ -255,21 +255,15 @@ fn launch_iod(dir: &Path, options: &ClusterOptions, index: usize, listen: Vec<Ad
         heartbeat: options.heartbeat,
         replace: false,
     };
-    launch(&name, role, options, options.threads, listen)
+    launch(&name, role, options, listen)
 }
 
 fn launch_manager(dir: &Path, options: &ClusterOptions, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
     let settings = options.manager(Vec::new());
-    launch("manager", Role::Manager { dir: dir.join("manager"), settings, restored: None }, options, 1, listen)
+    launch("manager", Role::Manager { dir: dir.join("manager"), settings, restored: None }, options, listen)
 }
 
-fn launch(
-    name: &str,
-    role: Role,
-    options: &ClusterOptions,
-    threads: usize,
-    listen: Vec<Addr>,
-) -> Result<ServerThread, FsError> {
+fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
     let server = Server {
         role,
         // All servers are known by addresses of the first scheme.
@@ -279,7 +273,7 @@ fn launch(
         transports: OpenOptions::default(),
         endpoint: options.endpoint(name),
         limits: options.limits,
-        threads,
+        threads: options.threads,
         waiting: options.waiting,
         // The servers, the manager among them, and the program.
         sharers: options.iods + 2,

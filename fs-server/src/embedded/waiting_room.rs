@@ -1,14 +1,11 @@
-//! What an I/O server does while the manager has not confirmed its store: it tells everybody to
-//! wait.
-
-use std::pin::Pin;
+//! What a server does while it does not serve yet: it tells everybody to wait.
 
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
 use bmi_core::{AsyncEndpoint, Transport};
 use fs_proto::{ErrorCode, FsError, Request};
 
-use crate::service::{Answer, Context, Handler, Limits, Standing, serve_all};
+use crate::service::{Answer, Context, Handler, Limits, Standing, serve_until};
 
 /// Serves nothing.
 pub(super) struct WaitingRoom {
@@ -16,9 +13,14 @@ pub(super) struct WaitingRoom {
 }
 
 impl WaitingRoom {
-    pub(super) fn new(iod: u32) -> WaitingRoom {
-        let why = format!("the manager has not confirmed the store of iod {iod} yet");
+    /// Creates the handler that tells everybody `why` it does not serve.
+    pub(super) fn new(why: impl Into<String>) -> WaitingRoom {
         WaitingRoom { standing: Standing::waiting(why) }
+    }
+
+    /// Returns why an I/O server does not serve whose store the manager has not confirmed.
+    pub(super) fn why_iod(iod: u32) -> String {
+        format!("the manager has not confirmed the store of iod {iod} yet")
     }
 
     /// Answers until `work` ends, and returns its result; `None` if `stop` ends first.
@@ -27,17 +29,9 @@ impl WaitingRoom {
         fronts: &[(AsyncEndpoint<T>, &WaitingRoom)],
         limits: Limits,
         work: impl Future<Output = R>,
-        stop: Pin<&mut impl Future<Output = ()>>,
+        stop: impl Future<Output = ()>,
     ) -> Option<R> {
-        let mut result = None;
-        let over = async {
-            tokio::select! {
-                done = work => result = Some(done),
-                () = stop => {}
-            }
-        };
-        serve_all(fronts, &self.standing, limits, over).await;
-        result
+        serve_until(fronts, &self.standing, limits, work, stop).await
     }
 }
 

@@ -16,20 +16,21 @@
 //!    the number of requests in progress (`service`).
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, VecDeque};
-use std::rc::{Rc, Weak};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 
 use bmi_core::{Time, Transport};
-use fs_proto::{Entry, ErrorCode, FsError, Handle, ManagerRequest, Reply, RequestId, codec};
-use tokio::sync::{Notify, oneshot};
+use fs_proto::{ErrorCode, FsError, ManagerRequest, Reply, RequestId, codec};
+use tokio::sync::oneshot;
 
 use super::database::slow;
 use super::dedup::CLIENTS;
 use super::group::{Effect, Group, Made, Requested, Situation};
+use super::lookups::View;
 use super::placement::Candidate;
 use super::truncate::Preparing;
-use super::{Fault, Manager, dedup, is_open};
-use crate::service::{Answer, Session};
+use super::{Fault, Manager, dedup};
+use crate::service::Answer;
 
 /// Most changes that share one commit.
 pub(super) const GROUP: usize = 128;
@@ -66,9 +67,6 @@ pub(super) struct Queue {
     deferred: RefCell<Vec<Waiting>>,
     /// How often the deferred changes were to be tried again.
     retries: Cell<u64>,
-    /// The files whose sizes the current commit records.
-    recording: RefCell<BTreeSet<u64>>,
-    committed: Notify,
     /// Number of changes that are being made.
     begun: Cell<usize>,
     /// Most changes that wait while the disk is stalled.
@@ -163,8 +161,9 @@ impl<T: Transport> Manager<T> {
         tickets.iter().for_each(|ticket| ticket.stage.set(Stage::Begun));
         self.changes.begun.set(tickets.len());
         let retries = self.changes.retries.get();
-        let (changes, result) = self.make(changes).await;
+        let (changes, result, view) = self.make(changes).await;
         self.changes.begun.set(0);
+        self.lookups.publish(view, result.as_ref().map_or(&[], |made| &made.effects));
         match result {
             Ok(made) => {
                 self.note(&made);
@@ -193,7 +192,7 @@ impl<T: Transport> Manager<T> {
                 tickets.into_iter().for_each(|ticket| drop(ticket.answer.send(reply.clone())));
             }
         }
-        self.changes.committed.notify_waiters();
+        self.lookups.group_ended();
         self.maintenance.notify_waiters();
         true
     }
@@ -221,30 +220,27 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Makes changes in one transaction, and waits until it is durable. Returns the changes with
-    /// what became of them.
-    async fn make(&self, changes: Vec<Requested>) -> (Vec<Requested>, Result<Made, FsError>) {
+    /// what became of them, and the metadata after it.
+    async fn make(&self, changes: Vec<Requested>) -> (Vec<Requested>, Result<Made, FsError>, Option<View>) {
         let recorded = |change: &Requested| match change.request {
             ManagerRequest::RecordSize { file, size: Some(_) } => Some(file.0),
             _ => None,
         };
-        let recording: BTreeSet<u64> = changes.iter().filter_map(recorded).collect();
-        let mut group = Group::new(changes, self.situation(&recording));
-        *self.changes.recording.borrow_mut() = recording;
+        let creators = self.lookups.begin_recording(changes.iter().filter_map(recorded).collect::<BTreeSet<u64>>());
+        let mut group = Group::new(changes, self.situation(creators));
         let made = self.beside(move |store| {
             let made = group.make(store);
             let failed = matches!(made, Err(Fault::Store(_)));
             ((group.into_changes(), made), failed)
         });
-        let made = made.await;
-        self.changes.recording.borrow_mut().clear();
-        match made {
-            Ok((changes, made)) => (changes, made.map_err(|fault| self.settle(fault))),
-            Err(error) => (Vec::new(), Err(error)),
+        match made.await {
+            Ok(((changes, made), view)) => (changes, made.map_err(|fault| self.settle(fault)), view),
+            Err(error) => (Vec::new(), Err(error), None),
         }
     }
 
-    /// Returns what a group has to know.
-    fn situation(&self, recording: &BTreeSet<u64>) -> Situation {
+    /// Returns what a group has to know. `creators` are those of the files whose sizes it records.
+    fn situation(&self, creators: BTreeMap<u64, u128>) -> Situation {
         let (members, now) = (self.members.borrow(), self.endpoint.now());
         let failing = self.failing.borrow();
         let server = |iod| Candidate {
@@ -254,22 +250,16 @@ impl<T: Transport> Manager<T> {
             prepared: false,
             avoided: false,
         };
-        let creators = self.creators.borrow();
-        let creator = |file: &u64| creators.creator(*file).map(|client| (*file, client));
         // As long as there is room for all changes' clients, nobody asks.
         let room = self.changes.clients.get().is_some_and(|clients| clients + GROUP as u64 <= CLIENTS);
-        let connected = || {
-            let connected = self.connected.borrow();
-            connected.iter().filter(|(_, session)| is_open(session)).map(|(client, _)| *client).collect()
-        };
         Situation {
             now_ns: (self.wall)(),
             default_strip: self.settings.strip_size,
             servers: (0..self.iods()).map(server).collect(),
             failing: failing.clone(),
             pools: self.pools.borrow().clone(),
-            creators: recording.iter().filter_map(creator).collect(),
-            connected: (!room).then(connected),
+            creators,
+            connected: (!room).then(|| self.clients.with_connection()),
         }
     }
 
@@ -279,52 +269,16 @@ impl<T: Transport> Manager<T> {
         self.changes.clients.set(Some(made.clients));
         for effect in &made.effects {
             match *effect {
-                Effect::Created(file, client) => self.creators.borrow_mut().created(file, client),
-                Effect::Seen(file, client) => self.creators.borrow_mut().seen(file, client),
+                // Noted with the metadata (`Lookups::publish`).
+                Effect::Created(..) | Effect::Seen(..) => {}
                 Effect::DraftBegun(client) => {
-                    self.owners.borrow_mut().note(client, self.endpoint.now());
-                    self.session_of(client).inspect(|session| session.draft_begun());
+                    self.clients.owns_nameless(client, self.endpoint.now());
+                    self.clients.session_of(client).inspect(|session| session.draft_begun());
                 }
-                Effect::DraftEnded(client) => drop(self.session_of(client).inspect(|session| session.draft_ended())),
+                Effect::DraftEnded(client) => {
+                    self.clients.session_of(client).inspect(|session| session.draft_ended());
+                }
             }
         }
-    }
-
-    /// Records that a client makes changes over a connection.
-    pub(super) fn note_client(&self, client: u128, session: &Rc<Session>) {
-        let mut connected = self.connected.borrow_mut();
-        // Sweep each time the table has doubled.
-        let full = connected.len() >= 64 && connected.len().is_power_of_two();
-        if full && !connected.contains_key(&client) {
-            connected.retain(|_, session| is_open(session));
-        }
-        connected.insert(client, Rc::downgrade(session));
-    }
-
-    /// Returns the connection over which a client makes changes.
-    fn session_of(&self, client: u128) -> Option<Rc<Session>> {
-        self.connected.borrow().get(&client).and_then(Weak::upgrade)
-    }
-
-    /// Records that a client learns where a file is. `commits` is the number of commits when the
-    /// entry was read.
-    ///
-    /// Returns false if the entry must be read again: the file's creator records its size
-    /// meanwhile, and may only do so as long as nobody else knows the file. Waits for the commit
-    /// that does.
-    pub(super) async fn seen(&self, entry: &Entry, client: u128, commits: u64) -> bool {
-        let Handle::File(file) = entry.handle else { return true };
-        if self.creators.borrow().is_known_to_other(file.0, client) {
-            let committed = self.changes.committed.notified();
-            if self.changes.recording.borrow().contains(&file.0) {
-                committed.await;
-                return false;
-            }
-            if self.database.ended() != commits {
-                return false;
-            }
-            self.creators.borrow_mut().seen(file.0, client);
-        }
-        true
     }
 }

@@ -9,7 +9,8 @@
 //!
 //! Reads are answered from the *view*: a read transaction of the last commit that the loop knows to
 //! be done. It is replaced after each piece of work, in the same step of the loop in which the
-//! effects of the work are noted and its requests are answered.
+//! effects of the work are noted and its requests are answered. All event loops read from it
+//! (`lookups`).
 //!
 //! **Invariants**
 //! 1. The loop opens, writes, syncs and closes no file. What fails is closed and opened again by
@@ -23,7 +24,7 @@
 //! **Tests.** `stalled_disk.rs` with threads and a disk that blocks, `tests/sim/commits.rs` with
 //! commits that take virtual time.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::Rc;
@@ -35,15 +36,13 @@ use fs_proto::{ErrorCode, FsError};
 use redb::{ReadTransaction, WriteTransaction};
 use tokio::sync::{Notify, oneshot};
 
+use super::lookups::{Lookups, View};
 use super::{Fault, Manager};
 use crate::store::MetaStore;
 
 /// How long a piece of work may take. A disk that takes longer is stalled: from then on only some
 /// of the changes wait for it (`changes`).
 const STALL: Duration = Duration::from_millis(500);
-
-/// The metadata as of a commit.
-pub(super) type View = Arc<ReadTransaction>;
 
 /// Work on the database, and what follows it on the loop.
 struct Job {
@@ -55,15 +54,12 @@ struct Job {
 /// The database, and the work that waits for it.
 pub(super) struct Database {
     store: Arc<MetaStore>,
-    /// `None` if the database could not be opened again after a failure.
-    view: RefCell<Option<View>>,
+    lookups: Arc<Lookups>,
     jobs: RefCell<VecDeque<Job>>,
     /// There is a job or a change to be made.
     pub(super) work: Notify,
     /// How long work takes in the simulator.
     time: Duration,
-    /// Number of pieces of work that have ended.
-    ended: Cell<u64>,
 }
 
 /// Runs `work` on a worker thread of the runtime, or on this thread if there is none.
@@ -83,16 +79,11 @@ fn stopping() -> FsError {
 }
 
 impl Database {
-    pub(super) fn new(store: MetaStore) -> Result<Database, Fault> {
-        let view = Arc::new(store.read()?);
-        Ok(Database {
-            store: Arc::new(store),
-            view: RefCell::new(Some(view)),
-            jobs: RefCell::default(),
-            work: Notify::new(),
-            time: Duration::ZERO,
-            ended: Cell::new(0),
-        })
+    /// Creates the access to a database. Whoever has the lookups may read it as well.
+    pub(super) fn new(store: MetaStore) -> Result<(Database, Arc<Lookups>), Fault> {
+        let lookups = Arc::new(Lookups::new(Arc::new(store.read()?)));
+        let (jobs, work, time) = (RefCell::default(), Notify::new(), Duration::ZERO);
+        Ok((Database { store: Arc::new(store), lookups: lookups.clone(), jobs, work, time }, lookups))
     }
 
     /// Lets each piece of work take this long.
@@ -104,11 +95,6 @@ impl Database {
     /// Returns the reason why the database must not be used any more.
     pub(super) fn doubt(&self) -> Option<FsError> {
         self.store.doubt()
-    }
-
-    /// Returns the number of pieces of work that have ended.
-    pub(super) fn ended(&self) -> u64 {
-        self.ended.get()
     }
 
     fn check(&self) -> Result<(), Fault> {
@@ -145,8 +131,8 @@ impl Database {
     /// Returns the metadata as of the last commit. Waits if the database must be opened first.
     pub(super) async fn view(&self) -> Result<View, Fault> {
         self.check()?;
-        if let Some(view) = &*self.view.borrow() {
-            return Ok(view.clone());
+        if let Some((view, _)) = self.lookups.view() {
+            return Ok(view);
         }
         self.submit(|store| Ok(store.read()?), |view| view.map(Arc::new)).await
     }
@@ -162,12 +148,13 @@ impl Database {
         look(&view)
     }
 
-    /// Does a piece of work now. Returns what the work returned, with whether it has failed.
+    /// Does a piece of work now, which also returns whether the store has failed. Returns what the
+    /// work returned, and the metadata after it.
     async fn run<R: Send + 'static>(
         &self,
         endpoint: &bmi_core::AsyncEndpoint<impl Transport>,
         work: impl FnOnce(&MetaStore) -> (R, bool) + Send + 'static,
-    ) -> Result<R, FsError> {
+    ) -> Result<(R, Option<View>), FsError> {
         let store = self.store.clone();
         let work = move || {
             let (result, failed) = work(&store);
@@ -175,7 +162,8 @@ impl Database {
                 store.close_failed();
             }
             // If it cannot be opened now, whoever needs it next tries again.
-            (result, store.read().ok())
+            let view = if store.doubt().is_none() { store.read().ok() } else { None };
+            (result, view.map(Arc::new))
         };
         let pause = async || {
             if !self.time.is_zero() {
@@ -186,10 +174,7 @@ impl Database {
         pause().await;
         let done = beside_the_loop(work).await;
         pause().await;
-        self.ended.set(self.ended.get() + 1);
-        let (result, view) = done?;
-        *self.view.borrow_mut() = view.map(Arc::new);
-        Ok(result)
+        done
     }
 }
 
@@ -214,20 +199,24 @@ impl<T: Transport> Manager<T> {
     async fn do_job(&self, job: Job) {
         let Job { work, finish } = job;
         match self.beside(move |store| ((), work(store))).await {
-            Ok(()) => finish(),
+            Ok(((), view)) => {
+                self.lookups.publish(view, &[]);
+                finish();
+            }
             Err(_) => drop(finish),
         }
     }
 
     /// Does a piece of work now, and waits for its end. `work` also returns whether the store has
-    /// failed.
+    /// failed. Returns what the work returned, and the metadata after it, which the caller
+    /// publishes.
     ///
     /// # Errors
     /// The worker has panicked. The manager stops.
     pub(super) async fn beside<R: Send + 'static>(
         &self,
         work: impl FnOnce(&MetaStore) -> (R, bool) + Send + 'static,
-    ) -> Result<R, FsError> {
+    ) -> Result<(R, Option<View>), FsError> {
         let mut run = pin!(self.database.run(&self.endpoint, work));
         let result = tokio::select! {
             biased;

@@ -1,13 +1,11 @@
 //! Requests that change nothing: they are answered from the metadata as of the last commit.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use bmi_core::{Addr, Transport};
-use fs_proto::limits::MAX_ENTRIES;
-use fs_proto::{ClusterInfo, Entry, ErrorCode, FsError, IodInfo, ManagerReply, ManagerRequest};
-use redb::ReadTransaction;
+use fs_proto::{ClusterInfo, FsError, IodInfo, ManagerReply, ManagerRequest, ManagerStat};
 
-use super::{Fault, Manager, namespace};
+use super::{Manager, lookups};
 use crate::service::Session;
 
 impl<T: Transport> Manager<T> {
@@ -18,46 +16,26 @@ impl<T: Transport> Manager<T> {
         request: &ManagerRequest,
         room: usize,
     ) -> Result<ManagerReply, FsError> {
-        Ok(match request {
-            ManagerRequest::Ping => ManagerReply::Done,
-            ManagerRequest::Lookup { place } => {
-                ManagerReply::Entry(self.find(client, |read| namespace::view(read)?.lookup(place)).await?)
-            }
-            ManagerRequest::Getattr { handle } => {
-                ManagerReply::Entry(self.find(client, |read| namespace::view(read)?.getattr(*handle)).await?)
-            }
-            ManagerRequest::Readdir { dir, after, max } => {
-                let max = (*max as usize).min(MAX_ENTRIES);
-                let page = self.read(|read| namespace::view(read)?.readdir(*dir, after, max, room));
-                let (entries, more) = page.await?;
-                ManagerReply::Entries { entries, more }
-            }
-            ManagerRequest::Statfs => {
-                let stat = self.read(namespace::stat).await?;
-                ManagerReply::Stat(fs_proto::ManagerStat { prepared: self.pools.borrow().total(), ..stat })
-            }
-            ManagerRequest::Cluster { first } => ManagerReply::Cluster(self.cluster(*first as usize, room)),
-            other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes something", other.name()))),
-        })
-    }
-
-    /// Finds an object for a client. The client learns where it is.
-    async fn find(
-        &self,
-        client: u128,
-        find: impl Fn(&ReadTransaction) -> Result<Entry, Fault>,
-    ) -> Result<Entry, FsError> {
+        match request {
+            ManagerRequest::Ping => return Ok(ManagerReply::Done),
+            ManagerRequest::Cluster { first } => return Ok(ManagerReply::Cluster(self.cluster(*first as usize, room))),
+            _ => {}
+        }
         loop {
-            let commits = self.database.ended();
-            let entry = self.read(&find).await?;
-            if self.seen(&entry, client, commits).await {
-                return Ok(entry);
+            let commits = self.lookups.ended();
+            // This also opens the database again, if it has failed.
+            let reply = self.read(|read| lookups::answer(read, request, room)).await?;
+            if let ManagerReply::Stat(stat) = reply {
+                return Ok(ManagerReply::Stat(ManagerStat { prepared: self.pools.borrow().total(), ..stat }));
+            }
+            if self.lookups.seen(&reply, client, commits).await {
+                return Ok(reply);
             }
         }
     }
 
     /// Returns a page of a backup.
-    pub(super) async fn backup(&self, session: &Rc<Session>, page: u64, room: usize) -> Result<ManagerReply, FsError> {
+    pub(super) async fn backup(&self, session: &Arc<Session>, page: u64, room: usize) -> Result<ManagerReply, FsError> {
         let view = self.database.view().await.map_err(|fault| self.settle(fault))?;
         let page = self.snapshots.borrow_mut().page(&view, session, page, room, self.endpoint.now());
         page.map_err(|fault| self.settle(fault))

@@ -27,7 +27,7 @@
 //!
 //! [`ManagerSettings::heartbeat`]: super::ManagerSettings::heartbeat
 
-use std::rc::{Rc, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bmi_core::{Time, mutated};
@@ -175,12 +175,12 @@ impl Members {
     /// Returns true if a registration is the newest of its server. Each connection begins with one
     /// that is only judged (`ready` false). A message of an earlier connection that comes late must
     /// not be recorded: the server has gone on from what was recorded before.
-    pub(super) fn is_current(&mut self, iod: u32, session: &Rc<Session>, ready: bool) -> bool {
+    pub(super) fn is_current(&mut self, iod: u32, session: &Arc<Session>, ready: bool) -> bool {
         let judged = &mut self.list[iod as usize].judged;
         if !ready {
-            *judged = Some(Rc::downgrade(session));
+            *judged = Some(Arc::downgrade(session));
         }
-        judged.as_ref().is_some_and(|judged| std::ptr::eq(judged.as_ptr(), Rc::as_ptr(session)))
+        judged.as_ref().is_some_and(|judged| std::ptr::eq(judged.as_ptr(), Arc::as_ptr(session)))
     }
 
     /// Records a store in a transaction. [`Members::note`] follows the commit.
@@ -272,14 +272,14 @@ mod tests {
     fn a_server_is_up_while_it_is_heard_of() {
         let mut members = members();
         let at = |ms: u64| Time::from_nanos(ms * 1_000_000);
-        let session = std::rc::Rc::new(Session::default());
+        let session = Arc::new(Session::default());
         assert!(!members.is_up(0, at(10)) && members.is_awaited(0, at(2_900)) && !members.is_awaited(0, at(3_100)));
-        assert!(members.admit(0, std::rc::Rc::downgrade(&session), at(1_000)), "it was not up before");
+        assert!(members.admit(0, Arc::downgrade(&session), at(1_000)), "it was not up before");
         assert!(members.is_up(0, at(4_000)) && !members.is_awaited(0, at(1_000)));
-        assert!(!members.admit(0, std::rc::Rc::downgrade(&session), at(2_000)));
+        assert!(!members.admit(0, Arc::downgrade(&session), at(2_000)));
         assert!(!members.is_up(0, at(5_100)), "three heartbeats were missed");
         // A message of an earlier connection.
-        let newer = std::rc::Rc::new(Session::default());
+        let newer = Arc::new(Session::default());
         assert!(!members.is_current(0, &session, true), "it was not judged");
         assert!(members.is_current(0, &session, false) && members.is_current(0, &session, true));
         assert!(members.is_current(0, &newer, false) && !members.is_current(0, &session, true));

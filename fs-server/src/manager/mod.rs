@@ -19,14 +19,17 @@
 //! **Source.** [PVFS-IB §2.1].
 
 mod changes;
+mod clients;
 mod convert;
 mod creators;
 mod database;
 mod dedup;
+mod further_loop;
 mod group;
 mod import;
 mod inventory;
 mod look;
+mod lookups;
 mod maintenance;
 mod members;
 mod namespace;
@@ -40,7 +43,8 @@ mod truncate;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -57,8 +61,10 @@ use tokio::sync::Notify;
 use crate::service::{Answer, Context, Handler, Session};
 use crate::store::MetaStore;
 use changes::Queue;
-use creators::Creators;
+use clients::Clients;
 use database::{Database, Shared};
+use further_loop::Errands;
+use lookups::Lookups;
 use members::Members;
 use namespace::Change;
 use owners::Owners;
@@ -68,6 +74,7 @@ use snapshot::Snapshots;
 use truncate::Truncations;
 
 pub(crate) use convert::{convert, layouts};
+pub(crate) use further_loop::ManagerLoop;
 pub(crate) use import::Import;
 #[cfg(any(test, all(fuzzing, feature = "sim")))]
 pub(crate) use namespace::fuzz_view;
@@ -183,12 +190,12 @@ pub struct Manager<T: Transport> {
     assigned: u64,
     members: Shared<Members>,
     pools: Shared<Pools>,
-    creators: RefCell<Creators>,
+    lookups: Arc<Lookups>,
     changes: Queue,
-    /// Clients that made changes over a connection that may still exist.
-    connected: RefCell<BTreeMap<u128, Weak<Session>>>,
+    clients: Arc<Clients>,
     snapshots: RefCell<Snapshots>,
-    owners: Shared<Owners>,
+    /// Requests that came over other event loops.
+    errands: Errands,
     truncations: Truncations<T>,
     /// The registration that is being recorded.
     registering: Rc<Registering>,
@@ -271,10 +278,11 @@ impl<T: Transport> Manager<T> {
         let begun = begin(&store, &settings, instance, endpoint.now(), wall()).map_err(Fault::into_error)?;
         let Begun { identity, starts, asked, assigned, members, pools } = begun;
         let owners = Owners::begin(&store, endpoint.now()).map_err(Fault::into_error)?;
+        let (database, lookups) = Database::new(store).map_err(Fault::into_error)?;
         Ok(Manager {
             endpoint,
             others: Vec::new(),
-            database: Database::new(store).map_err(Fault::into_error)?,
+            database,
             settings,
             wall: Box::new(wall),
             identity,
@@ -283,11 +291,11 @@ impl<T: Transport> Manager<T> {
             assigned,
             members: Rc::new(RefCell::new(members)),
             pools: Rc::new(RefCell::new(pools)),
-            creators: RefCell::default(),
+            lookups,
             changes: Queue::default(),
-            connected: RefCell::default(),
+            clients: Arc::new(Clients::new(owners)),
             snapshots: RefCell::default(),
-            owners: Rc::new(RefCell::new(owners)),
+            errands: Errands::default(),
             truncations: Truncations::new(identity.start.epoch),
             registering: Rc::default(),
             failing: RefCell::default(),
@@ -327,6 +335,30 @@ impl<T: Transport> Manager<T> {
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.database.doubt().is_some()
+    }
+
+    /// Answers a request that came over any event loop.
+    async fn answer(&self, context: &Context, request: Request) -> Answer {
+        let RequestBody::Manager(body) = request.body else {
+            return Answer::error(FsError::new(ErrorCode::Invalid, "this is the manager, not an I/O server"));
+        };
+        if let ManagerRequest::Register(registration) = &body {
+            return Answer::from(self.register(context, registration).await.map(ReplyBody::Manager));
+        }
+        if !body.changes() {
+            self.clients.uses(request.id.client, context.session());
+            let room = context.room.saturating_sub(REPLY_ROOM);
+            let result = match body {
+                ManagerRequest::Backup { page } => self.backup(context.session(), page, room).await,
+                body => self.until(context.deadline, self.look(request.id.client, &body, room)).await,
+            };
+            return Answer::from(result.map(ReplyBody::Manager));
+        }
+        match context.speaks_for(request.id.client) {
+            Ok(session) => self.clients.connected(request.id.client, session),
+            Err(error) => return Answer::error(error),
+        }
+        self.carry_out(request.id, request.unanswered, body, context.deadline, context.share).await
     }
 
     fn iods(&self) -> u32 {
@@ -446,33 +478,24 @@ pub fn identity_of(store: &MetaStore) -> Result<Option<(ClusterId, StoreId)>, Fs
 #[async_trait(?Send)]
 impl<T: Transport> Handler<T> for Manager<T> {
     async fn handle(&self, context: &Context, request: Request, call: &Incoming<T>) -> Answer {
-        let RequestBody::Manager(body) = request.body else {
-            return Answer::error(FsError::new(ErrorCode::Invalid, "this is the manager, not an I/O server"));
-        };
-        if let ManagerRequest::Register(registration) = &body {
-            return Answer::from(self.register(context, registration).await.map(ReplyBody::Manager));
-        }
-        if !body.changes() {
-            if self.owners.borrow().has(request.id.client) {
-                self.note_client(request.id.client, context.session());
-            }
-            let room = context.room.saturating_sub(REPLY_ROOM);
-            let result = match body {
-                ManagerRequest::Backup { page } => self.backup(context.session(), page, room).await,
-                body => self.until(context.deadline, self.look(request.id.client, &body, room)).await,
-            };
-            return Answer::from(result.map(ReplyBody::Manager));
-        }
-        match context.speaks_for(request.id.client) {
-            Ok(session) => self.note_client(request.id.client, session),
-            Err(error) => return Answer::error(error),
-        }
-        let answer = self.carry_out(request.id, request.unanswered, body, context.deadline, context.share).await;
-        context.session().keep_while_drafting(|| call.endpoint().with(|endpoint| endpoint.keep(call.peer())));
+        let answer = self.answer(context, request).await;
+        context.keep_while_drafting(call);
         answer
     }
 
     fn refused(&self, hello: &Hello, identity: &Identity) {
+        self.notice_refusal(hello, identity);
+    }
+
+    async fn background(&self) {
+        let answering = self.run_errands();
+        tokio::join!(self.work(), self.maintain(), self.watch_deferred(), self.watch_nameless(), answering);
+    }
+}
+
+impl<T: Transport> Manager<T> {
+    /// A Hello was refused. Stops the manager if the sender has seen a later start of it.
+    fn notice_refusal(&self, hello: &Hello, identity: &Identity) {
         let Sender::Server(role, _) = hello.sender else { return };
         let same = hello.cluster == Some(identity.cluster) && hello.role == identity.role;
         if let Some(seen) = hello.seen
@@ -483,10 +506,6 @@ impl<T: Transport> Handler<T> for Manager<T> {
             let (seen, own) = (seen.epoch, identity.start.epoch);
             self.fail(&self.gone_back(&format!("{role} has seen its start {seen}; this is start {own}")));
         }
-    }
-
-    async fn background(&self) {
-        tokio::join!(self.work(), self.maintain(), self.watch_deferred(), self.watch_nameless());
     }
 }
 

@@ -16,7 +16,7 @@ use fs_proto::FsError;
 use redb::WriteTransaction;
 
 use super::namespace::{self, Change};
-use super::{Fault, Manager, is_open};
+use super::{Fault, Manager};
 use crate::store::MetaStore;
 
 /// Most files that are removed in one transaction.
@@ -46,8 +46,13 @@ impl Owners {
         self.0.contains_key(&client)
     }
 
+    /// A client has no nameless files any more.
+    pub(super) fn forget(&mut self, client: u128) {
+        self.0.remove(&client);
+    }
+
     /// Returns the clients that have had no connection for `grace`.
-    fn gone(&mut self, now: Time, grace: Duration, is_connected: impl Fn(u128) -> bool) -> Vec<u128> {
+    pub(super) fn gone(&mut self, now: Time, grace: Duration, is_connected: impl Fn(u128) -> bool) -> Vec<u128> {
         let mut gone = Vec::new();
         for (client, seen) in &mut self.0 {
             if is_connected(*client) {
@@ -73,20 +78,13 @@ impl<T: Transport> Manager<T> {
     }
 
     async fn sweep_nameless(&self) -> Result<(), FsError> {
-        let gone = {
-            let connected = self.connected.borrow();
-            let is_connected = |client: u128| {
-                connected.get(&client).is_some_and(is_open) && !mutated("manager/nameless-files-of-the-living-removed")
-            };
-            self.owners.borrow_mut().gone(self.endpoint.now(), self.settings.nameless_grace, is_connected)
-        };
-        for client in gone {
-            let (now_ns, owners) = ((self.wall)(), self.owners.clone());
+        for client in self.clients.gone(self.endpoint.now(), self.settings.nameless_grace) {
+            let (now_ns, clients) = ((self.wall)(), self.clients.clone());
             let abandon =
                 move |transaction: &WriteTransaction| Change::open(transaction, now_ns)?.abandon_all(client, STEP);
             let note = move |removed| {
                 if removed < STEP {
-                    owners.borrow_mut().0.remove(&client);
+                    clients.owns_none(client);
                 }
                 Ok(removed)
             };

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bmi_core::{Transport, mutated};
 use fs_proto::{COUNT_BITS, DatafileHandle, ErrorCode, FsError, ManagerReply, Registration, Role, Sender, Start};
@@ -145,7 +146,7 @@ impl<T: Transport> Manager<T> {
     fn admit(&self, context: &Context, iod: u32, recorded: Recorded) {
         let mut members = self.members.borrow_mut();
         members.note(iod, recorded);
-        let is_new = members.admit(iod, Rc::downgrade(context.session()), self.endpoint.now());
+        let is_new = members.admit(iod, Arc::downgrade(context.session()), self.endpoint.now());
         drop(members);
         if is_new {
             tracing::info!(iod, store = %recorded.store, start = recorded.start.epoch, "an I/O server is up");

@@ -29,8 +29,8 @@
 //!    discard are of the copy's time, and are emptied. So are the lists of files without a name and
 //!    of changes of size: such a file may have been published since.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
@@ -46,7 +46,7 @@ use super::members::{Members, Recorded};
 use super::namespace::{COUNTERS, NAMELESS, OBJECTS, ORPHANS, Object, TRUNCATES};
 use super::pools::{DISCARDS, POOLS};
 use super::{ASKED, Fault, ManagerIdentity, ManagerSettings, RESTORED};
-use crate::service::{Answer, Context, Handler, Limits, Standing, serve_all};
+use crate::service::{Answer, Context, Handler, Limits, Standing, serve_until};
 use crate::store::MetaStore;
 
 /// Largest count in a handle that is believed. The rest of the numbers lasts for ages, and no
@@ -70,12 +70,12 @@ struct Report {
     known: Option<Recorded>,
 }
 
-/// The reports of the I/O servers.
+/// The reports of the I/O servers. They may come over any event loop of the manager.
 pub(crate) struct RollCall {
     identity: ManagerIdentity,
     members: Members,
     iods: u32,
-    reports: RefCell<BTreeMap<u32, Report>>,
+    reports: Mutex<BTreeMap<u32, Report>>,
     news: Notify,
 }
 
@@ -98,7 +98,7 @@ impl RollCall {
         };
         let (identity, members) = begin().map_err(Fault::into_error)?;
         let iods = settings.iods.len() as u32;
-        Ok(RollCall { identity, members, iods, reports: RefCell::default(), news: Notify::new() })
+        Ok(RollCall { identity, members, iods, reports: Mutex::default(), news: Notify::new() })
     }
 
     /// Returns whose database it is. The start is the last one of the copy.
@@ -106,27 +106,27 @@ impl RollCall {
         self.identity
     }
 
+    /// Returns the standing of the manager meanwhile.
+    pub(crate) fn standing(identity: Identity) -> Standing {
+        Standing::gathering(identity, WHY)
+    }
+
     /// Answers until all I/O servers have reported, or until `stop` ends. Calls `progress` with the
     /// servers that are missing, whenever they are others. Returns whether all have reported.
     pub(crate) async fn hold<T: Transport>(
         &self,
         endpoints: &[AsyncEndpoint<T>],
-        identity: Identity,
+        standing: &Standing,
         limits: Limits,
         progress: impl Fn(&str),
         stop: impl Future<Output = ()>,
     ) -> bool {
-        let standing = Standing::gathering(identity, WHY);
         let fronts: Vec<_> = endpoints.iter().map(|endpoint| (endpoint.clone(), self)).collect();
-        let mut complete = false;
-        let over = async {
-            tokio::select! {
-                () = self.complete(progress) => complete = true,
-                () = stop => {}
-            }
-        };
-        serve_all(&fronts, &standing, limits, over).await;
-        complete
+        serve_until(&fronts, standing, limits, self.complete(progress), stop).await.is_some()
+    }
+
+    fn reports(&self) -> MutexGuard<'_, BTreeMap<u32, Report>> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn complete(&self, progress: impl Fn(&str)) {
@@ -144,7 +144,7 @@ impl RollCall {
     }
 
     fn missing(&self) -> Vec<u32> {
-        let reports = self.reports.borrow();
+        let reports = self.reports();
         (0..self.iods).filter(|iod| !reports.contains_key(iod)).collect()
     }
 
@@ -177,7 +177,7 @@ impl RollCall {
                 crate::store::identity::IDENTITY,
             ));
         }
-        self.reports.borrow_mut().insert(iod, report);
+        self.reports().insert(iod, report);
         self.news.notify_one();
         Ok(())
     }
@@ -187,14 +187,15 @@ impl RollCall {
     /// # Errors
     /// `Io`, `NoSpace`.
     pub(crate) fn conclude(&self, store: &MetaStore) -> Result<(), FsError> {
-        let reports = self.reports.borrow();
+        // Other event loops may still note what they are told.
+        let reports = self.reports().clone();
         let conclude = || {
             let transaction = store.write()?;
             {
                 let mut counters = transaction.open_table(COUNTERS)?;
                 let own = |name: &str| Ok::<u64, Fault>(counters.get(name)?.map_or(0, |value| value.value()));
                 let (mut epoch, mut next) = (own("epoch")?, own("next")?);
-                for (iod, Report { epoch: seen, count, known }) in &*reports {
+                for (iod, Report { epoch: seen, count, known }) in &reports {
                     (epoch, next) = (epoch.max(*seen), next.max(count + 1));
                     // So that the manager knows the start that the store remembers.
                     known.map_or(Ok(()), |known| Members::record(&transaction, *iod, known))?;

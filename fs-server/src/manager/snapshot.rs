@@ -10,14 +10,14 @@
 //!    [`PATIENCE`].
 //! 3. A page fits its reply. The work for it is bounded by its size.
 
-use std::rc::{Rc, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bmi_core::Time;
 use fs_proto::limits::MAX_BACKUP_PAGE;
 use fs_proto::{ErrorCode, FsError, ManagerReply};
 
-use super::database::View;
+use super::lookups::View;
 use super::members::MEMBERS;
 use super::namespace::{COUNTERS, NAMES, OBJECTS, ORPHANS};
 use super::{Fault, is_open};
@@ -69,13 +69,13 @@ impl Snapshots {
     pub(super) fn page(
         &mut self,
         view: &View,
-        session: &Rc<Session>,
+        session: &Arc<Session>,
         page: u64,
         room: usize,
         now: Time,
     ) -> Result<ManagerReply, Fault> {
         self.sweep(now);
-        let own = Rc::downgrade(session);
+        let own = Arc::downgrade(session);
         if page == 0 {
             self.0.retain(|snapshot| !snapshot.session.ptr_eq(&own));
             if self.0.len() >= MOST {
@@ -203,7 +203,7 @@ mod tests {
         let store = MetaStore::in_memory().unwrap();
         super::super::format(&store, ClusterId(1), StoreId(2), 5).unwrap();
         (0..50).for_each(|number| mkdir(&store, &format!("dir{number:02}")));
-        let (mut snapshots, session) = (Snapshots::default(), Rc::new(Session::default()));
+        let (mut snapshots, session) = (Snapshots::default(), Arc::new(Session::default()));
         let copy = MetaStore::in_memory().unwrap();
         let mut import = Import::begin(&copy, ClusterId(1), StoreId(2)).unwrap();
         let mut page = 0;
@@ -238,7 +238,7 @@ mod tests {
         super::super::format(&store, ClusterId(1), StoreId(2), 5).unwrap();
         (0..50).for_each(|number| mkdir(&store, &format!("dir{number:02}")));
         let mut snapshots = Snapshots::default();
-        let sessions = [(); 3].map(|()| Rc::new(Session::default()));
+        let sessions = [(); 3].map(|()| Arc::new(Session::default()));
         let mut page = |session: usize, page, ms| {
             let result = snapshots.page(&view(&store), &sessions[session], page, 200, at(ms));
             result.map(|_| ()).map_err(|fault| fault.into_error().code)
@@ -256,7 +256,7 @@ mod tests {
         snapshots.sweep(at(70_000));
         assert_eq!((stat, snapshots.0.len()), (2, 0), "their connections are gone");
         // A row that has no room in a reply at all.
-        let session = Rc::new(Session::default());
+        let session = Arc::new(Session::default());
         let error = snapshots.page(&view(&store), &session, 0, 6, at(0)).unwrap_err().into_error();
         assert_eq!(error.code, ErrorCode::TooLarge);
     }

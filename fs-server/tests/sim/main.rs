@@ -12,6 +12,7 @@ mod faults;
 mod identity;
 mod late_requests;
 mod loops;
+mod manager_loops;
 mod names;
 mod several_transports;
 mod stalled;

@@ -1,0 +1,195 @@
+//! A manager with several event loops: the first one makes all changes, the others answer what only
+//! looks something up.
+
+use bmi_sim::{Profile, SimConfig};
+use fs_proto::{Handle, RemoveKind};
+use futures_util::future::join_all;
+
+use super::*;
+
+const LOOPS: usize = 3;
+
+fn start(options: ClusterOptions) -> (World, SimCluster) {
+    let world = World::with(SimConfig::with_profile(Profile { cpu_cores: 4, ..Profile::default() }));
+    let cluster = SimCluster::start(&world, ClusterOptions { threads: LOOPS, ..options }).unwrap();
+    with_datafiles(&cluster);
+    (world, cluster)
+}
+
+fn lookup(name: &str) -> ManagerRequest {
+    ManagerRequest::Lookup { place: Place::root(name) }
+}
+
+fn mkdir_and_lookups(name: &str) -> [ManagerRequest; 3] {
+    let place = Place::root(name);
+    let readdir = ManagerRequest::Readdir { dir: fs_proto::DirHandle::ROOT, after: String::new(), max: 100 };
+    [ManagerRequest::Mkdir { place, mode: 0o755, uid: 0, gid: 0 }, lookup(name), readdir]
+}
+
+/// Returns clients with connections to the manager. There are as many on each loop.
+async fn clients(world: &World, cluster: &SimCluster) -> Vec<(Client, PeerId)> {
+    let mut clients = Vec::new();
+    for id in 0..2 * LOOPS as u128 {
+        let client = Client::new(&world.node(&format!("client{id}")), id + 1);
+        let manager = client.connect(&cluster.manager()).await;
+        clients.push((client, manager));
+    }
+    clients
+}
+
+/// A change is visible over every loop when it was answered over one. Each loop has a core, and all
+/// of them work. The run is the same each time.
+#[test]
+fn what_was_changed_over_one_loop_is_seen_over_all() {
+    let run = || {
+        let (world, cluster) = start(ClusterOptions::with_iods(2));
+        let before = world.block_on(async {
+            let clients = clients(&world, &cluster).await;
+            let before = cluster.manager_node().load();
+            for round in 0..4 {
+                let names: Vec<_> = (0..clients.len()).map(|who| format!("{who}-{round}")).collect();
+                join_all(clients.iter().zip(&names).map(async |((client, manager), name)| {
+                    let [mkdir, own, _] = mkdir_and_lookups(name);
+                    client.entry(*manager, mkdir).await.unwrap();
+                    client.entry(*manager, own).await.unwrap();
+                }))
+                .await;
+                for (client, manager) in &clients {
+                    for name in &names {
+                        client.entry(*manager, lookup(name)).await.unwrap();
+                    }
+                    let [.., readdir] = mkdir_and_lookups("");
+                    let ManagerReply::Entries { entries, .. } = client.manager(*manager, readdir).await.unwrap() else {
+                        panic!("another reply")
+                    };
+                    assert_eq!(entries.len(), (round + 1) * clients.len());
+                    client.manager(*manager, ManagerRequest::Ping).await.unwrap();
+                    client.manager(*manager, ManagerRequest::Statfs).await.unwrap();
+                }
+            }
+            before
+        });
+        (cluster.manager_node().load().since(&before), world.digest())
+    };
+    let (load, digest) = run();
+    assert!(load.cores[..LOOPS].iter().all(|core| !core.is_zero()), "{load:?}");
+    assert_eq!(run(), (load, digest));
+}
+
+/// A client that was told over one loop where a file is ends the right of its creator, which is on
+/// another loop, to record its size.
+#[test]
+fn a_lookup_over_another_loop_ends_the_creators_right_to_record_a_size() {
+    let (world, cluster) = start(ClusterOptions::with_iods(2));
+    world.block_on(async {
+        let clients = clients(&world, &cluster).await;
+        for (number, (creator, own)) in clients.iter().enumerate() {
+            for (other, others) in &clients {
+                let name = format!("{number}-{}", other.id);
+                let file = creator.entry(*own, create(&name)).await.unwrap().handle;
+                let record = ManagerRequest::RecordSize { file: file.file().unwrap(), size: Some(100) };
+                other.entry(*others, lookup(&name)).await.unwrap();
+                creator.manager(*own, record).await.unwrap();
+                let recorded = creator.entry(*own, lookup(&name)).await.unwrap().recorded_size;
+                assert_eq!(recorded, (other.id == creator.id).then_some(100), "{name}");
+            }
+        }
+    });
+}
+
+/// While a size is being recorded, a lookup over another loop waits for it. It is not told the old
+/// state, with which it would write beyond a size that is then recorded.
+#[test]
+fn a_lookup_over_another_loop_waits_for_the_size_that_is_being_recorded() {
+    let options = ClusterOptions { commit_time: Duration::from_secs(3), ..ClusterOptions::with_iods(1) };
+    let (world, cluster) = start(options);
+    world.block_on(async {
+        let clients = clients(&world, &cluster).await;
+        let (creator, own) = &clients[0];
+        creator.endpoint.sleep(Duration::from_secs(60)).await;
+        let mut waited = 0;
+        for (other, others) in &clients[1..] {
+            let name = format!("{}", other.id);
+            let file = creator.entry(*own, create(&name)).await.unwrap().handle;
+            let record = ManagerRequest::RecordSize { file: file.file().unwrap(), size: Some(100) };
+            let look = async {
+                other.endpoint.sleep(Duration::from_secs(1)).await;
+                let sent = other.endpoint.now();
+                let entry = other.entry(*others, lookup(&name)).await.unwrap();
+                waited += u32::from(other.endpoint.now().since(sent) > Duration::from_secs(1));
+                entry.recorded_size
+            };
+            let (recorded, seen) = futures_util::future::join(creator.manager(*own, record), look).await;
+            recorded.unwrap();
+            assert_eq!(seen, Some(100), "{name}");
+        }
+        assert_eq!(waited, clients.len() as u32 - 1);
+    });
+}
+
+/// The manager is killed again and again, and starts again, while clients on all loops work. What
+/// was acknowledged is there.
+#[test]
+fn nothing_that_was_acknowledged_over_any_loop_is_lost() {
+    for seed in 0..5 {
+        let config = SimConfig { profile: Profile { cpu_cores: 2, ..Profile::default() }, ..SimConfig::seeded(seed) };
+        let world = World::with(config);
+        let options = ClusterOptions { commit_time: Duration::from_millis(2), ..ClusterOptions::with_iods(1) };
+        let cluster = SimCluster::start(&world, ClusterOptions { threads: LOOPS, ..options }).unwrap();
+        let made = world.block_on(async {
+            let work = join_all((0..6).map(async |who: u32| {
+                let client = Client::new(&world.node(&format!("client{who}")), u128::from(who) + 1);
+                let mut manager = client.connect(&cluster.manager()).await;
+                let mut made = Vec::new();
+                for number in 0..20 {
+                    let [mkdir, ..] = mkdir_and_lookups(&format!("{who}-{number}"));
+                    match client.manager(manager, mkdir).await {
+                        Ok(_) => made.push(format!("{who}-{number}")),
+                        Err(_) => manager = client.connect(&cluster.manager()).await,
+                    }
+                }
+                made
+            }));
+            let crashes = async {
+                for pause in [11, 23, 37] {
+                    world.node("init").sleep(Duration::from_millis(pause + seed)).await;
+                    cluster.restart_manager();
+                }
+            };
+            futures_util::future::join(work, crashes).await.0
+        });
+        assert!(made.iter().map(Vec::len).sum::<usize>() > 60, "{made:?}");
+        cluster.restart_manager();
+        world.block_on(async {
+            for (client, manager) in clients(&world, &cluster).await {
+                for name in made.iter().flatten() {
+                    client.entry(manager, lookup(name)).await.unwrap();
+                }
+            }
+        });
+    }
+}
+
+/// A request that only the first loop can answer has its errors and its effects over every loop.
+#[test]
+fn every_loop_refuses_what_the_manager_refuses() {
+    let (world, cluster) = start(ClusterOptions::with_iods(1));
+    world.block_on(async {
+        for (client, manager) in clients(&world, &cluster).await {
+            let name = client.id.to_string();
+            let [mkdir, ..] = mkdir_and_lookups(&name);
+            let made = client.entry(manager, mkdir.clone()).await.unwrap();
+            assert!(matches!(made.handle, Handle::Dir(_)));
+            assert_eq!(code(client.manager(manager, mkdir).await), Some(ErrorCode::Exists));
+            assert_eq!(code(client.manager(manager, lookup("none")).await), Some(ErrorCode::NotFound));
+            let read = IodRequest::Statfs;
+            assert_eq!(code(client.ask(manager, read).await), Some(ErrorCode::Invalid), "not an I/O server");
+            let stranger = Request { id: RequestId { client: 99, seq: 1 }, ..client.request(create("x")) };
+            let refused = client.send(manager, &stranger, Body::None).await.unwrap().result;
+            assert_eq!(code(refused), Some(ErrorCode::Invalid), "the connection has another client");
+            let remove = ManagerRequest::Remove { place: Place::root(&name), kind: RemoveKind::Dir };
+            client.manager(manager, remove).await.unwrap();
+            assert_eq!(code(client.manager(manager, lookup(&name)).await), Some(ErrorCode::NotFound));
+        }
+    });
+}
