@@ -84,7 +84,7 @@ mod write_rendezvous;
 
 pub use call_ids::MAX_TAG;
 pub(crate) use call_ids::is_call;
-pub(crate) use calls::CallPart;
+pub(crate) use calls::{CallPart, DroppedCall};
 pub use grant::Grant;
 pub use idle_eviction::Kept;
 pub(crate) use probe::{AREA, ProbePath};
