@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use crate::endpoint::{DroppedCall, Endpoint};
+use crate::error::{Error, ErrorKind};
 use crate::op::{OpId, PeerId, Tag};
 use crate::time::Time;
 use crate::transport::{Armed, Transport};
@@ -137,6 +138,18 @@ impl<T: Transport> State<T> {
     /// Returns true if there is room for one more operation.
     pub(super) fn has_room(&self) -> bool {
         self.endpoint.operations() < self.max_operations
+    }
+
+    /// Checks that there is room for one more operation.
+    ///
+    /// # Errors
+    /// `Exhausted`.
+    pub(super) fn check_room(&self) -> Result<(), Error> {
+        if self.has_room() {
+            return Ok(());
+        }
+        let text = format!("{} operations are under way; wait for one to end, or for room", self.max_operations);
+        Err(Error::new(ErrorKind::Exhausted, text))
     }
 
     /// Returns true if those who wait for room can go on. They are woken by the release.

@@ -359,8 +359,12 @@ impl<T: Transport, S: Threading> Call<T, S> {
         if bytes > room || whole(carried, bytes) != Some(len) {
             return Err(bad_reply("that contradicts its length"));
         }
-        let asked =
-            self.under_way.data.as_ref().filter(|_| self.direction == Some(Direction::Read)).map_or(0, |data| data.len() as u64);
+        let asked = self
+            .under_way
+            .data
+            .as_ref()
+            .filter(|_| self.direction == Some(Direction::Read))
+            .map_or(0, |data| data.len() as u64);
         if header.at > asked {
             return Err(bad_reply("with more data than was asked for"));
         }

@@ -109,7 +109,7 @@ impl<T: Transport> Endpoint<T> {
         let unsent = is(send, |op| matches!(op.state(), State::Queued));
         let waits = is(recv, |op| !op.is_done());
         let in_use = exposure.is_some() || is(recv, |op| !can_end_at_once(op));
-        let keeps = !unsent && waits && in_use && !mutated("call/dropped-and-revoked-at-once");
+        let keeps = !unsent && waits && in_use;
         if let Some(send) = send {
             if unsent { self.abandon(send) } else { self.leave(send, now) }
         }

@@ -374,6 +374,11 @@ impl<T: Transport> Endpoint<T> {
         self.start_exposure(peer, &list.into(), access).map_err(|error| error.during("expose"))
     }
 
+    /// Returns the number of ranges that are exposed to a peer.
+    pub(crate) fn exposures_of(&self, peer: PeerId) -> usize {
+        self.peers.get(peer).map_or(0, |peer| peer.exposures)
+    }
+
     /// Ends an exposure at once. The peer can no longer reach the memory when this returns, whereas
     /// a dropped exposure ends at the next poll.
     pub(crate) fn withdraw(&mut self, exposure: Exposure) {
