@@ -8,7 +8,7 @@
 //! released resource.
 //!
 //! **Inside of an endpoint.** The waker may run any code. So if the thread that leaves the note is
-//! using an endpoint ([`Inside`]), it calls the waker afterwards, when it has released the endpoint.
+//! using an endpoint ([`Inside`]), it calls the waker when it has released the endpoint.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -91,8 +91,9 @@ impl<T: Transport, S: Threading> Drop for UnderWay<T, S> {
 /// its access until its reply arrives, until the deadline of the call, or until the connection
 /// ends. The bytes of a read may change until then, and those of a write should not. The endpoint
 /// holds the [`Memory`] meanwhile: [`Memory::is_retired`] returns true, and [`Memory::get_mut`]
-/// returns `None`. A call without a deadline has [`TimeoutConfig::dropped_call`](crate::TimeoutConfig::dropped_call) from its drop
-/// on. A request that is not sent yet is taken back, and nothing is kept.
+/// returns `None`. A call without a deadline has
+/// [`TimeoutConfig::dropped_call`](crate::TimeoutConfig::dropped_call) from its drop on. A request
+/// that is not sent yet is taken back, and nothing is kept.
 ///
 /// At the deadline the access is revoked, whether or not the server is at the memory. A server that
 /// stops its work some time before its client's deadline loses no connection.

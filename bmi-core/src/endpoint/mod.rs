@@ -43,6 +43,7 @@ mod calls;
 mod closing;
 mod connection;
 mod deadlines;
+mod dropped_calls;
 mod eager;
 mod early_end;
 mod effect;
@@ -84,7 +85,8 @@ mod write_rendezvous;
 
 pub use call_ids::MAX_TAG;
 pub(crate) use call_ids::is_call;
-pub(crate) use calls::{CallPart, DroppedCall};
+pub(crate) use calls::CallPart;
+pub(crate) use dropped_calls::DroppedCall;
 pub use grant::Grant;
 pub use idle_eviction::Kept;
 pub(crate) use probe::{AREA, ProbePath};

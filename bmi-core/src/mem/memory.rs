@@ -205,8 +205,8 @@ impl Memory {
     }
 
     /// Takes over bytes of another owner, such as a shared mapping. `keep` is dropped with the last
-    /// handle. That may be inside of an endpoint, when an operation ends. So `keep` must not use the
-    /// endpoint, and a panic of its destructor is logged and goes no further.
+    /// handle. That may be inside of an endpoint, when an operation ends. So `keep` must not use
+    /// the endpoint, and a panic of its destructor is logged and goes no further.
     ///
     /// # Safety
     /// Until `keep` is dropped, `ptr` must stay valid for reads and writes of `len` bytes. No
@@ -305,8 +305,8 @@ impl Memory {
 
     /// Returns true if an operation on the memory has ended while its peer may still access the
     /// bytes ([`Transport::retired_memory`](crate::Transport::retired_memory)), or if a call was
-    /// dropped whose server may ([`comm::Call`](crate::comm::Call)). A pool must not use such memory
-    /// again. Dropping it is safe, because the backend or the endpoint holds it.
+    /// dropped whose server may ([`comm::Call`](crate::comm::Call)). A pool must not use such
+    /// memory again. Dropping it is safe, because the backend or the endpoint holds it.
     pub fn is_retired(&self) -> bool {
         self.0.retired.load(Ordering::Relaxed) > 0
     }
