@@ -1,8 +1,8 @@
 //! Calls, as [`crate::comm`] makes them of messages: opening one, posting its parts, and closing
 //! it.
 //!
-//! [`super::call_ids`] draws the ids and tells which messages are late. [`super::dropped_calls`] ends
-//! those that are dropped before their reply.
+//! [`super::call_ids`] draws the ids and tells which messages are late. [`super::dropped_calls`]
+//! ends those that are dropped before their reply.
 
 use super::Endpoint;
 use super::call_ids::{ACCEPTOR, CALL, reserved_tag};

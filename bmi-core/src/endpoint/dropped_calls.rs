@@ -4,8 +4,8 @@
 //! exposure were revoked, the adapters would end the connection, and with it what others do there.
 //! The same would happen to a message that is with the adapter, or to a receive that the server was
 //! offered, if the server did not answer within the grace period. So these operations go on until
-//! they end: by the reply, by their deadline, or with the connection. The exposure is kept until the
-//! receive has ended ([`super::operations::Operations::keep_until_the_end`]).
+//! they end: by the reply, by their deadline, or with the connection. The exposure is kept until
+//! the receive has ended ([`super::operations::Operations::keep_until_the_end`]).
 //!
 //! ```text
 //!  dropped when                      request      receive, exposure
@@ -17,7 +17,7 @@
 //! What is kept counts as one operation, and is bounded as the operations are. The id is closed at
 //! once: a receive finds its message by the id, whether or not that is open.
 //!
-//! **Tests.** `bmi-sim/tests/dropped_calls.rs`, and `bmi-conformance/src/handle.rs` on real systems.
+//! **Tests.** `bmi-sim/tests/dropped_calls.rs`; `bmi-conformance/src/handle.rs` on real systems.
 
 use super::Endpoint;
 use super::early_end::can_end_at_once;
