@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Incoming};
+use bmi_core::comm::{Body, Direction, Incoming, Path};
 use bmi_core::driver::{MonotonicClock, Waiting};
 use bmi_core::{
     Access, Addr, AnyThread, Clock, Config, Endpoint, Error, ErrorKind, Handle, HandleConfig, Memory, Options,
@@ -238,9 +238,13 @@ pub fn dropped_futures_leave_nothing(backend: &Backend) {
                     let given_up = rng.below(2) == 0;
                     let rounds = rng.below(4);
                     if given_up {
-                        // Without data: a server that is writing into memory that is taken back
-                        // loses its connection.
-                        let call = client.call(peer, &[1], Body::None, None, client.within(LIMIT));
+                        let memory = Memory::zeroed(300_000).expect("memory");
+                        let body = match rng.below(3) {
+                            0 => Body::None,
+                            1 => Body::Out(memory.into()),
+                            _ => Body::In(memory.into()),
+                        };
+                        let call = client.call(peer, &[1], body, None, client.within(LIMIT));
                         client.block_on(poll_a_few_times(call.expect("a call").reply(), rounds));
                     } else {
                         client.block_on(any_call(&client, peer, &mut rng)).expect("a call that is awaited");
@@ -255,9 +259,62 @@ pub fn dropped_futures_leave_nothing(backend: &Backend) {
             });
         }
     });
-    wait_until(|| pair.client.resource_usage().iter().all(|usage| usage.operations == 0), "operations");
+    let is_idle = |usage: &bmi_core::ResourceUsage| (usage.operations, usage.exposures) == (0, 0);
+    wait_until(|| pair.client.resource_usage().iter().all(is_idle), "operations");
+    assert!(pair.client.limits(peer).is_some(), "the connection is the same");
     pair.end();
     assert!(servers.into_iter().all(|server| server.join().is_ok()));
+}
+
+/// A call is dropped while the server moves its data. The server goes on, and the connection stays.
+pub fn a_dropped_call_leaves_the_connection(backend: &Backend) {
+    const HALF: usize = 500_000;
+    let pair = Pair::new(backend, 1, 1);
+    let peer = pair.connect();
+    for direction in [Direction::Write, Direction::Read] {
+        let (begin, begun) = mpsc::channel();
+        let (drop_it, dropped) = mpsc::channel();
+        let server = pair.server.clone();
+        let serving = start_thread(move || {
+            server.block_on(async {
+                let call = server.next_call().await.expect("a call");
+                let memory = Memory::zeroed(HALF).expect("memory");
+                let options = call.within(LIMIT);
+                for at in [0, HALF as u64] {
+                    match direction {
+                        Direction::Write => call.fetch(at, &memory, options).await.expect("the client's data"),
+                        Direction::Read => call.store(at, &memory, options).await.expect("the client's memory"),
+                    }
+                    if at == 0 {
+                        begin.send(()).expect("the client");
+                        dropped.recv_timeout(LIMIT).expect("the client drops the call");
+                    }
+                }
+                call.reply(b"late", None, options).await.expect("a reply that nobody waits for");
+                answer(server.next_call().await.expect("another call")).await.expect("a reply");
+            });
+        });
+        let client = &pair.client;
+        let memory = Memory::zeroed(2 * HALF).expect("memory");
+        let body = match direction {
+            Direction::Write => Body::Out((&memory).into()),
+            Direction::Read => Body::In((&memory).into()),
+        };
+        let call = client.call(peer, b"long", body, Some(Path::ServerBased), client.within(LIMIT)).expect("a call");
+        begun.recv_timeout(LIMIT).expect("the server begins");
+        drop(call);
+        // The poll that ends the sleep revokes before what is to be revoked.
+        client.block_on(client.sleep(Duration::from_millis(1))).expect("there is room");
+        assert!(memory.is_retired(), "the server may be at it");
+        drop_it.send(()).expect("the server");
+        let echo = client.call(peer, &[7], Body::None, None, client.within(LIMIT)).expect("a call");
+        assert_eq!(client.block_on(echo.reply()).expect("the connection is the same").bytes, [7].as_slice());
+        serving.join().expect("the server");
+        let is_idle = |usage: &bmi_core::ResourceUsage| (usage.operations, usage.exposures) == (0, 0);
+        wait_until(|| client.resource_usage().iter().all(is_idle), "exposures");
+        assert!(!memory.is_retired());
+    }
+    pair.end();
 }
 
 /// Polls a future so many times, and drops it.
@@ -372,14 +429,14 @@ pub fn a_closed_handle_refuses(backend: &Backend) {
     pair.server.block_on(pair.server.close());
     let ended = waiter.join().expect("a thread").expect_err("no message came");
     assert_eq!(ended.kind(), ErrorKind::Cancelled);
-    sleeper.join().expect("a sleep ends");
+    sleeper.join().expect("a sleep ends").expect("there is room");
     let client = &pair.client;
     let soon = client.within(LIMIT);
     let sent = client.block_on(client.send(peer, 1, vec![0], soon)).expect_err("it is closed");
     assert_eq!(sent.kind(), ErrorKind::PeerLost, "{sent}");
     let connected = client.block_on(client.connect(&pair.addr, soon)).expect_err("it is closed");
     assert_eq!(connected.kind(), ErrorKind::Cancelled, "{connected}");
-    client.block_on(client.sleep(LIMIT * 10));
+    client.block_on(client.sleep(LIMIT * 10)).expect("there is room");
     pair.end();
 }
 
@@ -418,7 +475,7 @@ pub fn a_panic_harms_no_other(backend: &Backend) {
     let until = pair.client.now() + Duration::from_millis(5);
     let other = start_thread(move || futures_block_on(sleeper.sleep_until(until)));
     wait_until(|| waker.0.load(Ordering::SeqCst) > 0, "wake-ups");
-    other.join().expect("a sleep ends");
+    other.join().expect("a sleep ends").expect("there is room");
     drop(sleep);
     let mut rng = Rng::new(1);
     for _ in 0..20 {
@@ -426,6 +483,47 @@ pub fn a_panic_harms_no_other(backend: &Backend) {
     }
     pair.end();
     assert!(servers.into_iter().all(|server| server.join().is_ok()));
+}
+
+/// The owner of a message's bytes panics when it is dropped, in the middle of the endpoint's work.
+/// Operations that ended at the same time did not end.
+pub fn an_owner_of_memory_that_panics_harms_no_other(backend: &Backend) {
+    struct Owner(Vec<u8>);
+    impl AsRef<[u8]> for Owner {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+    }
+    let pair = Pair::new(backend, 1, 1);
+    let (server, from) = pair.connect_both();
+    let client = &pair.client;
+    // Nobody receives them, so they wait.
+    let owned = |len| Memory::from(bytes::Bytes::from_owner(Owner(vec![0; len])));
+    let sends: Vec<_> = (0..3).map(|tag| client.send(server, tag, owned(1 << 20), Options::default())).collect();
+    let memory = Memory::zeroed(100).expect("memory");
+    let receives: Vec<_> = (0..3).map(|tag| client.recv(server, tag, &memory, Options::default())).collect();
+    let (end, ended) = mpsc::channel();
+    let waiter = start_thread(move || {
+        for receive in receives {
+            end.send(futures_block_on(receive).is_err()).expect("the test");
+        }
+    });
+    pair.server.cut(from, Error::new(ErrorKind::Cancelled, "on purpose"));
+    for _ in 0..3 {
+        assert!(ended.recv_timeout(LIMIT).expect("the receives end"));
+    }
+    waiter.join().expect("the waiter");
+    for send in sends {
+        assert!(client.block_on(send).is_err());
+    }
+    let again = pair.connect();
+    assert_ne!(again, server);
+    pair.end();
 }
 
 /// Operations beyond the bound are refused, and there is room when one ends.
@@ -441,6 +539,17 @@ pub fn operations_are_bounded(backend: &Backend) {
     assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
     let call = client.call(peer, b"", Body::None, None, soon).err().expect("a fifth");
     assert_eq!(call.kind(), ErrorKind::Exhausted, "{call}");
+    let connect = client.block_on(client.connect(&addr, soon)).expect_err("a fifth");
+    assert_eq!(connect.kind(), ErrorKind::Exhausted, "{connect}");
+    let grant = client.grant(peer, &memory, soon).map(|_| ()).expect_err("a fifth");
+    assert_eq!(grant.kind(), ErrorKind::Exhausted, "{grant}");
+    let sleep = client.block_on(client.sleep(LIMIT)).expect_err("a fifth");
+    assert_eq!(sleep.kind(), ErrorKind::Exhausted, "{sleep}");
+    let expose = || client.expose(peer, &memory, Access::WRITE);
+    let exposures: Vec<_> = (0..4).map(|_| expose().expect("an exposure")).collect();
+    let exposure = expose().map(|_| ()).expect_err("a fifth");
+    assert_eq!(exposure.kind(), ErrorKind::Exhausted, "{exposure}");
+    drop(exposures);
     let waiting = client.clone();
     let waits = start_thread(move || waiting.block_on(waiting.room(peer)));
     drop(receives.pop());
@@ -500,7 +609,8 @@ macro_rules! handle_suite {
     ($backend:expr) => { $crate::handle_suite! { @each ($backend)
         threads_share_a_handle, endpoints_share_an_address, dropped_futures_leave_nothing,
         the_last_handle_ends_everything_in_order, a_closed_handle_refuses, a_panic_harms_no_other,
-        operations_are_bounded, messages_of_many_threads_arrive_in_order,
+        operations_are_bounded, messages_of_many_threads_arrive_in_order, a_dropped_call_leaves_the_connection,
+        an_owner_of_memory_that_panics_harms_no_other,
     } };
     (@each ($backend:expr) $($name:ident),* $(,)?) => { $(
         #[test]

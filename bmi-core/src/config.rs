@@ -150,6 +150,12 @@ pub struct TimeoutConfig {
     /// If no transfer of a peer has moved for this long, the peer no longer counts in
     /// [`LimitConfig::in_flight_bytes`]. So it cannot halt the others.
     pub stall_patience: Duration,
+    /// How long a server may use the memory of a call that has no deadline and was dropped before
+    /// its reply (see [`comm::Call`](crate::comm::Call)). Afterwards its access is revoked, which
+    /// ends the connection if the server is at the memory.
+    ///
+    /// The default of 30 s is longer than a server should work for a client that names no time.
+    pub dropped_call: Duration,
 }
 
 impl Default for CreditConfig {
@@ -197,6 +203,7 @@ impl Default for TimeoutConfig {
             connect: Duration::from_secs(5),
             fence_grace: Duration::from_secs(1),
             stall_patience: Duration::from_millis(2),
+            dropped_call: Duration::from_secs(30),
         }
     }
 }
@@ -260,6 +267,8 @@ impl Config {
         fence_grace: Duration => timeouts.fence_grace;
         /// Sets [`TimeoutConfig::stall_patience`].
         stall_patience: Duration => timeouts.stall_patience;
+        /// Sets [`TimeoutConfig::dropped_call`].
+        dropped_call: Duration => timeouts.dropped_call;
     }
 
     /// Sets [`Config::name`].

@@ -2,12 +2,19 @@
 //! be repeated.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use bmi_core::comm::Body;
 use bmi_core::driver::Waiting;
-use bmi_core::{Config, ErrorKind, Handle, HandleConfig, Memory, PeerEvent, Time};
+use bmi_core::transport::Armed;
+use bmi_core::{Access, Config, ErrorKind, Handle, HandleConfig, Memory, Options, PeerEvent, SharedEndpoint, Time};
 use bmi_sim::{Node, SimTransport, World};
+use send_wrapper::SendWrapper;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -150,4 +157,76 @@ fn what_was_sent_before_the_end_is_sent_also_after_a_long_idle_time() {
     });
     assert_eq!(into.all().to_vec(), [5; 400_000]);
     world.block_on(server.close());
+}
+
+/// Counts its calls. Each uses the endpoint, as a waker of an executor may that runs its task at
+/// once.
+struct Bell {
+    /// The world is of one thread.
+    endpoint: SendWrapper<SharedEndpoint<SimTransport>>,
+    rung: AtomicUsize,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        let _ = self.endpoint.counters();
+        self.rung.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn bell(handle: &Sim) -> (Arc<Bell>, Waker) {
+    let endpoint = SendWrapper::new(handle.endpoints().next().unwrap().clone());
+    let bell = Arc::new(Bell { endpoint, rung: AtomicUsize::new(0) });
+    (Arc::clone(&bell), bell.into())
+}
+
+/// A regression test. Notes of what was dropped in the closure stayed where they were, and who
+/// waited for room slept on.
+#[test]
+fn a_panic_while_the_endpoint_is_used_leaves_nobody_asleep() {
+    let world = World::new(1);
+    let (near, far) = (world.node("near"), world.node("far"));
+    let settings = HandleConfig::default().max_operations(1);
+    let client = near.handle(&Config::default(), 1, settings).unwrap();
+    let server = handle(&far, 1, Waiting::Event);
+    let addr = server.listen(&far.addr(1)).unwrap();
+    world.block_on(async {
+        let peer = client.connect(&addr, client.within(LIMIT)).await.unwrap();
+        let receive = client.recv(peer, 1, vec![0; 10], Options::default());
+        let (bell, waker) = bell(&client);
+        let mut room = pin!(client.room(peer));
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let closure = AssertUnwindSafe(|| {
+            bell.endpoint.with(|_| {
+                drop(receive);
+                // Nothing is printed: the hook prints only for `panic!`.
+                resume_unwind(Box::new("on purpose"));
+            });
+        });
+        assert!(catch_unwind(closure).is_err());
+        assert_eq!(bell.rung.load(Ordering::Relaxed), 1);
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+        client.close().await;
+        server.close().await;
+    });
+}
+
+/// A regression test. The waker of a driver that sleeps was called while the endpoint was locked.
+#[test]
+fn the_waker_of_a_driver_is_called_when_the_endpoint_is_free() {
+    let world = World::new(1);
+    let (near, far) = (world.node("near"), world.node("far"));
+    let (client, server) = (handle(&near, 1, Waiting::Event), handle(&far, 1, Waiting::Event));
+    let addr = server.listen(&far.addr(1)).unwrap();
+    world.block_on(async {
+        let peer = client.connect(&addr, client.within(LIMIT)).await.unwrap();
+        let memory = Memory::zeroed(10).unwrap();
+        let exposure = client.expose(peer, &memory, Access::WRITE).unwrap();
+        let (bell, waker) = bell(&client);
+        // From now on this is the driver.
+        while bell.endpoint.progress() || bell.endpoint.arm(&waker) == Armed::Busy {}
+        assert_eq!(bell.rung.load(Ordering::Relaxed), 0);
+        bell.endpoint.with(|_| drop(exposure));
+        assert_eq!(bell.rung.load(Ordering::Relaxed), 1);
+    });
 }

@@ -27,6 +27,7 @@
 //! 4. Release the lock. Then wake the futures that can go on, and the driver. A waker of a future
 //!    may run any code, so none is called under the lock.
 
+mod held;
 mod operation;
 mod state;
 
@@ -36,6 +37,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use held::InUse;
 pub use operation::Operation;
 use operation::Progress;
 pub(crate) use state::Dropped;
@@ -44,10 +46,10 @@ use state::{Poller, State, Wakes};
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
 use crate::endpoint::{CallPart, Counters, Endpoint, Grant, PeerEvent, PeerLimits, ResourceUsage, Unexpected};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::mem::{Access, MemList};
 use crate::op::{Completion, OpId, Options, PeerId, Posted, Tag};
-use crate::threading::{AnyThread, Guard as _, Lock, OneThread, Shared, Threading};
+use crate::threading::{AnyThread, Lock, OneThread, Shared, Threading};
 use crate::time::{Clock, Time};
 use crate::transport::{Armed, Transport};
 
@@ -73,6 +75,7 @@ struct Inner<T: Transport, S: Threading> {
 }
 
 type Guard<'a, T, S> = <<S as Shared>::Lock<State<T>, Dropped> as Lock<State<T>, Dropped>>::Guard<'a>;
+type Held<'a, T, S> = held::Held<Guard<'a, T, S>>;
 
 impl<T: Transport, S: Threading> Clone for AsyncEndpoint<T, S> {
     fn clone(&self) -> Self {
@@ -111,10 +114,23 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     /// # Panics
     /// If `f` uses a handle to this endpoint.
     pub fn with<R>(&self, f: impl FnOnce(&mut Endpoint<T>) -> R) -> R {
-        let mut state = self.inner.state.acquire();
-        let result = f(&mut state.endpoint);
+        let (result, state) = self.run(|state| f(&mut state.endpoint));
         self.release(state, true);
         result
+    }
+
+    /// Takes the lock and runs `f`. A panic of `f` releases the endpoint as its return would: notes
+    /// are settled, and those who can go on are woken.
+    #[inline]
+    fn run<R>(&self, f: impl FnOnce(&mut State<T>) -> R) -> (R, Held<'_, T, S>) {
+        let mut used = InUse::new(self.acquire(), |held| self.release(held, true));
+        let result = f(used.state());
+        (result, used.end())
+    }
+
+    #[inline]
+    fn acquire(&self) -> Held<'_, T, S> {
+        held::Held::new(self.inner.state.acquire())
     }
 
     /// Runs `f`, which gives the endpoint nothing to do.
@@ -125,8 +141,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
 
     #[inline]
     fn look_at<R>(&self, f: impl FnOnce(&mut State<T>) -> R) -> R {
-        let mut state = self.inner.state.acquire();
-        let result = f(&mut state);
+        let (result, mut state) = self.run(f);
         if state.note_room() {
             self.release(state, false);
         } else if let Err(state) = state.release() {
@@ -138,13 +153,13 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     /// Does what remains to be done for a dropped value: now, or when the endpoint is free.
     pub(crate) fn settle(&self, dropped: Dropped) {
         if let Some(state) = self.inner.state.leave(dropped) {
-            self.release(state, true);
+            self.release(held::Held::new(state), true);
         }
     }
 
     /// Releases the endpoint, and wakes whoever can go on. `used` says that it may have something
     /// to do.
-    fn release<'a>(&'a self, mut state: Guard<'a, T, S>, mut used: bool) {
+    fn release<'a>(&'a self, mut state: Held<'a, T, S>, mut used: bool) {
         let mut wakes = Wakes::new();
         loop {
             // The endpoint may drop memory, and with it a value of the program.
@@ -170,7 +185,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
                     if !more {
                         break;
                     }
-                    state = self.inner.state.acquire();
+                    state = self.acquire();
                 }
             }
         }
@@ -247,7 +262,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     pub async fn connect(&self, addr: &Addr, options: Options) -> Result<PeerId, Error> {
         let options =
             Options { deadline: options.deadline.or_else(|| Some(self.now() + self.connect_timeout())), ..options };
-        let (peer, op) = self.with(|endpoint| endpoint.connect(addr, options))?;
+        let (peer, op) = self.with_room(|endpoint| endpoint.connect(addr, options))?;
         self.operation(Ok(Posted::Pending(op))).await.map(|_| peer)
     }
 
@@ -440,8 +455,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     /// the adapter may not be armed for it any more: see [`AsyncEndpoint::rearm`].
     pub(crate) fn progress_of_caller(&self) -> bool {
         self.inner.state.give_way();
-        let mut state = self.inner.state.acquire();
-        let worked = state.poll(self.now());
+        let (worked, state) = self.run(|state| state.poll(self.now()));
         self.release(state, false);
         worked
     }
@@ -449,8 +463,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     /// Arms the adapter again for a driver that sleeps, or wakes the driver. For a caller that has
     /// polled, and polls no more.
     pub(crate) fn rearm(&self) {
-        let state = self.inner.state.acquire();
-        self.release(state, true);
+        self.release(self.acquire(), true);
     }
 
     /// Lets the futures of operations poll the endpoint while they wait.
@@ -465,10 +478,21 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
 
     /// Posts an operation, if there is room.
     pub(crate) fn post(&self, post: impl FnOnce(&mut Endpoint<T>) -> Result<Posted, Error>) -> Operation<T, S> {
-        let mut state = self.inner.state.acquire();
-        let posted = if state.has_room() { post(&mut state.endpoint) } else { Err(no_room(state.max_operations)) };
-        self.release(state, true);
+        let posted = self.with_room(post);
         self.operation(posted)
+    }
+
+    /// Runs `f` on the endpoint, which posts an operation, if there is room.
+    ///
+    /// # Errors
+    /// `Exhausted`, or that of `f`.
+    pub(crate) fn with_room<R>(&self, f: impl FnOnce(&mut Endpoint<T>) -> Result<R, Error>) -> Result<R, Error> {
+        let (result, state) = self.run(|state| {
+            state.check_room()?;
+            f(&mut state.endpoint)
+        });
+        self.release(state, true);
+        result
     }
 
     /// Waits until there is room for one more operation, or the endpoint is closing.
@@ -488,8 +512,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     /// Begins to close the endpoint: connections end in order, nothing more is posted. It must be
     /// driven until it has [closed](Self::closed).
     pub fn close(&self) {
-        let mut state = self.inner.state.acquire();
-        state.close(self.now());
+        let ((), state) = self.run(|state| state.close(self.now()));
         self.release(state, true);
     }
 
@@ -522,7 +545,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     /// # Errors
     /// `Exhausted`.
     pub(crate) fn check_room(&self) -> Result<(), Error> {
-        self.look_at(|state| if state.has_room() { Ok(()) } else { Err(no_room(state.max_operations)) })
+        self.look_at(|state| state.check_room())
     }
 
     /// Returns the number of polls so far, by whichever thread.
@@ -555,8 +578,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
                 std::thread::yield_now();
             }
         }
-        let mut state = self.inner.state.acquire();
-        let polled = state.endpoint.poll_op_or_wake(op, cx.waker());
+        let (polled, mut state) = self.run(|state| state.endpoint.poll_op_or_wake(op, cx.waker()));
         if S::CALLERS_PROGRESS && polled.is_some() && state.release_poller(op) {
             // Another future that waits becomes the one that polls.
             state.endpoint.wake_a_waiter();
@@ -575,9 +597,8 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
         let since = self.now();
         for polls in 0.. {
             self.inner.state.give_way();
-            let mut state = self.inner.state.acquire();
             let now = self.now();
-            state.poll(now);
+            let (_, state) = self.run(|state| state.poll(now));
             let is_alone = state.endpoint.operations() <= ALONE;
             let over = if is_alone { now - since > TURN } else { polls >= TURN_OF_MANY };
             let ended = over || state.endpoint.has_ended(op) || state.endpoint.has_wakers();
@@ -605,12 +626,13 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     /// whether there was anything to do. Other threads that wait for the endpoint go first.
     pub fn progress(&self) -> bool {
         self.inner.state.give_way();
-        let mut state = self.inner.state.acquire();
-        if S::CALLERS_PROGRESS {
-            // It does not sleep. So callers leave everything to it.
-            state.take_driver();
-        }
-        let worked = state.poll(self.now());
+        let (worked, state) = self.run(|state| {
+            if S::CALLERS_PROGRESS {
+                // It does not sleep. So callers leave everything to it.
+                state.take_driver();
+            }
+            state.poll(self.now())
+        });
         self.release(state, false);
         worked
     }
@@ -645,10 +667,6 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     pub(crate) fn clone_event_fd(&self) -> Result<Option<OwnedFd>, Error> {
         Ok(self.with_event_fd(|fd| fd.map(|fd| fd.try_clone_to_owned()).transpose())?)
     }
-}
-
-fn no_room(most: usize) -> Error {
-    Error::new(ErrorKind::Exhausted, format!("{most} operations are under way; wait for one to end, or for room"))
 }
 
 /// A shared endpoint, what is made of it, and all futures may go to any thread.

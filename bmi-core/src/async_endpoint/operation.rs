@@ -65,6 +65,14 @@ impl<T: Transport, S: Threading> Operation<T, S> {
         }
     }
 
+    /// Lets the operation go on without this future. Returns its id if it is under way. Somebody
+    /// else collects its completion.
+    pub(crate) fn release(&mut self) -> Option<OpId> {
+        let op = self.id()?;
+        self.state = Progress::Taken;
+        Some(op)
+    }
+
     /// Asks the operation to end early. It must still be awaited.
     pub fn cancel(&self) {
         if let Progress::Pending(op) = self.state {

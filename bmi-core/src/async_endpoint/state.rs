@@ -3,7 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{DroppedCall, Endpoint};
+use crate::error::{Error, ErrorKind};
 use crate::op::{OpId, PeerId, Tag};
 use crate::time::Time;
 use crate::transport::{Armed, Transport};
@@ -58,12 +59,14 @@ pub(super) struct Sleeper {
 }
 
 /// What remains to be done for a value that was dropped.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Dropped {
     /// Abandon an operation.
     Operation(OpId),
     /// End the use of a call's id.
     Call(PeerId, Tag),
+    /// End a call whose operations are under way.
+    EarlyCall(Box<DroppedCall>),
     /// Tell the caller that its call gets no reply.
     Unanswered(PeerId, Tag),
     /// Close the endpoint: its last handle is gone.
@@ -137,6 +140,18 @@ impl<T: Transport> State<T> {
         self.endpoint.operations() < self.max_operations
     }
 
+    /// Checks that there is room for one more operation.
+    ///
+    /// # Errors
+    /// `Exhausted`.
+    pub(super) fn check_room(&self) -> Result<(), Error> {
+        if self.has_room() {
+            return Ok(());
+        }
+        let text = format!("{} operations are under way; wait for one to end, or for room", self.max_operations);
+        Err(Error::new(ErrorKind::Exhausted, text))
+    }
+
     /// Returns true if those who wait for room can go on. They are woken by the release.
     #[inline]
     pub(super) fn note_room(&mut self) -> bool {
@@ -166,16 +181,25 @@ impl<T: Transport> State<T> {
         was
     }
 
+    /// The future of `op` was dropped. If it was the one that polls, another one becomes that.
+    fn end_wait(&mut self, op: OpId) {
+        if self.release_poller(op) {
+            self.endpoint.wake_a_waiter();
+        }
+    }
+
     /// Does what remains to be done for a dropped value.
     pub(super) fn settle(&mut self, dropped: Dropped, now: Time) {
         match dropped {
             Dropped::Operation(op) => {
-                if self.release_poller(op) {
-                    self.endpoint.wake_a_waiter();
-                }
+                self.end_wait(op);
                 self.endpoint.abandon(op);
             }
             Dropped::Call(peer, id) => self.endpoint.close_call(peer, id),
+            Dropped::EarlyCall(call) => {
+                [call.send, call.recv].into_iter().flatten().for_each(|op| self.end_wait(op));
+                self.endpoint.drop_call(*call, now);
+            }
             Dropped::Unanswered(peer, id) => crate::comm::leave_unanswered(&mut self.endpoint, peer, id, now),
             Dropped::Handle => self.close(now),
         }

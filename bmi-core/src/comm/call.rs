@@ -11,9 +11,9 @@ use super::wire::{
 };
 use crate::async_endpoint::{AsyncEndpoint, Dropped, Operation};
 use crate::bulk::Exposure;
-use crate::endpoint::{CallPart, Grant, read_only};
+use crate::endpoint::{CallPart, DroppedCall, Grant, read_only};
 use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList, Memory};
+use crate::mem::{Access, MemList, Memory, Retirement};
 use crate::mutated;
 use crate::op::{Options, PeerId, Tag};
 use crate::threading::{OneThread, Slot, Threading};
@@ -50,37 +50,63 @@ impl<T: Transport, S: Threading> Clone for Caller<T, S> {
     }
 }
 
-/// The id of a call. It is in use until this is dropped.
-struct CallId<T: Transport, S: Threading> {
+/// What a call has with its endpoint. Dropping it ends the use of the call's id. If the request is
+/// under way, the endpoint keeps what the server needs ([`Call`] says how long).
+struct UnderWay<T: Transport, S: Threading> {
     endpoint: AsyncEndpoint<T, S>,
     peer: PeerId,
     id: Tag,
+    send: Operation<T, S>,
+    recv: Operation<T, S>,
+    data: Option<MemList>,
+    /// The server may access the data while this lives.
+    exposure: Option<Exposure>,
 }
 
-impl<T: Transport, S: Threading> Drop for CallId<T, S> {
+impl<T: Transport, S: Threading> Drop for UnderWay<T, S> {
     fn drop(&mut self) {
-        self.endpoint.settle(Dropped::Call(self.peer, self.id));
+        let UnderWay { peer, id, ref mut send, ref mut recv, .. } = *self;
+        let dropped = match (send.release(), recv.release()) {
+            (None, None) => Dropped::Call(peer, id),
+            (send, recv) => {
+                let (exposure, mut retired) = (self.exposure.take(), Vec::new());
+                // Now, because a pool may look at once whether it can use the memory again.
+                for piece in self.data.iter().flat_map(MemList::pieces) {
+                    let memory = piece.memory();
+                    if retired.last().is_none_or(|last: &Retirement| last.memory().id() != memory.id()) {
+                        retired.push(memory.retire());
+                    }
+                }
+                Dropped::EarlyCall(Box::new(DroppedCall { peer, id, send, recv, exposure, retired }))
+            }
+        };
+        self.endpoint.settle(dropped);
     }
 }
 
-/// A call under way. Dropping it revokes the server's access to the memory. A reply that arrives
-/// later is dropped.
+/// A call under way. It may be dropped at any time, and the reply is dropped then when it arrives.
+///
+/// If the call is dropped before its reply, the server may be at the memory that was exposed to it.
+/// To revoke it then would end the connection, and with it the calls of others. So the server keeps
+/// its access until its reply arrives, until the deadline of the call, or until the connection
+/// ends. The bytes of a read may change until then, and those of a write should not. The endpoint
+/// holds the [`Memory`] meanwhile: [`Memory::is_retired`] returns true, and [`Memory::get_mut`]
+/// returns `None`. A call without a deadline has
+/// [`TimeoutConfig::dropped_call`](crate::TimeoutConfig::dropped_call) from its drop on. A request
+/// that is not sent yet is taken back, and nothing is kept.
+///
+/// At the deadline the access is revoked, whether or not the server is at the memory. A server that
+/// stops its work some time before its client's deadline loses no connection.
 #[must_use = "dropping it abandons the call"]
 pub struct Call<T: Transport, S: Threading = OneThread> {
     caller: Caller<T, S>,
-    peer: PeerId,
-    id: CallId<T, S>,
+    under_way: UnderWay<T, S>,
     options: Options,
-    data: Option<MemList>,
     /// The user's list that the data comes from or goes to, if it is packed.
     packed: Option<Packed>,
-    send: Operation<T, S>,
-    recv: Operation<T, S>,
     buffer: Memory,
     narrow: bool,
     direction: Option<Direction>,
-    /// The server may access the data while this lives.
-    exposure: Option<Exposure>,
     /// Bytes of data for which the server has sent a grant or an offer.
     moved: u64,
     choice: Option<Choice>,
@@ -185,32 +211,21 @@ impl<T: Transport, S: Threading> Caller<T, S> {
             _ => MemList::from(&buffer),
         };
         let id = self.endpoint.look(|endpoint| endpoint.open_call(peer))?;
-        let id = CallId { endpoint: self.endpoint.clone(), peer, id };
         let into_slot = Options { slot: slot && head.carries_data(), ..options };
         let (recv, send) = self.endpoint.with(|endpoint| {
-            let recv = endpoint.post_in_call(CallPart::Receive, peer, id.id, into, options);
-            (recv, endpoint.post_in_call(CallPart::Request, peer, id.id, message, into_slot))
+            let recv = endpoint.post_in_call(CallPart::Receive, peer, id, into, options);
+            (recv, endpoint.post_in_call(CallPart::Request, peer, id, message, into_slot))
         });
         let (recv, send) = (self.endpoint.operation(recv), self.endpoint.operation(send));
-        if let Some(error) = send.refusal() {
+        let refusal = send.refusal();
+        let mut under_way = UnderWay { endpoint: self.endpoint.clone(), peer, id, send, recv, data, exposure };
+        if let Some(error) = refusal {
+            // The server knows of no memory.
+            under_way.exposure = None;
             return Err(error);
         }
-        Ok(Call {
-            caller: self.clone(),
-            peer,
-            id,
-            options,
-            data,
-            packed,
-            send,
-            recv,
-            buffer,
-            narrow,
-            direction,
-            exposure,
-            moved: 0,
-            choice,
-        })
+        let caller = self.clone();
+        Ok(Call { caller, under_way, options, packed, buffer, narrow, direction, moved: 0, choice })
     }
 
     fn choose(
@@ -304,9 +319,9 @@ impl<T: Transport, S: Threading> Call<T, S> {
     /// the request up.
     pub async fn reply(mut self) -> Result<Reply, Error> {
         let mut pushes = Vec::new();
-        (&mut self.send).await?;
+        (&mut self.under_way.send).await?;
         loop {
-            let len = (&mut self.recv).await?.len;
+            let len = (&mut self.under_way.recv).await?.len;
             let mut wire = [0; REPLY_HEADER];
             if len < REPLY_HEADER as u64 {
                 return Err(bad_reply("without a header"));
@@ -345,8 +360,12 @@ impl<T: Transport, S: Threading> Call<T, S> {
         if bytes > room || whole(carried, bytes) != Some(len) {
             return Err(bad_reply("that contradicts its length"));
         }
-        let asked =
-            self.data.as_ref().filter(|_| self.direction == Some(Direction::Read)).map_or(0, |data| data.len() as u64);
+        let asked = self
+            .under_way
+            .data
+            .as_ref()
+            .filter(|_| self.direction == Some(Direction::Read))
+            .map_or(0, |data| data.len() as u64);
         if header.at > asked {
             return Err(bad_reply("with more data than was asked for"));
         }
@@ -358,7 +377,7 @@ impl<T: Transport, S: Threading> Call<T, S> {
     /// Returns the error of a call that the server gave up.
     fn unanswered(&self) -> Error {
         let error = Error::new(ErrorKind::Cancelled, "the server gave the request up without a reply").during("call");
-        match self.caller.endpoint.peer_addr(self.peer) {
+        match self.caller.endpoint.peer_addr(self.under_way.peer) {
             Some(addr) => error.with_peer(addr),
             None => error,
         }
@@ -371,12 +390,12 @@ impl<T: Transport, S: Threading> Call<T, S> {
             return Err(bad_reply("that contradicts its length"));
         }
         let endpoint = self.caller.endpoint();
-        let limit = endpoint.limits(self.peer).map_or(0, |limits| limits.eager);
+        let limit = endpoint.limits(self.under_way.peer).map_or(0, |limits| limits.eager);
         if header.bytes as usize > limit {
             return Err(bad_reply("longer than a message"));
         }
         let buffer = Memory::zeroed(header.bytes as usize)?;
-        let done = endpoint.recv_in_call(self.peer, self.id.id, &buffer, self.options).await?;
+        let done = endpoint.recv_in_call(self.under_way.peer, self.under_way.id, &buffer, self.options).await?;
         if done.len != u64::from(header.bytes) {
             return Err(bad_reply("that contradicts its length"));
         }
@@ -387,13 +406,14 @@ impl<T: Transport, S: Threading> Call<T, S> {
     /// next message.
     fn part(&mut self, header: ReplyHeader, len: u64) -> Result<(MemList, Vec<u8>), Error> {
         let body = header.bytes as usize;
-        if self.exposure.is_some() || self.narrow || len != (REPLY_HEADER + body) as u64 {
+        if self.under_way.exposure.is_some() || self.narrow || len != (REPLY_HEADER + body) as u64 {
             return Err(bad_reply("with a grant that nobody waits for"));
         }
         let mut bytes = vec![0; body];
         self.buffer.slice(REPLY_HEADER, body).copy_to(&mut bytes);
-        self.recv = self.caller.endpoint.recv_in_call(self.peer, self.id.id, &self.buffer, self.options);
-        let data = self.data.as_ref().ok_or_else(|| bad_reply("with a grant for a request without data"))?;
+        let UnderWay { peer, id, ref endpoint, .. } = self.under_way;
+        self.under_way.recv = endpoint.recv_in_call(peer, id, &self.buffer, self.options);
+        let data = self.under_way.data.as_ref().ok_or_else(|| bad_reply("with a grant for a request without data"))?;
         Ok((data.clone(), bytes))
     }
 
@@ -405,7 +425,7 @@ impl<T: Transport, S: Threading> Call<T, S> {
         let at = if mutated("call/grant-for-the-beginning") { 0 } else { header.at };
         let part = self.cut(&data, at, grant.descriptor.len())?;
         let options = self.options.class(ServiceClass::Bulk);
-        Ok(self.caller.endpoint.push_granted(self.peer, &grant, part, options))
+        Ok(self.caller.endpoint.push_granted(self.under_way.peer, &grant, part, options))
     }
 
     /// Reads from the memory that the server offers, and reports when that is done.
@@ -413,9 +433,9 @@ impl<T: Transport, S: Threading> Call<T, S> {
         let (data, body) = self.part(header, len)?;
         let offer = descriptor(&body, self.max_pieces())?;
         let part = self.cut(&data, header.at, offer.len())?;
-        let endpoint = self.caller.endpoint.clone();
-        endpoint.pull(self.peer, &offer, 0, part, self.options.class(ServiceClass::Bulk)).await?;
-        endpoint.send_in_call(self.peer, self.id.id, Memory::from(Vec::new()), self.options).await?;
+        let (endpoint, peer) = (self.caller.endpoint.clone(), self.under_way.peer);
+        endpoint.pull(peer, &offer, 0, part, self.options.class(ServiceClass::Bulk)).await?;
+        endpoint.send_in_call(peer, self.under_way.id, Memory::from(Vec::new()), self.options).await?;
         Ok(())
     }
 

@@ -1,7 +1,8 @@
 //! Calls, as [`crate::comm`] makes them of messages: opening one, posting its parts, and closing
 //! it.
 //!
-//! [`super::call_ids`] draws the ids and tells which messages are late.
+//! [`super::call_ids`] draws the ids and tells which messages are late. [`super::dropped_calls`]
+//! ends those that are dropped before their reply.
 
 use super::Endpoint;
 use super::call_ids::{ACCEPTOR, CALL, reserved_tag};
@@ -55,7 +56,11 @@ impl<T: Transport> Endpoint<T> {
     /// Lets an operation end by itself, and drops its completion.
     pub(crate) fn detach(&mut self, op: OpId) {
         match self.ops.get_mut(op) {
-            Some(record) if !record.is_done() => record.abandoned = true,
+            Some(record) if !record.is_done() => {
+                record.abandoned = true;
+                let waker = record.waker.take();
+                waker.into_iter().for_each(|waker| self.ops.keep_waker(waker));
+            }
             _ => drop(self.ops.collect(op)),
         }
     }

@@ -5,7 +5,7 @@
 
 use super::adapter_side::AdapterSide;
 use super::effect::Effect;
-use super::op::{Offer, State};
+use super::op::{Offer, Op, State};
 use super::operations::Operations;
 use super::peer::{Notice, Peer};
 use super::{grant, transfer};
@@ -14,6 +14,15 @@ use crate::mutated;
 use crate::op::{OpId, OpKind};
 use crate::proto::table::Key;
 use crate::transport::Transport;
+
+/// Returns true if an operation that waits for its peer can end without asking anybody.
+pub(super) fn can_end_at_once(op: &Op) -> bool {
+    match op.state() {
+        State::Queued => true,
+        State::Matching(_) => !matches!(op.offer, Offer::Made(_)),
+        _ => false,
+    }
+}
 
 /// Ends an operation early with the status `kind`. It ends at once if no adapter can be accessing
 /// its memory. Otherwise the adapter or the peer is asked to stop.
@@ -30,7 +39,7 @@ pub(super) fn end_early<T: Transport>(
     match (op.state(), op.kind) {
         // Operations behind it may now be able to go, or a closing connection may be drained.
         (State::Queued, _) => peer.queue.retain(|queued| *queued != id),
-        (State::Matching(place), _) if !matches!(op.offer, Offer::Made(_)) => {
+        (State::Matching(place), _) if can_end_at_once(op) => {
             let found = peer.posted.remove(*place);
             debug_assert!(found.is_some(), "a receive that waits is on the list");
         }

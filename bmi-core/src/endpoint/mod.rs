@@ -43,6 +43,7 @@ mod calls;
 mod closing;
 mod connection;
 mod deadlines;
+mod dropped_calls;
 mod eager;
 mod early_end;
 mod effect;
@@ -85,6 +86,7 @@ mod write_rendezvous;
 pub use call_ids::MAX_TAG;
 pub(crate) use call_ids::is_call;
 pub(crate) use calls::CallPart;
+pub(crate) use dropped_calls::DroppedCall;
 pub use grant::Grant;
 pub use idle_eviction::Kept;
 pub(crate) use probe::{AREA, ProbePath};
@@ -372,6 +374,11 @@ impl<T: Transport> Endpoint<T> {
     /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`] pieces.
     pub fn expose(&mut self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
         self.start_exposure(peer, &list.into(), access).map_err(|error| error.during("expose"))
+    }
+
+    /// Returns the number of ranges that are exposed to a peer.
+    pub(crate) fn exposures_of(&self, peer: PeerId) -> usize {
+        self.peers.get(peer).map_or(0, |peer| peer.exposures)
     }
 
     /// Ends an exposure at once. The peer can no longer reach the memory when this returns, whereas

@@ -15,12 +15,14 @@
 //! **Source.** Ours. **Tests.** Below. Every test of the message interface also compares the
 //! resources with the idle state.
 
+use std::collections::BTreeMap;
 use std::task::Waker;
 
 use super::op::{Offer, Op, State};
 use super::unit::Transfers;
+use crate::bulk::Exposure;
 use crate::error::ErrorKind;
-use crate::mem::MemList;
+use crate::mem::{MemList, Retirement};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::table::{GENERATIONS, Key};
 use crate::proto::timers::Timers;
@@ -45,6 +47,14 @@ pub(super) struct Operations {
     /// Operations that were asked to end early, and that have no fence yet. The next poll sets it,
     /// because only the poll knows the time.
     pub(super) fences: Vec<OpId>,
+    /// What dropped calls left, by the place of the receive for the reply.
+    kept: BTreeMap<u32, Kept>,
+}
+
+/// What a server may still access though the call was dropped.
+pub(super) struct Kept {
+    pub(super) _exposure: Option<Exposure>,
+    pub(super) _retired: Vec<Retirement>,
 }
 
 /// The place of a record. There is a record for each message, so records are written and vacated in
@@ -85,6 +95,7 @@ impl Operations {
             wakes: Vec::new(),
             transfers: Transfers::default(),
             fences: Vec::new(),
+            kept: BTreeMap::new(),
         }
     }
 
@@ -220,7 +231,7 @@ impl Operations {
     #[inline(always)]
     fn list_as_done(&mut self, id: OpId, abandoned: bool) {
         if abandoned {
-            self.vacate(id.0);
+            self.end_abandoned(id);
             return;
         }
         self.done.push(id);
@@ -228,6 +239,19 @@ impl Operations {
         if self.done.len() > 2 * self.uncollected + 64 {
             self.tidy_done();
         }
+    }
+
+    /// Keeps memory until an abandoned operation has ended.
+    pub(super) fn keep_until_the_end(&mut self, id: OpId, kept: Kept) {
+        debug_assert!(self.get(id).is_some_and(|op| op.abandoned && !op.is_done()), "somebody waits for it");
+        self.kept.insert(id.0.slot, kept);
+    }
+
+    /// Vacates the record of an abandoned operation that has ended, and drops what was kept for it.
+    #[cold]
+    fn end_abandoned(&mut self, id: OpId) {
+        self.vacate(id.0);
+        drop(self.kept.remove(&id.0.slot));
     }
 
     /// Removes the ids of operations that were already collected.

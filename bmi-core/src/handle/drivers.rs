@@ -33,11 +33,11 @@ pub(super) fn start<T: Transport + Send + 'static>(
             match catch_unwind(AssertUnwindSafe(|| drive(&endpoint, waiting))) {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => tracing::error!(%error, "the driver cannot wait; it polls in intervals"),
-                // A waker of the program panicked, or the destructor of its memory. The others need
-                // this driver. The panic hook has reported it.
+                // A waker of the program panicked. The others need this driver. The panic hook has
+                // reported it.
                 Err(_) => tracing::error!("a panic on the thread of a driver, which goes on"),
             }
-            // The next drop may be the one that panics, so this polls under guard too.
+            // The next waker may panic too, so this polls under guard.
             let _ = catch_unwind(AssertUnwindSafe(|| while endpoint.progress() {}));
             if endpoint.has_closed() {
                 return;

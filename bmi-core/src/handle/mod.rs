@@ -17,11 +17,14 @@
 //! of one group. The endpoints share nothing, so threads that use different peers do not wait for
 //! each other.
 //!
-//! **Bounds.** An operation is posted when the method is called. Messages, bulk transfers and calls
-//! are refused with [`Exhausted`](crate::ErrorKind::Exhausted) while
+//! **Bounds.** An operation is posted when the method is called. Messages, bulk transfers, grants,
+//! calls, connecting and sleeping are refused with [`Exhausted`](crate::ErrorKind::Exhausted) while
 //! [`HandleConfig::max_operations`] are under way in the endpoint. [`Handle::room`] waits until one
-//! ends. Connecting, granting and sleeping are not refused. Messages that nobody takes stay in
-//! their slots, and their senders run out of credits.
+//! ends. A call that was dropped counts until the server can no longer access its memory. As many
+//! ranges of memory may be exposed to one peer. Disconnecting is not refused, and there is one for
+//! each connection. What calls under way need besides, and what serving a call needs, is not
+//! refused either: who starts and takes calls bounds it. Messages that nobody takes stay in their
+//! slots, and their senders run out of credits.
 //!
 //! **The end.** When the last handle is dropped, or at [`Handle::close`], connections end in order:
 //! what was posted is sent, within [`TimeoutConfig::fence_grace`](crate::TimeoutConfig). Every

@@ -10,7 +10,7 @@ use crate::async_endpoint::{Operation, SharedEndpoint};
 use crate::bulk::{BulkDescriptor, Exposure};
 use crate::comm::{Body, Call, Incoming, Path};
 use crate::endpoint::{Endpoint, Grant, PeerEvent, Unexpected, closed};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList};
 use crate::op::{Options, PeerId, Posted, Tag};
 use crate::threading::AnyThread;
@@ -33,7 +33,8 @@ impl<T: Transport> Handle<T> {
     /// attempt.
     ///
     /// # Errors
-    /// As [`AsyncEndpoint::connect`](crate::AsyncEndpoint::connect).
+    /// As [`AsyncEndpoint::connect`](crate::AsyncEndpoint::connect). `Exhausted` if too many
+    /// operations are under way in that endpoint.
     pub async fn connect(&self, addr: &Addr, options: Options) -> Result<PeerId, Error> {
         self.shared.callers[self.next_turn()].endpoint().connect(addr, options).await
     }
@@ -57,9 +58,16 @@ impl<T: Transport> Handle<T> {
     /// See [`Endpoint::expose`].
     ///
     /// # Errors
-    /// As there.
+    /// As there. `Exhausted` if as many ranges are exposed to the peer as there may be operations.
     pub fn expose(&self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
-        self.of(peer).ok_or_else(no_such_peer)?.expose(peer, list, access)
+        let most = self.shared.config.max_operations.max(1);
+        self.of(peer).ok_or_else(no_such_peer)?.with(|endpoint| {
+            if endpoint.exposures_of(peer) >= most {
+                let text = format!("{most} ranges are exposed to the peer; drop one before");
+                return Err(Error::new(ErrorKind::Exhausted, text).during("expose"));
+            }
+            endpoint.expose(peer, list, access)
+        })
     }
 
     // ---- messages and bulk data -----------------------------------------------------------------
@@ -118,14 +126,16 @@ impl<T: Transport> Handle<T> {
     /// Lets the peer write `list` once; see [`Endpoint::post_grant`].
     ///
     /// # Errors
-    /// As there.
+    /// As there. `Exhausted` if too many operations are under way.
     pub fn grant(
         &self,
         peer: PeerId,
         list: impl Into<MemList>,
         options: Options,
     ) -> Result<(Grant, Operation<T, AnyThread>), Error> {
-        self.of(peer).ok_or_else(no_such_peer)?.grant(peer, list, options)
+        let endpoint = self.of(peer).ok_or_else(no_such_peer)?;
+        let (grant, op) = endpoint.with_room(|endpoint| endpoint.post_grant(peer, list, options))?;
+        Ok((grant, endpoint.operation(Ok(Posted::Pending(op)))))
     }
 
     /// Writes `local` into the memory that the peer has granted, and notifies the peer; see
@@ -148,13 +158,22 @@ impl<T: Transport> Handle<T> {
     }
 
     /// Waits for `duration`, or until the handle is closed.
-    pub async fn sleep(&self, duration: Duration) {
-        self.first().sleep(duration).await;
+    ///
+    /// # Errors
+    /// `Exhausted` if too many operations are under way in the first endpoint.
+    pub async fn sleep(&self, duration: Duration) -> Result<(), Error> {
+        self.sleep_until(self.now() + duration).await
     }
 
     /// Waits until `at`, or until the handle is closed.
-    pub async fn sleep_until(&self, at: Time) {
-        self.first().sleep_until(at).await;
+    ///
+    /// # Errors
+    /// As [`Handle::sleep`].
+    pub async fn sleep_until(&self, at: Time) -> Result<(), Error> {
+        let op = self.first().with_room(|endpoint| Ok(endpoint.post_timer(at, 0)))?;
+        // A timer ends at its time, or with the handle.
+        let _ = self.first().operation(Ok(Posted::Pending(op))).await;
+        Ok(())
     }
 
     fn post(

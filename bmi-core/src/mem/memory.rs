@@ -4,6 +4,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -68,7 +69,7 @@ enum Backing {
     /// Pages that can be shared with another process.
     Passable(Arc<SharedPages>),
     /// Bytes of another owner, kept alive by this value.
-    Foreign { _keep: Box<dyn Any + Send + Sync> },
+    Foreign { keep: Option<Box<dyn Any + Send + Sync>> },
     /// Bytes that other memories may refer to too (see [`super::Foreign`]).
     Shared,
     /// Bytes of a buffer whose other handles may read them at any time. They are read-only.
@@ -204,14 +205,15 @@ impl Memory {
     }
 
     /// Takes over bytes of another owner, such as a shared mapping. `keep` is dropped with the last
-    /// handle.
+    /// handle. That may be inside of an endpoint, when an operation ends. So `keep` must not use
+    /// the endpoint, and a panic of its destructor is logged and goes no further.
     ///
     /// # Safety
     /// Until `keep` is dropped, `ptr` must stay valid for reads and writes of `len` bytes. No
     /// reference to the bytes may exist. All other accesses to them must be atomic, or through the
     /// kernel.
     pub unsafe fn from_raw_parts(ptr: NonNull<u8>, len: usize, keep: Box<dyn Any + Send + Sync>) -> Memory {
-        Memory::new(ptr, len, Backing::Foreign { _keep: keep })
+        Memory::new(ptr, len, Backing::Foreign { keep: Some(keep) })
     }
 
     /// Returns the id.
@@ -302,8 +304,9 @@ impl Memory {
     }
 
     /// Returns true if an operation on the memory has ended while its peer may still access the
-    /// bytes ([`Transport::retired_memory`](crate::Transport::retired_memory)). A pool must not use
-    /// such memory again. Dropping it is safe, because the backend holds it.
+    /// bytes ([`Transport::retired_memory`](crate::Transport::retired_memory)), or if a call was
+    /// dropped whose server may ([`comm::Call`](crate::comm::Call)). A pool must not use such
+    /// memory again. Dropping it is safe, because the backend or the endpoint holds it.
     pub fn is_retired(&self) -> bool {
         self.0.retired.load(Ordering::Relaxed) > 0
     }
@@ -417,19 +420,30 @@ impl AsRef<[u8]> for OnlyHandle {
     }
 }
 
+/// Drops a value of the program. The endpoint may do so in the middle of its work, which a panic
+/// would leave half done: operations of others would not end.
+fn drop_of_program<V>(value: V) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        tracing::error!("the owner of memory panicked when it was dropped");
+        // The destructor of the panic's value may panic too.
+        std::mem::forget(panic);
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
-        match self.backing {
+        match &mut self.backing {
             // SAFETY: `zeroed` allocated it with this layout, and the last handle is gone.
-            Backing::Pages { base, layout } => unsafe { dealloc(base.as_ptr(), layout) },
+            Backing::Pages { base, layout } => unsafe { dealloc(base.as_ptr(), *layout) },
             // SAFETY: these are the parts of the vector that was taken apart in `from`.
-            Backing::Vec { capacity } => drop(unsafe { Vec::from_raw_parts(self.ptr.as_ptr(), self.len, capacity) }),
+            Backing::Vec { capacity } => drop(unsafe { Vec::from_raw_parts(self.ptr.as_ptr(), self.len, *capacity) }),
+            Backing::Foreign { keep } => drop_of_program(keep.take()),
+            // Bytes may be of an owner of the program.
+            Backing::Shareable(bytes) => drop_of_program(std::mem::take(bytes)),
             // The last handle of the pages unmaps them. Only this memory gives out such handles.
             Backing::Mapped(_)
             | Backing::Passable(_)
-            | Backing::Foreign { .. }
             | Backing::Shared
-            | Backing::Shareable(_)
             | Backing::Exclusive { .. }
             | Backing::Lent { .. } => {}
         }
