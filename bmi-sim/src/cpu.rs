@@ -11,8 +11,11 @@
 //! the work that the other task had caused by then, and never before its own work is done.
 //! [`crate::Node::limit_cores`] limits tasks to some cores, which models a program with one thread.
 //! A task that is bound to a core ([`crate::Node::spawn_on`]) runs on that core only, and is held
-//! until it is idle. This models a program with a thread for each core. Held tasks of other cores
-//! do not delay it, and it does not delay them.
+//! until that core has done what it had to do when the task was woken, and the work of tasks that
+//! ran before. This models a program with a thread for each core. Held tasks of other cores do not
+//! delay it, and it does not delay them. Work of the kernel that arrives while the task waits does
+//! not delay it either. Otherwise a kernel that always has something to receive would keep one loop
+//! of a server from running at all.
 //!
 //! A task that makes the processor work goes on at once. The time of its node's clock has passed
 //! ([`crate::Node::now`]), and the world's time follows. Tasks themselves cost nothing unless they
@@ -85,6 +88,8 @@ struct Held {
     not_before: u64,
     /// The core that it is bound to, if any.
     bound: Option<usize>,
+    /// When that core has done what it had to do when the task began to wait.
+    behind: u64,
 }
 
 /// A period of work of a core.
@@ -110,6 +115,8 @@ pub(crate) struct Awaited {
 pub(crate) struct Cpu {
     /// When each core is free, in ns.
     cores: Box<[u64]>,
+    /// When each core has done the work of tasks, in ns. The kernel's work may last longer.
+    tasks_done: Box<[u64]>,
     /// Tasks run on this many cores, from the front.
     task_cores: usize,
     /// The core of the running task; the first one if no task runs.
@@ -143,6 +150,7 @@ impl Cpu {
         let task_cores = cores.max(1) as usize;
         Cpu {
             cores: vec![0; task_cores].into(),
+            tasks_done: vec![0; task_cores].into(),
             task_cores,
             current: 0,
             spent: [0; WORKS],
@@ -166,6 +174,7 @@ impl Cpu {
         let start = self.cores[core].max(now);
         let end = start.saturating_add(cost);
         self.cores[core] = end;
+        self.tasks_done[core] = end;
         self.spent[work as usize] = self.spent[work as usize].saturating_add(cost);
         self.spent_by_core[core] = self.spent_by_core[core].saturating_add(cost);
         if work == Work::Copying {
@@ -282,7 +291,8 @@ impl Cpu {
                 Ok(())
             }
             _ => {
-                self.held.push_back(Held { task, not_before, bound });
+                let behind = bound.map_or(0, |core| self.cores[core]);
+                self.held.push_back(Held { task, not_before, bound, behind });
                 Err(self.next_release())
             }
         }
@@ -301,6 +311,20 @@ impl Cpu {
         }
     }
 
+    /// Returns the core for a held task if it may have one now.
+    fn core_for(&self, now: u64, held: &Held) -> Option<usize> {
+        match held.bound {
+            Some(core) => (self.bound_from(core, held) <= now).then_some(core),
+            None => self.idle_core(now, None),
+        }
+    }
+
+    /// Returns when a held task that is bound to `core` may have it. It has its turn in the order
+    /// of arrival: the kernel's work that came later does not keep it from running.
+    fn bound_from(&self, core: usize, held: &Held) -> u64 {
+        self.cores[core].min(held.behind.max(self.tasks_done[core]))
+    }
+
     /// Ends the turn of the running task. Returns when the work that it caused is done.
     pub(crate) fn left(&mut self) -> u64 {
         self.cores[std::mem::take(&mut self.current)]
@@ -311,10 +335,7 @@ impl Cpu {
         let idle = self.cores[..self.task_cores].iter().copied().min().unwrap_or(0);
         let mut at = u64::MAX;
         for held in &self.held {
-            at = at.min(held.not_before.max(held.bound.map_or(idle, |core| self.cores[core])));
-            if at == idle {
-                break; // no task can be sooner
-            }
+            at = at.min(held.not_before.max(held.bound.map_or(idle, |core| self.bound_from(core, held))));
         }
         if at >= self.release_at || self.held.is_empty() {
             return None;
@@ -329,7 +350,7 @@ impl Cpu {
             self.release_at = u64::MAX;
         }
         let ready = self.held.iter().enumerate().filter(|(_, held)| held.not_before <= now);
-        let (at, core) = ready.filter_map(|(at, held)| Some((at, self.idle_core(now, held.bound)?))).next()?;
+        let (at, core) = ready.filter_map(|(at, held)| Some((at, self.core_for(now, held)?))).next()?;
         self.current = core;
         self.held.remove(at).map(|held| held.task)
     }
@@ -343,6 +364,7 @@ impl Cpu {
     /// Forgets the work that is not yet done, and the held tasks.
     pub(crate) fn reset(&mut self) {
         self.cores.fill(0);
+        self.tasks_done.fill(0);
         self.copying.fill((0, 0));
         self.spare.fill(0);
         self.kernel = [0; 2];
@@ -442,9 +464,10 @@ impl Core {
         let cpu = &mut self.nodes[node as usize].cpu;
         let mut done = from.max(cpu.kernel[side as usize]);
         let core = cpu.kernel_core(side, done);
-        let begin = done.max(cpu.cores[core]);
+        let (begin, tasks_done) = (done.max(cpu.cores[core]), cpu.tasks_done[core]);
         done = self.charge_kernel_on(node, core, done, works);
         let cpu = &mut self.nodes[node as usize].cpu;
+        cpu.tasks_done[core] = tasks_done;
         cpu.kernel[side as usize] = done;
         cpu.kernel_spent[side as usize] += done.saturating_sub(begin);
         done
@@ -560,6 +583,29 @@ mod tests {
         cpu.left();
         assert_eq!(cpu.enter(120, task(4), 0, Some(0)), Err(Some(300)));
         assert_eq!(cpu.release(300), Some(task(4)));
+    }
+
+    /// The kernel had work booked on the core of a loop without a gap, and the loop never ran.
+    #[test]
+    fn work_of_the_kernel_that_came_later_does_not_delay_a_bound_task() {
+        let mut cpu = Cpu::new(2);
+        let receives = |cpu: &mut Cpu| {
+            let (current, tasks_done) = (std::mem::replace(&mut cpu.current, 1), cpu.tasks_done[1]);
+            cpu.charge(0, Work::Interrupt, 100);
+            (cpu.current, cpu.tasks_done[1]) = (current, tasks_done);
+        };
+        receives(&mut cpu);
+        assert_eq!(cpu.enter(0, task(0), 0, Some(1)), Err(Some(100)));
+        assert_eq!(cpu.enter(0, task(1), 0, Some(1)), Err(None));
+        receives(&mut cpu);
+        assert_eq!(cpu.release(99), None, "not before what was there");
+        assert_eq!(cpu.next_release(), Some(100));
+        assert_eq!(cpu.release(100), Some(task(0)));
+        let slice = cpu.charge(100, Work::Application, 10);
+        assert_eq!((slice.start, slice.end, cpu.left()), (200, 210, 210), "its work comes behind the kernel's");
+        receives(&mut cpu);
+        assert_eq!((cpu.next_release(), cpu.release(209)), (Some(210), None), "one task after the other");
+        assert_eq!(cpu.release(210), Some(task(1)));
     }
 
     /// A core beyond those that tasks may use counts as the last of them.

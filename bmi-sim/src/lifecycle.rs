@@ -8,9 +8,11 @@
 //!             ──Ready──▶ Established
 //! ```
 //!
-//! A listener may be the first of a group of transports ([`crate::Node::shards`]). The request then
-//! goes to the member with the fewest connections, or to the first of those. Every connection
-//! counts, in whatever state, also those that the member has begun.
+//! A listener may be a member of a group of transports ([`crate::Node::shards`], C17). The request
+//! then goes to the member with the fewest connections. Of several, the one that listens has
+//! precedence, then the oldest. Every connection counts, in whatever state, also those that the
+//! member has begun, and those whose end the member has not polled. A request waits at its member until it is polled. If the member is dropped
+//! before that, the request goes to another one.
 //!
 //! The request can also end in `Rejected`, `Refused`, or at its deadline. A node that is down
 //! refuses after the detection time. An unknown node refuses after the setup time. A port without a
@@ -28,6 +30,9 @@ use crate::world::Core;
 
 /// The first port that `listen` chooses when asked for any.
 const EPHEMERAL: u16 = 49_152;
+/// Number of requests that wait for a member of a group that does not poll. The others get the
+/// next ones, as long as one of them has room (C17).
+const WAITING_REQUESTS: usize = 64;
 
 impl Core {
     /// Takes a port of a node for an adapter. Port 0 asks for a free one.
@@ -77,7 +82,12 @@ impl Core {
             let back = (node, self.adapters[from.adapter as usize].node);
             return self.answer(back, &mut InOrder::default(), Packet::Refused { to: from });
         };
-        let adapter = self.least_connected(node, listener);
+        let adapter = self.least_connected(node, self.adapters[listener as usize].group, listener).unwrap_or(listener);
+        self.ask(adapter, from, private);
+    }
+
+    /// Reports a request of `from` to a transport.
+    fn ask(&mut self, adapter: u32, from: ConnRef, private: Box<[u8]>) {
         let seen = self.address_of(from.adapter);
         let peer_node = self.adapters[from.adapter as usize].node;
         let conn =
@@ -88,15 +98,22 @@ impl Core {
         self.report(adapter, Report::ConnectRequest { conn: conn.id(), from: seen, private });
     }
 
-    /// Returns the member of a listener's group that gets its next connection.
-    fn least_connected(&self, node: u32, listener: u32) -> u32 {
-        let state = |adapter: &u32| &self.adapters[*adapter as usize];
-        let group = state(&listener).group;
-        // In order of creation, so the first of equals is the oldest.
+    /// Returns the member of a group that gets the next connection of a listener.
+    fn least_connected(&self, node: u32, group: u32, listener: u32) -> Option<u32> {
+        let state = |adapter: u32| &self.adapters[adapter as usize];
         let members = self.nodes[node as usize].adapters.iter().copied();
-        let members = members.filter(|adapter| state(adapter).group == group && !state(adapter).dead);
-        let connections = |adapter: &u32| state(adapter).slots.iter().filter(|slot| slot.conn.is_some()).count();
-        members.min_by_key(connections).unwrap_or(listener)
+        let members = members.filter(|adapter| state(*adapter).group == group && !state(*adapter).dead);
+        let reports = |adapter: u32, of: fn(&&Report) -> bool| state(adapter).reports.iter().filter(of).count();
+        let requests = |adapter| reports(adapter, |report| matches!(report, Report::ConnectRequest { .. }));
+        let ends = |adapter| {
+            reports(adapter, |report| matches!(report, Report::Disconnected { .. } | Report::Rejected { .. }))
+        };
+        // A connection has ended when its member has polled the end.
+        let live = |adapter: u32| state(adapter).slots.iter().filter(|slot| slot.conn.is_some()).count();
+        let (full, connections) =
+            (|adapter| requests(adapter) >= WAITING_REQUESTS, |adapter| live(adapter) + ends(adapter));
+        // In order of creation, so the first of equals is the oldest.
+        members.min_by_key(|adapter| (full(*adapter), connections(*adapter), *adapter != listener))
     }
 
     /// Returns the address that peers see for a transport: the first port that it listens on, or 0.
@@ -181,6 +198,12 @@ impl Core {
         let node = self.adapters[adapter as usize].node;
         self.nodes[node as usize].ports.retain(|_, owner| *owner != adapter);
         self.nodes[node as usize].adapters.retain(|known| *known != adapter);
+        let reports = std::mem::take(&mut self.adapters[adapter as usize].reports);
+        for report in reports {
+            if let Report::ConnectRequest { conn, private, .. } = report {
+                self.hand_on(node, ConnRef { adapter, slot: conn.slot, generation: conn.generation }, private);
+            }
+        }
         for at in self.conns_of(adapter) {
             self.close(at, SimError::ClosedHere);
         }
@@ -191,5 +214,21 @@ impl Core {
         state.slots = Vec::new();
         state.deadlines.clear();
         state.waiter.take();
+    }
+
+    /// Gives a request that waits for a member that is dropped to another member of its group. If
+    /// there is none, it ends with the connections of the one that is dropped.
+    fn hand_on(&mut self, node: u32, at: ConnRef, private: Box<[u8]>) {
+        let group = self.adapters[at.adapter as usize].group;
+        let listening = |adapter: &u32| self.adapters[*adapter as usize].group == group;
+        let listener = self.nodes[node as usize].ports.values().copied().find(listening);
+        let Some(other) = self.least_connected(node, group, listener.unwrap_or(group)) else { return };
+        let waits = |conn: &&Conn| conn.state == State::Requested;
+        let Some(from) = self.conn(at).filter(waits).and_then(|conn| conn.peer) else { return };
+        if self.conn(from).is_none() {
+            return; // given up meanwhile
+        }
+        self.remove_conn(at);
+        self.ask(other, from, private);
     }
 }

@@ -114,12 +114,12 @@ impl Node {
         Ok(SimTransport::new(self))
     }
 
-    /// Creates `count` transports on the node that share the address on which the first one
-    /// listens. A connection request for that address goes to the transport with the fewest
-    /// connections, or to the first of those.
+    /// Creates `count` transports on the node that share the addresses on which any of them
+    /// listens (C17 of [`bmi_core::transport`]). A connection request for such an address goes to
+    /// the transport with the fewest connections. Of several, the one that listens has precedence.
     ///
-    /// A transport that is dropped leaves the group. If it is the first one, nobody listens any
-    /// more, and the connections of the others go on.
+    /// A transport that is dropped leaves the group. The requests that it has not polled go to the
+    /// others, and the connections of the others go on. Nobody listens at its addresses any more.
     ///
     /// # Errors
     /// `Io` if the node has been killed.

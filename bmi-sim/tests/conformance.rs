@@ -90,6 +90,10 @@ impl Backend for Sim {
         self.world.node(node).transport().expect("the node lives")
     }
 
+    fn shards(&self, node: &str, count: usize) -> Vec<SimTransport> {
+        self.world.node(node).transports(count).expect("the node lives")
+    }
+
     fn listen_addr(&self, node: &str) -> Addr {
         Addr::sim(node, 0)
     }
@@ -116,26 +120,31 @@ impl Backend for Sim {
 mod plain {
     use super::*;
     bmi_conformance::conformance_suite!(Sim::plain());
+    bmi_conformance::shard_suite!(Sim::plain());
 }
 
 mod scarce {
     use super::*;
     bmi_conformance::conformance_suite!(Sim::scarce());
+    bmi_conformance::shard_suite!(Sim::scarce());
 }
 
 mod writes_only {
     use super::*;
     bmi_conformance::conformance_suite!(Sim::writes_only());
+    bmi_conformance::shard_suite!(Sim::writes_only());
 }
 
 mod inline_receives {
     use super::*;
     bmi_conformance::conformance_suite!(Sim::with_inline_receives());
+    bmi_conformance::shard_suite!(Sim::with_inline_receives());
 }
 
 mod troubled {
     use super::*;
     bmi_conformance::conformance_suite!(FaultyBackend::new(Sim::plain(), bmi_conformance::Plan::mild(3)));
+    bmi_conformance::shard_suite!(FaultyBackend::new(Sim::plain(), bmi_conformance::Plan::mild(3)));
 }
 
 /// Messages shown by the adapter itself, by the wrapper, by both or by neither.
@@ -145,4 +154,5 @@ mod troubled_inline_receives {
         Sim::with_inline_receives(),
         bmi_conformance::Plan::mild(5)
     ));
+    bmi_conformance::shard_suite!(FaultyBackend::new(Sim::with_inline_receives(), bmi_conformance::Plan::mild(5)));
 }

@@ -177,6 +177,8 @@ pub(crate) struct Inner<T: Transport, S: Threading> {
     pub(crate) foreign: Foreign,
     /// The files that are open in this client.
     files: Locked<BTreeMap<FileHandle, OpenState>>,
+    /// The handle that the client was made over, if any. Its drivers end with the last handle.
+    _handle: Option<bmi_core::Handle<T>>,
 }
 
 /// What a client knows about a file that it has open.
@@ -203,6 +205,27 @@ impl OpenState {
 impl<T: Transport, S: Threading> Clone for Client<T, S> {
     fn clone(&self) -> Client<T, S> {
         Client(self.0.clone())
+    }
+}
+
+impl<T: Transport + 'static> SharedClient<T> {
+    /// Creates a client like [`Client::connect`], over a handle, whose drivers drive it. If the
+    /// handle has several endpoints, the client uses the first. Other clients and other parts of
+    /// the program may use the same handle.
+    ///
+    /// The client and its files keep the handle. If nothing else has one, their end closes it, and
+    /// the connections end in order.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn connect_through(
+        handle: bmi_core::Handle<T>,
+        manager: Addr,
+        options: ClientOptions,
+    ) -> Result<SharedClient<T>, Error> {
+        let endpoint = handle.endpoints().next().expect("a handle has an endpoint").clone();
+        let endpoints = Endpoints::one(manager.scheme(), endpoint);
+        Client::open_over(endpoints, Some(handle), manager, options, |_, _, _| {}).await
     }
 }
 
@@ -248,6 +271,16 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
         options: ClientOptions,
         waiting: impl Fn(&ServerName, Duration, &str) + Send + Sync + 'static,
     ) -> Result<Client<T, S>, Error> {
+        Client::open_over(endpoints, None, manager, options, waiting).await
+    }
+
+    async fn open_over(
+        endpoints: Endpoints<T, S>,
+        handle: Option<bmi_core::Handle<T>>,
+        manager: Addr,
+        options: ClientOptions,
+        waiting: impl Fn(&ServerName, Duration, &str) + Send + Sync + 'static,
+    ) -> Result<Client<T, S>, Error> {
         let ClientOptions { id, timeout, retry_for, over, ref host, cluster, .. } = options;
         let preference = Preference { client: id, timeout, over, host: host.clone() };
         let manager = ServerName { addr: manager, iod: None };
@@ -256,6 +289,7 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
             options,
             foreign: Foreign::new(),
             files: Locked::default(),
+            _handle: handle,
         }));
         client.refresh().await?;
         Ok(client)

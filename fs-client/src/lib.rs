@@ -15,8 +15,9 @@
 //!
 //! The library starts no task and reads no clock. A driver must drive the endpoint. A client over
 //! an [`AsyncEndpoint`](bmi_core::AsyncEndpoint) belongs to one thread. A [`SharedClient`], over a
-//! [`SharedEndpoint`](bmi_core::SharedEndpoint), may be used by any thread: it, its files and all
-//! futures are `Send`. Any future may be dropped at any time.
+//! [`SharedEndpoint`](bmi_core::SharedEndpoint) or through a [`Handle`](bmi_core::Handle), may be
+//! used by any thread: it, its files and all futures are `Send`. In the simulator, tasks of a node
+//! share it. Any future may be dropped at any time.
 //! Each request ends within the client's time limit. Only [`local`], which reads and writes local
 //! files, has a thread.
 //!

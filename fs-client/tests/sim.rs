@@ -11,9 +11,10 @@ mod recycled;
 use std::pin::pin;
 use std::time::Duration;
 
+use bmi_core::driver::Waiting;
 use bmi_core::{Config, Memory};
 use bmi_sim::faults::Loss;
-use bmi_sim::{Node, SimTransport, World};
+use bmi_sim::{DiskProfile, Node, Profile, SimConfig, SimTransport, World};
 use bodies::{path, pattern, striped};
 use fs_client::{Client, ClientOptions, ErrorCode, SetAttr};
 use fs_server::embedded::{ClusterOptions, SimCluster};
@@ -113,6 +114,44 @@ fn a_dropped_attempt_to_connect_is_made_again() {
             endpoint.sleep(Duration::from_secs(1)).await;
             assert_eq!(endpoint.resource_usage().peers, 2, "after {steps}: the manager and the I/O server");
         });
+    }
+}
+
+/// The kernel of the server's machine received on the last core without a pause, because the other
+/// loops were busy. The loop of that core did not run, and the write of its client was never
+/// answered.
+#[test]
+fn a_loop_on_the_core_where_the_kernel_receives_serves_its_client() {
+    const BYTES: usize = 4096;
+    const STREAMS: usize = 4;
+    let machine = Profile::named("ibnice-uncached-2003").unwrap();
+    let profile = machine.with_disk(DiskProfile::named("ramfs-uncached-2003").unwrap());
+    let world = World::with(SimConfig::with_profile(profile));
+    world.node("iod0").set_cores(8);
+    let options = ClusterOptions { disk_costs: true, ..ClusterOptions::with_iods(1) };
+    let cluster = SimCluster::start_on_cores(&world, options, 8).unwrap();
+    // Each client is at the next loop. The first loop is connected with the manager.
+    for number in 0..6 {
+        let node = world.node(&format!("client{number}"));
+        node.limit_cores(1);
+        let endpoint = node.endpoint_waiting(Config::named("client"), Waiting::Event).unwrap();
+        let options = ClientOptions { timeout: Duration::from_secs(2), ..ClientOptions::new(number) };
+        let connecting = Client::connect(endpoint, cluster.manager(), options);
+        let (client, file) = world.block_on(async {
+            let client = connecting.await.unwrap();
+            let file = client.create(&path(&format!("/f{number}")), striped(65536, 1)).await.unwrap();
+            file.write_at(0, pattern(STREAMS * BYTES, 1)).await.unwrap();
+            (client, file)
+        });
+        for stream in 0..STREAMS {
+            let (client, file) = (client.clone(), file.clone());
+            node.spawn(async move {
+                let memory = client.memory(BYTES).unwrap();
+                loop {
+                    file.read_at((stream * BYTES) as u64, &memory).await.unwrap();
+                }
+            });
+        }
     }
 }
 

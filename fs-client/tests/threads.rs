@@ -383,6 +383,10 @@ impl<T: Transport + Send + 'static> Check<'_, T> {
         is_send(&Client::connect(endpoint, manager, ClientOptions::new(1)));
     }
 
+    fn connecting_through(handle: bmi_core::Handle<T>, manager: bmi_core::Addr) {
+        is_send(&Client::connect_through(handle, manager, ClientOptions::new(1)));
+    }
+
     async fn names(&self) {
         let Check { client, path, .. } = self;
         is_shared(*client);
