@@ -5,7 +5,8 @@
 //!
 //! **Protocol.**
 //! 1. Poll until there is nothing to do. Between two polls the tasks that were woken run, so the
-//!    next poll sends all that they post.
+//!    next poll sends all that they post. If callers make progress themselves, and there is one at
+//!    most, the loop goes on at once: the runtime would wake another thread for it.
 //! 2. Poll on, as long as `Waiting` allows. The other tasks of the runtime run after every few
 //!    polls.
 //! 3. Arm. If something has arrived meanwhile, the result is *busy*, and the loop begins again.
@@ -62,8 +63,12 @@ pub async fn drive_with<T: Transport, S: Threading>(
     let mut waiter = Waiter::new(waiting);
     let mut alarm = Alarm::default();
     loop {
+        let mut polls = 0;
         while endpoint.progress() {
-            tokio::task::yield_now().await;
+            polls += 1;
+            if !S::CALLERS_PROGRESS || polls % POLLS == 0 || !endpoint.is_used_alone() {
+                tokio::task::yield_now().await;
+            }
         }
         let mut worked = false;
         let patience = waiter.patience(endpoint.is_sending());
