@@ -26,5 +26,6 @@ pub mod sample;
 pub mod sandbox;
 pub mod stats;
 pub mod table;
+pub mod tasks;
 pub mod units;
 pub mod workload;

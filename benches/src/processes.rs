@@ -19,6 +19,7 @@ use crate::sandbox::Sandbox;
 pub struct Processes<'a> {
     sandbox: &'a Sandbox,
     manager: Addr,
+    iods: Vec<u32>,
 }
 
 impl Drop for Processes<'_> {
@@ -58,7 +59,7 @@ impl<'a> Processes<'a> {
             let text = format!("server 0 did not come up over {scheme}: {}", why.trim_end());
             return Err(io::Error::other(text));
         }
-        let cluster = Processes { sandbox, manager: addrs[0].clone() };
+        let mut cluster = Processes { sandbox, manager: addrs[0].clone(), iods: Vec::new() };
         for index in 0..=iods {
             let mut command = Command::new(&program);
             command.arg("--config").arg(&config);
@@ -67,7 +68,10 @@ impl<'a> Processes<'a> {
                 0 => command.arg("manager"),
                 _ => command.args(["iod", &(index - 1).to_string(), "--threads", &loops.to_string()]),
             };
-            let stdout = sandbox.spawn(&mut command)?;
+            let (process, stdout) = sandbox.spawn(&mut command)?;
+            if index > 0 {
+                cluster.iods.push(process);
+            }
             let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
             if !lines.any(|line| line == "serving") {
                 let text = format!("server {index} did not come up over {scheme}; it has said why");
@@ -82,7 +86,15 @@ impl<'a> Processes<'a> {
         &self.manager
     }
 
-    /// Stops all servers in an orderly way.
+    /// Returns the process of an I/O server.
+    ///
+    /// # Errors
+    /// If there is none of this index.
+    pub fn iod(&self, index: usize) -> io::Result<u32> {
+        self.iods.get(index).copied().ok_or_else(|| io::Error::other(format!("there is no I/O server {index}")))
+    }
+
+    /// Stops all servers in an orderly way, also those of other clusters of the sandbox.
     ///
     /// # Errors
     /// If a server ends with an error.

@@ -81,19 +81,20 @@ impl Sandbox {
         self.contents.clone()
     }
 
-    /// Starts a child with its standard output piped, and returns the pipe.
+    /// Starts a child with its standard output piped. Returns its id and the pipe.
     ///
     /// # Errors
     /// If the program cannot be started, or the sandbox is being cleaned up.
-    pub fn spawn(&self, command: &mut Command) -> io::Result<ChildStdout> {
+    pub fn spawn(&self, command: &mut Command) -> io::Result<(u32, ChildStdout)> {
         let mut contents = self.contents.lock();
         let contents = contents.as_mut().ok_or_else(|| io::Error::other("the run is being ended"))?;
         let name = command.get_program().display().to_string();
         let failed = |error: io::Error| io::Error::new(error.kind(), format!("{name}: {error}"));
         let mut child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
-        let stdout = child.stdout.take();
+        let (process, stdout) = (child.id(), child.stdout.take());
         contents.children.push(child);
-        stdout.ok_or_else(|| io::Error::other(format!("{name} has no standard output")))
+        let stdout = stdout.ok_or_else(|| io::Error::other(format!("{name} has no standard output")))?;
+        Ok((process, stdout))
     }
 
     /// Asks every child to end (SIGTERM), and waits until it has.
@@ -244,7 +245,7 @@ mod tests {
         let script = "trap 'echo asked' TERM; echo up; while :; do read line; done";
         let mut command = Command::new("sh");
         // The input stays open as long as the child is known.
-        let stdout = sandbox.spawn(command.args(["-c", script]).stdin(Stdio::piped())).unwrap();
+        let (_, stdout) = sandbox.spawn(command.args(["-c", script]).stdin(Stdio::piped())).unwrap();
         let mut lines = BufReader::new(stdout).lines().map(Result::unwrap);
         assert_eq!(lines.next().as_deref(), Some("up"));
         std::thread::scope(|scope| {

@@ -108,6 +108,27 @@ fn a_sample_is_one_json_array_with_each_line_once() {
     }
 }
 
+/// The program `loops` measured this before, and printed no JSON.
+#[test]
+fn many_clients_of_one_loop_and_of_two_are_measured_side_by_side() {
+    let args = ["--quick", "--line-ms", "2", "--clients", "1,3", "--loops", "1,2", "--rounds", "2", "--json"];
+    let output = Run::start(&args, pvfsd()).end();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(errors, "");
+    let lines: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let names: BTreeSet<&str> = lines.iter().map(|line| line["name"].as_str().unwrap()).collect();
+    assert_eq!((names.len(), lines.len()), (32, 32));
+    assert!(names.contains("shm read 64 KiB, 3 clients, 2 loops"), "{names:?}");
+    for line in &lines {
+        assert_eq!(line["rounds"].as_array().unwrap().len(), 2, "{line}");
+        let is_first = line["name"].as_str().unwrap().ends_with("1 loop");
+        let ratio = line["ratio"].as_f64().unwrap();
+        assert!(if is_first { ratio == 1.0 } else { ratio > 0.0 }, "{line}");
+        assert!(["median", "server", "clients"].iter().all(|figure| line[figure].as_f64().unwrap() > 0.0), "{line}");
+    }
+}
+
 /// Both runs create directories, ask for free ports and start servers at the same time.
 #[test]
 fn two_runs_at_once_do_not_meet() {

@@ -637,6 +637,12 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
         worked
     }
 
+    /// Returns true if at most one task has operations under way.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_used_alone(&self) -> bool {
+        self.look(|endpoint| endpoint.operations() <= ALONE)
+    }
+
     /// Returns the time at which to call `progress` even if nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         self.look(|endpoint| endpoint.next_deadline())

@@ -5,7 +5,8 @@
 //!
 //! **Protocol.**
 //! 1. Poll until there is nothing to do. Between two polls the tasks that were woken run, so the
-//!    next poll sends all that they post.
+//!    next poll sends all that they post. If callers make progress themselves, and there is one at
+//!    most, the loop goes on at once: the runtime would wake another thread for it.
 //! 2. Poll on, as long as `Waiting` allows. The other tasks of the runtime run after every few
 //!    polls.
 //! 3. Arm. If something has arrived meanwhile, the result is *busy*, and the loop begins again.
@@ -17,18 +18,19 @@
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::os::fd::OwnedFd;
-use std::pin::pin;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::{JoinSet, LocalSet};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use super::{Waiter, Waiting};
 use crate::async_endpoint::AsyncEndpoint;
 use crate::error::Error;
 use crate::threading::Threading;
+use crate::time::Time;
 use crate::transport::{Armed, Transport};
 
 /// Number of polls that find nothing before the runtime runs other tasks, which costs a system
@@ -59,9 +61,14 @@ pub async fn drive_with<T: Transport, S: Threading>(
     let register = |fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
     let fd = fd.map(register).transpose().map_err(std::io::Error::from)?;
     let mut waiter = Waiter::new(waiting);
+    let mut alarm = Alarm::default();
     loop {
+        let mut polls = 0;
         while endpoint.progress() {
-            tokio::task::yield_now().await;
+            polls += 1;
+            if !S::CALLERS_PROGRESS || polls % POLLS == 0 || !endpoint.is_used_alone() {
+                tokio::task::yield_now().await;
+            }
         }
         let mut worked = false;
         let patience = waiter.patience(endpoint.is_sending());
@@ -71,19 +78,53 @@ pub async fn drive_with<T: Transport, S: Threading>(
             worked = (0..POLLS).any(|_| endpoint.progress());
         }
         if !worked {
-            wait(&endpoint, fd.as_ref()).await?;
+            wait(&endpoint, fd.as_ref(), &mut alarm).await?;
         }
         waiter.ended(endpoint.now() - since);
     }
 }
 
+/// The alarm of a driver. It rings at the next deadline, or earlier.
+///
+/// **Why it stays set.** A runtime that is about to sleep is woken when it gets a timer that is
+/// earlier than all others: by a write to its event fd, also on its own thread. With a new timer
+/// for each sleep, that is a system call and an empty wake-up in each sleep. So the timer is kept.
+/// One that rings before the next deadline costs one round, and a deadline seldom passes.
+#[derive(Default)]
+struct Alarm {
+    timer: Option<Pin<Box<Sleep>>>,
+    /// When it rings. `None` if it has.
+    at: Option<Time>,
+}
+
+impl Alarm {
+    /// Sets the alarm, unless it rings by then anyway, and returns true if it is time. Otherwise
+    /// the task will be woken.
+    #[expect(clippy::disallowed_methods, reason = "the driver of a real machine: real time is what it waits for")]
+    fn rings_by(&mut self, until: Time, now: impl FnOnce() -> Time, cx: &mut Context<'_>) -> bool {
+        if self.at.is_none_or(|at| at > until) {
+            // A time too far for the system is no deadline.
+            let Some(at) = Instant::now().checked_add(until.since(now())) else { return false };
+            match &mut self.timer {
+                Some(timer) => timer.as_mut().reset(at),
+                None => self.timer = Some(Box::pin(tokio::time::sleep_until(at))),
+            }
+            self.at = Some(until);
+        }
+        let rings = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready());
+        if rings {
+            self.at = None;
+        }
+        rings
+    }
+}
+
 /// Sleeps until there may be something to do.
-#[expect(clippy::disallowed_methods, reason = "the driver of a real machine: real time is what it waits for")]
 async fn wait<T: Transport, S: Threading>(
     endpoint: &AsyncEndpoint<T, S>,
     fd: Option<&AsyncFd<OwnedFd>>,
+    alarm: &mut Alarm,
 ) -> Result<(), Error> {
-    let mut sleep = pin!(None);
     let mut armed = false;
     poll_fn(|cx| {
         if armed {
@@ -103,18 +144,13 @@ async fn wait<T: Transport, S: Threading>(
             }
         }
         let (waiting, until) = endpoint.arm_until(cx.waker());
-        sleep.set(until.map(|at| tokio::time::sleep(at.since(endpoint.now()))));
-        if waiting == Armed::Busy || is_over(sleep.as_mut().as_pin_mut(), cx) {
+        if waiting == Armed::Busy || until.is_some_and(|until| alarm.rings_by(until, || endpoint.now(), cx)) {
             return Poll::Ready(Ok(()));
         }
         armed = true;
         Poll::Pending
     })
     .await
-}
-
-fn is_over(sleep: Option<std::pin::Pin<&mut Sleep>>, cx: &mut Context<'_>) -> bool {
-    sleep.is_some_and(|sleep| sleep.poll(cx).is_ready())
 }
 
 /// Runs `future` to its end on a new current-thread runtime, and drives `endpoint` meanwhile
@@ -192,4 +228,36 @@ pub fn block_on_all_with<T: Transport + 'static, S: Threading, F: Future>(
             output = future => Ok(output),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Each sleep had a timer of its own. To set it woke the runtime, with a write to its event fd.
+    #[test]
+    fn an_alarm_stays_set_until_an_earlier_deadline_or_until_it_rings() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let now = Time::ZERO + Duration::from_secs(1);
+        let mut alarm = Alarm::default();
+        runtime.block_on(poll_fn(|cx| {
+            let at = |seconds| now + Duration::from_secs(seconds);
+            for (until, rings_at) in [(2000, 2000), (3000, 2000), (1000, 1000), (2000, 1000)] {
+                assert!(!alarm.rings_by(at(until), || now, cx));
+                assert_eq!(alarm.at, Some(at(rings_at)), "{until}");
+            }
+            Poll::Ready(())
+        }));
+        let rung = poll_fn(|cx| if alarm.rings_by(now, || now, cx) { Poll::Ready(()) } else { Poll::Pending });
+        runtime.block_on(rung);
+        assert_eq!(alarm.at, None);
+        runtime.block_on(poll_fn(|cx| {
+            let later = now + Duration::from_secs(1000);
+            assert!(!alarm.rings_by(later, || now, cx), "it has rung, and is set again");
+            assert_eq!(alarm.at, Some(later));
+            Poll::Ready(())
+        }));
+    }
 }

@@ -23,10 +23,12 @@
 //! | `namespace` | create, stat, remove |
 //! | `data` | random reads and writes, lists |
 //! | `copies` | put and get |
+//! | `clients` | many clients of an I/O server with one event loop or several (`--clients`) |
 //! | `load` | calls in flight and their times; random offsets |
 //! | `content` | bytes that contain their place |
 //! | `report` | the table, JSON, progress |
 
+mod clients;
 mod content;
 mod copies;
 mod data;
@@ -49,6 +51,7 @@ use clap::Parser;
 use fs_server::config::Size;
 use tracing_subscriber::EnvFilter;
 
+use crate::clients::Plan;
 use crate::line::Selection;
 use crate::report::{Progress, Series};
 use crate::round::Settings;
@@ -63,6 +66,12 @@ use crate::round::Settings;
 /// in memory. All data that is read is compared with what was written; after a difference the exit
 /// status is not zero.
 ///
+/// With --clients, other lines are measured: so many clients, each with one call in flight, of a
+/// manager and one I/O server, which has so many event loops. "ratio" is the rate to that with the
+/// first number of loops, the median of the rounds. "server" and "clients" are the processor time
+/// of a call, "queued" is the time for which their threads waited for a processor, and "sleeps" is
+/// how often the server's threads slept. All clients are one thread of this program.
+///
 /// Close other programs first: other load on the machine widens "least..greatest".
 #[derive(Debug, Parser)]
 #[command(
@@ -73,6 +82,7 @@ use crate::round::Settings;
                   target/release/fs_bench --quick                some seconds, rough\n  \
                   target/release/fs_bench --only create          the lines with create in their names\n  \
                   target/release/fs_bench --over shm --size 64M  one transport, smaller files to put and get\n  \
+                  target/release/fs_bench --clients 1,8,64       many clients of an I/O server with one loop and two\n  \
                   target/release/fs_bench --sample               each line once, as JSON: for cargo xtask compare"
 )]
 struct Cli {
@@ -85,6 +95,12 @@ struct Cli {
     /// The bytes of the file to put and get: 64M, 1G [default: 1G, with --quick 64M].
     #[arg(long, value_name = "SIZE", value_parser = file_size)]
     size: Option<u64>,
+    /// Measure so many clients of one I/O server, instead of the other lines: 1,8,64.
+    #[arg(long, value_delimiter = ',', value_name = "N", conflicts_with = "size", value_parser = clap::value_parser!(u16).range(1..=256))]
+    clients: Vec<u16>,
+    /// The numbers of event loops of that I/O server.
+    #[arg(long, value_delimiter = ',', value_name = "N", default_value = "1,2", requires = "clients", value_parser = clap::value_parser!(u8).range(1..=64))]
+    loops: Vec<u8>,
     /// Measure for a short time, with small files.
     #[arg(long)]
     quick: bool,
@@ -118,16 +134,38 @@ fn file_size(text: &str) -> Result<u64, String> {
     }
 }
 
+fn each_once<V: Copy + PartialEq>(values: &[V]) -> Vec<V> {
+    let mut once = Vec::new();
+    for value in values {
+        if !once.contains(value) {
+            once.push(*value);
+        }
+    }
+    once
+}
+
 impl Cli {
     /// Returns the transports, each once.
     fn schemes(&self) -> Vec<Scheme> {
-        let mut schemes = Vec::new();
-        for scheme in &self.over {
-            if !schemes.contains(scheme) {
-                schemes.push(*scheme);
-            }
-        }
-        schemes
+        each_once(&self.over)
+    }
+
+    /// Returns what to measure with many clients, if that is wanted.
+    fn plan(&self) -> Option<Plan> {
+        let plan = || Plan {
+            schemes: self.schemes(),
+            clients: each_once(&self.clients),
+            loops: each_once(&self.loops),
+            only: self.only.clone(),
+            rounds: self.rounds(),
+            line: self.settings().line,
+            limit: self.limit(),
+        };
+        (!self.clients.is_empty()).then(plan)
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.limit.into())
     }
 
     fn settings(&self) -> Settings {
@@ -154,7 +192,11 @@ fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let cli = Cli::parse();
-    match measure(&cli).and_then(|series| print(&cli, &series)) {
+    let measured = match cli.plan() {
+        Some(plan) => measure_clients(&plan).and_then(|rows| print_clients(&cli, &rows)),
+        None => measure(&cli).and_then(|series| print(&cli, &series)),
+    };
+    match measured {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -163,16 +205,27 @@ fn main() -> ExitCode {
     }
 }
 
+/// Fails if the servers' program is missing, or a transport cannot be opened. This is called before
+/// anything is created, so that it is reported once and clearly.
+fn prepare(schemes: &[Scheme]) -> Result<(), Failed> {
+    processes::pvfsd()?;
+    for scheme in schemes {
+        net::endpoint(*scheme, "fs_bench")?;
+    }
+    Ok(())
+}
+
+fn measure_clients(plan: &Plan) -> Result<Vec<clients::Row>, Failed> {
+    prepare(&plan.schemes)?;
+    plan.measure()
+}
+
 /// Returns the chosen lines, each with the figures of all rounds.
 fn measure(cli: &Cli) -> Result<Vec<Series>, Failed> {
     let (settings, mut schemes) = (cli.settings(), cli.schemes());
     let selection = Selection::new(&schemes, cli.only.as_deref(), settings.copy)?;
     schemes.retain(|scheme| selection.lines().iter().any(|line| line.scheme == *scheme));
-    // Before anything is created, so that a missing program is reported once and clearly.
-    processes::pvfsd()?;
-    for scheme in &schemes {
-        net::endpoint(*scheme, "fs_bench")?;
-    }
+    prepare(&schemes)?;
     let room = settings.room(&selection);
     let folder = net::data_folder();
     let space = rustix::fs::statvfs(&folder)?;
@@ -191,8 +244,8 @@ fn measure(cli: &Cli) -> Result<Vec<Series>, Failed> {
     };
     for _ in 0..cli.rounds() {
         for scheme in &schemes {
-            let (remains, limit) = (sandbox.remains(), Duration::from_secs(cli.limit.into()));
-            let _limit = Limit::new(format!("a round over {scheme}"), limit, move || remains.clear_and_hold())?;
+            let remains = sandbox.remains();
+            let _limit = Limit::new(format!("a round over {scheme}"), cli.limit(), move || remains.clear_and_hold())?;
             let figures = round::run(&sandbox, *scheme, &selection, &settings, source.as_ref(), &progress)?;
             for one in series.iter_mut().filter(|one| one.line.scheme == *scheme) {
                 let figure = figures.iter().find(|(what, _)| *what == one.line.what);
@@ -215,6 +268,18 @@ fn print(cli: &Cli, series: &[Series]) -> Result<(), Failed> {
         println!("{}", report::json(series)?);
     } else {
         print!("{}", report::render(series));
+    }
+    Ok(())
+}
+
+fn print_clients(cli: &Cli, rows: &[clients::Row]) -> Result<(), Failed> {
+    if cli.sample {
+        let line = |row: &clients::Row| sample::Line::new(&row.name, report::median_rate(row), sample::Unit::PerSecond);
+        sample::print(&rows.iter().map(line).collect::<Vec<_>>())?;
+    } else if cli.json {
+        println!("{}", report::json_of_clients(rows)?);
+    } else {
+        print!("{}", report::render_clients(rows));
     }
     Ok(())
 }
@@ -253,6 +318,15 @@ mod tests {
     }
 
     #[test]
+    fn clients_and_loops_are_taken_each_once() {
+        assert!(parse("fs_bench").unwrap().plan().is_none());
+        let plan = parse("fs_bench --clients 1,8,8 --quick").unwrap().plan().unwrap();
+        assert_eq!((plan.clients, plan.loops, plan.rounds), (vec![1, 8], vec![1, 2], 3));
+        let plan = parse("fs_bench --clients 64 --loops 4,1 --over shm").unwrap().plan().unwrap();
+        assert_eq!((plan.loops, plan.schemes), (vec![4, 1], vec![Scheme::Shm]));
+    }
+
+    #[test]
     fn bad_lines_say_what_is_wrong() {
         for (line, why) in [
             ("fs_bench --over udp", "there are tcp, shm and ib"),
@@ -265,6 +339,10 @@ mod tests {
             ("fs_bench --sample --rounds 2", "cannot be used with"),
             ("fs_bench --sample --json", "cannot be used with"),
             ("fs_bench create", "unexpected argument"),
+            ("fs_bench --loops 2", "--clients"),
+            ("fs_bench --clients 0", "not in 1..=256"),
+            ("fs_bench --clients 8 --loops 65", "not in 1..=64"),
+            ("fs_bench --clients 8 --size 1M", "cannot be used with"),
         ] {
             let error = parse(line).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");

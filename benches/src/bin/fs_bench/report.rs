@@ -9,6 +9,7 @@ use benches::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use crate::clients::{Figure, Row};
 use crate::line::Line;
 
 /// A line with the figures of all rounds.
@@ -81,6 +82,95 @@ pub(crate) fn json<'a>(series: &'a [Series]) -> serde_json::Result<String> {
         rounds: &one.values,
     };
     serde_json::to_string_pretty(&series.iter().map(entry).collect::<Vec<_>>())
+}
+
+/// A line with many clients, for JSON. The last four are for a call: seconds, and how often.
+#[derive(Serialize)]
+struct ClientsEntry<'a> {
+    #[serde(flatten)]
+    rates: Entry<'a>,
+    /// To the first number of loops.
+    ratio: f64,
+    server: f64,
+    clients: f64,
+    queued: f64,
+    sleeps: f64,
+}
+
+fn medians(row: &Row, figure: impl Fn(&Figure) -> f64) -> f64 {
+    median(&mut row.figures.iter().map(figure).collect::<Vec<_>>())
+}
+
+/// Returns the calls per second of a line with many clients.
+pub(crate) fn median_rate(row: &Row) -> f64 {
+    medians(row, |figure| figure.rate)
+}
+
+/// Returns the ratios of a line's rounds to those of the line with the first number of loops.
+fn ratios(rows: &[Row], row: &Row) -> Vec<f64> {
+    let first = rows.iter().find(|other| other.is_beside(row)).unwrap_or(row);
+    row.figures.iter().zip(&first.figures).map(|(figure, first)| figure.rate / first.rate).collect()
+}
+
+fn queued(figure: &Figure) -> f64 {
+    figure.server.queued + figure.client.queued
+}
+
+/// Formats the table of the lines with many clients.
+pub(crate) fn render_clients(rows: &[Row]) -> String {
+    let heading = ["", "rate", "ratio", "least..greatest", "server", "clients", "queued", "sleeps"];
+    let mut table = Table::new(1, heading);
+    for row in rows {
+        let mut ratios = ratios(rows, row);
+        let is_first = rows.iter().find(|other| other.is_beside(row)).is_none_or(|first| std::ptr::eq(first, row));
+        let (ratio, range) = match is_first {
+            true => (String::new(), String::new()),
+            false => (
+                format!("{:.2}", median(&mut ratios)),
+                format!("{:.2}..{:.2}", quantile(&mut ratios, 0.0), quantile(&mut ratios, 1.0)),
+            ),
+        };
+        table.row([
+            row.name.clone(),
+            units::rate(median_rate(row)),
+            ratio,
+            range,
+            units::time(medians(row, |figure| figure.server.ran)),
+            units::time(medians(row, |figure| figure.client.ran)),
+            units::time(medians(row, queued)),
+            format!("{:.2}", medians(row, |figure| figure.server.sleeps)),
+        ]);
+    }
+    table.render()
+}
+
+/// Formats the lines with many clients as JSON.
+///
+/// # Errors
+/// None occur with plain data.
+pub(crate) fn json_of_clients(rows: &[Row]) -> serde_json::Result<String> {
+    let rates: Vec<Vec<f64>> = rows.iter().map(|row| row.figures.iter().map(|figure| figure.rate).collect()).collect();
+    let entry = |(row, rates): (&'_ Row, &'_ Vec<f64>)| {
+        let at = |rank| quantile(&mut rates.clone(), rank);
+        let unit = Unit::PerSecond;
+        serde_json::to_value(ClientsEntry {
+            rates: Entry {
+                name: &row.name,
+                unit,
+                median: median_rate(row),
+                least: at(0.0),
+                greatest: at(1.0),
+                rounds: rates,
+            },
+            ratio: median(&mut ratios(rows, row)),
+            server: medians(row, |figure| figure.server.ran),
+            clients: medians(row, |figure| figure.client.ran),
+            queued: medians(row, queued),
+            sleeps: medians(row, |figure| figure.server.sleeps),
+        })
+    };
+    let entries = rows.iter().zip(&rates).map(entry).collect::<serde_json::Result<Vec<_>>>()?;
+    serde_json::to_string_pretty(&entries)
 }
 
 /// The progress of a run, in lines.
