@@ -446,7 +446,8 @@ impl DataStore for MemStore {
         let range = first..DatafileHandle(first.0 + u64::from(count));
         let empty: Vec<DatafileHandle> = {
             let contents = self.0.contents.borrow();
-            let files = contents.datafiles.range(range);
+            // Those whose removal failed to reach the disk are removed once more.
+            let files = contents.datafiles.range(range.clone()).chain(contents.buried.range(range));
             let is_unused = |datafile, file: &Datafile| file.size == 0 && !contents.marks.contains_key(datafile);
             files.filter(|(datafile, file)| is_unused(*datafile, file)).map(|(datafile, _)| *datafile).collect()
         };

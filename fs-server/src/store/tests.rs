@@ -259,6 +259,39 @@ fn datafiles_that_are_synced_together_are_all_durable() {
 }
 
 /// Replays a bug: a datafile that was missing or cut off read as zeros.
+/// Replays a bug of the simulated store: the second attempt found no datafile, and made nothing
+/// durable.
+#[test]
+fn a_discard_that_failed_is_durable_when_it_succeeds() {
+    struct FailsOnce(std::cell::Cell<bool>);
+
+    #[async_trait(?Send)]
+    impl Medium for FailsOnce {
+        async fn read(&self, _bytes: u64) -> Result<(), FsError> {
+            Ok(())
+        }
+
+        async fn write(&self, _bytes: u64) -> Result<(), FsError> {
+            Ok(())
+        }
+
+        async fn sync(&self) -> Result<(), FsError> {
+            if self.0.replace(false) { Err(FsError::new(ErrorCode::Io, "the disk failed")) } else { Ok(()) }
+        }
+    }
+
+    let store = MemStore::cached(FailsOnce(false.into()), 1 << 20);
+    run(async {
+        store.create(FILE, 3).await.unwrap();
+        let failing = MemStore::cached(FailsOnce(true.into()), 1 << 20);
+        failing.exchange(store.exchange(Contents::default()));
+        failing.discard(FILE, 3).await.unwrap_err();
+        failing.discard(FILE, 3).await.unwrap();
+        failing.power_fails(&mut AllLost);
+        assert_eq!(failing.list(None, 10).await, Ok((Vec::new(), false)));
+    });
+}
+
 #[test]
 fn a_datafile_that_was_cut_off_is_not_read_as_zeros() {
     let dir = tempfile::tempdir().unwrap();
