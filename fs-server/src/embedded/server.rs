@@ -12,9 +12,10 @@
 //! 2. The address that the server is known by is required, because clients connect to it first. All
 //!    other unavailable addresses are named in one warning, and the server runs without them.
 //! 3. All loops stop together.
-//! 4. A server may have several threads, each with an endpoint and a request loop for each transport
-//!    (`loops.rs`). The first thread does what a server does once: it listens. That of an I/O server
-//!    registers with the manager and watches the store, that of a manager makes the changes.
+//! 4. A server may have several threads, each with an endpoint and a request loop for each
+//!    transport (`loops.rs`). The first thread does what a server does once: it listens. That of an
+//!    I/O server registers with the manager and watches the store, that of a manager makes the
+//!    changes.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -187,9 +188,9 @@ impl Server {
         division
     }
 
-    /// Divides the limits by the number of loops. Each loop gets as many connections. The loops of a
-    /// manager keep their numbers of requests: its changes share one queue, whose limit then leaves
-    /// room on every loop (`manager::changes`).
+    /// Divides the limits by the number of loops. Each loop gets as many connections. The loops of
+    /// a manager keep their numbers of requests: its changes share one queue, whose limit then
+    /// leaves room on every loop (`manager::changes`).
     fn divide_limits(&mut self) {
         let loops = self.threads.max(1);
         if loops == 1 {

@@ -102,7 +102,7 @@ fn options(seed: u64) -> ClusterOptions {
         nameless_grace: GRACE,
         pool: 1 + rng.below(12) as u32,
         commit_time: Duration::from_micros(rng.below(3) * 500),
-        threads: 1 + rng.below(3) as usize,
+        threads: [1, 1, 1, 3][rng.below(4) as usize],
         ..ClusterOptions::with_iods(3)
     };
     options.limits.request_timeout = Duration::from_secs(1);
