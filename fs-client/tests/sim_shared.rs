@@ -182,7 +182,7 @@ fn dropped_futures_leave_nothing_and_a_run_can_be_repeated() {
             let (common, dropped) = (common.clone(), dropped.clone());
             async move {
                 for round in 0..20 {
-                    if number % 2 == 0 {
+                    if number.is_multiple_of(2) {
                         whole_life(&client, number, round).await;
                         continue;
                     }
