@@ -22,7 +22,8 @@ const PLAUSIBLE: [&str; 5] = ["1", "2", "tcp", "/a", "2x2"];
 /// Parses every option of every subcommand of `C` once, and returns the number of options.
 ///
 /// `values` has values for arguments that need a particular one. An entry's name is the long name
-/// of an option or the id of a positional argument.
+/// of an option or the id of a positional argument. The value of an option may be followed by other
+/// options that it needs: `2 --clients 8`.
 ///
 /// # Panics
 /// If clap or `C` panics, or if no line with some option is accepted. The message has the
@@ -76,7 +77,7 @@ fn spellings(option: &Arg, values: &[(&str, &str)]) -> Vec<Vec<String>> {
     if !option.get_action().takes_values() {
         return vec![vec![name]];
     }
-    let spelled = |value: String| vec![name.clone(), value];
+    let spelled = |value: String| std::iter::once(name.clone()).chain(value.split(' ').map(str::to_owned)).collect();
     candidates(option, option.get_long().unwrap_or_default(), values).into_iter().map(spelled).collect()
 }
 

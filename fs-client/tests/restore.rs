@@ -164,7 +164,7 @@ fn a_backup_of_a_busy_manager_is_restored_and_nothing_is_mixed_up() {
     assert!(error.contains("start it with `pvfsd manager --restored`"), "{error}");
     cluster.start_server(1);
     cluster.start_server(2);
-    cluster.start_server_with(0, &["--restored"]);
+    cluster.start_server_with(0, &["--restored", "--threads", "2"]);
 
     // What was removed since is back by name, but cannot be read.
     let readable: Vec<bool> = files.iter().map(|name| cluster.reads(name)).collect();
@@ -242,9 +242,9 @@ fn a_restored_manager_waits_for_every_server_and_refuses_an_empty_disk() {
     cluster.stop([0, 2]);
     fs::rename(cluster.path("manager"), cluster.path("lost")).unwrap();
     cluster.does(&["restore", backup.to_str().unwrap()]);
-    let mut manager = cluster.spawn_manager(&["--restored"]);
+    let mut manager = cluster.spawn_manager(&["--restored", "--threads", "2"]);
     let mut lines = BufReader::new(manager.stdout.take().unwrap()).lines().map(Result::unwrap);
-    // The server that runs reports by itself.
+    // The server that runs reports by itself, and so does the other one, over another event loop.
     assert!(lines.any(|line| line == "waiting for iod1"));
     let output = cluster.run(&["--timeout", "500ms", "ls", "/"]);
     let errors = String::from_utf8(output.stderr).unwrap();
