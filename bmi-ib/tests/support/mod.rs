@@ -23,10 +23,7 @@ pub struct Side {
 
 impl Side {
     pub fn new(clock: MonotonicClock, config: IbConfig) -> Side {
-        Side::over(clock, IbTransport::new(config).expect("this machine has an RDMA device"))
-    }
-
-    pub fn over(clock: MonotonicClock, transport: IbTransport) -> Side {
+        let transport = IbTransport::new(config).expect("this machine has an RDMA device");
         Side { transport, events: VecDeque::new(), scratch: Vec::new(), clock }
     }
 
