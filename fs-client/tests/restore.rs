@@ -244,7 +244,7 @@ fn a_restored_manager_waits_for_every_server_and_refuses_an_empty_disk() {
     cluster.does(&["restore", backup.to_str().unwrap()]);
     let mut manager = cluster.spawn_manager(&["--restored", "--threads", "2"]);
     let mut lines = BufReader::new(manager.stdout.take().unwrap()).lines().map(Result::unwrap);
-    // The server that runs reports by itself, and so does the other one, over another event loop.
+    // The server that runs reports by itself. The other one may report over another event loop.
     assert!(lines.any(|line| line == "waiting for iod1"));
     let output = cluster.run(&["--timeout", "500ms", "ls", "/"]);
     let errors = String::from_utf8(output.stderr).unwrap();
