@@ -50,8 +50,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::stall::{self, StallWatch};
 
-/// Limits of a server, for each of its transports. One with several event loops divides the numbers
-/// of requests by their number.
+/// Limits of a server, for each of its transports. An I/O server with several event loops divides
+/// the numbers of requests by their number. A manager does not: its changes share one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most requests in progress at the same time. Requests that move much data and all others are

@@ -10,10 +10,10 @@
 //!    has begun is answered with `Timeout`: it may be made. If its request comes again under the
 //!    same number, it gets the answer of the change.
 //! 3. A commit that fails answers exactly its changes with the error.
-//! 4. While the disk is stalled, at most three quarters of the requests that may be in progress are
-//!    changes that wait. The others end with `Busy` at once, and are not made. So there is always
-//!    room for requests that do not need the disk. While the disk works, the queue is bounded by
-//!    the number of requests in progress (`service`).
+//! 4. While the disk is stalled, the changes of all event loops that wait are at most three
+//!    quarters of the requests that one loop may have in progress. The others end with `Busy` at
+//!    once, and are not made. So every loop has room for requests that do not need the disk. While
+//!    the disk works, the queue is bounded by the number of requests in progress (`service`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -15,7 +15,8 @@
 //!
 //! **Invariants**
 //! 1. An errand is answered like a request of the first loop's own connections, in the order of its
-//!    arrival there. A loop's errands are bounded by its requests in progress.
+//!    arrival there. A loop's errands are bounded by its requests in progress. Beside them there is
+//!    only the news that stops the manager.
 //! 2. The data of a connection (`Session`) is shared by both loops. Its endpoint is used only on
 //!    the connection's own loop.
 //! 3. An errand has the deadline of its request: all loops of a server have one clock.
@@ -43,9 +44,15 @@ use super::lookups::Lookups;
 use crate::service::{Answer, Context, Handler};
 
 /// Work of a further loop for the first one.
+#[expect(clippy::large_enum_variant, reason = "almost all are requests")]
 enum Errand {
-    Request { context: Context, request: Request, reply: oneshot::Sender<Vec<u8>> },
-    Refused(Hello, Identity),
+    Request {
+        context: Context,
+        request: Request,
+        reply: oneshot::Sender<Vec<u8>>,
+    },
+    /// A refused Hello has shown that the manager has gone back in time, and how.
+    GoneBack(String),
 }
 
 /// The errands of all further loops.
@@ -86,7 +93,7 @@ impl<T: Transport> Manager<T> {
                 biased;
                 Some(()) = requests.next() => {}
                 Some(errand) = errands.recv() => match errand {
-                    Errand::Refused(hello, identity) => self.notice_refusal(&hello, &identity),
+                    Errand::GoneBack(how) => self.fail(&self.gone_back(&how)),
                     Errand::Request { context, request, reply } => requests.push(async move {
                         let answer = self.answer(&context, request).await;
                         // The receiver is gone if its loop has stopped.
@@ -138,8 +145,10 @@ impl<T: Transport> Handler<T> for ManagerLoop {
     }
 
     fn refused(&self, hello: &Hello, identity: &Identity) {
-        // If this fails, the manager stops anyway.
-        let _ = self.errands.send(Errand::Refused(hello.clone(), identity.clone()));
+        if let Some(how) = super::how_gone_back(hello, identity) {
+            // If this fails, the manager stops anyway.
+            let _ = self.errands.send(Errand::GoneBack(how));
+        }
     }
 
     async fn background(&self) {

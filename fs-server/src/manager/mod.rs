@@ -484,7 +484,9 @@ impl<T: Transport> Handler<T> for Manager<T> {
     }
 
     fn refused(&self, hello: &Hello, identity: &Identity) {
-        self.notice_refusal(hello, identity);
+        if let Some(how) = how_gone_back(hello, identity) {
+            self.fail(&self.gone_back(&how));
+        }
     }
 
     async fn background(&self) {
@@ -493,20 +495,15 @@ impl<T: Transport> Handler<T> for Manager<T> {
     }
 }
 
-impl<T: Transport> Manager<T> {
-    /// A Hello was refused. Stops the manager if the sender has seen a later start of it.
-    fn notice_refusal(&self, hello: &Hello, identity: &Identity) {
-        let Sender::Server(role, _) = hello.sender else { return };
-        let same = hello.cluster == Some(identity.cluster) && hello.role == identity.role;
-        if let Some(seen) = hello.seen
-            && same
-            && hello.store.is_none_or(|store| store == identity.store)
-            && !identity.start.may_follow(&seen)
-        {
-            let (seen, own) = (seen.epoch, identity.start.epoch);
-            self.fail(&self.gone_back(&format!("{role} has seen its start {seen}; this is start {own}")));
-        }
-    }
+/// Returns how this manager has gone back in time, if a refused Hello shows it: another server has
+/// seen a later start of it.
+fn how_gone_back(hello: &Hello, identity: &Identity) -> Option<String> {
+    let Sender::Server(role, _) = hello.sender else { return None };
+    let same = hello.cluster == Some(identity.cluster) && hello.role == identity.role;
+    let seen = hello.seen.filter(|seen| !identity.start.may_follow(seen))?;
+    let is_own = same && hello.store.is_none_or(|store| store == identity.store);
+    let own = identity.start.epoch;
+    is_own.then(|| format!("{role} has seen its start {}; this is start {own}", seen.epoch))
 }
 
 #[cfg(test)]
