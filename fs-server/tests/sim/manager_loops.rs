@@ -193,3 +193,36 @@ fn every_loop_refuses_what_the_manager_refuses() {
         }
     });
 }
+
+/// An I/O server that has seen a later start of the manager stops it, on whichever loop its
+/// connection is. Others with such a Hello do not.
+#[test]
+fn a_server_that_has_seen_a_later_start_stops_the_manager_over_any_loop() {
+    for which in 0..LOOPS {
+        let (world, cluster) = start(ClusterOptions::with_iods(1));
+        world.block_on(async {
+            let clients = clients(&world, &cluster).await;
+            let (client, manager) = &clients[which];
+            let ReplyBody::Identity(identity) =
+                client.ask(*manager, RequestBody::Hello(Hello::to(Role::Manager))).await.unwrap()
+            else {
+                panic!("another reply")
+            };
+            let later = fs_proto::Start { epoch: identity.start.epoch + 1, instance: 1 };
+            let cluster_id = Some(identity.cluster);
+            let hello = Hello { cluster: cluster_id, seen: Some(later), ..Hello::to(Role::Manager) };
+            let told = client.ask(*manager, RequestBody::Hello(hello.clone())).await;
+            assert_eq!(code(told), Some(ErrorCode::OutOfDate), "a client");
+            client.endpoint.sleep(Duration::from_millis(10)).await;
+            client.manager(*manager, ManagerRequest::Ping).await.unwrap();
+
+            let sender = Sender::Server(Role::Iod(0), later);
+            let told = client.ask(*manager, RequestBody::Hello(Hello { sender, ..hello })).await;
+            assert_eq!(code(told), Some(ErrorCode::OutOfDate));
+            client.endpoint.sleep(Duration::from_secs(30)).await;
+            for (client, manager) in &clients {
+                assert!(client.manager(*manager, ManagerRequest::Ping).await.is_err(), "loop {which}");
+            }
+        });
+    }
+}
