@@ -1,0 +1,919 @@
+//! The state of a cache, and the steps that change it. No step waits.
+//!
+//! **Invariants**
+//! 1. A unit is in `units`, in `index`, in the policies and in the pool, or in none of them.
+//! 2. `dirty` and `flushing` of a unit are parts of `valid`. The arena's record of a unit covers
+//!    both, before a write is acknowledged and until the disk has the bytes.
+//! 3. A unit gives its place up only if it is clean, nobody uses it, and no transfer of the disk is
+//!    in progress for it.
+//! 4. While a unit is filled, only bytes are read that nobody has and nobody is about to write.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::task::Waker;
+
+use bmi_core::{MemList, MemSlice, Memory};
+use slab::Slab;
+
+use crate::ahead::{Ahead, Streams};
+use crate::arena::{Arena, BLOCK, FRAME, MOST_RANGES, Place, Ranges, Record, Recovered};
+use crate::background::Work;
+use crate::claims::Claims;
+use crate::extent::{Extent, Spans};
+use crate::policy::{Policies, Policy};
+use crate::pool::Pool;
+use crate::query::{Counters, Coverage, FileCounters, FileStatistics, Statistics};
+use crate::ready::Readiness;
+use crate::settings::{Hints, Settings, is_unit};
+
+/// Most bytes that are written to the disk at once.
+const BATCH: u64 = 1 << 20;
+
+/// Most requests to read ahead that wait.
+const MOST_AHEAD: usize = 64;
+
+/// A unit that is in the cache.
+#[derive(Debug)]
+pub(crate) struct Unit {
+    pub(crate) file: u64,
+    /// Its offset in the file.
+    pub(crate) at: u64,
+    pub(crate) place: Place,
+    /// The bytes that are those of the file.
+    pub(crate) valid: Spans,
+    /// The bytes that the disk does not have.
+    pub(crate) dirty: Spans,
+    /// The bytes that are being written to the disk.
+    pub(crate) flushing: Spans,
+    /// The number of the oldest write in `dirty`, and in `flushing`.
+    pub(crate) oldest: u64,
+    pub(crate) flushing_oldest: u64,
+    /// The tick at which it became dirty.
+    tick: u64,
+    /// Operations that use it.
+    pins: u32,
+    /// Bytes are being read from the disk.
+    pub(crate) filling: bool,
+    /// A transfer of the disk was dropped before its end.
+    pub(crate) broken: bool,
+    /// It was read ahead and not used yet.
+    ahead: bool,
+}
+
+impl Unit {
+    pub(crate) fn size(&self) -> u32 {
+        u32::from(self.place.frames) * FRAME as u32
+    }
+
+    pub(crate) fn is_clean(&self) -> bool {
+        self.dirty.is_empty() && self.flushing.is_empty()
+    }
+
+    fn is_free(&self) -> bool {
+        self.pins == 0 && !self.filling && !self.broken && self.is_clean()
+    }
+}
+
+/// A file of which something is in the cache or in progress.
+#[derive(Debug)]
+pub(crate) struct FileState<E> {
+    /// Bytes of each of its units.
+    pub(crate) unit: u32,
+    pub(crate) claims: Claims,
+    pub(crate) hints: Hints,
+    pub(crate) streams: Streams,
+    pub(crate) counters: FileCounters,
+    /// Why its last write to the disk failed, and when it is tried again, in ticks.
+    pub(crate) failed: Option<(E, u64)>,
+    /// From this offset on nothing is written to the disk ([`crate::Hold`]).
+    pub(crate) held: Option<u64>,
+    units: usize,
+    waiters: Vec<Waker>,
+}
+
+/// The state of a cache.
+pub(crate) struct State<E> {
+    pub(crate) arena: Arena,
+    pub(crate) settings: Settings,
+    pool: Pool,
+    pub(crate) units: Slab<Unit>,
+    pub(crate) index: BTreeMap<(u64, u64), usize>,
+    /// The units by their first frames.
+    frames: BTreeMap<u32, usize>,
+    pub(crate) files: BTreeMap<u64, FileState<E>>,
+    policies: Policies,
+    pub(crate) readiness: Readiness,
+    /// The dirty units that are not being written, by the number of the oldest write.
+    dirty: BTreeSet<(u64, usize)>,
+    pub(crate) dirty_bytes: u64,
+    /// Batches that are being written.
+    flushes: usize,
+    /// Number of writes.
+    pub(crate) writes: u64,
+    pub(crate) tick: u64,
+    /// The operations that wait for memory, in order.
+    queue: VecDeque<u64>,
+    next_ticket: u64,
+    memory_waiters: Vec<Waker>,
+    pub(crate) ahead: VecDeque<Ahead>,
+    pub(crate) counters: Counters,
+    /// Those that are woken when the state is unlocked.
+    pub(crate) wake: Vec<Waker>,
+    /// The background work, while it has nothing to do.
+    background: Option<Waker>,
+}
+
+/// What an operation that needs memory must do first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Short {
+    /// Write dirty units to the disk.
+    Flush,
+    /// Wait until memory is given back.
+    Wait,
+}
+
+/// Dirty units of a file that are written to the disk together.
+pub(crate) struct Batch {
+    pub(crate) file: u64,
+    pub(crate) units: Vec<usize>,
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) list: MemList,
+}
+
+/// Which dirty units are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// The oldest ones.
+    Oldest,
+    /// Those that were dirty at a tick.
+    Since(u64),
+    /// Those of a file whose oldest write is at most this one.
+    Of(u64, u64),
+}
+
+/// Returns a number for a unit that stays the same when it comes back (splitmix64).
+fn key(file: u64, at: u64) -> u64 {
+    let mut key = file.rotate_left(32) ^ at;
+    key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    key ^ (key >> 31)
+}
+
+impl<E: Clone> State<E> {
+    pub(crate) fn new(arena: Arena, recovered: Vec<Recovered>, settings: Settings) -> State<E> {
+        let bytes = u64::from(arena.max_blocks()) * BLOCK as u64;
+        let mut state = State {
+            policies: Policies::new(settings.policy, bytes),
+            readiness: Readiness::new(&arena, settings.ready),
+            arena,
+            settings,
+            pool: Pool::default(),
+            units: Slab::new(),
+            index: BTreeMap::new(),
+            frames: BTreeMap::new(),
+            files: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            dirty_bytes: 0,
+            flushes: 0,
+            writes: 0,
+            tick: 0,
+            queue: VecDeque::new(),
+            next_ticket: 0,
+            memory_waiters: Vec::new(),
+            ahead: VecDeque::new(),
+            counters: Counters::default(),
+            wake: Vec::new(),
+            background: None,
+        };
+        state.pool.extend_to(state.arena.blocks());
+        recovered.into_iter().for_each(|recovered| state.take_over(recovered));
+        state
+    }
+
+    /// Takes a dirty unit over from an earlier user of the arena.
+    fn take_over(&mut self, Recovered { place, record }: Recovered) {
+        if !self.pool.take_at(place) {
+            tracing::error!(?place, ?record, "two dirty units at one place of the arena; one is lost");
+            return;
+        }
+        let size = u32::from(place.frames) * FRAME as u32;
+        self.file(record.file).unit = size;
+        let id = self.insert(record.file, record.at, place, Policy::Default);
+        let dirty = record.dirty.iter().fold(Spans::default(), |mut spans, range| {
+            spans.insert(range);
+            spans
+        });
+        self.writes += 1;
+        self.units[id].valid = dirty.clone();
+        self.add_dirty(id, &dirty);
+        self.counters.taken_over += dirty.bytes();
+    }
+
+    // ---- files ----------------------------------------------------------------------------------
+
+    /// Returns the state of a file, which is made if it does not exist.
+    pub(crate) fn file(&mut self, file: u64) -> &mut FileState<E> {
+        let unit = self.settings.unit;
+        self.files.entry(file).or_insert_with(|| FileState {
+            unit,
+            claims: Claims::default(),
+            hints: Hints::default(),
+            streams: Streams::default(),
+            counters: FileCounters::default(),
+            failed: None,
+            held: None,
+            units: 0,
+            waiters: Vec::new(),
+        })
+    }
+
+    /// Forgets a file of which nothing is left.
+    pub(crate) fn settle(&mut self, file: u64) {
+        if self.files.get(&file).is_some_and(|state| state.units == 0 && state.claims.is_empty()) {
+            self.changed(file);
+            self.files.remove(&file);
+        }
+    }
+
+    /// Sets the hints of a file. Returns false if they make no sense.
+    pub(crate) fn advise(&mut self, file: u64, hints: Hints) -> bool {
+        let sensible = hints.unit.is_none_or(is_unit);
+        let state = self.file(file);
+        state.hints = Hints { unit: hints.unit.filter(|unit| is_unit(*unit)), ..hints };
+        if let (Some(unit), 0) = (state.hints.unit, state.units) {
+            state.unit = unit;
+        }
+        if !sensible {
+            self.counters.ignored_hints += 1;
+        }
+        sensible
+    }
+
+    /// Something has changed for those that wait for a file.
+    pub(crate) fn changed(&mut self, file: u64) {
+        if let Some(state) = self.files.get_mut(&file) {
+            self.wake.append(&mut state.waiters);
+        }
+    }
+
+    /// Wakes `waker` at the next change of a file.
+    pub(crate) fn wait_for_file(&mut self, file: u64, waker: &Waker) {
+        self.file(file).waiters.push(waker.clone());
+    }
+
+    /// Wakes `waker` when memory may be free.
+    pub(crate) fn wait_for_memory(&mut self, waker: &Waker) {
+        self.memory_waiters.push(waker.clone());
+    }
+
+    fn memory_changed(&mut self) {
+        self.wake.append(&mut self.memory_waiters);
+    }
+
+    /// Returns the end of the last dirty byte of a file.
+    pub(crate) fn dirty_end(&self, file: u64) -> u64 {
+        let units = self.index.range((file, 0)..=(file, u64::MAX)).rev().map(|(_, id)| &self.units[*id]);
+        let ends = units.filter_map(|unit| {
+            let end = |spans: &Spans| spans.ranges().last().map_or(0, |range| range.end);
+            let end = end(&unit.dirty).max(end(&unit.flushing));
+            (end > 0).then_some(unit.at + u64::from(end))
+        });
+        ends.max().unwrap_or(0)
+    }
+
+    // ---- memory ---------------------------------------------------------------------------------
+
+    /// Takes a place in the queue of those that wait for memory.
+    pub(crate) fn queue_up(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.queue.push_back(self.next_ticket);
+        self.next_ticket
+    }
+
+    /// Gives a place in the queue up.
+    pub(crate) fn leave_queue(&mut self, ticket: u64) {
+        self.queue.retain(|other| *other != ticket);
+        self.memory_changed();
+    }
+
+    /// Pins the units of `extents`, and makes those that do not exist. Either all of them are
+    /// pinned, or none.
+    pub(crate) fn pin(&mut self, file: u64, extents: &[Extent], ticket: Option<u64>) -> Result<Vec<usize>, Short> {
+        let unit = self.file(file).unit;
+        let places = extents.iter().flat_map(|extent| extent.parts(unit).map(|(at, _)| at));
+        let mut places: Vec<u64> = places.collect();
+        places.dedup();
+        let missing = places.iter().filter(|at| !self.index.contains_key(&(file, **at))).count();
+        let is_next = self.queue.front().is_none_or(|front| Some(*front) == ticket);
+        if missing > 0 && !is_next {
+            return Err(Short::Wait);
+        }
+        let mut pinned = Vec::with_capacity(places.len());
+        let mut short = None;
+        // Those that exist first, so that none of them gives its place to another one.
+        for at in &places {
+            if let Some(id) = self.index.get(&(file, *at)) {
+                self.units[*id].pins += 1;
+                pinned.push(*id);
+            }
+        }
+        for at in &places {
+            if self.index.contains_key(&(file, *at)) {
+                continue;
+            }
+            match self.make(file, *at) {
+                Ok(id) => {
+                    self.units[id].pins += 1;
+                    pinned.push(id);
+                }
+                Err(why) => {
+                    short = Some(why);
+                    break;
+                }
+            }
+        }
+        match short {
+            None => {
+                pinned.sort_by_key(|id| self.units[*id].at);
+                Ok(pinned)
+            }
+            Some(why) => {
+                self.unpin(&pinned);
+                Err(why)
+            }
+        }
+    }
+
+    /// Ends the use of units. Those without any valid byte are given back.
+    pub(crate) fn unpin(&mut self, units: &[usize]) {
+        for id in units {
+            let unit = &mut self.units[*id];
+            unit.pins -= 1;
+            let (file, is_empty) = (unit.file, unit.is_free() && unit.valid.is_empty());
+            let transient = self.files.get(&file).is_some_and(|file| file.hints.policy == Policy::None);
+            if is_empty || transient && unit.is_free() {
+                self.drop_unit(*id, false);
+            }
+        }
+        self.memory_changed();
+    }
+
+    /// Makes a unit without valid bytes.
+    pub(crate) fn make(&mut self, file: u64, at: u64) -> Result<usize, Short> {
+        let frames = (self.file(file).unit / FRAME as u32) as u8;
+        let policy = self.file(file).hints.policy;
+        loop {
+            if let Some(place) = self.pool.take(frames) {
+                return Ok(self.insert(file, at, place, policy));
+            }
+            match self.arena.grow() {
+                Ok(true) => {
+                    self.pool.extend_to(self.arena.blocks());
+                    self.readiness.grown();
+                }
+                Ok(false) => self.evict(frames)?,
+                Err(error) => {
+                    self.counters.refused_growth += 1;
+                    if self.counters.refused_growth == 1 {
+                        tracing::warn!(%error, "the cache cannot have more memory");
+                    }
+                    self.evict(frames)?;
+                }
+            }
+        }
+    }
+
+    /// Evicts the next unit, and those beside it if they have another size than is needed.
+    fn evict(&mut self, frames: u8) -> Result<(), Short> {
+        let units = &self.units;
+        let Some(id) = self.policies.victim(&mut |id| units[id].is_free()) else {
+            return Err(if self.is_flushable(Which::Oldest) { Short::Flush } else { Short::Wait });
+        };
+        let place = self.units[id].place;
+        self.drop_unit(id, true);
+        if place.frames != frames {
+            let first = Pool::block_of(place) * (BLOCK / FRAME) as u32;
+            let block = first..first + (BLOCK / FRAME) as u32;
+            let beside: Vec<usize> = self.frames.range(block).map(|(_, id)| *id).collect();
+            let free: Vec<usize> = beside.into_iter().filter(|id| self.units[*id].is_free()).collect();
+            free.into_iter().for_each(|id| self.drop_unit(id, true));
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, file: u64, at: u64, place: Place, policy: Policy) -> usize {
+        let spans = Spans::default;
+        let id = self.units.insert(Unit {
+            file,
+            at,
+            place,
+            valid: spans(),
+            dirty: spans(),
+            flushing: spans(),
+            oldest: 0,
+            flushing_oldest: 0,
+            tick: 0,
+            pins: 0,
+            filling: false,
+            broken: false,
+            ahead: false,
+        });
+        self.index.insert((file, at), id);
+        self.frames.insert(place.frame, id);
+        self.policies.insert(id, key(file, at), u32::from(place.frames) * FRAME as u32, policy);
+        self.file(file).units += 1;
+        id
+    }
+
+    /// Forgets a clean unit that nobody uses.
+    fn drop_unit(&mut self, id: usize, evicted: bool) {
+        if evicted {
+            self.policies.evicted(id);
+            self.counters.evicted += 1;
+        } else {
+            self.policies.remove(id);
+        }
+        let unit = self.units.remove(id);
+        if unit.ahead {
+            self.counters.ahead_unused += u64::from(unit.size());
+        }
+        self.index.remove(&(unit.file, unit.at));
+        self.frames.remove(&unit.place.frame);
+        self.pool.give(unit.place);
+        self.file(unit.file).units -= 1;
+        self.settle(unit.file);
+    }
+
+    // ---- bytes ----------------------------------------------------------------------------------
+
+    /// Returns the memory of some bytes of a unit.
+    pub(crate) fn slice(&self, id: usize, range: &Range<u32>) -> MemSlice {
+        self.arena.slice(self.units[id].place, range.start, range.end - range.start)
+    }
+
+    /// Returns the memory of extents, in order. Their units are pinned.
+    pub(crate) fn list(&self, file: u64, extents: &[Extent]) -> MemList {
+        let unit = self.files[&file].unit;
+        let parts = extents.iter().flat_map(|extent| extent.parts(unit));
+        parts.map(|(at, range)| self.slice(self.index[&(file, at)], &range)).collect()
+    }
+
+    /// Units were read or written.
+    pub(crate) fn used(&mut self, file: u64, units: &[usize], read: bool) {
+        let policy = self.file(file).hints.policy;
+        for id in units {
+            self.policies.touch(*id, policy);
+            let unit = &mut self.units[*id];
+            if std::mem::take(&mut unit.ahead) {
+                self.counters.ahead_used += u64::from(unit.size());
+            }
+            let chunk = self.arena.chunk_of(unit.place);
+            self.readiness.used(chunk);
+        }
+        if read && policy == Policy::Stream {
+            // A reader that has reached the end of a unit does not come back to it.
+            units.iter().for_each(|id| self.policies.used_up(*id));
+        }
+    }
+
+    /// Begins to fill the units of `parts` that lack bytes. Returns what is to be read, and whether
+    /// somebody else fills one of them. Each of `parts` is a unit and the bytes that are needed.
+    pub(crate) fn begin_fill(&mut self, file: u64, parts: &[(usize, Range<u32>)]) -> (Vec<(usize, Range<u32>)>, bool) {
+        let (mut todo, mut others) = (Vec::new(), false);
+        for (id, needed) in parts {
+            let unit = &self.units[*id];
+            if unit.valid.contains(needed) || todo.iter().any(|(other, _)| other == id) {
+                continue;
+            }
+            if unit.filling {
+                others = true;
+                continue;
+            }
+            let mut gaps = unit.valid.gaps(unit.size());
+            let (at, end) = (unit.at, unit.at + u64::from(unit.size()));
+            for extent in self.files[&file].claims.changing() {
+                let (from, to) = (extent.offset.max(at), extent.end().min(end));
+                if from < to {
+                    gaps.remove(&((from - at) as u32..(to - at) as u32));
+                }
+            }
+            todo.extend(gaps.ranges().iter().map(|range| (*id, range.clone())));
+        }
+        todo.iter().for_each(|(id, _)| self.units[*id].filling = true);
+        (todo, others)
+    }
+
+    /// Ends a fill that has succeeded or not.
+    pub(crate) fn end_fill(&mut self, file: u64, todo: &[(usize, Range<u32>)], filled: bool) {
+        for (id, range) in todo {
+            let unit = &mut self.units[*id];
+            unit.filling = false;
+            if filled {
+                unit.valid.insert(range.clone());
+            }
+        }
+        self.changed(file);
+        self.memory_changed();
+    }
+
+    /// Bytes were written into a unit. Returns false if its dirty bytes are in too many places to be
+    /// recorded; then they must be written to the disk before the write is acknowledged.
+    pub(crate) fn written(&mut self, id: usize, range: Range<u32>) -> bool {
+        let unit = &mut self.units[id];
+        unit.valid.insert(range.clone());
+        self.add_dirty(id, &Spans::of(range))
+    }
+
+    fn add_dirty(&mut self, id: usize, spans: &Spans) -> bool {
+        let (tick, write) = (self.tick, self.writes);
+        let unit = &mut self.units[id];
+        let before = unit.dirty.bytes();
+        if unit.dirty.is_empty() {
+            (unit.oldest, unit.tick) = (write, tick);
+            self.dirty.insert((write, id));
+            self.wake.extend(self.background.take());
+        }
+        unit.dirty.union(spans);
+        unit.dirty.reduce(MOST_RANGES, &unit.valid);
+        self.dirty_bytes += unit.dirty.bytes() - before;
+        self.record(id)
+    }
+
+    /// Writes the arena's record of a unit. Returns false if it has no room for all dirty bytes.
+    fn record(&mut self, id: usize) -> bool {
+        let unit = &self.units[id];
+        let mut all = unit.dirty.clone();
+        all.union(&unit.flushing);
+        let fits = all.reduce(MOST_RANGES, &unit.valid);
+        if all.is_empty() {
+            self.arena.record(unit.place, None);
+        } else if fits {
+            let dirty = Ranges::of(all.ranges());
+            self.arena.record(unit.place, Some(&Record { file: unit.file, at: unit.at, dirty }));
+        }
+        fits
+    }
+
+    /// A write was given up: its bytes may be old or new. Those that the disk has are read again.
+    pub(crate) fn spoilt(&mut self, id: usize, range: &Range<u32>) {
+        let unit = &mut self.units[id];
+        let mut lost = Spans::of(range.clone());
+        unit.dirty.ranges().iter().chain(unit.flushing.ranges()).for_each(|dirty| lost.remove(dirty));
+        lost.ranges().iter().for_each(|range| unit.valid.remove(range));
+    }
+
+    // ---- writing to the disk --------------------------------------------------------------------
+
+    /// Returns true if a unit may be written to the disk now.
+    fn may_flush(&self, unit: &Unit) -> bool {
+        let held = self.files[&unit.file].held.is_some_and(|held| held < unit.at + u64::from(unit.size()));
+        !unit.dirty.is_empty() && unit.flushing.is_empty() && !held
+    }
+
+    /// Returns the dirty unit with which a flush begins.
+    fn first_to_flush(&self, which: Which) -> Option<usize> {
+        let failed = |unit: &Unit| self.files[&unit.file].failed.as_ref();
+        let mut oldest =
+            self.dirty.iter().map(|(_, id)| (*id, &self.units[*id])).filter(|(_, unit)| self.may_flush(unit));
+        let found = match which {
+            Which::Oldest => {
+                let first = oldest.next()?;
+                // Those of files whose disk works come first.
+                std::iter::once(first).chain(oldest).find(|(_, unit)| failed(unit).is_none()).or(Some(first))
+            }
+            Which::Since(tick) => oldest
+                .take_while(|(_, unit)| unit.tick <= tick)
+                .find(|(_, unit)| failed(unit).is_none_or(|(_, again)| *again <= self.tick)),
+            Which::Of(file, write) => {
+                let units = self.index.range((file, 0)..=(file, u64::MAX)).map(|(_, id)| (*id, &self.units[*id]));
+                units.filter(|(_, unit)| unit.oldest <= write).find(|(_, unit)| self.may_flush(unit))
+            }
+        };
+        found.map(|(id, _)| id)
+    }
+
+    /// Returns true if there are dirty units of this kind that nobody writes.
+    pub(crate) fn is_flushable(&self, which: Which) -> bool {
+        self.first_to_flush(which).is_some()
+    }
+
+    /// Returns true if there are dirty units that may be written, of a file whose last write to the
+    /// disk has not failed.
+    pub(crate) fn any_flushable(&self) -> bool {
+        let works = |id: usize| self.files[&self.units[id].file].failed.is_none();
+        self.first_to_flush(Which::Oldest).is_some_and(works)
+    }
+
+    /// Returns true if `more` bytes would make too many dirty.
+    pub(crate) fn is_too_dirty(&self, more: u64) -> bool {
+        self.dirty_bytes > 0 && self.dirty_bytes + more > self.settings.dirty
+    }
+
+    /// Returns true if dirty bytes are being written.
+    pub(crate) fn any_flushing(&self) -> bool {
+        self.flushes > 0
+    }
+
+    /// Begins to write dirty units, and those that follow them in the file. `None` if there are none
+    /// of this kind that nobody else writes.
+    pub(crate) fn begin_flush(&mut self, which: Which) -> Option<Batch> {
+        let first = &self.units[self.first_to_flush(which)?];
+        let (file, at) = (first.file, first.at);
+        let (mut units, mut bytes) = (Vec::new(), 0);
+        for (_, id) in self.index.range((file, at)..=(file, u64::MAX)) {
+            if self.may_flush(&self.units[*id]) && bytes < BATCH {
+                units.push(*id);
+                bytes += self.units[*id].dirty.bytes();
+            }
+            if bytes >= BATCH {
+                break;
+            }
+        }
+        self.flushes += 1;
+        Some(self.batch(file, units))
+    }
+
+    fn batch(&mut self, file: u64, units: Vec<usize>) -> Batch {
+        let (mut extents, mut pieces) = (Vec::<Extent>::new(), Vec::new());
+        for id in &units {
+            let unit = &mut self.units[*id];
+            self.dirty.remove(&(unit.oldest, *id));
+            unit.flushing = std::mem::take(&mut unit.dirty);
+            unit.flushing_oldest = unit.oldest;
+            let unit = &self.units[*id];
+            for range in unit.flushing.ranges() {
+                let (offset, len) = (unit.at + u64::from(range.start), u64::from(range.end - range.start));
+                match extents.last_mut() {
+                    Some(last) if last.end() == offset => last.len += len,
+                    _ => extents.push(Extent::new(offset, len)),
+                }
+                pieces.push(self.slice(*id, range));
+            }
+        }
+        Batch { file, units, extents, list: pieces.into_iter().collect() }
+    }
+
+    /// Ends the writing of a batch. `None`: its end is not known, so the bytes are dirty again.
+    pub(crate) fn end_flush(&mut self, batch: &Batch, result: Option<&Result<(), E>>) {
+        let flushed = matches!(result, Some(Ok(())));
+        self.flushes -= 1;
+        for id in &batch.units {
+            let unit = &mut self.units[*id];
+            let spans = std::mem::take(&mut unit.flushing);
+            let counted = spans.bytes() + unit.dirty.bytes();
+            if flushed {
+                self.counters.flushed += spans.bytes();
+            } else {
+                if !unit.dirty.is_empty() {
+                    self.dirty.remove(&(unit.oldest, *id));
+                }
+                unit.oldest = unit.flushing_oldest;
+                unit.dirty.union(&spans);
+                unit.dirty.reduce(MOST_RANGES, &unit.valid);
+                self.dirty.insert((unit.oldest, *id));
+            }
+            self.dirty_bytes = self.dirty_bytes + unit.dirty.bytes() - counted;
+            self.record(*id);
+        }
+        let again = self.tick + crate::background::RETRY_TICKS;
+        let state = self.file(batch.file);
+        match result {
+            Some(Ok(())) => state.failed = None,
+            Some(Err(error)) => {
+                state.failed = Some((error.clone(), again));
+                self.counters.failed_flushes += 1;
+            }
+            None => {}
+        }
+        self.changed(batch.file);
+        self.memory_changed();
+        self.wake.extend(self.background.take());
+    }
+
+    /// Returns true if writes of a file, up to a number, are not on the disk yet.
+    pub(crate) fn is_unflushed(&self, file: u64, write: u64) -> bool {
+        let mut units = self.index.range((file, 0)..=(file, u64::MAX)).map(|(_, id)| &self.units[*id]);
+        units.any(|unit| {
+            !unit.dirty.is_empty() && unit.oldest <= write
+                || !unit.flushing.is_empty() && unit.flushing_oldest <= write
+        })
+    }
+
+    /// Forgets everything of a file from `from` on. Nobody else uses it, and none of it is being
+    /// read or written.
+    pub(crate) fn discard(&mut self, file: u64, from: u64) {
+        let Some(unit) = self.files.get(&file).map(|file| u64::from(file.unit)) else { return };
+        let ids: Vec<usize> =
+            self.index.range((file, from / unit * unit)..=(file, u64::MAX)).map(|(_, id)| *id).collect();
+        for id in ids {
+            let unit = &mut self.units[id];
+            let cut = from.saturating_sub(unit.at) as u32..unit.size();
+            let before = unit.dirty.bytes();
+            if !unit.dirty.is_empty() {
+                unit.dirty.remove(&cut);
+                if unit.dirty.is_empty() {
+                    self.dirty.remove(&(unit.oldest, id));
+                }
+            }
+            unit.valid.remove(&cut);
+            self.dirty_bytes = self.dirty_bytes + unit.dirty.bytes() - before;
+            self.record(id);
+            if self.units[id].is_free() && self.units[id].valid.is_empty() {
+                self.drop_unit(id, false);
+            }
+        }
+        self.memory_changed();
+    }
+
+    /// Returns true if a unit of a file from `from` on is being read or written by the disk.
+    pub(crate) fn is_moving(&self, file: u64, from: u64) -> bool {
+        let Some(unit) = self.files.get(&file).map(|file| u64::from(file.unit)) else { return false };
+        let mut units = self.index.range((file, from / unit * unit)..=(file, u64::MAX)).map(|(_, id)| &self.units[*id]);
+        units.any(|unit| unit.filling || !unit.flushing.is_empty())
+    }
+
+    // ---- reading ahead, and the background work -------------------------------------------------
+
+    /// Counts a read, and notes what to read ahead because of it.
+    pub(crate) fn count_read(&mut self, file: u64, extents: &[Extent], hit: u64) {
+        let asked: u64 = extents.iter().map(|extent| extent.len).sum();
+        self.counters.asked += asked;
+        self.counters.hit += hit;
+        let most = self.settings.read_ahead;
+        let state = self.file(file);
+        state.counters.asked += asked;
+        state.counters.hit += hit;
+        // A list is one read, from its first byte to its last.
+        let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return };
+        let whole = Extent::new(first.offset, last.end() - first.offset);
+        let ahead = state.streams.note(whole, state.hints.pattern, most);
+        if !ahead.is_empty() && most > 0 && self.ahead.len() < MOST_AHEAD {
+            self.ahead.push_back(Ahead { file, extents: ahead });
+            self.wake.extend(self.background.take());
+        }
+    }
+
+    /// Pins units that are to be read ahead, as many as there is memory for, and only if others
+    /// already have an interest in the file.
+    pub(crate) fn pin_ahead(&mut self, file: u64, extents: &[Extent]) -> Vec<usize> {
+        let Some(unit) = self.files.get(&file).map(|file| file.unit) else { return Vec::new() };
+        let mut pinned = Vec::new();
+        for (at, _) in extents.iter().flat_map(|extent| extent.parts(unit)) {
+            if self.index.contains_key(&(file, at)) || !self.queue.is_empty() {
+                continue;
+            }
+            let Ok(id) = self.make(file, at) else { break };
+            self.units[id].pins += 1;
+            self.units[id].ahead = true;
+            pinned.push(id);
+        }
+        pinned
+    }
+
+    /// Begins a piece of the background work. Bytes are due that were dirty `ticks` ticks ago.
+    pub(crate) fn begin_work(&mut self, ticks: u64) -> Option<Work> {
+        if let Some(ahead) = self.ahead.pop_front() {
+            return Some(Work::Ahead(ahead));
+        }
+        let due = self.due(ticks)?;
+        self.begin_flush(due).map(Work::Flush)
+    }
+
+    /// Returns which dirty bytes are to be written now: the oldest while more than half of those
+    /// that may be are dirty.
+    fn due(&self, ticks: u64) -> Option<Which> {
+        if self.dirty_bytes > self.settings.dirty / 2 && self.any_flushable() {
+            return Some(Which::Oldest);
+        }
+        self.tick.checked_sub(ticks).map(Which::Since)
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty_bytes > 0
+    }
+
+    /// Some time has passed.
+    pub(crate) fn tick(&mut self) {
+        self.tick += 1;
+        self.readiness.tick();
+    }
+
+    /// The background work has nothing to do now: `waker` is woken when it has. Returns false if it
+    /// has.
+    pub(crate) fn rest(&mut self, waker: &Waker, is_full: bool, has_timer: bool, ticks: u64) -> bool {
+        let due = self.due(ticks).is_some_and(|which| self.is_flushable(which));
+        let has_work = !is_full && (!self.ahead.is_empty() || due) || self.is_dirty() && !has_timer;
+        if !has_work {
+            self.background = Some(waker.clone());
+        }
+        !has_work
+    }
+
+    // ---- queries --------------------------------------------------------------------------------
+
+    /// Returns the units of `parts` whose dirty bytes would be in too many places if these parts
+    /// were written, and all their bytes.
+    pub(crate) fn scattered(&self, parts: &[(usize, Range<u32>)]) -> Vec<(usize, Range<u32>)> {
+        let mut found: Vec<(usize, Range<u32>)> = Vec::new();
+        for (id, _) in parts {
+            if found.iter().any(|(other, _)| other == id) {
+                continue;
+            }
+            let unit = &self.units[*id];
+            let (mut dirty, mut valid) = (unit.dirty.clone(), unit.valid.clone());
+            dirty.union(&unit.flushing);
+            for (_, range) in parts.iter().filter(|(other, _)| other == id) {
+                dirty.insert(range.clone());
+                valid.insert(range.clone());
+            }
+            if !dirty.reduce(MOST_RANGES, &valid) {
+                // What is about to be written is not read: this operation's claim covers it.
+                let gaps = valid.gaps(unit.size());
+                found.extend(gaps.ranges().first().map(|range| (*id, range.clone())));
+            }
+        }
+        found
+    }
+
+    /// Returns how much of a range is in the cache.
+    pub(crate) fn coverage(&self, file: u64, extent: Extent) -> Coverage {
+        let Some(unit) = self.files.get(&file).map(|file| u64::from(file.unit)) else { return Coverage::default() };
+        let mut coverage = Coverage::default();
+        let first = extent.offset / unit * unit;
+        for ((_, at), id) in self.index.range((file, first)..(file, extent.end().max(first))) {
+            let own = &self.units[*id];
+            let from = extent.offset.saturating_sub(*at).min(unit) as u32;
+            let to = (extent.end() - at).min(unit) as u32;
+            let within = |spans: &Spans| {
+                let mut spans = spans.clone();
+                spans.remove(&(0..from));
+                spans.remove(&(to..unit as u32));
+                spans
+            };
+            let mut dirty = within(&own.dirty);
+            dirty.union(&within(&own.flushing));
+            let cached = within(&own.valid).bytes();
+            coverage.cached += cached;
+            coverage.dirty += dirty.bytes();
+            coverage.ready += if self.readiness.is_ready(self.arena.chunk_of(own.place)) { cached } else { 0 };
+        }
+        coverage
+    }
+
+    /// Returns the chunks that are Ready and exist.
+    pub(crate) fn ready_chunks(&self) -> Vec<(usize, Memory)> {
+        let chunks = self.arena.blocks() as usize * BLOCK / self.arena.chunk_bytes();
+        let ready = (0..chunks).filter(|chunk| self.readiness.is_ready(*chunk));
+        ready.map(|chunk| (chunk, self.arena.chunk(chunk).clone())).collect()
+    }
+
+    pub(crate) fn file_statistics(&self, file: u64) -> Option<FileStatistics> {
+        let state = self.files.get(&file)?;
+        let Coverage { cached, dirty, .. } = self.coverage(file, Extent::new(0, u64::MAX));
+        let failed = state.failed.is_some();
+        Some(FileStatistics {
+            file,
+            unit: state.unit,
+            hints: state.hints,
+            cached,
+            dirty,
+            counters: state.counters,
+            failed,
+        })
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        let files: Vec<FileStatistics> = self.files.keys().filter_map(|file| self.file_statistics(*file)).collect();
+        let resident = u64::from(self.arena.blocks()) * BLOCK as u64;
+        let ready = self.ready_chunks().iter().map(|(_, memory)| memory.len() as u64).sum();
+        Statistics {
+            most: u64::from(self.arena.max_blocks()) * BLOCK as u64,
+            resident,
+            cached: files.iter().map(|file| file.cached).sum(),
+            dirty: self.dirty_bytes,
+            ready,
+            counters: self.counters,
+            files,
+        }
+    }
+
+    /// Checks the invariants.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        let mut dirty = 0;
+        for (id, unit) in &self.units {
+            assert_eq!(self.index.get(&(unit.file, unit.at)), Some(&id));
+            assert_eq!(self.frames.get(&unit.place.frame), Some(&id));
+            for range in unit.dirty.ranges().iter().chain(unit.flushing.ranges()) {
+                assert!(unit.valid.contains(range), "{unit:?}");
+            }
+            assert_eq!(self.dirty.contains(&(unit.oldest, id)), !unit.dirty.is_empty());
+            dirty += unit.dirty.bytes() + unit.flushing.bytes();
+        }
+        assert!(self.index.len() == self.units.len() && self.frames.len() == self.units.len());
+        assert_eq!(self.dirty_bytes, dirty);
+        let used: u64 = self.units.iter().map(|(_, unit)| u64::from(unit.size())).sum();
+        assert_eq!(self.pool.free_bytes() + used, u64::from(self.arena.blocks()) * BLOCK as u64);
+        assert!(self.files.values().map(|file| file.units).sum::<usize>() == self.units.len());
+    }
+}
