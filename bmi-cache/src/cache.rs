@@ -196,10 +196,11 @@ pub struct Hold<D: Disk> {
 }
 
 impl<D: Disk> Hold<D> {
-    /// Forgets all bytes from the offset on, dirty ones too: the file has been cut off there, or
-    /// removed.
-    pub fn discard(&self) {
-        self.claimed.inner.with(|state| state.discard(self.claimed.file, self.from));
+    /// Forgets all bytes from `from` on, dirty ones too: the file has been cut off there, or
+    /// removed. `from` is not before the offset that is held.
+    pub fn discard(&self, from: u64) {
+        debug_assert!(from >= self.from, "others may use these bytes");
+        self.claimed.inner.with(|state| state.discard(self.claimed.file, from));
     }
 }
 
@@ -270,15 +271,21 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Reads from the disk what `parts` lack. Each is a unit and the bytes that are needed.
-    async fn fill(&self, file: u64, parts: &[(usize, Range<u32>)]) -> Result<(), CacheError<D::Error>> {
+    /// Reads from the disk what `parts` lack. Each is a unit and the bytes that are needed. Calls
+    /// `turn` before each transfer, and keeps its result until the end of the transfer.
+    async fn fill<G>(
+        &self,
+        file: u64,
+        parts: &[(usize, Range<u32>)],
+        turn: impl AsyncFn() -> Result<G, D::Error>,
+    ) -> Result<(), CacheError<D::Error>> {
         loop {
             let (todo, others) = self.with(|state| state.begin_fill(file, parts));
             if todo.is_empty() && !others {
                 return Ok(());
             }
             if !todo.is_empty() {
-                self.fill_from_disk(file, todo).await?;
+                self.fill_from_disk(file, todo, &turn).await?;
                 continue;
             }
             let ended = self.until(file, |state| {
@@ -294,7 +301,12 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    async fn fill_from_disk(&self, file: u64, todo: Vec<(usize, Range<u32>)>) -> Result<(), CacheError<D::Error>> {
+    async fn fill_from_disk<G>(
+        &self,
+        file: u64,
+        todo: Vec<(usize, Range<u32>)>,
+        turn: &impl AsyncFn() -> Result<G, D::Error>,
+    ) -> Result<(), CacheError<D::Error>> {
         let filling = Filling { inner: self, file, todo, ended: false };
         let (extents, list, broken) = self.with(|state| {
             let (mut extents, mut pieces) = (Vec::<Extent>::new(), Vec::new());
@@ -313,7 +325,15 @@ impl<D: Disk> Inner<D> {
             filling.end(false);
             return Err(CacheError::Abandoned);
         }
+        let turn = match turn().await {
+            Ok(turn) => turn,
+            Err(error) => {
+                filling.end(false);
+                return Err(CacheError::Disk { error, extents });
+            }
+        };
         let result = self.disk.read(file, &extents, &list).await;
+        drop(turn);
         filling.end(result.is_ok());
         self.with(|state| state.counters.filled += list.len() as u64);
         result.map_err(|error| CacheError::Disk { error, extents })
@@ -405,6 +425,21 @@ impl<D: Disk> Cache<D> {
     /// # Errors
     /// `Disk`, `TooLong`, `Abandoned`.
     pub async fn read(&self, file: u64, extents: &[Extent]) -> Result<Reading<D>, CacheError<D::Error>> {
+        self.read_in_turn(file, extents, async || Ok(())).await
+    }
+
+    /// As [`Cache::read`]. If the disk is needed, waits for `turn` before each transfer, and keeps
+    /// its result until the transfer has ended. While it waits, others who need the same bytes wait
+    /// too, so `turn` must not wait for an operation of this cache.
+    ///
+    /// # Errors
+    /// As [`Cache::read`]; an error of `turn` counts as the disk's.
+    pub async fn read_in_turn<G>(
+        &self,
+        file: u64,
+        extents: &[Extent],
+        turn: impl AsyncFn() -> Result<G, D::Error>,
+    ) -> Result<Reading<D>, CacheError<D::Error>> {
         let whole = joined(extents);
         self.check(file, &whole)?;
         let claimed = self.0.claim(file, whole.clone(), false).await;
@@ -419,7 +454,7 @@ impl<D: Disk> Cache<D> {
             state.count_read(file, &whole, hit);
             parts
         });
-        self.0.fill(file, &parts).await?;
+        self.0.fill(file, &parts, turn).await.map_err(|error| error.of(&whole))?;
         let list = self.0.with(|state| {
             state.used(file, &pinned.units, true);
             state.list(file, extents)
@@ -432,7 +467,8 @@ impl<D: Disk> Cache<D> {
         use futures_util::FutureExt;
 
         let whole = joined(extents);
-        let covered = self.0.with(|state| whole.iter().all(|extent| state.coverage(file, *extent).cached == extent.len));
+        let covered =
+            self.0.with(|state| whole.iter().all(|extent| state.coverage(file, *extent).cached == extent.len));
         if !covered {
             return None;
         }
@@ -467,7 +503,7 @@ impl<D: Disk> Cache<D> {
         // Units whose dirty bytes would be in too many places are filled first.
         let scattered = self.0.with(|state| state.scattered(&parts));
         if !scattered.is_empty() {
-            self.0.fill(file, &scattered).await?;
+            self.0.fill(file, &scattered, async || Ok(())).await.map_err(|error| error.of(&whole))?;
         }
         self.0.until(file, |state| (!parts.iter().any(|(id, _)| state.units[*id].filling)).then_some(())).await;
         let list = self.0.with(|state| state.list(file, extents));
@@ -507,11 +543,12 @@ impl<D: Disk> Cache<D> {
         // What it cannot write is about to be discarded.
         let _ = self.flush(file).await;
         let hold = Hold { claimed, from };
-        self.0.until(file, |state| {
-            state.file(file).held = Some(from);
-            (!state.is_moving(file, from)).then_some(())
-        })
-        .await;
+        self.0
+            .until(file, |state| {
+                state.file(file).held = Some(from);
+                (!state.is_moving(file, from)).then_some(())
+            })
+            .await;
         hold
     }
 
@@ -519,11 +556,12 @@ impl<D: Disk> Cache<D> {
     pub async fn hold_all(&self, file: u64) -> Hold<D> {
         let claimed = self.0.claim(file, vec![Extent::new(0, u64::MAX)], true).await;
         let hold = Hold { claimed, from: 0 };
-        self.0.until(file, |state| {
-            state.file(file).held = Some(0);
-            (!state.is_moving(file, 0)).then_some(())
-        })
-        .await;
+        self.0
+            .until(file, |state| {
+                state.file(file).held = Some(0);
+                (!state.is_moving(file, 0)).then_some(())
+            })
+            .await;
         hold
     }
 
@@ -541,6 +579,11 @@ impl<D: Disk> Cache<D> {
     /// Returns the state of the cache, and of the files of which something is in it.
     pub fn statistics(&self) -> Statistics {
         self.0.with(|state| state.statistics())
+    }
+
+    /// Returns true if an operation waits for another one that uses the same bytes.
+    pub fn any_waits(&self) -> bool {
+        self.0.with(|state| state.files.values().any(|file| file.claims.any_waits()))
     }
 
     /// Returns the state of a file.
@@ -592,7 +635,7 @@ impl<D: Disk> Inner<D> {
         let (todo, _) = self.with(|state| state.begin_fill(file, &parts));
         if !todo.is_empty() {
             // Whoever needs the bytes reads them again, and learns of the error.
-            let _ = self.fill_from_disk(file, todo).await;
+            let _ = self.fill_from_disk(file, todo, &async || Ok(())).await;
         }
     }
 }

@@ -52,3 +52,13 @@ pub enum CacheError<E> {
     /// A transfer of the disk was dropped before its end. The unit cannot be used any more.
     Abandoned,
 }
+
+impl<E> CacheError<E> {
+    /// Says that all of an operation failed.
+    pub(crate) fn of(self, extents: &[Extent]) -> CacheError<E> {
+        match self {
+            CacheError::Disk { error, .. } => CacheError::Disk { error, extents: extents.to_vec() },
+            other => other,
+        }
+    }
+}

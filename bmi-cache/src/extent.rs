@@ -61,7 +61,11 @@ pub(crate) fn overlap(one: &[Extent], other: &[Extent]) -> bool {
         if a.overlaps(b) {
             return true;
         }
-        if a.end() <= b.offset { one.next() } else { other.next() };
+        if a.end() <= b.offset {
+            one.next()
+        } else {
+            other.next()
+        };
     }
     false
 }

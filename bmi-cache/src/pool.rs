@@ -173,6 +173,9 @@ mod tests {
         assert!(pool.take_at(Place { frame: 4, frames: 4 }));
         assert!(!pool.take_at(Place { frame: 4, frames: 4 }) && !pool.take_at(Place { frame: 0, frames: 1 }));
         assert!(!pool.take_at(Place { frame: 16, frames: 16 }), "there is no such block");
-        assert_eq!([4, 4, 4, 4].map(|frames| pool.take(frames).map(|place| place.frame)), [Some(0), Some(8), Some(12), None]);
+        assert_eq!(
+            [4, 4, 4, 4].map(|frames| pool.take(frames).map(|place| place.frame)),
+            [Some(0), Some(8), Some(12), None]
+        );
     }
 }

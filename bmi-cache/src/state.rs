@@ -694,8 +694,7 @@ impl<E: Clone> State<E> {
     pub(crate) fn is_unflushed(&self, file: u64, write: u64) -> bool {
         let mut units = self.index.range((file, 0)..=(file, u64::MAX)).map(|(_, id)| &self.units[*id]);
         units.any(|unit| {
-            !unit.dirty.is_empty() && unit.oldest <= write
-                || !unit.flushing.is_empty() && unit.flushing_oldest <= write
+            !unit.dirty.is_empty() && unit.oldest <= write || !unit.flushing.is_empty() && unit.flushing_oldest <= write
         })
     }
 

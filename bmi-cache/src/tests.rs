@@ -265,7 +265,7 @@ impl World {
         if let Some(bytes) = self.model.borrow_mut().get_mut(&file) {
             bytes.truncate(size as usize);
         }
-        hold.discard();
+        hold.discard(size);
     }
 
     async fn flush(self: Rc<Self>) {
@@ -302,11 +302,12 @@ impl World {
     fn background(&self) -> Task {
         let (cache, random) = (self.cache(), self.random.clone());
         Box::pin(async move {
-            cache.run(|_| {
-                let random = random.clone();
-                async move { random.pause(200).await }
-            })
-            .await;
+            cache
+                .run(|_| {
+                    let random = random.clone();
+                    async move { random.pause(200).await }
+                })
+                .await;
         })
     }
 

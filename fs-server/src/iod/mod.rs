@@ -51,12 +51,15 @@ mod truncates;
 mod turns;
 mod write;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bmi_cache::ReadyRegions;
 use bmi_core::comm::{Direction, Incoming};
 use bmi_core::mem::zone::{ZoneAdapter, ZonePool, ZoneSettings};
 use bmi_core::{AsyncEndpoint, PeerId, ServiceClass, Transport};
@@ -143,6 +146,8 @@ pub struct Iod<T: Transport, S> {
     adapter: u32,
     /// Registers buffers with the endpoint's adapter.
     buffers: ZoneAdapter,
+    /// The memory of the store that is registered with the endpoint's adapter.
+    ready: RefCell<ReadyRegions>,
     parts: IodParts<S>,
 }
 
@@ -160,7 +165,7 @@ impl<S> IodParts<S> {
     pub fn at<T: Transport + 'static>(self, endpoint: AsyncEndpoint<T>, index: u32) -> Iod<T, S> {
         let own = endpoint.clone();
         let buffers = self.zones.add_adapter(move |memory| own.with(|endpoint| endpoint.register(memory)));
-        Iod { endpoint, adapter: index, buffers, parts: self }
+        Iod { endpoint, adapter: index, buffers, ready: RefCell::default(), parts: self }
     }
 }
 
@@ -388,19 +393,27 @@ impl<T: Transport + 'static, S: DataStore> Handler<T> for Iod<T, S> {
 
     fn is_awaited(&self, stalled: &BTreeSet<PeerId>) -> bool {
         self.zones.is_awaited_by(|(adapter, peer)| adapter != self.adapter || !stalled.contains(&peer))
+            || self.store.any_waits()
     }
 
     fn departed(&self, peer: PeerId) {
         self.zones.depart(self.client(peer));
     }
 
-    /// Returns buffers that are seldom used to the system.
+    /// Returns buffers that are seldom used to the system, and lets the store do its own work.
     async fn background(&self) {
-        loop {
-            let at = self.zones.next_trim().await;
-            self.endpoint.sleep_until(at).await;
-            self.zones.trim(self.endpoint.now());
-        }
+        let trim = async {
+            loop {
+                let at = self.zones.next_trim().await;
+                self.endpoint.sleep_until(at).await;
+                self.zones.trim(self.endpoint.now());
+            }
+        };
+        let sleep = |time| -> Pin<Box<dyn Future<Output = ()>>> {
+            let endpoint = self.endpoint.clone();
+            Box::pin(async move { endpoint.sleep(time).await })
+        };
+        futures_util::future::join(trim, self.store.tend(&sleep)).await;
     }
 }
 

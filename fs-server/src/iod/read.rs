@@ -50,10 +50,12 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         }
         let len = total as usize;
         let small = is_small(&self.zones, total);
-        if self.store.lends()
-            && let Some(Loan { list, owner }) = self.store.lend(datafile, regions).await?
-        {
-            return Ok(ReadData { list, keep: Some(owner) });
+        if self.store.lends() {
+            let turn = self.disk_turn(context, small);
+            if let Some(Loan { list, owner }) = self.store.lend(datafile, regions, &turn).await? {
+                self.register_ready();
+                return Ok(ReadData { list, keep: Some(owner) });
+            }
         }
         let (slice, keep) = if small && len > 0 {
             let client = self.client(context.peer);
@@ -86,19 +88,41 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 let ranges = unit.ranges(done, pages.len());
                 return self.at_disk(context, unit.small, || self.store.read(datafile, &ranges, &pages)).await;
             }
+            if self.lends_to(call) {
+                let turn = self.disk_turn(context, unit.small);
+                let ranges = unit.ranges(done, (unit.len - done) as usize);
+                if let Some(Loan { list, owner }) = self.store.lend(datafile, &ranges, &turn).await? {
+                    self.register_ready();
+                    self.store_unit(context, call, unit, unit.at + done, list).await?;
+                    drop(owner);
+                    return Ok(());
+                }
+            }
             let read = async || {
                 let slice = unit.memory(done)?;
                 self.store.read(datafile, &unit.ranges(done, slice.len()), &MemList::from(&slice)).await?;
                 Ok::<_, FsError>(slice)
             };
             let slice = self.at_disk(context, unit.small, read).await?;
-            context.check(self.endpoint.now())?;
-            let options = Options::by(context.deadline).class(unit.class());
-            let store = || call.store(unit.at + done, &slice, options);
-            if !mutated_each(20, "iod/unit-not-stored") {
-                self.at_network(context, unit.small, store).await?;
-            }
+            self.store_unit(context, call, unit, unit.at + done, MemList::from(&slice)).await?;
             done += slice.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Moves bytes of a unit into the client's memory.
+    async fn store_unit(
+        &self,
+        context: &Context,
+        call: &Incoming<T>,
+        unit: &Unit<'_>,
+        at: u64,
+        from: MemList,
+    ) -> Result<(), FsError> {
+        context.check(self.endpoint.now())?;
+        let options = Options::by(context.deadline).class(unit.class());
+        if !mutated_each(20, "iod/unit-not-stored") {
+            self.at_network(context, unit.small, || call.store(at, from, options)).await?;
         }
         Ok(())
     }

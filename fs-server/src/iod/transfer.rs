@@ -16,18 +16,21 @@
 //! 2. Once a unit has failed, no further one is begun. Those in progress end.
 //! 3. A request holds at most [`super::IodSettings::depth`] buffers, whatever its length.
 
+use std::any::Any;
 use std::cell::{Cell, OnceCell};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use bmi_core::comm::{Incoming, Path};
 use bmi_core::mem::zone::{Lease, Reservation, ZoneAdapter, ZonePool};
-use bmi_core::{MemSlice, OneSided, PeerId, ServiceClass, Transport};
+use bmi_core::{MemSlice, Memory, OneSided, PeerId, ServiceClass, Transport};
 use fs_proto::{ErrorCode, FsError, Region, Regions};
 use futures_util::stream::{self, StreamExt};
 
 use super::turns::Turns;
 use super::{Client, Iod};
 use crate::service::Context;
-use crate::store::DataStore;
+use crate::store::{DataStore, DiskTurn};
 
 /// How long a unit may take over the network before the next one may begin anyway. A unit of 512
 /// KiB takes this long at some 50 MB/s. A client that is slower, or has stalled, does not fill the
@@ -184,9 +187,46 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         small: bool,
         work: impl FnOnce() -> F,
     ) -> Result<R, FsError> {
-        let _turn = if small { None } else { Some(self.stages.disk.take(self.client(context.peer)).await) };
+        // A store with a cache takes turns itself, if it needs the disk.
+        let at_once = small || self.store.lends();
+        let _turn = if at_once { None } else { Some(self.stages.disk.take(self.client(context.peer)).await) };
         context.check(self.endpoint.now())?;
         work().await
+    }
+
+    /// Returns what a store with a cache does before it uses the disk.
+    pub(super) fn disk_turn<'a>(&'a self, context: &'a Context, small: bool) -> OwnTurn<'a, T, S> {
+        OwnTurn { iod: self, context, small }
+    }
+
+    /// Returns true if the store's own memory may be used for the data of a call. It is not on
+    /// paths where the client's adapter reaches into the server's memory: a chunk of a cache has
+    /// bytes of many files.
+    pub(super) fn lends_to(&self, call: &Incoming<T>) -> bool {
+        self.store.lends() && call.path() == Some(Path::ServerBased)
+    }
+
+    /// Registers the memory that the store lends most with this endpoint's adapter.
+    pub(super) fn register_ready(&self) {
+        let register = &mut |memory: &Memory| self.endpoint.with(|endpoint| endpoint.register(memory));
+        self.store.register(&mut self.ready.borrow_mut(), register);
+    }
+}
+
+/// A turn of a client at the disk. Small transfers need none.
+pub(super) struct OwnTurn<'a, T: Transport, S> {
+    iod: &'a Iod<T, S>,
+    context: &'a Context,
+    small: bool,
+}
+
+#[async_trait(?Send)]
+impl<T: Transport + 'static, S: DataStore> DiskTurn for OwnTurn<'_, T, S> {
+    async fn take(&self) -> Result<Box<dyn Any>, FsError> {
+        let client = (self.iod.adapter, self.context.peer);
+        let turn = if self.small { None } else { Some(self.iod.stages.disk.take(client).await) };
+        self.context.check(self.iod.endpoint.now())?;
+        Ok(Box::new(turn))
     }
 }
 

@@ -45,6 +45,15 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 return self.at_disk(context, unit.small, || self.store.write(datafile, &ranges, &pages)).await;
             }
             let options = Options::by(context.deadline).class(unit.class());
+            if self.lends_to(call) {
+                let ranges = unit.ranges(done, (unit.len - done) as usize);
+                if let Some(receipt) = self.store.receive(datafile, &ranges).await? {
+                    self.register_ready();
+                    let fetch = || call.fetch(unit.at + done, receipt.list().clone(), options);
+                    self.at_network(context, unit.small, fetch).await?;
+                    return receipt.commit().await;
+                }
+            }
             let fetch = async || {
                 let slice = unit.memory(done)?;
                 let at = if mutated("iod/every-unit-the-first") { done } else { unit.at + done };

@@ -687,6 +687,10 @@ impl DataStore for FileStore {
         result.map_err(|(done, unmoved)| unmoved.into_error("reading", datafile).with_ranges(remainder(regions, done)))
     }
 
+    fn refusal(&self, datafile: DatafileHandle) -> Option<FsError> {
+        self.check(datafile).err()
+    }
+
     async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
         self.check_sound(datafile)?;
         self.marked_file(datafile, false).await?;

@@ -482,6 +482,12 @@ impl DataStore for MemStore {
         Ok(())
     }
 
+    fn refusal(&self, datafile: DatafileHandle) -> Option<FsError> {
+        let mark = self.mark(datafile).filter(|_| !mutated("store/prepared-datafile-served"));
+        let failed = self.0.failure.borrow().check().err();
+        failed.or_else(|| mark.map(|mark| mark.refusal(datafile)))
+    }
+
     async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
         if let Some(mark @ Mark::FailedSync) = self.mark(datafile) {
             return Err(mark.refusal(datafile));

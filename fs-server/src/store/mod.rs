@@ -38,15 +38,19 @@ mod space;
 pub(crate) mod steps;
 mod sys;
 mod transfer;
+mod unified;
 
 use std::any::Any;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_core::MemList;
+use bmi_cache::ReadyRegions;
+use bmi_core::{Error, MemList, Memory, MemoryRegion};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
 pub use file::FileStore;
@@ -58,6 +62,8 @@ pub use mem::{Contents, Free, Medium, MemStore};
 pub use meta::MetaStore;
 pub(crate) use meta::fault;
 pub use shared::SharedBackend;
+pub(crate) use unified::AnyStore;
+pub use unified::UnifiedStore;
 
 /// Size and modification time of a datafile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +82,30 @@ pub struct Loan {
     pub list: MemList,
     /// Keeps the memory as it is until it is dropped.
     pub owner: Box<dyn Any>,
+}
+
+/// Memory of a store for bytes that are about to be written ([`DataStore::receive`]).
+#[async_trait(?Send)]
+pub trait Receipt {
+    /// Returns the memory, in the order of the regions. Before it is filled it contains anything,
+    /// also bytes of other datafiles: no peer may be able to read it.
+    fn list(&self) -> &MemList;
+
+    /// The memory was filled: the datafile has these bytes now, as after [`DataStore::write`].
+    ///
+    /// # Errors
+    /// As [`DataStore::write`].
+    async fn commit(self: Box<Self>) -> Result<(), FsError>;
+}
+
+/// A turn at the disk, for a store that finds out itself whether it needs the disk.
+#[async_trait(?Send)]
+pub trait DiskTurn {
+    /// Waits for the turn, which ends when the result is dropped.
+    ///
+    /// # Errors
+    /// The request should not go on.
+    async fn take(&self) -> Result<Box<dyn Any>, FsError>;
 }
 
 /// The store of an I/O server.
@@ -148,19 +178,59 @@ pub trait DataStore {
     /// `Io`, `Lost`, with the ranges that were not read.
     async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError>;
 
-    /// Returns true if the store may lend. Otherwise [`DataStore::lend`] is not called.
+    /// Returns why every operation on a datafile fails now, as far as that is known without asking
+    /// the disk: it was marked, or the store has failed.
+    fn refusal(&self, datafile: DatafileHandle) -> Option<FsError>;
+
+    /// Returns true if the store has a cache of its own, which lends memory ([`DataStore::lend`],
+    /// [`DataStore::receive`]). Otherwise these are not called. Reads and writes of such a store
+    /// are made in no turn at the disk: it takes turns itself.
     fn lends(&self) -> bool {
         false
     }
 
-    /// Lends the bytes of `regions` if the store has them in memory that an adapter may read from.
-    /// `None` means that the caller provides memory and calls [`DataStore::read`].
+    /// Lends the bytes of `regions`, in memory that an adapter may read from. Takes a turn if it
+    /// needs the disk. `None` means that the caller provides memory and calls [`DataStore::read`].
     ///
     /// # Errors
     /// As [`DataStore::read`].
-    async fn lend(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Loan>, FsError> {
+    async fn lend(
+        &self,
+        datafile: DatafileHandle,
+        regions: &[Region],
+        turn: &dyn DiskTurn,
+    ) -> Result<Option<Loan>, FsError> {
+        let _ = (datafile, regions, turn);
+        Ok(None)
+    }
+
+    /// Lends memory for the bytes of `regions`, which an adapter may write to, once nobody else
+    /// uses these bytes. `None` means that the caller provides memory and calls
+    /// [`DataStore::write`]. If the receipt is dropped, nothing was written, except that bytes that
+    /// were not synced may be the old ones or those that arrived.
+    ///
+    /// # Errors
+    /// As [`DataStore::write`].
+    async fn receive(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Box<dyn Receipt>>, FsError> {
         let _ = (datafile, regions);
         Ok(None)
+    }
+
+    /// Registers the memory that the store lends most with an adapter. Cheap if nothing has
+    /// changed since the last call with these `regions`.
+    fn register(&self, regions: &mut ReadyRegions, register: &mut dyn FnMut(&Memory) -> Result<MemoryRegion, Error>) {
+        let _ = (regions, register);
+    }
+
+    /// Returns true if a request waits for another one that uses the same bytes.
+    fn any_waits(&self) -> bool {
+        false
+    }
+
+    /// Does the background work of the store. `sleep` waits for some time. Never returns.
+    async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {
+        let _ = sleep;
+        std::future::pending().await
     }
 
     /// Records, durably, that the datafile is about to get the length `size`. From now on every
@@ -277,12 +347,37 @@ impl<S: DataStore + ?Sized> DataStore for Arc<S> {
         (**self).read(datafile, regions, into).await
     }
 
+    fn refusal(&self, datafile: DatafileHandle) -> Option<FsError> {
+        (**self).refusal(datafile)
+    }
+
     fn lends(&self) -> bool {
         (**self).lends()
     }
 
-    async fn lend(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Loan>, FsError> {
-        (**self).lend(datafile, regions).await
+    async fn lend(
+        &self,
+        datafile: DatafileHandle,
+        regions: &[Region],
+        turn: &dyn DiskTurn,
+    ) -> Result<Option<Loan>, FsError> {
+        (**self).lend(datafile, regions, turn).await
+    }
+
+    async fn receive(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Box<dyn Receipt>>, FsError> {
+        (**self).receive(datafile, regions).await
+    }
+
+    fn register(&self, regions: &mut ReadyRegions, register: &mut dyn FnMut(&Memory) -> Result<MemoryRegion, Error>) {
+        (**self).register(regions, register);
+    }
+
+    fn any_waits(&self) -> bool {
+        (**self).any_waits()
+    }
+
+    async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {
+        (**self).tend(sleep).await
     }
 
     async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {

@@ -1,0 +1,456 @@
+//! A store whose cache is also the memory of the transport: *Unifier*.
+//!
+//! **Why.** Data that is read or written through a store of files is copied between the system's
+//! page cache and the server's buffers, and is in memory twice. Here one copy serves the disk, the
+//! cache and the adapter ([`bmi_cache`]). The store behind it bypasses the page cache.
+//!
+//! **What is where.** Everything but bytes belongs to the store behind: which datafiles exist, their
+//! marks, their lengths on the disk. The cache has bytes that were read or written. So an operation
+//! first asks the store whether the datafile is refused, and a write to a datafile of which nothing
+//! is cached asks whether it exists.
+//!
+//! **Durability.** As with the page cache: an acknowledged write survives the end of the process,
+//! because the next one takes the cache over ([`bmi_cache::Frames`]). A sync writes the dirty bytes
+//! of a datafile and syncs it. Bytes that cannot be written stay dirty; the next sync fails, and
+//! until one succeeds, writes to that datafile are acknowledged only when they are on the disk.
+//!
+//! **Invariants**
+//! 1. An operation holds the claims of one datafile at a time. Only [`DataStore::remove`] holds
+//!    several: it takes them in the order of the handles, and nobody who holds one waits for
+//!    another.
+//! 2. Nobody waits for a turn at the disk while others wait for bytes that it has claimed for
+//!    writing, and nobody waits for claims during a turn.
+//!
+//! **Source.** [Unifier §4.1, §4.4.2].
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bmi_cache::{Cache, CacheError, Disk, Extent, Frames, Reading, ReadyRegions, Settings, Writing};
+use bmi_core::{Error, MemList, MemSlice, Memory, MemoryRegion};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
+
+use super::{DataStore, DiskTurn, Held, Label, Loan, Receipt, remainder};
+
+/// The datafiles of a store, as the disk of a cache.
+struct Behind<S>(S);
+
+#[async_trait(?Send)]
+impl<S: DataStore> Disk for Behind<S> {
+    type Error = FsError;
+
+    async fn read(&self, file: u64, extents: &[Extent], into: &MemList) -> Result<(), FsError> {
+        self.0.read(DatafileHandle(file), &regions(extents), into).await
+    }
+
+    async fn write(&self, file: u64, extents: &[Extent], from: &MemList) -> Result<(), FsError> {
+        self.0.write(DatafileHandle(file), &regions(extents), from).await
+    }
+}
+
+fn regions(extents: &[Extent]) -> Vec<Region> {
+    extents.iter().map(|extent| Region::new(extent.offset, extent.len)).collect()
+}
+
+fn extents(regions: &[Region]) -> Vec<Extent> {
+    regions.iter().map(|region| Extent::new(region.offset, region.len)).collect()
+}
+
+/// Converts an error of the cache. `regions` are those of the operation.
+fn fault(error: CacheError<FsError>, regions: &[Region]) -> FsError {
+    let error = match error {
+        CacheError::Disk { error, .. } => error,
+        CacheError::TooLong { bytes, most } => FsError::new(
+            ErrorCode::TooLarge,
+            format!("{bytes} bytes of the cache at once; an operation may have {most}"),
+        ),
+        CacheError::Overlapping => FsError::new(ErrorCode::Invalid, "the regions of a write overlap"),
+        CacheError::Abandoned => FsError::new(ErrorCode::Io, "a transfer of the disk was given up"),
+    };
+    error.with_ranges(regions.iter().copied())
+}
+
+/// Copies all bytes of a list to another one of the same length.
+fn copy(from: &MemList, to: &MemList) {
+    let (mut from, mut at) = (from.pieces().iter(), 0);
+    let mut left: Option<MemSlice> = None;
+    while at < to.len() {
+        let piece = match left.take().or_else(|| from.next().cloned()) {
+            Some(piece) if !piece.is_empty() => piece,
+            Some(_) => continue,
+            None => return,
+        };
+        let mut done = 0;
+        for into in to.range(at, piece.len().min(to.len() - at)) {
+            done += into.copy_from_slice_of(&piece.slice(done, into.len()));
+        }
+        at += done;
+        left = (done < piece.len()).then(|| piece.slice(done, piece.len() - done));
+    }
+}
+
+/// Takes no turn.
+struct AtOnce;
+
+#[async_trait(?Send)]
+impl DiskTurn for AtOnce {
+    async fn take(&self) -> Result<Box<dyn Any>, FsError> {
+        Ok(Box::new(()))
+    }
+}
+
+/// A store with a cache of its own in front of another store. `C` returns the time in nanoseconds
+/// since 1970, 0 without a clock.
+pub struct UnifiedStore<S: DataStore, C> {
+    cache: Cache<Behind<S>>,
+    clock: C,
+    /// When datafiles with dirty bytes were last written.
+    changed: Mutex<BTreeMap<DatafileHandle, u64>>,
+}
+
+/// A write whose bytes arrive in the cache.
+struct Arriving<S: DataStore> {
+    writing: Writing<Behind<S>>,
+    regions: Vec<Region>,
+}
+
+#[async_trait(?Send)]
+impl<S: DataStore> Receipt for Arriving<S> {
+    fn list(&self) -> &MemList {
+        self.writing.list()
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), FsError> {
+        let Arriving { writing, regions } = *self;
+        writing.commit().await.map_err(|error| fault(error, &regions))
+    }
+}
+
+impl<S: DataStore, C: Fn() -> u64> UnifiedStore<S, C> {
+    /// Puts a cache in front of `store`. What an earlier process has left in `frames` is in it.
+    pub fn new(store: S, frames: Frames, settings: Settings, clock: C) -> UnifiedStore<S, C> {
+        UnifiedStore { cache: Cache::new(Behind(store), frames, settings), clock, changed: Mutex::default() }
+    }
+
+    /// Returns the store behind the cache.
+    pub fn behind(&self) -> &S {
+        &self.cache.disk().0
+    }
+
+    /// Forgets dirty bytes of datafiles that do not exist any more. Call it once, before the store
+    /// is used: the bytes may be those of an earlier process.
+    ///
+    /// # Errors
+    /// `Io` if the disk cannot tell.
+    pub async fn reconcile(&self) -> Result<(), FsError> {
+        for file in self.cache.dirty_files() {
+            match self.behind().held(DatafileHandle(file)).await {
+                Err(lost) if lost.code == ErrorCode::Lost => {
+                    tracing::warn!(datafile = %DatafileHandle(file), %lost, "its cached bytes are dropped");
+                    self.cache.hold_all(file).await.discard(0);
+                }
+                // It is marked, and exists.
+                Ok(_) | Err(FsError { code: ErrorCode::Busy, .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all dirty bytes to the disk. Does not sync.
+    ///
+    /// # Errors
+    /// That of the first datafile that could not be written. The others were.
+    pub async fn flush_all(&self) -> Result<(), FsError> {
+        let mut result = Ok(());
+        for file in self.cache.dirty_files() {
+            result = result.and(self.cache.flush(file).await);
+        }
+        result
+    }
+
+    /// Returns the cache's state.
+    pub fn statistics(&self) -> bmi_cache::Statistics {
+        self.cache.statistics()
+    }
+
+    fn check(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        self.behind().refusal(datafile).map_or(Ok(()), Err)
+    }
+
+    /// Checks that a datafile may be written.
+    async fn check_write(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        self.check(datafile)?;
+        if self.cache.file_statistics(datafile.0).is_none_or(|file| file.cached == 0) {
+            self.behind().held(datafile).await?;
+        }
+        Ok(())
+    }
+
+    fn note_change(&self, datafile: DatafileHandle) {
+        let now = (self.clock)();
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner).insert(datafile, now);
+    }
+
+    /// Cuts regions into parts that the cache takes at once. Overlapping regions come one by one,
+    /// in order.
+    fn parts(&self, regions: &[Region]) -> Vec<Vec<Region>> {
+        // A unit more at each end of a region.
+        let most = self.cache.most() / 2;
+        let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::<Region>::new(), 0);
+        let unit = bmi_cache::BLOCK as u64;
+        for region in regions {
+            let mut left = *region;
+            while left.len > 0 {
+                let len = left.len.min(most);
+                let taken = Region::new(left.offset, len);
+                left = Region::new(left.offset + len, left.len - len);
+                let overlaps =
+                    |known: &Region| known.offset < taken.offset + taken.len && taken.offset < known.offset + known.len;
+                if bytes + len + 2 * unit > most && !part.is_empty() || part.iter().any(overlaps) {
+                    parts.push(std::mem::take(&mut part));
+                    bytes = 0;
+                }
+                bytes += len + 2 * unit;
+                part.push(taken);
+            }
+        }
+        parts.push(part);
+        parts
+    }
+
+    async fn read_part(
+        &self,
+        datafile: DatafileHandle,
+        regions: &[Region],
+        turn: &dyn DiskTurn,
+    ) -> Result<Reading<Behind<S>>, FsError> {
+        let reading = self.cache.read_in_turn(datafile.0, &extents(regions), async || turn.take().await).await;
+        let reading = reading.map_err(|error| fault(error, regions))?;
+        // It may have been marked meanwhile.
+        self.check(datafile).map_err(|error| error.with_ranges(regions.iter().copied()))?;
+        Ok(reading)
+    }
+}
+
+#[async_trait(?Send)]
+impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
+    fn label(&self) -> Option<Label> {
+        self.behind().label()
+    }
+
+    async fn relabel(&self, label: &Label) -> Result<(), FsError> {
+        self.behind().relabel(label).await
+    }
+
+    fn places(&self) -> usize {
+        self.behind().places()
+    }
+
+    async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        self.behind().create(first, count).await
+    }
+
+    /// Leaves datafiles alone that are empty on the disk only.
+    async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        let end = first.0.saturating_add(count.into());
+        let mut from = first.0;
+        let written = self.cache.dirty_files().into_iter().filter(|file| (first.0..end).contains(file));
+        for file in written.chain([end]) {
+            if from < file {
+                self.behind().discard(DatafileHandle(from), (file - from) as u32).await?;
+            }
+            from = file + 1;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        let mut sorted = datafiles.to_vec();
+        sorted.sort();
+        sorted.dedup();
+        let mut holds = Vec::with_capacity(sorted.len());
+        for datafile in &sorted {
+            holds.push(self.cache.hold_all(datafile.0).await);
+        }
+        let result = self.behind().remove(datafiles).await;
+        for (datafile, hold) in sorted.iter().zip(&holds) {
+            let is_gone = match &result {
+                Ok(()) => true,
+                Err(_) => {
+                    matches!(self.behind().held(*datafile).await, Err(FsError { code: ErrorCode::Lost, .. }))
+                }
+            };
+            if is_gone {
+                hold.discard(0);
+                self.changed.lock().unwrap_or_else(PoisonError::into_inner).remove(datafile);
+            }
+        }
+        result
+    }
+
+    async fn list(&self, after: Option<DatafileHandle>, max: usize) -> Result<(Vec<DatafileHandle>, bool), FsError> {
+        self.behind().list(after, max).await
+    }
+
+    async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
+        let mut done = 0;
+        let failed = |error: FsError, done| error.with_ranges(remainder(regions, done));
+        for part in self.parts(regions) {
+            self.check_write(datafile).await.map_err(|error| failed(error, done))?;
+            let len = part.iter().map(|region| region.len).sum::<u64>();
+            let writing = self.cache.write(datafile.0, &extents(&part)).await;
+            let writing = writing.map_err(|error| failed(fault(error, &part), done))?;
+            self.check(datafile).map_err(|error| failed(error, done))?;
+            copy(&from.range(done as usize, len as usize).collect(), writing.list());
+            self.note_change(datafile);
+            writing.commit().await.map_err(|error| failed(fault(error, &part), done))?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError> {
+        let mut done = 0;
+        let failed = |error: FsError, done| error.with_ranges(remainder(regions, done));
+        self.check(datafile).map_err(|error| failed(error, 0))?;
+        for part in self.parts(regions) {
+            let len = part.iter().map(|region| region.len).sum::<u64>();
+            let reading = self.read_part(datafile, &part, &AtOnce).await.map_err(|error| failed(error, done))?;
+            copy(reading.list(), &into.range(done as usize, len as usize).collect());
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn refusal(&self, datafile: DatafileHandle) -> Option<FsError> {
+        self.behind().refusal(datafile)
+    }
+
+    fn lends(&self) -> bool {
+        true
+    }
+
+    async fn lend(
+        &self,
+        datafile: DatafileHandle,
+        regions: &[Region],
+        turn: &dyn DiskTurn,
+    ) -> Result<Option<Loan>, FsError> {
+        self.check(datafile).map_err(|error| error.with_ranges(regions.iter().copied()))?;
+        if self.parts(regions).len() > 1 {
+            return Ok(None);
+        }
+        let reading = self.read_part(datafile, regions, turn).await?;
+        Ok(Some(Loan { list: reading.list().clone(), owner: Box::new(reading) }))
+    }
+
+    async fn receive(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Box<dyn Receipt>>, FsError> {
+        let failed = |error: FsError| error.with_ranges(regions.iter().copied());
+        self.check_write(datafile).await.map_err(failed)?;
+        if self.parts(regions).len() > 1 {
+            return Ok(None);
+        }
+        let writing = self.cache.write(datafile.0, &extents(regions)).await;
+        let writing = writing.map_err(|error| fault(error, regions))?;
+        self.check(datafile).map_err(failed)?;
+        self.note_change(datafile);
+        Ok(Some(Box::new(Arriving { writing, regions: regions.to_vec() })))
+    }
+
+    fn register(&self, regions: &mut ReadyRegions, register: &mut dyn FnMut(&Memory) -> Result<MemoryRegion, Error>) {
+        self.cache.register(regions, register);
+    }
+
+    fn any_waits(&self) -> bool {
+        self.cache.any_waits()
+    }
+
+    async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {
+        self.cache.run(sleep).await;
+    }
+
+    async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+        // From then on the disk takes nothing of it. What cannot be written now is written later.
+        let _ = self.cache.flush(datafile.0).await;
+        self.behind().prepare_truncate(datafile, size).await
+    }
+
+    async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+        self.check(datafile)?;
+        let hold = self.cache.hold(datafile.0, size).await;
+        self.behind().truncate(datafile, size).await?;
+        hold.discard(size);
+        Ok(())
+    }
+
+    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        let hold = self.cache.hold(datafile.0, 0).await;
+        let result = self.behind().commit_truncate(datafile).await;
+        match &result {
+            Ok(()) => hold.discard(self.behind().size(datafile).await?),
+            Err(lost) if lost.code == ErrorCode::Lost => hold.discard(0),
+            Err(_) => {}
+        }
+        result
+    }
+
+    async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
+        self.behind().cancel_truncates(except).await
+    }
+
+    async fn failure(&self) -> FsError {
+        self.behind().failure().await
+    }
+
+    async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        let (mut flushed, mut result) = (Vec::with_capacity(datafiles.len()), Ok(()));
+        for datafile in datafiles {
+            let written = match self.check(*datafile) {
+                Ok(()) => self.cache.flush(datafile.0).await,
+                refused => refused,
+            };
+            match written {
+                Ok(()) => flushed.push(*datafile),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        let synced = self.behind().sync(&flushed).await;
+        result.and(synced)
+    }
+
+    async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
+        self.check(datafile)?;
+        // First the cache: what reaches the disk in between counts there.
+        let dirty = self.cache.dirty_end(datafile.0);
+        let held = self.behind().held(datafile).await?;
+        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mtime_ns = held.mtime_ns.max(changed.get(&datafile).copied().unwrap_or(0));
+        if dirty == 0 {
+            changed.remove(&datafile);
+        }
+        Ok(Held { size: held.size.max(dirty), mtime_ns })
+    }
+
+    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
+        self.check(datafile)?;
+        let dirty = self.cache.dirty_end(datafile.0);
+        Ok(self.behind().size(datafile).await?.max(dirty))
+    }
+
+    async fn stat(&self) -> Result<IodStat, FsError> {
+        self.behind().stat().await
+    }
+
+    fn known_stat(&self) -> Option<IodStat> {
+        self.behind().known_stat()
+    }
+}
+
+/// A store that is shared by the event loops of a server, with or without a cache.
+pub(crate) type AnyStore = Arc<dyn DataStore + Send + Sync>;
