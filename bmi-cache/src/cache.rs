@@ -16,8 +16,9 @@ use crate::ready::ReadyRegions;
 use crate::settings::{Hints, Settings};
 use crate::state::{Batch, Short, State, Which};
 
-/// The part of the cache that one operation may use.
-const SHARE: u64 = 8;
+/// The part of the cache that one operation may use. At least two blocks are: the bytes of a short
+/// operation may be in two of them.
+const SHARE: u32 = 8;
 
 /// A cache of the files of a disk. A clone is another handle to the same cache, also for another
 /// event loop.
@@ -397,7 +398,8 @@ impl<D: Disk> Cache<D> {
     /// ([`Cache::dirty_files`] tells of which files).
     pub fn new(disk: D, frames: Frames, settings: Settings) -> Cache<D> {
         let (arena, recovered) = Arena::adopt(frames);
-        let most = (u64::from(arena.max_blocks()) * BLOCK as u64 / SHARE).max(BLOCK as u64);
+        let blocks = (arena.max_blocks() / SHARE).max(2);
+        let most = u64::from(blocks) * BLOCK as u64;
         let state = Mutex::new(State::new(arena, recovered, settings));
         Cache(Arc::new(Inner { disk, state, most }))
     }

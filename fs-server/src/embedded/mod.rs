@@ -25,6 +25,7 @@ use crate::config::{DEFAULT_IDLE, DEFAULT_OFFLOAD};
 use crate::iod::IodSettings;
 use crate::manager::{HEARTBEAT, ManagerSettings};
 use crate::service::Limits;
+use crate::store::Service;
 
 pub(crate) use server::{DATABASE, Neighbours, Role, Server, format_manager_directory, random_number, wall_clock};
 #[cfg(feature = "sim")]
@@ -52,6 +53,8 @@ pub struct ClusterOptions {
     pub waiting: Waiting,
     /// Memory settings of the I/O servers.
     pub iod: IodSettings,
+    /// How the I/O servers move data between disk and network.
+    pub service: Service,
     /// Transfers of this many bytes or more go to storage threads. Not used in the simulator.
     pub offload: u64,
     /// How often each I/O server confirms to the manager that it is up.
@@ -83,6 +86,7 @@ impl Default for ClusterOptions {
             threads: 1,
             waiting: Waiting::default(),
             iod: IodSettings::default(),
+            service: Service::Normal,
             offload: DEFAULT_OFFLOAD,
             heartbeat: HEARTBEAT,
             pool: ManagerSettings::new(Vec::new()).pool,

@@ -2,12 +2,14 @@
 
 mod loops;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bmi_cache::Frames;
 use bmi_core::driver::Waiting;
 use bmi_core::{Addr, AsyncEndpoint, ErrorKind};
 use bmi_sim::faults::{DiskUser, Loss};
@@ -21,7 +23,9 @@ use super::waiting_room::WaitingRoom;
 use crate::iod::{Iod, LabelLock, Membership};
 use crate::manager::{self, Manager};
 use crate::service::{Standing, beside, serve, serve_beside};
-use crate::store::{DataStore, Fates, Label, Medium, MemStore, MetaStore, SharedBackend};
+use crate::store::{
+    CacheSettings, DataStore, Fates, Label, Medium, MemStore, MetaStore, Service, SharedBackend, UnifiedStore,
+};
 
 /// The port of every server.
 const PORT: u16 = 7000;
@@ -110,6 +114,28 @@ impl DiskUser for MemStore {
     }
 }
 
+/// The memory of the caches of an I/O server, by the stores that it has had: the end of the server
+/// leaves it as it is, a power failure takes it.
+#[derive(Default)]
+struct CacheMemory(RefCell<BTreeMap<StoreId, Frames>>);
+
+impl CacheMemory {
+    fn frames(&self, store: StoreId, settings: &CacheSettings) -> Result<Frames, FsError> {
+        if let Some(frames) = self.0.borrow().get(&store) {
+            return Ok(frames.clone());
+        }
+        let frames = Frames::anonymous(settings.arena.clone())?;
+        self.0.borrow_mut().insert(store, frames.clone());
+        Ok(frames)
+    }
+}
+
+impl DiskUser for CacheMemory {
+    fn power_fails(&self, _loss: &mut Loss) {
+        self.0.borrow_mut().clear();
+    }
+}
+
 impl DiskUser for SharedBackend {
     fn power_fails(&self, loss: &mut Loss) {
         SharedBackend::power_fails(self, &mut Drawn(loss));
@@ -145,6 +171,8 @@ pub struct SimCluster {
     sim: Sim,
     options: Rc<ClusterOptions>,
     stores: Vec<MemStore>,
+    /// The memory of the servers' caches.
+    caches: Vec<Rc<CacheMemory>>,
     metadata: SharedBackend,
     /// The number of event loops of each I/O server, if they have cores of their own.
     loops: Option<usize>,
@@ -189,11 +217,13 @@ impl SimCluster {
             store.on_disk(index as u64)
         };
         let stores = (0..options.iods).map(store).collect();
+        let caches = (0..options.iods).map(|_| Rc::default()).collect();
         let metadata = SharedBackend::default();
         manager::format(&MetaStore::on(metadata.clone())?, SIM_CLUSTER, StoreId(1), 0)?;
-        let cluster = SimCluster { sim: sim.clone(), options: options.clone(), stores, metadata, loops };
+        let cluster = SimCluster { sim: sim.clone(), options: options.clone(), stores, caches, metadata, loops };
         for (index, store) in cluster.stores.iter().enumerate() {
             cluster.iod_node(index).disk().attach(Rc::new(store.clone()));
+            cluster.iod_node(index).disk().attach(cluster.caches[index].clone());
             cluster.boot_iod(index, index);
         }
         let (metadata, iods) = (cluster.metadata.clone(), cluster.iods());
@@ -206,8 +236,10 @@ impl SimCluster {
     /// Starts an I/O server whenever a node comes up.
     fn boot_iod(&self, at: usize, index: usize) {
         let (options, store, manager) = (self.options.clone(), self.stores[index].clone(), self.manager());
-        let loops = self.loops;
-        let run = move |node| run_iod(node, index as u32, options.clone(), loops, store.clone(), manager.clone());
+        let (loops, cache) = (self.loops, self.caches[index].clone());
+        let run = move |node| {
+            run_iod(node, index as u32, options.clone(), loops, store.clone(), cache.clone(), manager.clone())
+        };
         self.iod_node(at).boot(run);
     }
 
@@ -241,6 +273,11 @@ impl SimCluster {
     /// Returns an I/O server's disk.
     pub fn store(&self, index: usize) -> &MemStore {
         &self.stores[index]
+    }
+
+    /// Returns true if the I/O servers have caches of their own.
+    pub fn lends(&self) -> bool {
+        self.options.service != Service::Normal
     }
 
     /// Returns the manager's disk.
@@ -367,6 +404,7 @@ async fn run_iod(
     options: Rc<ClusterOptions>,
     loops: Option<usize>,
     store: MemStore,
+    cache: Rc<CacheMemory>,
     manager: Addr,
 ) {
     let instance = instance(&node);
@@ -385,32 +423,79 @@ async fn run_iod(
         Some(Err(error)) => return tracing::error!(%error, "the I/O server stops"),
         None => return,
     };
-    let iod = loop {
-        match Iod::new(endpoint.clone(), store.clone(), options.iod) {
-            Ok(iod) => break iod.started_as(instance as u64).with_labels(labels.clone()),
-            Err(error) => tracing::warn!(node = node.name(), %error, "not started; tried again"),
+    let began = Began { node: node.clone(), options: options.clone(), endpoints, loops, label, start, instance };
+    let keep = membership.keep(&store, &labels, start);
+    let failed = match &options.service {
+        Service::Normal => began.serve(store.clone(), labels.clone(), keep).await,
+        Service::Unifier(settings) => {
+            let clock = node.clone();
+            let unified = loop {
+                let begin = async {
+                    let (frames, clock) = (cache.frames(began.label.store, settings)?, clock.clone());
+                    let unified =
+                        UnifiedStore::new(store.clone(), frames, settings.cache.clone(), move || clock.wall_ns());
+                    unified.reconcile().await?;
+                    Ok::<_, FsError>(Rc::new(unified))
+                };
+                match begin.await {
+                    Ok(unified) => break unified,
+                    Err(error) => tracing::warn!(node = node.name(), %error, "not started; tried again"),
+                }
+                node.sleep(START_AGAIN).await;
+            };
+            began.serve(unified, labels.clone(), keep).await
         }
-        node.sleep(START_AGAIN).await;
     };
-    let standing = Standing::serving(identity(&node, &label, start));
-    let failed = Cell::new(false);
-    let stop = async {
-        let error = tokio::select! {
-            biased;
-            error = membership.keep(&store, &labels, start) => error,
-            error = store.failure() => {
-                failed.set(true);
-                error
-            }
-        };
-        tracing::error!(%error, "the I/O server stops");
-    };
-    match loops {
-        None => serve(endpoint, &iod, &standing, options.limits, stop).await,
-        Some(_) => serve_on_cores(&node, &endpoints, iod, options.iod, &standing, options.limits, stop).await,
-    }
-    if failed.get() {
+    if failed {
         start_again(&node);
+    }
+}
+
+/// An I/O server that has begun its start.
+struct Began {
+    node: Node,
+    options: Rc<ClusterOptions>,
+    endpoints: Vec<AsyncEndpoint<SimTransport>>,
+    loops: Option<usize>,
+    label: Label,
+    start: Start,
+    instance: u128,
+}
+
+impl Began {
+    /// Serves from a store until the server must stop. Returns true if the store has failed.
+    async fn serve<S: DataStore + Clone + 'static>(
+        self,
+        store: S,
+        labels: Arc<LabelLock>,
+        keep: impl Future<Output = FsError>,
+    ) -> bool {
+        let Began { node, options, endpoints, loops, label, start, instance } = self;
+        let iod = loop {
+            match Iod::new(endpoints[0].clone(), store.clone(), options.iod) {
+                Ok(iod) => break iod.started_as(instance as u64).with_labels(labels.clone()),
+                Err(error) => tracing::warn!(node = node.name(), %error, "not started; tried again"),
+            }
+            node.sleep(START_AGAIN).await;
+        };
+        let standing = Standing::serving(identity(&node, &label, start));
+        let failed = Cell::new(false);
+        let stop = async {
+            let error = tokio::select! {
+                biased;
+                error = keep => error,
+                error = store.failure() => {
+                    failed.set(true);
+                    error
+                }
+            };
+            tracing::error!(%error, "the I/O server stops");
+        };
+        match loops {
+            None => serve(&endpoints[0], &iod, &standing, options.limits, stop).await,
+            Some(_) => serve_on_cores(&node, &endpoints, iod, options.iod, &standing, options.limits, stop).await,
+        }
+        failed.get()
     }
 }
 

@@ -33,6 +33,7 @@ mod openings;
 mod order;
 mod pause;
 mod residue;
+mod service;
 mod shared;
 mod space;
 pub(crate) mod steps;
@@ -45,6 +46,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +63,7 @@ pub(crate) use lock::{DirLock, Holder, holder};
 pub use mem::{Contents, Free, Medium, MemStore};
 pub use meta::MetaStore;
 pub(crate) use meta::fault;
+pub use service::{CacheSettings, LEAST_CACHE, Service};
 pub use shared::SharedBackend;
 pub(crate) use unified::AnyStore;
 pub use unified::UnifiedStore;
@@ -308,118 +311,138 @@ pub trait DataStore {
     }
 }
 
-/// A store that is shared by the transports and the event loops of one server.
-#[async_trait(?Send)]
-impl<S: DataStore + ?Sized> DataStore for Arc<S> {
-    fn label(&self) -> Option<Label> {
-        (**self).label()
-    }
+/// Implements [`DataStore`] for handles of a shared store.
+macro_rules! shared_store {
+    ($handle:ident) => {
+        #[async_trait(?Send)]
+        impl<S: DataStore + ?Sized> DataStore for $handle<S> {
+            fn label(&self) -> Option<Label> {
+                (**self).label()
+            }
 
-    async fn relabel(&self, label: &Label) -> Result<(), FsError> {
-        (**self).relabel(label).await
-    }
+            async fn relabel(&self, label: &Label) -> Result<(), FsError> {
+                (**self).relabel(label).await
+            }
 
-    fn places(&self) -> usize {
-        (**self).places()
-    }
+            fn places(&self) -> usize {
+                (**self).places()
+            }
 
-    async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
-        (**self).create(first, count).await
-    }
+            async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+                (**self).create(first, count).await
+            }
 
-    async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
-        (**self).discard(first, count).await
-    }
+            async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+                (**self).discard(first, count).await
+            }
 
-    async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
-        (**self).remove(datafiles).await
-    }
+            async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+                (**self).remove(datafiles).await
+            }
 
-    async fn list(&self, after: Option<DatafileHandle>, max: usize) -> Result<(Vec<DatafileHandle>, bool), FsError> {
-        (**self).list(after, max).await
-    }
+            async fn list(
+                &self,
+                after: Option<DatafileHandle>,
+                max: usize,
+            ) -> Result<(Vec<DatafileHandle>, bool), FsError> {
+                (**self).list(after, max).await
+            }
 
-    async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
-        (**self).write(datafile, regions, from).await
-    }
+            async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
+                (**self).write(datafile, regions, from).await
+            }
 
-    async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError> {
-        (**self).read(datafile, regions, into).await
-    }
+            async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError> {
+                (**self).read(datafile, regions, into).await
+            }
 
-    fn refusal(&self, datafile: DatafileHandle) -> Option<FsError> {
-        (**self).refusal(datafile)
-    }
+            fn refusal(&self, datafile: DatafileHandle) -> Option<FsError> {
+                (**self).refusal(datafile)
+            }
 
-    fn lends(&self) -> bool {
-        (**self).lends()
-    }
+            fn lends(&self) -> bool {
+                (**self).lends()
+            }
 
-    async fn lend(
-        &self,
-        datafile: DatafileHandle,
-        regions: &[Region],
-        turn: &dyn DiskTurn,
-    ) -> Result<Option<Loan>, FsError> {
-        (**self).lend(datafile, regions, turn).await
-    }
+            async fn lend(
+                &self,
+                datafile: DatafileHandle,
+                regions: &[Region],
+                turn: &dyn DiskTurn,
+            ) -> Result<Option<Loan>, FsError> {
+                (**self).lend(datafile, regions, turn).await
+            }
 
-    async fn receive(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Box<dyn Receipt>>, FsError> {
-        (**self).receive(datafile, regions).await
-    }
+            async fn receive(
+                &self,
+                datafile: DatafileHandle,
+                regions: &[Region],
+            ) -> Result<Option<Box<dyn Receipt>>, FsError> {
+                (**self).receive(datafile, regions).await
+            }
 
-    fn register(&self, regions: &mut ReadyRegions, register: &mut dyn FnMut(&Memory) -> Result<MemoryRegion, Error>) {
-        (**self).register(regions, register);
-    }
+            fn register(
+                &self,
+                regions: &mut ReadyRegions,
+                register: &mut dyn FnMut(&Memory) -> Result<MemoryRegion, Error>,
+            ) {
+                (**self).register(regions, register);
+            }
 
-    fn any_waits(&self) -> bool {
-        (**self).any_waits()
-    }
+            fn any_waits(&self) -> bool {
+                (**self).any_waits()
+            }
 
-    async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {
-        (**self).tend(sleep).await
-    }
+            async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {
+                (**self).tend(sleep).await
+            }
 
-    async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
-        (**self).prepare_truncate(datafile, size).await
-    }
+            async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+                (**self).prepare_truncate(datafile, size).await
+            }
 
-    async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
-        (**self).truncate(datafile, size).await
-    }
+            async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+                (**self).truncate(datafile, size).await
+            }
 
-    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        (**self).commit_truncate(datafile).await
-    }
+            async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+                (**self).commit_truncate(datafile).await
+            }
 
-    async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
-        (**self).cancel_truncates(except).await
-    }
+            async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
+                (**self).cancel_truncates(except).await
+            }
 
-    async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
-        (**self).sync(datafiles).await
-    }
+            async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+                (**self).sync(datafiles).await
+            }
 
-    async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
-        (**self).held(datafile).await
-    }
+            async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
+                (**self).held(datafile).await
+            }
 
-    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
-        (**self).size(datafile).await
-    }
+            async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
+                (**self).size(datafile).await
+            }
 
-    async fn failure(&self) -> FsError {
-        (**self).failure().await
-    }
+            async fn failure(&self) -> FsError {
+                (**self).failure().await
+            }
 
-    fn known_stat(&self) -> Option<IodStat> {
-        (**self).known_stat()
-    }
+            fn known_stat(&self) -> Option<IodStat> {
+                (**self).known_stat()
+            }
 
-    async fn stat(&self) -> Result<IodStat, FsError> {
-        (**self).stat().await
-    }
+            async fn stat(&self) -> Result<IodStat, FsError> {
+                (**self).stat().await
+            }
+        }
+    };
 }
+
+// For the event loops of a server, and for those of a simulated one.
+shared_store!(Arc);
+shared_store!(Rc);
 
 /// Returns the error for a datafile that does not exist.
 fn absent(datafile: DatafileHandle) -> FsError {

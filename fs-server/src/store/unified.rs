@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_cache::{Cache, CacheError, Disk, Extent, Frames, Reading, ReadyRegions, Settings, Writing};
+use bmi_cache::{BLOCK, Cache, CacheError, Disk, Extent, Frames, Reading, ReadyRegions, Settings, Writing};
 use bmi_core::{Error, MemList, MemSlice, Memory, MemoryRegion};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
@@ -197,26 +197,25 @@ impl<S: DataStore, C: Fn() -> u64> UnifiedStore<S, C> {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner).insert(datafile, now);
     }
 
-    /// Cuts regions into parts that the cache takes at once. Overlapping regions come one by one,
-    /// in order.
+    /// Cuts regions into parts that the cache takes at once, whatever the size of the units.
+    /// Overlapping regions come one by one, in order.
     fn parts(&self, regions: &[Region]) -> Vec<Vec<Region>> {
-        // A unit more at each end of a region.
-        let most = self.cache.most() / 2;
+        let (most, unit) = (self.cache.most(), BLOCK as u64);
         let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::<Region>::new(), 0);
-        let unit = bmi_cache::BLOCK as u64;
         for region in regions {
             let mut left = *region;
             while left.len > 0 {
-                let len = left.len.min(most);
-                let taken = Region::new(left.offset, len);
-                left = Region::new(left.offset + len, left.len - len);
+                let first = left.offset / unit * unit;
+                let taken = Region::new(left.offset, left.len.min(first.saturating_add(most) - left.offset));
+                left = Region::new(left.offset + taken.len, left.len - taken.len);
+                let touched = (taken.offset + taken.len).div_ceil(unit) * unit - first;
                 let overlaps =
                     |known: &Region| known.offset < taken.offset + taken.len && taken.offset < known.offset + known.len;
-                if bytes + len + 2 * unit > most && !part.is_empty() || part.iter().any(overlaps) {
+                if bytes + touched > most || part.iter().any(overlaps) {
                     parts.push(std::mem::take(&mut part));
                     bytes = 0;
                 }
-                bytes += len + 2 * unit;
+                bytes += touched;
                 part.push(taken);
             }
         }

@@ -28,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
+use bmi_cache::{ArenaSettings, Policy, Settings};
 use bmi_core::comm::Path;
 use bmi_core::{Capabilities, Config};
 use bmi_sim::check::{self, Case};
@@ -36,6 +37,7 @@ use bmi_sim::{Node, Rng, SimConfig, SimTransport};
 use fs_client::{Client, ClientOptions, FsPath};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use fs_server::iod::IodSettings;
+use fs_server::store::{CacheSettings, Service};
 use futures_util::future::{Either, join_all, select};
 use player::Player;
 
@@ -90,6 +92,23 @@ fn settings(seed: u64) -> SimConfig {
     config
 }
 
+/// A third of the seeds have I/O servers with caches of their own, small ones.
+fn service(seed: u64) -> Service {
+    let mut rng = Rng::new(seed ^ 0x7365_7276);
+    if rng.below(3) > 0 && std::env::var_os("BMI_UNIFIER").is_none() {
+        return Service::Normal;
+    }
+    let bytes = (256 << 10) << rng.below(3);
+    let cache = Settings {
+        unit: 4096 << rng.below(5),
+        policy: [Policy::Lru, Policy::ScanResistant][rng.below(2) as usize],
+        age: Duration::from_millis(2 + rng.below(100)),
+        write_through: rng.below(8) == 0,
+        ..Settings::for_bytes(bytes)
+    };
+    Service::Unifier(CacheSettings { arena: ArenaSettings { bytes, chunk: 128 << 10 }, cache })
+}
+
 fn options(seed: u64) -> ClusterOptions {
     let mut rng = Rng::new(seed ^ 0x0069_6f64);
     let mut options = ClusterOptions {
@@ -103,6 +122,7 @@ fn options(seed: u64) -> ClusterOptions {
         pool: 1 + rng.below(12) as u32,
         commit_time: Duration::from_micros(rng.below(3) * 500),
         threads: [1, 1, 1, 3][rng.below(4) as usize],
+        service: service(seed),
         ..ClusterOptions::with_iods(3)
     };
     options.limits.request_timeout = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use bmi_sim::{Profile, SimConfig, SimDisk};
 use fs_proto::{ClusterId, DatafileHandle, Identity, IodRequest, IodStat, Role, Start, StoreId};
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::service::{Limits, Standing, serve};
-use fs_server::store::{DataStore, Held, Label, Loan, Medium, MemStore};
+use fs_server::store::{DataStore, DiskTurn, Held, Label, Loan, Medium, MemStore};
 
 use super::*;
 
@@ -70,11 +70,20 @@ impl DataStore for Counting {
         Ok(())
     }
 
-    fn lends(&self) -> bool {
-        true
+    fn refusal(&self, datafile: DatafileHandle) -> Option<FsError> {
+        self.store.refusal(datafile)
     }
 
-    async fn lend(&self, _datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Loan>, FsError> {
+    fn lends(&self) -> bool {
+        self.lends.borrow().is_some()
+    }
+
+    async fn lend(
+        &self,
+        _datafile: DatafileHandle,
+        regions: &[Region],
+        _turn: &dyn DiskTurn,
+    ) -> Result<Option<Loan>, FsError> {
         let lends = self.lends.borrow();
         let Some((memory, owner)) = lends.as_ref() else { return Ok(None) };
         let piece = |region: &Region| memory.slice(region.offset as usize, region.len as usize);

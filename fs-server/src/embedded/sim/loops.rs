@@ -35,7 +35,7 @@ use tokio::sync::oneshot;
 
 use crate::iod::{Iod, IodSettings};
 use crate::service::{Answer, Context, Handler, Limits, Standing, serve};
-use crate::store::MemStore;
+use crate::store::DataStore;
 
 const TURNS: &str = "turns";
 const BUFFERS: &str = "buffers";
@@ -77,15 +77,15 @@ impl Locks {
 }
 
 /// An I/O server's part of one event loop.
-struct Loop {
-    iod: Iod<SimTransport, MemStore>,
+struct Loop<S> {
+    iod: Iod<SimTransport, S>,
     node: Node,
     settings: IodSettings,
     /// True for the loop that does the background work of the server.
     first: bool,
 }
 
-impl Loop {
+impl<S: DataStore> Loop<S> {
     fn locks(&self, body: &RequestBody, call: &Incoming<SimTransport>) -> Locks {
         match body {
             RequestBody::Iod(IodRequest::Read { .. } | IodRequest::Write { .. }) => {
@@ -112,7 +112,7 @@ impl Loop {
 }
 
 #[async_trait(?Send)]
-impl Handler<SimTransport> for Loop {
+impl<S: DataStore> Handler<SimTransport> for Loop<S> {
     async fn handle(&self, context: &Context, request: Request, call: &Incoming<SimTransport>) -> Answer {
         let all = self.locks(&request.body, call);
         let after = Locks { turns: all.turns / 2, buffers: all.buffers / 2, open_files: all.open_files.min(1) };
@@ -156,10 +156,10 @@ impl Handler<SimTransport> for Loop {
 
 /// Serves over each endpoint on a core of its own, until `stop` ends. `iod` is the server of the
 /// first endpoint.
-pub(super) async fn serve_on_cores(
+pub(super) async fn serve_on_cores<S: DataStore + Clone + 'static>(
     node: &Node,
     endpoints: &[AsyncEndpoint<SimTransport>],
-    iod: Iod<SimTransport, MemStore>,
+    iod: Iod<SimTransport, S>,
     settings: IodSettings,
     standing: &Standing,
     limits: Limits,

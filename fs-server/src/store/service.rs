@@ -1,0 +1,70 @@
+//! How an I/O server moves data between its disk and the network.
+
+use std::time::Duration;
+
+use bmi_cache::{ArenaSettings, Policy, Settings};
+use fs_proto::{ErrorCode, FsError};
+
+/// How an I/O server moves data between its disk and the network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Service {
+    /// Through the system's page cache and the server's buffers.
+    #[default]
+    Normal,
+    /// Through one cache, whose memory is also that of the transport ([`super::UnifiedStore`]).
+    Unifier(CacheSettings),
+}
+
+impl Service {
+    /// Returns the name of the service in a configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Service::Normal => "normal",
+            Service::Unifier(_) => "unifier",
+        }
+    }
+}
+
+/// Settings of the cache of [`Service::Unifier`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheSettings {
+    /// The memory.
+    pub arena: ArenaSettings,
+    /// How it is used.
+    pub cache: Settings,
+}
+
+/// Least memory of a cache.
+pub const LEAST_CACHE: u64 = 4 << 20;
+
+impl CacheSettings {
+    /// Returns the default settings for a cache of `bytes` bytes.
+    pub fn for_bytes(bytes: u64) -> CacheSettings {
+        // A chunk is registered at once: 1 MiB costs little more than its first page.
+        let arena = ArenaSettings { bytes, chunk: 1 << 20 };
+        CacheSettings { arena, cache: Settings { policy: Policy::ScanResistant, ..Settings::for_bytes(bytes) } }
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// `Invalid`, with the reason.
+    pub fn validate(&self) -> Result<(), FsError> {
+        let CacheSettings { arena, cache } = self;
+        let invalid = |text: String| Err(FsError::new(ErrorCode::Invalid, text));
+        if arena.bytes < LEAST_CACHE {
+            return invalid(format!("a cache of {} bytes; it needs at least {LEAST_CACHE}", arena.bytes));
+        }
+        if !cache.unit.is_power_of_two() || !(4 << 10..=64 << 10).contains(&cache.unit) {
+            return invalid(format!("cache units of {} bytes; 4, 8, 16, 32 and 64 KiB are possible", cache.unit));
+        }
+        if cache.dirty > arena.bytes / 2 {
+            let text = format!("{} dirty bytes in a cache of {}; at most half may be dirty", cache.dirty, arena.bytes);
+            return invalid(text);
+        }
+        if cache.age < Duration::from_millis(10) {
+            return invalid("dirty bytes must be allowed to stay in the cache for 10 ms at least".to_owned());
+        }
+        Ok(())
+    }
+}
