@@ -469,8 +469,16 @@ fn iod(config: &Config, index: usize, replace: bool) -> Result<(Server, Neighbou
     };
     let (settings, offload) = (config.limits.iod(), config.limits.offload.0);
     let number = u32::try_from(index).unwrap_or(u32::MAX);
-    let role =
-        Role::Iod { index: number, dir: config.iod_dir(index), settings, offload, heartbeat: HEARTBEAT, replace };
+    let role = Role::Iod {
+        index: number,
+        dir: config.iod_dir(index),
+        settings,
+        offload,
+        heartbeat: HEARTBEAT,
+        service: config.cache.service(),
+        cache_dir: config.cache.dir.clone(),
+        replace,
+    };
     let manager = vec![config.cluster.manager.primary().clone()];
     Ok((server(config, role, format!("iod{index}"), listen, &manager), manager))
 }

@@ -4,6 +4,7 @@
 //! the problem is.
 
 mod addrs;
+mod cache;
 mod dirs;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use crate::iod::IodSettings;
 use crate::service::Limits;
 
 pub use addrs::ServerAddrs;
+pub use cache::{CacheSection, PolicyName, ServiceName};
 
 /// The contents of the configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -32,6 +34,9 @@ pub struct Config {
     /// The limits of each server.
     #[serde(default)]
     pub limits: LimitSection,
+    /// How I/O servers move data between disk and network.
+    #[serde(default)]
+    pub cache: CacheSection,
 }
 
 /// The section `[cluster]`.
@@ -234,6 +239,7 @@ impl Config {
             return fail(format!("cluster.strip_size is {strip_size}; it must be from {low} to {high}"));
         }
         dirs::check(self)?;
+        self.cache.validate()?;
         self.limits.validate()
     }
 
@@ -259,7 +265,7 @@ impl Config {
         let servers = servers.collect::<Result<Vec<String>, ConfigError>>()?;
         let list: Vec<String> = servers[1..].iter().map(|addrs| format!("    {addrs},\n")).collect();
         let text = |path: PathBuf| toml::Value::String(path.display().to_string()).to_string();
-        let limits = LimitSection::default();
+        let (limits, cache) = (LimitSection::default(), CacheSection::default());
         Ok(format!(
             r#"# Configuration of pvfsd: one file for the whole cluster, the same on every machine.
 
@@ -313,6 +319,29 @@ half_open = {half_open}
 handshake_timeout_s = {handshake}
 # A host that vanished is given up after this many seconds (TCP: probes every quarter of it).
 peer_timeout_s = {peer_timeout}
+
+# How the I/O servers move data between disk and network. All of it may be left out.
+[cache]
+# "normal": through the system's page cache, and through buffers that are copied to and from.
+# "unifier": through a cache of the server's own, whose memory is also that of the network. Nothing is copied on the server.
+service = "normal"
+# The rest is for "unifier". Memory of the cache of one I/O server; without this an eighth of the machine's.
+# memory = "1G"
+# Where the cache is, in a file system in memory: there the next start finds what the disk did not have when the server was killed.
+dir = "{cache_dir}"
+# Files are cached in units of this size: 4K, 8K, 16K, 32K or 64K.
+unit = "{cache_unit}"
+# Which units stay: "scan-resistant" or "lru".
+policy = "scan-resistant"
+# Most bytes that the disk does not have (without this a quarter of the memory), and for how long it does not.
+# dirty = "256M"
+age_ms = {age}
+# Most bytes that are read ahead of a reader; "0" turns it off.
+read_ahead = "{read_ahead}"
+# Bytes that stay registered with the adapters (without this half of the memory).
+# ready = "512M"
+# Every write reaches the disk before it is acknowledged.
+write_through = false
 "#,
             first = servers[0],
             list = list.concat(),
@@ -333,6 +362,10 @@ peer_timeout_s = {peer_timeout}
             half_open = limits.half_open,
             handshake = limits.handshake_timeout_s,
             peer_timeout = limits.peer_timeout_s,
+            cache_dir = cache.dir.display(),
+            cache_unit = cache.unit,
+            age = cache.age_ms,
+            read_ahead = cache.read_ahead,
         ))
     }
 }
@@ -417,6 +450,7 @@ mod tests {
         let config = Config::parse(&template()).unwrap();
         assert_eq!(config.cluster.iods, [addrs(&["tcp://127.0.0.1:7001"]), addrs(&["tcp://127.0.0.1:7002"])]);
         assert_eq!(config.limits, LimitSection::default());
+        assert_eq!(config.cache, CacheSection::default());
         assert_eq!(config.limits.iod(), IodSettings::default());
         assert_eq!(config.limits.service(), Limits::default());
         let endpoint = config.limits.endpoint("");

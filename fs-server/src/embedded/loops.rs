@@ -40,7 +40,7 @@ use super::waiting_room::WaitingRoom;
 use crate::iod::IodParts;
 use crate::manager::{ManagerLoop, RollCall};
 use crate::service::{Handler, Limits, Standing, serve_beside, serve_until};
-use crate::store::FileStore;
+use crate::store::AnyStore;
 
 /// Most endpoints of a loop. They number the adapters of a server.
 const ENDPOINTS: u32 = 256;
@@ -76,7 +76,7 @@ pub(super) struct Work {
 /// A server's part of a loop.
 #[derive(Clone)]
 pub(super) enum Parts {
-    Iod(IodParts<Arc<FileStore>>),
+    Iod(IodParts<AnyStore>),
     Manager(ManagerLoop),
 }
 

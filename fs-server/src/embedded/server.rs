@@ -37,7 +37,7 @@ use crate::descriptors::{self, Division};
 use crate::iod::{Iod, IodSettings, LabelLock, Membership};
 use crate::manager::{Manager, ManagerIdentity, ManagerSettings, RollCall, invalid_directory};
 use crate::service::{Limits, Standing, beside, serve_all, serve_beside};
-use crate::store::{DataStore, Directory, FileStore, Label, MetaStore};
+use crate::store::{CachedFiles, DataStore, Directory, FileStore, Label, MetaStore, Service};
 use crate::workers::Workers;
 
 /// Returns the system's time, in nanoseconds since 1970.
@@ -77,6 +77,9 @@ pub(crate) enum Role {
         settings: IodSettings,
         offload: u64,
         heartbeat: Duration,
+        service: Service,
+        /// The directory of the caches of killed servers, and of this one.
+        cache_dir: PathBuf,
         /// If true, the store replaces the one that the server had.
         replace: bool,
     },
@@ -130,11 +133,11 @@ struct Home {
 
 impl Home {
     /// Gives the directory a label, if one is given, and opens the store in it.
-    fn open(mut self, label: Option<Label>, offload: u64) -> Result<FileStore, FsError> {
+    fn open(mut self, label: Option<Label>, offload: u64, direct: bool) -> Result<FileStore, FsError> {
         if let Some(label) = label {
             self.directory.establish(&label)?;
         }
-        let store = FileStore::open(self.directory.path(), offload)?.keeping_open(self.open_files);
+        let store = FileStore::open(self.directory.path(), offload)?.keeping_open(self.open_files).direct(direct);
         Ok(store.locked_by(self.directory.lock()))
     }
 }
@@ -375,7 +378,7 @@ impl Server {
         stop: impl Future<Output = ()>,
         loops: &mut Loops<'_>,
     ) -> Result<(), FsError> {
-        let Role::Iod { index, settings, heartbeat, replace, .. } = &self.role else {
+        let Role::Iod { index, settings, heartbeat, service, cache_dir, replace, .. } = &self.role else {
             unreachable!("only an I/O server gets here")
         };
         let way = opened.iter().find(|open| open.scheme == manager.scheme());
@@ -389,23 +392,31 @@ impl Server {
         let room = WaitingRoom::new(WaitingRoom::why_iod(*index));
         let waiting: Vec<_> = opened.iter().map(|open| (open.endpoint.clone(), &room)).collect();
         let begin = async {
-            let (store, start) = tokio::select! {
+            let none = || FsError::new(ErrorCode::Invalid, "the store has lost its label");
+            let begin = async {
+                let (files, start) = self.begin_store(home, &mut membership, &labels).await?;
+                let label = files.label().ok_or_else(none)?;
+                let cached = CachedFiles::open(files, service, cache_dir, label.store).await?;
+                Ok::<_, FsError>((cached, start, label))
+            };
+            let (cached, start, label) = tokio::select! {
                 biased;
-                begun = self.begin_store(home, &mut membership, &labels) => begun?,
+                begun = begin => begun?,
                 error = loops.ended() => return Err(error),
             };
-            let none = || FsError::new(ErrorCode::Invalid, "the store has lost its label");
-            let standing = Standing::serving(self.identity(&store.label().ok_or_else(none)?, start, addrs));
+            let store = cached.store();
+            let standing = Standing::serving(self.identity(&label, start, addrs));
             // All transports and all loops share one set of buffers and one queue of clients.
             let first = Iod::new(opened[0].endpoint.clone(), store.clone(), *settings)?;
             let first = first.started_as(instance as u64).with_labels(labels.clone());
             let work = Work { parts: Parts::Iod(first.parts()), standing };
             loops.begin(&work).await?;
-            Ok::<_, FsError>((store, start, first, work.standing))
+            Ok::<_, FsError>((cached, start, first, work.standing))
         };
         let begun = self.block_on(&opened, room.until(&waiting, self.limits, begin, stop.as_mut()))?;
         let Some(begun) = begun else { return Ok(()) };
-        let (store, start, first, standing) = begun?;
+        let (cached, start, first, standing) = begun?;
+        let store = cached.store();
         let others = opened[1..].iter().zip(1..).map(|(open, at)| first.beside(open.endpoint.clone(), adapter(0, at)));
         let others: Vec<_> = others.collect();
         let handlers = std::iter::once(&first).chain(&others);
@@ -423,7 +434,8 @@ impl Server {
         };
         self.block_on(&opened, serve_all(&fronts, &standing, self.limits, stop))?;
         let ended = loops.end();
-        if !store.wait_until_idle(self.limits.reply_timeout) {
+        let files = self.block_on(&opened, cached.close(opened[0].endpoint.sleep(self.limits.reply_timeout)))?;
+        if !files.wait_until_idle(self.limits.reply_timeout) {
             tracing::warn!("the disk has not answered; the server ends without it, and its directory stays locked");
         }
         ended?;
@@ -438,14 +450,15 @@ impl Server {
         membership: &mut Membership<AnyTransport>,
         labels: &LabelLock,
     ) -> Result<(Arc<FileStore>, fs_proto::Start), FsError> {
-        let Role::Iod { offload, .. } = self.role else { unreachable!("only an I/O server gets here") };
+        let Role::Iod { offload, ref service, .. } = self.role else { unreachable!("only an I/O server gets here") };
+        let direct = *service != Service::Normal;
         let number = StoreId(random_number()?);
         let label = match home.directory.label() {
             None => Some(membership.ask_for_label(number).await?),
             Some(_) => None,
         };
         // The names of all datafiles are read, while the others are told to wait.
-        let store = Arc::new(Workers::new("disk-opening", 1).run(move || home.open(label, offload)).await??);
+        let store = Arc::new(Workers::new("disk-opening", 1).run(move || home.open(label, offload, direct)).await??);
         let start = membership.begin(&store, labels).await?;
         Ok((store, start))
     }

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::ClusterOptions;
 use super::server::{Neighbours, Role, Server, format_manager_directory};
+use crate::config::CacheSection;
 
 /// How long a server may take to come up.
 const START: Duration = Duration::from_secs(30);
@@ -253,6 +254,9 @@ fn launch_iod(dir: &Path, options: &ClusterOptions, index: usize, listen: Vec<Ad
         settings: options.iod,
         offload: options.offload,
         heartbeat: options.heartbeat,
+        service: options.service.clone(),
+        // Memory, as for servers; the label of the store keeps clusters apart.
+        cache_dir: CacheSection::default().dir,
         replace: false,
     };
     launch(&name, role, options, listen)

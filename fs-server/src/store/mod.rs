@@ -15,6 +15,7 @@
 //! 5. An error of `read` or `write` names the ranges that were not done. The others were.
 
 mod at_once;
+mod cached_files;
 mod catalogue;
 mod durability;
 mod failure;
@@ -55,6 +56,7 @@ use bmi_cache::ReadyRegions;
 use bmi_core::{Error, MemList, Memory, MemoryRegion};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
+pub(crate) use cached_files::{AnyStore, CachedFiles};
 pub use file::FileStore;
 pub(crate) use file::name as datafile_name;
 pub(crate) use identity::Directory;
@@ -65,7 +67,6 @@ pub use meta::MetaStore;
 pub(crate) use meta::fault;
 pub use service::{CacheSettings, LEAST_CACHE, Service};
 pub use shared::SharedBackend;
-pub(crate) use unified::AnyStore;
 pub use unified::UnifiedStore;
 
 /// Size and modification time of a datafile.

@@ -27,7 +27,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -450,6 +450,3 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         self.behind().known_stat()
     }
 }
-
-/// A store that is shared by the event loops of a server, with or without a cache.
-pub(crate) type AnyStore = Arc<dyn DataStore + Send + Sync>;

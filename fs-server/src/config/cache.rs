@@ -1,0 +1,151 @@
+//! The section `[cache]` of the configuration.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bmi_cache::{ArenaSettings, Policy, Settings};
+use serde::Deserialize;
+
+use super::{ConfigError, Size};
+use crate::store::{CacheSettings, Service};
+
+/// The part of the machine's memory that a cache has by default.
+const SHARE_OF_MEMORY: u64 = 8;
+
+/// The section `[cache]`: how I/O servers move data between disk and network.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CacheSection {
+    /// The service.
+    pub service: ServiceName,
+    /// Memory of the cache of one I/O server. An eighth of the machine's without this.
+    pub memory: Option<Size>,
+    /// The directory of a file system in memory, where the cache is while the server runs and after
+    /// it was killed.
+    pub dir: PathBuf,
+    /// Bytes of a unit of files for which nobody asks for another size.
+    pub unit: Size,
+    /// Which units stay in the cache.
+    pub policy: PolicyName,
+    /// Most bytes that the disk does not have. A quarter of the memory without this.
+    pub dirty: Option<Size>,
+    /// After this time the disk gets them, in milliseconds.
+    pub age_ms: u64,
+    /// Most bytes that are read ahead of a reader. "0" turns reading ahead off.
+    pub read_ahead: Size,
+    /// Bytes that stay registered with the adapters. Half of the memory without this.
+    pub ready: Option<Size>,
+    /// Every write reaches the disk before it is acknowledged.
+    pub write_through: bool,
+}
+
+/// The name of a service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceName {
+    /// [`Service::Normal`].
+    #[default]
+    Normal,
+    /// [`Service::Unifier`].
+    Unifier,
+}
+
+/// The name of a policy for all files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyName {
+    /// [`Policy::Lru`].
+    Lru,
+    /// [`Policy::ScanResistant`].
+    #[default]
+    ScanResistant,
+}
+
+impl Default for CacheSection {
+    fn default() -> CacheSection {
+        CacheSection {
+            service: ServiceName::Normal,
+            memory: None,
+            dir: PathBuf::from("/dev/shm"),
+            unit: Size(64 << 10),
+            policy: PolicyName::default(),
+            dirty: None,
+            age_ms: 5000,
+            read_ahead: Size(4 << 20),
+            ready: None,
+            write_through: false,
+        }
+    }
+}
+
+impl CacheSection {
+    /// Returns the service of an I/O server.
+    pub fn service(&self) -> Service {
+        if self.service == ServiceName::Normal {
+            return Service::Normal;
+        }
+        let bytes = self.memory.map_or_else(|| machine_memory() / SHARE_OF_MEMORY, |memory| memory.0);
+        let cache = Settings {
+            unit: u32::try_from(self.unit.0).unwrap_or(0),
+            policy: match self.policy {
+                PolicyName::Lru => Policy::Lru,
+                PolicyName::ScanResistant => Policy::ScanResistant,
+            },
+            dirty: self.dirty.map_or(bytes / 4, |dirty| dirty.0),
+            age: Duration::from_millis(self.age_ms),
+            read_ahead: self.read_ahead.0.min(bytes / 16),
+            ready: self.ready.map_or(bytes / 2, |ready| ready.0),
+            write_through: self.write_through,
+        };
+        let arena = ArenaSettings { bytes, ..CacheSettings::for_bytes(bytes).arena };
+        Service::Unifier(CacheSettings { arena, cache })
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        if !self.dir.is_absolute() {
+            return Err(ConfigError(format!("cache.dir is {}; it must be absolute", self.dir.display())));
+        }
+        match self.service() {
+            Service::Normal => Ok(()),
+            Service::Unifier(settings) => {
+                settings.validate().map_err(|error| ConfigError(format!("cache: {}", error.detail)))
+            }
+        }
+    }
+}
+
+/// Returns the bytes of memory of this machine.
+fn machine_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_is_sized_by_the_machine_or_by_the_file() {
+        let section: CacheSection = toml::from_str("service = \"unifier\"").unwrap();
+        let Service::Unifier(settings) = section.service() else { panic!("{section:?}") };
+        assert!(settings.arena.bytes >= machine_memory() / 9 && settings.arena.bytes > 0);
+        section.validate().unwrap();
+        let text = "service = \"unifier\"\nmemory = \"64M\"\nunit = \"16K\"\npolicy = \"lru\"\nwrite_through = true";
+        let section: CacheSection = toml::from_str(text).unwrap();
+        let Service::Unifier(CacheSettings { arena, cache }) = section.service() else { panic!("{section:?}") };
+        assert_eq!((arena.bytes, cache.unit, cache.policy, cache.dirty), (64 << 20, 16 << 10, Policy::Lru, 16 << 20));
+        assert!(cache.write_through && cache.ready == 32 << 20);
+        assert_eq!(CacheSection::default().service(), Service::Normal);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let fails = |text: &str| toml::from_str::<CacheSection>(text).unwrap().validate().unwrap_err().to_string();
+        assert!(fails("dir = \"shm\"").contains("absolute"));
+        let unifier = "service = \"unifier\"\n";
+        assert!(fails(&format!("{unifier}memory = \"1M\"")).contains("at least"));
+        assert!(fails(&format!("{unifier}unit = \"5000\"")).contains("4, 8, 16"));
+        assert!(fails(&format!("{unifier}memory = \"16M\"\ndirty = \"9M\"")).contains("half"));
+        assert!(fails(&format!("{unifier}age_ms = 1")).contains("10 ms"));
+    }
+}
