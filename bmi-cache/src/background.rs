@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -65,11 +66,18 @@ impl<D: Disk> Cache<D> {
 }
 
 impl<D: Disk> Inner<D> {
-    async fn do_work(self: &std::sync::Arc<Self>, work: Work) {
-        match work {
-            // The file remembers the error.
-            Work::Flush(batch) => drop(self.write_batch(batch).await),
-            Work::Ahead(ahead) => self.read_ahead(ahead).await,
+    /// Does a piece of work. It counts as begun although nobody has polled the future yet.
+    fn do_work<'a>(self: &'a Arc<Self>, work: Work) -> impl Future<Output = ()> + 'a {
+        let begun = match work {
+            Work::Flush(batch) => Ok(self.flushing(batch)),
+            Work::Ahead(ahead) => Err(ahead),
+        };
+        async move {
+            match begun {
+                // The file remembers the error.
+                Ok(flushing) => drop(flushing.write().await),
+                Err(ahead) => self.read_ahead(ahead).await,
+            }
         }
     }
 }

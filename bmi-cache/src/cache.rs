@@ -105,9 +105,21 @@ impl<D: Disk> Drop for Filling<'_, D> {
 }
 
 /// A batch that is being written to the disk.
-struct Flushing<'a, D: Disk> {
+pub(crate) struct Flushing<'a, D: Disk> {
     inner: &'a Inner<D>,
     batch: Option<Batch>,
+}
+
+impl<D: Disk> Flushing<'_, D> {
+    /// Writes the batch.
+    pub(crate) async fn write(mut self) -> Result<(), D::Error> {
+        let Some(batch) = &self.batch else { return Ok(()) };
+        let result = self.inner.disk.write(batch.file, &batch.extents, &batch.list).await;
+        if let Some(batch) = self.batch.take() {
+            self.inner.with(|state| state.end_flush(&batch, Some(&result)));
+        }
+        result
+    }
 }
 
 impl<D: Disk> Drop for Flushing<'_, D> {
@@ -343,19 +355,15 @@ impl<D: Disk> Inner<D> {
     /// Writes some dirty units to the disk. Returns false if there are none that nobody writes.
     async fn flush_some(&self, which: Which) -> Result<bool, D::Error> {
         match self.with(|state| state.begin_flush(which)) {
-            Some(batch) => self.write_batch(batch).await.map(|()| true),
+            Some(batch) => self.flushing(batch).write().await.map(|()| true),
             None => Ok(false),
         }
     }
 
-    /// Writes units to the disk that [`State::begin_flush`] has chosen.
-    pub(crate) async fn write_batch(&self, batch: Batch) -> Result<(), D::Error> {
-        let mut flushing = Flushing { inner: self, batch: Some(batch) };
-        let batch = flushing.batch.as_ref().expect("it was just put there");
-        let result = self.disk.write(batch.file, &batch.extents, &batch.list).await;
-        let batch = flushing.batch.take().expect("it is taken once");
-        self.with(|state| state.end_flush(&batch, Some(&result)));
-        result
+    /// Takes charge of units that [`State::begin_flush`] has chosen. If the result is dropped, they
+    /// are dirty again.
+    pub(crate) fn flushing(&self, batch: Batch) -> Flushing<'_, D> {
+        Flushing { inner: self, batch: Some(batch) }
     }
 
     /// As [`Inner::flush_some`], for memory: a file that cannot be written is no reason to fail as

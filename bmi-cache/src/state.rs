@@ -16,7 +16,7 @@ use bmi_core::{MemList, MemSlice, Memory};
 use slab::Slab;
 
 use crate::ahead::{Ahead, Streams};
-use crate::arena::{Arena, BLOCK, FRAME, MOST_RANGES, Place, Ranges, Record, Recovered};
+use crate::arena::{Arena, BLOCK, FRAME, Place, Ranges, Record, Recovered};
 use crate::background::Work;
 use crate::claims::Claims;
 use crate::extent::{Extent, Spans};
@@ -25,6 +25,9 @@ use crate::pool::Pool;
 use crate::query::{Counters, Coverage, FileCounters, FileStatistics, Statistics};
 use crate::ready::Readiness;
 use crate::settings::{Hints, Settings, is_unit};
+
+/// Most ranges of dirty bytes that the arena records of a unit.
+const MOST_RANGES: usize = 3;
 
 /// Most bytes that are written to the disk at once.
 const BATCH: u64 = 1 << 20;
@@ -548,7 +551,8 @@ impl<E: Clone> State<E> {
         if all.is_empty() {
             self.arena.record(unit.place, None);
         } else if fits {
-            let dirty = Ranges::of(all.ranges());
+            let with = |dirty: Ranges, range: &Range<u32>| dirty.with(range.clone()).expect("there are at most three");
+            let dirty = all.ranges().iter().fold(Ranges::NONE, with);
             self.arena.record(unit.place, Some(&Record { file: unit.file, at: unit.at, dirty }));
         }
         fits
