@@ -41,13 +41,28 @@ impl<'a> Processes<'a> {
         iods: usize,
         loops: usize,
     ) -> io::Result<Processes<'a>> {
+        Processes::start_with(sandbox, dir, scheme, iods, loops, "")
+    }
+
+    /// As [`Processes::start`], with more sections of the servers' configuration.
+    ///
+    /// # Errors
+    /// As [`Processes::start`].
+    pub fn start_with(
+        sandbox: &'a Sandbox,
+        dir: &Path,
+        scheme: Scheme,
+        iods: usize,
+        loops: usize,
+        sections: &str,
+    ) -> io::Result<Processes<'a>> {
         let (program, config) = (pvfsd()?, dir.join("pvfs.toml"));
         let addrs = addresses(dir, scheme, iods + 1)?;
         let data = |name: &str| dir.join(name).display().to_string();
         let quoted = |addr: &Addr| format!("{:?}", addr.to_string());
         let list = addrs[1..].iter().map(quoted).collect::<Vec<_>>().join(", ");
         let text = format!(
-            "[cluster]\nmanager = {}\niods = [{list}]\n[storage]\nmanager = {:?}\niod = {:?}\n",
+            "[cluster]\nmanager = {}\niods = [{list}]\n[storage]\nmanager = {:?}\niod = {:?}\n{sections}",
             quoted(&addrs[0]),
             data("manager"),
             data("iod{index}"),

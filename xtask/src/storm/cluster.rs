@@ -27,13 +27,23 @@ pub(crate) struct Cluster {
     /// Of each server, its address over TCP and, if there is one, over shared memory.
     addrs: Vec<Vec<String>>,
     servers: Vec<Option<Child>>,
+    services: Services,
+    /// How often I/O servers were started.
+    starts: u32,
     guard: Guard,
 }
 
 impl Cluster {
     /// Begins a cluster over TCP in `dir` and starts its servers.
-    pub(crate) fn start(dir: &Path, pvfsd: &Path, iods: usize, guard: Guard) -> Result<Cluster, String> {
+    pub(crate) fn start(
+        dir: &Path,
+        pvfsd: &Path,
+        iods: usize,
+        services: Services,
+        guard: Guard,
+    ) -> Result<Cluster, String> {
         let mut cluster = Cluster::begin(dir, pvfsd, iods, false, guard)?;
+        cluster.services = services;
         (0..=iods).try_for_each(|index| cluster.start_server(index))?;
         Ok(cluster)
     }
@@ -51,7 +61,7 @@ impl Cluster {
         let shm = |index| over_shm.then(|| format!("shm://{}/sockets/{}", dir.display(), Cluster::name(index)));
         let both = tcp.into_iter().enumerate().map(|(index, tcp)| [tcp].into_iter().chain(shm(index)).collect());
         let addrs: Vec<Vec<String>> = both.collect();
-        write_config(dir, &addrs)?;
+        write_config(dir, &addrs, Services::Normal.of(0))?;
         let mut format = Command::new(pvfsd);
         let formatted = format.arg("--config").arg(dir.join("pvfs.toml")).arg("format").output();
         let formatted = formatted.map_err(|error| format!("{}: {error}", pvfsd.display()))?;
@@ -61,7 +71,8 @@ impl Cluster {
         }
         let servers = (0..=iods).map(|_| None).collect();
         let manager = addrs[0][0].clone();
-        Ok(Cluster { dir: dir.to_owned(), pvfsd: pvfsd.to_owned(), manager, addrs, servers, guard })
+        let (services, starts) = (Services::Normal, 0);
+        Ok(Cluster { dir: dir.to_owned(), pvfsd: pvfsd.to_owned(), manager, addrs, servers, services, starts, guard })
     }
 
     /// Returns the addresses of a server: over TCP and, if there is one, over shared memory.
@@ -72,7 +83,7 @@ impl Cluster {
     /// Writes a configuration for the servers that are started from now on. The addresses of each
     /// server are those that `addrs_of` returns for its number.
     pub(crate) fn configure(&self, addrs_of: impl Fn(usize) -> Vec<String>) -> Result<(), String> {
-        write_config(&self.dir, &(0..self.len()).map(addrs_of).collect::<Vec<_>>())
+        write_config(&self.dir, &(0..self.len()).map(addrs_of).collect::<Vec<_>>(), Services::Normal.of(0))
     }
 
     /// Returns the process of a server that runs.
@@ -97,6 +108,10 @@ impl Cluster {
 
     /// Starts a server, and does not wait until it serves.
     pub(crate) fn start_server(&mut self, index: usize) -> Result<(), String> {
+        if self.services != Services::Normal && index > 0 {
+            write_config(&self.dir, &self.addrs, self.services.of(self.starts))?;
+            self.starts += 1;
+        }
         let path = self.log(index);
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());
         let log: File = OpenOptions::new().create(true).append(true).open(&path).map_err(failed)?;
@@ -172,13 +187,38 @@ impl Drop for Cluster {
     }
 }
 
-fn write_config(dir: &Path, addrs: &[Vec<String>]) -> Result<(), String> {
+/// How I/O servers move data, whenever they start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Services {
+    /// Through the system's page cache.
+    #[default]
+    Normal,
+    /// Through a cache of their own.
+    Unifier,
+    /// The one or the other: a server also takes over what one with a cache has left.
+    Mixed,
+}
+
+impl Services {
+    /// Returns the name of the service for a start.
+    fn of(self, start: u32) -> &'static str {
+        match self {
+            Services::Normal => "normal",
+            Services::Mixed if start % 3 == 2 => "normal",
+            Services::Unifier | Services::Mixed => "unifier",
+        }
+    }
+}
+
+fn write_config(dir: &Path, addrs: &[Vec<String>], service: &str) -> Result<(), String> {
     let config = format!(
-        "[cluster]\nmanager = {:?}\niods = {:?}\n[storage]\nmanager = {:?}\niod = {:?}\n",
+        "[cluster]\nmanager = {:?}\niods = {:?}\n[storage]\nmanager = {:?}\niod = {:?}\n\
+         [cache]\nservice = {service:?}\nmemory = \"8M\"\ndir = {:?}\n",
         addrs[0],
         &addrs[1..],
         dir.join("manager"),
         format!("{}/iod{{index}}", dir.display()),
+        dir,
     );
     fs::write(dir.join("pvfs.toml"), config).map_err(|error| format!("{}: {error}", dir.display()))
 }

@@ -62,7 +62,7 @@ use crate::random::{self, Random};
 use crate::steps;
 use crate::totals::Totals;
 use client::{Client, Clock};
-use cluster::Cluster;
+use cluster::{Cluster, Services};
 use content::Content;
 use guard::Guard;
 use history::History;
@@ -97,6 +97,9 @@ pub(crate) struct StormArgs {
     /// Longest wait until the servers are quiet after the storm, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=3600))]
     settle: u64,
+    /// How the I/O servers move data.
+    #[arg(long, value_enum, default_value_t = Services::Mixed)]
+    service: Services,
     /// Seed of what is drawn [default: taken from the clock, and printed].
     #[arg(long)]
     seed: Option<u64>,
@@ -211,6 +214,7 @@ pub(crate) fn step(programs: &Path) -> Result<Totals, Failure> {
         every: 400,
         limit: 20,
         settle: 90,
+        service: Services::Mixed,
         seed: None,
         bin_dir: None,
         keep: false,
@@ -240,7 +244,7 @@ fn run(programs: &Path, args: &StormArgs) -> Result<Report, String> {
     // Not a directory that is there already, because the guard removes it.
     fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let guard = Guard::start((!args.keep).then_some(&dir))?;
-    let mut cluster = Cluster::start(&dir, &programs.join("pvfsd"), args.iods.into(), guard)?;
+    let mut cluster = Cluster::start(&dir, &programs.join("pvfsd"), args.iods.into(), args.service, guard)?;
     let result = run_in(&mut cluster, &dir, programs, args, seed, &mut random);
     let is_good = matches!(&result, Ok(report) if report.is_good());
     if !is_good {

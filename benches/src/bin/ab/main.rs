@@ -13,8 +13,9 @@
 //! | `job` | storing and reading back, and what is timed |
 //! | `cluster` | the differences between the transports; servers as threads or as [processes](benches::processes) |
 //! | `tally`, `report` | size classes, the table |
-//! | `paper`, `workload`, `cores` | more commands: the papers' experiments, their programs over any transport, a server on several cores |
+//! | `paper`, `workload`, `cores`, `cache` | more commands: the papers' experiments, their programs over any transport, a server on several cores, the services of a server |
 
+mod cache;
 mod cluster;
 mod cores;
 mod job;
@@ -64,8 +65,9 @@ use crate::tree::Tree;
                   cargo run -- --quick                          a few seconds\n  \
                   cargo run --release -- paper --list           the papers' experiments, in the simulator\n  \
                   cargo run --release -- workload --help        their programs, over any transport\n  \
-                  cargo run --release -- cores                  an I/O server on several cores, in the simulator\n\n\
-                  A tree called paper, workload or cores is ./paper, ./workload or ./cores."
+                  cargo run --release -- cores                  an I/O server on several cores, in the simulator\n  \
+                  cargo run --release -- cache                  an I/O server with a cache of its own, and without\n\n\
+                  A tree called paper, workload, cores or cache is ./paper, ./workload, ./cores or ./cache."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -100,6 +102,7 @@ enum Command {
     Paper(paper::Paper),
     Workload(workload::Run),
     Cores(cores::Cores),
+    Cache(cache::Cache),
 }
 
 fn scheme(text: &str) -> Result<Scheme, String> {
@@ -116,6 +119,7 @@ fn main() -> ExitCode {
         Some(Command::Paper(paper)) => paper.run(),
         Some(Command::Workload(workload)) => workload.run(),
         Some(Command::Cores(cores)) => cores.run(),
+        Some(Command::Cache(cache)) => cache.run(),
         None => run(&cli),
     };
     match done {

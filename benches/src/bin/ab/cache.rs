@@ -1,0 +1,351 @@
+//! The services of an I/O server side by side: `normal`, through the system's page cache and the
+//! server's buffers, and `unifier`, through a cache whose memory is that of the transport.
+//!
+//! **How.** For each service a cluster of processes runs: a manager and one I/O server. One client
+//! reads and writes a file of each. Rounds of the services alternate, in another order each time, so
+//! that other load on the machine affects both. A line is measured in each round; the ratios are
+//! those of the same round.
+//!
+//! **What is checked.** Every block of 4 KiB begins with its number in the file. The first and the
+//! last block of each read are compared with that, outside of nothing: it costs both services the
+//! same.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use benches::limit::Limit;
+use benches::net;
+use benches::processes::{self, Processes};
+use benches::sandbox::Sandbox;
+use benches::stats::median;
+use benches::table::Table;
+use benches::tasks::Usage;
+use benches::units;
+use bmi::{AnyTransport, Memory};
+use bmi_core::Scheme;
+use bmi_core::driver::event;
+use clap::Parser;
+use fs_client::{Client, ClientOptions, CreateOptions, File, Region};
+use futures_util::future::try_join_all;
+use serde::Serialize;
+
+use crate::job::Failed;
+
+/// Compares the services of an I/O server: through the page cache, and through a cache of its own.
+///
+/// One client of one I/O server, all on this machine, each as a process. "cpu" is the processor time
+/// of the I/O server for a byte, all its threads together. The ratios are those to the service
+/// `normal`, medians of the rounds. Build the servers first: cargo build --release -p fs-server.
+#[derive(Parser)]
+pub(crate) struct Cache {
+    /// The transports: tcp, shm, ib.
+    #[arg(long, value_delimiter = ',', default_value = "tcp,shm", value_name = "WHICH")]
+    over: Vec<String>,
+    /// The directory of the data [default: in memory]. On a disk the cache bypasses the page cache.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Measure only lines whose names contain this.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Measure for a short time.
+    #[arg(long)]
+    quick: bool,
+    /// The number of rounds [default: 7, with --quick 2].
+    #[arg(long, value_name = "N")]
+    rounds: Option<u16>,
+    /// The time for which a line is measured in a round, in milliseconds [default: 200, with --quick
+    /// 20].
+    #[arg(long, value_name = "MS")]
+    line_ms: Option<u16>,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+const SERVICES: [&str; 2] = ["normal", "unifier"];
+/// The file: it fits into both caches.
+const FILE: u64 = 64 << 20;
+const BLOCK: usize = 4 << 10;
+/// Memory of the cache.
+const MEMORY: &str = "128M";
+/// Time limit of a round.
+const LIMIT: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum What {
+    Read,
+    ReadOne,
+    Zipf,
+    List,
+    WriteNext,
+    Write,
+    WriteSync,
+}
+
+/// The lines: what is done, with how many bytes, by how many streams.
+const LINES: [(&str, What, usize, usize); 17] = [
+    ("read, 4 at once", What::Read, 4 << 10, 4),
+    ("read, 4 at once", What::Read, 16 << 10, 4),
+    ("read, 4 at once", What::Read, 64 << 10, 4),
+    ("read, 4 at once", What::Read, 256 << 10, 4),
+    ("read, 4 at once", What::Read, 1 << 20, 4),
+    ("read, 4 at once", What::Read, 4 << 20, 4),
+    ("read, 1 at once", What::ReadOne, 4 << 10, 1),
+    ("read, 1 at once", What::ReadOne, 64 << 10, 1),
+    ("read, 1 at once", What::ReadOne, 1 << 20, 1),
+    ("read, Zipf, 4 at once", What::Zipf, 16 << 10, 4),
+    ("list of 64 x 4 KiB, 4 at once", What::List, 256 << 10, 4),
+    ("write in order, 4 at once", What::WriteNext, 64 << 10, 4),
+    ("write in order, 4 at once", What::WriteNext, 1 << 20, 4),
+    ("write, 4 at once", What::Write, 4 << 10, 4),
+    ("write, 4 at once", What::Write, 64 << 10, 4),
+    ("write, 1 at once", What::Write, 64 << 10, 1),
+    ("write and sync, 1 at once", What::WriteSync, 64 << 10, 1),
+];
+
+/// The figures of a line with a service, one for each round.
+#[derive(Debug, Default, Serialize)]
+struct Row {
+    name: String,
+    service: &'static str,
+    /// Bytes per second.
+    rate: Vec<f64>,
+    /// Seconds of a call.
+    latency: Vec<f64>,
+    /// Seconds of processor time of the server for a byte.
+    cpu: Vec<f64>,
+    /// Bytes of memory that the server has, at the end.
+    resident: u64,
+}
+
+/// A client and its file.
+struct Bed {
+    client: Client<AnyTransport>,
+    file: File<AnyTransport>,
+    server: u32,
+    random: Cell<u64>,
+    next: Cell<u64>,
+}
+
+impl Bed {
+    fn below(&self, bound: u64) -> u64 {
+        let mut x = self.random.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random.set(x);
+        (x >> 20) % bound
+    }
+
+    fn place(&self, what: What, len: usize) -> u64 {
+        let places = FILE / len as u64;
+        match what {
+            What::WriteNext => {
+                let next = self.next.get();
+                self.next.set(next + 1);
+                next % places
+            }
+            // Half of the accesses go to a tenth of the places, and so on.
+            What::Zipf => {
+                let mut bound = places;
+                while bound > 10 && self.below(2) == 0 {
+                    bound /= 10;
+                }
+                self.below(bound)
+            }
+            _ => self.below(places),
+        }
+    }
+
+    async fn step(&self, what: What, memory: &Memory, len: usize) -> Result<(), Failed> {
+        let at = self.place(what, len) * len as u64;
+        match what {
+            What::Write | What::WriteNext | What::WriteSync => {
+                mark(memory, at, len);
+                self.file.write_at(at, &memory.slice(0, len)).await?;
+                if what == What::WriteSync {
+                    self.file.sync().await?;
+                }
+            }
+            What::List => {
+                // Each fourth block, over a part of the file.
+                let at = self.below(FILE / len as u64 - 4) * len as u64;
+                let region = |piece: u64| Region::new(at + piece * 4 * BLOCK as u64, BLOCK as u64);
+                let regions: Vec<Region> = (0..64).map(region).collect();
+                self.file.read_list(&regions, &memory.slice(0, len)).await?;
+                check(memory, 0, at)?;
+                check(memory, 63, at + 63 * 4 * BLOCK as u64)?;
+            }
+            What::Read | What::ReadOne | What::Zipf => {
+                self.file.read_at(at, &memory.slice(0, len)).await?;
+                check(memory, 0, at)?;
+                check(memory, len / BLOCK - 1, at + (len - BLOCK) as u64)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Works for some time. Returns the number of calls and the time.
+    async fn work(&self, what: What, len: usize, streams: usize, time: Duration) -> Result<(u64, f64), Failed> {
+        let now = || self.client.endpoint().now();
+        let begin = now();
+        let end = begin + time;
+        let lanes = (0..streams).map(async |_| {
+            let memory = self.client.memory(len)?;
+            let mut calls = 0;
+            while calls == 0 || now() < end {
+                self.step(what, &memory, len).await?;
+                calls += 1;
+            }
+            Ok::<u64, Failed>(calls)
+        });
+        let calls = try_join_all(lanes).await?.into_iter().sum();
+        Ok((calls, now().since(begin).as_secs_f64()))
+    }
+}
+
+/// Writes its offset into each block.
+fn mark(memory: &Memory, at: u64, len: usize) {
+    for block in (0..len).step_by(BLOCK) {
+        memory.copy_from(block, &(at + block as u64).to_le_bytes());
+    }
+}
+
+fn check(memory: &Memory, block: usize, at: u64) -> Result<(), Failed> {
+    let mut found = [0; 8];
+    memory.copy_to(block * BLOCK, &mut found);
+    let found = u64::from_le_bytes(found);
+    if found == at { Ok(()) } else { Err(format!("the block at {at} says that it is at {found}").into()) }
+}
+
+/// Returns the memory of a process that is resident, in bytes.
+fn resident(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+impl Cache {
+    pub(crate) fn run(&self) -> Result<bool, Failed> {
+        processes::pvfsd()?;
+        let mut rows = Vec::new();
+        for name in &self.over {
+            let scheme = [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().find(|scheme| scheme.as_str() == name);
+            let scheme = scheme.ok_or_else(|| format!("{name}: there are tcp, shm and ib"))?;
+            rows.extend(self.over_scheme(scheme)?);
+        }
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&rows)?);
+        } else {
+            print!("{}", render(&rows));
+        }
+        Ok(true)
+    }
+
+    fn lines(&self, scheme: Scheme) -> Vec<(String, What, usize, usize)> {
+        let named = LINES.map(|(text, what, len, streams)| {
+            let size = if what == What::List { String::new() } else { format!(" {}", units::size(len)) };
+            (format!("{scheme}{size} {text}"), what, len, streams)
+        });
+        let only = self.only.as_deref().unwrap_or_default();
+        named.into_iter().filter(|(name, ..)| name.contains(only)).collect()
+    }
+
+    fn over_scheme(&self, scheme: Scheme) -> Result<Vec<Row>, Failed> {
+        let lines = self.lines(scheme);
+        if lines.is_empty() {
+            return Err(format!("no line has {:?} in its name", self.only).into());
+        }
+        let (rounds, line_ms) = if self.quick { (2, 20) } else { (7, 200) };
+        let (rounds, line_ms) = (self.rounds.unwrap_or(rounds), self.line_ms.unwrap_or(line_ms));
+        let time = Duration::from_millis(line_ms.into());
+        let sandbox = Sandbox::new(&format!("cache-{}-", std::process::id()))?;
+        sandbox.end_on_signals()?;
+        let data = match &self.dir {
+            Some(dir) => Some(tempfile::tempdir_in(dir)?),
+            None => None,
+        };
+        let mut clusters = Vec::new();
+        for service in SERVICES {
+            let folder = data.as_ref().map_or(sandbox.folder(), tempfile::TempDir::path).join(service);
+            std::fs::create_dir(&folder)?;
+            let config =
+                format!("[cache]\nservice = {service:?}\nmemory = {MEMORY:?}\ndir = {:?}\n", net::data_folder());
+            clusters.push(Processes::start_with(&sandbox, &folder, scheme, 1, 1, &config)?);
+        }
+        let endpoints = SERVICES.iter().map(|_| net::endpoint(scheme, "cache")).collect::<Result<Vec<_>, _>>()?;
+        let mut rows: Vec<Row> = Vec::new();
+        for (name, ..) in &lines {
+            rows.extend(SERVICES.map(|service| Row { name: name.clone(), service, ..Row::default() }));
+        }
+        event::block_on_all(&endpoints, async {
+            let mut beds = Vec::new();
+            for (cluster, endpoint) in clusters.iter().zip(&endpoints) {
+                let options = ClientOptions::new(1);
+                let client = Client::connect(endpoint.clone(), cluster.manager().clone(), options).await?;
+                let file = client.create(&"/file".parse()?, CreateOptions::default()).await?;
+                let (random, next) = (Cell::new(0x9e37_79b9_7f4a_7c15), Cell::new(0));
+                let bed = Bed { client, file, server: cluster.iod(0)?, random, next };
+                let memory = bed.client.memory(4 << 20)?;
+                for at in (0..FILE).step_by(4 << 20) {
+                    mark(&memory, at, 4 << 20);
+                    bed.file.write_at(at, &memory).await?;
+                }
+                bed.file.sync().await?;
+                beds.push(bed);
+            }
+            for round in 0..usize::from(rounds) {
+                let sandbox = sandbox.remains();
+                let _limit = Limit::new("a round", LIMIT, move || sandbox.clear_and_hold())?;
+                for (number, (_, what, len, streams)) in lines.iter().enumerate() {
+                    for turn in 0..SERVICES.len() {
+                        let service = (turn + round + number) % SERVICES.len();
+                        let bed = &beds[service];
+                        bed.work(*what, *len, *streams, time / 10).await?;
+                        let before = Usage::of([bed.server]);
+                        let (calls, seconds) = bed.work(*what, *len, *streams, time).await?;
+                        let used = Usage::of([bed.server]).since(before);
+                        let (row, bytes) = (&mut rows[number * SERVICES.len() + service], calls as f64 * *len as f64);
+                        row.rate.push(bytes / seconds);
+                        row.latency.push(seconds * *streams as f64 / calls as f64);
+                        row.cpu.push(used.ran.as_secs_f64() / bytes);
+                        row.resident = resident(bed.server);
+                    }
+                }
+            }
+            Ok::<(), Failed>(())
+        })??;
+        // All are of one sandbox.
+        if let Some(cluster) = clusters.pop() {
+            cluster.stop()?;
+        }
+        Ok(rows)
+    }
+}
+
+fn ratio(of: &[f64], to: &[f64]) -> String {
+    let mut ratios: Vec<f64> = of.iter().zip(to).map(|(of, to)| of / to).collect();
+    format!("{:.2}", median(&mut ratios))
+}
+
+fn render(rows: &[Row]) -> String {
+    let mut table = Table::new(2, ["line", "service", "MB/s", "ratio", "us a call", "cpu ns/KiB", "ratio", "resident"]);
+    for pair in rows.chunks(SERVICES.len()) {
+        for row in pair {
+            let middle = |values: &[f64]| median(&mut values.to_vec());
+            table.row([
+                row.name.clone(),
+                row.service.to_owned(),
+                format!("{:.0}", middle(&row.rate) / 1e6),
+                ratio(&row.rate, &pair[0].rate),
+                format!("{:.1}", middle(&row.latency) * 1e6),
+                format!("{:.0}", middle(&row.cpu) * 1024e9),
+                ratio(&row.cpu, &pair[0].cpu),
+                units::amount(row.resident),
+            ]);
+        }
+    }
+    table.render()
+}

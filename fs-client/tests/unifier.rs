@@ -1,0 +1,175 @@
+//! I/O servers whose cache is the memory of the transport, over real transports and real disks.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "support/bodies.rs"]
+mod bodies;
+#[allow(dead_code, reason = "shared by several test programs, each of which uses its part")]
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bmi::{AnyTransport, OpenOptions};
+use bmi_core::driver::{MonotonicClock, event};
+use bmi_core::{Addr, Config, Scheme};
+use bodies::{path, pattern, striped};
+use cluster::Cluster;
+use fs_client::{Client, ClientOptions, File};
+use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
+use fs_server::store::{CacheSettings, Service};
+
+/// Runs `body` with a client.
+fn with_client(
+    scheme: Scheme,
+    manager: &Addr,
+    way: Option<fs_client::Path>,
+    body: impl AsyncFnOnce(Client<AnyTransport>),
+) {
+    let clock = MonotonicClock::new();
+    let endpoint = bmi::endpoint(scheme, &OpenOptions::default(), Config::named("test"), clock).unwrap();
+    let work = async {
+        let timeout = std::time::Duration::from_secs(60);
+        // Each client has a number of its own: the manager knows the last changes of each.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed).into();
+        let options = ClientOptions { timeout, path: way, ..ClientOptions::new(id) };
+        body(Client::connect(endpoint.clone(), manager.clone(), options).await.unwrap()).await;
+    };
+    event::block_on(endpoint.clone(), work).unwrap();
+}
+
+fn unifier() -> Service {
+    Service::Unifier(CacheSettings::for_bytes(8 << 20))
+}
+
+/// Writes and reads pieces of a file, whose bytes are `model`, on each path, and checks that
+/// nothing else has changed.
+async fn pieces(file: &File<AnyTransport>, model: &mut Vec<u8>) {
+    let sizes = [1, 700, 4096, 65_536, 100_001, 700_000, 3 << 20];
+    for (round, len) in sizes.into_iter().cycle().take(21).enumerate() {
+        let at = (round * 77_777) % 500_000;
+        let bytes = pattern(len, round as u64);
+        file.write_at(at as u64, bytes.clone()).await.unwrap();
+        model.resize(model.len().max(at + len), 0);
+        model[at..at + len].copy_from_slice(&bytes);
+        let from = (round * 31_111) % model.len();
+        let until = (from + len).min(model.len());
+        assert!(bodies::read(file, from as u64, until - from).await == model[from..until], "{round}: {len} at {from}");
+    }
+    assert!(bodies::read(file, 0, model.len()).await == *model);
+}
+
+fn everything_over(scheme: Scheme, threads: usize) {
+    use fs_client::Path::{ClientBased, FastRdma, Inline, ServerBased};
+
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let options = ClusterOptions { over: vec![scheme], threads, service: unifier(), ..ClusterOptions::with_iods(4) };
+    let servers = EmbeddedCluster::start(&data, options.clone()).unwrap();
+    let mut models = Vec::new();
+    with_client(scheme, servers.manager(), None, async |client| bodies::everything(&client, 4, 3000).await);
+    for (number, way) in
+        [None, Some(Inline), Some(FastRdma), Some(ServerBased), Some(ClientBased)].into_iter().enumerate()
+    {
+        with_client(scheme, servers.manager(), way, async |client| {
+            let file = client.create(&path(&format!("/f{number}")), striped(65_536, 2)).await.unwrap();
+            let mut model = Vec::new();
+            pieces(&file, &mut model).await;
+            if number % 2 == 0 {
+                file.sync().await.unwrap();
+            }
+            models.push(model);
+        });
+    }
+    servers.stop().unwrap();
+    // A server that stops writes everything to the disk. One without a cache then has it.
+    for service in [Service::Normal, unifier()] {
+        let servers = EmbeddedCluster::start(&data, ClusterOptions { service, ..options.clone() }).unwrap();
+        with_client(scheme, servers.manager(), None, async |client| {
+            for (number, model) in models.iter().enumerate() {
+                let file = client.open(&path(&format!("/f{number}"))).await.unwrap();
+                assert_eq!(file.size().await.unwrap(), model.len() as u64);
+                assert!(bodies::read(&file, 0, model.len()).await == *model, "file {number}");
+            }
+        });
+        servers.stop().unwrap();
+    }
+}
+
+#[test]
+fn everything_works_with_a_cache_over_tcp() {
+    everything_over(Scheme::Tcp, 1);
+}
+
+#[test]
+fn everything_works_with_a_cache_over_tcp_and_several_loops() {
+    everything_over(Scheme::Tcp, 2);
+}
+
+#[test]
+fn everything_works_with_a_cache_over_shared_memory() {
+    everything_over(Scheme::Shm, 1);
+}
+
+/// Sets the service of the I/O servers that are started from now on. Dirty bytes stay in the cache
+/// as long as they may.
+fn configure(cluster: &Cluster, service: &str) {
+    let file = cluster.path("pvfs.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let before = text.split("[cache]").next().unwrap();
+    let memory = cluster.path("memory");
+    fs::create_dir_all(&memory).unwrap();
+    let cache = format!("[cache]\nservice = {service:?}\nmemory = \"8M\"\ndir = {memory:?}\nage_ms = 3600000\n");
+    fs::write(&file, format!("{before}{cache}")).unwrap();
+}
+
+/// Returns the files of caches that exist.
+fn caches(cluster: &Cluster) -> Vec<PathBuf> {
+    let entries = fs::read_dir(cluster.path("memory")).unwrap();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+/// Returns the bytes of the files in a directory of datafiles.
+fn on_disk(dir: &Path) -> u64 {
+    let below = |entry: fs::DirEntry| if entry.path().is_dir() { on_disk(&entry.path()) } else { 0 };
+    let entries = || fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let is_datafile = |entry: &fs::DirEntry| entry.file_name().len() == 16;
+    let own: u64 = entries().filter(is_datafile).map(|entry| entry.metadata().unwrap().len()).sum();
+    own + entries().map(below).sum::<u64>()
+}
+
+/// What was acknowledged and not synced survives `kill -9`, whatever service the next start has.
+#[test]
+fn acknowledged_writes_survive_kill_9() {
+    let mut cluster = Cluster::start(1);
+    cluster.kill_server(1);
+    configure(&cluster, "unifier");
+    cluster.start_server(1);
+    let manager: Addr = cluster.manager.parse().unwrap();
+    let bytes = pattern(2_000_003, 7);
+    for (round, next) in ["unifier", "normal"].into_iter().enumerate() {
+        let name = path(&format!("/f{round}"));
+        with_client(Scheme::Tcp, &manager, None, async |client| {
+            let file = client.create(&name, striped(65_536, 1)).await.unwrap();
+            file.write_at(5, bytes.clone()).await.unwrap();
+        });
+        let before = on_disk(&cluster.path("iod0"));
+        assert!(before < (round as u64 + 1) * 2_000_000, "{before} bytes are on the disk: nothing is tested");
+        cluster.kill_server(1);
+        assert_eq!(caches(&cluster).len(), 1);
+        configure(&cluster, next);
+        cluster.start_server(1);
+        with_client(Scheme::Tcp, &manager, None, async |client| {
+            for round in 0..=round {
+                let file = client.open(&path(&format!("/f{round}"))).await.unwrap();
+                assert!(bodies::read(&file, 5, bytes.len()).await == bytes, "after a start as {next}");
+            }
+        });
+    }
+    assert!(caches(&cluster).is_empty(), "all of it is on the disk, and the cache is gone");
+    assert!(on_disk(&cluster.path("iod0")) >= 4_000_000);
+}
