@@ -1,4 +1,64 @@
-//! A storage server's cache whose buffers are its communication buffers.
+//! A storage server's cache whose buffers are its communication buffers: one copy of the data
+//! serves the disk, the cache and the adapter.
+//!
+//! **Why.** A server that reads a file into a buffer and sends the buffer copies every byte, and has
+//! it in memory twice: in the page cache of the system and in a buffer that is registered with the
+//! adapter. Mapping the file avoids the copy, but then memory is registered for every transfer.
+//! Here the cache *is* the registered memory. A read lends cached bytes to the adapter, and a write
+//! lends the adapter the place in the cache where the bytes belong ([Unifier-PVFS §4]).
+//!
+//! ```text
+//!   client    ---- RDMA or TCP ---->  units of files, 4 to 64 KiB     <---- direct I/O ---->  disk
+//!             <---------------------  in chunks that stay registered
+//! ```
+//!
+//! **Use.** [`Cache::new`] puts a cache in front of a [`Disk`], in the memory of [`Frames`].
+//!
+//! | call of the paper | here |
+//! |---|---|
+//! | post a read; its buffers are returned | [`Cache::read`], a future; [`Reading::list`] |
+//! | post a write | [`Cache::write`]: the memory to fill, [`Writing::list`]; then [`Writing::commit`] |
+//! | check for completion, by polling | poll the future |
+//! | completion by callback | what awaits the future |
+//! | structured access (`ACCESS_Agg`, `BUFFER_Agg`) | lists of [`Extent`]s, [`bmi_core::MemList`] |
+//! | semantic information (`INFO_Agg`) | [`Hints`]: policy, unit, pattern; [`Cache::advise`] |
+//! | query the cache | [`Cache::coverage`], [`Cache::statistics`] |
+//! | release | dropping the [`Reading`] or the [`Writing`] |
+//!
+//! **Allocate and release.** The cache is the only owner of its memory. An operation *claims* its
+//! bytes, as one of many readers or alone as a writer, and then gets the memory of all its units at
+//! once. It gives both back when it ends.
+//!
+//! **No deadlock.** An operation waits for these things, in this order, and for none of them again:
+//! 1. its claim, which waits for earlier claims of the same file only (`claims`);
+//! 2. memory, all of it at once and in turn: it holds no memory while it waits, so those that hold
+//!    some need no more of it (`cache`, `state`);
+//! 3. bytes that somebody else is reading from the disk; then the disk.
+//!
+//! What the disk does ends, and what a holder of memory does with it is bounded by its deadlines. So
+//! every wait ends. Writing dirty bytes to the disk needs neither claims nor memory.
+//!
+//! **Durability.** A committed write survives the end of the process, because another process can
+//! take the memory over ([`Frames`]). It survives a power failure when [`Cache::flush`] and a sync
+//! of the file have succeeded after it. Bytes that the disk has refused stay dirty. From then on
+//! writes of that file are committed only when they are on the disk, until a flush succeeds.
+//!
+//! | module | what |
+//! |---|---|
+//! | `cache` | the operations, and what they wait for |
+//! | `state` | units, files, queues; each step under one lock, which is never held across a wait |
+//! | `claims` | who may use which bytes |
+//! | `pool`, `arena` | which frames are in use; the memory, and its records for the next process |
+//! | `policy` | which unit gives its place to another one |
+//! | `ready` | which chunks stay registered |
+//! | `ahead`, `background` | reading ahead; writing behind, by age and by amount |
+//! | `disk`, `settings`, `query` | what the user provides, chooses, and asks |
+//!
+//! **Invariants** are in each module. **Tests.** `tests.rs` compares random operations of many tasks,
+//! on a disk that fails, with a model, and kills the process at any step.
+//!
+//! **Source.** [Unifier-PVFS]. Additions: the take-over, claims by byte and in order, lists of extents
+//! that are received in place, the scan-resistant policy, chunks that become registered by use.
 
 #![warn(clippy::disallowed_types)]
 
@@ -23,6 +83,9 @@ pub use cache::{Cache, Hold, Reading, Writing};
 pub use disk::{CacheError, Disk};
 pub use extent::Extent;
 pub use policy::Policy;
+#[cfg(any(test, feature = "policy-bench"))]
+#[doc(hidden)]
+pub use policy::bench;
 pub use query::{Counters, Coverage, FileCounters, FileStatistics, Statistics};
 pub use ready::ReadyRegions;
 pub use settings::{Hints, Pattern, Settings};

@@ -5,7 +5,7 @@
 //! batches. Chunks that are used much become Ready; if there is no room, they take the place of
 //! Ready chunks that are used little.
 //!
-//! **Source.** [Unifier §4.4.3]. There the two groups are fixed.
+//! **Source.** [Unifier-PVFS §4.4.3]. There the two groups are fixed.
 
 use std::collections::BTreeMap;
 

@@ -21,7 +21,7 @@
 //! 2. Nobody waits for a turn at the disk while others wait for bytes that it has claimed for
 //!    writing, and nobody waits for claims during a turn.
 //!
-//! **Source.** [Unifier §4.1, §4.4.2].
+//! **Source.** [Unifier-PVFS §4.1, §4.4.2].
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -1,0 +1,103 @@
+//! The search for a victim among units in use.
+
+use super::*;
+use crate::policy::queues::SCAN;
+
+/// The units that one search may ask for in the queues of one policy.
+const BOUND: usize = 2 * SCAN;
+
+/// Returns the victim, and the number of units that were asked for.
+fn counted(policies: &mut Policies, mut is_free: impl FnMut(usize) -> bool) -> (Option<usize>, usize) {
+    let mut asked = 0;
+    let victim = policies.victim(&mut |id| {
+        asked += 1;
+        is_free(id)
+    });
+    (victim, asked)
+}
+
+#[test]
+fn units_in_use_are_asked_for_once_and_then_a_few_each_time() {
+    const USED: usize = 10_000;
+    for policy in [Policy::None, Policy::Stream, Policy::Lru, Policy::ScanResistant, Policy::Keep] {
+        let mut policies = policies(2 * USED as u64);
+        policies.insert_all(0..2 * USED, policy);
+        // With this policy, units are evicted in another order.
+        let is_free = |id: usize| if policy == Policy::ScanResistant { id % 2 == 1 } else { id >= USED };
+        let mut first = 0;
+        for turn in 0..1000 {
+            let (victim, asked) = counted(&mut policies, is_free);
+            policies.evicted(victim.unwrap());
+            assert!(is_free(victim.unwrap()));
+            if turn == 0 {
+                first = asked;
+            } else {
+                assert!(asked <= BOUND, "{policy:?}: asked for {asked} units in turn {turn}");
+            }
+        }
+        let expected = if policy == Policy::ScanResistant { 1..BOUND } else { USED..USED + BOUND };
+        assert!(expected.contains(&first), "{policy:?}: asked for {first} units at first");
+    }
+}
+
+#[test]
+fn a_free_unit_among_many_in_use_is_found() {
+    for policy in [Policy::None, Policy::Stream, Policy::Lru, Policy::ScanResistant, Policy::Keep] {
+        let mut policies = policies(5000);
+        policies.insert_all(0..5000, policy);
+        for free in [4999, 0, 2500, 2501, 77] {
+            assert_eq!(policies.victim(&mut |id| id == free), Some(free), "{policy:?}");
+        }
+        assert_eq!(policies.victim(&mut |_| false), None);
+    }
+}
+
+#[test]
+fn units_that_were_in_use_remain_the_oldest() {
+    let mut policies = policies(1000);
+    policies.insert_all(0..1000, Policy::Lru);
+    // As many as a search meets again each time.
+    let used = SCAN / 2;
+    assert_eq!(policies.victim(&mut |id| id >= used), Some(used));
+    assert_eq!(policies.victim(&mut |id| id >= used + 5), Some(used + 5));
+    // They are in use no more.
+    let expected: Vec<usize> = (0..1000).collect();
+    assert_eq!(policies.drain(|_| true), expected);
+}
+
+#[test]
+fn of_many_units_in_use_each_is_asked_for_in_turn() {
+    let mut policies = policies(10_000);
+    policies.insert_all(0..10_000, Policy::Lru);
+    let used = 40 * SCAN;
+    assert_eq!(policies.victim(&mut |id| id >= used), Some(used));
+    // One of them is free now. It is found long before the units behind them are used up.
+    let turns = (0..1000).position(|_| {
+        let victim = policies.victim(&mut |id| id >= used || id == used / 2).unwrap();
+        policies.evicted(victim);
+        victim == used / 2
+    });
+    assert!(turns.unwrap() <= used / (SCAN / 2), "{turns:?}");
+}
+
+#[test]
+fn a_unit_that_is_used_again_is_not_old_any_more() {
+    let mut policies = policies(100);
+    policies.insert_all(0..100, Policy::Lru);
+    assert_eq!(policies.victim(&mut |id| id >= 10), Some(10));
+    policies.touch(5, Policy::Lru);
+    let mut expected: Vec<usize> = (0..100).filter(|id| *id != 5).collect();
+    expected.push(5);
+    assert_eq!(policies.drain(|_| true), expected);
+}
+
+#[test]
+fn hot_units_that_were_in_use_leave_the_hot_queue_first() {
+    let mut policies = policies(200);
+    policies.insert_all(0..200, Policy::ScanResistant);
+    // All cold units and the two oldest hot ones are in use.
+    assert_eq!(policies.victim(&mut |id| (2..198).contains(&id)), Some(2));
+    assert_eq!(policies.queues.oldest(Place::Hot), Some(0));
+    policies.touch(0, Policy::Keep);
+    assert_eq!(policies.queues.oldest(Place::Hot), Some(1));
+}
