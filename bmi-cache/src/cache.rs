@@ -531,13 +531,22 @@ impl<D: Disk> Cache<D> {
 
     /// Returns the files that have dirty bytes.
     pub fn dirty_files(&self) -> Vec<u64> {
+        self.0.with(|state| state.dirty_files())
+    }
+
+    /// Returns true if [`Cache::know`] was called for a file of which something is still in the
+    /// cache, and which was not discarded as a whole since.
+    pub fn is_known(&self, file: u64) -> bool {
+        self.0.with(|state| state.files.get(&file).is_some_and(|file| file.known))
+    }
+
+    /// Notes that a file exists. Call it while an operation on the file is in progress.
+    pub fn know(&self, file: u64) {
         self.0.with(|state| {
-            let dirty = state.units.iter().filter(|(_, unit)| !unit.is_clean());
-            let mut files: Vec<u64> = dirty.map(|(_, unit)| unit.file).collect();
-            files.sort_unstable();
-            files.dedup();
-            files
-        })
+            if let Some(file) = state.files.get_mut(&file) {
+                file.known = true;
+            }
+        });
     }
 
     /// Returns the end of the last dirty byte of a file, 0 if none is. The file is at least that

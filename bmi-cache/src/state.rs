@@ -90,6 +90,10 @@ pub(crate) struct FileState<E> {
     pub(crate) failed: Option<(E, u64)>,
     /// From this offset on nothing is written to the disk ([`crate::Hold`]).
     pub(crate) held: Option<u64>,
+    /// The user has said that the file exists.
+    pub(crate) known: bool,
+    /// The units that are not clean, by their offsets.
+    unclean: BTreeMap<u64, usize>,
     units: usize,
     waiters: Vec<Waker>,
 }
@@ -225,6 +229,8 @@ impl<E: Clone> State<E> {
             counters: FileCounters::default(),
             failed: None,
             held: None,
+            known: false,
+            unclean: BTreeMap::new(),
             units: 0,
             waiters: Vec::new(),
         })
@@ -275,13 +281,18 @@ impl<E: Clone> State<E> {
 
     /// Returns the end of the last dirty byte of a file.
     pub(crate) fn dirty_end(&self, file: u64) -> u64 {
-        let units = self.index.range((file, 0)..=(file, u64::MAX)).rev().map(|(_, id)| &self.units[*id]);
-        let ends = units.filter_map(|unit| {
+        let last = self.files.get(&file).and_then(|file| file.unclean.last_key_value());
+        last.map_or(0, |(at, id)| {
             let end = |spans: &Spans| spans.ranges().last().map_or(0, |range| range.end);
-            let end = end(&unit.dirty).max(end(&unit.flushing));
-            (end > 0).then_some(unit.at + u64::from(end))
-        });
-        ends.max().unwrap_or(0)
+            let unit = &self.units[*id];
+            at + u64::from(end(&unit.dirty).max(end(&unit.flushing)))
+        })
+    }
+
+    /// Returns the files that have dirty bytes.
+    pub(crate) fn dirty_files(&self) -> Vec<u64> {
+        let dirty = self.files.iter().filter(|(_, state)| !state.unclean.is_empty());
+        dirty.map(|(file, _)| *file).collect()
     }
 
     // ---- memory ---------------------------------------------------------------------------------
@@ -539,12 +550,19 @@ impl<E: Clone> State<E> {
         unit.dirty.union(spans);
         unit.dirty.reduce(MOST_RANGES, &unit.valid);
         self.dirty_bytes += unit.dirty.bytes() - before;
+        let (file, at) = (unit.file, unit.at);
+        self.file(file).unclean.insert(at, id);
         self.record(id)
     }
 
     /// Writes the arena's record of a unit. Returns false if it has no room for all dirty bytes.
     fn record(&mut self, id: usize) -> bool {
         let unit = &self.units[id];
+        if unit.is_clean()
+            && let Some(state) = self.files.get_mut(&unit.file)
+        {
+            state.unclean.remove(&unit.at);
+        }
         let mut all = unit.dirty.clone();
         all.union(&unit.flushing);
         let fits = all.reduce(MOST_RANGES, &unit.valid);
@@ -589,7 +607,7 @@ impl<E: Clone> State<E> {
                 .take_while(|(_, unit)| unit.tick <= tick)
                 .find(|(_, unit)| failed(unit).is_none_or(|(_, again)| *again <= self.tick)),
             Which::Of(file, write) => {
-                let units = self.index.range((file, 0)..=(file, u64::MAX)).map(|(_, id)| (*id, &self.units[*id]));
+                let units = self.files.get(&file)?.unclean.values().map(|id| (*id, &self.units[*id]));
                 units.filter(|(_, unit)| unit.oldest <= write).find(|(_, unit)| self.may_flush(unit))
             }
         };
@@ -624,7 +642,7 @@ impl<E: Clone> State<E> {
         let first = &self.units[self.first_to_flush(which)?];
         let (file, at) = (first.file, first.at);
         let (mut units, mut bytes) = (Vec::new(), 0);
-        for (_, id) in self.index.range((file, at)..=(file, u64::MAX)) {
+        for (_, id) in self.files[&file].unclean.range(at..) {
             if self.may_flush(&self.units[*id]) && bytes < BATCH {
                 units.push(*id);
                 bytes += self.units[*id].dirty.bytes();
@@ -696,8 +714,8 @@ impl<E: Clone> State<E> {
 
     /// Returns true if writes of a file, up to a number, are not on the disk yet.
     pub(crate) fn is_unflushed(&self, file: u64, write: u64) -> bool {
-        let mut units = self.index.range((file, 0)..=(file, u64::MAX)).map(|(_, id)| &self.units[*id]);
-        units.any(|unit| {
+        let Some(state) = self.files.get(&file) else { return false };
+        state.unclean.values().map(|id| &self.units[*id]).any(|unit| {
             !unit.dirty.is_empty() && unit.oldest <= write || !unit.flushing.is_empty() && unit.flushing_oldest <= write
         })
     }
@@ -724,6 +742,11 @@ impl<E: Clone> State<E> {
             if self.units[id].is_free() && self.units[id].valid.is_empty() {
                 self.drop_unit(id, false);
             }
+        }
+        if from == 0
+            && let Some(state) = self.files.get_mut(&file)
+        {
+            state.known = false;
         }
         self.memory_changed();
     }
@@ -911,10 +934,13 @@ impl<E: Clone> State<E> {
                 assert!(unit.valid.contains(range), "{unit:?}");
             }
             assert_eq!(self.dirty.contains(&(unit.oldest, id)), !unit.dirty.is_empty());
+            assert_eq!(self.files[&unit.file].unclean.get(&unit.at), (!unit.is_clean()).then_some(&id));
             dirty += unit.dirty.bytes() + unit.flushing.bytes();
         }
         assert!(self.index.len() == self.units.len() && self.frames.len() == self.units.len());
         assert_eq!(self.dirty_bytes, dirty);
+        let unclean = self.files.values().map(|file| file.unclean.len()).sum::<usize>();
+        assert_eq!(unclean, self.units.iter().filter(|(_, unit)| !unit.is_clean()).count());
         let used: u64 = self.units.iter().map(|(_, unit)| u64::from(unit.size())).sum();
         assert_eq!(self.pool.free_bytes() + used, u64::from(self.arena.blocks()) * BLOCK as u64);
         assert!(self.files.values().map(|file| file.units).sum::<usize>() == self.units.len());

@@ -183,11 +183,13 @@ impl<S: DataStore, C: Fn() -> u64> UnifiedStore<S, C> {
         self.behind().refusal(datafile).map_or(Ok(()), Err)
     }
 
-    /// Checks that a datafile may be written.
+    /// Checks that a datafile may be written. Call it when its bytes are claimed: a removal claims
+    /// all of them.
     async fn check_write(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         self.check(datafile)?;
-        if self.cache.file_statistics(datafile.0).is_none_or(|file| file.cached == 0) {
+        if !self.cache.is_known(datafile.0) {
             self.behind().held(datafile).await?;
+            self.cache.know(datafile.0);
         }
         Ok(())
     }
@@ -301,11 +303,10 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         let mut done = 0;
         let failed = |error: FsError, done| error.with_ranges(remainder(regions, done));
         for part in self.parts(regions) {
-            self.check_write(datafile).await.map_err(|error| failed(error, done))?;
             let len = part.iter().map(|region| region.len).sum::<u64>();
             let writing = self.cache.write(datafile.0, &extents(&part)).await;
             let writing = writing.map_err(|error| failed(fault(error, &part), done))?;
-            self.check(datafile).map_err(|error| failed(error, done))?;
+            self.check_write(datafile).await.map_err(|error| failed(error, done))?;
             copy(&from.range(done as usize, len as usize).collect(), writing.list());
             self.note_change(datafile);
             writing.commit().await.map_err(|error| failed(fault(error, &part), done))?;
@@ -351,13 +352,13 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
 
     async fn receive(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Box<dyn Receipt>>, FsError> {
         let failed = |error: FsError| error.with_ranges(regions.iter().copied());
-        self.check_write(datafile).await.map_err(failed)?;
+        self.check(datafile).map_err(failed)?;
         if self.parts(regions).len() > 1 {
             return Ok(None);
         }
         let writing = self.cache.write(datafile.0, &extents(regions)).await;
         let writing = writing.map_err(|error| fault(error, regions))?;
-        self.check(datafile).map_err(failed)?;
+        self.check_write(datafile).await.map_err(failed)?;
         self.note_change(datafile);
         Ok(Some(Box::new(Arriving { writing, regions: regions.to_vec() })))
     }
