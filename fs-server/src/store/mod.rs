@@ -16,6 +16,7 @@
 
 mod at_once;
 mod catalogue;
+mod direct;
 mod durability;
 mod failure;
 mod file;
@@ -33,6 +34,7 @@ mod openings;
 mod order;
 mod pause;
 mod residue;
+mod ring;
 mod shared;
 mod space;
 pub(crate) mod steps;
