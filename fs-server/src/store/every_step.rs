@@ -13,10 +13,15 @@ use fs_proto::{ClusterId, Role, StoreId};
 use futures_util::FutureExt;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
+use super::direct::tests::{Mode, disk_dir, placed};
 use super::steps::injected::{self, Failing};
 use super::*;
 
 const SYNCED: &str = "user.pvfs.synced";
+
+/// The length of what is written: a page, which is moved by one call, past the page cache if that is
+/// possible. A write that was refused is not half done then.
+const LEN: usize = 4096;
 
 /// A file as a disk has it: its bytes and its attribute.
 type Stored = (Vec<u8>, Option<Vec<u8>>);
@@ -98,6 +103,7 @@ struct Known {
 }
 
 struct Script {
+    mode: Mode,
     dir: tempfile::TempDir,
     store: Option<FileStore>,
     known: BTreeMap<u64, Known>,
@@ -111,10 +117,14 @@ fn label(epoch: u64) -> Label {
 }
 
 impl Script {
-    fn new() -> Script {
-        // In memory, where there is such a file system: the image is the disk.
-        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        Script { dir, store: None, known: BTreeMap::new(), labels: vec![None], refused: 0 }
+    fn new(mode: Mode) -> Script {
+        // In memory, where there is such a file system: the image is the disk. Bytes can be moved
+        // past the page cache only where there is a disk.
+        let dir = match mode {
+            Mode::Cached => tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap(),
+            _ => disk_dir(),
+        };
+        Script { mode, dir, store: None, known: BTreeMap::new(), labels: vec![None], refused: 0 }
     }
 
     /// Returns the store. Starts it anew if it has failed, or has not been started.
@@ -122,12 +132,13 @@ impl Script {
         if self.store.as_ref().is_some_and(|store| store.failure().now_or_never().is_some()) {
             self.store = None;
         }
-        let path = self.dir.path().to_owned();
+        let (path, mode) = (self.dir.path().to_owned(), self.mode);
         let refused = &mut self.refused;
         self.store.get_or_insert_with(|| {
             (0..3)
                 .find_map(|_| FileStore::open(&path, u64::MAX).inspect_err(|_| *refused += 1).ok())
                 .expect("only one step fails")
+                .direct(mode != Mode::Cached)
         })
     }
 
@@ -145,9 +156,10 @@ impl Script {
     }
 
     fn write(&mut self, raw: u64, byte: u8) {
-        let result = run(self.store().write(DatafileHandle(raw), &[Region::new(0, 100)], &vec![byte; 100].into()));
+        let result =
+            run(self.store().write(DatafileHandle(raw), &[Region::new(0, LEN as u64)], &placed(0, &[byte; LEN])));
         let done = self.did(result);
-        self.changed(raw, (byte, 100), done);
+        self.changed(raw, (byte, LEN), done);
     }
 
     /// Notes that a datafile may have these contents from now on, or has.
@@ -280,8 +292,8 @@ impl Script {
         for (raw, known) in &known {
             let datafile = DatafileHandle(*raw);
             let case = format!("{case}: {datafile}, {known:?}");
-            let list = MemList::from(vec![0xee; 200]);
-            match run(store.read(datafile, &[Region::new(0, 200)], &list)) {
+            let list = placed(0, &[0xee; 2 * LEN]);
+            match run(store.read(datafile, &[Region::new(0, 2 * LEN as u64)], &list)) {
                 Ok(()) => {
                     assert!(!known.removed && !known.prepared.0, "{case}");
                     let size = run(store.size(datafile)).unwrap() as usize;
@@ -331,11 +343,11 @@ impl Script {
 
 /// Runs the script with one step failing. Returns how many steps there were, and how many requests
 /// were refused.
-fn scenario(failing: Option<Failing>, power_fails: bool, case: &str) -> (u64, u32) {
+fn scenario(mode: Mode, failing: Option<Failing>, power_fails: bool, case: &str) -> (u64, u32) {
     let image: Rc<RefCell<Image>> = Rc::default();
     let noted = image.clone();
     injected::observe(Some(Box::new(move |file| noted.borrow_mut().note(file))));
-    let mut script = Script::new();
+    let mut script = Script::new(mode);
     injected::fail(failing);
     script.play();
     let steps = injected::count();
@@ -351,18 +363,27 @@ fn scenario(failing: Option<Failing>, power_fails: bool, case: &str) -> (u64, u3
     (steps, refused)
 }
 
-#[test]
-fn whatever_step_fails_what_was_acknowledged_is_stored() {
-    let (steps, refused) = scenario(None, true, "nothing fails");
-    assert_eq!((scenario(None, false, "nothing fails"), refused), ((steps, 0), 0));
+fn whatever_step_fails(mode: Mode) {
+    let (steps, refused) = scenario(mode, None, true, "nothing fails");
+    assert_eq!((scenario(mode, None, false, "nothing fails"), refused), ((steps, 0), 0));
     let mut noticed = 0;
     for step in 1..=steps {
         for (error, power_fails) in [(libc::EIO, true), (libc::ENOSPC, false)] {
-            let case = format!("step {step} of {steps}, error {error}, power failure: {power_fails}");
-            let (_, refused) = scenario(Some(Failing { first: step, count: 1, error }), power_fails, &case);
+            let case = format!("{mode:?}: step {step} of {steps}, error {error}, power failure: {power_fails}");
+            let (_, refused) = scenario(mode, Some(Failing { first: step, count: 1, error }), power_fails, &case);
             noticed += u64::from(refused > 0);
         }
     }
     println!("{steps} steps, each failed twice; {noticed} of the {} runs refused something", 2 * steps);
     assert!(steps > 100 && noticed * 10 > 2 * steps * 9, "{steps} steps, {noticed} noticed");
+}
+
+#[test]
+fn whatever_step_fails_what_was_acknowledged_is_stored() {
+    whatever_step_fails(Mode::Cached);
+}
+
+#[test]
+fn whatever_step_fails_past_the_page_cache_what_was_acknowledged_is_stored() {
+    whatever_step_fails(Mode::Threads);
 }

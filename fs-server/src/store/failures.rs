@@ -2,10 +2,14 @@
 
 use futures_util::FutureExt;
 
+use super::direct::tests::{Mode, disk_dir, placed};
 use super::steps::injected::{self, Failing};
 use super::*;
 
 const FILE: DatafileHandle = DatafileHandle(0xab_00cd);
+
+/// The length of the datafiles: a page, which may bypass the page cache, and a tail.
+const LEN: usize = 4196;
 
 /// Runs a future that waits for nothing: without a runtime a store does all its work at once.
 fn run<F: Future>(future: F) -> F::Output {
@@ -20,21 +24,35 @@ fn failing<R>(first: u64, count: u64, error: i32, work: impl FnOnce() -> R) -> R
     result
 }
 
+/// Runs a test with each way of moving bytes. Without a runtime the caller's thread makes all calls,
+/// so no ring is used.
+fn each(test: impl Fn(Mode)) {
+    [Mode::Cached, Mode::Threads].into_iter().for_each(test);
+}
+
+/// Opens a store that keeps 256 files open.
+fn open(mode: Mode, dir: &Path) -> FileStore {
+    let store = mode.open(dir, 1000);
+    if store.moves_directly() { store.keeping_open(512) } else { store.keeping_open(256) }
+}
+
+/// The steps of writing to a datafile for the first time, and of reading one whose file is not open:
+/// the file is looked for, made, opened for direct transfers, and written in one or two parts.
+fn steps(store: &FileStore) -> (u64, u64) {
+    if store.moves_directly() { (5, 2) } else { (3, 1) }
+}
+
 fn write(store: &FileStore, datafile: DatafileHandle, byte: u8) -> Result<(), FsError> {
-    run(store.write(datafile, &[Region::new(0, 100)], &vec![byte; 100].into()))
+    run(store.write(datafile, &[Region::new(0, LEN as u64)], &placed(0, &[byte; LEN])))
 }
 
 fn read(store: &FileStore, datafile: DatafileHandle) -> Result<Vec<u8>, FsError> {
-    let list = MemList::from(vec![0xee; 100]);
-    run(store.read(datafile, &[Region::new(0, 100)], &list)).map(|()| list.to_vec())
+    let list = placed(0, &[0xee; LEN]);
+    run(store.read(datafile, &[Region::new(0, LEN as u64)], &list)).map(|()| list.to_vec())
 }
 
 fn sync(store: &FileStore, datafile: DatafileHandle) -> Result<(), FsError> {
     run(store.sync(&[datafile]))
-}
-
-fn open(dir: &Path) -> FileStore {
-    FileStore::open(dir, 1000).unwrap()
 }
 
 /// Returns the errors of all operations that a failed sync forbids.
@@ -57,173 +75,202 @@ fn has_failed(store: &FileStore) -> bool {
 /// the system had discarded what it could not write.
 #[test]
 fn a_datafile_whose_sync_failed_is_lost_until_it_is_removed() {
-    for error in [libc::EIO, libc::ENOSPC] {
-        let dir = tempfile::tempdir().unwrap();
-        let store = open(dir.path());
-        run(store.create(FILE, 2)).unwrap();
-        write(&store, FILE, 1).unwrap();
-        let failed = failing(1, 1, error, || sync(&store, FILE)).unwrap_err();
-        assert!(failed.code == ErrorCode::Io && failed.detail.contains("store it again"), "{failed}");
-        for store in [&store, &open(dir.path())] {
-            for outcome in outcomes(store) {
-                let error = outcome.unwrap();
-                assert!(error.code == ErrorCode::Lost && error.detail.contains("the last sync of"), "{error}");
+    each(|mode| {
+        for error in [libc::EIO, libc::ENOSPC] {
+            let dir = disk_dir();
+            let store = open(mode, dir.path());
+            run(store.create(FILE, 2)).unwrap();
+            write(&store, FILE, 1).unwrap();
+            let failed = failing(1, 1, error, || sync(&store, FILE)).unwrap_err();
+            assert!(failed.code == ErrorCode::Io && failed.detail.contains("store it again"), "{failed}");
+            for store in [&store, &open(mode, dir.path())] {
+                for outcome in outcomes(store) {
+                    let error = outcome.unwrap();
+                    assert!(error.code == ErrorCode::Lost && error.detail.contains("the last sync of"), "{error}");
+                }
+                assert!(!has_failed(store));
+                let other = DatafileHandle(FILE.0 + 1);
+                write(store, other, 1).and_then(|()| sync(store, other)).unwrap();
             }
-            assert!(!has_failed(store));
-            let other = DatafileHandle(FILE.0 + 1);
-            write(store, other, 1).and_then(|()| sync(store, other)).unwrap();
+            run(store.remove(&[FILE])).unwrap();
+            for store in [&store, &open(mode, dir.path())] {
+                let error = read(store, FILE).unwrap_err();
+                assert!(error.detail.contains("does not exist here"), "{error}");
+            }
         }
-        run(store.remove(&[FILE])).unwrap();
-        for store in [&store, &open(dir.path())] {
-            let error = read(store, FILE).unwrap_err();
-            assert!(error.detail.contains("does not exist here"), "{error}");
-        }
-    }
+    });
 }
 
 /// The steps of a first sync: the data, opening and syncing the subdirectory, and the catalogue's
 /// write and sync.
 #[test]
 fn a_store_that_cannot_record_what_happened_has_failed() {
-    // The step that fails, how many fail, whether the datafile is marked, and whether the store has
-    // failed.
-    let cases = [
-        (1, 1, true, false),
-        (1, 2, true, true),
-        (1, 3, true, true),
-        (2, 1, false, false),
-        (3, 1, false, true),
-        (4, 1, false, false),
-        (5, 1, false, true),
-    ];
-    for (first, count, marked, ends) in cases {
-        let dir = tempfile::tempdir().unwrap();
-        let store = open(dir.path());
-        run(store.create(FILE, 1)).unwrap();
-        write(&store, FILE, 1).unwrap();
-        failing(first, count, libc::EIO, || sync(&store, FILE)).unwrap_err();
-        let case = format!("step {first}, {count}");
-        assert_eq!(has_failed(&store), ends, "{case}");
-        if ends {
-            let error = store.failure().now_or_never().unwrap();
-            assert!(error.detail.contains("start the server again"), "{error}");
-            assert!(outcomes(&store).iter().all(|outcome| outcome.as_ref().unwrap().detail == error.detail), "{case}");
-        } else if !marked {
-            sync(&store, FILE).unwrap();
-            assert_eq!(read(&store, FILE), Ok(vec![1; 100]), "{case}");
+    each(|mode| {
+        // The step that fails, how many fail, whether the datafile is marked, and whether the store has
+        // failed.
+        let cases = [
+            (1, 1, true, false),
+            (1, 2, true, true),
+            (1, 3, true, true),
+            (2, 1, false, false),
+            (3, 1, false, true),
+            (4, 1, false, false),
+            (5, 1, false, true),
+        ];
+        for (first, count, marked, ends) in cases {
+            let dir = disk_dir();
+            let store = open(mode, dir.path());
+            run(store.create(FILE, 1)).unwrap();
+            write(&store, FILE, 1).unwrap();
+            failing(first, count, libc::EIO, || sync(&store, FILE)).unwrap_err();
+            let case = format!("step {first}, {count}");
+            assert_eq!(has_failed(&store), ends, "{case}");
+            if ends {
+                let error = store.failure().now_or_never().unwrap();
+                assert!(error.detail.contains("start the server again"), "{error}");
+                assert!(
+                    outcomes(&store).iter().all(|outcome| outcome.as_ref().unwrap().detail == error.detail),
+                    "{case}"
+                );
+            } else if !marked {
+                sync(&store, FILE).unwrap();
+                assert_eq!(read(&store, FILE), Ok(vec![1; LEN]), "{case}");
+            }
         }
-    }
+    });
 }
 
 /// Replays a bug: with more files than can be open, an error of the system's writeback could be
 /// gone with the descriptor, and the next sync succeeded.
 #[test]
 fn an_error_of_the_writeback_reaches_the_next_sync() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
-    run(store.create(DatafileHandle(0), 300)).unwrap();
-    let written = |raw: u64| write(&store, DatafileHandle(raw), 1);
-    (0..256).try_for_each(written).unwrap();
-    // 64 files are written before one of them is closed. That of the third one fails. Then the next
-    // file is looked for, made, and written.
-    failing(3, 1, libc::EIO, || written(256)).unwrap();
-    (257..300).try_for_each(written).unwrap();
-    for raw in 0..300 {
-        let result = sync(&store, DatafileHandle(raw));
-        assert_eq!(result.map_err(|error| error.code), if raw == 2 { Err(ErrorCode::Lost) } else { Ok(()) }, "{raw}");
-    }
-    // A file that was synced is closed without more ado.
-    injected::fail(None);
-    read(&store, DatafileHandle(0)).unwrap();
-    assert_eq!(injected::count(), 1, "it was opened");
+    each(|mode| {
+        let dir = disk_dir();
+        let store = open(mode, dir.path());
+        run(store.create(DatafileHandle(0), 300)).unwrap();
+        let written = |raw: u64| write(&store, DatafileHandle(raw), 1);
+        (0..256).try_for_each(written).unwrap();
+        // 64 files are written before one of them is closed. That of the third one fails. Then the next
+        // file is looked for, made, and written.
+        failing(3, 1, libc::EIO, || written(256)).unwrap();
+        (257..300).try_for_each(written).unwrap();
+        for raw in 0..300 {
+            let result = sync(&store, DatafileHandle(raw));
+            assert_eq!(
+                result.map_err(|error| error.code),
+                if raw == 2 { Err(ErrorCode::Lost) } else { Ok(()) },
+                "{raw}"
+            );
+        }
+        // A file that was synced is closed without more ado.
+        injected::fail(None);
+        read(&store, DatafileHandle(0)).unwrap();
+        assert_eq!(injected::count(), steps(&store).1, "it was opened");
+    });
 }
 
 #[test]
 fn an_error_of_writing_ahead_reaches_the_next_sync() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
-    run(store.create(DatafileHandle(0), 300)).unwrap();
-    let written = |raw: u64| write(&store, DatafileHandle(raw), 1);
-    (0..200).try_for_each(written).unwrap();
-    let work = store.write_ahead().unwrap();
-    failing(3, 1, libc::EIO, work);
-    injected::fail(None);
-    (200..300).try_for_each(written).unwrap();
-    assert_eq!(injected::count(), 300, "files were looked for, made and written to, and no request wrote out another");
-    for raw in 0..300 {
-        let result = sync(&store, DatafileHandle(raw));
-        assert_eq!(result.map_err(|error| error.code), if raw == 2 { Err(ErrorCode::Lost) } else { Ok(()) }, "{raw}");
-    }
+    each(|mode| {
+        let dir = disk_dir();
+        let store = open(mode, dir.path());
+        run(store.create(DatafileHandle(0), 300)).unwrap();
+        let written = |raw: u64| write(&store, DatafileHandle(raw), 1);
+        (0..200).try_for_each(written).unwrap();
+        let work = store.write_ahead().unwrap();
+        failing(3, 1, libc::EIO, work);
+        injected::fail(None);
+        (200..300).try_for_each(written).unwrap();
+        assert_eq!(
+            injected::count(),
+            100 * steps(&store).0,
+            "files were looked for, made and written to, and no request wrote out another"
+        );
+        for raw in 0..300 {
+            let result = sync(&store, DatafileHandle(raw));
+            assert_eq!(
+                result.map_err(|error| error.code),
+                if raw == 2 { Err(ErrorCode::Lost) } else { Ok(()) },
+                "{raw}"
+            );
+        }
+    });
 }
 
 #[test]
 fn a_file_that_cannot_be_opened_is_no_failed_sync() {
-    for error in [libc::EMFILE, libc::ENFILE] {
-        let dir = tempfile::tempdir().unwrap();
-        let store = open(dir.path());
-        run(store.create(FILE, 1)).unwrap();
-        let busy = failing(1, 1, error, || write(&store, FILE, 1)).unwrap_err();
-        assert!(busy.code == ErrorCode::Busy && busy.detail.contains("raise its limit"), "{busy}");
-        write(&store, FILE, 1).unwrap();
-        // The subdirectory, when its names are to be synced.
-        assert_eq!(failing(2, 1, error, || sync(&store, FILE)).unwrap_err().code, ErrorCode::Busy);
-        drop(store);
-        let store = open(dir.path());
-        assert_eq!(failing(1, 1, error, || sync(&store, FILE)).unwrap_err().code, ErrorCode::Busy);
-        sync(&store, FILE).unwrap();
-        assert_eq!(read(&store, FILE), Ok(vec![1; 100]));
-    }
+    each(|mode| {
+        for error in [libc::EMFILE, libc::ENFILE] {
+            let dir = disk_dir();
+            let store = open(mode, dir.path());
+            run(store.create(FILE, 1)).unwrap();
+            let busy = failing(1, 1, error, || write(&store, FILE, 1)).unwrap_err();
+            assert!(busy.code == ErrorCode::Busy && busy.detail.contains("raise its limit"), "{busy}");
+            write(&store, FILE, 1).unwrap();
+            // The subdirectory, when its names are to be synced.
+            assert_eq!(failing(2, 1, error, || sync(&store, FILE)).unwrap_err().code, ErrorCode::Busy);
+            drop(store);
+            let store = open(mode, dir.path());
+            assert_eq!(failing(1, 1, error, || sync(&store, FILE)).unwrap_err().code, ErrorCode::Busy);
+            sync(&store, FILE).unwrap();
+            assert_eq!(read(&store, FILE), Ok(vec![1; LEN]));
+        }
+    });
 }
 
 /// Replays a bug: with many connections no descriptor was free, and requests failed although the
 /// store kept files open that nobody used.
 #[test]
 fn unused_files_are_closed_when_no_descriptor_is_free() {
-    let other = |raw: u64| DatafileHandle(FILE.0 + raw);
-    for error in [libc::EMFILE, libc::ENFILE] {
-        let dir = tempfile::tempdir().unwrap();
-        let store = open(dir.path());
-        run(store.create(FILE, 60)).unwrap();
-        (0..40).try_for_each(|raw| write(&store, other(raw), 1)).unwrap();
-        // When the file is looked for. The others must be written before some are closed.
-        failing(1, 1, error, || write(&store, other(40), 1)).unwrap();
-        // When it is made.
-        failing(2, 1, error, || write(&store, other(41), 1)).unwrap();
-        // The subdirectory, when its names are to be synced, and when they are removed.
-        failing(2, 1, error, || sync(&store, other(41))).unwrap();
-        // The file to be removed is removed. Then its subdirectory is opened.
-        failing(2, 1, error, || run(store.remove(&[other(41)]))).unwrap();
-        assert_eq!(read(&store, other(41)).unwrap_err().code, ErrorCode::Lost);
-        read(&store, other(0)).unwrap();
-        failing(1, 1, error, || run(store.list(None, 1000))).unwrap();
-        read(&store, other(0)).unwrap();
-        let label = Label::new(fs_proto::ClusterId(1), fs_proto::Role::Iod(2), fs_proto::StoreId(3));
-        failing(1, 1, error, || run(store.relabel(&label))).unwrap();
-        for raw in 0..41 {
-            sync(&store, other(raw)).unwrap();
-            assert_eq!(read(&store, other(raw)), Ok(vec![1; 100]), "{raw}");
+    each(|mode| {
+        let other = |raw: u64| DatafileHandle(FILE.0 + raw);
+        for error in [libc::EMFILE, libc::ENFILE] {
+            let dir = disk_dir();
+            let store = open(mode, dir.path());
+            run(store.create(FILE, 60)).unwrap();
+            (0..40).try_for_each(|raw| write(&store, other(raw), 1)).unwrap();
+            // When the file is looked for. The others must be written before some are closed.
+            failing(1, 1, error, || write(&store, other(40), 1)).unwrap();
+            // When it is made.
+            failing(2, 1, error, || write(&store, other(41), 1)).unwrap();
+            // The subdirectory, when its names are to be synced, and when they are removed.
+            failing(2, 1, error, || sync(&store, other(41))).unwrap();
+            // The file to be removed is removed. Then its subdirectory is opened.
+            failing(2, 1, error, || run(store.remove(&[other(41)]))).unwrap();
+            assert_eq!(read(&store, other(41)).unwrap_err().code, ErrorCode::Lost);
+            read(&store, other(0)).unwrap();
+            failing(1, 1, error, || run(store.list(None, 1000))).unwrap();
+            read(&store, other(0)).unwrap();
+            let label = Label::new(fs_proto::ClusterId(1), fs_proto::Role::Iod(2), fs_proto::StoreId(3));
+            failing(1, 1, error, || run(store.relabel(&label))).unwrap();
+            for raw in 0..41 {
+                sync(&store, other(raw)).unwrap();
+                assert_eq!(read(&store, other(raw)), Ok(vec![1; LEN]), "{raw}");
+            }
+            // Files are closed until none is left.
+            let none = failing(1, 1000, error, || write(&store, other(50), 1)).unwrap_err();
+            assert!(none.code == ErrorCode::Busy && none.detail.contains("no file descriptor is free"), "{none}");
+            write(&store, other(50), 1).unwrap();
+            assert!(!has_failed(&store));
         }
-        // Files are closed until none is left.
-        let none = failing(1, 1000, error, || write(&store, other(50), 1)).unwrap_err();
-        assert!(none.code == ErrorCode::Busy && none.detail.contains("no file descriptor is free"), "{none}");
-        write(&store, other(50), 1).unwrap();
-        assert!(!has_failed(&store));
-    }
+    });
 }
 
 /// Replays a bug: the file of a datafile that could not be removed was closed, and an error of its
 /// writeback with it.
 #[test]
 fn a_removal_that_fails_leaves_unsynced_data_noticed() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
-    run(store.create(FILE, 1)).unwrap();
-    write(&store, FILE, 1).and_then(|()| sync(&store, FILE)).unwrap();
-    write(&store, FILE, 2).unwrap();
-    // The file itself cannot be removed.
-    failing(1, 1, libc::EIO, || run(store.remove(&[FILE]))).unwrap_err();
-    injected::fail(None);
-    sync(&store, FILE).unwrap();
-    assert_eq!(injected::count(), 1, "its file was still open");
-    assert_eq!(read(&store, FILE), Ok(vec![2; 100]));
+    each(|mode| {
+        let dir = disk_dir();
+        let store = open(mode, dir.path());
+        run(store.create(FILE, 1)).unwrap();
+        write(&store, FILE, 1).and_then(|()| sync(&store, FILE)).unwrap();
+        write(&store, FILE, 2).unwrap();
+        // The file itself cannot be removed.
+        failing(1, 1, libc::EIO, || run(store.remove(&[FILE]))).unwrap_err();
+        injected::fail(None);
+        sync(&store, FILE).unwrap();
+        assert_eq!(injected::count(), 1, "its file was still open");
+        assert_eq!(read(&store, FILE), Ok(vec![2; LEN]));
+    });
 }

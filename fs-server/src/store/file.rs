@@ -34,6 +34,9 @@
 //! memory goes on: reads from the page cache, lengths, and what the file system said last about its
 //! room (`space.rs`). Without a tokio runtime there is no event loop, and nothing is handed over.
 //!
+//! **Past the page cache.** A store behind a cache can move bytes between memory and disk directly,
+//! never on the event loop (`direct.rs`).
+//!
 //! **Several event loops** share a store. What they have in common beside the disk is locked for a
 //! step: the table of open files, the openings, the label. No two of these locks are held at the
 //! same time, and none across a system call. A worker of the store may hold the locks of an open
@@ -76,6 +79,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, statat, unlinkat};
 
 use super::at_once::AtOnce;
 use super::catalogue::Catalogue;
+use super::direct::Direct;
+use super::direct::course::Direction;
 use super::durability::{self, Disk, Found, Trouble};
 use super::failure::Failure;
 use super::identity::{read_label, trouble, write_label};
@@ -111,7 +116,11 @@ pub struct FileStore {
     path: PathBuf,
     pub(super) disk: Arc<Disk>,
     pub(super) at_once: AtOnce,
-    offload: u64,
+    pub(super) offload: u64,
+    /// Moves bytes past the page cache, if it exists.
+    pub(super) direct: Option<Direct>,
+    /// Most descriptors of datafiles that are kept.
+    kept: usize,
     open: Mutex<OpenFiles>,
     openings: Openings,
     label: Mutex<Option<Label>>,
@@ -120,7 +129,7 @@ pub struct FileStore {
 }
 
 /// Converts an error of the system to an error for a datafile.
-fn fault(what: &str, datafile: DatafileHandle, error: &io::Error) -> FsError {
+pub(super) fn fault(what: &str, datafile: DatafileHandle, error: &io::Error) -> FsError {
     if let Some(missing) = no_descriptor(error) {
         return FsError::new(ErrorCode::Busy, format!("{what} {datafile}: {missing}"));
     }
@@ -160,7 +169,7 @@ fn sync_fault(datafile: DatafileHandle, trouble: &Trouble) -> FsError {
 }
 
 /// Why a transfer was not made.
-enum Unmoved {
+pub(super) enum Unmoved {
     Disk(io::Error),
     Worker(FsError),
 }
@@ -261,7 +270,8 @@ impl FileStore {
         let (space, failure) = (Space::new(room), Failure::default());
         let disk = Arc::new(Disk { dir, short, long, space, lock: None, catalogue, marks, failure });
         let (open, openings) = (Mutex::new(OpenFiles::new(OPEN_FILES)), Openings::default());
-        Ok(FileStore { path, disk, at_once, offload, open, openings, label, disk_number })
+        let (direct, kept) = (None, OPEN_FILES);
+        Ok(FileStore { path, disk, at_once, offload, direct, kept, open, openings, label, disk_number })
     }
 
     /// Keeps this lock as long as anything uses the disk. Call it before the store is used.
@@ -276,14 +286,24 @@ impl FileStore {
     /// Blocks this thread until no work is under way, but for `patience` at most. Returns false if
     /// the disk has not answered by then. Call it when the event loop has ended.
     pub(crate) fn wait_until_idle(&self, patience: Duration) -> bool {
-        self.disk.long.wait_until_idle(patience) && self.disk.short.wait_until_idle(patience)
+        self.direct.as_ref().is_none_or(|direct| direct.wait_until_idle(patience))
+            && self.disk.long.wait_until_idle(patience)
+            && self.disk.short.wait_until_idle(patience)
     }
 
     /// Sets the number of datafiles that are kept open, at least one. There may be more for a
-    /// while, if all are in use. 256 without this.
+    /// while, if all are in use. 256 without this. If bytes are moved past the page cache
+    /// ([`FileStore::direct`]), half as many are kept, because each has two descriptors.
     #[must_use]
     pub fn keeping_open(mut self, files: usize) -> FileStore {
-        self.open = Mutex::new(OpenFiles::new(files.max(1)));
+        self.kept = files;
+        self.with_table()
+    }
+
+    /// Makes the table of open files anew.
+    pub(super) fn with_table(mut self) -> FileStore {
+        let descriptors = if self.moves_directly() { 2 } else { 1 };
+        self.open = Mutex::new(OpenFiles::new((self.kept / descriptors).max(1)));
         self
     }
 
@@ -372,7 +392,10 @@ impl FileStore {
     }
 
     /// Runs short work, on a worker thread if there is a disk to wait for.
-    async fn short<R: Send + 'static>(&self, work: impl FnOnce(&Disk) -> R + Send + 'static) -> Result<R, FsError> {
+    pub(super) async fn short<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Disk) -> R + Send + 'static,
+    ) -> Result<R, FsError> {
         if self.at_once.in_memory() {
             return Ok(work(&self.disk));
         }
@@ -382,7 +405,10 @@ impl FileStore {
 
     /// Runs long work on a worker thread. Work that is under way keeps the lock on the directory,
     /// and so does short work.
-    async fn long<R: Send + 'static>(&self, work: impl FnOnce(&Disk) -> R + Send + 'static) -> Result<R, FsError> {
+    pub(super) async fn long<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Disk) -> R + Send + 'static,
+    ) -> Result<R, FsError> {
         let disk = self.disk.clone();
         self.disk.long.run(move || work(&disk)).await
     }
@@ -427,7 +453,7 @@ impl FileStore {
     }
 
     /// Closes some files that nobody uses. Returns false if there are none.
-    async fn close_unused(&self) -> Result<bool, FsError> {
+    pub(super) async fn close_unused(&self) -> Result<bool, FsError> {
         loop {
             let closing = self.open_files().close(SPARE);
             let ends = match &closing {
@@ -658,6 +684,7 @@ impl DataStore for FileStore {
 
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
         let file = self.file(datafile, true).await.map_err(|error| error.with_ranges(regions.iter().copied()))?;
+        let (file, jobs) = (file.expect(MADE), jobs(regions, from));
         // Only then: a sync that began before may not cover it.
         let at_once = |at_once: &AtOnce, file: &OpenFile, jobs: &[Job]| {
             let result = at_once.write(file.file(), jobs);
@@ -671,7 +698,10 @@ impl DataStore for FileStore {
             file.changed();
             result
         };
-        let result = self.transfer(file.expect(MADE), jobs(regions, from), at_once, whole).await;
+        let result = match self.moves_directly() {
+            true => self.move_directly(Direction::Write, datafile, file, jobs).await,
+            false => self.transfer(file, jobs, at_once, whole).await,
+        };
         result.map_err(|(done, unmoved)| unmoved.into_error("writing", datafile).with_ranges(remainder(regions, done)))
     }
 
@@ -681,9 +711,13 @@ impl DataStore for FileStore {
             into.pieces().iter().for_each(MemSlice::zero);
             return Ok(());
         };
+        let jobs = jobs(regions, into);
         let at_once = |at_once: &AtOnce, file: &OpenFile, jobs: &[Job]| at_once.read(file.file(), jobs);
         let whole = |file: &OpenFile, jobs: &[Job]| read_all(file.file(), jobs);
-        let result = self.transfer(file, jobs(regions, into), at_once, whole).await;
+        let result = match self.moves_directly() {
+            true => self.move_directly(Direction::Read, datafile, file, jobs).await,
+            false => self.transfer(file, jobs, at_once, whole).await,
+        };
         result.map_err(|(done, unmoved)| unmoved.into_error("reading", datafile).with_ranges(remainder(regions, done)))
     }
 

@@ -17,6 +17,7 @@
 mod at_once;
 mod cached_files;
 mod catalogue;
+mod direct;
 mod durability;
 mod failure;
 mod file;
@@ -34,6 +35,7 @@ mod openings;
 mod order;
 mod pause;
 mod residue;
+mod ring;
 mod service;
 mod shared;
 mod space;

@@ -13,10 +13,12 @@
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustix::fs::{AtFlags, StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx};
 
+use super::direct::Bypass;
+use super::direct::parts::Way;
 use super::{steps, sys};
 use crate::workers::Workers;
 
@@ -27,6 +29,9 @@ const SYNCED: &str = "user.pvfs.synced";
 #[derive(Debug)]
 pub(super) struct OpenFile {
     file: Option<File>,
+    /// Moves bytes past the page cache, once that was asked for; `None` inside if it is not
+    /// possible.
+    bypass: OnceLock<Option<Bypass>>,
     /// Closes the file.
     closer: Weak<Workers>,
     /// The length that was synced, as far as it is known.
@@ -59,11 +64,41 @@ impl OpenFile {
         let synced = AtomicU64::new(synced_length(&file));
         let (changes, written) = (AtomicU64::new(0), AtomicU64::new(0));
         let (length, syncing, failed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        OpenFile { file: Some(file), closer, synced, length, changes, written, syncing, failed }
+        let bypass = OnceLock::new();
+        OpenFile { file: Some(file), bypass, closer, synced, length, changes, written, syncing, failed }
     }
 
     pub(super) fn file(&self) -> &File {
         self.file.as_ref().expect("it is taken out when this is dropped")
+    }
+
+    /// Returns the threads that close the file, as long as the store exists.
+    pub(super) fn closer(&self) -> Option<Arc<Workers>> {
+        self.closer.upgrade()
+    }
+
+    /// Returns what moves bytes past the page cache, if it is open.
+    pub(super) fn bypass(&self) -> Option<&Bypass> {
+        self.bypass.get()?.as_ref()
+    }
+
+    /// Returns true if it is known whether bytes can be moved past the page cache.
+    pub(super) fn knows_bypass(&self) -> bool {
+        self.bypass.get().is_some()
+    }
+
+    /// Keeps what moves bytes past the page cache, or notes that nothing can. Only the first answer
+    /// counts.
+    pub(super) fn set_bypass(&self, bypass: Option<Bypass>) {
+        let _ = self.bypass.set(bypass);
+    }
+
+    /// Returns the descriptor for bytes that take this way.
+    pub(super) fn descriptor(&self, way: Way) -> &File {
+        match (way, self.bypass()) {
+            (Way::Direct, Some(bypass)) => &bypass.file,
+            _ => self.file(),
+        }
     }
 
     /// Returns the length that was synced, or 0 if it is not known.
@@ -154,7 +189,7 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        let file = self.file.take();
+        let file = (self.file.take(), self.bypass.take());
         match self.closer.upgrade() {
             Some(workers) => workers.start(move || drop(file)),
             // The store is gone, and its event loop too.

@@ -1,16 +1,19 @@
 //! System calls on files that no safe interface has: transfers directly from and to shared memory,
-//! also such that do not wait, control of the writeback, and a look at the page cache. This is the
-//! only module of this crate with `unsafe`.
+//! also such that do not wait, control of the writeback, and a look at the page cache. This module
+//! and `ring/sys.rs` are the only ones of this crate with `unsafe`.
 //!
 //! **Why.** `pread` and `pwrite` of the standard library and of `rustix` take slices. A slice of
 //! memory that an adapter may access must not exist (`bmi_core::mem`, invariant 2). The system
 //! calls need only addresses.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
 use bmi_core::MemSlice;
+
+use super::direct::parts::MOST_PIECES;
 
 /// Repeats a call that a signal interrupted.
 fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
@@ -26,7 +29,8 @@ fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
     }
 }
 
-fn position(offset: u64) -> io::Result<libc::off_t> {
+/// Converts an offset in a file.
+pub(super) fn position(offset: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))
 }
 
@@ -43,6 +47,32 @@ pub(super) fn read_at(file: &File, offset: u64, into: &MemSlice) -> io::Result<u
     let offset = position(offset)?;
     // SAFETY: as above. Only the kernel writes the bytes.
     retry(|| unsafe { libc::pread(file.as_raw_fd(), into.as_ptr().cast(), into.len(), offset) })
+}
+
+/// Returns the addresses of pieces of memory. They are valid as long as the pieces live.
+pub(super) fn vectors<'a>(pieces: impl IntoIterator<Item = &'a MemSlice>) -> Vec<libc::iovec> {
+    let vector = |piece: &MemSlice| libc::iovec { iov_base: piece.as_ptr().cast(), iov_len: piece.len() };
+    pieces.into_iter().map(vector).collect()
+}
+
+/// Returns the number of vectors, which is `MOST_PIECES` at most.
+pub(super) fn count(vectors: &[libc::iovec]) -> libc::c_int {
+    debug_assert!(vectors.len() <= MOST_PIECES);
+    vectors.len().min(MOST_PIECES) as libc::c_int
+}
+
+/// As [`write_at`], with memory in pieces.
+pub(super) fn write_pieces_at(file: &File, offset: u64, from: &VecDeque<MemSlice>) -> io::Result<usize> {
+    let (offset, vectors) = (position(offset)?, vectors(from));
+    // SAFETY: as for `write_at`, for each piece. There are as many vectors as are counted.
+    retry(|| unsafe { libc::pwritev(file.as_raw_fd(), vectors.as_ptr(), count(&vectors), offset) })
+}
+
+/// As [`read_at`], with memory in pieces.
+pub(super) fn read_pieces_at(file: &File, offset: u64, into: &VecDeque<MemSlice>) -> io::Result<usize> {
+    let (offset, vectors) = (position(offset)?, vectors(into));
+    // SAFETY: as for `read_at`, for each piece. There are as many vectors as are counted.
+    retry(|| unsafe { libc::preadv(file.as_raw_fd(), vectors.as_ptr(), count(&vectors), offset) })
 }
 
 /// One piece of memory, and the flags of a transfer that does not wait.

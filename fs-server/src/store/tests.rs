@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use redb::StorageBackend as _;
 
+use super::direct::tests::{MODES, Mode, disk_dir, placed};
 use super::*;
 
 const FILE: DatafileHandle = DatafileHandle(0xab_00cd);
@@ -23,22 +24,31 @@ fn region(offset: u64, len: u64) -> Region {
 async fn read(store: &dyn DataStore, regions: &[Region]) -> Result<Vec<u8>, FsError> {
     let len = regions.iter().map(|region| region.len as usize).sum();
     // Initialised with other bytes than zeros, so that bytes that are not read are noticed.
-    let list = MemList::from(Memory::from(vec![0xee; len]));
+    let list = placed(0, &vec![0xee; len]);
     store.read(FILE, regions, &list).await.map(|()| list.to_vec())
 }
 
-/// Runs a test with a store of files whose large transfers go to worker threads, with one that does
-/// everything on its own thread, and with one in memory.
+/// Runs a test with a store of files whose large transfers go to other threads than the small ones,
+/// with one whose large ones do not, with those that move bytes past the page cache, and with one in
+/// memory.
 fn each(test: impl AsyncFn(&dyn DataStore)) {
     let with_a_file = async |store: &dyn DataStore| {
         store.create(FILE, 1).await.unwrap();
         test(store).await;
     };
-    for offload in [0, u64::MAX] {
-        let dir = tempfile::tempdir().unwrap();
-        run(with_a_file(&FileStore::open(dir.path(), offload).unwrap()));
+    for (mode, offload) in MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, u64::MAX)]) {
+        let dir = disk_dir();
+        run(with_a_file(&mode.open(dir.path(), offload)));
     }
     run(with_a_file(&MemStore::new(1 << 30)));
+}
+
+/// Runs a test with a new directory for each way of moving bytes.
+fn each_mode(test: impl AsyncFn(Mode, &Path)) {
+    for mode in MODES {
+        let dir = disk_dir();
+        run(test(mode, dir.path()));
+    }
 }
 
 /// Creates a store with the datafile of the tests.
@@ -77,7 +87,7 @@ fn what_was_never_written_is_zero() {
 #[test]
 fn truncation_cuts_and_extends() {
     each(async |store| {
-        store.write(FILE, &[region(0, 100_000)], &vec![1; 100_000].into()).await.unwrap();
+        store.write(FILE, &[region(0, 100_000)], &placed(0, &[1; 100_000])).await.unwrap();
         store.truncate(FILE, 70_000).await.unwrap();
         store.truncate(FILE, 80_000).await.unwrap();
         assert_eq!(store.size(FILE).await, Ok(80_000));
@@ -200,9 +210,8 @@ fn a_prepared_datafile_waits_for_its_truncation() {
 
 #[test]
 fn a_preparation_outlives_a_crash_until_its_truncation_is_durable() {
-    let dir = tempfile::tempdir().unwrap();
-    run(async {
-        let open = || FileStore::open(dir.path(), 1000).unwrap();
+    each_mode(async |mode, dir| {
+        let open = || mode.open(dir, 1000);
         let store = open();
         store.create(FILE, 2).await.unwrap();
         store.prepare_truncate(FILE, 3).await.unwrap();
@@ -294,10 +303,9 @@ fn a_discard_that_failed_is_durable_when_it_succeeds() {
 
 #[test]
 fn a_datafile_that_was_cut_off_is_not_read_as_zeros() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("00/0000000000ab00cd");
-    run(async {
-        let open = || FileStore::open(dir.path(), 1000).unwrap();
+    each_mode(async |mode, dir| {
+        let path = dir.join("00/0000000000ab00cd");
+        let open = || mode.open(dir, 1000);
         let store = open();
         store.create(FILE, 1).await.unwrap();
         store.write(FILE, &[region(0, 100)], &vec![1; 100].into()).await.unwrap();
@@ -335,10 +343,9 @@ fn a_datafile_that_was_cut_off_is_not_read_as_zeros() {
 /// A running server keeps to its directory, whatever is put in its place.
 #[test]
 fn a_directory_that_is_moved_away_stays_the_servers() {
-    let dir = tempfile::tempdir().unwrap();
-    let (path, moved) = (dir.path().join("iod"), dir.path().join("moved"));
-    run(async {
-        let store = FileStore::open(&path, 1000).unwrap();
+    each_mode(async |mode, dir| {
+        let (path, moved) = (dir.join("iod"), dir.join("moved"));
+        let store = mode.open(&path, 1000);
         store.create(FILE, 2).await.unwrap();
         fs::rename(&path, &moved).unwrap();
         fs::create_dir(&path).unwrap();
@@ -366,35 +373,38 @@ fn a_full_store_takes_what_fits_and_names_the_rest() {
 /// Opens the files again, in a server without any state of the previous one.
 #[test]
 fn what_was_written_is_there_for_the_next_server() {
-    let dir = tempfile::tempdir().unwrap();
-    run(async {
-        let store = FileStore::open(dir.path(), 1000).unwrap();
+    each_mode(async |mode, dir| {
+        let store = mode.open(dir, 1000);
         store.create(FILE, 1).await.unwrap();
         store.write(FILE, &[region(500, 3)], &vec![1, 2, 3].into()).await.unwrap();
         store.sync(&[FILE]).await.unwrap();
         drop(store);
-        let store = FileStore::open(dir.path(), 1000).unwrap();
+        let store = mode.open(dir, 1000);
         assert_eq!(read(&store, &[region(499, 5)]).await.unwrap(), [0, 1, 2, 3, 0]);
+        assert!(dir.join("00/0000000000ab00cd").is_file());
     });
-    assert!(dir.path().join("00/0000000000ab00cd").is_file());
 }
 
 #[test]
 fn more_files_than_can_be_open() {
-    let dir = tempfile::tempdir().unwrap();
-    run(async {
-        let store = FileStore::open(dir.path(), 1000).unwrap();
+    each_mode(async |mode, dir| {
+        let store = mode.open(dir, 1000);
         store.create(DatafileHandle(0), 600).await.unwrap();
         for round in 0..2u8 {
             for raw in 0..600u64 {
                 let at = region(u64::from(round), 1);
                 store.write(DatafileHandle(raw), &[at], &vec![raw as u8].into()).await.unwrap();
+                let page = placed(0, &[raw as u8; 4096]);
+                store.write(DatafileHandle(raw), &[region(8192, 4096)], &page).await.unwrap();
             }
         }
         for raw in 0..600u64 {
             let list = MemList::from(vec![0; 2]);
             store.read(DatafileHandle(raw), &[region(0, 2)], &list).await.unwrap();
             assert_eq!(list.to_vec(), [raw as u8; 2]);
+            let page = placed(0, &[0xee; 4096]);
+            store.read(DatafileHandle(raw), &[region(8192, 4096)], &page).await.unwrap();
+            assert_eq!(page.to_vec(), [raw as u8; 4096]);
         }
         assert_eq!(store.stat().await.unwrap().datafiles, 600);
     });
@@ -402,15 +412,14 @@ fn more_files_than_can_be_open() {
 
 #[test]
 fn trouble_with_files_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("file");
-    fs::write(&file, "not a directory").unwrap();
-    let error = FileStore::open(file.join("below"), 0).err().unwrap();
-    assert!(error.to_string().contains("below"), "{error}");
-    run(async {
-        let store = FileStore::open(dir.path().join("data"), 0).unwrap();
+    each_mode(async |mode, dir| {
+        let file = dir.join("file");
+        fs::write(&file, "not a directory").unwrap();
+        let error = FileStore::open(file.join("below"), 0).err().unwrap();
+        assert!(error.to_string().contains("below"), "{error}");
+        let store = mode.open(&dir.join("data"), 0);
         // Put a directory where the datafile belongs.
-        fs::create_dir(dir.path().join("data/00/0000000000ab00cd")).unwrap();
+        fs::create_dir(dir.join("data/00/0000000000ab00cd")).unwrap();
         store.create(DatafileHandle(1), 1).await.unwrap();
         let error = store.write(FILE, &[region(7, 1)], &vec![1].into()).await.unwrap_err();
         assert_eq!((error.code, &error.ranges[..]), (ErrorCode::Io, &[region(7, 1)][..]));
@@ -424,12 +433,17 @@ fn trouble_with_files_is_named() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// After any sequence of writes and truncations, both stores have the same contents as a plain
+    /// After any sequence of writes and truncations, all stores have the same contents as a plain
     /// vector.
     #[test]
     fn stores_agree_with_a_vector(steps in prop::collection::vec((0..200_000u64, 0..70_000usize, any::<u8>(), any::<bool>()), 1..12)) {
         let dir = tempfile::tempdir().unwrap();
-        let stores: [&dyn DataStore; 2] = [&FileStore::open(dir.path(), 4096).unwrap(), &MemStore::new(1 << 30)];
+        let past = disk_dir();
+        let stores: [&dyn DataStore; 3] = [
+            &FileStore::open(dir.path(), 4096).unwrap(),
+            &Mode::Ring.open(past.path(), 4096),
+            &MemStore::new(1 << 30),
+        ];
         let mut model: Vec<u8> = Vec::new();
         run(async {
             for store in stores {
@@ -447,7 +461,7 @@ proptest! {
                     if truncate {
                         store.truncate(FILE, offset).await.unwrap();
                     } else {
-                        store.write(FILE, &[region(offset, len as u64)], &vec![value; len].into()).await.unwrap();
+                        store.write(FILE, &[region(offset, len as u64)], &placed(offset as usize % 4096, &vec![value; len])).await.unwrap();
                     }
                     prop_assert_eq!(store.size(FILE).await, Ok(model.len() as u64));
                     let bytes = read(store, &[region(0, model.len() as u64 + 10)]).await.unwrap();
@@ -480,9 +494,10 @@ proptest! {
     /// after it was opened again.
     #[test]
     fn the_count_of_datafiles_is_that_of_a_walk(steps in prop::collection::vec((0..9u8, 0..40u64, 1..5u64), 1..60)) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = disk_dir();
+        let mode = MODES[steps.len() % MODES.len()];
         let memory = MemStore::new(1 << 30);
-        let mut files = FileStore::open(dir.path(), 4096).unwrap().keeping_open(4);
+        let mut files = mode.open(dir.path(), 4096).keeping_open(4);
         // The handles are in two subdirectories.
         let base = 0x1f0;
         let (mut last, mut next) = ((DatafileHandle(base), 1), base);
@@ -494,7 +509,7 @@ proptest! {
                 }
                 if operation == 8 {
                     drop(files);
-                    files = FileStore::open(dir.path(), 4096).unwrap().keeping_open(4);
+                    files = mode.open(dir.path(), 4096).keeping_open(4);
                 }
                 let one = DatafileHandle(base + at);
                 let some: Vec<DatafileHandle> = (0..count).map(|more| DatafileHandle(one.0 + 2 * more)).collect();
@@ -750,11 +765,15 @@ fn a_database_in_a_file_is_opened_once_at_a_time() {
 /// every write is there, and a datafile that was removed is gone for all of them.
 #[test]
 fn loops_share_a_store() {
+    MODES.into_iter().for_each(loops_share_a_store_of);
+}
+
+fn loops_share_a_store_of(mode: Mode) {
     const LOOPS: u64 = 3;
     const FILES: u64 = 12;
     const ROUNDS: u64 = 40;
-    let dir = tempfile::tempdir().unwrap();
-    let store = Arc::new(FileStore::open(dir.path(), 128 << 10).unwrap().keeping_open(4));
+    let dir = disk_dir();
+    let store = Arc::new(mode.open(dir.path(), 128 << 10).keeping_open(4));
     let first = DatafileHandle(0x0100);
     run(store.create(first, FILES as u32 + 1)).unwrap();
     let last = DatafileHandle(first.0 + FILES);
@@ -771,6 +790,12 @@ fn loops_share_a_store() {
                 let memory = Memory::zeroed(10).unwrap();
                 store.read(datafile, &at, &MemList::from(&memory)).await.unwrap();
                 assert_eq!(memory.to_vec(), bytes);
+                // A page of each loop's own, past the page cache if that is possible.
+                let page = [region((1 << 20) + own * 4096, 4096)];
+                store.write(datafile, &page, &placed(0, &[round as u8; 4096])).await.unwrap();
+                let into = placed(0, &[0xee; 4096]);
+                store.read(datafile, &page, &into).await.unwrap();
+                assert_eq!(into.to_vec(), [round as u8; 4096]);
             }
             if own == 0 && round == ROUNDS / 2 {
                 store.remove(&[last]).await.unwrap();
