@@ -133,11 +133,11 @@ struct Home {
 
 impl Home {
     /// Gives the directory a label, if one is given, and opens the store in it.
-    fn open(mut self, label: Option<Label>, offload: u64, _direct: bool) -> Result<FileStore, FsError> {
+    fn open(mut self, label: Option<Label>, offload: u64, direct: bool) -> Result<FileStore, FsError> {
         if let Some(label) = label {
             self.directory.establish(&label)?;
         }
-        let store = FileStore::open(self.directory.path(), offload)?.keeping_open(self.open_files);
+        let store = FileStore::open(self.directory.path(), offload)?.keeping_open(self.open_files).direct(direct);
         Ok(store.locked_by(self.directory.lock()))
     }
 }
