@@ -148,8 +148,8 @@ impl<D: Disk> Reading<D> {
 }
 
 /// The memory of bytes of a file that are about to be written. Nobody else reads or writes them
-/// meanwhile. If this is dropped without [`Writing::commit`], nothing was written, except that bytes
-/// which the disk did not have yet may be those of the file or those that arrived.
+/// meanwhile. If this is dropped without [`Writing::commit`], nothing was written, except that
+/// bytes which the disk did not have yet may be those of the file or those that arrived.
 pub struct Writing<D: Disk> {
     list: MemList,
     extents: Vec<Extent>,
@@ -165,8 +165,8 @@ impl<D: Disk> Writing<D> {
         &self.list
     }
 
-    /// The memory was filled: from now on it is what the file contains. When this returns, the bytes
-    /// survive the end of the process, or are on the disk ([`Settings::write_through`]).
+    /// The memory was filled: from now on it is what the file contains. When this returns, the
+    /// bytes survive the end of the process, or are on the disk ([`Settings::write_through`]).
     ///
     /// # Errors
     /// `Disk`, if the bytes must be on the disk and are not. They stay in the cache, dirty.
@@ -488,8 +488,8 @@ impl<D: Disk> Cache<D> {
     /// Lends the memory of `extents` for writing, once nobody else uses these bytes.
     ///
     /// # Errors
-    /// `Overlapping`, `TooLong`; `Disk` if older dirty bytes must be written first and cannot be, or
-    /// parts of units must be read.
+    /// `Overlapping`, `TooLong`; `Disk` if older dirty bytes must be written first and cannot be,
+    /// or parts of units must be read.
     pub async fn write(&self, file: u64, extents: &[Extent]) -> Result<Writing<D>, CacheError<D::Error>> {
         let whole = joined(extents);
         if whole.iter().map(|extent| extent.len).sum::<u64>() != extents.iter().map(|extent| extent.len).sum::<u64>() {

@@ -26,8 +26,8 @@ impl Extent {
         self.offset < other.end() && other.offset < self.end()
     }
 
-    /// Cuts the extent at multiples of `unit`. Each part is the offset of the unit, and the range of
-    /// bytes within it.
+    /// Cuts the extent at multiples of `unit`. Each part is the offset of the unit, and the range
+    /// of bytes within it.
     pub(crate) fn parts(self, unit: u32) -> impl Iterator<Item = (u64, Range<u32>)> {
         let (unit, end) = (u64::from(unit), self.end());
         let mut at = self.offset;

@@ -1,9 +1,9 @@
 //! A storage server's cache whose buffers are its communication buffers: one copy of the data
 //! serves the disk, the cache and the adapter.
 //!
-//! **Why.** A server that reads a file into a buffer and sends the buffer copies every byte, and has
-//! it in memory twice: in the page cache of the system and in a buffer that is registered with the
-//! adapter. Mapping the file avoids the copy, but then memory is registered for every transfer.
+//! **Why.** A server that reads a file into a buffer and sends the buffer copies every byte, and
+//! has it in memory twice: in the page cache of the system and in a buffer that is registered with
+//! the adapter. Mapping the file avoids the copy, but then memory is registered for every transfer.
 //! Here the cache *is* the registered memory. A read lends cached bytes to the adapter, and a write
 //! lends the adapter the place in the cache where the bytes belong ([Unifier-PVFS §4]).
 //!
@@ -35,8 +35,8 @@
 //!    some need no more of it (`cache`, `state`);
 //! 3. bytes that somebody else is reading from the disk; then the disk.
 //!
-//! What the disk does ends, and what a holder of memory does with it is bounded by its deadlines. So
-//! every wait ends. Writing dirty bytes to the disk needs neither claims nor memory.
+//! What the disk does ends, and what a holder of memory does with it is bounded by its deadlines.
+//! So every wait ends. Writing dirty bytes to the disk needs neither claims nor memory.
 //!
 //! **Durability.** A committed write survives the end of the process, because another process can
 //! take the memory over ([`Frames`]). It survives a power failure when [`Cache::flush`] and a sync
@@ -54,11 +54,12 @@
 //! | `ahead`, `background` | reading ahead; writing behind, by age and by amount |
 //! | `disk`, `settings`, `query` | what the user provides, chooses, and asks |
 //!
-//! **Invariants** are in each module. **Tests.** `tests.rs` compares random operations of many tasks,
-//! on a disk that fails, with a model, and kills the process at any step.
+//! **Invariants** are in each module. **Tests.** `tests.rs` compares random operations of many
+//! tasks, on a disk that fails, with a model, and kills the process at any step.
 //!
-//! **Source.** [Unifier-PVFS]. Additions: the take-over, claims by byte and in order, lists of extents
-//! that are received in place, the scan-resistant policy, chunks that become registered by use.
+//! **Source.** [Unifier-PVFS]. Additions: the take-over, claims by byte and in order, lists of
+//! extents that are received in place, the scan-resistant policy, chunks that become registered by
+//! use.
 
 #![warn(clippy::disallowed_types)]
 

@@ -25,8 +25,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns settings for a cache of `bytes` bytes: a quarter of it may be dirty, half of it stays
-    /// registered.
+    /// Returns settings for a cache of `bytes` bytes: a quarter of it may be dirty, half of it
+    /// stays registered.
     pub fn for_bytes(bytes: u64) -> Settings {
         Settings {
             unit: BLOCK as u32,

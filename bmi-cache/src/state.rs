@@ -530,8 +530,8 @@ impl<E: Clone> State<E> {
         self.memory_changed();
     }
 
-    /// Bytes were written into a unit. Returns false if its dirty bytes are in too many places to be
-    /// recorded; then they must be written to the disk before the write is acknowledged.
+    /// Bytes were written into a unit. Returns false if its dirty bytes are in too many places to
+    /// be recorded; then they must be written to the disk before the write is acknowledged.
     pub(crate) fn written(&mut self, id: usize, range: Range<u32>) -> bool {
         let unit = &mut self.units[id];
         unit.valid.insert(range.clone());
@@ -636,8 +636,8 @@ impl<E: Clone> State<E> {
         self.flushes > 0
     }
 
-    /// Begins to write dirty units, and those that follow them in the file. `None` if there are none
-    /// of this kind that nobody else writes.
+    /// Begins to write dirty units, and those that follow them in the file. `None` if there are
+    /// none of this kind that nobody else writes.
     pub(crate) fn begin_flush(&mut self, which: Which) -> Option<Batch> {
         let first = &self.units[self.first_to_flush(which)?];
         let (file, at) = (first.file, first.at);

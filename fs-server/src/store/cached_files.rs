@@ -55,7 +55,8 @@ impl CachedFiles {
             Service::Unifier(settings) => {
                 let (unified, frames) = open_cache(files.clone(), &path, settings, store).await?;
                 if unified.statistics().counters.taken_over > 0 && frames.settings() != settings.arena {
-                    // It has the size of the cache that was left. Write everything, and make a new one.
+                    // It has the size of the cache that was left. Write everything, and make a new
+                    // one.
                     write_out(&unified, frames, &path).await?;
                     drop(unified);
                     let (unified, frames) = open_cache(files.clone(), &path, settings, store).await?;

@@ -4,10 +4,10 @@
 //! page cache and the server's buffers, and is in memory twice. Here one copy serves the disk, the
 //! cache and the adapter ([`bmi_cache`]). The store behind it bypasses the page cache.
 //!
-//! **What is where.** Everything but bytes belongs to the store behind: which datafiles exist, their
-//! marks, their lengths on the disk. The cache has bytes that were read or written. So an operation
-//! first asks the store whether the datafile is refused, and a write to a datafile of which nothing
-//! is cached asks whether it exists.
+//! **What is where.** Everything but bytes belongs to the store behind: which datafiles exist,
+//! their marks, their lengths on the disk. The cache has bytes that were read or written. So an
+//! operation first asks the store whether the datafile is refused, and a write to a datafile of
+//! which nothing is cached asks whether it exists.
 //!
 //! **Durability.** As with the page cache: an acknowledged write survives the end of the process,
 //! because the next one takes the cache over ([`bmi_cache::Frames`]). A sync writes the dirty bytes

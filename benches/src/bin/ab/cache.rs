@@ -2,8 +2,8 @@
 //! server's buffers, and `unifier`, through a cache whose memory is that of the transport.
 //!
 //! **How.** For each service a cluster of processes runs: a manager and one I/O server. One client
-//! reads and writes a file of each. Rounds of the services alternate, in another order each time, so
-//! that other load on the machine affects both. A line is measured in each round; the ratios are
+//! reads and writes a file of each. Rounds of the services alternate, in another order each time,
+//! so that other load on the machine affects both. A line is measured in each round; the ratios are
 //! those of the same round.
 //!
 //! **What is checked.** Every block of 4 KiB begins with its number in the file. The first and the
@@ -34,8 +34,8 @@ use crate::job::Failed;
 
 /// Compares the services of an I/O server: through the page cache, and through a cache of its own.
 ///
-/// One client of one I/O server, all on this machine, each as a process. "cpu" is the processor time
-/// of the I/O server for a byte, all its threads together. The ratios are those to the service
+/// One client of one I/O server, all on this machine, each as a process. "cpu" is the processor
+/// time of the I/O server for a byte, all its threads together. The ratios are those to the service
 /// `normal`, medians of the rounds. Build the servers first: cargo build --release -p fs-server.
 #[derive(Parser)]
 pub(crate) struct Cache {
@@ -54,8 +54,8 @@ pub(crate) struct Cache {
     /// The number of rounds [default: 7, with --quick 2].
     #[arg(long, value_name = "N")]
     rounds: Option<u16>,
-    /// The time for which a line is measured in a round, in milliseconds [default: 200, with --quick
-    /// 20].
+    /// The time for which a line is measured in a round, in milliseconds [default: 200, with
+    /// --quick 20].
     #[arg(long, value_name = "MS")]
     line_ms: Option<u16>,
     /// Print JSON instead of a table.
