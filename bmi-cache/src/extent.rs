@@ -106,7 +106,7 @@ impl Spans {
         let last = self.0.partition_point(|own| own.start <= range.end);
         let start = self.0.get(first).filter(|_| first < last).map_or(range.start, |own| own.start.min(range.start));
         let end = if first < last { self.0[last - 1].end.max(range.end) } else { range.end };
-        self.0.splice(first..last, [start..end]);
+        self.0.splice(first..last, std::iter::once(start..end));
     }
 
     pub(crate) fn remove(&mut self, range: &Range<u32>) {

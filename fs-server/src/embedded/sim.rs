@@ -124,7 +124,7 @@ impl CacheMemory {
         if let Some(frames) = self.0.borrow().get(&store) {
             return Ok(frames.clone());
         }
-        let frames = Frames::anonymous(settings.arena.clone())?;
+        let frames = Frames::anonymous(settings.arena)?;
         self.0.borrow_mut().insert(store, frames.clone());
         Ok(frames)
     }

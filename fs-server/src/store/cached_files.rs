@@ -112,7 +112,7 @@ async fn open_cache(
     settings: &CacheSettings,
     store: StoreId,
 ) -> Result<(Arc<Unified>, Frames), FsError> {
-    let (file, arena) = (path.to_owned(), settings.arena.clone());
+    let (file, arena) = (path.to_owned(), settings.arena);
     let opened = Workers::new("cache-opening", 1).run(move || Frames::open(&file, arena, store.0)).await?;
     let frames = opened.map_err(|error| {
         let FsError { code, .. } = FsError::from(error.clone());
