@@ -123,7 +123,7 @@ fn configure(cluster: &Cluster, service: &str) {
     let before = text.split("[cache]").next().unwrap();
     let memory = cluster.path("memory");
     fs::create_dir_all(&memory).unwrap();
-    let cache = format!("[cache]\nservice = {service:?}\nmemory = \"8M\"\ndir = {memory:?}\nage_ms = 3600000\n");
+    let cache = format!("[cache]\nservice = {service:?}\nmemory = \"64M\"\ndir = {memory:?}\nage_ms = 3600000\n");
     fs::write(&file, format!("{before}{cache}")).unwrap();
 }
 

@@ -22,8 +22,9 @@
 //!
 //! A worker is one for what is short or for what takes long, as for other transfers (`file.rs`).
 //! Nothing is tried on the event loop first, because a direct transfer always waits for the disk.
-//! Without a tokio runtime the caller's thread makes all calls. The calls of a transfer are made one
-//! after the other (`direct/course.rs`). Who wants several at the same time makes several transfers.
+//! Without a tokio runtime the caller's thread makes all calls. The calls of a transfer are made
+//! one after the other (`direct/course.rs`). Who wants several at the same time makes several
+//! transfers.
 //!
 //! **Where it is not possible.** A file system refuses `O_DIRECT` when a file is opened, or at the
 //! first transfer. From then on the store moves everything through the page cache, as without this
@@ -46,22 +47,22 @@
 //! old bytes later. It may also keep the second drop from succeeding: then the page cache has old
 //! bytes, and the next sync of the file fails (`EIO`), which marks the datafile. Here this cannot
 //! happen between transfers of different bytes:
-//! - A unit has whole pages and whole blocks. So a page with a byte that one transfer moves directly
-//!   has no byte of another transfer, unless their regions overlap.
+//! - A unit has whole pages and whole blocks. So a page with a byte that one transfer moves
+//!   directly has no byte of another transfer, unless their regions overlap.
 //! - Nothing is read ahead into the page cache (`POSIX_FADV_RANDOM`), so no larger piece of the
 //!   cache, which would be dropped as a whole or not at all, has pages of both.
 //!
 //! **What the caller must not do.** It must not make a write overlap with another transfer of the
-//! same datafile at the same time. The cache in front of the store orders them. Without it, requests
-//! of clients may overlap, and this mode must not be used.
+//! same datafile at the same time. The cache in front of the store orders them. Without it,
+//! requests of clients may overlap, and this mode must not be used.
 //!
-//! **Durability.** A direct write is in the disk's own cache at best, and lengths and new blocks are
-//! in the journal. So `sync` does the same as ever, through the ordinary descriptor. An error of a
-//! direct write is that of the call, and is not reported again.
+//! **Durability.** A direct write is in the disk's own cache at best, and lengths and new blocks
+//! are in the journal. So `sync` does the same as ever, through the ordinary descriptor. An error
+//! of a direct write is that of the call, and is not reported again.
 //!
-//! **Descriptors.** A file that bytes were moved past has two. So the table of open files keeps half
-//! as many files ([`FileStore::keeping_open`]). If no descriptor is free for the second one and no
-//! file can be closed, the transfer goes through the page cache.
+//! **Descriptors.** A file that bytes were moved past has two. So the table of open files keeps
+//! half as many files ([`FileStore::keeping_open`]). If no descriptor is free for the second one
+//! and no file can be closed, the transfer goes through the page cache.
 //!
 //! **Source.** [Unifier-PVFS §5]; open(2), statx(2), posix_fadvise(2); `mm/filemap.c` and
 //! `fs/iomap/direct-io.c` of Linux.
@@ -204,8 +205,8 @@ impl FileStore {
         self.direct.as_ref().is_some_and(|direct| !direct.refused.load(Ordering::Relaxed))
     }
 
-    /// Returns true if direct transfers are made by the kernel on its own (`io_uring`), and false if
-    /// they are made by threads.
+    /// Returns true if direct transfers are made by the kernel on its own (`io_uring`), and false
+    /// if they are made by threads.
     pub fn has_ring(&self) -> bool {
         self.direct.as_ref().is_some_and(|direct| direct.ring.is_some())
     }

@@ -19,8 +19,8 @@ use super::*;
 
 const SYNCED: &str = "user.pvfs.synced";
 
-/// The length of what is written: a page, which is moved by one call, past the page cache if that is
-/// possible. A write that was refused is not half done then.
+/// The length of what is written: a page, which is moved by one call, past the page cache if that
+/// is possible. A write that was refused is not half done then.
 const LEN: usize = 4096;
 
 /// A file as a disk has it: its bytes and its attribute.

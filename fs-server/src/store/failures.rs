@@ -24,8 +24,8 @@ fn failing<R>(first: u64, count: u64, error: i32, work: impl FnOnce() -> R) -> R
     result
 }
 
-/// Runs a test with each way of moving bytes. Without a runtime the caller's thread makes all calls,
-/// so no ring is used.
+/// Runs a test with each way of moving bytes. Without a runtime the caller's thread makes all
+/// calls, so no ring is used.
 fn each(test: impl Fn(Mode)) {
     [Mode::Cached, Mode::Threads].into_iter().for_each(test);
 }
@@ -36,8 +36,9 @@ fn open(mode: Mode, dir: &Path) -> FileStore {
     if store.moves_directly() { store.keeping_open(512) } else { store.keeping_open(256) }
 }
 
-/// The steps of writing to a datafile for the first time, and of reading one whose file is not open:
-/// the file is looked for, made, opened for direct transfers, and written in one or two parts.
+/// The steps of writing to a datafile for the first time, and of reading one whose file is not
+/// open: the file is looked for, made, opened for direct transfers, and written in one or two
+/// parts.
 fn steps(store: &FileStore) -> (u64, u64) {
     if store.moves_directly() { (5, 2) } else { (3, 1) }
 }
@@ -106,8 +107,8 @@ fn a_datafile_whose_sync_failed_is_lost_until_it_is_removed() {
 #[test]
 fn a_store_that_cannot_record_what_happened_has_failed() {
     each(|mode| {
-        // The step that fails, how many fail, whether the datafile is marked, and whether the store has
-        // failed.
+        // The step that fails, how many fail, whether the datafile is marked, and whether the store
+        // has failed.
         let cases = [
             (1, 1, true, false),
             (1, 2, true, true),
@@ -150,8 +151,8 @@ fn an_error_of_the_writeback_reaches_the_next_sync() {
         run(store.create(DatafileHandle(0), 300)).unwrap();
         let written = |raw: u64| write(&store, DatafileHandle(raw), 1);
         (0..256).try_for_each(written).unwrap();
-        // 64 files are written before one of them is closed. That of the third one fails. Then the next
-        // file is looked for, made, and written.
+        // 64 files are written before one of them is closed. That of the third one fails. Then the
+        // next file is looked for, made, and written.
         failing(3, 1, libc::EIO, || written(256)).unwrap();
         (257..300).try_for_each(written).unwrap();
         for raw in 0..300 {

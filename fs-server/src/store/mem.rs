@@ -339,10 +339,15 @@ impl MemStore {
         self.0.contents.borrow().marks.get(&datafile).copied()
     }
 
+    /// Returns why operations on a marked datafile must fail.
+    fn refused_by_mark(&self, datafile: DatafileHandle) -> Option<FsError> {
+        let mark = self.mark(datafile).filter(|_| !mutated("store/prepared-datafile-served"));
+        mark.map(|mark| mark.refusal(datafile))
+    }
+
     /// Checks that a datafile exists and was not cut off, and that operations on it need not fail.
     fn check(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        let mark = self.mark(datafile).filter(|_| !mutated("store/prepared-datafile-served"));
-        mark.map_or(Ok(()), |mark| Err(mark.refusal(datafile)))?;
+        self.refused_by_mark(datafile).map_or(Ok(()), Err)?;
         self.check_marked(datafile)
     }
 
@@ -483,9 +488,8 @@ impl DataStore for MemStore {
     }
 
     fn refusal(&self, datafile: DatafileHandle) -> Option<FsError> {
-        let mark = self.mark(datafile).filter(|_| !mutated("store/prepared-datafile-served"));
         let failed = self.0.failure.borrow().check().err();
-        failed.or_else(|| mark.map(|mark| mark.refusal(datafile)))
+        failed.or_else(|| self.refused_by_mark(datafile))
     }
 
     async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {

@@ -18,15 +18,15 @@
 //! **Invariants**
 //! 1. The memory and the file of a transfer stay until its last call is completed, whether anybody
 //!    waits for the result or not. They are released before the result is given.
-//! 2. *Bounded.* There are [`PLACES`] places. Who finds none waits, in the order of coming. A job has
-//!    its place until its end, so it never waits for a second one.
+//! 2. *Bounded.* There are [`PLACES`] places. Who finds none waits, in the order of coming. A job
+//!    has its place until its end, so it never waits for a second one.
 //! 3. *No job is forgotten.* A job that is put into the inbox rings the bell, unless that was done
 //!    since the thread looked last.
 //! 4. A transfer that panics fails alone.
 //!
-//! **Failure.** If the kernel refuses to go on with the ring, which it has no reason for, no new job
-//! is taken, and workers make the transfers. Calls in flight keep their memory for good, and nobody
-//! is told that they have ended, because it is not known.
+//! **Failure.** If the kernel refuses to go on with the ring, which it has no reason for, no new
+//! job is taken, and workers make the transfers. Calls in flight keep their memory for good, and
+//! nobody is told that they have ended, because it is not known.
 //!
 //! **Stop.** Dropping the ring does not wait. The thread ends when all jobs have. Whoever must know
 //! that nothing is under way asks [`Ring::wait_until_idle`].

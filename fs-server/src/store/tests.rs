@@ -29,8 +29,8 @@ async fn read(store: &dyn DataStore, regions: &[Region]) -> Result<Vec<u8>, FsEr
 }
 
 /// Runs a test with a store of files whose large transfers go to other threads than the small ones,
-/// with one whose large ones do not, with those that move bytes past the page cache, and with one in
-/// memory.
+/// with one whose large ones do not, with those that move bytes past the page cache, and with one
+/// in memory.
 fn each(test: impl AsyncFn(&dyn DataStore)) {
     let with_a_file = async |store: &dyn DataStore| {
         store.create(FILE, 1).await.unwrap();

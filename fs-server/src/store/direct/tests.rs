@@ -1,5 +1,5 @@
-//! Tests of moving bytes past the page cache. They use the file system of the sources, which permits
-//! it on a disk. [`Mode::open`] checks that a store does what this file system permits.
+//! Tests of moving bytes past the page cache. They use the file system of the sources, which
+//! permits it on a disk. [`Mode::open`] checks that a store does what this file system permits.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -75,7 +75,8 @@ pub(crate) fn opened_ring<R>(open: impl FnOnce() -> io::Result<R>) -> Option<R> 
 }
 
 impl Mode {
-    /// Opens a store. Checks that it moves bytes past the page cache exactly where that is possible.
+    /// Opens a store. Checks that it moves bytes past the page cache exactly where that is
+    /// possible.
     pub(crate) fn open(self, dir: &Path, offload: u64) -> FileStore {
         let store = FileStore::open(dir, offload).unwrap();
         if self == Mode::Cached {

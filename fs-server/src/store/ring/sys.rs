@@ -2,8 +2,8 @@
 //! that is shared with the kernel, and the system calls, are only here.
 //!
 //! **Layout.** Two queues are in memory that the kernel and this process share, and a table of
-//! requests. A queue has a head, where its consumer is, and a tail, where its producer is. Both only
-//! grow, and are taken modulo the number of entries.
+//! requests. A queue has a head, where its consumer is, and a tail, where its producer is. Both
+//! only grow, and are taken modulo the number of entries.
 //!
 //! ```text
 //!   requests      │ slot 0 │ slot 1 │ …          one request for each entry of the first queue
@@ -288,9 +288,9 @@ impl<W> RawRing<W> {
         self.slots.all[slot] = Some(Flight { work, _pieces: pieces, _vectors: vectors });
         let entry = self.tail & (self.parameters.submissions - 1);
         let requests = self.requests.at::<Request>(0, self.parameters.submissions);
-        // SAFETY: the entry is one of the table. The kernel does not read it: the queue has an entry
-        // for each slot, so this one was taken by the kernel before (invariant 2). The request
-        // refers to memory that the slot keeps (invariant 1).
+        // SAFETY: the entry is one of the table. The kernel does not read it: the queue has an
+        // entry for each slot, so this one was taken by the kernel before (invariant 2). The
+        // request refers to memory that the slot keeps (invariant 1).
         unsafe { requests.add(entry as usize).write(request) };
         self.tail = self.tail.wrapping_add(1);
         self.queues.number(self.parameters.submission.tail).store(self.tail, Ordering::Release);

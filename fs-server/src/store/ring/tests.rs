@@ -1,5 +1,5 @@
-//! Tests of the ring. Transfers from a pipe wait until something is written to it, as transfers wait
-//! for a disk.
+//! Tests of the ring. Transfers from a pipe wait until something is written to it, as transfers
+//! wait for a disk.
 
 use std::io::{PipeWriter, Write, pipe};
 use std::os::fd::OwnedFd;
