@@ -36,17 +36,17 @@ pub(crate) struct Inner<D: Disk> {
     most: u64,
 }
 
-/// A claim, and what ends it.
-struct Claimed<D: Disk> {
+/// A range lock, and what ends it.
+struct Locked<D: Disk> {
     inner: Arc<Inner<D>>,
     file: u64,
     id: u64,
 }
 
-impl<D: Disk> Drop for Claimed<D> {
+impl<D: Disk> Drop for Locked<D> {
     fn drop(&mut self) {
         self.inner.with(|state| {
-            if state.file(self.file).claims.end(self.id) {
+            if state.file(self.file).locks.end(self.id) {
                 state.changed(self.file);
             }
             state.settle(self.file);
@@ -135,9 +135,9 @@ impl<D: Disk> Drop for Flushing<'_, D> {
 /// is dropped.
 pub struct Reading<D: Disk> {
     list: MemList,
-    // First the units, then the claim.
+    // First the units, then the lock.
     _pinned: Pinned<D>,
-    _claimed: Claimed<D>,
+    _locked: Locked<D>,
 }
 
 impl<D: Disk> Reading<D> {
@@ -155,7 +155,7 @@ pub struct Writing<D: Disk> {
     extents: Vec<Extent>,
     parts: Vec<(usize, Range<u32>)>,
     pinned: Pinned<D>,
-    claimed: Claimed<D>,
+    locked: Locked<D>,
 }
 
 impl<D: Disk> Writing<D> {
@@ -172,7 +172,7 @@ impl<D: Disk> Writing<D> {
     /// `Disk`, if the bytes must be on the disk and are not. They stay in the cache, dirty.
     pub async fn commit(mut self) -> Result<(), CacheError<D::Error>> {
         let parts = std::mem::take(&mut self.parts);
-        let (inner, file) = (self.claimed.inner.clone(), self.claimed.file);
+        let (inner, file) = (self.locked.inner.clone(), self.locked.file);
         let (write, through) = inner.with(|state| {
             state.writes += 1;
             let mut fits = true;
@@ -197,14 +197,14 @@ impl<D: Disk> Drop for Writing<D> {
     fn drop(&mut self) {
         let parts = std::mem::take(&mut self.parts);
         if !parts.is_empty() {
-            self.claimed.inner.with(|state| parts.iter().for_each(|(id, range)| state.spoilt(*id, range)));
+            self.locked.inner.with(|state| parts.iter().for_each(|(id, range)| state.spoilt(*id, range)));
         }
     }
 }
 
 /// A file that nobody else uses from some offset on ([`Cache::hold`]).
 pub struct Hold<D: Disk> {
-    claimed: Claimed<D>,
+    locked: Locked<D>,
     from: u64,
 }
 
@@ -213,15 +213,15 @@ impl<D: Disk> Hold<D> {
     /// removed. `from` is not before the offset that is held.
     pub fn discard(&self, from: u64) {
         debug_assert!(from >= self.from, "others may use these bytes");
-        self.claimed.inner.with(|state| state.discard(self.claimed.file, from));
+        self.locked.inner.with(|state| state.discard(self.locked.file, from));
     }
 }
 
 impl<D: Disk> Drop for Hold<D> {
     fn drop(&mut self) {
-        self.claimed.inner.with(|state| {
-            state.file(self.claimed.file).held = None;
-            state.changed(self.claimed.file);
+        self.locked.inner.with(|state| {
+            state.file(self.locked.file).held = None;
+            state.changed(self.locked.file);
         });
     }
 }
@@ -252,11 +252,11 @@ impl<D: Disk> Inner<D> {
         .await
     }
 
-    async fn claim(self: &Arc<Self>, file: u64, extents: Vec<Extent>, exclusive: bool) -> Claimed<D> {
-        let id = self.with(|state| state.file(file).claims.make(extents, exclusive));
-        let claimed = Claimed { inner: self.clone(), file, id };
-        self.until(file, |state| state.file(file).claims.is_granted(id).then_some(())).await;
-        claimed
+    async fn lock_ranges(self: &Arc<Self>, file: u64, extents: Vec<Extent>, exclusive: bool) -> Locked<D> {
+        let id = self.with(|state| state.file(file).locks.make(extents, exclusive));
+        let locked = Locked { inner: self.clone(), file, id };
+        self.until(file, |state| state.file(file).locks.is_granted(id).then_some(())).await;
+        locked
     }
 
     /// Gets all units of `extents`, which are sorted and joined. Waits for memory if it must, in
@@ -452,7 +452,7 @@ impl<D: Disk> Cache<D> {
     ) -> Result<Reading<D>, CacheError<D::Error>> {
         let whole = joined(extents);
         self.check(file, &whole)?;
-        let claimed = self.0.claim(file, whole.clone(), false).await;
+        let locked = self.0.lock_ranges(file, whole.clone(), false).await;
         let failed = |error| CacheError::Disk { error, extents: whole.clone() };
         let pinned = self.0.pin(file, &whole).await.map_err(failed)?;
         let parts = self.0.with(|state| {
@@ -469,7 +469,7 @@ impl<D: Disk> Cache<D> {
             state.used(file, &pinned.units, true);
             state.list(file, extents)
         });
-        Ok(Reading { list, _pinned: pinned, _claimed: claimed })
+        Ok(Reading { list, _pinned: pinned, _locked: locked })
     }
 
     /// Lends the bytes of `extents` if no disk is needed, and nothing must be waited for.
@@ -496,7 +496,7 @@ impl<D: Disk> Cache<D> {
             return Err(CacheError::Overlapping);
         }
         self.check(file, &whole)?;
-        let claimed = self.0.claim(file, whole.clone(), true).await;
+        let locked = self.0.lock_ranges(file, whole.clone(), true).await;
         let failed = |error| CacheError::Disk { error, extents: whole.clone() };
         let bytes = whole.iter().map(|extent| extent.len).sum();
         while self.0.with(|state| state.is_too_dirty(bytes)) {
@@ -517,7 +517,7 @@ impl<D: Disk> Cache<D> {
         }
         self.0.until(file, |state| (!parts.iter().any(|(id, _)| state.units[*id].filling)).then_some(())).await;
         let list = self.0.with(|state| state.list(file, extents));
-        Ok(Writing { list, extents: extents.to_vec(), parts, pinned, claimed })
+        Ok(Writing { list, extents: extents.to_vec(), parts, pinned, locked })
     }
 
     /// Writes all dirty bytes of a file to the disk. The caller then syncs the file.
@@ -558,10 +558,10 @@ impl<D: Disk> Cache<D> {
     /// Waits until nobody uses the bytes of a file from `from` on, and keeps it so. Their dirty
     /// bytes are written to the disk first, as far as that succeeds.
     pub async fn hold(&self, file: u64, from: u64) -> Hold<D> {
-        let claimed = self.0.claim(file, vec![Extent::new(from, u64::MAX - from)], true).await;
+        let locked = self.0.lock_ranges(file, vec![Extent::new(from, u64::MAX - from)], true).await;
         // What it cannot write is about to be discarded.
         let _ = self.flush(file).await;
-        let hold = Hold { claimed, from };
+        let hold = Hold { locked, from };
         self.0
             .until(file, |state| {
                 state.file(file).held = Some(from);
@@ -573,8 +573,8 @@ impl<D: Disk> Cache<D> {
 
     /// As [`Cache::hold`] for the whole file, without writing anything: it is about to be removed.
     pub async fn hold_all(&self, file: u64) -> Hold<D> {
-        let claimed = self.0.claim(file, vec![Extent::new(0, u64::MAX)], true).await;
-        let hold = Hold { claimed, from: 0 };
+        let locked = self.0.lock_ranges(file, vec![Extent::new(0, u64::MAX)], true).await;
+        let hold = Hold { locked, from: 0 };
         self.0
             .until(file, |state| {
                 state.file(file).held = Some(0);
@@ -602,7 +602,7 @@ impl<D: Disk> Cache<D> {
 
     /// Returns true if an operation waits for another one that uses the same bytes.
     pub fn any_waits(&self) -> bool {
-        self.0.with(|state| state.files.values().any(|file| file.claims.any_waits()))
+        self.0.with(|state| state.files.values().any(|file| file.locks.any_waits()))
     }
 
     /// Returns the state of a file.

@@ -25,18 +25,18 @@
 //! | query the cache | [`Cache::coverage`], [`Cache::statistics`] |
 //! | release | dropping the [`Reading`] or the [`Writing`] |
 //!
-//! **Allocate and release.** The cache is the only owner of its memory. An operation *claims* its
+//! **Allocate and release.** The cache is the only owner of its memory. An operation *locks* its
 //! bytes, as one of many readers or alone as a writer, and then gets the memory of all its units at
 //! once. It gives both back when it ends.
 //!
 //! **No deadlock.** An operation waits for these things, in this order, and for none of them again:
-//! 1. its claim, which waits for earlier claims of the same file only (`claims`);
+//! 1. its range lock, which waits for earlier ones of the same file only (`range_locks`);
 //! 2. memory, all of it at once and in turn: it holds no memory while it waits, so those that hold
 //!    some need no more of it (`cache`, `state`);
 //! 3. bytes that somebody else is reading from the disk; then the disk.
 //!
 //! What the disk does ends, and what a holder of memory does with it is bounded by its deadlines.
-//! So every wait ends. Writing dirty bytes to the disk needs neither claims nor memory.
+//! So every wait ends. Writing dirty bytes to the disk needs neither locks nor memory.
 //!
 //! **Durability.** A committed write survives the end of the process, because another process can
 //! take the memory over ([`Frames`]). It survives a power failure when [`Cache::flush`] and a sync
@@ -47,7 +47,7 @@
 //! |---|---|
 //! | `cache` | the operations, and what they wait for |
 //! | `state` | units, files, queues; each step under one lock, which is never held across a wait |
-//! | `claims` | who may use which bytes |
+//! | `range_locks` | who may use which bytes |
 //! | `pool`, `arena` | which frames are in use; the memory, and its records for the next process |
 //! | `policy` | which unit gives its place to another one |
 //! | `ready` | which chunks stay registered |
@@ -57,7 +57,7 @@
 //! **Invariants** are in each module. **Tests.** `tests.rs` compares random operations of many
 //! tasks, on a disk that fails, with a model, and kills the process at any step.
 //!
-//! **Source.** [Unifier-PVFS]. Additions: the take-over, claims by byte and in order, lists of
+//! **Source.** [Unifier-PVFS]. Additions: the take-over, range locks in order, lists of
 //! extents that are received in place, the scan-resistant policy, chunks that become registered by
 //! use.
 
@@ -67,12 +67,12 @@ mod ahead;
 mod arena;
 mod background;
 mod cache;
-mod claims;
 mod disk;
 mod extent;
 mod policy;
 mod pool;
 mod query;
+mod range_locks;
 mod ready;
 mod settings;
 mod state;

@@ -18,11 +18,11 @@ use slab::Slab;
 use crate::ahead::{Ahead, Streams};
 use crate::arena::{Arena, BLOCK, FRAME, Place, Ranges, Record, Recovered};
 use crate::background::Work;
-use crate::claims::Claims;
 use crate::extent::{Extent, Spans};
 use crate::policy::{Policies, Policy};
 use crate::pool::Pool;
 use crate::query::{Counters, Coverage, FileCounters, FileStatistics, Statistics};
+use crate::range_locks::RangeLocks;
 use crate::ready::Readiness;
 use crate::settings::{Hints, Settings, is_unit};
 
@@ -82,7 +82,7 @@ impl Unit {
 pub(crate) struct FileState<E> {
     /// Bytes of each of its units.
     pub(crate) unit: u32,
-    pub(crate) claims: Claims,
+    pub(crate) locks: RangeLocks,
     pub(crate) hints: Hints,
     pub(crate) streams: Streams,
     pub(crate) counters: FileCounters,
@@ -223,7 +223,7 @@ impl<E: Clone> State<E> {
         let unit = self.settings.unit;
         self.files.entry(file).or_insert_with(|| FileState {
             unit,
-            claims: Claims::default(),
+            locks: RangeLocks::default(),
             hints: Hints::default(),
             streams: Streams::default(),
             counters: FileCounters::default(),
@@ -238,7 +238,7 @@ impl<E: Clone> State<E> {
 
     /// Forgets a file of which nothing is left.
     pub(crate) fn settle(&mut self, file: u64) {
-        if self.files.get(&file).is_some_and(|state| state.units == 0 && state.claims.is_empty()) {
+        if self.files.get(&file).is_some_and(|state| state.units == 0 && state.locks.is_empty()) {
             self.changed(file);
             self.files.remove(&file);
         }
@@ -505,7 +505,7 @@ impl<E: Clone> State<E> {
             }
             let mut gaps = unit.valid.gaps(unit.size());
             let (at, end) = (unit.at, unit.at + u64::from(unit.size()));
-            for extent in self.files[&file].claims.changing() {
+            for extent in self.files[&file].locks.changing() {
                 let (from, to) = (extent.offset.max(at), extent.end().min(end));
                 if from < to {
                     gaps.remove(&((from - at) as u32..(to - at) as u32));
@@ -853,7 +853,7 @@ impl<E: Clone> State<E> {
                 valid.insert(range.clone());
             }
             if !dirty.reduce(MOST_RANGES, &valid) {
-                // What is about to be written is not read: this operation's claim covers it.
+                // What is about to be written is not read: this operation has locked it.
                 let gaps = valid.gaps(unit.size());
                 found.extend(gaps.ranges().first().map(|range| (*id, range.clone())));
             }

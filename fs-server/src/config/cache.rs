@@ -85,6 +85,8 @@ impl CacheSection {
             return Service::Normal;
         }
         let bytes = self.memory.map_or_else(|| machine_memory() / SHARE_OF_MEMORY, |memory| memory.0);
+        // Whole chunks, so that the cache that is found at the next start has the same size.
+        let bytes = bytes - bytes % ArenaSettings::CHUNK as u64;
         let cache = Settings {
             unit: u32::try_from(self.unit.0).unwrap_or(0),
             policy: match self.policy {

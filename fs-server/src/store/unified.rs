@@ -15,11 +15,11 @@
 //! until one succeeds, writes to that datafile are acknowledged only when they are on the disk.
 //!
 //! **Invariants**
-//! 1. An operation holds the claims of one datafile at a time. Only [`DataStore::remove`] holds
+//! 1. An operation holds range locks of one datafile at a time. Only [`DataStore::remove`] holds
 //!    several: it takes them in the order of the handles, and nobody who holds one waits for
 //!    another.
-//! 2. Nobody waits for a turn at the disk while others wait for bytes that it has claimed for
-//!    writing, and nobody waits for claims during a turn.
+//! 2. Nobody waits for a turn at the disk while others wait for bytes that it has locked for
+//!    writing, and nobody waits for a range lock during a turn.
 //!
 //! **Source.** [Unifier-PVFS §4.1, §4.4.2].
 
@@ -183,7 +183,7 @@ impl<S: DataStore, C: Fn() -> u64> UnifiedStore<S, C> {
         self.behind().refusal(datafile).map_or(Ok(()), Err)
     }
 
-    /// Checks that a datafile may be written. Call it when its bytes are claimed: a removal claims
+    /// Checks that a datafile may be written. Call it when its bytes are locked: a removal locks
     /// all of them.
     async fn check_write(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         self.check(datafile)?;
