@@ -222,6 +222,7 @@ impl<D: Disk> Drop for Hold<D> {
         self.locked.inner.with(|state| {
             state.file(self.locked.file).held = None;
             state.changed(self.locked.file);
+            state.memory_changed();
         });
     }
 }
@@ -501,7 +502,7 @@ impl<D: Disk> Cache<D> {
         let bytes = whole.iter().map(|extent| extent.len).sum();
         while self.0.with(|state| state.is_too_dirty(bytes)) {
             if !self.0.flush_oldest().await.map_err(failed)? {
-                self.0.flush_ended().await;
+                self.0.until_flushable(bytes).await;
             }
         }
         let pinned = self.0.pin(file, &whole).await.map_err(failed)?;
@@ -624,19 +625,15 @@ impl<D: Disk> Cache<D> {
 }
 
 impl<D: Disk> Inner<D> {
-    /// Waits until a transfer of dirty bytes has ended, or memory has changed.
-    async fn flush_ended(&self) {
-        let mut waited = false;
+    /// Waits until dirty bytes may be written to the disk, or `more` of them are not too many.
+    async fn until_flushable(&self, more: u64) {
         poll_fn(|context| {
-            if std::mem::replace(&mut waited, true) {
-                return Poll::Ready(());
-            }
             self.with(|state| {
-                if state.any_flushing() {
-                    state.wait_for_memory(context.waker());
-                    return Poll::Pending;
+                if !state.is_too_dirty(more) || state.is_flushable(Which::Oldest) {
+                    return Poll::Ready(());
                 }
-                Poll::Ready(())
+                state.wait_for_memory(context.waker());
+                Poll::Pending
             })
         })
         .await;

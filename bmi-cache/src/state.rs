@@ -113,8 +113,6 @@ pub(crate) struct State<E> {
     /// The dirty units that are not being written, by the number of the oldest write.
     dirty: BTreeSet<(u64, usize)>,
     pub(crate) dirty_bytes: u64,
-    /// Batches that are being written.
-    flushes: usize,
     /// Number of writes.
     pub(crate) writes: u64,
     pub(crate) tick: u64,
@@ -181,7 +179,6 @@ impl<E: Clone> State<E> {
             files: BTreeMap::new(),
             dirty: BTreeSet::new(),
             dirty_bytes: 0,
-            flushes: 0,
             writes: 0,
             tick: 0,
             queue: VecDeque::new(),
@@ -275,7 +272,8 @@ impl<E: Clone> State<E> {
         self.memory_waiters.push(waker.clone());
     }
 
-    fn memory_changed(&mut self) {
+    /// Something has changed for those that wait for memory, or for dirty bytes to be written.
+    pub(crate) fn memory_changed(&mut self) {
         self.wake.append(&mut self.memory_waiters);
     }
 
@@ -631,11 +629,6 @@ impl<E: Clone> State<E> {
         self.dirty_bytes > 0 && self.dirty_bytes + more > self.settings.dirty
     }
 
-    /// Returns true if dirty bytes are being written.
-    pub(crate) fn any_flushing(&self) -> bool {
-        self.flushes > 0
-    }
-
     /// Begins to write dirty units, and those that follow them in the file. `None` if there are
     /// none of this kind that nobody else writes.
     pub(crate) fn begin_flush(&mut self, which: Which) -> Option<Batch> {
@@ -651,7 +644,6 @@ impl<E: Clone> State<E> {
                 break;
             }
         }
-        self.flushes += 1;
         Some(self.batch(file, units))
     }
 
@@ -678,7 +670,6 @@ impl<E: Clone> State<E> {
     /// Ends the writing of a batch. `None`: its end is not known, so the bytes are dirty again.
     pub(crate) fn end_flush(&mut self, batch: &Batch, result: Option<&Result<(), E>>) {
         let flushed = matches!(result, Some(Ok(())));
-        self.flushes -= 1;
         for id in &batch.units {
             let unit = &mut self.units[*id];
             let spans = std::mem::take(&mut unit.flushing);

@@ -37,12 +37,7 @@ impl Random {
 
     async fn pause(&self, most: u64) {
         for _ in 0..self.below(most) {
-            let mut polled = false;
-            poll_fn(|context| {
-                context.waker().wake_by_ref();
-                if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
+            poll_once().await;
         }
     }
 }
@@ -356,6 +351,47 @@ impl World {
 
 fn settings(dirty: u64) -> Settings {
     Settings { dirty, age: Duration::from_secs(1), ..Settings::for_bytes(512 << 10) }
+}
+
+/// A writer that must wait until other bytes are clean, while nobody may write these to the disk,
+/// asked again and again and never let the holder of them go on.
+#[test]
+fn a_writer_waits_for_dirty_bytes_that_are_held() {
+    let world = World::new(1, settings(64 << 10), 0);
+    let (cache, own) = (world.cache(), Extent::new(0, 60 << 10));
+    let go = Rc::new(Cell::new(false));
+    let holder: Task = Box::pin({
+        let (cache, go, random) = (cache.clone(), go.clone(), world.random.clone());
+        async move {
+            cache.write(0, &[own]).await.unwrap().commit().await.unwrap();
+            let hold = cache.hold_all(0).await;
+            go.set(true);
+            random.pause(100).await;
+            hold.discard(0);
+        }
+    });
+    let writer: Task = Box::pin({
+        let random = world.random.clone();
+        async move {
+            while !go.get() {
+                random.pause(2).await;
+                poll_once().await;
+            }
+            cache.write(1, &[own]).await.unwrap().commit().await.unwrap();
+        }
+    });
+    run(&world.random, &mut vec![holder, writer], Box::pin(std::future::pending()), 1_000_000);
+    world.end();
+}
+
+/// Lets the others go on once.
+async fn poll_once() {
+    let mut polled = false;
+    poll_fn(|context| {
+        context.waker().wake_by_ref();
+        if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 proptest! {
