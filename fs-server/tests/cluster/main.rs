@@ -92,10 +92,12 @@ fn settings(seed: u64) -> SimConfig {
     config
 }
 
-/// A third of the seeds have I/O servers with caches of their own, small ones.
+/// A third of the seeds have I/O servers with caches of their own, small ones; with `BMI_UNIFIER`
+/// all of them. The seeded bugs are those of servers without.
 fn service(seed: u64) -> Service {
     let mut rng = Rng::new(seed ^ 0x7365_7276);
-    if rng.below(3) > 0 && std::env::var_os("BMI_UNIFIER").is_none() {
+    let is_set = |name| std::env::var_os(name).is_some();
+    if rng.below(3) > 0 && !is_set("BMI_UNIFIER") || is_set("BMI_MUTANT") {
         return Service::Normal;
     }
     let bytes = (256 << 10) << rng.below(3);
