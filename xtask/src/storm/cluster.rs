@@ -220,7 +220,10 @@ fn write_config(dir: &Path, addrs: &[Vec<String>], service: &str) -> Result<(), 
         format!("{}/iod{{index}}", dir.display()),
         dir,
     );
-    fs::write(dir.join("pvfs.toml"), config).map_err(|error| format!("{}: {error}", dir.display()))
+    // Another server may read it at this moment.
+    let (new, file) = (dir.join("pvfs.new"), dir.join("pvfs.toml"));
+    let written = fs::write(&new, config).and_then(|()| fs::rename(&new, &file));
+    written.map_err(|error| format!("{}: {error}", dir.display()))
 }
 
 /// Returns addresses whose ports are free.
