@@ -11,7 +11,7 @@ use crate::ahead::Ahead;
 use crate::arena::{Arena, BLOCK, Frames};
 use crate::disk::{CacheError, Disk};
 use crate::extent::{Extent, joined};
-use crate::query::{Coverage, FileStatistics, Statistics};
+use crate::query::{Busiest, Coverage, FileStatistics, Statistics};
 use crate::ready::ReadyRegions;
 use crate::settings::{Hints, Settings};
 use crate::state::{Batch, Short, State, Which};
@@ -175,11 +175,12 @@ impl<D: Disk> Writing<D> {
         let (inner, file) = (self.locked.inner.clone(), self.locked.file);
         let (write, through) = inner.with(|state| {
             state.writes += 1;
-            let mut fits = true;
+            let (mut fits, mut bytes) = (true, 0);
             for (id, range) in parts {
-                state.counters.written += u64::from(range.end - range.start);
+                bytes += u64::from(range.end - range.start);
                 fits &= state.written(id, range);
             }
+            state.count_written(file, bytes);
             state.used(file, &self.pinned.units, false);
             let own = state.file(file);
             let through = own.hints.write_through || own.failed.is_some();
@@ -424,7 +425,7 @@ impl<D: Disk> Cache<D> {
     }
 
     fn check(&self, file: u64, extents: &[Extent]) -> Result<(), CacheError<D::Error>> {
-        let unit = u64::from(self.0.with(|state| state.files.get(&file).map_or(state.settings.unit, |file| file.unit)));
+        let unit = u64::from(self.0.with(|state| state.unit_of(file)));
         let units = |extent: &Extent| (extent.end().div_ceil(unit) - extent.offset / unit) * unit;
         let bytes = extents.iter().map(units).sum();
         let most = self.0.most;
@@ -478,8 +479,9 @@ impl<D: Disk> Cache<D> {
         use futures_util::FutureExt;
 
         let whole = joined(extents);
-        let covered =
-            self.0.with(|state| whole.iter().all(|extent| state.coverage(file, *extent).cached == extent.len));
+        let covered = self
+            .0
+            .with(|state| whole.iter().all(|extent| state.coverage(file, *extent, usize::MAX).0.cached == extent.len));
         if !covered {
             return None;
         }
@@ -585,18 +587,36 @@ impl<D: Disk> Cache<D> {
         hold
     }
 
-    /// Tells how a file will be used. What makes no sense is ignored and counted; then returns
-    /// false.
+    /// Tells how a file will be used, in place of what was told before. What makes no sense is
+    /// ignored and counted; then returns false. A cache remembers the hints of the 16,384 files for
+    /// which hints were given last.
     pub fn advise(&self, file: u64, hints: Hints) -> bool {
         self.0.with(|state| state.advise(file, hints))
     }
 
-    /// Returns how much of a range is in the cache.
-    pub fn coverage(&self, file: u64, extent: Extent) -> Coverage {
-        self.0.with(|state| state.coverage(file, extent))
+    /// Counts hints that made no sense to the caller.
+    pub fn ignored_hints(&self, count: u64) {
+        self.0.with(|state| state.counters.ignored_hints += count);
     }
 
-    /// Returns the state of the cache, and of the files of which something is in it.
+    /// Returns how much of a range is in the cache.
+    pub fn coverage(&self, file: u64, extent: Extent) -> Coverage {
+        self.coverage_part(file, extent, usize::MAX).0
+    }
+
+    /// Returns how much of a range is in the cache. Looks at `most` units at most; if more are in
+    /// the cache, also returns the offset to go on from.
+    pub fn coverage_part(&self, file: u64, extent: Extent, most: usize) -> (Coverage, Option<u64>) {
+        self.0.with(|state| state.coverage(file, extent, most))
+    }
+
+    /// Returns the busiest files of which something is in the cache, at most `most` of them. Looks
+    /// at the first `look` files behind `after`, in the order of their numbers.
+    pub fn busiest(&self, after: Option<u64>, look: usize, most: usize) -> Busiest {
+        self.0.with(|state| state.busiest(after, look, most))
+    }
+
+    /// Returns the state of the cache.
     pub fn statistics(&self) -> Statistics {
         self.0.with(|state| state.statistics())
     }

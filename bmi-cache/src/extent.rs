@@ -94,6 +94,12 @@ impl Spans {
         self.0.iter().map(|range| u64::from(range.end - range.start)).sum()
     }
 
+    /// Returns the number of bytes that are in `range`.
+    pub(crate) fn bytes_in(&self, range: &Range<u32>) -> u64 {
+        let len = |own: &Range<u32>| own.end.min(range.end).saturating_sub(own.start.max(range.start));
+        self.0.iter().map(|own| u64::from(len(own))).sum()
+    }
+
     pub(crate) fn contains(&self, range: &Range<u32>) -> bool {
         range.is_empty() || self.0.iter().any(|own| own.start <= range.start && range.end <= own.end)
     }

@@ -22,7 +22,7 @@
 //! | completion by callback | what awaits the future |
 //! | structured access (`ACCESS_Agg`, `BUFFER_Agg`) | lists of [`Extent`]s, [`bmi_core::MemList`] |
 //! | semantic information (`INFO_Agg`) | [`Hints`]: policy, unit, pattern; [`Cache::advise`] |
-//! | query the cache | [`Cache::coverage`], [`Cache::statistics`] |
+//! | query the cache | [`Cache::coverage`], [`Cache::statistics`], [`Cache::busiest`] |
 //! | release | dropping the [`Reading`] or the [`Writing`] |
 //!
 //! **Allocate and release.** The cache is the only owner of its memory. An operation *locks* its
@@ -51,6 +51,7 @@
 //! | `pool`, `arena` | which frames are in use; the memory, and its records for the next process |
 //! | `policy` | which unit gives its place to another one |
 //! | `ready` | which chunks stay registered |
+//! | `advice` | the hints of files, also of those of which nothing is cached |
 //! | `ahead`, `background` | reading ahead; writing behind, by age and by amount |
 //! | `disk`, `settings`, `query` | what the user provides, chooses, and asks |
 //!
@@ -63,6 +64,7 @@
 
 #![warn(clippy::disallowed_types)]
 
+mod advice;
 mod ahead;
 mod arena;
 mod background;
@@ -87,6 +89,6 @@ pub use policy::Policy;
 #[cfg(any(test, feature = "policy-bench"))]
 #[doc(hidden)]
 pub use policy::bench;
-pub use query::{Counters, Coverage, FileCounters, FileStatistics, Statistics};
+pub use query::{Busiest, Counters, Coverage, FileCounters, FileStatistics, Statistics};
 pub use ready::ReadyRegions;
 pub use settings::{Hints, Pattern, Settings};

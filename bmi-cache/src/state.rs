@@ -8,20 +8,22 @@
 //!    in progress for it.
 //! 4. While a unit is filled, only bytes are read that nobody has and nobody is about to write.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::ops::{Bound, Range};
 use std::task::Waker;
 
 use bmi_core::{MemList, MemSlice, Memory};
 use slab::Slab;
 
+use crate::advice::Advice;
 use crate::ahead::{Ahead, Streams};
 use crate::arena::{Arena, BLOCK, FRAME, Place, Ranges, Record, Recovered};
 use crate::background::Work;
 use crate::extent::{Extent, Spans};
 use crate::policy::{Policies, Policy};
 use crate::pool::Pool;
-use crate::query::{Counters, Coverage, FileCounters, FileStatistics, Statistics};
+use crate::query::{Busiest, Counters, Coverage, FileCounters, FileStatistics, Statistics};
 use crate::range_locks::RangeLocks;
 use crate::ready::Readiness;
 use crate::settings::{Hints, Settings, is_unit};
@@ -72,6 +74,22 @@ impl Unit {
         self.dirty.is_empty() && self.flushing.is_empty()
     }
 
+    /// Adds what it has of some of its bytes to `coverage`.
+    fn cover(&self, range: Range<u32>, is_ready: bool, coverage: &mut Coverage) {
+        let cached = self.valid.bytes_in(&range);
+        coverage.cached += cached;
+        coverage.ready += if is_ready { cached } else { 0 };
+        coverage.dirty += match (self.dirty.is_empty(), self.flushing.is_empty()) {
+            (false, false) => {
+                let mut both = self.dirty.clone();
+                both.union(&self.flushing);
+                both.bytes_in(&range)
+            }
+            (_, true) => self.dirty.bytes_in(&range),
+            (true, false) => self.flushing.bytes_in(&range),
+        };
+    }
+
     fn is_free(&self) -> bool {
         self.pins == 0 && !self.filling && !self.broken && self.is_clean()
     }
@@ -95,7 +113,24 @@ pub(crate) struct FileState<E> {
     /// The units that are not clean, by their offsets.
     unclean: BTreeMap<u64, usize>,
     units: usize,
+    /// Bytes that are in the cache, and those of them that the disk does not have.
+    cached: u64,
+    dirty: u64,
     waiters: Vec<Waker>,
+}
+
+impl<E> FileState<E> {
+    fn statistics(&self, file: u64) -> FileStatistics {
+        FileStatistics {
+            file,
+            unit: self.unit,
+            hints: self.hints,
+            cached: self.cached,
+            dirty: self.dirty,
+            counters: self.counters,
+            failed: self.failed.is_some(),
+        }
+    }
 }
 
 /// The state of a cache.
@@ -108,11 +143,13 @@ pub(crate) struct State<E> {
     /// The units by their first frames.
     frames: BTreeMap<u32, usize>,
     pub(crate) files: BTreeMap<u64, FileState<E>>,
+    advice: Advice,
     policies: Policies,
     pub(crate) readiness: Readiness,
     /// The dirty units that are not being written, by the number of the oldest write.
     dirty: BTreeSet<(u64, usize)>,
     pub(crate) dirty_bytes: u64,
+    cached_bytes: u64,
     /// Number of writes.
     pub(crate) writes: u64,
     pub(crate) tick: u64,
@@ -177,8 +214,10 @@ impl<E: Clone> State<E> {
             index: BTreeMap::new(),
             frames: BTreeMap::new(),
             files: BTreeMap::new(),
+            advice: Advice::default(),
             dirty: BTreeSet::new(),
             dirty_bytes: 0,
+            cached_bytes: 0,
             writes: 0,
             tick: 0,
             queue: VecDeque::new(),
@@ -208,7 +247,7 @@ impl<E: Clone> State<E> {
             spans
         });
         self.writes += 1;
-        self.units[id].valid = dirty.clone();
+        self.change_valid(id, |valid| *valid = dirty.clone());
         self.add_dirty(id, &dirty);
         self.counters.taken_over += dirty.bytes();
     }
@@ -217,20 +256,31 @@ impl<E: Clone> State<E> {
 
     /// Returns the state of a file, which is made if it does not exist.
     pub(crate) fn file(&mut self, file: u64) -> &mut FileState<E> {
-        let unit = self.settings.unit;
-        self.files.entry(file).or_insert_with(|| FileState {
-            unit,
-            locks: RangeLocks::default(),
-            hints: Hints::default(),
-            streams: Streams::default(),
-            counters: FileCounters::default(),
-            failed: None,
-            held: None,
-            known: false,
-            unclean: BTreeMap::new(),
-            units: 0,
-            waiters: Vec::new(),
+        let (advice, unit) = (&self.advice, self.settings.unit);
+        self.files.entry(file).or_insert_with(|| {
+            let hints = advice.of(file);
+            FileState {
+                unit: hints.unit.unwrap_or(unit),
+                locks: RangeLocks::default(),
+                hints,
+                streams: Streams::default(),
+                counters: FileCounters::default(),
+                failed: None,
+                held: None,
+                known: false,
+                unclean: BTreeMap::new(),
+                units: 0,
+                cached: 0,
+                dirty: 0,
+                waiters: Vec::new(),
+            }
         })
+    }
+
+    /// Returns the bytes of each unit of a file.
+    pub(crate) fn unit_of(&self, file: u64) -> u32 {
+        let own = self.files.get(&file).map(|file| file.unit);
+        own.or_else(|| self.advice.of(file).unit).unwrap_or(self.settings.unit)
     }
 
     /// Forgets a file of which nothing is left.
@@ -244,10 +294,13 @@ impl<E: Clone> State<E> {
     /// Sets the hints of a file. Returns false if they make no sense.
     pub(crate) fn advise(&mut self, file: u64, hints: Hints) -> bool {
         let sensible = hints.unit.is_none_or(is_unit);
-        let state = self.file(file);
-        state.hints = Hints { unit: hints.unit.filter(|unit| is_unit(*unit)), ..hints };
-        if let (Some(unit), 0) = (state.hints.unit, state.units) {
-            state.unit = unit;
+        let hints = Hints { unit: hints.unit.filter(|unit| is_unit(*unit)), ..hints };
+        self.advice.give(file, hints);
+        if let Some(state) = self.files.get_mut(&file) {
+            state.hints = hints;
+            if state.units == 0 {
+                state.unit = hints.unit.unwrap_or(self.settings.unit);
+            }
         }
         if !sensible {
             self.counters.ignored_hints += 1;
@@ -445,6 +498,7 @@ impl<E: Clone> State<E> {
         } else {
             self.policies.remove(id);
         }
+        self.change_valid(id, |valid| *valid = Spans::default());
         let unit = self.units.remove(id);
         if unit.ahead {
             self.counters.ahead_unused += u64::from(unit.size());
@@ -457,6 +511,24 @@ impl<E: Clone> State<E> {
     }
 
     // ---- bytes ----------------------------------------------------------------------------------
+
+    /// Changes which bytes of a unit are valid, and counts them.
+    fn change_valid(&mut self, id: usize, change: impl FnOnce(&mut Spans)) {
+        let unit = &mut self.units[id];
+        let (file, before) = (unit.file, unit.valid.bytes());
+        change(&mut unit.valid);
+        let after = unit.valid.bytes();
+        self.cached_bytes = self.cached_bytes + after - before;
+        let file = self.file(file);
+        file.cached = file.cached + after - before;
+    }
+
+    /// The dirty bytes of a unit of a file were `before`, and are `after`.
+    fn count_dirty(&mut self, file: u64, before: u64, after: u64) {
+        self.dirty_bytes = self.dirty_bytes + after - before;
+        let file = self.file(file);
+        file.dirty = file.dirty + after - before;
+    }
 
     /// Returns the memory of some bytes of a unit.
     pub(crate) fn slice(&self, id: usize, range: &Range<u32>) -> MemSlice {
@@ -518,10 +590,9 @@ impl<E: Clone> State<E> {
     /// Ends a fill that has succeeded or not.
     pub(crate) fn end_fill(&mut self, file: u64, todo: &[(usize, Range<u32>)], filled: bool) {
         for (id, range) in todo {
-            let unit = &mut self.units[*id];
-            unit.filling = false;
+            self.units[*id].filling = false;
             if filled {
-                unit.valid.insert(range.clone());
+                self.change_valid(*id, |valid| valid.insert(range.clone()));
             }
         }
         self.changed(file);
@@ -531,8 +602,7 @@ impl<E: Clone> State<E> {
     /// Bytes were written into a unit. Returns false if its dirty bytes are in too many places to
     /// be recorded; then they must be written to the disk before the write is acknowledged.
     pub(crate) fn written(&mut self, id: usize, range: Range<u32>) -> bool {
-        let unit = &mut self.units[id];
-        unit.valid.insert(range.clone());
+        self.change_valid(id, |valid| valid.insert(range.clone()));
         self.add_dirty(id, &Spans::of(range))
     }
 
@@ -547,8 +617,8 @@ impl<E: Clone> State<E> {
         }
         unit.dirty.union(spans);
         unit.dirty.reduce(MOST_RANGES, &unit.valid);
-        self.dirty_bytes += unit.dirty.bytes() - before;
-        let (file, at) = (unit.file, unit.at);
+        let (file, at, after) = (unit.file, unit.at, unit.dirty.bytes());
+        self.count_dirty(file, before, after);
         self.file(file).unclean.insert(at, id);
         self.record(id)
     }
@@ -576,10 +646,10 @@ impl<E: Clone> State<E> {
 
     /// A write was given up: its bytes may be old or new. Those that the disk has are read again.
     pub(crate) fn spoilt(&mut self, id: usize, range: &Range<u32>) {
-        let unit = &mut self.units[id];
+        let unit = &self.units[id];
         let mut lost = Spans::of(range.clone());
         unit.dirty.ranges().iter().chain(unit.flushing.ranges()).for_each(|dirty| lost.remove(dirty));
-        lost.ranges().iter().for_each(|range| unit.valid.remove(range));
+        self.change_valid(id, |valid| lost.ranges().iter().for_each(|range| valid.remove(range)));
     }
 
     // ---- writing to the disk --------------------------------------------------------------------
@@ -685,7 +755,8 @@ impl<E: Clone> State<E> {
                 unit.dirty.reduce(MOST_RANGES, &unit.valid);
                 self.dirty.insert((unit.oldest, *id));
             }
-            self.dirty_bytes = self.dirty_bytes + unit.dirty.bytes() - counted;
+            let left = unit.dirty.bytes();
+            self.count_dirty(batch.file, counted, left);
             self.record(*id);
         }
         let again = self.tick + crate::background::RETRY_TICKS;
@@ -727,8 +798,9 @@ impl<E: Clone> State<E> {
                     self.dirty.remove(&(unit.oldest, id));
                 }
             }
-            unit.valid.remove(&cut);
-            self.dirty_bytes = self.dirty_bytes + unit.dirty.bytes() - before;
+            let left = unit.dirty.bytes();
+            self.change_valid(id, |valid| valid.remove(&cut));
+            self.count_dirty(file, before, left);
             self.record(id);
             if self.units[id].is_free() && self.units[id].valid.is_empty() {
                 self.drop_unit(id, false);
@@ -768,6 +840,12 @@ impl<E: Clone> State<E> {
             self.ahead.push_back(Ahead { file, extents: ahead });
             self.wake.extend(self.background.take());
         }
+    }
+
+    /// Counts a write.
+    pub(crate) fn count_written(&mut self, file: u64, bytes: u64) {
+        self.counters.written += bytes;
+        self.file(file).counters.written += bytes;
     }
 
     /// Pins units that are to be read ahead, as many as there is memory for, and only if others
@@ -852,29 +930,20 @@ impl<E: Clone> State<E> {
         found
     }
 
-    /// Returns how much of a range is in the cache.
-    pub(crate) fn coverage(&self, file: u64, extent: Extent) -> Coverage {
-        let Some(unit) = self.files.get(&file).map(|file| u64::from(file.unit)) else { return Coverage::default() };
+    /// Returns how much of a range is in the cache. Looks at `most` units at most; if there are more,
+    /// also returns the offset of the first one that is left.
+    pub(crate) fn coverage(&self, file: u64, extent: Extent, most: usize) -> (Coverage, Option<u64>) {
         let mut coverage = Coverage::default();
+        let Some(unit) = self.files.get(&file).map(|file| u64::from(file.unit)) else { return (coverage, None) };
         let first = extent.offset / unit * unit;
-        for ((_, at), id) in self.index.range((file, first)..(file, extent.end().max(first))) {
-            let own = &self.units[*id];
+        let mut units = self.index.range((file, first)..(file, extent.end().max(first)));
+        for ((_, at), id) in units.by_ref().take(most) {
             let from = extent.offset.saturating_sub(*at).min(unit) as u32;
             let to = (extent.end() - at).min(unit) as u32;
-            let within = |spans: &Spans| {
-                let mut spans = spans.clone();
-                spans.remove(&(0..from));
-                spans.remove(&(to..unit as u32));
-                spans
-            };
-            let mut dirty = within(&own.dirty);
-            dirty.union(&within(&own.flushing));
-            let cached = within(&own.valid).bytes();
-            coverage.cached += cached;
-            coverage.dirty += dirty.bytes();
-            coverage.ready += if self.readiness.is_ready(self.arena.chunk_of(own.place)) { cached } else { 0 };
+            let own = &self.units[*id];
+            own.cover(from..to, self.readiness.is_ready(self.arena.chunk_of(own.place)), &mut coverage);
         }
-        coverage
+        (coverage, units.next().map(|((_, at), _)| *at))
     }
 
     /// Returns the chunks that are Ready and exist.
@@ -885,32 +954,39 @@ impl<E: Clone> State<E> {
     }
 
     pub(crate) fn file_statistics(&self, file: u64) -> Option<FileStatistics> {
-        let state = self.files.get(&file)?;
-        let Coverage { cached, dirty, .. } = self.coverage(file, Extent::new(0, u64::MAX));
-        let failed = state.failed.is_some();
-        Some(FileStatistics {
-            file,
-            unit: state.unit,
-            hints: state.hints,
-            cached,
-            dirty,
-            counters: state.counters,
-            failed,
-        })
+        self.files.get(&file).map(|state| state.statistics(file))
+    }
+
+    /// Returns the busiest `most` of the `look` files behind `after`.
+    pub(crate) fn busiest(&self, after: Option<u64>, look: usize, most: usize) -> Busiest {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut behind = self.files.range((from, Bound::Unbounded));
+        let (mut found, mut last) = (BinaryHeap::new(), None);
+        for (file, state) in behind.by_ref().take(look) {
+            last = Some(*file);
+            if state.cached > 0 {
+                found.push(Reverse((state.counters.moved(), Reverse(*file))));
+            }
+            if found.len() > most {
+                found.pop();
+            }
+        }
+        let files = found.into_sorted_vec().into_iter();
+        let files = files.filter_map(|Reverse((_, Reverse(file)))| self.file_statistics(file)).collect();
+        Busiest { files, next: last.filter(|_| behind.next().is_some()) }
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
-        let files: Vec<FileStatistics> = self.files.keys().filter_map(|file| self.file_statistics(*file)).collect();
+        let chunk = self.arena.chunk_bytes() as u64;
         let resident = u64::from(self.arena.blocks()) * BLOCK as u64;
-        let ready = self.ready_chunks().iter().map(|(_, memory)| memory.len() as u64).sum();
+        let ready = (0..(resident / chunk) as usize).filter(|chunk| self.readiness.is_ready(*chunk)).count();
         Statistics {
             most: u64::from(self.arena.max_blocks()) * BLOCK as u64,
             resident,
-            cached: files.iter().map(|file| file.cached).sum(),
+            cached: self.cached_bytes,
             dirty: self.dirty_bytes,
-            ready,
+            ready: ready as u64 * chunk,
             counters: self.counters,
-            files,
         }
     }
 
@@ -928,6 +1004,14 @@ impl<E: Clone> State<E> {
             assert_eq!(self.files[&unit.file].unclean.get(&unit.at), (!unit.is_clean()).then_some(&id));
             dirty += unit.dirty.bytes() + unit.flushing.bytes();
         }
+        for (file, state) in &self.files {
+            let (whole, left) = self.coverage(*file, Extent::new(0, u64::MAX), usize::MAX);
+            assert_eq!((state.cached, left), (whole.cached, None));
+            // A byte that became dirty again while it is written counts twice.
+            assert!(whole.dirty <= state.dirty && state.dirty <= 2 * whole.dirty);
+        }
+        assert_eq!(self.files.values().map(|file| file.dirty).sum::<u64>(), dirty);
+        assert_eq!(self.units.iter().map(|(_, unit)| unit.valid.bytes()).sum::<u64>(), self.cached_bytes);
         assert!(self.index.len() == self.units.len() && self.frames.len() == self.units.len());
         assert_eq!(self.dirty_bytes, dirty);
         let unclean = self.files.values().map(|file| file.unclean.len()).sum::<usize>();

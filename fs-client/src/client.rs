@@ -16,8 +16,8 @@ use bmi_core::mem::Foreign;
 use bmi_core::mutated;
 use bmi_core::{Addr, AnyThread, AsyncEndpoint, Lists, Memory, OneThread, Options, Threading, Time, Transport};
 use fs_proto::{
-    ClusterId, DirEntry, DirHandle, Entry, ErrorCode, Existing, FileHandle, Handle, IodReply, IodRequest, IodStat,
-    Kind, ManagerReply, ManagerRequest, ManagerStat, Place, RemoveKind, ReplyBody, RequestBody, SetAttr,
+    CacheHints, ClusterId, DirEntry, DirHandle, Entry, ErrorCode, Existing, FileHandle, Handle, IodReply, IodRequest,
+    IodStat, Kind, ManagerReply, ManagerRequest, ManagerStat, Place, RemoveKind, ReplyBody, RequestBody, SetAttr,
 };
 use futures_util::future::join_all;
 
@@ -95,13 +95,23 @@ pub struct CreateOptions {
     pub mode: u32,
     /// If true, an existing file is an error. If false, it is opened.
     pub exclusive: bool,
+    /// How the file will be used, for the caches of its servers. They are told with the first access
+    /// to each ([`File::advise`] tells them at once).
+    pub hints: CacheHints,
 }
 
 impl Default for CreateOptions {
-    /// Returns the cluster's strip size, all servers, `0o644`, exclusive.
+    /// Returns the cluster's strip size, all servers, `0o644`, exclusive, no hints.
     fn default() -> CreateOptions {
-        CreateOptions { strip_size: 0, servers: 0, mode: 0o644, exclusive: true }
+        CreateOptions { strip_size: 0, servers: 0, mode: 0o644, exclusive: true, hints: CacheHints::default() }
     }
+}
+
+/// Options for opening a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFileOptions {
+    /// How the file will be used, as in [`CreateOptions::hints`].
+    pub hints: CacheHints,
 }
 
 /// Information about a file or directory.
@@ -432,14 +442,14 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     }
 
     async fn create_as(&self, path: &FsPath, options: CreateOptions, existing: Existing) -> Result<File<T, S>, Error> {
-        let CreateOptions { strip_size, servers, mode, .. } = options;
+        let CreateOptions { strip_size, servers, mode, hints, .. } = options;
         let (uid, gid) = (self.0.options.uid, self.0.options.gid);
         let place = place(path);
         let avoid = self.0.connections.avoided();
         let request = ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing };
         let during = |error: Error| error.during(format!("create {path}"));
         let entry = self.ask_entry(request).await.map_err(during)?;
-        self.file(path, entry).await.map_err(during)
+        Ok(self.file(path, entry).await.map_err(during)?.hinting(hints))
     }
 
     /// Keeps a connection to the manager, so that it keeps the files without a name. Never returns.
@@ -457,9 +467,17 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     /// # Errors
     /// `NotFound`, `IsDirectory`, and those of every request.
     pub async fn open(&self, path: &FsPath) -> Result<File<T, S>, Error> {
+        self.open_with(path, OpenFileOptions::default()).await
+    }
+
+    /// Opens a file like [`Client::open`], with options.
+    ///
+    /// # Errors
+    /// As [`Client::open`].
+    pub async fn open_with(&self, path: &FsPath, options: OpenFileOptions) -> Result<File<T, S>, Error> {
         let during = |error: Error| error.during(format!("open {path}"));
         let entry = self.lookup(path).await.map_err(during)?;
-        self.file(path, entry).await.map_err(during)
+        Ok(self.file(path, entry).await.map_err(during)?.hinting(options.hints))
     }
 
     /// Returns the manager's information about a path. The size of a file is not filled in; see

@@ -19,11 +19,13 @@ use bmi_core::mutated;
 use bmi_core::{AnyThread, AsyncEndpoint, MemList, OneThread, Threading, Transport};
 use fs_proto::limits::{MAX_OFFSET, MAX_REGIONS};
 use fs_proto::{
-    DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, Region, Regions, ReplyBody,
+    CacheHints, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, Region, Regions,
+    ReplyBody,
 };
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 
+use crate::cache::Advice;
 use crate::client::Client;
 use crate::connection::{Outgoing, Resend, unexpected};
 use crate::error::{Error, Failure, ServerName};
@@ -71,6 +73,7 @@ struct OpenFile<T: Transport, S: Threading> {
     unsynced: Unsynced,
     /// By datafile: its size after the last write through this handle.
     written_sizes: Locked<Vec<u64>>,
+    advice: Advice,
 }
 
 impl<T: Transport, S: Threading> Drop for OpenFile<T, S> {
@@ -98,12 +101,25 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
         let unsynced = Unsynced::new(servers.len());
         let written_sizes = Locked::new(vec![0; servers.len()]);
         client.opened(handle, recorded_size);
-        let inner = OpenFile { client: client.clone(), path, handle, layout, servers, unsynced, written_sizes };
+        let advice = Advice::new(servers.len());
+        let inner = OpenFile { client: client.clone(), path, handle, layout, servers, unsynced, written_sizes, advice };
         File { client, inner: Arc::new(inner) }
+    }
+
+    /// Gives hints, which the servers are told with the first access to each.
+    pub(crate) fn hinting(self, hints: CacheHints) -> File<T, S> {
+        if hints != CacheHints::default() {
+            self.inner.advice.set(hints);
+        }
+        self
     }
 
     pub(crate) fn client(&self) -> &Client<T, S> {
         &self.client
+    }
+
+    pub(crate) fn advice(&self) -> &Advice {
+        &self.inner.advice
     }
 
     // ---- getters --------------------------------------------------------------------------------
@@ -340,7 +356,12 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
             }
         };
         let outgoing = Outgoing { body: body.into(), data, path: inner.options.path, lists: plan.lists };
-        let answer = inner.connections.call(server, inner.deadline(), resend, &outgoing).await;
+        let answer = if self.inner.advice.is_untold(transfer.datafile) {
+            // In a box of its own, so that other requests have a small future.
+            Box::pin(self.tell_and_call(transfer.datafile, resend, &outgoing)).await
+        } else {
+            inner.connections.call(server, inner.deadline(), resend, &outgoing).await
+        };
         let result = answer.and_then(|answer| match (plan.direction, answer.body) {
             (Direction::Write, ReplyBody::Iod(IodReply::Written { len, size, start })) if len == transfer.len => {
                 self.inner.unsynced.note(transfer.datafile, start);
@@ -367,6 +388,11 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
     /// Returns the handles of the datafiles, in the order of the distribution.
     pub(crate) fn datafile_handles(&self) -> impl Iterator<Item = DatafileHandle> {
         self.inner.layout.datafiles().iter().map(|(_, handle)| *handle)
+    }
+
+    /// Returns the handle of a datafile, by its place in the distribution.
+    pub(crate) fn datafile_handle(&self, datafile: usize) -> DatafileHandle {
+        self.inner.layout.datafiles()[datafile].1
     }
 
     /// Adds the affected ranges of the file: the server's ranges, translated, or all of the

@@ -10,6 +10,7 @@
 //! | [`Extended`], [`ExtendedRaw`] | lists with the allocations that contain their pieces |
 //! | [`Plan`] | how a read or write is split among servers, which path the data takes, and why |
 //! | [`Endpoints`], [`Route`] | which transport is used for a server, and why |
+//! | [`CacheHints`], [`Cached`], [`CacheState`] | how a file will be used, and what the caches of the servers have |
 //! | [`copy`] | whole files and trees, to and from the local machine |
 //! | [`Error`] | what failed, at which server, with which ranges of the file |
 //!
@@ -44,6 +45,7 @@
 // Any thread may use a client: see `locked`.
 #![deny(clippy::await_holding_lock)]
 
+mod cache;
 mod client;
 mod connection;
 pub mod copy;
@@ -62,12 +64,17 @@ mod servers;
 mod sync;
 
 pub use bmi_core::comm::{Direction, Path, PathCounters};
+pub use cache::{Cached, ServerCache, ServerCoverage};
 pub use client::{
-    Client, ClientOptions, ClientStats, CreateOptions, Latency, Pong, ReadDir, ServerSpace, SharedClient, Space, Stat,
+    Client, ClientOptions, ClientStats, CreateOptions, Latency, OpenFileOptions, Pong, ReadDir, ServerSpace,
+    SharedClient, Space, Stat,
 };
 pub use draft::{Draft, Publish};
 pub use error::{Error, Failure, ServerName};
 pub use file::{Datafile, File, SharedFile};
+pub use fs_proto::{
+    AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
+};
 pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, SetAttr};
 pub use list::{Extended, ExtendedRaw};
 pub use path::FsPath;

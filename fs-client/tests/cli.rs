@@ -10,12 +10,13 @@ mod bodies;
 mod cluster;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use bodies::pattern;
 use cluster::{Cluster, complaint, pvfsd};
+use serde_json::json;
 
 fn assert_same_tree(a: &Path, b: &Path) {
     let mut names: Vec<_> = fs::read_dir(a).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -113,6 +114,52 @@ fn a_server_does_without_a_transport_that_cannot_be_opened_and_says_so_once() {
     let error = String::from_utf8(failed.stderr).unwrap();
     assert_eq!(failed.status.code(), Some(1), "{error}");
     assert!(error.lines().last().unwrap().starts_with("pvfsd: "), "{error}");
+}
+
+/// One server has a cache, and the other has none.
+#[test]
+fn caches_are_shown_and_take_hints() {
+    let mut cluster = Cluster::start(2);
+    let (config, memory) = (cluster.path("pvfs.toml"), cluster.path("memory"));
+    fs::create_dir(&memory).unwrap();
+    let text = fs::read_to_string(&config).unwrap();
+    let section = format!("[cache]\nservice = \"unifier\"\nmemory = \"8M\"\nage_ms = 3600000\ndir = {memory:?}\n");
+    fs::write(&config, text + &section).unwrap();
+    cluster.kill_server(1);
+    cluster.start_server(1);
+    fs::write(cluster.path("f"), pattern(1_000_000, 1)).unwrap();
+    cluster.ok(&["put", "f", "/f", "--no-sync", "--servers", "2", "--cache-policy", "keep", "--cache-unit", "16K"]);
+    let shown = cluster.json(&["cache", "--files"]);
+    let (own, other) = (&shown["servers"][0], &shown["servers"][1]);
+    assert_eq!((&own["service"], &other["service"]), (&json!("unifier"), &json!("normal")));
+    let bytes = own["cache"]["written"].as_u64().unwrap();
+    assert!(own["cache"]["most"] == 8 << 20 && bytes > 400_000 && own["cache"]["dirty"] == bytes, "{own}");
+    assert!(other["cache"].is_null(), "{other}");
+    let file = &shown["files"][0];
+    assert_eq!(
+        (&file["unit"], &file["hints"]["policy"], &file["written"]),
+        (&json!(16384), &json!("keep"), &json!(bytes))
+    );
+    let text = cluster.ok(&["cache", "--files", "3"]);
+    let of = |number: usize| text.lines().nth(number).unwrap();
+    assert!(of(0).starts_with("server") && of(1).contains("unifier") && of(2).contains("normal"), "{text}");
+    assert!(of(5).contains("keep, 16K"), "{text}");
+    // A file, of which one server tells something.
+    let shown = cluster.json(&["cache", "/f"]);
+    assert_eq!((&shown["size"], &shown["coverage"]["cached"]), (&json!(1_000_000), &json!(bytes)));
+    assert!(shown["servers"][1]["coverage"].is_null(), "{shown}");
+    assert!(cluster.ok(&["cache", "/f"]).contains("100.0 %"), "all that is on the server with a cache");
+    complaint(&cluster.run(&["cache", "/none"]), 1);
+    // It goes on until nobody reads any more.
+    let mut watch = cluster.command(&["cache", "--watch", "10ms"]).stdout(Stdio::piped()).spawn().unwrap();
+    let pages = BufReader::new(watch.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(pages.filter(|line| line.starts_with("server")).take(3).count(), 3);
+    assert!(watch.wait().unwrap().success());
+    // A server that is down hides no other.
+    cluster.kill_server(2);
+    let output = cluster.run(&["cache"]);
+    let line = complaint(&output, 1);
+    assert!(line.contains("(iod 1)") && String::from_utf8_lossy(&output.stdout).contains("unifier"), "{line}");
 }
 
 /// Returns the addresses of a server that listens over TCP and on its own socket.
@@ -250,6 +297,7 @@ fn what_is_wrong_is_said_in_one_line() {
         (&["viewdist", "--size", "1M", "--strip-size", "7"], "strip size 7"),
         (&["ls", "--manager", "nonsense"], "scheme://host:port"),
         (&["mv", "/a"], "<TO>"),
+        (&["--json", "cache", "--watch"], "one document"),
     ] {
         let line = complaint(&cluster.run(args), 2);
         assert!(line.contains(why), "{args:?}: {line}");

@@ -506,7 +506,7 @@ fn create_as(cluster: &Cluster, name: &str, uid: u32, gid: u32) {
     let work = async {
         let options = ClientOptions { uid, gid, ..ClientOptions::new(1) };
         let client = Client::connect(endpoint.clone(), cluster.manager.parse().unwrap(), options).await.unwrap();
-        let create = CreateOptions { strip_size: 16 << 10, servers: 2, mode: 0o604, exclusive: true };
+        let create = CreateOptions { strip_size: 16 << 10, servers: 2, mode: 0o604, ..CreateOptions::default() };
         client.create(&path(name), create).await.unwrap();
     };
     driver::event::block_on(endpoint.clone(), work).unwrap();

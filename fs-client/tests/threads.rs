@@ -16,8 +16,8 @@ use bmi_core::{Clock, Config, Endpoint, Memory, Scheme, SharedEndpoint, Transpor
 use bodies::{path, pattern, striped};
 use fs_client::copy::Copier;
 use fs_client::{
-    Client, ClientOptions, CreateOptions, Draft, Extended, ExtendedRaw, FsPath, Publish, RemoveKind, SharedClient,
-    SharedFile,
+    CacheHints, Client, ClientOptions, CreateOptions, Draft, Extended, ExtendedRaw, FsPath, OpenFileOptions, Publish,
+    RemoveKind, SharedClient, SharedFile,
 };
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use tokio::task::JoinSet;
@@ -412,6 +412,8 @@ impl<T: Transport + Send + 'static> Check<'_, T> {
         is_send(&client.routes());
         is_send(&client.plans(true));
         is_send(&client.statfs());
+        is_send(&client.open_with(path, OpenFileOptions::default()));
+        is_send(&client.cache_state(1));
     }
 
     fn data(&self, memory: &Memory, access: Extended<'_>, raw: ExtendedRaw<'_>) {
@@ -432,6 +434,8 @@ impl<T: Transport + Send + 'static> Check<'_, T> {
         is_send(&file.set_len(0));
         is_send(&file.record_size(0));
         is_send(&file.datafiles());
+        is_send(&file.advise(CacheHints::default()));
+        is_send(&file.cached(0, 1));
     }
 
     fn copies(&self, copier: &Copier<T, bmi_core::AnyThread>, draft: Draft<T, bmi_core::AnyThread>) {

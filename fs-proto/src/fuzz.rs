@@ -6,7 +6,8 @@
 
 use crate::codec::{decode_reply, decode_request, encode_reply, encode_request};
 use crate::limits::{
-    MAX_BACKUP_PAGE, MAX_DATAFILES, MAX_ENTRIES, MAX_ERROR_RANGES, MAX_OFFSET, MAX_PATH, MAX_REGIONS, MAX_SERVERS,
+    MAX_BACKUP_PAGE, MAX_CACHED_FILES, MAX_DATAFILES, MAX_ENTRIES, MAX_ERROR_RANGES, MAX_OFFSET, MAX_PATH, MAX_REGIONS,
+    MAX_SERVERS,
 };
 use crate::{IodReply, IodRequest, ManagerReply, ManagerRequest, Place, Regions, ReplyBody, RequestBody};
 
@@ -73,6 +74,7 @@ pub fn reply(bytes: &[u8]) {
             }
         }
         Ok(ReplyBody::Iod(IodReply::Datafiles { handles, .. })) => assert!(handles.len() <= MAX_DATAFILES),
+        Ok(ReplyBody::Iod(IodReply::CacheState(state))) => assert!(state.files.len() <= MAX_CACHED_FILES),
         Ok(ReplyBody::Identity(identity)) => {
             for room in [0, 64, bytes.len() / 2, bytes.len()] {
                 assert!(identity.is_same(&identity.within(room)));

@@ -8,6 +8,7 @@
 //! | [`codec`] | encoding and decoding, with limits checked |
 //! | [`Hello`], [`Identity`] | the server that a connection must lead to: cluster, role, store, start |
 //! | [`Distribution`], [`Layout`] | which server holds which byte |
+//! | [`CacheHints`], [`CacheState`], [`CacheCoverage`] | hints for the caches of I/O servers, and what they tell |
 //! | [`Region`], [`Regions`] | ranges of bytes, lists of them |
 //! | [`FsError`], [`ErrorCode`] | errors, with the server and ranges concerned |
 //!
@@ -33,6 +34,7 @@
 #![warn(clippy::disallowed_types)]
 
 mod attr;
+mod cache;
 pub mod codec;
 mod distribution;
 mod error;
@@ -47,6 +49,9 @@ mod reply;
 mod request;
 
 pub use attr::{Attr, Entry, Kind, SetAttr};
+pub use cache::{
+    AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
+};
 pub use distribution::{Distribution, Layout, Location, Share, Strip};
 pub use error::{ErrorCode, FsError};
 pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_EPOCH, handle_number};

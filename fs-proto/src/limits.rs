@@ -36,6 +36,8 @@ pub const DEFAULT_STRIP: u64 = 64 << 10;
 pub const MAX_ENTRIES: usize = 4096;
 /// Most datafiles that one request creates, discards or removes, and most that one reply lists.
 pub const MAX_DATAFILES: usize = 1024;
+/// Most datafiles in one reply about the state of a cache.
+pub const MAX_CACHED_FILES: usize = 1024;
 /// Most bytes of rows in one page of a backup: no message has room for more.
 pub const MAX_BACKUP_PAGE: usize = 1 << 20;
 /// Longest text of an error, in bytes. Longer texts are cut.

@@ -4,6 +4,7 @@ use bmi_core::Addr;
 use serde::{Deserialize, Serialize};
 
 use crate::attr::Entry;
+use crate::cache::{CacheCoverage, CacheState};
 use crate::error::FsError;
 use crate::handle::{DatafileHandle, Handle};
 use crate::identity::{ClusterId, Identity, Start, StoreId, one_address};
@@ -186,6 +187,16 @@ pub enum IodReply {
     Synced {
         /// The number of this start of the server, as in `Written`.
         start: u64,
+    },
+    /// The service of the server, and the state of its cache.
+    CacheState(CacheState),
+    /// How much of a range of a datafile is in the server's cache.
+    CacheCoverage {
+        /// What is there; `None` if the server has no cache of its own.
+        coverage: Option<CacheCoverage>,
+        /// Where the part of the range begins that this reply does not cover, if there is one. It is
+        /// behind the first byte of the range.
+        next: Option<u64>,
     },
 }
 

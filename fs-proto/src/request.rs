@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::attr::SetAttr;
+use crate::cache::CacheHints;
 use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
 use crate::identity::{Hello, Start, StoreId};
 use crate::limits::{self, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_SERVERS};
@@ -436,6 +437,35 @@ pub enum IodRequest {
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
         except: Vec<DatafileHandle>,
     },
+    /// Tells how the datafile will be used, in place of what was told before. Answered by `Done`, at
+    /// once, whatever the hints are: the server ignores what makes no sense, and need not follow the
+    /// rest. It remembers them in memory only, for a bounded number of datafiles.
+    Advise {
+        /// The datafile. It need not exist.
+        datafile: DatafileHandle,
+        /// The hints.
+        hints: CacheHints,
+    },
+    /// Returns the service of the server, the state of its cache, and the busiest of the datafiles of
+    /// which something is cached. Answered by `CacheState`. One reply is about a bounded number of
+    /// datafiles, in the order of their handles, and names the busiest of these. For those behind,
+    /// ask again with the last one.
+    CacheState {
+        /// Begin behind this datafile; `None` for the beginning.
+        after: Option<DatafileHandle>,
+        /// Most datafiles to name. 0 for the state of the cache alone.
+        files: u32,
+    },
+    /// Returns how much of a range of the datafile is in the server's cache. Answered by
+    /// `CacheCoverage`, about as much of the range as takes bounded work.
+    CacheCoverage {
+        /// The datafile.
+        datafile: DatafileHandle,
+        /// Offset of the first byte.
+        offset: u64,
+        /// Number of bytes.
+        len: u64,
+    },
 }
 
 impl IodRequest {
@@ -470,6 +500,9 @@ impl IodRequest {
             IodRequest::CancelTruncates { .. } => "cancel truncates",
             IodRequest::Getsize { .. } => "getsize",
             IodRequest::Statfs => "statfs",
+            IodRequest::Advise { .. } => "advise",
+            IodRequest::CacheState { .. } => "cache state",
+            IodRequest::CacheCoverage { .. } => "cache coverage",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bmi::{Addr, Scheme};
 use clap::{Args, Parser, Subcommand};
-use fs_client::{FsPath, TransportChoice};
+use fs_client::{CachePolicy, FsPath, TransportChoice};
 
 use super::size;
 
@@ -19,10 +19,33 @@ Examples:
   pvfs put -r src /data --strip-size 1M      a tree, in strips of 1 MiB
   pvfs ls -l /data                           names, sizes, layouts
   pvfs viewdist /data/results.bin            which server holds which bytes
+  pvfs cache                                 what the servers have in memory, and how much it helps
   pvfs get -r /data/src copy                 the tree back
   pvfs --json stat /data/results.bin         the same facts for programs
 
 Exit status: 0 done, 1 an operation failed, 2 the command line is wrong.";
+
+const CACHE: &str = "\
+Examples:
+  pvfs cache                    one line for each I/O server
+  pvfs cache --files 20         also the 20 datafiles that were read and written most
+  pvfs cache /data/a.bin        how much of a file is in memory; give the path before the options
+  pvfs cache --watch 1          every second, until Ctrl-C
+  pvfs --json cache --files     the same facts for programs
+
+Columns:
+  service        normal: the system caches files, and nothing is known of it; mmap: files are
+                 mapped; unifier: the server has a cache of its own, which the rest is about
+  most           what the cache may have; resident is what it has taken so far
+  cached         bytes of files in it; of these, the disk does not have those that are dirty
+  ready          memory that stays registered with the adapters, so that no access waits for that
+  hits           of the bytes that were read, those that needed no disk
+  ahead used     read ahead of a reader, and then asked for; unused was dropped before
+  failed writes  to the disk; the bytes stay in the cache, and the next sync reports the error
+  ignored hints  hints of programs that made no sense
+
+The counters, from hits on, begin with the start of the server. With --watch they begin with the
+line before. A datafile is one server's part of a file; pvfs stat FILE shows those of a file.";
 
 /// Stores, reads and manages files in a parallel file system.
 #[derive(Debug, Parser)]
@@ -52,7 +75,7 @@ pub(crate) struct Global {
     pub(crate) timeout: Duration,
 
     /// How long to wait for a server that refuses connections, for instance while it is restarted;
-    /// ping, servers, plan and statfs do not wait
+    /// ping, servers, plan, statfs and cache do not wait
     #[arg(long, global = true, value_name = "TIME", default_value = "5s", value_parser = size::duration_or_none)]
     pub(crate) retry_for: Duration,
 
@@ -211,6 +234,20 @@ pub(crate) enum Command {
     /// Show used and free space on every server
     Statfs,
 
+    /// Show what the caches of the I/O servers hold, and how well they work
+    #[command(after_help = CACHE)]
+    Cache {
+        /// A file: show how much of it is cached, on each of its servers
+        path: Option<FsPath>,
+        /// Also show the busiest datafiles of all servers: 10, or another number
+        #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10",
+            value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "path")]
+        files: Option<u32>,
+        /// Show it again and again, every 2 seconds or another time; text only
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = size::duration)]
+        watch: Option<Duration>,
+    },
+
     /// Draw which server holds which ranges of a file
     #[command(
         after_help = "Examples:\n  pvfs viewdist /data/a.bin\n  pvfs viewdist --strip-size 64K --servers 4 --size 1M   of a file that is not there yet"
@@ -245,6 +282,15 @@ fn over(text: &str) -> Result<TransportChoice, String> {
     known.map(TransportChoice::Only).ok_or_else(|| "there are tcp, ib, shm and auto".to_owned())
 }
 
+/// Parses a policy of caches.
+fn cache_policy(text: &str) -> Result<CachePolicy, String> {
+    let known = CachePolicy::KNOWN.iter().find(|policy| policy.as_str() == text);
+    known.copied().ok_or_else(|| {
+        let names: Vec<&str> = CachePolicy::KNOWN.iter().map(|policy| policy.as_str()).collect();
+        format!("there are {}", names.join(", "))
+    })
+}
+
 /// The layout of a new file.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LayoutArgs {
@@ -275,6 +321,23 @@ pub(crate) struct TransferArgs {
     /// target was new with --resume
     #[arg(long, short = 'T')]
     pub(crate) no_target_directory: bool,
+    /// Which bytes of the files stay in the caches of the I/O servers: lru, scan-resistant, stream,
+    /// keep, none, or default; servers may overrule it
+    #[arg(long, value_name = "POLICY", default_value = "default", value_parser = cache_policy)]
+    pub(crate) cache_policy: CachePolicy,
+    /// Size of a unit of the files in these caches: 4K, 8K, 16K, 32K or 64K; the default is the
+    /// servers' own
+    #[arg(long, value_name = "SIZE", value_parser = size::cache_unit)]
+    pub(crate) cache_unit: Option<u32>,
+}
+
+#[cfg(test)]
+impl Global {
+    /// Returns the options of a command in a test.
+    pub(crate) fn for_tests(json: bool) -> Global {
+        let line: &[&str] = if json { &["pvfs", "--json", "cache"] } else { &["pvfs", "cache"] };
+        Cli::try_parse_from(line).expect("a valid line").global
+    }
 }
 
 #[cfg(test)]
@@ -304,10 +367,14 @@ mod tests {
             ("strip-size", "64K"),
             ("retry-for", "0s"),
             ("mode", "640"),
+            ("cache-policy", "stream"),
+            ("cache-unit", "16K"),
+            ("files", "5"),
+            ("watch", "1s"),
         ];
         assert!(
-            cli_check::every_option::<Cli>(&values) >= 100,
-            "seven global options with each of 14 commands, and others"
+            cli_check::every_option::<Cli>(&values) >= 107,
+            "seven global options with each of 15 commands, and others"
         );
     }
 
@@ -323,7 +390,7 @@ mod tests {
 
     #[test]
     fn sizes_and_layouts() {
-        let line = "pvfs put a b /d --strip-size 64K --servers 4 --block-size 8M --window 2";
+        let line = "pvfs put a b /d --strip-size 64K --servers 4 --block-size 8M --window 2 --cache-unit 8K";
         let Command::Put { sources, target, layout, transfer, .. } =
             Cli::try_parse_from(line.split(' ')).unwrap().command
         else {
@@ -332,6 +399,23 @@ mod tests {
         assert_eq!((sources.len(), target.as_str()), (2, "/d"));
         assert_eq!((layout.strip_size, layout.servers), (Some(64 << 10), Some(4)));
         assert_eq!((transfer.block_size, transfer.window), (8 << 20, 2));
+        assert_eq!((transfer.cache_policy, transfer.cache_unit), (CachePolicy::Default, Some(8 << 10)));
+    }
+
+    #[test]
+    fn the_cache_can_be_watched_with_and_without_a_number() {
+        for (line, expected) in [
+            ("pvfs cache", (None, None, None)),
+            ("pvfs cache --files", (None, Some(10), None)),
+            ("pvfs cache --files 3 --watch", (None, Some(3), Some(2.0))),
+            ("pvfs cache /a --watch 0.5", (Some("/a"), None, Some(0.5))),
+        ] {
+            let Command::Cache { path, files, watch } = Cli::try_parse_from(line.split(' ')).unwrap().command else {
+                panic!("cache")
+            };
+            let watch = watch.map(|time| time.as_secs_f64());
+            assert_eq!((path.as_ref().map(FsPath::as_str), files, watch), expected, "{line}");
+        }
     }
 
     #[test]
@@ -347,6 +431,9 @@ mod tests {
             ("pvfs ls --retry-for soon", "soon"),
             ("pvfs ping --timeout soon", "soon"),
             ("pvfs ping --over sim", "tcp, ib, shm and auto"),
+            ("pvfs put a /b --cache-policy mru", "scan-resistant"),
+            ("pvfs get /a b --cache-unit 5000", "4K, 8K, 16K, 32K or 64K"),
+            ("pvfs cache /a --files", "cannot be used with"),
             ("pvfs viewdist", "required"),
             ("pvfs mv /a", "required"),
         ] {

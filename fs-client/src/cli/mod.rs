@@ -9,6 +9,7 @@
 //! 3. If the reader of the output goes away (`pvfs cat … | head`), the command ends silently.
 
 mod args;
+mod cache;
 mod namespace;
 mod output;
 mod plan;
@@ -110,11 +111,15 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
     if let Command::Viewdist { size: Some(size), layout, rows, .. } = &cli.command {
         return view::imagined(*size, layout, *rows, output);
     }
+    if matches!(cli.command, Command::Cache { watch: Some(_), .. }) && cli.global.json {
+        return Err(Stop::usage("--watch prints text again and again, but --json is one document; leave one out"));
+    }
     let manager = manager(&cli.global)?;
     let endpoints = open(&manager, cli.global.over)?;
     let driven: Vec<_> = endpoints.endpoints().cloned().collect();
     // Whoever asks how the servers are does not want to wait for them.
-    let asks = matches!(cli.command, Command::Ping { .. } | Command::Servers | Command::Plan { .. } | Command::Statfs);
+    let asks = matches!(cli.command, Command::Ping { .. } | Command::Servers | Command::Plan { .. } | Command::Statfs)
+        || matches!(cli.command, Command::Cache { .. });
     let options = ClientOptions {
         timeout: cli.global.timeout,
         retry_for: if asks { Duration::ZERO } else { cli.global.retry_for },
@@ -203,6 +208,9 @@ async fn command(
         Command::Mv { from, to } => namespace::mv(&client, &from, &to, output).await,
         Command::Truncate { path, size } => namespace::truncate(&client, &path, size, output).await,
         Command::Statfs => namespace::statfs(&client, output).await,
+        Command::Cache { path, files, watch } => {
+            cache::cache(&client, &cache::Show { path, files, watch }, output).await
+        }
         Command::Viewdist { path, rows, .. } => {
             let path = path.ok_or_else(|| Stop::usage("viewdist needs a path or --size"))?;
             view::file(&client, &path, rows, output).await

@@ -80,6 +80,27 @@ impl Output {
         }
     }
 
+    /// Prints the text of a page, which takes the place of the page before on a terminal. Failures
+    /// of the page before count no more. Returns false if nobody reads the output.
+    pub(crate) fn show_page(&mut self) -> Result<bool, Stop> {
+        let mut page = std::mem::take(&mut self.text);
+        let mut stdout = std::io::stdout().lock();
+        if stdout.is_terminal() {
+            // To the upper left corner, and clear what is behind it.
+            page = format!("\x1b[H\x1b[2J{page}");
+        } else {
+            page.push('\n');
+        }
+        match stdout.write_all(page.as_bytes()).and_then(|()| stdout.flush()) {
+            Ok(()) => {
+                self.failures.clear();
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(Stop::failed(format!("standard output: {error}"))),
+        }
+    }
+
     /// Prints everything. Returns the number of failures.
     pub(crate) fn finish(mut self) -> Result<usize, Stop> {
         if self.json {
@@ -111,6 +132,19 @@ impl Output {
             bar.set_style(style);
         }
         bar
+    }
+}
+
+#[cfg(test)]
+impl Output {
+    /// Returns the text so far.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the JSON document so far.
+    pub(crate) fn document(&self) -> &Map<String, Value> {
+        &self.document
     }
 }
 

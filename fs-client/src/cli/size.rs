@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use fs_client::CacheHints;
+
 /// Largest strip, in bytes. A larger strip has no benefit and leaves the other servers idle.
 const MAX_STRIP: u64 = 1 << 30;
 
@@ -36,6 +38,13 @@ pub(crate) fn strip(text: &str) -> Result<u32, String> {
         return Err(format!("a strip has at least 1 byte and at most 1G, not {text}"));
     }
     u32::try_from(size).map_err(|error| error.to_string())
+}
+
+/// Parses the size of a unit of a cache.
+pub(crate) fn cache_unit(text: &str) -> Result<u32, String> {
+    let size = bytes(text)?;
+    let known = CacheHints::UNITS.into_iter().find(|unit| u64::from(*unit) == size);
+    known.ok_or_else(|| format!("a unit of a cache has 4K, 8K, 16K, 32K or 64K, not {text}"))
 }
 
 /// Parses the block size of a transfer.
@@ -117,6 +126,8 @@ mod tests {
         assert_eq!(strip("1G"), Ok(1 << 30));
         assert!(strip("2G").is_err());
         assert!(block("1K").is_err());
+        assert_eq!((cache_unit("4K"), cache_unit("65536")), (Ok(4096), Ok(65536)));
+        assert!(cache_unit("128K").is_err() && cache_unit("12K").is_err());
     }
 
     #[test]

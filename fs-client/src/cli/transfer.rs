@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bmi_core::Transport;
 use fs_client::copy::{Copied, Copier, Progress};
-use fs_client::{Client, CreateOptions, FsPath};
+use fs_client::{CacheHints, Client, CreateOptions, FsPath};
 use indicatif::ProgressBar;
 use serde_json::json;
 
@@ -64,6 +64,12 @@ fn block_of(args: &TransferArgs) -> usize {
     usize::try_from(args.block_size).unwrap_or(DEFAULT_BLOCK)
 }
 
+/// Returns the hints for the caches of the servers.
+fn hints(args: &TransferArgs) -> CacheHints {
+    let TransferArgs { cache_policy: policy, cache_unit: unit, .. } = *args;
+    CacheHints { unit, policy, ..CacheHints::default() }
+}
+
 pub(crate) async fn put<T: Transport + 'static>(
     client: &Client<T>,
     sources: &[PathBuf],
@@ -74,6 +80,7 @@ pub(crate) async fn put<T: Transport + 'static>(
     let (bar, args, layout) = (output.bar(), &how.transfer, &how.layout);
     let (mut copier, failures) = copier(client, block_of(args), args.window as usize, bar.clone())?;
     (copier.sync, copier.mode, copier.resume) = (!how.no_sync, how.mode, args.resume);
+    copier.hints = hints(args);
     copier.create = CreateOptions {
         strip_size: layout.strip_size.unwrap_or(0).into(),
         servers: layout.servers.unwrap_or(0),
@@ -143,7 +150,7 @@ pub(crate) async fn get<T: Transport + 'static>(
 ) -> Result<(), Stop> {
     let bar = output.bar();
     let (mut copier, failures) = copier(client, block_of(args), args.window as usize, bar.clone())?;
-    copier.resume = args.resume;
+    (copier.resume, copier.hints) = (args.resume, hints(args));
     let is_dir = client.lookup(source).await?.handle.dir().is_some();
     if is_dir && !args.recursive {
         return Err(Stop::failed(format!("get {source}: is a directory; get it with -r")));

@@ -101,7 +101,8 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
                 (stat.attr.size, stat.attr.mtime_ns)
             }
         };
-        Ok(Remote { file: self.client.file(source, entry).await.map_err(during)?, mode, size, mtime_ns })
+        let file = self.client.file(source, entry).await.map_err(during)?.hinting(self.hints);
+        Ok(Remote { file, mode, size, mtime_ns })
     }
 
     /// Writes one file to `output`, for instance a pipe, in order.

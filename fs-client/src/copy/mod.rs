@@ -33,6 +33,7 @@ mod tree;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bmi_core::{OneThread, Threading, Transport};
+use fs_proto::CacheHints;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
@@ -90,6 +91,9 @@ pub struct Copier<T: Transport, S: Threading = OneThread> {
     /// Permission bits for stored files. `None` for those of the file that is replaced, or else of
     /// the local file.
     pub mode: Option<u32>,
+    /// How the files will be used, for the caches of the servers, in both directions. Takes the place
+    /// of the hints in `create`.
+    pub hints: CacheHints,
     /// If true, a file is synced before it gets its name. True at first.
     pub sync: bool,
     /// If true, files that are there already with the same size and modification time are skipped.
@@ -138,8 +142,9 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
         let lanes = lanes.max(1);
         let blocks = Blocks::new(client.clone(), block_size.max(4096), lanes * 2);
         let create = CreateOptions::default();
-        let (files, mode, sync, resume) = (lanes * 2, None, true, false);
-        Ok(Copier { client, blocks, io, lanes, files, create, mode, sync, resume, progress: Box::new(progress) })
+        let (files, mode, hints, sync, resume) = (lanes * 2, None, CacheHints::default(), true, false);
+        let progress = Box::new(progress);
+        Ok(Copier { client, blocks, io, lanes, files, create, mode, hints, sync, resume, progress })
     }
 
     /// Runs `work` with a connection to the manager, which keeps the files that have no name yet.

@@ -182,10 +182,11 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
             (self.progress)(Progress::File { name: task.target.as_str(), bytes: local.size });
         }
         let mode = self.mode.unwrap_or(local.mode);
-        let draft = match self.client.draft(&task.target, CreateOptions { mode, ..self.create }).await {
-            Ok(draft) => draft,
-            Err(error) => return Outcome::Failed(task, error),
-        };
+        let draft =
+            match self.client.draft(&task.target, CreateOptions { mode, hints: self.hints, ..self.create }).await {
+                Ok(draft) => draft,
+                Err(error) => return Outcome::Failed(task, error),
+            };
         let written = if local.size > 0 {
             self.write_sized(&task, &local, draft.file()).await
         } else {

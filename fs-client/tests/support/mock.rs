@@ -12,9 +12,9 @@ use bmi_core::{Addr, AsyncEndpoint, Config, MemList, Memory, Options, PeerId, Un
 use bmi_sim::{Node, SimTransport, World};
 use fs_client::{Client, ClientOptions, Distribution, ErrorCode, Handle, Kind, Layout};
 use fs_proto::{
-    Attr, ClusterId, ClusterInfo, DatafileHandle, DirEntry, DirHandle, Entry, Existing, FileHandle, FsError, Identity,
-    IodInfo, IodReply, IodRequest, IodStat, ManagerReply, ManagerRequest, ManagerStat, Region, Reply, ReplyBody,
-    Request, RequestBody, RequestId, Role, Start, StoreId, codec,
+    Attr, CacheCoverage, CacheHints, CacheState, ClusterId, ClusterInfo, DatafileHandle, DirEntry, DirHandle, Entry,
+    Existing, FileHandle, FsError, Identity, IodInfo, IodReply, IodRequest, IodStat, ManagerReply, ManagerRequest,
+    ManagerStat, Region, Reply, ReplyBody, Request, RequestBody, RequestId, Role, Start, StoreId, codec,
 };
 
 /// The faults of the servers.
@@ -28,6 +28,28 @@ pub struct Faults {
     pub silent: Cell<Option<u32>>,
     /// An I/O server sends garbage as its reply.
     pub garbage: RefCell<Option<Garbage>>,
+    /// I/O servers do not answer hints.
+    pub deaf: Cell<bool>,
+    /// I/O servers answer each question about their caches with a page that is no progress.
+    pub endless: Cell<bool>,
+}
+
+impl Faults {
+    fn cache_state(&self, after: Option<DatafileHandle>) -> IodReply {
+        let next = self.endless.get().then_some(after.unwrap_or(DatafileHandle(1)));
+        IodReply::CacheState(CacheState { next, ..CacheState::default() })
+    }
+
+    fn coverage(&self, offset: u64, len: u64) -> IodReply {
+        if self.endless.get() {
+            return IodReply::CacheCoverage { coverage: Some(CacheCoverage::default()), next: Some(offset) };
+        }
+        // All of it is there, and told in two parts.
+        let half = len.div_ceil(2);
+        let cached = if len > 1 { half } else { len };
+        let coverage = Some(CacheCoverage { cached, dirty: cached.min(1), ready: 0 });
+        IodReply::CacheCoverage { coverage, next: (len > 1).then_some(offset + half) }
+    }
 }
 
 /// The bytes that an I/O server sends instead of a reply.
@@ -49,6 +71,8 @@ pub struct State {
     pub executed: Vec<String>,
     /// Number of requests received.
     pub requests: u64,
+    /// The hints that I/O servers got, in order.
+    pub advised: Vec<(u32, DatafileHandle, CacheHints)>,
 }
 
 /// A manager and some I/O servers in a simulated world.
@@ -145,7 +169,8 @@ impl Server {
             return;
         }
         self.state.borrow_mut().requests += 1;
-        if self.iod.is_some() && self.faults.silent.get() == self.iod {
+        let hints = matches!(request.body, RequestBody::Iod(IodRequest::Advise { .. }));
+        if self.iod.is_some() && self.faults.silent.get() == self.iod || hints && self.faults.deaf.get() {
             // Dropped, it would tell the caller.
             self.unanswered.borrow_mut().push(incoming);
             return;
@@ -265,6 +290,12 @@ impl Server {
             | IodRequest::CancelTruncates { .. }
             | IodRequest::List { .. } => panic!("a request of the manager"),
             IodRequest::Statfs => IodReply::Stat(IodStat { capacity: 100, free: 40, datafiles: 2, disk: 1 }),
+            IodRequest::Advise { datafile, hints } => {
+                self.state.borrow_mut().advised.push((iod, datafile, hints));
+                IodReply::Done
+            }
+            IodRequest::CacheState { after, .. } => self.faults.cache_state(after),
+            IodRequest::CacheCoverage { offset, len, .. } => self.faults.coverage(offset, len),
         }
         .into())
     }

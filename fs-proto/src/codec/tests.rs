@@ -6,7 +6,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::{MAX_ADDRS, MAX_BACKUP_PAGE, MAX_OFFSET, MAX_PATH, MAX_REGIONS};
+use crate::limits::{MAX_ADDRS, MAX_BACKUP_PAGE, MAX_CACHED_FILES, MAX_OFFSET, MAX_PATH, MAX_REGIONS};
 use crate::*;
 
 fn place() -> impl Strategy<Value = Place> {
@@ -151,7 +151,62 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
             .prop_map(|(before, except)| IodRequest::CancelTruncates { before, except }),
         datafile().prop_map(|datafile| IodRequest::Getsize { datafile }),
         Just(IodRequest::Statfs),
+        (datafile(), hints()).prop_map(|(datafile, hints)| IodRequest::Advise { datafile, hints }),
+        (option::of(datafile()), any::<u32>()).prop_map(|(after, files)| IodRequest::CacheState { after, files }),
+        (datafile(), any::<(u64, u64)>()).prop_map(|(datafile, (offset, len))| IodRequest::CacheCoverage {
+            datafile,
+            offset,
+            len
+        }),
     ]
+}
+
+fn hints() -> impl Strategy<Value = CacheHints> {
+    any::<(Option<u32>, u8, u8, bool)>().prop_map(|(unit, policy, pattern, write_through)| CacheHints {
+        unit,
+        policy: policy.into(),
+        pattern: pattern.into(),
+        write_through,
+    })
+}
+
+fn cache_state() -> impl Strategy<Value = CacheState> {
+    let stat = any::<[u64; 17]>().prop_map(|numbers| {
+        let [most, resident, cached, dirty, ready, asked, hit, written, flushed, rest @ ..] = numbers;
+        let [filled, evicted, ahead_used, ahead_unused, failed_flushes, taken_over, ignored_hints, refused_growth] =
+            rest;
+        CacheStat {
+            most,
+            resident,
+            cached,
+            dirty,
+            ready,
+            asked,
+            hit,
+            written,
+            flushed,
+            filled,
+            evicted,
+            ahead_used,
+            ahead_unused,
+            failed_flushes,
+            taken_over,
+            ignored_hints,
+            refused_growth,
+        }
+    });
+    let file = (any::<([u64; 6], u32, bool)>(), hints()).prop_map(|((numbers, unit, failed), hints)| {
+        let [datafile, cached, dirty, asked, hit, written] = numbers;
+        CachedFile { datafile: DatafileHandle(datafile), unit, hints, cached, dirty, asked, hit, written, failed }
+    });
+    (any::<u8>(), option::of(stat), vec(file, 0..5), option::of(any::<u64>())).prop_map(
+        |(service, cache, files, next)| CacheState {
+            service: service.into(),
+            cache,
+            files,
+            next: next.map(DatafileHandle),
+        },
+    )
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -251,6 +306,11 @@ fn reply() -> impl Strategy<Value = Reply> {
             handles: handles.into_iter().map(DatafileHandle).collect(),
             more
         }),
+        cache_state().prop_map(IodReply::CacheState),
+        any::<(Option<(u64, u64, u64)>, Option<u64>)>().prop_map(|(coverage, next)| IodReply::CacheCoverage {
+            coverage: coverage.map(|(cached, dirty, ready)| CacheCoverage { cached, dirty, ready }),
+            next
+        }),
     ];
     let error = (".{0,40}", vec(any::<(u32, u32)>(), 0..5)).prop_map(|(detail, ranges)| {
         FsError::new(ErrorCode::NoSpace, detail)
@@ -276,8 +336,13 @@ proptest! {
     #[test]
     fn replies_come_back(reply in reply()) {
         let bytes = encode_reply(&reply);
-        if let Ok(ReplyBody::Iod(_)) = reply.result {
-            prop_assert!(bytes.len() <= crate::limits::REPLY_ROOM);
+        match &reply.result {
+            Ok(ReplyBody::Iod(IodReply::CacheState(state))) => {
+                let room = CacheState::LONGEST + state.files.len() * 75;
+                prop_assert!(bytes.len() <= room && CacheState::most_files(room) == state.files.len());
+            }
+            Ok(ReplyBody::Iod(_)) => prop_assert!(bytes.len() <= crate::limits::REPLY_ROOM),
+            _ => {}
         }
         prop_assert_eq!(decode_reply(&bytes).unwrap(), reply);
     }
@@ -350,6 +415,36 @@ fn limits_hold_on_the_wire() {
     assert!(matches!(decode_request(&encode_request(&long)), Err(CodecError::Malformed(_))));
     let just = body(ManagerRequest::Lookup { place: Place::root("x".repeat(MAX_PATH)) });
     assert!(decode_request(&encode_request(&just)).is_ok());
+}
+
+/// The longest state of a cache fits the room that is calculated for it, and one file more than
+/// allowed is refused.
+#[test]
+fn the_files_of_a_cache_are_bounded() {
+    let hints =
+        CacheHints { unit: Some(u32::MAX), policy: u8::MAX.into(), pattern: u8::MAX.into(), write_through: true };
+    let big = u64::MAX;
+    let datafile = DatafileHandle(big);
+    let (unit, failed) = (u32::MAX, true);
+    let file =
+        CachedFile { datafile, unit, hints, cached: big, dirty: big, asked: big, hit: big, written: big, failed };
+    let reply = |files: usize| {
+        let stat = CacheStat { most: big, resident: big, cached: big, dirty: big, ready: big, ..CacheStat::default() };
+        let stat = CacheStat { asked: big, hit: big, written: big, flushed: big, filled: big, ..stat };
+        let stat = CacheStat { evicted: big, ahead_used: big, ahead_unused: big, failed_flushes: big, ..stat };
+        let cache = Some(CacheStat { taken_over: big, ignored_hints: big, refused_growth: big, ..stat });
+        let state =
+            CacheState { service: u8::MAX.into(), cache, files: vec![file; files], next: Some(DatafileHandle(big)) };
+        encode_reply(&Reply { result: Ok(IodReply::CacheState(state).into()) })
+    };
+    for room in [CacheState::LONGEST, 1000, 8 << 10, 1 << 20] {
+        let files = CacheState::most_files(room);
+        let len = reply(files).len();
+        assert!(len <= room && (len + 80 > room || files == MAX_CACHED_FILES), "{len} bytes in a room of {room}");
+        assert!(decode_reply(&reply(files)).is_ok());
+    }
+    assert_eq!((CacheState::most_files(0), CacheState::most_files(usize::MAX)), (0, MAX_CACHED_FILES));
+    assert!(matches!(decode_reply(&reply(MAX_CACHED_FILES + 1)), Err(CodecError::Malformed(_))));
 }
 
 #[test]

@@ -44,6 +44,7 @@
 //! **Source.** [PVFS-IB §3.2.3] (server-based RDMA, Figure 3), [PVFS-IB §3.3.2] (server buffers),
 //! [PVFS-IB §4.1.1] (inline), [PVFS-IB §4.2] (pipelined bulk transfer).
 
+mod caches;
 mod membership;
 mod read;
 mod transfer;
@@ -66,7 +67,8 @@ use bmi_core::{AsyncEndpoint, PeerId, ServiceClass, Transport};
 use bmi_core::{mutated, mutated_each};
 use fs_proto::limits::{MAX_DATAFILES, MAX_OFFSET, REPLY_ROOM};
 use fs_proto::{
-    DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, IodStat, Regions, Request, RequestBody, Role, Sender,
+    DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, IodStat, Region, Regions, Request, RequestBody, Role,
+    Sender,
 };
 
 use crate::service::{Answer, Context, Handler};
@@ -329,6 +331,14 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 Ok(IodReply::Held { size, mtime_ns })
             }
             IodRequest::Statfs => Ok(IodReply::Stat(self.stat().await?)),
+            IodRequest::Advise { datafile, hints } => {
+                self.store.advise(datafile, hints);
+                Ok(IodReply::Done)
+            }
+            IodRequest::CacheState { after, files } => self.cache_state(context, after, files),
+            IodRequest::CacheCoverage { datafile, offset, len } => {
+                Ok(self.cache_coverage(datafile, Region::new(offset, len)))
+            }
             IodRequest::Read { .. } => unreachable!("reads are taken out before, because their answer may carry data"),
         }
     }
@@ -388,7 +398,9 @@ impl<T: Transport + 'static, S: DataStore> Handler<T> for Iod<T, S> {
     }
 
     fn never_waits(&self, request: &RequestBody) -> bool {
-        matches!(request, RequestBody::Iod(IodRequest::Ping | IodRequest::Statfs))
+        let RequestBody::Iod(request) = request else { return false };
+        let quick = matches!(request, IodRequest::Ping | IodRequest::Statfs | IodRequest::Advise { .. });
+        quick || matches!(request, IodRequest::CacheState { .. } | IodRequest::CacheCoverage { .. })
     }
 
     fn is_awaited(&self, stalled: &BTreeSet<PeerId>) -> bool {

@@ -34,6 +34,7 @@ mod open_files;
 mod openings;
 mod order;
 mod pause;
+mod queries;
 mod residue;
 mod ring;
 mod service;
@@ -56,7 +57,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bmi_cache::ReadyRegions;
 use bmi_core::{Error, MemList, Memory, MemoryRegion};
-use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
+use fs_proto::{
+    CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind,
+};
 
 pub(crate) use cached_files::{AnyStore, CachedFiles};
 pub use file::FileStore;
@@ -233,6 +236,43 @@ pub trait DataStore {
         false
     }
 
+    /// Returns how the store keeps and moves bytes, for users to see.
+    fn service(&self) -> ServiceKind {
+        ServiceKind::Normal
+    }
+
+    /// Tells how a datafile will be used, in place of what was told before. What makes no sense is
+    /// ignored, and what is told may be overruled.
+    fn advise(&self, datafile: DatafileHandle, hints: CacheHints) {
+        let _ = (datafile, hints);
+    }
+
+    /// Returns the state of the store's own cache; `None` if it has none. Any peer may ask for it at
+    /// any time, as with the two queries below, so it must not look at the datafiles one by one.
+    fn cache_stat(&self) -> Option<CacheStat> {
+        None
+    }
+
+    /// Returns the busiest `most` of those datafiles that the store has something of in its own
+    /// cache. Looks at the first `look` of these behind `after`, in the order of their handles. If
+    /// there are more behind them, also returns the last one that it has looked at.
+    fn busiest(
+        &self,
+        after: Option<DatafileHandle>,
+        look: usize,
+        most: usize,
+    ) -> (Vec<CachedFile>, Option<DatafileHandle>) {
+        let _ = (after, look, most);
+        (Vec::new(), None)
+    }
+
+    /// Returns how much of a region of a datafile is in the store's own cache; `None` if it has
+    /// none. If that would take long, also returns the offset from which on it has not looked.
+    fn coverage(&self, datafile: DatafileHandle, region: Region) -> Option<(CacheCoverage, Option<u64>)> {
+        let _ = (datafile, region);
+        None
+    }
+
     /// Does the background work of the store. `sleep` waits for some time. Never returns.
     async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {
         let _ = sleep;
@@ -394,6 +434,31 @@ macro_rules! shared_store {
 
             fn any_waits(&self) -> bool {
                 (**self).any_waits()
+            }
+
+            fn service(&self) -> ServiceKind {
+                (**self).service()
+            }
+
+            fn advise(&self, datafile: DatafileHandle, hints: CacheHints) {
+                (**self).advise(datafile, hints);
+            }
+
+            fn cache_stat(&self) -> Option<CacheStat> {
+                (**self).cache_stat()
+            }
+
+            fn busiest(
+                &self,
+                after: Option<DatafileHandle>,
+                look: usize,
+                most: usize,
+            ) -> (Vec<CachedFile>, Option<DatafileHandle>) {
+                (**self).busiest(after, look, most)
+            }
+
+            fn coverage(&self, datafile: DatafileHandle, region: Region) -> Option<(CacheCoverage, Option<u64>)> {
+                (**self).coverage(datafile, region)
             }
 
             async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {

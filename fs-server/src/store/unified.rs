@@ -33,9 +33,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bmi_cache::{BLOCK, Cache, CacheError, Disk, Extent, Frames, Reading, ReadyRegions, Settings, Writing};
 use bmi_core::{Error, MemList, MemSlice, Memory, MemoryRegion};
-use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
+use fs_proto::{
+    CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind,
+};
 
-use super::{DataStore, DiskTurn, Held, Label, Loan, Receipt, remainder};
+use super::{DataStore, DiskTurn, Held, Label, Loan, Receipt, queries, remainder};
+
+/// Most units of the cache that one question about a region looks at: some 100 µs.
+const LOOK: usize = 4096;
 
 /// The datafiles of a store, as the disk of a cache.
 struct Behind<S>(S);
@@ -369,6 +374,34 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
 
     fn any_waits(&self) -> bool {
         self.cache.any_waits()
+    }
+
+    fn service(&self) -> ServiceKind {
+        ServiceKind::Unifier
+    }
+
+    fn advise(&self, datafile: DatafileHandle, hints: CacheHints) {
+        let (hints, strange) = queries::known(hints);
+        self.cache.ignored_hints(strange);
+        self.cache.advise(datafile.0, hints);
+    }
+
+    fn cache_stat(&self) -> Option<CacheStat> {
+        Some(queries::stat(&self.cache.statistics()))
+    }
+
+    fn busiest(
+        &self,
+        after: Option<DatafileHandle>,
+        look: usize,
+        most: usize,
+    ) -> (Vec<CachedFile>, Option<DatafileHandle>) {
+        queries::files(self.cache.busiest(after.map(|file| file.0), look, most))
+    }
+
+    fn coverage(&self, datafile: DatafileHandle, region: Region) -> Option<(CacheCoverage, Option<u64>)> {
+        let (coverage, next) = self.cache.coverage_part(datafile.0, Extent::new(region.offset, region.len), LOOK);
+        Some((queries::coverage(coverage), next))
     }
 
     async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bmi_core::{MemList, Memory, Time};
 use bmi_sim::check::Case;
 use bmi_sim::{Rng, SimTransport};
-use fs_client::{Client, CreateOptions, Draft, Error, ErrorCode, File, FsPath};
+use fs_client::{AccessPattern, CacheHints, CachePolicy, Client, CreateOptions, Draft, Error, ErrorCode, File, FsPath};
 use fs_proto::{Handle, Region, RemoveKind};
 
 use super::doubts::Doubt;
@@ -80,6 +80,16 @@ fn excused_by_disaster(error: &Error) -> bool {
     let codes =
         [ErrorCode::Timeout, ErrorCode::Unreachable, ErrorCode::Busy, ErrorCode::WrongServer, ErrorCode::OutOfDate];
     error.failures().iter().all(|failure| codes.contains(&failure.code))
+}
+
+/// Returns hints for a file, by its number: most kinds of them, and some that make no sense.
+fn hints(number: usize) -> CacheHints {
+    CacheHints {
+        unit: [None, Some(4096), Some(5000), Some(65536), None][number % 5],
+        policy: CachePolicy::from(number as u8 % 7),
+        pattern: AccessPattern::from(number as u8 % 3),
+        write_through: number % 4 == 3,
+    }
 }
 
 impl Player {
@@ -200,7 +210,8 @@ impl Player {
 
     async fn create(&mut self) -> Outcome {
         let name = self.fresh_name();
-        let options = CreateOptions { servers: 1 + self.rng.below(3) as u32, ..CreateOptions::default() };
+        let hints = hints(self.files.len());
+        let options = CreateOptions { servers: 1 + self.rng.below(3) as u32, hints, ..CreateOptions::default() };
         self.changing = vec![name.clone()];
         let result = self.client().create(&self.path(&name), options).await;
         self.changing.clear();

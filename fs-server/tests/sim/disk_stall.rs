@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use async_trait::async_trait;
 use bmi_core::Time;
 use bmi_sim::{Sim, SimConfig};
+use fs_proto::CacheHints;
 use fs_server::iod::IodSettings;
 use fs_server::store::Medium;
 
@@ -72,6 +73,9 @@ async fn watch(client: &Client, addr: &Addr, until: Time) -> Duration {
         for peer in [known, new] {
             client.iod(peer, IodRequest::Ping).await.unwrap();
             let IodReply::Stat(_) = client.iod(peer, IodRequest::Statfs).await.unwrap() else { panic!() };
+            client.iod(peer, IodRequest::Advise { datafile: file(0), hints: CacheHints::default() }).await.unwrap();
+            client.iod(peer, IodRequest::CacheState { after: None, files: 5 }).await.unwrap();
+            client.iod(peer, IodRequest::CacheCoverage { datafile: file(0), offset: 0, len: 1 }).await.unwrap();
         }
         longest = longest.max(client.endpoint.now().since(begun));
         count += 1;

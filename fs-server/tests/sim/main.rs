@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+mod caches;
 mod commits;
 mod data;
 mod disk_stall;
