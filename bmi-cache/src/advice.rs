@@ -1,11 +1,12 @@
 //! The hints that were given for files.
 //!
 //! **Why.** The state of a file exists only while something of it is cached or in progress. Hints
-//! are given before that, and must not end with it: of a file whose units are never kept, nothing is
-//! cached between two reads. On the other hand anybody may give hints for any number of files.
+//! are given before that, and must not end with it: of a file whose units are never kept, nothing
+//! is cached between two reads. On the other hand anybody may give hints for any number of files.
 //!
 //! **Invariants**
-//! 1. At most [`MOST`] files have hints. The one whose hints were given longest ago loses them first.
+//! 1. At most [`MOST`] files have hints. The one whose hints were given longest ago loses them
+//!    first.
 //! 2. A file that was given the default hints is not in the table.
 
 use std::collections::BTreeMap;

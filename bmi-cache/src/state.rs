@@ -930,8 +930,8 @@ impl<E: Clone> State<E> {
         found
     }
 
-    /// Returns how much of a range is in the cache. Looks at `most` units at most; if there are more,
-    /// also returns the offset of the first one that is left.
+    /// Returns how much of a range is in the cache. Looks at `most` units at most; if there are
+    /// more, also returns the offset of the first one that is left.
     pub(crate) fn coverage(&self, file: u64, extent: Extent, most: usize) -> (Coverage, Option<u64>) {
         let mut coverage = Coverage::default();
         let Some(unit) = self.files.get(&file).map(|file| u64::from(file.unit)) else { return (coverage, None) };

@@ -16,8 +16,8 @@
 //!
 //! **Invariants**
 //! 1. Hints are of a datafile, not of an open file: whoever gives some replaces those of others.
-//! 2. A failure to give hints fails no access. They are given again with the next access, unless the
-//!    server has answered.
+//! 2. A failure to give hints fails no access. They are given again with the next access, unless
+//!    the server has answered.
 //! 3. Nothing is stored: a server that is restarted does not know the hints any more.
 //! 4. A server cannot make a question endless: each answer must be about what follows.
 //!
@@ -38,9 +38,9 @@ use crate::error::{Error, Failure, ServerName};
 use crate::file::File;
 use crate::locked::Locked;
 
-/// Most answers to one question about the busiest files of a server. Each is about 4,096 of them, or
-/// about as many as are asked for, if these are more than a reply has room for.
-const MOST_PAGES: usize = 1024;
+/// Most answers to one question about the busiest files of a server. An answer is about 1,024
+/// files, or about fewer if more are asked for than a reply has room for.
+const MOST_PAGES: usize = 4096;
 
 /// The cache of one I/O server.
 #[derive(Clone, Debug)]
@@ -267,7 +267,7 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
             match state.next {
                 Some(next) if after.is_some_and(|after| next <= after) => return Err(disorder(server)),
                 Some(_) if page < MOST_PAGES => after = state.next,
-                _ => return Ok(CacheState { files: busiest, ..state }),
+                _ => return Ok(CacheState { files: busiest, ..*state }),
             }
         }
         unreachable!("the last page ends it")

@@ -95,8 +95,8 @@ pub struct CreateOptions {
     pub mode: u32,
     /// If true, an existing file is an error. If false, it is opened.
     pub exclusive: bool,
-    /// How the file will be used, for the caches of its servers. They are told with the first access
-    /// to each ([`File::advise`] tells them at once).
+    /// How the file will be used, for the caches of its servers. They are told with the first
+    /// access to each ([`File::advise`] tells them at once).
     pub hints: CacheHints,
 }
 

@@ -8,8 +8,8 @@
 //!    policies, patterns and services are numbers on the wire, and any number can be decoded.
 //! 2. Answering a query takes bounded work, however large the cache is: long answers come in pages.
 //!
-//! **Source.** [Unifier-PVFS §4.2] (the information passed with a request, queries), [Unifier-PVFS §4.4.1]
-//! (policies and units by application, hints may be overruled).
+//! **Source.** [Unifier-PVFS §4.2] (the information passed with a request, queries), [Unifier-PVFS
+//! §4.4.1] (policies and units by application, hints may be overruled).
 
 use std::fmt;
 

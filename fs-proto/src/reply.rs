@@ -189,13 +189,13 @@ pub enum IodReply {
         start: u64,
     },
     /// The service of the server, and the state of its cache.
-    CacheState(CacheState),
+    CacheState(Box<CacheState>),
     /// How much of a range of a datafile is in the server's cache.
     CacheCoverage {
         /// What is there; `None` if the server has no cache of its own.
         coverage: Option<CacheCoverage>,
-        /// Where the part of the range begins that this reply does not cover, if there is one. It is
-        /// behind the first byte of the range.
+        /// Where the part of the range begins that this reply does not cover, if there is one. It
+        /// is behind the first byte of the range.
         next: Option<u64>,
     },
 }

@@ -437,19 +437,19 @@ pub enum IodRequest {
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
         except: Vec<DatafileHandle>,
     },
-    /// Tells how the datafile will be used, in place of what was told before. Answered by `Done`, at
-    /// once, whatever the hints are: the server ignores what makes no sense, and need not follow the
-    /// rest. It remembers them in memory only, for a bounded number of datafiles.
+    /// Tells how the datafile will be used, in place of what was told before. Answered by `Done`,
+    /// at once, whatever the hints are: the server ignores what makes no sense, and need not follow
+    /// the rest. It remembers them in memory only, for a bounded number of datafiles.
     Advise {
         /// The datafile. It need not exist.
         datafile: DatafileHandle,
         /// The hints.
         hints: CacheHints,
     },
-    /// Returns the service of the server, the state of its cache, and the busiest of the datafiles of
-    /// which something is cached. Answered by `CacheState`. One reply is about a bounded number of
-    /// datafiles, in the order of their handles, and names the busiest of these. For those behind,
-    /// ask again with the last one.
+    /// Returns the service of the server, the state of its cache, and the busiest of the datafiles
+    /// of which something is cached. Answered by `CacheState`. One reply is about a bounded number
+    /// of datafiles, in the order of their handles, and names the busiest of these. For those
+    /// behind, ask again with the last one.
     CacheState {
         /// Begin behind this datafile; `None` for the beginning.
         after: Option<DatafileHandle>,

@@ -91,8 +91,8 @@ pub struct Copier<T: Transport, S: Threading = OneThread> {
     /// Permission bits for stored files. `None` for those of the file that is replaced, or else of
     /// the local file.
     pub mode: Option<u32>,
-    /// How the files will be used, for the caches of the servers, in both directions. Takes the place
-    /// of the hints in `create`.
+    /// How the files will be used, for the caches of the servers, in both directions. Takes the
+    /// place of the hints in `create`.
     pub hints: CacheHints,
     /// If true, a file is synced before it gets its name. True at first.
     pub sync: bool,

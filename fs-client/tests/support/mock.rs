@@ -37,7 +37,7 @@ pub struct Faults {
 impl Faults {
     fn cache_state(&self, after: Option<DatafileHandle>) -> IodReply {
         let next = self.endless.get().then_some(after.unwrap_or(DatafileHandle(1)));
-        IodReply::CacheState(CacheState { next, ..CacheState::default() })
+        IodReply::CacheState(Box::new(CacheState { next, ..CacheState::default() }))
     }
 
     fn coverage(&self, offset: u64, len: u64) -> IodReply {

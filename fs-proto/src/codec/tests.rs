@@ -306,7 +306,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             handles: handles.into_iter().map(DatafileHandle).collect(),
             more
         }),
-        cache_state().prop_map(IodReply::CacheState),
+        cache_state().prop_map(|state| IodReply::CacheState(Box::new(state))),
         any::<(Option<(u64, u64, u64)>, Option<u64>)>().prop_map(|(coverage, next)| IodReply::CacheCoverage {
             coverage: coverage.map(|(cached, dirty, ready)| CacheCoverage { cached, dirty, ready }),
             next
@@ -435,7 +435,7 @@ fn the_files_of_a_cache_are_bounded() {
         let cache = Some(CacheStat { taken_over: big, ignored_hints: big, refused_growth: big, ..stat });
         let state =
             CacheState { service: u8::MAX.into(), cache, files: vec![file; files], next: Some(DatafileHandle(big)) };
-        encode_reply(&Reply { result: Ok(IodReply::CacheState(state).into()) })
+        encode_reply(&Reply { result: Ok(IodReply::CacheState(Box::new(state)).into()) })
     };
     for room in [CacheState::LONGEST, 1000, 8 << 10, 1 << 20] {
         let files = CacheState::most_files(room);

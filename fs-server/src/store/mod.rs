@@ -247,8 +247,8 @@ pub trait DataStore {
         let _ = (datafile, hints);
     }
 
-    /// Returns the state of the store's own cache; `None` if it has none. Any peer may ask for it at
-    /// any time, as with the two queries below, so it must not look at the datafiles one by one.
+    /// Returns the state of the store's own cache; `None` if it has none. Any peer may ask for it
+    /// at any time, as with the two queries below, so it must not look at the datafiles one by one.
     fn cache_stat(&self) -> Option<CacheStat> {
         None
     }

@@ -1,7 +1,7 @@
 //! Translates hints and queries between the protocol and the cache.
 //!
-//! **Why.** The cache is a crate of its own and knows no protocol. What a peer sends may be a number
-//! that this version does not know. It is ignored here, and counted.
+//! **Why.** The cache is a crate of its own and knows no protocol. What a peer sends may be a
+//! number that this version does not know. It is ignored here, and counted.
 
 use bmi_cache::{Busiest, Coverage, FileStatistics, Hints, Pattern, Policy, Statistics};
 use fs_proto::{AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CachedFile, DatafileHandle};

@@ -39,7 +39,7 @@ use fs_proto::{
 
 use super::{DataStore, DiskTurn, Held, Label, Loan, Receipt, queries, remainder};
 
-/// Most units of the cache that one question about a region looks at: some 100 µs.
+/// Most units of the cache that one question about a region looks at, in some 0.1 ms.
 const LOOK: usize = 4096;
 
 /// The datafiles of a store, as the disk of a cache.

@@ -27,7 +27,7 @@ async fn advise(client: &Client, iod: PeerId, datafile: DatafileHandle, hints: C
 
 async fn state(client: &Client, iod: PeerId, after: Option<DatafileHandle>, files: u32) -> CacheState {
     match client.iod(iod, IodRequest::CacheState { after, files }).await.unwrap() {
-        IodReply::CacheState(state) => state,
+        IodReply::CacheState(state) => *state,
         other => panic!("{other:?}"),
     }
 }
@@ -68,7 +68,8 @@ fn hints_take_effect_and_nonsense_is_counted() {
         let cache = found.cache.unwrap();
         assert_eq!((found.service, cache.written, cache.dirty, cache.flushed), (ServiceKind::Unifier, 200, 100, 100));
         assert_eq!((cache.most, cache.ignored_hints, found.next), (8 << 20, 0, None));
-        // A datafile that does not exist, a unit that is not possible, and numbers of a later version.
+        // A datafile that does not exist, a unit that is not possible, and numbers of a later
+        // version.
         let (policy, pattern) = (CachePolicy::Other(77), AccessPattern::Other(78));
         advise(&client, iod, file(u64::MAX), CacheHints { unit: Some(u32::MAX), policy, pattern, ..hints }).await;
         advise(&client, iod, file(1), CacheHints { unit: Some(6000), ..hints }).await;

@@ -73,9 +73,6 @@ async fn watch(client: &Client, addr: &Addr, until: Time) -> Duration {
         for peer in [known, new] {
             client.iod(peer, IodRequest::Ping).await.unwrap();
             let IodReply::Stat(_) = client.iod(peer, IodRequest::Statfs).await.unwrap() else { panic!() };
-            client.iod(peer, IodRequest::Advise { datafile: file(0), hints: CacheHints::default() }).await.unwrap();
-            client.iod(peer, IodRequest::CacheState { after: None, files: 5 }).await.unwrap();
-            client.iod(peer, IodRequest::CacheCoverage { datafile: file(0), offset: 0, len: 1 }).await.unwrap();
         }
         longest = longest.max(client.endpoint.now().since(begun));
         count += 1;
@@ -86,17 +83,19 @@ async fn watch(client: &Client, addr: &Addr, until: Time) -> Duration {
     longest
 }
 
+/// Starts a server with a disk on which `op` stalls until a time.
+fn server_on_stalling_disk(op: Op, until: Time) -> Server {
+    Server::start_on(SimConfig::seeded(7), IodSettings::default(), |node| {
+        let stalled = Rc::new(RefCell::new(vec![(op, until)]));
+        Stalling { sim: node.sim().clone(), stalled }
+    })
+}
+
 /// Lets many clients use a disk on which `op` stalls. Returns when the last of their requests has
 /// ended, and how long the others' requests took.
 fn stalled(op: Op) -> (Time, Duration) {
-    let disk = RefCell::new(None);
-    let server = Server::start_on(SimConfig::seeded(7), IodSettings::default(), |node| {
-        let stalling = Stalling { sim: node.sim().clone(), stalled: Rc::default() };
-        disk.replace(Some(stalling.clone()));
-        stalling
-    });
     let until = BEGIN + STALL;
-    disk.take().unwrap().stalled.borrow_mut().push((op, until));
+    let server = server_on_stalling_disk(op, until);
     let clients: Vec<_> =
         (0..CLIENTS).map(|id| Client::new(&server.world.node(&format!("c{id}")), id.into())).collect();
     let watcher = Client::new(&server.world.node("watcher"), 99);
@@ -133,6 +132,37 @@ fn what_needs_no_disk_is_answered_while_the_disk_stalls() {
         assert!(end >= BEGIN + STALL && end < BEGIN + STALL + Duration::from_secs(1), "{op:?}: {end}");
         assert!(longest < SOON, "{op:?}: {longest:?}");
     }
+}
+
+/// A client whose own requests take all the places that it may have asks for what needs no disk,
+/// over the same connection.
+#[test]
+fn a_client_whose_requests_all_wait_gets_answers_from_memory() {
+    let until = BEGIN + STALL;
+    let server = server_on_stalling_disk(Op::Read, until);
+    let client = Client::new(&server.world.node("client"), 1);
+    server.world.block_on(async {
+        let iod = client.connect(&server.addr).await;
+        let page = regions(&[(0, 4096)]);
+        let reads = (0..REQUESTS).map(|_| client.read(iod, file(0), &page));
+        let ask = async {
+            client.endpoint.sleep(Duration::from_millis(1)).await;
+            for request in [
+                IodRequest::Ping,
+                IodRequest::Statfs,
+                IodRequest::Advise { datafile: file(0), hints: CacheHints::default() },
+                IodRequest::CacheState { after: None, files: 5 },
+                IodRequest::CacheCoverage { datafile: file(0), offset: 0, len: 1 },
+            ] {
+                let (begun, name) = (client.endpoint.now(), request.name());
+                client.iod(iod, request).await.unwrap();
+                let took = client.endpoint.now().since(begun);
+                assert!(took < SOON, "{name}: {took:?}");
+            }
+        };
+        let (reads, ()) = futures_util::future::join(futures_util::future::join_all(reads), ask).await;
+        assert!(reads.iter().all(Result::is_ok) && client.endpoint.now() >= until);
+    });
 }
 
 #[test]
