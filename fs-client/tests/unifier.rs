@@ -11,11 +11,13 @@ mod cluster;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::Builder;
 
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::driver::{MonotonicClock, event};
-use bmi_core::{Addr, Config, Scheme};
+use bmi_core::{Addr, Config, Memory, Scheme};
 use bodies::{path, pattern, striped};
 use cluster::Cluster;
 use fs_client::{Client, ClientOptions, File};
@@ -63,12 +65,12 @@ async fn pieces(file: &File<AnyTransport>, model: &mut Vec<u8>) {
     assert!(bodies::read(file, 0, model.len()).await == *model);
 }
 
-fn everything_over(scheme: Scheme, threads: usize) {
+fn everything_over(scheme: Scheme, threads: usize, first: Service) {
     use fs_client::Path::{ClientBased, FastRdma, Inline, ServerBased};
 
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    let options = ClusterOptions { over: vec![scheme], threads, service: unifier(), ..ClusterOptions::with_iods(4) };
+    let options = ClusterOptions { over: vec![scheme], threads, service: first, ..ClusterOptions::with_iods(4) };
     let servers = EmbeddedCluster::start(&data, options.clone()).unwrap();
     let mut models = Vec::new();
     with_client(scheme, servers.manager(), None, async |client| bodies::everything(&client, 4, 3000).await);
@@ -87,7 +89,7 @@ fn everything_over(scheme: Scheme, threads: usize) {
     }
     servers.stop().unwrap();
     // A server that stops writes everything to the disk. One without a cache then has it.
-    for service in [Service::Normal, unifier()] {
+    for service in [Service::Mmap, Service::Normal, unifier()] {
         let servers = EmbeddedCluster::start(&data, ClusterOptions { service, ..options.clone() }).unwrap();
         with_client(scheme, servers.manager(), None, async |client| {
             for (number, model) in models.iter().enumerate() {
@@ -102,17 +104,79 @@ fn everything_over(scheme: Scheme, threads: usize) {
 
 #[test]
 fn everything_works_with_a_cache_over_tcp() {
-    everything_over(Scheme::Tcp, 1);
+    everything_over(Scheme::Tcp, 1, unifier());
 }
 
 #[test]
 fn everything_works_with_a_cache_over_tcp_and_several_loops() {
-    everything_over(Scheme::Tcp, 2);
+    everything_over(Scheme::Tcp, 2, unifier());
 }
 
 #[test]
 fn everything_works_with_a_cache_over_shared_memory() {
-    everything_over(Scheme::Shm, 1);
+    everything_over(Scheme::Shm, 1, unifier());
+}
+
+#[test]
+fn everything_works_with_mapped_files_over_tcp_and_several_loops() {
+    everything_over(Scheme::Tcp, 2, Service::Mmap);
+}
+
+#[test]
+fn everything_works_with_mapped_files_over_shared_memory() {
+    everything_over(Scheme::Shm, 1, Service::Mmap);
+}
+
+/// Returns a datafile of `len` bytes in a directory.
+fn datafile_of(dir: &Path, len: u64) -> Option<PathBuf> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).find_map(|path| match path.is_dir() {
+        true => datafile_of(&path, len),
+        false => (path.metadata().unwrap().len() == len).then_some(path),
+    })
+}
+
+/// Somebody cuts the files of a running server off and makes them longer, which nobody should do.
+/// Every read ends, with bytes or with an error, and the server goes on.
+#[test]
+fn files_that_are_cut_off_under_their_mappings_end_no_server() {
+    for scheme in [Scheme::Tcp, Scheme::Shm] {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        let options = ClusterOptions { over: vec![scheme], service: Service::Mmap, ..ClusterOptions::with_iods(1) };
+        let servers = EmbeddedCluster::start(&data, options).unwrap();
+        let bytes = pattern(4 << 20, 3);
+        with_client(scheme, servers.manager(), Some(fs_client::Path::ServerBased), async |client| {
+            let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
+            file.write_at(0, bytes.clone()).await.unwrap();
+            let datafile = datafile_of(&data, 4 << 20).expect("one datafile has the bytes");
+            let open = fs::File::options().write(true).open(datafile).unwrap();
+            let ends = Arc::new(AtomicBool::new(false));
+            let told = ends.clone();
+            let cut = move || {
+                while !told.load(Ordering::Relaxed) {
+                    open.set_len(5000).unwrap();
+                    open.set_len(4 << 20).unwrap();
+                }
+            };
+            let cutter = Builder::new().name("cutter".to_owned()).spawn(cut).unwrap();
+            for round in 0..60 {
+                let (at, memory) = (round % 3 * 4096, Memory::zeroed(3 << 20).unwrap());
+                if file.read_at(at as u64, &memory).await.is_ok() {
+                    // What was cut off is zeros.
+                    let is_sound = |(byte, written): (&u8, &u8)| *byte == 0 || byte == written;
+                    assert!(memory.to_vec().iter().zip(&bytes[at..]).all(is_sound));
+                }
+            }
+            ends.store(true, Ordering::Relaxed);
+            cutter.join().unwrap();
+        });
+        with_client(scheme, servers.manager(), None, async |client| {
+            let file = client.open(&path("/f")).await.unwrap();
+            file.write_at(0, bytes.clone()).await.unwrap();
+            assert!(bodies::read(&file, 0, bytes.len()).await == bytes);
+        });
+        servers.stop().unwrap();
+    }
 }
 
 /// Sets the service of the I/O servers that are started from now on. Dirty bytes stay in the cache

@@ -69,7 +69,7 @@ enum Backing {
     /// Pages that can be shared with another process.
     Passable(Arc<SharedPages>),
     /// Bytes of another owner, kept alive by this value.
-    Foreign { keep: Option<Box<dyn Any + Send + Sync>> },
+    Foreign { keep: Option<Box<dyn Any + Send + Sync>>, read_only: bool },
     /// Bytes that other memories may refer to too (see [`super::Foreign`]).
     Shared,
     /// Bytes of a buffer whose other handles may read them at any time. They are read-only.
@@ -213,7 +213,17 @@ impl Memory {
     /// reference to the bytes may exist. All other accesses to them must be atomic, or through the
     /// kernel.
     pub unsafe fn from_raw_parts(ptr: NonNull<u8>, len: usize, keep: Box<dyn Any + Send + Sync>) -> Memory {
-        Memory::new(ptr, len, Backing::Foreign { keep: Some(keep) })
+        Memory::new(ptr, len, Backing::Foreign { keep: Some(keep), read_only: false })
+    }
+
+    /// Takes over bytes of another owner that must not be written ([`Memory::is_read_only`]), such
+    /// as those of a mapped file. `keep` is that of [`Memory::from_raw_parts`].
+    ///
+    /// # Safety
+    /// Until `keep` is dropped, `ptr` must stay valid for reads of `len` bytes. No reference to the
+    /// bytes may exist. They may change at any time, by atomic accesses or through the kernel.
+    pub unsafe fn from_raw_parts_read_only(ptr: NonNull<u8>, len: usize, keep: Box<dyn Any + Send + Sync>) -> Memory {
+        Memory::new(ptr, len, Backing::Foreign { keep: Some(keep), read_only: true })
     }
 
     /// Returns the id.
@@ -245,8 +255,11 @@ impl Memory {
     /// use is not a handle. Returns `None` for memory of [`super::Foreign`], for memory of a peer,
     /// and for read-only memory.
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
+        if self.is_read_only() {
+            return None;
+        }
         let inner = Arc::get_mut(&mut self.0)
-            .filter(|inner| !matches!(inner.backing, Backing::Shared | Backing::Lent { .. } | Backing::Shareable(_)))?;
+            .filter(|inner| !matches!(inner.backing, Backing::Shared | Backing::Lent { .. }))?;
         // SAFETY: the only handle is borrowed exclusively. So nothing else can reach the bytes
         // while the reference lives: work requests and exposures hold handles, and posting a new
         // one needs a handle. Bytes that other memories may refer to, bytes of a peer and read-only
@@ -289,12 +302,12 @@ impl Memory {
         }
     }
 
-    /// Returns true if the bytes must not be written, because the memory was made of [`Bytes`]. It
-    /// can be sent, pushed and exposed for reading. Operations that would write to it are refused
-    /// as `Invalid`.
+    /// Returns true if the bytes must not be written: the memory was made of [`Bytes`], or by
+    /// [`Memory::from_raw_parts_read_only`]. It can be sent, pushed and exposed for reading.
+    /// Operations that would write to it are refused as `Invalid`.
     #[inline]
     pub fn is_read_only(&self) -> bool {
-        matches!(self.0.backing, Backing::Shareable(_))
+        matches!(self.0.backing, Backing::Shareable(_) | Backing::Foreign { read_only: true, .. })
     }
 
     /// Marks the memory as retired as long as the returned value lives. For backends.
@@ -362,7 +375,7 @@ impl Memory {
     /// If it is read-only.
     #[inline]
     pub(crate) fn check_writable(&self) {
-        assert!(!self.is_read_only(), "{self:?} is read-only: it was made of `Bytes`");
+        assert!(!self.is_read_only(), "{self:?} is read-only");
     }
 
     #[inline]
@@ -437,7 +450,7 @@ impl Drop for Inner {
             Backing::Pages { base, layout } => unsafe { dealloc(base.as_ptr(), *layout) },
             // SAFETY: these are the parts of the vector that was taken apart in `from`.
             Backing::Vec { capacity } => drop(unsafe { Vec::from_raw_parts(self.ptr.as_ptr(), self.len, *capacity) }),
-            Backing::Foreign { keep } => drop_of_program(keep.take()),
+            Backing::Foreign { keep, .. } => drop_of_program(keep.take()),
             // Bytes may be of an owner of the program.
             Backing::Shareable(bytes) => drop_of_program(std::mem::take(bytes)),
             // The last handle of the pages unmaps them. Only this memory gives out such handles.
@@ -526,6 +539,17 @@ mod tests {
             assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).is_err());
         }
         assert_eq!(memory.to_vec(), b"in the text segment");
+    }
+
+    #[test]
+    fn bytes_of_another_owner_may_be_read_only() {
+        static BYTES: [u8; 4] = [1, 2, 3, 4];
+        // SAFETY: the bytes are static, and nobody writes to them.
+        let mut memory =
+            unsafe { Memory::from_raw_parts_read_only(NonNull::from(&BYTES).cast(), BYTES.len(), Box::new(())) };
+        assert!(memory.is_read_only() && memory.get_mut().is_none());
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| memory.copy_from(0, &[9]))).is_err());
+        assert_eq!(memory.into_bytes()[..], [1, 2, 3, 4]);
     }
 
     #[test]

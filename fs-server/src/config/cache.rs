@@ -46,9 +46,18 @@ pub enum ServiceName {
     /// [`Service::Normal`].
     #[default]
     Normal,
+    /// [`Service::Mmap`].
+    Mmap,
     /// [`Service::Unifier`].
     Unifier,
+    /// The fourth service of the paper, which is not offered: [`NO_SENDFILE`].
+    Sendfile,
 }
+
+/// Why there is no service that lets the kernel send files.
+const NO_SENDFILE: &str = "\"sendfile\" is not offered: the kernel sends from a file to a socket only, after the \
+    header of each message, while messages of other requests wait; use \"mmap\", which sends the same pages over every \
+    transport, or \"unifier\"";
 
 /// The name of a policy for all files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -81,8 +90,10 @@ impl Default for CacheSection {
 impl CacheSection {
     /// Returns the service of an I/O server.
     pub fn service(&self) -> Service {
-        if self.service == ServiceName::Normal {
-            return Service::Normal;
+        match self.service {
+            ServiceName::Normal | ServiceName::Sendfile => return Service::Normal,
+            ServiceName::Mmap => return Service::Mmap,
+            ServiceName::Unifier => {}
         }
         let bytes = self.memory.map_or_else(|| machine_memory() / SHARE_OF_MEMORY, |memory| memory.0);
         // Whole chunks, so that the cache that is found at the next start has the same size.
@@ -107,8 +118,11 @@ impl CacheSection {
         if !self.dir.is_absolute() {
             return Err(ConfigError(format!("cache.dir is {}; it must be absolute", self.dir.display())));
         }
+        if self.service == ServiceName::Sendfile {
+            return Err(ConfigError(format!("cache.service: {NO_SENDFILE}")));
+        }
         match self.service() {
-            Service::Normal => Ok(()),
+            Service::Normal | Service::Mmap => Ok(()),
             Service::Unifier(settings) => {
                 settings.validate().map_err(|error| ConfigError(format!("cache: {}", error.detail)))
             }
@@ -138,12 +152,14 @@ mod tests {
         assert_eq!((arena.bytes, cache.unit, cache.policy, cache.dirty), (64 << 20, 16 << 10, Policy::Lru, 16 << 20));
         assert!(cache.write_through && cache.ready == 32 << 20);
         assert_eq!(CacheSection::default().service(), Service::Normal);
+        assert_eq!(toml::from_str::<CacheSection>("service = \"mmap\"").unwrap().service(), Service::Mmap);
     }
 
     #[test]
     fn mistakes_are_named() {
         let fails = |text: &str| toml::from_str::<CacheSection>(text).unwrap().validate().unwrap_err().to_string();
         assert!(fails("dir = \"shm\"").contains("absolute"));
+        assert!(fails("service = \"sendfile\"").contains("use \"mmap\""));
         let unifier = "service = \"unifier\"\n";
         assert!(fails(&format!("{unifier}memory = \"1M\"")).contains("at least"));
         assert!(fails(&format!("{unifier}unit = \"5000\"")).contains("4, 8, 16"));

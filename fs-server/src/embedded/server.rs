@@ -133,11 +133,12 @@ struct Home {
 
 impl Home {
     /// Gives the directory a label, if one is given, and opens the store in it.
-    fn open(mut self, label: Option<Label>, offload: u64, direct: bool) -> Result<FileStore, FsError> {
+    fn open(mut self, label: Option<Label>, offload: u64, service: &Service) -> Result<FileStore, FsError> {
         if let Some(label) = label {
             self.directory.establish(&label)?;
         }
-        let store = FileStore::open(self.directory.path(), offload)?.keeping_open(self.open_files).direct(direct);
+        let store = FileStore::open(self.directory.path(), offload)?.keeping_open(self.open_files);
+        let store = store.direct(service.has_cache()).mapped(*service == Service::Mmap)?;
         Ok(store.locked_by(self.directory.lock()))
     }
 }
@@ -451,14 +452,14 @@ impl Server {
         labels: &LabelLock,
     ) -> Result<(Arc<FileStore>, fs_proto::Start), FsError> {
         let Role::Iod { offload, ref service, .. } = self.role else { unreachable!("only an I/O server gets here") };
-        let direct = *service != Service::Normal;
         let number = StoreId(random_number()?);
         let label = match home.directory.label() {
             None => Some(membership.ask_for_label(number).await?),
             Some(_) => None,
         };
+        let service = service.clone();
         // The names of all datafiles are read, while the others are told to wait.
-        let store = Arc::new(Workers::new("disk-opening", 1).run(move || home.open(label, offload, direct)).await??);
+        let store = Arc::new(Workers::new("disk-opening", 1).run(move || home.open(label, offload, &service)).await??);
         let start = membership.begin(&store, labels).await?;
         Ok((store, start))
     }

@@ -277,7 +277,7 @@ impl SimCluster {
 
     /// Returns true if the I/O servers have caches of their own.
     pub fn lends(&self) -> bool {
-        self.options.service != Service::Normal
+        self.options.service.has_cache()
     }
 
     /// Returns the manager's disk.
@@ -426,7 +426,7 @@ async fn run_iod(
     let began = Began { node: node.clone(), options: options.clone(), endpoints, loops, label, start, instance };
     let keep = membership.keep(&store, &labels, start);
     let failed = match &options.service {
-        Service::Normal => began.serve(store.clone(), labels.clone(), keep).await,
+        Service::Normal | Service::Mmap => began.serve(store.clone(), labels.clone(), keep).await,
         Service::Unifier(settings) => {
             let clock = node.clone();
             let unified = loop {

@@ -10,7 +10,7 @@ use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, Regions, Reply};
 use super::transfer::{Unit, is_small};
 use super::{Iod, check_data};
 use crate::service::{Answer, Context, ReadData};
-use crate::store::{DataStore, Loan};
+use crate::store::{DataStore, Lends, Loan};
 
 impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     pub(super) async fn read(
@@ -50,7 +50,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         }
         let len = total as usize;
         let small = is_small(&self.zones, total);
-        if self.store.lends() {
+        if self.store.lends() == Lends::Cache {
             let turn = self.disk_turn(context, small);
             if let Some(Loan { list, owner }) = self.store.lend(datafile, regions, &turn).await? {
                 self.register_ready();
@@ -94,8 +94,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 if let Some(Loan { list, owner }) = self.store.lend(datafile, &ranges, &turn).await? {
                     self.register_ready();
                     self.store_unit(context, call, unit, unit.at + done, list).await?;
-                    drop(owner);
-                    return Ok(());
+                    return owner.check();
                 }
             }
             let read = async || {

@@ -30,7 +30,7 @@ use futures_util::stream::{self, StreamExt};
 use super::turns::Turns;
 use super::{Client, Iod};
 use crate::service::Context;
-use crate::store::{DataStore, DiskTurn};
+use crate::store::{DataStore, DiskTurn, Lends};
 
 /// How long a unit may take over the network before the next one may begin anyway. A unit of 512
 /// KiB takes this long at some 50 MB/s. A client that is slower, or has stalled, does not fill the
@@ -188,7 +188,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         work: impl FnOnce() -> F,
     ) -> Result<R, FsError> {
         // A store with a cache takes turns itself, if it needs the disk.
-        let at_once = small || self.store.lends();
+        let at_once = small || self.store.lends() == Lends::Cache;
         let _turn = if at_once { None } else { Some(self.stages.disk.take(self.client(context.peer)).await) };
         context.check(self.endpoint.now())?;
         work().await
@@ -203,7 +203,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     /// paths where the client's adapter reaches into the server's memory: a chunk of a cache has
     /// bytes of many files.
     pub(super) fn lends_to(&self, call: &Incoming<T>) -> bool {
-        self.store.lends() && call.path() == Some(Path::ServerBased)
+        self.store.lends() != Lends::Nothing && call.path() == Some(Path::ServerBased)
     }
 
     /// Registers the memory that the store lends most with this endpoint's adapter.

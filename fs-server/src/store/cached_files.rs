@@ -64,7 +64,7 @@ impl CachedFiles {
                 }
                 Ok(CachedFiles { files, cache: Some((unified, frames)) })
             }
-            Service::Normal => {
+            Service::Normal | Service::Mmap => {
                 if path.exists() {
                     let settings = CacheSettings::for_bytes(super::LEAST_CACHE);
                     let (unified, frames) = open_cache(files.clone(), &path, &settings, store).await?;

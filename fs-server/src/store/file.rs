@@ -34,6 +34,9 @@
 //! memory goes on: reads from the page cache, lengths, and what the file system said last about its
 //! room (`space.rs`). Without a tokio runtime there is no event loop, and nothing is handed over.
 //!
+//! **In the page cache.** A store can lend the pages of its files instead of copying them
+//! (`mapped.rs`).
+//!
 //! **Past the page cache.** A store behind a cache can move bytes between memory and disk directly,
 //! never on the event loop (`direct.rs`).
 //!
@@ -74,7 +77,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::{MemList, MemSlice};
-use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, statat, unlinkat};
 
 use super::at_once::AtOnce;
@@ -85,6 +88,7 @@ use super::durability::{self, Disk, Found, Trouble};
 use super::failure::Failure;
 use super::identity::{read_label, trouble, write_label};
 use super::lock::DirLock;
+use super::mapped::Mapped;
 use super::marks::{Mark, Marks};
 use super::open_file::OpenFile;
 use super::open_files::{Closing, Named, OPEN_FILES, OpenFiles};
@@ -92,7 +96,7 @@ use super::openings::{Begun, Openings};
 use super::space::{Room, Space};
 use super::steps::{self, step};
 use super::transfer::{self, Job, jobs, read_all, write_all};
-use super::{DataStore, Held, Label, absent, cut_off, durable_dir, remainder};
+use super::{DataStore, DiskTurn, Held, Label, Lends, Loan, absent, cut_off, durable_dir, remainder};
 use crate::workers::{Workers, on_a_loop};
 
 /// Most transfers on worker threads at the same time. The page cache and a flash disk can handle
@@ -119,6 +123,8 @@ pub struct FileStore {
     pub(super) offload: u64,
     /// Moves bytes past the page cache, if it exists.
     pub(super) direct: Option<Direct>,
+    /// Lends the pages of files, if it exists.
+    pub(super) mapped: Option<Mapped>,
     /// Most descriptors of datafiles that are kept.
     kept: usize,
     open: Mutex<OpenFiles>,
@@ -270,8 +276,8 @@ impl FileStore {
         let (space, failure) = (Space::new(room), Failure::default());
         let disk = Arc::new(Disk { dir, short, long, space, lock: None, catalogue, marks, failure });
         let (open, openings) = (Mutex::new(OpenFiles::new(OPEN_FILES)), Openings::default());
-        let (direct, kept) = (None, OPEN_FILES);
-        Ok(FileStore { path, disk, at_once, offload, direct, kept, open, openings, label, disk_number })
+        let (direct, mapped, kept) = (None, None, OPEN_FILES);
+        Ok(FileStore { path, disk, at_once, offload, direct, mapped, kept, open, openings, label, disk_number })
     }
 
     /// Keeps this lock as long as anything uses the disk. Call it before the store is used.
@@ -329,7 +335,7 @@ impl FileStore {
 
     /// Returns the open file. A datafile that was never written has none: it is made if `create` is
     /// true, and `None` is returned otherwise.
-    async fn file(&self, datafile: DatafileHandle, create: bool) -> Result<Option<Arc<OpenFile>>, FsError> {
+    pub(super) async fn file(&self, datafile: DatafileHandle, create: bool) -> Result<Option<Arc<OpenFile>>, FsError> {
         self.check(datafile)?;
         let file = self.marked_file(datafile, create).await?;
         // It may have been marked while it was opened.
@@ -342,6 +348,7 @@ impl FileStore {
         let file = self.marked_file(datafile, true).await?.expect(MADE);
         let cut = file.clone();
         let result = self.long(move |_| cut.set_len(size));
+        self.mapped.iter().for_each(|mapped| mapped.forget(datafile));
         result.await?.map_err(|error| fault("truncating", datafile, &error))?;
         Ok(file)
     }
@@ -653,6 +660,7 @@ impl DataStore for FileStore {
         let removed = &datafiles[..removed.load(Ordering::Relaxed)];
         let forget = |datafile: &DatafileHandle| {
             self.openings.removed(*datafile);
+            self.mapped.iter().for_each(|mapped| mapped.forget(*datafile));
             self.open_files().forget(*datafile)
         };
         // The space of a removed file is given back when it is closed.
@@ -723,6 +731,25 @@ impl DataStore for FileStore {
 
     fn refusal(&self, datafile: DatafileHandle) -> Option<FsError> {
         self.check(datafile).err()
+    }
+
+    fn lends(&self) -> Lends {
+        if self.mapped.is_some() { Lends::Reads } else { Lends::Nothing }
+    }
+
+    async fn lend(
+        &self,
+        datafile: DatafileHandle,
+        regions: &[Region],
+        turn: &dyn DiskTurn,
+    ) -> Result<Option<Loan>, FsError> {
+        let Some(mapped) = &self.mapped else { return Ok(None) };
+        let lent = self.lend_mapped(mapped, datafile, regions, turn).await;
+        lent.map_err(|error| error.with_ranges(regions.iter().copied()))
+    }
+
+    fn service(&self) -> ServiceKind {
+        if self.mapped.is_some() { ServiceKind::Mmap } else { ServiceKind::Normal }
     }
 
     async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {

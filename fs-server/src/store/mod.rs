@@ -26,6 +26,7 @@ pub(crate) mod fuzz;
 mod guard;
 pub(crate) mod identity;
 pub(crate) mod lock;
+mod mapped;
 mod marks;
 mod mem;
 mod meta;
@@ -84,13 +85,38 @@ pub struct Held {
     pub mtime_ns: u64,
 }
 
+/// Which memory of its own a store lends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lends {
+    /// None: the caller provides memory.
+    #[default]
+    Nothing,
+    /// That of bytes that are read ([`DataStore::lend`]). They may change while they are sent
+    /// ([`Lent::check`]), so it is for transfers after which an error can still be reported.
+    Reads,
+    /// That of its own cache, for bytes that are read or written ([`DataStore::lend`],
+    /// [`DataStore::receive`]). They do not change while they are lent. Reads and writes of such a
+    /// store are made in no turn at the disk: it takes turns itself.
+    Cache,
+}
+
 /// Bytes in memory that a store lends, for instance from its cache, and the owner of that memory.
-#[derive(Debug)]
 pub struct Loan {
     /// The bytes, in the order of the regions.
     pub list: MemList,
     /// Keeps the memory as it is until it is dropped.
-    pub owner: Box<dyn Any>,
+    pub owner: Box<dyn Lent>,
+}
+
+/// The owner of bytes that are lent.
+pub trait Lent: Any {
+    /// Call it when the bytes were sent, before that is reported.
+    ///
+    /// # Errors
+    /// `Io`, with ranges: what was sent is not what the datafile has.
+    fn check(&self) -> Result<(), FsError> {
+        Ok(())
+    }
 }
 
 /// Memory of a store for bytes that are about to be written ([`DataStore::receive`]).
@@ -191,11 +217,10 @@ pub trait DataStore {
     /// the disk: it was marked, or the store has failed.
     fn refusal(&self, datafile: DatafileHandle) -> Option<FsError>;
 
-    /// Returns true if the store has a cache of its own, which lends memory ([`DataStore::lend`],
-    /// [`DataStore::receive`]). Otherwise these are not called. Reads and writes of such a store
-    /// are made in no turn at the disk: it takes turns itself.
-    fn lends(&self) -> bool {
-        false
+    /// Returns which memory the store lends. [`DataStore::lend`] and [`DataStore::receive`] are
+    /// called only for that.
+    fn lends(&self) -> Lends {
+        Lends::Nothing
     }
 
     /// Lends the bytes of `regions`, in memory that an adapter may read from. Takes a turn if it
@@ -403,7 +428,7 @@ macro_rules! shared_store {
                 (**self).refusal(datafile)
             }
 
-            fn lends(&self) -> bool {
+            fn lends(&self) -> Lends {
                 (**self).lends()
             }
 

@@ -11,15 +11,24 @@ pub enum Service {
     /// Through the system's page cache and the server's buffers.
     #[default]
     Normal,
+    /// As `Normal`, but large reads are sent from the pages that the system has of mapped files
+    /// ([`super::FileStore::mapped`]). A simulated server has no files, and is as with `Normal`.
+    Mmap,
     /// Through one cache, whose memory is also that of the transport ([`super::UnifiedStore`]).
     Unifier(CacheSettings),
 }
 
 impl Service {
+    /// Returns true if the server has a cache of its own.
+    pub fn has_cache(&self) -> bool {
+        matches!(self, Service::Unifier(_))
+    }
+
     /// Returns the name of the service in a configuration.
     pub fn name(&self) -> &'static str {
         match self {
             Service::Normal => "normal",
+            Service::Mmap => "mmap",
             Service::Unifier(_) => "unifier",
         }
     }

@@ -1,6 +1,6 @@
 //! System calls on files that no safe interface has: transfers directly from and to shared memory,
-//! also such that do not wait, control of the writeback, and a look at the page cache. This module
-//! and `ring/sys.rs` are the only ones of this crate with `unsafe`.
+//! also such that do not wait, control of the writeback, and a look at the page cache. This module,
+//! `ring/sys.rs` and `mapped/sys.rs` are the only ones of this crate with `unsafe`.
 //!
 //! **Why.** `pread` and `pwrite` of the standard library and of `rustix` take slices. A slice of
 //! memory that an adapter may access must not exist (`bmi_core::mem`, invariant 2). The system

@@ -37,7 +37,7 @@ use fs_proto::{
     CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind,
 };
 
-use super::{DataStore, DiskTurn, Held, Label, Loan, Receipt, queries, remainder};
+use super::{DataStore, DiskTurn, Held, Label, Lends, Lent, Loan, Receipt, queries, remainder};
 
 /// Most units of the cache that one question about a region looks at, in some 0.1 ms.
 const LOOK: usize = 4096;
@@ -117,6 +117,9 @@ pub struct UnifiedStore<S: DataStore, C> {
     /// When datafiles with dirty bytes were last written.
     changed: Mutex<BTreeMap<DatafileHandle, u64>>,
 }
+
+/// Bytes of the cache that are lent. Their range lock keeps them as they are.
+impl<S: DataStore + 'static> Lent for Reading<Behind<S>> {}
 
 /// A write whose bytes arrive in the cache.
 struct Arriving<S: DataStore> {
@@ -337,8 +340,8 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         self.behind().refusal(datafile)
     }
 
-    fn lends(&self) -> bool {
-        true
+    fn lends(&self) -> Lends {
+        Lends::Cache
     }
 
     async fn lend(

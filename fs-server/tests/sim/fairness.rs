@@ -1,29 +1,44 @@
 //! Sharing: what each of many clients gets, how long small requests wait for large ones, and how
 //! much memory this takes.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use bmi_core::mem::zone::ZonePool;
 use bmi_core::{ResourceUsage, Time};
 use bmi_sim::{Profile, SimConfig, SimDisk};
-use fs_proto::{ClusterId, DatafileHandle, Identity, IodRequest, IodStat, Role, Start, StoreId};
+use fs_proto::{ClusterId, DatafileHandle, ErrorCode, FsError, Identity, IodRequest, IodStat, Role, Start, StoreId};
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::service::{Limits, Standing, serve};
-use fs_server::store::{DataStore, DiskTurn, Held, Label, Loan, Medium, MemStore};
+use fs_server::store::{DataStore, DiskTurn, Held, Label, Lends, Lent, Loan, Medium, MemStore};
 
 use super::*;
 
-/// Bytes that are lent instead of read, and the owner that each loan has.
-type Lent = (Memory, Rc<()>);
+/// Bytes that are lent instead of read, the owner that each loan has, and the store's answer when
+/// they were sent.
+type Lending = (Memory, Rc<()>, Result<(), FsError>);
+
+/// The owner of a loan.
+struct Owner {
+    _counted: Rc<()>,
+    answer: Result<(), FsError>,
+}
+
+impl Lent for Owner {
+    fn check(&self) -> Result<(), FsError> {
+        self.answer.clone()
+    }
+}
 
 /// A store that counts the bytes of each datafile as they are moved.
 #[derive(Clone)]
 struct Counting {
     store: MemStore,
     moved: Rc<RefCell<BTreeMap<DatafileHandle, u64>>>,
-    lends: Rc<RefCell<Option<Lent>>>,
+    lends: Rc<RefCell<Option<Lending>>>,
+    /// Which loans it gives.
+    kind: Rc<Cell<Lends>>,
 }
 
 impl Counting {
@@ -74,8 +89,8 @@ impl DataStore for Counting {
         self.store.refusal(datafile)
     }
 
-    fn lends(&self) -> bool {
-        self.lends.borrow().is_some()
+    fn lends(&self) -> Lends {
+        self.kind.get()
     }
 
     async fn lend(
@@ -85,9 +100,10 @@ impl DataStore for Counting {
         _turn: &dyn DiskTurn,
     ) -> Result<Option<Loan>, FsError> {
         let lends = self.lends.borrow();
-        let Some((memory, owner)) = lends.as_ref() else { return Ok(None) };
+        let Some((memory, owner, answer)) = lends.as_ref() else { return Ok(None) };
+        let owner = Owner { _counted: owner.clone(), answer: answer.clone() };
         let piece = |region: &Region| memory.slice(region.offset as usize, region.len as usize);
-        Ok(Some(Loan { list: regions.iter().map(piece).collect(), owner: Box::new(owner.clone()) }))
+        Ok(Some(Loan { list: regions.iter().map(piece).collect(), owner: Box::new(owner) }))
     }
 
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
@@ -149,8 +165,12 @@ impl Server {
         let node = world.node("iod");
         let endpoint = node.endpoint(Config::named("iod")).unwrap();
         let addr = endpoint.listen(&node.addr(1)).unwrap();
-        let store =
-            Counting { store: MemStore::on(medium(&node), 1 << 40), moved: Rc::default(), lends: Rc::default() };
+        let store = Counting {
+            store: MemStore::on(medium(&node), 1 << 40),
+            moved: Rc::default(),
+            lends: Rc::default(),
+            kind: Rc::default(),
+        };
         let iod = Iod::new(endpoint.clone(), store.clone(), settings).unwrap();
         let (zones, server, idle) = (iod.zones().clone(), endpoint.clone(), endpoint.resource_usage());
         store.store.exchange(Contents::default().with_datafiles(DatafileHandle(0), 2000));
@@ -191,7 +211,8 @@ fn bytes_that_a_store_lends_are_sent_from_there() {
     let server = Server::start(SimConfig::seeded(3), IodSettings::default());
     let client = Client::new(&server.world.node("client"), 1);
     let (bytes, owner) = (pattern(10_000, 4), Rc::new(()));
-    *server.store.lends.borrow_mut() = Some((Memory::from(bytes.clone()), owner.clone()));
+    *server.store.lends.borrow_mut() = Some((Memory::from(bytes.clone()), owner.clone(), Ok(())));
+    server.store.kind.set(Lends::Cache);
     server.world.block_on(async {
         let iod = client.connect(&server.addr).await;
         for path in [Path::Inline, Path::FastRdma] {
@@ -203,6 +224,35 @@ fn bytes_that_a_store_lends_are_sent_from_there() {
         client.endpoint.sleep(Duration::from_millis(1)).await;
         assert_eq!(Rc::strong_count(&owner), 2, "the loans have ended");
     });
+}
+
+/// Bytes that may change while they are sent are lent where an error can still be reported, and
+/// only there.
+#[test]
+fn bytes_that_changed_while_they_were_sent_are_an_error() {
+    let server = Server::start(SimConfig::seeded(3), IodSettings::default());
+    let client = Client::new(&server.world.node("client"), 1);
+    let (bytes, owner) = (pattern(200_000, 4), Rc::new(()));
+    let lend = |answer| *server.store.lends.borrow_mut() = Some((Memory::from(bytes.clone()), owner.clone(), answer));
+    server.store.kind.set(Lends::Reads);
+    server.world.block_on(async {
+        let iod = client.connect(&server.addr).await;
+        let all = regions(&[(0, 200_000)]);
+        client.forced.set(Some(Path::ServerBased));
+        lend(Ok(()));
+        assert!(client.read(iod, file(0), &all).await.unwrap() == bytes);
+        assert_eq!(server.store.moved(file(0)), 0, "nothing was read");
+        let error = FsError::new(ErrorCode::Io, "gone").with_ranges([Region::new(7, 9)]);
+        lend(Err(error.clone()));
+        let found = client.read(iod, file(0), &all).await.unwrap_err();
+        assert_eq!((found.code, &found.ranges[0]), (ErrorCode::Io, &Region::new(7, 9)));
+        for path in [Path::Inline, Path::ClientBased] {
+            client.forced.set(Some(path));
+            let found = client.read(iod, file(0), &regions(&[(0, 3000)])).await.unwrap();
+            assert!(found.len() == 3000 && server.store.moved(file(0)) > 0, "{path}: they are read");
+        }
+    });
+    assert_eq!(Rc::strong_count(&owner), 2, "the loans have ended");
 }
 
 /// Returns the time that a unit of `len` bytes takes at the disk: the longer one of a write and a

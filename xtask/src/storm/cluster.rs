@@ -193,6 +193,8 @@ pub(crate) enum Services {
     /// Through the system's page cache.
     #[default]
     Normal,
+    /// Through the system's page cache, from mapped files where that is possible.
+    Mmap,
     /// Through a cache of their own.
     Unifier,
     /// The one or the other: a server also takes over what one with a cache has left.
@@ -204,7 +206,8 @@ impl Services {
     fn of(self, start: u32) -> &'static str {
         match self {
             Services::Normal => "normal",
-            Services::Mixed if start % 3 == 2 => "normal",
+            Services::Mmap => "mmap",
+            Services::Mixed if start % 3 == 2 => ["normal", "mmap"][(start / 3 % 2) as usize],
             Services::Unifier | Services::Mixed => "unifier",
         }
     }

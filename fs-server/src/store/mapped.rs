@@ -1,0 +1,297 @@
+//! Lends the bytes of files where the system has them in memory: the service *Mmap*.
+//!
+//! **Why.** A read that goes through a buffer of the server copies every byte once. A file that is
+//! mapped needs no copy: the adapter reads from the page cache of the system. The price is that
+//! memory is mapped and registered on use, and that the pages belong to the system, which may take
+//! them away ([Unifier-PVFS §3.1]).
+//!
+//! **Windows.** A file is mapped in windows of 1 MiB. A window is one [`Memory`], so it is
+//! registered at once, and stays registered as long as the endpoint's pin-down cache has room. The
+//! store keeps the windows that were used last. So a file that is read again is neither mapped nor
+//! registered again.
+//!
+//! **What is lent.** Reads only: a write through a mapping could fail after it was acknowledged. It
+//! is lent only for a transfer after which the server can still report an error, and only in pieces
+//! of a page or more on average. Everything else is read into a buffer.
+//!
+//! **Waiting.** Pages that are not in memory are read by a worker during a turn at the disk
+//! (`MADV_POPULATE_READ`). If that fails, or the kernel does not know it (before Linux 5.14), the
+//! bytes are read into a buffer, which names the ranges that cannot be read.
+//!
+//! **A page that goes away** between that moment and the transfer was cut off, or the disk fails as
+//! the system reads it again. The kernel then refuses to send from it, which ends the connection,
+//! or the server itself gets the signal `SIGBUS`. A handler puts a page of zeros in place, and marks
+//! the window as broken (`sys`). The server asks when the transfer has ended, and reports the
+//! failure ([`Lent::check`]).
+//!
+//! **Invariants**
+//! 1. A window ends with the last page of the file at the time of its making, and is used only
+//!    while the file has that length, in pages. Bytes behind the last page are lent from a memory
+//!    of zeros.
+//! 2. A broken window is not lent again.
+//! 3. Neither the lock of the table nor an event loop is held during a system call that may wait
+//!    for a disk.
+//!
+//! **Limits.** A window keeps the space of a removed file until the transfers from it have ended.
+//!
+//! **Tests.** `tests.rs`.
+
+mod sys;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bmi_core::{Error, MemList, Memory};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, Region};
+
+use self::sys::Window;
+use super::file::{FileStore, fault};
+use super::open_file::OpenFile;
+use super::{DiskTurn, Lent, Loan};
+
+/// Bytes of a window.
+const WINDOW: u64 = 1 << 20;
+/// Most windows that are kept. There may be more while they are in use.
+const KEPT: usize = 512;
+/// Most pieces that are lent together.
+const MOST_PIECES: u64 = 256;
+
+/// A window's place: a datafile, and its number in it.
+type Place = (DatafileHandle, u64);
+
+/// The mapped files of a store.
+pub(super) struct Mapped {
+    table: Mutex<Table>,
+    /// Zeros, for what is behind the end of files.
+    zeros: Memory,
+    page: u64,
+}
+
+#[derive(Default)]
+struct Table {
+    windows: BTreeMap<Place, (Arc<Window>, u64)>,
+    /// Number of uses.
+    uses: u64,
+}
+
+impl Table {
+    /// Returns a window that can be used for a file with pages up to `end`.
+    fn find(&mut self, place: Place, end: u64) -> Option<Arc<Window>> {
+        self.uses += 1;
+        let uses = self.uses;
+        let (window, used) = self.windows.get_mut(&place)?;
+        if window.is_broken() || window.len() != len_of(place.1, end) {
+            return None;
+        }
+        *used = uses;
+        Some(window.clone())
+    }
+
+    /// Keeps a window. Returns those that are kept no longer.
+    fn keep(&mut self, place: Place, window: &Arc<Window>) -> Vec<Arc<Window>> {
+        let mut gone = Vec::new();
+        if self.windows.len() >= KEPT
+            && let Some((oldest, _)) = self.windows.iter().min_by_key(|(_, (_, used))| *used)
+        {
+            let oldest = *oldest;
+            gone.extend(self.windows.remove(&oldest).map(|(window, _)| window));
+        }
+        gone.extend(self.windows.insert(place, (window.clone(), self.uses)).map(|(window, _)| window));
+        gone
+    }
+}
+
+/// Returns the bytes of a window of a file whose pages end at `end`.
+fn len_of(number: u64, end: u64) -> usize {
+    end.saturating_sub(number * WINDOW).min(WINDOW) as usize
+}
+
+/// A piece of a file that is lent.
+struct Piece {
+    window: Arc<Window>,
+    /// Its place in the window.
+    at: usize,
+    len: usize,
+}
+
+/// Windows that are lent, and what they are lent for.
+struct InUse {
+    datafile: DatafileHandle,
+    regions: Vec<Region>,
+    windows: Vec<Arc<Window>>,
+}
+
+impl Lent for InUse {
+    fn check(&self) -> Result<(), FsError> {
+        if !self.windows.iter().any(|window| window.is_broken()) {
+            return Ok(());
+        }
+        let text = format!(
+            "reading {}: its pages went away while they were sent; the disk fails, or the file was cut off",
+            self.datafile
+        );
+        Err(FsError::new(ErrorCode::Io, text).with_ranges(self.regions.iter().copied()))
+    }
+}
+
+impl Mapped {
+    /// # Errors
+    /// `Exhausted`, or `Unsupported` where the handler of the signal cannot be installed.
+    pub(super) fn new() -> Result<Mapped, Error> {
+        sys::guard()?;
+        let zeros = Memory::sparse(WINDOW as usize)?;
+        Ok(Mapped { table: Mutex::default(), zeros, page: rustix::param::page_size() as u64 })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the windows of a datafile that was cut off or removed.
+    pub(super) fn forget(&self, datafile: DatafileHandle) {
+        let mut table = self.table();
+        let places: Vec<Place> =
+            table.windows.range((datafile, 0)..=(datafile, u64::MAX)).map(|(place, _)| *place).collect();
+        let gone: Vec<_> = places.iter().filter_map(|place| table.windows.remove(place)).collect();
+        drop(table);
+        drop(gone);
+    }
+
+    /// Returns true if it is worth it to lend these regions.
+    fn is_worth_it(&self, regions: &[Region]) -> bool {
+        let bytes = regions.iter().fold(0u64, |sum, region| sum.saturating_add(region.len));
+        // Each region adds a piece, and each window that is entered another one.
+        let pieces = 2 * regions.len() as u64 + bytes / WINDOW;
+        pieces <= MOST_PIECES && bytes >= regions.len() as u64 * self.page
+    }
+
+    /// Returns the windows of the regions of a file whose pages end at `end`: those that are kept,
+    /// and the numbers of the others.
+    fn windows(
+        &self,
+        datafile: DatafileHandle,
+        end: u64,
+        regions: &[Region],
+    ) -> (BTreeMap<u64, Arc<Window>>, Vec<u64>) {
+        let (mut found, mut missing) = (BTreeMap::new(), Vec::new());
+        let mut table = self.table();
+        for region in regions {
+            let last = region.offset.saturating_add(region.len).min(end);
+            for number in region.offset / WINDOW..last.div_ceil(WINDOW) {
+                if found.contains_key(&number) || missing.contains(&number) {
+                    continue;
+                }
+                match table.find((datafile, number), end) {
+                    Some(window) => drop(found.insert(number, window)),
+                    None => missing.push(number),
+                }
+            }
+        }
+        (found, missing)
+    }
+
+    /// Returns the memory of regions of a file whose pages end at `end`, and its pieces.
+    fn list(&self, regions: &[Region], windows: &BTreeMap<u64, Arc<Window>>, end: u64) -> (MemList, Vec<Piece>) {
+        let (mut slices, mut pieces) = (Vec::new(), Vec::new());
+        for region in regions {
+            let (mut at, stop) = (region.offset, region.offset + region.len);
+            while at < stop {
+                let begin = at % WINDOW;
+                match windows.get(&(at / WINDOW)).filter(|_| at < end) {
+                    Some(window) => {
+                        let len = (stop.min(end) - at).min(WINDOW - begin) as usize;
+                        slices.push(window.memory().slice(begin as usize, len));
+                        pieces.push(Piece { window: window.clone(), at: begin as usize, len });
+                        at += len as u64;
+                    }
+                    None => {
+                        let len = (stop - at).min(WINDOW);
+                        slices.push(self.zeros.slice(0, len as usize));
+                        at += len;
+                    }
+                }
+            }
+        }
+        (slices.into_iter().collect(), pieces)
+    }
+}
+
+impl FileStore {
+    /// Lends the bytes of files where the system has them in memory, if `on` is set. Off without
+    /// this. Call it before the store is used.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Unsupported`: this system cannot do it.
+    pub fn mapped(mut self, on: bool) -> Result<FileStore, FsError> {
+        self.mapped = if on { Some(Mapped::new()?) } else { None };
+        Ok(self)
+    }
+
+    /// Lends regions of a datafile, if that is worth it and possible.
+    pub(super) async fn lend_mapped(
+        &self,
+        mapped: &Mapped,
+        datafile: DatafileHandle,
+        regions: &[Region],
+        turn: &dyn DiskTurn,
+    ) -> Result<Option<Loan>, FsError> {
+        if !mapped.is_worth_it(regions) {
+            return Ok(None);
+        }
+        let Some(file) = self.file(datafile, false).await? else { return Ok(None) };
+        let len = file.len().map_err(|error| fault("looking at", datafile, &error))?;
+        let end = len.next_multiple_of(mapped.page);
+        let (mut windows, missing) = mapped.windows(datafile, end, regions);
+        if !missing.is_empty() {
+            let Some(made) = self.map(datafile, file, end, missing).await? else { return Ok(None) };
+            for (number, window) in made {
+                let gone = mapped.table().keep((datafile, number), &window);
+                drop(gone);
+                windows.insert(number, window);
+            }
+        }
+        let (list, pieces) = mapped.list(regions, &windows, end);
+        let is_there = pieces.iter().all(|piece| piece.window.is_resident(piece.at, piece.len));
+        if !is_there && !self.populate(pieces, turn).await? {
+            return Ok(None);
+        }
+        let windows = windows.into_values().collect();
+        Ok(Some(Loan { list, owner: Box::new(InUse { datafile, regions: regions.to_vec(), windows }) }))
+    }
+
+    /// Maps windows of a file. Returns `None` if there is no room for them.
+    async fn map(
+        &self,
+        datafile: DatafileHandle,
+        file: Arc<OpenFile>,
+        end: u64,
+        numbers: Vec<u64>,
+    ) -> Result<Option<Vec<(u64, Arc<Window>)>>, FsError> {
+        let map = move |closer| -> io::Result<Vec<(u64, Arc<Window>)>> {
+            let window = |number| Window::map(file.file(), number * WINDOW, len_of(number, end), &closer);
+            numbers.into_iter().map(|number| Ok((number, Arc::new(window(number)?)))).collect()
+        };
+        let closer = Arc::downgrade(&self.disk.short);
+        match self.short(move |_| map(closer)).await? {
+            Ok(windows) => Ok(Some(windows)),
+            Err(error) => {
+                tracing::debug!(%datafile, %error, "it is not mapped");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Brings pieces into memory, during a turn at the disk. Returns false if that is not possible.
+    async fn populate(&self, pieces: Vec<Piece>, turn: &dyn DiskTurn) -> Result<bool, FsError> {
+        let _turn = turn.take().await?;
+        let len = pieces.iter().map(|piece| piece.len as u64).sum::<u64>();
+        let populate = move || pieces.iter().all(|piece| piece.window.populate(piece.at, piece.len).is_ok());
+        match len >= self.offload {
+            true => self.long(move |_| populate()).await,
+            false => self.short(move |_| populate()).await,
+        }
+    }
+}
