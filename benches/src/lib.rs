@@ -19,6 +19,7 @@
 pub mod cores;
 pub mod cpu;
 pub mod limit;
+pub mod memory_limit;
 pub mod net;
 pub mod paper;
 pub mod processes;

@@ -1,5 +1,6 @@
 //! The services of an I/O server side by side: `normal`, through the system's page cache and the
-//! server's buffers, and `unifier`, through a cache whose memory is that of the transport.
+//! server's buffers; `mmap`, through mapped files; and `unifier`, through a cache whose memory is
+//! that of the transport.
 //!
 //! **How.** For each service a cluster of processes runs: a manager and one I/O server. One client
 //! reads and writes a file of each. Rounds of the services alternate, in another order each time,
@@ -31,8 +32,10 @@ use futures_util::future::try_join_all;
 use serde::Serialize;
 
 use crate::job::Failed;
+use crate::sizes;
 
-/// Compares the services of an I/O server: through the page cache, and through a cache of its own.
+/// Compares the services of an I/O server: through the page cache, through mapped files, and
+/// through a cache of its own.
 ///
 /// One client of one I/O server, all on this machine, each as a process. "cpu" is the processor
 /// time of the I/O server for a byte, all its threads together. The ratios are those to the service
@@ -45,6 +48,10 @@ pub(crate) struct Cache {
     /// The directory of the data [default: in memory]. On a disk the cache bypasses the page cache.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Instead of the lines, read files of 60 to 125 % of the cache's memory a second time, over TCP,
+    /// with servers whose memory is limited (cgroups, so as root). Needs --dir on a disk.
+    #[arg(long, requires = "dir")]
+    sizes: bool,
     /// Measure only lines whose names contain this.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -63,7 +70,7 @@ pub(crate) struct Cache {
     json: bool,
 }
 
-const SERVICES: [&str; 2] = ["normal", "unifier"];
+pub(crate) const SERVICES: [&str; 3] = ["normal", "mmap", "unifier"];
 /// The file: it fits into both caches.
 const FILE: u64 = 64 << 20;
 const BLOCK: usize = 4 << 10;
@@ -206,7 +213,7 @@ impl Bed {
 }
 
 /// Writes its offset into each block.
-fn mark(memory: &Memory, at: u64, len: usize) {
+pub(crate) fn mark(memory: &Memory, at: u64, len: usize) {
     for block in (0..len).step_by(BLOCK) {
         memory.copy_from(block, &(at + block as u64).to_le_bytes());
     }
@@ -230,6 +237,15 @@ fn resident(process: u32) -> u64 {
 impl Cache {
     pub(crate) fn run(&self) -> Result<bool, Failed> {
         processes::pvfsd()?;
+        if let (true, Some(dir)) = (self.sizes, &self.dir) {
+            let rows = sizes::measure(dir, self.rounds.unwrap_or(3))?;
+            if self.json {
+                println!("{}", serde_json::to_string_pretty(&rows)?);
+            } else {
+                print!("{}", sizes::render(&rows));
+            }
+            return Ok(true);
+        }
         let mut rows = Vec::new();
         for name in &self.over {
             let scheme = [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().find(|scheme| scheme.as_str() == name);

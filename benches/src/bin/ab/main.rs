@@ -22,6 +22,7 @@ mod job;
 mod paper;
 mod progress;
 mod report;
+mod sizes;
 mod tally;
 mod tree;
 mod workload;

@@ -29,12 +29,18 @@ impl<'a> Cluster<'a> {
 
     /// Starts all servers, and returns when they serve at `host`.
     pub(crate) fn start(scene: &'a Scene<'a>, host: &str) -> Result<Cluster<'a>, String> {
+        Cluster::with_service(scene, host, "normal")
+    }
+
+    /// As [`Cluster::start`], with a service of the I/O servers.
+    fn with_service(scene: &'a Scene<'a>, host: &str, service: &str) -> Result<Cluster<'a>, String> {
         let folder = PathBuf::from("/tmp/cluster");
         let _ = fs::remove_dir_all(&folder);
         let address = |index: usize| address(host, index);
         let iods: Vec<String> = (1..=IODS).map(address).collect();
         let config = format!(
-            "[cluster]\nmanager = {:?}\niods = {iods:?}\n[storage]\nmanager = {:?}\niod = {:?}\n",
+            "[cluster]\nmanager = {:?}\niods = {iods:?}\n[storage]\nmanager = {:?}\niod = {:?}\n\
+             [cache]\nservice = {service:?}\nmemory = \"8M\"\ndir = {folder:?}\n",
             address(0),
             folder.join("manager"),
             format!("{}/iod{{index}}", folder.display()),
@@ -133,7 +139,21 @@ const TREE: &[(&str, usize)] = &[
 ];
 
 pub(crate) fn tree(scene: &Scene<'_>) -> Result<(), String> {
-    let cluster = Cluster::start(scene, "127.0.0.1")?;
+    tree_with(scene, "normal")
+}
+
+/// Reads are sent from the pages of files, which are registered.
+pub(crate) fn mapped_tree(scene: &Scene<'_>) -> Result<(), String> {
+    tree_with(scene, "mmap")
+}
+
+/// Reads are sent from the cache, and writes arrive there. It is smaller than the files.
+pub(crate) fn cached_tree(scene: &Scene<'_>) -> Result<(), String> {
+    tree_with(scene, "unifier")
+}
+
+fn tree_with(scene: &Scene<'_>, service: &str) -> Result<(), String> {
+    let cluster = Cluster::with_service(scene, "127.0.0.1", service)?;
     let source = Path::new("/tmp/source");
     for (name, len) in TREE {
         let path = source.join(name);
