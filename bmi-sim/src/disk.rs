@@ -9,6 +9,9 @@
 //! and a sync waits for that. Where the disk is memory
 //! ([`DiskProfile::memory`](crate::DiskProfile::memory)), the node's processor does the work, in
 //! addition to its other work.
+//!
+//! A program that decides request by request what the disk has to do uses it at several prices
+//! ([`SimDisk::priced`]): a page cache copies what it has, and asks the disk for the rest.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -19,7 +22,7 @@ use crate::cpu::Work;
 use crate::error::SimError;
 use crate::faults::DiskUser;
 use crate::node::Node;
-use crate::profile::per_bytes;
+use crate::profile::{DiskProfile, per_bytes};
 use crate::world::Core;
 
 /// How the disk responds.
@@ -66,9 +69,10 @@ impl DiskState {
 }
 
 impl Core {
-    /// Starts a request on a node's disk. Returns when it is done.
-    fn disk_request(&mut self, node: u32, request: Request) -> u64 {
-        let disk = &self.config.profile.disk;
+    /// Starts a request on a node's disk, at these prices or at those of the profile. Returns when
+    /// it is done.
+    fn disk_request(&mut self, node: u32, request: Request, prices: Option<&DiskProfile>) -> u64 {
+        let disk = prices.unwrap_or(&self.config.profile.disk);
         let (latency, len, ps, crossings, name) = match request {
             Request::Read(len) => (disk.read_latency_ns, len, disk.read_ps_per_byte, disk.read_crossings, "read"),
             Request::Write(len) => (disk.write_latency_ns, len, disk.write_ps_per_byte, disk.write_crossings, "write"),
@@ -78,7 +82,10 @@ impl Core {
         let (bytes, depth) = (per_bytes(len, ps), disk.queue_depth as usize);
         let (cached, cache_ps, room) = (disk.cache_bytes > 0, disk.cache_ps_per_byte, per_bytes(disk.cache_bytes, ps));
         let state = &mut self.nodes[node as usize].disk;
-        state.busy = state.busy.saturating_add(latency + bytes);
+        // What is memory beside the disk is no work of the disk.
+        if !disk.memory || prices.is_none() {
+            state.busy = state.busy.saturating_add(latency + bytes);
+        }
         if disk.memory {
             return self.charge_copy(node, latency + bytes, bus);
         }
@@ -104,6 +111,8 @@ impl Core {
 #[derive(Clone)]
 pub struct SimDisk {
     pub(crate) node: Node,
+    /// The prices of its requests, if they are not those of the profile.
+    pub(crate) prices: Option<Rc<DiskProfile>>,
 }
 
 #[derive(Clone, Copy)]
@@ -144,6 +153,21 @@ impl SimDisk {
         self.node.disk_users().iter().for_each(|user| user.behaves(fault));
     }
 
+    /// Returns a handle to the same disk, whose requests have these prices. They take their places
+    /// among all requests of the disk, and fail when the disk does. If the prices are those of
+    /// memory, they are the processor's work only.
+    pub fn priced(&self, prices: DiskProfile) -> SimDisk {
+        SimDisk { prices: Some(Rc::new(prices)), ..self.clone() }
+    }
+
+    /// Returns the prices of its requests.
+    pub fn prices(&self) -> DiskProfile {
+        match &self.prices {
+            Some(prices) => DiskProfile::clone(prices),
+            None => self.node.sim.0.core.borrow().config.profile.disk.clone(),
+        }
+    }
+
     /// Attaches a store to this disk, to be told when the power fails ([`Node::crash`]) and when
     /// the disk refuses requests. Like the disk, it outlives the node's programs.
     pub fn attach(&self, user: Rc<dyn DiskUser>) {
@@ -158,8 +182,9 @@ impl SimDisk {
     fn request(&self, request: Request) -> impl Future<Output = Result<(), Error>> + use<> {
         let (id, sim) = (self.node.id as usize, self.node.sim.clone());
         let (done, copy, outcome) = sim.0.with(|core| {
-            let done = core.disk_request(self.node.id, request);
-            let copy = core.config.profile.disk.memory.then(|| core.nodes[id].cpu.copy_to(done));
+            let done = core.disk_request(self.node.id, request, self.prices.as_deref());
+            let memory = self.prices.as_deref().unwrap_or(&core.config.profile.disk).memory;
+            let copy = memory.then(|| core.nodes[id].cpu.copy_to(done));
             let disk = &core.nodes[id].disk;
             let outcome = match (disk.fault, request) {
                 (DiskFault::Broken, _) => Err(SimError::DiskFailed),

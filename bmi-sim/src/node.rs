@@ -223,7 +223,7 @@ impl Node {
 
     /// Returns its disk.
     pub fn disk(&self) -> SimDisk {
-        SimDisk { node: self.clone() }
+        SimDisk { node: self.clone(), prices: None }
     }
 
     /// Returns the virtual time of this node: when its processor has done its work so far. It is

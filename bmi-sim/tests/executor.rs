@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::{ErrorKind, Time};
-use bmi_sim::{DiskFault, Killed, SimConfig, StallKind, World};
+use bmi_sim::{DiskFault, DiskProfile, Killed, SimConfig, SimDisk, StallKind, World};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -113,6 +113,30 @@ fn dropped_timers_do_not_move_time() {
     drop(timer);
     world.block_on(node.sleep(MS));
     assert_eq!(world.run(), Time::ZERO + MS);
+}
+
+/// Returns how long a disk takes to read a million bytes.
+fn read_time(world: &World, disk: &SimDisk) -> Duration {
+    let start = world.now();
+    world.block_on(disk.read(1_000_000)).unwrap();
+    world.now() - start
+}
+
+#[test]
+fn a_disk_at_other_prices_is_the_same_disk_unless_it_is_memory() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let world = World::new(0);
+    let node = world.node("n");
+    let disk = node.disk();
+    assert_eq!(disk.prices(), DiskProfile::default());
+    let slow = disk.priced(DiskProfile { read_latency_ns: 0, read_ps_per_byte: 1_000_000, ..disk.prices() });
+    assert_eq!((read_time(&world, &slow), disk.busy_ns()), (SECOND, 1_000_000_000));
+    drop(slow.read(1_000_000));
+    assert!(read_time(&world, &disk) > SECOND, "the slow request is ahead of it");
+    let (worked, busy) = (node.cpu_busy(), disk.busy_ns());
+    let copies = disk.priced(DiskProfile { memory: true, ..slow.prices() });
+    assert_eq!(read_time(&world, &copies), SECOND);
+    assert_eq!((node.cpu_busy() - worked, disk.busy_ns()), (SECOND, busy), "the processor's work");
 }
 
 #[test]

@@ -52,9 +52,9 @@ pub(super) fn ibnice_disk() -> Bed {
     machine("ibnice-uncached-2003", "ext3-ide-2003")
 }
 
-/// [Unifier-PVFS] over verbs, *Normal* service of files that are in the system's cache.
-pub(super) fn vapi_cached() -> Bed {
-    machine("vapi-2003", "ramfs-uncached-2003")
+/// [Unifier-PVFS]: the prices of copies between the system's cache and a server's buffers.
+pub(super) fn cached_files() -> DiskProfile {
+    DiskProfile::named("ramfs-uncached-2003").expect("disks that the simulator comes with")
 }
 
 /// [Quadrics-PVFS2]: Quadrics Elan4, which needs no registration, and PVFS2 with its files in the

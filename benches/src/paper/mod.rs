@@ -16,7 +16,7 @@
 //! | [`publications`] | the papers' results, each with its section, figure or table |
 //! | [`report`] | predictions beside published results; curves |
 //! | [`svg`] | pictures of the curves |
-//! | `bandwidth`, `small_accesses`, `tile`, `quadrics`, `ecio` | the reproductions |
+//! | `bandwidth`, `small_accesses`, `tile`, `services`, `quadrics`, `ecio` | the reproductions |
 //!
 //! **Tests.** `tests/paper.rs` runs a reduced version of each.
 
@@ -26,6 +26,7 @@ mod machines;
 pub mod publications;
 mod quadrics;
 pub mod report;
+mod services;
 mod small_accesses;
 pub mod svg;
 mod tile;
@@ -125,10 +126,22 @@ pub const ALL: &[Reproduction] = &[
         run: tile::figure_14,
     },
     Reproduction {
-        name: "normal",
+        name: "cached",
         source: "[Unifier-PVFS §6.2, Figure 4]",
-        what: "cached read, Normal service",
-        run: small_accesses::normal,
+        what: "cached read by access size: Normal, Mmap, Unifier",
+        run: services::figure_4,
+    },
+    Reproduction {
+        name: "reread",
+        source: "[Unifier-PVFS §6.2, Figure 5]",
+        what: "a file read again by its size, with 512 MB of memory: Normal, Mmap, Unifier",
+        run: services::figure_5,
+    },
+    Reproduction {
+        name: "services",
+        source: "[Unifier-PVFS §6.3, Figure 6]",
+        what: "pvfs-test, cached read by compute nodes: Normal, Mmap, Unifier",
+        run: services::figure_6,
     },
     Reproduction {
         name: "quadrics",

@@ -180,6 +180,42 @@ pub const ALL: &[Published] = &[
         MbPerS,
         "[Unifier-PVFS §6.2, Figure 4]",
     ),
+    of(
+        "unifier-pvfs.fig4.large.normal",
+        "Unifier over Normal, cached read, large accesses",
+        Exact(2.1),
+        Times,
+        "[Unifier-PVFS §6.2, Figure 4]",
+    ),
+    // The paper's Mmap uses fast registration, whose price is only in a picture (Figure 3).
+    of(
+        "unifier-pvfs.fig4.large.mmap",
+        "Unifier over Mmap, cached read, large accesses",
+        Apart(1.3),
+        Times,
+        "[Unifier-PVFS §6.2, Figure 4]",
+    ),
+    of(
+        "unifier-pvfs.fig4.small.mmap",
+        "Unifier over Mmap, cached read, small accesses, most",
+        Apart(2.7),
+        Times,
+        "[Unifier-PVFS §6.2, Figure 4]",
+    ),
+    of(
+        "unifier-pvfs.fig6.normal",
+        "Unifier over Normal, four I/O nodes, cached read, peak",
+        Exact(1.7),
+        Times,
+        "[Unifier-PVFS §6.3, Figure 6]",
+    ),
+    of(
+        "unifier-pvfs.fig6.mmap",
+        "Unifier over Mmap, four I/O nodes, cached read, peak",
+        Apart(1.3),
+        Times,
+        "[Unifier-PVFS §6.3, Figure 6]",
+    ),
     // ---- [Quadrics-PVFS2]: Quadrics -------------------------------------------------------------
     of(
         "quadrics-pvfs2.fig4.read",

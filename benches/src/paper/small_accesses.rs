@@ -1,4 +1,4 @@
-//! Single accesses: [PVFS-IB, Figures 11, 12]; [Unifier-PVFS, Figure 4].
+//! Single accesses: [PVFS-IB, Figures 11, 12].
 
 use bmi_core::Config;
 use bmi_core::comm::{Direction, Path};
@@ -155,39 +155,5 @@ pub(super) fn figure_12(scale: Scale) -> Result<Report, Failed> {
         style: Style::Sizes,
         series,
     });
-    Ok(report)
-}
-
-/// [Unifier-PVFS, Figure 4]: only its *Normal* service, a file read and a network write one after
-/// the other.
-pub(super) fn normal(scale: Scale) -> Result<Report, Failed> {
-    let sizes: Vec<usize> = scale.pick((12..=19).map(|power| 1 << power).collect(), vec![16 * KIB, 128 * KIB]);
-    // One unit at a time, so that nothing overlaps.
-    let iod = IodSettings { unit: 2 * MIB, depth: 1, ..IodSettings::default() };
-    let setup = Setup { iod, strip: 2 * MIB as u64, ..machines::setup(1, 1) };
-    let program =
-        Access { direction: Direction::Read, sizes: sizes.clone(), registered: true, rounds: scale.pick(4, 2) };
-    let times = bed::run(&machines::vapi_cached(), &setup, &program)?.swap_remove(0);
-    let points: Vec<(f64, f64)> =
-        sizes.iter().zip(&times).map(|(size, time)| (*size as f64, mb_per_s(*size as u64, *time))).collect();
-    let peak = points.iter().map(|point| point.1).fold(0.0, f64::max);
-    let mut report = Report::default();
-    report.compare("unifier-pvfs.fig4.normal", peak);
-    report.figures.push(Figure {
-        name: "normal".into(),
-        title: "[Unifier-PVFS, Figure 4], cached read, Normal service".into(),
-        x: "access size".into(),
-        y: "bandwidth, MB/s".into(),
-        style: Style::Sizes,
-        series: vec![
-            Series::predicted("Normal", points),
-            Series::published("Normal, peak", sizes.iter().map(|size| (*size as f64, 324.0))),
-        ],
-    });
-    report.notes.push(
-        "the other curves of this figure (Mmap, Unifier) and Figures 5 and 6 are of services that this file system does not have yet: a cache that is \
-         registered memory"
-            .into(),
-    );
     Ok(report)
 }

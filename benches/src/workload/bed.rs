@@ -2,7 +2,7 @@
 //!
 //! | | simulated | real |
 //! |---|---|---|
-//! | servers | nodes, polling; data in memory, at the price of the profile's disk | threads, over a transport of this machine; files in a temporary directory |
+//! | servers | nodes, polling; data in memory, at the price of the profile's disk, or of a [page cache](Setup::page_cache) in front of it | threads, over a transport of this machine; files in a temporary directory |
 //! | ranks | one node each; wait as the paper's clients do ([`Waiting::PAPER_CLIENT`]) | one thread each; sleep while they wait |
 //! | time | virtual | the machine's |
 //! | processor time | the node's | the thread's |
@@ -23,8 +23,9 @@ use bmi_core::driver::{MonotonicClock, Waiting, event};
 use bmi_core::{Addr, Config, Lists, Scheme, Transport};
 use bmi_sim::{Profile, SimConfig, World};
 use fs_client::{Client, ClientOptions};
-use fs_server::embedded::{ClusterOptions, EmbeddedCluster, SimCluster};
+use fs_server::embedded::{ClusterOptions, EmbeddedCluster, PageCacheOptions, SimCluster};
 use fs_server::iod::IodSettings;
+use fs_server::store::Service;
 
 use super::rank::{Cpu, ENDED, Shared};
 use super::{Failed, Rank, Workload};
@@ -59,6 +60,11 @@ pub struct Setup {
     pub endpoint: Config,
     /// How the I/O servers use their memory.
     pub iod: IodSettings,
+    /// How the I/O servers move data between disk and network.
+    pub service: Service,
+    /// Simulator only: the page cache of each I/O server's system. Without one, each request has
+    /// the price of the profile's disk. A service with a cache of its own has none.
+    pub page_cache: Option<PageCacheOptions>,
     /// The path that data must take, if any.
     pub path: Option<comm::Path>,
     /// How lists of memory are transferred.
@@ -79,6 +85,8 @@ impl Setup {
             strip: ClusterOptions::default().strip_size,
             endpoint: Config::default(),
             iod: IodSettings::default(),
+            service: Service::Normal,
+            page_cache: None,
             path: None,
             lists: Lists::Auto,
             largest_transfer: options.largest_transfer,
@@ -92,6 +100,7 @@ impl Setup {
             strip_size: self.strip,
             endpoint: self.endpoint.clone(),
             iod: self.iod,
+            service: self.service.clone(),
             disk_costs: true,
             ..ClusterOptions::with_iods(self.servers)
         }
@@ -122,7 +131,10 @@ pub fn run<W: Workload>(bed: &Bed, setup: &Setup, workload: &W) -> Result<Vec<W:
 
 fn in_sim<W: Workload>(profile: &Profile, setup: &Setup, workload: &W) -> Result<Vec<W::Out>, Failed> {
     let world = World::with(SimConfig { profile: profile.clone(), ..SimConfig::default() });
-    let cluster = SimCluster::start(&world, setup.cluster(&[]))?;
+    let cluster = match &setup.page_cache {
+        None => SimCluster::start(&world, setup.cluster(&[]))?,
+        Some(cache) => SimCluster::start_with_page_cache(&world, setup.cluster(&[]), cache.clone())?,
+    };
     cluster.manager_node().limit_cores(1);
     (0..setup.servers).for_each(|index| cluster.iod_node(index).limit_cores(1));
     let shared = Shared::new(setup.clients);

@@ -16,6 +16,7 @@
 //! |---|---|---|
 //! | [`pvfs_test`] | concurrent write and read of one region each | [PVFS-IB §6.3, §6.4], [Quadrics-PVFS2 §4.1] |
 //! | [`access`] | time of single small accesses | [PVFS-IB §6.5], [Unifier-PVFS §6.2] |
+//! | [`reread`] | a growing file, read again | [Unifier-PVFS §6.2] |
 //! | [`tile`] | tiles of a two-dimensional array | [PVFS-IB §6.7, §6.8], [Quadrics-PVFS2 §4.2] |
 //! | [`interleaved`] | elements of all clients interleaved in one file, by four strategies | [ECIO-IB §5] |
 //! | [`bed`] | where they run | |
@@ -27,6 +28,7 @@ pub mod bed;
 pub mod interleaved;
 pub mod pvfs_test;
 mod rank;
+pub mod reread;
 pub mod tile;
 
 use std::time::Duration;

@@ -29,7 +29,7 @@ use crate::store::Service;
 
 pub(crate) use server::{DATABASE, Neighbours, Role, Server, format_manager_directory, random_number, wall_clock};
 #[cfg(feature = "sim")]
-pub use sim::{SIM_CLUSTER, SimCluster};
+pub use sim::{PageCacheOptions, SIM_CLUSTER, SimCluster};
 pub use threads::{EmbeddedCluster, ServerThread};
 
 /// The shape and settings of an embedded cluster. `ClusterOptions::default()` has four I/O servers.

@@ -1,6 +1,7 @@
 //! The cluster in the simulator: nodes `manager`, `iod0`, `iod1` …, each listening on port 7000.
 
 mod loops;
+mod page_cache;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,6 +19,8 @@ use fs_proto::{ClusterId, ErrorCode, FsError, Identity, Role, Start, StoreId};
 use tokio::sync::oneshot;
 
 use self::loops::serve_on_cores;
+use self::page_cache::PageCache;
+pub use self::page_cache::PageCacheOptions;
 use super::ClusterOptions;
 use super::waiting_room::WaitingRoom;
 use crate::iod::{Iod, LabelLock, Membership};
@@ -184,7 +187,25 @@ impl SimCluster {
     /// # Errors
     /// `Invalid` for invalid options; the errors of an endpoint.
     pub fn start(sim: &Sim, options: ClusterOptions) -> Result<SimCluster, FsError> {
-        SimCluster::begin(sim, options, None)
+        SimCluster::begin(sim, options, None, None)
+    }
+
+    /// Starts the servers. The system of each I/O server has a page cache in front of its disk,
+    /// whose costs count in any case.
+    ///
+    /// # Errors
+    /// As [`SimCluster::start`]; `Invalid` if the servers have caches of their own, which bypass
+    /// that of the system.
+    pub fn start_with_page_cache(
+        sim: &Sim,
+        options: ClusterOptions,
+        page_cache: PageCacheOptions,
+    ) -> Result<SimCluster, FsError> {
+        if options.service.has_cache() {
+            let text = format!("a page cache for the service {}, which bypasses it", options.service.name());
+            return Err(FsError::new(ErrorCode::Invalid, text));
+        }
+        SimCluster::begin(sim, options, None, Some(&page_cache))
     }
 
     /// Starts the servers. Each I/O server has `loops` event loops behind one address, each on a
@@ -197,10 +218,15 @@ impl SimCluster {
         if loops == 0 {
             return Err(FsError::new(ErrorCode::Invalid, "a server without event loops"));
         }
-        SimCluster::begin(sim, options, Some(loops))
+        SimCluster::begin(sim, options, Some(loops), None)
     }
 
-    fn begin(sim: &Sim, options: ClusterOptions, loops: Option<usize>) -> Result<SimCluster, FsError> {
+    fn begin(
+        sim: &Sim,
+        options: ClusterOptions,
+        loops: Option<usize>,
+        page_cache: Option<&PageCacheOptions>,
+    ) -> Result<SimCluster, FsError> {
         options.endpoint("server").validate()?;
         options.iod.zones()?;
         fs_proto::Distribution::simple_stripe(options.strip_size, options.iods as u32)?;
@@ -208,13 +234,23 @@ impl SimCluster {
         let store = |index: usize| {
             let node = sim.node(&format!("iod{index}"));
             let (disk, capacity) = (Timed(node.disk(), node.clone()), options.disk_capacity);
+            let finish = |store: MemStore| {
+                let store = store.on_disk(index as u64);
+                if options.service == Service::Mmap { store.mapped() } else { store }
+            };
+            if let Some(settings) = page_cache {
+                let cache = PageCache::new(&node, settings);
+                node.disk().attach(Rc::new(cache.clone()));
+                let cached = if options.disk_cache { MemStore::cached } else { MemStore::on };
+                return finish(cached(cache, capacity));
+            }
             let store = match (options.disk_costs, options.disk_cache) {
                 (true, true) => MemStore::cached(disk, capacity),
                 (true, false) => MemStore::on(disk, capacity),
                 (false, true) => MemStore::cached(Timeless(node), capacity),
                 (false, false) => MemStore::on(Timeless(node), capacity),
             };
-            store.on_disk(index as u64)
+            finish(store)
         };
         let stores = (0..options.iods).map(store).collect();
         let caches = (0..options.iods).map(|_| Rc::default()).collect();

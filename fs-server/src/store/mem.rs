@@ -6,14 +6,17 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use async_trait::async_trait;
-use bmi_core::{MemList, mutated};
-use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
+use bmi_core::{MemList, Memory, mutated};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind};
 
 use super::failure::Failure;
 use super::marks::Mark;
-use super::{DataStore, Fates, Held, Label, SECTOR, absent, cut_off, remainder};
+use super::{DataStore, DiskTurn, Fates, Held, Label, Lends, Loan, SECTOR, absent, cut_off, remainder};
 
 /// The behaviour of a store's disk apart from holding bytes: taking time, and failing.
+///
+/// A medium that has memory of its own in front of the disk, such as the system's page cache,
+/// implements the methods with regions. For the others these are requests of so many bytes.
 #[async_trait(?Send)]
 pub trait Medium {
     /// Reads `bytes` from the disk.
@@ -33,6 +36,43 @@ pub trait Medium {
     /// # Errors
     /// As for `read`.
     async fn sync(&self) -> Result<(), FsError>;
+
+    /// Reads regions of a datafile into somebody's memory.
+    ///
+    /// # Errors
+    /// As for `read`.
+    async fn read_regions(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<(), FsError> {
+        let _ = datafile;
+        self.read(total(regions)).await
+    }
+
+    /// Writes regions of a datafile from somebody's memory.
+    ///
+    /// # Errors
+    /// As for `read`.
+    async fn write_regions(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<(), FsError> {
+        let _ = datafile;
+        self.write(total(regions)).await
+    }
+
+    /// Reads what it lacks of the regions into its own memory, and copies nothing.
+    ///
+    /// # Errors
+    /// As for `read`.
+    async fn fetch(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<(), FsError> {
+        self.read_regions(datafile, regions).await
+    }
+
+    /// Returns true if it has all of the regions in its own memory.
+    fn holds(&self, datafile: DatafileHandle, regions: &[Region]) -> bool {
+        let _ = (datafile, regions);
+        false
+    }
+
+    /// The datafile has no bytes from `size` on any more.
+    fn forget(&self, datafile: DatafileHandle, size: u64) {
+        let _ = (datafile, size);
+    }
 
     /// Returns the time, in nanoseconds since 1970; 0 without a clock.
     fn wall_ns(&self) -> u64 {
@@ -57,6 +97,10 @@ impl Medium for Free {
     async fn sync(&self) -> Result<(), FsError> {
         Ok(())
     }
+}
+
+fn total(regions: &[Region]) -> u64 {
+    regions.iter().map(|region| region.len).sum()
 }
 
 /// Size of one allocation, in bytes. Bytes that were never written cost no memory.
@@ -175,6 +219,8 @@ struct Inner {
     contents: RefCell<Contents>,
     /// True if unsynced data can be lost.
     volatile: bool,
+    /// True if bytes that are read are lent, as from files that are mapped.
+    mapped: Cell<bool>,
     /// Number of syncs that began.
     syncs: Cell<u64>,
     /// The number of the disk.
@@ -209,11 +255,22 @@ impl MemStore {
             used: Cell::new(0),
             contents: RefCell::default(),
             volatile,
+            mapped: Cell::new(false),
             syncs: Cell::new(0),
             disk: Cell::new(0),
             failing: Cell::new(0),
             failure: RefCell::default(),
         }))
+    }
+
+    /// Makes the store a model of a server that maps its files: *Mmap* of [Unifier-PVFS §3.1]. It
+    /// lends the bytes of each read ([`DataStore::lend`]) in memory that no adapter has seen
+    /// before, so each read registers it and ends that registration. Writes are copied. Unlike
+    /// pages that are mapped, what is lent does not change when the datafile is written.
+    #[must_use]
+    pub fn mapped(self) -> MemStore {
+        self.0.mapped.set(true);
+        self
     }
 
     /// Makes the next `count` syncs of datafiles fail, as a bad place of a disk does. The rest of
@@ -380,6 +437,9 @@ impl MemStore {
         {
             last[(size % CHUNK) as usize..].fill(0);
         }
+        if size < file.size {
+            self.0.medium.forget(datafile, size);
+        }
         (file.size, file.mtime_ns) = (size, self.0.medium.wall_ns());
         file.synced = file.synced.min(size);
         Ok(())
@@ -469,7 +529,7 @@ impl DataStore for MemStore {
 
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
         let all = |error: FsError| error.with_ranges(regions.iter().copied());
-        self.0.medium.write(from.len() as u64).await.map_err(all)?;
+        self.0.medium.write_regions(datafile, regions).await.map_err(all)?;
         self.check(datafile).map_err(all)?;
         let done = self.put(datafile, regions, from);
         if done == from.len() as u64 {
@@ -481,10 +541,42 @@ impl DataStore for MemStore {
 
     async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError> {
         let all = |error: FsError| error.with_ranges(regions.iter().copied());
-        self.0.medium.read(into.len() as u64).await.map_err(all)?;
+        self.0.medium.read_regions(datafile, regions).await.map_err(all)?;
         self.check(datafile).map_err(all)?;
         self.fetch(datafile, regions, into);
         Ok(())
+    }
+
+    /// What it lends does not change, so it lends for replies too, as the paper's server does.
+    fn lends(&self) -> Lends {
+        if self.0.mapped.get() { Lends::Cache } else { Lends::Nothing }
+    }
+
+    async fn lend(
+        &self,
+        datafile: DatafileHandle,
+        regions: &[Region],
+        turn: &dyn DiskTurn,
+    ) -> Result<Option<Loan>, FsError> {
+        if !self.0.mapped.get() {
+            return Ok(None);
+        }
+        let all = |error: FsError| error.with_ranges(regions.iter().copied());
+        self.check(datafile).map_err(all)?;
+        let in_memory = self.0.medium.holds(datafile, regions);
+        let turn = if in_memory { None } else { Some(turn.take().await.map_err(all)?) };
+        self.0.medium.fetch(datafile, regions).await.map_err(all)?;
+        drop(turn);
+        self.check(datafile).map_err(all)?;
+        // Each range is mapped by itself.
+        let pages = regions.iter().map(|region| Ok(Memory::zeroed(region.len as usize)?.all()));
+        let list: MemList = pages.collect::<Result<_, bmi_core::Error>>().map_err(FsError::from).map_err(all)?;
+        self.fetch(datafile, regions, &list);
+        Ok(Some(Loan { list, owner: Box::new(()) }))
+    }
+
+    fn service(&self) -> ServiceKind {
+        if self.0.mapped.get() { ServiceKind::Mmap } else { ServiceKind::Normal }
     }
 
     fn refusal(&self, datafile: DatafileHandle) -> Option<FsError> {
@@ -542,6 +634,7 @@ impl DataStore for MemStore {
 
     async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
         for datafile in datafiles {
+            self.0.medium.forget(*datafile, 0);
             let mut contents = self.0.contents.borrow_mut();
             if let Some(file) = contents.datafiles.remove(datafile) {
                 self.0.used.set(self.0.used.get() - file.chunks.len() as u64 * CHUNK);

@@ -119,6 +119,9 @@ pub trait Lent: Any {
     }
 }
 
+/// Bytes that nobody changes.
+impl Lent for () {}
+
 /// Memory of a store for bytes that are about to be written ([`DataStore::receive`]).
 #[async_trait(?Send)]
 pub trait Receipt {

@@ -12,7 +12,8 @@ pub enum Service {
     #[default]
     Normal,
     /// As `Normal`, but large reads are sent from the pages that the system has of mapped files
-    /// ([`super::FileStore::mapped`]). A simulated server has no files, and is as with `Normal`.
+    /// ([`super::FileStore::mapped`]). A simulated server has a model of that
+    /// ([`super::MemStore::mapped`]).
     Mmap,
     /// Through one cache, whose memory is also that of the transport ([`super::UnifiedStore`]).
     Unifier(CacheSettings),

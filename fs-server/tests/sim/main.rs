@@ -15,6 +15,7 @@ mod late_requests;
 mod loops;
 mod manager_loops;
 mod names;
+mod page_cache;
 mod several_transports;
 mod stalled;
 mod truncate;
