@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::ops::{Bound, Range};
 use std::task::Waker;
 
-use bmi_core::{MemList, MemSlice, Memory};
+use bmi_core::{MemList, MemSlice, Memory, mutated, mutated_each};
 use slab::Slab;
 
 use crate::advice::Advice;
@@ -239,6 +239,10 @@ impl<E: Clone> State<E> {
             tracing::error!(?place, ?record, "two dirty units at one place of the arena; one is lost");
             return;
         }
+        if mutated_each(2, "cache/take-over-drops-a-record") {
+            self.pool.give(place);
+            return self.arena.record(place, None);
+        }
         let size = u32::from(place.frames) * FRAME as u32;
         self.file(record.file).unit = size;
         let id = self.insert(record.file, record.at, place, Policy::Default);
@@ -247,7 +251,8 @@ impl<E: Clone> State<E> {
             spans
         });
         self.writes += 1;
-        self.change_valid(id, |valid| *valid = dirty.clone());
+        let valid = if mutated("cache/taken-over-unit-is-valid") { Spans::of(0..size) } else { dirty.clone() };
+        self.change_valid(id, |own| *own = valid);
         self.add_dirty(id, &dirty);
         self.counters.taken_over += dirty.bytes();
     }
@@ -298,7 +303,7 @@ impl<E: Clone> State<E> {
         self.advice.give(file, hints);
         if let Some(state) = self.files.get_mut(&file) {
             state.hints = hints;
-            if state.units == 0 {
+            if state.units == 0 || mutated("cache/unit-changes-while-it-is-in-use") {
                 state.unit = hints.unit.unwrap_or(self.settings.unit);
             }
         }
@@ -332,6 +337,9 @@ impl<E: Clone> State<E> {
 
     /// Returns the end of the last dirty byte of a file.
     pub(crate) fn dirty_end(&self, file: u64) -> u64 {
+        if mutated("cache/size-without-dirty-bytes") {
+            return 0;
+        }
         let last = self.files.get(&file).and_then(|file| file.unclean.last_key_value());
         last.map_or(0, |(at, id)| {
             let end = |spans: &Spans| spans.ranges().last().map_or(0, |range| range.end);
@@ -451,9 +459,17 @@ impl<E: Clone> State<E> {
     /// Evicts the next unit, and those beside it if they have another size than is needed.
     fn evict(&mut self, frames: u8) -> Result<(), Short> {
         let units = &self.units;
-        let Some(id) = self.policies.victim(&mut |id| units[id].is_free()) else {
+        let (dirty, used) = (mutated("cache/dirty-unit-evicted"), mutated("cache/unit-in-use-evicted"));
+        let is_free = |unit: &Unit| {
+            let is_still = unit.flushing.is_empty() && !unit.filling && !unit.broken;
+            unit.is_free() || is_still && (dirty && unit.pins == 0 || used && unit.dirty.is_empty())
+        };
+        let Some(id) = self.policies.victim(&mut |id| is_free(&units[id])) else {
             return Err(if self.is_flushable(Which::Oldest) { Short::Flush } else { Short::Wait });
         };
+        if dirty {
+            self.forget(id, &(0..self.units[id].size()));
+        }
         let place = self.units[id].place;
         self.drop_unit(id, true);
         if place.frames != frames {
@@ -602,7 +618,12 @@ impl<E: Clone> State<E> {
     /// Bytes were written into a unit. Returns false if its dirty bytes are in too many places to
     /// be recorded; then they must be written to the disk before the write is acknowledged.
     pub(crate) fn written(&mut self, id: usize, range: Range<u32>) -> bool {
-        self.change_valid(id, |valid| valid.insert(range.clone()));
+        let size = self.units[id].size();
+        let valid = if mutated("cache/unit-written-in-part-is-valid") { 0..size } else { range.clone() };
+        self.change_valid(id, |own| own.insert(valid));
+        if mutated_each(4, "cache/dirty-bit-lost") {
+            return true;
+        }
         self.add_dirty(id, &Spans::of(range))
     }
 
@@ -638,7 +659,8 @@ impl<E: Clone> State<E> {
             self.arena.record(unit.place, None);
         } else if fits {
             let with = |dirty: Ranges, range: &Range<u32>| dirty.with(range.clone()).expect("there are at most three");
-            let dirty = all.ranges().iter().fold(Ranges::NONE, with);
+            let most = if mutated("cache/record-of-the-first-range-only") { 1 } else { MOST_RANGES };
+            let dirty = all.ranges().iter().take(most).fold(Ranges::NONE, with);
             self.arena.record(unit.place, Some(&Record { file: unit.file, at: unit.at, dirty }));
         }
         fits
@@ -725,8 +747,10 @@ impl<E: Clone> State<E> {
             unit.flushing = std::mem::take(&mut unit.dirty);
             unit.flushing_oldest = unit.oldest;
             let unit = &self.units[*id];
-            for range in unit.flushing.ranges() {
-                let (offset, len) = (unit.at + u64::from(range.start), u64::from(range.end - range.start));
+            let most = if mutated("cache/first-range-flushed-only") { 1 } else { usize::MAX };
+            for range in unit.flushing.ranges().iter().take(most) {
+                let at = if mutated("cache/flushed-to-the-first-unit") { 0 } else { unit.at };
+                let (offset, len) = (at + u64::from(range.start), u64::from(range.end - range.start));
                 match extents.last_mut() {
                     Some(last) if last.end() == offset => last.len += len,
                     _ => extents.push(Extent::new(offset, len)),
@@ -739,11 +763,18 @@ impl<E: Clone> State<E> {
 
     /// Ends the writing of a batch. `None`: its end is not known, so the bytes are dirty again.
     pub(crate) fn end_flush(&mut self, batch: &Batch, result: Option<&Result<(), E>>) {
-        let flushed = matches!(result, Some(Ok(())));
+        let flushed = match result {
+            Some(Err(_)) => mutated("cache/failed-write-to-the-disk-is-clean"),
+            result => result.is_some(),
+        };
         for id in &batch.units {
             let unit = &mut self.units[*id];
             let spans = std::mem::take(&mut unit.flushing);
             let counted = spans.bytes() + unit.dirty.bytes();
+            if flushed && !unit.dirty.is_empty() && mutated("cache/written-during-a-flush-is-clean") {
+                self.dirty.remove(&(unit.oldest, *id));
+                unit.dirty = Spans::default();
+            }
             if flushed {
                 self.counters.flushed += spans.bytes();
             } else {
@@ -755,9 +786,12 @@ impl<E: Clone> State<E> {
                 unit.dirty.reduce(MOST_RANGES, &unit.valid);
                 self.dirty.insert((unit.oldest, *id));
             }
-            let left = unit.dirty.bytes();
+            let (left, place) = (unit.dirty.bytes(), unit.place);
             self.count_dirty(batch.file, counted, left);
             self.record(*id);
+            if mutated("cache/record-erased-before-the-disk-has-the-bytes") {
+                self.arena.record(place, None);
+            }
         }
         let again = self.tick + crate::background::RETRY_TICKS;
         let state = self.file(batch.file);
@@ -778,7 +812,9 @@ impl<E: Clone> State<E> {
     pub(crate) fn is_unflushed(&self, file: u64, write: u64) -> bool {
         let Some(state) = self.files.get(&file) else { return false };
         state.unclean.values().map(|id| &self.units[*id]).any(|unit| {
-            !unit.dirty.is_empty() && unit.oldest <= write || !unit.flushing.is_empty() && unit.flushing_oldest <= write
+            let flushing = !unit.flushing.is_empty() && unit.flushing_oldest <= write;
+            !unit.dirty.is_empty() && unit.oldest <= write
+                || flushing && !mutated("cache/flush-in-progress-not-awaited")
         })
     }
 
@@ -789,19 +825,11 @@ impl<E: Clone> State<E> {
         let ids: Vec<usize> =
             self.index.range((file, from / unit * unit)..=(file, u64::MAX)).map(|(_, id)| *id).collect();
         for id in ids {
-            let unit = &mut self.units[id];
+            let unit = &self.units[id];
             let cut = from.saturating_sub(unit.at) as u32..unit.size();
-            let before = unit.dirty.bytes();
-            if !unit.dirty.is_empty() {
-                unit.dirty.remove(&cut);
-                if unit.dirty.is_empty() {
-                    self.dirty.remove(&(unit.oldest, id));
-                }
+            if from == 0 || !mutated("cache/truncate-leaves-cached-bytes") {
+                self.forget(id, &cut);
             }
-            let left = unit.dirty.bytes();
-            self.change_valid(id, |valid| valid.remove(&cut));
-            self.count_dirty(file, before, left);
-            self.record(id);
             if self.units[id].is_free() && self.units[id].valid.is_empty() {
                 self.drop_unit(id, false);
             }
@@ -812,6 +840,22 @@ impl<E: Clone> State<E> {
             state.known = false;
         }
         self.memory_changed();
+    }
+
+    /// Forgets some bytes of a unit, dirty ones too. They are not being read or written.
+    fn forget(&mut self, id: usize, range: &Range<u32>) {
+        let unit = &mut self.units[id];
+        let (file, before) = (unit.file, unit.dirty.bytes());
+        if !unit.dirty.is_empty() {
+            unit.dirty.remove(range);
+            if unit.dirty.is_empty() {
+                self.dirty.remove(&(unit.oldest, id));
+            }
+        }
+        let left = unit.dirty.bytes();
+        self.change_valid(id, |valid| valid.remove(range));
+        self.count_dirty(file, before, left);
+        self.record(id);
     }
 
     /// Returns true if a unit of a file from `from` on is being read or written by the disk.

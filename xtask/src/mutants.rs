@@ -69,6 +69,19 @@ const SWEEPS: &[Sweep] = &[
     Sweep { package: "fs-server", test: "cluster", of: &["bmi-", "fs-"], share: 5 },
 ];
 
+/// The sweep that looks for the bugs of the cache, in whatever crate they are. With such a bug all
+/// of its servers have caches of their own, with another one none has. With this variable all have,
+/// too.
+const CACHE: (&str, &str, &str) = ("cache/", "cluster", "BMI_UNIFIER");
+
+impl Sweep {
+    fn looks_for(&self, bug: &Bug) -> bool {
+        let (area, test, _) = CACHE;
+        let of_crate = self.of.iter().any(|prefix| bug.package.starts_with(prefix));
+        of_crate && (self.test == test || !bug.name.starts_with(area))
+    }
+}
+
 /// A seeded bug.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Bug {
@@ -119,8 +132,16 @@ fn check(root: &Path, args: &MutantsArgs) -> Result<Totals, Failure> {
     }
     let programs = build(root)?;
     for (sweep, program) in SWEEPS.iter().zip(&programs) {
-        let (result, output) = run(root, sweep.package, program, args.seeds * sweep.share, None);
-        result.map_err(|failure| Failure::new(format!("{} fails without any bug: {failure}\n{output}", sweep.test)))?;
+        // Once more with the settings for bugs of the cache, if there are any.
+        let (area, test, variable) = CACHE;
+        let again = (sweep.test == test && bugs.iter().any(|bug| bug.name.starts_with(area))).then_some(variable);
+        for variable in std::iter::once(None).chain(again.map(Some)) {
+            let sound = sweep_command(root, sweep.package, program, args.seeds * sweep.share, None);
+            let sound = variable.into_iter().fold(sound, |sound, name| sound.env(name, "1"));
+            let (result, output) = sound.captured(SWEEP_LIMIT);
+            let failed = |failure| Failure::new(format!("{} fails without any bug: {failure}\n{output}", sweep.test));
+            result.map_err(failed)?;
+        }
     }
     let outcomes = try_all(root, args, &bugs, &programs);
     if args.json {
@@ -178,10 +199,11 @@ fn try_one(root: &Path, seeds: u32, bug: &Bug, programs: &[PathBuf]) -> Outcome 
     let mut outcome =
         Outcome { name: bug.name.clone(), found_by: None, how: String::new(), reached: false, seconds: 0.0 };
     for (sweep, program) in SWEEPS.iter().zip(programs) {
-        if !sweep.of.iter().any(|prefix| bug.package.starts_with(prefix)) {
+        if !sweep.looks_for(bug) {
             continue;
         }
-        let (result, output) = run(root, sweep.package, program, seeds * sweep.share, Some(&bug.name));
+        let command = sweep_command(root, sweep.package, program, seeds * sweep.share, Some(&bug.name));
+        let (result, output) = command.captured(SWEEP_LIMIT);
         outcome.reached |= output.contains("is reached");
         if let Err(failure) = result {
             outcome.found_by = Some(sweep.test.to_owned());
@@ -201,14 +223,15 @@ fn words(output: &str) -> Option<String> {
     Some(if first.starts_with("check ") { second } else { first }.to_owned())
 }
 
-/// Runs a sweep, with a bug or without one.
-fn run(root: &Path, package: &str, program: &Path, seeds: u32, bug: Option<&str>) -> (Result<(), Failure>, String) {
-    let mut invocation = Invocation::new(root, program, "--nocapture").env("BMI_SEEDS", format!("0..{seeds}"));
+/// Returns a run of a sweep, with a bug or without one. The run is left as soon as a seed fails: no
+/// plan is shrunk, and nothing is run for its digest.
+fn sweep_command(root: &Path, package: &str, program: &Path, seeds: u32, bug: Option<&str>) -> Invocation {
+    let mut invocation = Invocation::new(root, program, "--nocapture --skip digests_to_compare");
+    invocation = invocation.env("BMI_SEEDS", format!("0..{seeds}")).env("BMI_SHRINK", "0");
     invocation = invocation.env("RUST_BACKTRACE", "0").env("BMI_MUTANT", bug.unwrap_or_default());
     // The sweep prints a command to repeat it. That command names the package in this variable,
     // which must not be this program's.
-    invocation = invocation.env("CARGO_PKG_NAME", package);
-    invocation.captured(SWEEP_LIMIT)
+    invocation.env("CARGO_PKG_NAME", package)
 }
 
 /// Builds the sweeps and returns their paths.
@@ -290,6 +313,18 @@ mod tests {
         let bugs = bugs(&crate::root()).unwrap();
         assert!(bugs.len() >= 30, "{bugs:?}");
         assert!(bugs.iter().all(|bug| bug.name.split('/').count() == 2), "{bugs:?}");
+    }
+
+    #[test]
+    fn bugs_of_the_cache_are_looked_for_over_servers_with_caches_only() {
+        let bug = |name: &str, package: &str| Bug { name: name.to_owned(), package: package.to_owned() };
+        let by =
+            |bug: Bug| SWEEPS.iter().filter(|sweep| sweep.looks_for(&bug)).map(|sweep| sweep.test).collect::<Vec<_>>();
+        assert_eq!(by(bug("cache/dirty-bit-lost", "bmi-cache")), ["cluster"]);
+        assert_eq!(by(bug("credit/bytes-not-returned", "bmi-core")), ["sweep", "chaos", "cluster"]);
+        assert_eq!(by(bug("store/truncate-not-synced", "fs-server")), ["cluster"]);
+        let of_cache = bugs(&crate::root()).unwrap().into_iter().filter(|bug| bug.name.starts_with(CACHE.0)).count();
+        assert!(of_cache >= 10, "{of_cache}");
     }
 
     #[test]

@@ -187,7 +187,7 @@ async fn damage(cluster: &SimCluster, player: &mut Player, lose: bool) -> Result
 }
 
 /// Waits until all servers serve all clients, and the manager has heard of all I/O servers.
-async fn serve_again(world: &Case, players: &mut [Player]) -> Result<(), String> {
+pub async fn serve_again(world: &Case, players: &mut [Player]) -> Result<(), String> {
     let begun = world.now();
     for player in players {
         loop {

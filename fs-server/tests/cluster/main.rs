@@ -10,6 +10,8 @@
 //! removed. No orphan, no datafile and no file without a name may be left, and every endpoint must
 //! have returned its resources.
 //!
+//! I/O servers with caches of their own have trials of their own (`caches.rs`).
+//!
 //! Clients crash too. A restarted client knows only the names that it was told about. An operation
 //! that was in progress may have happened or not, or may happen a while later.
 //!
@@ -18,6 +20,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 #![allow(unreachable_pub, reason = "modules of a test")]
 
+mod caches;
 mod disaster;
 mod doubts;
 mod model;
@@ -38,7 +41,7 @@ use fs_client::{Client, ClientOptions, FsPath};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use fs_server::iod::IodSettings;
 use fs_server::store::{CacheSettings, Service};
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::{Either, join, join_all, select};
 use player::Player;
 
 const NODES: [&str; 6] = ["manager", "iod0", "iod1", "iod2", "client0", "client1"];
@@ -53,6 +56,8 @@ const BOUND: Duration = Duration::from_secs(2);
 /// How long a file without a name outlives the connection of its client. Longer than a client needs
 /// to write one while requests time out.
 const GRACE: Duration = Duration::from_millis(2500);
+/// When the last fault begins.
+const FAULTS_WITHIN: Duration = Duration::from_millis(120);
 /// How often an I/O server confirms that it is up.
 const HEARTBEAT: Duration = Duration::from_millis(30);
 
@@ -93,19 +98,26 @@ fn settings(seed: u64) -> SimConfig {
 }
 
 /// A third of the seeds have I/O servers with caches of their own, small ones; with `BMI_UNIFIER`
-/// all of them. The seeded bugs are those of servers without.
+/// all of them. So have all seeds that look for a seeded bug of the cache, and none that look for
+/// another one.
 fn service(seed: u64) -> Service {
     let mut rng = Rng::new(seed ^ 0x7365_7276);
-    let is_set = |name| std::env::var_os(name).is_some();
-    if rng.below(3) > 0 && !is_set("BMI_UNIFIER") || is_set("BMI_MUTANT") {
+    let bug = std::env::var("BMI_MUTANT").ok();
+    let of_cache = bug.as_ref().is_some_and(|bug| bug.starts_with("cache/"));
+    let all = of_cache || std::env::var_os("BMI_UNIFIER").is_some();
+    let chosen = rng.below(3) == 0;
+    if !all && (!chosen || bug.is_some()) {
         return Service::Normal;
     }
-    let bytes = (256 << 10) << rng.below(3);
+    // The smallest has room for one large operation. Few have room for all bytes.
+    let bytes = (128 << 10) << rng.below(4);
     let cache = Settings {
         unit: 4096 << rng.below(5),
         policy: [Policy::Lru, Policy::ScanResistant][rng.below(2) as usize],
         age: Duration::from_millis(2 + rng.below(100)),
         write_through: rng.below(8) == 0,
+        // With few dirty bytes, some are on their way to the disk whenever a server is killed.
+        dirty: (bytes / 4) >> rng.below(4),
         ..Settings::for_bytes(bytes)
     };
     Service::Unifier(CacheSettings { arena: ArenaSettings { bytes, chunk: 128 << 10 }, cache })
@@ -186,6 +198,7 @@ fn player(world: &Case, who: usize, shared_model: &Rc<RefCell<model::Model>>) ->
         salts: 0,
         errors: 0,
         disaster: false,
+        broken_disks: false,
     }
 }
 
@@ -239,12 +252,14 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
     let cluster = SimCluster::start(&world, options(world.seed)).map_err(|error| error.to_string())?;
     let shared_model: Rc<RefCell<model::Model>> = Rc::default();
     let players = (0..CLIENTS).map(|who| live(&world, &cluster, player(&world, who, &shared_model)));
-    let mut players: Vec<Player> = join_all(players).await.into_iter().collect::<Result<_, _>>()?;
+    let (players, ()) = join(join_all(players), caches::kill_among_faults(&world, &cluster)).await;
+    let mut players: Vec<Player> = players.into_iter().collect::<Result<_, _>>()?;
     deaths.set(deaths.get() + players.iter().map(|player| player.lives).sum::<usize>());
     world.calm().await;
     // Operations that were given up earlier are over now, too.
     world.sleep(model::ZOMBIE + Duration::from_millis(1)).await;
     within(&world, "everything written anew", join_all(players.iter_mut().map(Player::finish))).await?;
+    caches::try_all(&world, &cluster, &mut players).await?;
     within(&world, "drafts written", join_all(players.iter_mut().map(Player::begin_kept))).await?;
 
     // Check for leaks before the servers' memory is lost.
@@ -334,7 +349,7 @@ async fn within<F: Future<Output = Vec<Result<(), String>>>>(world: &Case, what:
 }
 
 fn swarm() -> Swarm {
-    Swarm::all().within(Duration::from_millis(120)).lasting(Duration::from_millis(40)).at_most(12)
+    Swarm::all().within(FAULTS_WITHIN).lasting(Duration::from_millis(40)).at_most(12)
 }
 
 fn sweep() -> check::Sweep {

@@ -23,6 +23,10 @@ const CELL: u64 = 1500;
 /// Number of cells of the shared file.
 const CELLS: u64 = 24;
 
+/// Size of the part of the shared file that each client has behind the cells: too long for a
+/// message.
+const PART: u64 = 30_011;
+
 /// A file and its history.
 #[derive(Clone)]
 pub struct Known {
@@ -60,6 +64,8 @@ pub struct Player {
     pub errors: u64,
     /// True while something has happened that explains errors.
     pub disaster: bool,
+    /// True while the disks of all servers fail.
+    pub broken_disks: bool,
 }
 
 /// Returns the range of a whole file.
@@ -160,7 +166,7 @@ impl Player {
                 self.errors += 1;
                 Ok(None)
             }
-            Err(error) if excused(&error) && !self.calm() => {
+            Err(error) if excused(&error) && (self.broken_disks || !self.calm()) => {
                 self.errors += 1;
                 Ok(None)
             }
@@ -488,6 +494,51 @@ impl Player {
             }
         }
         Ok(())
+    }
+
+    /// Writes some bytes of every file after other hints than before, and syncs nothing.
+    pub async fn write_here_and_there(&mut self) -> Outcome {
+        for known in self.files.values().cloned().collect::<Vec<_>>() {
+            let advised = known.file.advise(hints(self.rng.below(35) as usize)).await;
+            self.settle("advise", advised)?;
+            self.write_strided(&known).await?;
+            self.write(&known).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads, writes and perhaps syncs every file.
+    pub async fn use_all_files(&mut self, sync: bool) -> Outcome {
+        for known in self.everything() {
+            self.read_ranges(&known, &all()).await?;
+        }
+        self.write_here_and_there().await?;
+        for known in self.everything() {
+            self.read(&known).await?;
+            if sync {
+                self.sync(&known).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads or writes its own part of the shared file, or all of its own cells.
+    pub async fn use_own_part(&mut self) -> Outcome {
+        let Some(known) = self.shared.clone() else { return Ok(()) };
+        let own: Vec<Range<u64>> = match self.rng.below(3) {
+            0 => {
+                let own = (0..CELLS).filter(|cell| cell % self.players as u64 == self.who as u64);
+                own.map(|cell| cell * CELL..(cell + 1) * CELL).collect()
+            }
+            _ => {
+                let start = CELLS * CELL + self.who as u64 * PART;
+                std::iter::once(start..start + PART).collect()
+            }
+        };
+        match self.rng.below(2) {
+            0 => self.read_ranges(&known, &own).await,
+            _ => self.put(&known, own).await.map(drop),
+        }
     }
 
     /// Compares everything once more.

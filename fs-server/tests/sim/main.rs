@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+mod cache_faults;
 mod caches;
 mod commits;
 mod data;
