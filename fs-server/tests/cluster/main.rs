@@ -97,17 +97,17 @@ fn settings(seed: u64) -> SimConfig {
     config
 }
 
-/// A third of the seeds have I/O servers with caches of their own, small ones; with `BMI_UNIFIER`
-/// all of them. So have all seeds that look for a seeded bug of the cache, and none that look for
-/// another one.
+/// A third of the seeds have I/O servers with caches of their own, small ones, and a sixth servers
+/// that map their files; with `BMI_UNIFIER` all have caches. So have all seeds that look for a
+/// seeded bug of the cache, and none that look for another one.
 fn service(seed: u64) -> Service {
     let mut rng = Rng::new(seed ^ 0x7365_7276);
     let bug = std::env::var("BMI_MUTANT").ok();
     let of_cache = bug.as_ref().is_some_and(|bug| bug.starts_with("cache/"));
     let all = of_cache || std::env::var_os("BMI_UNIFIER").is_some();
-    let chosen = rng.below(3) == 0;
-    if !all && (!chosen || bug.is_some()) {
-        return Service::Normal;
+    let chosen = rng.below(6);
+    if !all && (chosen > 1 || bug.is_some()) {
+        return if chosen == 2 && bug.is_none() { Service::Mmap } else { Service::Normal };
     }
     // The smallest has room for one large operation. Few have room for all bytes.
     let bytes = (128 << 10) << rng.below(4);

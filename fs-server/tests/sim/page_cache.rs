@@ -103,7 +103,7 @@ fn a_copy_or_a_registration_is_what_a_hit_costs() {
 
 #[test]
 fn mapped_files_have_what_was_written() {
-    let place = Place::new(true);
+    let place = Place::new(Service::Mmap);
     let bytes = pattern(300_000, 3);
     let write = async |peer| {
         let memory = MemList::from(Memory::from(bytes.clone()));
@@ -116,7 +116,7 @@ fn mapped_files_have_what_was_written() {
 
 #[test]
 fn a_write_is_in_the_cache_and_on_the_disk_after_a_sync() {
-    let place = Place::new(false);
+    let place = Place::new(Service::Normal);
     let (len, file) = (CACHE / 8, DatafileHandle(0));
     let write = async |peer| {
         let memory = MemList::from(Memory::from(pattern(len as usize, 1)));
@@ -135,7 +135,7 @@ fn a_write_is_in_the_cache_and_on_the_disk_after_a_sync() {
 
 #[test]
 fn the_cache_is_the_systems() {
-    let place = Place::new(false);
+    let place = Place::new(Service::Normal);
     let half = &[(0, CACHE / 2)];
     place.read(half);
     place.cluster.restart_iod(0);
@@ -148,7 +148,7 @@ fn the_cache_is_the_systems() {
 
 #[test]
 fn what_was_cut_off_is_not_in_the_cache() {
-    let place = Place::new(false);
+    let place = Place::new(Service::Normal);
     place.read(&[(0, CACHE / 2)]);
     let cut = async |peer| {
         for size in [CACHE, 4096] {
@@ -164,6 +164,6 @@ fn what_was_cut_off_is_not_in_the_cache() {
 fn a_cache_of_the_servers_own_bypasses_that_of_the_system() {
     let service = Service::Unifier(CacheSettings::for_bytes(8 << 20));
     let options = ClusterOptions { service, ..ClusterOptions::with_iods(1) };
-    let refused = SimCluster::start_with_page_cache(&World::new(1), options, settings(false));
+    let refused = SimCluster::start_with_page_cache(&World::new(1), options, settings());
     assert_eq!(code(refused.map(drop)), Some(ErrorCode::Invalid));
 }
