@@ -21,7 +21,7 @@ const PAGE: usize = 4 << 10;
 /// The program. Each process has a file of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reread {
-    /// The sizes of the file, in bytes. Each is a multiple of `block`, and more than the one before.
+    /// The sizes of the file, in bytes: multiples of `block`, each more than the one before.
     pub sizes: Vec<u64>,
     /// The bytes of each access, a multiple of 4 KiB.
     pub block: usize,
