@@ -1,6 +1,7 @@
 //! Shared reads: clients look at the pages of real servers, over shared memory. And what becomes of
 //! the memory when they do not let go.
 
+#![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 #[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
