@@ -59,7 +59,7 @@ pub struct Capabilities {
     pub service_levels: u8,
     /// Exposing a part of a memory with shareable pages ([`crate::Memory::shareable`]) gives the
     /// peer the whole memory. A peer's memory can be mapped in this process too
-    /// ([`crate::Transport::map_remote`]).
+    /// ([`crate::Transport::map_remote`], [`crate::Transport::view_remote`]).
     pub shares_pages: bool,
     /// The transport has a file descriptor to wait on. Without one, it wakes the waker that was
     /// passed to `arm`.

@@ -25,8 +25,9 @@
 ///
 ///     forward_transport!(self => self.inner;
 ///         capabilities, connect, accept, reject, disconnect, register, expose, revoke,
-///         post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
-///         retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
+///         post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, view_remote,
+///         bulk_ways, retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline,
+///         arm, event_fd, waker);
 /// }
 /// ```
 #[macro_export]
@@ -34,8 +35,9 @@ macro_rules! forward_transport {
     ($self:ident => $inner:expr; ..) => {
         $crate::forward_transport!($self => $inner;
             capabilities, listen, connect, accept, reject, disconnect, register, expose, revoke,
-            post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
-            retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
+            post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, view_remote,
+            bulk_ways, retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline,
+            arm, event_fd, waker);
     };
     ($self:ident => $inner:expr; $($method:ident),+ $(,)?) => {
         $($crate::forward_transport!(@$method $self, $inner);)+
@@ -180,6 +182,15 @@ macro_rules! forward_transport {
             access: $crate::Access,
         ) -> Option<$crate::mem::RemotePages> {
             $inner.map_remote(conn, remote, access)
+        }
+    };
+    (@view_remote $self:ident, $inner:expr) => {
+        fn view_remote(
+            &mut $self,
+            conn: $crate::transport::ConnId,
+            remote: $crate::RemoteSlice,
+        ) -> Option<$crate::mem::RemoteView> {
+            $inner.view_remote(conn, remote)
         }
     };
     (@bulk_ways $self:ident, $inner:expr) => {

@@ -218,7 +218,9 @@ use crate::addr::Addr;
 use crate::capability::Capabilities;
 use crate::error::{Error, ErrorKind};
 pub use crate::inline_receive::{InlineMessage, InlineReceiver};
-use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemotePages, RemoteSlice, Segment};
+use crate::mem::{
+    Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemotePages, RemoteSlice, RemoteView, Segment,
+};
 use crate::time::Time;
 
 /// Longest private data that travels with a connection request, an acceptance or a rejection, in
@@ -685,6 +687,22 @@ pub trait Transport {
     /// (C7).
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
         let _ = (conn, remote, access);
+        None
+    }
+
+    /// Returns the peer's memory as it is mapped in this process, for reading only.
+    ///
+    /// This is not an access under way (C7). The peer may change or revoke the memory, reuse it or
+    /// end the connection at any time; the view stays mapped, and its bytes may then be anything.
+    /// The caller decides by its own means whether what it has read is valid, by words in the
+    /// memory for instance ([`crate::mem::PublishedPages`]).
+    ///
+    /// Returns `None` if the transport cannot do this, if the memory is not shareable or not mapped
+    /// yet, if key, bounds or rights do not allow it, or if this side could not learn of the death
+    /// of the peer's process. If the memory is only not mapped yet, the call asks for it, and a
+    /// later one succeeds. The number and the bytes of what is mapped are bounded.
+    fn view_remote(&mut self, conn: ConnId, remote: RemoteSlice) -> Option<RemoteView> {
+        let _ = (conn, remote);
         None
     }
 

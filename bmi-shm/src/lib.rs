@@ -8,7 +8,8 @@
 //!   The receiver copies it from there.
 //! - Bulk is copied by the side that asks for it, directly from or to the other side's memory. It
 //!   is not copied at all when the other side's pages are handed to the kernel
-//!   ([`bmi_core::Transport::map_remote`]).
+//!   ([`bmi_core::Transport::map_remote`]), and views of memory that its owner publishes
+//!   ([`bmi_core::Transport::view_remote`]).
 //!
 //! | module | contents |
 //! |---|---|
@@ -88,7 +89,7 @@ use std::task::Waker;
 
 use bmi_backend::software::{Keys, Regions};
 use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, Shard, SlotQueue, foreign_segment};
-use bmi_core::mem::RemotePages;
+use bmi_core::mem::{RemotePages, RemoteView};
 use bmi_core::transport::{
     Armed, BulkWay, ConnId, Event, IdleMemory, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory,
     Transport, WorkId, WorkKind, WorkOptions, WriteTarget, check_exposure,
@@ -546,6 +547,14 @@ impl Transport for ShmTransport {
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
         self.working(conn).ok()?.link.map_remote(&remote, access)
+    }
+
+    fn view_remote(&mut self, conn: ConnId, remote: RemoteSlice) -> Option<RemoteView> {
+        let connection = self.slots.find_mut(conn).filter(|found| matches!(found.phase, Phase::Established))?;
+        if connection.wake() {
+            self.schedule.wake(conn.slot);
+        }
+        connection.link.as_mut()?.view_remote(&remote, connection.socket.as_ref()?)
     }
 
     /// The peer may write into exposed memory at any time, without a poll of this side.

@@ -20,11 +20,12 @@
 //! longest record take no more. It has published everything before it slept. So this side passes
 //! such a quarter before it has read all.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bmi_backend::software::slot_of;
-use bmi_core::mem::{RemotePages, copy};
+use bmi_core::mem::{RemotePages, RemoteView, copy};
 use bmi_core::transport::BulkWay;
 use bmi_core::{Access, Memory, RemoteSlice, Segment};
 
@@ -33,7 +34,7 @@ use crate::config::{MAX_IN_PLACE_PIECES, MAX_INLINE};
 use crate::error::Violation;
 use crate::pages::{Mapped, Passed};
 use crate::ring::{Reader, Space, Writer};
-use crate::sys::Process;
+use crate::sys::{LenderProcess, Process};
 
 /// Most bytes of a record's body. In a smaller ring it is an eighth of the ring, so that sender and
 /// receiver work at the same time.
@@ -84,6 +85,8 @@ pub(crate) struct Link {
     said: u64,
     took: bool,
     lent: Arc<AtomicU64>,
+    /// The peer's process, once it has lent a view.
+    lender: Option<Arc<LenderProcess>>,
 }
 
 /// A way to a piece of the peer's memory. It stays claimed until [`Link::done`].
@@ -123,6 +126,7 @@ impl Link {
             said: 0,
             took: false,
             lent: Arc::new(AtomicU64::new(1)),
+            lender: None,
         }
     }
 
@@ -241,7 +245,8 @@ impl Link {
                 };
                 let offset = usize::try_from(offset.checked_add(begin)?).ok()?;
                 let end = offset.checked_add(usize::try_from(len).ok()?)?;
-                (end <= memory.len()).then(|| Way::Mapped(memory.as_ptr().wrapping_add(offset)))
+                let way = (end <= memory.len()).then(|| Way::Mapped(memory.as_ptr().wrapping_add(offset)));
+                way.filter(|_| !rights.remote_write || self.mapped.is_writable(id))
             }
             Place::Address(address) => {
                 self.process.as_ref()?;
@@ -266,6 +271,27 @@ impl Link {
         Some(RemotePages::new(memory.slice(offset, len), Arc::new(claim)))
     }
 
+    /// Returns the peer's pages as they are mapped here, without a claim on them. `socket` leads to
+    /// the peer.
+    pub(crate) fn view_remote(&mut self, remote: &RemoteSlice, socket: &OwnedFd) -> Option<RemoteView> {
+        self.find_way(remote, 0, remote.len, Access::READ)?;
+        let Place::Pages { id, offset } = self.peer.advice(slot_of(remote.key.0), remote.key.0)?.place else {
+            return None;
+        };
+        let offset = usize::try_from(offset.checked_add(remote.addr)?).ok()?;
+        let len = usize::try_from(remote.len).ok()?;
+        let memory = self.mapped.find(id)?;
+        if offset.checked_add(len)? > memory.len() {
+            return None; // the peer has changed the entry in the meantime
+        }
+        let slice = memory.slice(offset, len);
+        let lender = match &self.lender {
+            Some(lender) => lender.clone(),
+            None => self.lender.insert(Arc::new(LenderProcess::of_peer(socket)?)).clone(),
+        };
+        Some(RemoteView::new(slice, lender))
+    }
+
     /// Returns the open ways, for the plan: for memory in shareable pages, which this side passes
     /// if `shared`, and for any other memory.
     pub(crate) fn ways(&self, shared: bool) -> Vec<BulkWay> {
@@ -282,8 +308,11 @@ impl Link {
             "mapped pages",
             "both processes have them mapped: one copy, or none where a server's kernel moves between them and a file",
         );
+        let viewed = ("views", "the reader has them mapped, and looks at them where they are: no copy");
         let way = |memory, (way, why)| BulkWay { memory, way, why };
-        vec![way("shareable pages", if shared { mapped } else { other }), way("other memory", other)]
+        let mut ways = vec![way("shareable pages", if shared { mapped } else { other }), way("other memory", other)];
+        ways.extend(shared.then(|| way("published pages", viewed)));
+        ways
     }
 
     fn take_claim(&self) -> Option<usize> {

@@ -16,7 +16,9 @@
 //!    is gone; then it tells the peer to unmap it.
 //! 2. [`Mapped`] is bounded in pieces and bytes. The least recently used piece goes first, and can
 //!    be asked for again.
-//! 3. All mappings of a transport together are bounded too ([`Room`]), however many connections a
+//! 3. Memory that was passed by a descriptor for reading is mapped for reading, and nothing writes
+//!    to it, whatever the peer's advice says.
+//! 4. All mappings of a transport together are bounded too ([`Room`]), however many connections a
 //!    peer makes. A process may have some 65,000 mappings (`vm.max_map_count`), and a process that
 //!    has used them all can allocate no more memory.
 
@@ -108,6 +110,8 @@ impl Passed {
 
 struct Piece {
     memory: Memory,
+    /// False if the peer has passed a descriptor for reading only.
+    writable: bool,
     used: u64,
 }
 
@@ -134,7 +138,7 @@ impl Mapped {
     /// then go another way.
     pub(crate) fn insert(&mut self, number: u32, mapping: Mapping) -> io::Result<()> {
         self.remove(number);
-        let (ptr, len) = (mapping.ptr(), mapping.len());
+        let (ptr, len, writable) = (mapping.ptr(), mapping.len(), mapping.is_writable());
         if len as u64 > self.most.1 || self.most.0 == 0 {
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, "more than ShmConfig::max_mapped"));
         }
@@ -149,11 +153,12 @@ impl Mapped {
         // SAFETY: the memory keeps the mapping. This process makes no references to its bytes: this
         // handle leaves only in `RemotePages`, and `get_mut` is never called on it. The peer
         // accesses the bytes as the kernel would; this process reaches them only through
-        // `mem::copy` and system calls.
+        // `mem::copy` and system calls. If the mapping is not writable, nothing here writes to it
+        // (`Mapped::is_writable`).
         let memory = unsafe { Memory::from_raw_parts(ptr, len, Box::new(PeerMemory::new(mapping, taken))) };
         self.clock += 1;
         self.bytes += len as u64;
-        self.pieces.insert(number, Piece { memory, used: self.clock });
+        self.pieces.insert(number, Piece { memory, writable, used: self.clock });
         self.asked = self.asked.filter(|asked| *asked != number);
         Ok(())
     }
@@ -172,6 +177,11 @@ impl Mapped {
             self.look_up(number)?;
         }
         self.latest.as_ref().map(|(_, memory)| memory)
+    }
+
+    /// Returns whether this side may write to the memory of this number.
+    pub(crate) fn is_writable(&self, number: u32) -> bool {
+        self.pieces.get(&number).is_some_and(|piece| piece.writable)
     }
 
     fn look_up(&mut self, number: u32) -> Option<()> {

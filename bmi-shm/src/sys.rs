@@ -18,8 +18,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+use bmi_core::mem::Lender;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, PidfdFlags};
 
@@ -35,6 +36,7 @@ const SO_PEERPIDFD: libc::c_int = 77;
 pub(crate) struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
+    writable: bool,
 }
 
 // SAFETY: the mapping is an address range, valid on every thread. Its bytes are accessed atomically
@@ -48,7 +50,7 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
         let ptr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0)? };
         let ptr = NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Mapping { ptr, len })
+        Ok(Mapping { ptr, len, writable: access.contains(ProtFlags::WRITE) })
     }
 
     pub(crate) fn ptr(&self) -> NonNull<u8> {
@@ -57,6 +59,10 @@ impl Mapping {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
     }
 }
 
@@ -81,7 +87,8 @@ pub(crate) fn new_area(len: usize) -> io::Result<(OwnedFd, Mapping)> {
     Ok((fd, mapping))
 }
 
-/// Maps the memory that a peer passed, all `len` bytes of it. The outer error is the peer's fault,
+/// Maps the memory that a peer passed, all `len` bytes of it, also for writing if `writable` and
+/// the descriptor allows it. The outer error is the peer's fault,
 /// the inner error this system's.
 pub(crate) fn map_peer(fd: &OwnedFd, len: u64, writable: bool) -> Result<io::Result<Mapping>, &'static str> {
     // Only a memfd has seals.
@@ -98,6 +105,8 @@ pub(crate) fn map_peer(fd: &OwnedFd, len: u64, writable: bool) -> Result<io::Res
         return Err("it passed memory of another length than it says");
     }
     let len = usize::try_from(len).map_err(|_| "it passed more memory than can be mapped")?;
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(|_| "it passed a descriptor without flags")?;
+    let writable = writable && flags & OFlags::ACCMODE == OFlags::RDWR;
     let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
     Ok(Mapping::new(fd, len, access))
 }
@@ -129,6 +138,25 @@ pub(crate) fn credentials(socket: &OwnedFd) -> io::Result<Credentials> {
         return Err(io::Error::last_os_error());
     }
     Ok(Credentials { pid: peer.pid, user: peer.uid })
+}
+
+/// A process that lends pages to this one.
+pub(crate) struct LenderProcess(OwnedFd);
+
+impl LenderProcess {
+    /// Returns the process at the other end of a socket. `None` if its death could not be learned.
+    pub(crate) fn of_peer(socket: &OwnedFd) -> Option<LenderProcess> {
+        match Life::of_peer(socket) {
+            Life::Watched(process) => Some(LenderProcess(process)),
+            Life::Over | Life::Number(_) => None,
+        }
+    }
+}
+
+impl Lender for LenderProcess {
+    fn is_alive(&self) -> bool {
+        !has_ended(&self.0)
+    }
 }
 
 /// Returns whether all threads of a process have ended. If the kernel cannot tell, returns false.

@@ -405,8 +405,9 @@ fn the_ways_of_bulk_are_told() {
         ways.iter().map(|way| (way.memory, way.way)).collect::<Vec<_>>()
     };
     let (mapped, kernel, ring) = ("mapped pages", "kernel copy (process_vm_readv, process_vm_writev)", "ring");
-    assert_eq!(told(true, true), [("shareable pages", mapped), ("other memory", kernel)]);
-    assert_eq!(told(true, false), [("shareable pages", mapped), ("other memory", ring)]);
+    let views = ("published pages", "views");
+    assert_eq!(told(true, true), [("shareable pages", mapped), ("other memory", kernel), views]);
+    assert_eq!(told(true, false), [("shareable pages", mapped), ("other memory", ring), views]);
     assert_eq!(told(false, true), [("shareable pages", kernel), ("other memory", kernel)]);
     assert_eq!(told(false, false), [("shareable pages", ring), ("other memory", ring)]);
 }

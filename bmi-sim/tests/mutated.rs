@@ -238,7 +238,7 @@ impl Transport for Mutator {
 
     forward_transport!(self => self.inner;
         capabilities, listen, accept, reject, disconnect, register, expose, revoke, post_recv, post_alike,
-        write_now, read_now, map_remote, bulk_ways, retired_memory, release_idle, moved_bytes, poll, poll_inline,
+        write_now, read_now, map_remote, view_remote, bulk_ways, retired_memory, release_idle, moved_bytes, poll, poll_inline,
         charge, next_deadline, arm, event_fd, waker);
 }
 

@@ -32,6 +32,7 @@ use crate::error::{Error, Failure, ServerName};
 use crate::locked::Locked;
 use crate::path::FsPath;
 use crate::plan::{Plan, PlanLimits, ServerPaths, Transfer, file_ranges};
+use crate::shared_read::ViewCache;
 use crate::sync::Unsynced;
 
 /// Size of a request without its lists, in bytes: version, ids, time limit, kind, handle and
@@ -74,6 +75,7 @@ struct OpenFile<T: Transport, S: Threading> {
     /// By datafile: its size after the last write through this handle.
     written_sizes: Locked<Vec<u64>>,
     advice: Advice,
+    views: ViewCache,
 }
 
 impl<T: Transport, S: Threading> Drop for OpenFile<T, S> {
@@ -102,7 +104,9 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
         let written_sizes = Locked::new(vec![0; servers.len()]);
         client.opened(handle, recorded_size);
         let advice = Advice::new(servers.len());
-        let inner = OpenFile { client: client.clone(), path, handle, layout, servers, unsynced, written_sizes, advice };
+        let views = ViewCache::default();
+        let own = client.clone();
+        let inner = OpenFile { client: own, path, handle, layout, servers, unsynced, written_sizes, advice, views };
         File { client, inner: Arc::new(inner) }
     }
 
@@ -120,6 +124,10 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
 
     pub(crate) fn advice(&self) -> &Advice {
         &self.inner.advice
+    }
+
+    pub(crate) fn views(&self) -> &ViewCache {
+        &self.inner.views
     }
 
     // ---- getters --------------------------------------------------------------------------------
@@ -231,18 +239,25 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
         self.check_lengths(&sizes).await.map_err(during)?;
         let end = |region: &Region| region.offset + region.len;
         let last = regions.iter().filter(|region| !region.is_empty()).map(end).max().unwrap_or(0);
-        let known: Vec<u64> = sizes.iter().map(|size| size.unwrap_or(0)).collect();
-        let mut size = self.distribution().file_size(&known);
-        if size < last && sizes.contains(&None) && !mutated("client/size-of-those-that-were-read") {
-            // The datafiles that were read end before the requested range does. The others may hold
-            // later bytes.
-            size = match self.client.confirm_size(self.handle()).await.map_err(during)? {
-                Some(recorded) => recorded,
-                None => self.size_with(&sizes).await.map_err(during)?,
-            };
-        }
+        let size = self.end_of(&sizes, last).await.map_err(during)?;
         let size = if mutated("client/short-read-reported-as-full") { last } else { size };
         Ok(regions.iter().map(|region| size.saturating_sub(region.offset).min(region.len)).sum())
+    }
+
+    /// Returns the size of the file, or any larger number if that is not less than `last`. `sizes`
+    /// are those of the datafiles that were just accessed.
+    pub(crate) async fn end_of(&self, sizes: &[Option<u64>], last: u64) -> Result<u64, Error> {
+        let known: Vec<u64> = sizes.iter().map(|size| size.unwrap_or(0)).collect();
+        let size = self.distribution().file_size(&known);
+        if size >= last || !sizes.contains(&None) || mutated("client/size-of-those-that-were-read") {
+            return Ok(size);
+        }
+        // The datafiles that were read end before the requested range does. The others may hold
+        // later bytes.
+        match self.client.confirm_size(self.handle()).await? {
+            Some(recorded) => Ok(recorded),
+            None => self.size_with(sizes).await,
+        }
     }
 
     /// Writes `memory` at `offset`. The bytes reach the disk with [`File::sync`].
@@ -273,7 +288,7 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
 
     /// A datafile that does not exist was lost, or the whole file was removed. Asks the manager
     /// which of the two it is.
-    async fn explain(&self, error: Error) -> Error {
+    pub(crate) async fn explain(&self, error: Error) -> Error {
         if !error.failures().iter().any(|failure| failure.code == ErrorCode::Lost) {
             return error;
         }

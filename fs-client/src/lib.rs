@@ -9,6 +9,7 @@
 //! | [`Draft`] | a new file without a name, which replaces the old one when it is complete |
 //! | [`Extended`], [`ExtendedRaw`] | lists with the allocations that contain their pieces |
 //! | [`Plan`] | how a read or write is split among servers, which path the data takes, and why |
+//! | [`SharedView`], [`SharedPlan`] | bytes of a file that servers on this host lend, and whether they do |
 //! | [`Endpoints`], [`Route`] | which transport is used for a server, and why |
 //! | [`CacheHints`], [`Cached`], [`CacheState`] | how a file will be used, and what the caches of the servers have |
 //! | [`copy`] | whole files and trees, to and from the local machine |
@@ -61,6 +62,8 @@ mod plan;
 mod remove;
 mod route;
 mod servers;
+mod shared_read;
+mod shared_view;
 mod sync;
 
 pub use bmi_core::comm::{Direction, Path, PathCounters};
@@ -80,6 +83,7 @@ pub use list::{Extended, ExtendedRaw};
 pub use path::FsPath;
 pub use plan::{Plan, PlanLimits, Transfer};
 pub use route::{Endpoints, Route, TransportChoice};
+pub use shared_view::{SharedPlan, SharedView, Stale, ViewPiece};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

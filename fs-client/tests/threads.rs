@@ -436,6 +436,7 @@ impl<T: Transport + Send + 'static> Check<'_, T> {
         is_send(&file.datafiles());
         is_send(&file.advise(CacheHints::default()));
         is_send(&file.cached(0, 1));
+        is_send(&file.read_shared(0, 1));
     }
 
     fn copies(&self, copier: &Copier<T, bmi_core::AnyThread>, draft: Draft<T, bmi_core::AnyThread>) {

@@ -72,6 +72,8 @@ macro_rules! numbered {
     };
 }
 
+pub(crate) use numbered;
+
 numbered! {
     /// How an I/O server keeps and moves the bytes of its datafiles.
     ServiceKind {

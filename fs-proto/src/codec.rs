@@ -26,7 +26,7 @@ use crate::request::Request;
 
 /// Version of requests and replies. A message of another version is rejected. Version 6 has files
 /// without names, and truncates and syncs several datafiles at once. Version 7 has hints for
-/// caches, and queries of them.
+/// caches, queries of them, and shared reads.
 pub const VERSION: u8 = 7;
 
 /// Why bytes could not be decoded as a request or reply.

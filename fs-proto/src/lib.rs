@@ -9,6 +9,7 @@
 //! | [`Hello`], [`Identity`] | the server that a connection must lead to: cluster, role, store, start |
 //! | [`Distribution`], [`Layout`] | which server holds which byte |
 //! | [`CacheHints`], [`CacheState`], [`CacheCoverage`] | hints for the caches of I/O servers, and what they tell |
+//! | [`ViewGrant`], [`ViewRange`], [`ViewRefusal`] | views that I/O servers lend to clients on their host |
 //! | [`Region`], [`Regions`] | ranges of bytes, lists of them |
 //! | [`FsError`], [`ErrorCode`] | errors, with the server and ranges concerned |
 //!
@@ -47,6 +48,7 @@ pub mod limits;
 mod region;
 mod reply;
 mod request;
+mod view;
 
 pub use attr::{Attr, Entry, Kind, SetAttr};
 pub use cache::{
@@ -61,3 +63,4 @@ pub use reply::{ClusterInfo, DirEntry, IodInfo, IodReply, IodStat, ManagerReply,
 pub use request::{
     Existing, IodRequest, ManagerRequest, Place, Registration, RemoveKind, Request, RequestBody, RequestId,
 };
+pub use view::{VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewGrant, ViewRange, ViewRefusal, view_entry};

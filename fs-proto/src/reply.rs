@@ -9,6 +9,7 @@ use crate::error::FsError;
 use crate::handle::{DatafileHandle, Handle};
 use crate::identity::{ClusterId, Identity, Start, StoreId, one_address};
 use crate::limits::{self, MAX_BACKUP_PAGE, MAX_DATAFILES, MAX_ENTRIES, MAX_NAME, MAX_SERVERS};
+use crate::view::{ViewGrant, ViewRefusal};
 
 /// A reply: an answer, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,6 +199,8 @@ pub enum IodReply {
         /// is behind the first byte of the range.
         next: Option<u64>,
     },
+    /// A view of the range, or the reason why there is none.
+    Shared(Result<ViewGrant, ViewRefusal>),
 }
 
 /// The size and use of an I/O server's store.

@@ -466,6 +466,16 @@ pub enum IodRequest {
         /// Number of bytes.
         len: u64,
     },
+    /// Asks for a view of a range of the datafile, to be read where it is. Answered by `Shared`.
+    /// The range must be in one window ([`crate::ViewRange`]).
+    ReadShared {
+        /// The datafile.
+        datafile: DatafileHandle,
+        /// Offset of the first byte.
+        offset: u64,
+        /// Number of bytes, at least one.
+        len: u64,
+    },
 }
 
 impl IodRequest {
@@ -503,6 +513,7 @@ impl IodRequest {
             IodRequest::Advise { .. } => "advise",
             IodRequest::CacheState { .. } => "cache state",
             IodRequest::CacheCoverage { .. } => "cache coverage",
+            IodRequest::ReadShared { .. } => "read shared",
         }
     }
 }

@@ -9,7 +9,7 @@ use bmi_cache::{ArenaSettings, Policy, Settings};
 use bmi_core::comm::{Direction, Path};
 use fs_server::embedded::PageCacheOptions;
 use fs_server::iod::IodSettings;
-use fs_server::store::{CacheSettings, Service};
+use fs_server::store::{CacheSettings, Service, ViewSettings};
 
 use super::report::{Figure, Report, Series, Style, number};
 use super::{Scale, machines};
@@ -93,7 +93,7 @@ impl Way {
 /// cache does not know where a file ends: the bytes that it would read behind the end need memory.
 fn paper(bytes: u64) -> CacheSettings {
     let cache = Settings { policy: Policy::Lru, read_ahead: 0, ..Settings::for_bytes(bytes) };
-    CacheSettings { arena: ArenaSettings { bytes, chunk: CHUNK }, cache }
+    CacheSettings { arena: ArenaSettings { bytes, chunk: CHUNK }, cache, views: ViewSettings::for_bytes(0) }
 }
 
 /// A curve for each way.

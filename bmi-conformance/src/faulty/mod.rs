@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
-use bmi_core::mem::RemotePages;
+use bmi_core::mem::{RemotePages, RemoteView};
 use bmi_core::transport::{
     Armed, BulkWay, ConnId, Event, IdleMemory, InlineReceiver, Payload, PostError, RetiredMemory, WorkCompletion,
     WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
@@ -318,6 +318,10 @@ impl<T: Transport> Transport for Faulty<T> {
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
         self.inner.map_remote(self.names.inward(conn), remote, access)
+    }
+
+    fn view_remote(&mut self, conn: ConnId, remote: RemoteSlice) -> Option<RemoteView> {
+        self.inner.view_remote(self.names.inward(conn), remote)
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {

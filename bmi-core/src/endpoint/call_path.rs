@@ -3,7 +3,7 @@
 use super::Endpoint;
 use crate::bulk::BulkDescriptor;
 use crate::comm::{Choice, Direction, Facts, PathCounters, Plan, Policy};
-use crate::mem::{Access, MemList, MemSlice, RemoteSlice};
+use crate::mem::{Access, MemList, MemSlice, RemoteSlice, RemoteView};
 use crate::op::PeerId;
 use crate::transport::Transport;
 
@@ -153,6 +153,15 @@ impl<T: Transport> Endpoint<T> {
             Ok([piece]) => MemList::from(piece),
             Err(lent) => lent.into_iter().collect(),
         })
+    }
+}
+
+impl<T: Transport> Endpoint<T> {
+    /// Returns a piece of the memory that `peer` has exposed, as it is mapped in this process, for
+    /// reading only ([`Transport::view_remote`]). The peer may change or revoke it at any time.
+    pub fn view(&mut self, peer: PeerId, remote: RemoteSlice) -> Option<RemoteView> {
+        let conn = self.peers.get(peer).filter(|peer| peer.is_up())?.conn;
+        self.adapter.transport.view_remote(conn, remote)
     }
 }
 

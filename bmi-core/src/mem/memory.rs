@@ -191,9 +191,14 @@ impl Memory {
 
     fn in_shared_pages(len: usize, for_one: bool) -> Result<Memory, Error> {
         match SharedPages::new(len, for_one) {
-            Ok(pages) => Ok(Memory::new(pages.as_ptr(), len, Backing::Passable(Arc::new(pages)))),
+            Ok(pages) => Ok(Memory::passable(&Arc::new(pages))),
             Err(_) => Memory::zeroed(len),
         }
+    }
+
+    /// Makes memory of pages that can be shared with other processes.
+    pub(super) fn passable(pages: &Arc<SharedPages>) -> Memory {
+        Memory::new(pages.as_ptr(), pages.len(), Backing::Passable(pages.clone()))
     }
 
     /// Returns the pages that contain the memory, if they can be shared with another process.

@@ -42,6 +42,7 @@ mod pin_cache;
 mod region;
 mod remote;
 mod shared_pages;
+mod view;
 #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
 mod watch;
 pub mod zone;
@@ -56,5 +57,6 @@ pub use region::{Access, LocalKey, MemoryRegion, RegionOwner, ReleaseQueue, Remo
 pub(crate) use region::{CachedRegion, keys_of};
 pub use remote::RemotePages;
 pub use shared_pages::SharedPages;
+pub use view::{Lender, PublishedPages, RemoteView};
 #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
 pub use watch::Watch;

@@ -10,7 +10,8 @@
 //!    `SIGBUS`.
 //! 2. The mapping lives as long as this value. Backends keep a [`std::sync::Weak`] if they only
 //!    want to know whether it still does.
-//! 3. The descriptor lives as long as the mapping, or, for pages that are for one process only,
+//! 3. The descriptor of published pages ([`super::PublishedPages`]) is open for reading only.
+//! 4. The descriptor lives as long as the mapping, or, for pages that are for one process only,
 //!    until that process has them. An endpoint has such pages for each connection.
 //!
 //! **Limits.** Only Linux has files that are sealed. On other systems no value of this type can be
@@ -23,9 +24,11 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use rustix::mm::Advice;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// A sealed `memfd`, all of which is mapped readable and writable.
+/// A sealed `memfd`, all of which is mapped readable and writable here.
 pub struct SharedPages {
     ptr: NonNull<u8>,
     len: usize,
@@ -45,13 +48,56 @@ impl SharedPages {
         if len == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        SharedPages::map(sealed_file(len)?, len, for_one)
+    }
+
+    /// Creates pages for `len` zero bytes that any other process can only read. Its descriptor is
+    /// open for reading only.
+    pub(super) fn published(len: usize) -> io::Result<SharedPages> {
+        if len == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let fd = sealed_file(len)?;
+        let readable = readable_file(&fd)?;
+        let pages = SharedPages::map(fd, len, false)?;
+        *pages.fd.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(readable));
+        Ok(pages)
+    }
+
+    fn map(fd: OwnedFd, len: usize, for_one: bool) -> io::Result<SharedPages> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
         let ptr = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)?
         };
         let ptr = NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(SharedPages { ptr, len, fd: Mutex::new(Some(Arc::new(fd))), for_one })
+    }
+
+    /// Gives pages back to the system, also if others have them mapped. They are zeros then.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(super) fn give_back(&self, at: usize, len: usize) -> bool {
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return false;
+        }
+        // SAFETY: the range was just checked to lie in the mapping. The bytes become zeros, as they
+        // would by a write of another process.
+        let done = unsafe { rustix::mm::madvise(self.ptr.as_ptr().add(at).cast(), len, Advice::LinuxRemove) };
+        if let Err(error) = done {
+            tracing::warn!(%error, "pages cannot be given back");
+        }
+        done.is_ok()
+    }
+
+    /// Does nothing: this system has no such pages.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(super) fn give_back(&self, _at: usize, _len: usize) -> bool {
+        false
+    }
+
+    /// Returns the bytes of memory that the pages take now, 0 if that is not known.
+    pub(super) fn resident(&self) -> u64 {
+        let blocks = self.descriptor().and_then(|fd| rustix::fs::fstat(fd).ok()).map_or(0, |stat| stat.st_blocks);
+        u64::try_from(blocks).unwrap_or(0) * 512
     }
 
     pub(super) fn as_ptr(&self) -> NonNull<u8> {
@@ -64,7 +110,7 @@ impl SharedPages {
     }
 
     /// Returns the descriptor of the file, to pass to another process. Returns `None` if the pages
-    /// are for one process only and it has them.
+    /// are for one process only and it has them, or if their owner has given them up.
     pub fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         self.fd.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -73,10 +119,15 @@ impl SharedPages {
     /// only. Their descriptor is then closed, and they cannot be passed again.
     pub fn was_mapped(&self) -> bool {
         if self.for_one {
-            let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner).take();
-            drop(fd);
+            self.close();
         }
         self.for_one
+    }
+
+    /// Closes the descriptor: the pages cannot be passed any more.
+    pub(super) fn close(&self) {
+        let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(fd);
     }
 
     /// Returns false, because there are no empty shared pages.
@@ -94,6 +145,23 @@ fn sealed_file(len: usize) -> io::Result<OwnedFd> {
     rustix::fs::ftruncate(&fd, len as u64)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(fd)
+}
+
+/// Opens such a file again, for reading only, and closes it to all other users.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn readable_file(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    use std::os::fd::AsRawFd;
+
+    rustix::fs::fchmod(fd, Mode::RUSR)?;
+    let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Fails, as [`sealed_file`] does.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn readable_file(_fd: &OwnedFd) -> io::Result<OwnedFd> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Fails: this system cannot seal a file, so invariant 1 could not be kept.

@@ -43,6 +43,7 @@ impl Transport for Alias {
 
     forward_transport!(self => self.inner;
         capabilities, accept, reject, disconnect, register, expose, revoke,
-        post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
-        retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
+        post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, view_remote,
+        bulk_ways, retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline,
+        arm, event_fd, waker);
 }

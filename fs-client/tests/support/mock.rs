@@ -14,7 +14,7 @@ use fs_client::{Client, ClientOptions, Distribution, ErrorCode, Handle, Kind, La
 use fs_proto::{
     Attr, CacheCoverage, CacheHints, CacheState, ClusterId, ClusterInfo, DatafileHandle, DirEntry, DirHandle, Entry,
     Existing, FileHandle, FsError, Identity, IodInfo, IodReply, IodRequest, IodStat, ManagerReply, ManagerRequest,
-    ManagerStat, Region, Reply, ReplyBody, Request, RequestBody, RequestId, Role, Start, StoreId, codec,
+    ManagerStat, Region, Reply, ReplyBody, Request, RequestBody, RequestId, Role, Start, StoreId, ViewRefusal, codec,
 };
 
 /// The faults of the servers.
@@ -296,6 +296,7 @@ impl Server {
             }
             IodRequest::CacheState { after, .. } => self.faults.cache_state(after),
             IodRequest::CacheCoverage { offset, len, .. } => self.faults.coverage(offset, len),
+            IodRequest::ReadShared { .. } => IodReply::Shared(Err(ViewRefusal::NoCache)),
         }
         .into())
     }

@@ -158,6 +158,11 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
             offset,
             len
         }),
+        (datafile(), any::<(u64, u64)>()).prop_map(|(datafile, (offset, len))| IodRequest::ReadShared {
+            datafile,
+            offset,
+            len
+        }),
     ]
 }
 
@@ -311,6 +316,9 @@ fn reply() -> impl Strategy<Value = Reply> {
             coverage: coverage.map(|(cached, dirty, ready)| CacheCoverage { cached, dirty, ready }),
             next
         }),
+        any::<Result<(u64, u64, u64, u32), u8>>().prop_map(|grant| IodReply::Shared(
+            grant.map(|(key, addr, size, lease_ms)| ViewGrant { key, addr, size, lease_ms }).map_err(ViewRefusal::from)
+        )),
     ];
     let error = (".{0,40}", vec(any::<(u32, u32)>(), 0..5)).prop_map(|(detail, ranges)| {
         FsError::new(ErrorCode::NoSpace, detail)

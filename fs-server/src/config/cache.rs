@@ -7,10 +7,12 @@ use bmi_cache::{ArenaSettings, Policy, Settings};
 use serde::Deserialize;
 
 use super::{ConfigError, Size};
-use crate::store::{CacheSettings, Service};
+use crate::store::{CacheSettings, LEAST_CACHE, Service, ViewSettings};
 
 /// The part of the machine's memory that a cache has by default.
 const SHARE_OF_MEMORY: u64 = 8;
+/// The part of its memory that a cache lends by default.
+const SHARE_OF_VIEWS: u64 = 8;
 
 /// The section `[cache]`: how I/O servers move data between disk and network.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -37,6 +39,11 @@ pub struct CacheSection {
     pub ready: Option<Size>,
     /// Every write reaches the disk before it is acknowledged.
     pub write_through: bool,
+    /// The part of the memory that clients on this host may read in place. An eighth of it without
+    /// this, if the rest is enough for a cache. "0" turns it off.
+    pub views: Option<Size>,
+    /// How long what is lent in this way is not taken back without need, in milliseconds.
+    pub view_lease_ms: u64,
 }
 
 /// The name of a service.
@@ -83,6 +90,8 @@ impl Default for CacheSection {
             read_ahead: Size(4 << 20),
             ready: None,
             write_through: false,
+            views: None,
+            view_lease_ms: ViewSettings::LEASE.as_millis() as u64,
         }
     }
 }
@@ -96,6 +105,11 @@ impl CacheSection {
             ServiceName::Unifier => {}
         }
         let bytes = self.memory.map_or_else(|| machine_memory() / SHARE_OF_MEMORY, |memory| memory.0);
+        let views = self.views.map_or(bytes / SHARE_OF_VIEWS, |views| views.0.min(bytes));
+        let spare = self.views.is_some() || bytes - views >= LEAST_CACHE;
+        let views = if spare { ViewSettings::for_bytes(views) } else { ViewSettings::for_bytes(0) };
+        let views = ViewSettings { lease: Duration::from_millis(self.view_lease_ms), ..views };
+        let bytes = bytes - views.bytes;
         // Whole chunks, so that the cache that is found at the next start has the same size.
         let bytes = bytes - bytes % ArenaSettings::CHUNK as u64;
         let cache = Settings {
@@ -111,7 +125,7 @@ impl CacheSection {
             write_through: self.write_through,
         };
         let arena = ArenaSettings { bytes, ..CacheSettings::for_bytes(bytes).arena };
-        Service::Unifier(CacheSettings { arena, cache })
+        Service::Unifier(CacheSettings { arena, cache, views })
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
@@ -144,15 +158,30 @@ mod tests {
     fn a_cache_is_sized_by_the_machine_or_by_the_file() {
         let section: CacheSection = toml::from_str("service = \"unifier\"").unwrap();
         let Service::Unifier(settings) = section.service() else { panic!("{section:?}") };
-        assert!(settings.arena.bytes >= machine_memory() / 9 && settings.arena.bytes > 0);
+        assert!(settings.arena.bytes >= machine_memory() / 10 && settings.arena.bytes > 0);
         section.validate().unwrap();
         let text = "service = \"unifier\"\nmemory = \"64M\"\nunit = \"16K\"\npolicy = \"lru\"\nwrite_through = true";
         let section: CacheSection = toml::from_str(text).unwrap();
-        let Service::Unifier(CacheSettings { arena, cache }) = section.service() else { panic!("{section:?}") };
-        assert_eq!((arena.bytes, cache.unit, cache.policy, cache.dirty), (64 << 20, 16 << 10, Policy::Lru, 16 << 20));
-        assert!(cache.write_through && cache.ready == 32 << 20);
+        let Service::Unifier(CacheSettings { arena, cache, views }) = section.service() else { panic!("{section:?}") };
+        assert_eq!((arena.bytes, cache.unit, cache.policy, cache.dirty), (56 << 20, 16 << 10, Policy::Lru, 14 << 20));
+        assert!(cache.write_through && cache.ready == 28 << 20);
+        assert_eq!(views, ViewSettings { bytes: 8 << 20, lease: ViewSettings::LEASE });
         assert_eq!(CacheSection::default().service(), Service::Normal);
         assert_eq!(toml::from_str::<CacheSection>("service = \"mmap\"").unwrap().service(), Service::Mmap);
+    }
+
+    /// Views and the arena together have the memory.
+    #[test]
+    fn views_are_a_part_of_the_memory() {
+        let parts = |text: &str| {
+            let section: CacheSection = toml::from_str(&format!("service = \"unifier\"\n{text}")).unwrap();
+            section.validate().unwrap();
+            let Service::Unifier(CacheSettings { arena, views, .. }) = section.service() else { panic!("{section:?}") };
+            (arena.bytes >> 20, views.bytes >> 20, views.lease.as_millis())
+        };
+        assert_eq!(parts("memory = \"64M\"\nviews = \"16M\"\nview_lease_ms = 50"), (48, 16, 50));
+        assert_eq!(parts("memory = \"64M\"\nviews = \"0\""), (64, 0, 1000));
+        assert_eq!(parts("memory = \"4M\""), (4, 0, 1000), "the cache needs all of it");
     }
 
     #[test]
@@ -165,5 +194,7 @@ mod tests {
         assert!(fails(&format!("{unifier}unit = \"5000\"")).contains("4, 8, 16"));
         assert!(fails(&format!("{unifier}memory = \"16M\"\ndirty = \"9M\"")).contains("half"));
         assert!(fails(&format!("{unifier}age_ms = 1")).contains("10 ms"));
+        assert!(fails(&format!("{unifier}memory = \"16M\"\nviews = \"15M\"")).contains("at least"));
+        assert!(fails(&format!("{unifier}view_lease_ms = 60001")).contains("60s"));
     }
 }

@@ -287,8 +287,8 @@ mod tests {
 
         forward_transport!(self => self.0;
             listen, connect, accept, reject, disconnect, register, expose, revoke,
-            post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
-            retired_memory, release_idle, moved_bytes, charge, next_deadline, arm, event_fd, waker);
+            post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, view_remote,
+            bulk_ways, retired_memory, release_idle, moved_bytes, charge, next_deadline, arm, event_fd, waker);
     }
 
     fn settings() -> LoopSettings {

@@ -47,6 +47,7 @@
 mod caches;
 mod membership;
 mod read;
+mod shared;
 mod transfer;
 mod truncates;
 mod turns;
@@ -74,6 +75,7 @@ use fs_proto::{
 use crate::service::{Answer, Context, Handler};
 use crate::store::{DataStore, Held};
 pub use membership::{LabelLock, Membership};
+use shared::ExposedViews;
 use tokio::sync::Mutex;
 use transfer::Stages;
 use truncates::Truncates;
@@ -150,6 +152,8 @@ pub struct Iod<T: Transport, S> {
     buffers: ZoneAdapter,
     /// The memory of the store that is registered with the endpoint's adapter.
     ready: RefCell<ReadyRegions>,
+    /// The view segments that the endpoint's peers may read.
+    views: ExposedViews,
     parts: IodParts<S>,
 }
 
@@ -167,7 +171,8 @@ impl<S> IodParts<S> {
     pub fn at<T: Transport + 'static>(self, endpoint: AsyncEndpoint<T>, index: u32) -> Iod<T, S> {
         let own = endpoint.clone();
         let buffers = self.zones.add_adapter(move |memory| own.with(|endpoint| endpoint.register(memory)));
-        Iod { endpoint, adapter: index, buffers, ready: RefCell::default(), parts: self }
+        let views = ExposedViews::default();
+        Iod { endpoint, adapter: index, buffers, ready: RefCell::default(), views, parts: self }
     }
 }
 
@@ -339,6 +344,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             IodRequest::CacheCoverage { datafile, offset, len } => {
                 Ok(self.cache_coverage(datafile, Region::new(offset, len)))
             }
+            IodRequest::ReadShared { datafile, offset, len } => self.read_shared(context, datafile, offset, len).await,
             IodRequest::Read { .. } => unreachable!("reads are taken out before, because their answer may carry data"),
         }
     }
@@ -410,6 +416,7 @@ impl<T: Transport + 'static, S: DataStore> Handler<T> for Iod<T, S> {
 
     fn departed(&self, peer: PeerId) {
         self.zones.depart(self.client(peer));
+        self.views.depart(peer);
     }
 
     /// Returns buffers that are seldom used to the system, and lets the store do its own work.

@@ -119,6 +119,7 @@ async fn open_cache(
         FsError::new(code, format!("the cache {}: {}", path.display(), error.detail()))
     })?;
     let unified = UnifiedStore::new(files, frames.clone(), settings.cache.clone(), wall_clock as fn() -> u64);
+    let unified = unified.with_views(settings.views);
     let taken = unified.statistics().counters.taken_over;
     if taken > 0 {
         tracing::info!(bytes = taken, "took over what the server before had not written to the disk");

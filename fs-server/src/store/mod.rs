@@ -45,6 +45,7 @@ pub(crate) mod steps;
 mod sys;
 mod transfer;
 mod unified;
+mod views;
 
 use std::any::Any;
 use std::fs::{self, File};
@@ -57,9 +58,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_cache::ReadyRegions;
-use bmi_core::{Error, MemList, Memory, MemoryRegion};
+use bmi_core::{Error, MemList, Memory, MemoryRegion, Time};
 use fs_proto::{
     CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind,
+    ViewRange, ViewRefusal,
 };
 
 pub(crate) use cached_files::{AnyStore, CachedFiles};
@@ -74,6 +76,7 @@ pub(crate) use meta::fault;
 pub use service::{CacheSettings, LEAST_CACHE, Service};
 pub use shared::SharedBackend;
 pub use unified::UnifiedStore;
+pub use views::{SharedRange, ViewSettings, ViewStatistics};
 
 /// Size and modification time of a datafile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -251,6 +254,23 @@ pub trait DataStore {
     async fn receive(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Box<dyn Receipt>>, FsError> {
         let _ = (datafile, regions);
         Ok(None)
+    }
+
+    /// Puts a range of a datafile where clients on this host can read it in place. Takes a turn if
+    /// it needs the disk. Leases begin at `now`. Only called if the peer's transport can lend
+    /// memory.
+    ///
+    /// # Errors
+    /// As [`DataStore::read`]. The inner one tells why the range is not lent; it can be read.
+    async fn share(
+        &self,
+        datafile: DatafileHandle,
+        range: ViewRange,
+        now: Time,
+        turn: &dyn DiskTurn,
+    ) -> Result<Result<SharedRange, ViewRefusal>, FsError> {
+        let _ = (datafile, range, now, turn);
+        Ok(Err(ViewRefusal::NoCache))
     }
 
     /// Registers the memory that the store lends most with an adapter. Cheap if nothing has
@@ -450,6 +470,16 @@ macro_rules! shared_store {
                 regions: &[Region],
             ) -> Result<Option<Box<dyn Receipt>>, FsError> {
                 (**self).receive(datafile, regions).await
+            }
+
+            async fn share(
+                &self,
+                datafile: DatafileHandle,
+                range: ViewRange,
+                now: Time,
+                turn: &dyn DiskTurn,
+            ) -> Result<Result<SharedRange, ViewRefusal>, FsError> {
+                (**self).share(datafile, range, now, turn).await
             }
 
             fn register(

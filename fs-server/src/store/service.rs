@@ -5,6 +5,8 @@ use std::time::Duration;
 use bmi_cache::{ArenaSettings, Policy, Settings};
 use fs_proto::{ErrorCode, FsError};
 
+use super::ViewSettings;
+
 /// How an I/O server moves data between its disk and the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Service {
@@ -42,17 +44,23 @@ pub struct CacheSettings {
     pub arena: ArenaSettings,
     /// How it is used.
     pub cache: Settings,
+    /// What clients on this host may read in place. Its memory comes on top of the arena's.
+    pub views: ViewSettings,
 }
 
+/// Longest lease of a view.
+const LONGEST_LEASE: Duration = Duration::from_secs(60);
 /// Least memory of a cache.
 pub const LEAST_CACHE: u64 = 4 << 20;
 
 impl CacheSettings {
-    /// Returns the default settings for a cache of `bytes` bytes.
+    /// Returns the default settings for a cache of `bytes` bytes, and views of an eighth of that
+    /// beside it.
     pub fn for_bytes(bytes: u64) -> CacheSettings {
         // A chunk is registered at once: 1 MiB costs little more than its first page.
         let arena = ArenaSettings { bytes, chunk: 1 << 20 };
-        CacheSettings { arena, cache: Settings { policy: Policy::ScanResistant, ..Settings::for_bytes(bytes) } }
+        let cache = Settings { policy: Policy::ScanResistant, ..Settings::for_bytes(bytes) };
+        CacheSettings { arena, cache, views: ViewSettings::for_bytes(bytes / 8) }
     }
 
     /// Checks the settings.
@@ -60,7 +68,7 @@ impl CacheSettings {
     /// # Errors
     /// `Invalid`, with the reason.
     pub fn validate(&self) -> Result<(), FsError> {
-        let CacheSettings { arena, cache } = self;
+        let CacheSettings { arena, cache, views } = self;
         let invalid = |text: String| Err(FsError::new(ErrorCode::Invalid, text));
         if arena.bytes < LEAST_CACHE {
             return invalid(format!("a cache of {} bytes; it needs at least {LEAST_CACHE}", arena.bytes));
@@ -74,6 +82,9 @@ impl CacheSettings {
         }
         if cache.age < Duration::from_millis(10) {
             return invalid("dirty bytes must be allowed to stay in the cache for 10 ms at least".to_owned());
+        }
+        if views.bytes > 0 && views.lease > LONGEST_LEASE {
+            return invalid(format!("a lease of {:?}; at most {LONGEST_LEASE:?} are possible", views.lease));
         }
         Ok(())
     }

@@ -14,6 +14,9 @@
 //! of a datafile and syncs it. Bytes that cannot be written stay dirty; the next sync fails, and
 //! until one succeeds, writes to that datafile are acknowledged only when they are on the disk.
 //!
+//! **Views** (`views.rs`) show bytes of the cache to clients on this host. Whoever changes bytes
+//! first locks their range, and then withdraws what is lent of it.
+//!
 //! **Invariants**
 //! 1. An operation holds range locks of one datafile at a time. Only [`DataStore::remove`] holds
 //!    several: it takes them in the order of the handles, and nobody who holds one waits for
@@ -28,15 +31,18 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_cache::{BLOCK, Cache, CacheError, Disk, Extent, Frames, Reading, ReadyRegions, Settings, Writing};
-use bmi_core::{Error, MemList, MemSlice, Memory, MemoryRegion, mutated};
+use bmi_core::{Error, MemList, MemSlice, Memory, MemoryRegion, Time, mutated};
 use fs_proto::{
     CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind,
+    VIEW_GRANULE, ViewRange, ViewRefusal,
 };
 
+use super::views::{SharedRange, ViewSettings, ViewStatistics, Views};
 use super::{DataStore, DiskTurn, Held, Label, Lends, Lent, Loan, Receipt, queries, remainder};
 
 /// Most units of the cache that one question about a region looks at, in some 0.1 ms.
@@ -81,7 +87,7 @@ fn fault(error: CacheError<FsError>, regions: &[Region]) -> FsError {
 }
 
 /// Copies all bytes of a list to another one of the same length.
-fn copy(from: &MemList, to: &MemList) {
+pub(super) fn copy(from: &MemList, to: &MemList) {
     let (mut from, mut at) = (from.pieces().iter(), 0);
     let mut left: Option<MemSlice> = None;
     while at < to.len() {
@@ -97,6 +103,25 @@ fn copy(from: &MemList, to: &MemList) {
         at += done;
         left = (done < piece.len()).then(|| piece.slice(done, piece.len() - done));
     }
+}
+
+/// How often a range is prepared for a view that others change meanwhile.
+const SHARE_ATTEMPTS: usize = 3;
+/// Granules that are copied before others have a turn, in some 0.2 ms.
+const SHARE_AT_ONCE: u64 = 16;
+
+/// Lets other tasks run once.
+async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
 }
 
 /// Takes no turn.
@@ -116,6 +141,7 @@ pub struct UnifiedStore<S: DataStore, C> {
     clock: C,
     /// When datafiles with dirty bytes were last written.
     changed: Mutex<BTreeMap<DatafileHandle, u64>>,
+    views: Views,
 }
 
 /// Bytes of the cache that are lent. Their range lock keeps them as they are.
@@ -142,7 +168,20 @@ impl<S: DataStore> Receipt for Arriving<S> {
 impl<S: DataStore, C: Fn() -> u64> UnifiedStore<S, C> {
     /// Puts a cache in front of `store`. What an earlier process has left in `frames` is in it.
     pub fn new(store: S, frames: Frames, settings: Settings, clock: C) -> UnifiedStore<S, C> {
-        UnifiedStore { cache: Cache::new(Behind(store), frames, settings), clock, changed: Mutex::default() }
+        let cache = Cache::new(Behind(store), frames, settings);
+        UnifiedStore { cache, clock, changed: Mutex::default(), views: Views::new(ViewSettings::for_bytes(0)) }
+    }
+
+    /// Lends views to clients on this host, within `settings`.
+    #[must_use]
+    pub fn with_views(mut self, settings: ViewSettings) -> UnifiedStore<S, C> {
+        self.views = Views::new(settings);
+        self
+    }
+
+    /// Returns the use of the memory for views.
+    pub fn view_statistics(&self) -> ViewStatistics {
+        self.views.statistics()
     }
 
     /// Returns the store behind the cache.
@@ -286,6 +325,7 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         let mut holds = Vec::with_capacity(sorted.len());
         for datafile in &sorted {
             holds.push(self.cache.hold_all(datafile.0).await);
+            self.views.forget(*datafile);
         }
         let result = self.behind().remove(datafiles).await;
         for (datafile, hold) in sorted.iter().zip(&holds) {
@@ -314,6 +354,7 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
             let len = part.iter().map(|region| region.len).sum::<u64>();
             let writing = self.cache.write(datafile.0, &extents(&part)).await;
             let writing = writing.map_err(|error| failed(fault(error, &part), done))?;
+            self.views.withdraw(datafile, &part);
             self.check_write(datafile).await.map_err(|error| failed(error, done))?;
             let at = if mutated("cache/every-part-the-first") { 0 } else { done };
             copy(&from.range(at as usize, len as usize).collect(), writing.list());
@@ -367,9 +408,43 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         }
         let writing = self.cache.write(datafile.0, &extents(regions)).await;
         let writing = writing.map_err(|error| fault(error, regions))?;
+        self.views.withdraw(datafile, regions);
         self.check_write(datafile).await.map_err(failed)?;
         self.note_change(datafile);
         Ok(Some(Box::new(Arriving { writing, regions: regions.to_vec() })))
+    }
+
+    async fn share(
+        &self,
+        datafile: DatafileHandle,
+        range: ViewRange,
+        now: Time,
+        turn: &dyn DiskTurn,
+    ) -> Result<Result<SharedRange, ViewRefusal>, FsError> {
+        self.check(datafile)?;
+        // A writer may take granules back while others are filled.
+        for _ in 0..SHARE_ATTEMPTS {
+            let missing = match self.views.missing(datafile, &range) {
+                Ok(missing) => missing,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+            let granules = (self.cache.most() / VIEW_GRANULE).clamp(1, SHARE_AT_ONCE) as usize;
+            for (step, part) in missing.chunks(granules).enumerate() {
+                if step > 0 {
+                    yield_now().await;
+                }
+                let reading = self.read_part(datafile, part, turn).await?;
+                let size = self.size(datafile).await?;
+                if let Err(refusal) = self.views.fill(datafile, &range, part, reading.list(), size, now) {
+                    return Ok(Err(refusal));
+                }
+            }
+            let size = self.size(datafile).await?;
+            if let Some((pages, lease)) = self.views.lend(datafile, &range, now) {
+                return Ok(Ok(SharedRange { pages, size, lease }));
+            }
+        }
+        Ok(Err(ViewRefusal::Changing))
     }
 
     fn register(&self, regions: &mut ReadyRegions, register: &mut dyn FnMut(&Memory) -> Result<MemoryRegion, Error>) {
@@ -421,6 +496,7 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
         self.check(datafile)?;
         let hold = self.cache.hold(datafile.0, size).await;
+        self.views.withdraw(datafile, &[Region::new(size, u64::MAX - size)]);
         self.behind().truncate(datafile, size).await?;
         hold.discard(size);
         Ok(())
@@ -428,6 +504,7 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
 
     async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         let hold = self.cache.hold(datafile.0, 0).await;
+        self.views.withdraw(datafile, &[Region::new(0, u64::MAX)]);
         let result = self.behind().commit_truncate(datafile).await;
         match &result {
             Ok(()) => hold.discard(self.behind().size(datafile).await?),

@@ -40,7 +40,7 @@ use bmi_sim::{Node, Rng, SimConfig, SimTransport};
 use fs_client::{Client, ClientOptions, FsPath};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use fs_server::iod::IodSettings;
-use fs_server::store::{CacheSettings, Service};
+use fs_server::store::{CacheSettings, Service, ViewSettings};
 use futures_util::future::{Either, join, join_all, select};
 use player::Player;
 
@@ -120,7 +120,11 @@ fn service(seed: u64) -> Service {
         dirty: (bytes / 4) >> rng.below(4),
         ..Settings::for_bytes(bytes)
     };
-    Service::Unifier(CacheSettings { arena: ArenaSettings { bytes, chunk: 128 << 10 }, cache })
+    Service::Unifier(CacheSettings {
+        arena: ArenaSettings { bytes, chunk: 128 << 10 },
+        cache,
+        views: ViewSettings::for_bytes(0),
+    })
 }
 
 fn options(seed: u64) -> ClusterOptions {

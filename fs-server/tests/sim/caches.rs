@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use bmi_cache::Settings;
-use fs_proto::{AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheState, CachedFile, ServiceKind};
+use fs_proto::{
+    AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheState, CachedFile, ServiceKind, ViewRefusal,
+};
 use fs_server::store::{CacheSettings, Service};
 
 use super::*;
@@ -176,5 +178,25 @@ fn hints_end_with_the_server() {
         let found = state(&client, iod, None, 1).await;
         assert_eq!((found.files[0].hints, found.files[0].dirty), (CacheHints::default(), 5000));
         assert_eq!(found.cache.unwrap().taken_over, 5000);
+    });
+}
+
+/// A connection that cannot lend memory gets none. What is no range of one window is refused,
+/// before anything is prepared.
+#[test]
+fn a_view_is_refused_over_a_network() {
+    let (world, cluster) = cluster(6, unifier(8 << 20));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let iod = client.connect(&cluster.iods()[0]).await;
+        let ask = async |datafile, offset, len| client.iod(iod, IodRequest::ReadShared { datafile, offset, len }).await;
+        for (offset, len) in [(0, 1), (5 << 60, 1 << 20), (0, 16 << 20)] {
+            let refused = Ok(IodReply::Shared(Err(ViewRefusal::NotLocal)));
+            assert_eq!(ask(file(1), offset, len).await, refused, "{len} bytes at {offset}");
+        }
+        for (offset, len) in [(0, 0), (1, 16 << 20), (0, u64::MAX), (u64::MAX, u64::MAX), (u64::MAX, 1)] {
+            let error = ask(file(1), offset, len).await.unwrap_err();
+            assert_eq!(error.code, ErrorCode::Invalid, "{len} bytes at {offset}");
+        }
     });
 }

@@ -7,6 +7,9 @@
 //! so that other load on the machine affects both. A line is measured in each round; the ratios are
 //! those of the same round.
 //!
+//! **Shared reads** ask for the servers' own pages. Over shared memory `unifier` lends them; in all
+//! other cases the line shows an ordinary read into new memory.
+//!
 //! **What is checked.** Every block of 4 KiB begins with its number in the file. The first and the
 //! last block of each read are compared with that, outside of nothing: it costs both services the
 //! same.
@@ -74,8 +77,10 @@ pub(crate) const SERVICES: [&str; 3] = ["normal", "mmap", "unifier"];
 /// The file: it fits into both caches.
 const FILE: u64 = 64 << 20;
 const BLOCK: usize = 4 << 10;
-/// Memory of the cache.
-const MEMORY: &str = "128M";
+/// Memory of the cache, and the part of it that clients on its host may read in place. The file
+/// fits into either part.
+const MEMORY: &str = "192M";
+const VIEWS: &str = "64M";
 /// Time limit of a round.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -83,6 +88,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 enum What {
     Read,
     ReadOne,
+    ReadShared,
     Zipf,
     List,
     WriteNext,
@@ -91,7 +97,7 @@ enum What {
 }
 
 /// The lines: what is done, with how many bytes, by how many streams.
-const LINES: [(&str, What, usize, usize); 17] = [
+const LINES: [(&str, What, usize, usize); 21] = [
     ("read, 4 at once", What::Read, 4 << 10, 4),
     ("read, 4 at once", What::Read, 16 << 10, 4),
     ("read, 4 at once", What::Read, 64 << 10, 4),
@@ -101,6 +107,10 @@ const LINES: [(&str, What, usize, usize); 17] = [
     ("read, 1 at once", What::ReadOne, 4 << 10, 1),
     ("read, 1 at once", What::ReadOne, 64 << 10, 1),
     ("read, 1 at once", What::ReadOne, 1 << 20, 1),
+    ("read shared, 1 at once", What::ReadShared, 64 << 10, 1),
+    ("read shared, 1 at once", What::ReadShared, 256 << 10, 1),
+    ("read shared, 1 at once", What::ReadShared, 1 << 20, 1),
+    ("read shared, 1 at once", What::ReadShared, 4 << 20, 1),
     ("read, Zipf, 4 at once", What::Zipf, 16 << 10, 4),
     ("list of 64 x 4 KiB, 4 at once", What::List, 256 << 10, 4),
     ("write in order, 4 at once", What::WriteNext, 64 << 10, 4),
@@ -184,6 +194,14 @@ impl Bed {
                 check(memory, 0, at)?;
                 check(memory, 63, at + 63 * 4 * BLOCK as u64)?;
             }
+            What::ReadShared => {
+                let view = self.file.read_shared(at, len as u64).await?;
+                for block in [0, len / BLOCK - 1] {
+                    let mut found = [0; 8];
+                    view.copy_to(block * BLOCK, &mut found)?;
+                    compare(u64::from_le_bytes(found), at + (block * BLOCK) as u64)?;
+                }
+            }
             What::Read | What::ReadOne | What::Zipf => {
                 self.file.read_at(at, &memory.slice(0, len)).await?;
                 check(memory, 0, at)?;
@@ -222,7 +240,10 @@ pub(crate) fn mark(memory: &Memory, at: u64, len: usize) {
 fn check(memory: &Memory, block: usize, at: u64) -> Result<(), Failed> {
     let mut found = [0; 8];
     memory.copy_to(block * BLOCK, &mut found);
-    let found = u64::from_le_bytes(found);
+    compare(u64::from_le_bytes(found), at)
+}
+
+fn compare(found: u64, at: u64) -> Result<(), Failed> {
     if found == at { Ok(()) } else { Err(format!("the block at {at} says that it is at {found}").into()) }
 }
 
@@ -287,8 +308,10 @@ impl Cache {
         for service in SERVICES {
             let folder = data.as_ref().map_or(sandbox.folder(), tempfile::TempDir::path).join(service);
             std::fs::create_dir(&folder)?;
-            let config =
-                format!("[cache]\nservice = {service:?}\nmemory = {MEMORY:?}\ndir = {:?}\n", net::data_folder());
+            let config = format!(
+                "[cache]\nservice = {service:?}\nmemory = {MEMORY:?}\nviews = {VIEWS:?}\ndir = {:?}\n",
+                net::data_folder()
+            );
             clusters.push(Processes::start_with(&sandbox, &folder, scheme, 1, 1, &config)?);
         }
         let endpoints = SERVICES.iter().map(|_| net::endpoint(scheme, "cache")).collect::<Result<Vec<_>, _>>()?;

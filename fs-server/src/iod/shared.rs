@@ -1,0 +1,89 @@
+//! Shared reads: the server puts a range where a client on this host reads it in place.
+//!
+//! **Invariants**
+//! 1. A view segment is exposed to each peer at most once, for reading. The exposure ends with the
+//!    connection, or soon after the store has given the segment up.
+//! 2. What a peer does with a view, and whether it lives, is of no concern here: nothing waits for
+//!    it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use bmi_core::mem::PublishedPages;
+use bmi_core::{Access, Exposure, PeerId, RemoteSlice, Transport};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, ViewGrant, ViewRange, ViewRefusal};
+
+use super::Iod;
+use super::transfer::is_small;
+use crate::service::Context;
+use crate::store::{DataStore, SharedRange};
+
+/// A segment that a peer may read.
+struct Exposed {
+    pages: Weak<PublishedPages>,
+    exposure: Exposure,
+}
+
+/// The segments that the peers of an endpoint may read.
+#[derive(Default)]
+pub(super) struct ExposedViews(RefCell<BTreeMap<PeerId, Vec<Exposed>>>);
+
+impl ExposedViews {
+    /// Forgets a peer.
+    pub(super) fn depart(&self, peer: PeerId) {
+        self.0.borrow_mut().remove(&peer);
+    }
+
+    /// Returns the exposure of a segment to a peer. Ends those of segments that were given up.
+    fn of(
+        &self,
+        peer: PeerId,
+        pages: &Arc<PublishedPages>,
+        expose: impl FnOnce() -> Result<Exposure, bmi_core::Error>,
+    ) -> Result<Option<RemoteSlice>, bmi_core::Error> {
+        let mut peers = self.0.borrow_mut();
+        peers.values_mut().for_each(|views| views.retain(|view| view.pages.strong_count() > 0));
+        let views = peers.entry(peer).or_default();
+        let known = views.iter().position(|view| std::ptr::eq(view.pages.as_ptr(), Arc::as_ptr(pages)));
+        let at = match known {
+            Some(at) => at,
+            None => {
+                views.push(Exposed { pages: Arc::downgrade(pages), exposure: expose()? });
+                views.len() - 1
+            }
+        };
+        Ok(<[RemoteSlice; 1]>::try_from(views[at].exposure.descriptor().pieces()).ok().map(|[slice]| slice))
+    }
+}
+
+impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
+    pub(super) async fn read_shared(
+        &self,
+        context: &Context,
+        datafile: DatafileHandle,
+        offset: u64,
+        len: u64,
+    ) -> Result<IodReply, FsError> {
+        let Some(range) = ViewRange::of(offset, len) else {
+            let text = format!("a view of {len} bytes at {offset}; it must be within one window");
+            return Err(FsError::new(ErrorCode::Invalid, text));
+        };
+        if !self.endpoint.with(|endpoint| endpoint.transport().capabilities().shares_pages) {
+            return Ok(IodReply::Shared(Err(ViewRefusal::NotLocal)));
+        }
+        context.check(self.endpoint.now())?;
+        let turn = self.disk_turn(context, is_small(&self.zones, len));
+        let shared = self.store.share(datafile, range, self.endpoint.now(), &turn).await?;
+        let SharedRange { pages, size, lease } = match shared {
+            Ok(lent) => lent,
+            Err(refusal) => return Ok(IodReply::Shared(Err(refusal))),
+        };
+        let expose = || self.endpoint.expose(context.peer, pages.memory().all(), Access::READ);
+        let Some(RemoteSlice { key, addr, .. }) = self.views.of(context.peer, &pages, expose)? else {
+            return Ok(IodReply::Shared(Err(ViewRefusal::NotLocal)));
+        };
+        let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
+        Ok(IodReply::Shared(Ok(ViewGrant { key: key.0, addr, size, lease_ms })))
+    }
+}
