@@ -20,8 +20,8 @@
 //!
 //! **A page that goes away** between that moment and the transfer was cut off, or the disk fails as
 //! the system reads it again. The kernel then refuses to send from it, which ends the connection,
-//! or the server itself gets the signal `SIGBUS`. A handler puts a page of zeros in place, and marks
-//! the window as broken (`sys`). The server asks when the transfer has ended, and reports the
+//! or the server itself gets the signal `SIGBUS`. A handler puts a page of zeros in place, and
+//! marks the window as broken (`sys`). The server asks when the transfer has ended, and reports the
 //! failure ([`Lent::check`]).
 //!
 //! **Invariants**

@@ -2,10 +2,10 @@
 //! time another call of the disks fails.
 //!
 //! **Procedure.** A file is striped over two I/O servers with small caches, so that bytes are
-//! evicted, read ahead and written behind. A client writes, reads, truncates and syncs it. Each call
-//! of the disks has a number. The one with the number *n* fails, or all from there on until the
-//! script has ended, for every *n*. Disks are also full, with every number of free chunks. At the
-//! end the disks are sound, and every other run kills the servers.
+//! evicted, read ahead and written behind. A client writes, reads, truncates and syncs it. Each
+//! call of the disks has a number. The one with the number *n* fails, or all from there on until
+//! the script has ended, for every *n*. Disks are also full, with every number of free chunks. At
+//! the end the disks are sound, and every other run kills the servers.
 //!
 //! **Checks.**
 //! 1. An error names the server whose disk has failed, and the ranges of a read or a write. All
