@@ -57,7 +57,7 @@ pub enum ServiceName {
     Mmap,
     /// [`Service::Unifier`].
     Unifier,
-    /// The fourth service of the paper, which is not offered: [`NO_SENDFILE`].
+    /// The fourth service of the paper, which is not offered. A configuration with it is refused.
     Sendfile,
 }
 
