@@ -48,10 +48,19 @@ impl ExposedViews {
         let known = views.iter().position(|view| std::ptr::eq(view.pages.as_ptr(), Arc::as_ptr(pages)));
         let at = match known {
             Some(at) => at,
-            None => {
-                views.push(Exposed { pages: Arc::downgrade(pages), exposure: expose()? });
-                views.len() - 1
-            }
+            None => match expose() {
+                Ok(exposure) => {
+                    views.push(Exposed { pages: Arc::downgrade(pages), exposure });
+                    views.len() - 1
+                }
+                Err(error) => {
+                    // The peer may have departed before, and then nobody forgets it again.
+                    if views.is_empty() {
+                        peers.remove(&peer);
+                    }
+                    return Err(error);
+                }
+            },
         };
         Ok(<[RemoteSlice; 1]>::try_from(views[at].exposure.descriptor().pieces()).ok().map(|[slice]| slice))
     }
