@@ -123,7 +123,8 @@ fn caches_are_shown_and_take_hints() {
     let (config, memory) = (cluster.path("pvfs.toml"), cluster.path("memory"));
     fs::create_dir(&memory).unwrap();
     let text = fs::read_to_string(&config).unwrap();
-    let section = format!("[cache]\nservice = \"unifier\"\nmemory = \"8M\"\nage_ms = 3600000\ndir = {memory:?}\n");
+    let section =
+        format!("[cache]\nservice = \"unifier\"\nmemory = \"8M\"\nviews = \"0\"\nage_ms = 3600000\ndir = {memory:?}\n");
     fs::write(&config, text + &section).unwrap();
     cluster.kill_server(1);
     cluster.start_server(1);

@@ -346,6 +346,10 @@ impl FileStore {
     /// Sets the length of a datafile, whether it is marked or not.
     async fn set_length(&self, datafile: DatafileHandle, size: u64) -> Result<Arc<OpenFile>, FsError> {
         let file = self.marked_file(datafile, true).await?.expect(MADE);
+        let _cut = match &self.mapped {
+            Some(mapped) => Some(mapped.cut(datafile).await),
+            None => None,
+        };
         let cut = file.clone();
         let result = self.long(move |_| cut.set_len(size));
         self.mapped.iter().for_each(|mapped| mapped.forget(datafile));
@@ -746,6 +750,10 @@ impl DataStore for FileStore {
         let Some(mapped) = &self.mapped else { return Ok(None) };
         let lent = self.lend_mapped(mapped, datafile, regions, turn).await;
         lent.map_err(|error| error.with_ranges(regions.iter().copied()))
+    }
+
+    fn any_waits(&self) -> bool {
+        self.mapped.as_ref().is_some_and(Mapped::any_waits)
     }
 
     fn service(&self) -> ServiceKind {

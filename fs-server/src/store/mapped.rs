@@ -24,6 +24,10 @@
 //! marks the window as broken (`sys`). The server asks when the transfer has ended, and reports the
 //! failure ([`Lent::check`]).
 //!
+//! **Truncation** by a client is no such case: it waits until the loans of the datafile have ended,
+//! and meanwhile nothing of it is lent (`loans`). A loan ends with its transfer, which the request's
+//! deadline bounds. It never waits for anything that a truncation holds.
+//!
 //! **Invariants**
 //! 1. A window ends with the last page of the file at the time of its making, and is used only
 //!    while the file has that length, in pages. Bytes behind the last page are lent from a memory
@@ -36,6 +40,7 @@
 //!
 //! **Tests.** `tests.rs`.
 
+mod loans;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -47,6 +52,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bmi_core::{Error, MemList, Memory};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, Region};
 
+use self::loans::{FileLoan, Loans};
 use self::sys::Window;
 use super::file::{FileStore, fault};
 use super::open_file::OpenFile;
@@ -65,6 +71,8 @@ type Place = (DatafileHandle, u64);
 /// The mapped files of a store.
 pub(super) struct Mapped {
     table: Mutex<Table>,
+    /// Which datafiles are lent.
+    loans: Arc<Loans>,
     /// Zeros, for what is behind the end of files.
     zeros: Memory,
     page: u64,
@@ -122,6 +130,7 @@ struct InUse {
     datafile: DatafileHandle,
     regions: Vec<Region>,
     windows: Vec<Arc<Window>>,
+    _loan: FileLoan,
 }
 
 impl Lent for InUse {
@@ -143,11 +152,22 @@ impl Mapped {
     pub(super) fn new() -> Result<Mapped, Error> {
         sys::guard()?;
         let zeros = Memory::sparse(WINDOW as usize)?;
-        Ok(Mapped { table: Mutex::default(), zeros, page: rustix::param::page_size() as u64 })
+        Ok(Mapped { table: Mutex::default(), loans: Arc::default(), zeros, page: rustix::param::page_size() as u64 })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nothing of a datafile is lent, and lends nothing of it as long as the returned
+    /// value lives.
+    pub(super) async fn cut(&self, datafile: DatafileHandle) -> impl Sized + use<> {
+        loans::cut(&self.loans, datafile).await
+    }
+
+    /// Returns true if a truncation waits for a loan.
+    pub(super) fn any_waits(&self) -> bool {
+        self.loans.any_waits()
     }
 
     /// Forgets the windows of a datafile that was cut off or removed.
@@ -246,7 +266,7 @@ impl FileStore {
         let end = len.next_multiple_of(mapped.page);
         let (mut windows, missing) = mapped.windows(datafile, end, regions);
         if !missing.is_empty() {
-            let Some(made) = self.map(datafile, file, end, missing).await? else { return Ok(None) };
+            let Some(made) = self.map(datafile, file.clone(), end, missing).await? else { return Ok(None) };
             for (number, window) in made {
                 let gone = mapped.table().keep((datafile, number), &window);
                 drop(gone);
@@ -258,8 +278,12 @@ impl FileStore {
         if !is_there && !self.populate(pieces, turn).await? {
             return Ok(None);
         }
-        let windows = windows.into_values().collect();
-        Ok(Some(Loan { list, owner: Box::new(InUse { datafile, regions: regions.to_vec(), windows }) }))
+        // From here on it is not cut off. It may have been before.
+        let Some(loan) = loans::lend(&mapped.loans, datafile) else { return Ok(None) };
+        let same = file.len().map_err(|error| fault("looking at", datafile, &error))? >= len;
+        let (windows, regions) = (windows.into_values().collect(), regions.to_vec());
+        let owner = Box::new(InUse { datafile, regions, windows, _loan: loan });
+        Ok(same.then_some(Loan { list, owner }))
     }
 
     /// Maps windows of a file. Returns `None` if there is no room for them.

@@ -53,7 +53,7 @@ pub(crate) struct Cache {
     dir: Option<PathBuf>,
     /// Instead of the lines, read files of 60 to 125 % of the cache's memory a second time, over
     /// TCP, with servers whose memory is limited (cgroups, so as root). Needs --dir on a disk.
-    #[arg(long, requires = "dir")]
+    #[arg(long)]
     sizes: bool,
     /// Measure only lines whose names contain this.
     #[arg(long, value_name = "TEXT")]
@@ -258,7 +258,8 @@ fn resident(process: u32) -> u64 {
 impl Cache {
     pub(crate) fn run(&self) -> Result<bool, Failed> {
         processes::pvfsd()?;
-        if let (true, Some(dir)) = (self.sizes, &self.dir) {
+        if self.sizes {
+            let dir = self.dir.as_ref().ok_or("--sizes needs --dir, a directory on a disk")?;
             let rows = sizes::measure(dir, self.rounds.unwrap_or(3))?;
             if self.json {
                 println!("{}", serde_json::to_string_pretty(&rows)?);

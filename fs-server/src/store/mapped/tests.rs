@@ -163,6 +163,22 @@ fn a_file_that_is_cut_off_while_it_is_lent_is_an_error_and_no_signal() {
     assert!(loan.list.to_vec()[..50_000] == pattern(50_000) && loan.owner.check().is_ok());
 }
 
+/// A client that truncates a file must not harm those that read it.
+#[test]
+fn a_truncation_waits_for_what_is_lent() {
+    let bed = Bed::new(&pattern(100_000));
+    let region = [Region::new(0, 100_000)];
+    let loan = bed.lend(&region).unwrap();
+    let mut truncation = Box::pin(bed.store.truncate(FILE, 10));
+    assert!(truncation.as_mut().now_or_never().is_none() && bed.store.any_waits());
+    assert!(bed.lend(&region).is_none(), "nothing more is lent");
+    assert!(loan.list.to_vec() == pattern(100_000) && loan.owner.check().is_ok());
+    drop(loan);
+    run(truncation).unwrap();
+    let loan = bed.lend(&region).unwrap();
+    assert!(loan.list.to_vec()[..10] == pattern(10) && loan.list.to_vec()[10..] == [0; 99_990]);
+}
+
 /// The kernel reads the bytes, as when they are sent to a socket.
 #[test]
 fn the_kernel_refuses_to_send_what_was_cut_off() {
