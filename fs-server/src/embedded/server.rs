@@ -159,7 +159,8 @@ impl Server {
                 let directory = open_manager_directory(dir)?;
                 self.run_manager(&directory, ready, serving, stop)
             }
-            Role::Iod { index, dir, .. } => {
+            Role::Iod { index, dir, service, .. } => {
+                self.listen.iter().try_for_each(|addr| service.check_over(addr.scheme()))?;
                 let directory = Directory::open(dir, fs_proto::Role::Iod(*index))?;
                 let home = Home { directory, open_files: descriptors.datafiles() };
                 self.run_iod(home, ready, serving, stop)

@@ -25,8 +25,8 @@
 //! failure ([`Lent::check`]).
 //!
 //! **Truncation** by a client is no such case: it waits until the loans of the datafile have ended,
-//! and meanwhile nothing of it is lent (`loans`). A loan ends with its transfer, which the request's
-//! deadline bounds. It never waits for anything that a truncation holds.
+//! and meanwhile nothing of it is lent (`loans`). A loan ends with its transfer, which the
+//! request's deadline bounds. It never waits for anything that a truncation holds.
 //!
 //! **Invariants**
 //! 1. A window ends with the last page of the file at the time of its making, and is used only
@@ -36,7 +36,9 @@
 //! 3. Neither the lock of the table nor an event loop is held during a system call that may wait
 //!    for a disk.
 //!
-//! **Limits.** A window keeps the space of a removed file until the transfers from it have ended.
+//! **Limits.** Not over verbs ([`Service::check_over`](super::Service::check_over)): the kernel
+//! that runs Soft-RoCE in our tests refuses to register pages that are mapped for reading only. A
+//! window keeps the space of a removed file until the transfers from it have ended.
 //!
 //! **Tests.** `tests.rs`.
 

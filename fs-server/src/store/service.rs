@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bmi_cache::{ArenaSettings, Policy, Settings};
+use bmi_core::Scheme;
 use fs_proto::{ErrorCode, FsError};
 
 use super::ViewSettings;
@@ -25,6 +26,19 @@ impl Service {
     /// Returns true if the server has a cache of its own.
     pub fn has_cache(&self) -> bool {
         matches!(self, Service::Unifier(_))
+    }
+
+    /// Checks that a server can offer the service over a transport.
+    ///
+    /// # Errors
+    /// `Invalid`, with the reason.
+    pub fn check_over(&self, scheme: Scheme) -> Result<(), FsError> {
+        if *self == Service::Mmap && scheme == Scheme::Ib {
+            let text = "the service \"mmap\" is not offered over verbs (ib): not every kernel registers the pages of \
+                a file that is mapped for reading; use \"unifier\" or \"normal\"";
+            return Err(FsError::new(ErrorCode::Invalid, text));
+        }
+        Ok(())
     }
 
     /// Returns the name of the service in a configuration.
@@ -87,5 +101,21 @@ impl CacheSettings {
             return invalid(format!("a lease of {:?}; at most {LONGEST_LEASE:?} are possible", views.lease));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_that_a_transport_cannot_offer_is_refused() {
+        let error = Service::Mmap.check_over(Scheme::Ib).unwrap_err();
+        assert!(error.code == ErrorCode::Invalid && error.detail.contains("verbs"), "{error}");
+        for scheme in [Scheme::Tcp, Scheme::Shm, Scheme::Sim] {
+            Service::Mmap.check_over(scheme).unwrap();
+        }
+        Service::Unifier(CacheSettings::for_bytes(8 << 20)).check_over(Scheme::Ib).unwrap();
+        Service::Normal.check_over(Scheme::Ib).unwrap();
     }
 }

@@ -142,11 +142,6 @@ pub(crate) fn tree(scene: &Scene<'_>) -> Result<(), String> {
     tree_with(scene, "normal")
 }
 
-/// Reads are sent from the pages of files, which are registered.
-pub(crate) fn mapped_tree(scene: &Scene<'_>) -> Result<(), String> {
-    tree_with(scene, "mmap")
-}
-
 /// Reads are sent from the cache, and writes arrive there. It is smaller than the files.
 pub(crate) fn cached_tree(scene: &Scene<'_>) -> Result<(), String> {
     tree_with(scene, "unifier")
@@ -155,6 +150,10 @@ pub(crate) fn cached_tree(scene: &Scene<'_>) -> Result<(), String> {
 fn tree_with(scene: &Scene<'_>, service: &str) -> Result<(), String> {
     let cluster = Cluster::with_service(scene, "127.0.0.1", service)?;
     let source = Path::new("/tmp/source");
+    // A run that failed may have left something.
+    for folder in ["/tmp/source", "/tmp/copy"] {
+        let _ = fs::remove_dir_all(folder);
+    }
     for (name, len) in TREE {
         let path = source.join(name);
         fs::create_dir_all(path.parent().unwrap_or(source)).map_err(|error| error.to_string())?;

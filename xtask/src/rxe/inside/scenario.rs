@@ -34,7 +34,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { group: "machine", name: "perftest sends to itself", programs: PERFTEST, run: perftest::once, usual: true },
     Scenario { group: "machine", name: "ping-pong of libibverbs has the right bytes", programs: EXAMPLES, run: perftest::ping_pong, usual: true },
     Scenario { group: "files", name: "a tree is stored and read back", programs: FILES, run: files::tree, usual: true },
-    Scenario { group: "files", name: "a tree is stored and read back with mapped files", programs: FILES, run: files::mapped_tree, usual: true },
     Scenario { group: "files", name: "a tree is stored and read back with caches", programs: FILES, run: files::cached_tree, usual: true },
     Scenario { group: "files", name: "several clients at once", programs: FILES, run: files::several_clients, usual: true },
     Scenario { group: "files", name: "a server killed in the middle of a put ends it, and comes back", programs: FILES, run: files::killed_server, usual: true },
