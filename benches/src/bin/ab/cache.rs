@@ -51,7 +51,7 @@ pub(crate) struct Cache {
     /// The directory of the data [default: in memory]. On a disk the cache bypasses the page cache.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Instead of the lines, read files of 60 to 125 % of the cache's memory a second time, over
+    /// Instead of the lines, read files of 60 to 150 % of the cache's memory a second time, over
     /// TCP, with servers whose memory is limited (cgroups, so as root). Needs --dir on a disk.
     #[arg(long)]
     sizes: bool,

@@ -28,11 +28,11 @@ use crate::cache::{SERVICES, mark};
 use crate::job::Failed;
 
 /// The sizes of the file, in percent of the cache's memory.
-const SIZES: [u64; 6] = [60, 75, 90, 100, 110, 125];
+const SIZES: [u64; 6] = [60, 75, 90, 100, 125, 150];
 /// Memory of the cache.
 const MEMORY: u64 = 128 << 20;
 /// What the server may have besides: its program, and buffers for messages and transfers.
-const BESIDES: u64 = 48 << 20;
+const BESIDES: u64 = 24 << 20;
 /// Bytes of a read, and reads at the same time.
 const STEP: usize = 1 << 20;
 const AHEAD: usize = 4;
@@ -96,7 +96,10 @@ pub(crate) fn measure(dir: &Path, rounds: u16) -> Result<Vec<Row>, Failed> {
     for (service, limit) in SERVICES.iter().zip(&limits) {
         let folder = data.path().join(service);
         std::fs::create_dir(&folder)?;
-        let config = format!("[cache]\nservice = {service:?}\nmemory = \"{MEMORY}\"\ndir = {:?}\n", net::data_folder());
+        let config = format!(
+            "[cache]\nservice = {service:?}\nmemory = \"{MEMORY}\"\nviews = \"0\"\ndir = {:?}\n",
+            net::data_folder()
+        );
         let cluster = Processes::start_with(&sandbox, &folder, Scheme::Tcp, 1, 1, &config)?;
         limit.add(cluster.iod(0)?)?;
         clusters.push(cluster);
