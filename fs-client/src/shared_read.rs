@@ -165,7 +165,7 @@ struct Lent {
 impl<T: Transport + 'static, S: Threading> File<T, S> {
     /// Returns a view of `len` bytes from `offset` on, which the servers lend where they can: the
     /// bytes are then read in the servers' own pages, and nothing is copied. Where they cannot, the
-    /// bytes are read into memory of the view; [`File::plan_shared`] tells why.
+    /// bytes are read into memory of the view; [`SharedView::why_copied`] tells why.
     ///
     /// The first view of a range costs a round trip, and the server a copy of what others have not
     /// asked for yet. Later ones cost no message as long as the lease holds and nobody changes the
@@ -200,18 +200,19 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
             return Err(during(Error::new(ErrorCode::TooLarge, text)));
         }
         let wanted = self.wanted(region);
-        if self.reason_against(len, &wanted).is_none() {
-            match self.lend(region, &wanted).await {
-                Ok(Some(view)) => return Ok(view),
-                Ok(None) => {}
+        let why = match self.reason_against(len, &wanted) {
+            Some(why) => why,
+            None => match self.lend(region, &wanted).await {
+                Ok(Ok(view)) => return Ok(view),
+                Ok(Err(why)) => why,
                 Err(error) => return Err(during(self.explain(error).await)),
-            }
-        }
+            },
+        };
         let too_large = || during(Error::new(ErrorCode::TooLarge, format!("no memory for {len} bytes")));
         let bytes = usize::try_from(len).map_err(|_| too_large())?;
         let memory = self.client().memory(bytes).map_err(|_| too_large())?;
         let read = self.read_at(offset, &memory).await?;
-        Ok(SharedView::own(memory, read as usize))
+        Ok(SharedView::own(memory, read as usize, why))
     }
 
     /// Returns whether a shared read of a range lends the servers' pages, as far as this client
@@ -280,17 +281,19 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
         wanted
     }
 
-    /// Borrows a range from all its servers. Returns `None` if one of them does not lend.
-    async fn lend(&self, region: Region, wanted: &[Wanted]) -> Result<Option<SharedView>, Error> {
+    /// Borrows a range from all its servers. Returns the reason if one of them does not lend.
+    async fn lend(&self, region: Region, wanted: &[Wanted]) -> Result<Result<SharedView, String>, Error> {
         let now = self.client().endpoint().now();
         let mut lent = Vec::with_capacity(wanted.len());
         for wanted in wanted {
             let held = self.views().held(wanted.datafile, &wanted.range, now);
             lent.push(held.map(|loan| Lent { loan, size: None }));
         }
-        if lent.iter().any(Option::is_none) {
+        let lent: Result<Vec<Lent>, String> = if lent.iter().all(Option::is_some) {
+            Ok(lent.into_iter().flatten().collect())
+        } else {
             let asked = lent.into_iter().zip(wanted).map(async |(lent, wanted)| match lent {
-                Some(lent) => Ok(Some(lent)),
+                Some(lent) => Ok(Ok(lent)),
                 None => self.ask_for(wanted).await,
             });
             let (mut answers, mut failures) = (Vec::with_capacity(wanted.len()), Vec::new());
@@ -303,12 +306,15 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
             if !failures.is_empty() {
                 return Err(Error::combined(failures));
             }
-            lent = answers;
-        }
-        let Some(lent) = lent.into_iter().collect::<Option<Vec<Lent>>>() else { return Ok(None) };
+            answers.into_iter().collect()
+        };
+        let lent = match lent {
+            Ok(lent) => lent,
+            Err(why) => return Ok(Err(why)),
+        };
         let len = self.lent_len(region, wanted, &lent).await?;
         let parts = self.parts(region, wanted);
-        Ok(Some(SharedView::lent(lent.into_iter().map(|lent| lent.loan).collect(), parts, len as usize)))
+        Ok(Ok(SharedView::lent(lent.into_iter().map(|lent| lent.loan).collect(), parts, len as usize)))
     }
 
     /// Returns how many bytes of a range are before the end of the file.
@@ -350,8 +356,8 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
         parts
     }
 
-    /// Asks a server for a range. Returns `None` if it does not lend it.
-    async fn ask_for(&self, wanted: &Wanted) -> Result<Option<Lent>, Failure> {
+    /// Asks a server for a range. Returns the reason if it does not lend it.
+    async fn ask_for(&self, wanted: &Wanted) -> Result<Result<Lent, String>, Failure> {
         let inner = self.client().inner();
         let (server, datafile) = (&self.servers()[wanted.datafile], self.datafile_handle(wanted.datafile));
         let now = || self.client().endpoint().now();
@@ -363,8 +369,7 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
             let grant = match inner.ask(server, inner.deadline(), Resend::Repeat, request()).await? {
                 ReplyBody::Iod(IodReply::Shared(Ok(grant))) => grant,
                 ReplyBody::Iod(IodReply::Shared(Err(why))) => {
-                    self.views().refused(wanted.datafile, why, now());
-                    return Ok(None);
+                    return Ok(Err(self.refused(wanted, why)));
                 }
                 other => return Err(unexpected(server, &other)),
             };
@@ -372,8 +377,7 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
                 continue;
             }
             let Some(view) = self.mapped(wanted, &grant).await else {
-                self.views().refused(wanted.datafile, ViewRefusal::NotLocal, now());
-                return Ok(None);
+                return Ok(Err(self.refused(wanted, ViewRefusal::NotLocal)));
             };
             self.views().keep(
                 wanted.datafile,
@@ -382,12 +386,17 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
                 asked + Duration::from_millis(grant.lease_ms.into()),
             );
             if let Some(versions) = versions(&view, &wanted.range, false) {
-                return Ok(Some(Lent { loan: Loan { view, versions }, size: Some(grant.size) }));
+                return Ok(Ok(Lent { loan: Loan { view, versions }, size: Some(grant.size) }));
             }
             // It was changed meanwhile.
         }
-        self.views().refused(wanted.datafile, ViewRefusal::Changing, now());
-        Ok(None)
+        Ok(Err(self.refused(wanted, ViewRefusal::Changing)))
+    }
+
+    /// Remembers that a server does not lend a range now. Returns the reason for the reader.
+    fn refused(&self, wanted: &Wanted, why: ViewRefusal) -> String {
+        self.views().refused(wanted.datafile, why, self.client().endpoint().now());
+        format!("{}: {why}", self.servers()[wanted.datafile])
     }
 
     /// Returns the segment of a grant, as soon as it is mapped here.

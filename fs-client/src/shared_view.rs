@@ -51,7 +51,7 @@ pub(crate) struct Part {
 
 enum Bytes {
     Lent { loans: Vec<Loan>, parts: Vec<Part> },
-    Own(Memory),
+    Own { memory: Memory, why: String },
 }
 
 /// Bytes of a file, from [`File::read_shared`](crate::File::read_shared). It may be sent to another
@@ -72,8 +72,9 @@ impl SharedView {
         SharedView { bytes: Bytes::Lent { loans, parts }, len }
     }
 
-    pub(crate) fn own(memory: Memory, len: usize) -> SharedView {
-        SharedView { bytes: Bytes::Own(memory), len }
+    /// `why` is the reason why nobody lends the bytes.
+    pub(crate) fn own(memory: Memory, len: usize, why: String) -> SharedView {
+        SharedView { bytes: Bytes::Own { memory, why }, len }
     }
 
     /// Returns the number of bytes: less than was asked for only at the end of the file.
@@ -92,6 +93,14 @@ impl SharedView {
         matches!(self.bytes, Bytes::Lent { .. })
     }
 
+    /// Returns why the bytes were read into memory of this view, or `None` if they are lent.
+    pub fn why_copied(&self) -> Option<&str> {
+        match &self.bytes {
+            Bytes::Lent { .. } => None,
+            Bytes::Own { why, .. } => Some(why),
+        }
+    }
+
     /// Returns the bytes in the order of the file, in pieces that lie side by side.
     pub fn pieces(&self) -> impl Iterator<Item = ViewPiece<'_>> {
         let (lent, own) = match &self.bytes {
@@ -100,7 +109,7 @@ impl SharedView {
                     |part: &Part| ViewPiece::new(loans[part.loan].view.as_ptr().wrapping_add(part.at), part.len);
                 (Some(parts.iter().map(piece)), None)
             }
-            Bytes::Own(memory) => (None, Some(ViewPiece::new(memory.as_ptr(), self.len))),
+            Bytes::Own { memory, .. } => (None, Some(ViewPiece::new(memory.as_ptr(), self.len))),
         };
         lent.into_iter().flatten().chain(own)
     }
@@ -132,7 +141,7 @@ impl SharedView {
         let within = offset.checked_add(to.len()).is_some_and(|end| end <= self.len);
         assert!(within, "{} bytes at {offset} of a view of {}", to.len(), self.len);
         match &self.bytes {
-            Bytes::Own(memory) => memory.copy_to(offset, to),
+            Bytes::Own { memory, .. } => memory.copy_to(offset, to),
             Bytes::Lent { loans, parts } => {
                 let (mut skip, mut to) = (offset, to);
                 for part in parts {
