@@ -1,0 +1,22 @@
+//! Results of benchmarks: what was measured in each round, what follows from it, and how people
+//! look at it.
+//!
+//! **Why.** Every benchmark of this project has to answer the same questions: how wide is the
+//! interval, does A differ from B, did a change make something slower. This crate answers them once.
+//! It knows no transport and measures nothing.
+//!
+//! | module | what is there |
+//! |---|---|
+//! | [`report`] | a [`Report`]: hosts, rows, rounds, plans; its JSON |
+//! | [`histogram`] | latencies with three digits, from nanoseconds to an hour |
+//! | [`stats`] | medians and ratios with bootstrap intervals, warm-up, when to stop |
+//! | [`units`], [`table`] | figures and tables for people |
+
+pub mod histogram;
+pub mod report;
+pub mod stats;
+pub mod table;
+pub mod units;
+
+pub use histogram::Histogram;
+pub use report::{Cost, Host, Kind, Plan, Report, Row, Step, Unit};

@@ -1,0 +1,76 @@
+//! Formats figures for people: sizes in binary units, rates in decimal units, times in the unit
+//! that fits.
+
+use std::time::Duration;
+
+/// Formats a size in bytes, exactly: `64 KiB`, `4 B`.
+pub fn size(bytes: usize) -> String {
+    const UNITS: [(usize, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
+        Some((unit, name)) => format!("{} {name}", bytes / unit),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// Formats an amount of bytes, rounded: `12.3 MiB`.
+pub fn amount(bytes: u64) -> String {
+    const UNITS: [(f64, &str); 3] = [(1073741824.0, "GiB"), (1048576.0, "MiB"), (1024.0, "KiB")];
+    let bytes = bytes as f64;
+    match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, name)) => format!("{:.1} {name}", bytes / unit),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// Formats bytes per second, in units of 10^6 or 10^9.
+pub fn bandwidth(bytes_per_second: f64) -> String {
+    if bytes_per_second >= 1e9 {
+        format!("{:.2} GB/s", bytes_per_second / 1e9)
+    } else {
+        format!("{:.1} MB/s", bytes_per_second / 1e6)
+    }
+}
+
+/// Formats a rate per second, in thousands or millions.
+pub fn rate(per_second: f64) -> String {
+    match per_second {
+        1e6.. => format!("{:.2} M/s", per_second / 1e6),
+        1e5.. => format!("{:.0} k/s", per_second / 1e3),
+        1e4.. => format!("{:.1} k/s", per_second / 1e3),
+        _ => format!("{:.2} k/s", per_second / 1e3),
+    }
+}
+
+/// Formats a duration in µs, ms or s.
+pub fn time(seconds: f64) -> String {
+    if seconds >= 1.0 {
+        format!("{seconds:.2} s")
+    } else if seconds >= 1e-3 {
+        format!("{:.2} ms", seconds * 1e3)
+    } else {
+        format!("{:.2} us", seconds * 1e6)
+    }
+}
+
+/// Formats a [`Duration`] as [`time`] does.
+pub fn duration(duration: Duration) -> String {
+    time(duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_read_as_expected() {
+        assert_eq!(
+            [size(4), size(4096), size(65536), size(1 << 20), size(1500)],
+            ["4 B", "4 KiB", "64 KiB", "1 MiB", "1500 B"]
+        );
+        assert_eq!([amount(10), amount(1536), amount(3 << 20)], ["10 B", "1.5 KiB", "3.0 MiB"]);
+        assert_eq!([bandwidth(2.5e9), bandwidth(1e7)], ["2.50 GB/s", "10.0 MB/s"]);
+        let rates = [rate(1.25e6), rate(180e3), rate(18.04e3), rate(1804.0)];
+        assert_eq!(rates, ["1.25 M/s", "180 k/s", "18.0 k/s", "1.80 k/s"]);
+        assert_eq!([time(2.0), time(0.0015), time(4.2e-6)], ["2.00 s", "1.50 ms", "4.20 us"]);
+    }
+}
