@@ -1,8 +1,8 @@
 //! Latencies with three significant digits, from a nanosecond to an hour.
 //!
 //! **Why.** The far end of the distribution is what a storage system notices. An average hides it,
-//! and keeping every sample takes memory without bound. A histogram of fixed precision does neither,
-//! and those of several rounds, threads and hosts can be added.
+//! and keeping every sample takes memory without bound. A histogram of fixed precision does
+//! neither, and those of several rounds, threads and hosts can be added.
 //!
 //! **Layout.** In JSON: pairs of a value in nanoseconds and how often it occurred, in ascending
 //! order. A value stands for all that agree with it in the first three digits.
@@ -67,7 +67,8 @@ impl Histogram {
         self.0.value_at_quantile(share)
     }
 
-    /// Returns true if enough was recorded for a quantile to mean anything: ten durations beyond it.
+    /// Returns true if enough was recorded for a quantile to mean anything: ten durations beyond
+    /// it.
     pub fn reaches(&self, share: f64) -> bool {
         self.len() as f64 * (1.0 - share) >= 10.0 - 1e-6
     }

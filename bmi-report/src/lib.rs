@@ -2,8 +2,8 @@
 //! look at it.
 //!
 //! **Why.** Every benchmark of this project has to answer the same questions: how wide is the
-//! interval, does A differ from B, did a change make something slower. This crate answers them once.
-//! It knows no transport and measures nothing.
+//! interval, does A differ from B, did a change make something slower. This crate answers them
+//! once. It knows no transport and measures nothing.
 //!
 //! | module | what is there |
 //! |---|---|

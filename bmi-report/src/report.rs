@@ -3,12 +3,13 @@
 //! **Why.** Tables and pictures show a choice. The report has everything from which they are made,
 //! so another program, or a reader with another question, can make others.
 //!
-//! **Layout.** JSON; the fields are those of [`Report`]. [`FORMAT`] is the version. A reader refuses
-//! a version that it does not know, and ignores fields that it does not know.
+//! **Layout.** JSON; the fields are those of [`Report`]. [`FORMAT`] is the version. A reader
+//! refuses a version that it does not know, and ignores fields that it does not know.
 //!
 //! **Invariants**
-//! 1. A row is known by its test, its size, its setup and what it runs over. No two rows of a report
-//!    agree in all of them. Rows of two reports that agree in all of them measured the same thing.
+//! 1. A row is known by its test, its size, its setup and what it runs over. No two rows of a
+//!    report agree in all of them. Rows of two reports that agree in all of them measured the same
+//!    thing.
 //! 2. The values of a row are those of its rounds, in the order of [`Step::round`]. Rows that were
 //!    measured in the same round were measured one right after the other: their ratio is not
 //!    affected by what changes slowly.

@@ -9,8 +9,8 @@
 //! the ratio is that of the trimmed means of the two ([`ratio`]).
 //!
 //! **Interval.** A percentile bootstrap: the rounds are drawn again [`RESAMPLES`] times, with
-//! replacement, and the interval contains the middle [`CONFIDENCE`] of what results. With few rounds
-//! such an interval is somewhat too narrow, so below [`LEAST_ROUNDS`] nothing is claimed.
+//! replacement, and the interval contains the middle [`CONFIDENCE`] of what results. With few
+//! rounds such an interval is somewhat too narrow, so below [`LEAST_ROUNDS`] nothing is claimed.
 //!
 //! **Difference.** A differs from B only if the interval of their ratio excludes 1
 //! ([`Interval::excludes`]).

@@ -4,10 +4,10 @@
 //! still small. They say little about the rest. How many there are differs from row to row.
 //!
 //! **Source.** White: An effective truncation heuristic for bias reduction in simulation output
-//! (Simulation 69, 1997), the marginal standard error rule (MSER): leave out as many values from the
-//! beginning as makes the standard error of the mean of the others least. As there, at most half of
-//! the values are left out. Here the values are logarithms, bounded to the range of the later half,
-//! so that a disturbed round counts as one and not as many.
+//! (Simulation 69, 1997), the marginal standard error rule (MSER): leave out as many values from
+//! the beginning as makes the standard error of the mean of the others least. As there, at most
+//! half of the values are left out. Here the values are logarithms, bounded to the range of the
+//! later half, so that a disturbed round counts as one and not as many.
 
 /// Returns how many values at the beginning belong to the warm-up.
 pub fn warm_up(values: &[f64]) -> usize {
