@@ -173,6 +173,19 @@ pub fn groups(report: &Report) -> Vec<Group<'_>> {
     groups.into_iter().map(|rows| Group { figures: rows.iter().map(|row| figure(row, &rows)).collect() }).collect()
 }
 
+/// Returns the groups of each test and setup. Those of one part differ in their size only.
+pub fn parts<'g, 'a>(groups: &'g [Group<'a>]) -> Vec<Vec<&'g Group<'a>>> {
+    let mut parts: Vec<Vec<&Group<'_>>> = Vec::new();
+    for group in groups {
+        let (row, key) = (group.row(), |row: &Row| (row.test.clone(), row.setup.clone(), row.unit));
+        match parts.iter_mut().find(|part| key(part[0].row()) == key(row)) {
+            Some(part) => part.push(group),
+            None => parts.push(vec![group]),
+        }
+    }
+    parts
+}
+
 fn figure<'a>(row: &'a Row, group: &[&'a Row]) -> Figure<'a> {
     let is_library = row.kind == Kind::Library;
     let first = group.iter().find(|other| other.kind == Kind::Library);

@@ -13,6 +13,7 @@
 //! | [`groups`] | rows side by side: ratios and verdicts |
 //! | [`answer`] | the answer in sentences |
 //! | [`text`], [`csv`] | a report as tables for a terminal, and for a spreadsheet |
+//! | [`html`] | a report as one page with pictures |
 //! | [`mod@compare`] | two reports compared, and a rule by which that fails |
 //! | [`units`], [`table`] | figures and tables for people |
 
@@ -21,6 +22,7 @@ pub mod compare;
 pub mod csv;
 pub mod groups;
 pub mod histogram;
+pub mod html;
 pub mod report;
 pub mod stats;
 pub mod table;

@@ -1,12 +1,12 @@
 //! A report as tables for a terminal. The answer comes first, in sentences.
 //!
 //! **Layout.** A part for each test and setup, with narrow tables below each other instead of one
-//! that is wide: medians and percentiles, ratios, what a message costs. Then the plan, the notes, the
-//! hosts. Most lines have at most 100 columns. Rows that measured the same thing are next to each
+//! that is wide: medians and percentiles, ratios, what a message costs. Then the plan, the notes,
+//! the hosts. Most lines have at most 100 columns. Rows that measured the same thing are next to each
 //! other, and a blank cell repeats the one above.
 
 use crate::answer::{self, span};
-use crate::groups::{Figure, Group, groups, percentiles, ratio_figure};
+use crate::groups::{self, Figure, Group, percentiles, ratio_figure};
 use crate::report::{Kind, Report, Row};
 use crate::table::Table;
 use crate::units;
@@ -16,9 +16,9 @@ const COLUMNS: usize = 100;
 
 /// Formats a report.
 pub fn render(report: &Report) -> String {
-    let groups = groups(report);
+    let groups = groups::groups(report);
     let mut parts = vec![head(report, &groups)];
-    for part in tests(&groups) {
+    for part in groups::parts(&groups) {
         parts.push(test(&part));
     }
     parts.extend(plans(report));
@@ -32,19 +32,6 @@ fn head(report: &Report, groups: &[Group<'_>]) -> String {
         text += &wrapped(&sentence, "  ");
     }
     text
-}
-
-/// Returns the groups of each test and setup. Those of one part differ in their size only.
-pub(crate) fn tests<'g, 'a>(groups: &'g [Group<'a>]) -> Vec<Vec<&'g Group<'a>>> {
-    let mut parts: Vec<Vec<&Group<'_>>> = Vec::new();
-    for group in groups {
-        let (row, key) = (group.row(), |row: &Row| (row.test.clone(), row.setup.clone(), row.unit));
-        match parts.iter_mut().find(|part| key(part[0].row()) == key(row)) {
-            Some(part) => part.push(group),
-            None => parts.push(vec![group]),
-        }
-    }
-    parts
 }
 
 fn test(groups: &[&Group<'_>]) -> String {
