@@ -3,13 +3,14 @@
 //! **Order.** That the run was interrupted; how transports compare with each other, and then with
 //! their baselines; figures of each test at one size; what cannot be claimed.
 
-use crate::groups::{Group, Ratio, Verdict, ratio_figure};
+use crate::groups::{Group, Ratio, Verdict};
 use crate::report::{Kind, Report, Row, Unit};
 use crate::stats::{Interval, LEAST_ROUNDS};
-use crate::units;
 
 /// Rows whose names are listed, if they are against the rule.
-const MOST_NAMED: usize = 3;
+const MOST_NAMED: usize = 2;
+/// Tests of which figures are given.
+const MOST_TESTS: usize = 4;
 
 /// Returns the answer, most important first.
 pub fn sentences(report: &Report, groups: &[Group<'_>]) -> Vec<String> {
@@ -127,7 +128,7 @@ impl Duel<'_> {
             let all = all.map(|(_, ratio)| unit.cost(ratio.interval.middle));
             let (low, high) =
                 all.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), one| (low.min(one), high.max(one)));
-            let (low, high) = (ratio_figure(low), ratio_figure(high));
+            let (low, high) = (rough(low), rough(high));
             let range = if low == high { low } else { format!("{low} to {high}") };
             let of = match unit {
                 Unit::Seconds => "of the time",
@@ -169,25 +170,31 @@ fn figures(groups: &[Group<'_>]) -> Vec<String> {
             true => of.max_by_key(|group| group.row().size)?,
             false => of.min_by_key(|group| group.row().size)?,
         };
-        let shown = group.figures.iter().filter(|figure| !figure.median.middle.is_nan());
-        let list: Vec<String> = shown
-            .map(|figure| {
-                let value = figure.row.unit.figure(figure.median.middle);
-                let by = if figure.row.kind == Kind::Model { "by the model of" } else { "over" };
-                let by = if figure.row.kind == Kind::Baseline { "with" } else { by };
-                format!("{value} {by} {}", figure.row.over)
-            })
-            .collect();
-        let size = first.size.and(group.row().size).map(|size| format!(" of {}", units::size(size as usize)));
-        let test = capital(test);
-        (!list.is_empty()).then(|| format!("{test}{}: {}.", size.unwrap_or_default(), list.join(", ")))
+        let list = |kind, by: &str| {
+            let of = group.figures.iter().filter(|figure| figure.row.kind == kind && !figure.median.middle.is_nan());
+            of.map(|figure| format!("{} {by} {}", figure.row.unit.figure(figure.median.middle), figure.row.over))
+                .collect::<Vec<String>>()
+        };
+        let list = [list(Kind::Library, "over"), list(Kind::Baseline, "with")].concat();
+        (!list.is_empty()).then(|| format!("{}: {}.", capital(&group.row().what()), list.join(", ")))
     };
-    tests.iter().filter_map(sentence).collect()
+    tests.iter().filter_map(sentence).take(MOST_TESTS).collect()
 }
 
-fn capital(text: &str) -> String {
+/// Returns a text with a capital.
+pub(crate) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// Formats a ratio with two digits, because a range needs no more.
+fn rough(ratio: f64) -> String {
+    match ratio {
+        ..0.1 => format!("{ratio:.3}"),
+        ..3.0 => format!("{ratio:.2}"),
+        ..10.0 => format!("{ratio:.1}"),
+        _ => format!("{ratio:.0}"),
+    }
 }
 
 /// Formats an interval without repeating the unit: `10.98 to 11.42 us`.
@@ -238,7 +245,7 @@ mod tests {
             [
                 "shm is faster than tcp in 2 of 4 rows: latency 0.11 to 0.40 of the time; slower in 1: latency 1 MiB; \
                 no difference in 1.",
-                "Latency of 8 B: 10.01 us over tcp, 1.10 us over shm.",
+                "Latency 8 B: 10.01 us over tcp, 1.10 us over shm.",
             ]
         );
         report.interrupted = Some("the server is gone".into());
@@ -257,10 +264,10 @@ mod tests {
         assert_eq!(
             answer(&report),
             [
-                "shm is faster than tcp in the only row: bandwidth 4.00 times as much.",
+                "shm is faster than tcp in the only row: bandwidth 4.0 times as much.",
                 "tcp is slower than sockets in the only row: bandwidth 0.50 times as much.",
                 "shm is faster than sockets in the only row: bandwidth 2.00 times as much.",
-                "Bandwidth of 8 B: 2.00 GB/s with sockets, 1.00 GB/s over tcp, 4.00 GB/s over shm.",
+                "Bandwidth 8 B: 1.00 GB/s over tcp, 4.00 GB/s over shm, 2.00 GB/s with sockets.",
             ]
         );
     }

@@ -15,7 +15,7 @@
 
 use serde::Serialize;
 
-use crate::report::{Kind, Report, Row, Unit};
+use crate::report::{Kind, Plan, Report, Row, Unit};
 use crate::stats::{self, Interval, LEAST_ROUNDS};
 
 /// The rounds below which nothing is claimed of a counted row. The second shows whether counts
@@ -213,6 +213,39 @@ pub fn percentiles(row: &Row) -> [Option<f64>; 4] {
     })
 }
 
+/// Sizes in a row for which the library takes the same path, for the same reason.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span<'a> {
+    /// The plan of the first size.
+    pub first: &'a Plan,
+    /// The last size.
+    pub last: u64,
+}
+
+impl Span<'_> {
+    /// Returns the sizes: `512 B to 16 KiB`.
+    pub fn sizes(&self) -> String {
+        let size = |bytes: u64| crate::units::size(bytes as usize);
+        match self.first.size == self.last {
+            true => size(self.last),
+            false => format!("{} to {}", size(self.first.size), size(self.last)),
+        }
+    }
+}
+
+/// Returns the plans of a report, without repeating what does not change with the size.
+pub fn plans(report: &Report) -> Vec<Span<'_>> {
+    let mut spans: Vec<Span<'_>> = Vec::new();
+    let key = |plan: &Plan| (plan.over.clone(), plan.direction.clone(), plan.path.clone(), plan.why.clone());
+    for plan in &report.plans {
+        match spans.last_mut() {
+            Some(span) if key(span.first) == key(plan) && span.last < plan.size => span.last = plan.size,
+            _ => spans.push(Span { first: plan, last: plan.size }),
+        }
+    }
+    spans
+}
+
 /// Formats a ratio, with more digits where it is close to 1 or to 0.
 pub fn ratio_figure(ratio: f64) -> String {
     match ratio {
@@ -280,6 +313,15 @@ mod tests {
         assert_eq!(found, expected.map(|pair| pair.map(|name| name.map(str::to_owned))));
         assert_eq!(groups.len(), 2);
         assert_eq!(to(&groups[1].figures[0]), [None, None]);
+    }
+
+    #[test]
+    fn plans_are_told_by_ranges_of_sizes() {
+        let plan = |size, path: &str| Plan { size, path: path.into(), ..Plan::default() };
+        let mut report = Report::new("", "");
+        report.plans = vec![plan(8, "inline"), plan(64, "inline"), plan(4096, "slot"), plan(8, "slot")];
+        let found: Vec<String> = plans(&report).iter().map(Span::sizes).collect();
+        assert_eq!(found, ["8 B to 64 B", "4 KiB", "8 B"]);
     }
 
     #[test]

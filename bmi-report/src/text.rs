@@ -67,10 +67,14 @@ impl Sizes {
 
 /// Returns the transport, marked if it is not the library that was measured.
 pub(crate) fn over(row: &Row) -> String {
-    match row.kind {
-        Kind::Library => row.over.clone(),
-        Kind::Baseline => format!("{} (baseline)", row.over),
-        Kind::Model => format!("{} (model)", row.over),
+    let kind = match row.kind {
+        Kind::Library => return row.over.clone(),
+        Kind::Baseline => "baseline",
+        Kind::Model => "model",
+    };
+    match row.over.contains(kind) {
+        true => row.over.clone(),
+        false => format!("{} ({kind})", row.over),
     }
 }
 
@@ -136,9 +140,9 @@ fn costs(groups: &[&Group<'_>]) -> String {
 
 fn plans(report: &Report) -> Option<String> {
     let mut table = Table::new(2, ["over", "direction", "size", "path", "why"]).with_text(&[3, 4]);
-    for plan in &report.plans {
-        let size = units::size(plan.size as usize);
-        table.row([plan.over.clone(), plan.direction.clone(), size, plan.path.clone(), plan.why.clone()]);
+    for span in groups::plans(report) {
+        let plan = span.first;
+        table.row([plan.over.clone(), plan.direction.clone(), span.sizes(), plan.path.clone(), plan.why.clone()]);
     }
     (!report.plans.is_empty()).then(|| format!("the path of data of each size\n\n{}", table.render()))
 }
@@ -218,7 +222,7 @@ mod tests {
 Two transports
 
 tcp is slower than sockets in the only row: latency 1.12 times as long.
-Latency of 8 B: 8.00 us with sockets, 9.00 us over tcp.
+Latency 8 B: 9.00 us over tcp, 8.00 us with sockets.
 
 latency
 

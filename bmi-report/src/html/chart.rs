@@ -129,13 +129,13 @@ impl Chart {
             escape::text(&self.hint)
         );
         self.axes(&mut svg);
-        self.parting(&mut svg);
         for series in &self.series {
             self.band(&mut svg, series);
         }
         for series in &self.series {
             self.line(&mut svg, series);
         }
+        self.parting(&mut svg);
         self.crossings(&mut svg);
         self.names(&mut svg);
         svg + "</svg></figure>\n"
@@ -165,10 +165,10 @@ impl Chart {
         let (y, x) = (self.y.at(1.0), PLOT.left + 8.0);
         let _ = write!(svg, "<path class=\"one\" d=\"M{:.1} {y:.1}H{:.1}\"/>", PLOT.left, PLOT.right);
         if y - PLOT.top > 2.0 * LINE {
-            let _ = write!(svg, "<text class=\"dim\" x=\"{x:.1}\" y=\"{:.1}\">↑ {above}</text>", y - 6.0);
+            let _ = write!(svg, "<text class=\"dim halo\" x=\"{x:.1}\" y=\"{:.1}\">↑ {above}</text>", y - 6.0);
         }
         if PLOT.bottom - y > 2.0 * LINE {
-            let _ = write!(svg, "<text class=\"dim\" x=\"{x:.1}\" y=\"{:.1}\">↓ {below}</text>", y + 15.0);
+            let _ = write!(svg, "<text class=\"dim halo\" x=\"{x:.1}\" y=\"{:.1}\">↓ {below}</text>", y + 15.0);
         }
     }
 

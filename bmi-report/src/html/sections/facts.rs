@@ -60,14 +60,21 @@ const WORDS: [(&str, &str); 10] = [
 
 /// The hosts in one line.
 pub(in crate::html) fn hosts_in_brief(report: &Report) -> String {
-    let brief = |host: &Host| {
-        let facts: Vec<String> =
-            host.facts.iter().take(MOST_FACTS).map(|(_, fact)| escape::text(&escape::cut(fact, 40))).collect();
-        let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
-        format!("<b>{}</b> {}{facts}", escape::text(&host.role), escape::text(&host.name))
+    let facts = |host: &Host| {
+        let first = host.facts.iter().take(MOST_FACTS).map(|(_, fact)| escape::text(&escape::cut(fact, 40)));
+        first.collect::<Vec<_>>().join(", ")
     };
-    let hosts: Vec<String> = report.hosts.iter().map(brief).collect();
-    let mut line = hosts.join(" — ");
+    let name = |host: &Host| format!("<b>{}</b> {}", escape::text(&host.role), escape::text(&host.name));
+    let all: Vec<String> = report.hosts.iter().map(facts).collect();
+    let is_same = all.len() > 1 && all.iter().all(|facts| *facts == all[0] && !facts.is_empty());
+    let with = |(host, facts): (&Host, &String)| match facts.is_empty() || is_same {
+        true => name(host),
+        false => format!("{} ({facts})", name(host)),
+    };
+    let mut line = report.hosts.iter().zip(&all).map(with).collect::<Vec<_>>().join(", ");
+    if is_same {
+        line += &format!(": each {}", all[0]);
+    }
     if report.began > 0 {
         line += &format!(" · {}", date(report.began));
     }

@@ -8,6 +8,8 @@ pub(super) mod speed;
 pub(super) mod stages;
 pub(super) mod timeline;
 
+pub(super) use crate::answer::capital as title;
+
 use super::escape;
 use super::palette::Palette;
 use crate::groups::Group;
@@ -58,12 +60,6 @@ fn setup(row: &Row, without: &[&str]) -> String {
     let mut bare = Row { setup: row.setup.clone(), ..Row::default() };
     bare.setup.retain(|name, _| !without.contains(&name.as_str()));
     bare.what().trim_start_matches(", ").to_owned()
-}
-
-/// Returns the name of a test with a capital.
-fn title(test: &str) -> String {
-    let mut letters = test.chars();
-    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
 /// Returns which values are better, as a hint below a heading.

@@ -3,7 +3,7 @@
 use super::speed::{add, chart, label};
 use super::{PATH, Page, grid, section, setup, table, title};
 use crate::answer::span;
-use crate::groups::Figure;
+use crate::groups::{self, Figure, Span};
 use crate::html::chart::{Colour, Crossing, Dash, Point, Series};
 use crate::report::{Plan, Row, Unit};
 use crate::units;
@@ -123,11 +123,11 @@ fn rounded(bytes: f64) -> String {
 
 /// The plan as a table.
 pub(in crate::html) fn plan(page: &Page<'_>) -> String {
-    let row = |plan: &Plan| {
-        let size = units::size(plan.size as usize);
-        vec![plan.over.clone(), plan.direction.clone(), size, plan.path.clone(), plan.why.clone()]
+    let row = |span: &Span<'_>| {
+        let plan = span.first;
+        vec![plan.over.clone(), plan.direction.clone(), span.sizes(), plan.path.clone(), plan.why.clone()]
     };
-    let rows: Vec<Vec<String>> = page.report.plans.iter().map(row).collect();
+    let rows: Vec<Vec<String>> = groups::plans(page.report).iter().map(row).collect();
     if rows.is_empty() {
         return String::new();
     }
