@@ -20,7 +20,6 @@ fn one(part: &[&Group<'_>]) -> String {
     let heading = escape::text(&format!("{}{comma}{}", title(&row.test), setup(row, &[])));
     let mut heads = vec!["size", "over", "median", "interval", "rounds"];
     heads.extend(PERCENTILES.map(|(name, _)| name));
-    heads.extend(["compared with", "cost", "interval", "that is"]);
     let rows: Vec<Vec<String>> = figures().map(values).collect();
     let notes = figures().flat_map(|figure| figure.row.notes.iter().map(|note| (figure.row, note)));
     let notes: String = notes
@@ -28,8 +27,9 @@ fn one(part: &[&Group<'_>]) -> String {
         .collect();
     let count = rows.len();
     format!(
-        "<details><summary>{heading} <span>({count} rows)</span></summary>\n{}{}{notes}</details>\n",
+        "<details><summary>{heading} <span>({count} rows)</span></summary>\n{}{}{}{notes}</details>\n",
         table(2, &heads, &rows),
+        ratios(part),
         costs(part)
     )
 }
@@ -40,18 +40,23 @@ fn values(figure: &Figure<'_>) -> Vec<String> {
     let size = row.size.map_or("-".to_owned(), |size| units::size(size as usize));
     let mut cells = vec![size, over(row), middle, span(row.unit, median), row.rounds.len().to_string()];
     cells.extend(percentiles(row).map(|value| value.map_or("-".to_owned(), units::time)));
-    let lines = |cell: &dyn Fn(&crate::groups::Ratio<'_>) -> String| {
-        let all: Vec<String> = figure.ratios().map(cell).collect();
-        if all.is_empty() { "-".to_owned() } else { all.join("; ") }
-    };
-    cells.push(lines(&|ratio| ratio.to.over.clone()));
-    cells.push(lines(&|ratio| format!("× {}", ratio_figure(ratio.interval.middle))));
-    cells.push(lines(&|ratio| {
-        let [low, high] = [ratio.interval.low, ratio.interval.high].map(ratio_figure);
-        format!("{low} to {high}")
-    }));
-    cells.push(lines(&|ratio| ratio.verdict.words().to_owned()));
     cells
+}
+
+fn ratios(part: &[&Group<'_>]) -> String {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for figure in part.iter().flat_map(|group| &group.figures) {
+        let size = figure.row.size.map_or("-".to_owned(), |size| units::size(size as usize));
+        for ratio in figure.ratios() {
+            let [middle, low, high] =
+                [ratio.interval.middle, ratio.interval.low, ratio.interval.high].map(ratio_figure);
+            let (words, rounds) = (ratio.verdict.words().to_owned(), ratio.rounds.to_string());
+            let (cost, interval) = (format!("× {middle}"), format!("{low} to {high}"));
+            rows.push(vec![size.clone(), over(figure.row), over(ratio.to), words, cost, interval, rounds]);
+        }
+    }
+    let heads = ["size", "over", "compared with", "that is", "cost", "interval", "rounds"];
+    if rows.is_empty() { String::new() } else { table(4, &heads, &rows) }
 }
 
 fn costs(part: &[&Group<'_>]) -> String {

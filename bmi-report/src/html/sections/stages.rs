@@ -13,7 +13,9 @@ use crate::units;
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 190.0;
 const RIGHT: f64 = 800.0;
-const LINE: f64 = 24.0;
+const LINE: f64 = 22.0;
+/// The room between bars of different sizes.
+const GAP: f64 = 8.0;
 /// The width of a letter, somewhat more than most have.
 const LETTER: f64 = 7.0;
 
@@ -46,14 +48,20 @@ fn picture(first: &Row, rows: &[&Row]) -> String {
     let key: Vec<String> =
         names.iter().map(|name| format!("<li class=\"{}\">{}</li>", class(name), escape::text(name))).collect();
     let (title, hint) = (escape::text(&title(&first.test)), escape::text(&setup(first, &[])));
-    let height = LINE * rows.len() as f64;
+    // Bars of one size are together.
+    let changes = rows.windows(2).filter(|pair| pair[0].size != pair[1].size).count();
+    let height = LINE * rows.len() as f64 + GAP * changes as f64;
     let mut out = format!(
         "<figure class=\"chart bars\"><figcaption><b>{title}</b><span>{hint}</span></figcaption>\
          <ul class=\"key\">{}</ul><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">",
         key.concat()
     );
-    for (number, row) in rows.iter().enumerate() {
-        bar(&mut out, row, LINE * number as f64, class);
+    let (mut top, mut size) = (0.0, first.size);
+    for row in rows {
+        top += if row.size == size { 0.0 } else { GAP };
+        bar(&mut out, row, top, class);
+        top += LINE;
+        size = row.size;
     }
     out + "</svg></figure>\n"
 }
