@@ -1,8 +1,8 @@
 //! A report as tables for a terminal. The answer comes first, in sentences.
 //!
 //! **Layout.** A part for each test and setup, with narrow tables below each other instead of one
-//! that is wide: medians and percentiles, ratios, what a message costs. Then the plan, the notes,
-//! the hosts. Most lines have at most 100 columns. Rows that measured the same thing are next to each
+//! that is wide: medians, percentiles, ratios, what a message costs. Then the plan, the notes, the
+//! hosts. Most lines have at most 100 columns. Rows that measured the same thing are next to each
 //! other, and a blank cell repeats the one above.
 
 use crate::answer::{self, span};
@@ -38,6 +38,9 @@ fn test(groups: &[&Group<'_>]) -> String {
     let all = || groups.iter().flat_map(|group| &group.figures);
     let heading = Row { size: None, ..groups[0].row().clone() }.what();
     let mut text = format!("{heading}\n\n{}", medians(groups));
+    if let Some(shares) = shares(groups) {
+        text += &format!("\n{shares}");
+    }
     if all().any(|figure| figure.ratios().next().is_some()) {
         text += &format!("\n{}", ratios(groups));
     }
@@ -79,25 +82,28 @@ pub(crate) fn over(row: &Row) -> String {
 }
 
 fn medians(groups: &[&Group<'_>]) -> String {
-    let figures = || groups.iter().flat_map(|group| &group.figures);
+    let mut table = Table::new(2, ["size", "over", "median", "interval", "rounds"]);
     let mut sizes = Sizes::default();
-    if !figures().any(|figure| figure.row.histogram.is_some()) {
-        let mut table = Table::new(2, ["size", "over", "median", "interval", "rounds"]);
-        for figure in figures() {
-            let [median, interval, rounds] = median(figure);
-            table.row([sizes.cell(figure.row), over(figure.row), median, interval, rounds]);
-        }
-        return table.render();
-    }
-    let heading = ["size", "over", "median", "interval", "rounds", "p50", "p99", "p99.9", "p99.99"];
-    let mut table = Table::new(2, heading);
-    for figure in figures() {
+    for figure in groups.iter().flat_map(|group| &group.figures) {
         let [median, interval, rounds] = median(figure);
-        let shares = percentiles(figure.row).map(|value| value.map_or("-".to_owned(), units::time));
-        let [p50, p99, p999, p9999] = shares;
-        table.row([sizes.cell(figure.row), over(figure.row), median, interval, rounds, p50, p99, p999, p9999]);
+        table.row([sizes.cell(figure.row), over(figure.row), median, interval, rounds]);
     }
     table.render()
+}
+
+/// Returns the table of percentiles, with the rows that have any.
+fn shares(groups: &[&Group<'_>]) -> Option<String> {
+    let mut table = Table::new(2, ["size", "over", "p50", "p99", "p99.9", "p99.99"]);
+    let (mut sizes, mut is_empty) = (Sizes::default(), true);
+    for row in groups.iter().flat_map(|group| &group.figures).map(|figure| figure.row) {
+        let shares = percentiles(row);
+        if shares.iter().any(Option::is_some) {
+            let [p50, p99, p999, p9999] = shares.map(|value| value.map_or("-".to_owned(), units::time));
+            table.row([sizes.cell(row), over(row), p50, p99, p999, p9999]);
+            is_empty = false;
+        }
+    }
+    (!is_empty).then(|| table.render())
 }
 
 fn median(figure: &Figure<'_>) -> [String; 3] {
@@ -226,10 +232,14 @@ Latency 8 B: 9.00 us over tcp, 8.00 us with sockets.
 
 latency
 
-size  over                 median         interval  rounds      p50      p99  p99.9  p99.99
--------------------------------------------------------------------------------------------
-8 B   sockets (baseline)  8.00 us  8.00 to 8.00 us       8        -        -      -       -
-      tcp                 9.00 us  9.00 to 9.00 us       8  9.01 us  9.01 us      -       -
+size  over                 median         interval  rounds
+----------------------------------------------------------
+8 B   sockets (baseline)  8.00 us  8.00 to 8.00 us       8
+      tcp                 9.00 us  9.00 to 9.00 us       8
+
+size  over      p50      p99  p99.9  p99.99
+-------------------------------------------
+8 B   tcp   9.01 us  9.01 us      -       -
 
 size  over  compared with         cost      interval  that is
 -------------------------------------------------------------

@@ -6,14 +6,14 @@
 //!
 //! **Invariants**
 //! 1. The page loads nothing. A policy in its head forbids it besides.
-//! 2. Each text of a report is escaped ([`escape`]). A report may come from somebody else.
-//! 3. The first screen has the title, the answer in sentences ([`crate::answer`]), the hosts, and the
-//!    pictures of the first tests.
+//! 2. Each text of a report is escaped (`escape`). A report may come from somebody else.
+//! 3. The first screen has the title, the answer in sentences ([`crate::answer`]), the hosts, and
+//!    the pictures of the first tests.
 //!
 //! | module | what is there |
 //! |---|---|
-//! | [`axis`], [`chart`], [`palette`] | pictures of lines |
-//! | [`sections`] | the parts of the page |
+//! | `axis`, `chart`, `palette` | pictures of lines |
+//! | `sections` | the parts of the page |
 //! | `style.css`, `timeline.js`, `read_out.js` | how it looks, light, dark and printed; the scripts |
 
 mod axis;

@@ -1,7 +1,7 @@
 //! Which colour each transport has, the same in all pictures of a page.
 //!
-//! **Source.** Okabe, Ito: Color universal design (2008): colours that people with any kind of colour
-//! vision tell apart. `style.css` has them, with others for a dark background.
+//! **Source.** Okabe, Ito: Color universal design (2008), for colours that people with any kind of
+//! colour vision tell apart. `style.css` has them, with others for a dark background.
 
 use super::chart::{Colour, Dash};
 use crate::report::{Kind, Report, Row};
