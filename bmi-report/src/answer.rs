@@ -6,11 +6,12 @@
 use crate::groups::{Group, Ratio, Verdict};
 use crate::report::{Kind, Report, Row, Unit};
 use crate::stats::{Interval, LEAST_ROUNDS};
+use crate::units;
 
-/// Rows whose names are listed, if they are against the rule.
-const MOST_NAMED: usize = 2;
+/// Places that are listed where the outcome differs from most.
+const MOST_PLACES: usize = 4;
 /// Tests of which figures are given.
-const MOST_TESTS: usize = 4;
+const MOST_TESTS: usize = 3;
 
 /// Returns the answer, most important first.
 pub fn sentences(report: &Report, groups: &[Group<'_>]) -> Vec<String> {
@@ -106,7 +107,7 @@ impl Duel<'_> {
         };
         let mut text = format!("{one} is {word} than {other} {}: {}", rows(self.count(main)), self.ranges(main));
         if self.count(rest) > 0 {
-            text += &format!("; {against} in {}: {}", self.count(rest), self.names(rest));
+            text += &format!("; {against} in {}: {}", self.count(rest), self.places(rest));
         }
         if same > 0 {
             text += &format!("; no difference in {same}");
@@ -142,13 +143,28 @@ impl Duel<'_> {
         tests.iter().map(range).collect::<Vec<_>>().join(", ")
     }
 
-    fn names(&self, verdict: Verdict) -> String {
-        let of = self.rows.iter().filter(|(_, ratio)| ratio.verdict == verdict);
-        let mut names: Vec<String> = of.map(|(row, _)| row.what()).collect();
-        let more = names.len().saturating_sub(MOST_NAMED);
-        names.truncate(MOST_NAMED);
+    /// Returns where else it is: the sizes of each test, or the names of rows without a size.
+    fn places(&self, verdict: Verdict) -> String {
+        let of: Vec<&Row> =
+            self.rows.iter().filter(|(_, ratio)| ratio.verdict == verdict).map(|(row, _)| *row).collect();
+        let mut places: Vec<String> = Vec::new();
+        for row in &of {
+            let sizes = of.iter().filter(|other| other.test == row.test).filter_map(|other| other.size);
+            let (low, high) = sizes.fold((u64::MAX, 0), |(low, high), size| (low.min(size), high.max(size)));
+            let size = |size: u64| units::size(size as usize);
+            let place = match row.size {
+                None => row.what(),
+                Some(_) if low == high => format!("{} {}", row.test, size(low)),
+                Some(_) => format!("{} {} to {}", row.test, size(low), size(high)),
+            };
+            if !places.contains(&place) {
+                places.push(place);
+            }
+        }
+        let more = places.len().saturating_sub(MOST_PLACES);
+        places.truncate(MOST_PLACES);
         let and = if more > 0 { format!(" and {more} more") } else { String::new() };
-        names.join("; ") + &and
+        places.join(", ") + &and
     }
 }
 

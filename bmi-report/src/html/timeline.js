@@ -92,6 +92,11 @@
   const colour = (name) => `--c${kinds.indexOf(name) % 6}`;
   const duration = (us) => us >= 1e6 ? `${(us / 1e6).toPrecision(3)} s` : us >= 1e3 ? `${(us / 1e3).toPrecision(3)} ms`
     : us >= 1 || us === 0 ? `${Number(us.toPrecision(3))} µs` : `${(us * 1e3).toPrecision(3)} ns`;
+  // As many digits as tell one line of the grid from the next.
+  const label = (at, step) => {
+    const [unit, name] = step >= 1e6 ? [1e6, "s"] : step >= 1e3 ? [1e3, "ms"] : step >= 1 ? [1, "µs"] : [1e-3, "ns"];
+    return `${(at / unit).toFixed(Math.max(0, -Math.floor(Math.log10(step / unit))))} ${name}`;
+  };
   const short = (text, width) => {
     const room = Math.floor(width / 6.6);
     return room < 3 ? "" : text.length > room ? `${text.slice(0, room - 1)}…` : text;
@@ -130,7 +135,7 @@
       pen.fillStyle = css("--grid");
       pen.fillRect(place, 0, 1, height);
       pen.fillStyle = css("--dim");
-      pen.fillText(at < 0 ? `−${duration(-at)}` : duration(at), place + 4, 10);
+      pen.fillText(label(at, step), place + 4, 10);
     }
   };
   const drawRow = (row, width, height, css) => {

@@ -22,7 +22,8 @@ fn value(page: &Page<'_>, part: &[&Group<'_>]) -> String {
     let median = |figure: &Figure<'_>| {
         let (unit, rounds) = (figure.row.unit, figure.row.rounds.len());
         let (middle, span) = (unit.figure(figure.median.middle), span(unit, figure.median));
-        (figure.median, format!("{}: {middle} ({span}, {rounds} rounds)", name(figure.row)))
+        let more = if rounds > 1 { format!(" ({span}, {rounds} rounds)") } else { String::new() };
+        (figure.median, format!("{}: {middle}{more}", name(figure.row)))
     };
     let better = if row.unit.less_is_better() { "less is better" } else { "more is better" };
     let series = series(page, part, |figure| Some(median(figure)));
