@@ -42,6 +42,14 @@ fn verdicts_follow_the_interval_and_the_rounds() {
 }
 
 #[test]
+fn the_same_is_said_only_of_a_narrow_interval() {
+    let at = |low, high| change(Unit::Seconds, Interval { middle: 1.0, low, high }, 8);
+    assert_eq!([at(0.96, 1.04), at(0.9, 1.04), at(0.96, 1.1)], [Change::Same, Change::Unclear, Change::Unclear]);
+    let counted = change(Unit::Calls, Interval { middle: 1.0, low: 0.97, high: 1.0 }, 8);
+    assert_eq!(counted, Change::Unclear);
+}
+
+#[test]
 fn rows_of_one_report_only_and_of_another_unit_are_not_compared() {
     let values = around(1e-6, 0.01);
     let a = report(vec![row("tcp", Unit::Seconds, &values), row("ib", Unit::Seconds, &values)]);
