@@ -10,13 +10,25 @@
 //! | [`report`] | a [`Report`]: hosts, rows, rounds, plans; its JSON |
 //! | [`histogram`] | latencies with three digits, from nanoseconds to an hour |
 //! | [`stats`] | medians and ratios with bootstrap intervals, warm-up, when to stop |
+//! | [`groups`] | rows side by side: ratios and verdicts |
+//! | [`answer`] | the answer in sentences |
+//! | [`text`], [`csv`] | a report as tables for a terminal, and for a spreadsheet |
+//! | [`html`] | a report as one page with pictures |
+//! | [`mod@compare`] | two reports compared, and a rule by which that fails |
 //! | [`units`], [`table`] | figures and tables for people |
 
+pub mod answer;
+pub mod compare;
+pub mod csv;
+pub mod groups;
 pub mod histogram;
+pub mod html;
 pub mod report;
 pub mod stats;
 pub mod table;
+pub mod text;
 pub mod units;
 
+pub use compare::{Comparison, FailIf, compare};
 pub use histogram::Histogram;
 pub use report::{Cost, Host, Kind, Plan, Report, Row, Step, Unit};
