@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use benches::limit::Limit;
 use benches::net::{Tcp, tcp_endpoint};
-use benches::table::Table;
-use benches::{stats, units};
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Path};
 use bmi_core::driver::{Waiting, event};
 use bmi_core::{Addr, AsyncEndpoint, Error, ErrorKind, MemList, Memory, Options, PeerId};
+use bmi_report::table::Table;
+use bmi_report::{stats, units};
 use clap::{Parser, ValueEnum};
 
 /// Measures what each of the four paths costs for each size over TCP, and compares it with the path
@@ -173,7 +173,7 @@ impl Client {
                 }
             }
         }
-        let seconds = samples.into_iter().map(|(path, mut samples)| (path, stats::median(&mut samples))).collect();
+        let seconds = samples.into_iter().map(|(path, mut samples)| (path, stats::middle(&mut samples))).collect();
         Ok(Row { direction, size, plan, seconds })
     }
 }

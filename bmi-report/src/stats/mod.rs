@@ -72,6 +72,14 @@ pub fn middle(values: &mut [f64]) -> f64 {
     }
 }
 
+/// Returns the value at `rank` (0 is the least, 1 the greatest) by the nearest-rank rule, or 0 if
+/// there are none. [`Histogram`](crate::Histogram) is for many durations.
+pub fn quantile(values: &mut [f64], rank: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1);
+    values.get((rank * last as f64).round() as usize).copied().unwrap_or(0.0)
+}
+
 /// Returns the median with its interval.
 pub fn median(values: &[f64], seed: u64) -> Interval {
     if values.is_empty() {

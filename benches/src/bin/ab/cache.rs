@@ -22,13 +22,13 @@ use benches::limit::Limit;
 use benches::net;
 use benches::processes::{self, Processes};
 use benches::sandbox::Sandbox;
-use benches::stats::median;
-use benches::table::Table;
 use benches::tasks::Usage;
-use benches::units;
 use bmi::{AnyTransport, Memory};
 use bmi_core::Scheme;
 use bmi_core::driver::event;
+use bmi_report::stats::middle;
+use bmi_report::table::Table;
+use bmi_report::units;
 use clap::Parser;
 use fs_client::{Client, ClientOptions, CreateOptions, File, Region};
 use futures_util::future::try_join_all;
@@ -367,14 +367,14 @@ impl Cache {
 
 fn ratio(of: &[f64], to: &[f64]) -> String {
     let mut ratios: Vec<f64> = of.iter().zip(to).map(|(of, to)| of / to).collect();
-    format!("{:.2}", median(&mut ratios))
+    format!("{:.2}", middle(&mut ratios))
 }
 
 fn render(rows: &[Row]) -> String {
     let mut table = Table::new(2, ["line", "service", "MB/s", "ratio", "us a call", "cpu ns/KiB", "ratio", "resident"]);
     for pair in rows.chunks(SERVICES.len()) {
         for row in pair {
-            let middle = |values: &[f64]| median(&mut values.to_vec());
+            let middle = |values: &[f64]| middle(&mut values.to_vec());
             table.row([
                 row.name.clone(),
                 row.service.to_owned(),

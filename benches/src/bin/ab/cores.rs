@@ -1,9 +1,9 @@
 //! `cores`: an I/O server on several cores, in the simulator.
 
 use benches::cores::{Row, Scale, rows};
-use benches::table::Table;
-use benches::units;
 use bmi_core::comm::Direction;
+use bmi_report::table::Table;
+use bmi_report::units;
 
 use crate::job::Failed;
 

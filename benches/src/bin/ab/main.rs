@@ -140,7 +140,7 @@ fn run(cli: &Cli) -> Result<bool, Failed> {
         let left_out =
             if tree.left_out == 0 { String::new() } else { format!(", {} links and the like left out", tree.left_out) };
         let (files, folders) = (tree.files.len(), tree.folders.len());
-        println!("{files} files in {folders} folders, {}{left_out}", benches::units::amount(tree.bytes()));
+        println!("{files} files in {folders} folders, {}{left_out}", bmi_report::units::amount(tree.bytes()));
     }
     let mut schemes = cli.over.clone();
     if schemes.is_empty() {

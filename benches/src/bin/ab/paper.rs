@@ -53,7 +53,7 @@ impl Paper {
     /// no failure.
     pub(crate) fn run(&self) -> Result<bool, Failed> {
         if self.list {
-            let mut table = benches::table::Table::new(3, ["name", "source", "what"]);
+            let mut table = bmi_report::table::Table::new(3, ["name", "source", "what"]);
             ALL.iter().for_each(|one| table.row([one.name, one.source, one.what].map(str::to_owned)));
             print!("{}", table.render());
             return Ok(true);

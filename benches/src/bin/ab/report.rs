@@ -1,7 +1,7 @@
 //! The A/B table.
 
-use benches::table::Table;
-use benches::units;
+use bmi_report::table::Table;
+use bmi_report::units;
 
 use crate::job::Tallies;
 use crate::tally::{CLASSES, Line};

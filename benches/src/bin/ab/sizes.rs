@@ -15,11 +15,11 @@ use benches::memory_limit::MemoryLimit;
 use benches::net;
 use benches::processes::Processes;
 use benches::sandbox::Sandbox;
-use benches::stats::median;
-use benches::table::Table;
 use bmi::{AnyTransport, Memory};
 use bmi_core::Scheme;
 use bmi_core::driver::event;
+use bmi_report::stats::middle;
+use bmi_report::table::Table;
 use fs_client::{Client, ClientOptions, CreateOptions, File, RemoveKind};
 use futures_util::future::try_join_all;
 use serde::Serialize;
@@ -142,7 +142,7 @@ pub(crate) fn measure(dir: &Path, rounds: u16) -> Result<Vec<Row>, Failed> {
 pub(crate) fn render(rows: &[Row]) -> String {
     let mut table = Table::new(1, ["file / cache", SERVICES[0], SERVICES[1], SERVICES[2]]);
     for services in rows.chunks(SERVICES.len()) {
-        let rate = |row: &Row| format!("{:.0} MB/s", median(&mut row.rate.clone()) / 1e6);
+        let rate = |row: &Row| format!("{:.0} MB/s", middle(&mut row.rate.clone()) / 1e6);
         table.row([format!("{} %", services[0].percent), rate(&services[0]), rate(&services[1]), rate(&services[2])]);
     }
     table.render()
