@@ -57,7 +57,8 @@ impl Comparison {
         }
     }
 
-    fn cells(&self) -> [String; 6] {
+    /// Returns the cells of the table: what, source, unit, published, predicted, error.
+    pub(super) fn cells(&self) -> [String; 6] {
         let published = match self.published[..] {
             [] => "held back".to_owned(),
             [one] => number(one),

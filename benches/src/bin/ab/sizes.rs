@@ -14,12 +14,14 @@ use benches::limit::Limit;
 use benches::memory_limit::MemoryLimit;
 use benches::net;
 use benches::processes::Processes;
+use benches::report::{self, steps};
 use benches::sandbox::Sandbox;
 use bmi::{AnyTransport, Memory};
 use bmi_core::Scheme;
 use bmi_core::driver::event;
 use bmi_report::stats::middle;
 use bmi_report::table::Table;
+use bmi_report::{Kind, Unit};
 use fs_client::{Client, ClientOptions, CreateOptions, File, RemoveKind};
 use futures_util::future::try_join_all;
 use serde::Serialize;
@@ -137,6 +139,21 @@ pub(crate) fn measure(dir: &Path, rounds: u16) -> Result<Vec<Row>, Failed> {
         cluster.stop()?;
     }
     Ok(rows)
+}
+
+/// Returns the rows of a report. The services were measured one right after the other.
+pub(crate) fn recorded(rows: &[Row]) -> Vec<bmi_report::Row> {
+    let row = |(number, row): (usize, &Row)| bmi_report::Row {
+        rounds: steps(number / SERVICES.len() * row.rate.len(), row.rate.iter().copied()),
+        ..report::row(
+            "second read of a file",
+            row.service,
+            Kind::Library,
+            Unit::BytesPerSecond,
+            &[("file / cache, %", &row.percent.to_string())],
+        )
+    };
+    rows.iter().enumerate().map(row).collect()
 }
 
 pub(crate) fn render(rows: &[Row]) -> String {
