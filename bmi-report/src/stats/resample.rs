@@ -25,8 +25,14 @@ impl Resample {
     /// Draws as many values as there are.
     pub(super) fn draw(&mut self, random: &mut Random) {
         self.times.fill(0);
-        for _ in 0..self.sorted.len() {
-            self.times[random.below(self.sorted.len())] += 1;
+        let len = self.times.len();
+        for _ in 0..len / 2 {
+            for index in random.two_below(len as u32) {
+                self.times[index as usize] += 1;
+            }
+        }
+        if len % 2 == 1 {
+            self.times[random.below(len)] += 1;
         }
     }
 

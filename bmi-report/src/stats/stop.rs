@@ -53,11 +53,11 @@ impl Stop {
     ///
     /// The logarithm of a width shrinks with the square root of the number of rounds. From this
     /// follows how many are missing. An estimate from few rounds is rough, so their number grows by
-    /// a quarter at least and doubles at most.
+    /// a quarter at least and becomes four times as large at most.
     pub fn next_look(&self, interval: &Interval, rounds: usize) -> usize {
         let missing = (interval.width().ln() / self.width.ln()).powi(2);
         // `clamp` keeps what is no number.
-        let factor = if missing.is_nan() { 2.0 } else { missing.clamp(1.25, 2.0) };
+        let factor = if missing.is_nan() { 4.0 } else { missing.clamp(1.25, 4.0) };
         ((rounds as f64 * factor).ceil() as usize).clamp(self.least.min(self.most), self.most)
     }
 }
@@ -88,8 +88,8 @@ mod tests {
         while looks[looks.len() - 1] < stop.most {
             looks.push(stop.next_look(&interval(0.5, 2.0), looks[looks.len() - 1]));
         }
-        assert_eq!(looks, [24, 48, 96, 192, 384, 768, 1200]);
-        // Twice the logarithm of the width needs four times as many, one and a half 2.25 times.
+        assert_eq!(looks, [24, 96, 384, 1200]);
+        // The logarithm of this width is a fifth too large.
         assert_eq!(stop.next_look(&interval(1.0, 1.04f64.powf(1.2)), 100), 144);
         assert_eq!(Stop { least: 24, most: 10, ..stop }.next_look(&Interval::NONE, 0), 10);
     }
