@@ -15,7 +15,6 @@
 //! | `prose` | lengths of lines and sentences, links and citations in comments and documents |
 //! | `compare` | two commits, measured side by side |
 //! | `cpu` | processor time of this program and of the programs that it started |
-//! | `random` | a small seeded generator |
 //! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs missing packages and components |
 //! | `structure` | how the files of a directory call each other |
@@ -29,7 +28,6 @@ mod hostile;
 mod metadata;
 mod mutants;
 mod prose;
-mod random;
 mod rxe;
 mod setup;
 mod steps;

@@ -20,12 +20,17 @@
 //! section 4.4.
 
 mod random;
+mod resample;
+mod stop;
 mod warm_up;
 
 use serde::{Deserialize, Serialize};
 
 pub use random::{Random, seed};
+pub use stop::Stop;
 pub use warm_up::warm_up;
+
+use resample::Resample;
 
 /// The share of the resampled figures that an interval contains.
 pub const CONFIDENCE: f64 = 0.99;
@@ -33,8 +38,6 @@ pub const CONFIDENCE: f64 = 0.99;
 pub const RESAMPLES: usize = 2000;
 /// The number of rounds below which no difference is claimed.
 pub const LEAST_ROUNDS: usize = 8;
-/// The share of the values that is left out at each end of a trimmed mean.
-const TRIMMED: f64 = 0.25;
 
 /// A figure and the interval that contains the true one, with [`CONFIDENCE`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,15 +75,20 @@ pub fn middle(values: &mut [f64]) -> f64 {
     }
 }
 
+/// Returns the value at `rank` (0 is the least, 1 the greatest) by the nearest-rank rule, or 0 if
+/// there are none. [`Histogram`](crate::Histogram) is for many durations.
+pub fn quantile(values: &mut [f64], rank: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1);
+    values.get((rank * last as f64).round() as usize).copied().unwrap_or(0.0)
+}
+
 /// Returns the median with its interval.
 pub fn median(values: &[f64], seed: u64) -> Interval {
     if values.is_empty() {
         return Interval::NONE;
     }
-    bootstrap(seed, |random| {
-        let mut drawn = drawn(values, random);
-        middle(&mut drawn)
-    })
+    bootstrap(seed, [values.to_vec()], |[values]| values.middle())
 }
 
 /// Returns the ratio `b / a` of pairs `(a, b)` with its interval.
@@ -89,7 +97,7 @@ pub fn paired_ratio(pairs: &[(f64, f64)], seed: u64) -> Interval {
     if logs.is_empty() {
         return Interval::NONE;
     }
-    exp(bootstrap(seed, |random| trimmed_mean(&mut drawn(&logs, random))))
+    exp(bootstrap(seed, [logs], |[logs]| logs.trimmed_mean()))
 }
 
 /// Returns the ratio `b / a` of values that have no pairs, with its interval.
@@ -99,40 +107,26 @@ pub fn ratio(a: &[f64], b: &[f64], seed: u64) -> Interval {
     if a.is_empty() || b.is_empty() {
         return Interval::NONE;
     }
-    exp(bootstrap(seed, |mut random| {
-        let base = trimmed_mean(&mut drawn(&a, random.as_deref_mut()));
-        trimmed_mean(&mut drawn(&b, random)) - base
-    }))
+    exp(bootstrap(seed, [a, b], |[a, b]| b.trimmed_mean() - a.trimmed_mean()))
 }
 
 fn exp(interval: Interval) -> Interval {
     Interval { middle: interval.middle.exp(), low: interval.low.exp(), high: interval.high.exp() }
 }
 
-/// Draws as many values as there are, with replacement, or returns all if there is no generator.
-fn drawn(values: &[f64], random: Option<&mut Random>) -> Vec<f64> {
-    match random {
-        Some(random) => (0..values.len()).map(|_| values[random.below(values.len())]).collect(),
-        None => values.to_vec(),
-    }
-}
-
 /// Returns the figure of all values, and the interval of those of resampled ones.
-fn bootstrap(seed: u64, mut figure: impl FnMut(Option<&mut Random>) -> f64) -> Interval {
-    let middle = figure(None);
+fn bootstrap<const N: usize>(seed: u64, values: [Vec<f64>; N], figure: impl Fn(&[Resample; N]) -> f64) -> Interval {
+    let mut samples = values.map(Resample::new);
+    let middle = figure(&samples);
     let mut random = Random::new(seed);
-    let mut figures: Vec<f64> = (0..RESAMPLES).map(|_| figure(Some(&mut random))).collect();
+    let mut again = || {
+        samples.iter_mut().for_each(|sample| sample.draw(&mut random));
+        figure(&samples)
+    };
+    let mut figures: Vec<f64> = (0..RESAMPLES).map(|_| again()).collect();
     figures.sort_by(f64::total_cmp);
     let cut = ((1.0 - CONFIDENCE) / 2.0 * RESAMPLES as f64) as usize;
     Interval { middle, low: figures[cut], high: figures[RESAMPLES - 1 - cut] }
-}
-
-/// Returns the mean without the smallest and the largest quarter. Sorts the values.
-fn trimmed_mean(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let cut = (values.len() as f64 * TRIMMED) as usize;
-    let kept = &values[cut..values.len() - cut];
-    kept.iter().sum::<f64>() / kept.len() as f64
 }
 
 #[cfg(test)]

@@ -29,6 +29,13 @@ impl Random {
         ((u128::from(self.number()) * end as u128) >> 64) as usize
     }
 
+    /// Returns two numbers below `end`, which is above 0, for the time of one. The bias is `end` in
+    /// 2^32, which is nothing for the few thousand values of a bootstrap.
+    pub fn two_below(&mut self, end: u32) -> [u32; 2] {
+        let number = self.number();
+        [number >> 32, number & u64::from(u32::MAX)].map(|half| ((half * u64::from(end)) >> 32) as u32)
+    }
+
     /// Shuffles `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
@@ -54,6 +61,11 @@ mod tests {
         let mut counts = [0; 5];
         (0..5000).for_each(|_| counts[random.below(5)] += 1);
         assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+        let mut pairs = [[0; 5]; 5];
+        for [a, b] in (0..25_000).map(|_| random.two_below(5)) {
+            pairs[a as usize][b as usize] += 1;
+        }
+        assert!(pairs.iter().flatten().all(|count| (800..1200).contains(count)), "{pairs:?}");
         let mut items: Vec<u32> = (0..100).collect();
         random.shuffle(&mut items);
         assert!(!items.is_sorted());

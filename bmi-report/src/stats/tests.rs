@@ -61,6 +61,14 @@ fn medians_have_intervals_and_few_values_none() {
 }
 
 #[test]
+fn ranks_of_few_values() {
+    assert_eq!((middle(&mut []), quantile(&mut [], 0.5)), (0.0, 0.0));
+    assert_eq!(middle(&mut [3.0, 1.0, 2.0]), 2.0);
+    let mut hundred: Vec<f64> = (0..=100).rev().map(f64::from).collect();
+    assert_eq!((quantile(&mut hundred, 0.99), quantile(&mut hundred, 0.0)), (99.0, 0.0));
+}
+
+#[test]
 fn a_warm_up_is_found_and_a_steady_series_has_none() {
     let mut random = Random::new(5);
     let mut found = Vec::new();
