@@ -107,7 +107,10 @@ enum Task {
     },
     /// The cable of a pair.
     #[command(hide = true)]
-    PairRelay(pair::RelayArgs),
+    PairRelay {
+        /// What it does, as JSON.
+        spec: String,
+    },
     /// Runs commands of the file system while its servers are killed and stopped, and compares all
     /// that is read with a model.
     Storm(storm::StormArgs),
@@ -163,7 +166,7 @@ fn main() -> ExitCode {
         Task::RxeInside => rxe::inside::main(),
         Task::Pair(args) => pair::main(&root(), &args),
         Task::PairGuard { server, client } => pair::guard_main(&server, &client),
-        Task::PairRelay(args) => pair::relay_main(&args),
+        Task::PairRelay { spec } => pair::relay_main(&spec),
         Task::Storm(args) => storm::main(&root(), &args),
         Task::StormGuard => storm::guard::main(),
         Task::Hostile(args) => hostile::main(&root(), &args),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::guard::{Guard, OWN_PROGRAM};
 use super::link::{Cable, Link, Loss};
 use super::namespaces::{self, DEVICE, Names, run};
-use super::{clock, shape};
+use super::{clock, relay, shape};
 use crate::command::Invocation;
 use crate::setup;
 
@@ -83,11 +83,18 @@ impl Pair {
 
     fn join_by_relay(&mut self, link: &Link, keep: bool) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("the cable cannot be started: {error}");
-        let delay = link.delay.as_nanos().to_string();
+        let Names { server, client } = self.names.clone();
+        let spec = relay::Spec {
+            server,
+            client,
+            delay_ns: link.delay.as_nanos() as u64,
+            loss_millionths: link.loss.0,
+            seed: link.seed,
+        };
+        let spec = serde_json::to_string(&spec).map_err(|error| error.to_string())?;
         let mut command = Command::new(OWN_PROGRAM);
         // A process group of its own: the guard ends it, and not Ctrl-C, which a command may handle.
-        command.arg0("xtask").arg("pair-relay").args(self.names.both()).process_group(0);
-        command.args(["--delay-ns", &delay, "--loss-ppm", &link.loss.0.to_string(), "--seed", &link.seed.to_string()]);
+        command.arg0("xtask").args(["pair-relay", &spec]).process_group(0);
         // A relay that is kept must not keep the terminal open.
         let errors = if keep { Stdio::null() } else { Stdio::inherit() };
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn().map_err(failed)?;

@@ -57,7 +57,7 @@ use crate::command::Failure;
 use crate::setup;
 
 pub(crate) use guard::main as guard_main;
-pub(crate) use relay::{RelayArgs, main as relay_main};
+pub(crate) use relay::main as relay_main;
 
 /// Options of `cargo xtask pair`.
 #[derive(Args)]

@@ -17,6 +17,7 @@ use crate::random::Random;
 pub(super) struct Queue {
     waiting: VecDeque<(u64, Vec<u8>)>,
     bytes: usize,
+    last_due_ns: u64,
     delay_ns: u64,
     loss: Loss,
     random: Random,
@@ -38,6 +39,7 @@ impl Queue {
         Queue {
             waiting: VecDeque::new(),
             bytes: 0,
+            last_due_ns: 0,
             delay_ns: delay.as_nanos() as u64,
             loss,
             random: Random::new(seed),
@@ -46,7 +48,7 @@ impl Queue {
         }
     }
 
-    /// Takes a packet that came at `now_ns`. The clock must not go back.
+    /// Takes a packet that came at `now_ns`. It does not overtake the one before.
     pub(super) fn push(&mut self, now_ns: u64, packet: &[u8]) {
         self.counts.came += 1;
         // The draw comes first, so that it does not depend on the room.
@@ -56,7 +58,9 @@ impl Queue {
             self.counts.dropped += 1;
         } else {
             self.bytes += packet.len();
-            self.waiting.push_back((now_ns + self.delay_ns, packet.to_vec()));
+            let due = (now_ns + self.delay_ns).max(self.last_due_ns);
+            self.last_due_ns = due;
+            self.waiting.push_back((due, packet.to_vec()));
         }
     }
 
@@ -138,6 +142,19 @@ mod tests {
         assert_eq!(queue.pop(1_000_006), None);
         assert_eq!(queue.pop(2_000_000).as_deref(), Some(&b"two"[..]));
         assert_eq!(queue.due_ns(), None);
+    }
+
+    #[test]
+    fn a_packet_that_came_before_its_predecessor_does_not_overtake_it() {
+        let mut queue = Queue::new(Duration::from_nanos(100), Loss(0), 1, ROOM);
+        queue.push(50, b"one");
+        queue.push(40, b"two");
+        queue.push(60, b"three");
+        assert_eq!(queue.pop(149), None);
+        assert_eq!(queue.pop(150).as_deref(), Some(&b"one"[..]));
+        assert_eq!(queue.pop(150).as_deref(), Some(&b"two"[..]));
+        assert_eq!(queue.pop(159), None);
+        assert!(queue.pop(160).is_some());
     }
 
     #[test]
