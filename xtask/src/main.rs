@@ -52,7 +52,8 @@ use clap::{Args, Parser, Subcommand};
     bin_name = "cargo xtask",
     after_help = "Examples:\n  cargo xtask test                 everything, as CI runs it\n  cargo xtask test --list          the steps, in order\n  \
                   cargo xtask test --only tests    one step alone\n  cargo xtask bench -- --quick     the micro-benchmark, shortened\n  \
-                  cargo xtask compare HEAD         is the working tree slower than the last commit?"
+                  cargo xtask compare HEAD         is the working tree slower than the last commit?\n  \
+                  cargo xtask pair --rate 1gbit    two hosts on this machine, and a shell in one"
 )]
 struct Cli {
     #[command(subcommand)]

@@ -44,14 +44,15 @@ impl Pair {
         let mut pair = Pair { guard, names, relay: None, servers: Vec::new(), listening: 0 };
         pair.names.both().into_iter().try_for_each(namespaces::make)?;
         let has_netem = match link.cable {
-            Cable::Netem => true,
             Cable::Relay => false,
             Cable::Auto => link.needs_more_than_a_rate() && has_netem(&pair.names.server),
+            Cable::Netem if has_netem(&pair.names.server) => true,
+            Cable::Netem => return Err("this kernel has no netem; --cable relay does without it".to_owned()),
         };
-        if has_netem || (link.cable == Cable::Auto && !link.needs_more_than_a_rate()) {
-            pair.join_by_veth()?;
-        } else {
-            pair.join_by_relay(link, keep)?;
+        match link.cable {
+            Cable::Auto if !link.needs_more_than_a_rate() => pair.join_by_veth()?,
+            _ if has_netem => pair.join_by_veth()?,
+            _ => pair.join_by_relay(link, keep)?,
         }
         for (name, address) in [(&pair.names.server, SERVER), (&pair.names.client, CLIENT)] {
             // No addresses of IPv6: their discovery would be packets that nobody asked for.
@@ -93,7 +94,8 @@ impl Pair {
         };
         let spec = serde_json::to_string(&spec).map_err(|error| error.to_string())?;
         let mut command = Command::new(OWN_PROGRAM);
-        // A process group of its own: the guard ends it, and not Ctrl-C, which a command may handle.
+        // A process group of its own: the guard ends it, and not Ctrl-C, which a command may
+        // handle.
         command.arg0("xtask").args(["pair-relay", &spec]).process_group(0);
         // A relay that is kept must not keep the terminal open.
         let errors = if keep { Stdio::null() } else { Stdio::inherit() };

@@ -9,12 +9,11 @@
 //! | end | nothing is left of a run, whatever ends it ([`lifetime`]) |
 //!
 //! Other programs use the machine too. Round trips that are compared are measured in turns, and the
-//! median of their differences counts. A rate is a limit, which other programs only keep a connection
-//! from reaching, so the highest value counts.
+//! median of their differences counts. A rate is a limit, which other programs only keep a
+//! connection from reaching, so the highest value counts.
 
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -24,6 +23,7 @@ use super::link::{Cable, Link, Loss, Rate};
 use super::report::{Row, median, table};
 use super::{clock, lifetime, shape};
 use crate::setup;
+use crate::totals::Totals;
 
 /// The rounds of a measurement.
 const ROUNDS: usize = 5;
@@ -52,7 +52,7 @@ type Check = fn() -> Result<Vec<Row>, String>;
 const CHECKS: &[(&str, Check)] = &[("delay", delays), ("rate", rates), ("loss", losses), ("idle", idle)];
 
 /// Runs all checks and prints the table.
-pub(super) fn run(root: &Path) -> Result<ExitCode, String> {
+pub(super) fn run(root: &Path) -> Result<Totals, String> {
     setup::set_up_pair_check(root).map_err(|failure| failure.reason)?;
     let mut rows = Vec::new();
     for (what, check) in CHECKS {
@@ -60,9 +60,8 @@ pub(super) fn run(root: &Path) -> Result<ExitCode, String> {
     }
     rows.extend(lifetime::rows());
     print!("{}", table(&rows));
-    let wrong = rows.iter().filter(|row| !row.is_right()).count();
-    println!("{} of {} are right", rows.len() - wrong, rows.len());
-    Ok(ExitCode::from(u8::from(wrong > 0)))
+    let passed = rows.iter().filter(|row| row.is_right()).count() as u64;
+    Ok(Totals { passed, failed: rows.len() as u64 - passed, skipped: 0 })
 }
 
 /// The cables that can delay and lose: the relay, and `netem` where the kernel has it.

@@ -51,7 +51,7 @@ fn number(text: &str, units: &[(&str, f64)], example: &str) -> Result<f64, Strin
     let lower = text.trim().to_ascii_lowercase();
     let found = units.iter().find_map(|(name, size)| Some((lower.strip_suffix(name)?, size)));
     let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
-    let wanted = || format!("expected a number with one of the units {}, such as {example}", names.join(", "));
+    let wanted = || format!("expected a number with its unit ({}), such as {example}", names.join(", "));
     let (digits, size) = found.ok_or_else(wanted)?;
     let is_plain = !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit() || c == '.');
     let value: f64 = digits.parse().ok().filter(|_| is_plain).ok_or_else(wanted)?;

@@ -4,11 +4,11 @@
 //! **Why.** A benchmark between two hosts is right if it measures what is known. The cable has a
 //! known rate, delay and loss.
 //!
-//! **How.** The hosts are network namespaces. Without delay and loss, the cable is a veth pair, with
-//! `tbf` at both ends for a rate ([`shape`]). Delay and loss are `netem` if the kernel has it, and
-//! else a process that carries packets between two TUN devices ([`relay`]). The cable itself takes
-//! some time: a round trip takes tens of microseconds over veth and about a hundred over the relay
-//! (`--check` measures both).
+//! **How.** The hosts are network namespaces. Without delay and loss, the cable is a veth pair,
+//! with `tbf` at both ends for a rate ([`shape`]). Delay and loss are `netem` if the kernel has it,
+//! and else a process that carries packets between two TUN devices ([`relay`]). The cable itself
+//! takes some time: a round trip takes tens of microseconds over veth and about a hundred over the
+//! relay (`--check` measures both).
 //!
 //! **Invariants**
 //! 1. All that a run makes is removed at its end, however it ends ([`guard`]). If its guard was
@@ -55,6 +55,7 @@ use self::cable::{CLIENT, Pair, SERVER};
 use self::link::{Cable, Link, Loss, Rate};
 use crate::command::Failure;
 use crate::setup;
+use crate::totals::Totals;
 
 pub(crate) use guard::main as guard_main;
 pub(crate) use relay::main as relay_main;
@@ -119,13 +120,33 @@ const FAILED: u8 = 2;
 
 /// `cargo xtask pair`.
 pub(crate) fn main(root: &Path, args: &PairArgs) -> ExitCode {
-    let run = |()| if args.check { check::run(root) } else { run(args) };
-    match prepare(root).and_then(run) {
+    let run = || {
+        prepare(root)?;
+        if !args.check {
+            return run(args);
+        }
+        let totals = check::run(root)?;
+        println!("{totals}");
+        Ok(ExitCode::from(u8::from(totals.failed > 0)))
+    };
+    match run() {
         Ok(code) => code,
         Err(why) => {
             eprintln!("error: {why}");
             ExitCode::from(FAILED)
         }
+    }
+}
+
+/// The step of the test command.
+pub(crate) fn step(root: &Path) -> Result<Totals, Failure> {
+    if !setup::is_root() {
+        return Err(Failure::skip("network namespaces are made by root"));
+    }
+    let totals = prepare(root).and_then(|()| check::run(root)).map_err(Failure::new)?;
+    match totals.failed {
+        0 => Ok(totals),
+        failed => Err(Failure::counted(format!("{failed} rows are wrong; again: cargo xtask pair --check"), totals)),
     }
 }
 

@@ -9,13 +9,13 @@
 //! there and moves each to its place. So it holds no reference to the namespaces of the pair: when
 //! these are removed, the devices are gone, reads fail, and the process ends.
 //!
-//! **Time.** It sleeps in `ppoll` until a packet comes or the next one is due, with a timer slack of
-//! one nanosecond (prctl(2), *PR_SET_TIMERSLACK*; the kernel's default is 50 µs). Without packets
-//! it uses no processor time. A timer of the kernel is late by the time that a processor takes to
-//! wake up. The relay measures that ([`Lateness`]), sets its timers earlier by it, and polls until
-//! the packet is due. A packet that woke the relay came earlier by as much. With the program `chrt`
-//! the relay asks for a real-time priority, so that it does not wait for the programs that are
-//! measured.
+//! **Time.** It sleeps in `ppoll` until a packet comes or the next one is due, with a timer slack
+//! of one nanosecond (prctl(2), *PR_SET_TIMERSLACK*; the kernel's default is 50 µs). Without
+//! packets it uses no processor time. A timer of the kernel is late by the time that a processor
+//! takes to wake up. The relay measures that ([`Lateness`]), sets its timers earlier by it, and
+//! polls until the packet is due. A packet that woke the relay came earlier by as much. With the
+//! program `chrt` the relay asks for a real-time priority, so that it does not wait for the
+//! programs that are measured.
 //!
 //! **Bounds.** [`MOST`] bytes wait in each direction (`queue`).
 
@@ -82,7 +82,8 @@ fn start(spec: &Spec) -> Result<[File; 2], String> {
     Ok(devices)
 }
 
-/// Asks for a priority above that of other programs. Where that is refused, the delay is less exact.
+/// Asks for a priority above that of other programs. Where that is refused, the delay is less
+/// exact.
 fn hurry() {
     let _ = rustix::process::setpriority_process(None, -20);
     let own = std::process::id().to_string();

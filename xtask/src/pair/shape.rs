@@ -3,8 +3,8 @@
 //! **Rate: `tbf`.** A token bucket filter sends a packet when the bucket has a token for each byte.
 //! Its parameters, after tc-tbf(8):
 //! - `burst`, the size of the bucket: "in general, larger shaping rates require a larger buffer",
-//!   because tokens that arrive while the kernel is late with its timer must not be lost. It is what
-//!   the rate carries in [`LATENESS`], and at least [`FEWEST`] packets.
+//!   because tokens that arrive while the kernel is late with its timer must not be lost. It is
+//!   what the rate carries in [`LATENESS`], and at least [`FEWEST`] packets.
 //! - `limit`, the bytes that wait, instead of `latency`, which is another way to say it. TCP halves
 //!   its window on loss, so that it fills a path if as much can wait as is under way. The queue
 //!   therefore holds what the rate carries in [`QUEUE`] and in the time of a round trip, and at
@@ -13,12 +13,12 @@
 //! - no `peakrate`: a packet passes a bucket that is full at once. So the first `burst` bytes after
 //!   a pause are faster than the rate.
 //!
-//! **What is counted.** `tbf` counts the bytes of a packet as the device sees them (`qdisc_pkt_len`),
-//! for a GSO unit those of all packets that it becomes. A veth device sees a header of Ethernet (14
-//! bytes), and neither preamble, checksum nor gap. A TUN device sees the IP packet alone. With
-//! timestamps TCP carries MTU − 52 bytes in each packet. So an MTU of 1500 leaves to TCP
-//! 1448/1514 = 95.6 % of the rate over veth, and 1448/1500 = 96.5 % over TUN. (A real cable counts
-//! 1538 bytes, and leaves 94.1 %.) [`goodput`] has the formula.
+//! **What is counted.** `tbf` counts the bytes of a packet as the device sees them
+//! (`qdisc_pkt_len`), for a GSO unit those of all packets that it becomes. A veth device sees a
+//! header of Ethernet (14 bytes), and neither preamble, checksum nor gap. A TUN device sees the IP
+//! packet alone. With timestamps TCP carries MTU − 52 bytes in each packet. So an MTU of 1500
+//! leaves to TCP 1448/1514 = 95.6 % of the rate over veth, and 1448/1500 = 96.5 % over TUN. (A real
+//! cable counts 1538 bytes, and leaves 94.1 %.) [`goodput`] has the formula.
 //!
 //! **Delay and loss: `netem`**, where the kernel has it, above `tbf`. Its `limit` is in packets.
 
@@ -52,7 +52,9 @@ pub(super) fn netem(link: &Link) -> String {
     // As many packets as the relay would hold, of the shortest frames.
     let rate = link.rate.unwrap_or(Rate(10_000_000_000));
     let limit = (rate.bytes_in(link.delay + QUEUE) / 64).clamp(1000, 10_000_000);
-    format!("root handle 1: netem limit {limit} delay {}ns loss {}", link.delay.as_nanos(), link.loss)
+    // tc reads no nanoseconds.
+    let delay_us = link.delay.as_nanos() as f64 / 1e3;
+    format!("root handle 1: netem limit {limit} delay {delay_us}us loss {}", link.loss)
 }
 
 /// Returns the bits per second that TCP carries at a rate, over a device that sees IP packets
@@ -88,7 +90,7 @@ mod tests {
 
     #[test]
     fn netem_is_told_delay_loss_and_a_limit() {
-        assert_eq!(netem(&link(1)), "root handle 1: netem limit 996093 delay 1000000ns loss 1%");
+        assert_eq!(netem(&link(1)), "root handle 1: netem limit 996093 delay 1000us loss 1%");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! TUN devices: a file whose reads and writes are the packets of a network device.
 //!
-//! **Source.** The kernel's `Documentation/networking/tuntap.rst` and `include/uapi/linux/if_tun.h`.
+//! **Source.** The kernel's `Documentation/networking/tuntap.rst` and
+//! `include/uapi/linux/if_tun.h`.
 //!
 //! This is the only module of `pair` with `unsafe`.
 
