@@ -4,7 +4,8 @@
 //! Its parameters, after tc-tbf(8):
 //! - `burst`, the size of the bucket: "in general, larger shaping rates require a larger buffer",
 //!   because tokens that arrive while the kernel is late with its timer must not be lost. It is
-//!   what the rate carries in [`LATENESS`], and at least [`FEWEST`] packets.
+//!   what the rate carries in [`LATENESS`], and at least [`FEWEST`] packets and [`LEAST`] bytes,
+//!   which is about what that page asks for at 10 Mb/s.
 //! - `limit`, the bytes that wait, instead of `latency`, which is another way to say it. TCP halves
 //!   its window on loss, so that it fills a path if as much can wait as is under way. The queue
 //!   therefore holds what the rate carries in [`QUEUE`] and in the time of a round trip, and at
@@ -30,6 +31,8 @@ use super::link::{Link, Rate};
 const LATENESS: Duration = Duration::from_millis(1);
 /// The fewest packets that the bucket holds.
 const FEWEST: u64 = 2;
+/// The least bytes that it holds: 10 Mb/s in the 10 ms of a kernel's coarsest timer.
+const LEAST: u64 = 12_500;
 /// The time for which packets wait, beside that of a round trip.
 const QUEUE: Duration = Duration::from_millis(50);
 /// The fewest bytes that wait: four of the kernel's largest units.
@@ -42,7 +45,7 @@ const HEADERS: u64 = 52;
 /// The arguments of `tc` behind `qdisc replace dev …` for a token bucket below `parent`.
 pub(super) fn tbf(link: &Link, rate: Rate, parent: &str) -> String {
     let packet = u64::from(link.mtu) + ETHERNET;
-    let burst = rate.bytes_in(LATENESS).max(FEWEST * packet);
+    let burst = rate.bytes_in(LATENESS).max(FEWEST * packet).max(LEAST);
     let waiting = rate.bytes_in(QUEUE + 2 * link.delay).max(FEWEST_QUEUED);
     format!("{parent} tbf rate {}bit burst {burst} limit {}", rate.0, burst + waiting)
 }
@@ -75,11 +78,13 @@ mod tests {
     }
 
     #[test]
-    fn the_bucket_holds_a_millisecond_and_at_least_two_packets() {
+    fn the_bucket_holds_a_millisecond_and_never_too_little() {
         let fast = tbf(&link(0), Rate(1_000_000_000), "root");
         assert_eq!(fast, "root tbf rate 1000000000bit burst 125000 limit 6375000");
         let slow = tbf(&link(0), Rate(1_000_000), "root");
-        assert_eq!(slow, "root tbf rate 1000000bit burst 3028 limit 265172");
+        assert_eq!(slow, "root tbf rate 1000000bit burst 12500 limit 274644");
+        let long = tbf(&Link { mtu: 65_535, ..link(0) }, Rate(1_000_000), "root");
+        assert_eq!(long, "root tbf rate 1000000bit burst 131098 limit 393242");
     }
 
     #[test]
