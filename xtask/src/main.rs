@@ -15,6 +15,7 @@
 //! | `prose` | lengths of lines and sentences, links and citations in comments and documents |
 //! | `compare` | two commits, measured side by side |
 //! | `cpu` | processor time of this program and of the programs that it started |
+//! | `pair` | two network namespaces joined by a cable |
 //! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs missing packages and components |
 //! | `structure` | how the files of a directory call each other |
@@ -27,6 +28,7 @@ mod digests;
 mod hostile;
 mod metadata;
 mod mutants;
+mod pair;
 mod prose;
 mod rxe;
 mod setup;
@@ -48,7 +50,8 @@ use clap::{Args, Parser, Subcommand};
     bin_name = "cargo xtask",
     after_help = "Examples:\n  cargo xtask test                 everything, as CI runs it\n  cargo xtask test --list          the steps, in order\n  \
                   cargo xtask test --only tests    one step alone\n  cargo xtask bench -- --quick     the micro-benchmark, shortened\n  \
-                  cargo xtask compare HEAD         is the working tree slower than the last commit?"
+                  cargo xtask compare HEAD         is the working tree slower than the last commit?\n  \
+                  cargo xtask pair --rate 1gbit    two hosts on this machine, and a shell in one"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -90,6 +93,23 @@ enum Task {
     /// The program that runs in that machine.
     #[command(hide = true)]
     RxeInside,
+    /// Makes two hosts on this machine, joined by a cable with a known rate, delay and loss, and
+    /// runs a command in each.
+    Pair(pair::PairArgs),
+    /// The process that removes a pair.
+    #[command(hide = true)]
+    PairGuard {
+        /// The namespace of the server.
+        server: String,
+        /// The namespace of the client.
+        client: String,
+    },
+    /// The cable of a pair.
+    #[command(hide = true)]
+    PairRelay {
+        /// What it does, as JSON.
+        spec: String,
+    },
     /// Runs commands of the file system while its servers are killed and stopped, and compares all
     /// that is read with a model.
     Storm(storm::StormArgs),
@@ -143,6 +163,9 @@ fn main() -> ExitCode {
         Task::Structure(args) => structure::main(&root(), &args),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::RxeInside => rxe::inside::main(),
+        Task::Pair(args) => pair::main(&root(), &args),
+        Task::PairGuard { server, client } => pair::guard_main(&server, &client),
+        Task::PairRelay { spec } => pair::relay_main(&spec),
         Task::Storm(args) => storm::main(&root(), &args),
         Task::StormGuard => storm::guard::main(),
         Task::Hostile(args) => hostile::main(&root(), &args),
@@ -172,6 +195,7 @@ mod tests {
     fn the_command_line_is_well_formed_and_every_option_is_parsed() {
         super::Cli::command().debug_assert();
         let values = [("only", "fmt"), ("bench", "micro"), ("env", "NAME=VALUE"), ("width", "1.1")];
+        let values = [&values[..], &[("rate", "1gbit"), ("delay", "1ms"), ("loss", "1%"), ("mtu", "1500")]].concat();
         let values = [&values[..], &[("bound", "1.1"), ("exact-bound", "1.1")]].concat();
         assert!(cli_check::every_option::<super::Cli>(&values) >= 25);
     }

@@ -9,7 +9,8 @@
 //! needed.
 //!
 //! **How to add a package.** Add its name, its purpose and its probe to [`PACKAGES`],
-//! [`MACHINE_PACKAGES`], [`PEER_PACKAGES`] or [`COMPARE_PACKAGES`]. It is installed if the user is
+//! [`MACHINE_PACKAGES`], [`PEER_PACKAGES`], [`COMPARE_PACKAGES`], [`PAIR_PACKAGES`] or
+//! [`PAIR_CHECK_PACKAGES`]. It is installed if the user is
 //! root. Otherwise the step fails and prints the command to type. Recommended packages are not
 //! installed. If one is needed, list it.
 
@@ -113,6 +114,19 @@ const COMPARE_PACKAGES: &[Package] = &[Package {
     works: || succeeds("valgrind", &["--tool=callgrind", "--callgrind-out-file=/dev/null", "/bin/true"]),
 }];
 
+/// The package with which `cargo xtask pair` makes namespaces and cables.
+const PAIR_PACKAGES: &[Package] = &[Package {
+    name: "iproute2",
+    why: "ip, tc",
+    works: || ["ip", "tc"].iter().all(|name| answers(name, &["-V"], "iproute2")),
+}];
+
+/// The programs of others with which `cargo xtask pair --check` measures.
+const PAIR_CHECK_PACKAGES: &[Package] = &[
+    Package { name: "iperf3", why: "measures bandwidth", works: || answers("iperf3", &["--version"], "iperf 3") },
+    Package { name: "sockperf", why: "measures latency", works: || answers("sockperf", &["--version"], "sockperf") },
+];
+
 /// Components of the toolchain, each with the cargo command that tells whether it is there.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt --version"), ("clippy", "clippy --version")];
 
@@ -144,6 +158,16 @@ pub(crate) fn set_up_peer(root: &Path) -> Result<(), Failure> {
 /// Installs the package that counts instructions.
 pub(crate) fn set_up_compare(root: &Path) -> Result<(), Failure> {
     install(root, COMPARE_PACKAGES)
+}
+
+/// Installs the package that makes namespaces and cables.
+pub(crate) fn set_up_pair(root: &Path) -> Result<(), Failure> {
+    install(root, PAIR_PACKAGES)
+}
+
+/// Installs the programs that measure a pair.
+pub(crate) fn set_up_pair_check(root: &Path) -> Result<(), Failure> {
+    install(root, PAIR_CHECK_PACKAGES)
 }
 
 /// Installs the toolchain of a version, with the standard libraries of `targets`. Nothing is

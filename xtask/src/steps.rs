@@ -10,6 +10,7 @@ use crate::digests;
 use crate::hostile;
 use crate::metadata;
 use crate::mutants;
+use crate::pair;
 use crate::prose;
 use crate::rxe;
 use crate::setup;
@@ -119,6 +120,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "an I/O server on a disk that stalls for real: a FUSE file system; needs root and /dev/fuse",
         always: true,
         run: fuse,
+    },
+    Step {
+        name: "pair",
+        what: "two hosts on one machine: rate, delay and loss of the cable, and its end; needs root",
+        always: false,
+        run: pair::step,
     },
     Step { name: "rxe", what: "real verbs, in an emulated machine with Soft-RoCE", always: true, run: rxe::step },
 ];

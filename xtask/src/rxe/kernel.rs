@@ -23,7 +23,7 @@ pub(crate) struct Kernel {
 pub(crate) const MODULES: &[&str] =
     &["virtio_pci", "virtio_console", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "rdma_cm"];
 /// The module for the link between the two ends of one machine.
-pub(crate) const MODULES_ALONE: &[&str] = &["veth"];
+pub(crate) const MODULES_ALONE: &[&str] = &["veth", "tun", "sch_netem", "sch_tbf"];
 /// The modules for the link between two machines, with loss.
 pub(crate) const MODULES_PAIR: &[&str] = &["virtio_net", "sch_netem"];
 
