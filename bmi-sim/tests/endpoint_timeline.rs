@@ -150,10 +150,14 @@ fn everything_that_happens_is_recorded() {
         let bytes: u64 = units.clone().map(|entry| entry.bytes).sum();
         assert!(bytes >= (ROUNDS * LONG) as u64);
         assert!(units.clone().all(|entry| entry.duration_ns > 1_000), "a unit takes a round trip");
-        let ways: BTreeSet<u8> = timeline.entries.iter().filter_map(|entry| match entry.what {
-            What::Arrive(_, way) => Some(way as u8),
-            _ => None,
-        }).collect();
+        let ways: BTreeSet<u8> = timeline
+            .entries
+            .iter()
+            .filter_map(|entry| match entry.what {
+                What::Arrive(_, way) => Some(way as u8),
+                _ => None,
+            })
+            .collect();
         assert!(ways.contains(&(Way::Slot as u8)) || ways.contains(&(Way::Offered as u8)), "{ways:?}");
     }
     assert_eq!(seen(&server, What::Deliver(Class::Unexpected)), 9 * ROUNDS);

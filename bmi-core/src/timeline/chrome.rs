@@ -3,8 +3,8 @@
 //! **Why.** The simulator and real endpoints draw different rows, and a reader must not care. So
 //! the format is written here, once. This writer knows events and nothing of what they mean.
 //!
-//! **Layout.** One JSON document: `displayTimeUnit`, `otherData`, and the array `traceEvents`. Times
-//! are in µs with three decimals, which are nanoseconds. A row is a process and a thread:
+//! **Layout.** One JSON document: `displayTimeUnit`, `otherData`, and the array `traceEvents`.
+//! Times are in µs with three decimals, which are nanoseconds. A row is a process and a thread:
 //!
 //! | method | phases | for |
 //! |---|---|---|

@@ -26,6 +26,19 @@
 //!                       merge(&a, &b) ──> align the clocks ──> Merged::write_chrome <─┘
 //! ```
 //!
+//! ```no_run
+//! # use bmi_core::driver::MonotonicClock;
+//! # use bmi_core::{AsyncEndpoint, Timeline, TimelineOptions, Transport};
+//! # fn example<T: Transport>(endpoint: AsyncEndpoint<T>, fetched: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
+//! endpoint.with(|endpoint| endpoint.record(TimelineOptions::default(), MonotonicClock::new()))?;
+//! // … what is to be seen …
+//! let mine = endpoint.with(|endpoint| endpoint.timeline()).unwrap_or_default();
+//! let theirs = Timeline::decode(fetched)?;
+//! bmi_core::timeline::merge(&mine, &theirs).write_chrome(std::fs::File::create("timeline.json")?)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! **Layout.** An [`Entry`] says what happened ([`What`]), with which peer, and when. The messages
 //! of a connection have numbers, and both sides know them: the n-th expected message in a
 //! direction, or the n-th unexpected one, because messages of a connection arrive in order (C3 of
@@ -61,12 +74,12 @@ use crate::time::Time;
 /// The options of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimelineOptions {
-    /// Number of entries that are kept, the newest ones. Each takes 64 bytes.
+    /// Number of entries that are kept, the newest ones. Each takes 56 bytes.
     pub events: usize,
 }
 
 impl Default for TimelineOptions {
-    /// 65,536 entries, which are 4 MiB.
+    /// 65,536 entries, which take 3.5 MiB.
     fn default() -> TimelineOptions {
         TimelineOptions { events: 1 << 16 }
     }

@@ -3,8 +3,8 @@
 //!
 //! **Why a lock.** The operations, the adapter side and the pin-down cache record, and each has a
 //! handle of its own, so that none is handed through the others. An endpoint is used by one thread
-//! at a time, so the lock is always free. It costs some nanoseconds while something is recorded, and
-//! nothing while not.
+//! at a time, so the lock is always free. It costs some nanoseconds while something is recorded,
+//! and nothing while not.
 //!
 //! **Invariant.** Nothing is allocated after [`Recorder::new`].
 
@@ -236,6 +236,11 @@ mod tests {
             prop_assert!(entries.is_sorted_by_key(|entry| entry.start));
             prop_assert_eq!(place(&recorder), before, "recording allocates nothing");
         }
+    }
+
+    #[test]
+    fn an_entry_is_as_large_as_the_options_say() {
+        assert_eq!(size_of::<Entry>(), 56);
     }
 
     #[test]

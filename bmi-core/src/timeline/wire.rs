@@ -5,7 +5,7 @@
 //! ```text
 //!   timeline   | "BMITL" | 0 | version u16 | lost u64 | peers u32 | entries u32 | peers … | entries … |
 //!   peer       | name u64 | length of the address u16 | address, UTF-8 |
-//!   entry      | what u8 | detail u8 | 0 u48 | peer u64 | tag u64 | number u64 | bytes u64 | start u64 | duration u64 |
+//!   entry      | what u8 | detail u8 | 0 u48 | peer | tag | number | bytes | start | duration, all u64 |
 //! ```
 //!
 //! **Invariant.** The bytes may come from anyone. Nothing is allocated for a count that the bytes
@@ -48,7 +48,7 @@ fn place<V: PartialEq>(table: &[V], value: &V) -> u8 {
     place.and_then(|place| u8::try_from(place).ok()).unwrap_or(u8::MAX)
 }
 
-/// The largest detail of a table's place and a bit below it is 2 × 11; a message has 2 × 4.
+/// Packs the place of a value in a short table, and a bit below it.
 const fn pair(high: u8, low: bool) -> u8 {
     high << 1 | low as u8
 }
