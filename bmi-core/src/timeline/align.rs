@@ -156,8 +156,8 @@ impl Pairs {
 /// Two connections that may be the two ends of one, with their messages.
 type Candidate = ((u64, u64), Pairs);
 
-/// Adds to a candidate all others, in order, whose connections are still free, and that an offset of
-/// both allows.
+/// Adds to a candidate all others, in order, whose connections are still free, and that an offset
+/// of both allows.
 fn consistent(candidates: &[Candidate], seed: usize) -> Pairs {
     let (mut all, mut taken) = (Pairs::default(), [BTreeSet::new(), BTreeSet::new()]);
     for ((ours, theirs), pairs) in candidates[seed..=seed].iter().chain(candidates) {
