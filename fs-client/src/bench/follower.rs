@@ -63,8 +63,8 @@ enum Event {
     End(Result<(), String>),
 }
 
-/// Starts to read what the leader says. The phase that is running is stopped here, so that the order
-/// of `Do` and `Stop` is kept.
+/// Starts to read what the leader says. The phase that is running is stopped here, so that the
+/// order of `Do` and `Stop` is kept.
 fn listen(mut lines: Lines, stopper: Stopper) -> io::Result<Receiver<Event>> {
     let (sender, receiver) = mpsc::channel();
     let body = move || {

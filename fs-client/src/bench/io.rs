@@ -1,8 +1,8 @@
 //! The phases of reading and writing, as IOR has them.
 //!
 //! **What is measured.** Writes or reads, one after the other. With `sync`, the write of what the
-//! servers have in memory to their disks belongs to the phase. Files are made, opened and removed in
-//! phases of their own, which are not measured.
+//! servers have in memory to their disks belongs to the phase. Files are made, opened and removed
+//! in phases of their own, which are not measured.
 //!
 //! **Verification.** Each transfer has the bytes of [`Pattern`], and each read is compared. To make
 //! and to compare them takes time too. So such figures have `verified` in their setup, and are not

@@ -1,8 +1,8 @@
 //! What is to be measured, in the form in which it goes from host to host.
 //!
 //! **Invariants**
-//! 1. A job is checked before it is run, also one that another host sent ([`Job::check`]): no size of
-//!    it makes a host allocate more than [`LARGEST_TRANSFER`] for a task.
+//! 1. A job is checked before it is run, also one that another host sent ([`Job::check`]): no size
+//!    of it makes a host allocate more than [`LARGEST_TRANSFER`] for a task.
 
 use std::time::Duration;
 
@@ -168,7 +168,7 @@ impl Part {
     /// Returns a line about the wrong bytes, if there are any.
     pub(crate) fn complaint(&self) -> Option<String> {
         let first = self.complaints.first()?;
-        Some(format!("{first}; {} bytes were not as written", self.wrong))
+        Some(format!("{first}; wrong bytes in all: {}", self.wrong))
     }
 }
 

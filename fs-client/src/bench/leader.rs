@@ -111,8 +111,8 @@ impl Leader {
         Ok(newcomers)
     }
 
-    /// Gives every host the job, and waits until all are connected to the servers. Returns what they
-    /// are, this host first.
+    /// Gives every host the job, and waits until all are connected to the servers. Returns what
+    /// they are, this host first.
     ///
     /// # Errors
     /// The first that fails.

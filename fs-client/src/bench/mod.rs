@@ -5,10 +5,10 @@
 //! backend of their own. This does what they do, through the client library, over each transport
 //! that the client has.
 //!
-//! **How.** A run has rounds, a round has a step for each transport, in random order, and a step has
-//! phases: the files are made, written, read and removed. The first host leads. It tells all hosts
-//! to begin a phase when all have ended the one before. Each host has a crew of tasks. A task is a
-//! thread with a client and endpoints of its own, which does one operation at a time.
+//! **How.** A run has rounds, a round has a step for each transport, in random order, and a step
+//! has phases: the files are made, written, read and removed. The first host leads. It tells all
+//! hosts to begin a phase when all have ended the one before. Each host has a crew of tasks. A task
+//! is a thread with a client and endpoints of its own, which does one operation at a time.
 //!
 //! ```text
 //!   leader ──┬── crew of this host ──── task 0, task 1, …
@@ -28,8 +28,8 @@
 //! | [`run`], [`outcome`] | rounds, and the report of them |
 //! | [`host`] | facts about this host, and the processor time of this process |
 //!
-//! **Source.** The IOR and mdtest documentation (<https://ior.readthedocs.io>): the layout of blocks
-//! and segments, the order of the phases, and tasks that read what others wrote.
+//! **Source.** The IOR and mdtest documentation (<https://ior.readthedocs.io>): the layout of
+//! blocks and segments, the order of the phases, and tasks that read what others wrote.
 
 pub(crate) mod crew;
 pub(crate) mod follower;

@@ -26,6 +26,8 @@ pub(crate) struct Outcome {
     figures: Vec<((Phase, usize), Figure)>,
     /// What went wrong: one line each.
     pub(crate) failures: Vec<String>,
+    /// Why the run ended early.
+    pub(crate) ended: Option<String>,
     /// The user has interrupted the run.
     pub(crate) interrupted: bool,
     /// Rounds that were measured as a whole.
@@ -40,8 +42,8 @@ impl Outcome {
         let figures = keys.map(|key| (key, Figure::default())).collect();
         let hosts = ready.iter().map(|ready| ready.host.clone()).chain(servers(ready)).collect();
         let labels = labels(job, ready);
-        let (failures, interrupted, rounds) = (Vec::new(), false, 0);
-        Outcome { job: job.clone(), hosts, labels, figures, failures, interrupted, rounds }
+        let (failures, ended, interrupted, rounds) = (Vec::new(), None, false, 0);
+        Outcome { job: job.clone(), hosts, labels, figures, failures, ended, interrupted, rounds }
     }
 
     /// Returns the name of a transport.
@@ -71,8 +73,7 @@ impl Outcome {
             .map(|(key, figure)| self.row(*key, figure))
             .collect();
         report.notes = notes(&self.job);
-        let failed = || self.failures.first().cloned();
-        report.interrupted = if self.interrupted { Some("interrupted by the user".to_owned()) } else { failed() };
+        report.interrupted.clone_from(&self.ended);
         report
     }
 

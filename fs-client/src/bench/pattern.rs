@@ -1,12 +1,13 @@
 //! The bytes of a file: they depend on the file, the offset and a seed.
 //!
-//! **Why.** A read that returns bytes of another place, of another file or of an earlier run returns
-//! bytes that look right unless each place has its own.
+//! **Why.** A read that returns bytes of another place, of another file or of an earlier run
+//! returns bytes that look right unless each place has its own.
 //!
 //! **Layout.** The byte at offset `o` is byte `o % 8`, little-endian, of a word. The word is number
 //! `o / 8` of a sequence whose start is drawn from the seed and the number of the file.
 //!
-//! **Source.** SplitMix64, as in `bmi_report::stats::Random`: word `n` is the mixed `start + n * G`.
+//! **Source.** SplitMix64, as in `bmi_report::stats::Random`: word `n` is
+//! the mixed `start + (n + 1) * G`.
 
 use bmi_report::stats::Random;
 

@@ -4,9 +4,10 @@
 //! then affects all transports alike. A row's values of the same round can be compared.
 //!
 //! **Invariants**
-//! 1. Every step writes new files. Those of the step before are removed, outside of what is measured.
-//! 2. However a run ends, its directory is removed, unless it is to be kept. A run that reads what is
-//!    there already makes and removes nothing.
+//! 1. Every step writes new files. Those of the step before are removed, outside of what is
+//!    measured.
+//! 2. However a run ends, its directory is removed, unless it is to be kept. A run that reads what
+//!    is there already makes and removes nothing.
 
 use std::time::Duration;
 
@@ -108,8 +109,14 @@ impl<S: FnMut(&str)> Run<'_, S> {
     fn note(&mut self, ended: Result<(), Ended>) {
         match ended {
             Ok(()) => {}
-            Err(Ended::Interrupted) => self.outcome.interrupted = true,
-            Err(Ended::Failed(why)) => self.outcome.failures.push(why),
+            Err(Ended::Interrupted) => {
+                self.outcome.interrupted = true;
+                self.outcome.ended = Some("interrupted by the user".to_owned());
+            }
+            Err(Ended::Failed(why)) => {
+                self.outcome.ended.get_or_insert_with(|| why.clone());
+                self.outcome.failures.push(why);
+            }
         }
     }
 }

@@ -30,8 +30,8 @@ pub(crate) struct Starter {
 }
 
 impl Ssh {
-    /// Starts `host`, which is to join at `address`. What it writes to standard error is seen by the
-    /// user.
+    /// Starts `host`, which is to join at `address`. What it writes to standard error is seen by
+    /// the user.
     ///
     /// # Errors
     /// If the command cannot be started.

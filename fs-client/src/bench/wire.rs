@@ -11,7 +11,8 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. A line has a bounded length, which depends on who sends it. A longer line ends the connection.
+//! 1. A line has a bounded length, which depends on who sends it. A longer line ends the
+//!    connection.
 //! 2. The hello has the version of the protocol. Both sides say which they have if they differ.
 
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -1,4 +1,5 @@
-//! The command `bench`: makes a job of the options, gathers the hosts, runs it and shows the report.
+//! The command `bench`: makes a job of the options, gathers the hosts, runs it and shows the
+//! report.
 
 use std::fs::OpenOptions;
 use std::net::TcpListener;
