@@ -10,6 +10,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock};
 
 use bmi::{Addr, AnyTransport, Memory, OpenOptions};
 use bmi_core::{Config, Scheme, driver};
@@ -20,6 +21,15 @@ use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use serde_json::{Value, json};
 
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A process that is just being made has the locks of all data directories of this process. So no
+/// cluster starts meanwhile.
+static FORKS: RwLock<()> = RwLock::new(());
+
+fn spawn(command: &mut Command) -> Child {
+    let _held = FORKS.read().unwrap_or_else(PoisonError::into_inner);
+    command.spawn().unwrap()
+}
 
 /// A cluster with two I/O servers that listen over TCP and shared memory.
 struct Bed {
@@ -39,6 +49,7 @@ impl Drop for Bed {
 impl Bed {
     fn new() -> Bed {
         let dir = tempfile::tempdir().unwrap();
+        let _held = FORKS.write().unwrap_or_else(PoisonError::into_inner);
         let options = ClusterOptions { over: vec![Scheme::Tcp, Scheme::Shm], ..ClusterOptions::with_iods(2) };
         let cluster = EmbeddedCluster::start(dir.path().join("data"), options).unwrap();
         let manager = cluster.manager().clone();
@@ -53,7 +64,7 @@ impl Bed {
     }
 
     fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
+        spawn(&mut self.command(args)).wait_with_output().unwrap()
     }
 
     /// Runs a benchmark that must succeed and print nothing on standard error.
@@ -244,7 +255,7 @@ impl Bed {
     fn leader(&self, args: &[&str]) -> (Child, String, BufReader<std::process::ChildStderr>) {
         let waits =
             ["--json", "bench", "io", "--wait-for", "1", "--listen", "127.0.0.1:0", "-t", "1000", "-b", "10000"];
-        let mut child = self.command(&[&waits[..], args].concat()).spawn().unwrap();
+        let mut child = spawn(&mut self.command(&[&waits[..], args].concat()));
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         errors.read_line(&mut line).unwrap();
@@ -338,7 +349,7 @@ fn a_host_that_goes_away_ends_the_run_with_what_was_measured() {
 fn a_process_that_is_killed_ends_the_run() {
     let bed = Bed::new();
     let (child, address, errors) = bed.leader(&["--rounds", "100000"]);
-    let mut other = bed.command(&["bench", "join", &address, "--name", "other"]).spawn().unwrap();
+    let mut other = spawn(&mut bed.command(&["bench", "join", &address, "--name", "other"]));
     bed.await_files();
     other.kill().unwrap();
     other.wait().unwrap();
@@ -383,7 +394,7 @@ fn a_follower_says_whom_it_met() {
         ("\"welcome\"\n", "the run ended before it began"),
         ("", "the connection was closed"),
     ] {
-        let child = bed.command(&["bench", "join", &address]).spawn().unwrap();
+        let child = spawn(&mut bed.command(&["bench", "join", &address]));
         let mut stream = listener.accept().unwrap().0;
         let mut hello = String::new();
         BufReader::new(stream.try_clone().unwrap()).read_line(&mut hello).unwrap();
@@ -400,7 +411,7 @@ fn a_follower_says_whom_it_met() {
 fn ctrl_c_shows_what_was_measured_and_cleans_up() {
     let bed = Bed::new();
     let (child, address, errors) = bed.leader(&["--rounds", "100000"]);
-    let other = bed.command(&["bench", "join", &address]).spawn().unwrap();
+    let other = spawn(&mut bed.command(&["bench", "join", &address]));
     bed.await_files();
     let leader = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(leader, rustix::process::Signal::INT).unwrap();

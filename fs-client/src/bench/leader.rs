@@ -181,6 +181,8 @@ impl Leader {
                         Err(error) => Ended::Failed(self.of(seat, &error)),
                     }
                 }
+                // It was dismissed.
+                Event::Lost(seat, _) if !self.seats[seat].present => continue,
                 Event::Lost(seat, why) => {
                     self.seats[seat].present = false;
                     waiting.remove(&seat);
