@@ -170,14 +170,16 @@ impl Duel<'_> {
 
 /// Returns a sentence for each test: its smallest size, or its largest where rates are compared.
 fn figures(groups: &[Group<'_>]) -> Vec<String> {
-    let mut tests: Vec<&str> = Vec::new();
+    let mut tests: Vec<(&str, Unit)> = Vec::new();
     groups.iter().for_each(|group| {
-        if !tests.contains(&group.row().test.as_str()) {
-            tests.push(&group.row().test);
+        let row = group.row();
+        if !tests.contains(&(&row.test, row.unit)) {
+            tests.push((&row.test, row.unit));
         }
     });
-    let sentence = |test: &&str| {
-        let of: Vec<&Group<'_>> = groups.iter().filter(|group| group.row().test == **test).collect();
+    let sentence = |test: &(&str, Unit)| {
+        let is_of = |row: &Row| (row.test.as_str(), row.unit) == *test;
+        let of: Vec<&Group<'_>> = groups.iter().filter(|group| is_of(group.row())).collect();
         // Of rows that differ in their setup, those with the setup of the first one.
         let first = of.first()?.row();
         let is_rate = !first.unit.less_is_better();
@@ -192,7 +194,8 @@ fn figures(groups: &[Group<'_>]) -> Vec<String> {
                 .collect::<Vec<String>>()
         };
         let list = [list(Kind::Library, "over"), list(Kind::Baseline, "with")].concat();
-        (!list.is_empty()).then(|| format!("{}: {}.", capital(&group.row().what()), list.join(", ")))
+        let counted = group.counted().map(|what| format!(", {what}")).unwrap_or_default();
+        (!list.is_empty()).then(|| format!("{}{counted}: {}.", capital(&group.row().what()), list.join(", ")))
     };
     tests.iter().filter_map(sentence).take(MOST_TESTS).collect()
 }
@@ -209,6 +212,7 @@ fn rough(ratio: f64) -> String {
         ..0.1 => format!("{ratio:.3}"),
         ..3.0 => format!("{ratio:.2}"),
         ..10.0 => format!("{ratio:.1}"),
+        f64::INFINITY => "∞".to_owned(),
         _ => format!("{ratio:.0}"),
     }
 }
@@ -284,6 +288,28 @@ mod tests {
                 "tcp is slower than sockets in the only row: bandwidth 0.50 times as much.",
                 "shm is faster than sockets in the only row: bandwidth 2.00 times as much.",
                 "Bandwidth 8 B: 1.00 GB/s over tcp, 4.00 GB/s over shm, 2.00 GB/s with sockets.",
+            ]
+        );
+    }
+
+    #[test]
+    fn counts_have_a_sentence_each() {
+        let count = |over: &str, unit, value| {
+            let row = row("send", over, 8, value);
+            Row { unit, rounds: row.rounds.iter().map(|step| Step { value, ..*step }).collect(), ..row }
+        };
+        let report = report(vec![
+            count("shm", Unit::Instructions, 800.0),
+            count("tcp", Unit::Instructions, 1200.0),
+            count("shm", Unit::Calls, 0.0),
+            count("tcp", Unit::Calls, 2.0),
+        ]);
+        assert_eq!(
+            answer(&report),
+            [
+                "tcp is slower than shm in all 2 rows: send 1.50 times the instructions, send ∞ times the system calls.",
+                "Send 8 B, instructions: 800 over shm, 1200 over tcp.",
+                "Send 8 B, system calls: 0.00 over shm, 2.00 over tcp.",
             ]
         );
     }

@@ -102,11 +102,12 @@ pub fn verdict(unit: Unit, ratio: Interval, rounds: usize) -> Verdict {
     }
 }
 
-/// A counted value may be 0, which nothing can be divided by.
+/// Counted values are costs, and stay as they are: those of 0 have no inverse.
 fn cost(unit: Unit, value: f64) -> f64 {
-    if unit.is_counted() { value.max(NEGLIGIBLE) } else { unit.cost(value) }
+    if unit.is_counted() { value } else { unit.cost(value) }
 }
 
+/// Divides counts. What is counted where there was nothing before costs infinitely more.
 fn quotient(a: f64, b: f64) -> f64 {
     if (a - b).abs() < NEGLIGIBLE { 1.0 } else { b / a }
 }
@@ -155,6 +156,16 @@ pub struct Group<'a> {
 }
 
 impl Group<'_> {
+    /// Returns what is counted, if something is: `instructions`. Figures of other units say it
+    /// themselves.
+    pub fn counted(&self) -> Option<&'static str> {
+        match self.row().unit {
+            Unit::Instructions => Some("instructions"),
+            Unit::Calls => Some("system calls"),
+            Unit::Seconds | Unit::BytesPerSecond | Unit::PerSecond => None,
+        }
+    }
+
     /// Returns the first row, which tells test, size, setup and unit of all.
     pub fn row(&self) -> &Row {
         self.figures[0].row
@@ -249,7 +260,8 @@ pub fn plans(report: &Report) -> Vec<Span<'_>> {
 /// Formats a ratio, with more digits where it is close to 1 or to 0.
 pub fn ratio_figure(ratio: f64) -> String {
     match ratio {
-        _ if !ratio.is_finite() => "-".to_owned(),
+        _ if ratio.is_nan() => "-".to_owned(),
+        f64::INFINITY => "∞".to_owned(),
         0.9..1.1 | ..0.1 => format!("{ratio:.3}"),
         ..10.0 => format!("{ratio:.2}"),
         _ => format!("{ratio:.1}"),
@@ -326,7 +338,7 @@ mod tests {
 
     #[test]
     fn ratios_have_the_digits_that_matter() {
-        let all = [0.0114, 0.412, 0.9987, 1.0042, 1.534, 14.26, f64::NAN].map(ratio_figure);
-        assert_eq!(all, ["0.011", "0.41", "0.999", "1.004", "1.53", "14.3", "-"]);
+        let all = [0.0114, 0.412, 0.9987, 1.0042, 1.534, 14.26, f64::NAN, f64::INFINITY].map(ratio_figure);
+        assert_eq!(all, ["0.011", "0.41", "0.999", "1.004", "1.53", "14.3", "-", "∞"]);
     }
 }

@@ -36,7 +36,8 @@ fn head(report: &Report, groups: &[Group<'_>]) -> String {
 
 fn test(groups: &[&Group<'_>]) -> String {
     let all = || groups.iter().flat_map(|group| &group.figures);
-    let heading = Row { size: None, ..groups[0].row().clone() }.what();
+    let mut heading = Row { size: None, ..groups[0].row().clone() }.what();
+    heading.extend(groups[0].counted().map(|what| format!(": {what}")));
     let mut text = format!("{heading}\n\n{}", medians(groups));
     if let Some(shares) = shares(groups) {
         text += &format!("\n{shares}");

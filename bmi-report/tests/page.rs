@@ -197,4 +197,6 @@ fn a_report_with_nothing_in_it_is_shown_too() {
     let page = html::render(&report);
     assert_balanced(&page);
     assert!(!page.contains("NaN"));
+    // What no picture shows can be read without opening it.
+    assert_eq!((page.matches("<details open>").count(), page.matches("<details>").count()), (1, 1));
 }

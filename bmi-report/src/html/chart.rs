@@ -1,8 +1,8 @@
 //! Pictures of lines, as SVG that has neither script nor outside loads.
 //!
 //! **Layout.** The labels of the vertical axis are on the left of the plot, the names of the lines
-//! on its right. A name is at the end of its line, and moves where two would overlap. An interval is
-//! a band. Colours and fonts are in `style.css`; a class tells which.
+//! on its right. A name is at the end of its line, and moves where two would overlap. An interval
+//! is a band. Colours and fonts are in `style.css`; a class tells which.
 
 use std::fmt::Write;
 

@@ -3,6 +3,7 @@
 (() => {
   const ROW = 18, LABEL = 190, TOP = 22;
   const holder = document.getElementById("trace");
+  document.getElementById("trace-view").hidden = false;
   const canvas = holder.querySelector("canvas");
   const pen = canvas.getContext("2d");
   const data = JSON.parse(document.getElementById("trace-events").textContent);

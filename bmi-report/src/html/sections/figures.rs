@@ -17,7 +17,8 @@ fn one(part: &[&Group<'_>]) -> String {
     let figures = || part.iter().flat_map(|group| &group.figures);
     let row = part[0].row();
     let comma = if row.setup.is_empty() { "" } else { ", " };
-    let heading = escape::text(&format!("{}{comma}{}", title(&row.test), setup(row, &[])));
+    let counted = part[0].counted().map(|what| format!(": {what}")).unwrap_or_default();
+    let heading = escape::text(&format!("{}{comma}{}{counted}", title(&row.test), setup(row, &[])));
     let mut heads = vec!["size", "over", "median", "interval", "rounds"];
     heads.extend(PERCENTILES.map(|(name, _)| name));
     let rows: Vec<Vec<String>> = figures().map(values).collect();
@@ -26,8 +27,10 @@ fn one(part: &[&Group<'_>]) -> String {
         .map(|(row, note)| format!("<p class=\"note\">{}</p>\n", escape::text(&format!("{}: {note}", row.name()))))
         .collect();
     let count = rows.len();
+    // What no picture shows is open.
+    let open = if part.iter().all(|group| group.row().size.is_none()) { " open" } else { "" };
     format!(
-        "<details><summary>{heading} <span>({count} rows)</span></summary>\n{}{}{}{notes}</details>\n",
+        "<details{open}><summary>{heading} <span>({count} rows)</span></summary>\n{}{}{}{notes}</details>\n",
         table(2, &heads, &rows),
         ratios(part),
         costs(part)

@@ -27,7 +27,8 @@ fn value(page: &Page<'_>, part: &[&Group<'_>]) -> String {
     };
     let better = if row.unit.less_is_better() { "less is better" } else { "more is better" };
     let series = series(page, part, |figure| Some(median(figure)));
-    let title = format!("{} against size", title(&row.test));
+    let counted = part[0].counted().map(|what| format!(": {what}")).unwrap_or_default();
+    let title = format!("{}{counted} against size", title(&row.test));
     chart(title, hint(row, &[], better), series, label(row.unit)).render()
 }
 
@@ -75,7 +76,7 @@ fn ratio<'a>(
     let mut others: Vec<&str> = Vec::new();
     for figure in part.iter().flat_map(|group| &group.figures) {
         let (Some(ratio), Some(size)) = (of(figure), figure.row.size) else { continue };
-        if ratio.interval.middle.is_nan() {
+        if !ratio.interval.high.is_finite() {
             continue;
         }
         if !others.contains(&ratio.to.over.as_str()) {
