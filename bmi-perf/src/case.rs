@@ -75,8 +75,7 @@ impl Test {
             Test::ReadLatency => "RDMA read latency",
             Test::ReadBandwidth => "RDMA read bandwidth",
             Test::WriteImm => "write with immediate",
-            Test::CallWrite => "call, write",
-            Test::CallRead => "call, read",
+            Test::CallWrite | Test::CallRead => "call",
             Test::ListWrite => "list write",
             Test::ListRead => "list read",
         }
@@ -330,6 +329,7 @@ impl Case {
             add("rate", self.rate.to_string());
         }
         if self.test.has_paths() {
+            add("direction", if self.test == Test::CallWrite { "write" } else { "read" }.to_owned());
             add("path", self.path().map_or_else(|| "chosen".to_owned(), |path| path.to_string()));
         }
         Row {

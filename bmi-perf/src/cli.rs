@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bmi::paths::Path;
+use bmi_report::stats::Stop;
 use clap::{Args, Parser, Subcommand};
 
 use crate::case::{Over, Test, Waiting};
 use crate::plan::{self, Wanted};
 use crate::run;
-use crate::schedule::Enough;
 use crate::serve;
 
 /// Measures transports between two hosts: TCP, RDMA verbs and shared memory, beside plain sockets.
@@ -147,16 +147,16 @@ pub(crate) struct Run {
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..864_001))]
     time: u64,
     /// Milliseconds of a round of one row.
-    #[arg(long, default_value_t = 50, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..60_001))]
+    #[arg(long, default_value_t = 20, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..60_001))]
     round_ms: u64,
     /// Messages of a round on each connection, instead of a time.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..67_108_865))]
     count: Option<u64>,
     /// Most rounds.
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..100_001))]
+    #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u32).range(1..100_001))]
     rounds: u32,
     /// Least rounds.
-    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..100_001))]
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..100_001))]
     least_rounds: u32,
     /// Rounds are added until the interval of each ratio is so narrow: its upper end divided by its
     /// lower end.
@@ -263,7 +263,7 @@ impl Run {
             host: self.host.clone(),
             wanted,
             baseline: !self.no_baseline,
-            enough: Enough { width: self.width, least: least.min(most) as usize, most: most as usize },
+            enough: Stop { width: self.width, least: least.min(most) as usize, most: most as usize },
             round: Duration::from_millis(if self.quick { 10 } else { self.round_ms }),
             count: self.count,
             time: Duration::from_secs(self.time),

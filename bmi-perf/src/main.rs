@@ -28,14 +28,16 @@ mod system_calls;
 mod usage;
 mod worker;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bmi_report::Report;
+use bmi_report::{FailIf, Report};
 use clap::Parser;
 
 use cli::{Cli, Command, Output};
 
+/// A comparison fails.
+const WORSE: u8 = 1;
 /// Something went wrong.
 const FAILED: u8 = 2;
 /// The user ended the run: 128 and the number of SIGINT.
@@ -51,7 +53,7 @@ fn main() -> ExitCode {
             let report = Report::read(&show.report).map_err(|error| error.to_string());
             report.and_then(|report| write(&report, &show.output)).map(|()| ExitCode::SUCCESS)
         }
-        Command::Compare(_) => Err("not yet".to_owned()),
+        Command::Compare(reports) => compare(&reports),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error}");
@@ -72,20 +74,36 @@ fn measure(run: &cli::Run) -> Result<ExitCode, String> {
     Ok(ExitCode::from(if why == run::INTERRUPTED { INTERRUPTED } else { FAILED }))
 }
 
+/// Prints what changed between two reports.
+fn compare(reports: &cli::Compare) -> Result<ExitCode, String> {
+    let rule: Option<FailIf> = reports.fail_if.as_deref().map(str::parse).transpose()?;
+    let read = |path: &Path| Report::read(path).map_err(|error| error.to_string());
+    let comparison = bmi_report::compare(&read(&reports.a)?, &read(&reports.b)?);
+    match reports.json {
+        true => println!("{}", comparison.to_json()),
+        false => print!("{}", comparison.render()),
+    }
+    let failed = rule.map(|rule| comparison.fails(&rule).len()).unwrap_or_default();
+    if failed == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("{failed} rows break the rule {}", reports.fail_if.as_deref().unwrap_or_default());
+    Ok(ExitCode::from(WORSE))
+}
+
 /// Writes a report in the forms that the user asked for, and prints the table.
 fn write(report: &Report, output: &Output) -> Result<(), String> {
-    let to_file = |path: &Option<std::path::PathBuf>, render: fn(&Report) -> String| match path {
+    let to_file = |path: &Option<PathBuf>, render: fn(&Report) -> String| match path {
         Some(path) => std::fs::write(path, render(report)).map_err(|error| format!("{}: {error}", path.display())),
         None => Ok(()),
     };
+    to_file(&output.html, bmi_report::html::render)?;
+    to_file(&output.csv, bmi_report::csv::render)?;
     if output.json.as_deref() == Some(Path::new("-")) {
         println!("{}", report.to_json());
-    } else {
-        to_file(&output.json, Report::to_json)?;
-        for row in &report.rows {
-            let median = row.median();
-            println!("{:50} {} {:.4} {}", row.name(), row.unit.figure(median.middle), median.width(), row.rounds.len());
-        }
+        return Ok(());
     }
+    to_file(&output.json, Report::to_json)?;
+    print!("{}", bmi_report::text::render(report));
     Ok(())
 }

@@ -16,7 +16,7 @@ use crate::host;
 use crate::measured::{Measured, now};
 use crate::plan::Wanted;
 use crate::progress::Progress;
-use crate::schedule::{Enough, Schedule};
+use crate::schedule::Schedule;
 use crate::serve::processor;
 use crate::stop::Stop;
 use crate::system_calls::Counter;
@@ -36,7 +36,7 @@ pub(crate) struct Options {
     pub(crate) wanted: Wanted,
     /// Whether to measure plain sockets and memory beside the library.
     pub(crate) baseline: bool,
-    pub(crate) enough: Enough,
+    pub(crate) enough: bmi_report::stats::Stop,
     /// How long a round of a case takes.
     pub(crate) round: Duration,
     /// Messages of a round on each connection, instead of a time.

@@ -10,18 +10,7 @@
 //! It knows no clock and no network.
 
 use bmi_report::Row;
-use bmi_report::stats::{self, Interval, LEAST_ROUNDS, Random};
-
-/// When to stop.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Enough {
-    /// An interval is narrow enough if its upper end is at most this many times its lower end.
-    pub(crate) width: f64,
-    /// Least number of rounds.
-    pub(crate) least: usize,
-    /// Most rounds.
-    pub(crate) most: usize,
-}
+use bmi_report::stats::{self, Interval, Random, Stop};
 
 /// A group and the order of its cases.
 pub(crate) type Turn = (usize, Vec<usize>);
@@ -29,25 +18,34 @@ pub(crate) type Turn = (usize, Vec<usize>);
 /// The groups that are not done.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    enough: Enough,
+    stop: Stop,
     random: Random,
-    /// For each group: its number of cases, and whether it is done.
-    groups: Vec<(usize, bool)>,
+    groups: Vec<Group>,
     round: u32,
+}
+
+#[derive(Debug)]
+struct Group {
+    cases: usize,
+    is_done: bool,
+    /// The number of rounds at which to look next whether it is done. Each look at the data makes
+    /// chance a little more likely to end the group, so there are few.
+    look: usize,
 }
 
 impl Schedule {
     /// Begins. `sizes` are the numbers of cases of the groups.
-    pub(crate) fn new(enough: Enough, seed: u64, sizes: impl IntoIterator<Item = usize>) -> Schedule {
-        let groups = sizes.into_iter().map(|size| (size, false)).collect();
-        Schedule { enough, random: Random::new(seed), groups, round: 0 }
+    pub(crate) fn new(stop: Stop, seed: u64, sizes: impl IntoIterator<Item = usize>) -> Schedule {
+        let look = stop.next_look(&Interval::NONE, 0);
+        let groups = sizes.into_iter().map(|cases| Group { cases, is_done: cases == 0, look }).collect();
+        Schedule { stop, random: Random::new(seed), groups, round: 0 }
     }
 
     /// Returns the next round, its number and its groups with the order of their cases, or `None`
     /// if all is done.
     pub(crate) fn next_round(&mut self) -> Option<(u32, Vec<Turn>)> {
-        let open = self.groups.iter().enumerate().filter(|(_, (size, done))| *size > 0 && !done);
-        let mut order: Vec<Turn> = open.map(|(group, (size, _))| (group, (0..*size).collect())).collect();
+        let open = self.groups.iter().enumerate().filter(|(_, group)| !group.is_done);
+        let mut order: Vec<Turn> = open.map(|(index, group)| (index, (0..group.cases).collect())).collect();
         if order.is_empty() {
             return None;
         }
@@ -57,21 +55,24 @@ impl Schedule {
         Some((self.round - 1, order))
     }
 
-    /// Looks whether a group is done. The first row is the one that others are compared with.
-    pub(crate) fn judge(&mut self, group: usize, rows: &[&Row]) {
+    /// Looks whether a group is done, if it is time to. The first row is the one that others are
+    /// compared with.
+    pub(crate) fn judge(&mut self, index: usize, rows: &[&Row]) {
+        let group = &mut self.groups[index];
         let rounds = rows.iter().map(|row| row.rounds.len()).min().unwrap_or(0);
-        let narrow = |interval: Interval| interval.width() <= self.enough.width;
-        let is_narrow = |row: &&Row| match rows[0].pairs(row) {
-            _ if std::ptr::eq(*row, rows[0]) => narrow(stats::median(&row.values(), 1)) || rows.len() > 1,
-            pairs => narrow(stats::paired_ratio(&pairs, 1)),
-        };
-        let enough = rounds >= self.enough.least.max(LEAST_ROUNDS) && rows.iter().all(is_narrow);
-        self.groups[group].1 = enough || rounds >= self.enough.most;
+        if rounds < group.look {
+            return;
+        }
+        let ratios = rows.iter().skip(1).map(|row| stats::paired_ratio(&rows[0].pairs(row), 1));
+        let alone = (rows.len() == 1).then(|| stats::median(&rows[0].values(), 1));
+        let widest = ratios.chain(alone).max_by(|a, b| a.width().total_cmp(&b.width())).unwrap_or(Interval::NONE);
+        group.is_done = self.stop.is_done(&widest, rounds);
+        group.look = self.stop.next_look(&widest, rounds);
     }
 
     /// Returns how many groups are not done.
     pub(crate) fn open(&self) -> usize {
-        self.groups.iter().filter(|(size, done)| *size > 0 && !done).count()
+        self.groups.iter().filter(|group| !group.is_done).count()
     }
 }
 
@@ -81,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    const ENOUGH: Enough = Enough { width: 1.02, least: 8, most: 50 };
+    const STOP: Stop = Stop { width: 1.02, least: 8, most: 50 };
 
     fn row(values: impl Iterator<Item = f64>) -> Row {
         let step = |(round, value): (usize, f64)| Step { round: round as u32, value };
@@ -90,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_round_has_each_case_once_and_the_order_changes() {
-        let mut schedule = Schedule::new(ENOUGH, 7, [2, 3, 0, 1]);
+        let mut schedule = Schedule::new(STOP, 7, [2, 3, 0, 1]);
         let mut orders = Vec::new();
         for number in 0..20 {
             let (round, order) = schedule.next_round().unwrap();
@@ -112,7 +113,7 @@ mod tests {
         let twice = row((0..10).map(|round| 2.0 + f64::from(round % 2) * 1e-3));
         let wild = row((0..10).map(|round| 1.0 + f64::from(round % 3)));
         let open = |rows: &[&Row]| {
-            let mut schedule = Schedule::new(ENOUGH, 1, [rows.len()]);
+            let mut schedule = Schedule::new(STOP, 1, [rows.len()]);
             schedule.judge(0, rows);
             schedule.open()
         };
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!(open(&[&few]), 1, "7 rounds are too few");
         let long = row((0..50).map(|round| 1.0 + f64::from(round % 3)));
         assert_eq!(open(&[&long]), 0, "50 rounds are enough");
-        let mut done = Schedule::new(ENOUGH, 1, [1]);
+        let mut done = Schedule::new(STOP, 1, [1]);
         done.judge(0, &[&steady]);
         assert!(done.next_round().is_none());
     }
