@@ -177,6 +177,9 @@ pub(crate) struct Run {
     /// A few seconds: short rounds, and few of them.
     #[arg(long)]
     quick: bool,
+    /// Write a timeline of a few messages of each row, for ui.perfetto.dev. The page has it, too.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) timeline: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -271,6 +274,7 @@ impl Run {
             processors: self.cpu_list.as_deref().map_or(Ok(Vec::new()), plan::processors)?,
             device: self.device.clone(),
             server_device: self.server_device.clone(),
+            timeline: self.timeline.is_some(),
             command,
         })
     }

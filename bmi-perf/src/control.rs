@@ -36,6 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::case::{Case, Over, Station};
 use crate::usage::Usage;
+use crate::worker::Besides;
 
 /// The port of a server that was not told another.
 pub(crate) const PORT: u16 = 7470;
@@ -57,8 +58,8 @@ pub(crate) enum Ask {
     Hello { magic: String, version: u32, who: String },
     /// Open endpoints and listen.
     Open { station: Station, settings: Settings },
-    /// Run a part of a case. When system calls are counted, times mean nothing.
-    Round { case: Case, count: u64, counting: bool },
+    /// Run a part of a case.
+    Round { case: Case, count: u64, besides: Besides },
 }
 
 /// How a station is opened.
@@ -90,7 +91,11 @@ pub(crate) enum Answer {
     /// All connections of a station are there.
     Joined,
     /// Its part is done.
-    Done { usage: Usage },
+    Done {
+        usage: Usage,
+        /// What was recorded, as `Timeline::encode` writes it.
+        timeline: Option<Vec<u8>>,
+    },
     /// Its part failed.
     Failed { why: String },
 }

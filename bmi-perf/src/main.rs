@@ -9,6 +9,7 @@
 //! | `worker` | the threads that measure |
 //! | `library`, `sockets`, `memory` | what they do |
 //! | `usage`, `system_calls`, `host` | what it costs, and where |
+//! | `timelines` | where the time of a message goes |
 
 mod case;
 mod cli;
@@ -25,6 +26,7 @@ mod serve;
 mod sockets;
 mod stop;
 mod system_calls;
+mod timelines;
 mod usage;
 mod worker;
 
@@ -64,6 +66,9 @@ fn main() -> ExitCode {
 fn measure(run: &cli::Run) -> Result<ExitCode, String> {
     let options = run.options(std::env::args().collect())?;
     let report = run::run(&options).map_err(|trouble| trouble.to_string())?;
+    if let (Some(path), Some(trace)) = (&run.timeline, &report.timeline) {
+        std::fs::write(path, trace.to_string()).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
     let Some(why) = report.interrupted.clone() else {
         return write(&report, &run.output).map(|()| ExitCode::SUCCESS);
     };

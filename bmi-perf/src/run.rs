@@ -8,6 +8,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use bmi::Addr;
+use bmi::timeline::Timeline;
 use bmi_report::{Cost, Host, Plan, Report, Row, Step};
 
 use crate::case::{Case, MOST_MESSAGES, Over, Station, Test};
@@ -20,12 +21,15 @@ use crate::schedule::Schedule;
 use crate::serve::processor;
 use crate::stop::Stop;
 use crate::system_calls::Counter;
+use crate::timelines::{self, Recorded};
 use crate::usage::Usage;
-use crate::worker::{Abilities, Assignment, Job, Role, Said, Worker};
+use crate::worker::{Abilities, Assignment, Besides, Job, Role, Said, Worker};
 
 /// How much longer than expected a round may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Messages of a round in which system calls are counted.
+/// Least messages of a round that is recorded.
+const RECORDED: u64 = 16;
+/// Most messages of a round in which system calls are counted.
 const COUNTED: u64 = 1000;
 
 /// What a client was told.
@@ -47,6 +51,8 @@ pub(crate) struct Options {
     pub(crate) processors: Vec<usize>,
     pub(crate) device: Option<String>,
     pub(crate) server_device: Option<String>,
+    /// Whether the report gets a timeline.
+    pub(crate) timeline: bool,
     pub(crate) command: Vec<String>,
 }
 
@@ -177,20 +183,20 @@ impl Run<'_> {
             for (group, cases) in order {
                 if now() >= self.end && round > 0 {
                     report.notes.push(format!("the time was over after {round} rounds"));
-                    return self.count_calls();
+                    return self.look_closely(report);
                 }
                 for index in cases {
                     let Measurement { case, count, .. } = self.groups[group][index];
                     let left = self.end.saturating_duration_since(now());
                     self.progress.show(round, &case.row().name(), of - schedule.open(), of, left);
-                    let (measured, usage) = self.round(Job { case, count, counting: false })?;
+                    let (measured, usage, _) = self.round(Job { case, count, besides: Besides::Nothing })?;
                     self.groups[group][index].add(round, measured, usage);
                 }
                 let rows: Vec<&Row> = self.groups[group].iter().map(|measurement| &measurement.row).collect();
                 schedule.judge(group, &rows);
             }
         }
-        self.count_calls()
+        self.look_closely(report)
     }
 
     /// Opens all stations that the cases need.
@@ -319,7 +325,7 @@ impl Run<'_> {
         let least = if case.test.streams() { 2 * u64::from(case.depth) } else { 2 };
         if let Some(count) = self.options.count {
             // One trial, for the warm-up.
-            self.round(Job { case, count, counting: false })?;
+            self.round(Job { case, count, besides: Besides::Nothing })?;
             return Ok(count);
         }
         let wanted = self.options.round.as_secs_f64();
@@ -330,7 +336,7 @@ impl Run<'_> {
         let most = MOST_MESSAGES.min((16 << 30) / case.size).max(least);
         let mut count = least;
         loop {
-            let (measured, _) = self.round(Job { case, count, counting: false })?;
+            let (measured, ..) = self.round(Job { case, count, besides: Besides::Nothing })?;
             let fitting = (wanted / measured.seconds.max(1e-9) * count as f64) as u64;
             // A trial that is much shorter than a round says little about the round.
             if count * 4 >= fitting || count >= most {
@@ -340,29 +346,45 @@ impl Run<'_> {
         }
     }
 
-    /// Runs one round more of each case, in which system calls are counted and not times.
-    fn count_calls(&mut self) -> Result<(), Trouble> {
+    /// Runs two short rounds more of each case: one in which system calls are counted, and one in
+    /// which a timeline is recorded. Their times mean nothing.
+    fn look_closely(&mut self, report: &mut Report) -> Result<(), Trouble> {
+        let mut all = Vec::new();
         for group in 0..self.groups.len() {
             for index in 0..self.groups[group].len() {
                 let Measurement { case, count, .. } = self.groups[group][index];
-                let count = count.min(COUNTED).max(u64::from(case.depth));
-                self.progress.say(&format!("counting system calls of {}", case.row().name()));
-                let (measured, usage) = self.round(Job { case, count, counting: true })?;
+                self.progress.say(&format!("looking closely at {}", case.row().name()));
+                let counted = count.min(COUNTED).max(u64::from(case.depth));
+                let job = Job { case, count: counted, besides: Besides::Counting };
+                let (measured, usage, _) = self.round(job)?;
                 let each = |usage: Usage| usage.calls.map(|calls| calls as f64 / measured.messages.max(1) as f64);
                 self.groups[group][index].calls = usage.map(each);
+                if case.station.over.scheme().is_none() {
+                    continue;
+                }
+                let job = Job { case, count: RECORDED.max(2 * u64::from(case.depth)), besides: Besides::Recording };
+                let (.., recorded) = self.round(job)?;
+                if let Some(recorded) = recorded {
+                    self.groups[group][index].row.stages = timelines::stages(&recorded);
+                    all.push(recorded);
+                }
             }
+        }
+        if self.options.timeline {
+            report.timeline = Some(timelines::trace(&all).map_err(|error| Trouble::new(error.to_string()))?);
         }
         Ok(())
     }
 
     /// Runs a case once, on both sides.
-    fn round(&mut self, job: Job) -> Result<(Measured, [Usage; 2]), Trouble> {
-        let Job { case, count, counting } = job;
-        self.ask(&Ask::Round { case, count, counting })?;
+    fn round(&mut self, job: Job) -> Result<(Measured, [Usage; 2], Option<Recorded>), Trouble> {
+        let Job { case, count, besides } = job;
+        self.ask(&Ask::Round { case, count, besides })?;
         let workers = self.stations.get(&case.station).ok_or_else(|| Trouble::new("a station that is not open"))?;
         workers.iter().for_each(|worker| worker.give(job));
         let (mut missing, mut server) = (workers.len(), None);
         let (mut measured, mut client) = (Measured::default(), Usage::default());
+        let (mut own, mut theirs) = (None, None);
         // A rate that is low takes its time.
         let paced = match case.test {
             Test::LatencyAtRate => {
@@ -372,22 +394,26 @@ impl Run<'_> {
         };
         while missing > 0 || server.is_none() {
             match self.event(PATIENCE + paced + 20 * self.options.round)? {
-                Event::Said(Said::Part(part, usage)) => {
+                Event::Said(Said::Part(part, usage, recorded)) => {
                     (measured, client, missing) = (measured.beside(part), client.plus(usage), missing - 1);
+                    own = own.or(recorded);
                 }
                 Event::Said(Said::Failed(error)) => {
                     // The server may tell the reason better.
                     return Err(self.reason(&format!("{}: {error}", case.row().name())));
                 }
                 Event::Answered(answer) => match *answer {
-                    Answer::Done { usage } => server = Some(usage),
+                    Answer::Done { usage, timeline } => (server, theirs) = (Some(usage), timeline),
                     other => return Err(unexpected(&other)),
                 },
                 Event::Said(..) | Event::Gone(_) | Event::Interrupted => {}
             }
         }
         self.stop.forget();
-        Ok((measured, [client, server.unwrap_or_default()]))
+        let odd = |error| Trouble::new(format!("the server's timeline: {error}"));
+        let theirs = theirs.map(|bytes| Timeline::decode(&bytes)).transpose().map_err(odd)?;
+        let recorded = own.zip(theirs).map(|(client, server)| Recorded { case, client, server });
+        Ok((measured, [client, server.unwrap_or_default()], recorded))
     }
 
     /// Returns why a part failed: what the server says within a moment, or `own`.
@@ -473,7 +499,8 @@ impl Measurement {
         };
         self.row.rounds.push(Step { round, value });
         if let Some(trips) = &measured.histogram {
-            self.row.histogram.get_or_insert_default().add(trips);
+            let factor = if self.case.test == Test::Latency { 0.5 } else { 1.0 };
+            self.row.histogram.get_or_insert_default().add(&trips.scaled(factor));
         }
         self.missed += measured.missed;
         self.messages += measured.messages;
@@ -487,9 +514,6 @@ impl Measurement {
         if warm_up > 0 && self.row.rounds.len() - warm_up >= bmi_report::stats::LEAST_ROUNDS {
             self.row.rounds.drain(..warm_up);
             self.row.notes.push(format!("the first {warm_up} rounds were warm-up, and are left out"));
-        }
-        if self.case.test == Test::Latency && self.row.histogram.is_some() {
-            self.row.notes.push("the percentiles are of round trips".to_owned());
         }
         if self.missed > 0 {
             self.row.notes.push(format!("{} of {} calls took another path", self.missed, self.messages));

@@ -259,24 +259,27 @@ impl Run<'_> {
         match ask {
             Ask::Hello { .. } => Err(Trouble::new("a second greeting")),
             Ask::Open { station, settings } => self.open(station, settings),
-            Ask::Round { case, count, counting } => {
+            Ask::Round { case, count, besides } => {
                 case.check().map_err(Trouble)?;
                 if count > crate::case::MOST_MESSAGES {
                     return Err(Trouble::new(format!("{count} messages in a round")));
                 }
                 let (id, workers) =
                     self.stations.get(&case.station).ok_or_else(|| Trouble::new("the station is not open"))?;
-                workers.iter().for_each(|worker| worker.give(Job { case, count, counting }));
+                workers.iter().for_each(|worker| worker.give(Job { case, count, besides }));
                 let (id, number) = (*id, workers.len());
-                let mut usage = Usage::default();
+                let (mut usage, mut timeline) = (Usage::default(), None);
                 for _ in 0..number {
                     match self.said(id)? {
-                        Said::Part(_, part) => usage = usage.plus(part),
+                        Said::Part(_, part, recorded) => {
+                            (usage, timeline) = (usage.plus(part), timeline.or(recorded));
+                        }
                         other => return Err(Trouble::new(format!("a thread of the server: {other:?}"))),
                     }
                 }
                 self.stop.forget();
-                control::tell(&mut self.to, &Answer::Done { usage })
+                let timeline = timeline.map(|timeline| timeline.encode());
+                control::tell(&mut self.to, &Answer::Done { usage, timeline })
             }
         }
     }

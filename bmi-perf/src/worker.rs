@@ -12,8 +12,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
+use bmi::timeline::Timeline;
 use bmi::{Addr, Error, ErrorKind};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::{Deserialize, Serialize};
 
 use crate::case::{Case, Over, Station};
 use crate::control::Settings;
@@ -30,8 +32,21 @@ pub(crate) struct Job {
     pub(crate) case: Case,
     /// Messages on each connection.
     pub(crate) count: u64,
-    /// Whether to count system calls.
-    pub(crate) counting: bool,
+    /// What to do besides measuring.
+    pub(crate) besides: Besides,
+}
+
+/// What to do besides measuring. The time of such a round means nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Besides {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Count system calls.
+    Counting,
+    /// Record a timeline, if this is the first thread and the library's.
+    Recording,
 }
 
 /// What a worker tells.
@@ -42,7 +57,7 @@ pub(crate) enum Said {
     /// All connections of the thread are there. With what the transport can do, and its plan.
     Joined(Abilities),
     /// A part has ended.
-    Part(Measured, Usage),
+    Part(Measured, Usage, Option<Timeline>),
     /// Something failed. The worker has ended.
     Failed(Error),
 }
@@ -132,8 +147,11 @@ fn work(of: &Assignment, jobs: &Receiver<Job>, said: &dyn Fn(Said)) -> Result<()
     }
     let mut means = set_up(of, said)?;
     said(Said::Joined(abilities(&means)));
-    for Job { case, count, counting } in jobs {
-        let meter = Meter::begin(counting);
+    for Job { case, count, besides } in jobs {
+        if let (Means::Library(side), Besides::Recording, 0) = (&means, besides, of.index) {
+            side.record()?;
+        }
+        let meter = Meter::begin(besides == Besides::Counting);
         let is_client = matches!(of.role, Role::Client { .. });
         let measured = match &mut means {
             Means::Library(side) if is_client => side.measure(&case, count, &of.stop)?,
@@ -143,7 +161,12 @@ fn work(of: &Assignment, jobs: &Receiver<Job>, said: &dyn Fn(Said)) -> Result<()
             Means::Nothing if is_client => memory::measure(&case, count, &of.stop)?,
             Means::Nothing => Measured::default(),
         };
-        said(Said::Part(measured, meter.end()));
+        let usage = meter.end();
+        let timeline = match &means {
+            Means::Library(side) if besides == Besides::Recording => side.recorded(),
+            _ => None,
+        };
+        said(Said::Part(measured, usage, timeline));
     }
     Ok(())
 }

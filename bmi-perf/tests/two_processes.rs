@@ -145,6 +145,70 @@ fn system_calls_are_counted_or_the_reason_is_in_the_report() {
     }
 }
 
+/// The stages of a message add up to about its time, and the trace has both sides of each case.
+#[test]
+fn timelines_of_both_sides_tell_where_the_time_goes() {
+    let (server, scratch) = (Server::start(), tempfile::tempdir().unwrap());
+    let (path, page) = (scratch.path().join("trace.json"), scratch.path().join("page.html"));
+    let line = "--over tcp,shm --test latency,call-write --size 8,64,100000 --count 20 --rounds 1 --waiting sleeping";
+    let mut command = client(&server.at, line);
+    command.arg("--timeline").arg(&path).arg("--html").arg(&page);
+    let report = report(&command.output().unwrap());
+    for row in report.rows.iter().filter(|row| row.test == "latency" && row.kind == Kind::Library) {
+        let names: Vec<&str> = row.stages.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["send", "under way", "deliver", "the server's program"], "{}", row.name());
+        assert!(row.stages.iter().all(|(_, seconds)| *seconds >= 0.0) && row.stages[1].1 > 0.0, "{row:?}");
+    }
+    let trace: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let named = |event: &&serde_json::Value| event["name"] == "process_name";
+    let names: Vec<&str> = events.iter().filter(named).filter_map(|event| event["args"]["name"].as_str()).collect();
+    // The smallest and the largest size of both tests over both transports.
+    assert_eq!(names.len(), 2 * 2 * 2 * 2, "{names:?}");
+    assert!(names.contains(&"client: tcp latency 8 B, sleeping") && !names.iter().any(|name| name.contains("64 B")));
+    let ends = |phase: &str| {
+        let mut ids: Vec<u64> =
+            events.iter().filter(|event| event["ph"] == *phase).filter_map(|event| event["id"].as_u64()).collect();
+        ids.sort_unstable();
+        ids
+    };
+    assert!(!ends("s").is_empty() && ends("s") == ends("f"), "each arrow has both ends");
+    assert!(std::fs::read_to_string(page).unwrap().contains("client: tcp latency 8 B, sleeping"));
+}
+
+/// A report is compared with itself and with a slower one, from the command line.
+#[test]
+fn a_gate_for_ci_fails_only_if_something_is_surely_slower() {
+    let scratch = tempfile::tempdir().unwrap();
+    let write = |name: &str, factor: f64| {
+        let mut report = Report::new("test", "a title");
+        let value = |round: u32| bmi_report::Step { round, value: factor * (1e-6 + f64::from(round % 3) * 1e-9) };
+        let row = bmi_report::Row {
+            test: "latency".into(),
+            over: "tcp".into(),
+            rounds: (0..20).map(value).collect(),
+            ..bmi_report::Row::default()
+        };
+        report.rows.push(row);
+        let path = scratch.path().join(name);
+        std::fs::write(&path, report.to_json()).unwrap();
+        path
+    };
+    let (a, b) = (write("a.json", 1.0), write("b.json", 1.2));
+    let status = |a: &std::path::Path, b: &std::path::Path, rule: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("compare").args([a, b]).args(rule.split_whitespace()).output().unwrap().status.code()
+    };
+    assert_eq!(status(&a, &a, "--fail-if slower:5%"), Some(0));
+    assert_eq!(status(&a, &b, "--fail-if slower:5%"), Some(1));
+    assert_eq!(status(&a, &b, "--fail-if slower:25% --json"), Some(0));
+    assert_eq!((status(&b, &a, "--fail-if slower:5%"), status(&a, &b, "")), (Some(0), Some(0)));
+    assert_eq!(status(&a, &b, "--fail-if cheaper"), Some(2));
+    assert_eq!(status(&a, &scratch.path().join("none.json"), ""), Some(2));
+    let shown = Command::new(PROGRAM).arg("show").arg(&a).output().unwrap();
+    assert!(shown.status.success() && String::from_utf8_lossy(&shown.stdout).contains("latency"));
+}
+
 // ---- what can go wrong --------------------------------------------------------------------------
 
 #[test]

@@ -51,6 +51,17 @@ impl Histogram {
         }
     }
 
+    /// Returns the durations multiplied by `factor`: 0.5 makes round trips one-way times.
+    #[must_use]
+    pub fn scaled(&self, factor: f64) -> Histogram {
+        let mut scaled = Histogram::new();
+        for (value, count) in self.values() {
+            let value = (value as f64 * factor).round() as u64;
+            scaled.0.saturating_record_n(value.clamp(1, LONGEST), count);
+        }
+        scaled
+    }
+
     /// Returns the number of durations.
     pub fn len(&self) -> u64 {
         self.0.len()
@@ -120,6 +131,8 @@ mod tests {
         let text = serde_json::to_string(&histogram).unwrap();
         let again: Histogram = serde_json::from_str(&text).unwrap();
         assert_eq!((again.len(), again.quantile(0.999)), (100_000, histogram.quantile(0.999)));
+        let half = again.scaled(0.5);
+        assert_eq!((half.len(), half.quantile(0.5)), (100_000, histogram.quantile(0.25)));
         let mut twice = again.clone();
         twice.add(&histogram);
         assert_eq!((twice.len(), twice.quantile(0.5)), (200_000, histogram.quantile(0.5)));

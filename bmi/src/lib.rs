@@ -269,6 +269,14 @@ pub use bmi_core::comm::{Body, Call, Caller, Incoming, Reply, serve};
 #[doc(inline)]
 pub use bmi_core::driver;
 
+/// What an endpoint did and when, from both sides of a connection.
+pub mod timeline {
+    #[doc(inline)]
+    pub use bmi_core::timeline::{
+        Alignment, Class, Direction, Entry, Merged, Timeline, TimelineOptions, TimelinePeer, Way, What, align, merge,
+    };
+}
+
 /// Memory at addresses of the program's own, with the allocations that its pieces lie in.
 pub mod foreign {
     #[cfg(all(feature = "userfaultfd", target_os = "linux"))]

@@ -15,6 +15,7 @@ mod ring;
 use std::time::Duration;
 
 use bmi::driver::{MonotonicClock, busy, event};
+use bmi::timeline::{Timeline, TimelineOptions};
 use bmi::{
     Addr, AnyTransport, AsyncEndpoint, Config, Device, Error, ErrorKind, MemSlice, Memory, OpenOptions, Operation,
     Options, PeerEvent, PeerId, Scheme,
@@ -27,11 +28,13 @@ use crate::measured::Measured;
 use crate::stop::Stop;
 
 /// The tag of the messages that are measured.
-const DATA: u64 = 1;
+pub(crate) const DATA: u64 = 1;
 /// The tag of signals.
 const SIGNAL: u64 = 2;
 /// The tag of descriptors and grants.
 const DESCRIPTOR: u64 = 3;
+/// Number of entries of a timeline that are kept.
+const RECORDED: usize = 4096;
 /// How long a connection may take to be made.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -136,6 +139,21 @@ impl Side {
         // The last post may leave only with the next poll, and no poll happens between rounds.
         while self.endpoint.progress() {}
         result
+    }
+
+    /// Begins to record a timeline.
+    pub(crate) fn record(&self) -> Result<(), Error> {
+        let options = TimelineOptions { events: RECORDED };
+        self.endpoint.with(|endpoint| endpoint.record(options, MonotonicClock::new()))
+    }
+
+    /// Returns what was recorded, if anything was, and ends the recording.
+    pub(crate) fn recorded(&self) -> Option<Timeline> {
+        self.endpoint.with(|endpoint| {
+            let timeline = endpoint.timeline();
+            endpoint.stop_recording();
+            timeline
+        })
     }
 
     /// Returns the endpoint.
