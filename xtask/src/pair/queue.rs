@@ -9,8 +9,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bmi_report::stats::Random;
+
 use super::link::Loss;
-use crate::random::Random;
 
 /// One direction.
 #[derive(Debug)]
