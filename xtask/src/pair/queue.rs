@@ -9,8 +9,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::link::Loss;
 use bmi_report::stats::Random;
+
+use super::link::Loss;
 
 /// One direction.
 #[derive(Debug)]
