@@ -6,7 +6,7 @@
 //!
 //! **Invariant.** The rule looks at the width of the interval and never at its position. A rule that
 //! stops as soon as the interval excludes 1 finds a difference in everything, if it looks often
-//! enough. Each look at the width does harm, too, but little: it prefers samples that happen to vary
+//! enough: after 18 looks in 9 of 100 runs of the latency over TCP, which has none. Each look at the width does harm, too, but little: it prefers samples that happen to vary
 //! less than usual. So there are few looks ([`Stop::next_look`]), and none before [`Stop::least`]
 //! rounds.
 //!
@@ -15,8 +15,8 @@
 //! the fewest at which the bootstrap's intervals are wide enough. On a machine with free processors
 //! most rows need 24 to 100 rounds. The most rounds, 1200, are for the worst row that was recorded:
 //! two processes that poll on two processors on which other programs run. With 400 rounds a
-//! difference of 5 % was found there in 51 of 100 runs, with 800 in 90, with 1200 in 98. A round of
-//! 10 ms makes that half a minute.
+//! difference of 5 % was found there in half of the runs, with 800 in nine of ten, and with 1200 in
+//! 95 of 100. A round of 10 ms makes that half a minute.
 //!
 //! **Tests.** `tests/known_truth.rs`, on recordings of real runs.
 //!
