@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bmi_core::comm::{Plan, Rule};
-use bmi_report::{Host, Kind, Report, Row, Step, Unit};
+use bmi_report::{Host, Kind, Report, Row, Step, Unit, csv, html, text};
 
 /// Seeds the bootstrap, so that the same values have the same interval.
 pub const SEED: u64 = 1;
@@ -22,16 +22,19 @@ pub const BOTH: &str = "client and server";
 /// The option `--report`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ReportArgs {
-    /// Also write everything that was measured to a file: all rounds as JSON (.json). May be given
-    /// several times.
+    /// Also write everything that was measured to a file: all rounds for other programs (.json), a
+    /// page with pictures (.html), a spreadsheet (.csv) or tables (.txt). May be given several times.
     #[arg(long = "report", value_name = "FILE", value_parser = file)]
     files: Vec<PathBuf>,
 }
 
 /// The formats, by the end of a file's name.
-const FORMATS: [(&str, fn(&Report) -> String); 1] = [("json", Report::to_json)];
+const FORMATS: [(&str, Format); 4] =
+    [("json", Report::to_json), ("html", html::render), ("csv", csv::render), ("txt", text::render)];
 
-fn format(path: &Path) -> Option<fn(&Report) -> String> {
+type Format = fn(&Report) -> String;
+
+fn format(path: &Path) -> Option<Format> {
     let ending = path.extension()?.to_str()?;
     FORMATS.iter().find(|(name, _)| *name == ending).map(|(_, format)| *format)
 }
@@ -142,15 +145,19 @@ mod tests {
     fn a_report_is_written_as_its_name_says_and_others_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
-        let args = ReportArgs { files: vec![file(path.to_str().unwrap()).unwrap()] };
+        let names = FORMATS.map(|(ending, _)| folder.path().join(format!("a.{ending}")));
+        let args = ReportArgs { files: names.iter().map(|name| file(name.to_str().unwrap()).unwrap()).collect() };
         let mut report = begin("test", "a title");
         report.rows.push(Row { rounds: steps(7, [1.0, 2.0]), ..row("t", "tcp", Kind::Library, Unit::Seconds, &[]) });
         args.write(&report).unwrap();
+        let written = |ending: &str| std::fs::read_to_string(path.with_extension(ending)).unwrap();
+        assert!(written("html").starts_with("<!doctype html>") && written("csv").contains(",tcp,"));
+        assert_eq!(written("txt"), text::render(&report));
         let read = Report::read(&path).unwrap();
         assert_eq!(read, report);
         assert_eq!(read.rows[0].rounds[1], Step { round: 8, value: 2.0 });
-        for name in ["a.txt", "a", "json"] {
-            assert!(file(name).is_err_and(|why| why.contains(".json")), "{name}");
+        for name in ["a.xml", "a", "json"] {
+            assert!(file(name).is_err_and(|why| why.contains(".json, .html")), "{name}");
         }
         let gone = ReportArgs { files: vec![folder.path().join("no/a.json")] };
         assert!(gone.write(&report).is_err_and(|error| error.to_string().contains("no/a.json")));
