@@ -23,7 +23,8 @@ pub const BOTH: &str = "client and server";
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ReportArgs {
     /// Also write everything that was measured to a file: all rounds for other programs (.json), a
-    /// page with pictures (.html), a spreadsheet (.csv) or tables (.txt). May be given several times.
+    /// page with pictures (.html), a spreadsheet (.csv) or tables (.txt). May be given several
+    /// times.
     #[arg(long = "report", value_name = "FILE", value_parser = file)]
     files: Vec<PathBuf>,
 }

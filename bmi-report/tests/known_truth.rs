@@ -1,18 +1,18 @@
-//! The statistics on real recordings, where the truth is known because it was made: A against A does
-//! not differ, and A against A slowed by five percent does.
+//! The statistics on real recordings, where the truth is known because it was made: A against A
+//! does not differ, and A against A slowed by five percent does.
 //!
 //! **Why.** Made-up noise is kinder than a real machine. Rounds of a real one depend on each other:
 //! for some seconds another program runs, a processor slows down, or two of them move apart.
 //!
-//! **How.** `recordings` has pairs of rounds of one row, recorded on a busy machine with the command
-//! that each file names. A run is drawn from them as two builds are compared: rounds are added until
-//! [`Stop`] says that there are enough. Blocks of consecutive pairs are drawn, so that what depends
-//! on each other stays together. In each pair, chance decides whether A is the first or the second.
-//! So the true ratio is exactly 1.
+//! **How.** `recordings` has pairs of rounds of one row, recorded on a busy machine with the
+//! command that each file names. A run is drawn from them as two builds are compared: rounds are
+//! added until [`Stop`] says that there are enough. Blocks of consecutive pairs are drawn, so that
+//! what depends on each other stays together. In each pair, chance decides whether A is the first
+//! or the second. So the true ratio is exactly 1.
 //!
-//! **The order in a round has to be drawn**, in a real run as here. If A is the first in every other
-//! round only, a slow change of the machine looks like a difference: with whole blocks turned, A
-//! against A differed in 3 of 50 runs of the bandwidth over TCP.
+//! **The order in a round has to be drawn**, in a real run as here. If A is the first in every
+//! other round only, a slow change of the machine looks like a difference: with whole blocks
+//! turned, A against A differed in 3 of 50 runs of the bandwidth over TCP.
 //!
 //! **Source.** Künsch: The jackknife and the bootstrap for general stationary observations (Annals
 //! of Statistics 17, 1989).

@@ -1,14 +1,14 @@
 //! When a row has enough rounds.
 //!
-//! **Why.** Rows differ in their noise by a factor of a hundred. A number of rounds that is right for
-//! one wastes minutes with another, or finds nothing. So rounds are added until the interval of the
-//! ratio is narrow.
+//! **Why.** Rows differ in their noise by a factor of a hundred. A number of rounds that is right
+//! for one wastes minutes with another, or finds nothing. So rounds are added until the interval of
+//! the ratio is narrow.
 //!
-//! **Invariant.** The rule looks at the width of the interval and never at its position. A rule that
-//! stops as soon as the interval excludes 1 finds a difference in everything, if it looks often
-//! enough: after 18 looks in 9 of 100 runs of the latency over TCP, which has none. Each look at the width does harm, too, but little: it prefers samples that happen to vary
-//! less than usual. So there are few looks ([`Stop::next_look`]), and none before [`Stop::least`]
-//! rounds.
+//! **Invariant.** The rule looks at the width of the interval and never at its position. A rule
+//! that stops as soon as the interval excludes 1 finds a difference in everything, if it looks
+//! often enough: after 18 looks in 9 of 100 runs of the latency over TCP, which has none. Each look
+//! at the width does harm, too, but little: it prefers samples that happen to vary less than usual.
+//! So there are few looks ([`Stop::next_look`]), and none before [`Stop::least`] rounds.
 //!
 //! **Choice of the defaults.** With a width of 1.04, the interval reaches some 2 % to each side. A
 //! difference of 5 % is then more than twice as far away, and is found nearly always. 24 rounds are

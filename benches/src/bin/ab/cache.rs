@@ -43,7 +43,8 @@ use crate::sizes;
 ///
 /// One client of one I/O server, all on this machine, each as a process. "cpu" is the processor
 /// time of the I/O server for a byte, all its threads together. The ratios are those to the service
-/// `normal`, over the rounds, with their intervals. Build the servers first: cargo build --release -p fs-server.
+/// `normal`, over the rounds, with their intervals. Build the servers first: cargo build --release
+/// -p fs-server.
 #[derive(Parser)]
 pub(crate) struct Cache {
     /// The transports: tcp, shm, ib.

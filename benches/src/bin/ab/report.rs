@@ -79,3 +79,33 @@ pub(crate) fn render(lines: &[Line]) -> String {
     }
     table.render()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bmi_core::comm::PathCounters;
+
+    use super::*;
+
+    #[test]
+    fn a_report_has_a_row_for_each_class_and_knows_the_simulator() {
+        let mut put = Tallies::default();
+        let (second, none) = (Duration::from_secs(1), PathCounters::default());
+        put[1].add(5000, 2 * second, second, none, none);
+        let measured = ["tcp", "sim"].map(|transport| Measured {
+            transport: transport.to_owned(),
+            plan: Plan { rules: Vec::new(), thresholds: "", ways: Vec::new() },
+            put: put.clone(),
+            get: Tallies::default(),
+            wrong: Vec::new(),
+        });
+        let rows = rows(&measured);
+        let found: Vec<(String, Kind, f64)> =
+            rows.iter().map(|row| (row.name(), row.kind, row.rounds[0].value)).collect();
+        let name = |over: &str| format!("{over} put, <= 64 KiB");
+        assert_eq!(found, [(name("tcp"), Kind::Library, 2500.0), (name("sim"), Kind::Model, 2500.0)]);
+        assert!(rows[0].is_beside(&rows[1]));
+        assert_eq!((rows[0].cost[BOTH].cpu, rows[0].histogram.as_ref().map(|each| each.len())), (1.0, Some(1)));
+    }
+}

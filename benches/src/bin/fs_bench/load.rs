@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use benches::workload::Failed;
 use bmi_core::{AsyncEndpoint, Time, Transport};
-use bmi_report::stats::middle;
+use bmi_report::stats::{Random, middle};
 use fs_client::Client;
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
 
@@ -81,7 +81,7 @@ async fn run_lane<T: Transport + 'static, L>(
 /// The offsets of accesses at random places of a file. They are multiples of the size of an access.
 #[derive(Clone, Debug)]
 pub(crate) struct Offsets {
-    state: u64,
+    random: Random,
     size: u64,
     places: u64,
 }
@@ -92,21 +92,12 @@ impl Offsets {
     pub(crate) fn new(seed: u64, len: u64, size: u64) -> Offsets {
         let places = len / size;
         assert!(places > 0, "a file of {len} bytes has no room for an access of {size}");
-        Offsets { state: seed, size, places }
+        Offsets { random: Random::new(seed), size, places }
     }
 
     /// Returns the next offset.
     pub(crate) fn draw(&mut self) -> u64 {
-        // SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^= word >> 31;
-        // The high half of the product is below `places`, and as evenly distributed as 64 bits
-        // allow.
-        let place = (u128::from(word) * u128::from(self.places)) >> 64;
-        place as u64 * self.size
+        self.random.below(self.places as usize) as u64 * self.size
     }
 }
 

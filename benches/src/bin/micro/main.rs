@@ -3,8 +3,8 @@
 //!
 //! **How.** This program starts itself again as its peer. For every row, rounds of plain sockets
 //! and rounds of the library alternate. The order changes each time, so that other load on the
-//! machine affects both. The ratio of a row is the trimmed mean of its rounds' ratios. The number of
-//! messages in a round is determined before, so that each round takes about the same time.
+//! machine affects both. The ratio of a row is the trimmed mean of its rounds' ratios. The number
+//! of messages in a round is determined before, so that each round takes about the same time.
 //!
 //! **What is compared.** `bmi_side` with `socket_side`; neither module knows about the measurement.
 //! Both sides have the same number of buffers of the same size, and use `TCP_NODELAY`. A stream
@@ -36,8 +36,8 @@ use crate::report::{Line, Side};
 ///
 /// "plain" is a minimal non-blocking ping-pong and stream between the same two processes in the
 /// same run. "ratio" is bmi to plain, over the rounds, and "interval" contains the true ratio in 99
-/// of 100 runs. "cpu" is the processor time of both processes, bmi to plain. "aim" is the aim of the
-/// project. Close other programs first: other load on the machine widens the intervals.
+/// of 100 runs. "cpu" is the processor time of both processes, bmi to plain. "aim" is the aim of
+/// the project. Close other programs first: other load on the machine widens the intervals.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo xtask bench                            everything, about two minutes\n  \
                         cargo xtask bench -- --quick                 a few seconds, rough\n  \

@@ -144,3 +144,26 @@ pub(crate) fn render(lines: &[Line]) -> String {
     }
     table.render()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_are_rows_of_the_same_rounds() {
+        let outcome = Outcome { cpu: 4e-6, switches: 2, ..Outcome::default() };
+        let side = |figures: [f64; 2]| {
+            let mut side = Side::default();
+            figures.iter().for_each(|figure| side.add(*figure, &outcome, 2));
+            side
+        };
+        let (plain, ours) = (side([1e-6, 2e-6]), side([2e-6, 4e-6]));
+        let line = Line::new(Mode::Polling, What::Latency, 4, &plain, &ours);
+        assert!((line.ratio - 2.0).abs() < 1e-9 && line.met == Some(false), "{line:?}");
+        let [ours, plain] = line.rows(plain, ours, 9);
+        assert_eq!(ours.pairs(&plain), [(2e-6, 1e-6), (4e-6, 2e-6)]);
+        assert!(ours.is_beside(&plain) && plain.kind == Kind::Baseline);
+        assert_eq!((ours.rounds[0].round, ours.name().as_str()), (9, "tcp latency 4 B, polling"));
+        assert_eq!(ours.cost[BOTH], Cost { cpu: 2e-6, switches: 1.0, calls: None });
+    }
+}

@@ -25,18 +25,21 @@ mod limits;
 mod message;
 mod peers;
 mod raw;
+mod record;
 
 use std::io::{BufRead, BufReader, Error, Result, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-use benches::report::{ReportArgs, begin, steps};
+use benches::report::{ReportArgs, begin};
 use benches::sample;
 use bmi_report::stats::quantile;
 use bmi_report::table::Table;
 
-use bmi_report::{Kind, Step, Unit, units};
+use bmi_report::{Unit, units};
 use clap::Parser;
 use serde::Serialize;
+
+use crate::record::{NOTE, Recorded, rows_of};
 
 /// Compares shared memory between two processes with the limits and two other libraries: latency,
 /// bandwidth, message rate.
@@ -164,45 +167,6 @@ struct Line {
     limit: Option<f64>,
     ucx: Option<f64>,
     libfabric: Option<f64>,
-}
-
-/// The figures of a row in the order in which they were measured.
-#[derive(Debug, Default)]
-struct Recorded {
-    /// One for each round.
-    ours: Vec<f64>,
-    /// One for each pass.
-    limit: Vec<Option<f64>>,
-    ucx: Vec<Option<f64>>,
-    libfabric: Vec<Option<f64>>,
-}
-
-/// What a reader of a report must know besides.
-const NOTE: &str = "Rows of shared memory have all rounds of all passes. The table of the program has the best pass.";
-
-/// Returns the rows of a report for a line, whose first round has the number `first`.
-fn rows_of(line: &Line, first: usize) -> Vec<bmi_report::Row> {
-    let Row { level, test, size } = line.row;
-    let name = test.name();
-    let new = |over, kind, rounds| bmi_report::Row {
-        size: Some(size as u64),
-        rounds,
-        ..benches::report::row(&name, over, kind, test.unit(), &[("level", level)])
-    };
-    let mut rows = vec![new("shm", Kind::Library, steps(first, line.recorded.ours.iter().copied()))];
-    let others =
-        [("limit", &line.recorded.limit), ("ucx", &line.recorded.ucx), ("libfabric", &line.recorded.libfabric)];
-    for (over, passes) in others {
-        // It was measured right after the last round of the pass.
-        let step = |(pass, value): (usize, &Option<f64>)| {
-            Some(Step { round: (first + pass * ROUNDS + ROUNDS - 1) as u32, value: (*value)? })
-        };
-        let rounds: Vec<Step> = passes.iter().enumerate().filter_map(step).collect();
-        if !rounds.is_empty() {
-            rows.push(new(over, Kind::Baseline, rounds));
-        }
-    }
-    rows
 }
 
 /// Returns the number of operations in one round of a row. A round takes some milliseconds.
