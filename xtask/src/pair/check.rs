@@ -2,7 +2,7 @@
 //!
 //! | known | how |
 //! |---|---|
-//! | delay | the median round trip (`sockperf`) grows by twice the delay |
+//! | delay | the median round trip (`sockperf`) grows by twice the delay, over the same kind of cable |
 //! | rate | TCP (`iperf3`) gets what the headers leave of it ([`shape::goodput`]) |
 //! | loss | the part of the packets of UDP that `iperf3` misses |
 //! | idle | the processor time of the relay without packets |
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use super::cable::Pair;
 use super::link::{Cable, Link, Loss, Rate};
-use super::measure::{PLAIN, bandwidth, iperf3, round_trip, served};
+use super::measure::{PLAIN, bandwidth, iperf3, round_trip, served, undelayed};
 use super::report::{Row, median, table};
 use super::{clock, lifetime, perf, shape};
 use crate::setup;
@@ -70,18 +70,18 @@ fn cables() -> Result<Vec<Cable>, String> {
     Ok(if has_netem { vec![Cable::Netem, Cable::Relay] } else { vec![Cable::Relay] })
 }
 
-/// A round trip over the bare cable, and how much longer one over the delayed cable takes.
+/// How much longer a round trip takes with a delay than over the same kind of cable without one.
 fn delays() -> Result<Vec<Row>, String> {
-    let (near, mut rows) = (served(PLAIN)?, Vec::new());
+    let mut rows = Vec::new();
     for cable in cables()? {
-        let far = served(Link { delay: DELAY, cable, ..PLAIN })?;
+        let (near, far) = (served(undelayed(cable))?, served(Link { delay: DELAY, cable, ..PLAIN })?);
         let (mut grown, mut without) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let base = round_trip(&near, &[])?;
             without.push(base);
             grown.push(round_trip(&far, &[])? - base);
         }
-        let what = format!("delay 1ms, {}: round trip beyond the {:.0} us of veth", name(cable), median(&without));
+        let what = format!("delay 1ms, {}: round trip beyond its {:.0} us without", name(cable), median(&without));
         let known = 2.0 * DELAY.as_micros() as f64;
         rows.push(Row::within(what, "sockperf", "us", known, DELAY_ERROR, median(&grown)));
     }

@@ -15,6 +15,12 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub(super) const PLAIN: Link =
     Link { rate: None, delay: Duration::ZERO, loss: Loss(0), mtu: 1500, cable: Cable::Auto, seed: 1 };
 
+/// Returns the cable to compare a delayed one with. `netem` without a delay does nothing, and the
+/// relay without a delay still takes its time.
+pub(super) fn undelayed(cable: Cable) -> Link {
+    Link { cable: if cable == Cable::Relay { Cable::Relay } else { Cable::Auto }, ..PLAIN }
+}
+
 /// Makes a pair whose server runs both.
 pub(super) fn served(link: Link) -> Result<Pair, String> {
     let mut pair = Pair::make(&link, false)?;

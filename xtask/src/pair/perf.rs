@@ -16,8 +16,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::cable::{Pair, SERVER};
-use super::link::{Link, Rate};
-use super::measure::{self, PLAIN, served};
+use super::link::{Cable, Link, Rate};
+use super::measure::{self, PLAIN, served, undelayed};
 use super::report::{Row, median};
 use super::shape;
 use crate::command::{Failure, Invocation};
@@ -95,7 +95,9 @@ pub(super) fn rows(program: &Path, delay: Duration, delay_error: f64, rate: Rate
 
 /// How much longer a message is under way over a delayed cable.
 fn delays(program: &Path, delay: Duration, error: f64) -> Result<Vec<Row>, String> {
-    let (near, far) = (pair(program, PLAIN)?, pair(program, Link { delay, ..PLAIN })?);
+    let far = pair(program, Link { delay, ..PLAIN })?;
+    let cable = if far.is_relayed() { Cable::Relay } else { Cable::Netem };
+    let near = pair(program, undelayed(cable))?;
     let mut grown = vec![Vec::new(); OVER.len()];
     for _ in 0..ROUNDS {
         let bare = measured(&near, program, &OVER, &LATENCY)?;
@@ -106,7 +108,7 @@ fn delays(program: &Path, delay: Duration, error: f64) -> Result<Vec<Row>, Strin
     }
     let known = delay.as_micros() as f64;
     let row = |(over, grown): (&&str, &Vec<f64>)| {
-        let what = format!("delay {known} us: latency over {over} beyond that of veth");
+        let what = format!("delay {known} us: latency over {over} beyond that without");
         Row::within(what, PROGRAM, "us", known, error, median(grown))
     };
     Ok(OVER.iter().zip(&grown).map(row).collect())
