@@ -1,4 +1,4 @@
-//! Processor time, user and system together, as the kernel counts it.
+//! Processor time, user and system together, and context switches, as the kernel counts them.
 
 use std::time::Duration;
 
@@ -20,9 +20,47 @@ fn read(clock: ClockId) -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// Returns the voluntary context switches of all threads of this process that live.
+pub fn voluntary_switches() -> u64 {
+    count("voluntary_ctxt_switches:")
+}
+
+/// Returns the context switches, voluntary and involuntary, of all threads of this process that
+/// live.
+pub fn switches() -> u64 {
+    voluntary_switches() + count("nonvoluntary_ctxt_switches:")
+}
+
+/// Returns the sum of a count over all threads.
+fn count(name: &str) -> u64 {
+    let of = |thread: std::fs::DirEntry| -> Option<u64> {
+        let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+    };
+    std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten().filter_map(of).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_sleeps_is_switched() {
+        let (voluntary, all) = (voluntary_switches(), switches());
+        assert!(all >= voluntary);
+        let (wake, woken) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name("waker".to_owned());
+        // Rounds until the kernel had to wait for the other thread at least once.
+        let (ask, asked) = std::sync::mpsc::channel::<()>();
+        let thread = thread.spawn(move || asked.iter().for_each(|()| wake.send(()).unwrap())).unwrap();
+        while voluntary_switches() == voluntary {
+            ask.send(()).unwrap();
+            woken.recv().unwrap();
+        }
+        drop(ask);
+        thread.join().unwrap();
+        assert!(switches() >= all);
+    }
 
     #[test]
     fn work_takes_processor_time() {

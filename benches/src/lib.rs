@@ -1,4 +1,4 @@
-//! The common parts of the benchmarks: statistics, tables, units, processor time, time limits,
+//! The common parts of the benchmarks: samples, processor time, time limits,
 //! [sandboxes](sandbox) and [servers as processes](processes). Also the [workloads](workload) of
 //! the papers and their [reproduction](paper), and an I/O server on [several cores](cores).
 //!
@@ -23,10 +23,8 @@ pub mod memory_limit;
 pub mod net;
 pub mod paper;
 pub mod processes;
+pub mod report;
 pub mod sample;
 pub mod sandbox;
-pub mod stats;
-pub mod table;
 pub mod tasks;
-pub mod units;
 pub mod workload;

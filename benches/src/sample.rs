@@ -11,6 +11,7 @@
 
 use std::io::Write;
 
+use bmi_report::Unit;
 use serde::Serialize;
 
 /// A line of a sample.
@@ -22,26 +23,6 @@ pub struct Line {
     pub value: f64,
     /// The unit of `value`. It tells whether less or more is better.
     pub unit: Unit,
-}
-
-/// The unit of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Unit {
-    /// Seconds per operation; less is better.
-    #[serde(rename = "s")]
-    Seconds,
-    /// Bytes per second; more is better.
-    #[serde(rename = "B/s")]
-    BytesPerSecond,
-    /// Operations per second; more is better.
-    #[serde(rename = "1/s")]
-    PerSecond,
-    /// Instructions per operation, counted and not timed; less is better.
-    #[serde(rename = "instructions")]
-    Instructions,
-    /// System calls per operation, counted; less is better.
-    #[serde(rename = "calls")]
-    Calls,
 }
 
 impl Line {

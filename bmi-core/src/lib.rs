@@ -7,6 +7,7 @@
 //! | [`AsyncEndpoint`] | the message interface for `async` code |
 //! | [`comm`] | the communication manager: four paths for the data of a request, and the choice between them |
 //! | [`driver`] | loops that drive an endpoint: under tokio, on a thread without a runtime, by busy polling |
+//! | [`timeline`] | what an endpoint did and when, from both sides of a connection |
 //! | [`mem`](mod@mem) | memory that an adapter may touch, and the rules that keep that safe |
 //! | [`extents`], [`Lists`] | lists of ranges on the wire; how lists of memory are moved |
 //! | [`Config`], [`Capabilities`] | the settings of an endpoint; the capabilities of an adapter |
@@ -43,6 +44,7 @@ mod returns;
 mod sync;
 mod threading;
 mod time;
+pub mod timeline;
 pub mod transport;
 
 pub use addr::{Addr, CustomScheme, Device, Scheme};
@@ -65,4 +67,5 @@ pub use proto::describe::describe_message;
 pub use returns::Returns;
 pub use threading::{AnyThread, OneThread, Threading};
 pub use time::{Clock, Time};
+pub use timeline::{Timeline, TimelineOptions};
 pub use transport::{ServiceClass, Transport};

@@ -5,7 +5,7 @@
 //! costs nothing while it is off (one branch for each span). While it is on it does not change the
 //! run: the digest stays the same.
 //!
-//! **Layout.** Chrome's trace event format (JSON, times in µs with three decimals), which
+//! **Layout.** Chrome's trace event format ([`bmi_core::timeline::chrome`] writes it), which
 //! `chrome://tracing` and Perfetto open directly. A process is a node. Its rows are:
 //!
 //! | row | a span is |
@@ -20,12 +20,14 @@
 //! An arrow goes from the last unit of each message at the sending adapter to the same unit at the
 //! receiving one.
 //!
-//! **Source.** "Trace Event Format", Google: complete events (`X`), async events (`b`, `e`),
-//! counters (`C`), flows (`s`, `f`), metadata (`M`).
+//! What real endpoints record of themselves is [`bmi_core::timeline`]. It works in the simulator
+//! too, with virtual time.
 //!
 //! Tested by `tests/timeline.rs`.
 
 use std::io::{self, Write};
+
+use bmi_core::timeline::chrome::{Arg, ChromeWriter, Row};
 
 use crate::cpu::{Slice, Work};
 use crate::network::Side;
@@ -122,28 +124,6 @@ pub struct Trace {
     pub(crate) sim: Sim,
 }
 
-/// Nanoseconds, displayed as the format's microseconds.
-struct Micros(u64);
-
-impl std::fmt::Display for Micros {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{:03}", self.0 / 1_000, self.0 % 1_000)
-    }
-}
-
-/// Escapes a name for use between quotes.
-fn escaped(name: &str) -> String {
-    let mut out = String::new();
-    for c in name.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            c if c.is_control() => out.push(' '),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 impl Trace {
     /// Returns the number of spans recorded so far, and the number left out because there was no
     /// room.
@@ -157,11 +137,10 @@ impl Trace {
     /// # Errors
     /// Those of `out`.
     pub fn write_chrome(&self, out: impl Write) -> io::Result<()> {
-        let mut out = io::BufWriter::new(out);
         let (names, mut marks, lost) = {
             let core = self.sim.0.core.borrow();
             let Some(timeline) = &core.timeline else { return Ok(()) };
-            let names: Vec<String> = core.nodes.iter().map(|node| escaped(&node.name)).collect();
+            let names: Vec<String> = core.nodes.iter().map(|node| node.name.clone()).collect();
             (names, timeline.marks.clone(), timeline.lost)
         };
         marks.sort_by_key(|mark| (mark.node, mark.row, mark.start, mark.end));
@@ -169,82 +148,58 @@ impl Trace {
         let ends = |row| marks.iter().filter(move |mark| mark.row == row && mark.flow > 0).map(|mark| mark.flow);
         let sent: std::collections::BTreeSet<u64> = ends(TRANSMIT).collect();
         let paired: std::collections::BTreeSet<u64> = ends(RECEIVE).filter(|flow| sent.contains(flow)).collect();
-        write!(out, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"spans left out\":{lost}}},\"traceEvents\":[")?;
+        let mut chrome = ChromeWriter::begin(out, &[("spans left out", Arg::Number(lost.into()))])?;
         let mut rows = None;
-        let mut separator = "";
         for (number, mark) in marks.iter().enumerate() {
-            let pid = mark.node + 1;
             if rows != Some((mark.node, mark.row)) {
                 if rows.is_none_or(|(node, _)| node != mark.node) {
-                    let name = &names[mark.node as usize];
-                    write!(
-                        out,
-                        "{separator}\n{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{pid},\"args\":{{\"name\":\"{name}\"}}}}"
-                    )?;
-                    separator = ",";
+                    chrome.process(mark.node + 1, &names[mark.node as usize])?;
                 }
-                row(&mut out, pid, mark.row)?;
+                name_row(&mut chrome, mark)?;
                 rows = Some((mark.node, mark.row));
             }
-            write_mark(&mut out, mark, number, paired.contains(&mark.flow))?;
+            write_mark(&mut chrome, mark, number as u64, paired.contains(&mark.flow))?;
             let next = marks.get(number + 1).filter(|next| (next.node, next.row) == (mark.node, mark.row));
             if mark.row == SWITCH && next.is_none_or(|next| next.start > mark.end) {
                 let empty = Mark { start: mark.end, value: 0, ..*mark };
-                write_mark(&mut out, &empty, number, false)?;
+                write_mark(&mut chrome, &empty, number as u64, false)?;
             }
         }
-        writeln!(out, "\n]}}")?;
-        out.flush()
+        chrome.finish()
+    }
+}
+
+impl Mark {
+    fn place(&self) -> Row {
+        Row { process: self.node + 1, number: u32::from(self.row) + 1 }
     }
 }
 
 /// Names a row and sets its position. Counters and overlapping spans are not threads: they have
 /// rows of their own, named by their events.
-fn row(out: &mut impl Write, pid: u32, row: u16) -> io::Result<()> {
-    let name = match row {
-        TRANSMIT => "adapter transmit".to_owned(),
-        RECEIVE => "adapter receive".to_owned(),
+fn name_row<W: Write>(chrome: &mut ChromeWriter<W>, mark: &Mark) -> io::Result<()> {
+    let name = match mark.row {
+        TRANSMIT => "adapter transmit",
+        RECEIVE => "adapter receive",
         LINK | SWITCH => return Ok(()),
-        DISK => "disk".to_owned(),
-        core => format!("core {core}"),
+        DISK => "disk",
+        core => &format!("core {core}"),
     };
-    let tid = row + 1;
-    write!(
-        out,
-        ",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{pid},\"tid\":{tid},\"args\":{{\"name\":\"{name}\"}}}}"
-    )?;
-    write!(
-        out,
-        ",\n{{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":{pid},\"tid\":{tid},\"args\":{{\"sort_index\":{tid}}}}}"
-    )
+    chrome.row(mark.place(), name)
 }
 
-fn write_mark(out: &mut impl Write, mark: &Mark, number: usize, paired: bool) -> io::Result<()> {
-    let Mark { node, row, name, start, end, value, flow } = *mark;
-    let (pid, tid, ts, te) = (node + 1, row + 1, Micros(start), Micros(end));
-    // All units under way share one row.
-    let called = if row == LINK { "link" } else { name };
-    let at = format!("\"name\":\"{called}\",\"pid\":{pid},\"tid\":{tid}");
+fn write_mark<W: Write>(chrome: &mut ChromeWriter<W>, mark: &Mark, number: u64, paired: bool) -> io::Result<()> {
+    let Mark { row, name, start, end, value, flow, .. } = *mark;
+    let (place, bytes) = (mark.place(), ("bytes", Arg::Number(value.into())));
     match row {
-        SWITCH => write!(out, ",\n{{\"ph\":\"C\",{at},\"ts\":{ts},\"args\":{{\"bytes\":{value}}}}}"),
-        LINK => {
-            write!(
-                out,
-                ",\n{{\"ph\":\"b\",\"cat\":\"link\",\"id\":{number},{at},\"ts\":{ts},\"args\":{{\"what\":\"{name}\",\"bytes\":{value}}}}}"
-            )?;
-            write!(out, ",\n{{\"ph\":\"e\",\"cat\":\"link\",\"id\":{number},{at},\"ts\":{te}}}")
-        }
+        SWITCH => chrome.counter(place, name, start, &[bytes]),
+        // All units under way share one row.
+        LINK => chrome.overlapping(place, ("link", number), "link", (start, end), &[("what", Arg::Text(name)), bytes]),
         _ => {
-            let long = Micros(end - start);
-            write!(
-                out,
-                ",\n{{\"ph\":\"X\",\"cat\":\"work\",{at},\"ts\":{ts},\"dur\":{long},\"args\":{{\"bytes\":{value}}}}}"
-            )?;
-            let at =
-                format!("\"cat\":\"flow\",\"name\":\"message\",\"id\":{flow},\"pid\":{pid},\"tid\":{tid},\"ts\":{ts}");
+            chrome.span(place, name, (start, end), &[bytes])?;
             match row {
-                TRANSMIT if paired => write!(out, ",\n{{\"ph\":\"s\",{at}}}"),
-                RECEIVE if paired => write!(out, ",\n{{\"ph\":\"f\",\"bp\":\"e\",{at}}}"),
+                TRANSMIT if paired => chrome.arrow_from(place, flow, start),
+                RECEIVE if paired => chrome.arrow_to(place, flow, start),
                 _ => Ok(()),
             }
         }

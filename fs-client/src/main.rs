@@ -1,5 +1,6 @@
 //! The command `pvfs`: stores, reads and manages files from the shell. See `pvfs --help`.
 
+mod bench;
 mod cli;
 
 fn main() -> std::process::ExitCode {

@@ -16,7 +16,6 @@
 //! | `compare` | two commits, measured side by side |
 //! | `cpu` | processor time of this program and of the programs that it started |
 //! | `pair` | two network namespaces joined by a cable |
-//! | `random` | a small seeded generator |
 //! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs missing packages and components |
 //! | `structure` | how the files of a directory call each other |
@@ -31,7 +30,6 @@ mod metadata;
 mod mutants;
 mod pair;
 mod prose;
-mod random;
 mod rxe;
 mod setup;
 mod steps;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use benches::table::Table;
+use bmi_report::table::Table;
 use bmi_sim::{CopyRate, Fit, Measurements, Profile, RegisterTime, Residual, fit};
 use clap::Parser;
 use serde::Deserialize;

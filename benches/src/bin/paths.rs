@@ -4,7 +4,8 @@
 //! A client and a server run on a thread each, over the loopback. A write brings the data to the
 //! server, and a read brings it to the client. The server stores nothing. For each size all paths
 //! take turns, round by round, so that other load on the machine affects all of them. A figure is
-//! the median of the rounds. The ratio of a path is relative to the path that the plan takes.
+//! the median of the rounds. How much faster a path is than that of the plan is the ratio of the
+//! two over the rounds, with its interval.
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -13,11 +14,13 @@ use std::time::{Duration, Instant};
 
 use benches::limit::Limit;
 use benches::net::{Tcp, tcp_endpoint};
-use benches::table::Table;
-use benches::{stats, units};
-use bmi_core::comm::{Body, Caller, Direction, Incoming, Path};
+use benches::report::{self, ReportArgs, SEED, begin, plans, steps};
+use bmi_core::comm::{Body, Caller, Direction, Incoming, Path, Plan};
 use bmi_core::driver::{Waiting, event};
 use bmi_core::{Addr, AsyncEndpoint, Error, ErrorKind, MemList, Memory, Options, PeerId};
+use bmi_report::stats::{self, Interval};
+use bmi_report::table::Table;
+use bmi_report::{Histogram, Kind, Unit, units};
 use clap::{Parser, ValueEnum};
 
 /// Measures what each of the four paths costs for each size over TCP, and compares it with the path
@@ -37,6 +40,8 @@ struct Cli {
     /// Print a JSON object for each size and direction instead of the table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -64,6 +69,8 @@ const SIZES: [usize; 10] =
     [512, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10, 2 << 20];
 /// The size of the server's staging buffers, in bytes.
 const UNIT: usize = 256 << 10;
+/// The number of calls of a path in a round.
+const CALLS: usize = 3;
 /// The deadline of one call.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -115,25 +122,60 @@ async fn answer(endpoint: &AsyncEndpoint<Tcp>, incoming: Incoming<Tcp>, staged: 
     incoming.reply(b"", None, options).await
 }
 
-/// The medians of one size and direction, in seconds, by path. Paths that are impossible are
-/// missing.
+/// What was measured of one path.
+struct Taken {
+    path: Path,
+    /// The median of each round, in seconds.
+    rounds: Vec<f64>,
+    each: Histogram,
+}
+
+/// One size and direction. Paths that are impossible are missing.
 struct Row {
     direction: Direction,
     size: usize,
     plan: Path,
-    seconds: Vec<(Path, f64)>,
+    taken: Vec<Taken>,
 }
 
 impl Row {
-    fn of(&self, path: Path) -> Option<f64> {
-        self.seconds.iter().find(|(known, _)| *known == path).map(|(_, seconds)| *seconds)
+    fn of(&self, path: Path) -> Option<&Taken> {
+        self.taken.iter().find(|taken| taken.path == path)
+    }
+
+    /// Returns the median of the rounds, in seconds.
+    fn seconds(&self, path: Path) -> Option<f64> {
+        self.of(path).map(|taken| stats::middle(&mut taken.rounds.clone()))
     }
 
     /// Returns the fastest path, and by how much it is faster than the plan's, in per cent.
-    fn best(&self) -> (Path, f64) {
-        let plan = self.of(self.plan).unwrap_or(f64::NAN);
-        let best = self.seconds.iter().min_by(|a, b| a.1.total_cmp(&b.1)).expect("every row has the plan's path");
-        (best.0, (plan / best.1 - 1.0) * 100.0)
+    fn best(&self) -> (Path, Interval) {
+        let gain = |taken: &Taken| {
+            let plan = self.of(self.plan).map_or(&[][..], |plan| &plan.rounds);
+            let pairs: Vec<(f64, f64)> = taken.rounds.iter().copied().zip(plan.iter().copied()).collect();
+            let ratio = stats::paired_ratio(&pairs, SEED);
+            let per_cent = |ratio: f64| (ratio - 1.0) * 100.0;
+            Interval { middle: per_cent(ratio.middle), low: per_cent(ratio.low), high: per_cent(ratio.high) }
+        };
+        let gains = self.taken.iter().map(|taken| (taken.path, gain(taken)));
+        gains.max_by(|a, b| a.1.middle.total_cmp(&b.1.middle)).expect("every row has the plan's path")
+    }
+
+    /// Returns the rows of a report, whose first round has the number `first`.
+    fn rows(&self, waiting: &str, first: usize) -> impl Iterator<Item = bmi_report::Row> {
+        self.taken.iter().map(move |taken| bmi_report::Row {
+            size: Some(self.size as u64),
+            rounds: steps(first, taken.rounds.iter().copied()),
+            histogram: Some(taken.each.clone()),
+            notes: if taken.path == self.plan { vec!["the path of the plan".to_owned()] } else { Vec::new() },
+            ..report::row(
+                self.direction.as_str(),
+                &format!("tcp {}", taken.path),
+                Kind::Library,
+                Unit::Seconds,
+                &[("waiting", waiting)],
+            )
+        })
     }
 }
 
@@ -158,27 +200,29 @@ impl Client {
 
     async fn measure(&self, direction: Direction, size: usize, rounds: u32) -> Result<Row, Error> {
         let plan = self.once(direction, size, None).await?.0;
-        let mut samples: Vec<(Path, Vec<f64>)> = Vec::new();
+        let mut taken: Vec<Taken> = Vec::new();
         for path in Path::TAKEN {
             if self.once(direction, size, Some(path)).await?.0 == path {
-                samples.push((path, Vec::new()));
+                taken.push(Taken { path, rounds: Vec::new(), each: Histogram::new() });
             }
         }
         for _ in 0..rounds {
-            for (path, samples) in &mut samples {
+            for taken in &mut taken {
                 // This call is not measured: it finds caches and credits as another path left them.
-                self.once(direction, size, Some(*path)).await?;
-                for _ in 0..3 {
-                    samples.push(self.once(direction, size, Some(*path)).await?.1);
+                self.once(direction, size, Some(taken.path)).await?;
+                let mut calls = [0.0; CALLS];
+                for seconds in &mut calls {
+                    *seconds = self.once(direction, size, Some(taken.path)).await?.1;
+                    taken.each.record((*seconds * 1e9) as u64);
                 }
+                taken.rounds.push(stats::middle(&mut calls));
             }
         }
-        let seconds = samples.into_iter().map(|(path, mut samples)| (path, stats::median(&mut samples))).collect();
-        Ok(Row { direction, size, plan, seconds })
+        Ok(Row { direction, size, plan, taken })
     }
 }
 
-fn run(cli: &Cli) -> Result<(Vec<Row>, String), Error> {
+fn run(cli: &Cli) -> Result<(Vec<Row>, Plan), Error> {
     let (ready, listening) = mpsc::channel();
     let waiting = cli.waiting.mode();
     let server = thread::Builder::new().name("server".to_owned()).spawn(move || serve(&ready, waiting))?;
@@ -192,7 +236,7 @@ fn run(cli: &Cli) -> Result<(Vec<Row>, String), Error> {
         let memory = Memory::zeroed(*SIZES.last().expect("sizes"))?;
         let _region = endpoint.with(|e| e.register(&memory))?;
         let client = Client { caller: Caller::new(endpoint.clone()), server, memory };
-        let plan = endpoint.with(|e| e.plan(Some(server))).to_string();
+        let plan = endpoint.with(|e| e.plan(Some(server)));
         let mut rows = Vec::new();
         for direction in Direction::ALL {
             for size in SIZES {
@@ -207,13 +251,23 @@ fn run(cli: &Cli) -> Result<(Vec<Row>, String), Error> {
     result
 }
 
-fn show(rows: &[Row], plan: &str) {
+fn show(rows: &[Row], plan: &Plan) {
     println!("{plan}");
-    let heading =
-        ["direction", "plan", "size", "inline", "fast-rdma", "server-based", "client-based", "best", "faster by"];
+    let heading = [
+        "direction",
+        "plan",
+        "size",
+        "inline",
+        "fast-rdma",
+        "server-based",
+        "client-based",
+        "best",
+        "faster by",
+        "interval",
+    ];
     let mut table = Table::new(2, heading);
     for row in rows {
-        let cell = |path| row.of(path).map_or_else(|| "-".to_owned(), units::time);
+        let cell = |path| row.seconds(path).map_or_else(|| "-".to_owned(), units::time);
         let (best, gain) = row.best();
         let [inline, fast, server, client] = Path::TAKEN.map(cell);
         let cells = [
@@ -225,7 +279,8 @@ fn show(rows: &[Row], plan: &str) {
             server,
             client,
             best.to_string(),
-            format!("{gain:.1} %"),
+            format!("{:.1} %", gain.middle),
+            format!("{:.1}..{:.1}", gain.low, gain.high),
         ];
         table.row(cells);
     }
@@ -235,11 +290,11 @@ fn show(rows: &[Row], plan: &str) {
 fn show_json(rows: &[Row]) {
     for row in rows {
         let seconds: serde_json::Map<String, serde_json::Value> =
-            row.seconds.iter().map(|(path, seconds)| (path.to_string(), (*seconds).into())).collect();
+            Path::TAKEN.iter().filter_map(|path| Some((path.to_string(), row.seconds(*path)?.into()))).collect();
         let (best, gain) = row.best();
         let line = serde_json::json!({
             "direction": row.direction.as_str(), "bytes": row.size, "plan": row.plan.as_str(),
-            "seconds": seconds, "best": best.as_str(), "faster_by_per_cent": gain,
+            "seconds": seconds, "best": best.as_str(), "faster_by_per_cent": gain.middle,
         });
         println!("{line}");
     }
@@ -247,6 +302,7 @@ fn show_json(rows: &[Row]) {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let mut report = begin("paths", "the four paths of a request's data over TCP, for each size");
     let limit = Limit::new("paths: the whole run", Duration::from_secs(300), || {});
     let measured = limit.map_err(Error::from).and_then(|_limit| run(&cli));
     let (rows, plan) = match measured {
@@ -261,7 +317,15 @@ fn main() -> ExitCode {
     } else {
         show(&rows, &plan)
     }
-    let worst = rows.iter().map(|row| row.best().1).fold(0.0, f64::max);
+    let wait = cli.waiting.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    let rounds = cli.rounds as usize;
+    report.rows = rows.iter().enumerate().flat_map(|(number, row)| row.rows(&wait, number * rounds)).collect();
+    report.plans = plans("tcp", &plan);
+    if let Err(error) = cli.report.write(&report) {
+        eprintln!("paths: {error}");
+        return ExitCode::from(2);
+    }
+    let worst = rows.iter().map(|row| row.best().1.middle).fold(0.0, f64::max);
     match cli.check {
         Some(allowed) if worst > allowed => {
             eprintln!("paths: another path was faster than the plan's by {worst:.1} per cent; {allowed} are allowed");
@@ -275,6 +339,6 @@ fn main() -> ExitCode {
 mod tests {
     #[test]
     fn every_option_is_parsed() {
-        assert_eq!(cli_check::every_option::<super::Cli>(&[]), 4);
+        assert_eq!(cli_check::every_option::<super::Cli>(&[("report", "a.json")]), 5);
     }
 }

@@ -15,6 +15,7 @@
 //! |---|---|
 //! | [`publications`] | the papers' results, each with its section, figure or table |
 //! | [`report`] | predictions beside published results; curves |
+//! | `record` | the same as a report that other programs read |
 //! | [`svg`] | pictures of the curves |
 //! | `bandwidth`, `small_accesses`, `tile`, `services`, `quadrics`, `ecio` | the reproductions |
 //!
@@ -25,6 +26,7 @@ mod ecio;
 mod machines;
 pub mod publications;
 mod quadrics;
+mod record;
 pub mod report;
 mod services;
 mod small_accesses;

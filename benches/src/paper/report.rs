@@ -1,10 +1,10 @@
 //! The results of a reproduction: values beside the published ones, orders that hold or do not, and
 //! curves.
 
+use bmi_report::table::Table;
 use serde::Serialize;
 
 use super::publications::{Published, Unit, Value, find};
-use crate::table::Table;
 
 /// A result of the model beside the published one.
 #[derive(Clone, Debug, Serialize)]
@@ -57,7 +57,8 @@ impl Comparison {
         }
     }
 
-    fn cells(&self) -> [String; 6] {
+    /// Returns the cells of the table: what, source, unit, published, predicted, error.
+    pub(super) fn cells(&self) -> [String; 6] {
         let published = match self.published[..] {
             [] => "held back".to_owned(),
             [one] => number(one),
@@ -219,7 +220,7 @@ impl Figure {
         for x in xs {
             let mut row = vec![match &self.style {
                 Style::Bars(names) => names.get(x as usize).cloned().unwrap_or_default(),
-                Style::Sizes => crate::units::size(x as usize),
+                Style::Sizes => bmi_report::units::size(x as usize),
                 Style::Lines => number(x),
             }];
             for series in &self.series {
@@ -250,7 +251,7 @@ pub fn summary<'a>(all: impl Iterator<Item = &'a Comparison>) -> Summary {
     errors.sort_by(f64::total_cmp);
     Summary {
         results: errors.len(),
-        median_percent: (!errors.is_empty()).then(|| crate::stats::median(&mut errors)),
+        median_percent: (!errors.is_empty()).then(|| bmi_report::stats::middle(&mut errors)),
         largest_percent: errors.last().copied(),
         largest_cpu_points: cpu.into_iter().reduce(f64::max),
     }

@@ -136,7 +136,8 @@ pub(super) fn figure_4(scale: Scale) -> Result<Report, Failed> {
     let most = ratios(unifier, mmap).map(|(_, ratio)| ratio).fold(0.0, f64::max);
     report.compare("unifier-pvfs.fig4.small.mmap", most);
     let text = |ratios: Vec<(f64, f64)>| {
-        let one = |(size, ratio): &(f64, f64)| format!("{} {}", crate::units::size(*size as usize), number(*ratio));
+        let one =
+            |(size, ratio): &(f64, f64)| format!("{} {}", bmi_report::units::size(*size as usize), number(*ratio));
         ratios.iter().map(one).collect::<Vec<_>>().join(", ")
     };
     let over_mmap: Vec<_> = ratios(unifier, mmap).collect();
@@ -162,7 +163,7 @@ pub(super) fn figure_4(scale: Scale) -> Result<Report, Failed> {
         "Normal drops slightly beyond 128 KiB",
         beyond.clone().all(|(_, rate)| *rate < peak(normal)),
         beyond
-            .map(|(size, rate)| format!("{} {rate:.0}", crate::units::size(*size as usize)))
+            .map(|(size, rate)| format!("{} {rate:.0}", bmi_report::units::size(*size as usize)))
             .collect::<Vec<_>>()
             .join(", "),
     );

@@ -1,11 +1,11 @@
 //! Draws the curves: predicted ones in colour; published ones in black, dashed and with crosses.
 
+use bmi_report::units;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::series::DashedLineSeries;
 
 use super::report::{Figure, Series, Style, number};
-use crate::units;
 
 const SIZE: (u32, u32) = (860, 500);
 const FONT: (&str, i32) = ("sans-serif", 14);

@@ -631,6 +631,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
                 // It does not sleep. So callers leave everything to it.
                 state.take_driver();
             }
+            state.endpoint.record_wake();
             state.poll(self.now())
         });
         self.release(state, false);

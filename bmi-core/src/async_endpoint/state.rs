@@ -212,6 +212,7 @@ impl<T: Transport> State<T> {
             return (Armed::Busy, None);
         }
         let until = self.endpoint.next_deadline();
+        self.endpoint.record_sleep();
         self.driver = Some(Sleeper { waker: waker.clone(), until, relieved: false });
         (Armed::Waiting, until)
     }

@@ -212,7 +212,9 @@ impl<T: Transport, S: Threading> Caller<T, S> {
         };
         let id = self.endpoint.look(|endpoint| endpoint.open_call(peer))?;
         let into_slot = Options { slot: slot && head.carries_data(), ..options };
+        let bytes = data.as_ref().map_or(0, |data| data.len() as u64);
         let (recv, send) = self.endpoint.with(|endpoint| {
+            endpoint.record_call(peer, id, choice.map(|choice| choice.path), bytes);
             let recv = endpoint.post_in_call(CallPart::Receive, peer, id, into, options);
             (recv, endpoint.post_in_call(CallPart::Request, peer, id, message, into_slot))
         });

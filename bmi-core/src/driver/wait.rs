@@ -84,10 +84,12 @@ impl<T: Transport> Endpoint<T> {
             }
             let wake_at = self.next_deadline().map_or(deadline, |at| at.min(deadline));
             let timeout = Some(wake_at.since(clock.now()));
+            self.record_sleep();
             match self.event_fd() {
                 Some(fd) => wait_for(&[fd], timeout)?,
                 None => park(timeout),
             }
+            self.record_wake();
         }
     }
 }

@@ -33,6 +33,7 @@ use crate::proto::header::{HEADER_LEN, Header, Kind};
 use crate::proto::hello::CONTROL_CREDITS;
 use crate::proto::one_or_many::OneOrMany;
 use crate::time::Time;
+use crate::timeline::Recorder;
 use crate::transport::{HostWork, Payload, PostError, ServiceClass, Transport, WorkOptions};
 
 /// Most pieces that the head of a work request describes.
@@ -66,6 +67,7 @@ pub(super) struct AdapterSide<T> {
     pub(super) blocked: Vec<PeerId>,
     pub(super) counters: Counters,
     pub(super) log: LogLimit,
+    pub(super) recorder: Recorder,
     /// The segments of the request that is being made, kept for their capacity.
     pub(super) segments: Vec<Segment>,
 }
@@ -129,6 +131,7 @@ impl<T: Transport> AdapterSide<T> {
             blocked: Vec::new(),
             counters: Counters::default(),
             log: LogLimit::default(),
+            recorder: Recorder::default(),
             segments: Vec::new(),
         })
     }

@@ -7,6 +7,7 @@
 use super::Endpoint;
 use super::call_ids::{ACCEPTOR, CALL, reserved_tag};
 use super::effect::Effect;
+use super::record;
 use crate::error::{Error, ErrorKind};
 use crate::mem::MemList;
 use crate::mutated;
@@ -67,6 +68,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Ends the use of an id. What has arrived for it is dropped, as is what arrives later.
     pub(crate) fn close_call(&mut self, peer: PeerId, id: Tag) {
+        record::call_ended(&self.adapter.recorder, peer, id);
         if mutated("call/never-over") {
             return;
         }

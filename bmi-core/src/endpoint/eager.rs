@@ -15,6 +15,7 @@ use super::op::Record;
 use super::operations::Operations;
 use super::parked::{Content, Parked};
 use super::peer::{Peer, Repost};
+use super::record;
 use super::report::Place;
 use super::send_path::{Known, Outgoing, SendPath, eager_path};
 use super::work::Work;
@@ -25,6 +26,7 @@ use crate::op::{OpId, Tag};
 use crate::proto::Violation;
 use crate::proto::credit;
 use crate::proto::header::{Header, Kind};
+use crate::timeline::{Class, Way};
 use crate::transport::{HostWork, Payload, PostError, Transport, WorkOptions};
 
 // ---- sending ------------------------------------------------------------------------------------
@@ -73,9 +75,7 @@ fn count<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, message: O
     let counter = if message.kind == Kind::Unexpected { &mut counters.unexpected } else { &mut counters.eager };
     *counter += 1;
     counters.bytes_sent += message.list.len() as u64;
-    if message.kind == Kind::Eager {
-        peer.sent_expected(message.tag);
-    }
+    record::sent(&adapter.recorder, peer, message.kind, Way::Eager, message.tag, message.list.len() as u64);
 }
 
 fn inline<T: Transport>(
@@ -149,7 +149,7 @@ pub(super) fn on_eager<T: Transport>(
 ) -> Result<Effect, Violation> {
     let cost = credit::cost(len);
     peer.account.arrived(cost)?;
-    peer.seen += 1;
+    record::arrived(&adapter.recorder, peer, Class::Expected, Way::Eager, tag, len as u64);
     let Some(id) = peer.posted.pop(tag) else {
         return Ok(without_receive(adapter, peer, slot, tag, len));
     };
@@ -270,6 +270,7 @@ pub(super) fn on_unexpected<T: Transport>(
     let Header { tag, .. } = *header;
     let cost = credit::cost(len);
     peer.account.arrived(cost)?;
+    record::arrived(&adapter.recorder, peer, Class::Unexpected, Way::Eager, tag, len as u64);
     let held = peer.may_hold();
     let bytes = if held {
         peer.held += 1;

@@ -49,12 +49,13 @@ use super::peer::{Notice, Peer, Repost};
 use super::report::Place;
 use super::send_path::Outgoing;
 use super::work::Work;
-use super::{eager, staging_buffers};
+use super::{eager, record, staging_buffers};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory, RemoteSlice, Segment};
 use crate::op::{OpId, PeerId};
 use crate::proto::Violation;
 use crate::proto::header::{HEADER_LEN, Header, Kind};
+use crate::timeline::{Class, Way};
 use crate::transport::{HostWork, Payload, PostError, ServiceClass, Transport, WorkOptions, WriteTarget};
 use crate::{mutated, mutated_each};
 
@@ -134,11 +135,12 @@ pub(super) fn on_fast<T: Transport>(
         }
         Kind::Unexpected => {
             adapter.counters.bytes_received += len as u64;
+            record::arrived(&adapter.recorder, peer, Class::Unexpected, Way::Slot, tag, len as u64);
             let bytes = Place::Fast { slice: payload, slot, copy: OnceLock::new() };
             Ok(Effect::Deliver(Arrival { tag, bytes, cost: 0 }))
         }
         _ => {
-            peer.seen += 1;
+            record::arrived(&adapter.recorder, peer, Class::Expected, Way::Slot, tag, len as u64);
             if let Some(id) = peer.posted.pop(tag) {
                 return Ok(deliver(adapter, ops, peer, id, slot, &payload));
             }
@@ -338,9 +340,7 @@ fn write<T: Transport>(
     }
     adapter.counters.fast += 1;
     adapter.counters.bytes_sent += message.list.len() as u64;
-    if message.kind == Kind::Eager {
-        peer.sent_expected(message.tag);
-    }
+    record::sent(&adapter.recorder, peer, message.kind, Way::Slot, message.tag, message.list.len() as u64);
     let Some(Record { op, .. }) = record else { return Attempt::Sent };
     adapter.counters.fast_gathered += 1;
     adapter.work += 1;

@@ -28,6 +28,7 @@ use super::op::Offer;
 use super::operations::Operations;
 use super::peer::Link;
 use super::peers::Peers;
+use super::record;
 use super::report::Counters;
 use crate::inline_receive::{InlineMessage, InlineReceiver};
 use crate::mem::MemSlice;
@@ -35,6 +36,7 @@ use crate::op::OpId;
 use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header};
 use crate::time::Time;
+use crate::timeline::{Class, Way};
 use crate::transport::ConnId;
 use crate::{mutated, mutated_each};
 
@@ -91,7 +93,8 @@ impl InlineReceives<'_> {
         };
         self.copied = (self.copied.0 + len as u64, self.copied.1 + pieces);
         peer.account.taken(if mutated_each(20, "inline/credit-not-returned") { 0 } else { cost });
-        (peer.seen, peer.used) = (peer.seen + 1, self.now);
+        peer.used = self.now;
+        record::arrived(&self.ops.recorder, peer, Class::Expected, Way::Eager, tag, len as u64);
         self.counters.bytes_received += len as u64;
         self.ops.end(id, Ok(()), len as u64);
         dirty.mark(peer);

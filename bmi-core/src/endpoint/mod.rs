@@ -70,6 +70,7 @@ mod peers;
 mod probe;
 mod progress;
 mod receive;
+mod record;
 mod rendezvous;
 mod report;
 mod send;
@@ -574,7 +575,9 @@ impl<T: Transport> Endpoint<T> {
 
     /// Returns the next unexpected message.
     pub fn poll_unexpected(&mut self) -> Option<Unexpected> {
-        self.inbox.pop()
+        let message = self.inbox.pop()?;
+        record::taken(&self.adapter.recorder, &message);
+        Some(message)
     }
 
     /// Returns the next event about a peer. If the program does not take them, the oldest events

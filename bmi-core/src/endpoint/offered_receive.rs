@@ -53,7 +53,7 @@ use super::operations::Operations;
 use super::peer::{Notice, Peer, Repost};
 use super::send_path::Outgoing;
 use super::work::Work;
-use super::{eager, write_rendezvous};
+use super::{eager, record, write_rendezvous};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, RemoteSlice, Segment};
 use crate::mutated;
@@ -61,6 +61,7 @@ use crate::op::{OpId, OpKind, Tag};
 use crate::proto::Violation;
 use crate::proto::credit;
 use crate::proto::header::Kind;
+use crate::timeline::{Class, Way};
 use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
 
 // ---- the receiver -------------------------------------------------------------------------------
@@ -165,9 +166,10 @@ pub(super) fn on_written<T: Transport>(
     if header.len > memory.len {
         return Err("a message written beyond its receive");
     }
+    let tag = op.tag;
     let found = peer.posted.remove(*place);
     debug_assert!(found.is_some(), "a receive that waits is on the list");
-    peer.seen += 1;
+    record::arrived(&adapter.recorder, peer, Class::Expected, Way::Offered, tag, header.len);
     op.offer = Offer::Used(memory);
     adapter.repost(peer, slot, Repost::Message);
     Ok(eager::received(adapter, ops, id, Ok(()), header.len))
@@ -283,7 +285,7 @@ pub(super) fn send<T: Transport>(
     adapter.count_fallback_buffer(op);
     adapter.counters.offered += 1;
     adapter.counters.bytes_sent += len;
-    peer.sent_expected(message.tag);
+    record::sent(&adapter.recorder, peer, Kind::Eager, Way::Offered, message.tag, len);
     // This goes ahead of all messages, so that nothing comes between write and Written. It also
     // goes ahead of other notices, whose order does not matter.
     peer.notices.push_front(Notice::Written { op: receive, len });

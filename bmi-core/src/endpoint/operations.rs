@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::task::Waker;
 
 use super::op::{Offer, Op, State};
+use super::record;
 use super::unit::Transfers;
 use crate::bulk::Exposure;
 use crate::error::ErrorKind;
@@ -27,6 +28,7 @@ use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::table::{GENERATIONS, Key};
 use crate::proto::timers::Timers;
 use crate::time::Time;
+use crate::timeline::Recorder;
 
 /// The records of an endpoint.
 pub(super) struct Operations {
@@ -49,6 +51,7 @@ pub(super) struct Operations {
     pub(super) fences: Vec<OpId>,
     /// What dropped calls left, by the place of the receive for the reply.
     kept: BTreeMap<u32, Kept>,
+    pub(super) recorder: Recorder,
 }
 
 /// What a server may still access though the call was dropped.
@@ -96,6 +99,7 @@ impl Operations {
             transfers: Transfers::default(),
             fences: Vec::new(),
             kept: BTreeMap::new(),
+            recorder: Recorder::default(),
         }
     }
 
@@ -211,7 +215,7 @@ impl Operations {
         if let Some(transfer) = op.end(status, len) {
             self.transfers.retire(transfer);
         }
-        let abandoned = op.settle(&mut self.timers, &mut self.wakes);
+        let abandoned = op.settle(&mut self.timers, &mut self.wakes, &self.recorder);
         self.list_as_done(id, abandoned);
         Some(held)
     }
@@ -223,7 +227,7 @@ impl Operations {
             return;
         };
         op.enter(State::Done { status, len });
-        let abandoned = op.settle(&mut self.timers, &mut self.wakes);
+        let abandoned = op.settle(&mut self.timers, &mut self.wakes, &self.recorder);
         self.list_as_done(id, abandoned);
     }
 
@@ -369,8 +373,11 @@ impl Op {
     /// Drops the memory of an operation that has ended, its timer, and wakes its waiter. Returns
     /// true if nobody collects the completion.
     #[inline(always)]
-    fn settle(&mut self, timers: &mut Timers, wakes: &mut Vec<Waker>) -> bool {
+    fn settle(&mut self, timers: &mut Timers, wakes: &mut Vec<Waker>, recorder: &Recorder) -> bool {
         self.list = None;
+        if recorder.is_on() {
+            record::ended(recorder, self);
+        }
         if self.timer.take().is_some() {
             timers.forget();
         }

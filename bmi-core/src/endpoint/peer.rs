@@ -190,6 +190,9 @@ pub(super) struct Peer {
     /// Number of expected messages sent and received on this connection.
     pub(super) sent: u64,
     pub(super) seen: u64,
+    /// Number of unexpected messages sent and received on it.
+    pub(super) sent_unexpected: u64,
+    pub(super) seen_unexpected: u64,
     /// Our receives that have no message.
     pub(super) posted: Matching<OpId>,
     /// Messages that have no receive.
@@ -263,6 +266,8 @@ impl Peer {
             unseen: Vec::new(),
             sent: 0,
             seen: 0,
+            sent_unexpected: 0,
+            seen_unexpected: 0,
             posted: Matching::new(),
             parked: Matching::new(),
             parked_bytes: 0,

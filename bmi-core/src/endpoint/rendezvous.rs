@@ -31,7 +31,7 @@ use super::parked::{Content, Parked};
 use super::peer::{Notice, Peer, Repost};
 use super::send_path::Outgoing;
 use super::unit::Plan;
-use super::{transfer, write_rendezvous};
+use super::{record, transfer, write_rendezvous};
 use crate::error::ErrorKind;
 use crate::mem::{MemList, Memory, RemoteSlice};
 use crate::mutated;
@@ -40,6 +40,7 @@ use crate::proto::Violation;
 use crate::proto::credit;
 use crate::proto::header::{FinishStatus, Kind};
 use crate::proto::one_or_many::OneOrMany;
+use crate::timeline::{Class, Way};
 use crate::transport::{HostWork, Transport};
 
 // ---- the sender ---------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ pub(super) fn announce<T: Transport>(
     adapter.counters.rendezvous += 1;
     adapter.counters.bytes_sent += len;
     adapter.count_fallback_buffer(op);
-    peer.sent_expected(message.tag);
+    record::sent(&adapter.recorder, peer, Kind::Eager, Way::Announced, message.tag, len);
     Attempt::Announced(remote)
 }
 
@@ -153,7 +154,7 @@ pub(super) fn on_announce<T: Transport>(
         return Err("an announcement whose pieces do not add up");
     }
     let remote: OneOrMany<RemoteSlice> = pieces().collect();
-    peer.seen += 1;
+    record::arrived(&adapter.recorder, peer, Class::Expected, Way::Announced, header.tag, header.len);
     let effect = match peer.posted.pop(header.tag) {
         Some(id) if ops.get(id).is_some_and(|op| op.kind == OpKind::Discard) => {
             let content = Content::Announced { op: header.op, len: header.len, remote };

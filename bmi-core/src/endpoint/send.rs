@@ -22,7 +22,7 @@ use super::peer::{Link, Notice, Peer};
 use super::send_path::{Decision, Known, Outgoing, SendPath, decide};
 use super::settlement::finish;
 use super::work::Work;
-use super::{Endpoint, eager, fast_rdma, offered_receive, probe, rendezvous, write_rendezvous};
+use super::{Endpoint, eager, fast_rdma, offered_receive, probe, record, rendezvous, write_rendezvous};
 use crate::error::{Error, ErrorKind};
 use crate::mem::MemList;
 use crate::mutated;
@@ -45,7 +45,10 @@ impl<T: Transport> Endpoint<T> {
         options: Options,
     ) -> Result<Posted, Error> {
         let message = Outgoing { kind, tag, list: &list, slot: options.slot, class: options.class };
-        if let Some(peer) = self.peers.get_mut(id) {
+        // The short path records nothing.
+        if let Some(peer) = self.peers.get_mut(id)
+            && !self.adapter.recorder.is_on()
+        {
             let decision = cfg!(debug_assertions).then(|| decide_on(&self.adapter, peer, message));
             if send_inline(&mut self.adapter, peer, message) {
                 debug_assert_eq!(decision, Some(Decision::Send(SendPath::Inline)), "the short path differs");
@@ -66,8 +69,10 @@ impl<T: Transport> Endpoint<T> {
     ) -> Result<Posted, Error> {
         let op_kind = kind_of(kind);
         let Self { adapter, ops, peers, .. } = self;
+        adapter.recorder.begin();
         let peer = peers.open_mut(id).map_err(|error| error.during(op_kind.as_str()))?;
         check(adapter, peer, op_kind, &list).map_err(|error| error.during(op_kind.as_str()))?;
+        let len = list.len() as u64;
         let message = Outgoing { kind, tag, list: &list, slot: options.slot, class: options.class };
         // A message to an idle connection need not wait, and a small one needs no record.
         let path = peer.is_idle_for_sends().then(|| decide_on(adapter, peer, message)).and_then(Decision::path);
@@ -86,6 +91,7 @@ impl<T: Transport> Endpoint<T> {
         }
         if ops.get(op).is_some_and(|op| matches!(op.state(), State::Queued)) {
             adapter.counters.credit_waits += 1;
+            record::queued(&adapter.recorder, id, kind, tag, len);
         }
         Ok(ops.posted(op))
     }
@@ -154,6 +160,7 @@ fn send_inline<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, mess
         peer.sent_expected(tag);
     } else {
         adapter.counters.unexpected += 1;
+        peer.sent_unexpected += 1;
     }
     true
 }
@@ -206,6 +213,9 @@ fn send_queued<T: Transport>(
     let kind = if op.kind == OpKind::SendUnexpected { Kind::Unexpected } else { Kind::Eager };
     let Options { slot, class, .. } = op.options;
     let message = Outgoing { kind, tag: op.tag, list: &list, slot, class };
+    if path.is_none() {
+        adapter.recorder.begin();
+    }
     let decision = path.map_or_else(|| decide_on(adapter, peer, message), Decision::Send);
     let attempt = match decision {
         Decision::Send(path) => send_by(path, adapter, peer, message, Some(Record { id, op: &mut *op })),

@@ -29,6 +29,7 @@ use super::operations::Operations;
 use super::packing_buffers::Cursor;
 use super::packing_buffers::{self, Copying};
 use super::peer::{Notice, Peer};
+use super::record;
 use super::unit::Level;
 use super::unit::{self, Plan, Transfer, Unit};
 use super::work::Work;
@@ -182,6 +183,9 @@ pub(super) fn post_unit<T: Transport>(
     let (writes, closing, class) = (writes(op.kind), op.ending.is_some(), op.options.class);
     let Some((list, transfer)) = op.moving() else { return Outcome::Over };
     let class = if transfer.level == Level::Urgent { class } else { ServiceClass::Bulk };
+    if transfer.open.requests == 0 {
+        transfer.open.begun = adapter.recorder.now();
+    }
     // If the transfer was asked to end in the middle of a unit, one more byte is moved. Its
     // completion tells that the adapter is done with the requests before it.
     let capabilities = adapter.transport.capabilities();
@@ -321,6 +325,7 @@ pub(super) fn unit_done<T: Transport>(
     let Some(unit) = adapter.turns.ended(&mut peer.moving, writes, adapter.now) else { return Effect::None };
     peer.steps += 1;
     debug_assert_eq!(unit.op, id, "C4: reads complete in order, and so do writes");
+    record::unit(&adapter.recorder, peer.id, writes, unit.begun, unit.bytes);
     adapter.work -= unit.requests as usize;
     transfer.outstanding -= unit.requests;
     if let Some((buffer, at)) = unit.staged {

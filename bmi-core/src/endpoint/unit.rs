@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::mem::{MemList, MemoryRegion, PinCache, RemoteSlice, Segment};
 use crate::op::OpId;
 use crate::proto::one_or_many::OneOrMany;
+use crate::time::Time;
 use crate::transport::{ServiceClass, Transport};
 
 use super::packing_buffers::{self, Copying, Cursor, Packing};
@@ -124,13 +125,15 @@ pub(super) struct Unit {
     pub(super) level: Level,
     pub(super) bytes: u64,
     pub(super) requests: u32,
+    /// When its first request was posted, if anyone records.
+    pub(super) begun: Time,
     /// The packing buffer that contains its bytes, and their position in the local list.
     pub(super) staged: Option<(u32, Cursor)>,
 }
 
 impl Unit {
     pub(super) fn empty(op: OpId, level: Level) -> Unit {
-        Unit { op, level, bytes: 0, requests: 0, staged: None }
+        Unit { op, level, bytes: 0, requests: 0, begun: Time::ZERO, staged: None }
     }
 }
 

@@ -57,6 +57,7 @@ use crate::error::{Error, ErrorKind};
 use crate::proto::matching::WordHasher;
 use crate::returns::Returns;
 use crate::time::Time;
+use crate::timeline::{self, Recorder, What};
 use crate::transport::Transport;
 
 /// Number of entries in use that one call passes over in search of idle ones.
@@ -142,6 +143,11 @@ impl Chain {
     }
 }
 
+/// The entry of a timeline for the registration of a memory.
+fn registration(memory: &Memory, hit: bool) -> timeline::Entry {
+    timeline::Entry { bytes: memory.len() as u64, ..timeline::Entry::of(What::Register { hit }) }
+}
+
 /// The cache of one endpoint.
 pub(crate) struct PinCache {
     limits: Limits,
@@ -158,6 +164,7 @@ pub(crate) struct PinCache {
     gone: Arc<Returns<MemoryId>>,
     notes: Vec<MemoryId>,
     counts: PinCounts,
+    pub(crate) recorder: Recorder,
 }
 
 impl PinCache {
@@ -175,6 +182,7 @@ impl PinCache {
             gone: Arc::default(),
             notes: Vec::new(),
             counts: PinCounts::default(),
+            recorder: Recorder::default(),
         }
     }
 
@@ -218,6 +226,7 @@ impl PinCache {
             return None;
         }
         self.counts.hits += 1;
+        self.recorder.note(|| registration(memory, true));
         if self.entries[at].kept {
             self.kept.touch(&mut self.entries, at);
         }
@@ -250,12 +259,14 @@ impl PinCache {
             return Ok(region);
         }
         self.counts.misses += 1;
+        let begun = self.recorder.now();
         let len = memory.len() as u64;
         let kept = self.limits.entries > 0 && len <= self.limits.bytes;
         if kept {
             self.make_room(len);
         }
         let region = self.try_hard(|| adapter(memory))?;
+        self.recorder.span(begun, || registration(memory, false));
         let cached = region.to_cached();
         let at = self.entries.insert(Entry { id: memory.id(), len, region: cached, kept, newer: NONE, older: NONE });
         self.index.insert(memory.id(), at);

@@ -7,6 +7,7 @@ use bmi::{Addr, Scheme};
 use clap::{Args, Parser, Subcommand};
 use fs_client::{CachePolicy, FsPath, TransportChoice};
 
+use super::bench_args::{BENCH, Bench};
 use super::size;
 
 const EXAMPLES: &str = "\
@@ -20,6 +21,7 @@ Examples:
   pvfs ls -l /data                           names, sizes, layouts
   pvfs viewdist /data/results.bin            which server holds which bytes
   pvfs cache                                 what the servers have in memory, and how much it helps
+  pvfs bench io --tasks 4                    how fast it is, as IOR measures; bench meta as mdtest
   pvfs get -r /data/src copy                 the tree back
   pvfs --json stat /data/results.bin         the same facts for programs
 
@@ -66,9 +68,9 @@ pub(crate) struct Global {
     pub(crate) manager: Option<Addr>,
 
     /// Transport for reaching the servers: tcp, ib or shm; auto chooses the best working one for
-    /// each server: shm on this host, else ib, else tcp
-    #[arg(long, global = true, value_name = "WHICH", default_value = "auto", value_parser = over)]
-    pub(crate) over: TransportChoice,
+    /// each server: shm on this host, else ib, else tcp; bench compares several: tcp,shm
+    #[arg(long, global = true, value_name = "WHICH", default_value = "auto", value_delimiter = ',', value_parser = over)]
+    pub(crate) over: Vec<TransportChoice>,
 
     /// Time limit of a single request: 500ms, 10s, 2m
     #[arg(long, global = true, value_name = "TIME", default_value = "30s", value_parser = size::duration)]
@@ -248,6 +250,13 @@ pub(crate) enum Command {
         watch: Option<Duration>,
     },
 
+    /// Measure a cluster: bandwidth as IOR, names as mdtest, from one host or several
+    #[command(after_help = BENCH)]
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+
     /// Draw which server holds which ranges of a file
     #[command(
         after_help = "Examples:\n  pvfs viewdist /data/a.bin\n  pvfs viewdist --strip-size 64K --servers 4 --size 1M   of a file that is not there yet"
@@ -371,10 +380,14 @@ mod tests {
             ("cache-unit", "16K"),
             ("files", "5"),
             ("watch", "1s"),
+            ("transfer", "4K"),
+            ("block", "1M"),
+            ("duration", "1m"),
+            ("address", "h:1"),
         ];
         assert!(
-            cli_check::every_option::<Cli>(&values) >= 107,
-            "seven global options with each of 15 commands, and others"
+            cli_check::every_option::<Cli>(&values) >= 160,
+            "seven global options with each of 18 commands, and others"
         );
     }
 

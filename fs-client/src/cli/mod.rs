@@ -2,13 +2,15 @@
 //!
 //! **Invariants**
 //! 1. The exit status is 0 if the command is done, 1 if an operation failed, and 2 if the command
-//!    line is wrong and nothing was done.
+//!    line is wrong and nothing was done. 130 if `bench` was interrupted.
 //! 2. Every error is one line on standard error that begins with `pvfs: `. Standard output has only
 //!    results. With `--json` it is one document. Its field `errors` also has those lines, even if
 //!    the command ended early.
 //! 3. If the reader of the output goes away (`pvfs cat … | head`), the command ends silently.
 
 mod args;
+mod bench;
+mod bench_args;
 mod cache;
 mod namespace;
 mod output;
@@ -27,13 +29,15 @@ use clap::Parser;
 use fs_client::{Client, ClientOptions, Endpoints, ServerName, TransportChoice};
 
 use args::{Cli, Command, Global};
-use output::{Output, complain, one_line};
+pub(crate) use output::complain;
+use output::{Output, one_line};
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
+const INTERRUPTED: u8 = 130;
 
 /// The reason why a command ended early: its status and the line to print.
-struct Stop(u8, String);
+pub(crate) struct Stop(u8, pub(crate) String);
 
 impl Stop {
     fn failed(error: impl std::fmt::Display) -> Stop {
@@ -77,8 +81,7 @@ pub(crate) fn main() -> ExitCode {
     };
     log_to_stderr();
     match run(cli) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::from(FAILED),
+        Ok(status) => ExitCode::from(status),
         Err(Stop(status, line)) => {
             complain(&one_line(&line));
             ExitCode::from(status)
@@ -95,11 +98,15 @@ fn log_to_stderr() {
     log.with_ansi(std::io::stderr().is_terminal()).init();
 }
 
-/// Runs the command. Returns how many of its parts failed; their errors have been printed.
-fn run(cli: Cli) -> Result<usize, Stop> {
+/// Runs the command. Returns its status. The errors of its parts have been printed.
+fn run(cli: Cli) -> Result<u8, Stop> {
     let mut output = Output::new(&cli.global);
     match execute(cli, &mut output) {
-        Ok(()) => output.finish(),
+        Ok(()) => {
+            let interrupted = output.is_interrupted();
+            let failed = output.finish()? > 0;
+            Ok(if interrupted { INTERRUPTED } else { u8::from(failed) * FAILED })
+        }
         Err(stop) => {
             output.give_up(&stop.1);
             Err(stop)
@@ -114,8 +121,14 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
     if matches!(cli.command, Command::Cache { watch: Some(_), .. }) && cli.global.json {
         return Err(Stop::usage("--watch prints text again and again, but --json is one document; leave one out"));
     }
+    if let Command::Bench { what } = &cli.command {
+        return bench::bench(&cli.global, what, output);
+    }
     let manager = manager(&cli.global)?;
-    let endpoints = open(&manager, cli.global.over)?;
+    let [over] = cli.global.over[..] else {
+        return Err(Stop::usage("--over takes one transport here; only bench compares several"));
+    };
+    let endpoints = open(&manager, over)?;
     let driven: Vec<_> = endpoints.endpoints().cloned().collect();
     // Whoever asks how the servers are does not want to wait for them.
     let asks = matches!(cli.command, Command::Ping { .. } | Command::Servers | Command::Plan { .. } | Command::Statfs)
@@ -125,7 +138,7 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
         retry_for: if asks { Duration::ZERO } else { cli.global.retry_for },
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
-        over: cli.global.over,
+        over,
         host: bmi::host_id(),
         ..ClientOptions::new(random_id()?)
     };
@@ -151,7 +164,7 @@ fn manager(global: &Global) -> Result<Addr, Stop> {
 /// Opens an endpoint for each transport that may be used: the manager's and, unless one was
 /// explicitly requested, all that this machine has. TCP is always included, because I/O servers are
 /// known by their TCP addresses where they have one.
-fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints<AnyTransport>, Stop> {
+pub(crate) fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints<AnyTransport>, Stop> {
     let clock = driver::MonotonicClock::new();
     // The adapter in the user's manager address is this machine's, so it applies here.
     let options = OpenOptions::default().at(manager);
@@ -173,7 +186,7 @@ fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints<AnyTransport>
 }
 
 /// Returns a number that no other client has.
-fn random_id() -> Result<u128, Stop> {
+pub(crate) fn random_id() -> Result<u128, Stop> {
     let mut bytes = [0; 16];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     read.map_err(|error| Stop::failed(format!("/dev/urandom: {error}")))?;
@@ -211,6 +224,8 @@ async fn command(
         Command::Cache { path, files, watch } => {
             cache::cache(&client, &cache::Show { path, files, watch }, output).await
         }
+        // It has clients of its own.
+        Command::Bench { .. } => Ok(()),
         Command::Viewdist { path, rows, .. } => {
             let path = path.ok_or_else(|| Stop::usage("viewdist needs a path or --size"))?;
             view::file(&client, &path, rows, output).await

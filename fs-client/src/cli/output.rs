@@ -18,12 +18,13 @@ pub(crate) struct Output {
     text: String,
     document: Map<String, Value>,
     failures: Vec<String>,
+    interrupted: bool,
 }
 
 impl Output {
     pub(crate) fn new(global: &Global) -> Output {
         let (json, quiet) = (global.json, global.quiet);
-        Output { json, quiet, text: String::new(), document: Map::new(), failures: Vec::new() }
+        Output { json, quiet, text: String::new(), document: Map::new(), failures: Vec::new(), interrupted: false }
     }
 
     /// Adds a line of text. Ignored with `--json`.
@@ -68,6 +69,21 @@ impl Output {
     /// Returns true if a part of the command failed.
     pub(crate) fn has_failures(&self) -> bool {
         !self.failures.is_empty()
+    }
+
+    /// Notes that the user has interrupted the command. What it has is printed.
+    pub(crate) fn interrupted(&mut self) {
+        self.interrupted = true;
+    }
+
+    /// Returns true if the user has interrupted the command.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// Returns true if only errors are to be printed.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// Ends the output of a command that ends early. The error is printed on standard error, and
@@ -124,15 +140,24 @@ impl Output {
         if self.quiet || self.json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(10));
-        let style = ProgressStyle::with_template(
-            "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} {wide_msg}",
-        );
-        if let Ok(style) = style {
-            bar.set_style(style);
-        }
-        bar
+        drawn(0, "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} {wide_msg}")
     }
+
+    /// Returns a progress bar of steps, which is hidden where [`Output::bar`] is.
+    pub(crate) fn steps(&self, count: u64) -> ProgressBar {
+        if self.quiet || self.json || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        drawn(count, "{bar:30} {pos}/{len} {eta} {wide_msg}")
+    }
+}
+
+fn drawn(len: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::stderr_with_hz(10));
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use bmi_report::Unit;
+use serde::Deserialize;
 
 use super::source::Programs;
 use crate::command::{Failure, Invocation};
@@ -59,33 +60,6 @@ pub(super) struct Line {
     pub(super) value: f64,
     /// The unit of `value`.
     pub(super) unit: Unit,
-}
-
-/// The unit of a row. It tells whether less or more is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Unit {
-    #[serde(rename = "s")]
-    Seconds,
-    #[serde(rename = "B/s")]
-    BytesPerSecond,
-    #[serde(rename = "1/s")]
-    PerSecond,
-    #[serde(rename = "instructions")]
-    Instructions,
-    #[serde(rename = "calls")]
-    Calls,
-}
-
-impl Unit {
-    pub(super) fn less_is_better(self) -> bool {
-        !matches!(self, Unit::BytesPerSecond | Unit::PerSecond)
-    }
-
-    /// Returns true if the row is counted and not timed. Such a row is nearly the same in every
-    /// run.
-    pub(super) fn is_counted(self) -> bool {
-        matches!(self, Unit::Instructions | Unit::Calls)
-    }
 }
 
 /// How benchmarks are run.

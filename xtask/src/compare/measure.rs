@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use bmi_report::stats::Random;
+
 use super::bench::{self, BENCHES, Bench, Sample};
 use super::ratio::{self, Bounds, Judged, Pair};
 use super::report;
 use super::source::Programs;
 use crate::command::Failure;
-use crate::random::Random;
 
 /// A benchmark and its pairs of samples. The first sample of a pair is of A, the second one of B.
 struct Series {
@@ -158,7 +159,9 @@ fn show_progress(bench: &str, round: usize, open: usize, left: Duration) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bench::{Line, Unit};
+    use bmi_report::Unit;
+
+    use super::super::bench::Line;
     use super::*;
 
     #[test]

@@ -29,7 +29,7 @@
 //! | `source` | from a revision to built programs |
 //! | `bench` | the table of benchmarks; runs one and reads its sample |
 //! | `measure` | the rounds, and the second measurement |
-//! | `ratio` | ratios, bootstrap intervals, verdicts |
+//! | `ratio` | ratios and verdicts, on the statistics of `bmi_report` |
 //! | `report` | the table, JSON |
 
 mod bench;
@@ -42,10 +42,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bmi_report::stats;
 use clap::Args;
 
 use crate::command::Failure;
-use crate::{random, setup};
+use crate::setup;
 use bench::Bench;
 use measure::Comparison;
 use ratio::{Bounds, Judged};
@@ -137,7 +138,7 @@ fn run(root: &Path, args: &CompareArgs) -> Result<Vec<Judged>, Failure> {
     }
     let revisions = [source::resolve(root, &args.base)?, source::resolve(root, &args.other)?];
     let sides = source::build(root, &revisions, &benches)?;
-    let seed = args.seed.unwrap_or_else(random::seed);
+    let seed = args.seed.unwrap_or_else(stats::seed);
     if !args.json {
         println!("A  {}\nB  {}\nseed {seed}", revisions[0].name, revisions[1].name);
     }

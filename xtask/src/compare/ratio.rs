@@ -1,37 +1,23 @@
 //! Computes the ratio of a row, its interval and a verdict from pairs of samples.
 //!
 //! **Ratio.** Each pair gives the cost of B divided by the cost of A, whatever the row counts. The
-//! ratio of a row is the mean of the logarithms of these quotients, without the smallest and the
-//! largest quarter. The trimming removes pairs in which other programs disturbed one side.
-//!
-//! **Interval.** The interval is a percentile bootstrap. The pairs are drawn again [`RESAMPLES`]
-//! times, with replacement, and the interval contains the middle [`CONFIDENCE`] of the resampled
-//! ratios. With few pairs such an interval is somewhat too narrow. Therefore a row that differs is
-//! measured twice ([`Judged::confirmed_by`]).
+//! ratio of a row and its interval are those of [`bmi_report::stats::paired_ratio`]. With few pairs
+//! such an interval is somewhat too narrow. Therefore a row that differs is measured twice
+//! ([`Judged::confirmed_by`]).
 //!
 //! **Counted rows** hardly vary, so their interval is the range of all pairs.
-//!
-//! **Source.** Efron: Bootstrap methods: another look at the jackknife (Annals of Statistics 7,
-//! 1979); for trimmed means Wilcox: Introduction to robust estimation and hypothesis testing,
-//! section 4.4.
 
+use bmi_report::Unit;
+use bmi_report::stats::{self, Interval, LEAST_ROUNDS as LEAST_PAIRS};
 use serde::Serialize;
 
-use super::bench::{Line, Unit};
-use crate::random::Random;
+use super::bench::Line;
 
-/// The number of pairs below which a timed row has no verdict.
-const LEAST_PAIRS: usize = 8;
 /// The number of pairs below which a counted row has no verdict. The second pair shows whether the
 /// counts repeat.
 const LEAST_COUNTED_PAIRS: usize = 2;
 /// The number of pairs of a counted row whose pairs differ.
 const MOST_COUNTED_PAIRS: usize = 4;
-/// The share of the resampled ratios that an interval contains.
-const CONFIDENCE: f64 = 0.99;
-const RESAMPLES: usize = 2000;
-/// The share of the pairs that is left out at each end.
-const TRIMMED: f64 = 0.25;
 /// Counts that differ by less than this are equal. It is one system call in hundreds of operations.
 const NEGLIGIBLE: f64 = 0.005;
 
@@ -126,16 +112,14 @@ impl Judged {
 pub(super) fn judge(bench: &'static str, name: &str, pairs: &[Pair<'_>], bounds: Bounds, seed: u64) -> Judged {
     let of = |pick: fn(&Pair<'_>) -> Option<f64>| {
         let mut values: Vec<f64> = pairs.iter().filter_map(pick).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied()
+        (!values.is_empty()).then(|| stats::middle(&mut values))
     };
     let unit = pairs.iter().find_map(|pair| pair.a.or(pair.b)).map_or(Unit::Seconds, |line| line.unit);
-    let ratios: Vec<f64> = pairs.iter().filter_map(ratio).collect();
+    let costs: Vec<(f64, f64)> = pairs.iter().filter_map(costs).collect();
     let (a, b) = (of(|pair| pair.a.map(|line| line.value)), of(|pair| pair.b.map(|line| line.value)));
-    let (ratio, low, high) = match (ratios.is_empty(), unit.is_counted()) {
-        (true, _) => (f64::NAN, f64::NAN, f64::NAN),
-        (false, true) => span(&ratios),
-        (false, false) => interval(&ratios, seed),
+    let Interval { middle: ratio, low, high } = match unit.is_counted() {
+        true => span(&costs),
+        false => stats::paired_ratio(&costs, seed),
     };
     let (bound, least) = match unit.is_counted() {
         true => (bounds.exact, LEAST_COUNTED_PAIRS),
@@ -144,56 +128,37 @@ pub(super) fn judge(bench: &'static str, name: &str, pairs: &[Pair<'_>], bounds:
     let verdict = match (a, b) {
         (None, _) => Verdict::OnlyInB,
         (_, None) => Verdict::OnlyInA,
-        _ if ratios.len() < least => Verdict::Unclear,
+        _ if costs.len() < least => Verdict::Unclear,
         _ if low > bound => Verdict::Worse,
         _ if high < 1.0 / bound => Verdict::Better,
         _ if low >= 1.0 / bound && high <= bound => Verdict::Same,
         _ => Verdict::Unclear,
     };
-    Judged { bench, line: name.to_owned(), unit, a, b, ratio, low, high, pairs: ratios.len(), verdict }
+    Judged { bench, line: name.to_owned(), unit, a, b, ratio, low, high, pairs: costs.len(), verdict }
 }
 
-/// Returns the cost of B divided by the cost of A. Returns 1 if neither side makes a system call.
-fn ratio(pair: &Pair<'_>) -> Option<f64> {
+/// Returns the costs of A and of B. They are equal if they differ by a negligible count.
+fn costs(pair: &Pair<'_>) -> Option<(f64, f64)> {
     let (a, b) = (pair.a?, pair.b?);
-    let (cost, base) = if a.unit.less_is_better() { (b.value, a.value) } else { (a.value, b.value) };
-    let is_equal = cost == base || (a.unit.is_counted() && (cost - base).abs() < NEGLIGIBLE);
-    Some(if is_equal { 1.0 } else { cost / base })
+    let is_equal = a.value == b.value || (a.unit.is_counted() && (a.value - b.value).abs() < NEGLIGIBLE);
+    Some(if is_equal { (1.0, 1.0) } else { (a.unit.cost(a.value), b.unit.cost(b.value)) })
 }
 
-/// Returns the median, the least and the greatest.
-fn span(ratios: &[f64]) -> (f64, f64, f64) {
-    let mut sorted = ratios.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    (sorted[sorted.len() / 2], sorted[0], sorted[sorted.len() - 1])
-}
-
-/// Returns the trimmed mean of the ratios, and its bootstrap interval.
-fn interval(ratios: &[f64], seed: u64) -> (f64, f64, f64) {
-    let mut logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
-    let middle = trimmed_mean(&mut logs).exp();
-    let mut random = Random::new(seed);
-    let mut drawn = vec![0.0; logs.len()];
-    let mut means = Vec::with_capacity(RESAMPLES);
-    for _ in 0..RESAMPLES {
-        drawn.fill_with(|| logs[random.below(logs.len())]);
-        means.push(trimmed_mean(&mut drawn));
+/// Returns the median of the ratios, the least and the greatest.
+fn span(costs: &[(f64, f64)]) -> Interval {
+    let mut ratios: Vec<f64> = costs.iter().map(|(a, b)| b / a).collect();
+    let middle = stats::middle(&mut ratios);
+    // `middle` sorts.
+    match ratios[..] {
+        [] => Interval::NONE,
+        [low, ..] => Interval { middle, low, high: ratios[ratios.len() - 1] },
     }
-    means.sort_by(f64::total_cmp);
-    let cut = ((1.0 - CONFIDENCE) / 2.0 * RESAMPLES as f64) as usize;
-    (middle, means[cut].exp(), means[RESAMPLES - 1 - cut].exp())
-}
-
-/// Returns the mean without the smallest and the largest quarter. Sorts the values.
-fn trimmed_mean(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let cut = (values.len() as f64 * TRIMMED) as usize;
-    let kept = &values[cut..values.len() - cut];
-    kept.iter().sum::<f64>() / kept.len() as f64
 }
 
 #[cfg(test)]
 mod tests {
+    use bmi_report::stats::Random;
+
     use super::*;
 
     const BOUNDS: Bounds = Bounds { measured: 1.05, exact: 1.02 };

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use bmi_report::table::Table;
 use serde_json::json;
 
-use super::bench::{Line, Unit};
+use super::bench::Line;
 use super::ratio::{Judged, Pair, Verdict};
 use super::source::Revision;
 use crate::command::Failure;
@@ -14,23 +15,6 @@ pub(super) fn in_order<'a>(printed: &[Line], rows: &BTreeMap<&'a str, Vec<Pair<'
     let mut names: Vec<&str> = rows.keys().copied().collect();
     names.sort_by_key(|name| printed.iter().position(|line| line.name == **name).unwrap_or(usize::MAX));
     names
-}
-
-/// Formats a value for people.
-fn figure(unit: Unit, value: Option<f64>) -> String {
-    let Some(value) = value else { return "-".into() };
-    let scaled = |steps: &[(f64, &str)]| {
-        let (scale, name) =
-            steps.iter().find(|(scale, _)| value >= *scale).or(steps.last()).copied().unwrap_or((1.0, ""));
-        format!("{:.2} {name}", value / scale)
-    };
-    match unit {
-        Unit::Seconds => scaled(&[(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")]),
-        Unit::BytesPerSecond => scaled(&[(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")]),
-        Unit::PerSecond => scaled(&[(1e6, "M/s"), (1e3, "k/s"), (1.0, "1/s")]),
-        Unit::Instructions => format!("{value:.0}"),
-        Unit::Calls => format!("{value:.2}"),
-    }
 }
 
 fn word(verdict: Verdict) -> &'static str {
@@ -46,39 +30,23 @@ fn word(verdict: Verdict) -> &'static str {
 
 /// Formats the rows as a table, with a sentence that sums them up.
 pub(super) fn render(judged: &[Judged]) -> String {
-    let heading = ["benchmark", "row", "A", "B", "ratio", "interval", "pairs", "verdict"].map(str::to_owned);
-    let rows = judged.iter().map(|line| {
+    let mut table = Table::new(2, ["benchmark", "row", "A", "B", "ratio", "interval", "pairs", "verdict"]);
+    for line in judged {
         let is_judged = line.pairs > 0;
-        let ratio = |value: f64| if is_judged { format!("{value:.3}") } else { "-".into() };
-        [
+        let ratio = |text: String| if is_judged { text } else { "-".into() };
+        let figure = |value: Option<f64>| value.map_or("-".into(), |value| line.unit.figure(value));
+        table.row([
             line.bench.to_owned(),
             line.line.clone(),
-            figure(line.unit, line.a),
-            figure(line.unit, line.b),
-            ratio(line.ratio),
-            if is_judged { format!("{:.3}..{:.3}", line.low, line.high) } else { "-".into() },
+            figure(line.a),
+            figure(line.b),
+            ratio(format!("{:.3}", line.ratio)),
+            ratio(format!("{:.3}..{:.3}", line.low, line.high)),
             line.pairs.to_string(),
             word(line.verdict).to_owned(),
-        ]
-    });
-    let rows: Vec<[String; 8]> = std::iter::once(heading).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..8).map(width).collect();
-    let mut text = String::new();
-    for (number, row) in rows.iter().enumerate() {
-        let cells = row.iter().enumerate().map(|(column, cell)| {
-            let width = widths[column];
-            // Text is aligned to the left, figures to the right.
-            if matches!(column, 0 | 1 | 7) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text += "\n";
-        if number == 0 {
-            text += &"-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1));
-            text += "\n";
-        }
+        ]);
     }
-    text + "\n" + &sum(judged) + "\n"
+    table.render() + "\n" + &sum(judged) + "\n"
 }
 
 /// Counts how many rows differ, and how many are unclear.
@@ -105,6 +73,8 @@ pub(super) fn json(revisions: &[Revision; 2], seed: u64, judged: &[Judged]) -> R
 
 #[cfg(test)]
 mod tests {
+    use bmi_report::Unit;
+
     use super::*;
 
     fn line(name: &str, verdict: Verdict) -> Judged {

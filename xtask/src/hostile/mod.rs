@@ -57,10 +57,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bmi_report::stats;
 use clap::{Args, ValueEnum};
 
 use crate::command::{Failure, Invocation};
-use crate::random;
 use crate::steps;
 use crate::storm::cluster::Cluster;
 use crate::totals::Totals;
@@ -248,7 +248,7 @@ fn mutated_frames(root: &Path, frames: u64, seed: Option<u64>) -> Result<(), Fai
 
 /// Runs all attacks. The error is a reason why they could not be run to the end.
 fn run(programs: &Path, args: &HostileArgs) -> Result<Report, String> {
-    let seed = args.seed.unwrap_or_else(random::seed);
+    let seed = args.seed.unwrap_or_else(stats::seed);
     let of_kind = |given: &[Kind]| if given.is_empty() { Kind::value_variants().to_vec() } else { given.to_vec() };
     let overs = if args.over.is_empty() { Over::value_variants() } else { &args.over };
     let attacks: Vec<(Kind, Over)> =

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::link::Loss;
-use crate::random::Random;
+use bmi_report::stats::Random;
 
 /// One direction.
 #[derive(Debug)]

@@ -16,9 +16,8 @@
 
 use std::ops::Range;
 
+use bmi_report::stats::Random;
 use serde::Serialize;
-
-use crate::random::Random;
 
 /// Bytes in a block.
 const BLOCK: u64 = 4096;
@@ -36,8 +35,8 @@ pub(super) struct Content {
 impl Content {
     /// Returns the content of a file that is put as `name`, with `len` bytes.
     pub(super) fn new(name: &str, version: u64, len: u64) -> Content {
-        let named = name.bytes().fold(len, |seed, byte| Random::new(seed ^ u64::from(byte)).next());
-        Content { version, seed: Random::new(named ^ version).next(), kept: len, size: len }
+        let named = name.bytes().fold(len, |seed, byte| Random::new(seed ^ u64::from(byte)).number());
+        Content { version, seed: Random::new(named ^ version).number(), kept: len, size: len }
     }
 
     /// Returns the content after the file was truncated or extended.
@@ -70,7 +69,7 @@ impl Content {
         if (number * WORD).is_multiple_of(BLOCK) {
             self.version
         } else {
-            Random::new(self.seed.wrapping_add(number)).next()
+            Random::new(self.seed.wrapping_add(number)).number()
         }
     }
 

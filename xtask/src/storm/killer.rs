@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
+use bmi_report::stats::Random;
 use rustix::process::Signal;
 
 use super::client::Clock;
 use super::cluster::Cluster;
 use super::report::Blows;
-use crate::random::Random;
 
 /// Longest time until a server that was killed is started again.
 const DOWN_US: usize = 500_000;

@@ -55,10 +55,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bmi_report::stats::{self, Random};
 use clap::Args;
 
 use crate::command::{Failure, Invocation};
-use crate::random::{self, Random};
 use crate::steps;
 use crate::totals::Totals;
 use client::{Client, Clock};
@@ -237,7 +237,7 @@ fn build(root: &Path) -> Result<PathBuf, Failure> {
 
 /// Runs a storm. The error is a reason why it could not be run to its end.
 fn run(programs: &Path, args: &StormArgs) -> Result<Report, String> {
-    let seed = args.seed.unwrap_or_else(random::seed);
+    let seed = args.seed.unwrap_or_else(stats::seed);
     let mut random = Random::new(seed);
     eprintln!("storm: seed {seed}, {} kills, {} workers, {} I/O servers", args.kills, args.workers, args.iods);
     let dir = std::env::temp_dir().join(format!("pvfs-storm-{}", std::process::id()));
@@ -266,7 +266,7 @@ fn run_in(
 ) -> Result<Report, String> {
     let storm = prepare(cluster, dir, programs)?;
     let mut log = File::create(dir.join("killer.log")).map_err(|error| format!("killer.log: {error}"))?;
-    let mut killer = Killer::new(cluster, storm.clock, Random::new(random.next()), move |line| {
+    let mut killer = Killer::new(cluster, storm.clock, Random::new(random.number()), move |line| {
         let _ = writeln!(log, "{line}");
     });
     verify::await_servers(&storm, &mut killer, START_LIMIT_US)?;
@@ -274,7 +274,7 @@ fn run_in(
     if !made.is_acknowledged() {
         return Err(format!("{}: {}", made.line, made.errors));
     }
-    let workers = (0..args.workers.into()).map(|number| Worker::new(&storm, number, Random::new(random.next())));
+    let workers = (0..args.workers.into()).map(|number| Worker::new(&storm, number, Random::new(random.number())));
     let workers = workers.collect::<Result<Vec<_>, String>>()?;
     let mut workers = rage(&storm, &mut killer, workers, args)?;
     let (blows, space) = settle(&storm, &mut killer, &mut workers, args.settle * 1_000_000)?;

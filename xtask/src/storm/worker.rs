@@ -11,12 +11,13 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bmi_report::stats::Random;
+
 use super::Storm;
 use super::client::{Client, Ended, Verdict};
 use super::content::{self, Content, state_name};
 use super::report::Wrong;
 use super::worlds::{Change, Contradiction, Worlds};
-use crate::random::Random;
 
 /// Files of a worker, trees of a worker, and the files of a tree.
 const FILES: usize = 6;

@@ -21,14 +21,15 @@ use std::time::Duration;
 use benches::limit::Limit;
 use benches::net;
 use benches::processes::{self, Processes};
+use benches::report::{self, ReportArgs, SEED, begin, steps};
 use benches::sandbox::Sandbox;
-use benches::stats::median;
-use benches::table::Table;
 use benches::tasks::Usage;
-use benches::units;
 use bmi::{AnyTransport, Memory};
 use bmi_core::Scheme;
 use bmi_core::driver::event;
+use bmi_report::stats::{self, middle};
+use bmi_report::table::Table;
+use bmi_report::{Kind, Unit, units};
 use clap::Parser;
 use fs_client::{Client, ClientOptions, CreateOptions, File, Region};
 use futures_util::future::try_join_all;
@@ -42,7 +43,7 @@ use crate::sizes;
 ///
 /// One client of one I/O server, all on this machine, each as a process. "cpu" is the processor
 /// time of the I/O server for a byte, all its threads together. The ratios are those to the service
-/// `normal`, medians of the rounds. Build the servers first: cargo build --release -p fs-server.
+/// `normal`, over the rounds, with their intervals. Build the servers first: cargo build --release -p fs-server.
 #[derive(Parser)]
 pub(crate) struct Cache {
     /// The transports: tcp, shm, ib.
@@ -71,6 +72,8 @@ pub(crate) struct Cache {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 pub(crate) const SERVICES: [&str; 3] = ["normal", "mmap", "unifier"];
@@ -258,6 +261,7 @@ fn resident(process: u32) -> u64 {
 impl Cache {
     pub(crate) fn run(&self) -> Result<bool, Failed> {
         processes::pvfsd()?;
+        let mut report = begin("ab cache", "the services of an I/O server, side by side");
         if self.sizes {
             let dir = self.dir.as_ref().ok_or("--sizes needs --dir, a directory on a disk")?;
             let rows = sizes::measure(dir, self.rounds.unwrap_or(3))?;
@@ -266,6 +270,8 @@ impl Cache {
             } else {
                 print!("{}", sizes::render(&rows));
             }
+            report.rows = sizes::recorded(&rows);
+            self.report.write(&report)?;
             return Ok(true);
         }
         let mut rows = Vec::new();
@@ -279,6 +285,8 @@ impl Cache {
         } else {
             print!("{}", render(&rows));
         }
+        report.rows = recorded(&rows);
+        self.report.write(&report)?;
         Ok(true)
     }
 
@@ -365,16 +373,28 @@ impl Cache {
     }
 }
 
+/// Returns the ratio of figures of the same rounds, with its interval.
 fn ratio(of: &[f64], to: &[f64]) -> String {
-    let mut ratios: Vec<f64> = of.iter().zip(to).map(|(of, to)| of / to).collect();
-    format!("{:.2}", median(&mut ratios))
+    let pairs: Vec<(f64, f64)> = to.iter().copied().zip(of.iter().copied()).collect();
+    let ratio = stats::paired_ratio(&pairs, SEED);
+    format!("{:.2} {:.2}..{:.2}", ratio.middle, ratio.low, ratio.high)
+}
+
+/// Returns the rows of a report. The services of a line were measured side by side.
+fn recorded(rows: &[Row]) -> Vec<bmi_report::Row> {
+    let row = |(number, row): (usize, &Row)| bmi_report::Row {
+        rounds: steps(number / SERVICES.len() * row.rate.len(), row.rate.iter().copied()),
+        notes: vec![format!("{} of memory in the end", units::amount(row.resident))],
+        ..report::row(&row.name, row.service, Kind::Library, Unit::BytesPerSecond, &[])
+    };
+    rows.iter().enumerate().map(row).collect()
 }
 
 fn render(rows: &[Row]) -> String {
     let mut table = Table::new(2, ["line", "service", "MB/s", "ratio", "us a call", "cpu ns/KiB", "ratio", "resident"]);
     for pair in rows.chunks(SERVICES.len()) {
         for row in pair {
-            let middle = |values: &[f64]| median(&mut values.to_vec());
+            let middle = |values: &[f64]| middle(&mut values.to_vec());
             table.row([
                 row.name.clone(),
                 row.service.to_owned(),

@@ -15,6 +15,7 @@ use benches::processes::Processes;
 use benches::sandbox::Sandbox;
 use benches::{cpu, net};
 use bmi::AnyTransport;
+use bmi_core::comm::Plan;
 use bmi_core::driver::event;
 use bmi_core::{Addr, Config, Scheme, Transport};
 use bmi_sim::{SimConfig, World};
@@ -91,9 +92,9 @@ pub(crate) fn over(
 
 /// Measures where the paths cross, and returns the resulting plan. All I/O servers are on this
 /// host.
-async fn calibrated<T: Transport + 'static>(client: &Client<T>) -> Result<String, Failed> {
+async fn calibrated<T: Transport + 'static>(client: &Client<T>) -> Result<Plan, Failed> {
     let (_, plan) = client.plans(true).await.swap_remove(0);
-    Ok(plan?.to_string())
+    Ok(plan?)
 }
 
 fn with_client<R>(

@@ -1,9 +1,10 @@
 //! `cores`: an I/O server on several cores, in the simulator.
 
 use benches::cores::{Row, Scale, rows};
-use benches::table::Table;
-use benches::units;
+use benches::report::{self, ReportArgs, begin, steps};
 use bmi_core::comm::Direction;
+use bmi_report::table::Table;
+use bmi_report::{Kind, Unit, units};
 
 use crate::job::Failed;
 
@@ -21,6 +22,8 @@ pub(crate) struct Cores {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    report: ReportArgs,
     /// Leave out 2 and 4 cores, and count for a shorter time.
     #[arg(long)]
     quick: bool,
@@ -29,13 +32,27 @@ pub(crate) struct Cores {
 impl Cores {
     pub(crate) fn run(&self) -> Result<bool, Failed> {
         let scale = if self.quick { Scale::Reduced } else { Scale::Full };
+        let mut report = begin("ab cores", "an I/O server on several cores, in the simulator");
         let rows = rows(scale).map_err(|error| -> Failed { error })?;
         if self.json {
             println!("{}", serde_json::to_string_pretty(&rows)?);
         } else {
             print!("{}", table(&rows).render());
         }
+        report.rows = rows.iter().map(recorded).collect();
+        self.report.write(&report)?;
         Ok(true)
+    }
+}
+
+/// Returns the row of a report.
+fn recorded(row: &Row) -> bmi_report::Row {
+    let setup = [("cores", &*row.cores.to_string()), ("machine", row.machine)];
+    bmi_report::Row {
+        size: Some(row.bytes as u64),
+        rounds: steps(0, [row.requests_per_s]),
+        notes: vec![format!("limited by {}, to {:.0} %", row.limit, 100.0 * row.limit_utilisation())],
+        ..report::row(row.direction, "sim", Kind::Model, Unit::PerSecond, &setup)
     }
 }
 

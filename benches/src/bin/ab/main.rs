@@ -33,6 +33,7 @@ use std::time::Duration;
 
 use benches::limit::Limit;
 use benches::net;
+use benches::report::{ReportArgs, begin, plans};
 use bmi_core::Scheme;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
@@ -63,7 +64,7 @@ use crate::tree::Tree;
     after_help = "Examples:\n  cargo run --release                           the project's own sources, and some large files\n  \
                   cargo run --release -- ~/photos --no-large    another tree, nothing else\n  \
                   cargo run --release -- --over tcp,sim         only these two\n  cargo run --release -- --over shm --processes servers as processes (build pvfsd first)\n  \
-                  cargo run -- --quick                          a few seconds\n  \
+                  cargo run -- --quick                          a few seconds\n  cargo run --release -- --report job.json      everything that was measured, for other programs\n  \
                   cargo run --release -- paper --list           the papers' experiments, in the simulator\n  \
                   cargo run --release -- workload --help        their programs, over any transport\n  \
                   cargo run --release -- cores                  an I/O server on several cores, in the simulator\n  \
@@ -90,6 +91,8 @@ struct Cli {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    report: ReportArgs,
     /// Seed of the simulated world.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -135,12 +138,13 @@ fn main() -> ExitCode {
 
 /// Returns true if everything was read back as it was stored.
 fn run(cli: &Cli) -> Result<bool, Failed> {
+    let mut report = begin("ab", "a directory tree, stored and read back over several transports");
     let tree = tree(cli)?;
     if !cli.json {
         let left_out =
             if tree.left_out == 0 { String::new() } else { format!(", {} links and the like left out", tree.left_out) };
         let (files, folders) = (tree.files.len(), tree.folders.len());
-        println!("{files} files in {folders} folders, {}{left_out}", benches::units::amount(tree.bytes()));
+        println!("{files} files in {folders} folders, {}{left_out}", bmi_report::units::amount(tree.bytes()));
     }
     let mut schemes = cli.over.clone();
     if schemes.is_empty() {
@@ -161,6 +165,9 @@ fn run(cli: &Cli) -> Result<bool, Failed> {
     }
     drop(progress);
     print(cli, &measured)?;
+    report.rows = report::rows(&measured);
+    report.plans = measured.iter().flat_map(|one| plans(&one.transport, &one.plan)).collect();
+    cli.report.write(&report)?;
     Ok(measured.iter().all(|one| one.wrong.is_empty()))
 }
 
@@ -233,7 +240,8 @@ mod tests {
     /// the same id.
     #[test]
     fn every_option_is_parsed() {
-        let values = [("over", "tcp"), ("path", "inline"), ("strategy", "extended"), ("only", "fig7")];
+        let values =
+            [("over", "tcp"), ("path", "inline"), ("strategy", "extended"), ("only", "fig7"), ("report", "a.json")];
         assert!(cli_check::every_option::<super::Cli>(&values) >= 7 + 7 * 5);
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use benches::paper::report::{Comparison, Report, summary};
 use benches::paper::{ALL, Reproduction, Scale, svg};
+use benches::report::{ReportArgs, begin};
 use serde::Serialize;
 
 use crate::job::Failed;
@@ -34,6 +35,8 @@ pub(crate) struct Paper {
     /// Draw the figures into this directory.
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportArgs,
     /// Use fewer points and less data, for a result in a second or so.
     #[arg(long)]
     quick: bool,
@@ -53,11 +56,13 @@ impl Paper {
     /// no failure.
     pub(crate) fn run(&self) -> Result<bool, Failed> {
         if self.list {
-            let mut table = benches::table::Table::new(3, ["name", "source", "what"]);
+            let mut table = bmi_report::table::Table::new(3, ["name", "source", "what"]);
             ALL.iter().for_each(|one| table.row([one.name, one.source, one.what].map(str::to_owned)));
             print!("{}", table.render());
             return Ok(true);
         }
+        let mut recorded =
+            begin("ab paper", "the experiments of the papers in the simulator, beside what is published");
         let scale = if self.quick { Scale::Reduced } else { Scale::Full };
         let mut reports = Vec::new();
         for one in self.chosen()? {
@@ -68,9 +73,11 @@ impl Paper {
             if let Some(folder) = &self.svg {
                 self.draw(folder, &report)?;
             }
+            report.add_to(&mut recorded, one.name);
             reports.push(Named { name: one.name, source: one.source, report });
         }
         self.conclude(&reports)?;
+        self.report.write(&recorded)?;
         Ok(true)
     }
 

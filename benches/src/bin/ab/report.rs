@@ -1,7 +1,12 @@
-//! The A/B table.
+//! The A/B table, and the rows of the report.
 
-use benches::table::Table;
-use benches::units;
+use std::collections::BTreeMap;
+
+use benches::report::{self, BOTH, steps};
+use bmi_core::Scheme;
+use bmi_core::comm::Plan;
+use bmi_report::table::Table;
+use bmi_report::{Cost, Kind, Row, Unit, units};
 
 use crate::job::Tallies;
 use crate::tally::{CLASSES, Line};
@@ -10,7 +15,7 @@ use crate::tally::{CLASSES, Line};
 pub(crate) struct Measured {
     pub(crate) transport: String,
     /// The path that data of each size takes, and the reason.
-    pub(crate) plan: String,
+    pub(crate) plan: Plan,
     pub(crate) put: Tallies,
     pub(crate) get: Tallies,
     /// The differences between what was stored and what was read back.
@@ -30,6 +35,28 @@ pub(crate) fn lines(measured: &[Measured]) -> Vec<Line> {
         }
     }
     lines
+}
+
+/// Returns the report's rows: a bandwidth for each line, with the latencies of its files.
+pub(crate) fn rows(measured: &[Measured]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for one in measured {
+        let kind = if one.transport == Scheme::Sim.as_str() { Kind::Model } else { Kind::Library };
+        for (tallies, direction) in [(&one.put, "put"), (&one.get, "get")] {
+            for (tally, (_, class)) in tallies.iter().zip(CLASSES) {
+                let Some(line) = tally.line(class, direction, &one.transport) else { continue };
+                let cost = Cost { cpu: line.cpu_seconds, ..Cost::default() };
+                rows.push(Row {
+                    rounds: steps(0, [line.bytes_per_second]),
+                    histogram: Some(tally.latency().clone()),
+                    cost: BTreeMap::from([(BOTH.to_owned(), cost)]),
+                    notes: vec![format!("{} files; path: {}", line.operations, line.path())],
+                    ..report::row(direction, &one.transport, kind, Unit::BytesPerSecond, &[("files", class)])
+                });
+            }
+        }
+    }
+    rows
 }
 
 /// Formats the lines for people.

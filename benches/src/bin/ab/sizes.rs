@@ -14,12 +14,14 @@ use benches::limit::Limit;
 use benches::memory_limit::MemoryLimit;
 use benches::net;
 use benches::processes::Processes;
+use benches::report::{self, steps};
 use benches::sandbox::Sandbox;
-use benches::stats::median;
-use benches::table::Table;
 use bmi::{AnyTransport, Memory};
 use bmi_core::Scheme;
 use bmi_core::driver::event;
+use bmi_report::stats::middle;
+use bmi_report::table::Table;
+use bmi_report::{Kind, Unit};
 use fs_client::{Client, ClientOptions, CreateOptions, File, RemoveKind};
 use futures_util::future::try_join_all;
 use serde::Serialize;
@@ -139,10 +141,25 @@ pub(crate) fn measure(dir: &Path, rounds: u16) -> Result<Vec<Row>, Failed> {
     Ok(rows)
 }
 
+/// Returns the rows of a report. The services were measured one right after the other.
+pub(crate) fn recorded(rows: &[Row]) -> Vec<bmi_report::Row> {
+    let row = |(number, row): (usize, &Row)| bmi_report::Row {
+        rounds: steps(number / SERVICES.len() * row.rate.len(), row.rate.iter().copied()),
+        ..report::row(
+            "second read of a file",
+            row.service,
+            Kind::Library,
+            Unit::BytesPerSecond,
+            &[("file / cache, %", &row.percent.to_string())],
+        )
+    };
+    rows.iter().enumerate().map(row).collect()
+}
+
 pub(crate) fn render(rows: &[Row]) -> String {
     let mut table = Table::new(1, ["file / cache", SERVICES[0], SERVICES[1], SERVICES[2]]);
     for services in rows.chunks(SERVICES.len()) {
-        let rate = |row: &Row| format!("{:.0} MB/s", median(&mut row.rate.clone()) / 1e6);
+        let rate = |row: &Row| format!("{:.0} MB/s", middle(&mut row.rate.clone()) / 1e6);
         table.row([format!("{} %", services[0].percent), rate(&services[0]), rate(&services[1]), rate(&services[2])]);
     }
     table.render()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bmi_core::comm::{Direction, Miss, Path, PathCounters};
-use hdrhistogram::Histogram;
+use bmi_report::Histogram;
 use serde::{Serialize, Serializer};
 
 /// The upper bounds of the size classes in bytes, and their names. The bounds are those of the
@@ -24,16 +24,21 @@ pub(crate) struct Tally {
     bytes: u64,
     time: Duration,
     cpu: Duration,
-    /// In nanoseconds.
-    latency: Histogram<u64>,
+    latency: Histogram,
     paths: PathCounters,
 }
 
 impl Default for Tally {
     fn default() -> Tally {
-        let latency = Histogram::new(3).expect("3 is a number of digits that it takes");
         let zero = Duration::ZERO;
-        Tally { operations: 0, bytes: 0, time: zero, cpu: zero, latency, paths: PathCounters::default() }
+        Tally {
+            operations: 0,
+            bytes: 0,
+            time: zero,
+            cpu: zero,
+            latency: Histogram::new(),
+            paths: PathCounters::default(),
+        }
     }
 }
 
@@ -63,9 +68,13 @@ impl Tally {
         self.bytes += bytes;
         self.time += time;
         self.cpu += cpu;
-        // The histogram grows as needed, so only a latency of more than 64 bits could be rejected.
-        let _ = self.latency.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.latency.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         self.paths = self.paths.plus(&after.since(&before));
+    }
+
+    /// Returns the durations of single operations.
+    pub(crate) fn latency(&self) -> &Histogram {
+        &self.latency
     }
 
     /// Returns the line; `None` if there was no operation.
@@ -73,7 +82,7 @@ impl Tally {
         if self.operations == 0 {
             return None;
         }
-        let seconds = |rank: f64| self.latency.value_at_quantile(rank) as f64 / 1e9;
+        let seconds = |rank: f64| self.latency.quantile(rank) as f64 / 1e9;
         Some(Line {
             class,
             direction,

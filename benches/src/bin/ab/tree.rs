@@ -127,7 +127,7 @@ impl Tree {
 
     /// Adds `count` generated files of `len` bytes in a directory of their own.
     pub(crate) fn add_made(&mut self, count: u64, len: u64) {
-        let folder = format!("made-{}", benches::units::size(len as usize).replace(' ', ""));
+        let folder = format!("made-{}", bmi_report::units::size(len as usize).replace(' ', ""));
         for number in 0..count {
             let path = format!("{folder}/{number}");
             self.files.push(File { path, len, source: Source::Made(len ^ (number + 1)) });

@@ -4,8 +4,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use benches::limit::Limit;
-use benches::table::Table;
-use benches::units;
 use benches::workload::access::Access;
 use benches::workload::interleaved::{Interleaved, Strategy};
 use benches::workload::pvfs_test::PvfsTest;
@@ -13,6 +11,8 @@ use benches::workload::tile::{Tile, TileMemory};
 use benches::workload::{Bed, Setup, Span, bed, elapsed, mb_per_s};
 use bmi_core::comm::{Direction, Path};
 use bmi_core::{Lists, Scheme};
+use bmi_report::table::Table;
+use bmi_report::units;
 use bmi_sim::Profile;
 use clap::{Args, Subcommand};
 

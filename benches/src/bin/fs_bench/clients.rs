@@ -19,12 +19,12 @@ use benches::net;
 use benches::processes::Processes;
 use benches::sandbox::Sandbox;
 use benches::tasks::Usage;
-use benches::units;
 use benches::workload::Failed;
 use bmi::{AnyTransport, Memory};
 use bmi_core::Scheme;
 use bmi_core::comm::Direction::{self, Read, Write};
 use bmi_core::driver::event;
+use bmi_report::units;
 use fs_client::{Client, ClientOptions, CreateOptions, File, RemoveKind};
 use futures_util::future::try_join_all;
 

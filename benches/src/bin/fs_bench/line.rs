@@ -3,11 +3,11 @@
 //! `cargo xtask compare` matches lines of different builds by name. So a name changes only if the
 //! line measures something else.
 
-use benches::sample::Unit;
-use benches::units;
 use benches::workload::Failed;
 use bmi_core::Scheme;
 use bmi_core::comm::Direction::{self, Read, Write};
+use bmi_report::Unit;
+use bmi_report::units;
 
 use crate::data;
 

@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use benches::stats::median;
 use benches::workload::Failed;
 use bmi_core::{AsyncEndpoint, Time, Transport};
+use bmi_report::stats::middle;
 use fs_client::Client;
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
 
@@ -23,7 +23,7 @@ pub(crate) struct Times {
 impl Times {
     /// Returns the time of a call if calls are one after the other, or else the calls per second.
     pub(crate) fn figure(mut self) -> f64 {
-        if self.each.is_empty() { self.calls as f64 / self.seconds } else { median(&mut self.each) }
+        if self.each.is_empty() { self.calls as f64 / self.seconds } else { middle(&mut self.each) }
     }
 }
 

@@ -45,8 +45,9 @@ use benches::limit::Limit;
 use benches::sample;
 use benches::sandbox::Sandbox;
 use benches::workload::Failed;
-use benches::{net, processes, units};
+use benches::{net, processes};
 use bmi_core::Scheme;
+use bmi_report::{Unit, units};
 use clap::Parser;
 use fs_server::config::Size;
 use tracing_subscriber::EnvFilter;
@@ -72,7 +73,7 @@ use crate::round::Settings;
 /// of a call, "queued" is the time for which their threads waited for a processor, and "sleeps" is
 /// how often the server's threads slept. All clients are one thread of this program.
 ///
-/// Close other programs first: other load on the machine widens "least..greatest".
+/// Close other programs first: other load on the machine widens the intervals.
 #[derive(Debug, Parser)]
 #[command(
     name = "fs_bench",
@@ -274,7 +275,7 @@ fn print(cli: &Cli, series: &[Series]) -> Result<(), Failed> {
 
 fn print_clients(cli: &Cli, rows: &[clients::Row]) -> Result<(), Failed> {
     if cli.sample {
-        let line = |row: &clients::Row| sample::Line::new(&row.name, report::median_rate(row), sample::Unit::PerSecond);
+        let line = |row: &clients::Row| sample::Line::new(&row.name, report::median_rate(row), Unit::PerSecond);
         sample::print(&rows.iter().map(line).collect::<Vec<_>>())?;
     } else if cli.json {
         println!("{}", report::json_of_clients(rows)?);

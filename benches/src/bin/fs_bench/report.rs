@@ -2,10 +2,11 @@
 
 use std::io::{IsTerminal, stderr};
 
-use benches::sample::Unit;
-use benches::stats::{median, quantile};
-use benches::table::Table;
-use benches::units;
+use benches::report::SEED;
+use bmi_report::Unit;
+use bmi_report::stats::{self, Interval, middle, quantile};
+use bmi_report::table::Table;
+use bmi_report::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -36,7 +37,7 @@ impl Series {
     }
 
     pub(crate) fn median(&self) -> f64 {
-        median(&mut self.values.clone())
+        middle(&mut self.values.clone())
     }
 
     fn least(&self) -> f64 {
@@ -48,22 +49,14 @@ impl Series {
     }
 }
 
-fn show(unit: Unit, value: f64) -> String {
-    match unit {
-        Unit::Seconds => units::time(value),
-        Unit::BytesPerSecond => units::bandwidth(value),
-        Unit::PerSecond => units::rate(value),
-        Unit::Instructions | Unit::Calls => format!("{value:.0}"),
-    }
-}
-
 /// Formats the table.
 pub(crate) fn render(series: &[Series]) -> String {
-    let mut table = Table::new(1, ["", "median", "least..greatest"]);
+    let mut table = Table::new(1, ["", "median", "interval"]);
     for one in series {
-        let show = |value| show(one.line.what.unit(), value);
-        let range = format!("{} .. {}", show(one.least()), show(one.greatest()));
-        table.row([one.line.name.clone(), show(one.median()), range]);
+        let show = |value| one.line.what.unit().figure(value);
+        let median = stats::median(&one.values, SEED);
+        let interval = format!("{} .. {}", show(median.low), show(median.high));
+        table.row([one.line.name.clone(), show(median.middle), interval]);
     }
     table.render()
 }
@@ -98,7 +91,7 @@ struct ClientsEntry<'a> {
 }
 
 fn medians(row: &Row, figure: impl Fn(&Figure) -> f64) -> f64 {
-    median(&mut row.figures.iter().map(figure).collect::<Vec<_>>())
+    middle(&mut row.figures.iter().map(figure).collect::<Vec<_>>())
 }
 
 /// Returns the calls per second of a line with many clients.
@@ -106,10 +99,11 @@ pub(crate) fn median_rate(row: &Row) -> f64 {
     medians(row, |figure| figure.rate)
 }
 
-/// Returns the ratios of a line's rounds to those of the line with the first number of loops.
-fn ratios(rows: &[Row], row: &Row) -> Vec<f64> {
+/// Returns the ratio of a line's rounds to those of the line with the first number of loops.
+fn ratio(rows: &[Row], row: &Row) -> Interval {
     let first = rows.iter().find(|other| other.is_beside(row)).unwrap_or(row);
-    row.figures.iter().zip(&first.figures).map(|(figure, first)| figure.rate / first.rate).collect()
+    let pair = |(figure, first): (&Figure, &Figure)| (first.rate, figure.rate);
+    stats::paired_ratio(&row.figures.iter().zip(&first.figures).map(pair).collect::<Vec<_>>(), SEED)
 }
 
 fn queued(figure: &Figure) -> f64 {
@@ -118,17 +112,14 @@ fn queued(figure: &Figure) -> f64 {
 
 /// Formats the table of the lines with many clients.
 pub(crate) fn render_clients(rows: &[Row]) -> String {
-    let heading = ["", "rate", "ratio", "least..greatest", "server", "clients", "queued", "sleeps"];
+    let heading = ["", "rate", "ratio", "interval", "server", "clients", "queued", "sleeps"];
     let mut table = Table::new(1, heading);
     for row in rows {
-        let mut ratios = ratios(rows, row);
+        let found = ratio(rows, row);
         let is_first = rows.iter().find(|other| other.is_beside(row)).is_none_or(|first| std::ptr::eq(first, row));
         let (ratio, range) = match is_first {
             true => (String::new(), String::new()),
-            false => (
-                format!("{:.2}", median(&mut ratios)),
-                format!("{:.2}..{:.2}", quantile(&mut ratios, 0.0), quantile(&mut ratios, 1.0)),
-            ),
+            false => (format!("{:.2}", found.middle), format!("{:.2}..{:.2}", found.low, found.high)),
         };
         table.row([
             row.name.clone(),
@@ -162,7 +153,7 @@ pub(crate) fn json_of_clients(rows: &[Row]) -> serde_json::Result<String> {
                 greatest: at(1.0),
                 rounds: rates,
             },
-            ratio: median(&mut ratios(rows, row)),
+            ratio: ratio(rows, row).middle,
             server: medians(row, |figure| figure.server.ran),
             clients: medians(row, |figure| figure.client.ran),
             queued: medians(row, queued),
@@ -219,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_median_and_range() {
+    fn the_table_has_median_and_interval() {
         let table = render(&series());
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines[2], "shm stat, 1 in flight   20.00 us    10.00 us .. 30.00 us");

@@ -21,7 +21,8 @@ mod ways;
 
 use std::process::ExitCode;
 
-use benches::sample::{self, Unit};
+use benches::sample;
+use bmi_report::Unit;
 use clap::{Parser, ValueEnum};
 
 use crate::peer::Peer;
@@ -34,7 +35,7 @@ use crate::ways::Way;
 ///
 /// "ratio" is the time of a way to that of the single-threaded interface, the median over the
 /// rounds. "switches" is the number of voluntary context switches for an exchange, of the measuring
-/// process. Close other programs first: other load on the machine widens "least..greatest".
+/// process. Close other programs first: other load on the machine widens the intervals.
 #[derive(Parser)]
 #[command(
     after_help = "Examples:\n  cargo run --release -p benches --bin handle                    everything, about three minutes\n  \

@@ -66,7 +66,7 @@ impl Via {
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            What::Latency(size) => write!(f, "latency {}", benches::units::size(*size)),
+            What::Latency(size) => write!(f, "latency {}", bmi_report::units::size(*size)),
             What::Calls(1) => write!(f, "call"),
             What::Calls(in_flight) => write!(f, "call, {in_flight} in flight"),
             What::Rate(tasks) => write!(f, "rate 64 B from {tasks} tasks"),

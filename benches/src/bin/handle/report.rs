@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use benches::{stats, units};
+use benches::report::SEED;
+use bmi_report::{stats, units};
 use serde::Serialize;
 
 use crate::ways::{Outcome, Way};
@@ -42,16 +43,15 @@ impl Row {
         println!("{}", self.name);
         let Some(single) = self.ways.get(&Way::Single) else { return };
         for (way, rounds) in &self.ways {
-            let ratios: Vec<f64> = rounds.seconds.iter().zip(&single.seconds).map(|(ours, base)| ours / base).collect();
-            let bounds =
-                (ratios.iter().copied().fold(f64::INFINITY, f64::min), ratios.iter().copied().fold(0.0, f64::max));
+            let pairs: Vec<(f64, f64)> = single.seconds.iter().copied().zip(rounds.seconds.iter().copied()).collect();
+            let ratio = stats::paired_ratio(&pairs, SEED);
             println!(
                 "  {:<7} {:>10}  ratio {:>5.2} ({:.2}..{:.2})  switches {:.2}",
                 way.to_string(),
                 units::time(median(&rounds.seconds)),
-                median(&ratios),
-                bounds.0,
-                bounds.1,
+                ratio.middle,
+                ratio.low,
+                ratio.high,
                 median(&rounds.switches),
             );
         }
@@ -59,5 +59,5 @@ impl Row {
 }
 
 fn median(values: &[f64]) -> f64 {
-    stats::median(&mut values.to_vec())
+    stats::middle(&mut values.to_vec())
 }

@@ -3,12 +3,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use benches::net;
+use benches::{cpu, net};
 use bmi::driver::{MonotonicClock, busy, event};
 use bmi::{
     Addr, AnyTransport, AsyncEndpoint, Body, Caller, Config, Error, Handle, HandleConfig, Memory, OneThread,
@@ -174,23 +173,14 @@ struct Meter {
 impl Meter {
     #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
     fn start() -> Meter {
-        Meter { switches: switches(), begin: Instant::now() }
+        Meter { switches: cpu::voluntary_switches(), begin: Instant::now() }
     }
 
     fn stop(self, count: u64) -> Outcome {
         let seconds = self.begin.elapsed().as_secs_f64() / count as f64;
         // A thread that has ended meanwhile is not counted any more.
-        Outcome { seconds, switches: switches().saturating_sub(self.switches) as f64 / count as f64 }
+        Outcome { seconds, switches: cpu::voluntary_switches().saturating_sub(self.switches) as f64 / count as f64 }
     }
-}
-
-/// Returns the voluntary context switches of all threads of this process that live.
-fn switches() -> u64 {
-    let count = |status: String| -> Option<u64> {
-        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
-    };
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok()).filter_map(count).sum::<u64>()
 }
 
 // ---- on one thread ------------------------------------------------------------------------------

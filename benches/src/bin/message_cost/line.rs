@@ -1,6 +1,6 @@
 //! The lines of the table: what is played, over which transport, and how often.
 
-use benches::units;
+use bmi_report::units;
 use clap::ValueEnum;
 
 /// The transport.

@@ -19,8 +19,9 @@ mod raw;
 use std::io::{Error, IsTerminal, Result};
 use std::process::ExitCode;
 
-use benches::sample::{self, Unit};
-use benches::table::Table;
+use benches::sample;
+use bmi_report::Unit;
+use bmi_report::table::Table;
 use bmi_shm::ShmTransport;
 use bmi_tcp::TcpTransport;
 use clap::Parser;

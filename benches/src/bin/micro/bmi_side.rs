@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use benches::stats;
 use bmi_core::driver::{busy, event};
 use bmi_core::{
     Access, AsyncEndpoint, BulkDescriptor, Error, ErrorKind, Memory, Operation, Options, PeerId, Transport,
 };
+use bmi_report::{Histogram, stats};
 
 use crate::phase::{Mode, Outcome, Phase, What};
 
@@ -42,12 +42,13 @@ impl<T: Transport + 'static> Ours<T> {
     pub(crate) fn measure(&self, phase: &Phase) -> Result<Outcome, Error> {
         drive(&self.endpoint, phase.mode, async {
             let ring = Ring::new(phase)?;
+            let mut each = Histogram::new();
             let seconds = match phase.what {
-                What::Latency => self.ping(phase, &ring).await?,
+                What::Latency => self.ping(phase, &ring, &mut each).await?,
                 What::Send | What::Rate | What::RateEach => self.send_stream(phase, &ring).await?,
                 What::Write | What::Read => self.one_sided(phase, &ring).await?,
             };
-            Ok(Outcome { seconds, cpu: 0.0 })
+            Ok(Outcome { seconds, each, ..Outcome::default() })
         })
     }
 
@@ -83,7 +84,7 @@ impl<T: Transport + 'static> Ours<T> {
     }
 
     #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-    async fn ping(&self, phase: &Phase, ring: &Ring) -> Result<f64, Error> {
+    async fn ping(&self, phase: &Phase, ring: &Ring, each: &mut Histogram) -> Result<f64, Error> {
         let (out, back) = (ring.message(0), ring.message(1));
         self.await_signal().await?;
         let mut trips = Vec::with_capacity(phase.count as usize);
@@ -95,7 +96,8 @@ impl<T: Transport + 'static> Ours<T> {
             trips.push(begin.elapsed().as_secs_f64());
             sent.await?;
         }
-        Ok(stats::median(&mut trips) / 2.0)
+        trips.iter().for_each(|trip| each.record((trip / 2.0 * 1e9) as u64));
+        Ok(stats::middle(&mut trips) / 2.0)
     }
 
     async fn pong(&self, phase: &Phase, ring: &Ring) -> Result<(), Error> {

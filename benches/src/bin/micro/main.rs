@@ -3,7 +3,7 @@
 //!
 //! **How.** This program starts itself again as its peer. For every row, rounds of plain sockets
 //! and rounds of the library alternate. The order changes each time, so that other load on the
-//! machine affects both. The ratio of a row is the median of its rounds' ratios. The number of
+//! machine affects both. The ratio of a row is the trimmed mean of its rounds' ratios. The number of
 //! messages in a round is determined before, so that each round takes about the same time.
 //!
 //! **What is compared.** `bmi_side` with `socket_side`; neither module knows about the measurement.
@@ -22,25 +22,27 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use benches::sample::{self, Unit};
-use benches::stats::median;
+use benches::report::{ReportArgs, begin, load};
+use benches::sample;
+use bmi_report::stats::middle;
 use clap::{Parser, ValueEnum};
 
 use crate::peer::Peer;
 use crate::phase::{Mode, Phase, What, Who};
-use crate::report::{Line, Round};
+use crate::report::{Line, Side};
 
 /// Compares the transport with plain sockets, over TCP on the loopback: latency, bandwidth, message
 /// rate.
 ///
 /// "plain" is a minimal non-blocking ping-pong and stream between the same two processes in the
-/// same run. "ratio" is bmi to plain, the median over the rounds. "cpu" is the processor time of
-/// both processes, bmi to plain. "aim" is the aim of the project. Close other programs first: other
-/// load on the machine widens "least..greatest".
+/// same run. "ratio" is bmi to plain, over the rounds, and "interval" contains the true ratio in 99
+/// of 100 runs. "cpu" is the processor time of both processes, bmi to plain. "aim" is the aim of the
+/// project. Close other programs first: other load on the machine widens the intervals.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo xtask bench                            everything, about two minutes\n  \
                         cargo xtask bench -- --quick                 a few seconds, rough\n  \
                         cargo xtask bench -- --mode polling --json   for another program to read\n  \
+                        cargo xtask bench -- --report micro.json     all rounds, to compare later\n  \
                         cargo xtask bench -- --sample --only rate    what `cargo xtask compare` reads")]
 struct Cli {
     /// Run fewer and shorter rounds, a few seconds in all.
@@ -62,8 +64,10 @@ struct Cli {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    report: ReportArgs,
     /// Measure each row once, without plain sockets, in about ten seconds; print only JSON.
-    #[arg(long, conflicts_with_all = ["quick", "rounds", "round_ms", "json"])]
+    #[arg(long, conflicts_with_all = ["quick", "rounds", "round_ms", "json", "files"])]
     sample: bool,
     /// Internal: be the other process.
     #[arg(long = "serve-as-peer", hide = true)]
@@ -143,10 +147,14 @@ fn measure(cli: &Cli) -> std::io::Result<()> {
     let round = Duration::from_millis(cli.round_ms.unwrap_or(if cli.quick { 25 } else { 150 }).into());
     let chosen = chosen(cli)?;
     let mut peer = Peer::start()?;
+    let mut recorded = begin("micro", "the transport over TCP against plain sockets, on the loopback");
     let mut lines = Vec::new();
-    for phase in chosen {
+    for (number, phase) in chosen.into_iter().enumerate() {
         show_progress(&phase.name());
-        lines.push(Line::new(phase.mode, phase.what, phase.size, &run_row(&mut peer, phase, rounds, round)?));
+        let [plain, ours] = run_row(&mut peer, phase, rounds, round)?;
+        let line = Line::new(phase.mode, phase.what, phase.size, &plain, &ours);
+        recorded.rows.extend(line.rows(plain, ours, number * usize::from(rounds)));
+        lines.push(line);
     }
     show_progress("");
     if cli.json {
@@ -155,7 +163,7 @@ fn measure(cli: &Cli) -> std::io::Result<()> {
         println!("{}", machine());
         print!("{}", report::render(&lines));
     }
-    Ok(())
+    cli.report.write(&recorded)
 }
 
 /// Runs a short measurement of the library alone, for `cargo xtask compare`.
@@ -172,12 +180,7 @@ fn measure_sample(cli: &Cli) -> std::io::Result<()> {
         for _ in 0..SAMPLE_ROUNDS {
             figures.push(figure(&phase, peer.run(&phase)?.seconds));
         }
-        let unit = match phase.what {
-            What::Latency => Unit::Seconds,
-            What::Send | What::Write | What::Read => Unit::BytesPerSecond,
-            What::Rate | What::RateEach => Unit::PerSecond,
-        };
-        lines.push(sample::Line::new(phase.name(), median(&mut figures), unit));
+        lines.push(sample::Line::new(phase.name(), middle(&mut figures), phase.what.unit()));
     }
     show_progress("");
     sample::print(&lines)
@@ -187,29 +190,26 @@ fn measure_sample(cli: &Cli) -> std::io::Result<()> {
 /// and their load by this program and all others.
 fn machine() -> String {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').next().unwrap_or_default();
+    let load = load().unwrap_or_default();
     format!("{processors} processors, two processes; load average over the last minute {load}")
 }
 
-fn run_row(peer: &mut Peer, phase: Phase, rounds: u16, round: Duration) -> std::io::Result<Vec<Round>> {
-    let plain = Phase { who: Who::Plain, ..phase };
-    let ours = Phase { who: Who::Ours, ..phase };
-    let plain = Phase { count: count_for(peer, plain, round)?, ..plain };
-    let ours = Phase { count: count_for(peer, ours, round)?, ..ours };
-    let mut samples = Vec::new();
-    for number in 0..rounds {
-        let first = if number % 2 == 0 { [&plain, &ours] } else { [&ours, &plain] };
-        let outcomes = [peer.run(first[0])?, peer.run(first[1])?];
-        let [plain_outcome, ours_outcome] = if number % 2 == 0 { outcomes } else { [outcomes[1], outcomes[0]] };
-        samples.push(Round {
-            plain: figure(&plain, plain_outcome.seconds),
-            ours: figure(&ours, ours_outcome.seconds),
-            plain_cpu: plain_outcome.cpu / plain.count as f64,
-            ours_cpu: ours_outcome.cpu / ours.count as f64,
-        });
+/// Returns the rounds of plain sockets and of the library.
+fn run_row(peer: &mut Peer, phase: Phase, rounds: u16, round: Duration) -> std::io::Result<[Side; 2]> {
+    let mut phases = [Who::Plain, Who::Ours].map(|who| Phase { who, ..phase });
+    for phase in &mut phases {
+        phase.count = count_for(peer, *phase, round)?;
     }
-    Ok(samples)
+    let mut sides = [Side::default(), Side::default()];
+    for number in 0..usize::from(rounds) {
+        for turn in 0..2 {
+            // Another order in each round.
+            let side = (number + turn) % 2;
+            let outcome = peer.run(&phases[side])?;
+            sides[side].add(figure(&phases[side], outcome.seconds), &outcome, phases[side].count);
+        }
+    }
+    Ok(sides)
 }
 
 /// Returns how many messages take about as long as a round should. The trials also warm everything
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed_and_starts_its_peer() {
         super::Cli::command().debug_assert();
-        assert!(cli_check::every_option::<super::Cli>(&[]) >= 6);
+        assert!(cli_check::every_option::<super::Cli>(&[("report", "a.json")]) >= 7);
         assert!(
             <super::Cli as clap::Parser>::try_parse_from(["micro", super::peer::ARGUMENT]).is_ok_and(|cli| cli.peer)
         );
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_sample_takes_no_options_that_change_what_its_lines_mean() {
-        for other in ["--quick", "--json", "--rounds=3", "--round-ms=10"] {
+        for other in ["--quick", "--json", "--rounds=3", "--round-ms=10", "--report=a.json"] {
             assert!(Cli::try_parse_from(["micro", "--sample", other]).is_err(), "{other}");
         }
     }

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Error, Lines, Result, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use benches::limit::Limit;
 use benches::{cpu, net};
@@ -39,14 +40,20 @@ pub(crate) fn serve() -> Result<()> {
     for line in std::io::stdin().lines() {
         let phase: Phase = serde_json::from_str(&line?)?;
         let _limit = Limit::new(format!("the peer's part of {}", phase.describe()), Phase::LIMIT, || {})?;
-        let cpu = cpu::of_process();
+        let before = (cpu::of_process(), cpu::switches());
         match phase.who {
             Who::Plain => plain.serve(&phase)?,
             Who::Ours => ours.serve(&phase).map_err(Error::other)?,
         }
-        tell(&Outcome { seconds: 0.0, cpu: (cpu::of_process() - cpu).as_secs_f64() })?;
+        tell(&used(before))?;
     }
     Ok(())
+}
+
+/// Returns what this process used since `before`.
+fn used((cpu, switches): (Duration, u64)) -> Outcome {
+    let cpu = (cpu::of_process() - cpu).as_secs_f64();
+    Outcome { cpu, switches: cpu::switches().saturating_sub(switches), ..Outcome::default() }
 }
 
 async fn accept<T: Transport>(endpoint: &AsyncEndpoint<T>) -> Result<PeerId> {
@@ -95,7 +102,8 @@ impl Peer {
         Ok(Peer { process, orders: Some(orders), answers, plain, ours: Ours::new(endpoint, peer) })
     }
 
-    /// Runs one phase on both sides. The outcome has the processor time of both processes.
+    /// Runs one phase on both sides. The outcome has the processor time and the context
+    /// switches of both processes.
     pub(crate) fn run(&mut self, phase: &Phase) -> Result<Outcome> {
         let _limit = limit(&phase.describe(), &self.process)?;
         if let Some(orders) = &mut self.orders {
@@ -103,14 +111,14 @@ impl Peer {
             line.push(b'\n');
             orders.write_all(&line)?;
         }
-        let cpu = cpu::of_process();
+        let before = (cpu::of_process(), cpu::switches());
         let outcome = match phase.who {
             Who::Plain => self.plain.measure(phase)?,
             Who::Ours => self.ours.measure(phase).map_err(Error::other)?,
         };
-        let cpu = (cpu::of_process() - cpu).as_secs_f64();
+        let own = used(before);
         let answer: Outcome = next_answer(&mut self.answers)?;
-        Ok(Outcome { cpu: cpu + answer.cpu, ..outcome })
+        Ok(Outcome { cpu: own.cpu + answer.cpu, switches: own.switches + answer.switches, ..outcome })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use benches::units;
+use bmi_report::{Histogram, Unit, units};
 use serde::{Deserialize, Serialize};
 
 /// How a side waits.
@@ -34,6 +34,17 @@ pub(crate) enum What {
     Rate,
     /// As `Rate`. Plain sockets use one write for each message.
     RateEach,
+}
+
+impl What {
+    /// Returns the unit of the figure.
+    pub(crate) fn unit(self) -> Unit {
+        match self {
+            What::Latency => Unit::Seconds,
+            What::Send | What::Write | What::Read => Unit::BytesPerSecond,
+            What::Rate | What::RateEach => Unit::PerSecond,
+        }
+    }
 }
 
 /// The side of the comparison that is measured.
@@ -90,11 +101,15 @@ pub(crate) struct Hello {
 }
 
 /// The result of a side for one phase.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// For latency, half of the median round trip; otherwise the whole duration, in seconds. It has
     /// no meaning on the peer's side.
     pub(crate) seconds: f64,
     /// The processor time of this process, user and system, in seconds.
     pub(crate) cpu: f64,
+    /// The context switches of this process, voluntary and involuntary.
+    pub(crate) switches: u64,
+    /// For latency, half of each round trip. It is empty on the peer's side.
+    pub(crate) each: Histogram,
 }

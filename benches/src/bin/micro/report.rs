@@ -1,11 +1,14 @@
-//! Formats the results, beside the aims.
+//! Sums up the rounds of each row beside its aim, for people and in a report.
 
-use benches::stats::median;
-use benches::table::Table;
-use benches::units;
+use std::collections::BTreeMap;
+
+use benches::report::{self, BOTH, SEED};
+use bmi_report::stats::{self, Interval, middle};
+use bmi_report::table::Table;
+use bmi_report::{Cost, Histogram, Kind, Row, units};
 use serde::Serialize;
 
-use crate::phase::{Mode, What};
+use crate::phase::{Mode, Outcome, What};
 
 /// A line: a measurement of both, its ratio, and the aim.
 #[derive(Debug, Serialize)]
@@ -16,37 +19,63 @@ pub(crate) struct Line {
     /// Seconds, bytes per second or messages per second. It is the median of the rounds.
     plain: f64,
     ours: f64,
-    /// The median of the rounds' ratios, ours to plain, with the least and the greatest.
+    /// The ratio ours to plain, with its interval.
     ratio: f64,
-    ratio_least: f64,
-    ratio_greatest: f64,
+    ratio_low: f64,
+    ratio_high: f64,
     /// The processor time of both processes, ours to plain, for the same number of messages.
     cpu_ratio: f64,
     aim: String,
     met: Option<bool>,
 }
 
-/// One round of a measurement.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Round {
-    /// Seconds, bytes per second or messages per second.
-    pub(crate) plain: f64,
-    /// As `socket_side`.
-    pub(crate) ours: f64,
-    /// The processor time per message of both processes, in seconds.
-    pub(crate) plain_cpu: f64,
-    /// As `plain_cpu`.
-    pub(crate) ours_cpu: f64,
+/// The rounds of one side of a row.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Side {
+    /// Seconds, bytes per second or messages per second, in each round.
+    pub(crate) figures: Vec<f64>,
+    /// The processor time of both processes for a message, in each round, in seconds.
+    cpu: Vec<f64>,
+    /// The context switches of both processes for a message, in each round.
+    switches: Vec<f64>,
+    /// The durations of single messages, for latency.
+    each: Histogram,
+}
+
+impl Side {
+    /// Adds a round of `count` messages.
+    pub(crate) fn add(&mut self, figure: f64, outcome: &Outcome, count: u64) {
+        self.figures.push(figure);
+        self.cpu.push(outcome.cpu / count as f64);
+        self.switches.push(outcome.switches as f64 / count as f64);
+        self.each.add(&outcome.each);
+    }
+
+    /// Returns the row of a report.
+    fn row(self, line: &Line, over: &str, kind: Kind, first: usize) -> Row {
+        let median = |mut values: Vec<f64>| middle(&mut values);
+        let cost = Cost { cpu: median(self.cpu), switches: median(self.switches), calls: None };
+        Row {
+            size: Some(line.size as u64),
+            rounds: report::steps(first, self.figures),
+            histogram: (!self.each.is_empty()).then_some(self.each),
+            cost: BTreeMap::from([(BOTH.to_owned(), cost)]),
+            ..report::row(line.test(), over, kind, line.what.unit(), &[("waiting", line.waiting())])
+        }
+    }
+}
+
+/// Returns the ratio b to a of figures that were measured in the same rounds.
+fn ratio(a: &[f64], b: &[f64]) -> Interval {
+    stats::paired_ratio(&a.iter().copied().zip(b.iter().copied()).collect::<Vec<_>>(), SEED)
 }
 
 impl Line {
-    /// Sums up the rounds.
-    pub(crate) fn new(mode: Mode, what: What, size: usize, rounds: &[Round]) -> Line {
-        let of = |pick: fn(&Round) -> f64| rounds.iter().map(pick).collect::<Vec<f64>>();
-        // `median` leaves the ratios sorted.
-        let mut ratios = of(|round| round.ours / round.plain);
-        let ratio = median(&mut ratios);
-        let ours = median(&mut of(|round| round.ours));
+    /// Sums up the rounds of both sides.
+    pub(crate) fn new(mode: Mode, what: What, size: usize, plain: &Side, ours: &Side) -> Line {
+        let Interval { middle: ratio, low, high } = ratio(&plain.figures, &ours.figures);
+        let cpu = self::ratio(&plain.cpu, &ours.cpu);
+        let (plain, ours) = (middle(&mut plain.figures.clone()), middle(&mut ours.figures.clone()));
         let (aim, met) = match what {
             What::Latency => ("<= 1.25", Some(ratio <= 1.25)),
             What::Send => (">= 0.95", Some(ratio >= 0.95)),
@@ -54,19 +83,33 @@ impl Line {
             What::Rate => (">= 1.00 M/s", Some(ours >= 1e6)),
             What::RateEach => ("", None),
         };
-        Line {
-            mode,
-            what,
-            size,
-            plain: median(&mut of(|round| round.plain)),
-            ours,
-            ratio,
-            ratio_least: ratios.first().copied().unwrap_or(0.0),
-            ratio_greatest: ratios.last().copied().unwrap_or(0.0),
-            cpu_ratio: median(&mut of(|round| round.ours_cpu / round.plain_cpu)),
-            aim: aim.to_owned(),
-            met,
+        let (ratio_low, ratio_high, cpu_ratio) = (low, high, cpu.middle);
+        Line { mode, what, size, plain, ours, ratio, ratio_low, ratio_high, cpu_ratio, aim: aim.to_owned(), met }
+    }
+
+    /// Returns the rows of a report, whose first round has the number `first`.
+    pub(crate) fn rows(&self, plain: Side, ours: Side, first: usize) -> [Row; 2] {
+        let mut ours = ours.row(self, "tcp", Kind::Library, first);
+        if !self.aim.is_empty() {
+            ours.notes.push(format!("aim: {}", self.aim));
         }
+        [ours, plain.row(self, "sockets", Kind::Baseline, first)]
+    }
+
+    /// Returns the name of the test in a report.
+    fn test(&self) -> &'static str {
+        match self.what {
+            What::Latency => "latency",
+            What::Send => "send",
+            What::Write => "write",
+            What::Read => "read",
+            What::Rate => "rate",
+            What::RateEach => "rate, sockets with a write for each",
+        }
+    }
+
+    fn waiting(&self) -> &'static str {
+        if self.mode == Mode::Polling { "polling" } else { "sleeping" }
     }
 
     fn name(&self) -> &'static str {
@@ -79,30 +122,21 @@ impl Line {
             What::RateEach => "rate; plain: one a write",
         }
     }
-
-    fn figure(&self, value: f64) -> String {
-        match self.what {
-            What::Latency => units::time(value),
-            What::Send | What::Write | What::Read => units::bandwidth(value),
-            What::Rate | What::RateEach => units::rate(value),
-        }
-    }
 }
 
 /// Formats the lines as a table.
 pub(crate) fn render(lines: &[Line]) -> String {
-    let mut table =
-        Table::new(2, ["mode", "test", "size", "plain", "bmi", "ratio", "least..greatest", "cpu", "aim", "met"]);
+    let mut table = Table::new(2, ["mode", "test", "size", "plain", "bmi", "ratio", "interval", "cpu", "aim", "met"]);
     for line in lines {
-        let mode = if line.mode == Mode::Polling { "polling" } else { "sleeping" };
+        let figure = |value| line.what.unit().figure(value);
         table.row([
-            mode.to_owned(),
+            line.waiting().to_owned(),
             line.name().to_owned(),
             units::size(line.size),
-            line.figure(line.plain),
-            line.figure(line.ours),
+            figure(line.plain),
+            figure(line.ours),
             format!("{:.2}", line.ratio),
-            format!("{:.2}..{:.2}", line.ratio_least, line.ratio_greatest),
+            format!("{:.2}..{:.2}", line.ratio_low, line.ratio_high),
             format!("{:.2}", line.cpu_ratio),
             line.aim.clone(),
             line.met.map_or("", |met| if met { "yes" } else { "no" }).to_owned(),

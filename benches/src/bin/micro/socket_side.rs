@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use benches::stats;
+use bmi_report::{Histogram, stats};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::phase::{Mode, Outcome, Phase, What};
@@ -80,9 +80,10 @@ impl Plain {
         self.mode = phase.mode;
         let mut ring = vec![1u8; phase.size * phase.window];
         self.await_signal()?;
+        let mut each = Histogram::new();
         let begin = Instant::now();
         let seconds = match phase.what {
-            What::Latency => self.ping(phase, &mut ring)?,
+            What::Latency => self.ping(phase, &mut ring, &mut each)?,
             What::Send | What::Write | What::Rate | What::RateEach => {
                 self.send_stream(phase, &ring)?;
                 self.await_signal()?;
@@ -94,7 +95,7 @@ impl Plain {
                 begin.elapsed().as_secs_f64()
             }
         };
-        Ok(Outcome { seconds, cpu: 0.0 })
+        Ok(Outcome { seconds, each, ..Outcome::default() })
     }
 
     /// Runs the peer's part.
@@ -122,7 +123,7 @@ impl Plain {
     }
 
     #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-    fn ping(&mut self, phase: &Phase, ring: &mut [u8]) -> Result<f64> {
+    fn ping(&mut self, phase: &Phase, ring: &mut [u8], each: &mut Histogram) -> Result<f64> {
         let mut trips = Vec::with_capacity(phase.count as usize);
         for _ in 0..phase.count {
             let begin = Instant::now();
@@ -130,7 +131,8 @@ impl Plain {
             self.read_exact(&mut ring[..phase.size])?;
             trips.push(begin.elapsed().as_secs_f64());
         }
-        Ok(stats::median(&mut trips) / 2.0)
+        trips.iter().for_each(|trip| each.record((trip / 2.0 * 1e9) as u64));
+        Ok(stats::middle(&mut trips) / 2.0)
     }
 
     fn send_stream(&mut self, phase: &Phase, ring: &[u8]) -> Result<()> {

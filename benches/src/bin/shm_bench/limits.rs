@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use benches::stats::quantile;
+use bmi_report::stats::quantile;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::{Row, Test};

@@ -29,10 +29,12 @@ mod raw;
 use std::io::{BufRead, BufReader, Error, Result, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-use benches::sample::{self, Unit};
-use benches::stats::quantile;
-use benches::table::Table;
-use benches::units;
+use benches::report::{ReportArgs, begin, steps};
+use benches::sample;
+use bmi_report::stats::quantile;
+use bmi_report::table::Table;
+
+use bmi_report::{Kind, Step, Unit, units};
 use clap::Parser;
 use serde::Serialize;
 
@@ -48,6 +50,9 @@ struct Cli {
     /// Make fewer passes, and run the other programs for a shorter time.
     #[arg(long)]
     quick: bool,
+    /// The number of passes [default: 5, with --quick 2].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    passes: Option<u16>,
     /// Measure only rows whose names contain this, such as raw, rate or "message send 64 KiB".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -57,9 +62,11 @@ struct Cli {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    report: ReportArgs,
     /// Measure each row in one pass, without limits and other libraries, in about ten seconds;
     /// print only JSON.
-    #[arg(long, conflicts_with_all = ["quick", "no_peers", "json"])]
+    #[arg(long, conflicts_with_all = ["quick", "passes", "no_peers", "json", "files"])]
     sample: bool,
     /// Internal: be the other process, and meet the first one in this directory.
     #[arg(long = "serve-as-peer", hide = true)]
@@ -92,6 +99,10 @@ impl Test {
         self.unit() == Unit::Seconds
     }
 
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
     /// Returns the unit of the figure.
     fn unit(self) -> Unit {
         match self {
@@ -113,7 +124,7 @@ pub(crate) struct Row {
 impl Row {
     /// Returns the name, which is the same in every run: "shm message latency 8 B".
     fn name(&self) -> String {
-        format!("shm {} {} {}", self.level, format!("{:?}", self.test).to_lowercase(), units::size(self.size))
+        format!("shm {} {} {}", self.level, self.test.name(), units::size(self.size))
     }
 }
 
@@ -146,10 +157,52 @@ const FILE: &str = "file";
 struct Line {
     #[serde(flatten)]
     row: Row,
+    /// The figures of all rounds of all passes, and of the best of each pass of the others.
+    #[serde(skip)]
+    recorded: Recorded,
     ours: Option<f64>,
     limit: Option<f64>,
     ucx: Option<f64>,
     libfabric: Option<f64>,
+}
+
+/// The figures of a row in the order in which they were measured.
+#[derive(Debug, Default)]
+struct Recorded {
+    /// One for each round.
+    ours: Vec<f64>,
+    /// One for each pass.
+    limit: Vec<Option<f64>>,
+    ucx: Vec<Option<f64>>,
+    libfabric: Vec<Option<f64>>,
+}
+
+/// What a reader of a report must know besides.
+const NOTE: &str = "Rows of shared memory have all rounds of all passes. The table of the program has the best pass.";
+
+/// Returns the rows of a report for a line, whose first round has the number `first`.
+fn rows_of(line: &Line, first: usize) -> Vec<bmi_report::Row> {
+    let Row { level, test, size } = line.row;
+    let name = test.name();
+    let new = |over, kind, rounds| bmi_report::Row {
+        size: Some(size as u64),
+        rounds,
+        ..benches::report::row(&name, over, kind, test.unit(), &[("level", level)])
+    };
+    let mut rows = vec![new("shm", Kind::Library, steps(first, line.recorded.ours.iter().copied()))];
+    let others =
+        [("limit", &line.recorded.limit), ("ucx", &line.recorded.ucx), ("libfabric", &line.recorded.libfabric)];
+    for (over, passes) in others {
+        // It was measured right after the last round of the pass.
+        let step = |(pass, value): (usize, &Option<f64>)| {
+            Some(Step { round: (first + pass * ROUNDS + ROUNDS - 1) as u32, value: (*value)? })
+        };
+        let rounds: Vec<Step> = passes.iter().enumerate().filter_map(step).collect();
+        if !rounds.is_empty() {
+            rows.push(new(over, Kind::Baseline, rounds));
+        }
+    }
+    rows
 }
 
 /// Returns the number of operations in one round of a row. A round takes some milliseconds.
@@ -211,7 +264,7 @@ impl Ends {
 
 /// Returns the number of passes over all rows. Each has two new processes.
 fn passes(cli: &Cli) -> usize {
-    if cli.quick { 2 } else { 5 }
+    cli.passes.map_or(if cli.quick { 2 } else { 5 }, usize::from)
 }
 
 /// The number of rounds of a row in one pass.
@@ -265,6 +318,7 @@ impl Drop for Peer {
 /// counts.
 fn measure(cli: &Cli) -> Result<()> {
     let mut lines = empty_lines(cli)?;
+    let mut report = begin("shm_bench", "shared memory between two processes, against the limits of the machine");
     let total = passes(cli);
     for pass in 1..=total {
         eprint!("\rpass {pass} of {total} ");
@@ -277,10 +331,13 @@ fn measure(cli: &Cli) -> Result<()> {
     eprintln!();
     let mut out = std::io::stdout().lock();
     if cli.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&lines)?)
+        writeln!(out, "{}", serde_json::to_string_pretty(&lines)?)?;
     } else {
-        write!(out, "{}", render(&lines))
+        write!(out, "{}", render(&lines))?;
     }
+    report.notes.push(NOTE.to_owned());
+    report.rows.extend(lines.iter().enumerate().flat_map(|(number, line)| rows_of(line, number * total * ROUNDS)));
+    cli.report.write(&report)
 }
 
 /// Runs one pass of the library alone, for `cargo xtask compare`. Passes differ, but the comparison
@@ -298,7 +355,7 @@ fn measure_sample(cli: &Cli) -> Result<()> {
 
 /// Returns the chosen rows, not measured yet.
 fn empty_lines(cli: &Cli) -> Result<Vec<Line>> {
-    let new = |row| Line { row, ours: None, limit: None, ucx: None, libfabric: None };
+    let new = |row| Line { row, recorded: Recorded::default(), ours: None, limit: None, ucx: None, libfabric: None };
     let lines: Vec<Line> = chosen(cli).into_iter().map(new).collect();
     if lines.is_empty() {
         return Err(Error::other("no row has that in its name; there are raw, message, file; latency, send, rate …"));
@@ -335,8 +392,11 @@ fn measure_pairs(cli: &Cli, lines: &mut [Line]) -> Result<()> {
         for _ in 0..ROUNDS {
             samples.push(ends.run(&row, true).map_err(Error::other)?);
         }
+        line.recorded.ours.extend(&samples);
         line.ours = better(test, line.ours, Some(best(test, &mut samples)));
-        line.limit = better(test, line.limit, limits.as_ref().and_then(|limits| limits.of(&row)));
+        let limit = limits.as_ref().and_then(|limits| limits.of(&row));
+        line.recorded.limit.push(limit);
+        line.limit = better(test, line.limit, limit);
     }
     Ok(())
 }
@@ -349,8 +409,11 @@ fn measure_files(lines: &mut [Line]) -> Result<()> {
     let figures = file::run(size, ROUNDS).map_err(|error| Error::other(error.to_string()))?;
     for (test, mut figure) in [Test::Write, Test::Read].into_iter().zip(figures) {
         for line in lines.iter_mut().filter(|line| line.row.test == test) {
+            line.recorded.ours.extend(&figure.ours);
             line.ours = better(test, line.ours, Some(best(test, &mut figure.ours)));
-            line.limit = better(test, line.limit, Some(best(test, &mut figure.plain)));
+            let limit = Some(best(test, &mut figure.plain));
+            line.recorded.limit.push(limit);
+            line.limit = better(test, line.limit, limit);
         }
     }
     pin(0);
@@ -361,12 +424,14 @@ fn measure_files(lines: &mut [Line]) -> Result<()> {
 fn measure_others(cli: &Cli, lines: &mut [Line]) {
     for line in lines.iter_mut().filter(|line| line.row.level != FILE) {
         let (row, test) = (line.row, line.row.test);
-        for settings in peers::UCX {
-            line.ucx = better(test, line.ucx, peers::ucx(&row, settings, cli.quick));
-        }
-        for settings in peers::LIBFABRIC {
-            line.libfabric = better(test, line.libfabric, peers::libfabric(&row, settings, cli.quick));
-        }
+        let ucx = |settings: &_| peers::ucx(&row, settings, cli.quick);
+        let libfabric = |settings: &_| peers::libfabric(&row, settings, cli.quick);
+        let now = peers::UCX.iter().fold(None, |best, settings| better(test, best, ucx(settings)));
+        line.recorded.ucx.push(now);
+        line.ucx = better(test, line.ucx, now);
+        let now = peers::LIBFABRIC.iter().fold(None, |best, settings| better(test, best, libfabric(settings)));
+        line.recorded.libfabric.push(now);
+        line.libfabric = better(test, line.libfabric, now);
     }
 }
 
@@ -390,7 +455,7 @@ fn render(lines: &[Line]) -> String {
         let other = |value: Option<f64>| value.map_or("-".into(), |value| figure(line.row.test, value));
         table.row([
             line.row.level.into(),
-            format!("{:?}", line.row.test).to_lowercase(),
+            line.row.test.name(),
             units::size(line.row.size),
             other(line.ours),
             other(line.limit),
@@ -415,8 +480,8 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed_and_a_sample_excludes_what_changes_its_lines() {
         Cli::command().debug_assert();
-        assert!(cli_check::every_option::<Cli>(&[]) >= 4);
-        for other in ["--quick", "--json", "--no-peers"] {
+        assert!(cli_check::every_option::<Cli>(&[("report", "a.json")]) >= 6);
+        for other in ["--quick", "--json", "--no-peers", "--passes=3", "--report=a.json"] {
             assert!(Cli::try_parse_from(["shm_bench", "--sample", other]).is_err(), "{other}");
         }
     }

@@ -14,9 +14,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use benches::sample::{self, Unit};
-use benches::units;
+use benches::sample;
 use bmi_core::Config;
+use bmi_report::Unit;
+use bmi_report::units;
 use bmi_sim::{Profile, SimConfig, TraceOptions, World};
 use clap::Parser;
 

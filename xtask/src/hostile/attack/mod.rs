@@ -14,9 +14,10 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bmi_report::stats::Random;
+
 use super::clock::{now_us, sleep};
 use super::spec::{Done, Kind, Over, Recording, Spec, Task};
-use crate::random::Random;
 
 /// Longest wait for an answer of a server that a stream needs before it goes on.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 //! **Why these.** A flipped bit tests each check of a field. Extreme words test lengths and counts.
 //! A repeated, missing or cut part moves the boundaries of frames.
 
-use crate::random::Random;
+use bmi_report::stats::Random;
 
 /// Words that lengths and numbers are replaced by.
 const EXTREMES: [u64; 9] = [0, 1, 0x7fff_ffff, 0xffff_ffff, 1 << 32, 1 << 40, i64::MAX as u64, u64::MAX - 7, u64::MAX];
@@ -25,7 +25,7 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     let some = |random: &mut Random| 1 + random.below((len - at).min(64));
     match random.below(6) {
         0 | 1 => bytes[at] ^= 1 << random.below(8),
-        2 => bytes[at] = random.next() as u8,
+        2 => bytes[at] = random.number() as u8,
         3 => {
             // A word of a field, aligned as the fields are.
             let at = at & !7;

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use bmi_report::stats::Random;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
@@ -22,7 +23,6 @@ use rustix::net::{
 use super::mutation::mutate;
 use super::{ANSWER_LIMIT, Open, is_cut, pick, sleep};
 use crate::hostile::spec::{Kind, Packet, ShmStream};
-use crate::random::Random;
 
 /// Bytes of a hello without its private data.
 const HELLO: usize = 48;
@@ -236,7 +236,7 @@ fn cut(link: &mut Link, stream: &ShmStream, random: &mut Random) -> io::Result<(
 }
 
 fn random_bytes(most: usize, random: &mut Random) -> Vec<u8> {
-    (0..1 + random.below(most)).map(|_| random.next() as u8).collect()
+    (0..1 + random.below(most)).map(|_| random.number() as u8).collect()
 }
 
 /// Descriptors that no server may take, each with the length that is claimed for it.
@@ -293,7 +293,7 @@ fn scribble(link: &mut Link, random: &mut Random) -> io::Result<()> {
             1 => (random.below(10) as u64) << 32 | random.below(200) as u64,
             2 => 0xff << 32,
             3 => random.below(1 << 18) as u64,
-            _ => random.next(),
+            _ => random.number(),
         };
         if random.below(3) == 0 {
             let at = random.below(link.ring_at.max(8) as usize / 8) as u64 * 8;
@@ -329,8 +329,8 @@ fn lengths(link: &mut Link, stream: &ShmStream, random: &mut Random) -> io::Resu
         }
         1 => link.record(0, 1 << 32 | 0xffff_ffff, &[1; 56])?,
         2 => link.record(0, FIRST << 32 | 16, &words(&[huge, 1]))?,
-        3 => link.record(0, 3 << 32 | 40, &words(&[random.next(), 0, huge, 0, 1]))?,
-        4 => link.record(0, 6 << 32 | 32, &words(&[random.next(), huge, huge, 1]))?,
+        3 => link.record(0, 3 << 32 | 40, &words(&[random.number(), 0, huge, 0, 1]))?,
+        4 => link.record(0, 6 << 32 | 32, &words(&[random.number(), huge, huge, 1]))?,
         _ => link.record(0, 9 << 32 | 40, &words(&[huge, huge, 1, huge, huge]))?,
     }
     link.wake()?;

@@ -7,10 +7,11 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use bmi_report::stats::Random;
+
 use super::mutation::mutate;
 use super::{ANSWER_LIMIT, Open, TURN_LIMIT, is_cut, pick};
 use crate::hostile::spec::{Kind, TcpStream as Recorded, Turn};
-use crate::random::Random;
 
 /// Bytes of a preamble without its private data.
 const PREAMBLE: usize = 16;
@@ -117,7 +118,7 @@ fn cut(socket: &mut TcpStream, stream: &Recorded, random: &mut Random, sent: &mu
 }
 
 fn random_bytes(most: usize, random: &mut Random) -> Vec<u8> {
-    (0..1 + random.below(most)).map(|_| random.next() as u8).collect()
+    (0..1 + random.below(most)).map(|_| random.number() as u8).collect()
 }
 
 /// Sends random bytes: at once, behind the first bytes of a preamble, or as frames.
@@ -177,13 +178,13 @@ fn lengths(socket: &mut TcpStream, stream: &Recorded, random: &mut Random, sent:
     let bytes = match random.below(9) {
         0 => frame(1, PIECE, huge),
         1 => frame(1, u32::MAX, huge),
-        2 => long_frame(2, PIECE, huge, random.next(), 0),
-        3 => long_frame(4, 0, huge, random.next(), huge),
+        2 => long_frame(2, PIECE, huge, random.number(), 0),
+        3 => long_frame(4, 0, huge, random.number(), huge),
         4 => frame(3, PIECE, 0),
         5 => frame(5, PIECE, huge & 0xffff_ffff),
         6 => message(1 + random.below(2) as u8, huge, 0, b"short"),
         7 => message(3, huge, 1, &pieces),
-        _ => message(12, huge, random.next(), &pieces),
+        _ => message(12, huge, random.number(), &pieces),
     };
     sent.write(socket, &bytes)?;
     // As if the payload came.

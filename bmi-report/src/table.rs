@@ -8,13 +8,24 @@ use std::fmt::Write;
 pub struct Table {
     heading: Vec<String>,
     rows: Vec<Vec<String>>,
-    text_columns: usize,
+    /// Whether each column is text.
+    text: Vec<bool>,
 }
 
 impl Table {
     /// Creates a table. The first `text_columns` columns are text, the others are figures.
     pub fn new<const N: usize>(text_columns: usize, heading: [&str; N]) -> Table {
-        Table { heading: heading.map(str::to_owned).to_vec(), rows: Vec::new(), text_columns }
+        Table {
+            heading: heading.map(str::to_owned).to_vec(),
+            rows: Vec::new(),
+            text: (0..N).map(|column| column < text_columns).collect(),
+        }
+    }
+
+    /// Makes more columns text, by their numbers from 0 on.
+    pub fn with_text(mut self, columns: &[usize]) -> Table {
+        columns.iter().for_each(|column| self.text[*column] = true);
+        self
     }
 
     /// Adds a row with as many cells as the heading has.
@@ -37,11 +48,8 @@ impl Table {
             let mut out = String::new();
             for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
                 // Writing to a string cannot fail.
-                let _ = if column < self.text_columns {
-                    write!(out, "{cell:<width$}  ")
-                } else {
-                    write!(out, "{cell:>width$}  ")
-                };
+                let _ =
+                    if self.text[column] { write!(out, "{cell:<width$}  ") } else { write!(out, "{cell:>width$}  ") };
             }
             text.push_str(out.trim_end());
             text.push('\n');

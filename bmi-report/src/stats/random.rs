@@ -1,4 +1,4 @@
-//! A small seeded generator: for the order of runs and the bootstrap of `compare`, and for `storm`.
+//! A small seeded generator, for the order of runs and the bootstrap.
 //!
 //! **Source.** Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014),
 //! figure 17, `mix64variant13`.
@@ -7,15 +7,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+    /// Creates a generator. The same seed gives the same numbers.
+    pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
     /// Returns the next number.
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,12 +25,19 @@ impl Random {
     }
 
     /// Returns a number below `end`, which is above 0. The bias is `end` in 2^64.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        ((u128::from(self.next()) * end as u128) >> 64) as usize
+    pub fn below(&mut self, end: usize) -> usize {
+        ((u128::from(self.number()) * end as u128) >> 64) as usize
+    }
+
+    /// Returns two numbers below `end`, which is above 0, for the time of one. The bias is `end` in
+    /// 2^32, which is nothing for the few thousand values of a bootstrap.
+    pub fn two_below(&mut self, end: u32) -> [u32; 2] {
+        let number = self.number();
+        [number >> 32, number & u64::from(u32::MAX)].map(|half| ((half * u64::from(end)) >> 32) as u32)
     }
 
     /// Shuffles `items`.
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
         }
@@ -38,7 +46,7 @@ impl Random {
 
 /// Returns a seed from the clock.
 #[expect(clippy::disallowed_methods, reason = "the order of real runs; the seed is printed, and can be given")]
-pub(crate) fn seed() -> u64 {
+pub fn seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.as_secs() ^ u64::from(now.subsec_nanos())
 }
@@ -53,6 +61,11 @@ mod tests {
         let mut counts = [0; 5];
         (0..5000).for_each(|_| counts[random.below(5)] += 1);
         assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+        let mut pairs = [[0; 5]; 5];
+        for [a, b] in (0..25_000).map(|_| random.two_below(5)) {
+            pairs[a as usize][b as usize] += 1;
+        }
+        assert!(pairs.iter().flatten().all(|count| (800..1200).contains(count)), "{pairs:?}");
         let mut items: Vec<u32> = (0..100).collect();
         random.shuffle(&mut items);
         assert!(!items.is_sorted());

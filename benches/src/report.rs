@@ -1,0 +1,167 @@
+//! The option `--report FILE`: everything that a benchmark measured, in a file.
+//!
+//! **Why.** A table shows a choice. A [`Report`] has the values of all rounds, so two runs can be
+//! compared, and other tables and pictures made. All benchmarks write the same format.
+//!
+//! **Rounds.** Rows of a report with the same round were measured side by side. A program that
+//! measures its rows one after the other gives the rounds of each row numbers of their own
+//! ([`steps`]).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bmi_core::comm::{Plan, Rule};
+use bmi_report::{Host, Kind, Report, Row, Step, Unit};
+
+/// Seeds the bootstrap, so that the same values have the same interval.
+pub const SEED: u64 = 1;
+/// The role of the only host of a benchmark whose processes are all on one.
+pub const BOTH: &str = "client and server";
+
+/// The option `--report`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ReportArgs {
+    /// Also write everything that was measured to a file: all rounds as JSON (.json). May be given
+    /// several times.
+    #[arg(long = "report", value_name = "FILE", value_parser = file)]
+    files: Vec<PathBuf>,
+}
+
+/// The formats, by the end of a file's name.
+const FORMATS: [(&str, fn(&Report) -> String); 1] = [("json", Report::to_json)];
+
+fn format(path: &Path) -> Option<fn(&Report) -> String> {
+    let ending = path.extension()?.to_str()?;
+    FORMATS.iter().find(|(name, _)| *name == ending).map(|(_, format)| *format)
+}
+
+/// Accepts the name of a file whose ending says what is written. A run may take minutes, so this is
+/// checked before it.
+fn file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match format(&path) {
+        Some(_) => Ok(path),
+        None => {
+            let endings: Vec<String> = FORMATS.iter().map(|(name, _)| format!(".{name}")).collect();
+            Err(format!("the name of a report ends with {}", endings.join(", ")))
+        }
+    }
+}
+
+impl ReportArgs {
+    /// Returns true if a report is wanted.
+    pub fn is_given(&self) -> bool {
+        !self.files.is_empty()
+    }
+
+    /// Writes the report to each of the files.
+    ///
+    /// # Errors
+    /// If a file cannot be written. The text has its name.
+    pub fn write(&self, report: &Report) -> std::io::Result<()> {
+        for path in &self.files {
+            let text = format(path).map(|format| format(report)).unwrap_or_default();
+            let named = |error| std::io::Error::other(format!("{}: {error}", path.display()));
+            std::fs::write(path, text).map_err(named)?;
+        }
+        Ok(())
+    }
+}
+
+/// Creates the report of this program, which has just begun to measure. All its processes are on
+/// this host.
+#[expect(clippy::disallowed_methods, reason = "a report says when it was made")]
+pub fn begin(program: &str, title: &str) -> Report {
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    Report {
+        began,
+        command: std::env::args().collect(),
+        hosts: vec![this_host(BOTH)],
+        ..Report::new(format!("{program} {}", env!("CARGO_PKG_VERSION")), title)
+    }
+}
+
+/// Returns what a reader must know of this host to judge figures.
+pub fn this_host(role: &str) -> Host {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let facts = [
+        ("processor", processor(&read("/proc/cpuinfo"))),
+        ("processors", std::thread::available_parallelism().map_or(1, usize::from).to_string()),
+        ("kernel", read("/proc/sys/kernel/osrelease").trim().to_owned()),
+        ("load average", load().unwrap_or_default()),
+    ];
+    Host {
+        role: role.to_owned(),
+        name: read("/proc/sys/kernel/hostname").trim().to_owned(),
+        facts: facts.into_iter().filter(|(_, fact)| !fact.is_empty()).map(|(name, fact)| (name.into(), fact)).collect(),
+    }
+}
+
+/// Returns the name of the first processor.
+fn processor(cpuinfo: &str) -> String {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
+    line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, name)| name.trim().to_owned())
+}
+
+/// Returns the load average over the last minute.
+pub fn load() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split(' ').next().map(str::to_owned)
+}
+
+/// Returns the values as rounds, the first of which has the number `first`.
+pub fn steps(first: usize, values: impl IntoIterator<Item = f64>) -> Vec<Step> {
+    values.into_iter().enumerate().map(|(round, value)| Step { round: (first + round) as u32, value }).collect()
+}
+
+/// Returns the rows of a plan, one for each size at which the path changes.
+pub fn plans(over: &str, plan: &Plan) -> Vec<bmi_report::Plan> {
+    let row = |rule: &Rule| bmi_report::Plan {
+        over: over.to_owned(),
+        direction: rule.direction.as_str().to_owned(),
+        size: rule.from,
+        path: rule.path.as_str().to_owned(),
+        why: format!("{}; {} memory", rule.why, if rule.registered { "registered" } else { "new" }),
+    };
+    plan.rules.iter().map(row).collect()
+}
+
+/// Returns a row without rounds.
+pub fn row(test: &str, over: &str, kind: Kind, unit: Unit, setup: &[(&str, &str)]) -> Row {
+    let setup: BTreeMap<String, String> =
+        setup.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Row { test: test.to_owned(), over: over.to_owned(), kind, unit, setup, ..Row::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_written_as_its_name_says_and_others_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        let args = ReportArgs { files: vec![file(path.to_str().unwrap()).unwrap()] };
+        let mut report = begin("test", "a title");
+        report.rows.push(Row { rounds: steps(7, [1.0, 2.0]), ..row("t", "tcp", Kind::Library, Unit::Seconds, &[]) });
+        args.write(&report).unwrap();
+        let read = Report::read(&path).unwrap();
+        assert_eq!(read, report);
+        assert_eq!(read.rows[0].rounds[1], Step { round: 8, value: 2.0 });
+        for name in ["a.txt", "a", "json"] {
+            assert!(file(name).is_err_and(|why| why.contains(".json")), "{name}");
+        }
+        let gone = ReportArgs { files: vec![folder.path().join("no/a.json")] };
+        assert!(gone.write(&report).is_err_and(|error| error.to_string().contains("no/a.json")));
+    }
+
+    #[test]
+    fn a_host_has_the_facts_that_the_kernel_tells() {
+        let host = this_host(BOTH);
+        let fact = |name: &str| host.facts.iter().find(|(known, _)| known == name).map(|(_, fact)| fact.clone());
+        assert!(fact("processors").is_some_and(|count| count.parse::<usize>().is_ok_and(|count| count > 0)));
+        assert!(fact("kernel").is_some_and(|kernel| kernel.contains('.')));
+        assert_eq!(processor("processor\t: 0\nmodel name\t: A B\n"), "A B");
+    }
+}

@@ -1,0 +1,229 @@
+//! The library's part of a case, on either side, over any transport.
+//!
+//! The code is the same for every transport. Operations have no deadline of their own;
+//! [`Stop`] ends those that hang.
+//!
+//! **Protocol.** On each connection the server prepares, then sends a signal, and the client begins.
+//! The client's last signal ends the server's part where the server cannot count.
+
+mod calls;
+mod messages;
+mod one_sided;
+mod paced;
+mod ring;
+
+use std::time::Duration;
+
+use bmi::driver::{MonotonicClock, busy, event};
+use bmi::{
+    Addr, AnyTransport, AsyncEndpoint, Config, Device, Error, ErrorKind, MemSlice, Memory, OpenOptions, Operation,
+    Options, PeerEvent, PeerId, Scheme,
+};
+use futures_util::future::try_join_all;
+
+use crate::case::{Case, Test, Waiting};
+use crate::control::Settings;
+use crate::measured::Measured;
+use crate::stop::Stop;
+
+/// The tag of the messages that are measured.
+const DATA: u64 = 1;
+/// The tag of signals.
+const SIGNAL: u64 = 2;
+/// The tag of descriptors and grants.
+const DESCRIPTOR: u64 = 3;
+/// How long a connection may take to be made.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A type that is the same in all parts.
+pub(crate) type Endpoint = AsyncEndpoint<AnyTransport>;
+
+/// Opens an endpoint.
+///
+/// # Errors
+/// Those of [`bmi::endpoint`].
+pub(crate) fn open(scheme: Scheme, name: &str, settings: &Settings) -> Result<Endpoint, Error> {
+    let mut options = OpenOptions::default();
+    if let Some(text) = &settings.device {
+        options.ib.device = Some(device(text)?);
+    }
+    let longest = settings.max_message.max(1 << 20);
+    let config = Config::named(name).max_message(longest);
+    bmi::endpoint(scheme, &options, config, MonotonicClock::new())
+}
+
+/// Parses `mlx5_0` or `mlx5_0:1`, as in an address.
+fn device(text: &str) -> Result<Device, Error> {
+    let addr: Addr = format!("ib://{text}/host:1").parse()?;
+    let none = || Error::new(ErrorKind::Invalid, format!("`{text}` is no device"));
+    addr.device().cloned().ok_or_else(none)
+}
+
+/// An endpoint of one thread, and its connections.
+pub(crate) struct Side {
+    endpoint: Endpoint,
+    peers: Vec<PeerId>,
+}
+
+impl Side {
+    /// Connects `connections` times to a server's thread.
+    pub(crate) fn connect(endpoint: Endpoint, to: &Addr, connections: u32, stop: &Stop) -> Result<Side, Error> {
+        let connecting = async {
+            let mut peers = Vec::new();
+            for _ in 0..connections {
+                peers.push(endpoint.connect(to, endpoint.within(PATIENCE)).await?);
+            }
+            Ok(peers)
+        };
+        let peers = event::block_on(endpoint.clone(), stop.unless(connecting))??;
+        Ok(Side { endpoint, peers })
+    }
+
+    /// Waits for the connections of a client's thread.
+    pub(crate) fn accept(endpoint: Endpoint, connections: u32, stop: &Stop) -> Result<Side, Error> {
+        let accepting = async {
+            let mut peers = Vec::new();
+            while peers.len() < connections as usize {
+                match endpoint.next_event().await {
+                    PeerEvent::Connected { peer, .. } => peers.push(peer),
+                    PeerEvent::Lost { reason, .. } => return Err(reason),
+                }
+            }
+            Ok(peers)
+        };
+        let late = async {
+            endpoint.sleep(2 * PATIENCE).await;
+            Err(Error::new(ErrorKind::TimedOut, "the client did not connect"))
+        };
+        let either = async {
+            tokio::select! { biased; done = accepting => done, late = late => late }
+        };
+        let peers = event::block_on(endpoint.clone(), stop.unless(either))??;
+        Ok(Side { endpoint, peers })
+    }
+
+    /// Runs the client's part: `count` messages on each connection.
+    pub(crate) fn measure(&self, case: &Case, count: u64, stop: &Stop) -> Result<Measured, Error> {
+        let parts = self.peers.iter().map(|peer| Link { endpoint: &self.endpoint, peer: *peer, case, count }.measure());
+        let measured = self.drive(case.waiting, stop.unless(all(parts)))?;
+        Ok(measured.into_iter().fold(Measured::default(), Measured::beside))
+    }
+
+    /// Runs the server's part.
+    pub(crate) fn serve(&self, case: &Case, count: u64, stop: &Stop) -> Result<(), Error> {
+        let parts =
+            || self.peers.iter().map(|peer| Link { endpoint: &self.endpoint, peer: *peer, case, count }.serve());
+        let served = stop.unless(async {
+            if !case.test.has_paths() {
+                return all(parts()).await.map(drop);
+            }
+            // Calls come to the endpoint, and not to a connection.
+            let store = calls::Store::new(case)?;
+            tokio::select! {
+                biased;
+                done = all(parts()) => done.map(drop),
+                never = bmi::serve(&self.endpoint, 1024, async |call| store.answer(call).await) => match never {},
+            }
+        });
+        self.drive(case.waiting, served)
+    }
+
+    fn drive<R>(&self, waiting: Waiting, part: impl Future<Output = Result<R, Error>>) -> Result<R, Error> {
+        let result = match waiting {
+            Waiting::Polling => busy::block_on(std::slice::from_ref(&self.endpoint), part),
+            _ => event::block_on_with(self.endpoint.clone(), waiting.driver(), part)?,
+        };
+        // The last post may leave only with the next poll, and no poll happens between rounds.
+        while self.endpoint.progress() {}
+        result
+    }
+
+    /// Returns the endpoint.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Returns the first connection.
+    pub(crate) fn peer(&self) -> Option<PeerId> {
+        self.peers.first().copied()
+    }
+}
+
+/// Waits for all parts. One alone is not put into a list.
+async fn all<R>(parts: impl Iterator<Item = impl Future<Output = Result<R, Error>>>) -> Result<Vec<R>, Error> {
+    let mut parts: Vec<_> = parts.collect();
+    match (parts.pop(), parts.is_empty()) {
+        (Some(only), true) => Ok(vec![only.await?]),
+        (last, _) => try_join_all(parts.into_iter().chain(last)).await,
+    }
+}
+
+/// A connection and what happens on it.
+struct Link<'a> {
+    endpoint: &'a Endpoint,
+    peer: PeerId,
+    case: &'a Case,
+    count: u64,
+}
+
+impl Link<'_> {
+    async fn measure(self) -> Result<Measured, Error> {
+        match self.case.test {
+            Test::Latency => self.ping().await,
+            Test::Bandwidth | Test::Rate => self.send_stream().await,
+            Test::BothWays => self.both_streams().await,
+            Test::LatencyAtRate => self.paced_pings().await,
+            Test::WriteLatency | Test::WriteBandwidth | Test::ListWrite => self.push().await,
+            Test::ReadLatency | Test::ReadBandwidth | Test::ListRead => self.pull().await,
+            Test::WriteImm => self.push_granted().await,
+            Test::CallWrite | Test::CallRead => self.calls().await,
+        }
+    }
+
+    async fn serve(self) -> Result<(), Error> {
+        match self.case.test {
+            Test::Latency => self.pong().await,
+            Test::Bandwidth | Test::Rate => self.receive_stream().await,
+            Test::BothWays => self.both_streams_back().await,
+            Test::LatencyAtRate => self.paced_pongs().await,
+            Test::WriteLatency
+            | Test::WriteBandwidth
+            | Test::ListWrite
+            | Test::ReadLatency
+            | Test::ReadBandwidth
+            | Test::ListRead => self.expose().await,
+            Test::WriteImm => self.grant().await,
+            Test::CallWrite | Test::CallRead => {
+                self.signal().await?;
+                self.await_signal().await.map(drop)
+            }
+        }
+    }
+
+    fn send(&self, tag: u64, bytes: &MemSlice) -> Operation<AnyTransport> {
+        self.endpoint.send(self.peer, tag, bytes, Options::default())
+    }
+
+    fn recv(&self, tag: u64, into: &MemSlice) -> Operation<AnyTransport> {
+        self.endpoint.recv(self.peer, tag, into, Options::default())
+    }
+
+    async fn signal(&self) -> Result<(), Error> {
+        self.endpoint.send(self.peer, SIGNAL, vec![1], Options::default()).await.map(drop)
+    }
+
+    fn await_signal(&self) -> Operation<AnyTransport> {
+        self.endpoint.recv(self.peer, SIGNAL, vec![0], Options::default())
+    }
+
+    /// Sends a few bytes that describe something.
+    async fn describe(&self, bytes: Vec<u8>) -> Result<(), Error> {
+        self.endpoint.send(self.peer, DESCRIPTOR, bytes, Options::default()).await.map(drop)
+    }
+
+    /// Receives a few bytes that describe something.
+    async fn description(&self, room: &Memory) -> Result<Vec<u8>, Error> {
+        let len = self.endpoint.recv(self.peer, DESCRIPTOR, room, Options::default()).await?.len;
+        Ok(room.slice(0, len as usize).to_vec())
+    }
+}

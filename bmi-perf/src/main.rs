@@ -1,0 +1,109 @@
+//! `bmi-perf`: measures transports between two hosts. See `docs/comparing.md`.
+//!
+//! | module | what is there |
+//! |---|---|
+//! | `case`, `plan` | what is measured |
+//! | `schedule` | when, and how often |
+//! | `control` | what both sides tell each other besides |
+//! | `run`, `serve` | the two sides |
+//! | `worker` | the threads that measure |
+//! | `library`, `sockets`, `memory` | what they do |
+//! | `usage`, `system_calls`, `host` | what it costs, and where |
+
+mod case;
+mod cli;
+mod control;
+mod host;
+mod library;
+mod measured;
+mod memory;
+mod plan;
+mod progress;
+mod run;
+mod schedule;
+mod serve;
+mod sockets;
+mod stop;
+mod system_calls;
+mod usage;
+mod worker;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use bmi_report::{FailIf, Report};
+use clap::Parser;
+
+use cli::{Cli, Command, Output};
+
+/// A comparison fails.
+const WORSE: u8 = 1;
+/// Something went wrong.
+const FAILED: u8 = 2;
+/// The user ended the run: 128 and the number of SIGINT.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Serve(serve) => serve.options().and_then(|options| {
+            serve::serve(&options).map(|()| ExitCode::SUCCESS).map_err(|trouble| trouble.to_string())
+        }),
+        Command::Run(run) => measure(&run),
+        Command::Show(show) => {
+            let report = Report::read(&show.report).map_err(|error| error.to_string());
+            report.and_then(|report| write(&report, &show.output)).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Compare(reports) => compare(&reports),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::from(FAILED)
+    })
+}
+
+fn measure(run: &cli::Run) -> Result<ExitCode, String> {
+    let options = run.options(std::env::args().collect())?;
+    let report = run::run(&options).map_err(|trouble| trouble.to_string())?;
+    let Some(why) = report.interrupted.clone() else {
+        return write(&report, &run.output).map(|()| ExitCode::SUCCESS);
+    };
+    if !report.rows.is_empty() {
+        write(&report, &run.output)?;
+    }
+    eprintln!("error: {why}");
+    Ok(ExitCode::from(if why == run::INTERRUPTED { INTERRUPTED } else { FAILED }))
+}
+
+/// Prints what changed between two reports.
+fn compare(reports: &cli::Compare) -> Result<ExitCode, String> {
+    let rule: Option<FailIf> = reports.fail_if.as_deref().map(str::parse).transpose()?;
+    let read = |path: &Path| Report::read(path).map_err(|error| error.to_string());
+    let comparison = bmi_report::compare(&read(&reports.a)?, &read(&reports.b)?);
+    match reports.json {
+        true => println!("{}", comparison.to_json()),
+        false => print!("{}", comparison.render()),
+    }
+    let failed = rule.map(|rule| comparison.fails(&rule).len()).unwrap_or_default();
+    if failed == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("{failed} rows break the rule {}", reports.fail_if.as_deref().unwrap_or_default());
+    Ok(ExitCode::from(WORSE))
+}
+
+/// Writes a report in the forms that the user asked for, and prints the table.
+fn write(report: &Report, output: &Output) -> Result<(), String> {
+    let to_file = |path: &Option<PathBuf>, render: fn(&Report) -> String| match path {
+        Some(path) => std::fs::write(path, render(report)).map_err(|error| format!("{}: {error}", path.display())),
+        None => Ok(()),
+    };
+    to_file(&output.html, bmi_report::html::render)?;
+    to_file(&output.csv, bmi_report::csv::render)?;
+    if output.json.as_deref() == Some(Path::new("-")) {
+        println!("{}", report.to_json());
+        return Ok(());
+    }
+    to_file(&output.json, Report::to_json)?;
+    print!("{}", bmi_report::text::render(report));
+    Ok(())
+}

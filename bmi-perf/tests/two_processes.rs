@@ -1,0 +1,272 @@
+//! A server and a client as two processes on this host: every test over every transport, and what
+//! can go wrong.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use bmi_report::{Kind, Report, Unit};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_bmi-perf");
+
+/// A run that takes a moment.
+const SHORT: &str = "--over tcp --test latency --size 8 --count 5 --rounds 1 --waiting sleeping";
+
+/// A server. It is killed at the end.
+struct Server {
+    process: Child,
+    lines: BufReader<ChildStdout>,
+    at: String,
+}
+
+impl Server {
+    fn start() -> Server {
+        let mut process = Command::new(PROGRAM).args(["serve", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        let at = line.strip_prefix("listening at ").unwrap().split(';').next().unwrap().to_owned();
+        lines.read_line(&mut line).unwrap();
+        Server { process, lines, at }
+    }
+
+    /// Waits for a line with a word.
+    fn await_line(&mut self, word: &str) {
+        let mut line = String::new();
+        while !line.contains(word) {
+            line.clear();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "the server has ended without `{word}`");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn client(at: &str, options: &str) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["run", at]).args(options.split_whitespace()).args(["--json", "-"]);
+    command
+}
+
+fn report(output: &Output) -> Report {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Report::from_json(&String::from_utf8_lossy(&output.stdout)).unwrap()
+}
+
+fn error(output: &Output, status: i32) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    let line = text.lines().find(|line| line.starts_with("error: "));
+    line.unwrap_or_else(|| panic!("no line that says why: {text}")).to_owned()
+}
+
+const ALL: &str = "latency,bandwidth,both-ways,rate,latency-at-rate,write-latency,write-bandwidth,read-latency,\
+                   read-bandwidth,write-imm,call-write,call-read,list-write,list-read";
+
+/// Every test runs over every transport, for small and large messages, however both sides wait.
+#[test]
+fn everything_is_measured_over_every_transport() {
+    let mut server = Server::start();
+    for waiting in ["sleeping", "hybrid"] {
+        let line = format!(
+            "--over tcp,shm --test {ALL} --size 64,100000 --depth 4 --pieces 7 --rate 5000 --count 20 --rounds 2 \
+             --waiting {waiting}"
+        );
+        let report = report(&client(&server.at, &line).output().unwrap());
+        assert_eq!(report.interrupted, None);
+        for over in ["tcp", "shm", "sockets"] {
+            let number = report.rows.iter().filter(|row| row.over == over).count();
+            // Twelve tests of one row, and two with a row for each path. Sockets know no paths.
+            let expected = if over == "sockets" { 2 * 14 } else { 2 * (12 + 2 * 5) };
+            assert_eq!(number, expected, "{over}");
+        }
+        for row in &report.rows {
+            assert_eq!(row.rounds.len(), 2, "{}", row.name());
+            assert!(row.rounds.iter().all(|step| step.value > 0.0 && step.value.is_finite()), "{row:?}");
+            assert_eq!(row.histogram.is_some(), row.unit == Unit::Seconds, "{}", row.name());
+            assert_eq!(row.kind == Kind::Baseline, row.over == "sockets");
+            let operations = row.histogram.as_ref().map(bmi_report::Histogram::len);
+            assert!(operations.is_none_or(|number| number == 40), "{}: {operations:?}", row.name());
+            assert!(row.cost["client"].cpu > 0.0 && row.cost["server"].cpu > 0.0, "{row:?}");
+        }
+        assert!(report.plans.iter().any(|plan| plan.over == "tcp" && !plan.why.is_empty()));
+        assert!(report.hosts.len() == 2 && report.hosts.iter().all(|host| !host.facts.is_empty()));
+        server.await_line(": ");
+    }
+}
+
+#[test]
+fn many_connections_and_threads_share_the_work() {
+    let server = Server::start();
+    let line = "--over tcp,shm --test latency,bandwidth,both-ways,latency-at-rate,call-read --size 64 --depth 4 \
+                --rate 5000 --count 20 --rounds 1 --waiting sleeping --connections 5 --threads 1,2,5 --path chosen";
+    let report = report(&client(&server.at, line).output().unwrap());
+    for row in report.rows.iter().filter(|row| row.test == "latency") {
+        assert_eq!(row.histogram.as_ref().unwrap().len(), 100, "{}", row.name());
+    }
+    // Plain sockets have a thread for each connection.
+    let sockets: Vec<_> = report.rows.iter().filter(|row| row.over == "sockets").collect();
+    assert!(!sockets.is_empty() && sockets.iter().all(|row| row.setup["threads"] == "5"));
+    assert_eq!(report.rows.iter().filter(|row| row.over == "tcp").count(), 15);
+}
+
+#[test]
+fn memory_is_measured_beside_shared_memory() {
+    let server = Server::start();
+    let line = "--over shm --test latency,bandwidth --size 64 --depth 4 --count 20 --rounds 1";
+    let report = report(&client(&server.at, line).output().unwrap());
+    let overs: Vec<&str> = report.rows.iter().map(|row| row.over.as_str()).collect();
+    assert_eq!(overs, ["shm", "memory", "shm", "memory"]);
+    assert!(!report.rows[1].cost.contains_key("server"), "the server has nothing to do");
+}
+
+/// Where the system counts system calls, a message over plain sockets that sleep takes some.
+#[test]
+fn system_calls_are_counted_or_the_reason_is_in_the_report() {
+    let server = Server::start();
+    let line = "--over tcp --test latency --size 8 --count 200 --rounds 1 --waiting sleeping";
+    let report = report(&client(&server.at, line).output().unwrap());
+    let said_why = report.notes.iter().any(|note| note.contains("counts no system calls"));
+    let sockets = report.rows.iter().find(|row| row.over == "sockets").unwrap();
+    for role in ["client", "server"] {
+        match sockets.cost[role].calls {
+            // A write, a read that finds nothing, poll, and the read; or without the sleep.
+            Some(calls) => assert!((2.0..6.0).contains(&calls), "{role}: {calls}"),
+            None => assert!(said_why, "{:?}", report.notes),
+        }
+    }
+}
+
+// ---- what can go wrong --------------------------------------------------------------------------
+
+#[test]
+fn a_wrong_host_is_told_apart_from_one_without_a_server() {
+    let run = |at: &str| error(&client(at, "").output().unwrap(), 2);
+    assert!(run("no.such.host.invalid").contains("no host that can be found"));
+    // A port that was free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    assert!(run(&format!("127.0.0.1:{port}")).contains("start `bmi-perf serve"));
+}
+
+/// A server of another program, and one of another version.
+#[test]
+fn what_is_no_server_of_this_version_is_told_so() {
+    let answered = |answer: &'static [u8]| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap().to_string();
+        std::thread::scope(|scope| {
+            let serve = || {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(answer).unwrap();
+                // Until the client has gone.
+                let _ = stream.read_to_end(&mut Vec::new());
+            };
+            std::thread::Builder::new().spawn_scoped(scope, serve).unwrap();
+            error(&client(&at, "").output().unwrap(), 2)
+        })
+    };
+    assert!(answered(b"220 mail.example ESMTP\r\n").contains("not a message of bmi-perf"));
+    let other = b"{\"Refused\":{\"why\":\"this server speaks version 9\"}}\n";
+    assert!(answered(other).contains("version 9"));
+}
+
+#[test]
+fn a_client_of_another_version_and_a_stranger_are_refused_and_the_server_goes_on() {
+    let server = Server::start();
+    let asked = |line: &str| {
+        let mut stream = TcpStream::connect(&server.at).unwrap();
+        stream.write_all(line.as_bytes()).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        answer
+    };
+    assert!(asked("{\"Hello\":{\"magic\":\"bmi-perf\",\"version\":99,\"who\":\"x\"}}\n").contains("version 99"));
+    assert!(asked("GET / HTTP/1.1\r\n").contains("not a message"));
+    assert!(asked(&"x".repeat(5000)).contains("more than 4096 bytes"));
+    report(&client(&server.at, SHORT).output().unwrap());
+}
+
+/// Starts a client that measures for a long time, and waits until the server serves it.
+fn long_run(server: &mut Server, scratch: &tempfile::TempDir) -> Child {
+    let mut command = Command::new(PROGRAM);
+    command.args(["run", &server.at, "--over", "tcp", "--test", "latency", "--size", "8", "--waiting", "sleeping"]);
+    command.args(["--round-ms", "5", "--time", "3600", "--rounds", "100000", "--least-rounds", "100000"]);
+    command.arg("--json").arg(scratch.path().join("report.json"));
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    server.await_line("measuring");
+    child
+}
+
+/// Another client's attempt meanwhile.
+fn attempt(server: &Server) -> String {
+    error(&client(&server.at, SHORT).output().unwrap(), 2)
+}
+
+#[test]
+fn a_second_run_at_the_same_time_is_refused_and_an_interrupted_one_reports_what_it_has() {
+    let (mut server, scratch) = (Server::start(), tempfile::tempdir().unwrap());
+    // How long the first round takes depends on the load. So a run that had measured nothing when it
+    // was interrupted is repeated with more patience.
+    let (path, mut attempts) = (scratch.path().join("report.json"), 1);
+    let report = loop {
+        let first = long_run(&mut server, &scratch);
+        for _ in 0..attempts {
+            let refused = attempt(&server);
+            assert!(refused.contains("one run at a time"), "{refused}");
+        }
+        let pid = rustix::process::Pid::from_child(&first);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let ended = first.wait_with_output().unwrap();
+        server.await_line(": ");
+        // A client that has not begun yet ends by the signal itself.
+        if ended.status.code().is_some() {
+            assert!(error(&ended, 130).contains("interrupted"));
+        }
+        match path.exists().then(|| Report::read(&path).unwrap()) {
+            Some(report) if report.rows.len() == 2 => break report,
+            _ => attempts *= 2,
+        }
+    };
+    assert!(report.interrupted.is_some() && report.rows.iter().all(|row| !row.rounds.is_empty()));
+    // And the next run is served.
+    self::report(&client(&server.at, SHORT).output().unwrap());
+}
+
+#[test]
+fn the_death_of_either_side_in_the_middle_ends_the_other_ones_run() {
+    let (mut server, scratch) = (Server::start(), tempfile::tempdir().unwrap());
+    let mut first = long_run(&mut server, &scratch);
+    attempt(&server);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    server.await_line(": ");
+    let second = long_run(&mut server, &scratch);
+    attempt(&server);
+    server.process.kill().unwrap();
+    server.process.wait().unwrap();
+    let ended = error(&second.wait_with_output().unwrap(), 2);
+    assert!(["gone", "lost", "closed"].iter().any(|word| ended.contains(word)), "{ended}");
+}
+
+#[test]
+fn a_transport_that_is_not_there_is_an_error_if_it_was_named_and_a_note_if_not() {
+    let server = Server::start();
+    let has_verbs = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some());
+    let line = "--test latency --size 8 --count 5 --rounds 1";
+    let all = report(&client(&server.at, line).output().unwrap());
+    if !has_verbs {
+        assert!(all.notes.iter().any(|note| note.starts_with("ib is left out: ")), "{:?}", all.notes);
+        let named = client(&server.at, &format!("--over ib {line}")).output().unwrap();
+        assert!(error(&named, 2).contains("ib cannot be measured"));
+    }
+    let device = client(&server.at, &format!("--over ib --device no_such_device {line}")).output().unwrap();
+    assert!(error(&device, 2).contains("ib cannot be measured"));
+}

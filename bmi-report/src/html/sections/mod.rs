@@ -1,0 +1,82 @@
+//! The sections of the page, in the order in which they are shown.
+
+pub(super) mod facts;
+pub(super) mod figures;
+pub(super) mod more;
+pub(super) mod paths;
+pub(super) mod speed;
+pub(super) mod stages;
+pub(super) mod timeline;
+
+pub(super) use crate::answer::capital as title;
+
+use super::escape;
+use super::palette::Palette;
+use crate::groups::Group;
+use crate::report::{Report, Row};
+
+/// What all sections are made of.
+pub(super) struct Page<'a> {
+    pub(super) report: &'a Report,
+    pub(super) groups: &'a [Group<'a>],
+    /// The groups of each test and setup.
+    pub(super) parts: &'a [Vec<&'a Group<'a>>],
+    pub(super) palette: Palette<'a>,
+}
+
+/// The setting that forces a path.
+const PATH: &str = "path";
+/// The setting that is an offered rate.
+const RATE: &str = "rate";
+
+impl Page<'_> {
+    /// Returns the parts whose rows differ in their size, without those that have pictures of
+    /// their own.
+    fn by_size(&self) -> impl Iterator<Item = &Vec<&Group<'_>>> {
+        let has_own = |row: &Row| row.setup.contains_key(PATH) || row.setup.contains_key(RATE);
+        let is_shown = move |part: &&Vec<&Group<'_>>| {
+            !has_own(part[0].row()) && part.iter().any(|group| group.row().size.is_some())
+        };
+        self.parts.iter().filter(is_shown)
+    }
+}
+
+/// Wraps a section that has contents.
+fn section(id: &str, title: &str, hint: &str, contents: &str) -> String {
+    if contents.is_empty() {
+        return String::new();
+    }
+    let hint = if hint.is_empty() { String::new() } else { format!("<p class=\"hint\">{hint}</p>\n") };
+    format!("<section id=\"{id}\"><h2>{title}</h2>\n{hint}{contents}</section>\n")
+}
+
+/// Puts pictures next to each other.
+fn grid(pictures: &[String]) -> String {
+    if pictures.is_empty() { String::new() } else { format!("<div class=\"grid\">{}</div>\n", pictures.concat()) }
+}
+
+/// Returns the settings of a row, without its size and without some settings.
+fn setup(row: &Row, without: &[&str]) -> String {
+    let mut bare = Row { setup: row.setup.clone(), ..Row::default() };
+    bare.setup.retain(|name, _| !without.contains(&name.as_str()));
+    bare.what().trim_start_matches(", ").to_owned()
+}
+
+/// Returns which values are better, as a hint below a heading.
+fn hint(row: &Row, without: &[&str], note: &str) -> String {
+    let setup = setup(row, without);
+    if setup.is_empty() { note.to_owned() } else { format!("{setup}; {note}") }
+}
+
+/// Makes a table of texts. The first `text_columns` are aligned to the left.
+fn table(text_columns: usize, heading: &[&str], rows: &[Vec<String>]) -> String {
+    let class = |column: usize| if column < text_columns { "" } else { " class=\"n\"" };
+    let cells = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
+        let cell = |(column, cell): (usize, &str)| format!("<{tag}{}>{}</{tag}>", class(column), escape::figures(cell));
+        cells.enumerate().map(cell).collect::<String>()
+    };
+    let heading = cells("th", &mut heading.iter().copied());
+    let rows = rows.iter().map(|row| format!("<tr>{}</tr>\n", cells("td", &mut row.iter().map(String::as_str))));
+    let rows = rows.collect::<String>();
+    format!("<div class=\"wide\"><table><thead><tr>{heading}</tr></thead><tbody>\n{rows}</tbody></table></div>\n")
+}

@@ -1,0 +1,176 @@
+//! The paths of data: where they cross, what the library chooses, and why.
+
+use super::speed::{add, chart, label};
+use super::{PATH, Page, grid, section, setup, table, title};
+use crate::answer::span;
+use crate::groups::{self, Figure, Span};
+use crate::html::chart::{Colour, Crossing, Dash, Point, Series};
+use crate::report::{Plan, Row, Unit};
+use crate::units;
+
+/// The order of the paths, as their names begin. It tells the colour.
+const ORDER: [&str; 4] = ["inline", "fast", "server", "client"];
+
+/// A line for each path, for each transport and direction.
+pub(in crate::html) fn crossovers(page: &Page<'_>) -> String {
+    let mut pictures: Vec<(String, Vec<&Figure<'_>>)> = Vec::new();
+    for figure in page.groups.iter().flat_map(|group| &group.figures) {
+        if !figure.row.setup.contains_key(PATH) || figure.row.size.is_none() {
+            continue;
+        }
+        let heading = heading(figure.row);
+        match pictures.iter_mut().find(|(other, _)| *other == heading) {
+            Some((_, figures)) => figures.push(figure),
+            None => pictures.push((heading, vec![figure])),
+        }
+    }
+    let all: Vec<String> = pictures.into_iter().map(|(heading, figures)| picture(page, heading, &figures)).collect();
+    let hint = "Each path is forced in turn. A dashed vertical line is where another path becomes the best \
+                one. A ring is around the path that the plan of the library chooses.";
+    section("paths", "Where the paths of data cross", hint, &grid(&all))
+}
+
+fn heading(row: &Row) -> String {
+    let rest = setup(row, &[PATH]);
+    let comma = if rest.is_empty() { "" } else { ", " };
+    format!("{} over {}{comma}{rest}", title(&row.test), row.over)
+}
+
+fn picture(page: &Page<'_>, heading: String, figures: &[&Figure<'_>]) -> String {
+    let mut series: Vec<Series> = Vec::new();
+    let mut others = 0;
+    for figure in figures {
+        let row = figure.row;
+        let (Some(path), Some(size)) = (row.setup.get(PATH), row.size) else { continue };
+        let number = ORDER.iter().position(|begin| path.to_lowercase().starts_with(begin));
+        let known = series.iter().find(|series| series.name == *path).map(|series| series.colour);
+        let colour = known.unwrap_or_else(|| {
+            others += usize::from(number.is_none());
+            Colour::Number(number.unwrap_or(ORDER.len() + others - 1))
+        });
+        let (median, ringed) = (figure.median, is_planned(&page.report.plans, row, path));
+        let planned = if ringed { "; the plan's choice" } else { "" };
+        let value = format!("{} ({})", row.unit.figure(median.middle), span(row.unit, median));
+        let note = format!("{path}, {}: {value}{planned}", units::size(size as usize));
+        let (x, y) = (size.max(1) as f64, median.middle);
+        if y > 0.0 {
+            let point = Point { x, y, low: median.low, high: median.high, note, ringed };
+            add(&mut series, path.clone(), colour, Dash::Solid, point);
+        }
+    }
+    let unit = figures[0].row.unit;
+    let hint = if unit.less_is_better() { "less is better" } else { "more is better" };
+    let crossings = crossings(&series, unit);
+    let mut chart = chart(heading, hint.to_owned(), series, label(unit));
+    chart.crossings = crossings;
+    chart.render()
+}
+
+/// Returns true if the plan takes this path for the row's size and direction.
+fn is_planned(plans: &[Plan], row: &Row, path: &str) -> bool {
+    let is_direction = |plan: &Plan| row.setup.values().any(|value| *value == plan.direction);
+    let mut of = plans.iter().filter(|plan| plan.over == row.over && Some(plan.size) == row.size && is_direction(plan));
+    of.any(|plan| is_same(&plan.path, path))
+}
+
+/// Returns true if two names mean one path: `fast RDMA` is `fast-rdma`.
+fn is_same(one: &str, other: &str) -> bool {
+    let letters =
+        |name: &str| name.to_lowercase().chars().filter(|letter| letter.is_alphanumeric()).collect::<String>();
+    letters(one) == letters(other)
+}
+
+/// Returns the places where another path becomes the best one, between two sizes.
+fn crossings(series: &[Series], unit: Unit) -> Vec<Crossing> {
+    let mut sizes: Vec<f64> = series.iter().flat_map(|series| &series.points).map(|point| point.x).collect();
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    let at = |line: usize, x: f64| {
+        series[line].points.iter().find(|point| point.x == x).map(|point| unit.cost(point.y).ln())
+    };
+    let best = |x: f64| {
+        let all = (0..series.len()).filter_map(|line| Some((line, at(line, x)?)));
+        all.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(line, _)| line)
+    };
+    let mut found = Vec::new();
+    for pair in sizes.windows(2) {
+        let (Some(before), Some(behind)) = (best(pair[0]), best(pair[1])) else { continue };
+        let difference = |x: f64| Some(at(before, x)? - at(behind, x)?);
+        let (Some(low), Some(high)) = (difference(pair[0]), difference(pair[1])) else { continue };
+        if before == behind || low == high {
+            continue;
+        }
+        // Both lines are straight between the two sizes, because both axes are logarithmic.
+        let share = low / (low - high);
+        let x = (pair[0].ln() + share * (pair[1] / pair[0]).ln()).exp();
+        let (Some(from), Some(to)) = (at(before, pair[0]), at(before, pair[1])) else { continue };
+        let cost = (from + share * (to - from)).exp();
+        let y = if unit.less_is_better() { cost } else { 1.0 / cost };
+        found.push(Crossing { x, y, label: format!("≈ {}", rounded(x)) });
+    }
+    found
+}
+
+/// Formats a size that was not measured, with two digits.
+fn rounded(bytes: f64) -> String {
+    let (value, unit) = match bytes {
+        1048576.0.. => (bytes / 1048576.0, "MiB"),
+        1024.0.. => (bytes / 1024.0, "KiB"),
+        _ => (bytes, "B"),
+    };
+    if value < 10.0 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
+/// The plan as a table.
+pub(in crate::html) fn plan(page: &Page<'_>) -> String {
+    let row = |span: &Span<'_>| {
+        let plan = span.first;
+        vec![plan.over.clone(), plan.direction.clone(), span.sizes(), plan.path.clone(), plan.why.clone()]
+    };
+    let rows: Vec<Vec<String>> = groups::plans(page.report).iter().map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let contents = table(5, &["over", "direction", "size", "path", "why"], &rows);
+    let hint = "Which path the library takes for data of each size, and the reason that it gives.";
+    section("plan", "The plan", hint, &contents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str, points: &[(f64, f64)]) -> Series {
+        let point = |(x, y): &(f64, f64)| Point { x: *x, y: *y, low: *y, high: *y, note: String::new(), ringed: false };
+        let points = points.iter().map(point).collect();
+        Series { name: name.into(), colour: Colour::Quiet, dash: Dash::Solid, points }
+    }
+
+    #[test]
+    fn a_crossing_is_where_the_best_path_changes() {
+        let inline = line("inline", &[(1024.0, 1.0), (4096.0, 4.0), (16384.0, 16.0)]);
+        let server = line("server", &[(1024.0, 4.0), (4096.0, 4.0001), (16384.0, 4.0)]);
+        let found = crossings(&[inline.clone(), server.clone()], Unit::Seconds);
+        assert_eq!(found.len(), 1);
+        assert!((found[0].x / 4096.0 - 1.0).abs() < 0.01 && (found[0].y / 4.0 - 1.0).abs() < 0.01);
+        assert_eq!(found[0].label, "≈ 4.0 KiB");
+        // Of bandwidths, the greater one is better: the same lines are the other way round.
+        assert_eq!(crossings(&[inline.clone(), server], Unit::BytesPerSecond).len(), 1);
+        assert!(crossings(&[inline], Unit::Seconds).is_empty());
+    }
+
+    #[test]
+    fn the_plan_is_found_under_either_spelling() {
+        let plan = |direction: &str| Plan {
+            over: "tcp".into(),
+            direction: direction.into(),
+            size: 8,
+            path: "fast RDMA".into(),
+            why: String::new(),
+        };
+        let mut row = Row { over: "tcp".into(), size: Some(8), ..Row::default() };
+        row.setup.insert("direction".into(), "write".into());
+        assert!(is_planned(&[plan("write")], &row, "fast-rdma"));
+        assert!(!is_planned(&[plan("read")], &row, "fast-rdma") && !is_planned(&[plan("write")], &row, "inline"));
+    }
+}

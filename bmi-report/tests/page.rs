@@ -1,0 +1,202 @@
+//! Facts that hold for the page, the tables and the CSV of a report, whatever they look like.
+
+#[path = "../examples/sample/mod.rs"]
+mod sample;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use bmi_report::{Cost, Histogram, Host, Kind, Plan, Report, Row, Step, csv, html, text};
+use serde_json::json;
+
+/// Elements without an end.
+const VOID: [&str; 1] = ["meta"];
+/// Text that would run if a page contained it as it is.
+const HOSTILE: &str = "</script></style></title>\"'><script>alert(1)</script><img src=x onerror=alert(1)>&";
+
+/// The sample, and its page and tables, which many tests look at.
+static SAMPLE: LazyLock<Report> = LazyLock::new(sample::report);
+static PAGE: LazyLock<String> = LazyLock::new(|| html::render(&SAMPLE));
+static TEXT: LazyLock<String> = LazyLock::new(|| text::render(&SAMPLE));
+
+/// Returns the tags of a page in order, without those in scripts, styles and comments.
+fn tags(page: &str) -> Vec<&str> {
+    let (mut tags, mut rest) = (Vec::new(), page);
+    while let Some(begin) = rest.find('<') {
+        let end = begin + rest[begin..].find('>').expect("each tag ends");
+        let tag = &rest[begin + 1..end];
+        rest = &rest[end + 1..];
+        tags.push(tag);
+        for raw in ["script", "style"] {
+            if tag.split(' ').next() == Some(raw) {
+                rest = &rest[rest.find(&format!("</{raw}>")).expect("it ends")..];
+            }
+        }
+    }
+    tags
+}
+
+fn assert_balanced(page: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    for tag in tags(page) {
+        let name = tag.split([' ', '\n']).next().unwrap_or_default();
+        if let Some(name) = name.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "inside of {open:?}");
+        } else if !tag.ends_with('/') && !VOID.contains(&name) && !tag.starts_with('!') {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+}
+
+/// A report in which all texts are hostile.
+fn hostile() -> Report {
+    let h = || HOSTILE.to_owned();
+    let row = |over: &str, kind, path: Option<&str>| Row {
+        test: h(),
+        over: over.to_owned() + HOSTILE,
+        kind,
+        size: Some(8),
+        setup: BTreeMap::from([(path.unwrap_or(HOSTILE).to_owned(), h()), ("rate".into(), "7".into())]),
+        rounds: (0..8).map(|round| Step { round, value: f64::from(round + 1) }).collect(),
+        histogram: Some(Histogram::new()),
+        cost: BTreeMap::from([(h(), Cost { cpu: 1.0, switches: 1.0, calls: None })]),
+        stages: vec![(h(), 1.0), ("b".into(), 1.0)],
+        notes: vec![h()],
+        ..Row::default()
+    };
+    let mut rows = vec![row("a", Kind::Library, None), row("b", Kind::Library, None), row("c", Kind::Baseline, None)];
+    rows.push(row("d", Kind::Model, Some("path")));
+    let mut by_size = row("a", Kind::Library, None);
+    by_size.setup = BTreeMap::from([("s".into(), h())]);
+    rows.extend([Row { over: h(), ..by_size.clone() }, by_size]);
+    Report {
+        interrupted: Some(h()),
+        command: vec![h()],
+        hosts: vec![Host { role: h(), name: h(), facts: vec![(h(), h())] }],
+        rows,
+        plans: vec![Plan { over: h(), direction: h(), size: 8, path: h(), why: h() }],
+        notes: vec![h()],
+        timeline: Some(json!([{"ph": "X", "name": HOSTILE, "args": {HOSTILE: HOSTILE}}])),
+        ..Report::new(HOSTILE, HOSTILE)
+    }
+}
+
+#[test]
+fn a_page_is_whole_and_loads_nothing() {
+    let page = &*PAGE;
+    assert_balanced(page);
+    for load in ["http:", "https:", "src=", "@import", "url(", "<link", "<img", "<iframe", "fetch(", "import("] {
+        assert!(!page.contains(load), "{load}");
+    }
+    // What is called http is the policy that forbids loads.
+    assert_eq!(page.matches("http").count(), page.matches("http-equiv=\"Content-Security-Policy\"").count());
+    for id in [
+        "speed",
+        "ratios",
+        "processor",
+        "percentiles",
+        "rate",
+        "paths",
+        "plan",
+        "stages",
+        "timeline",
+        "figures",
+        "hosts",
+        "repeat",
+        "words",
+    ] {
+        assert_eq!(page.matches(&format!("<section id=\"{id}\">")).count(), 1, "{id}");
+        assert!(page.contains(&format!("<a href=\"#{id}\">")), "{id}");
+    }
+    assert!(!page.contains("NaN") && !page.contains("inf "));
+}
+
+#[test]
+fn no_text_of_a_report_becomes_markup() {
+    let report = hostile();
+    let page = html::render(&report);
+    assert_balanced(&page);
+    let scripts = |page: &str| page.matches("<script").count();
+    assert_eq!(scripts(&page), scripts(&PAGE));
+    assert!(!page.contains("<img") && !page.contains("<script>alert"));
+    // An attribute that a text could end would make one of its words an attribute.
+    for tag in tags(&page) {
+        let outside: String = tag.split('"').step_by(2).collect();
+        assert!(!outside.contains("alert") && !outside.contains("onerror"), "{tag}");
+    }
+    // Each kind of text was in the page, else nothing is tested.
+    for id in
+        ["speed", "ratios", "processor", "rate", "paths", "plan", "stages", "timeline", "figures", "notes", "hosts"]
+    {
+        assert!(page.contains(&format!("<section id=\"{id}\">")), "{id}");
+    }
+}
+
+#[test]
+fn every_row_is_in_every_form() {
+    let report = &*SAMPLE;
+    let figures = PAGE.split("<section id=\"figures\">").nth(1).unwrap();
+    let (text, csv) = (&*TEXT, csv::render(report));
+    assert_eq!(csv.matches("\r\n").count(), report.rows.len() + 1);
+    for row in &report.rows {
+        let median = row.unit.figure(row.median().middle);
+        assert!(text.contains(&median), "{} of {}", median, row.name());
+        let median = median.replace(" us", " µs");
+        assert!(figures.contains(&format!("<td class=\"n\">{median}</td>")), "{} of {}", median, row.name());
+    }
+    // A line of the first table for each row, and nothing besides.
+    let lines: usize = figures
+        .split("<details>")
+        .skip(1)
+        .map(|part| part.split("</table>").next().unwrap().matches("<tr><td>").count())
+        .sum();
+    assert_eq!(lines, report.rows.len());
+}
+
+#[test]
+fn points_are_inside_of_the_picture() {
+    let mut points = 0;
+    for part in PAGE.split("data-x=\"").skip(1) {
+        let x: f64 = part.split('"').next().unwrap().parse().unwrap();
+        assert!((64.0..=478.0).contains(&x), "{x}");
+        points += 1;
+    }
+    assert!(points > 300, "{points}");
+}
+
+#[test]
+fn the_answer_comes_first_and_an_interruption_before_it() {
+    let place = |page: &str, text: &str| page.find(text).unwrap_or_else(|| panic!("no {text}"));
+    assert!(place(&PAGE, "ib is faster than tcp in all") < place(&PAGE, "<svg"));
+    let mut report = SAMPLE.clone();
+    report.rows.truncate(3);
+    report.interrupted = Some("the server is gone".into());
+    let (page, text) = (html::render(&report), text::render(&report));
+    let said = "The run was interrupted: the server is gone.";
+    assert!(place(&page, said) < place(&page, "ib is faster than tcp"));
+    assert!(place(&page, said) < place(&page, "<nav"));
+    assert_eq!(text.lines().nth(2).map(|line| line.starts_with(said)), Some(true));
+}
+
+#[test]
+fn tables_fit_a_terminal() {
+    let long: Vec<&str> = TEXT.lines().filter(|line| line.chars().count() > 100).collect();
+    assert!(long.is_empty(), "{long:#?}");
+}
+
+#[test]
+fn a_report_with_nothing_in_it_is_shown_too() {
+    let page = html::render(&Report::new("", ""));
+    assert_balanced(&page);
+    assert!(page.contains("Nothing was measured.") && !page.contains("<svg"));
+    assert!(text::render(&Report::new("", "")).contains("Nothing was measured."));
+    // Rows without rounds, sizes or anything else.
+    let mut report = Report::new("", "");
+    report.rows = vec![Row::default(), Row { size: Some(0), test: "a".into(), ..Row::default() }];
+    let page = html::render(&report);
+    assert_balanced(&page);
+    assert!(!page.contains("NaN"));
+    // What no picture shows can be read without opening it.
+    assert_eq!((page.matches("<details open>").count(), page.matches("<details>").count()), (1, 1));
+}

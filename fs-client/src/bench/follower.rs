@@ -1,0 +1,121 @@
+//! A host that takes part in a run which another host leads: `pvfs bench join`.
+//!
+//! **Invariants**
+//! 1. It does nothing before the leader has said that it has the same version.
+//! 2. If the connection ends during a phase, the phase is ended and the follower fails.
+
+use std::io;
+use std::net::TcpStream;
+use std::sync::mpsc::{self, Receiver};
+use std::thread::Builder;
+
+use super::crew::{Crew, Stopper};
+use super::job::{Job, Order};
+use super::wire::{self, FromFollower, FromLeader, Hello, Lines};
+
+/// Takes part in the run that is led from `address`. `manager` is used instead of the leader's
+/// address of the manager. Returns the number of phases.
+///
+/// # Errors
+/// If the leader cannot be reached or refuses, or goes away during a phase.
+pub(crate) fn join(address: &str, name: String, manager: Option<String>) -> Result<u64, String> {
+    let failed = |error: io::Error| format!("{address}: {error}");
+    let stream = TcpStream::connect(address).map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    wire::send(&stream, &Hello::new(name.clone())).map_err(failed)?;
+    let mut lines = Lines::new(stream.try_clone().map_err(failed)?);
+    welcome(&mut lines, address)?;
+    let mut job = match lines.message(wire::LEADER_LINE).map_err(failed)? {
+        Some(FromLeader::Job(job)) => *job,
+        Some(other) => return Err(format!("{address}: {other:?} instead of a job")),
+        None => return Err(format!("{address}: the run ended before it began")),
+    };
+    job.manager = manager.unwrap_or(job.manager);
+    let stopper = Stopper::new();
+    let crew = match Crew::start(job, name, stopper.clone()) {
+        Ok(crew) => crew,
+        Err(error) => {
+            // The leader may be gone too. The error is returned in any case.
+            let _ = wire::send(&stream, &FromFollower::Failed(error.clone()));
+            return Err(error);
+        }
+    };
+    wire::send(&stream, &FromFollower::Ready(crew.ready().clone())).map_err(failed)?;
+    let orders = listen(lines, stopper).map_err(failed)?;
+    work(&crew, &orders, &stream).map_err(|error| format!("{address}: {error}"))
+}
+
+/// Waits for the answer to the hello.
+fn welcome(lines: &mut Lines, address: &str) -> Result<(), String> {
+    let line = lines.next(wire::HELLO_LINE).map_err(|error| format!("{address}: {error}"))?;
+    let line = line.ok_or_else(|| format!("{address}: the connection was closed: no 'pvfs bench' leads there"))?;
+    match serde_json::from_str(&line) {
+        Ok(FromLeader::Welcome) => Ok(()),
+        Ok(FromLeader::Refused(why)) => Err(format!("{address} refuses this host: {why}")),
+        _ => Err(format!("{address}: no 'pvfs bench' leads there")),
+    }
+}
+
+/// What the thread that reads has seen.
+enum Event {
+    Do(Order),
+    /// The connection has ended.
+    End(Result<(), String>),
+}
+
+/// Starts to read what the leader says. The phase that is running is stopped here, so that the
+/// order of `Do` and `Stop` is kept.
+fn listen(mut lines: Lines, stopper: Stopper) -> io::Result<Receiver<Event>> {
+    let (sender, receiver) = mpsc::channel();
+    let body = move || {
+        loop {
+            let event = match lines.message(wire::LEADER_LINE) {
+                Ok(Some(FromLeader::Do(order))) => {
+                    stopper.set(false);
+                    Event::Do(order)
+                }
+                Ok(Some(FromLeader::Stop)) => {
+                    stopper.set(true);
+                    continue;
+                }
+                Ok(Some(other)) => Event::End(Err(format!("{other:?} is not expected now"))),
+                Ok(None) => Event::End(Ok(())),
+                Err(error) => Event::End(Err(error.to_string())),
+            };
+            let is_end = matches!(event, Event::End(_));
+            if is_end {
+                stopper.set(true);
+            }
+            if sender.send(event).is_err() || is_end {
+                return;
+            }
+        }
+    };
+    Builder::new().name("leader".into()).spawn(body)?;
+    Ok(receiver)
+}
+
+/// Does the phases. Returns their number.
+fn work(crew: &Crew, orders: &Receiver<Event>, stream: &TcpStream) -> Result<u64, String> {
+    let mut phases = 0;
+    loop {
+        match orders.recv() {
+            Ok(Event::Do(order)) => {
+                let answer = match crew.run(order) {
+                    Ok(part) => FromFollower::Done(Box::new(part)),
+                    Err(error) => FromFollower::Failed(error),
+                };
+                let gone = |error: io::Error| format!("the leader went away during a phase: {error}");
+                wire::send(stream, &answer).map_err(gone)?;
+                phases += 1;
+            }
+            Ok(Event::End(Ok(()))) | Err(_) => return Ok(phases),
+            Ok(Event::End(Err(error))) => return Err(error),
+        }
+    }
+}
+
+/// Returns the part of a job that a follower does.
+pub(super) fn share(job: &Job, number: u32) -> Job {
+    Job { first: job.tasks * number, ..job.clone() }
+}

@@ -1,0 +1,47 @@
+//! Benchmarks of a cluster: `pvfs bench`.
+//!
+//! **Why.** Whoever sets up a cluster wants figures that compare with those of other file systems.
+//! IOR and mdtest are what people use for that. They need MPI, and a mounted file system or a
+//! backend of their own. This does what they do, through the client library, over each transport
+//! that the client has.
+//!
+//! **How.** A run has rounds, a round has a step for each transport, in random order, and a step
+//! has phases: the files are made, written, read and removed. The first host leads. It tells all
+//! hosts to begin a phase when all have ended the one before. Each host has a crew of tasks. A task
+//! is a thread with a client and endpoints of its own, which does one operation at a time.
+//!
+//! ```text
+//!   leader ──┬── crew of this host ──── task 0, task 1, …
+//!            ├── TCP, lines of JSON ── follower ── crew ── task n, …
+//!            └── …
+//! ```
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`job`] | what is to be measured; what goes from host to host |
+//! | [`layout`] | which task accesses which bytes, in which order |
+//! | [`pattern`] | the bytes that are written, and the check of what is read |
+//! | [`io`], [`meta`] | the phases of a task |
+//! | [`task`], [`crew`] | a thread with its clients; all of a host |
+//! | [`wire`], [`leader`], [`follower`] | several hosts |
+//! | [`ssh`] | starts the other hosts |
+//! | [`run`], [`outcome`] | rounds, and the report of them |
+//! | [`host`] | facts about this host, and the processor time of this process |
+//!
+//! **Source.** The IOR and mdtest documentation (<https://ior.readthedocs.io>): the layout of
+//! blocks and segments, the order of the phases, and tasks that read what others wrote.
+
+pub(crate) mod crew;
+pub(crate) mod follower;
+pub(crate) mod host;
+mod io;
+pub(crate) mod job;
+mod layout;
+pub(crate) mod leader;
+mod meta;
+pub(crate) mod outcome;
+mod pattern;
+pub(crate) mod run;
+pub(crate) mod ssh;
+mod task;
+mod wire;

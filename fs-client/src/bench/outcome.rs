@@ -1,0 +1,206 @@
+//! What a run has measured so far, as the rows of a report.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bmi_report::{Cost, Histogram, Host, Report, Row, Step, Unit, stats, units};
+
+use super::crew::merged;
+use super::job::{Io, Job, Meta, Part, Phase, Ready, Work};
+
+/// What was measured of a phase over a transport.
+#[derive(Default)]
+struct Figure {
+    rounds: Vec<Step>,
+    operations: Histogram,
+    cpu: f64,
+    switches: f64,
+}
+
+/// Collects what was measured.
+pub(crate) struct Outcome {
+    job: Job,
+    hosts: Vec<Host>,
+    labels: Vec<String>,
+    /// In the order of the phases of a round.
+    figures: Vec<((Phase, usize), Figure)>,
+    /// What went wrong: one line each.
+    pub(crate) failures: Vec<String>,
+    /// Why the run ended early.
+    pub(crate) ended: Option<String>,
+    /// The user has interrupted the run.
+    pub(crate) interrupted: bool,
+    /// Rounds that were measured as a whole.
+    pub(crate) rounds: u32,
+}
+
+impl Outcome {
+    /// Begins with no figures for the phases in `phases` that are measured.
+    pub(crate) fn new(job: &Job, ready: &[Ready], phases: &[Phase]) -> Outcome {
+        let measured = phases.iter().filter(|phase| phase.test().is_some());
+        let keys = measured.flat_map(|phase| (0..job.overs.len()).map(|over| (*phase, over)));
+        let figures = keys.map(|key| (key, Figure::default())).collect();
+        let hosts = ready.iter().map(|ready| ready.host.clone()).chain(servers(ready)).collect();
+        let labels = labels(job, ready);
+        let (failures, ended, interrupted, rounds) = (Vec::new(), None, false, 0);
+        Outcome { job: job.clone(), hosts, labels, figures, failures, ended, interrupted, rounds }
+    }
+
+    /// Returns the name of a transport.
+    pub(crate) fn label(&self, over: usize) -> &str {
+        &self.labels[over]
+    }
+
+    /// Adds a phase that all hosts have done.
+    pub(crate) fn add(&mut self, round: u32, (phase, over): (Phase, usize), took: Duration, part: &Part) {
+        let Some((_, figure)) = self.figures.iter_mut().find(|(key, _)| *key == (phase, over)) else { return };
+        let value = part.amount as f64 / took.as_secs_f64().max(1e-9);
+        figure.rounds.push(Step { round, value });
+        figure.operations.add(&part.operations);
+        figure.cpu += part.cpu;
+        figure.switches += part.switches;
+    }
+
+    /// Returns the report.
+    pub(crate) fn report(&self, began: u64, command: Vec<String>) -> Report {
+        let program = format!("pvfs {}", env!("CARGO_PKG_VERSION"));
+        let mut report = Report::new(program, title(&self.job));
+        (report.began, report.command, report.hosts) = (began, command, self.hosts.clone());
+        report.rows = self
+            .figures
+            .iter()
+            .filter(|(_, figure)| !figure.rounds.is_empty())
+            .map(|(key, figure)| self.row(*key, figure))
+            .collect();
+        report.notes = notes(&self.job);
+        report.interrupted.clone_from(&self.ended);
+        report
+    }
+
+    fn row(&self, (phase, over): (Phase, usize), figure: &Figure) -> Row {
+        let (unit, size, setup) = match self.job.work {
+            Work::Io(io) => (Unit::BytesPerSecond, Some(io.transfer), io_setup(&self.job, io)),
+            Work::Meta(meta) => (Unit::PerSecond, None, meta_setup(&self.job, meta)),
+        };
+        let operations = figure.operations.len().max(1) as f64;
+        let cost = Cost { cpu: figure.cpu / operations, switches: figure.switches / operations, calls: None };
+        Row {
+            test: phase.test().unwrap_or_default().to_owned(),
+            over: self.labels[over].clone(),
+            size,
+            setup,
+            unit,
+            rounds: figure.rounds.clone(),
+            histogram: Some(figure.operations.clone()),
+            cost: BTreeMap::from([("client".to_owned(), cost)]),
+            ..Row::default()
+        }
+    }
+}
+
+/// Returns a name for each transport. That of `auto` is what it turned out to be.
+fn labels(job: &Job, ready: &[Ready]) -> Vec<String> {
+    let schemes = ready.iter().fold(Vec::new(), |all, ready| merged(all, ready.labels.clone()));
+    let one = |(over, schemes): (&String, Vec<String>)| match over.as_str() {
+        // With others beside it, it could have the same name as one of them.
+        "auto" if job.overs.len() > 1 => format!("auto ({})", schemes.join("+")),
+        "auto" => schemes.join("+"),
+        over => over.to_owned(),
+    };
+    job.overs.iter().zip(schemes).map(one).collect()
+}
+
+/// Returns the servers, as the first host knows them.
+fn servers(ready: &[Ready]) -> Vec<Host> {
+    let known = ready.first().map(|ready| ready.servers.clone()).unwrap_or_default();
+    let host = |(name, serves)| Host { role: "server".to_owned(), name, facts: vec![("serves".to_owned(), serves)] };
+    known.into_iter().map(host).collect()
+}
+
+/// Returns the number of hosts.
+fn hosts(job: &Job) -> u32 {
+    job.all / job.tasks
+}
+
+fn many(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+fn title(job: &Job) -> String {
+    let who = format!("{} on {}", many(job.all.into(), "task"), many(hosts(job).into(), "host"));
+    match job.work {
+        Work::Io(io) => {
+            let bytes = u64::from(job.all) * io.block * io.segments;
+            format!("pvfs bench io: {who}, {} in transfers of {}", units::amount(bytes), units::amount(io.transfer))
+        }
+        Work::Meta(meta) => {
+            format!("pvfs bench meta: {who}, {} of each task", many(meta.files, "file"))
+        }
+    }
+}
+
+/// Returns all settings as pairs. Those of a row name themselves, where a number does not.
+fn setup(job: &Job, others: Vec<(&str, String)>) -> BTreeMap<String, String> {
+    let tasks = [("hosts", hosts(job).to_string()), ("tasks", job.all.to_string())];
+    let waiting = job.busy.then(|| ("waiting", "polling".to_owned()));
+    let all = tasks.into_iter().chain(waiting).chain(others);
+    all.map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn io_setup(job: &Job, io: Io) -> BTreeMap<String, String> {
+    let layout = if io.shared { "shared file" } else { "file per task" };
+    let mut others = vec![
+        ("layout", layout.to_owned()),
+        ("block", format!("blocks of {}", units::amount(io.block))),
+        ("segments", io.segments.to_string()),
+    ];
+    others.extend(io.random.then(|| ("order", "random".to_owned())));
+    others.extend(io.sync.then(|| ("sync", "synced".to_owned())));
+    others.extend(io.verify.then(|| ("check", "verified".to_owned())));
+    others.extend((job.shift == 0 && job.all > 1).then(|| ("reader", "own data".to_owned())));
+    setup(job, others)
+}
+
+fn meta_setup(job: &Job, meta: Meta) -> BTreeMap<String, String> {
+    let dirs = if meta.unique { "directory per task" } else { "shared directory" };
+    setup(job, vec![("dirs", dirs.to_owned()), ("files", meta.files.to_string()), ("depth", meta.depth.to_string())])
+}
+
+fn notes(job: &Job) -> Vec<String> {
+    let mut notes = vec![
+        "The time of a phase is from the first begin to the last end of all hosts.".to_owned(),
+        format!("The seed is {}.", job.seed),
+    ];
+    if matches!(job.work, Work::Io(_)) {
+        notes.push("Clients cache nothing. Servers may answer reads from their memory.".to_owned());
+    }
+    notes
+}
+
+impl Outcome {
+    /// Returns the table for people.
+    pub(crate) fn table(report: &Report) -> String {
+        let heading = ["test", "over", "median", "99 % interval", "rounds", "p50", "p99", "cpu/op"];
+        let mut table = bmi_report::table::Table::new(2, heading);
+        for row in &report.rows {
+            let median = stats::median(&row.values(), 1);
+            let span = format!("{} to {}", row.unit.figure(median.low), row.unit.figure(median.high));
+            let quantile = |share| {
+                let nanos = row.histogram.as_ref().map(|histogram| histogram.quantile(share));
+                nanos.map_or_else(|| "-".to_owned(), |nanos| units::time(nanos as f64 * 1e-9))
+            };
+            let cpu = row.cost.get("client").map_or_else(|| "-".to_owned(), |cost| units::time(cost.cpu));
+            table.row([
+                row.what(),
+                row.over.clone(),
+                row.unit.figure(median.middle),
+                span,
+                row.rounds.len().to_string(),
+                quantile(0.5),
+                quantile(0.99),
+                cpu,
+            ]);
+        }
+        table.render()
+    }
+}

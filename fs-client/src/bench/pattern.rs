@@ -1,0 +1,106 @@
+//! The bytes of a file: they depend on the file, the offset and a seed.
+//!
+//! **Why.** A read that returns bytes of another place, of another file or of an earlier run
+//! returns bytes that look right unless each place has its own.
+//!
+//! **Layout.** The byte at offset `o` is byte `o % 8`, little-endian, of a word. The word is number
+//! `o / 8` of a sequence whose start is drawn from the seed and the number of the file.
+//!
+//! **Source.** SplitMix64, as in `bmi_report::stats::Random`: word `n` is
+//! the mixed `start + (n + 1) * G`.
+
+use bmi_report::stats::Random;
+
+const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A byte that is not what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wrong {
+    /// Its offset in the file.
+    pub(crate) offset: u64,
+    pub(crate) found: u8,
+    pub(crate) expected: u8,
+    /// The number of wrong bytes that were checked with it, itself included.
+    pub(crate) bytes: u64,
+}
+
+/// The contents of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pattern(u64);
+
+impl Pattern {
+    pub(crate) fn new(seed: u64, file: u32) -> Pattern {
+        Pattern(Random::new(seed ^ u64::from(file).wrapping_mul(GAMMA)).number())
+    }
+
+    fn word(self, number: u64) -> [u8; 8] {
+        Random::new(self.0.wrapping_add(number.wrapping_mul(GAMMA))).number().to_le_bytes()
+    }
+
+    /// Fills `bytes` with those of the file from `offset` on.
+    pub(crate) fn fill(self, offset: u64, bytes: &mut [u8]) {
+        let head = ((8 - offset % 8) % 8).min(bytes.len() as u64) as usize;
+        let (first, rest) = bytes.split_at_mut(head);
+        let start = (offset % 8) as usize;
+        first.copy_from_slice(&self.word(offset / 8)[start..][..head]);
+        for (number, chunk) in (offset.div_ceil(8)..).zip(rest.chunks_mut(8)) {
+            chunk.copy_from_slice(&self.word(number)[..chunk.len()]);
+        }
+    }
+
+    /// Compares `found`, read at `offset`, with what was written. `spare` has the same length.
+    pub(crate) fn check(self, offset: u64, found: &[u8], spare: &mut [u8]) -> Option<Wrong> {
+        self.fill(offset, spare);
+        if found == spare {
+            return None;
+        }
+        let mut different =
+            found.iter().zip(spare.iter()).enumerate().filter(|(_, (found, expected))| found != expected);
+        let (place, (&found, &expected)) = different.next()?;
+        let bytes = 1 + different.count() as u64;
+        Some(Wrong { offset: offset + place as u64, found, expected, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bytes(pattern: Pattern, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        pattern.fill(offset, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn seeds_files_and_places_differ() {
+        let one = bytes(Pattern::new(1, 0), 0, 64);
+        for other in
+            [bytes(Pattern::new(2, 0), 0, 64), bytes(Pattern::new(1, 1), 0, 64), bytes(Pattern::new(1, 0), 8, 64)]
+        {
+            let same = one.iter().zip(&other).filter(|(a, b)| a == b).count();
+            assert!(same < 8, "{same} of 64 bytes agree");
+        }
+    }
+
+    #[test]
+    fn a_wrong_byte_is_found_with_its_offset() {
+        let (pattern, mut spare) = (Pattern::new(1, 2), vec![0; 100]);
+        let mut found = bytes(pattern, 1003, 100);
+        assert_eq!(pattern.check(1003, &found, &mut spare), None);
+        found[41] ^= 1;
+        found[99] ^= 1;
+        let wrong = pattern.check(1003, &found, &mut spare).unwrap();
+        assert_eq!((wrong.offset, wrong.bytes, wrong.found ^ wrong.expected), (1044, 2, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn a_range_is_a_part_of_the_whole(offset in 0usize..200, len in 0usize..50) {
+            let pattern = Pattern::new(3, 4);
+            prop_assert_eq!(&bytes(pattern, offset as u64, len)[..], &bytes(pattern, 0, 250)[offset..][..len]);
+        }
+    }
+}
