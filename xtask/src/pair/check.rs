@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use super::cable::Pair;
 use super::link::{Cable, Link, Loss, Rate};
-use super::measure::{PLAIN, bandwidth, iperf3, round_trip, served, undelayed};
+use super::measure::{ONE, PLAIN, bandwidth, iperf3, round_trip, served, undelayed};
 use super::report::{Row, median, table};
 use super::{clock, lifetime, perf, shape};
 use crate::setup;
@@ -77,9 +77,9 @@ fn delays() -> Result<Vec<Row>, String> {
         let (near, far) = (served(undelayed(cable))?, served(Link { delay: DELAY, cable, ..PLAIN })?);
         let (mut grown, mut without) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let base = round_trip(&near, &[])?;
+            let base = round_trip(&near, ONE)?;
             without.push(base);
-            grown.push(round_trip(&far, &[])? - base);
+            grown.push(round_trip(&far, ONE)? - base);
         }
         let what = format!("delay 1ms, {}: round trip beyond its {:.0} us without", name(cable), median(&without));
         let known = 2.0 * DELAY.as_micros() as f64;

@@ -29,9 +29,12 @@ pub(super) fn served(link: Link) -> Result<Pair, String> {
     Ok(pair)
 }
 
+/// What `sockperf` is told for one connection of TCP.
+pub(super) const ONE: &[&str] = &["--tcp", "-i", SERVER];
+
 /// Returns the median round trip of small messages, in microseconds.
 pub(super) fn round_trip(pair: &Pair, options: &[&str]) -> Result<f64, String> {
-    let fixed = ["ping-pong", "--tcp", "--full-rtt", "-i", SERVER, "-t", SECONDS];
+    let fixed = ["ping-pong", "--full-rtt", "-t", SECONDS];
     let text = output(pair, "sockperf", &[&fixed, options].concat())?;
     median_of(&text).ok_or_else(|| format!("sockperf reports no median:\n{text}"))
 }
