@@ -2,11 +2,12 @@
 //!
 //! | known | how |
 //! |---|---|
-//! | delay | the median round trip (`sockperf`) grows by twice the delay |
+//! | delay | the median round trip (`sockperf`) grows by twice the delay, over the same kind of cable |
 //! | rate | TCP (`iperf3`) gets what the headers leave of it ([`shape::goodput`]) |
 //! | loss | the part of the packets of UDP that `iperf3` misses |
 //! | idle | the processor time of the relay without packets |
 //! | end | nothing is left of a run, whatever ends it ([`lifetime`]) |
+//! | `bmi-perf` | the same, and the values of `iperf3` and `sockperf` ([`perf`]) |
 //!
 //! Other programs use the machine too. Round trips that are compared are measured in turns, and the
 //! median of their differences counts. A rate is a limit, which other programs only keep a
@@ -16,21 +17,16 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
-
-use super::cable::{Pair, SERVER};
+use super::cable::Pair;
 use super::link::{Cable, Link, Loss, Rate};
+use super::measure::{ONE, PLAIN, bandwidth, iperf3, round_trip, served, undelayed};
 use super::report::{Row, median, table};
-use super::{clock, lifetime, shape};
+use super::{clock, lifetime, perf, shape};
 use crate::setup;
 use crate::totals::Totals;
 
 /// The rounds of a measurement.
 const ROUNDS: usize = 5;
-/// The seconds of each. The bucket of `tbf` adds its burst once, 0.1 % of that at 1 Gb/s.
-const SECONDS: &str = "1";
-/// Time limit of one measurement.
-const LIMIT: Duration = Duration::from_secs(30);
 /// The delay that is checked.
 const DELAY: Duration = Duration::from_millis(1);
 const GIGABIT: Rate = Rate(1_000_000_000);
@@ -42,9 +38,6 @@ const IDLE: f64 = 0.01;
 /// One in a hundred.
 const LOSS: Loss = Loss(10_000);
 
-/// A cable without limits.
-const PLAIN: Link = Link { rate: None, delay: Duration::ZERO, loss: Loss(0), mtu: 1500, cable: Cable::Auto, seed: 1 };
-
 /// Makes pairs and measures them.
 type Check = fn() -> Result<Vec<Row>, String>;
 
@@ -52,13 +45,19 @@ type Check = fn() -> Result<Vec<Row>, String>;
 const CHECKS: &[(&str, Check)] = &[("delay", delays), ("rate", rates), ("loss", losses), ("idle", idle)];
 
 /// Runs all checks and prints the table.
-pub(super) fn run(root: &Path) -> Result<Totals, String> {
+/// `folder` has the program `bmi-perf` if it need not be built.
+pub(super) fn run(root: &Path, folder: Option<&Path>) -> Result<Totals, String> {
+    let program = perf::program(root, folder).map_err(|failure| failure.reason)?;
     setup::set_up_pair_check(root).map_err(|failure| failure.reason)?;
     let mut rows = Vec::new();
     for (what, check) in CHECKS {
         rows.extend(check().unwrap_or_else(|why| vec![Row::broken(*what, "xtask", why)]));
     }
     rows.extend(lifetime::rows());
+    match program {
+        Some(program) => rows.extend(perf::rows(&program, DELAY, DELAY_ERROR, GIGABIT, RATE_ERROR)),
+        None => eprintln!("there is no crate bmi-perf here, so it is not checked"),
+    }
     print!("{}", table(&rows));
     let passed = rows.iter().filter(|row| row.is_right()).count() as u64;
     Ok(Totals { passed, failed: rows.len() as u64 - passed, skipped: 0 })
@@ -71,26 +70,18 @@ fn cables() -> Result<Vec<Cable>, String> {
     Ok(if has_netem { vec![Cable::Netem, Cable::Relay] } else { vec![Cable::Relay] })
 }
 
-/// Makes a pair whose server runs both programs.
-fn served(link: Link) -> Result<Pair, String> {
-    let mut pair = Pair::make(&link, false)?;
-    pair.serve("exec iperf3 -s >/dev/null 2>&1")?;
-    pair.serve(&format!("exec sockperf server --tcp -i {SERVER} >/dev/null 2>&1"))?;
-    Ok(pair)
-}
-
-/// A round trip over the bare cable, and how much longer one over the delayed cable takes.
+/// How much longer a round trip takes with a delay than over the same kind of cable without one.
 fn delays() -> Result<Vec<Row>, String> {
-    let (near, mut rows) = (served(PLAIN)?, Vec::new());
+    let mut rows = Vec::new();
     for cable in cables()? {
-        let far = served(Link { delay: DELAY, cable, ..PLAIN })?;
+        let (near, far) = (served(undelayed(cable))?, served(Link { delay: DELAY, cable, ..PLAIN })?);
         let (mut grown, mut without) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let base = round_trip(&near)?;
+            let base = round_trip(&near, ONE)?;
             without.push(base);
-            grown.push(round_trip(&far)? - base);
+            grown.push(round_trip(&far, ONE)? - base);
         }
-        let what = format!("delay 1ms, {}: round trip beyond the {:.0} us of veth", name(cable), median(&without));
+        let what = format!("delay 1ms, {}: round trip beyond its {:.0} us without", name(cable), median(&without));
         let known = 2.0 * DELAY.as_micros() as f64;
         rows.push(Row::within(what, "sockperf", "us", known, DELAY_ERROR, median(&grown)));
     }
@@ -107,8 +98,8 @@ fn rates() -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for link in links {
         let pair = served(link.clone())?;
-        for (direction, option) in [("to", None), ("from", Some("-R"))] {
-            let measured = (0..ROUNDS).map(|_| bandwidth(&pair, option)).collect::<Result<Vec<f64>, String>>()?;
+        for (direction, options) in [("to", &[][..]), ("from", &["-R"][..])] {
+            let measured = (0..ROUNDS).map(|_| bandwidth(&pair, options)).collect::<Result<Vec<f64>, String>>()?;
             let highest = measured.into_iter().fold(0.0, f64::max);
             let rate = link.rate.unwrap_or(GIGABIT);
             let known = shape::goodput(rate, link.mtu, pair.is_relayed()) / 1e6;
@@ -163,48 +154,9 @@ fn name(cable: Cable) -> &'static str {
     }
 }
 
-/// Returns the median round trip of small messages, in microseconds.
-fn round_trip(pair: &Pair) -> Result<f64, String> {
-    let text = output(pair, "sockperf", &["ping-pong", "--tcp", "--full-rtt", "-i", SERVER, "-t", SECONDS])?;
-    median_of(&text).ok_or_else(|| format!("sockperf reports no median:\n{text}"))
-}
-
-/// Finds the median in the report of sockperf.
-fn median_of(text: &str) -> Option<f64> {
-    let (_, rest) = text.split_once("percentile 50.000 =")?;
-    rest.split_whitespace().next()?.parse().ok()
-}
-
-/// Returns the megabits per second that arrive.
-fn bandwidth(pair: &Pair, option: Option<&str>) -> Result<f64, String> {
-    let args: Vec<&str> = ["-t", SECONDS].into_iter().chain(option).collect();
-    let report = iperf3(pair, &args)?;
-    let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
-    bits.map(|bits| bits / 1e6).ok_or_else(|| format!("iperf3 reports no bandwidth: {}", report["error"]))
-}
-
-fn iperf3(pair: &Pair, args: &[&str]) -> Result<Value, String> {
-    let text = output(pair, "iperf3", &[&["-J", "-c", SERVER], args].concat())?;
-    serde_json::from_str(&text).map_err(|error| format!("iperf3 reports no JSON: {error}"))
-}
-
-/// Runs a program of the client and returns what it says.
-fn output(pair: &Pair, program: &str, args: &[&str]) -> Result<String, String> {
-    let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-    let (result, text) = pair.measured(program, &args).captured(LIMIT);
-    result.map(|()| text.clone()).map_err(|failure| format!("{failure}:\n{text}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_median_of_sockperf_is_found() {
-        let text = "sockperf: ---> percentile 75.000 =  126.829\nsockperf: ---> percentile 50.000 =  114.282\n";
-        assert_eq!(median_of(text), Some(114.282));
-        assert_eq!(median_of("sockperf: error"), None);
-    }
 
     #[test]
     fn the_time_that_a_process_ran_is_read() {

@@ -26,6 +26,7 @@
 //! | `relay`, `queue`, `tun` | delay and loss in a process |
 //! | `clock` | time |
 //! | `check` | what is known of a pair, measured with programs of others |
+//! | `measure`, `perf` | these programs, and `bmi-perf` |
 //! | `lifetime` | what a run leaves behind, checked |
 //! | `report` | the table of both |
 //!
@@ -37,7 +38,9 @@ mod clock;
 mod guard;
 mod lifetime;
 mod link;
+mod measure;
 mod namespaces;
+mod perf;
 mod queue;
 mod relay;
 mod report;
@@ -45,7 +48,7 @@ mod shape;
 mod tun;
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
@@ -107,9 +110,12 @@ pub(crate) struct PairArgs {
     /// Make the pair, print its names and how to remove it, and leave it there.
     #[arg(long, conflicts_with_all = ["serve", "command"])]
     keep: bool,
-    /// Measure pairs with iperf3 and sockperf, and compare with what is known.
+    /// Measure pairs with iperf3, sockperf and bmi-perf, and compare with what is known.
     #[arg(long, conflicts_with_all = ["serve", "command", "keep"])]
     check: bool,
+    /// With --check: the directory with the program bmi-perf [default: it is built, in release].
+    #[arg(long, value_name = "DIR", requires = "check")]
+    bin_dir: Option<PathBuf>,
     /// The program that runs in the client, with its arguments [default: a shell].
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -125,7 +131,7 @@ pub(crate) fn main(root: &Path, args: &PairArgs) -> ExitCode {
         if !args.check {
             return run(args);
         }
-        let totals = check::run(root)?;
+        let totals = check::run(root, args.bin_dir.as_deref())?;
         println!("{totals}");
         Ok(ExitCode::from(u8::from(totals.failed > 0)))
     };
@@ -143,7 +149,7 @@ pub(crate) fn step(root: &Path) -> Result<Totals, Failure> {
     if !setup::is_root() {
         return Err(Failure::skip("network namespaces are made by root"));
     }
-    let totals = prepare(root).and_then(|()| check::run(root)).map_err(Failure::new)?;
+    let totals = prepare(root).and_then(|()| check::run(root, None)).map_err(Failure::new)?;
     match totals.failed {
         0 => Ok(totals),
         failed => Err(Failure::counted(format!("{failed} rows are wrong; again: cargo xtask pair --check"), totals)),

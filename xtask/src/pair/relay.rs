@@ -11,11 +11,14 @@
 //!
 //! **Time.** It sleeps in `ppoll` until a packet comes or the next one is due, with a timer slack
 //! of one nanosecond (prctl(2), *PR_SET_TIMERSLACK*; the kernel's default is 50 µs). Without
-//! packets it uses no processor time. A timer of the kernel is late by the time that a processor
-//! takes to wake up. The relay measures that ([`Lateness`]), sets its timers earlier by it, and
-//! polls until the packet is due. A packet that woke the relay came earlier by as much. With the
-//! program `chrt` the relay asks for a real-time priority, so that it does not wait for the
-//! programs that are measured.
+//! packets it uses no processor time.
+//! - A timer of the kernel is late by the time that a processor takes to wake up. The relay
+//!   estimates that ([`Median`]), sets its timers earlier by it, and polls until the packet is due.
+//!   A packet that woke the relay came earlier by as much.
+//! - The time that a write takes, in which the receiver's kernel gets the packet, is a part of the
+//!   delay.
+//! - With the program `chrt` the relay asks for a real-time priority, so that it does not wait for
+//!   the programs that are measured.
 //!
 //! **Bounds.** [`MOST`] bytes wait in each direction (`queue`).
 
@@ -107,7 +110,7 @@ fn carry(devices: [File; 2], spec: &Spec) -> Result<(), String> {
 }
 
 fn exchange(mut devices: [File; 2], queues: &mut [Queue; 2]) -> Result<(), String> {
-    let mut lateness = Lateness::default();
+    let (mut wakes, mut writes) = (Median::default(), Median::default());
     let mut buffer = vec![0; LONGEST];
     let mut woken_ns = 0;
     loop {
@@ -120,14 +123,15 @@ fn exchange(mut devices: [File; 2], queues: &mut [Queue; 2]) -> Result<(), Strin
         }
         let [server, client] = &mut devices;
         for (queue, to) in queues.iter_mut().zip([client, server]) {
-            match give(queue, to) {
+            match give(queue, to, &mut writes) {
                 Ok(()) => {}
                 Err(error) if is_gone(&error) => return Ok(()),
                 Err(error) => return Err(format!("write: {error}")),
             }
         }
         let due = queues.iter().filter_map(Queue::due_ns).min();
-        woken_ns = sleep(&devices, due, &mut lateness).map_err(|error| format!("poll: {error}"))?;
+        woken_ns = sleep(&devices, due.map(|due| due.saturating_sub(writes.ns())), &mut wakes)
+            .map_err(|error| format!("poll: {error}"))?;
     }
 }
 
@@ -146,14 +150,19 @@ fn take(device: &mut File, queue: &mut Queue, woken_ns: u64, buffer: &mut [u8]) 
     Ok(())
 }
 
-/// Writes the packets that are due.
-fn give(queue: &mut Queue, device: &mut File) -> std::io::Result<()> {
-    while let Some(packet) = queue.pop(now_ns()) {
+/// Writes the packets that are due. A packet has arrived at the end of the write, so that each
+/// write begins earlier by the time that it takes.
+fn give(queue: &mut Queue, device: &mut File, writes: &mut Median) -> std::io::Result<()> {
+    let mut now = now_ns();
+    while let Some(packet) = queue.pop(now + writes.ns()) {
         match device.write(&packet) {
             Err(error) if is_gone(&error) => return Err(error),
             // The device is down, or the kernel has no memory: a cable loses such a packet.
             Ok(_) | Err(_) => {}
         }
+        let end = now_ns();
+        writes.add(end - now);
+        now = end;
     }
     Ok(())
 }
@@ -164,11 +173,11 @@ fn is_gone(error: &std::io::Error) -> bool {
 }
 
 /// Sleeps until a packet comes or one is due. Returns how long ago the packet came that woke it.
-fn sleep(devices: &[File; 2], due: Option<u64>, lateness: &mut Lateness) -> rustix::io::Result<u64> {
+fn sleep(devices: &[File; 2], due: Option<u64>, wakes: &mut Median) -> rustix::io::Result<u64> {
     let [server, client] = devices;
     let mut fds = [PollFd::new(server, PollFlags::IN), PollFd::new(client, PollFlags::IN)];
     let now = now_ns();
-    let left = due.map(|due| due.saturating_sub(now).saturating_sub(lateness.ns()));
+    let left = due.map(|due| due.saturating_sub(now).saturating_sub(wakes.ns()));
     let limit =
         left.map(|left| Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 });
     let ready = match poll(&mut fds, limit.as_ref()) {
@@ -177,28 +186,28 @@ fn sleep(devices: &[File; 2], due: Option<u64>, lateness: &mut Lateness) -> rust
     };
     let slept = now_ns() - now;
     match left {
-        Some(left) if ready == 0 && left > 0 => lateness.add(slept.saturating_sub(left)),
+        Some(left) if ready == 0 && left > 0 => wakes.add(slept.saturating_sub(left)),
         _ => {}
     }
     // A poll that returned at once woke nobody.
-    Ok(if ready > 0 && slept > 2 * lateness.ns() { lateness.ns() } else { 0 })
+    Ok(if ready > 0 && slept > 2 * wakes.ns() { wakes.ns() } else { 0 })
 }
 
-/// How late timers are: an estimate of the median. It moves by a fixed step towards each value, so
-/// that a long pause of the machine counts no more than any other value.
+/// An estimate of the median of some times. It moves by a fixed step towards each value, so that a
+/// long pause of the machine counts no more than any other value.
 #[derive(Debug, Default)]
-struct Lateness {
+struct Median {
     ns: u64,
 }
 
-impl Lateness {
+impl Median {
     /// How far one value moves the estimate.
     const STEP: u64 = 500;
-    /// The most that a timer is set earlier. The relay polls for as long.
+    /// The most that it is. The relay polls for as long.
     const MOST: u64 = 60_000;
 
-    fn add(&mut self, late_ns: u64) {
-        let moved = if late_ns > self.ns { self.ns + Self::STEP } else { self.ns.saturating_sub(Self::STEP) };
+    fn add(&mut self, ns: u64) {
+        let moved = if ns > self.ns { self.ns + Self::STEP } else { self.ns.saturating_sub(Self::STEP) };
         self.ns = moved.min(Self::MOST);
     }
 
@@ -212,17 +221,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lateness_of_timers_is_their_median() {
-        let mut lateness = Lateness::default();
-        assert_eq!(lateness.ns(), 0);
-        (0..200).for_each(|_| lateness.add(40_000));
-        assert!((39_000..=41_000).contains(&lateness.ns()), "{}", lateness.ns());
-        lateness.add(1_000_000_000);
-        assert!(lateness.ns() <= 41_000, "{}", lateness.ns());
-        (0..200).for_each(|_| lateness.add(u64::MAX));
-        assert_eq!(lateness.ns(), Lateness::MOST);
-        (0..200).for_each(|_| lateness.add(0));
-        assert_eq!(lateness.ns(), 0);
+    fn the_estimate_moves_to_the_median() {
+        let mut median = Median::default();
+        assert_eq!(median.ns(), 0);
+        (0..200).for_each(|_| median.add(40_000));
+        assert!((39_000..=41_000).contains(&median.ns()), "{}", median.ns());
+        median.add(1_000_000_000);
+        assert!(median.ns() <= 41_000, "{}", median.ns());
+        (0..200).for_each(|_| median.add(u64::MAX));
+        assert_eq!(median.ns(), Median::MOST);
+        (0..200).for_each(|_| median.add(0));
+        assert_eq!(median.ns(), 0);
     }
 
     #[test]
