@@ -41,8 +41,8 @@ impl ShortPaths {
         ShortPaths { inline: max_inline, pieces, set_aside: 0, receives: true, taken: (0, 0) }
     }
 
-    /// Closes the short paths of posts while a timeline is recorded, because they record nothing. Or
-    /// opens them again.
+    /// Closes the short paths of posts while a timeline is recorded, because they record nothing,
+    /// or opens them again.
     pub(super) fn set_aside(&mut self, aside: bool) {
         if aside != self.are_set_aside() {
             std::mem::swap(&mut self.pieces, &mut self.set_aside);
