@@ -5,6 +5,7 @@ use super::adapter_side::AdapterSide;
 use super::grant::{self, Grant, is_granted, token_of};
 use super::op::State;
 use super::peer::Peer;
+use super::record;
 use super::transfer;
 use super::unit::{self, Plan};
 use crate::bulk::BulkDescriptor;
@@ -55,6 +56,9 @@ impl<T: Transport> Endpoint<T> {
         {
             return Ok(Posted::Done(done));
         }
+        if self.adapter.short_paths.are_set_aside() {
+            return self.start_bulk_recorded(kind, peer, remote, at, local, immediate, options);
+        }
         let Self { adapter, ops, peers, .. } = self;
         let record = peers.open_mut(peer).map_err(|error| error.during(kind.as_str()))?;
         check(adapter, record, kind, remote, at, &local).map_err(|error| error.during(kind.as_str()))?;
@@ -68,6 +72,31 @@ impl<T: Transport> Endpoint<T> {
             record.queue.push_back(id);
         }
         Ok(self.ops.posted(id))
+    }
+
+    /// Starts a transfer, by the short path if that is possible, and records one that ends at once.
+    /// Units record the others.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one transfer")]
+    #[cold]
+    #[inline(never)]
+    fn start_bulk_recorded(
+        &mut self,
+        kind: OpKind,
+        peer: PeerId,
+        remote: &BulkDescriptor,
+        at: u64,
+        local: MemList,
+        immediate: Option<u32>,
+        options: Options,
+    ) -> Result<Posted, Error> {
+        let (begun, before, bytes) = (self.adapter.recorder.now(), self.adapter.counters.immediate, local.len() as u64);
+        self.adapter.short_paths.set_aside(false);
+        let started = self.start_bulk_with(kind, peer, remote, at, local, immediate, options);
+        self.adapter.short_paths.set_aside(true);
+        if self.adapter.counters.immediate > before {
+            record::unit(&self.adapter.recorder, peer, kind == OpKind::Push, begun, bytes);
+        }
+        started
     }
 
     /// Returns true if all of a transfer is with the adapter, or if it is over. Messages that are

@@ -26,7 +26,7 @@ use crate::op::{OpId, Tag};
 use crate::proto::Violation;
 use crate::proto::credit;
 use crate::proto::header::{Header, Kind};
-use crate::timeline::{Class, Way};
+use crate::timeline::Way;
 use crate::transport::{HostWork, Payload, PostError, Transport, WorkOptions};
 
 // ---- sending ------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ pub(super) fn on_eager<T: Transport>(
 ) -> Result<Effect, Violation> {
     let cost = credit::cost(len);
     peer.account.arrived(cost)?;
-    record::arrived(&adapter.recorder, peer, Class::Expected, Way::Eager, tag, len as u64);
+    peer.seen += 1;
     let Some(id) = peer.posted.pop(tag) else {
         return Ok(without_receive(adapter, peer, slot, tag, len));
     };
@@ -270,7 +270,7 @@ pub(super) fn on_unexpected<T: Transport>(
     let Header { tag, .. } = *header;
     let cost = credit::cost(len);
     peer.account.arrived(cost)?;
-    record::arrived(&adapter.recorder, peer, Class::Unexpected, Way::Eager, tag, len as u64);
+    peer.seen_unexpected += 1;
     let held = peer.may_hold();
     let bytes = if held {
         peer.held += 1;

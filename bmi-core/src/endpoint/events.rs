@@ -9,9 +9,11 @@ use super::op::State;
 use super::operations::Operations;
 use super::peer::{Peer, Repost};
 use super::work::Work;
-use super::{Endpoint, eager, fast_rdma, grant, offered_receive, probe, rendezvous, transfer, write_rendezvous};
+use super::{
+    Endpoint, eager, fast_rdma, grant, offered_receive, probe, record, rendezvous, transfer, write_rendezvous,
+};
 use crate::mutated_each;
-use crate::op::OpId;
+use crate::op::{OpId, PeerId};
 use crate::proto::Violation;
 use crate::proto::header::{Header, Kind};
 use crate::transport::{Event, Transport, WorkCompletion, WorkStatus};
@@ -52,6 +54,9 @@ impl<T: Transport> Endpoint<T> {
             }
             (Work::Slot(slot), None) if status == WorkStatus::Ok => {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
+                if self.adapter.recorder.is_on() {
+                    self.record_message(peer, slot as usize, len);
+                }
                 self.handle(peer, |adapter, ops, peer| on_message(adapter, ops, peer, slot as usize, len));
             }
             (Work::Bounce(_) | Work::Staged(_), _) => self.handle(peer, |_, _, peer| {
@@ -63,6 +68,17 @@ impl<T: Transport> Endpoint<T> {
             }
             // A receive was flushed, or a silent message failed. The end of the connection follows.
             (Work::Slot(_) | Work::Silent, _) => {}
+        }
+    }
+
+    /// Records a message that arrived in a receive slot, before it is handled.
+    #[cold]
+    #[inline(never)]
+    fn record_message(&self, id: PeerId, slot: usize, len: usize) {
+        let Some(peer) = self.peers.get(id).filter(|peer| peer.is_up()) else { return };
+        // SAFETY: as in `on_message`: the completion just gave the slot back.
+        if let Ok((header, payload)) = Header::decode(unsafe { peer.slots.bytes(slot, len) }) {
+            record::arrived_in_slot(&self.adapter.recorder, peer, &header, payload.len() as u64);
         }
     }
 }

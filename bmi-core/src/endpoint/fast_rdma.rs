@@ -135,12 +135,12 @@ pub(super) fn on_fast<T: Transport>(
         }
         Kind::Unexpected => {
             adapter.counters.bytes_received += len as u64;
-            record::arrived(&adapter.recorder, peer, Class::Unexpected, Way::Slot, tag, len as u64);
+            record::written(&adapter.recorder, peer, Class::Unexpected, Way::Slot, tag, len as u64);
             let bytes = Place::Fast { slice: payload, slot, copy: OnceLock::new() };
             Ok(Effect::Deliver(Arrival { tag, bytes, cost: 0 }))
         }
         _ => {
-            record::arrived(&adapter.recorder, peer, Class::Expected, Way::Slot, tag, len as u64);
+            record::written(&adapter.recorder, peer, Class::Expected, Way::Slot, tag, len as u64);
             if let Some(id) = peer.posted.pop(tag) {
                 return Ok(deliver(adapter, ops, peer, id, slot, &payload));
             }
@@ -297,6 +297,9 @@ fn gather<T: Transport>(
             false => None,
         };
         if let Some(region) = region {
+            if !free && registry.recorder.is_on() {
+                registry.record_hit(piece.memory());
+            }
             segments.push(region.into_segment(piece.offset(), piece.len()));
             continue;
         }

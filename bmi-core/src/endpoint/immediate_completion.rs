@@ -32,7 +32,6 @@
 use super::Endpoint;
 use super::packing_buffers::Cursor;
 use super::peer::Link;
-use super::record;
 use super::unit::Level;
 use crate::bulk::BulkDescriptor;
 use crate::lists::Lists;
@@ -66,7 +65,6 @@ impl<T: Transport> Endpoint<T> {
         if packs || late || !self.adapter.turns.is_free(level) {
             return None;
         }
-        let begun = self.adapter.recorder.now();
         let done = match kind {
             OpKind::Pull => {
                 self.adapter.transport.capabilities().rdma_read
@@ -77,7 +75,6 @@ impl<T: Transport> Endpoint<T> {
         if !done {
             return None;
         }
-        record::unit(&self.adapter.recorder, id, kind == OpKind::Push, begun, len);
         self.adapter.turns.taken(level);
         let (transfers, bytes) = match kind {
             OpKind::Pull => (&mut self.adapter.counters.pulls, &mut self.adapter.counters.bytes_pulled),

@@ -32,11 +32,10 @@ use super::record;
 use super::report::Counters;
 use crate::inline_receive::{InlineMessage, InlineReceiver};
 use crate::mem::MemSlice;
-use crate::op::OpId;
+use crate::op::{OpId, PeerId, Tag};
 use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header};
 use crate::time::Time;
-use crate::timeline::{Class, Way};
 use crate::transport::ConnId;
 use crate::{mutated, mutated_each};
 
@@ -52,10 +51,19 @@ pub(super) struct InlineReceives<'a> {
     pub(super) copied: (u64, u64),
 }
 
+/// A message that was taken.
+#[derive(Clone, Copy)]
+pub(super) struct Taken {
+    pub(super) peer: PeerId,
+    pub(super) tag: Tag,
+    pub(super) number: u64,
+    pub(super) len: usize,
+}
+
 impl InlineReceives<'_> {
     /// Takes a message as [`InlineReceiver::take`] does. Returns `None` if it declines.
     #[inline(always)]
-    fn try_take(&mut self, conn: ConnId, message: &InlineMessage<'_>) -> Option<()> {
+    fn try_take(&mut self, conn: ConnId, message: &InlineMessage<'_>) -> Option<Taken> {
         let (peer, dirty) = self.peers.get_with_dirty(self.peers.of_conn(conn)?)?;
         let len = message.len().checked_sub(HEADER_LEN)?;
         if !matches!(peer.link, Link::Up) {
@@ -93,12 +101,23 @@ impl InlineReceives<'_> {
         };
         self.copied = (self.copied.0 + len as u64, self.copied.1 + pieces);
         peer.account.taken(if mutated_each(20, "inline/credit-not-returned") { 0 } else { cost });
-        peer.used = self.now;
-        record::arrived(&self.ops.recorder, peer, Class::Expected, Way::Eager, tag, len as u64);
+        let taken = Taken { peer: peer.id, tag, number: peer.seen, len };
+        (peer.seen, peer.used) = (peer.seen + 1, self.now);
         self.counters.bytes_received += len as u64;
         self.ops.end(id, Ok(()), len as u64);
         dirty.mark(peer);
-        Some(())
+        Some(taken)
+    }
+
+    /// As [`InlineReceives::try_take`], and records it. It is apart, so that the short path has no
+    /// call more.
+    #[cold]
+    #[inline(never)]
+    fn try_take_recorded(&mut self, conn: ConnId, message: &InlineMessage<'_>) -> Option<Taken> {
+        let begun = self.ops.recorder.now();
+        let taken = self.try_take(conn, message)?;
+        record::taken_inline(&self.ops.recorder, begun, taken);
+        Some(taken)
     }
 }
 
@@ -115,6 +134,9 @@ fn scatter(message: &InlineMessage<'_>, len: usize, pieces: &[MemSlice]) -> u64 
 
 impl InlineReceiver for InlineReceives<'_> {
     fn take(&mut self, conn: ConnId, message: InlineMessage<'_>) -> bool {
+        if self.ops.recorder.is_on() {
+            return self.try_take_recorded(conn, &message).is_some();
+        }
         self.try_take(conn, &message).is_some()
     }
 }

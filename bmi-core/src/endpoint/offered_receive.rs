@@ -169,7 +169,7 @@ pub(super) fn on_written<T: Transport>(
     let tag = op.tag;
     let found = peer.posted.remove(*place);
     debug_assert!(found.is_some(), "a receive that waits is on the list");
-    record::arrived(&adapter.recorder, peer, Class::Expected, Way::Offered, tag, header.len);
+    record::written(&adapter.recorder, peer, Class::Expected, Way::Offered, tag, header.len);
     op.offer = Offer::Used(memory);
     adapter.repost(peer, slot, Repost::Message);
     Ok(eager::received(adapter, ops, id, Ok(()), header.len))

@@ -258,6 +258,7 @@ impl Op {
     }
 
     /// Goes to `Done`. Returns the transfer of the operation, if it had one.
+    #[inline(always)]
     pub(super) fn end(&mut self, status: Result<(), ErrorKind>, len: u64) -> Option<Box<Transfer>> {
         debug_assert!(
             may_follow(self.kind, self.state.phase(), Done),

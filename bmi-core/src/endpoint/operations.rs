@@ -208,6 +208,9 @@ impl Operations {
     /// Ends an operation: drops its memory and makes its completion. The caller settles what the
     /// operation held of the endpoint.
     pub(super) fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) -> Option<Held> {
+        if self.recorder.is_on() {
+            record::ended(&self.recorder, self.get(id)?, status, len);
+        }
         let Slot { op, .. } = self.slots.get_mut(id.0.slot as usize).filter(|slot| slot.is(id.0))?;
         op.fallback = None;
         op.plan = None;
@@ -215,7 +218,7 @@ impl Operations {
         if let Some(transfer) = op.end(status, len) {
             self.transfers.retire(transfer);
         }
-        let abandoned = op.settle(&mut self.timers, &mut self.wakes, &self.recorder);
+        let abandoned = op.settle(&mut self.timers, &mut self.wakes);
         self.list_as_done(id, abandoned);
         Some(held)
     }
@@ -227,7 +230,7 @@ impl Operations {
             return;
         };
         op.enter(State::Done { status, len });
-        let abandoned = op.settle(&mut self.timers, &mut self.wakes, &self.recorder);
+        let abandoned = op.settle(&mut self.timers, &mut self.wakes);
         self.list_as_done(id, abandoned);
     }
 
@@ -373,11 +376,8 @@ impl Op {
     /// Drops the memory of an operation that has ended, its timer, and wakes its waiter. Returns
     /// true if nobody collects the completion.
     #[inline(always)]
-    fn settle(&mut self, timers: &mut Timers, wakes: &mut Vec<Waker>, recorder: &Recorder) -> bool {
+    fn settle(&mut self, timers: &mut Timers, wakes: &mut Vec<Waker>) -> bool {
         self.list = None;
-        if recorder.is_on() {
-            record::ended(recorder, self);
-        }
         if self.timer.take().is_some() {
             timers.forget();
         }

@@ -1,7 +1,9 @@
 //! What the parts of an endpoint tell the recorder of a timeline ([`crate::timeline`]).
 //!
 //! **Why here.** A handler has one line for each thing that is recorded, and this module makes the
-//! entry of it. It also counts messages, which happens whether or not anything is recorded: the
+//! entry of it. On the shortest paths it is one comparison, after which a copy of the path that
+//! records goes on: a call in the middle would make the path longer also while nothing is recorded.
+//! This module also counts messages, which happens whether or not anything is recorded: the
 //! numbers of both sides must agree, and a recording may begin at any time.
 //!
 //! **Tests.** `bmi-sim/tests/endpoint_timeline.rs` and `bmi-core/tests/timeline.rs`.
@@ -9,13 +11,14 @@
 use std::collections::BTreeSet;
 
 use super::Endpoint;
-use super::op::{Op, State};
+use super::inline_receive::Taken;
+use super::op::Op;
 use super::peer::Peer;
 use super::report::Unexpected;
 use crate::comm::Path;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::op::{OpKind, PeerId, Tag};
-use crate::proto::header::Kind;
+use crate::proto::header::{Header, Kind};
 use crate::time::{Clock, Time};
 use crate::timeline::{Class, Direction, Entry, Recorder, Timeline, TimelineOptions, TimelinePeer, Way, What, name_of};
 use crate::transport::Transport;
@@ -53,6 +56,7 @@ impl<T: Transport> Endpoint<T> {
 
     fn set_recorder(&mut self, recorder: &Recorder) {
         self.adapter.recorder = recorder.clone();
+        self.adapter.short_paths.set_aside(recorder.is_on());
         self.adapter.registry.recorder = recorder.clone();
         self.ops.recorder = recorder.clone();
     }
@@ -94,8 +98,15 @@ pub(super) fn sent(recorder: &Recorder, peer: &mut Peer, kind: Kind, way: Way, t
         peer.sent_expected(tag);
         peer.sent - 1
     };
-    let id = peer.id;
-    recorder.succeed(|| Entry { tag, number, bytes, ..with(id, What::Send(class_of(kind), way)) });
+    if recorder.is_on() {
+        note_sent(recorder, peer, What::Send(class_of(kind), way), tag, number, bytes);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn note_sent(recorder: &Recorder, peer: &Peer, what: What, tag: Tag, number: u64, bytes: u64) {
+    recorder.succeed(|| Entry { tag, number, bytes, ..with(peer.id, what) });
 }
 
 /// Records a message that could not be sent when it was posted.
@@ -104,14 +115,40 @@ pub(super) fn queued(recorder: &Recorder, peer: PeerId, kind: Kind, tag: Tag, by
     recorder.note(|| Entry { tag, bytes, ..with(peer, What::Queue(class_of(kind))) });
 }
 
-/// Counts and records a message that arrived, or its announcement.
-#[inline(always)]
-pub(super) fn arrived(recorder: &Recorder, peer: &mut Peer, class: Class, way: Way, tag: Tag, bytes: u64) {
+/// Counts and records a message that a write has brought.
+#[inline]
+pub(super) fn written(recorder: &Recorder, peer: &mut Peer, class: Class, way: Way, tag: Tag, bytes: u64) {
     let count = if class == Class::Unexpected { &mut peer.seen_unexpected } else { &mut peer.seen };
     let number = *count;
     *count += 1;
-    let id = peer.id;
-    recorder.note(|| Entry { tag, number, bytes, ..with(id, What::Arrive(class, way)) });
+    if recorder.is_on() {
+        note_written(recorder, peer, What::Arrive(class, way), tag, number, bytes);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn note_written(recorder: &Recorder, peer: &Peer, what: What, tag: Tag, number: u64, bytes: u64) {
+    recorder.note(|| Entry { tag, number, bytes, ..with(peer.id, what) });
+}
+
+/// Records what arrived in a receive slot, if it is a message of the program, or an announcement of
+/// one. It is counted when it is handled.
+pub(super) fn arrived_in_slot(recorder: &Recorder, peer: &Peer, header: &Header, payload: u64) {
+    let (class, way, number, bytes) = match header.kind {
+        Kind::Eager => (Class::Expected, Way::Eager, peer.seen, payload),
+        Kind::Announce => (Class::Expected, Way::Announced, peer.seen, header.len),
+        Kind::Unexpected => (Class::Unexpected, Way::Eager, peer.seen_unexpected, payload),
+        _ => return,
+    };
+    recorder.note(|| Entry { tag: header.tag, number, bytes, ..with(peer.id, What::Arrive(class, way)) });
+}
+
+/// Records a message that an inline receive took.
+pub(super) fn taken_inline(recorder: &Recorder, begun: Time, Taken { peer, tag, number, len }: Taken) {
+    let entry = Entry { tag, number, bytes: len as u64, ..with(peer, What::Arrive(Class::Expected, Way::Eager)) };
+    recorder.span(begun, || entry);
+    recorder.note(|| Entry { number: 0, what: What::Deliver(Class::Expected), ..entry });
 }
 
 /// Records that the program took an unexpected message.
@@ -124,7 +161,8 @@ pub(super) fn taken(recorder: &Recorder, message: &Unexpected) {
 }
 
 /// Records a transfer unit that has ended.
-#[inline]
+#[cold]
+#[inline(never)]
 pub(super) fn unit(recorder: &Recorder, peer: PeerId, writes: bool, begun: Time, bytes: u64) {
     let direction = if writes { Direction::Write } else { Direction::Read };
     recorder.span(begun, || Entry { bytes, ..with(peer, What::Unit(direction)) });
@@ -136,10 +174,10 @@ pub(super) fn call_ended(recorder: &Recorder, peer: PeerId, id: Tag) {
     recorder.note(|| Entry { tag: id, ..with(peer, What::CallEnd) });
 }
 
-/// Records an operation that has ended. Timers are not of interest.
+/// Records an operation that ends. Timers are not of interest.
 #[cold]
-pub(super) fn ended(recorder: &Recorder, op: &Op) {
-    let State::Done { status, len: bytes } = *op.state() else { return };
+#[inline(never)]
+pub(super) fn ended(recorder: &Recorder, op: &Op, status: Result<(), ErrorKind>, bytes: u64) {
     let what = match (op.kind, status) {
         (OpKind::Timer, _) => return,
         (OpKind::Recv, Ok(())) => What::Deliver(Class::Expected),

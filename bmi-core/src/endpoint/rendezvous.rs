@@ -40,7 +40,7 @@ use crate::proto::Violation;
 use crate::proto::credit;
 use crate::proto::header::{FinishStatus, Kind};
 use crate::proto::one_or_many::OneOrMany;
-use crate::timeline::{Class, Way};
+use crate::timeline::Way;
 use crate::transport::{HostWork, Transport};
 
 // ---- the sender ---------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ pub(super) fn on_announce<T: Transport>(
         return Err("an announcement whose pieces do not add up");
     }
     let remote: OneOrMany<RemoteSlice> = pieces().collect();
-    record::arrived(&adapter.recorder, peer, Class::Expected, Way::Announced, header.tag, header.len);
+    peer.seen += 1;
     let effect = match peer.posted.pop(header.tag) {
         Some(id) if ops.get(id).is_some_and(|op| op.kind == OpKind::Discard) => {
             let content = Content::Announced { op: header.op, len: header.len, remote };

@@ -45,10 +45,7 @@ impl<T: Transport> Endpoint<T> {
         options: Options,
     ) -> Result<Posted, Error> {
         let message = Outgoing { kind, tag, list: &list, slot: options.slot, class: options.class };
-        // The short path records nothing.
-        if let Some(peer) = self.peers.get_mut(id)
-            && !self.adapter.recorder.is_on()
-        {
+        if let Some(peer) = self.peers.get_mut(id) {
             let decision = cfg!(debug_assertions).then(|| decide_on(&self.adapter, peer, message));
             if send_inline(&mut self.adapter, peer, message) {
                 debug_assert_eq!(decision, Some(Decision::Send(SendPath::Inline)), "the short path differs");

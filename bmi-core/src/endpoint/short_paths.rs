@@ -25,6 +25,8 @@ pub(super) struct ShortPaths {
     pub(super) inline: usize,
     /// A list has fewer pieces than this. An empty list has none, so 0 admits no list.
     pub(super) pieces: usize,
+    /// The value of `pieces` while a timeline is recorded; 0 otherwise.
+    set_aside: usize,
     /// The adapter may show messages while it polls.
     pub(super) receives: bool,
     /// Number of inline sends and of short receives, which leave no other trace. Only debug builds
@@ -36,7 +38,21 @@ impl ShortPaths {
     /// Admits what the settings `max_inline` and `max_pieces` admit.
     pub(super) fn new(max_inline: usize, max_pieces: usize) -> ShortPaths {
         let pieces = max_pieces.saturating_add(1);
-        ShortPaths { inline: max_inline, pieces, receives: true, taken: (0, 0) }
+        ShortPaths { inline: max_inline, pieces, set_aside: 0, receives: true, taken: (0, 0) }
+    }
+
+    /// Closes the short paths of posts while a timeline is recorded, because they record nothing,
+    /// or opens them again.
+    pub(super) fn set_aside(&mut self, aside: bool) {
+        if aside != self.are_set_aside() {
+            std::mem::swap(&mut self.pieces, &mut self.set_aside);
+        }
+    }
+
+    /// Returns true if a timeline is recorded, and these paths would be open otherwise.
+    #[inline(always)]
+    pub(super) fn are_set_aside(&self) -> bool {
+        self.set_aside > 0
     }
 
     #[inline(always)]

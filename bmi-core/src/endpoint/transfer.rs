@@ -24,7 +24,7 @@
 
 use super::adapter_side::AdapterSide;
 use super::effect::Effect;
-use super::op::{State, writes};
+use super::op::{Op, State, writes};
 use super::operations::Operations;
 use super::packing_buffers::Cursor;
 use super::packing_buffers::{self, Copying};
@@ -170,12 +170,16 @@ fn price_of_registering<T: Transport>(adapter: &AdapterSide<T>, list: &MemList) 
 // ---- units --------------------------------------------------------------------------------------
 
 /// Posts one unit of a transfer, or continues with a unit that found the queue full.
+#[inline(never)]
 pub(super) fn post_unit<T: Transport>(
     adapter: &mut AdapterSide<T>,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
 ) -> Outcome {
+    if adapter.recorder.is_on() {
+        stamp_unit(adapter, ops, id);
+    }
     if let Err(over) = begin_unit(adapter, ops, id) {
         return over;
     }
@@ -183,9 +187,6 @@ pub(super) fn post_unit<T: Transport>(
     let (writes, closing, class) = (writes(op.kind), op.ending.is_some(), op.options.class);
     let Some((list, transfer)) = op.moving() else { return Outcome::Over };
     let class = if transfer.level == Level::Urgent { class } else { ServiceClass::Bulk };
-    if transfer.open.requests == 0 {
-        transfer.open.begun = adapter.recorder.now();
-    }
     // If the transfer was asked to end in the middle of a unit, one more byte is moved. Its
     // completion tells that the adapter is done with the requests before it.
     let capabilities = adapter.transport.capabilities();
@@ -250,6 +251,17 @@ pub(super) fn post_unit<T: Transport>(
     }
 }
 
+/// Notes the time if the next request is the first of its unit.
+#[cold]
+#[inline(never)]
+fn stamp_unit<T: Transport>(adapter: &AdapterSide<T>, ops: &mut Operations, id: OpId) {
+    if let Some((_, transfer)) = ops.get_mut(id).and_then(Op::moving)
+        && transfer.open.requests == 0
+    {
+        transfer.open.begun = adapter.recorder.now();
+    }
+}
+
 /// Checks that there is a unit to post. For a new unit, finds the memory: a packing buffer, or the
 /// regions of the list.
 fn begin_unit<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, id: OpId) -> Result<(), Outcome> {
@@ -308,6 +320,9 @@ pub(super) fn unit_done<T: Transport>(
     id: OpId,
     status: WorkStatus,
 ) -> Effect {
+    if adapter.recorder.is_on() {
+        record_unit(adapter, ops, peer, id, status);
+    }
     let Some(op) = ops.get_mut(id) else { return Effect::None };
     let writes = writes(op.kind);
     if status != WorkStatus::Ok {
@@ -325,7 +340,6 @@ pub(super) fn unit_done<T: Transport>(
     let Some(unit) = adapter.turns.ended(&mut peer.moving, writes, adapter.now) else { return Effect::None };
     peer.steps += 1;
     debug_assert_eq!(unit.op, id, "C4: reads complete in order, and so do writes");
-    record::unit(&adapter.recorder, peer.id, writes, unit.begun, unit.bytes);
     adapter.work -= unit.requests as usize;
     transfer.outstanding -= unit.requests;
     if let Some((buffer, at)) = unit.staged {
@@ -341,6 +355,18 @@ pub(super) fn unit_done<T: Transport>(
         return end(adapter, ops, peer, id);
     }
     Effect::None
+}
+
+/// Records the unit whose last request is completed, before it is handled.
+#[cold]
+#[inline(never)]
+fn record_unit<T: Transport>(adapter: &AdapterSide<T>, ops: &Operations, peer: &Peer, id: OpId, status: WorkStatus) {
+    let Some(op) = ops.get(id).filter(|_| status == WorkStatus::Ok) else { return };
+    let writes = writes(op.kind);
+    let unit = if writes { peer.moving.writes.front() } else { peer.moving.reads.front() };
+    if let Some(unit) = unit.filter(|unit| unit.op == id) {
+        record::unit(&adapter.recorder, peer.id, writes, unit.begun, unit.bytes);
+    }
 }
 
 // ---- the end ------------------------------------------------------------------------------------

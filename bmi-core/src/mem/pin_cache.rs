@@ -143,9 +143,9 @@ impl Chain {
     }
 }
 
-/// The entry of a timeline for the registration of a memory.
-fn registration(memory: &Memory, hit: bool) -> timeline::Entry {
-    timeline::Entry { bytes: memory.len() as u64, ..timeline::Entry::of(What::Register { hit }) }
+fn record(recorder: &Recorder, begun: Time, memory: &Memory, hit: bool) {
+    let bytes = memory.len() as u64;
+    recorder.span(begun, || timeline::Entry { bytes, ..timeline::Entry::of(What::Register { hit }) });
 }
 
 /// The cache of one endpoint.
@@ -226,7 +226,6 @@ impl PinCache {
             return None;
         }
         self.counts.hits += 1;
-        self.recorder.note(|| registration(memory, true));
         if self.entries[at].kept {
             self.kept.touch(&mut self.entries, at);
         }
@@ -239,6 +238,31 @@ impl PinCache {
     /// Those of [`Transport::register`], after all idle entries have been released.
     pub(crate) fn register<T: Transport>(&mut self, transport: &mut T, memory: &Memory) -> Result<MemoryRegion, Error> {
         self.register_by(memory, |memory| transport.register(memory))
+    }
+
+    /// As [`PinCache::register_by`], and records the result.
+    #[cold]
+    #[inline(never)]
+    fn register_recorded(
+        &mut self,
+        memory: &Memory,
+        adapter: impl FnMut(&Memory) -> Result<MemoryRegion, Error>,
+    ) -> Result<MemoryRegion, Error> {
+        let recorder = std::mem::take(&mut self.recorder);
+        let (begun, before) = (recorder.now(), self.counts.misses);
+        let region = self.register_by(memory, adapter);
+        if region.is_ok() {
+            record(&recorder, begun, memory, self.counts.misses == before);
+        }
+        self.recorder = recorder;
+        region
+    }
+
+    /// Records that the registration of `memory` was found.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn record_hit(&self, memory: &Memory) {
+        record(&self.recorder, self.recorder.now(), memory, true);
     }
 
     /// Registers memory of the endpoint itself, which is not kept in the cache. Idle entries are
@@ -255,18 +279,19 @@ impl PinCache {
         memory: &Memory,
         mut adapter: impl FnMut(&Memory) -> Result<MemoryRegion, Error>,
     ) -> Result<MemoryRegion, Error> {
+        if self.recorder.is_on() {
+            return self.register_recorded(memory, adapter);
+        }
         if let Some(region) = self.check_if_registered(memory) {
             return Ok(region);
         }
         self.counts.misses += 1;
-        let begun = self.recorder.now();
         let len = memory.len() as u64;
         let kept = self.limits.entries > 0 && len <= self.limits.bytes;
         if kept {
             self.make_room(len);
         }
         let region = self.try_hard(|| adapter(memory))?;
-        self.recorder.span(begun, || registration(memory, false));
         let cached = region.to_cached();
         let at = self.entries.insert(Entry { id: memory.id(), len, region: cached, kept, newer: NONE, older: NONE });
         self.index.insert(memory.id(), at);
