@@ -203,9 +203,18 @@ fn nothing_is_left_behind_and_transports_take_turns() {
     assert_eq!(report.rows.iter().map(|row| &*row.test).collect::<Vec<_>>(), ["write", "read"]);
     assert_eq!(bed.names("/"), Vec::<String>::new());
     let text = String::from_utf8(bed.run(&["bench", "io", "-b", "1M", "-i", "1"]).stdout).unwrap();
-    assert!(text.contains("pvfs bench io: 1 task on 1 host") && text.contains("write 1 MiB"), "{text}");
-    bed.run(&["bench", "io", "-b", "1M", "-i", "1", "--report", "r.json"]);
-    assert_eq!(Report::read(&bed.dir.path().join("r.json")).unwrap().rows.len(), 2);
+    assert!(
+        text.contains("pvfs bench io: 1 task on 1 host")
+            && text.contains("1 MiB")
+            && text.contains("blocks of 1.0 MiB"),
+        "{text}"
+    );
+    let files = ["--report", "r.json", "--html", "r.html", "--csv", "r.csv"];
+    bed.run(&[&["bench", "io", "-b", "1M", "-i", "1"], &files[..]].concat());
+    let path = |name| bed.dir.path().join(name);
+    assert_eq!(Report::read(&path("r.json")).unwrap().rows.len(), 2);
+    assert!(fs::read_to_string(path("r.html")).unwrap().contains("pvfs bench io: 1 task on 1 host"));
+    assert!(fs::read_to_string(path("r.csv")).unwrap().contains("write"));
 }
 
 #[test]

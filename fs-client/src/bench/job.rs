@@ -156,10 +156,10 @@ impl Part {
     /// Adds what another task or host did at the same time.
     pub(crate) fn add(&mut self, other: Part) {
         self.operations.add(&other.operations);
-        self.amount += other.amount;
+        self.amount = self.amount.saturating_add(other.amount);
         self.cpu += other.cpu;
         self.switches += other.switches;
-        self.wrong += other.wrong;
+        self.wrong = self.wrong.saturating_add(other.wrong);
         self.stopped |= other.stopped;
         self.complaints.extend(other.complaints);
         self.complaints.truncate(MOST_COMPLAINTS);

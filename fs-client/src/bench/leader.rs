@@ -131,6 +131,9 @@ impl Leader {
         let mut ready: Vec<Option<Ready>> = vec![None; count];
         while ready.iter().any(Option::is_none) {
             match self.next()? {
+                Event::Ready(seat, Ok(answer)) if answer.labels.len() != job.overs.len() => {
+                    return Err(Ended::Failed(self.of(seat, "it answers for other transports")));
+                }
                 Event::Ready(seat, Ok(answer)) => ready[seat] = Some(answer),
                 Event::Ready(seat, Err(error)) | Event::Lost(seat, error) | Event::Done(seat, Err(error)) => {
                     return Err(Ended::Failed(self.of(seat, &error)));

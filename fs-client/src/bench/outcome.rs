@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bmi_report::{Cost, Histogram, Host, Report, Row, Step, Unit, stats, units};
+use bmi_report::{Cost, Histogram, Host, Report, Row, Step, Unit, units};
 
 use super::crew::merged;
 use super::job::{Io, Job, Meta, Part, Phase, Ready, Work};
@@ -175,32 +175,4 @@ fn notes(job: &Job) -> Vec<String> {
         notes.push("Clients cache nothing. Servers may answer reads from their memory.".to_owned());
     }
     notes
-}
-
-impl Outcome {
-    /// Returns the table for people.
-    pub(crate) fn table(report: &Report) -> String {
-        let heading = ["test", "over", "median", "99 % interval", "rounds", "p50", "p99", "cpu/op"];
-        let mut table = bmi_report::table::Table::new(2, heading);
-        for row in &report.rows {
-            let median = stats::median(&row.values(), 1);
-            let span = format!("{} to {}", row.unit.figure(median.low), row.unit.figure(median.high));
-            let quantile = |share| {
-                let nanos = row.histogram.as_ref().map(|histogram| histogram.quantile(share));
-                nanos.map_or_else(|| "-".to_owned(), |nanos| units::time(nanos as f64 * 1e-9))
-            };
-            let cpu = row.cost.get("client").map_or_else(|| "-".to_owned(), |cost| units::time(cost.cpu));
-            table.row([
-                row.what(),
-                row.over.clone(),
-                row.unit.figure(median.middle),
-                span,
-                row.rounds.len().to_string(),
-                quantile(0.5),
-                quantile(0.99),
-                cpu,
-            ]);
-        }
-        table.render()
-    }
 }

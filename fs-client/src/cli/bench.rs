@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 use std::thread::Builder;
 use std::time::Duration;
 
-use bmi_report::Report;
+use bmi_report::{Report, csv, html, text};
 use fs_client::TransportChoice;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
@@ -38,7 +38,8 @@ pub(super) fn bench(global: &Global, what: &Bench, output: &mut Output) -> Resul
         }
     };
     plan.job.check().map_err(Stop::usage)?;
-    run.report.iter().try_for_each(|path| is_writable(path))?;
+    let files = [&run.report, &run.html, &run.csv];
+    files.into_iter().flatten().try_for_each(|path| is_writable(path))?;
     let (began, mut leader) = (began(), Leader::new());
     interrupt_on_signals(leader.sender())?;
     // Before the leader is gone, no follower has a reason to end.
@@ -241,19 +242,17 @@ fn show(plan: &Plan, run: &RunArgs, outcome: &Outcome, began: u64, output: &mut 
         output.interrupted();
     }
     let kept = (plan.keep && outcome.rounds > 0).then_some(&plan.job.dir);
-    print(&report, kept, plan.job.seed, output)?;
-    if let Some(path) = &run.report {
-        write(path, &(report.to_json() + "\n"))?;
-    }
-    Ok(())
+    print(&report, kept, output)?;
+    run.report.iter().try_for_each(|path| write(path, &(report.to_json() + "\n")))?;
+    run.html.iter().try_for_each(|path| write(path, &html::render(&report)))?;
+    run.csv.iter().try_for_each(|path| write(path, &csv::render(&report)))
 }
 
-fn print(report: &Report, kept: Option<&String>, seed: u64, output: &mut Output) -> Result<(), Stop> {
+fn print(report: &Report, kept: Option<&String>, output: &mut Output) -> Result<(), Stop> {
     if let Value::Object(fields) = serde_json::to_value(report).map_err(Stop::failed)? {
         fields.into_iter().for_each(|(name, value)| output.field(&name, value));
     }
-    output.summary(format!("{}, seed {seed}", report.title));
-    output.line(Outcome::table(report).trim_end());
+    output.line(text::render(report).trim_end());
     if let Some(dir) = kept {
         output.field("kept", json!(dir));
         output.summary(format!("kept {dir}"));
