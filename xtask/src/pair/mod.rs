@@ -114,7 +114,7 @@ pub(crate) struct PairArgs {
     #[arg(long, conflicts_with_all = ["serve", "command", "keep"])]
     check: bool,
     /// With --check: the directory with the program bmi-perf [default: it is built, in release].
-    #[arg(long, value_name = "DIR", requires = "check")]
+    #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
     /// The program that runs in the client, with its arguments [default: a shell].
     #[arg(last = true, value_name = "COMMAND")]
