@@ -97,6 +97,8 @@ pub(crate) fn add(report: &mut Report, models: &[Model]) {
     if models.is_empty() {
         return;
     }
+    let is_first = |at: &usize| !models[..*at].iter().any(|other| other.name == models[*at].name);
+    let models: Vec<&Model> = (0..models.len()).filter(is_first).map(|at| &models[at]).collect();
     let is_one = |row: &Row| row.kind == Kind::Model && models.iter().any(|model| model.over() == row.over);
     let old: Vec<Row> = std::mem::take(&mut report.rows).into_iter().filter(|row| !is_one(row)).collect();
     let (mut without, mut failed) = (0, Vec::new());
@@ -110,17 +112,14 @@ pub(crate) fn add(report: &mut Report, models: &[Model]) {
             without += 1;
             continue;
         };
-        for (at, model) in models.iter().enumerate() {
-            if models[..at].iter().any(|other| other.name == model.name) {
-                continue;
-            }
+        for model in &models {
             match world::predict(&model.profile, question) {
                 Ok(value) => report.rows.push(predicted(row, model, value)),
                 Err(why) => failed.push(format!("no prediction of {} for {}: {why}", model.over(), row.what())),
             }
         }
     }
-    let notes = note(models, without).into_iter().chain(failed);
+    let notes = std::iter::once(note(&models, without)).chain(failed);
     let notes: Vec<String> = notes.filter(|note| !report.notes.contains(note)).collect();
     report.notes.extend(notes);
 }
@@ -139,14 +138,14 @@ fn predicted(row: &Row, model: &Model, value: f64) -> Row {
 }
 
 /// Says what the rows of a model are, and how many have none.
-fn note(models: &[Model], without: usize) -> Option<String> {
-    let names: Vec<String> = models.iter().map(Model::over).collect();
+fn note(models: &[&Model], without: usize) -> String {
+    let names: Vec<String> = models.iter().map(|model| model.over()).collect();
     let text = format!("{}: the library in the simulator, predicted and not measured", names.join(", "));
-    Some(match without {
+    match without {
         0 => text,
         1 => format!("{text}; 1 group of rows has no prediction: {WITHOUT}"),
         _ => format!("{text}; {without} groups of rows have no prediction: {WITHOUT}"),
-    })
+    }
 }
 
 const WITHOUT: &str = "the model predicts latency, bandwidth, message rate, and RDMA writes and reads on one \

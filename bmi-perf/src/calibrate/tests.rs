@@ -50,7 +50,12 @@ fn a_known_profile_is_fitted_back_from_its_report() {
     {
         let known = Profile::named(known).unwrap();
         let text = text(&measured(&known, over), None).unwrap();
-        let fitted = fit(&Profile::named(base).unwrap(), &Measurements::parse(&text).unwrap()).unwrap();
+        let parsed = Measurements::parse(&text).unwrap();
+        let of = Measurements::of(&known, &Measurements::default()).unwrap();
+        for (read, known) in [(parsed.send_one_way_us, of.send_one_way_us), (parsed.send_mb_per_s, of.send_mb_per_s)] {
+            assert!((read.unwrap() / known.unwrap() - 1.0).abs() < 1e-3, "{read:?}, it was {known:?}");
+        }
+        let fitted = fit(&Profile::named(base).unwrap(), &parsed).unwrap();
         assert_eq!((fitted.residuals.len(), fitted.left_out.len()), (figures, 0), "{text}");
         for residual in &fitted.residuals {
             assert!(residual.error().abs() < 0.05, "{over}: {residual:?}");
@@ -67,6 +72,7 @@ fn figures_say_from_which_row_they_come() {
     let mut report = measured(&Profile::vapi_2003(), "ib");
     // Rows that are not the ones that are asked for: long, short, of another kind, on two connections.
     report.rows.insert(0, row("ib", Test::Latency, 4096, Waiting::Polling, 1.0));
+    report.rows.insert(0, row("ib", Test::Latency, 64, Waiting::Polling, 1.0));
     report.rows.insert(0, row("ib", Test::Latency, 8, Waiting::Sleeping, 1.0));
     report.rows.push(row("ib", Test::Bandwidth, 4096, Waiting::Polling, 1.0));
     report.rows.push(Row { kind: Kind::Model, ..row("ib", Test::Latency, 4, Waiting::Polling, 1.0) });
