@@ -1,7 +1,7 @@
 //! The input of the program `calibrate`, from the measurements of a report.
 //!
-//! **Why.** `calibrate` fits a profile of the simulator to a few measurements of a machine. A report
-//! has most of them, and says how sure they are.
+//! **Why.** `calibrate` fits a profile of the simulator to a few measurements of a machine. A
+//! report has most of them, and says how sure they are.
 //!
 //! **Choice.** A latency is that of the shortest message, up to [`SHORT`]; a bandwidth is that of
 //! the longest one, from [`LONG`] on. Over TCP the reader sleeps, and otherwise it polls, as
@@ -9,10 +9,11 @@
 //!
 //! **Not measured.** The time of an RDMA write in a report ends with its completion. `calibrate`
 //! asks when the peer sees the bytes, so the file does not have it. Without it, the time of a read
-//! does not tell the link from the adapter: it is in the file as a comment. The file has no
+//! does not tell the link from the adapter, so it is in the file as a comment. The file has no
 //! registration, copies or disks. `calibrate` keeps the prices of its base for all of them.
 //!
-//! Tested here: what the simulator measures of a known profile, as a report, gives the profile back.
+//! Tested here: what the simulator measures of a known profile, made into a report, gives the
+//! profile back.
 
 use std::path::Path;
 

@@ -6,7 +6,7 @@
 //! warm-up of a run does.
 //!
 //! **Invariants**
-//! 1. The same profile and row give the same prediction: the time is virtual, and there is one seed.
+//! 1. The same profile and row give the same prediction: time is virtual, and there is one seed.
 //! 2. A prediction has one round, so no ratio with it is called faster or slower.
 //! 3. Work in the simulator is bounded, whatever the report says ([`MOST_BYTES`]).
 //!

@@ -70,7 +70,7 @@ fn a_known_profile_is_fitted_back_from_its_report() {
 #[test]
 fn figures_say_from_which_row_they_come() {
     let mut report = measured(&Profile::vapi_2003(), "ib");
-    // Rows that are not the ones that are asked for: long, short, of another kind, on two connections.
+    // Rows that are not asked for: long, short, of another kind, on two connections.
     report.rows.insert(0, row("ib", Test::Latency, 4096, Waiting::Polling, 1.0));
     report.rows.insert(0, row("ib", Test::Latency, 64, Waiting::Polling, 1.0));
     report.rows.insert(0, row("ib", Test::Latency, 8, Waiting::Sleeping, 1.0));
@@ -104,9 +104,9 @@ fn what_is_missing_is_named_with_the_run_that_measures_it() {
     assert!(text(&Report::new("", ""), None).unwrap_err().contains("no measurement of the library"));
 }
 
-/// The message of an error is a command line that the program accepts, and its run has what is needed.
+/// The error has a command line that the program accepts.
 #[test]
-fn the_named_run_measures_all_that_is_needed() {
+fn the_named_run_is_accepted() {
     use clap::Parser;
     for over in ["tcp", "ib", "shm"] {
         let why = text(&Report::new("", ""), Some(over)).unwrap_err();
