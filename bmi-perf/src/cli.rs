@@ -8,6 +8,7 @@ use bmi_report::stats::Stop;
 use clap::{Args, Parser, Subcommand};
 
 use crate::case::{Over, Test, Waiting};
+use crate::model::Model;
 use crate::plan::{self, Wanted};
 use crate::run;
 use crate::serve;
@@ -196,6 +197,23 @@ pub(crate) struct Output {
     /// Write a line for each row.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
+    /// Profiles of the simulator, by name or file: vapi-2003, mine.toml+nvme. What the library does
+    /// on such machines is predicted, and drawn beside what was measured.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Model::parse)]
+    pub(crate) model: Vec<Model>,
+    /// Write the measurements that the program `calibrate` fits a profile to.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) calibrate: Option<PathBuf>,
+    /// The transport of --calibrate. The default is the first one of the library in the report.
+    #[arg(long, value_enum, value_name = "TRANSPORT", requires = "calibrate")]
+    calibrate_over: Option<Transport>,
+}
+
+impl Output {
+    /// Returns the name of the transport whose measurements `calibrate` needs.
+    pub(crate) fn calibrate_over(&self) -> Option<&'static str> {
+        self.calibrate_over.map(|transport| transport.over().name())
+    }
 }
 
 #[derive(Debug, Args)]
@@ -300,7 +318,15 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
-        assert!(cli_check::every_option::<Cli>(&[("size", "64K"), ("cpu-list", "0"), ("path", "chosen")]) >= 20);
+        assert!(
+            cli_check::every_option::<Cli>(&[
+                ("size", "64K"),
+                ("cpu-list", "0"),
+                ("path", "chosen"),
+                ("model", "vapi-2003"),
+                ("calibrate-over", "tcp --calibrate a")
+            ]) >= 20
+        );
     }
 
     fn options(line: &str) -> Result<run::Options, String> {

@@ -10,7 +10,9 @@
 //! | `library`, `sockets`, `memory` | what they do |
 //! | `usage`, `system_calls`, `host` | what it costs, and where |
 //! | `timelines` | where the time of a message goes |
+//! | `model`, `calibrate` | the simulator beside the measurement, and what it is fitted to |
 
+mod calibrate;
 mod case;
 mod cli;
 mod control;
@@ -18,6 +20,7 @@ mod host;
 mod library;
 mod measured;
 mod memory;
+mod model;
 mod plan;
 mod progress;
 mod run;
@@ -96,8 +99,17 @@ fn compare(reports: &cli::Compare) -> Result<ExitCode, String> {
     Ok(ExitCode::from(WORSE))
 }
 
-/// Writes a report in the forms that the user asked for, and prints the table.
+/// Writes a report, with the predictions of models, and the input of `calibrate`.
 fn write(report: &Report, output: &Output) -> Result<(), String> {
+    let mut report = report.clone();
+    model::add(&mut report, &output.model);
+    write_forms(&report, output)?;
+    // Last, so that a measurement that is missing does not cost those that there are.
+    output.calibrate.as_deref().map_or(Ok(()), |file| calibrate::write(&report, output.calibrate_over(), file))
+}
+
+/// Writes a report in the forms that the user asked for, and prints the table.
+fn write_forms(report: &Report, output: &Output) -> Result<(), String> {
     let to_file = |path: &Option<PathBuf>, render: fn(&Report) -> String| match path {
         Some(path) => std::fs::write(path, render(report)).map_err(|error| format!("{}: {error}", path.display())),
         None => Ok(()),
