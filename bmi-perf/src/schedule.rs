@@ -1,11 +1,12 @@
 //! When each case runs, and when enough is known.
 //!
-//! **Order.** A round runs all cases that are not done. Their groups are in random order, and so are
-//! the cases within a group. So what changes slowly on the hosts affects all alike, and none is
+//! **Order.** A round runs all cases that are not done. Their groups are in random order, and so
+//! are the cases within a group. So what changes slowly on the hosts affects all alike, and none is
 //! always behind the same other one.
 //!
-//! **End.** A group is done when the interval of every ratio in it is narrow enough. Whether a ratio
-//! differs from 1 is no reason to stop: who stops when there is a difference finds one by chance.
+//! **End.** A group is done when the interval of every ratio in it is narrow enough. Whether a
+//! ratio differs from 1 is no reason to stop: who stops when there is a difference finds one by
+//! chance.
 //!
 //! It knows no clock and no network.
 

@@ -68,26 +68,28 @@ impl Socket {
     /// Runs the client's part.
     pub(crate) fn measure(&mut self, case: &Case, count: u64, stop: &Stop) -> Result<Measured, Error> {
         let mut part = Part { stream: &mut self.stream, case, count, stop };
+        let mut ring = part.ring();
         part.await_signal()?;
         match (case.test, case.test.exchange(case.len())) {
             (Test::LatencyAtRate, _) => part.paced_pings(),
-            (Test::BothWays, _) => part.both_streams(true),
-            (Test::ReadBandwidth, _) => part.stream(false),
+            (Test::BothWays, _) => part.both_streams(&ring, true),
+            (Test::ReadBandwidth, _) => part.stream(&mut ring, false),
             (_, Some((out, back))) => part.pings(out, back),
-            (_, None) => part.stream(true),
+            (_, None) => part.stream(&mut ring, true),
         }
     }
 
     /// Runs the server's part.
     pub(crate) fn serve(&mut self, case: &Case, count: u64, stop: &Stop) -> Result<(), Error> {
         let mut part = Part { stream: &mut self.stream, case, count, stop };
+        let mut ring = part.ring();
         part.signal()?;
         match (case.test, case.test.exchange(case.len())) {
-            (Test::BothWays, _) => part.both_streams(false).map(drop),
-            (Test::ReadBandwidth, _) => part.send_stream(),
+            (Test::BothWays, _) => part.both_streams(&ring, false).map(drop),
+            (Test::ReadBandwidth, _) => part.send_stream(&ring),
             (_, Some((out, back))) => part.pongs(out, back),
             (_, None) => {
-                part.receive_stream()?;
+                part.receive_stream(&mut ring)?;
                 part.signal()
             }
         }
@@ -172,8 +174,9 @@ impl Part<'_> {
         self.read_exact(&mut [0])
     }
 
+    /// Returns the buffers. They are allocated, and their pages touched, before the time begins.
     fn ring(&self) -> Vec<u8> {
-        vec![1; self.case.len() * self.case.buffers()]
+        vec![1; (self.case.len() * self.case.buffers()).max(READ)]
     }
 
     /// Returns where the buffer of a message begins.
@@ -230,27 +233,25 @@ impl Part<'_> {
     }
 
     /// Measures a stream to the server (`out`) or from it.
-    fn stream(&mut self, out: bool) -> Result<Measured, Error> {
+    fn stream(&mut self, ring: &mut [u8], out: bool) -> Result<Measured, Error> {
         let watch = Stopwatch::start();
         if out {
-            self.send_stream()?;
+            self.send_stream(ring)?;
             self.await_signal()?;
         } else {
-            self.receive_stream()?;
+            self.receive_stream(ring)?;
         }
         Ok(Measured::default().ended(watch, self.count))
     }
 
-    fn send_stream(&mut self) -> Result<(), Error> {
-        let ring = self.ring();
+    fn send_stream(&mut self, ring: &[u8]) -> Result<(), Error> {
         for number in 0..self.count {
             self.write_all(&ring[self.turn(number)..][..self.case.len()])?;
         }
         Ok(())
     }
 
-    fn receive_stream(&mut self) -> Result<(), Error> {
-        let mut ring = self.ring();
+    fn receive_stream(&mut self, ring: &mut [u8]) -> Result<(), Error> {
         if self.case.len() >= READ {
             for number in 0..self.count {
                 let at = self.turn(number);
@@ -258,7 +259,6 @@ impl Part<'_> {
             }
             return Ok(());
         }
-        ring.resize(ring.len().max(READ), 1);
         let mut left = self.count * self.case.size;
         while left > 0 {
             let most = READ.min(usize::try_from(left).unwrap_or(READ));
@@ -268,8 +268,8 @@ impl Part<'_> {
     }
 
     /// Sends and receives a stream at the same time, then waits for the server's signal.
-    fn both_streams(&mut self, is_client: bool) -> Result<Measured, Error> {
-        let (out, mut back) = (self.ring(), vec![1; READ]);
+    fn both_streams(&mut self, out: &[u8], is_client: bool) -> Result<Measured, Error> {
+        let mut back = vec![1; READ];
         let watch = Stopwatch::start();
         let (mut to_send, mut to_come) = (self.count * self.case.size, self.count * self.case.size);
         let mut since = None;

@@ -1,8 +1,8 @@
 //! Ends a part that is under way, from another thread.
 //!
-//! **Why.** A part hangs if its peer dies without a word, and a user may interrupt a run. A deadline
-//! for each operation would be a cost that is measured with it. A flag that is looked at when the
-//! part is woken anyway costs about a nanosecond.
+//! **Why.** A part hangs if its peer dies without a word, and a user may interrupt a run. A
+//! deadline for each operation would be a cost that is measured with it. A flag that is looked at
+//! when the part is woken anyway costs about a nanosecond.
 
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};

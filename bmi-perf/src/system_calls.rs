@@ -53,8 +53,8 @@ impl Counter {
         let size = u32::try_from(size_of::<Attributes>()).expect("64 bytes");
         let attributes = Attributes { kind: TRACEPOINT, size, config: id, ..Attributes::default() };
         let (this_thread, every_processor, no_group) = (0, -1, -1);
-        // SAFETY: the kernel reads `size` bytes of `attributes`, which lives until the call returns,
-        // and writes nothing. The layout is that of the first version of the structure.
+        // SAFETY: the kernel reads `size` bytes of `attributes`, which lives until the call
+        // returns, and writes nothing. The layout is that of the first version of the structure.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,

@@ -4,7 +4,8 @@
 //! way into every system call, of every process. So system calls are counted in a round of their
 //! own, whose time means nothing.
 //!
-//! **Source.** proc_pid_status(5); perf_event_open(2), with the tracepoint `raw_syscalls:sys_enter`.
+//! **Source.** proc_pid_status(5); perf_event_open(2), with the tracepoint
+//! `raw_syscalls:sys_enter`.
 
 use std::fs;
 use std::time::Duration;

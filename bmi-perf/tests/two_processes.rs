@@ -277,8 +277,8 @@ fn attempt(server: &Server) -> String {
 #[test]
 fn a_second_run_at_the_same_time_is_refused_and_an_interrupted_one_reports_what_it_has() {
     let (mut server, scratch) = (Server::start(), tempfile::tempdir().unwrap());
-    // How long the first round takes depends on the load. So a run that had measured nothing when it
-    // was interrupted is repeated with more patience.
+    // How long the first round takes depends on the load. So a run that had measured nothing when
+    // it was interrupted is repeated with more patience.
     let (path, mut attempts) = (scratch.path().join("report.json"), 1);
     let report = loop {
         let first = long_run(&mut server, &scratch);

@@ -3,8 +3,8 @@
 //! The code is the same for every transport. Operations have no deadline of their own;
 //! [`Stop`] ends those that hang.
 //!
-//! **Protocol.** On each connection the server prepares, then sends a signal, and the client begins.
-//! The client's last signal ends the server's part where the server cannot count.
+//! **Protocol.** On each connection the server prepares, then sends a signal, and the client
+//! begins. The client's last signal ends the server's part where the server cannot count.
 
 mod calls;
 mod messages;

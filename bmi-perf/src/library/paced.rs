@@ -1,10 +1,10 @@
 //! Latency at a fixed rate: messages are due at fixed times, whether or not the answers to earlier
 //! ones have come.
 //!
-//! **Why.** A client that waits for each answer before it sends the next message sends less when the
-//! server is slow, and so does not see what others would have to wait (coordinated omission). Here
-//! the time of a message begins when it is *due*. If it leaves late because too many are in flight,
-//! that is part of its latency.
+//! **Why.** A client that waits for each answer before it sends the next message sends less when
+//! the server is slow, and so does not see what others would have to wait (coordinated omission).
+//! Here the time of a message begins when it is *due*. If it leaves late because too many are in
+//! flight, that is part of its latency.
 //!
 //! The client keeps the time by polling, whatever the waiting: a timer of the kernel would be late
 //! by more than what is measured. The server waits as it is told.

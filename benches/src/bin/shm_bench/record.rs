@@ -1,4 +1,5 @@
-//! The rows of a report: all rounds of shared memory, and the limits and other libraries beside them.
+//! The rows of a report: all rounds of shared memory, and the limits and other libraries beside
+//! them.
 
 use benches::report::{row, steps};
 use bmi_report::{Kind, Step};
