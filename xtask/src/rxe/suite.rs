@@ -186,7 +186,7 @@ const PEER: &str = "peer";
 /// Returns the programs with these names. Ours are those that were built here, the others are those
 /// that are installed.
 pub(crate) fn programs(root: &Path, names: &[&str]) -> Result<Vec<(String, PathBuf)>, Failure> {
-    const OURS: &[&str] = &["pvfsd", "pvfs", "ab"];
+    const OURS: &[&str] = &["pvfsd", "pvfs", "ab", "bmi-perf"];
     let mut built = if names.iter().any(|name| OURS.contains(name)) { build::programs(root)? } else { Vec::new() };
     if names.contains(&build::MEASURE) {
         built.extend(build::measure(root)?);

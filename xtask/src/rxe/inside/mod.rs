@@ -12,6 +12,7 @@ mod files;
 mod main_job;
 mod measure;
 mod pair;
+mod perf;
 mod perftest;
 mod process;
 pub(crate) mod scenario;

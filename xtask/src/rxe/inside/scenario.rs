@@ -10,7 +10,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use super::process::{self, Finished, captured, command};
-use super::{Channel, await_some, files, main_job, measure, pair, perftest};
+use super::{Channel, await_some, files, main_job, measure, pair, perf, perftest};
 use crate::rxe::build::MEASURE;
 use crate::rxe::wire::Report;
 
@@ -39,6 +39,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { group: "files", name: "a server killed in the middle of a put ends it, and comes back", programs: FILES, run: files::killed_server, usual: true },
     Scenario { group: "files", name: "clients killed in the middle of transfers harm nobody", programs: FILES, run: files::killed_clients, usual: true },
     Scenario { group: "main-job", name: "ib against tcp", programs: &["ab", "pvfsd"], run: main_job::ib_against_tcp, usual: true },
+    Scenario { group: "perf", name: "bmi-perf measures everything over ib and tcp", programs: &["bmi-perf"], run: perf::every_test, usual: true },
     Scenario { group: "bench", name: "ratios to perftest", programs: MEASURED, run: measure::ratios, usual: false },
     Scenario { group: "bench", name: "the client's processor time in a stream", programs: &["ab", "pvfsd"], run: main_job::stream, usual: false },
     // The first scenario of this group is the server of the others.
