@@ -9,6 +9,7 @@ use crate::extents;
 use crate::proto::describe::describe_message;
 use crate::proto::header::{HEADER_LEN, Header, Kind};
 use crate::proto::hello::{Hello, decode_refusal, encode_refusal};
+use crate::timeline::{Timeline, merge};
 use crate::transport::MAX_PRIVATE_DATA;
 use crate::{Addr, Scheme};
 
@@ -113,6 +114,22 @@ pub fn address(bytes: &[u8]) {
     assert!(addr.without_device().device().is_none());
 }
 
+/// A timeline that a peer has recorded.
+///
+/// What is decoded encodes to the same bytes, and can be aligned with itself and drawn.
+pub fn timeline(bytes: &[u8]) {
+    match Timeline::decode(bytes) {
+        Ok(timeline) => {
+            assert_eq!(timeline.encode(), bytes);
+            let merged = merge(&timeline, &timeline);
+            merged.write_chrome(std::io::sink()).expect("a sink takes everything");
+        }
+        Err(error) => {
+            assert!(matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Incompatible), "{error}");
+        }
+    }
+}
+
 #[cfg(test)]
 #[path = "../../fuzz/replay.rs"]
 mod replay;
@@ -127,5 +144,6 @@ mod tests {
         replay("hello", super::hello);
         replay("descriptor", super::descriptor);
         replay("address", super::address);
+        replay("timeline", super::timeline);
     }
 }

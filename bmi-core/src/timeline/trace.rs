@@ -172,7 +172,9 @@ impl<W: Write> Picture<W> {
 
     /// Returns the time in the document.
     fn at(&self, side: &Side<'_>, stamp: u64) -> u64 {
-        u64::try_from(side.time(stamp) - self.origin).unwrap_or(0)
+        let since = side.time(stamp).saturating_sub(self.origin);
+        // A peer's stamps may be anything.
+        u64::try_from(since.clamp(0, u64::MAX.into())).unwrap_or(u64::MAX)
     }
 
     fn entry(&mut self, process: u32, side: &Side<'_>, place: usize, entry: &Entry) -> io::Result<()> {
@@ -183,7 +185,7 @@ impl<W: Write> Picture<W> {
         let bytes = ("bytes", Arg::Number(entry.bytes.into()));
         let message = [("peer", peer), ("tag", Arg::Text(&tag)), bytes, ("number", Arg::Number(entry.number.into()))];
         // A span of no length could not hold an arrow.
-        let span = (start, end.max(start + 1));
+        let span = (start, end.max(start.saturating_add(1)));
         match entry.what {
             What::Queue(_) | What::Deliver(_) | What::End { .. } => {
                 self.chrome.instant(row, name, start, &message[..3])
