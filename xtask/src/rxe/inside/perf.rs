@@ -13,8 +13,8 @@ const TESTS: &str = "latency,bandwidth,both-ways,rate,latency-at-rate,write-late
                      read-bandwidth,write-imm,call-write,call-read,list-write,list-read";
 const ROUNDS: usize = 1;
 
-/// Measures everything, a few messages of each, because an emulated machine is slow. Some figures go
-/// to the report. They mean nothing.
+/// Measures everything, a few messages of each, because an emulated machine is slow. Some figures
+/// go to the report. They mean nothing.
 pub(crate) fn every_test(scene: &Scene<'_>) -> Result<(), String> {
     const JSON: &str = "/tmp/perf.json";
     let server = scene.start(&["bmi-perf", "serve", HOST])?;
