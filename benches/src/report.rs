@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bmi_core::comm::{Plan, Rule};
-use bmi_report::{Host, Kind, Report, Row, Step, Unit, csv, html, text};
+use bmi_report::{Kind, Report, Row, Step, Unit, csv, host, html, text};
 
 /// Seeds the bootstrap, so that the same values have the same interval.
 pub const SEED: u64 = 1;
@@ -81,37 +81,9 @@ pub fn begin(program: &str, title: &str) -> Report {
     Report {
         began,
         command: std::env::args().collect(),
-        hosts: vec![this_host(BOTH)],
+        hosts: vec![host::describe(BOTH, None)],
         ..Report::new(format!("{program} {}", env!("CARGO_PKG_VERSION")), title)
     }
-}
-
-/// Returns what a reader must know of this host to judge figures.
-pub fn this_host(role: &str) -> Host {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let facts = [
-        ("processor", processor(&read("/proc/cpuinfo"))),
-        ("processors", std::thread::available_parallelism().map_or(1, usize::from).to_string()),
-        ("kernel", read("/proc/sys/kernel/osrelease").trim().to_owned()),
-        ("load average", load().unwrap_or_default()),
-    ];
-    Host {
-        role: role.to_owned(),
-        name: read("/proc/sys/kernel/hostname").trim().to_owned(),
-        facts: facts.into_iter().filter(|(_, fact)| !fact.is_empty()).map(|(name, fact)| (name.into(), fact)).collect(),
-    }
-}
-
-/// Returns the name of the first processor.
-fn processor(cpuinfo: &str) -> String {
-    let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
-    line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, name)| name.trim().to_owned())
-}
-
-/// Returns the load average over the last minute.
-pub fn load() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
-    text.split(' ').next().map(str::to_owned)
 }
 
 /// Returns the values as rounds, the first of which has the number `first`.
@@ -162,14 +134,5 @@ mod tests {
         }
         let gone = ReportArgs { files: vec![folder.path().join("no/a.json")] };
         assert!(gone.write(&report).is_err_and(|error| error.to_string().contains("no/a.json")));
-    }
-
-    #[test]
-    fn a_host_has_the_facts_that_the_kernel_tells() {
-        let host = this_host(BOTH);
-        let fact = |name: &str| host.facts.iter().find(|(known, _)| known == name).map(|(_, fact)| fact.clone());
-        assert!(fact("processors").is_some_and(|count| count.parse::<usize>().is_ok_and(|count| count > 0)));
-        assert!(fact("kernel").is_some_and(|kernel| kernel.contains('.')));
-        assert_eq!(processor("processor\t: 0\nmodel name\t: A B\n"), "A B");
     }
 }

@@ -1,129 +1,17 @@
-//! What a host is, as far as it matters to a measurement.
-//!
-//! **Source.** proc(5), sysfs(5): the files are named where they are read. What a kernel does not
-//! tell is left out.
+//! What this host can be measured over.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
-
-use bmi_report::Host;
 
 use crate::case::Over;
-
-fn read(path: &str) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    let text = text.trim();
-    (!text.is_empty()).then(|| text.to_owned())
-}
-
-/// Returns the names in a directory, in order.
-fn names(path: &str) -> Vec<String> {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
-}
-
-/// Describes this host as one that talks to `peer`.
-pub(crate) fn describe(peer: IpAddr) -> Host {
-    let mut facts: Vec<(String, String)> = Vec::new();
-    let mut add = |name: &str, value: Option<String>| facts.extend(value.map(|value| (name.to_owned(), value)));
-    let processors = read("/proc/cpuinfo").unwrap_or_default();
-    add("processor", field(&processors, "model name"));
-    let number = std::thread::available_parallelism().map_or(1, usize::from);
-    add("processors", Some(number.to_string()));
-    add("frequency", field(&processors, "cpu MHz").map(|mhz| format!("{mhz} MHz")));
-    add("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
-    add("NUMA nodes", read("/sys/devices/system/node/online"));
-    add("load", read("/proc/loadavg").and_then(|load| load.split(' ').next().map(str::to_owned)));
-    add("kernel", read("/proc/sys/kernel/osrelease"));
-    add("congestion control", read("/proc/sys/net/ipv4/tcp_congestion_control"));
-    if let Some(interface) = interface_to(peer) {
-        let of = |file: &str| read(&format!("/sys/class/net/{interface}/{file}"));
-        add("interface", Some(interface.clone()));
-        add("MTU", of("mtu"));
-        add("link rate", of("speed").filter(|speed| !speed.starts_with('-')).map(|speed| format!("{speed} Mb/s")));
-        add("interface's NUMA node", of("device/numa_node"));
-    }
-    for device in names("/sys/class/infiniband") {
-        let of = |file: &str| read(&format!("/sys/class/infiniband/{device}/{file}"));
-        let port = [of("ports/1/state"), of("ports/1/rate"), of("ports/1/link_layer")];
-        let firmware = of("fw_ver").map(|version| format!("firmware {version}"));
-        let words: Vec<String> = port.into_iter().chain([firmware]).flatten().collect();
-        add(&format!("device {device}"), Some(words.join(", ")));
-    }
-    let name = read("/proc/sys/kernel/hostname").unwrap_or_else(|| "a host".to_owned());
-    Host { role: String::new(), name, facts }
-}
-
-/// Returns the first value of a name in a file of lines `name : value`.
-fn field(text: &str, name: &str) -> Option<String> {
-    let of = |line: &str| {
-        line.split_once(':').filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
-    };
-    text.lines().find_map(of)
-}
-
-/// Returns the interface by which packets to `peer` leave.
-fn interface_to(peer: IpAddr) -> Option<String> {
-    match peer {
-        peer if peer.is_loopback() => Some("lo".to_owned()),
-        IpAddr::V4(peer) => route(&read("/proc/net/route")?, peer),
-        IpAddr::V6(_) => None,
-    }
-}
-
-/// Returns the interface of the most specific route in the text of `/proc/net/route`.
-fn route(table: &str, peer: Ipv4Addr) -> Option<String> {
-    let parse = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        // The kernel prints addresses as numbers in its own order of bytes.
-        let number = |index: usize| u32::from_str_radix(words.get(index)?, 16).ok().map(u32::to_ne_bytes);
-        Some((words.first()?.to_string(), u32::from_be_bytes(number(1)?), u32::from_be_bytes(number(7)?)))
-    };
-    let routes = table.lines().skip(1).filter_map(parse);
-    let fitting = routes.filter(|(_, to, mask)| peer.to_bits() & mask == *to);
-    fitting.max_by_key(|(_, _, mask)| *mask).map(|(name, ..)| name)
-}
+use crate::control::Settings;
 
 /// Returns what this host can open, or why not.
 pub(crate) fn overs(device: Option<&str>) -> BTreeMap<Over, Result<(), String>> {
     let mut overs = BTreeMap::from([(Over::Sockets, Ok(())), (Over::Memory, Ok(()))]);
     for over in [Over::Tcp, Over::Ib, Over::Shm] {
-        let settings = crate::control::Settings { device: device.map(str::to_owned), max_message: 1 << 20 };
+        let settings = Settings { device: device.map(str::to_owned), max_message: 1 << 20 };
         let opened = over.scheme().map(|scheme| crate::library::open(scheme, "bmi-perf", &settings).map(drop));
         overs.insert(over, opened.unwrap_or(Ok(())).map_err(|error| error.to_string()));
     }
     overs
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_tells_what_it_is() {
-        let host = describe(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let fact = |name: &str| host.facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-        assert_eq!(fact("interface").as_deref(), Some("lo"));
-        assert!(fact("processors").is_some() && fact("kernel").is_some() && fact("MTU").is_some(), "{host:?}");
-    }
-
-    #[test]
-    fn the_most_specific_route_counts() {
-        let native = |address: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(address));
-        let line = |name: &str, to: [u8; 4], mask: [u8; 4]| {
-            format!("{name}\t{}\t00000000\t0001\t0\t0\t0\t{}\t0\t0\t0\n", native(to), native(mask))
-        };
-        let table = format!(
-            "Iface\tDestination\n{}{}",
-            line("wide", [0, 0, 0, 0], [0, 0, 0, 0]),
-            line("near", [198, 18, 0, 0], [255, 255, 0, 0])
-        );
-        assert_eq!(route(&table, Ipv4Addr::new(198, 18, 3, 4)).as_deref(), Some("near"));
-        assert_eq!(route(&table, Ipv4Addr::new(198, 19, 3, 4)).as_deref(), Some("wide"));
-        assert_eq!(route("nothing", Ipv4Addr::LOCALHOST), None);
-        assert_eq!(field("model name\t: A B\nmodel name : C", "model name").as_deref(), Some("A B"));
-    }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bmi::Addr;
 use bmi::timeline::Timeline;
-use bmi_report::{Cost, Host, Plan, Report, Row, Step};
+use bmi_report::{Cost, Plan, Report, Row, Step};
 
 use crate::case::{Case, MOST_MESSAGES, Over, Station, Test};
 use crate::control::{self, Answer, Ask, Lines, Settings, Trouble};
@@ -111,7 +111,7 @@ impl Run<'_> {
         let stream = control::connect(&options.host)?;
         let peer = stream.peer_addr().map_err(io)?.ip();
         let (mut lines, mut to) = control::split(stream)?;
-        let own = Host { role: "client".to_owned(), ..host::describe(peer) };
+        let own = bmi_report::host::describe("client", Some(peer));
         control::tell(&mut to, &control::hello(&own.name))?;
         let (host, host_id, mut overs, no_calls) = match lines.next::<Answer>() {
             Ok(Some(Answer::Welcome { host, host_id, overs, no_calls })) => (host, host_id, overs, no_calls),

@@ -10,7 +10,6 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use bmi_report::Host;
 use rustix::net::sockopt;
 
 use crate::case::{Over, Station};
@@ -168,7 +167,7 @@ fn run(options: &Options, mut lines: Lines, mut to: TcpStream) -> Result<u64, Tr
     control::tell(
         &mut to,
         &Answer::Welcome {
-            host: Host { role: "server".to_owned(), ..host::describe(peer) },
+            host: bmi_report::host::describe("server", Some(peer)),
             host_id: bmi::host_id(),
             overs: host::overs(options.device.as_deref()),
             no_calls: Counter::open().err().map(|error| error.to_string()),

@@ -3,11 +3,12 @@
 //!
 //! **Why.** Every benchmark of this project has to answer the same questions: how wide is the
 //! interval, does A differ from B, did a change make something slower. This crate answers them
-//! once. It knows no transport and measures nothing.
+//! once. It knows no transport and times nothing.
 //!
 //! | module | what is there |
 //! |---|---|
 //! | [`report`] | a [`Report`]: hosts, rows, rounds, plans; its JSON |
+//! | [`host`] | what this host is: processors, kernel, link, devices |
 //! | [`histogram`] | latencies with three digits, from nanoseconds to an hour |
 //! | [`stats`] | medians and ratios with bootstrap intervals, warm-up, when to stop |
 //! | [`groups`] | rows side by side: ratios and verdicts |
@@ -22,6 +23,7 @@ pub mod compare;
 pub mod csv;
 pub mod groups;
 pub mod histogram;
+pub mod host;
 pub mod html;
 pub mod report;
 pub mod stats;

@@ -93,8 +93,8 @@ fn hosts_that_differ_are_warned_of() {
     };
     let mut a = report(Vec::new());
     let mut b = a.clone();
-    a.hosts = vec![host("one", &[("kernel", "6.1"), ("MTU", "1500")])];
-    b.hosts = vec![host("one", &[("kernel", "6.2"), ("CPU", "fast")])];
+    a.hosts = vec![host("one", &[("kernel", "6.1"), ("MTU", "1500"), ("load", "0.40"), ("frequency", "2100.4 MHz")])];
+    b.hosts = vec![host("one", &[("kernel", "6.2"), ("CPU", "fast"), ("load", "1.31"), ("frequency", "2600.0 MHz")])];
     b.hosts.push(Host { role: "server".into(), ..Host::default() });
     b.interrupted = Some("a signal".into());
     assert_eq!(
@@ -103,6 +103,7 @@ fn hosts_that_differ_are_warned_of() {
             "the run of B was interrupted: a signal",
             "the client differs in its kernel: 6.1 in A, 6.2 in B",
             "the client differs in its MTU: 1500 in A, unknown in B",
+            "the client differs in its frequency: 2100.4 MHz in A, 2600.0 MHz in B",
             "the client differs in its CPU: unknown in A, fast in B",
             "A has no server",
         ]

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread::{Builder, JoinHandle};
 
+use bmi_report::{Host, host};
 use tokio::sync::{mpsc as orders, watch};
 
-use super::host::Usage;
 use super::job::{Job, Order, Part, Ready};
-use super::{host, task};
+use super::task;
+use super::usage::Usage;
 
 /// Stops the tasks of a crew, from any thread.
 #[derive(Clone, Debug)]
@@ -64,7 +65,8 @@ impl Crew {
             hands.push(Hand { orders: sender, thread });
         }
         drop((started, answered));
-        let ready = Ready { host: host::facts(name), labels: Vec::new(), servers: Vec::new() };
+        let ready =
+            Ready { host: Host { name, ..host::describe("client", None) }, labels: Vec::new(), servers: Vec::new() };
         let mut crew = Crew { hands, answers, stopper, ready };
         for _ in 0..crew.hands.len() {
             let (labels, servers) = starts.recv().unwrap_or_else(|_| Err("a task ended".to_owned()))?;

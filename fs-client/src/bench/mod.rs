@@ -26,14 +26,13 @@
 //! | [`wire`], [`leader`], [`follower`] | several hosts |
 //! | [`ssh`] | starts the other hosts |
 //! | [`run`], [`outcome`] | rounds, and the report of them |
-//! | [`host`] | facts about this host, and the processor time of this process |
+//! | [`usage`] | the processor time and the context switches of this process |
 //!
 //! **Source.** The IOR and mdtest documentation (<https://ior.readthedocs.io>): the layout of
 //! blocks and segments, the order of the phases, and tasks that read what others wrote.
 
 pub(crate) mod crew;
 pub(crate) mod follower;
-pub(crate) mod host;
 mod io;
 pub(crate) mod job;
 mod layout;
@@ -44,4 +43,5 @@ mod pattern;
 pub(crate) mod run;
 pub(crate) mod ssh;
 mod task;
+mod usage;
 mod wire;

@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 use std::thread::Builder;
 use std::time::Duration;
 
-use bmi_report::{Report, csv, html, text};
+use bmi_report::{Report, csv, host, html, text};
 use fs_client::TransportChoice;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,12 +17,12 @@ use super::args::Global;
 use super::bench_args::{Bench, IoArgs, RunArgs};
 use super::output::{Output, complain};
 use super::{Stop, manager, random_id};
+use crate::bench::follower;
 use crate::bench::job::{Io, Job, MOST_TASKS, Meta, Phase, Work};
 use crate::bench::leader::{Ended, Event, Leader};
 use crate::bench::outcome::Outcome;
 use crate::bench::run::Plan;
 use crate::bench::ssh::{Ssh, Starter};
-use crate::bench::{follower, host};
 
 /// The most hosts of a run.
 const MOST_HOSTS: usize = 1024;

@@ -22,7 +22,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use benches::report::{ReportArgs, begin, load};
+use benches::report::{ReportArgs, begin};
 use benches::sample;
 use bmi_report::stats::middle;
 use clap::{Parser, ValueEnum};
@@ -190,7 +190,7 @@ fn measure_sample(cli: &Cli) -> std::io::Result<()> {
 /// and their load by this program and all others.
 fn machine() -> String {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let load = load().unwrap_or_default();
+    let load = bmi_report::host::load().unwrap_or_default();
     format!("{processors} processors, two processes; load average over the last minute {load}")
 }
 

@@ -1,9 +1,7 @@
-//! Facts about this host, and the processor time of this process. What the kernel does not tell is
-//! left out.
+//! The processor time and the context switches of this process.
 
 use std::fs;
 
-use bmi_report::Host;
 use rustix::time::{ClockId, clock_gettime};
 
 /// What this process has taken of the machine so far.
@@ -32,30 +30,6 @@ fn switches() -> f64 {
     texts.map(of_thread).sum::<u64>() as f64
 }
 
-/// Returns the name of this host.
-pub(crate) fn name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// Returns the facts about this host, under `name`.
-pub(crate) fn facts(name: String) -> Host {
-    let line = |path: &str, key: &str| {
-        let text = fs::read_to_string(path).ok()?;
-        let line = text.lines().find(|line| line.starts_with(key))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
-    };
-    let processors = std::thread::available_parallelism().ok().map(|number| number.to_string());
-    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
-    let facts = [
-        ("processors", processors),
-        ("processor", line("/proc/cpuinfo", "model name")),
-        ("memory", line("/proc/meminfo", "MemTotal")),
-        ("kernel", Some(kernel)),
-    ];
-    let facts = facts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-    Host { role: "client".to_owned(), name, facts }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +42,5 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         assert!(Usage::now().switches > 0.0);
-        assert!(facts("a".into()).facts.iter().any(|(name, _)| name == "kernel"));
     }
 }
