@@ -219,6 +219,22 @@ impl Waiting {
     }
 }
 
+/// Which of several measurements of the same thing, for `--self-check`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Repeat {
+    /// The first, in most runs the only one.
+    #[default]
+    First,
+    /// The same once more: it does not differ.
+    Again,
+    /// The same, but the client takes [`SLOWED`] longer for it.
+    Slowed,
+}
+
+/// How much longer [`Repeat::Slowed`] takes: this part of the time.
+pub(crate) const SLOWED: f64 = 0.05;
+
 /// The connections between the two hosts that cases share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Station {
@@ -268,6 +284,7 @@ pub(crate) struct Case {
     /// The forced path of a call, as an index into [`Path::TAKEN`]. `None` leaves the choice to the
     /// library.
     pub(crate) path: Option<u8>,
+    pub(crate) repeat: Repeat,
 }
 
 impl Case {
@@ -334,12 +351,23 @@ impl Case {
         }
         Row {
             test: self.test.name().to_owned(),
-            over: self.station.over.name().to_owned(),
-            kind: self.station.over.kind(),
+            over: self.over(),
+            // Repeats are compared with what they repeat, as the library is with a baseline.
+            kind: if self.repeat == Repeat::First { self.station.over.kind() } else { Kind::Library },
             size: Some(self.size),
             setup,
             unit: self.test.unit(),
             ..Row::default()
+        }
+    }
+
+    /// Returns what it runs over, as it is named in reports.
+    fn over(&self) -> String {
+        let name = self.station.over.name();
+        match self.repeat {
+            Repeat::First => name.to_owned(),
+            Repeat::Again => format!("{name} again"),
+            Repeat::Slowed => format!("{name} slowed"),
         }
     }
 
@@ -368,7 +396,7 @@ impl Case {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn case() -> Case {
@@ -381,6 +409,7 @@ mod tests {
             pieces: 1,
             rate: 1000,
             path: None,
+            repeat: Repeat::First,
         }
     }
 
@@ -389,6 +418,8 @@ mod tests {
         assert_eq!(case().row().name(), "tcp bandwidth 64 KiB, depth 16, polling");
         let calls = Case { test: Test::CallWrite, path: Some(0), ..case() };
         assert_eq!(calls.row().setup["path"], Path::TAKEN[0].to_string());
+        let slowed = Case { repeat: Repeat::Slowed, ..case() };
+        assert_eq!(slowed.row().name(), "tcp slowed bandwidth 64 KiB, depth 16, polling");
         let chosen = Case { path: None, ..calls };
         assert_eq!(chosen.row().setup["path"], "chosen");
         let sockets = Case { station: Station { over: Over::Sockets, ..case().station }, ..case() };

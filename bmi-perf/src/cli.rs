@@ -22,7 +22,7 @@ use crate::serve;
 #[command(
     version,
     after_help = "\
-Exit status: 0 if all was measured, 1 if a comparison fails, 2 if something went wrong, 130 if the run
+Exit status: 0 if all was measured, 1 if a comparison or --self-check fails, 2 if something went wrong, 130 if the run
 was interrupted. What was measured until then is reported in any case.
 
 Example: bmi-perf run 198.18.0.1 --test latency,bandwidth --size 8..1M*8 --html report.html"
@@ -175,6 +175,10 @@ pub(crate) struct Run {
     /// The device of the server's verbs adapter.
     #[arg(long)]
     server_device: Option<String>,
+    /// Find out whether differences of 5 % are found on these hosts: measure one transport three
+    /// times, as it is, once more, and slowed by 5 %. The exit status is 1 if a verdict is wrong.
+    #[arg(long)]
+    pub(crate) self_check: bool,
     /// A few seconds: short rounds, and few of them.
     #[arg(long)]
     quick: bool,
@@ -272,7 +276,12 @@ impl Run {
             pieces: unique(self.pieces.iter().copied()),
             rates: unique(self.rate.iter().copied()),
             paths: unique(self.path.iter().map(|path| path.0)),
+            self_check: self.self_check,
         };
+        if self.self_check && (wanted.overs.len() > 1 || wanted.tests.contains(&Test::LatencyAtRate)) {
+            let text = "--self-check measures one transport (--over tcp), and cannot slow latency-at-rate";
+            return Err(text.to_owned());
+        }
         // Which transports there are is not known yet, and does not matter to the bounds.
         let any = Wanted { overs: vec![Over::Tcp], ..wanted.clone() };
         for case in any.groups().iter().flatten() {
@@ -283,7 +292,7 @@ impl Run {
         Ok(run::Options {
             host: self.host.clone(),
             wanted,
-            baseline: !self.no_baseline,
+            baseline: !self.no_baseline && !self.self_check,
             enough: Stop { width: self.width, least: least.min(most) as usize, most: most as usize },
             round: Duration::from_millis(if self.quick { 10 } else { self.round_ms }),
             count: self.count,
@@ -349,6 +358,8 @@ mod tests {
             ("--test list-write --size 8 --pieces 9", "pieces"),
             ("--depth 5000", "5000"),
             ("--over carrier-pigeon", "carrier-pigeon"),
+            ("--self-check --over tcp,shm", "one transport"),
+            ("--self-check --test latency-at-rate", "latency-at-rate"),
         ] {
             let refused = options(line).unwrap_err();
             assert!(refused.contains(why), "{line}: {refused}");

@@ -8,6 +8,7 @@
 //! | `run`, `serve` | the two sides |
 //! | `worker` | the threads that measure |
 //! | `library`, `sockets`, `memory` | what they do |
+//! | `self_check` | whether the verdicts on these hosts are right |
 //! | `usage`, `system_calls`, `host` | what it costs, and where |
 //! | `timelines` | where the time of a message goes |
 //! | `model`, `calibrate` | the simulator beside the measurement, and what it is fitted to |
@@ -25,6 +26,7 @@ mod plan;
 mod progress;
 mod run;
 mod schedule;
+mod self_check;
 mod serve;
 mod sockets;
 mod stop;
@@ -73,13 +75,21 @@ fn measure(run: &cli::Run) -> Result<ExitCode, String> {
         std::fs::write(path, trace.to_string()).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     let Some(why) = report.interrupted.clone() else {
-        return write(&report, &run.output).map(|()| ExitCode::SUCCESS);
+        write(&report, &run.output)?;
+        return Ok(if run.self_check { self_checked(&report) } else { ExitCode::SUCCESS });
     };
     if !report.rows.is_empty() {
         write(&report, &run.output)?;
     }
     eprintln!("error: {why}");
     Ok(ExitCode::from(if why == run::INTERRUPTED { INTERRUPTED } else { FAILED }))
+}
+
+/// Says whether all verdicts of a self-check are right.
+fn self_checked(report: &Report) -> ExitCode {
+    let checked = self_check::Checked::of(report);
+    eprintln!("{checked}");
+    ExitCode::from(if checked.is_right() { 0 } else { WORSE })
 }
 
 /// Prints what changed between two reports.

@@ -58,7 +58,7 @@ fn hand_over(case: &Case, count: u64, stop: &Stop) -> Result<Measured, Error> {
             Ok::<_, Error>(())
         })?;
         let mut own = vec![1; case.len()];
-        let mut measured = Measured::with_histogram();
+        let mut measured = Measured::of_each(case);
         let watch = Stopwatch::start();
         let mut last = watch.begin;
         for number in 1..=count {
@@ -86,5 +86,5 @@ fn copies(case: &Case, count: u64, stop: &Stop) -> Result<Measured, Error> {
             return Err(stop.error());
         }
     }
-    Ok(Measured::default().ended(watch, count))
+    Ok(Measured::in_all(case).ended(watch, count))
 }

@@ -5,7 +5,7 @@
 
 use bmi::paths::Path;
 
-use crate::case::{Case, Over, Station, Test, Waiting};
+use crate::case::{Case, Over, Repeat, Station, Test, Waiting};
 
 /// What a user asked for.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub(crate) struct Wanted {
     pub(crate) rates: Vec<u32>,
     /// The paths of calls. If there are none, all of them, and the library's choice.
     pub(crate) paths: Vec<Option<u8>>,
+    /// Whether every case is measured again, and slowed.
+    pub(crate) self_check: bool,
 }
 
 impl Wanted {
@@ -39,7 +41,17 @@ impl Wanted {
                                     for path in self.paths_of(test) {
                                         let of = |over, size| {
                                             let station = Station { over, connections, threads };
-                                            Case { test, station, waiting, size, depth, pieces, rate, path }
+                                            Case {
+                                                test,
+                                                station,
+                                                waiting,
+                                                size,
+                                                depth,
+                                                pieces,
+                                                rate,
+                                                path,
+                                                repeat: Repeat::First,
+                                            }
                                         };
                                         for &size in sizes {
                                             let group = self.overs.iter().map(|over| of(*over, size));
@@ -48,7 +60,7 @@ impl Wanted {
                                             let has_library =
                                                 group.iter().any(|case| case.station.over.scheme().is_some());
                                             if has_library || self.overs.iter().all(|over| over.scheme().is_none()) {
-                                                groups.push(group);
+                                                groups.push(self.repeated(group));
                                             }
                                         }
                                     }
@@ -60,6 +72,13 @@ impl Wanted {
             }
         }
         groups
+    }
+
+    /// Returns a group with all that is measured of each of its cases.
+    fn repeated(&self, group: Vec<Case>) -> Vec<Case> {
+        let repeats: &[Repeat] =
+            if self.self_check { &[Repeat::First, Repeat::Again, Repeat::Slowed] } else { &[Repeat::First] };
+        group.into_iter().flat_map(|case| repeats.iter().map(move |repeat| Case { repeat: *repeat, ..case })).collect()
     }
 
     fn depths_of(&self, test: Test) -> Vec<u32> {
@@ -164,6 +183,7 @@ mod tests {
             pieces: vec![4],
             rates: vec![1000, 2000],
             paths: vec![],
+            self_check: false,
         }
     }
 

@@ -558,6 +558,9 @@ fn chosen(options: &Options, overs: &BTreeMap<Over, Result<(), String>>) -> Resu
             }
         }
     }
+    if options.wanted.self_check {
+        list.truncate(1);
+    }
     if list.is_empty() {
         return Err(Trouble::new("no transport can be opened on both hosts"));
     }

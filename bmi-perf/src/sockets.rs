@@ -186,7 +186,7 @@ impl Part<'_> {
 
     fn pings(&mut self, out: usize, back: usize) -> Result<Measured, Error> {
         let (sent, mut answer) = (vec![1; out], vec![1; back]);
-        let mut measured = Measured::with_histogram();
+        let mut measured = Measured::of_each(self.case);
         let watch = Stopwatch::start();
         let mut last = watch.begin;
         for _ in 0..self.count {
@@ -209,7 +209,7 @@ impl Part<'_> {
     fn paced_pings(&mut self) -> Result<Measured, Error> {
         let (size, most) = (self.case.len(), self.case.buffers() as u64);
         let (message, mut came) = (vec![1; size], vec![1; READ.max(size)]);
-        let mut measured = Measured::with_histogram();
+        let mut measured = Measured::of_each(self.case);
         let rate = f64::from(self.case.rate) / f64::from(self.case.station.connections);
         let watch = Stopwatch::start();
         let schedule = Schedule::new(watch.begin, rate);
@@ -241,7 +241,7 @@ impl Part<'_> {
         } else {
             self.receive_stream(ring)?;
         }
-        Ok(Measured::default().ended(watch, self.count))
+        Ok(Measured::in_all(self.case).ended(watch, self.count))
     }
 
     fn send_stream(&mut self, ring: &[u8]) -> Result<(), Error> {
@@ -298,6 +298,6 @@ impl Part<'_> {
         } else {
             self.signal()?;
         }
-        Ok(Measured::default().ended(watch, 2 * self.count))
+        Ok(Measured::in_all(self.case).ended(watch, 2 * self.count))
     }
 }

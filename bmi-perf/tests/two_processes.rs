@@ -118,6 +118,23 @@ fn many_connections_and_threads_share_the_work() {
     assert_eq!(report.rows.iter().filter(|row| row.over == "tcp").count(), 15);
 }
 
+/// Every row is measured three times. Whether the verdicts are right depends on the machine, so
+/// both exit statuses are.
+#[test]
+fn a_self_check_measures_everything_again_and_slowed() {
+    let server = Server::start();
+    let line = "--self-check --over tcp --test latency,bandwidth --size 64 --depth 4 --count 200 --rounds 8 \
+                --least-rounds 8 --waiting sleeping";
+    let output = client(&server.at, line).output().unwrap();
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("rows measured again") && text.contains("of 2 rows"), "{text}");
+    let report = Report::from_json(&String::from_utf8_lossy(&output.stdout)).unwrap();
+    let overs: Vec<&str> = report.rows.iter().map(|row| row.over.as_str()).collect();
+    assert_eq!(overs, ["tcp", "tcp again", "tcp slowed", "tcp", "tcp again", "tcp slowed"]);
+    assert!(report.rows.iter().all(|row| row.rounds.len() == 8));
+}
+
 #[test]
 fn memory_is_measured_beside_shared_memory() {
     let server = Server::start();

@@ -19,7 +19,7 @@ impl Link<'_> {
         memory.copy_from(0, &vec![1; memory.len()]);
         let forced = self.case.path();
         self.await_signal().await?;
-        let mut measured = Measured::with_histogram();
+        let mut measured = Measured::of_each(self.case);
         let watch = Stopwatch::start();
         let mut last = watch.begin;
         for _ in 0..self.count {

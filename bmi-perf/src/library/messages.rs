@@ -10,7 +10,7 @@ impl Link<'_> {
     pub(super) async fn ping(&self) -> Result<Measured, Error> {
         let (out, back) = (Ring::new(self.case)?, Ring::new(self.case)?);
         self.await_signal().await?;
-        let mut measured = Measured::with_histogram();
+        let mut measured = Measured::of_each(self.case);
         let watch = Stopwatch::start();
         let mut last = watch.begin;
         for _ in 0..self.count {
@@ -47,7 +47,7 @@ impl Link<'_> {
         let watch = Stopwatch::start();
         self.send_all(&ring).await?;
         done.await?;
-        Ok(Measured::default().ended(watch, self.count))
+        Ok(Measured::in_all(self.case).ended(watch, self.count))
     }
 
     pub(super) async fn receive_stream(&self) -> Result<(), Error> {
@@ -72,7 +72,7 @@ impl Link<'_> {
         let both = async { tokio::try_join!(self.send_all(&out), self.receive_rest(&back, &mut window, first)) };
         both.await?;
         done.await?;
-        Ok(Measured::default().ended(watch, 2 * self.count))
+        Ok(Measured::in_all(self.case).ended(watch, 2 * self.count))
     }
 
     pub(super) async fn both_streams_back(&self) -> Result<(), Error> {

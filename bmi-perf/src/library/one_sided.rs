@@ -37,7 +37,7 @@ impl Link<'_> {
         let (locals, _) = self.targets()?;
         let remote = self.remote().await?;
         let streams = self.case.test.streams();
-        let mut measured = if streams { Measured::default() } else { Measured::with_histogram() };
+        let mut measured = if streams { Measured::in_all(self.case) } else { Measured::of_each(self.case) };
         let mut window = Window::new(self.case);
         let watch = Stopwatch::start();
         let mut last = watch.begin;
@@ -91,7 +91,7 @@ impl Link<'_> {
         let ring = Ring::new(self.case)?;
         let room = Memory::zeroed(DESCRIPTOR_ROOM)?;
         let mut grant = grant_of(&self.description(&room).await?)?;
-        let mut measured = Measured::with_histogram();
+        let mut measured = Measured::of_each(self.case);
         let watch = Stopwatch::start();
         let mut last = watch.begin;
         for _ in 0..self.count {

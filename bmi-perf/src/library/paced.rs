@@ -26,7 +26,7 @@ impl Link<'_> {
         let most = self.case.buffers();
         let (mut answers, mut sends) = (VecDeque::with_capacity(most), Window::new(self.case));
         self.await_signal().await?;
-        let mut measured = Measured::with_histogram();
+        let mut measured = Measured::of_each(self.case);
         let rate = f64::from(self.case.rate) / f64::from(self.case.station.connections);
         let (watch, mut next) = (Stopwatch::start(), 0);
         let schedule = Schedule::new(watch.begin, rate);
