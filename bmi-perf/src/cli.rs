@@ -240,6 +240,9 @@ pub(crate) struct Compare {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Also write a page: all rows with their intervals, worst first.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 /// A path that was named.

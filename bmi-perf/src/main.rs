@@ -35,7 +35,7 @@ mod timelines;
 mod usage;
 mod worker;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use bmi_report::{FailIf, Report};
@@ -97,6 +97,7 @@ fn compare(reports: &cli::Compare) -> Result<ExitCode, String> {
     let rule: Option<FailIf> = reports.fail_if.as_deref().map(str::parse).transpose()?;
     let read = |path: &Path| Report::read(path).map_err(|error| error.to_string());
     let comparison = bmi_report::compare(&read(&reports.a)?, &read(&reports.b)?);
+    to_file(reports.html.as_deref(), || bmi_report::html::render_comparison(&comparison))?;
     match reports.json {
         true => println!("{}", comparison.to_json()),
         false => print!("{}", comparison.render()),
@@ -120,17 +121,21 @@ fn write(report: &Report, output: &Output) -> Result<(), String> {
 
 /// Writes a report in the forms that the user asked for, and prints the table.
 fn write_forms(report: &Report, output: &Output) -> Result<(), String> {
-    let to_file = |path: &Option<PathBuf>, render: fn(&Report) -> String| match path {
-        Some(path) => std::fs::write(path, render(report)).map_err(|error| format!("{}: {error}", path.display())),
-        None => Ok(()),
-    };
-    to_file(&output.html, bmi_report::html::render)?;
-    to_file(&output.csv, bmi_report::csv::render)?;
+    to_file(output.html.as_deref(), || bmi_report::html::render(report))?;
+    to_file(output.csv.as_deref(), || bmi_report::csv::render(report))?;
     if output.json.as_deref() == Some(Path::new("-")) {
         println!("{}", report.to_json());
         return Ok(());
     }
-    to_file(&output.json, Report::to_json)?;
+    to_file(output.json.as_deref(), || report.to_json())?;
     print!("{}", bmi_report::text::render(report));
     Ok(())
+}
+
+/// Writes a text to a file, if there is one.
+fn to_file(path: Option<&Path>, text: impl FnOnce() -> String) -> Result<(), String> {
+    match path {
+        Some(path) => std::fs::write(path, text()).map_err(|error| format!("{}: {error}", path.display())),
+        None => Ok(()),
+    }
 }

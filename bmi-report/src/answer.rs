@@ -2,6 +2,9 @@
 //!
 //! **Order.** That the run was interrupted; how transports compare with each other, and then with
 //! their baselines; figures of each test at one size; what cannot be claimed.
+//!
+//! **Which rows.** Transports are compared in what the library does by itself. Rows of a forced
+//! path show what the path costs; they count only where there are no others.
 
 use crate::groups::{Group, Ratio, Verdict};
 use crate::report::{Kind, Report, Row, Unit};
@@ -23,6 +26,8 @@ pub fn sentences(report: &Report, groups: &[Group<'_>]) -> Vec<String> {
         sentences.push("Nothing was measured.".to_owned());
         return sentences;
     }
+    let unforced: Vec<Group<'_>> = groups.iter().filter(|group| !group.is_forced()).cloned().collect();
+    let groups = if unforced.is_empty() { groups } else { &unforced };
     let duels = duels(report, groups);
     sentences.extend(duels.iter().filter_map(Duel::sentence));
     let (overs, baselines) = (overs(report, Kind::Library), overs(report, Kind::Baseline));
@@ -312,6 +317,20 @@ mod tests {
                 "Send 8 B, system calls: 0.00 over shm, 2.00 over tcp.",
             ]
         );
+    }
+
+    #[test]
+    fn forced_paths_count_only_where_there_is_nothing_else() {
+        let call = |over: &str, path: &str, value| Row {
+            setup: [("path".to_owned(), path.to_owned())].into(),
+            ..row("call", over, 8, value)
+        };
+        let forced = vec![call("tcp", "inline", 2e-6), call("shm", "inline", 1e-6)];
+        let chosen = vec![call("tcp", "chosen", 1e-6), call("shm", "chosen", 4e-6)];
+        let both = report([chosen, forced.clone()].concat());
+        assert_eq!(answer(&both)[0], "shm is slower than tcp in the only row: call 4.0 times as long.");
+        let alone = report(forced);
+        assert_eq!(answer(&alone)[0], "shm is faster than tcp in the only row: call 0.50 of the time.");
     }
 
     #[test]

@@ -166,6 +166,12 @@ impl Group<'_> {
         }
     }
 
+    /// Returns true if the rows take a path that the library would not always choose: the setting
+    /// `path` has another value than `chosen`.
+    pub fn is_forced(&self) -> bool {
+        self.row().setup.get("path").is_some_and(|path| path != "chosen")
+    }
+
     /// Returns the first row, which tells test, size, setup and unit of all.
     pub fn row(&self) -> &Row {
         self.figures[0].row

@@ -41,12 +41,14 @@ pub fn rate(per_second: f64) -> String {
     }
 }
 
-/// Formats a duration in µs, ms or s.
+/// Formats a duration in ns, µs, ms or s.
 pub fn time(seconds: f64) -> String {
     if seconds >= 1.0 {
         format!("{seconds:.2} s")
     } else if seconds >= 1e-3 {
         format!("{:.2} ms", seconds * 1e3)
+    } else if seconds > 0.0 && seconds < 1e-7 {
+        format!("{:.1} ns", seconds * 1e9)
     } else {
         format!("{:.2} us", seconds * 1e6)
     }
@@ -71,6 +73,7 @@ mod tests {
         assert_eq!([bandwidth(2.5e9), bandwidth(1e7)], ["2.50 GB/s", "10.0 MB/s"]);
         let rates = [rate(1.25e6), rate(180e3), rate(18.04e3), rate(1804.0)];
         assert_eq!(rates, ["1.25 M/s", "180 k/s", "18.0 k/s", "1.80 k/s"]);
-        assert_eq!([time(2.0), time(0.0015), time(4.2e-6)], ["2.00 s", "1.50 ms", "4.20 us"]);
+        let times = [time(2.0), time(0.0015), time(4.2e-6), time(1e-7), time(61.26e-9), time(0.0)];
+        assert_eq!(times, ["2.00 s", "1.50 ms", "4.20 us", "0.10 us", "61.3 ns", "0.00 us"]);
     }
 }

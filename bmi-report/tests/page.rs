@@ -6,7 +6,8 @@ mod sample;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use bmi_report::{Cost, Histogram, Host, Kind, Plan, Report, Row, Step, csv, html, text};
+use bmi_report::compare::Change;
+use bmi_report::{Cost, Histogram, Host, Kind, Plan, Report, Row, Step, compare, csv, html, text};
 use serde_json::json;
 
 /// Elements without an end.
@@ -131,6 +132,38 @@ fn no_text_of_a_report_becomes_markup() {
     {
         assert!(page.contains(&format!("<section id=\"{id}\">")), "{id}");
     }
+}
+
+#[test]
+fn the_page_of_a_comparison_is_whole_and_shows_every_row() {
+    let a = &*SAMPLE;
+    let mut b = a.clone();
+    let factor = |number: usize| [1.0, 1.3, 0.7][number % 3];
+    for (number, row) in b.rows.iter_mut().enumerate() {
+        row.rounds.iter_mut().for_each(|step| step.value *= factor(number));
+    }
+    b.rows.pop();
+    let comparison = compare(a, &b);
+    let page = html::render_comparison(&comparison);
+    assert_balanced(&page);
+    assert_eq!(page.matches("http").count(), page.matches("http-equiv=\"Content-Security-Policy\"").count());
+    assert_eq!(page.matches("<tr><td>").count(), a.rows.len());
+    let with_ratio = comparison.rows.iter().filter(|line| line.ratio.is_some()).count();
+    assert_eq!(page.matches("class=\"band\"").count(), with_ratio);
+    assert!(page.contains("<section id=\"slower\">") && page.contains("<section id=\"faster\">"));
+    assert!(page.contains("Only in A (1)") && !page.contains("NaN"));
+    // The worst is the first one.
+    let slower = page.split("<section id=\"slower\">").nth(1).unwrap();
+    let first: Vec<&str> = slower.split("× ").skip(1).map(|part| part.split('<').next().unwrap()).collect();
+    let count = comparison.count(Change::Slower);
+    assert!(count > 3 && first[..count].is_sorted_by(|a, b| a >= b), "{first:?}");
+
+    let page = html::render_comparison(&compare(&hostile(), &hostile()));
+    assert_balanced(&page);
+    assert!(!page.contains("<img") && !page.contains("<script>alert"));
+    let nothing = html::render_comparison(&compare(&Report::new("", ""), &Report::new("", "")));
+    assert_balanced(&nothing);
+    assert!(nothing.contains("Nothing can be compared"));
 }
 
 #[test]

@@ -14,13 +14,17 @@
 //! |---|---|
 //! | `axis`, `chart`, `palette` | pictures of lines |
 //! | `sections` | the parts of the page |
+//! | `comparison` | the page of two reports that are compared |
 //! | `style.css`, `timeline.js`, `read_out.js` | how it looks, light, dark and printed; the scripts |
 
 mod axis;
 mod chart;
+mod comparison;
 mod escape;
 mod palette;
 mod sections;
+
+pub use comparison::render_comparison;
 
 use crate::answer;
 use crate::groups;
@@ -54,17 +58,22 @@ pub fn render(report: &Report) -> String {
         facts::repeat(&page),
         facts::words(),
     ];
-    let title = escape::text(if report.title.is_empty() { "A benchmark" } else { &report.title });
+    let title = if report.title.is_empty() { "A benchmark" } else { &report.title };
+    let header = format!("{}{}", answer(&page), facts::hosts_in_brief(report));
+    document(title, &header, &sections)
+}
+
+/// Makes a page of its title, what is below the title, and sections, of which some may be empty.
+fn document(title: &str, header: &str, sections: &[String]) -> String {
+    let title = escape::text(title);
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
          <title>{title}</title>\n<style>{STYLE}</style></head>\n<body>\n\
-         <header><h1>{title}</h1>\n{}{}</header>\n{}<main>\n{}</main>\n\
+         <header><h1>{title}</h1>\n{header}</header>\n{}<main>\n{}</main>\n\
          <script>{READ_OUT}</script>\n</body></html>\n",
-        answer(&page),
-        facts::hosts_in_brief(report),
-        contents(&sections),
+        contents(sections),
         sections.concat(),
     )
 }

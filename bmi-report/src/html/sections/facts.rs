@@ -135,7 +135,7 @@ pub(in crate::html) fn words() -> String {
 /// Formats seconds since 1970: `2026-03-01 12:00 UTC`.
 ///
 /// **Source.** Hinnant: chrono-compatible low-level date algorithms, `civil_from_days`.
-fn date(seconds: u64) -> String {
+pub(in crate::html) fn date(seconds: u64) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
