@@ -17,12 +17,13 @@
 
 use std::path::Path;
 
-use bmi_report::{Kind, Report, Row};
+use bmi_report::{Kind, Report, Row, Step};
 #[cfg(doc)]
 use bmi_sim::Measurements;
 use clap::ValueEnum;
 
-use crate::case::{Over, Test, Waiting};
+use crate::case::{Case, Over, Test, Waiting};
+use crate::plan::Wanted;
 
 /// Length of the longest message whose latency is that of a short one.
 const SHORT: u64 = 64;
@@ -107,6 +108,23 @@ fn figures(over: &str) -> Vec<Figure> {
         all.push(of("read_mb_per_s", Test::ReadBandwidth));
     }
     all
+}
+
+/// Checks before a run that it measures what is needed.
+///
+/// # Errors
+/// If it does not, with the command line that does.
+pub(crate) fn check(wanted: &Wanted, over: Option<&str>) -> Result<(), String> {
+    // Every host has TCP, which is the first transport of a run that names none.
+    let overs = if wanted.overs.is_empty() { vec![Over::Tcp] } else { wanted.overs.clone() };
+    let cases = Wanted { overs, ..wanted.clone() }.groups();
+    let measured = |case: &Case| Row { rounds: vec![Step { round: 0, value: 1.0 }], ..case.row() };
+    let rows = cases.iter().flatten().map(measured).collect();
+    let over = over.or_else(|| wanted.overs.first().map(|over| over.name()));
+    text(&Report { rows, ..Report::new("", "") }, over).map(drop).map_err(|why| {
+        let why = why.replace("the report has no", "the run would measure no").replace("from one run", "from");
+        format!("--calibrate: {why}")
+    })
 }
 
 /// Writes the input of `calibrate`.

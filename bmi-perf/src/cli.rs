@@ -7,6 +7,7 @@ use bmi::paths::Path;
 use bmi_report::stats::Stop;
 use clap::{Args, Parser, Subcommand};
 
+use crate::calibrate;
 use crate::case::{Over, Test, Waiting};
 use crate::model::Model;
 use crate::plan::{self, Wanted};
@@ -285,6 +286,9 @@ impl Run {
             let text = "--self-check measures one transport (--over tcp), and cannot slow latency-at-rate";
             return Err(text.to_owned());
         }
+        if self.output.calibrate.is_some() {
+            calibrate::check(&wanted, self.output.calibrate_over())?;
+        }
         // Which transports there are is not known yet, and does not matter to the bounds.
         let any = Wanted { overs: vec![Over::Tcp], ..wanted.clone() };
         for case in any.groups().iter().flatten() {
@@ -362,11 +366,14 @@ mod tests {
             ("--depth 5000", "5000"),
             ("--over carrier-pigeon", "carrier-pigeon"),
             ("--self-check --over tcp,shm", "one transport"),
+            ("--calibrate a --over tcp --test latency", "bandwidth --size 8,256K --waiting sleeping"),
+            ("--calibrate a --calibrate-over shm --over tcp", "over shm the run would measure no"),
             ("--self-check --test latency-at-rate", "latency-at-rate"),
         ] {
             let refused = options(line).unwrap_err();
             assert!(refused.contains(why), "{line}: {refused}");
         }
+        assert!(options("--calibrate a --over tcp --size 8,256K --waiting sleeping").is_ok());
         assert_eq!(options("--path chosen,inline").unwrap().wanted.paths.len(), 2);
     }
 }
