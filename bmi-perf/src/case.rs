@@ -380,12 +380,10 @@ impl Case {
 
     /// Returns true if this can be measured over what the station is.
     pub(crate) fn is_possible(&self) -> bool {
-        let is_first_path = self.path.is_none();
         match self.station.over {
             Over::Tcp | Over::Ib | Over::Shm => true,
-            // Sockets know no paths: they are beside the library's own choice. A thread of plain
-            // code has one of them.
-            Over::Sockets => is_first_path && self.station.connections == self.station.threads,
+            // Sockets know no paths: they are beside the library's own choice.
+            Over::Sockets => self.path.is_none(),
             Over::Memory => {
                 matches!(self.test, Test::Latency | Test::Bandwidth | Test::WriteBandwidth | Test::ReadBandwidth)
                     && self.waiting == Waiting::Polling

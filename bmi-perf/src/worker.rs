@@ -22,7 +22,7 @@ use crate::control::Settings;
 use crate::library::{self, Side};
 use crate::measured::Measured;
 use crate::memory;
-use crate::sockets::{self, Socket};
+use crate::sockets::{self, Sockets};
 use crate::stop::Stop;
 use crate::usage::{Meter, Usage};
 
@@ -134,7 +134,7 @@ impl Drop for Worker {
 /// The connections of a worker.
 enum Means {
     Library(Side),
-    Socket(Socket),
+    Sockets(Sockets),
     Nothing,
 }
 
@@ -145,7 +145,7 @@ fn work(of: &Assignment, jobs: &Receiver<Job>, said: &dyn Fn(Said)) -> Result<()
         sched_setaffinity(None, &set)
             .map_err(|error| Error::new(ErrorKind::Invalid, format!("processor {processor} of --cpu-list: {error}")))?;
     }
-    let mut means = set_up(of, said)?;
+    let means = set_up(of, said)?;
     said(Said::Joined(abilities(&means)));
     for Job { case, count, besides } in jobs {
         if let (Means::Library(side), Besides::Recording, 0) = (&means, besides, of.index) {
@@ -153,11 +153,11 @@ fn work(of: &Assignment, jobs: &Receiver<Job>, said: &dyn Fn(Said)) -> Result<()
         }
         let meter = Meter::begin(besides == Besides::Counting);
         let is_client = matches!(of.role, Role::Client { .. });
-        let measured = match &mut means {
+        let measured = match &means {
             Means::Library(side) if is_client => side.measure(&case, count, &of.stop)?,
             Means::Library(side) => side.serve(&case, count, &of.stop).map(|()| Measured::default())?,
-            Means::Socket(socket) if is_client => socket.measure(&case, count, &of.stop)?,
-            Means::Socket(socket) => socket.serve(&case, count, &of.stop).map(|()| Measured::default())?,
+            Means::Sockets(sockets) if is_client => sockets.measure(&case, count, &of.stop)?,
+            Means::Sockets(sockets) => sockets.serve(&case, count, &of.stop).map(|()| Measured::default())?,
             Means::Nothing if is_client => memory::measure(&case, count, &of.stop)?,
             Means::Nothing => Measured::default(),
         };
@@ -181,12 +181,12 @@ fn set_up(of: &Assignment, said: &dyn Fn(Said)) -> Result<Means, Error> {
         }
         (Role::Client { to }, Over::Sockets) => {
             let none = |_| Error::new(ErrorKind::Protocol, format!("the server's address `{to}`"));
-            Ok(Means::Socket(Socket::connect(to.parse::<SocketAddr>().map_err(none)?)?))
+            Ok(Means::Sockets(Sockets::connect(to.parse::<SocketAddr>().map_err(none)?, connections)?))
         }
         (Role::Server { ip, .. }, Over::Sockets) => {
             let (listener, port) = sockets::listen(*ip)?;
             said(Said::Listening(SocketAddr::new(*ip, port).to_string()));
-            Ok(Means::Socket(Socket::accept(&listener, &of.stop)?))
+            Ok(Means::Sockets(Sockets::accept(&listener, connections, &of.stop)?))
         }
         (Role::Client { to }, over) => {
             let scheme = over.scheme().unwrap_or(bmi::Scheme::Tcp);

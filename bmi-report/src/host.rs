@@ -10,6 +10,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::report::Host;
+use crate::units;
 
 /// Describes this host. `role` is what it does in the run.
 ///
@@ -24,7 +25,7 @@ pub fn describe(role: &str, peer: Option<IpAddr>) -> Host {
     add("processors", Some(number.to_string()));
     add("frequency", field(&processors, "cpu MHz").map(|mhz| format!("{mhz} MHz")));
     add("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
-    add("memory", read("/proc/meminfo").and_then(|text| field(&text, "MemTotal")));
+    add("memory", memory());
     add("NUMA nodes", read("/sys/devices/system/node/online"));
     add("load", load());
     add("kernel", read("/proc/sys/kernel/osrelease"));
@@ -43,6 +44,13 @@ pub fn name() -> String {
 /// Returns the load average over the last minute.
 pub fn load() -> Option<String> {
     read("/proc/loadavg")?.split(' ').next().map(str::to_owned)
+}
+
+/// Returns the size of the memory.
+fn memory() -> Option<String> {
+    let total = field(&read("/proc/meminfo")?, "MemTotal")?;
+    let kib: u64 = total.split(' ').next()?.parse().ok()?;
+    Some(units::amount(kib << 10))
 }
 
 /// Describes how packets get from this host to `peer`.
