@@ -196,8 +196,13 @@ fn room(config: &IbConfig, inline: u32) -> QueuePairLimits {
 fn choose_port(context: &Context, wanted: Option<u8>) -> Result<(u8, verbs::Port), Error> {
     let name = context.name();
     let ask = |port: u8| context.port(port).map_err(|error| io_error(&format!("{name} has no port {port}"), error));
+    let shown = format!("`ibv_devinfo -d {name}` shows its ports");
     if let Some(port) = wanted {
-        return Ok((port, ask(port)?));
+        let state = ask(port)?;
+        return match state.active {
+            true => Ok((port, state)),
+            false => Err(no_link(&format!("port {port} of {name} is not active; {shown}"))),
+        };
     }
     let ports = context.ports().map_err(|error| io_error(&format!("the ports of {name}"), error))?;
     for port in 1..=ports {
@@ -206,8 +211,11 @@ fn choose_port(context: &Context, wanted: Option<u8>) -> Result<(u8, verbs::Port
             return Ok((port, state));
         }
     }
-    let text = format!("no port of {name} is active; `ibv_devinfo -d {name}` shows them");
-    Err(Error::new(ErrorKind::Unsupported, text).during("create an InfiniBand transport"))
+    Err(no_link(&format!("no port of {name} is active; {shown}")))
+}
+
+fn no_link(text: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, text).during("create an InfiniBand transport")
 }
 
 /// Chooses an address by its content, never by its position. On RoCE only version 2 entries count.

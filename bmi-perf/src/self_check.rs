@@ -7,8 +7,8 @@
 //!
 //! **How.** Every case is measured three times in each round, in random order and over the same
 //! connections: as it is, once more, and with operations that the client makes 5 % longer
-//! ([`SLOWED`]). An interval covers the truth in 95 of 100 cases, so a wrong verdict now and then is
-//! no proof of a fault.
+//! ([`SLOWED`]). An interval contains the truth in 99 of 100 cases, so a wrong verdict now and then
+//! is no proof of a fault.
 
 use std::fmt;
 
