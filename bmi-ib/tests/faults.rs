@@ -14,7 +14,7 @@ use std::time::Duration;
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{ConnId, Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, Addr, Clock, ErrorKind, Memory, RemoteSlice, Transport};
-use bmi_ib::IbConfig;
+use bmi_ib::{IbConfig, IbTransport};
 use support::{Pair, Side};
 
 /// The environment variable with the parent's address.
@@ -210,6 +210,31 @@ fn connect_when_up(pair: &mut Pair) -> (ConnId, ConnId) {
         if probe.is_ok() {
             return pair.again();
         }
+    }
+}
+
+/// A device without a link is refused at once, whether its port was named or not. The text names
+/// the port and what shows more.
+#[test]
+fn a_port_without_a_link_is_refused_by_name() {
+    let _alone = alone();
+    let mut named = IbConfig::default();
+    named.device = Some("rxe0:1".parse().unwrap());
+    IbTransport::new(named.clone()).expect("this machine has an RDMA device");
+    let clock = MonotonicClock::new();
+    let _up = Up;
+    ip_link("down");
+    for (config, text) in [(named, "port 1 of rxe0 is not active"), (IbConfig::default(), "no port of")] {
+        let give_up = clock.now() + support::PATIENCE;
+        let refused = loop {
+            match IbTransport::new(config.clone()) {
+                Err(refused) => break refused,
+                // The port falls a moment after its link.
+                Ok(_) => assert!(clock.now() < give_up, "the port does not fall"),
+            }
+        };
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        assert!(refused.to_string().contains(text) && refused.to_string().contains("ibv_devinfo"), "{refused}");
     }
 }
 

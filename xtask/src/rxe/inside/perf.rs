@@ -4,6 +4,7 @@ use std::path::Path;
 
 use bmi_report::Report;
 
+use super::await_some;
 use super::scenario::Scene;
 
 /// The server's address. Its control connection and its verbs are on the loopback, which the device
@@ -39,5 +40,28 @@ pub(crate) fn every_test(scene: &Scene<'_>) -> Result<(), String> {
             scene.note(format!("{}: {}", row.name(), row.unit.figure(row.median().middle)));
         }
     }
-    Ok(())
+    without_a_link(scene)
+}
+
+/// A device whose link is down is a line with its name, and an exit status. Afterwards it works
+/// again.
+fn without_a_link(scene: &Scene<'_>) -> Result<(), String> {
+    const WHY: &str = "no port of rxe0 is active";
+    scene.ok(&["ip", "link", "set", "d0", "down"])?;
+    let run = ["bmi-perf", "run", HOST, "--over", "ib", "--test", "latency", "--size", "8", "--quick"];
+    // The port follows its link after a moment.
+    let ends = |well: bool| {
+        await_some("the port to follow its link", || {
+            let finished = scene.finish(&run);
+            ((finished.status == 0) == well).then_some(finished)
+        })
+    };
+    let refused = ends(false);
+    scene.ok(&["ip", "link", "set", "d0", "up"])?;
+    ends(true)?;
+    let refused = refused?;
+    match refused.status == 2 && refused.output.contains(WHY) {
+        true => Ok(()),
+        false => Err(format!("without a link, exit status {}: {}", refused.status, refused.output)),
+    }
 }
