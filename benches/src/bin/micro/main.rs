@@ -18,12 +18,11 @@ mod phase;
 mod report;
 mod socket_side;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use benches::report::{ReportArgs, begin, load};
-use benches::sample;
+use benches::{progress, sample};
 use bmi_report::stats::middle;
 use clap::{Parser, ValueEnum};
 
@@ -135,13 +134,6 @@ fn chosen(cli: &Cli) -> std::io::Result<Vec<Phase>> {
     Ok(chosen)
 }
 
-/// Shows which row is next, or clears the terminal's line if there is none.
-fn show_progress(row: &str) {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r{:60}\r{row}", "");
-    }
-}
-
 fn measure(cli: &Cli) -> std::io::Result<()> {
     let rounds = cli.rounds.unwrap_or(if cli.quick { 3 } else { 9 });
     let round = Duration::from_millis(cli.round_ms.unwrap_or(if cli.quick { 25 } else { 150 }).into());
@@ -150,13 +142,13 @@ fn measure(cli: &Cli) -> std::io::Result<()> {
     let mut recorded = begin("micro", "the transport over TCP against plain sockets, on the loopback");
     let mut lines = Vec::new();
     for (number, phase) in chosen.into_iter().enumerate() {
-        show_progress(&phase.name());
+        progress::show(&phase.name());
         let [plain, ours] = run_row(&mut peer, phase, rounds, round)?;
         let line = Line::new(phase.mode, phase.what, phase.size, &plain, &ours);
         recorded.rows.extend(line.rows(plain, ours, number * usize::from(rounds)));
         lines.push(line);
     }
-    show_progress("");
+    progress::show("");
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&lines)?);
     } else {
@@ -173,7 +165,7 @@ fn measure_sample(cli: &Cli) -> std::io::Result<()> {
     let mut peer = Peer::start()?;
     let mut lines = Vec::new();
     for phase in chosen {
-        show_progress(&phase.name());
+        progress::show(&phase.name());
         let phase = Phase { who: Who::Ours, ..phase };
         let phase = Phase { count: count_for(&mut peer, phase, SAMPLE_ROUND)?, ..phase };
         let mut figures = Vec::new();
@@ -182,7 +174,7 @@ fn measure_sample(cli: &Cli) -> std::io::Result<()> {
         }
         lines.push(sample::Line::new(phase.name(), middle(&mut figures), phase.what.unit()));
     }
-    show_progress("");
+    progress::show("");
     sample::print(&lines)
 }
 
