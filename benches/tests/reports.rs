@@ -51,6 +51,21 @@ fn a_sample_of_handle_has_a_line_for_each_way() {
     assert!(lines.iter().all(|line| line["value"].as_f64().unwrap() > 0.0 && line["unit"] == "s"), "{printed}");
 }
 
+/// Where counting is not allowed, the report says so.
+#[test]
+fn micro_counts_system_calls_for_its_report() {
+    let few = ["--round-ms", "1", "--rounds", "2", "--mode", "sleeping", "--only", "latency 4 b"];
+    let (_, report) = run(env!("CARGO_BIN_EXE_micro"), &few);
+    assert_eq!(report.overs(), ["tcp", "sockets"]);
+    let is_counted = !report.notes.iter().any(|note| note.starts_with("system calls were not counted: "));
+    for row in &report.rows {
+        let calls = row.cost["client and server"].calls;
+        // Each of the two processes reads and writes once in a round trip.
+        assert!(if is_counted { calls >= Some(4.0) } else { calls.is_none() }, "{calls:?}: {row:?}");
+        assert_eq!(row.rounds.len(), 2, "the round that counts is no round of the row");
+    }
+}
+
 #[test]
 fn a_workload_reports_the_rounds_of_each_place() {
     let ab = env!("CARGO_BIN_EXE_ab");

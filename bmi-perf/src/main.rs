@@ -8,7 +8,7 @@
 //! | `run`, `serve` | the two sides |
 //! | `worker` | the threads that measure |
 //! | `library`, `sockets`, `memory` | what they do |
-//! | `usage`, `system_calls`, `host` | what it costs, and where |
+//! | `usage`, `host` | what it costs, and where; the library has `system_calls` |
 //! | `timelines` | where the time of a message goes |
 //! | `model`, `calibrate` | the simulator beside the measurement, and what it is fitted to |
 
@@ -28,7 +28,6 @@ mod schedule;
 mod serve;
 mod sockets;
 mod stop;
-mod system_calls;
 mod timelines;
 mod usage;
 mod worker;
@@ -36,6 +35,7 @@ mod worker;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use bmi_perf::system_calls;
 use bmi_report::{FailIf, Report};
 use clap::Parser;
 

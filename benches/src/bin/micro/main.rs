@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use benches::report::{ReportArgs, begin, load};
 use benches::{progress, sample};
+use bmi_perf::system_calls::Counter;
 use bmi_report::stats::middle;
 use clap::{Parser, ValueEnum};
 
@@ -122,7 +123,7 @@ fn chosen(cli: &Cli) -> std::io::Result<Vec<Phase>> {
             sizes.iter().map(|size| (*what, *size)).collect::<Vec<_>>()
         };
         for (what, (size, window)) in ROWS.iter().flat_map(sizes_of) {
-            let phase = Phase { who: Who::Plain, mode, what, size, window, count: 0 };
+            let phase = Phase { who: Who::Plain, mode, what, size, window, count: 0, counting: false };
             if cli.mode.is_none_or(|only| only == arg) && phase.name().to_lowercase().contains(&only) {
                 chosen.push(phase);
             }
@@ -140,10 +141,13 @@ fn measure(cli: &Cli) -> std::io::Result<()> {
     let chosen = chosen(cli)?;
     let mut peer = Peer::start()?;
     let mut recorded = begin("micro", "the transport over TCP against plain sockets, on the loopback");
+    // The same is true of the peer, which is this program.
+    let uncounted = Counter::open().err().map(|error| format!("system calls were not counted: {error}"));
+    recorded.notes.extend(uncounted);
     let mut lines = Vec::new();
     for (number, phase) in chosen.into_iter().enumerate() {
         progress::show(&phase.name());
-        let [plain, ours] = run_row(&mut peer, phase, rounds, round)?;
+        let [plain, ours] = run_row(&mut peer, phase, rounds, round, cli.report.is_given())?;
         let line = Line::new(phase.mode, phase.what, phase.size, &plain, &ours);
         recorded.rows.extend(line.rows(plain, ours, number * usize::from(rounds)));
         lines.push(line);
@@ -186,8 +190,9 @@ fn machine() -> String {
     format!("{processors} processors, two processes; load average over the last minute {load}")
 }
 
-/// Returns the rounds of plain sockets and of the library.
-fn run_row(peer: &mut Peer, phase: Phase, rounds: u16, round: Duration) -> std::io::Result<[Side; 2]> {
+/// Returns the rounds of plain sockets and of the library. Each may have one more, in which system
+/// calls are counted.
+fn run_row(peer: &mut Peer, phase: Phase, rounds: u16, round: Duration, counting: bool) -> std::io::Result<[Side; 2]> {
     let mut phases = [Who::Plain, Who::Ours].map(|who| Phase { who, ..phase });
     for phase in &mut phases {
         phase.count = count_for(peer, *phase, round)?;
@@ -199,6 +204,12 @@ fn run_row(peer: &mut Peer, phase: Phase, rounds: u16, round: Duration) -> std::
             let side = (number + turn) % 2;
             let outcome = peer.run(&phases[side])?;
             sides[side].add(figure(&phases[side], outcome.seconds), &outcome, phases[side].count);
+        }
+    }
+    if counting {
+        for (phase, side) in phases.iter().zip(&mut sides) {
+            let outcome = peer.run(&Phase { counting: true, ..*phase })?;
+            side.set_calls(&outcome, phase.count);
         }
     }
     Ok(sides)
