@@ -11,6 +11,7 @@
 //! | `paths` | the four paths of a request's data, and the path that the plan chooses |
 //! | `shm_bench` | shared memory, the limits of the machine, UCX and libfabric |
 //! | `fs_bench` | operations of the file system, over TCP and shared memory, with servers as processes |
+//! | `handle` | the ways to use an endpoint from several threads |
 //! | `honest` | no benchmark: the honest client beside the attackers of `cargo xtask hostile` |
 //! | `sim_rate` | events per second in the simulator, and whether a seed gives the same digest twice |
 //! | `calibrate` | a profile of the simulator, fitted to a few measurements |
@@ -19,10 +20,12 @@
 pub mod cores;
 pub mod cpu;
 pub mod limit;
+pub mod lines;
 pub mod memory_limit;
 pub mod net;
 pub mod paper;
 pub mod processes;
+pub mod progress;
 pub mod report;
 pub mod sample;
 pub mod sandbox;

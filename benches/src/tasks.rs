@@ -12,6 +12,8 @@ pub struct Usage {
     pub queued: Duration,
     /// Voluntary context switches: a thread went to sleep.
     pub sleeps: u64,
+    /// Context switches, voluntary and involuntary.
+    pub switches: u64,
 }
 
 impl Usage {
@@ -25,7 +27,9 @@ impl Usage {
             let (ran, queued) = times(&read("schedstat"));
             sum.ran += ran;
             sum.queued += queued;
-            sum.sleeps += sleeps(&read("status"));
+            let (voluntary, involuntary) = switches(&read("status"));
+            sum.sleeps += voluntary;
+            sum.switches += voluntary + involuntary;
         }
         sum
     }
@@ -37,6 +41,7 @@ impl Usage {
             ran: self.ran.saturating_sub(earlier.ran),
             queued: self.queued.saturating_sub(earlier.queued),
             sleeps: self.sleeps.saturating_sub(earlier.sleeps),
+            switches: self.switches.saturating_sub(earlier.switches),
         }
     }
 }
@@ -48,10 +53,13 @@ fn times(schedstat: &str) -> (Duration, Duration) {
     (next(), next())
 }
 
-/// Parses `status`.
-fn sleeps(status: &str) -> u64 {
-    let number = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    number.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+/// Parses `status`: the voluntary context switches, and the others.
+fn switches(status: &str) -> (u64, u64) {
+    let number = |name| {
+        let number = status.lines().find_map(|line| line.strip_prefix(name));
+        number.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+    };
+    (number("voluntary_ctxt_switches:"), number("nonvoluntary_ctxt_switches:"))
 }
 
 #[cfg(test)]
@@ -63,7 +71,7 @@ mod tests {
         assert_eq!(times("1500 20 3\n"), (Duration::from_nanos(1500), Duration::from_nanos(20)));
         assert_eq!(times(""), (Duration::ZERO, Duration::ZERO));
         let status = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
-        assert_eq!((sleeps(status), sleeps("")), (12, 0));
+        assert_eq!((switches(status), switches("")), ((12, 3), (0, 0)));
     }
 
     #[test]
@@ -72,7 +80,8 @@ mod tests {
         let before = own();
         let (_sender, receiver) = std::sync::mpsc::channel::<()>();
         assert!(receiver.recv_timeout(Duration::from_millis(1)).is_err());
-        assert!(own().since(before).sleeps >= 1);
+        let used = own().since(before);
+        assert!(used.sleeps >= 1 && used.switches >= used.sleeps, "{used:?}");
         assert_eq!(Usage::of([u32::MAX]), Usage::default());
     }
 }

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use benches::net;
+use bmi_report::{Report, Row, Unit, groups};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -116,17 +117,40 @@ fn many_clients_of_one_loop_and_of_two_are_measured_side_by_side() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     assert_eq!(errors, "");
-    let lines: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    let names: BTreeSet<&str> = lines.iter().map(|line| line["name"].as_str().unwrap()).collect();
-    assert_eq!((names.len(), lines.len()), (32, 32));
-    assert!(names.contains("shm read 64 KiB, 3 clients, 2 loops"), "{names:?}");
-    for line in &lines {
-        assert_eq!(line["rounds"].as_array().unwrap().len(), 2, "{line}");
-        let is_first = line["name"].as_str().unwrap().ends_with("1 loop");
-        let ratio = line["ratio"].as_f64().unwrap();
-        assert!(if is_first { ratio == 1.0 } else { ratio > 0.0 }, "{line}");
-        assert!(["median", "server", "clients"].iter().all(|figure| line[figure].as_f64().unwrap() > 0.0), "{line}");
+    let report = report(&output);
+    let names: BTreeSet<String> = report.rows.iter().map(Row::name).collect();
+    assert_eq!((names.len(), report.rows.len()), (32, 32));
+    assert!(names.contains("2 loops read 64 KiB, 3 clients, shm"), "{names:?}");
+    for row in &report.rows {
+        assert!(row.rounds.len() == 2 && row.unit == Unit::PerSecond, "{row:?}");
+        assert!(row.values().iter().all(|value| *value > 0.0), "{row:?}");
+        assert!(["server", "clients"].iter().all(|role| row.cost[*role].cpu > 0.0), "{row:?}");
     }
+    for group in groups::groups(&report) {
+        let compared: Vec<usize> =
+            group.figures.iter().map(|figure| figure.ratios().map(|ratio| ratio.rounds).sum()).collect();
+        assert_eq!(compared, [0, 2], "with the first number of loops: {:?}", group.row());
+    }
+}
+
+fn report(output: &Output) -> Report {
+    Report::from_json(&String::from_utf8_lossy(&output.stdout)).unwrap()
+}
+
+#[test]
+fn a_report_has_the_rounds_of_the_table_in_every_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["json", "html", "csv", "txt"].map(|ending| folder.path().join(format!("a.{ending}")));
+    let options = files.iter().flat_map(|file| ["--report", file.to_str().unwrap()]);
+    let args: Vec<&str> = SHORT.into_iter().chain(["--only", "in flight", "--rounds", "2"]).chain(options).collect();
+    let output = Run::start(&args, pvfsd()).end();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (report, table) = (Report::read(&files[0]).unwrap(), String::from_utf8(output.stdout).unwrap());
+    assert_eq!((report.rows.len(), report.overs()), (28, vec!["tcp", "shm"]));
+    for row in &report.rows {
+        assert!(row.rounds.len() == 2 && table.contains(&row.name()), "{row:?}\n{table}");
+    }
+    assert!(files.iter().all(|file| fs::read_to_string(file).unwrap().contains("64 in flight")));
 }
 
 /// Both runs create directories, ask for free ports and start servers at the same time.
@@ -137,9 +161,9 @@ fn two_runs_at_once_do_not_meet() {
     for run in runs {
         let output = run.end();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let lines: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(lines.len(), 4);
-        assert!(lines.iter().all(|line| line["rounds"].as_array().unwrap().len() == 2), "{lines:?}");
+        let rows = report(&output).rows;
+        assert_eq!(rows.len(), 4);
+        assert!(rows.iter().all(|row| row.rounds.len() == 2), "{rows:?}");
     }
 }
 

@@ -9,7 +9,7 @@
 //! | `worker` | the threads that measure |
 //! | `library`, `sockets`, `memory` | what they do |
 //! | `self_check` | whether the verdicts on these hosts are right |
-//! | `usage`, `system_calls`, `host` | what it costs, and where |
+//! | `usage`, `host` | what it costs, and where; the library has `system_calls` |
 //! | `timelines` | where the time of a message goes |
 //! | `model`, `calibrate` | the simulator beside the measurement, and what it is fitted to |
 
@@ -30,7 +30,6 @@ mod self_check;
 mod serve;
 mod sockets;
 mod stop;
-mod system_calls;
 mod timelines;
 mod usage;
 mod worker;
@@ -38,6 +37,7 @@ mod worker;
 use std::path::Path;
 use std::process::ExitCode;
 
+use bmi_perf::system_calls;
 use bmi_report::{FailIf, Report};
 use clap::Parser;
 

@@ -1,8 +1,12 @@
 //! Counts the system calls of a thread, by the kernel's own tracepoint.
 //!
+//! **Why counting apart.** As long as a counter is open, the kernel takes a slower way into every
+//! system call, of every process. So a program counts in a round of its own, whose time means
+//! nothing.
+//!
 //! **Invariants**
 //! 1. The counter belongs to the thread that opened it, and counts no other.
-//! 2. All `unsafe` of this program is here: one system call that libc has no function for.
+//! 2. All `unsafe` of this crate is here: one system call that libc has no function for.
 //!
 //! **Source.** perf_event_open(2).
 
@@ -35,14 +39,14 @@ struct Attributes {
 
 /// A counter of the system calls of the thread that opened it.
 #[derive(Debug)]
-pub(crate) struct Counter(File);
+pub struct Counter(File);
 
 impl Counter {
     /// Opens a counter, which counts from now on.
     ///
     /// # Errors
     /// If the kernel has no such tracepoint, or the user may not use it.
-    pub(crate) fn open() -> Result<Counter> {
+    pub fn open() -> Result<Counter> {
         let read = |folder: &&str| fs::read_to_string(format!("{folder}/events/raw_syscalls/sys_enter/id"));
         let ids: Vec<Result<String>> = FOLDERS.iter().map(read).collect();
         let refused = ids.iter().find_map(|id| id.as_ref().err()).map(Error::kind);
@@ -74,7 +78,10 @@ impl Counter {
     }
 
     /// Returns the number of system calls since the counter was opened, without this one.
-    pub(crate) fn read(&self) -> Result<u64> {
+    ///
+    /// # Errors
+    /// If the kernel refuses to read the counter.
+    pub fn read(&self) -> Result<u64> {
         let mut bytes = [0; 8];
         (&self.0).read_exact(&mut bytes)?;
         Ok(u64::from_ne_bytes(bytes).saturating_sub(1))

@@ -1,11 +1,8 @@
 //! What a part of a round costs: processor time, context switches, system calls.
 //!
-//! **Why counting apart.** As long as a counter of system calls is open, the kernel takes a slower
-//! way into every system call, of every process. So system calls are counted in a round of their
-//! own, whose time means nothing.
+//! System calls are counted in a round of their own: see [`crate::system_calls`].
 //!
-//! **Source.** proc_pid_status(5); perf_event_open(2), with the tracepoint
-//! `raw_syscalls:sys_enter`.
+//! **Source.** proc_pid_status(5).
 
 use std::fs;
 use std::time::Duration;

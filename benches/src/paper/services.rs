@@ -13,7 +13,7 @@ use fs_server::store::{CacheSettings, Service, ViewSettings};
 
 use super::report::{Figure, Report, Series, Style, number};
 use super::{Scale, machines};
-use crate::workload::access::Access;
+use crate::workload::access::{Access, mean};
 use crate::workload::pvfs_test::PvfsTest;
 use crate::workload::reread::Reread;
 use crate::workload::{Failed, Setup, Workload, bed, elapsed, mb_per_s};
@@ -123,7 +123,7 @@ pub(super) fn figure_4(scale: Scale) -> Result<Report, Failed> {
     let program = Access { direction: Direction::Read, sizes: sizes.clone(), registered: true, rounds };
     let run = |way: Way| {
         let times = way.simple(part, &program)?;
-        let points = sizes.iter().zip(&times).map(|(size, time)| (*size as f64, mb_per_s(*size as u64, *time)));
+        let points = sizes.iter().zip(&times).map(|(size, time)| (*size as f64, mb_per_s(*size as u64, mean(time))));
         Ok((way, points.collect()))
     };
     let curves: Curves = Way::ALL.into_iter().map(run).collect::<Result<_, Failed>>()?;

@@ -7,7 +7,7 @@ use fs_server::iod::IodSettings;
 
 use super::report::{Figure, Report, Series, Style};
 use super::{Scale, machines};
-use crate::workload::access::{Access, Crossings};
+use crate::workload::access::{Access, Crossings, mean};
 use crate::workload::{Failed, Setup, bed, mb_per_s};
 
 const KIB: usize = 1 << 10;
@@ -38,7 +38,7 @@ fn schemes(scale: Scale) -> Result<Schemes, Failed> {
         let setup =
             Setup { endpoint: long_messages(), path: Some(path), waiting: Waiting::Busy, ..machines::setup(1, 1) };
         let times = bed::run(&machines::vapi(), &setup, &program)?.swap_remove(0);
-        Ok::<_, Failed>(times.iter().map(|time| time.as_secs_f64() * 1e6).collect::<Vec<f64>>())
+        Ok::<_, Failed>(times.iter().map(|times| mean(times).as_secs_f64() * 1e6).collect::<Vec<f64>>())
     };
     let both = |path| Ok::<_, Failed>([one(path, false)?, one(path, true)?]);
     let (inline, fast, server) = (both(Path::Inline)?, both(Path::FastRdma)?, both(Path::ServerBased)?);
@@ -123,7 +123,7 @@ pub(super) fn figure_12(scale: Scale) -> Result<Report, Failed> {
                 Setup { iod, largest_transfer: len as u64, path: Some(Path::ServerBased), ..machines::setup(1, 1) };
             let program = Access { direction, sizes: vec![len], registered: true, rounds: 1 };
             let times = bed::run(&machines::vapi(), &setup, &program)?.swap_remove(0);
-            points.push((*unit as f64, mb_per_s(len as u64, times[0])));
+            points.push((*unit as f64, mb_per_s(len as u64, mean(&times[0]))));
         }
         let best = points.iter().map(|point| point.1).fold(0.0, f64::max);
         let of = |unit: usize| points.iter().find(|point| point.0 == unit as f64).map_or(f64::NAN, |point| point.1);

@@ -29,10 +29,10 @@ pub struct Access {
 }
 
 impl Workload for Access {
-    /// The time of an access, for each size.
-    type Out = Vec<Duration>;
+    /// The times of the accesses of each size.
+    type Out = Vec<Vec<Duration>>;
 
-    async fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> Result<Vec<Duration>, Failed> {
+    async fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> Result<Vec<Vec<Duration>>, Failed> {
         let path = format!("/access{}", rank.number()).parse()?;
         let file = rank.client().create(&path, CreateOptions { exclusive: false, ..CreateOptions::default() }).await?;
         let mut times = Vec::new();
@@ -46,7 +46,7 @@ impl Workload for Access {
                     file.write_at((round * size) as u64, &memory).await?;
                 }
             }
-            let mut took = Duration::ZERO;
+            let mut took = Vec::with_capacity(self.rounds);
             let mut kept = None;
             for round in 0..rounds {
                 let memory = match kept.take() {
@@ -67,15 +67,20 @@ impl Workload for Access {
                     return Err(format!("{size} bytes: what was read is not what was written").into());
                 }
                 if round > 0 {
-                    took += span.time;
+                    took.push(span.time);
                 }
                 kept = Some((memory, region));
             }
-            times.push(took / self.rounds.max(1) as u32);
+            times.push(took);
         }
         rank.barrier().await?;
         Ok(times)
     }
+}
+
+/// Returns the mean of some times.
+pub fn mean(times: &[Duration]) -> Duration {
+    times.iter().sum::<Duration>() / times.len().max(1) as u32
 }
 
 /// Makes the client of each rank measure where the paths cross.

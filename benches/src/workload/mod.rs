@@ -55,15 +55,24 @@ pub fn mb_per_s(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / f64::from(1 << 20) / time.as_secs_f64().max(1e-12)
 }
 
-/// Returns the duration of a phase that all ranks have run in several rounds. In each round the
-/// slowest rank counts, because the others wait for it.
+/// Returns the duration of a phase that all ranks have run in several rounds.
 pub fn elapsed<'a>(ranks: impl IntoIterator<Item = &'a [Span]>) -> Duration {
+    slowest(ranks.into_iter().map(|rank| rank.iter().map(|span| span.time))).into_iter().sum()
+}
+
+/// Returns the duration of each round that all ranks have run. The slowest rank counts, because the
+/// others wait for it.
+pub fn slowest<R: IntoIterator<Item = Duration>>(ranks: impl IntoIterator<Item = R>) -> Vec<Duration> {
     let mut slowest: Vec<Duration> = Vec::new();
     for rank in ranks {
-        slowest.resize(slowest.len().max(rank.len()), Duration::ZERO);
-        slowest.iter_mut().zip(rank).for_each(|(slowest, span)| *slowest = span.time.max(*slowest));
+        for (round, time) in rank.into_iter().enumerate() {
+            match slowest.get_mut(round) {
+                Some(slowest) => *slowest = time.max(*slowest),
+                None => slowest.push(time),
+            }
+        }
     }
-    slowest.into_iter().sum()
+    slowest
 }
 
 /// Returns the `len` bytes at `offset` of every file that a workload writes. The bytes depend on

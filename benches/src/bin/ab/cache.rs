@@ -15,6 +15,7 @@
 //! same.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ use bmi_core::Scheme;
 use bmi_core::driver::event;
 use bmi_report::stats::{self, middle};
 use bmi_report::table::Table;
-use bmi_report::{Kind, Unit, units};
+use bmi_report::{Cost, Kind, Unit, units};
 use clap::Parser;
 use fs_client::{Client, ClientOptions, CreateOptions, File, Region};
 use futures_util::future::try_join_all;
@@ -136,6 +137,10 @@ struct Row {
     latency: Vec<f64>,
     /// Seconds of processor time of the server for a byte.
     cpu: Vec<f64>,
+    /// Context switches of the server for a call.
+    switches: Vec<f64>,
+    /// Bytes of a call.
+    len: usize,
     /// Bytes of memory that the server has, at the end.
     resident: u64,
 }
@@ -326,8 +331,8 @@ impl Cache {
         }
         let endpoints = SERVICES.iter().map(|_| net::endpoint(scheme, "cache")).collect::<Result<Vec<_>, _>>()?;
         let mut rows: Vec<Row> = Vec::new();
-        for (name, ..) in &lines {
-            rows.extend(SERVICES.map(|service| Row { name: name.clone(), service, ..Row::default() }));
+        for (name, _, len, _) in &lines {
+            rows.extend(SERVICES.map(|service| Row { name: name.clone(), service, len: *len, ..Row::default() }));
         }
         event::block_on_all(&endpoints, async {
             let mut beds = Vec::new();
@@ -360,6 +365,7 @@ impl Cache {
                         row.rate.push(bytes / seconds);
                         row.latency.push(seconds * *streams as f64 / calls as f64);
                         row.cpu.push(used.ran.as_secs_f64() / bytes);
+                        row.switches.push(used.switches as f64 / calls as f64);
                         row.resident = resident(bed.server);
                     }
                 }
@@ -383,8 +389,12 @@ fn ratio(of: &[f64], to: &[f64]) -> String {
 
 /// Returns the rows of a report. The services of a line were measured side by side.
 fn recorded(rows: &[Row]) -> Vec<bmi_report::Row> {
+    let median = |values: &[f64]| middle(&mut values.to_vec());
+    let cost =
+        |row: &Row| Cost { cpu: median(&row.cpu) * row.len as f64, switches: median(&row.switches), calls: None };
     let row = |(number, row): (usize, &Row)| bmi_report::Row {
         rounds: steps(number / SERVICES.len() * row.rate.len(), row.rate.iter().copied()),
+        cost: BTreeMap::from([("server".to_owned(), cost(row))]),
         notes: vec![format!("{} of memory in the end", units::amount(row.resident))],
         ..report::row(&row.name, row.service, Kind::Library, Unit::BytesPerSecond, &[])
     };
@@ -409,4 +419,26 @@ fn render(rows: &[Row]) -> String {
         }
     }
     table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_side_by_side_with_the_cost_of_a_call() {
+        let of = |service| Row {
+            name: "tcp 4 KiB read".to_owned(),
+            service,
+            rate: vec![3e6, 1e6, 2e6],
+            cpu: vec![3e-9, 1e-9, 2e-9],
+            switches: vec![0.5; 3],
+            len: 1000,
+            ..Row::default()
+        };
+        let rows = recorded(&SERVICES.map(of));
+        assert!(rows.iter().all(|row| row.is_beside(&rows[0]) && row.pairs(&rows[0]).len() == 3));
+        let Cost { cpu, switches, calls } = rows[2].cost["server"];
+        assert!((cpu - 2e-6).abs() < 1e-12 && switches == 0.5 && calls.is_none(), "{cpu}");
+    }
 }

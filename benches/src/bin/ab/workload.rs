@@ -4,15 +4,16 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use benches::limit::Limit;
+use benches::lines;
+use benches::report::{self, ReportArgs, begin, steps};
 use benches::workload::access::Access;
 use benches::workload::interleaved::{Interleaved, Strategy};
 use benches::workload::pvfs_test::PvfsTest;
 use benches::workload::tile::{Tile, TileMemory};
-use benches::workload::{Bed, Setup, Span, bed, elapsed, mb_per_s};
+use benches::workload::{Bed, Setup, Span, bed, slowest};
 use bmi_core::comm::{Direction, Path};
 use bmi_core::{Lists, Scheme};
-use bmi_report::table::Table;
-use bmi_report::units;
+use bmi_report::{Kind, Row, Unit};
 use bmi_sim::Profile;
 use clap::{Args, Subcommand};
 
@@ -24,9 +25,15 @@ use crate::job::Failed;
 /// The program is the same everywhere. Over tcp, shm and ib, servers and processes are threads of
 /// this machine, and time is the clock's. In the simulator they are nodes, and time and processor
 /// time are those of the model. All data that is read is compared with the data that was written;
-/// after a difference the exit status is not zero. MB are 2^20 bytes.
+/// after a difference the exit status is not zero.
+///
+/// A figure is the median of the rounds, of all processes together. In each round the slowest
+/// process counts. The places are measured one after the other, so nothing is said about how they
+/// differ. "processor" is the processor time of the first process, with what it polls in vain.
 #[derive(Args)]
 #[command(
+    // So that it may also be given after the name of the program.
+    mut_arg("files", |arg| arg.global(true)),
     after_help = "Examples:\n  cargo run --release -p benches -- workload pvfs-test --over tcp,shm,vapi-2003\n  \
                         cargo run --release -p benches -- workload tile --over tcp --rows-a-call 1\n  \
                         cargo run --release -p benches -- workload access --sizes 1024,65536 --path inline --over vapi-2003\n  \
@@ -37,6 +44,8 @@ pub(crate) struct Run {
     program: Program,
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 #[derive(Args)]
@@ -62,7 +71,7 @@ struct Place {
     /// How lists of memory are transferred: auto, chain, pack.
     #[arg(id = "workload-lists", long = "lists", value_name = "LISTS", default_value = "auto", value_parser = lists, global = true)]
     lists: Lists,
-    /// The number of rounds that are measured.
+    /// The number of rounds that are measured. Below 8 the intervals are too narrow.
     #[arg(id = "workload-rounds", long = "rounds", value_name = "ROUNDS", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..), global = true)]
     rounds: u16,
     /// Time limit of a run, in seconds.
@@ -187,59 +196,92 @@ impl Run {
             _ => clients.into(),
         };
         let setup = Setup { path, lists, ..Setup::new(clients, servers.into()) };
-        let mut table = Table::new(2, ["over", "what", "time", "bandwidth, MB/s", "CPU of a process"]);
+        let mut report = begin("ab workload", "a program of the papers");
         for over in &self.place.over {
-            let _limit = Limit::new(format!("the run over {}", over.name), Duration::from_secs(limit), || {})?;
-            for (what, bytes, span) in self.measure(&over.bed, &setup).map_err(|error| -> Failed { error })? {
-                let cpu = span.map_or("-".into(), |span| format!("{:.1} %", span.utilisation()));
-                let time = bytes.1;
-                table.row([
-                    over.name.clone(),
-                    what,
-                    units::duration(time),
-                    format!("{:.1}", mb_per_s(bytes.0, time)),
-                    cpu,
-                ]);
+            if report.rows.iter().any(|row| row.over == over.name) {
+                continue;
             }
+            let _limit = Limit::new(format!("the run over {}", over.name), Duration::from_secs(limit), || {})?;
+            // The places are not measured side by side, so each has rounds of its own.
+            let first = report.rows.iter().flat_map(|row| &row.rounds).map(|step| step.round as usize + 1).max();
+            let measured = self.measure(&over.bed, &setup).map_err(|error| -> Failed { error })?;
+            let row = |one: Measured| one.row(over, &self.setup(&setup), first.unwrap_or(0));
+            report.rows.extend(measured.into_iter().map(row));
         }
-        print!("{}", table.render());
+        print!("{}", lines::render(&report));
+        self.report.write(&report)?;
         Ok(true)
     }
 
-    /// Returns what was done, the bytes and the time of all processes, and the processor time of
-    /// the first.
-    #[expect(clippy::type_complexity, reason = "the cells of a table")]
-    fn measure(
-        &self,
-        bed: &Bed,
-        setup: &Setup,
-    ) -> Result<Vec<(String, (u64, Duration), Option<Span>)>, benches::workload::Failed> {
+    /// Returns in what runs of the same program may differ.
+    fn setup(&self, setup: &Setup) -> Vec<(&'static str, String)> {
+        let mut all = vec![("clients", setup.clients.to_string()), ("servers", setup.servers.to_string())];
+        all.extend(setup.path.map(|path| ("path", path.to_string())));
+        match setup.lists {
+            Lists::Auto => {}
+            Lists::Chain => all.push(("lists", "chain".to_owned())),
+            Lists::Pack => all.push(("lists", "pack".to_owned())),
+        }
+        match &self.program {
+            Program::PvfsTest { blocks, .. } => all.push(("blocks", blocks.to_string())),
+            Program::Access { registered, .. } => {
+                all.push(("memory", if *registered { "registered memory" } else { "new memory" }.to_owned()));
+            }
+            Program::Tile { tiles, size, element, rows_a_call, memory, fresh } => {
+                let memory = match memory {
+                    TileMemory::Contiguous => "contiguous",
+                    TileMemory::Array => "array",
+                    TileMemory::Rows => "rows",
+                };
+                all.push(("tiles", format!("{}x{} tiles of {}x{} x {element} B", tiles.0, tiles.1, size.0, size.1)));
+                all.push(("rows a call", rows_a_call.to_string()));
+                all.push(("memory", format!("{memory}{}", if *fresh { ", new" } else { "" })));
+            }
+            Program::Interleaved { elements, element, strategy } => {
+                all.push(("elements", format!("{elements} elements of {element} B")));
+                all.push(("strategy", strategy.to_string()));
+            }
+        }
+        all
+    }
+
+    /// Returns what was done.
+    fn measure(&self, bed: &Bed, setup: &Setup) -> Result<Vec<Measured>, benches::workload::Failed> {
         let rounds = usize::from(self.place.rounds);
-        let total = |len: u64| len * (setup.clients * rounds) as u64;
-        let both = |len: u64, ranks: Vec<(Vec<Span>, Vec<Span>)>| {
-            let row = |what: &str, of: &dyn Fn(&(Vec<Span>, Vec<Span>)) -> &[Span]| {
-                let mut first = ranks.iter().map(|rank| of(rank).iter().sum());
-                (what.to_owned(), (total(len), elapsed(ranks.iter().map(of))), first.next())
+        /// The rounds in which a process wrote, and in which it read.
+        type Took = (Vec<Span>, Vec<Span>);
+        let both = |test: &str, len: u64, ranks: Vec<Took>| {
+            let one = |direction: &str, of: fn(&Took) -> &[Span]| Measured {
+                test: format!("{test} {direction}"),
+                size: len,
+                times: slowest(ranks.iter().map(|rank| of(rank).iter().map(|span| span.time))),
+                bytes: Some(len * setup.clients as u64),
+                first: ranks.iter().map(|rank| of(rank).iter().sum()).next(),
             };
-            vec![row("write", &|rank| &rank.0), row("read", &|rank| &rank.1)]
+            vec![one("write", |rank| &rank.0), one("read", |rank| &rank.1)]
         };
         Ok(match &self.program {
             Program::PvfsTest { mb, blocks } => {
                 let len = mb.map_or(2 * setup.servers, usize::from) << 20;
                 let program = PvfsTest { len, blocks: usize::from(*blocks), pieces: 1, rounds };
                 let ranks = bed::run(bed, setup, &program)?;
-                both(len as u64, ranks.into_iter().map(|took| (took.write, took.read)).collect())
+                both("pvfs-test", len as u64, ranks.into_iter().map(|took| (took.write, took.read)).collect())
             }
             Program::Access { sizes, read, registered } => {
                 let direction = if *read { Direction::Read } else { Direction::Write };
+                let mut sizes = sizes.clone();
+                sizes.sort_unstable();
+                sizes.dedup();
                 let program = Access { direction, sizes: sizes.clone(), registered: *registered, rounds };
                 let ranks = bed::run(bed, setup, &program)?;
-                let slowest = |at: usize| ranks.iter().map(|times| times[at]).max().unwrap_or_default();
-                let row = |(at, size): (usize, &usize)| {
-                    let bytes = (size * setup.clients) as u64;
-                    (format!("{direction} of {}", units::size(*size)), (bytes, slowest(at)), None)
+                let one = |(at, size): (usize, &usize)| Measured {
+                    test: format!("access {direction}"),
+                    size: *size as u64,
+                    times: slowest(ranks.iter().map(|times| times[at].iter().copied())),
+                    bytes: None,
+                    first: None,
                 };
-                sizes.iter().enumerate().map(row).collect()
+                sizes.iter().enumerate().map(one).collect()
             }
             Program::Tile { tiles, size, element, rows_a_call, memory, fresh } => {
                 let program = Tile {
@@ -254,15 +296,87 @@ impl Run {
                     fresh: *fresh,
                 };
                 let ranks = bed::run(bed, setup, &program)?;
-                both(program.tile_bytes(), ranks.into_iter().map(|took| (took.write, took.read)).collect())
+                both("tile", program.tile_bytes(), ranks.into_iter().map(|took| (took.write, took.read)).collect())
             }
             Program::Interleaved { elements, element, strategy } => {
                 let (elements, element) = (*elements as usize, usize::from(*element));
                 let program = Interleaved { elements, element, strategy: *strategy, rounds };
                 let ranks = bed::run(bed, setup, &program)?;
                 let share = (elements * element / setup.clients) as u64;
-                both(share, ranks.into_iter().map(|took| (took.write, took.read)).collect())
+                both("interleaved", share, ranks.into_iter().map(|took| (took.write, took.read)).collect())
             }
         })
+    }
+}
+
+/// What the processes of a program have done over one transport.
+struct Measured {
+    test: String,
+    /// The bytes of one process in a round.
+    size: u64,
+    /// The time of the slowest process in each round.
+    times: Vec<Duration>,
+    /// The bytes of all processes in a round, where bandwidth is of interest and not time.
+    bytes: Option<u64>,
+    /// The first process in all rounds.
+    first: Option<Span>,
+}
+
+impl Measured {
+    /// Returns the row of a report, whose first round has the number `first`.
+    fn row(self, over: &Target, setup: &[(&'static str, String)], first: usize) -> Row {
+        let setup: Vec<(&str, &str)> = setup.iter().map(|(name, value)| (*name, &**value)).collect();
+        let (kind, unit) = (
+            if matches!(over.bed, Bed::Real(_)) { Kind::Library } else { Kind::Model },
+            if self.bytes.is_some() { Unit::BytesPerSecond } else { Unit::Seconds },
+        );
+        // In the simulator an operation may take no time at all.
+        let seconds = |time: &Duration| time.as_secs_f64().max(1e-12);
+        let value = |time| self.bytes.map_or_else(|| seconds(time), |bytes| bytes as f64 / seconds(time));
+        Row {
+            size: Some(self.size),
+            rounds: steps(first, self.times.iter().map(value)),
+            notes: self.first.iter().map(|span| format!("processor {:.1} %", span.utilisation())).collect(),
+            ..report::row(&self.test, &over.name, kind, unit, &setup)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::{Cli, Command};
+
+    #[test]
+    fn a_report_may_be_named_before_and_after_the_program() {
+        let is_given = |line: &str| match Cli::parse_from(line.split(' ')).command {
+            Some(Command::Workload(run)) => run.report.is_given(),
+            _ => panic!("{line}"),
+        };
+        assert!(is_given("ab workload tile --report a.json") && is_given("ab workload --report a.json tile"));
+        assert!(!is_given("ab workload tile"));
+    }
+
+    #[test]
+    fn a_row_has_the_rounds_of_the_slowest_process() {
+        let over = over("sim").unwrap();
+        let ms = Duration::from_millis;
+        let span = Span { time: ms(4), busy: ms(1), spinning: ms(1) };
+        let measured = |bytes| Measured {
+            test: "tile read".to_owned(),
+            size: 1000,
+            times: slowest([[ms(1), ms(4)], [ms(2), ms(3)]]),
+            bytes,
+            first: bytes.map(|_| span),
+        };
+        let setup = [("clients", "2".to_owned())];
+        let row = measured(Some(2000)).row(&over, &setup, 3);
+        assert_eq!((row.name().as_str(), row.kind), ("sim tile read 1000 B, clients 2", Kind::Model));
+        assert_eq!((row.values(), row.rounds[0].round), (vec![1e6, 5e5], 3));
+        assert_eq!((row.unit, row.notes), (Unit::BytesPerSecond, vec!["processor 50.0 %".to_owned()]));
+        let row = measured(None).row(&over, &setup, 0);
+        assert_eq!((row.values(), row.unit), (vec![2e-3, 4e-3], Unit::Seconds));
     }
 }

@@ -11,20 +11,23 @@
 //! one number of loops is faster than another.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
 use benches::limit::Limit;
-use benches::net;
 use benches::processes::Processes;
+use benches::report::steps;
 use benches::sandbox::Sandbox;
 use benches::tasks::Usage;
 use benches::workload::Failed;
+use benches::{net, report};
 use bmi::{AnyTransport, Memory};
 use bmi_core::Scheme;
 use bmi_core::comm::Direction::{self, Read, Write};
 use bmi_core::driver::event;
-use bmi_report::units;
+use bmi_report::stats::middle;
+use bmi_report::{Cost, Kind, Unit, units};
 use fs_client::{Client, ClientOptions, CreateOptions, File, RemoveKind};
 use futures_util::future::try_join_all;
 
@@ -56,29 +59,31 @@ pub(crate) struct Row {
     access: Access,
     pub(crate) name: String,
     /// In the order of the rounds.
-    pub(crate) figures: Vec<Figure>,
+    figures: Vec<Figure>,
 }
 
 /// The result of a round of a line.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Figure {
+struct Figure {
     /// Calls per second.
-    pub(crate) rate: f64,
+    rate: f64,
     /// The I/O server's use of the machine, for a call.
-    pub(crate) server: PerCall,
+    server: PerCall,
     /// That of this process.
-    pub(crate) client: PerCall,
+    client: PerCall,
 }
 
 /// The use of the machine by a process, for a call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PerCall {
+struct PerCall {
     /// Seconds of processor time.
-    pub(crate) ran: f64,
+    ran: f64,
     /// Seconds for which threads were ready to run and had no processor.
-    pub(crate) queued: f64,
+    queued: f64,
     /// How often a thread went to sleep.
-    pub(crate) sleeps: f64,
+    sleeps: f64,
+    /// Context switches, voluntary and involuntary.
+    switches: f64,
 }
 
 impl PerCall {
@@ -88,6 +93,7 @@ impl PerCall {
             ran: usage.ran.as_secs_f64() / calls,
             queued: usage.queued.as_secs_f64() / calls,
             sleeps: usage.sleeps as f64 / calls,
+            switches: usage.switches as f64 / calls,
         }
     }
 }
@@ -184,17 +190,54 @@ impl Plan {
 
 impl Row {
     fn new(scheme: Scheme, clients: u16, access: Access, loops: u8) -> Row {
-        let plural = |number: u64, what| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-        let verb = if access.direction == Read { "read" } else { "write" };
-        let (many, ways) = (plural(clients.into(), "client"), plural(loops.into(), "loop"));
-        let name = format!("{scheme} {verb} {}, {many}, {ways}", units::size(access.size));
-        Row { scheme, clients, loops, access, name, figures: Vec::new() }
+        let mut row = Row { scheme, clients, loops, access, name: String::new(), figures: Vec::new() };
+        let (size, clients) = (units::size(access.size), row.clients());
+        row.name = format!("{scheme} {} {size}, {clients}, {}", row.verb(), row.loops());
+        row
     }
 
-    /// Returns true if the lines differ at most in the number of loops.
-    pub(crate) fn is_beside(&self, other: &Row) -> bool {
-        (self.scheme, self.clients, self.access) == (other.scheme, other.clients, other.access)
+    fn verb(&self) -> &'static str {
+        if self.access.direction == Read { "read" } else { "write" }
     }
+
+    fn clients(&self) -> String {
+        plural(self.clients, "client")
+    }
+
+    fn loops(&self) -> String {
+        plural(self.loops.into(), "loop")
+    }
+
+    /// Returns the row of a report, in which the numbers of loops are compared with each other.
+    pub(crate) fn recorded(&self) -> bmi_report::Row {
+        let median = |figure: &dyn Fn(&Figure) -> f64| middle(&mut self.figures.iter().map(figure).collect::<Vec<_>>());
+        let cost = |of: &dyn Fn(&Figure) -> PerCall| Cost {
+            cpu: median(&|figure| of(figure).ran),
+            switches: median(&|figure| of(figure).switches),
+            calls: None,
+        };
+        let queued = median(&|figure| figure.server.queued + figure.client.queued);
+        let sleeps = median(&|figure| figure.server.sleeps);
+        let (clients, transport) = (self.clients(), self.scheme.as_str());
+        let setup = [("clients", &*clients), ("transport", transport)];
+        bmi_report::Row {
+            size: Some(self.access.size as u64),
+            rounds: steps(0, self.figures.iter().map(|figure| figure.rate)),
+            cost: BTreeMap::from([
+                ("clients".to_owned(), cost(&|figure| figure.client)),
+                ("server".to_owned(), cost(&|figure| figure.server)),
+            ]),
+            notes: vec![format!(
+                "{} of a call waiting for a processor; the server sleeps {sleeps:.2} times",
+                units::time(queued)
+            )],
+            ..report::row(self.verb(), &self.loops(), Kind::Library, Unit::PerSecond, &setup)
+        }
+    }
+}
+
+fn plural(number: u16, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// A client with a file of its own.
@@ -300,12 +343,27 @@ mod tests {
     }
 
     #[test]
+    fn a_row_has_the_medians_of_both_sides() {
+        let per_call = |ran| PerCall { ran, queued: 1e-6, sleeps: 0.5, switches: 2.0 };
+        let figure = |rate, ran| Figure { rate, server: per_call(ran), client: per_call(2.0 * ran) };
+        let mut row = Row::new(Scheme::Shm, 8, ACCESSES[1], 2);
+        row.figures = vec![figure(3e3, 3e-6), figure(1e3, 1e-6), figure(2e3, 2e-6)];
+        let recorded = row.recorded();
+        assert_eq!((recorded.values(), recorded.unit), (vec![3e3, 1e3, 2e3], Unit::PerSecond));
+        assert_eq!(recorded.cost["server"], Cost { cpu: 2e-6, switches: 2.0, calls: None });
+        assert_eq!(recorded.cost["clients"].cpu, 4e-6);
+        assert_eq!(recorded.notes, ["2.00 us of a call waiting for a processor; the server sleeps 0.50 times"]);
+    }
+
+    #[test]
     fn lines_are_named_and_chosen_by_their_names() {
         let rows = plan(None).rows().unwrap();
         assert_eq!(rows.iter().map(|row| &row.name).collect::<BTreeSet<_>>().len(), 2 * 2 * 2 * 4);
         assert_eq!(rows[0].name, "tcp write 4 KiB, 1 client, 1 loop");
         assert_eq!(rows[1].name, "tcp write 4 KiB, 1 client, 2 loops");
-        assert!(rows[1].is_beside(&rows[0]) && !rows[2].is_beside(&rows[0]));
+        let recorded: Vec<bmi_report::Row> = rows.iter().map(Row::recorded).collect();
+        assert_eq!(recorded[1].name(), "2 loops write 4 KiB, 1 client, tcp");
+        assert!(recorded[1].is_beside(&recorded[0]) && !recorded[2].is_beside(&recorded[0]));
         let rows = plan(Some("SHM read 64 KiB, 8 clients")).rows().unwrap();
         assert_eq!(rows.iter().map(|row| row.loops).collect::<Vec<_>>(), [1, 2]);
         let error = plan(Some("mkdir")).rows().unwrap_err().to_string();

@@ -3,11 +3,11 @@
 //! `cargo xtask compare` matches lines of different builds by name. So a name changes only if the
 //! line measures something else.
 
+use benches::report;
 use benches::workload::Failed;
 use bmi_core::Scheme;
 use bmi_core::comm::Direction::{self, Read, Write};
-use bmi_report::Unit;
-use bmi_report::units;
+use bmi_report::{Kind, Row, Unit, units};
 
 use crate::data;
 
@@ -91,29 +91,35 @@ fn by_depth(in_flight: usize) -> Unit {
 pub(crate) struct Line {
     pub(crate) scheme: Scheme,
     pub(crate) what: What,
+    /// The name of `row`.
     pub(crate) name: String,
+    /// The row of a report, without rounds.
+    pub(crate) row: Row,
 }
 
 impl Line {
     /// Returns the line of `what` over a transport; `copy` is the size of the file to put and get.
     pub(crate) fn new(scheme: Scheme, what: What, copy: u64) -> Line {
         let verb = |direction| if direction == Read { "read" } else { "write" };
-        let copied = || units::size(usize::try_from(copy).unwrap_or(usize::MAX));
-        let text = match what {
-            What::Create(in_flight) => format!("create, {in_flight} in flight"),
-            What::Stat(in_flight) => format!("stat, {in_flight} in flight"),
-            What::Remove(in_flight) => format!("remove, {in_flight} in flight"),
+        let (test, size, in_flight) = match what {
+            What::Create(in_flight) => ("create".to_owned(), None, Some(in_flight)),
+            What::Stat(in_flight) => ("stat".to_owned(), None, Some(in_flight)),
+            What::Remove(in_flight) => ("remove".to_owned(), None, Some(in_flight)),
             What::Random(Random { direction, size, in_flight }) => {
-                format!("random {} {}, {in_flight} in flight", verb(direction), units::size(size))
+                (format!("random {}", verb(direction)), Some(size as u64), Some(in_flight))
             }
             What::List(direction) => {
-                format!("list {} {} x {}", verb(direction), data::LIST_PIECES, units::size(data::LIST_PIECE))
+                let pieces = format!("{} x {}", data::LIST_PIECES, units::size(data::LIST_PIECE));
+                (format!("list {} {pieces}", verb(direction)), None, None)
             }
-            What::Put => format!("put {}", copied()),
-            What::PutSynced => format!("put and sync {}", copied()),
-            What::Get => format!("get {}", copied()),
+            What::Put => ("put".to_owned(), Some(copy), None),
+            What::PutSynced => ("put and sync".to_owned(), Some(copy), None),
+            What::Get => ("get".to_owned(), Some(copy), None),
         };
-        Line { scheme, what, name: format!("{scheme} {text}") }
+        let depth = in_flight.map(|in_flight| format!("{in_flight} in flight"));
+        let setup: Vec<(&str, &str)> = depth.iter().map(|depth| ("depth", &**depth)).collect();
+        let row = Row { size, ..report::row(&test, scheme.as_str(), Kind::Library, what.unit(), &setup) };
+        Line { scheme, what, name: row.name(), row }
     }
 }
 

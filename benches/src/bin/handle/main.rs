@@ -3,8 +3,8 @@
 //!
 //! **How.** This program starts itself again as its peer, which always uses the single-threaded
 //! interface. For each row, the ways run in turns, in another order each round. Each way opens its
-//! own endpoint for a round, so that no idle driver disturbs another way. The ratio of a row is the
-//! median of its rounds' ratios to the single-threaded interface.
+//! own endpoint for a round, so that no idle driver disturbs another way. Ways are compared in the
+//! rounds of a row.
 //!
 //! **The ways**
 //! - `single`: `AsyncEndpoint`, driven by `busy` or by `event`. The baseline.
@@ -21,21 +21,22 @@ mod ways;
 
 use std::process::ExitCode;
 
-use benches::sample;
-use bmi_report::Unit;
+use benches::report::{ReportArgs, begin};
+use benches::{lines, progress, sample};
 use clap::{Parser, ValueEnum};
 
 use crate::peer::Peer;
 use crate::phase::{Mode, Phase, ROWS, What};
-use crate::report::Row;
+use crate::report::Measured;
 use crate::ways::Way;
 
 /// Compares the single-threaded interface with the handle for any thread, over TCP on the loopback
 /// and over shared memory: latency, calls, message rate.
 ///
-/// "ratio" is the time of a way to that of the single-threaded interface, the median over the
-/// rounds. "switches" is the number of voluntary context switches for an exchange, of the measuring
-/// process. Close other programs first: other load on the machine widens the intervals.
+/// "cost" is the time of a way divided by that of the single-threaded interface, over the rounds,
+/// and "interval" contains the true figure in 99 of 100 runs. A second table has what an exchange
+/// takes of the measuring process. Close other programs first: other load on the machine widens the
+/// intervals.
 #[derive(Parser)]
 #[command(
     after_help = "Examples:\n  cargo run --release -p benches --bin handle                    everything, about three minutes\n  \
@@ -64,11 +65,13 @@ struct Cli {
     /// Measure only rows whose names contain this, such as latency or "64 in flight".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Print JSON instead of a table.
+    /// Print the report as JSON instead of a table, with all rounds.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    report: ReportArgs,
     /// Measure each row once and print only JSON, as `cargo xtask compare` reads it.
-    #[arg(long, conflicts_with_all = ["quick", "rounds", "round_ms", "json"])]
+    #[arg(long, conflicts_with_all = ["quick", "rounds", "round_ms", "json", "files"])]
     sample: bool,
     /// Internal: be the other process.
     #[arg(long = "serve-as-peer", hide = true)]
@@ -102,7 +105,8 @@ fn measure(cli: &Cli) -> std::io::Result<()> {
         Some(ModeArg::Sleeping) => mode == Mode::Sleeping,
         None => true,
     };
-    let mut rows = Vec::new();
+    let mut report = begin("handle", "the ways to use an endpoint from a program");
+    let mut samples = Vec::new();
     for via in phase::Via::ALL.into_iter().filter(|via| cli.transport.is_none_or(|wanted| wanted == *via)) {
         let mut peer = Peer::start(via)?;
         for mode in [Mode::Polling, Mode::Sleeping].into_iter().filter(|mode| mode_is_wanted(*mode)) {
@@ -111,38 +115,39 @@ fn measure(cli: &Cli) -> std::io::Result<()> {
                 if cli.only.as_ref().is_some_and(|only| !name.contains(only)) {
                     continue;
                 }
-                let row = measure_row(cli, &mut peer, name, (what, mode), rounds, seconds)?;
-                if !cli.json && !cli.sample {
-                    row.print();
-                }
-                rows.push(row);
+                progress::show(&name);
+                let mut measured = Measured::new(via, what, mode);
+                measure_row(cli, &mut peer, &mut measured, (what, mode), rounds, seconds)?;
+                let rows = measured.rows();
+                samples.extend(lines::sample(rows.iter().map(|row| (measured.name(&row.over), row))));
+                report.rows.extend(rows);
             }
         }
         peer.stop()?;
     }
-    if rows.is_empty() {
+    progress::show("");
+    if samples.is_empty() {
         return Err(std::io::Error::other("no row has such a name: see --help"));
     }
     if cli.sample {
-        let lines =
-            rows.iter().flat_map(Row::sample).map(|(name, seconds)| sample::Line::new(name, seconds, Unit::Seconds));
-        return sample::print(&lines.collect::<Vec<_>>());
+        return sample::print(&samples);
     }
     if cli.json {
-        serde_json::to_writer_pretty(std::io::stdout().lock(), &rows)?;
-        println!();
+        println!("{}", report.to_json());
+    } else {
+        print!("{}", lines::render(&report));
     }
-    Ok(())
+    cli.report.write(&report)
 }
 
 fn measure_row(
     cli: &Cli,
     peer: &mut Peer,
-    name: String,
+    measured: &mut Measured,
     (what, mode): (What, Mode),
     rounds: usize,
     seconds: f64,
-) -> std::io::Result<Row> {
+) -> std::io::Result<()> {
     let ways: Vec<Way> = Way::ALL
         .into_iter()
         .filter(|way| way.measures(what))
@@ -152,21 +157,20 @@ fn measure_row(
     // The number that takes about the time of a round.
     let trial = peer.run(&phase, Way::Single)?;
     phase.count = ((seconds / trial.seconds.max(1e-9)) as u64).clamp(64, 1 << 20) / 64 * 64;
-    let mut row = Row::new(name, &ways);
     for round in 0..rounds {
         let mut order = ways.clone();
         order.rotate_left(round % ways.len());
         for way in order {
-            row.add(way, peer.run(&phase, way)?);
+            measured.add(way, peer.run(&phase, way)?);
         }
     }
-    Ok(row)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn every_option_is_parsed() {
-        assert!(cli_check::every_option::<super::Cli>(&[]) >= 8);
+        assert!(cli_check::every_option::<super::Cli>(&[("report", "a.json")]) >= 9);
     }
 }

@@ -15,7 +15,6 @@ use bmi::{
 };
 use clap::ValueEnum;
 use futures_util::future::{join_all, try_join_all};
-use serde::Serialize;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
@@ -36,7 +35,7 @@ const THREADS: u64 = 4;
 const WORKERS: usize = 2;
 
 /// A way to use an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Way {
     Single,
     Thread,
@@ -49,7 +48,9 @@ pub(crate) enum Way {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) seconds: f64,
-    /// Voluntary context switches of this process.
+    /// Processor time of this process, user and system, in seconds.
+    pub(crate) cpu: f64,
+    /// Context switches of this process, voluntary and involuntary.
     pub(crate) switches: f64,
 }
 
@@ -167,19 +168,22 @@ impl<S: Threading> Link<S> {
 /// Counts and times a number of exchanges.
 struct Meter {
     begin: Instant,
+    cpu: Duration,
     switches: u64,
 }
 
 impl Meter {
     #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
     fn start() -> Meter {
-        Meter { switches: cpu::voluntary_switches(), begin: Instant::now() }
+        Meter { switches: cpu::switches(), cpu: cpu::of_process(), begin: Instant::now() }
     }
 
     fn stop(self, count: u64) -> Outcome {
-        let seconds = self.begin.elapsed().as_secs_f64() / count as f64;
-        // A thread that has ended meanwhile is not counted any more.
-        Outcome { seconds, switches: cpu::voluntary_switches().saturating_sub(self.switches) as f64 / count as f64 }
+        let (took, cpu) = (self.begin.elapsed(), cpu::of_process() - self.cpu);
+        // The switches of a thread that has ended meanwhile are not counted any more.
+        let switches = cpu::switches().saturating_sub(self.switches);
+        let each = |of: f64| of / count as f64;
+        Outcome { seconds: each(took.as_secs_f64()), cpu: each(cpu.as_secs_f64()), switches: each(switches as f64) }
     }
 }
 

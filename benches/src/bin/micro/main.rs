@@ -18,12 +18,12 @@ mod phase;
 mod report;
 mod socket_side;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use benches::report::{ReportArgs, begin};
-use benches::sample;
+use benches::{progress, sample};
+use bmi_perf::system_calls::Counter;
 use bmi_report::stats::middle;
 use clap::{Parser, ValueEnum};
 
@@ -123,7 +123,7 @@ fn chosen(cli: &Cli) -> std::io::Result<Vec<Phase>> {
             sizes.iter().map(|size| (*what, *size)).collect::<Vec<_>>()
         };
         for (what, (size, window)) in ROWS.iter().flat_map(sizes_of) {
-            let phase = Phase { who: Who::Plain, mode, what, size, window, count: 0 };
+            let phase = Phase { who: Who::Plain, mode, what, size, window, count: 0, counting: false };
             if cli.mode.is_none_or(|only| only == arg) && phase.name().to_lowercase().contains(&only) {
                 chosen.push(phase);
             }
@@ -135,28 +135,24 @@ fn chosen(cli: &Cli) -> std::io::Result<Vec<Phase>> {
     Ok(chosen)
 }
 
-/// Shows which row is next, or clears the terminal's line if there is none.
-fn show_progress(row: &str) {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r{:60}\r{row}", "");
-    }
-}
-
 fn measure(cli: &Cli) -> std::io::Result<()> {
     let rounds = cli.rounds.unwrap_or(if cli.quick { 3 } else { 9 });
     let round = Duration::from_millis(cli.round_ms.unwrap_or(if cli.quick { 25 } else { 150 }).into());
     let chosen = chosen(cli)?;
     let mut peer = Peer::start()?;
     let mut recorded = begin("micro", "the transport over TCP against plain sockets, on the loopback");
+    // The same is true of the peer, which is this program.
+    let uncounted = Counter::open().err().map(|error| format!("system calls were not counted: {error}"));
+    recorded.notes.extend(uncounted);
     let mut lines = Vec::new();
     for (number, phase) in chosen.into_iter().enumerate() {
-        show_progress(&phase.name());
-        let [plain, ours] = run_row(&mut peer, phase, rounds, round)?;
+        progress::show(&phase.name());
+        let [plain, ours] = run_row(&mut peer, phase, rounds, round, cli.report.is_given())?;
         let line = Line::new(phase.mode, phase.what, phase.size, &plain, &ours);
         recorded.rows.extend(line.rows(plain, ours, number * usize::from(rounds)));
         lines.push(line);
     }
-    show_progress("");
+    progress::show("");
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&lines)?);
     } else {
@@ -173,7 +169,7 @@ fn measure_sample(cli: &Cli) -> std::io::Result<()> {
     let mut peer = Peer::start()?;
     let mut lines = Vec::new();
     for phase in chosen {
-        show_progress(&phase.name());
+        progress::show(&phase.name());
         let phase = Phase { who: Who::Ours, ..phase };
         let phase = Phase { count: count_for(&mut peer, phase, SAMPLE_ROUND)?, ..phase };
         let mut figures = Vec::new();
@@ -182,7 +178,7 @@ fn measure_sample(cli: &Cli) -> std::io::Result<()> {
         }
         lines.push(sample::Line::new(phase.name(), middle(&mut figures), phase.what.unit()));
     }
-    show_progress("");
+    progress::show("");
     sample::print(&lines)
 }
 
@@ -194,8 +190,9 @@ fn machine() -> String {
     format!("{processors} processors, two processes; load average over the last minute {load}")
 }
 
-/// Returns the rounds of plain sockets and of the library.
-fn run_row(peer: &mut Peer, phase: Phase, rounds: u16, round: Duration) -> std::io::Result<[Side; 2]> {
+/// Returns the rounds of plain sockets and of the library. Each may have one more, in which system
+/// calls are counted.
+fn run_row(peer: &mut Peer, phase: Phase, rounds: u16, round: Duration, counting: bool) -> std::io::Result<[Side; 2]> {
     let mut phases = [Who::Plain, Who::Ours].map(|who| Phase { who, ..phase });
     for phase in &mut phases {
         phase.count = count_for(peer, *phase, round)?;
@@ -207,6 +204,12 @@ fn run_row(peer: &mut Peer, phase: Phase, rounds: u16, round: Duration) -> std::
             let side = (number + turn) % 2;
             let outcome = peer.run(&phases[side])?;
             sides[side].add(figure(&phases[side], outcome.seconds), &outcome, phases[side].count);
+        }
+    }
+    if counting {
+        for (phase, side) in phases.iter().zip(&mut sides) {
+            let outcome = peer.run(&Phase { counting: true, ..*phase })?;
+            side.set_calls(&outcome, phase.count);
         }
     }
     Ok(sides)

@@ -16,6 +16,7 @@ use benches::limit::Limit;
 use benches::{cpu, net};
 use bmi_core::driver::busy;
 use bmi_core::{Addr, AsyncEndpoint, Options, PeerEvent, PeerId, Transport};
+use bmi_perf::system_calls::Counter;
 
 use crate::bmi_side::Ours;
 use crate::phase::{Hello, Outcome, Phase, Who};
@@ -40,20 +41,37 @@ pub(crate) fn serve() -> Result<()> {
     for line in std::io::stdin().lines() {
         let phase: Phase = serde_json::from_str(&line?)?;
         let _limit = Limit::new(format!("the peer's part of {}", phase.describe()), Phase::LIMIT, || {})?;
-        let before = (cpu::of_process(), cpu::switches());
+        let meter = Meter::begin(&phase);
         match phase.who {
             Who::Plain => plain.serve(&phase)?,
             Who::Ours => ours.serve(&phase).map_err(Error::other)?,
         }
-        tell(&used(before))?;
+        tell(&meter.end())?;
     }
     Ok(())
 }
 
-/// Returns what this process used since `before`.
-fn used((cpu, switches): (Duration, u64)) -> Outcome {
-    let cpu = (cpu::of_process() - cpu).as_secs_f64();
-    Outcome { cpu, switches: cpu::switches().saturating_sub(switches), ..Outcome::default() }
+/// Measures what this process uses for a phase.
+struct Meter {
+    cpu: Duration,
+    switches: u64,
+    /// The process is this thread. Other threads of it sleep, and end it at a time limit.
+    counter: Option<Counter>,
+}
+
+impl Meter {
+    fn begin(phase: &Phase) -> Meter {
+        let (cpu, switches) = (cpu::of_process(), cpu::switches());
+        Meter { cpu, switches, counter: phase.counting.then(|| Counter::open().ok()).flatten() }
+    }
+
+    fn end(self) -> Outcome {
+        // First, because the next lines are system calls, too.
+        let calls = self.counter.and_then(|counter| counter.read().ok());
+        let cpu = (cpu::of_process() - self.cpu).as_secs_f64();
+        let switches = cpu::switches().saturating_sub(self.switches);
+        Outcome { cpu, switches, calls, ..Outcome::default() }
+    }
 }
 
 async fn accept<T: Transport>(endpoint: &AsyncEndpoint<T>) -> Result<PeerId> {
@@ -102,8 +120,8 @@ impl Peer {
         Ok(Peer { process, orders: Some(orders), answers, plain, ours: Ours::new(endpoint, peer) })
     }
 
-    /// Runs one phase on both sides. The outcome has the processor time and the context
-    /// switches of both processes.
+    /// Runs one phase on both sides. The outcome has the processor time, the context switches and
+    /// the system calls of both processes.
     pub(crate) fn run(&mut self, phase: &Phase) -> Result<Outcome> {
         let _limit = limit(&phase.describe(), &self.process)?;
         if let Some(orders) = &mut self.orders {
@@ -111,14 +129,15 @@ impl Peer {
             line.push(b'\n');
             orders.write_all(&line)?;
         }
-        let before = (cpu::of_process(), cpu::switches());
+        let meter = Meter::begin(phase);
         let outcome = match phase.who {
             Who::Plain => self.plain.measure(phase)?,
             Who::Ours => self.ours.measure(phase).map_err(Error::other)?,
         };
-        let own = used(before);
+        let own = meter.end();
         let answer: Outcome = next_answer(&mut self.answers)?;
-        Ok(Outcome { cpu: own.cpu + answer.cpu, switches: own.switches + answer.switches, ..outcome })
+        let calls = own.calls.zip(answer.calls).map(|(own, answer)| own + answer);
+        Ok(Outcome { cpu: own.cpu + answer.cpu, switches: own.switches + answer.switches, calls, ..outcome })
     }
 }
 

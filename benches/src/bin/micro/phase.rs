@@ -73,6 +73,8 @@ pub(crate) struct Phase {
     pub(crate) window: usize,
     /// The number of all messages.
     pub(crate) count: u64,
+    /// True to count system calls. That slows the phase, so its times mean nothing.
+    pub(crate) counting: bool,
 }
 
 impl Phase {
@@ -110,6 +112,8 @@ pub(crate) struct Outcome {
     pub(crate) cpu: f64,
     /// The context switches of this process, voluntary and involuntary.
     pub(crate) switches: u64,
+    /// The system calls of this process, if they were counted.
+    pub(crate) calls: Option<u64>,
     /// For latency, half of each round trip. It is empty on the peer's side.
     pub(crate) each: Histogram,
 }

@@ -38,6 +38,8 @@ pub(crate) struct Side {
     cpu: Vec<f64>,
     /// The context switches of both processes for a message, in each round.
     switches: Vec<f64>,
+    /// The system calls of both processes for a message, counted in a round of their own.
+    calls: Option<f64>,
     /// The durations of single messages, for latency.
     each: Histogram,
 }
@@ -51,10 +53,15 @@ impl Side {
         self.each.add(&outcome.each);
     }
 
+    /// Takes the system calls, and nothing else, from a round of `count` messages.
+    pub(crate) fn set_calls(&mut self, outcome: &Outcome, count: u64) {
+        self.calls = outcome.calls.map(|calls| calls as f64 / count as f64);
+    }
+
     /// Returns the row of a report.
     fn row(self, line: &Line, over: &str, kind: Kind, first: usize) -> Row {
         let median = |mut values: Vec<f64>| middle(&mut values);
-        let cost = Cost { cpu: median(self.cpu), switches: median(self.switches), calls: None };
+        let cost = Cost { cpu: median(self.cpu), switches: median(self.switches), calls: self.calls };
         Row {
             size: Some(line.size as u64),
             rounds: report::steps(first, self.figures),
@@ -155,6 +162,7 @@ mod tests {
         let side = |figures: [f64; 2]| {
             let mut side = Side::default();
             figures.iter().for_each(|figure| side.add(*figure, &outcome, 2));
+            side.set_calls(&Outcome { cpu: 1.0, calls: Some(6), ..Outcome::default() }, 4);
             side
         };
         let (plain, ours) = (side([1e-6, 2e-6]), side([2e-6, 4e-6]));
@@ -164,6 +172,6 @@ mod tests {
         assert_eq!(ours.pairs(&plain), [(2e-6, 1e-6), (4e-6, 2e-6)]);
         assert!(ours.is_beside(&plain) && plain.kind == Kind::Baseline);
         assert_eq!((ours.rounds[0].round, ours.name().as_str()), (9, "tcp latency 4 B, polling"));
-        assert_eq!(ours.cost[BOTH], Cost { cpu: 2e-6, switches: 1.0, calls: None });
+        assert_eq!(ours.cost[BOTH], Cost { cpu: 2e-6, switches: 1.0, calls: Some(1.5) });
     }
 }
