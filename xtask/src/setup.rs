@@ -184,8 +184,8 @@ pub(crate) fn set_up_pair_check(root: &Path) -> Result<(), Failure> {
     install(root, PAIR_CHECK_PACKAGES)
 }
 
-/// Installs `ssh` and `sshd`. Where installing the package starts a server that others can reach, or
-/// the user is not root, the result is a skip.
+/// Installs `ssh` and `sshd`. Returns a skip if the user is not root, and where the package would
+/// start a server that others can reach.
 pub(crate) fn set_up_ssh(root: &Path) -> Result<(), Failure> {
     if SSH_PACKAGES.iter().all(|package| (package.works)()) {
         return Ok(());
