@@ -1,28 +1,54 @@
 //! A host that takes part in a run which another host leads: `pvfs bench join`.
 //!
 //! **Invariants**
-//! 1. It does nothing before the leader has said that it has the same version.
-//! 2. If the connection ends during a phase, the phase is ended and the follower fails.
+//! 1. It does nothing before the leader has said that it has the same version, and that the token
+//!    is right.
+//! 2. If the connection ends during a phase, the phase is ended and the follower fails. So it needs
+//!    no signal from whatever has started it.
+//! 3. It waits without a limit only for the job, which comes when all hosts have joined, and for
+//!    the phases.
 
-use std::io;
-use std::net::TcpStream;
+use std::io::{self, ErrorKind};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{self, Receiver};
 use std::thread::Builder;
+use std::time::Duration;
+
+use bmi::driver::MonotonicClock;
+use bmi_core::Clock;
 
 use super::crew::{Crew, Stopper};
 use super::job::{Job, Order};
+use super::token::Token;
 use super::wire::{self, FromFollower, FromLeader, Hello, Lines};
 
-/// Takes part in the run that is led from `address`. `manager` is used instead of the leader's
-/// address of the manager. Returns the number of phases.
+/// How the line begins that says that there is no way to the leader.
+pub(super) const UNREACHED: &str = "cannot reach the leader at";
+
+/// How long the leader may take to accept a connection, and then to answer the hello.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Who joins.
+#[derive(Debug)]
+pub(crate) struct Joiner {
+    /// The name of the host in the report.
+    pub(crate) name: String,
+    pub(crate) token: Option<Token>,
+    /// Is used instead of the leader's address of the manager.
+    pub(crate) manager: Option<String>,
+}
+
+/// Takes part in the run that is led from `address`. Returns the number of phases.
 ///
 /// # Errors
 /// If the leader cannot be reached or refuses, or goes away during a phase.
-pub(crate) fn join(address: &str, name: String, manager: Option<String>) -> Result<u64, String> {
+pub(crate) fn join(address: &str, joiner: Joiner) -> Result<u64, String> {
+    let Joiner { name, token, manager } = joiner;
     let failed = |error: io::Error| format!("{address}: {error}");
-    let stream = TcpStream::connect(address).map_err(failed)?;
-    stream.set_nodelay(true).map_err(failed)?;
-    wire::send(&stream, &Hello::new(name.clone())).map_err(failed)?;
+    let stream = connect(address).map_err(|error| format!("{UNREACHED} {address}: {error}"))?;
+    wire::prepare(&stream).map_err(failed)?;
+    let token = token.map(|token| token.reveal().to_owned());
+    wire::send(&stream, &Hello::new(name.clone(), token)).map_err(failed)?;
     let mut lines = Lines::new(stream.try_clone().map_err(failed)?);
     welcome(&mut lines, address)?;
     let mut job = match lines.message(wire::LEADER_LINE).map_err(failed)? {
@@ -45,9 +71,23 @@ pub(crate) fn join(address: &str, name: String, manager: Option<String>) -> Resu
     work(&crew, &orders, &stream).map_err(|error| format!("{address}: {error}"))
 }
 
+/// Connects to the first of the address's addresses that answers.
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut result = Err(io::Error::new(ErrorKind::NotFound, "the name has no address"));
+    for addr in address.to_socket_addrs()? {
+        result = TcpStream::connect_timeout(&addr, PATIENCE);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
 /// Waits for the answer to the hello.
 fn welcome(lines: &mut Lines, address: &str) -> Result<(), String> {
-    let line = lines.next(wire::HELLO_LINE).map_err(|error| format!("{address}: {error}"))?;
+    let clock = MonotonicClock::new();
+    let line = lines.next_by(clock.now() + PATIENCE, clock, wire::HELLO_LINE);
+    let line = line.map_err(|error| format!("{address}: {error}; no 'pvfs bench' leads there"))?;
     let line = line.ok_or_else(|| format!("{address}: the connection was closed: no 'pvfs bench' leads there"))?;
     match serde_json::from_str(&line) {
         Ok(FromLeader::Welcome) => Ok(()),

@@ -5,14 +5,12 @@
 //! 1. A phase begins when every host has answered the one before. Its time is from the first order
 //!    to the last answer, on the leader's clock.
 //! 2. A host that is lost, or fails, ends the phase for all others. It is never waited for again.
-//! 3. Whoever connects and is no follower gets the reason and holds up nobody.
+//! 3. What connects and does not belong to the run is dealt with in [`door`].
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -20,33 +18,25 @@ use bmi::driver::MonotonicClock;
 use bmi_core::Clock;
 
 use super::crew::{Crew, Stopper};
+use super::door::{self, Key, Newcomer, refuse};
 use super::follower::share;
 use super::job::{Job, Order, Part, Ready};
-use super::wire::{self, FromFollower, FromLeader, Hello, Lines};
+use super::wire::{self, FromFollower, FromLeader, Lines};
 use crate::cli::complain;
 
-/// How long a newcomer may take for its hello.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The most newcomers that have not said their hello.
-const MOST_NEWCOMERS: usize = 64;
+/// After this time without a newcomer, the user is told which hosts have not joined.
+const SILENCE: Duration = Duration::from_secs(15);
 
 /// Something that the leader is told.
 pub(crate) enum Event {
     /// The user wants the run to end.
     Interrupted,
-    /// The program that starts a host has ended.
-    StarterEnded(String),
+    /// The command that starts a host has ended: the name of the host, and how.
+    StarterEnded(String, String),
     Joined(Newcomer),
     Ready(usize, Result<Ready, String>),
     Done(usize, Result<Part, String>),
     Lost(usize, String),
-}
-
-/// A follower that has said hello.
-pub(crate) struct Newcomer {
-    name: String,
-    stream: TcpStream,
-    lines: Lines,
 }
 
 /// Why a run ended early.
@@ -90,22 +80,37 @@ impl Leader {
         self.sender.clone()
     }
 
-    /// Waits until `count` followers have joined.
+    /// Waits until `count` followers have joined, among them those in `started`.
     ///
     /// # Errors
-    /// If the program that starts one of them ends before it has joined, or the user interrupts.
-    pub(crate) fn gather(&self, listener: TcpListener, count: usize) -> Result<Vec<Newcomer>, Ended> {
+    /// If the command that starts one of them ends before it has joined, or the user interrupts.
+    pub(crate) fn gather(
+        &self,
+        listener: TcpListener,
+        key: Key,
+        count: usize,
+        started: &[String],
+    ) -> Result<Vec<Newcomer>, Ended> {
         let failed = |error: io::Error| Ended::Failed(error.to_string());
-        accept(listener, self.sender()).map_err(failed)?;
-        let mut newcomers: Vec<Newcomer> = Vec::new();
+        door::open(listener, key, count, self.sender()).map_err(failed)?;
+        let (mut newcomers, mut is_told): (Vec<Newcomer>, bool) = (Vec::new(), false);
         while newcomers.len() < count {
-            match self.next()? {
-                Event::Joined(newcomer) => newcomers.push(newcomer),
-                Event::Interrupted => return Err(Ended::Interrupted),
-                Event::StarterEnded(host) if newcomers.iter().all(|newcomer| newcomer.name != host) => {
-                    return Err(Ended::Failed(format!("the command that starts {host} ended before {host} joined")));
+            let has_joined = |host: &String| newcomers.iter().any(|newcomer| newcomer.name == *host);
+            match self.events.recv_timeout(SILENCE) {
+                Ok(Event::Joined(newcomer)) => newcomers.push(newcomer),
+                Ok(Event::Interrupted) => return Err(Ended::Interrupted),
+                Ok(Event::StarterEnded(host, why)) if !has_joined(&host) => {
+                    return Err(Ended::Failed(format!("host {host}: {why}")));
                 }
-                _ => {}
+                Err(RecvTimeoutError::Timeout) if !is_told => {
+                    is_told = true;
+                    let missing: Vec<&str> =
+                        started.iter().filter(|host| !has_joined(host)).map(|host| &**host).collect();
+                    if !missing.is_empty() {
+                        complain(&format!("still waiting for {}", missing.join(", ")));
+                    }
+                }
+                Ok(_) | Err(_) => {}
             }
         }
         Ok(newcomers)
@@ -140,7 +145,7 @@ impl Leader {
                 }
                 Event::Interrupted => return Err(Ended::Interrupted),
                 Event::Joined(late) => refuse(&late.stream, "the run has begun"),
-                Event::Done(..) | Event::StarterEnded(_) => {}
+                Event::Done(..) | Event::StarterEnded(..) => {}
             }
         }
         Ok(ready.into_iter().flatten().collect())
@@ -196,7 +201,7 @@ impl Leader {
                     refuse(&late.stream, "the run has begun");
                     continue;
                 }
-                Event::Interrupted | Event::Ready(..) | Event::StarterEnded(_) => continue,
+                Event::Interrupted | Event::Ready(..) | Event::StarterEnded(..) => continue,
             };
             if ended.is_none() {
                 waiting.iter().for_each(|seat| self.seats[*seat].stop());
@@ -304,55 +309,4 @@ fn listen(seat: usize, mut lines: Lines, events: Sender<Event>) -> io::Result<()
         }
     };
     Builder::new().name(format!("host-{seat}")).spawn(body).map(drop)
-}
-
-/// Starts to accept newcomers. Each says its hello to a thread of its own.
-fn accept(listener: TcpListener, events: Sender<Event>) -> io::Result<()> {
-    let open = Arc::new(AtomicUsize::new(0));
-    let body = move || {
-        for stream in listener.incoming() {
-            let Ok(stream) = stream else { continue };
-            if open.fetch_add(1, Ordering::Relaxed) >= MOST_NEWCOMERS {
-                open.fetch_sub(1, Ordering::Relaxed);
-                refuse(&stream, "too many have connected at once");
-                continue;
-            }
-            let (events, done) = (events.clone(), open.clone());
-            let greeting = move || {
-                match greet(stream) {
-                    Ok(newcomer) => drop(events.send(Event::Joined(newcomer))),
-                    Err(why) => complain(&why),
-                }
-                done.fetch_sub(1, Ordering::Relaxed);
-            };
-            if let Err(error) = Builder::new().name("newcomer".into()).spawn(greeting) {
-                complain(&format!("a host cannot join: {error}"));
-                open.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-    };
-    Builder::new().name("newcomers".into()).spawn(body).map(drop)
-}
-
-fn greet(stream: TcpStream) -> Result<Newcomer, String> {
-    let from = stream.peer_addr().map_or_else(|_| "a host".to_owned(), |addr| addr.to_string());
-    let failed = |error: io::Error| format!("{from} did not join: {error}");
-    stream.set_nodelay(true).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    // A host without power sends nothing. Without this it would be waited for.
-    rustix::net::sockopt::set_socket_keepalive(&stream, true).map_err(|error| failed(error.into()))?;
-    let mut lines = Lines::new(stream.try_clone().map_err(failed)?);
-    let line = lines.next(wire::HELLO_LINE).map_err(failed)?;
-    let hello = Hello::parse(&line.unwrap_or_default()).map_err(|why| {
-        refuse(&stream, &why);
-        format!("{from} did not join: {why}")
-    })?;
-    wire::send(&stream, &FromLeader::Welcome).map_err(failed)?;
-    stream.set_read_timeout(None).map_err(failed)?;
-    Ok(Newcomer { name: hello.name, stream, lines })
-}
-
-/// Tells a newcomer why it cannot join. It may be gone already.
-fn refuse(stream: &TcpStream, why: &str) {
-    let _ = wire::send(stream, &FromLeader::Refused(why.to_owned()));
 }

@@ -24,6 +24,7 @@
 //! | [`io`], [`meta`] | the phases of a task |
 //! | [`task`], [`crew`] | a thread with its clients; all of a host |
 //! | [`wire`], [`leader`], [`follower`] | several hosts |
+//! | [`door`], [`token`], [`neighbour`] | which hosts may join |
 //! | [`ssh`] | starts the other hosts |
 //! | [`run`], [`outcome`] | rounds, and the report of them |
 //! | [`usage`] | the processor time and the context switches of this process |
@@ -32,16 +33,19 @@
 //! blocks and segments, the order of the phases, and tasks that read what others wrote.
 
 pub(crate) mod crew;
+pub(crate) mod door;
 pub(crate) mod follower;
 mod io;
 pub(crate) mod job;
 mod layout;
 pub(crate) mod leader;
 mod meta;
+mod neighbour;
 pub(crate) mod outcome;
 mod pattern;
 pub(crate) mod run;
 pub(crate) mod ssh;
 mod task;
+pub(crate) mod token;
 mod usage;
 mod wire;

@@ -17,12 +17,14 @@ use super::args::Global;
 use super::bench_args::{Bench, IoArgs, RunArgs};
 use super::output::{Output, complain};
 use super::{Stop, manager, random_id};
-use crate::bench::follower;
+use crate::bench::door::Key;
+use crate::bench::follower::{self, Joiner};
 use crate::bench::job::{Io, Job, MOST_TASKS, Meta, Phase, Work};
 use crate::bench::leader::{Ended, Event, Leader};
 use crate::bench::outcome::Outcome;
 use crate::bench::run::Plan;
 use crate::bench::ssh::{Ssh, Starter};
+use crate::bench::token::{Token, VARIABLE};
 
 /// The most hosts of a run.
 const MOST_HOSTS: usize = 1024;
@@ -30,7 +32,11 @@ const MOST_HOSTS: usize = 1024;
 /// Runs the command.
 pub(super) fn bench(global: &Global, what: &Bench, output: &mut Output) -> Result<(), Stop> {
     let (run, plan) = match what {
-        Bench::Join { address, name } => return join(global, address, name.clone(), output),
+        Bench::Join { address, name, token_file } => {
+            let (name, token) = (name.clone().unwrap_or_else(host::name), Token::given(token_file.as_deref())?);
+            let manager = manager(global).ok().map(|addr| addr.to_string());
+            return join(address, Joiner { name, token, manager }, output);
+        }
         Bench::Io { io, run } => (run, io_plan(global, io, run)?),
         Bench::Meta { files, unique_dir, depth, run } => {
             let meta = Meta { files: *files, unique: *unique_dir, depth: *depth };
@@ -46,13 +52,16 @@ pub(super) fn bench(global: &Global, what: &Bench, output: &mut Output) -> Resul
     let (mut starters, outcome) = lead(&plan, run, &mut leader, output)?;
     starters.iter_mut().for_each(|starter| starter.leaves = true);
     drop(leader);
+    starters.iter_mut().for_each(Starter::end);
+    if !outcome.failures.is_empty() {
+        starters.iter().for_each(|starter| tell(starter, ""));
+    }
     drop(starters);
     show(&plan, run, &outcome, began, output)
 }
 
-fn join(global: &Global, address: &str, name: Option<String>, output: &mut Output) -> Result<(), Stop> {
-    let own = manager(global).ok().map(|addr| addr.to_string());
-    let phases = follower::join(address, name.unwrap_or_else(host::name), own).map_err(Stop::failed)?;
+fn join(address: &str, joiner: Joiner, output: &mut Output) -> Result<(), Stop> {
+    let phases = follower::join(address, joiner).map_err(Stop::failed)?;
     output.field("phases", json!(phases));
     output.summary(format!("took part in {phases} phases"));
     Ok(())
@@ -110,6 +119,10 @@ fn job(global: &Global, run: &RunArgs, work: Work, existing: bool, reorder: bool
     if hosts > MOST_HOSTS {
         return Err(Stop::usage(format!("a run has at most {MOST_HOSTS} hosts")));
     }
+    // To ssh it would be an option.
+    if let Some(host) = run.hosts.iter().find(|host| host.is_empty() || host.starts_with('-')) {
+        return Err(Stop::usage(format!("--hosts: '{host}' is no host")));
+    }
     let tasks = run.tasks.min(MOST_TASKS + 1);
     let all = tasks * hosts as u32;
     let shift = match (reorder, hosts) {
@@ -156,15 +169,22 @@ fn lead(plan: &Plan, run: &RunArgs, leader: &mut Leader, output: &Output) -> Res
     let newcomers = if count == 0 {
         Vec::new()
     } else {
+        let given = Token::given(run.token_file.as_deref())?;
+        let is_chosen = given.is_some();
+        let token = given.map_or_else(Token::draw, Ok)?;
         let (listener, address) = listen(&run.listen)?;
-        let ssh = Ssh { command: run.ssh.clone(), program: run.remote_program.clone() };
+        let ssh = Ssh { command: run.ssh.clone(), program: run.remote_program.clone(), token: token.clone() };
         for host in &run.hosts {
             starters.push(ssh.start(host, &address, leader.sender()).map_err(Stop::failed)?);
         }
         if run.wait_for > 0 && !output.is_quiet() {
-            complain(&format!("waiting for {} hosts; on each: pvfs bench join {address}", run.wait_for));
+            // A user who has chosen the token knows it, and has perhaps a log that others read.
+            let shown = if is_chosen { "…" } else { token.reveal() };
+            let many = if run.wait_for == 1 { "one host" } else { &*format!("{} hosts", run.wait_for) };
+            complain(&format!("waiting for {many}; there: {VARIABLE}={shown} pvfs bench join {address}"));
         }
-        leader.gather(listener, count).map_err(ended)?
+        let gathered = leader.gather(listener, Key { token, is_chosen }, count, &run.hosts);
+        gathered.map_err(ended).inspect_err(|Stop(_, why)| starters.iter().for_each(|starter| tell(starter, why)))?
     };
     let ready = leader.begin(&plan.job, &host::name(), newcomers).map_err(ended)?;
     let bar = output.steps(plan.steps());
@@ -174,6 +194,12 @@ fn lead(plan: &Plan, run: &RunArgs, leader: &mut Leader, output: &Output) -> Res
     });
     bar.finish_and_clear();
     Ok((starters, outcome))
+}
+
+/// Shows what the command that has started a host says, but for what is in an error already.
+fn tell(starter: &Starter, error: &str) {
+    let lines = starter.words().into_iter().filter(|line| !error.contains(line));
+    lines.for_each(|line| complain(&format!("host {}: {line}", starter.host)));
 }
 
 fn ended(why: Ended) -> Stop {

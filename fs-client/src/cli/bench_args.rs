@@ -16,11 +16,14 @@ Examples:
   pvfs bench io --hosts b,c --tasks 4        four tasks on each of three hosts
   pvfs bench io --transfer 4K --random --verify
   pvfs bench meta --files 10000 --tasks 4    create, stat, list, remove, as mdtest
-  pvfs bench io --wait-for 1 --listen :7077  wait for another host, where one runs
-  pvfs bench join a:7077                     this
+  pvfs bench io --wait-for 1 --listen :7077  wait for another host, where one runs the command
+                                             that this one prints: pvfs bench join
 
 Everything is in a new directory, which is removed in the end. Ctrl-C ends a run and shows what was
 measured so far; a second Ctrl-C ends it at once.
+
+Each run has a token, which the other hosts must have to join. It is drawn, printed with
+--wait-for, and given to --hosts. To choose it, set PVFS_BENCH_TOKEN on all hosts.
 
 Exit status: 0 done, 1 an operation failed or something else was read than was written, 2 the
 command line is wrong, 130 interrupted.";
@@ -35,6 +38,14 @@ Files and blocks are those of IOR. The layout of a shared file with two tasks an
   | block of task 0 | block of task 1 | block of task 0 | block of task 1 |
 Bandwidth is that of all tasks together, from the first begin to the last end. Opening files is not
 part of it. With --verify, making and comparing the bytes is.";
+
+const JOIN: &str = "\
+Examples:
+  PVFS_BENCH_TOKEN=0123456789abcdef0123456789abcdef pvfs bench join a:7077
+  pvfs bench join a:7077 --token-file token
+
+No option has the token itself, because all users of a host see each other's command lines. On the
+host of the leader, the same user needs none.";
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -63,13 +74,17 @@ pub(crate) enum Bench {
         run: RunArgs,
     },
     /// Take part in a run that `pvfs bench … --wait-for` leads on another host
-    #[command(after_help = "Example:\n  pvfs bench join a:7077")]
+    #[command(after_help = JOIN)]
     Join {
         /// Where the leader listens: host:port; it prints that
         address: String,
         /// The name of this host in the report; the default is its own
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
+        /// A file whose first line is the token of the run, - for standard input; the default is
+        /// the environment variable PVFS_BENCH_TOKEN
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
     },
 }
 
@@ -144,8 +159,9 @@ pub(crate) struct RunArgs {
     /// Other hosts, which are started with --ssh
     #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
     pub(crate) hosts: Vec<String>,
-    /// The command that runs a command on another host, without asking for a password
-    #[arg(long, value_name = "COMMAND", default_value = "ssh -o BatchMode=yes")]
+    /// The command that runs a command on another host, without asking for a password, and hands
+    /// standard input to it
+    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
     pub(crate) ssh: String,
     /// The program on the other hosts
     #[arg(long, value_name = "PROGRAM", default_value = "pvfs")]
@@ -156,4 +172,8 @@ pub(crate) struct RunArgs {
     /// Where this host listens for others: address:port, or :port; the default is any free port
     #[arg(long, value_name = "ADDRESS", default_value = ":0")]
     pub(crate) listen: String,
+    /// A file whose first line is the token that hosts need to join, - for standard input; the
+    /// default is the environment variable PVFS_BENCH_TOKEN, else a new one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
 }

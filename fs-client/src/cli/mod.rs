@@ -40,11 +40,11 @@ const INTERRUPTED: u8 = 130;
 pub(crate) struct Stop(u8, pub(crate) String);
 
 impl Stop {
-    fn failed(error: impl std::fmt::Display) -> Stop {
+    pub(crate) fn failed(error: impl std::fmt::Display) -> Stop {
         Stop(FAILED, error.to_string())
     }
 
-    fn usage(text: impl Into<String>) -> Stop {
+    pub(crate) fn usage(text: impl Into<String>) -> Stop {
         Stop(USAGE, text.into())
     }
 }

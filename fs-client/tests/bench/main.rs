@@ -1,0 +1,158 @@
+//! `pvfs bench` against a real cluster over TCP and shared memory, from one host and from several.
+//! Other hosts are processes on this one, started by a stand-in for `ssh`, by hand, or played by
+//! the test. The tests with a real `ssh` are in `bench_ssh`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+mod bed;
+mod hosts;
+mod strangers;
+
+use std::fs;
+
+use bed::{Bed, report};
+use bmi::Memory;
+use bmi_report::Report;
+use bmi_report::stats::Random;
+use fs_client::FsPath;
+
+const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Bed {
+    fn bytes(&self, path: &str) -> Vec<u8> {
+        let path: FsPath = path.parse().unwrap();
+        self.with(async |client| {
+            let file = client.open(&path).await.unwrap();
+            let memory = Memory::zeroed(file.size().await.unwrap() as usize).unwrap();
+            file.read_at(0, &memory).await.unwrap();
+            memory.to_vec()
+        })
+    }
+}
+
+/// Returns the first `len` bytes of a file, as the documentation of the pattern defines them.
+fn pattern(seed: u64, file: u64, len: usize) -> Vec<u8> {
+    let start = Random::new(seed ^ file.wrapping_mul(GAMMA)).number();
+    let mut words = Random::new(start);
+    let words = std::iter::repeat_with(|| words.number().to_le_bytes());
+    words.take(len.div_ceil(8)).flatten().take(len).collect()
+}
+
+const SMALL: [&str; 8] = ["-t", "1000", "-b", "3000", "-s", "2", "--seed", "7"];
+
+#[test]
+fn the_bytes_are_those_of_ior() {
+    let bed = Bed::new();
+    let write = [&["io"], &SMALL[..], &["--tasks", "3", "--write", "--keep", "--verify", "--rounds", "2"]].concat();
+    for over in ["tcp", "shm"] {
+        let (report, raw) = bed.report(&[&write[..], &["--over", over]].concat());
+        let dir = raw["kept"].as_str().unwrap();
+        assert_eq!(bed.names(dir), ["shared"]);
+        assert!(bed.bytes(&format!("{dir}/shared")) == pattern(7, 0, 3 * 2 * 3000), "a shared file over {over}");
+        let row = &report.rows[0];
+        assert_eq!((&*row.test, &*row.over, row.size, row.rounds.len()), ("write", over, Some(1000), 2));
+        assert_eq!(row.histogram.as_ref().unwrap().len(), 3 * 6 * 2);
+        assert_eq!((&*row.setup["tasks"], &*row.setup["check"]), ("3", "verified"));
+    }
+    let (_, raw) = bed.report(&[&write[..], &["--file-per-task", "--random"]].concat());
+    let dir = raw["kept"].as_str().unwrap();
+    assert_eq!(bed.names(dir), ["task-000000", "task-000001", "task-000002"]);
+    for file in 0..3 {
+        assert!(bed.bytes(&format!("{dir}/task-{file:06}")) == pattern(7, file, 6000), "the file of task {file}");
+    }
+}
+
+#[test]
+fn a_byte_that_changed_is_found() {
+    let bed = Bed::new();
+    let (_, raw) = bed.report(&[&["io"], &SMALL[..], &["--tasks", "2", "-w", "-k", "-R", "-i", "1"]].concat());
+    let dir = raw["kept"].as_str().unwrap().to_owned();
+    let read =
+        [&["--json", "bench", "io"], &SMALL[..], &["--tasks", "2", "-r", "-R", "-i", "2", "--path", &dir]].concat();
+    let (good, _) = report(&bed.run(&read), 0, "");
+    assert_eq!((good.rows.len(), &*good.rows[0].test, good.rows[0].rounds.len()), (1, "read", 2));
+    let path: FsPath = format!("{dir}/shared").parse().unwrap();
+    let right = pattern(7, 0, 5000)[4321];
+    let wrong = !right;
+    bed.with(async |client| client.open(&path).await.unwrap().write_at(4321, Memory::from(vec![wrong])).await).unwrap();
+    for over in ["tcp", "shm"] {
+        let output = bed.run(&[&read[..], &["--over", over]].concat());
+        let (_, raw) = report(&output, 1, &format!("{path}: the byte at offset 4321 is {wrong:#04x} and must be"));
+        assert!(raw["errors"][0].as_str().unwrap().contains("; wrong bytes in all: 1"), "{raw}");
+    }
+    // Cut off.
+    bed.with(async |client| {
+        client.open(&path).await.unwrap().write_at(4321, Memory::from(vec![right])).await.unwrap();
+        client.truncate(&path, 10_500).await.unwrap();
+    });
+    report(&bed.run(&read), 1, &format!("{path} ends at offset 10500"));
+    assert_eq!(bed.names(&dir), ["shared"], "a run that only reads removes nothing");
+}
+
+#[test]
+fn nothing_is_left_behind_and_transports_take_turns() {
+    let bed = Bed::new();
+    let args = ["meta", "--files", "20", "--tasks", "2", "--depth", "2", "--rounds", "3", "--over", "tcp,shm"];
+    for more in [&[][..], &["--unique-dir"]] {
+        let (report, raw) = bed.report(&[&args[..], more].concat());
+        assert_eq!(bed.names("/"), Vec::<String>::new());
+        let names: Vec<String> = report.rows.iter().map(|row| format!("{} {}", row.test, row.over)).collect();
+        let tests = ["create", "stat", "list", "remove"];
+        let expected: Vec<String> =
+            tests.iter().flat_map(|test| [format!("{test} tcp"), format!("{test} shm")]).collect();
+        assert_eq!(names, expected);
+        for row in &report.rows {
+            let operations = if row.test == "list" { 2 * 3 } else { 20 * 2 * 3 };
+            assert_eq!(row.histogram.as_ref().unwrap().len(), operations, "{}", row.name());
+            assert_eq!(row.pairs(report.beside(row, "shm").unwrap()).len(), 3);
+            assert!(row.cost["client"].cpu > 0.0);
+        }
+        assert!(raw["interrupted"].is_null() && raw["errors"].is_null());
+    }
+    let (report, _) = bed.report(&["io", "-t", "4K", "-b", "16K", "--tasks", "2", "--verify", "--sync"]);
+    assert_eq!(report.overs(), ["shm"], "what the client would take");
+    assert_eq!(report.rows.iter().map(|row| &*row.test).collect::<Vec<_>>(), ["write", "read"]);
+    assert_eq!(bed.names("/"), Vec::<String>::new());
+    let text = String::from_utf8(bed.run(&["bench", "io", "-b", "1M", "-i", "1"]).stdout).unwrap();
+    assert!(
+        text.contains("pvfs bench io: 1 task on 1 host")
+            && text.contains("1 MiB")
+            && text.contains("blocks of 1.0 MiB"),
+        "{text}"
+    );
+    let files = ["--report", "r.json", "--html", "r.html", "--csv", "r.csv"];
+    bed.run(&[&["bench", "io", "-b", "1M", "-i", "1"], &files[..]].concat());
+    let path = |name| bed.dir.path().join(name);
+    assert_eq!(Report::read(&path("r.json")).unwrap().rows.len(), 2);
+    assert!(fs::read_to_string(path("r.html")).unwrap().contains("pvfs bench io: 1 task on 1 host"));
+    assert!(fs::read_to_string(path("r.csv")).unwrap().contains("write"));
+}
+
+#[test]
+fn an_operation_that_fails_ends_the_run_and_leaves_nothing() {
+    let bed = Bed::new();
+    let none = bed.run(&["--over", "ib", "bench", "io"]);
+    assert_eq!((none.status.code(), none.stdout.len()), (Some(1), 0));
+    let missing = bed.run(&["bench", "io", "--path", "/missing", "-i", "1"]);
+    let errors = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(missing.status.code() == Some(1) && errors.starts_with("pvfs: mkdir /missing/pvfs-bench-"), "{errors}");
+    assert_eq!(bed.names("/"), Vec::<String>::new());
+    for (line, why) in [
+        ("io -t 3000 -b 4000", "whole transfers"),
+        ("io --tasks 0", "1 to 1024 tasks"),
+        ("io --tasks 4294967295", "1 to 1024 tasks"),
+        ("io --read", "--path"),
+        ("io --read --path /a --verify", "--seed"),
+        ("io --write --verify", "--keep"),
+        ("io --over tcp,tcp", "twice"),
+    ] {
+        let output = bed.run(&[&["bench"], &line.split(' ').collect::<Vec<_>>()[..]].concat());
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(2) && errors.contains(why) && errors.lines().count() == 1,
+            "{line}: {errors}"
+        );
+    }
+    let ls = bed.run(&["ls", "--over", "tcp,shm"]);
+    assert_eq!(ls.status.code(), Some(2));
+}
