@@ -22,7 +22,7 @@ use bmi::{
 };
 use futures_util::future::try_join_all;
 
-use crate::case::{Case, Test, Waiting};
+use crate::case::{Case, Over, Test, Waiting};
 use crate::control::Settings;
 use crate::measured::Measured;
 use crate::stop::Stop;
@@ -128,7 +128,7 @@ impl Side {
                 never = bmi::serve(&self.endpoint, 1024, async |call| store.answer(call).await) => match never {},
             }
         });
-        self.drive(case.waiting, served)
+        self.drive(server_waiting(case), served)
     }
 
     fn drive<R>(&self, waiting: Waiting, part: impl Future<Output = Result<R, Error>>) -> Result<R, Error> {
@@ -164,6 +164,21 @@ impl Side {
     /// Returns the first connection.
     pub(crate) fn peer(&self) -> Option<PeerId> {
         self.peers.first().copied()
+    }
+}
+
+/// Returns how the server of a case waits: as the client, unless it has nothing to do.
+///
+/// A verbs adapter writes and reads memory without its host. A thread that polled beside that would
+/// only take a processor, or a share of one, from what is measured. An adapter in software works
+/// when it is polled.
+fn server_waiting(case: &Case) -> Waiting {
+    use Test::{ListRead, ListWrite, ReadBandwidth, ReadLatency, WriteBandwidth, WriteLatency};
+    match (case.station.over, case.test) {
+        (Over::Ib, WriteLatency | WriteBandwidth | ListWrite | ReadLatency | ReadBandwidth | ListRead) => {
+            Waiting::Sleeping
+        }
+        _ => case.waiting,
     }
 }
 
@@ -243,5 +258,27 @@ impl Link<'_> {
     async fn description(&self, room: &Memory) -> Result<Vec<u8>, Error> {
         let len = self.endpoint.recv(self.peer, DESCRIPTOR, room, Options::default()).await?.len;
         Ok(room.slice(0, len as usize).to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Station;
+
+    #[test]
+    fn a_server_sleeps_only_where_its_adapter_does_the_work() {
+        let waiting = |over, test| {
+            let station = Station { over, connections: 1, threads: 1 };
+            let (waiting, path) = (Waiting::Polling, None);
+            server_waiting(&Case { test, station, waiting, size: 64, depth: 1, pieces: 1, rate: 1, path })
+        };
+        for test in [Test::WriteBandwidth, Test::ReadLatency, Test::ListRead] {
+            assert_eq!(waiting(Over::Ib, test), Waiting::Sleeping, "{test:?}");
+            assert_eq!(waiting(Over::Tcp, test), Waiting::Polling, "{test:?}");
+        }
+        for test in [Test::Latency, Test::Bandwidth, Test::WriteImm, Test::CallWrite] {
+            assert_eq!(waiting(Over::Ib, test), Waiting::Polling, "{test:?}");
+        }
     }
 }

@@ -12,17 +12,26 @@ const DESCRIPTOR_ROOM: usize = 64 << 10;
 /// Most pieces of a descriptor that is accepted.
 const MOST_PIECES: usize = 8192;
 
+/// The memory of one-sided operations on a side.
+struct Targets {
+    memory: Memory,
+    /// The buffers that operations use in turn.
+    each: Vec<MemList>,
+    /// All of them, as they are exposed.
+    all: MemList,
+}
+
 impl Link<'_> {
     /// Returns the memory that is written to, or read from, on this side: a buffer for each
     /// operation in flight, or one list.
-    fn targets(&self) -> Result<(Vec<MemList>, MemList), Error> {
+    fn targets(&self) -> Result<Targets, Error> {
         if self.case.test.has_pieces() {
-            let (_, list) = pieces(self.case.len(), self.case.pieces as usize)?;
-            return Ok((vec![list.clone()], list));
+            let (memory, list) = pieces(self.case.len(), self.case.pieces as usize)?;
+            return Ok(Targets { memory, each: vec![list.clone()], all: list });
         }
         let ring = Ring::new(self.case)?;
         let each = (0..self.case.buffers()).map(|number| ring.turn(number as u64).into()).collect();
-        Ok((each, (&ring.memory).into()))
+        Ok(Targets { each, all: (&ring.memory).into(), memory: ring.memory })
     }
 
     pub(super) async fn push(&self) -> Result<Measured, Error> {
@@ -34,7 +43,10 @@ impl Link<'_> {
     }
 
     async fn one_sided(&self, writes: bool) -> Result<Measured, Error> {
-        let (locals, _) = self.targets()?;
+        let Targets { memory, each: locals, .. } = self.targets()?;
+        // Register it now, and not with the first operation, which is measured. If that fails, the
+        // operations copy.
+        let _registered = self.endpoint.with(|endpoint| endpoint.register(&memory)).ok();
         let remote = self.remote().await?;
         let streams = self.case.test.streams();
         let mut measured = if streams { Measured::in_all(self.case) } else { Measured::of_each(self.case) };
@@ -77,7 +89,7 @@ impl Link<'_> {
     }
 
     pub(super) async fn expose(&self) -> Result<(), Error> {
-        let (_, all) = self.targets()?;
+        let all = self.targets()?.all;
         let reads = matches!(self.case.test, Test::ReadLatency | Test::ReadBandwidth | Test::ListRead);
         let access = if reads { Access::READ } else { Access::WRITE };
         let exposure = self.endpoint.expose(self.peer, all, access)?;

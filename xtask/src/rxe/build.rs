@@ -67,14 +67,24 @@ fn device_tests(root: &Path) -> Result<Vec<String>, Failure> {
     Ok(targets.map(|target| target.name).collect())
 }
 
-/// Builds the program of `bmi-ib` that measures our verbs. It is built in release, because its
-/// figures are compared.
+/// Builds the programs whose figures are compared, in release: the one of `bmi-ib` that measures
+/// our verbs, and `bmi-perf`, which gets the name [`PERF_IN_RELEASE`].
 pub(crate) fn measure(root: &Path) -> Result<Vec<Built>, Failure> {
-    cargo(root, &format!("build --release --package bmi-ib --bin {MEASURE}"), &[])
+    let args = format!("build --release --package bmi-ib --package {PERF} --bin {MEASURE} --bin {PERF}");
+    let renamed = |one: Built| match one.name == PERF {
+        true => Built { name: PERF_IN_RELEASE.into(), ..one },
+        false => one,
+    };
+    Ok(cargo(root, &args, &[])?.into_iter().map(renamed).collect())
 }
 
 /// The name of the program that measures our verbs.
 pub(crate) const MEASURE: &str = "ib_measure";
+/// The program that measures the library between two hosts, and its crate.
+const PERF: &str = "bmi-perf";
+/// The name of its release build in the machine. The usual scenarios run it as it is built for
+/// tests.
+pub(crate) const PERF_IN_RELEASE: &str = "bmi-perf-release";
 
 /// Builds the test programs of the independent peer. It is outside the workspace, because the
 /// project does not need what the peer is built with.

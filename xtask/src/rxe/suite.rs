@@ -188,7 +188,7 @@ const PEER: &str = "peer";
 pub(crate) fn programs(root: &Path, names: &[&str]) -> Result<Vec<(String, PathBuf)>, Failure> {
     const OURS: &[&str] = &["pvfsd", "pvfs", "ab", "bmi-perf"];
     let mut built = if names.iter().any(|name| OURS.contains(name)) { build::programs(root)? } else { Vec::new() };
-    if names.contains(&build::MEASURE) {
+    if names.iter().any(|name| [build::MEASURE, build::PERF_IN_RELEASE].contains(name)) {
         built.extend(build::measure(root)?);
     }
     let mut programs: Vec<(String, PathBuf)> = Vec::new();

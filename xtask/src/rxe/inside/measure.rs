@@ -73,7 +73,7 @@ fn theirs(scene: &Scene<'_>, series: &Series, size: usize, operations: usize) ->
 }
 
 /// Returns the number in `column` of the line that begins with the size.
-fn number(output: &str, size: usize, column: usize) -> Option<f64> {
+pub(super) fn number(output: &str, size: usize, column: usize) -> Option<f64> {
     let size = size.to_string();
     let line = output.lines().find(|line| line.split_whitespace().next() == Some(&size))?;
     line.split_whitespace().nth(column)?.parse().ok()

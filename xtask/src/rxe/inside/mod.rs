@@ -8,11 +8,13 @@
 //! 3. Each test runs in a process of its own. If one hangs or dies, the report names it, and the
 //!    other tests keep their results.
 
+mod cluster_bench;
 mod files;
 mod main_job;
 mod measure;
 mod pair;
 mod perf;
+mod perf_ratios;
 mod perftest;
 mod process;
 pub(crate) mod scenario;

@@ -10,8 +10,8 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use super::process::{self, Finished, captured, command};
-use super::{Channel, await_some, files, main_job, measure, pair, perf, perftest};
-use crate::rxe::build::MEASURE;
+use super::{Channel, await_some, cluster_bench, files, main_job, measure, pair, perf, perf_ratios, perftest};
+use crate::rxe::build::{MEASURE, PERF_IN_RELEASE};
 use crate::rxe::wire::Report;
 
 /// A scenario.
@@ -40,7 +40,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { group: "files", name: "clients killed in the middle of transfers harm nobody", programs: FILES, run: files::killed_clients, usual: true },
     Scenario { group: "main-job", name: "ib against tcp", programs: &["ab", "pvfsd"], run: main_job::ib_against_tcp, usual: true },
     Scenario { group: "perf", name: "bmi-perf measures everything over ib and tcp", programs: &["bmi-perf"], run: perf::every_test, usual: true },
+    Scenario { group: "perf", name: "pvfs bench measures a cluster over ib", programs: FILES, run: cluster_bench::over_ib, usual: true },
     Scenario { group: "bench", name: "ratios to perftest", programs: MEASURED, run: measure::ratios, usual: false },
+    Scenario { group: "bench", name: "bmi-perf is within 10 % of perftest where both measure the same", programs: PERF_RATIOS, run: perf_ratios::beside_perftest, usual: false },
     Scenario { group: "bench", name: "the client's processor time in a stream", programs: &["ab", "pvfsd"], run: main_job::stream, usual: false },
     // The first scenario of this group is the server of the others.
     Scenario { group: PAIR, name: "serving", programs: FILES, run: pair::serve, usual: true },
@@ -54,6 +56,8 @@ const EXAMPLES: &[&str] = &["ibv_rc_pingpong"];
 const PERFTEST: &[&str] = &["ib_send_lat"];
 const MEASURED: &[&str] =
     &["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_send_bw", "ib_write_bw", "ib_read_bw", MEASURE];
+const PERF_RATIOS: &[&str] =
+    &["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_send_bw", "ib_write_bw", "ib_read_bw", PERF_IN_RELEASE];
 
 /// Finds a scenario.
 pub(crate) fn find(group: &str, name: &str) -> Option<&'static Scenario> {
