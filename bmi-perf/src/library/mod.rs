@@ -264,14 +264,24 @@ impl Link<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Station;
+    use crate::case::{Repeat, Station};
 
     #[test]
     fn a_server_sleeps_only_where_its_adapter_does_the_work() {
         let waiting = |over, test| {
             let station = Station { over, connections: 1, threads: 1 };
             let (waiting, path) = (Waiting::Polling, None);
-            server_waiting(&Case { test, station, waiting, size: 64, depth: 1, pieces: 1, rate: 1, path })
+            server_waiting(&Case {
+                test,
+                station,
+                waiting,
+                size: 64,
+                depth: 1,
+                pieces: 1,
+                rate: 1,
+                path,
+                repeat: Repeat::First,
+            })
         };
         for test in [Test::WriteBandwidth, Test::ReadLatency, Test::ListRead] {
             assert_eq!(waiting(Over::Ib, test), Waiting::Sleeping, "{test:?}");
