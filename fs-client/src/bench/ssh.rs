@@ -1,13 +1,13 @@
 //! Starts `pvfs bench join` on other hosts, with `ssh` or another command.
 //!
 //! **Invariants**
-//! 1. A command that was started is ended with all processes of its group, at the latest when its
-//!    [`Starter`] is dropped. Nothing waits longer than [`GRACE`] for it.
+//! 1. A command that still runs when its [`Starter`] is dropped is ended, with all processes of its
+//!    group. At the end of a run, [`GRACE`] is given to all commands together.
 //! 2. It has a process group of its own: Ctrl-C goes to the leader, which ends the run in order.
 //!    It cannot ask the user for a password then, so `ssh` is told not to try.
 //! 3. The token of the run goes through its standard input, and is in no list of processes.
 //! 4. Of what it writes to standard error, the first [`MOST_LINES`] are kept. They are shown if
-//!    the host is at fault, and the last of them is explained ([`advice`]).
+//!    the host is at fault, and the last of them is explained ([`Ssh::advice`]).
 //!
 //! **Why it is not reaped before the end.** The number of its process group stays its own until
 //! then, so that no other group is ended in its place.
@@ -21,6 +21,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
+use bmi::driver::MonotonicClock;
+use bmi_core::Clock;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
@@ -31,7 +33,7 @@ use super::token::Token;
 /// Options of `ssh` that a user's command may override: it never asks for a password, and gives up
 /// a host that does not answer.
 const OPTIONS: [&str; 4] = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"];
-/// How long a command may take to end after its host has left the run.
+/// How long the commands may take to end after their hosts have left the run.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the end of a command's output is waited for, after the end of the command.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -57,8 +59,6 @@ pub(crate) struct Starter {
     said: Said,
     /// The name of the host.
     pub(crate) host: String,
-    /// The host has left the run, or is about to: the command will end by itself.
-    pub(crate) leaves: bool,
 }
 
 /// What a command has written to standard error.
@@ -88,7 +88,7 @@ impl Ssh {
         }
         let (said, stderr, pid) = (Said::default(), child.stderr.take(), Pid::from_child(&child));
         let (alive, ended) = mpsc::channel();
-        let starter = Starter { child, ended, said: said.clone(), host: host.to_owned(), leaves: false };
+        let starter = Starter { child, ended, said: said.clone(), host: host.to_owned() };
         let heard = said.listen(stderr).map_err(failed)?;
         let (host, ssh, address) = (host.to_owned(), self.clone(), address.to_owned());
         let body = move || {
@@ -194,26 +194,28 @@ impl Starter {
         let lines = self.said.lines().into_iter();
         lines.filter(|line| !line.starts_with("pvfs: ")).collect()
     }
-
-    /// Waits until the command has ended, or was ended.
-    pub(crate) fn end(&mut self) {
-        if self.leaves {
-            // Nothing is sent. The channel ends with the command.
-            let _ = self.ended.recv_timeout(GRACE);
-        }
-        if self.ended.try_recv() == Err(mpsc::TryRecvError::Empty) {
-            // It may be ending.
-            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
-        }
-    }
 }
 
 impl Drop for Starter {
     fn drop(&mut self) {
-        self.end();
+        // Nothing is sent. The channel ends with the command.
+        if self.ended.try_recv() == Err(mpsc::TryRecvError::Empty) {
+            // It may be ending.
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        }
         if let Err(error) = self.child.wait() {
             tracing::debug!(%error, host = self.host, "a command was not waited for");
         }
+    }
+}
+
+/// Waits until the commands have ended whose hosts have left the run, for [`GRACE`] at most.
+pub(crate) fn await_ends(starters: &[Starter]) {
+    let clock = MonotonicClock::new();
+    let deadline = clock.now() + GRACE;
+    for starter in starters {
+        // Those that still run are ended when they are dropped.
+        let _ = starter.ended.recv_timeout(deadline.since(clock.now()));
     }
 }
 

@@ -25,6 +25,7 @@ use crate::bench::outcome::Outcome;
 use crate::bench::run::Plan;
 use crate::bench::ssh::{Ssh, Starter};
 use crate::bench::token::{Token, VARIABLE};
+use crate::bench::{host, ssh};
 
 /// The most hosts of a run.
 const MOST_HOSTS: usize = 1024;
@@ -49,10 +50,9 @@ pub(super) fn bench(global: &Global, what: &Bench, output: &mut Output) -> Resul
     let (began, mut leader) = (began(), Leader::new());
     interrupt_on_signals(leader.sender())?;
     // Before the leader is gone, no follower has a reason to end.
-    let (mut starters, outcome) = lead(&plan, run, &mut leader, output)?;
-    starters.iter_mut().for_each(|starter| starter.leaves = true);
+    let (starters, outcome) = lead(&plan, run, &mut leader, output)?;
     drop(leader);
-    starters.iter_mut().for_each(Starter::end);
+    ssh::await_ends(&starters);
     if !outcome.failures.is_empty() {
         starters.iter().for_each(|starter| tell(starter, ""));
     }

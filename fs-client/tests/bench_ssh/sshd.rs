@@ -13,6 +13,8 @@ use crate::bed::spawn;
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 /// How often another port is tried, if somebody else has taken the one that was free.
 const ATTEMPTS: u32 = 5;
+/// A port at which nothing listens: only root can, and nobody does.
+const CLOSED: u16 = 1;
 
 /// A running `sshd`. Its hosts are `b…` and `c…`, which are this host. These fail: `closed…`, where
 /// nothing listens; `unknown…`, whose key is not known; and `locked…`, which asks for a password.
@@ -43,11 +45,11 @@ impl Sshd {
         }
         for _ in 0..ATTEMPTS {
             let free = TcpListener::bind("127.0.0.1:0").unwrap();
-            let (port, closed) = (free.local_addr().unwrap().port(), 1);
+            let port = free.local_addr().unwrap().port();
             drop(free);
             if let Some(child) = listen(dir, port) {
                 let config = dir.join("ssh_config");
-                fs::write(&config, client(dir, port, closed)).unwrap();
+                fs::write(&config, client(dir, port)).unwrap();
                 return Sshd { child, config };
             }
         }
@@ -96,10 +98,10 @@ fn program() -> PathBuf {
 }
 
 /// Returns the configuration of `ssh`. The first line about an option counts.
-fn client(dir: &Path, port: u16, closed: u16) -> String {
+fn client(dir: &Path, port: u16) -> String {
     let path = |name: &str| dir.join(name).display().to_string();
     format!(
-        "Host closed*\n  Port {closed}\nHost unknown*\n  UserKnownHostsFile /dev/null\nHost locked*\n  IdentityFile {}\n\
+        "Host closed*\n  Port {CLOSED}\nHost unknown*\n  UserKnownHostsFile /dev/null\nHost locked*\n  IdentityFile {}\n\
          Host * !locked*\n  IdentityFile {}\n\
          Host *\n  HostName 127.0.0.1\n  Port {port}\n  HostKeyAlias this-host\n  IdentitiesOnly yes\n  \
          IdentityAgent none\n  UserKnownHostsFile {}\n  GlobalKnownHostsFile none\n",
