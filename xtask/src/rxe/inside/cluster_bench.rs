@@ -10,7 +10,7 @@ use super::scenario::Scene;
 const TASKS: usize = 2;
 const ROUNDS: usize = 2;
 /// Files of a task of `meta`.
-const FILES: usize = 20;
+const FILES: usize = 10;
 
 /// A run of `pvfs bench` and what its report must have.
 struct Run {
@@ -27,8 +27,8 @@ struct Run {
 pub(crate) fn over_ib(scene: &Scene<'_>) -> Result<(), String> {
     let cluster = Cluster::start(scene, "127.0.0.1")?;
     for run in [
-        // Transfers that take the inline path, and end in the middle of strips.
-        io("--shared --transfer 1000 --block 16000 --segments 2", 32, &[("layout", "shared file"), VERIFIED]),
+        // Transfers that take the inline path.
+        io("--shared --transfer 1000 --block 8000 --segments 2", 16, &[("layout", "shared file"), VERIFIED]),
         // Larger ones, in random order. Each touches two I/O servers.
         io("--file-per-task --transfer 100000 --block 800000 --random", 8, &[("layout", "file per task"), VERIFIED]),
         Run {
