@@ -52,7 +52,9 @@ impl Counter {
         let refused = ids.iter().find_map(|id| id.as_ref().err()).map(Error::kind);
         let Some(id) = ids.iter().flatten().find_map(|id| id.trim().parse().ok()) else {
             let why = refused.unwrap_or(std::io::ErrorKind::NotFound);
-            return Err(Error::new(why, "the tracepoint raw_syscalls:sys_enter cannot be read (are you root?)"));
+            let text = "the tracepoint raw_syscalls:sys_enter cannot be read: it needs root, and tracefs at \
+                        /sys/kernel/tracing, which `ip netns exec` hides";
+            return Err(Error::new(why, text));
         };
         let size = u32::try_from(size_of::<Attributes>()).expect("64 bytes");
         let attributes = Attributes { kind: TRACEPOINT, size, config: id, ..Attributes::default() };
