@@ -23,9 +23,8 @@ use crate::bench::job::{Io, Job, MOST_TASKS, Meta, Phase, Work};
 use crate::bench::leader::{Ended, Event, Leader};
 use crate::bench::outcome::Outcome;
 use crate::bench::run::Plan;
-use crate::bench::ssh::{Ssh, Starter};
+use crate::bench::ssh::{self, Ssh, Starter};
 use crate::bench::token::{Token, VARIABLE};
-use crate::bench::{host, ssh};
 
 /// The most hosts of a run.
 const MOST_HOSTS: usize = 1024;
