@@ -61,7 +61,12 @@ const WORDS: [(&str, &str); 10] = [
 /// The hosts in one line.
 pub(in crate::html) fn hosts_in_brief(report: &Report) -> String {
     let facts = |host: &Host| {
-        let first = host.facts.iter().take(MOST_FACTS).map(|(_, fact)| escape::text(&escape::cut(fact, 40)));
+        // A number alone does not say what it counts.
+        let words = |(name, fact): &(String, String)| match fact.parse::<f64>() {
+            Ok(_) => format!("{fact} {name}"),
+            Err(_) => fact.clone(),
+        };
+        let first = host.facts.iter().take(MOST_FACTS).map(|fact| escape::text(&escape::cut(&words(fact), 40)));
         first.collect::<Vec<_>>().join(", ")
     };
     let name = |host: &Host| format!("<b>{}</b> {}", escape::text(&host.role), escape::text(&host.name));
@@ -152,6 +157,15 @@ pub(in crate::html) fn date(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_says_what_it_counts() {
+        let facts = [("processor", "fast"), ("processors", "2"), ("frequency", "2 GHz")];
+        let facts = facts.map(|(name, fact)| (name.to_owned(), fact.to_owned())).to_vec();
+        let host = Host { role: "client".into(), name: "a".into(), facts };
+        let report = Report { hosts: vec![host], ..Report::new("", "") };
+        assert_eq!(hosts_in_brief(&report), "<p class=\"hosts\"><b>client</b> a (fast, 2 processors, 2 GHz)</p>\n");
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {
