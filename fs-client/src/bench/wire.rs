@@ -175,6 +175,7 @@ impl Lines {
             }
         }
     }
+
     /// Returns the next message, or `None` at the end of the connection.
     ///
     /// # Errors
