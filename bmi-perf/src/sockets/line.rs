@@ -2,7 +2,8 @@
 //!
 //! **Invariants**
 //! 1. A part of a round is a future that is pending only after a call that would have blocked. It
-//!    has noted in its line for what it waits.
+//!    has noted in its line for what it waits. A socket that a thread polls alone is tried again at
+//!    once, but for every [`TRIES`]th time, when the loop looks whether the run was stopped.
 //! 2. The loop sleeps only if every part waits for its socket. It never misses a socket that is
 //!    ready: `poll(2)` looks at the state, not at changes.
 
@@ -22,6 +23,8 @@ use crate::stop::Stop;
 
 /// How often a side that waits looks whether the run has ended.
 pub(super) const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// How often a thread that polls one socket tries in vain before the loop gets its turn.
+const TRIES: u32 = 1024;
 /// How long a hybrid side polls before it sleeps: as the library does.
 const SPIN: Duration = Duration::from_micros(50);
 
@@ -32,18 +35,29 @@ pub(super) struct Line {
     waits: Cell<PollFlags>,
     /// Whether bytes have moved since the loop looked.
     moved: Cell<bool>,
+    /// Whether the thread polls this socket alone, so that nothing else needs a turn.
+    is_alone: Cell<bool>,
+    /// How often the part has tried in vain.
+    tries: Cell<u32>,
 }
 
 impl Line {
     pub(super) fn new(stream: TcpStream) -> std::io::Result<Line> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        Ok(Line { stream, waits: Cell::new(PollFlags::empty()), moved: Cell::new(false) })
+        let waits = Cell::new(PollFlags::empty());
+        Ok(Line { stream, waits, moved: Cell::default(), is_alone: Cell::default(), tries: Cell::default() })
     }
 
     /// Ends a turn of the part, which waits for its socket, or for another turn if `flags` are
     /// empty.
+    #[inline]
     pub(super) async fn wait(&self, flags: PollFlags) {
+        // The way through the loop takes some time, which a plain program would not need.
+        self.tries.set(self.tries.get().wrapping_add(1));
+        if self.is_alone.get() && !self.tries.get().is_multiple_of(TRIES) {
+            return;
+        }
         self.waits.set(flags);
         let mut was_polled = false;
         poll_fn(|_| match std::mem::replace(&mut was_polled, true) {
@@ -116,6 +130,8 @@ pub(super) fn run<T>(
     waiting: Waiting,
     stop: &Stop,
 ) -> Result<Vec<T>, Error> {
+    let is_alone = lines.len() == 1 && waiting == Waiting::Polling;
+    lines.iter().for_each(|line| line.is_alone.set(is_alone));
     let mut parts: Vec<_> = lines.iter().zip(parts).map(|(line, part)| Some((line, Box::pin(part)))).collect();
     let mut context = Context::from_waker(Waker::noop());
     let mut results = Vec::with_capacity(lines.len());
