@@ -121,10 +121,7 @@ pub(crate) fn check(wanted: &Wanted, over: Option<&str>) -> Result<(), String> {
     let measured = |case: &Case| Row { rounds: vec![Step { round: 0, value: 1.0 }], ..case.row() };
     let rows = cases.iter().flatten().map(measured).collect();
     let over = over.or_else(|| wanted.overs.first().map(|over| over.name()));
-    text(&Report { rows, ..Report::new("", "") }, over).map(drop).map_err(|why| {
-        let why = why.replace("the report has no", "the run would measure no").replace("from one run", "from");
-        format!("--calibrate: {why}")
-    })
+    text(&Report { rows, ..Report::new("", "") }, over).map(drop).map_err(|why| format!("--calibrate: {why}"))
 }
 
 /// Writes the input of `calibrate`.
@@ -155,7 +152,7 @@ fn text(report: &Report, over: Option<&str>) -> Result<String, String> {
     if !missing.is_empty() {
         let tests: Vec<String> = figures.iter().map(|figure| option(figure.test)).collect();
         return Err(format!(
-            "over {over} the report has no {}. All that is needed comes from one run: bmi-perf run HOST --over {over} \
+            "over {over} there is no {}. All that is needed comes from one run: bmi-perf run HOST --over {over} \
              --test {} --size 8,256K --waiting {}",
             missing.join(", and no "),
             tests.join(","),

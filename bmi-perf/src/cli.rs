@@ -367,7 +367,7 @@ mod tests {
             ("--over carrier-pigeon", "carrier-pigeon"),
             ("--self-check --over tcp,shm", "one transport"),
             ("--calibrate a --over tcp --test latency", "bandwidth --size 8,256K --waiting sleeping"),
-            ("--calibrate a --calibrate-over shm --over tcp", "over shm the run would measure no"),
+            ("--calibrate a --calibrate-over shm --over tcp", "over shm there is no"),
             ("--self-check --test latency-at-rate", "latency-at-rate"),
         ] {
             let refused = options(line).unwrap_err();

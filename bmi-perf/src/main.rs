@@ -9,7 +9,8 @@
 //! | `worker` | the threads that measure |
 //! | `library`, `sockets`, `memory` | what they do |
 //! | `self_check` | whether the verdicts on these hosts are right |
-//! | `usage`, `host` | what it costs, and where; the library has `system_calls` |
+//! | `usage` | what it costs; the library has `system_calls` |
+//! | `host` | what this host can be measured over |
 //! | `timelines` | where the time of a message goes |
 //! | `model`, `calibrate` | the simulator beside the measurement, and what it is fitted to |
 

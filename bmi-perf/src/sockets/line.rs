@@ -150,16 +150,16 @@ pub(super) fn run<T>(
         if stop.is_set() {
             return Err(stop.error());
         }
-        // Every line is looked at, so that none remembers what moved long ago.
-        let moved = lines.iter().filter(|line| line.moved.replace(false)).count() > 0;
         let sleeps = match waiting {
             Waiting::Polling => false,
             Waiting::Sleeping => true,
-            Waiting::Hybrid if moved => {
-                idle = None;
-                false
+            Waiting::Hybrid => {
+                // Every line is looked at, so that none remembers what moved long ago.
+                if lines.iter().filter(|line| line.moved.replace(false)).count() > 0 {
+                    idle = None;
+                }
+                now() - *idle.get_or_insert_with(now) > SPIN
             }
-            Waiting::Hybrid => now() - *idle.get_or_insert_with(now) > SPIN,
         };
         let open = parts.iter().flatten().map(|(line, _)| *line);
         if sleeps && open.clone().all(|line| !line.waits.get().is_empty()) {
