@@ -21,7 +21,7 @@ fn read(clock: ClockId) -> Duration {
 }
 
 /// Returns the voluntary context switches of all threads of this process that live.
-pub fn voluntary_switches() -> u64 {
+fn voluntary_switches() -> u64 {
     count("voluntary_ctxt_switches:")
 }
 
