@@ -41,6 +41,7 @@ mod mutated;
 mod op;
 mod proto;
 mod returns;
+mod steps;
 mod sync;
 mod threading;
 mod time;
@@ -65,6 +66,11 @@ pub use op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 #[doc(hidden)]
 pub use proto::describe::describe_message;
 pub use returns::Returns;
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub use steps::steps_taken;
+#[doc(hidden)]
+pub use steps::{step, steps};
 pub use threading::{AnyThread, OneThread, Threading};
 pub use time::{Clock, Time};
 pub use timeline::{Timeline, TimelineOptions};
