@@ -7,7 +7,8 @@
 //! **How.** The names of the bugs are read from the sources. The sweeps are those of the step
 //! `tests`, which are built with the feature `mutants`. Each run of a sweep is a process with at
 //! most one bug, which `BMI_MUTANT` names. A bug is found if a sweep that passes without it fails,
-//! or does not end in time.
+//! or does not end in time. What a sweep cannot see, for instance what a loop costs or how a real
+//! socket behaves, has an ordinary test: [`ORDINARY`] names it, and that test must fail.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -82,6 +83,21 @@ impl Sweep {
     }
 }
 
+/// A bug that no sweep can see, and the test that must fail with it.
+struct Ordinary {
+    bug: &'static str,
+    package: &'static str,
+    /// The test program: the name of an integration test, or [`UNIT_TESTS`].
+    program: &'static str,
+    test: &'static str,
+}
+
+/// The program of the unit tests of a package.
+const UNIT_TESTS: &str = "lib";
+
+/// The bugs that ordinary tests find.
+const ORDINARY: &[Ordinary] = &[];
+
 /// A seeded bug.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Bug {
@@ -130,8 +146,8 @@ fn check(root: &Path, args: &MutantsArgs) -> Result<Totals, Failure> {
         bugs.iter().for_each(|bug| println!("{:<52} {}", bug.name, bug.package));
         return Ok(Totals::NONE);
     }
-    let programs = build(root)?;
-    for (sweep, program) in SWEEPS.iter().zip(&programs) {
+    let programs = build(root, &bugs)?;
+    for (sweep, program) in SWEEPS.iter().zip(&programs.sweeps) {
         // Once more with the settings for bugs of the cache, if there are any.
         let (area, test, variable) = CACHE;
         let again = (sweep.test == test && bugs.iter().any(|bug| bug.name.starts_with(area))).then_some(variable);
@@ -172,7 +188,7 @@ fn report(outcomes: &[Outcome], quiet: bool) -> Result<Totals, Failure> {
 
 /// Tries all bugs, several at the same time, and prints each result.
 #[expect(clippy::disallowed_methods, reason = "tells a person how long it took")]
-fn try_all(root: &Path, args: &MutantsArgs, bugs: &[Bug], programs: &[PathBuf]) -> Vec<Outcome> {
+fn try_all(root: &Path, args: &MutantsArgs, bugs: &[Bug], programs: &Programs) -> Vec<Outcome> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
     std::thread::scope(|scope| {
@@ -195,18 +211,25 @@ fn try_all(root: &Path, args: &MutantsArgs, bugs: &[Bug], programs: &[PathBuf]) 
     done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).into_values().collect()
 }
 
-fn try_one(root: &Path, seeds: u32, bug: &Bug, programs: &[PathBuf]) -> Outcome {
+fn try_one(root: &Path, seeds: u32, bug: &Bug, programs: &Programs) -> Outcome {
     let mut outcome =
         Outcome { name: bug.name.clone(), found_by: None, how: String::new(), reached: false, seconds: 0.0 };
-    for (sweep, program) in SWEEPS.iter().zip(programs) {
-        if !sweep.looks_for(bug) {
-            continue;
+    let attempts: Vec<(&str, Invocation)> = match programs.ordinary.get(bug.name.as_str()) {
+        Some((row, program)) => vec![("its test", ordinary_command(root, row, program))],
+        None => {
+            let sweeps = SWEEPS.iter().zip(&programs.sweeps).filter(|(sweep, _)| sweep.looks_for(bug));
+            let run = |(sweep, program): (&Sweep, &PathBuf)| {
+                let command = sweep_command(root, sweep.package, program, seeds * sweep.share, Some(&bug.name));
+                (sweep.test, command)
+            };
+            sweeps.map(run).collect()
         }
-        let command = sweep_command(root, sweep.package, program, seeds * sweep.share, Some(&bug.name));
+    };
+    for (name, command) in attempts {
         let (result, output) = command.captured(SWEEP_LIMIT);
         outcome.reached |= output.contains("is reached");
         if let Err(failure) = result {
-            outcome.found_by = Some(sweep.test.to_owned());
+            outcome.found_by = Some(name.to_owned());
             outcome.how = words(&output).unwrap_or_else(|| failure.to_string());
             break;
         }
@@ -234,31 +257,64 @@ fn sweep_command(root: &Path, package: &str, program: &Path, seeds: u32, bug: Op
     invocation.env("CARGO_PKG_NAME", package)
 }
 
-/// Builds the sweeps and returns their paths.
-fn build(root: &Path) -> Result<Vec<PathBuf>, Failure> {
+/// Returns a run of the ordinary test that must find a bug.
+fn ordinary_command(root: &Path, row: &Ordinary, program: &Path) -> Invocation {
+    // Cargo runs tests in the directory of their package.
+    let dir = root.join(row.package);
+    let invocation = Invocation::new(&dir, program, &format!("{} --exact --nocapture", row.test));
+    invocation.env("RUST_BACKTRACE", "0").env("BMI_MUTANT", row.bug).env("CARGO_PKG_NAME", row.package)
+}
+
+/// The programs that look for bugs.
+struct Programs {
+    /// Those of [`SWEEPS`], in their order.
+    sweeps: Vec<PathBuf>,
+    /// The rows of [`ORDINARY`] for the bugs that are tried, by bug.
+    ordinary: BTreeMap<&'static str, (&'static Ordinary, PathBuf)>,
+}
+
+/// Builds the sweeps, and the ordinary tests that look for `bugs`.
+fn build(root: &Path, bugs: &[Bug]) -> Result<Programs, Failure> {
     #[derive(Deserialize)]
     struct Message {
         executable: Option<PathBuf>,
+        package_id: Option<String>,
         target: Option<Target>,
     }
     #[derive(Deserialize)]
     struct Target {
         name: String,
+        kind: Vec<String>,
     }
+    let rows: Vec<&Ordinary> = ORDINARY.iter().filter(|row| bugs.iter().any(|bug| bug.name == row.bug)).collect();
     // Build as the test command does. Then nothing is left to build here after its other steps.
     let mut args = vec!["--features".to_owned(), steps::features(root)?];
-    for sweep in SWEEPS {
-        args.extend(["--test", sweep.test].map(str::to_owned));
+    for test in SWEEPS.iter().map(|sweep| sweep.test).chain(rows.iter().map(|row| row.program)) {
+        match test {
+            UNIT_TESTS => args.push("--lib".to_owned()),
+            test => args.extend(["--test", test].map(str::to_owned)),
+        }
     }
     let build = Invocation::cargo(root, "test --no-run --workspace --message-format json").args(&args);
     let output = build.output(BUILD_LIMIT)?;
     let messages: Vec<Message> = output.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let program = |sweep: &Sweep| {
-        let of = |message: &&Message| message.target.as_ref().is_some_and(|target| target.name == sweep.test);
-        let found = messages.iter().filter(of).find_map(|message| message.executable.clone());
-        found.ok_or_else(|| Failure::new(format!("cargo built no test {} of {}", sweep.test, sweep.package)))
+    let program = |package: &str, test: &str| {
+        let is_it = |message: &&Message| {
+            // `path+file:///…/fs-server#0.1.0`
+            let id = message.package_id.as_deref().unwrap_or_default();
+            let is_package = id.rsplit_once('#').is_some_and(|(path, _)| path.rsplit('/').next() == Some(package));
+            let is_program = |target: &Target| match test {
+                UNIT_TESTS => target.kind.iter().any(|kind| kind == "lib"),
+                test => target.name == test && target.kind.iter().any(|kind| kind == "test"),
+            };
+            is_package && message.executable.is_some() && message.target.as_ref().is_some_and(is_program)
+        };
+        let found = messages.iter().find(is_it).and_then(|message| message.executable.clone());
+        found.ok_or_else(|| Failure::new(format!("cargo built no test {test} of {package}")))
     };
-    SWEEPS.iter().map(program).collect()
+    let sweeps = SWEEPS.iter().map(|sweep| program(sweep.package, sweep.test)).collect::<Result<_, _>>()?;
+    let ordinary = rows.into_iter().map(|row| Ok((row.bug, (row, program(row.package, row.program)?))));
+    Ok(Programs { sweeps, ordinary: ordinary.collect::<Result<_, Failure>>()? })
 }
 
 /// Returns the bugs in the sources, sorted by name.
@@ -313,6 +369,14 @@ mod tests {
         let bugs = bugs(&crate::root()).unwrap();
         assert!(bugs.len() >= 30, "{bugs:?}");
         assert!(bugs.iter().all(|bug| bug.name.split('/').count() == 2), "{bugs:?}");
+    }
+
+    #[test]
+    fn ordinary_tests_are_named_for_bugs_that_exist() {
+        let bugs = bugs(&crate::root()).unwrap();
+        for row in ORDINARY {
+            assert!(bugs.iter().any(|bug| bug.name == row.bug), "{}", row.bug);
+        }
     }
 
     #[test]
