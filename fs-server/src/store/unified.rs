@@ -502,10 +502,10 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         Ok(())
     }
 
-    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+    async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {
         let hold = self.cache.hold(datafile.0, 0).await;
         self.views.withdraw(datafile, &[Region::new(0, u64::MAX)]);
-        let result = self.behind().commit_truncate(datafile).await;
+        let result = self.behind().commit_truncate(datafile, cut, size).await;
         match &result {
             Ok(()) => hold.discard(self.behind().size(datafile).await?),
             Err(lost) if lost.code == ErrorCode::Lost => hold.discard(0),

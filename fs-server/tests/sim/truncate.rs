@@ -162,7 +162,8 @@ fn a_cancellation_does_not_reach_later_changes() {
         client.iod(manager, prepare(number)).await.unwrap();
         let cancel = IodRequest::CancelTruncates { before: number, except: Vec::new() };
         client.iod(manager, cancel).await.unwrap();
-        client.iod(manager, IodRequest::CommitTruncates { datafiles: vec![FILE] }).await.unwrap();
+        let commit = IodRequest::CommitTruncates { before: number + 1, datafiles: vec![(FILE, 100, 100)] };
+        client.iod(manager, commit).await.unwrap();
         let size = client.iod(manager, IodRequest::Getsize { datafile: FILE }).await.unwrap();
         assert!(matches!(size, IodReply::Held { size: 100, .. }), "{size:?}");
     });
@@ -177,7 +178,7 @@ fn a_request_to_prepare_that_comes_after_its_cancellation_is_refused() {
         let first = 1 << 60;
         let prepare = |number, size| IodRequest::PrepareTruncate { datafile: FILE, size, number };
         let cancel = |before, except| IodRequest::CancelTruncates { before, except };
-        let commit = || IodRequest::CommitTruncates { datafiles: vec![FILE] };
+        let commit = || IodRequest::CommitTruncates { before: first + 3, datafiles: vec![(FILE, 200, 200)] };
         let size = async || client.iod(manager, IodRequest::Getsize { datafile: FILE }).await;
         client.iod(manager, cancel(first + 1, Vec::new())).await.unwrap();
         assert_eq!(code(client.iod(manager, prepare(first, 100)).await), Some(ErrorCode::Stale));
@@ -329,7 +330,7 @@ fn a_truncation_that_is_asked_for_again_has_its_answer_although_a_server_is_down
         let manager = raw.connect(&cluster.manager()).await;
         let request = raw.request(ManagerRequest::Truncate { file, size: SHORT as u64 });
         let first = raw.send(manager, &request, Body::None).await.unwrap();
-        assert_eq!(first.result, Ok(ManagerReply::Done.into()));
+        assert_eq!(first.result, Ok(ManagerReply::Truncation(Vec::new()).into()));
         cluster.iod_node(1).crash(&mut Loss::everything());
         raw.endpoint.sleep(Duration::from_secs(1)).await;
         assert_eq!(raw.send(manager, &request, Body::None).await.unwrap(), first);
