@@ -523,14 +523,10 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
         }
         self.client.withdraw_size(self.handle()).await.map_err(during)?;
         let truncate = |_, datafile| Some(IodRequest::Truncate { datafile, size });
-        let answers = match all(self.ask_all(Resend::Never, truncate, written).await) {
-            Ok(answers) => answers,
-            Err(error) => return Err(during(self.explain(error).await)),
-        };
-        for (datafile, start) in answers.into_iter().enumerate() {
-            start.into_iter().for_each(|start| self.inner.unsynced.note(datafile, start));
+        match all(self.ask_all(Resend::Never, truncate, written).await) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(during(self.explain(error).await)),
         }
-        Ok(())
     }
 
     /// Sends each server the request that `request` returns for it, if any. Returns what `take`

@@ -313,6 +313,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 }
                 if !mutated_each(3, "iod/truncate-forgotten") {
                     self.store.truncate(datafile, size).await?;
+                    self.store.sync(&[datafile]).await?;
                 }
                 self.written(datafile, 0).await
             }
