@@ -1,9 +1,12 @@
 //! Changes of a file's size at several servers: crashes at every moment, repeated and late
 //! requests, and races with other changes of the same file.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bmi_sim::SimConfig;
 use bmi_sim::faults::Loss;
-use fs_client::{ClientOptions, CreateOptions, File, FsPath, Publish};
+use fs_client::{ClientOptions, CreateOptions, Endpoints, File, FsPath, Publish};
 use fs_proto::RemoveKind;
 
 use super::*;
@@ -373,6 +376,34 @@ fn a_truncation_and_a_removal_or_a_replacement_leave_nothing() {
         });
     }
     assert!(truncated > 0 && stale > 0, "{truncated}, {stale}");
+}
+
+/// Replays a bug: a server that answers that it is busy has answered, so the user was told that it
+/// is waited for at each attempt, dozens of times.
+#[test]
+fn a_user_is_told_once_that_a_busy_file_is_waited_for() {
+    let (world, cluster) = empty_cluster(7, options(1));
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = told.clone();
+    world.block_on(async {
+        let file = long_file(&connect(&world, &cluster, 1).await, "file", 1).await;
+        let datafile = file.datafiles().await.unwrap()[0].handle;
+        let raw = Client::new(&world.node("raw"), 9);
+        let iod = raw.connect_as_manager(&cluster, 0).await;
+        let prepare = IodRequest::PrepareTruncate { datafile, size: 5, number: 1 << 60 };
+        raw.iod(iod, prepare).await.unwrap();
+        let endpoint = world.node("client2").endpoint(Config::named("client")).unwrap();
+        let wait = Duration::from_secs(20);
+        let options = ClientOptions { timeout: 2 * wait, retry_for: wait, ..ClientOptions::new(2) };
+        let endpoints = Endpoints::one(cluster.manager().scheme(), endpoint);
+        let waiting = move |_: &_, _, _: &str| {
+            count.fetch_add(1, Ordering::Relaxed);
+        };
+        let client = FsClient::connect_waiting(endpoints, cluster.manager(), options, waiting).await.unwrap();
+        let file = client.open(&path("file")).await.unwrap();
+        assert_eq!(file.read_at(0, &Memory::from(vec![0; 10])).await.unwrap_err().code(), ErrorCode::Busy);
+    });
+    assert_eq!(told.load(Ordering::Relaxed), 1);
 }
 
 /// Replays a bug: a change of size at one server was acknowledged when it was in memory, and the
