@@ -1,5 +1,6 @@
 //! Tests of a store of files whose disk fails.
 
+use bmi_cache::{ArenaSettings, Frames, Settings};
 use futures_util::FutureExt;
 
 use super::direct::tests::{Mode, disk_dir, placed};
@@ -379,4 +380,42 @@ fn a_commit_that_fails_is_told_and_another_length_mends_the_datafile() {
     assert_eq!(read(&store, FILE).unwrap_err().code, ErrorCode::Busy);
     run(store.commit_truncate(FILE, 20, 20)).unwrap();
     assert_eq!(run(store.size(FILE)), Ok(20));
+}
+
+/// Replays a bug: the mark of a datafile that was cut off went before the bytes behind the cut that
+/// were only in the server's own cache. If the process was killed in between, the next one took
+/// them over, and wrote them.
+#[test]
+fn truncated_bytes_do_not_come_back_wherever_the_process_ends() {
+    const CACHE: u64 = 1 << 20;
+    for step in 1.. {
+        let dir = disk_dir();
+        let frames = Frames::anonymous(ArenaSettings { bytes: CACHE, chunk: 64 << 10 }).unwrap();
+        let open =
+            || UnifiedStore::new(open(Mode::Cached, dir.path()), frames.clone(), Settings::for_bytes(CACHE), || 0);
+        let store = open();
+        run(store.create(FILE, 1)).unwrap();
+        run(store.write(FILE, &[Region::new(0, 1000)], &vec![1; 1000].into())).unwrap();
+        run(store.sync(&[FILE])).unwrap();
+        // This comes after the bytes were written for the preparation.
+        run(store.write(FILE, &[Region::new(5, 2000)], &vec![2; 2000].into())).unwrap();
+        run(store.behind().prepare_truncate(FILE, 10)).unwrap();
+        let end = || failing(step, 1, injected::END, || run(store.commit_truncate(FILE, 10, 10)));
+        let has_ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(end)).is_err();
+        injected::fail(None);
+        drop(store);
+        let store = open();
+        run(store.reconcile()).unwrap();
+        // The manager repeats it.
+        run(store.commit_truncate(FILE, 10, 10)).unwrap();
+        run(store.flush_all()).unwrap();
+        let list = placed(0, &[0xee; 100]);
+        run(store.read(FILE, &[Region::new(0, 100)], &list)).unwrap();
+        let expected = [vec![1; 5], vec![2; 5], vec![0; 90]].concat();
+        assert_eq!((run(store.size(FILE)), list.to_vec()), (Ok(10), expected), "the process ends at step {step}");
+        if !has_ended {
+            assert!(step > 4, "{step} steps");
+            return;
+        }
+    }
 }
