@@ -509,9 +509,9 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
     ///
     /// # Errors
     /// `TooLarge`, and those of every request. Nothing was changed, unless a server did not answer.
-    /// `Unfinished`: it is decided, and the servers that are named have not carried it out yet. They
-    /// do so before they serve their parts of the file again. If a server cannot, another change of
-    /// length replaces this one.
+    /// `Unfinished`: it is decided, and the servers that are named have not carried it out yet.
+    /// They do so before they serve their parts of the file again. If a server cannot, another
+    /// change of length replaces this one.
     pub async fn set_len(&self, size: u64) -> Result<(), Error> {
         let during = |error: Error| error.during(format!("truncate {}", self.path()));
         if size > MAX_OFFSET {

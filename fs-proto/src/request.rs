@@ -436,9 +436,9 @@ pub enum IodRequest {
         /// A datafile that was prepared with this number or a higher one is left alone: this
         /// request was given up before.
         before: u64,
-        /// The datafiles, each with two sizes in bytes: it is cut off at the first one, and then has
-        /// the second one. They count, and not those that were prepared. The first one is smaller if
-        /// an earlier change could not be carried out.
+        /// The datafiles, each with two sizes in bytes: it is cut off at the first one, and then
+        /// has the second one. They count, and not those that were prepared. The first one is
+        /// smaller if an earlier change could not be carried out.
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
         datafiles: Vec<(DatafileHandle, u64, u64)>,
     },

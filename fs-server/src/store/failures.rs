@@ -285,8 +285,8 @@ fn with_inodes(inodes: u32, test: impl FnOnce(&Path) + Send) -> bool {
     let options = std::ffi::CString::new(format!("size=16m,nr_inodes={inodes}")).unwrap();
     let run = || {
         let none = std::ptr::null();
-        // SAFETY: from now on the thread has its own view of the mounts, and ends with this function.
-        // All pointers are null or to strings that outlive the calls.
+        // SAFETY: from now on the thread has its own view of the mounts, and ends with this
+        // function. All pointers are null or to strings that outlive the calls.
         let mounted = unsafe {
             libc::unshare(libc::CLONE_NEWNS) == 0
                 && libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast()) == 0

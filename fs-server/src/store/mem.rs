@@ -285,8 +285,8 @@ impl MemStore {
         self.0.failing.set(count);
     }
 
-    /// From now on a prepared change of a datafile's length cannot be carried out if `fault` returns
-    /// an error for the datafile.
+    /// From now on a prepared change of a datafile's length cannot be carried out if `fault`
+    /// returns an error for the datafile.
     pub fn fail_commits(&self, fault: impl Fn(DatafileHandle) -> Option<FsError> + 'static) {
         *self.0.commit_fault.borrow_mut() = Box::new(fault);
     }

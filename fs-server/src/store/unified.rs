@@ -510,8 +510,8 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         }
         let hold = self.cache.hold(datafile.0, 0).await;
         self.views.withdraw(datafile, &[Region::new(0, u64::MAX)]);
-        // First: if the process ended behind the next step, the next one would take these bytes over.
-        // The change is decided, so nobody will miss them.
+        // First: if the process ended behind the next step, the next process would take these bytes
+        // over. The change is decided, so nobody will miss them.
         hold.discard(cut);
         let result = self.behind().commit_truncate(datafile, cut, size).await;
         if matches!(&result, Err(lost) if lost.code == ErrorCode::Lost) {

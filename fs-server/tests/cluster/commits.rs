@@ -1,9 +1,9 @@
 //! Changes of size that were decided, and that a disk refuses to carry out.
 //!
-//! **Procedure.** While there are faults, the disks of some seeds refuse to change the length of some
-//! datafiles. That ends with the faults, so all of these changes must have been made then. Later one
-//! disk refuses for one datafile, without any other fault: nothing else may suffer, everybody must be
-//! told, and another change of size must mend the file.
+//! **Procedure.** While there are faults, the disks of some seeds refuse to change the length of
+//! some datafiles. That ends with the faults, so all of these changes must have been made then.
+//! Later one disk refuses for one datafile, without any other fault: nothing else may suffer,
+//! everybody must be told, and another change of size must mend the file.
 
 use std::time::Duration;
 

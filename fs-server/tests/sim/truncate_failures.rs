@@ -90,8 +90,8 @@ fn a_change_of_size_that_fails_is_told_with_its_reason_until_another_one_mends_i
                     assert!(contents(&client, &file).await.is_empty());
                 }
                 "longer" => {
-                    // What the first change has cut off does not come back, although it was not carried
-                    // out everywhere before this one is decided.
+                    // What the first change has cut off does not come back, although it was not
+                    // carried out everywhere before this one is decided.
                     assert_eq!(file.set_len(LONG as u64).await.unwrap_err().code(), ErrorCode::Unfinished);
                     works_again(&cluster);
                     client.endpoint().sleep(Duration::from_secs(1)).await;
