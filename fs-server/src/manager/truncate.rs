@@ -116,6 +116,10 @@ impl<T: Transport> Manager<T> {
         }
         let preparing = self.begin_truncate(file, deadline).await?;
         let layout = preparing.layout.clone();
+        // One that has failed is tried at once, with whatever is decided then.
+        for (iod, datafile) in layout.datafiles() {
+            self.truncations.failing.borrow_mut().remove(&(*iod, *datafile));
+        }
         let number = self.truncations.next.replace(self.truncations.next_number() + 1);
         let asked = layout.datafiles().iter().enumerate().map(|(index, (iod, datafile))| {
             let size = layout.distribution().datafile_size(index, size);
@@ -128,10 +132,6 @@ impl<T: Transport> Manager<T> {
             // If the file was removed meanwhile, its datafiles are gone, too.
             self.entry(file).await?;
             return Err(error);
-        }
-        // It may have another size than the one that failed.
-        for (iod, datafile) in layout.datafiles() {
-            self.truncations.failing.borrow_mut().remove(&(*iod, *datafile));
         }
         Ok(decide(preparing).await)
     }

@@ -10,7 +10,7 @@
 //! 2. Reads are never short: bytes never written, and those beyond the end, are zero. A datafile
 //!    that is shorter than it was when it was last synced is not read at all: `Lost`.
 //! 3. Everything written before a successful `sync` survives a crash.
-//! 4. A datafile for which `prepare_truncate` was acknowledged obeys only `truncate`,
+//! 4. A datafile for which `prepare_truncate` was acknowledged obeys only `commit_truncate`,
 //!    `cancel_truncates` and `remove`, also after a crash.
 //! 5. An error of `read` or `write` names the ranges that were not done. The others were.
 

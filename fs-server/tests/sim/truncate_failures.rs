@@ -135,9 +135,14 @@ fn a_change_that_would_mend_another_one_and_is_not_decided_changes_nothing() {
         file.set_len(7).await.unwrap_err();
         cluster.iod_node(0).kill();
         cluster.iod_node(0).restart();
+        client.endpoint().sleep(Duration::from_secs(2)).await;
+        let stat = client.stat(&path("file")).await.unwrap();
+        assert!(stat.unfinished.len() == 1 && stat.attr.size == SHORT as u64, "{stat:?}");
         works_again(&cluster);
         client.endpoint().sleep(Duration::from_secs(31)).await;
         assert!(contents(&client, &file).await == pattern(SHORT, 1));
+        file.set_len(7).await.unwrap();
+        assert!(contents(&client, &file).await == pattern(7, 1));
     });
 }
 
