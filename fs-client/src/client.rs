@@ -17,7 +17,8 @@ use bmi_core::mutated;
 use bmi_core::{Addr, AnyThread, AsyncEndpoint, Lists, Memory, OneThread, Options, Threading, Time, Transport};
 use fs_proto::{
     CacheHints, ClusterId, DirEntry, DirHandle, Entry, ErrorCode, Existing, FileHandle, Handle, IodReply, IodRequest,
-    IodStat, Kind, ManagerReply, ManagerRequest, ManagerStat, Place, RemoveKind, ReplyBody, RequestBody, SetAttr,
+    IodStat, Kind, ManagerReply, ManagerRequest, ManagerStat, PendingTruncate, Place, RemoveKind, ReplyBody,
+    RequestBody, SetAttr,
 };
 use futures_util::future::join_all;
 
@@ -125,6 +126,20 @@ pub struct Stat {
     pub distribution: Option<fs_proto::Distribution>,
     /// A file's datafiles, in the order of the distribution.
     pub datafiles: Vec<Datafile>,
+    /// The servers that have not carried out the last change of a file's size. The size and the
+    /// datafiles are those that it is to have. Empty as a rule.
+    pub unfinished: Vec<Unfinished>,
+}
+
+/// A server that has not carried out a change of a file's size.
+#[derive(Clone, Debug)]
+pub struct Unfinished {
+    /// The server.
+    pub server: ServerName,
+    /// The size that its datafile is to get, in bytes.
+    pub size: u64,
+    /// Why it cannot. It is tried again all the same. `None` if it has not answered yet.
+    pub error: Option<String>,
 }
 
 /// A server's answer to a ping.
@@ -269,9 +284,9 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     }
 
     /// Creates a client like [`Client::connect_over`]. Calls `waiting` when a server has been
-    /// waited for a second, with the server, how long it is waited for in all, and the reason. That
-    /// time is [`ClientOptions::retry_for`], or the time limit if the server may have made a change
-    /// already.
+    /// waited for a second, once for each request at most: with the server, how long it is waited
+    /// for in all, and the reason. That time is [`ClientOptions::retry_for`], or the time limit if
+    /// the server may have made a change already.
     ///
     /// # Errors
     /// As [`Client::connect_over`].
@@ -514,10 +529,27 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     pub(crate) async fn stat_of(&self, path: &FsPath, entry: Entry) -> Result<Stat, Error> {
         let mut attr = entry.attr;
         if entry.layout.is_none() {
-            return Ok(Stat { handle: entry.handle, attr, distribution: None, datafiles: Vec::new() });
+            return Ok(Stat {
+                handle: entry.handle,
+                attr,
+                distribution: None,
+                datafiles: Vec::new(),
+                unfinished: Vec::new(),
+            });
         }
         let file = self.file(path, entry.clone()).await?;
-        let datafiles = file.datafiles().await?;
+        let mut pending = Vec::new();
+        let datafiles = match file.datafiles().await {
+            Ok(datafiles) => datafiles,
+            Err(error) => {
+                // A change of its size may be why a server does not answer.
+                pending = self.pending_truncates(file.handle()).await.unwrap_or_default();
+                if pending.is_empty() {
+                    return Err(error);
+                }
+                file.datafiles_with(&pending).await?
+            }
+        };
         let sizes: Vec<u64> = datafiles.iter().map(|datafile| datafile.size).collect();
         file.check_lengths(&sizes.iter().copied().map(Some).collect::<Vec<_>>()).await?;
         attr.size = file.distribution().file_size(&sizes);
@@ -527,7 +559,13 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
         if written > entry.touched_ns && entry.recorded_size.is_none() {
             (attr.mtime_ns, attr.ctime_ns) = (written, attr.ctime_ns.max(written));
         }
-        Ok(Stat { handle: entry.handle, attr, distribution: Some(*file.distribution()), datafiles })
+        let unfinished = pending.into_iter().map(|PendingTruncate { iod, size, error, .. }| {
+            let server = self.0.connections.iods().get(iod as usize).cloned();
+            let error = error.as_ref().map(ToString::to_string);
+            Unfinished { server: server.unwrap_or_else(|| self.manager().clone()), size, error }
+        });
+        let (distribution, unfinished) = (Some(*file.distribution()), unfinished.collect());
+        Ok(Stat { handle: entry.handle, attr, distribution, datafiles, unfinished })
     }
 
     /// Changes attributes.
@@ -796,9 +834,30 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     /// Sets the length of a file of several servers. The manager then withdraws the recorded size.
     pub(crate) async fn truncate_all(&self, file: FileHandle, size: u64) -> Result<(), Error> {
         let noted = self.state(file).noted;
-        self.ask_done(ManagerRequest::Truncate { file, size }).await?;
+        let reply = self.ask_manager(ManagerRequest::Truncate { file, size }).await?;
         self.learn_size(file, noted, None);
-        Ok(())
+        let ManagerReply::Truncation(pending) = reply else { return Err(self.odd(reply.into())) };
+        let failures = pending.into_iter().map(|PendingTruncate { iod, error, .. }| {
+            let text = match error {
+                Some(error) => format!(
+                    "it is decided, but this server fails to carry it out ({error}), and goes on trying; another size may \
+                     be set, or the file removed"
+                ),
+                None => "it is decided, and this server will carry it out before it serves the file again".to_owned(),
+            };
+            let server = self.0.connections.iods().get(iod as usize).cloned();
+            Failure::at(server.unwrap_or_else(|| self.manager().clone()), ErrorCode::Unfinished, text)
+        });
+        let failures: Vec<Failure> = failures.collect();
+        if failures.is_empty() { Ok(()) } else { Err(Error::combined(failures)) }
+    }
+
+    /// Returns the changes of a file's size that servers have not carried out.
+    async fn pending_truncates(&self, file: FileHandle) -> Result<Vec<PendingTruncate>, Error> {
+        match self.ask_manager(ManagerRequest::Truncation { file }).await? {
+            ManagerReply::Truncation(pending) => Ok(pending),
+            other => Err(self.odd(other.into())),
+        }
     }
 
     /// Records the size of a complete file that this client has created and has open.

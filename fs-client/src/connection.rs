@@ -104,6 +104,8 @@ struct Trouble {
     /// The request may have arrived, and its reply was lost.
     unknown: bool,
     pause: Duration,
+    /// The user was told about it.
+    told: bool,
     /// The last of them.
     last: Failure,
 }
@@ -431,7 +433,7 @@ impl<T: Transport + 'static, S: Threading> Connections<T, S> {
     ) -> bool {
         let now = self.endpoint().now();
         let first = trouble.is_none();
-        let fresh = || Trouble { since: now, unknown: false, pause: FIRST_PAUSE, last: failure.clone() };
+        let fresh = || Trouble { since: now, unknown: false, pause: FIRST_PAUSE, told: false, last: failure.clone() };
         let trouble = trouble.get_or_insert_with(fresh);
         trouble.last = failure.clone();
         trouble.unknown |= setback.unknown;
@@ -450,7 +452,10 @@ impl<T: Transport + 'static, S: Threading> Connections<T, S> {
             }
             return false;
         }
-        if now.since(trouble.since) >= NOTICE && self.servers.with(|servers| servers.await_server(&server.addr)) {
+        let is_due = now.since(trouble.since) >= NOTICE && !trouble.told;
+        // A server that is busy has answered, and is told about once for each request.
+        if is_due && self.servers.with(|servers| servers.await_server(&server.addr)) {
+            trouble.told = true;
             (self.waiting)(server, until.since(trouble.since), &failure.detail);
         }
         tracing::debug!(%server, failure.detail, "trying again");

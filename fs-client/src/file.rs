@@ -19,8 +19,8 @@ use bmi_core::mutated;
 use bmi_core::{AnyThread, AsyncEndpoint, MemList, OneThread, Threading, Transport};
 use fs_proto::limits::{MAX_OFFSET, MAX_REGIONS};
 use fs_proto::{
-    CacheHints, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, Region, Regions,
-    ReplyBody,
+    CacheHints, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, PendingTruncate,
+    Region, Regions, ReplyBody,
 };
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
@@ -474,15 +474,22 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
     /// # Errors
     /// Those of every request.
     pub async fn datafiles(&self) -> Result<Vec<Datafile>, Error> {
-        let held =
-            match all(self.ask_all(Resend::Repeat, |_, datafile| Some(IodRequest::Getsize { datafile }), held).await) {
-                Ok(held) => held,
-                Err(error) => return Err(self.explain(error).await),
-            };
+        self.datafiles_with(&[]).await
+    }
+
+    /// As [`File::datafiles`], without asking the servers that have not carried out a change of
+    /// size. Their datafiles have the sizes that they are to get.
+    pub(crate) async fn datafiles_with(&self, unfinished: &[PendingTruncate]) -> Result<Vec<Datafile>, Error> {
+        let known = |datafile: DatafileHandle| unfinished.iter().find(|one| one.datafile == datafile);
+        let ask = |_, datafile| known(datafile).is_none().then_some(IodRequest::Getsize { datafile });
+        let held = match all(self.ask_all(Resend::Repeat, ask, held).await) {
+            Ok(held) => held,
+            Err(error) => return Err(self.explain(error).await),
+        };
         let handles = self.inner.layout.datafiles().iter().map(|(_, handle)| *handle);
         let servers = self.inner.servers.iter().cloned();
         let datafiles = servers.zip(handles).zip(held).map(|((server, handle), held)| {
-            let (size, mtime_ns) = held.unwrap_or((0, 0));
+            let (size, mtime_ns) = held.unwrap_or_else(|| (known(handle).map_or(0, |one| one.size), 0));
             Datafile { server, handle, size, mtime_ns }
         });
         Ok(datafiles.collect())
@@ -497,12 +504,14 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
         Ok(self.distribution().file_size(&sizes))
     }
 
-    /// Sets the file's length to `size` bytes: cuts it off or extends it with a hole. It happens at
-    /// all of the file's servers or at none. A server that fails meanwhile completes it before it
-    /// serves the file again.
+    /// Sets the file's length to `size` bytes, durably: cuts it off or extends it with a hole. It
+    /// happens at all of the file's servers or at none.
     ///
     /// # Errors
     /// `TooLarge`, and those of every request. Nothing was changed, unless a server did not answer.
+    /// `Unfinished`: it is decided, and the servers that are named have not carried it out yet.
+    /// They do so before they serve their parts of the file again. If a server cannot, another
+    /// change of length replaces this one.
     pub async fn set_len(&self, size: u64) -> Result<(), Error> {
         let during = |error: Error| error.during(format!("truncate {}", self.path()));
         if size > MAX_OFFSET {
@@ -514,14 +523,10 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
         }
         self.client.withdraw_size(self.handle()).await.map_err(during)?;
         let truncate = |_, datafile| Some(IodRequest::Truncate { datafile, size });
-        let answers = match all(self.ask_all(Resend::Never, truncate, written).await) {
-            Ok(answers) => answers,
-            Err(error) => return Err(during(self.explain(error).await)),
-        };
-        for (datafile, start) in answers.into_iter().enumerate() {
-            start.into_iter().for_each(|start| self.inner.unsynced.note(datafile, start));
+        match all(self.ask_all(Resend::Never, truncate, written).await) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(during(self.explain(error).await)),
         }
-        Ok(())
     }
 
     /// Sends each server the request that `request` returns for it, if any. Returns what `take`

@@ -70,7 +70,7 @@ pub use bmi_core::comm::{Direction, Path, PathCounters};
 pub use cache::{Cached, ServerCache, ServerCoverage};
 pub use client::{
     Client, ClientOptions, ClientStats, CreateOptions, Latency, OpenFileOptions, Pong, ReadDir, ServerSpace,
-    SharedClient, Space, Stat,
+    SharedClient, Space, Stat, Unfinished,
 };
 pub use draft::{Draft, Publish};
 pub use error::{Error, Failure, ServerName};

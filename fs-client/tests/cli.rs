@@ -86,6 +86,31 @@ fn a_tour_of_all_commands() {
 /// No machine has an adapter of this name, whether it has verbs or not.
 const NO_ADAPTER: &str = "ib://no_such_adapter/127.0.0.1";
 
+/// Replays a bug: the manager took a size that no server can have, and the command succeeded. No
+/// server could carry it out. From then on no file was truncated, removed or created any more.
+#[test]
+fn a_size_that_no_server_can_have_is_refused_and_changes_nothing() {
+    let mut cluster = Cluster::start(2);
+    fs::write(cluster.path("source"), pattern(200_000, 1)).unwrap();
+    cluster.ok(&["put", "source", "/file", "--servers", "2"]);
+    cluster.ok(&["put", "source", "/one", "--servers", "1"]);
+    // No file may be longer than 16 MiB, in blocks of 512 bytes. That must not end the server.
+    for server in [1, 2] {
+        cluster.kill_server(server);
+        cluster.try_start_server_after("ulimit -c 0; ulimit -f 32768", server, &[]).unwrap();
+    }
+    for path in ["/file", "/one"] {
+        let line = complaint(&cluster.run(&["truncate", path, "100T", "--retry-for", "10"]), 1);
+        assert!(line.contains("too large"), "{line}");
+        assert_eq!(cluster.run(&["cat", path]).stdout, pattern(200_000, 1));
+    }
+    for path in ["/file", "/one"] {
+        cluster.ok(&["truncate", path, "1000"]);
+        assert_eq!(cluster.run(&["cat", path]).stdout, pattern(1000, 1));
+    }
+    assert_eq!(cluster.json(&["stat", "/file"])["files"][0]["unfinished_truncations"], json!([]));
+}
+
 #[test]
 fn a_server_does_without_a_transport_that_cannot_be_opened_and_says_so_once() {
     let two = |tcp: &str, number: usize, _: &Path| format!("[\"{NO_ADAPTER}:{}\", {tcp:?}]", 1 + number);

@@ -55,6 +55,8 @@ pub enum ErrorCode {
     /// Stored data is missing or was cut off at the server: a datafile that must exist does not, or
     /// is shorter than it must be.
     Lost,
+    /// A change was decided, and a server has not carried it out yet. It goes on trying.
+    Unfinished,
 }
 
 impl ErrorCode {
@@ -80,6 +82,7 @@ impl ErrorCode {
             ErrorCode::WrongServer => "wrong server",
             ErrorCode::OutOfDate => "out of date",
             ErrorCode::Lost => "data lost",
+            ErrorCode::Unfinished => "not carried out yet",
         }
     }
 
@@ -110,6 +113,7 @@ impl ErrorCode {
             ErrorCode::WrongServer => 78,
             ErrorCode::OutOfDate => 116,
             ErrorCode::Lost => 61,
+            ErrorCode::Unfinished => 115,
         }
     }
 }

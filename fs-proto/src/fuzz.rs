@@ -37,9 +37,9 @@ pub fn request(bytes: &[u8]) {
         RequestBody::Iod(
             IodRequest::Remove { datafiles }
             | IodRequest::Sync { datafiles }
-            | IodRequest::CommitTruncates { datafiles }
             | IodRequest::CancelTruncates { except: datafiles, .. },
         ) => assert!(datafiles.len() <= MAX_DATAFILES),
+        RequestBody::Iod(IodRequest::CommitTruncates { datafiles, .. }) => assert!(datafiles.len() <= MAX_DATAFILES),
         RequestBody::Manager(ManagerRequest::Create { place, avoid, .. }) => {
             check_place(place);
             assert!(avoid.len() <= MAX_SERVERS);
@@ -74,6 +74,8 @@ pub fn reply(bytes: &[u8]) {
             }
         }
         Ok(ReplyBody::Iod(IodReply::Datafiles { handles, .. })) => assert!(handles.len() <= MAX_DATAFILES),
+        Ok(ReplyBody::Manager(ManagerReply::Truncation(pending))) => assert!(pending.len() <= MAX_SERVERS),
+        Ok(ReplyBody::Iod(IodReply::Committed(results))) => assert!(results.len() <= MAX_DATAFILES),
         Ok(ReplyBody::Iod(IodReply::CacheState(state))) => assert!(state.files.len() <= MAX_CACHED_FILES),
         Ok(ReplyBody::Identity(identity)) => {
             for room in [0, 64, bytes.len() / 2, bytes.len()] {

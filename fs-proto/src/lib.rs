@@ -59,7 +59,9 @@ pub use error::{ErrorCode, FsError};
 pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_EPOCH, handle_number};
 pub use identity::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 pub use region::{Region, Regions};
-pub use reply::{ClusterInfo, DirEntry, IodInfo, IodReply, IodStat, ManagerReply, ManagerStat, Reply, ReplyBody};
+pub use reply::{
+    ClusterInfo, DirEntry, IodInfo, IodReply, IodStat, ManagerReply, ManagerStat, PendingTruncate, Reply, ReplyBody,
+};
 pub use request::{
     Existing, IodRequest, ManagerRequest, Place, Registration, RemoveKind, Request, RequestBody, RequestId,
 };

@@ -90,6 +90,23 @@ pub enum ManagerReply {
         /// True if more pages follow.
         more: bool,
     },
+    /// The I/O servers that have not carried out a change of a file's size, as many as fit into a
+    /// message.
+    Truncation(#[serde(deserialize_with = "limits::bounded::<MAX_SERVERS, _, _>")] Vec<PendingTruncate>),
+}
+
+/// A change of a datafile's size that was decided, and is not carried out yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingTruncate {
+    /// The I/O server.
+    pub iod: u32,
+    /// The datafile there.
+    pub datafile: DatafileHandle,
+    /// The new size of the datafile, in bytes.
+    pub size: u64,
+    /// Why the server could not carry it out. It is tried again all the same. `None` if it has not
+    /// answered yet.
+    pub error: Option<FsError>,
 }
 
 /// An entry of a directory.
@@ -201,6 +218,11 @@ pub enum IodReply {
     },
     /// A view of the range, or the reason why there is none.
     Shared(Result<ViewGrant, ViewRefusal>),
+    /// What became of each of the first datafiles of a list, in its order, and why a change was not
+    /// carried out. The others, for which there is no room, were not tried.
+    Committed(
+        #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")] Vec<(DatafileHandle, Option<FsError>)>,
+    ),
 }
 
 /// The size and use of an I/O server's store.

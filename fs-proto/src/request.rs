@@ -247,16 +247,23 @@ pub enum ManagerRequest {
         /// The file.
         file: FileHandle,
     },
-    /// Sets the size of a file: cuts it off or extends it with a hole. Answered by `Done`. Changes
-    /// the namespace.
+    /// Sets the size of a file: cuts it off or extends it with a hole. Answered by `Truncation`.
+    /// Changes the namespace.
     ///
-    /// It happens at all I/O servers of the file or at none. After `Done`, a server that has failed
-    /// meanwhile makes the change before it serves the datafile again.
+    /// It happens at all I/O servers of the file or at none. If the answer names servers, the
+    /// change is decided, and they have not carried it out yet. They do so before they serve the
+    /// datafile again.
     Truncate {
         /// The file.
         file: FileHandle,
         /// The new size, in bytes.
         size: u64,
+    },
+    /// Asks which I/O servers have not carried out the last change of a file's size. Answered by
+    /// `Truncation`.
+    Truncation {
+        /// The file.
+        file: FileHandle,
     },
 }
 
@@ -323,6 +330,7 @@ impl ManagerRequest {
             ManagerRequest::Publish { .. } => "publish",
             ManagerRequest::Abandon { .. } => "abandon",
             ManagerRequest::Truncate { .. } => "truncate",
+            ManagerRequest::Truncation { .. } => "truncation",
             ManagerRequest::Backup { .. } => "backup",
             ManagerRequest::Register(_) => "register",
         }
@@ -356,8 +364,8 @@ pub enum IodRequest {
         /// The regions of the datafile. They have as many bytes as the call has room for.
         regions: Regions,
     },
-    /// Sets the size of the datafile to `size` bytes: cuts it off or fills it up with zeros.
-    /// Answered by `Written`.
+    /// Sets the size of the datafile to `size` bytes, durably: cuts it off or fills it up with
+    /// zeros. What was written to it before is then durable, too. Answered by `Written`.
     Truncate {
         /// The datafile.
         datafile: DatafileHandle,
@@ -409,8 +417,9 @@ pub enum IodRequest {
     /// Returns the size and use of the server's store. Answered by `Stat`.
     Statfs,
     /// Prepares a change of size, durably: until `CommitTruncates` or `CancelTruncates`, every
-    /// other request for the datafile fails with `Busy`. Answered by `Done`. Only the manager may
-    /// send it.
+    /// other request for the datafile fails with `Busy`, or with `Unfinished` once a commit has
+    /// failed. Answered by `Done`. A size that the server's file system cannot have is refused.
+    /// Only the manager may send it.
     PrepareTruncate {
         /// The datafile.
         datafile: DatafileHandle,
@@ -421,11 +430,17 @@ pub enum IodRequest {
         number: u64,
     },
     /// Carries out prepared changes of size, durably. Those of other datafiles in the list were
-    /// carried out before. Answered by `Done`. Only the manager may send it.
+    /// carried out before. Answered by `Committed`, for each datafile by itself. Only the manager
+    /// may send it.
     CommitTruncates {
-        /// The datafiles.
+        /// A datafile that was prepared with this number or a higher one is left alone: this
+        /// request was given up before.
+        before: u64,
+        /// The datafiles, each with two sizes in bytes: it is cut off at the first one, and then
+        /// has the second one. They count, and not those that were prepared. The first one is
+        /// smaller if an earlier change could not be carried out.
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
-        datafiles: Vec<DatafileHandle>,
+        datafiles: Vec<(DatafileHandle, u64, u64)>,
     },
     /// Forgets all prepared changes of size with a smaller number than `before`, except those of
     /// some datafiles. Answered by `Done`. Only the manager may send it.

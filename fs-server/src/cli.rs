@@ -536,8 +536,11 @@ fn announce(lines: &str) {
     let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Waits for SIGTERM or SIGINT.
+/// Waits for SIGTERM or SIGINT. Catches the signal of the limit on file sizes (`ulimit -f`), which
+/// would end the server: what exceeds the limit is an error of the request.
 async fn stop_signal() {
+    // Once caught, it remains so.
+    let _ = signal(SignalKind::from_raw(libc::SIGXFSZ));
     let (term, int) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     match (term, int) {
         (Ok(mut term), Ok(mut int)) => {

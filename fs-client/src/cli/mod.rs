@@ -20,8 +20,10 @@ mod size;
 mod transfer;
 mod view;
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bmi::{Addr, AnyTransport, AsyncEndpoint, Config, OpenOptions, Scheme, driver};
@@ -200,8 +202,12 @@ async fn command(
     cli: Cli,
     output: &mut Output,
 ) -> Result<(), Stop> {
-    let waiting = |server: &ServerName, at_most: Duration, why: &str| {
-        complain(&format!("waiting up to {:.1} s for {server}: {why}", at_most.as_secs_f32()));
+    // A busy file may keep many requests waiting, one after the other.
+    let told = Mutex::new(BTreeSet::new());
+    let waiting = move |server: &ServerName, at_most: Duration, why: &str| {
+        if told.lock().unwrap_or_else(PoisonError::into_inner).insert((server.clone(), why.to_owned())) {
+            complain(&format!("waiting up to {:.1} s for {server}: {why}", at_most.as_secs_f32()));
+        }
     };
     let client = Client::connect_waiting(endpoints, manager, options, waiting).await?;
     match cli.command {

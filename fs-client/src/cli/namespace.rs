@@ -156,6 +156,8 @@ fn stat_json(name: &str, stat: &Stat) -> Value {
         });
         let datafile = |datafile: &fs_client::Datafile| json!({ "server": datafile.server.to_string(), "handle": datafile.handle.to_string(), "size": datafile.size });
         value["datafiles"] = stat.datafiles.iter().map(datafile).collect();
+        let unfinished = |one: &fs_client::Unfinished| json!({ "server": one.server.to_string(), "size": one.size, "error": one.error });
+        value["unfinished_truncations"] = stat.unfinished.iter().map(unfinished).collect();
     }
     value
 }
@@ -188,6 +190,13 @@ pub(crate) async fn stat<T: Transport + 'static>(
             output.line(format!("  simple_stripe, strips of {strip}, {} servers", distribution.servers()));
             for datafile in &stat.datafiles {
                 output.line(format!("    {}: {}, {} bytes", datafile.server, datafile.handle, datafile.size));
+            }
+            for one in &stat.unfinished {
+                let why = one.error.as_deref().unwrap_or("it has not answered yet");
+                output.line(format!(
+                    "  not carried out at {}: its datafile is to have {} bytes: {why}",
+                    one.server, one.size
+                ));
             }
         }
         all.push(stat_json(path.as_str(), &stat));

@@ -391,7 +391,7 @@ impl State {
                     let size = layout.distribution().datafile_size(index, size) as usize;
                     self.datafiles.entry((*iod, *datafile)).or_default().resize(size, 0);
                 }
-                ManagerReply::Done
+                ManagerReply::Truncation(Vec::new())
             }
             ManagerRequest::Lookup { place } => ManagerReply::Entry(self.find(&place.path)?),
             ManagerRequest::Getattr { handle } => {
@@ -456,6 +456,7 @@ impl State {
                 entry.recorded_size = size;
                 ManagerReply::Done
             }
+            ManagerRequest::Truncation { .. } => ManagerReply::Truncation(Vec::new()),
             ManagerRequest::Register(_) | ManagerRequest::Backup { .. } => panic!("not a request of a client"),
             // Two at a time, so that the client has to ask again.
             ManagerRequest::Cluster { first } => ManagerReply::Cluster(ClusterInfo {

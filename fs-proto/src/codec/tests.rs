@@ -77,6 +77,7 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         ),
         any::<u64>().prop_map(|file| ManagerRequest::Abandon { file: FileHandle(file) }),
         any::<(u64, u64)>().prop_map(|(file, size)| ManagerRequest::Truncate { file: FileHandle(file), size }),
+        any::<u64>().prop_map(|file| ManagerRequest::Truncation { file: FileHandle(file) }),
         any::<u64>().prop_map(|page| ManagerRequest::Backup { page }),
         registration().prop_map(ManagerRequest::Register),
     ]
@@ -146,7 +147,8 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
             size,
             number
         }),
-        vec(datafile(), 0..5).prop_map(|datafiles| IodRequest::CommitTruncates { datafiles }),
+        (any::<u64>(), vec((datafile(), any::<u64>(), any::<u64>()), 0..5))
+            .prop_map(|(before, datafiles)| IodRequest::CommitTruncates { before, datafiles }),
         (any::<u64>(), vec(datafile(), 0..5))
             .prop_map(|(before, except)| IodRequest::CancelTruncates { before, except }),
         datafile().prop_map(|datafile| IodRequest::Getsize { datafile }),
@@ -272,6 +274,10 @@ fn identity() -> impl Strategy<Value = Identity> {
     )
 }
 
+fn failure() -> impl Strategy<Value = Option<FsError>> {
+    option::of(".{0,40}".prop_map(|detail| FsError::new(ErrorCode::NoSpace, detail)))
+}
+
 fn reply() -> impl Strategy<Value = Reply> {
     let manager = prop_oneof![
         Just(ManagerReply::Done),
@@ -295,6 +301,17 @@ fn reply() -> impl Strategy<Value = Reply> {
         (any::<u128>(), start(), option::of(start())).prop_map(|(cluster, start, recorded)| {
             ManagerReply::Registered { cluster: ClusterId(cluster), start, recorded }
         }),
+        vec((any::<(u32, u64, u64)>(), failure()), 0..5).prop_map(|pending| ManagerReply::Truncation(
+            pending
+                .into_iter()
+                .map(|((iod, datafile, size), error)| PendingTruncate {
+                    iod,
+                    datafile: DatafileHandle(datafile),
+                    size,
+                    error
+                })
+                .collect()
+        )),
     ];
     let iod = prop_oneof![
         Just(IodReply::Done),
@@ -319,6 +336,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         any::<Result<(u64, u64, u64, u32), u8>>().prop_map(|grant| IodReply::Shared(
             grant.map(|(key, addr, size, lease_ms)| ViewGrant { key, addr, size, lease_ms }).map_err(ViewRefusal::from)
         )),
+        vec((any::<u64>().prop_map(DatafileHandle), failure()), 0..5).prop_map(IodReply::Committed),
     ];
     let error = (".{0,40}", vec(any::<(u32, u32)>(), 0..5)).prop_map(|(detail, ranges)| {
         FsError::new(ErrorCode::NoSpace, detail)
@@ -349,6 +367,8 @@ proptest! {
                 let room = CacheState::LONGEST + state.files.len() * 75;
                 prop_assert!(bytes.len() <= room && CacheState::most_files(room) == state.files.len());
             }
+            // As many as there is room for.
+            Ok(ReplyBody::Iod(IodReply::Committed(_))) => {}
             Ok(ReplyBody::Iod(_)) => prop_assert!(bytes.len() <= crate::limits::REPLY_ROOM),
             _ => {}
         }

@@ -22,6 +22,10 @@ pub(crate) enum Row<'a> {
     Name(u64, &'a str, u64, bool),
     /// A datafile that waits to be removed from an I/O server.
     Orphan(u32, u64),
+    /// A datafile whose change of size was decided and not carried out: its I/O server, its handle,
+    /// where to cut it off and its size then, in bytes, and the encoded error of the server, if
+    /// there is one.
+    Truncate(u32, u64, (u64, u64), Option<&'a [u8]>),
 }
 
 /// Appends a row to `page`, unless the page would then be longer than `room`. Returns whether it
@@ -94,6 +98,7 @@ mod tests {
             Row::Object(1, b"stored"),
             Row::Name(1, "name", 9, false),
             Row::Orphan(2, 77),
+            Row::Truncate(2, 78, (8, 9), Some(b"stored")),
         ];
         let mut page = Vec::new();
         assert!(rows.iter().all(|row| push_row(&mut page, row, 200).unwrap()));

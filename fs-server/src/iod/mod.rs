@@ -66,7 +66,7 @@ use bmi_core::comm::{Direction, Incoming};
 use bmi_core::mem::zone::{ZoneAdapter, ZonePool, ZoneSettings};
 use bmi_core::{AsyncEndpoint, PeerId, ServiceClass, Transport};
 use bmi_core::{mutated, mutated_each};
-use fs_proto::limits::{MAX_DATAFILES, MAX_OFFSET, REPLY_ROOM};
+use fs_proto::limits::{MAX_DATAFILES, MAX_DETAIL, MAX_OFFSET, REPLY_ROOM};
 use fs_proto::{
     DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, IodStat, Region, Regions, Request, RequestBody, Role,
     Sender,
@@ -124,6 +124,9 @@ impl IodSettings {
         Ok(ZoneSettings::doubling(smallest, largest, total))
     }
 }
+
+/// Most bytes of the result for a datafile in a reply: the error, the handle, lengths.
+const MAX_RESULT: usize = MAX_DETAIL + 16;
 
 /// A client, as identified by the buffers and the turns: the number of its adapter, and its peer id
 /// there.
@@ -269,6 +272,28 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         self.store.discard(first, count).await
     }
 
+    /// Carries out prepared changes of size, each by itself, as far as a reply of `room` bytes has
+    /// room for the results.
+    async fn commit_truncates(
+        &self,
+        before: u64,
+        datafiles: &[(DatafileHandle, u64, u64)],
+        room: usize,
+    ) -> Vec<(DatafileHandle, Option<FsError>)> {
+        let mut left = room.saturating_sub(REPLY_ROOM);
+        let mut results = Vec::new();
+        for change in datafiles {
+            if left < MAX_RESULT && !results.is_empty() {
+                break;
+            }
+            let result = self.truncates.commit(&self.store, *change, before).await;
+            // A handle has at most ten bytes.
+            left = left.saturating_sub(12 + result.as_ref().map_or_else(|error| error.detail.len() + 4, |()| 0));
+            results.push((change.0, result.err().map(|error| FsError { ranges: Vec::new(), ..error })));
+        }
+        results
+    }
+
     async fn execute(&self, context: &Context, request: IodRequest, call: &Incoming<T>) -> Result<IodReply, FsError> {
         if request.is_the_managers() {
             self.check_manager(context, &request)?;
@@ -288,6 +313,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 }
                 if !mutated_each(3, "iod/truncate-forgotten") {
                     self.store.truncate(datafile, size).await?;
+                    self.store.sync(&[datafile]).await?;
                 }
                 self.written(datafile, 0).await
             }
@@ -321,11 +347,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 self.truncates.prepare(&self.store, datafile, size, number).await?;
                 Ok(IodReply::Done)
             }
-            IodRequest::CommitTruncates { datafiles } => {
-                for datafile in datafiles {
-                    self.truncates.commit(&self.store, datafile).await?;
-                }
-                Ok(IodReply::Done)
+            IodRequest::CommitTruncates { before, datafiles } => {
+                Ok(IodReply::Committed(self.commit_truncates(before, &datafiles, context.room).await))
             }
             IodRequest::CancelTruncates { before, except } => {
                 self.truncates.cancel(&self.store, before, except).await?;

@@ -5,6 +5,8 @@
 //! then served, the datafile would stay prepared for ever. So a request that was cancelled before
 //! it came is refused. In turn, a cancellation may come after a request to prepare that the manager
 //! sent later. It does not concern that one: the manager counts on it. The numbers tell the order.
+//! A request to carry out may be given up and come later, too, when another change is prepared. It
+//! does not concern that one either.
 //!
 //! **Invariants**
 //! 1. One request at a time.
@@ -17,6 +19,7 @@
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
+use fs_proto::limits::MAX_OFFSET;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 use tokio::sync::Mutex;
 
@@ -61,6 +64,9 @@ impl Truncates {
         size: u64,
         number: u64,
     ) -> Result<(), FsError> {
+        if size > MAX_OFFSET {
+            return Err(FsError::new(ErrorCode::TooLarge, format!("a datafile of {size} bytes")));
+        }
         let _one = self.one.lock().await;
         if self.state().is_late(datafile, number) {
             return Err(FsError::new(ErrorCode::Stale, format!("change {number} of a size was cancelled before")));
@@ -69,9 +75,18 @@ impl Truncates {
         store.prepare_truncate(datafile, size).await
     }
 
-    pub(super) async fn commit<S: DataStore>(&self, store: &S, datafile: DatafileHandle) -> Result<(), FsError> {
+    /// Carries out a change that was prepared with a number below `before`.
+    pub(super) async fn commit<S: DataStore>(
+        &self,
+        store: &S,
+        (datafile, cut, size): (DatafileHandle, u64, u64),
+        before: u64,
+    ) -> Result<(), FsError> {
         let _one = self.one.lock().await;
-        match store.commit_truncate(datafile).await {
+        if self.state().prepared.get(&datafile).is_some_and(|number| *number >= before) {
+            return Err(FsError::new(ErrorCode::Stale, "another change of this size was prepared since"));
+        }
+        match store.commit_truncate(datafile, cut, size).await {
             Err(error) if error.code == ErrorCode::Lost => {
                 tracing::warn!(%error, "a size cannot be changed any more");
             }
@@ -146,12 +161,14 @@ mod tests {
             truncates.cancel(&store, 5, Vec::new()).await.unwrap();
             assert_eq!(store.held(FILE).await.unwrap_err().code, ErrorCode::Busy, "still prepared");
             assert_eq!(store.size(OTHER).await, Ok(0), "cancelled");
-            truncates.commit(&store, FILE).await.unwrap();
+            let early = truncates.commit(&store, (FILE, 10, 10), 5).await.unwrap_err();
+            assert_eq!(early.code, ErrorCode::Stale, "a request that was given up before it was prepared");
+            truncates.commit(&store, (FILE, 10, 10), 6).await.unwrap();
             assert_eq!(store.size(FILE).await, Ok(10));
             // The next one is cancelled as usual.
             truncates.prepare(&store, FILE, 20, 6).await.unwrap();
             truncates.cancel(&store, 7, Vec::new()).await.unwrap();
-            truncates.commit(&store, FILE).await.unwrap();
+            truncates.commit(&store, (FILE, 20, 20), 7).await.unwrap();
             assert_eq!(store.size(FILE).await, Ok(10));
         });
     }

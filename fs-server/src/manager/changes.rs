@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use bmi_core::{Time, Transport};
-use fs_proto::{ErrorCode, FsError, ManagerRequest, Reply, RequestId, codec};
+use fs_proto::{ErrorCode, FsError, ManagerReply, ManagerRequest, Reply, RequestId, codec};
 use tokio::sync::oneshot;
 
 use super::database::slow;
@@ -77,14 +77,15 @@ pub(super) struct Queue {
 }
 
 impl<T: Transport> Manager<T> {
-    /// Carries out a change, and answers.
-    /// `most` is the number of changes that may wait for a stalled disk.
+    /// Carries out a change, and answers. The reply has `room` bytes. `most` is the number of
+    /// changes that may wait for a stalled disk.
     pub(super) async fn carry_out(
         &self,
         id: RequestId,
         unanswered: u64,
         request: ManagerRequest,
         deadline: Time,
+        room: usize,
         most: usize,
     ) -> Answer {
         self.changes.most.set(most);
@@ -93,13 +94,21 @@ impl<T: Transport> Manager<T> {
             return self.queue(change(request), deadline, None).await;
         };
         // If it was decided before, no server needs to prepare it again.
-        match self.read(|read| dedup::answer(read, id)).await {
-            Ok(Some(answer)) => return Answer::Encoded(answer),
-            Ok(None) => {}
+        let decided = match self.read(|read| dedup::answer(read, id)).await {
+            Ok(Some(answer)) => Answer::Encoded(answer),
+            Ok(None) => {
+                let decide = |held| self.queue(change(request), deadline, Some(held));
+                self.truncate(file, size, deadline, decide).await.unwrap_or_else(Answer::error)
+            }
             Err(error) => return Answer::error(error),
+        };
+        match &decided {
+            Answer::Encoded(bytes) if codec::decode_reply(bytes).is_ok_and(|reply| reply.result.is_ok()) => {
+                let pending = self.await_truncated(file, deadline, room).await;
+                Answer::from(pending.map(|pending| ManagerReply::Truncation(pending).into()))
+            }
+            _ => decided,
         }
-        let decide = |held| self.queue(change(request), deadline, Some(held));
-        self.truncate(file, size, deadline, decide).await.unwrap_or_else(Answer::error)
     }
 
     /// Lets a change be made with the next commit, and returns its answer.

@@ -4,7 +4,7 @@ use fs_proto::{ClusterId, DirHandle, FsError, StoreId};
 use redb::{ReadableTable, ReadableTableMetadata, WriteTransaction};
 
 use super::members::MEMBERS;
-use super::namespace::{COUNTERS, Change, NAMES, OBJECTS, ORPHANS, Object};
+use super::namespace::{COUNTERS, Change, NAMES, OBJECTS, ORPHANS, Object, TRUNCATES};
 use super::{Fault, IDENTITY, RESTORED};
 use crate::backup::Row;
 use crate::store::MetaStore;
@@ -51,6 +51,12 @@ impl Import {
                     self.0.open_table(NAMES)?.insert((dir, name), (raw, is_dir))?;
                 }
                 Row::Orphan(iod, datafile) => drop(self.0.open_table(ORPHANS)?.insert((iod, datafile), ())?),
+                Row::Truncate(_, _, _, Some(error)) if postcard::from_bytes::<FsError>(error).is_err() => {
+                    return Ok(false);
+                }
+                Row::Truncate(iod, datafile, size, error) => {
+                    self.0.open_table(TRUNCATES)?.insert((iod, datafile), (Some(size), error, false))?;
+                }
             }
             Ok(true)
         };

@@ -51,6 +51,7 @@ struct State {
 /// Answers a request that changes nothing, from the metadata alone. The reply has `room` bytes.
 pub(super) fn answer(read: &ReadTransaction, request: &ManagerRequest, room: usize) -> Result<ManagerReply, Fault> {
     Ok(match request {
+        ManagerRequest::Truncation { file } => ManagerReply::Truncation(namespace::truncation(read, *file, room)?),
         ManagerRequest::Lookup { place } => ManagerReply::Entry(namespace::view(read)?.lookup(place)?),
         ManagerRequest::Getattr { handle } => ManagerReply::Entry(namespace::view(read)?.getattr(*handle)?),
         ManagerRequest::Readdir { dir, after, max } => {

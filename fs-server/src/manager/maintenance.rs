@@ -5,11 +5,15 @@
 //! datafiles as orphans. The manager tells the I/O servers afterwards. So no datafile is left
 //! behind if a client dies in between, or if the manager or an I/O server is down for a while.
 //!
-//! **How.** There is one loop for each I/O server. It works while the server is up. It carries out
-//! or cancels changes of size (`truncate`), discards, fills the pool, and removes a page of
-//! orphans, until nothing is left to do. Each step is idempotent, and is recorded only when the
-//! server has confirmed it. So a crash in between does no harm. After a failure the loop waits,
-//! twice as long each time, up to [`LONGEST`].
+//! **How.** There is one loop for each I/O server. It works while the server is up. It has several
+//! duties: to carry out or cancel changes of size (`truncate`), to discard, to remove a page of
+//! orphans, and to fill the pool. It goes round, until nothing is left to do. Each step is
+//! idempotent, and is recorded only when the server has confirmed it. So a crash in between does no
+//! harm.
+//!
+//! **Failures.** A duty that has failed pauses, twice as long each time, up to [`LONGEST`]. The
+//! others go on: what fails for ever stops nothing else. A server that does not answer is left
+//! alone by all of them. Changes of size fail each by itself.
 //!
 //! **Invariant.** The connection begins with a Hello that names the cluster, the server and its
 //! store. So nothing is removed from another server.
@@ -20,12 +24,12 @@ use bmi_core::comm::Caller;
 use bmi_core::mutated;
 use bmi_core::{PeerId, Time, Transport};
 use fs_proto::limits::MAX_DATAFILES;
-use fs_proto::{DatafileHandle, ErrorCode, FsError, Hello, IodRequest, ReplyBody, Role, Sender};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, Hello, IodReply, IodRequest, ReplyBody, Role, Sender};
 use futures_util::future::join_all;
 use redb::WriteTransaction;
 
 use super::Manager;
-use super::namespace::{self, Change, Truncates};
+use super::namespace::{self, Change, Decided, Truncates};
 use super::pools::{self, Pools};
 use crate::call;
 
@@ -38,8 +42,42 @@ const SHORTEST: Duration = Duration::from_millis(5);
 /// Up to this pause, the failure of a server is not worth a warning: it may be about to serve.
 /// Files that need it are waited for.
 const SOON: Duration = Duration::from_millis(500);
+/// A change of size that fails after a pause like this is told as failed. Its first failures may
+/// pass.
+const PASSES: Duration = Duration::from_millis(80);
 /// Longest pause.
 const LONGEST: Duration = Duration::from_secs(30);
+
+/// What is to be done at an I/O server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Duty {
+    Truncates,
+    Discards,
+    Orphans,
+    Pool,
+}
+
+/// When a duty is done again after it has failed.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// The pause after the next failure.
+    pause: Duration,
+    /// When the pause ends.
+    due: Option<Time>,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { pause: SHORTEST, due: None }
+    }
+}
+
+impl Pace {
+    fn failed(&mut self, now: Time) {
+        self.due = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(LONGEST);
+    }
+}
 
 /// The changes of size in progress at an I/O server.
 struct TruncatesAt {
@@ -48,7 +86,7 @@ struct TruncatesAt {
     /// To be cancelled.
     cancelled: Vec<DatafileHandle>,
     /// To be carried out.
-    decided: Vec<DatafileHandle>,
+    decided: Vec<Decided>,
 }
 
 /// A connection to an I/O server.
@@ -107,80 +145,129 @@ impl<T: Transport> Manager<T> {
     async fn maintain_one(&self, iod: u32) {
         let caller = Caller::new(self.towards(&self.settings.iods[iod as usize]).clone());
         let mut link = Link::new(caller, iod);
-        let mut pause = SHORTEST;
+        let mut paces = [Pace::default(); 4];
         loop {
             // Registered before the work is looked for, so that nothing that is added in between is
             // missed.
             let news = self.maintenance.notified();
             tokio::pin!(news);
             news.as_mut().enable();
-            match self.step(&mut link).await {
-                // To make room on a full disk is no sign that it is well.
-                Ok(true) if link.is_full => {}
-                Ok(more) => {
-                    pause = SHORTEST;
-                    // What failed before has succeeded, or is not needed any more.
-                    self.failing.borrow_mut().remove(&iod);
-                    if !more {
-                        news.await;
-                    }
+            let begun = self.endpoint.now();
+            if !self.is_up(iod) {
+                // When it is back, everything is tried at once.
+                paces = [Pace::default(); 4];
+                self.truncations.failing.borrow_mut().retain(|(at, _), _| *at != iod);
+                self.failing.borrow_mut().remove(&iod);
+            } else if self.go_round(&mut link, &mut paces).await {
+                continue;
+            }
+            let due = paces.iter().filter_map(|pace| pace.due).chain(self.next_truncate(iod, begun)).min();
+            let is_due = async {
+                match due {
+                    Some(due) => self.endpoint.sleep_until(due).await,
+                    None => std::future::pending().await,
                 }
-                Err(error) => {
-                    // Reconnect after any failure.
-                    link.close().await;
-                    if !self.is_up(iod) {
-                        tracing::debug!(%error, iod, "the I/O server is down");
-                        news.await;
-                        continue;
-                    }
-                    if error.code != ErrorCode::NoSpace && pause <= SOON {
-                        // It has registered, and is about to serve. Then it closes its connections.
-                        self.endpoint.sleep(pause).await;
-                        pause *= 2;
-                        continue;
-                    }
-                    self.failing.borrow_mut().insert(iod, error.clone());
-                    self.retry_deferred();
-                    let pause_ms = pause.as_millis() as u64;
-                    tracing::warn!(%error, iod, pause_ms, "maintenance is tried again later");
-                    self.endpoint.sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST);
-                }
+            };
+            tokio::select! {
+                biased;
+                () = news => {}
+                () = is_due => {}
             }
         }
     }
 
-    /// Does one step of work. Returns whether there was any.
-    async fn step(&self, link: &mut Link<T>) -> Result<bool, FsError> {
+    /// Does a step of each duty that is due. Returns whether there was any work.
+    async fn go_round(&self, link: &mut Link<T>, paces: &mut [Pace; 4]) -> bool {
         let iod = link.iod;
-        if !self.is_up(iod) {
-            return Ok(false);
-        }
-        if self.truncate_step(link).await? {
-            return Ok(true);
-        }
-        let (discard, orphans) =
-            self.read(|read| Ok((pools::discard(read, iod)?, namespace::orphans(read, iod, PAGE)?))).await?;
-        let left = self.pools.borrow().left(iod);
-        let low = left < u64::from(self.settings.pool.div_ceil(2));
-        if discard.is_none() && orphans.is_empty() && !low {
-            return Ok(false);
-        }
-        self.connect(link).await?;
         // A create may be waiting. But on a full disk, removing is what makes room.
-        let urgent = left == 0 && !link.is_full;
-        let idle = discard.is_none() && orphans.is_empty();
-        if urgent || idle {
-            let filled = self.fill_pool(link).await;
-            link.is_full = matches!(&filled, Err(error) if error.code == ErrorCode::NoSpace);
-            filled?;
-        } else if let Some((first, count)) = discard {
-            link.ask(IodRequest::Discard { first, count }).await?;
-            self.transact(move |transaction| pools::discarded(transaction, iod, first)).await?;
-        } else {
-            self.remove_page(link, orphans).await?;
+        let urgent = self.pools.borrow().left(iod) == 0 && !link.is_full;
+        let order = match (link.is_full, urgent) {
+            (true, _) => [Duty::Discards, Duty::Orphans, Duty::Truncates, Duty::Pool],
+            (false, true) => [Duty::Truncates, Duty::Pool, Duty::Discards, Duty::Orphans],
+            (false, false) => [Duty::Truncates, Duty::Discards, Duty::Orphans, Duty::Pool],
+        };
+        let mut more = false;
+        for duty in order {
+            let is_due = paces[duty as usize].due.is_none_or(|due| due <= self.endpoint.now());
+            if !is_due || (duty == Duty::Pool && more && !urgent) {
+                continue;
+            }
+            let error = match self.step(link, duty).await {
+                Ok(worked) => {
+                    paces[duty as usize] = Pace::default();
+                    more |= worked;
+                    match duty {
+                        // There may be room now.
+                        Duty::Orphans if worked => paces[Duty::Pool as usize].due = None,
+                        // What failed before has succeeded, or is not needed any more.
+                        Duty::Pool => drop(self.failing.borrow_mut().remove(&iod)),
+                        _ => {}
+                    }
+                    continue;
+                }
+                Err(error) => error,
+            };
+            // Reconnect after any failure.
+            link.close().await;
+            if !self.is_up(iod) {
+                tracing::debug!(%error, iod, "the I/O server is down");
+                return false;
+            }
+            let pause = paces[duty as usize].pause;
+            paces[duty as usize].failed(self.endpoint.now());
+            // It is not the duty but the server that fails.
+            let concerns_all = error.is_retryable();
+            if concerns_all {
+                *paces = [paces[duty as usize]; 4];
+            }
+            // It has registered, and is about to serve. Then it closes its connections.
+            if error.code == ErrorCode::NoSpace || pause > SOON {
+                if concerns_all || duty == Duty::Pool {
+                    self.failing.borrow_mut().insert(iod, error.clone());
+                    self.retry_deferred();
+                }
+                let pause_ms = pause.as_millis() as u64;
+                tracing::warn!(%error, iod, ?duty, pause_ms, "maintenance is tried again later");
+            }
+            if concerns_all {
+                return false;
+            }
         }
-        Ok(true)
+        more
+    }
+
+    /// Does one step of a duty. Returns whether there was any work.
+    async fn step(&self, link: &mut Link<T>, duty: Duty) -> Result<bool, FsError> {
+        let iod = link.iod;
+        match duty {
+            Duty::Truncates => self.truncate_step(link).await,
+            Duty::Discards => {
+                let discard = self.read(|read| pools::discard(read, iod)).await?;
+                let Some((first, count)) = discard else { return Ok(false) };
+                self.connect(link).await?;
+                link.ask(IodRequest::Discard { first, count }).await?;
+                self.transact(move |transaction| pools::discarded(transaction, iod, first)).await?;
+                Ok(true)
+            }
+            Duty::Orphans => {
+                let orphans = self.read(|read| namespace::orphans(read, iod, PAGE)).await?;
+                if orphans.is_empty() {
+                    return Ok(false);
+                }
+                self.connect(link).await?;
+                self.remove_page(link, orphans).await?;
+                Ok(true)
+            }
+            Duty::Pool => {
+                if self.pools.borrow().left(iod) >= u64::from(self.settings.pool.div_ceil(2)) {
+                    return Ok(false);
+                }
+                self.connect(link).await?;
+                let filled = self.fill_pool(link).await;
+                link.is_full = matches!(&filled, Err(error) if error.code == ErrorCode::NoSpace);
+                filled.map(|()| true)
+            }
+        }
     }
 
     /// Connects to the I/O server, unless there is a connection.
@@ -206,34 +293,103 @@ impl<T: Transport> Manager<T> {
         Ok(())
     }
 
-    /// Cancels or carries out changes of size. Returns whether there were any.
+    /// Cancels or carries out changes of size. Returns whether there was any work.
     async fn truncate_step(&self, link: &mut Link<T>) -> Result<bool, FsError> {
         let iod = link.iod;
         let found = self.truncates_at(iod).await?;
-        if link.is_settled && found.cancelled.is_empty() && found.decided.is_empty() {
+        if link.is_settled && found.cancelled.is_empty() && found.decided.iter().all(|one| self.is_pausing(iod, one)) {
             return Ok(false);
         }
         self.connect(link).await?;
         // Others may have begun or been decided meanwhile. They must not be cancelled.
-        let TruncatesAt { preparing, cancelled, decided } = self.truncates_at(iod).await?;
-        let ended = if !cancelled.is_empty() || !link.is_settled {
+        let TruncatesAt { preparing, cancelled, mut decided } = self.truncates_at(iod).await?;
+        if !cancelled.is_empty() || !link.is_settled {
             let before = self.truncations.next_number();
-            let except = decided.into_iter().chain(preparing).collect();
+            let except = decided.iter().map(|one| one.datafile).chain(preparing).collect();
             link.ask(IodRequest::CancelTruncates { before, except }).await?;
             link.is_settled = true;
-            cancelled
-        } else {
-            link.ask(IodRequest::CommitTruncates { datafiles: decided.clone() }).await?;
-            decided
-        };
-        if !ended.is_empty() {
-            let now_ns = (self.wall)();
-            let end =
-                move |transaction: &WriteTransaction| Change::open(transaction, now_ns)?.end_truncates(iod, &ended);
-            self.transact(end).await?;
-            self.maintenance.notify_waiters();
+            if !cancelled.is_empty() {
+                let ended = cancelled.into_iter().map(|datafile| (datafile, false)).collect();
+                self.end_truncates(iod, ended, Vec::new()).await?;
+            }
+            return Ok(true);
         }
-        Ok(true)
+        decided.retain(|one| !self.is_pausing(iod, one));
+        let datafiles: Vec<_> = decided.iter().map(|one| (one.datafile, one.cut, one.size)).collect();
+        if datafiles.is_empty() {
+            return Ok(false);
+        }
+        let before = self.truncations.next_number();
+        let reply = link.ask(IodRequest::CommitTruncates { before, datafiles }).await?;
+        let ReplyBody::Iod(IodReply::Committed(results)) = reply else { return Err(call::unexpected()) };
+        let (mut done, mut failed) = (Vec::new(), Vec::new());
+        // They are the first ones, in order.
+        for (one, (datafile, error)) in decided.into_iter().zip(results) {
+            if one.datafile != datafile {
+                return Err(call::unexpected());
+            }
+            match error {
+                Some(error) if mutated("manager/failed-commit-stops-the-others") => return Err(error),
+                Some(error) if !mutated("manager/failed-commit-counts-as-done") => {
+                    let pause = self.pause_truncate(iod, datafile);
+                    tracing::debug!(%error, iod, %datafile, "a change of size has failed");
+                    // It may pass, or a later change is prepared.
+                    if pause > PASSES && !error.is_retryable() && error.code != ErrorCode::Stale {
+                        tracing::warn!(%error, iod, %datafile, "a change of size fails; it is tried again later");
+                        failed.push((one, error));
+                    }
+                }
+                _ => {
+                    self.truncations.failing.borrow_mut().remove(&(iod, datafile));
+                    done.push((datafile, one.again));
+                }
+            }
+        }
+        let worked = !done.is_empty();
+        if worked || !failed.is_empty() {
+            self.end_truncates(iod, done, failed).await?;
+        }
+        Ok(worked)
+    }
+
+    /// Records what became of changes of size.
+    async fn end_truncates(
+        &self,
+        iod: u32,
+        ended: Vec<(DatafileHandle, bool)>,
+        failed: Vec<(Decided, FsError)>,
+    ) -> Result<(), FsError> {
+        let now_ns = (self.wall)();
+        let end = move |transaction: &WriteTransaction| {
+            let mut change = Change::open(transaction, now_ns)?;
+            change.end_truncates(iod, ended)?;
+            failed.iter().try_for_each(|(one, error)| change.fail_truncate(iod, *one, error))
+        };
+        self.transact(end).await?;
+        self.maintenance.notify_waiters();
+        Ok(())
+    }
+
+    /// Returns true if a change of size has failed, and is not tried again yet.
+    fn is_pausing(&self, iod: u32, one: &Decided) -> bool {
+        let failing = self.truncations.failing.borrow();
+        failing.get(&(iod, one.datafile)).is_some_and(|(_, due)| *due > self.endpoint.now())
+    }
+
+    /// Returns when the next change of size that has failed is tried again. What was due at `begun`
+    /// was looked at.
+    fn next_truncate(&self, iod: u32, begun: Time) -> Option<Time> {
+        let failing = self.truncations.failing.borrow();
+        let of_server = failing.range((iod, DatafileHandle(0))..=(iod, DatafileHandle(u64::MAX)));
+        of_server.map(|(_, (_, due))| *due).filter(|due| *due > begun).min()
+    }
+
+    /// Lets a change of size that has failed pause. Returns for how long.
+    fn pause_truncate(&self, iod: u32, datafile: DatafileHandle) -> Duration {
+        let mut failing = self.truncations.failing.borrow_mut();
+        let pause = failing.get(&(iod, datafile)).map_or(SHORTEST, |(pause, _)| (*pause * 2).min(LONGEST));
+        failing.insert((iod, datafile), (pause, self.endpoint.now() + pause));
+        pause
     }
 
     /// Returns the changes of size in progress at an I/O server.
@@ -241,15 +397,20 @@ impl<T: Transport> Manager<T> {
         let found = self.read(|read| namespace::truncates(read, iod)).await?;
         let Truncates { mut undecided, mut decided } = found;
         if mutated("manager/decided-truncate-cancelled") {
-            undecided.extend(decided.drain(..).map(|(datafile, _)| datafile));
+            undecided.extend(decided.drain(..).map(|one| one.datafile));
         }
-        let (preparing, mut cancelled): (Vec<_>, Vec<_>) =
-            undecided.into_iter().partition(|datafile| self.truncations.prepares(*datafile));
-        let mut decided: Vec<DatafileHandle> = decided.into_iter().map(|(datafile, _)| datafile).collect();
+        let prepares = |datafile: &DatafileHandle| self.truncations.prepares(*datafile);
+        let (mut preparing, cancelled): (Vec<_>, Vec<_>) = undecided.into_iter().partition(prepares);
+        preparing.extend(decided.extract_if(.., |one| prepares(&one.datafile)).map(|one| one.datafile));
+        // Those of files that were removed.
+        let is_there = |datafile: &DatafileHandle| decided.iter().any(|one| one.datafile == *datafile);
+        self.truncations.failing.borrow_mut().retain(|(at, datafile), _| *at != iod || is_there(datafile));
+        let mut found = TruncatesAt { preparing, cancelled, decided };
         if mutated("manager/undecided-truncate-carried-out") {
-            decided.append(&mut cancelled);
+            let early = found.cancelled.drain(..).map(|datafile| Decided { datafile, cut: 0, size: 0, again: false });
+            found.decided.extend(early);
         }
-        Ok(TruncatesAt { preparing, cancelled, decided })
+        Ok(found)
     }
 
     /// Lets the server create datafiles, and adds them to its pool.

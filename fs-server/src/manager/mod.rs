@@ -358,7 +358,8 @@ impl<T: Transport> Manager<T> {
             Ok(session) => self.clients.connected(request.id.client, session),
             Err(error) => return Answer::error(error),
         }
-        self.carry_out(request.id, request.unanswered, body, context.deadline, context.share).await
+        let room = context.room.saturating_sub(REPLY_ROOM);
+        self.carry_out(request.id, request.unanswered, body, context.deadline, room, context.share).await
     }
 
     fn iods(&self) -> u32 {

@@ -8,7 +8,7 @@
 //!   counters  "epoch" | "next" | "created" | "files" | "dirs" → number
 //!   orphans   (I/O server, datafile) → ()               datafiles of removed files, still to be removed there
 //!   nameless  (client, file) → ()                       files without a name (`nameless`)
-//!   truncates (I/O server, datafile) → size or none     changes of size in progress (`truncates`)
+//!   truncates (I/O server, datafile) → size, error      changes of size in progress (`truncates`)
 //! ```
 //!
 //! **Invariants**
@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
 use super::Fault;
 use super::placement::Wanted;
 pub(super) use nameless::{NAMELESS, Publication, owners};
-pub(super) use truncates::{TRUNCATES, Truncates, truncates};
+pub(super) use truncates::{Decided, TRUNCATES, Truncates, truncates, truncation};
 
 pub(super) type Key = (u64, &'static str);
 pub(super) type Named = (u64, bool);
@@ -310,7 +310,7 @@ pub(super) struct Change<'t> {
     counters: Table<'t, &'static str, u64>,
     orphans: Table<'t, (u32, u64), ()>,
     nameless: Table<'t, (u128, u64), ()>,
-    truncates: Table<'t, (u32, u64), Option<u64>>,
+    truncates: Table<'t, (u32, u64), truncates::Row>,
     epoch: u64,
     now_ns: u64,
 }

@@ -26,8 +26,10 @@
 //! 4. Recorded sizes are forgotten: a file may have been written after the copy. Clients then ask
 //!    the I/O servers.
 //! 5. No datafile is removed because of restored metadata: the lists of datafiles to remove or to
-//!    discard are of the copy's time, and are emptied. So are the lists of files without a name and
-//!    of changes of size: such a file may have been published since.
+//!    discard are of the copy's time, and are emptied. So is the list of files without a name: such
+//!    a file may have been published since.
+//! 6. Changes of size that were decided are carried out. If a server has done so since, its
+//!    datafile is not prepared any more, and nothing happens to it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -208,7 +210,7 @@ impl RollCall {
                 transaction.open_table(POOLS)?.retain(|_, _| false)?;
                 transaction.open_table(DISCARDS)?.retain(|_, _| false)?;
                 transaction.open_table(ORPHANS)?.retain(|_, ()| false)?;
-                transaction.open_table(TRUNCATES)?.retain(|_, _| false)?;
+                transaction.open_table(TRUNCATES)?.retain(|_, (size, ..)| size.is_some())?;
                 transaction.open_table(NAMELESS)?.retain(|_, ()| false)?;
                 forget_sizes(&transaction)?;
             }

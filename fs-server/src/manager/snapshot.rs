@@ -19,7 +19,7 @@ use fs_proto::{ErrorCode, FsError, ManagerReply};
 
 use super::lookups::View;
 use super::members::MEMBERS;
-use super::namespace::{COUNTERS, NAMES, OBJECTS, ORPHANS};
+use super::namespace::{COUNTERS, NAMES, OBJECTS, ORPHANS, TRUNCATES};
 use super::{Fault, is_open};
 use crate::backup::{Row, push_row};
 use crate::service::Session;
@@ -37,6 +37,7 @@ enum Position {
     Objects(u64),
     Names(u64, String),
     Orphans(u32, u64),
+    Truncates(u32, u64),
     End,
 }
 
@@ -165,6 +166,18 @@ impl Snapshot {
                     return Ok(Position::Orphans(iod, datafile));
                 }
             }
+            at = Position::Truncates(0, 0);
+        }
+        if let Position::Truncates(iod, datafile) = at {
+            for row in self.transaction.open_table(TRUNCATES)?.range((iod, datafile)..)? {
+                let (key, row) = row?;
+                let ((iod, datafile), (size, error, _)) = (key.value(), row.value());
+                // What is not decided is cancelled.
+                let Some(size) = size else { continue };
+                if !push(&Row::Truncate(iod, datafile, size, error))? {
+                    return Ok(Position::Truncates(iod, datafile));
+                }
+            }
         }
         Ok(Position::End)
     }
@@ -191,6 +204,10 @@ mod tests {
         Change::open(&transaction, 5).unwrap().mkdir(&Place::root(name), BIRTH).unwrap();
         transaction.open_table(MEMBERS).unwrap().insert(3, (7, 8, 9)).unwrap();
         transaction.open_table(ORPHANS).unwrap().insert((1, 77), ()).unwrap();
+        let mut truncates = transaction.open_table(TRUNCATES).unwrap();
+        truncates.insert((1, 78), (Some((8, 9)), Some(&[3, 0, 0][..]), false)).unwrap();
+        truncates.insert((1, 79), (None, None, false)).unwrap();
+        drop(truncates);
         transaction.commit().unwrap();
     }
 
@@ -229,6 +246,9 @@ mod tests {
             .readdir(fs_proto::DirHandle::ROOT, "", 1000, 1 << 20)
             .unwrap();
         assert!(names.len() == 50 && names.iter().all(|entry| entry.name.starts_with("dir")));
+        let truncates = read.open_table(TRUNCATES).unwrap();
+        assert_eq!(truncates.get((1, 78)).unwrap().unwrap().value(), (Some((8, 9)), Some(&[3, 0, 0][..]), false));
+        assert!(truncates.get((1, 79)).unwrap().is_none(), "it was not decided");
         assert_eq!(read.open_table(MEMBERS).unwrap().get(3).unwrap().unwrap().value(), (7, 8, 9));
     }
 

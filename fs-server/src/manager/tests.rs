@@ -177,7 +177,7 @@ pub(super) async fn mkdir<T: Transport>(manager: &Manager<T>, id: RequestId, nam
     let place = fs_proto::Place::root(name);
     let request = ManagerRequest::Mkdir { place, mode: 0o755, uid: 0, gid: 0 };
     let deadline = manager.endpoint.now() + Duration::from_secs(60);
-    match manager.carry_out(id, id.seq, request, deadline, 100).await {
+    match manager.carry_out(id, id.seq, request, deadline, 4096, 100).await {
         Answer::Encoded(answer) => codec::decode_reply(&answer).unwrap().result.map(drop),
         Answer::Reply(reply, _) => reply.result.map(drop),
     }

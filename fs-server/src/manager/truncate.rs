@@ -9,6 +9,10 @@
 //!   4  carry out each server, by its maintenance loop; then its row goes
 //! ```
 //!
+//! What could make step 4 fail is tried in step 2. If it fails all the same, again and again, the
+//! row gets the error, for everybody to see, and the server is asked again from time to time. From
+//! then on another change of the file's size may begin, which replaces this one if it is decided.
+//!
 //! If a server cannot prepare, or the manager is restarted before step 3, the maintenance loops
 //! cancel what is prepared. After step 3 they carry it out, whenever the server is up. So a server
 //! that fails in between makes the change before it serves the datafile again.
@@ -16,13 +20,16 @@
 //! **Source.** Two-phase commit with presumed abort.
 
 use std::cell::{Cell, OnceCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use bmi_core::comm::Caller;
 use bmi_core::{Time, Transport, mutated};
-use fs_proto::limits::MAX_DATAFILES;
-use fs_proto::{DatafileHandle, Entry, ErrorCode, FileHandle, FsError, IodRequest, Layout, handle_number};
+use fs_proto::limits::{MAX_DATAFILES, MAX_OFFSET};
+use fs_proto::{
+    DatafileHandle, Entry, ErrorCode, FileHandle, FsError, IodRequest, Layout, PendingTruncate, handle_number,
+};
 use futures_util::future::join_all;
 use redb::WriteTransaction;
 use tokio::sync::{Mutex, Notify};
@@ -41,6 +48,9 @@ pub(super) struct Truncations<T: Transport> {
     links: OnceCell<Vec<Mutex<Link<T>>>>,
     /// Datafiles that are being prepared. The maintenance loops leave them alone.
     preparing: Shared<BTreeSet<DatafileHandle>>,
+    /// Datafiles whose change could not be carried out, each with the pause that follows, and when
+    /// it ends.
+    pub(super) failing: Shared<BTreeMap<(u32, DatafileHandle), (Duration, Time)>>,
     next: Cell<u64>,
 }
 
@@ -49,7 +59,7 @@ impl<T: Transport> Truncations<T> {
     /// earlier starts.
     pub(super) fn new(epoch: u64) -> Truncations<T> {
         let next = Cell::new(handle_number(epoch, 0));
-        Truncations { links: OnceCell::new(), preparing: Rc::default(), next }
+        Truncations { links: OnceCell::new(), preparing: Rc::default(), failing: Rc::default(), next }
     }
 
     /// Returns the number of the next change.
@@ -90,11 +100,10 @@ impl Drop for Preparing {
 
 impl<T: Transport> Manager<T> {
     /// Lets all servers of a file prepare a change of its size, then calls `decide`. That must keep
-    /// what it is given until it is known whether the change was decided. Returns when the change
-    /// was carried out, or at the deadline: it is then carried out later.
+    /// what it is given until it is known whether the change was decided.
     ///
     /// # Errors
-    /// Those of the I/O servers, and `Busy`. Nothing was changed then.
+    /// `TooLarge`, those of the I/O servers, and `Busy`. Nothing was changed then.
     pub(super) async fn truncate<F: Future>(
         &self,
         file: FileHandle,
@@ -102,8 +111,15 @@ impl<T: Transport> Manager<T> {
         deadline: Time,
         decide: impl FnOnce(Preparing) -> F,
     ) -> Result<F::Output, FsError> {
+        if size > MAX_OFFSET {
+            return Err(FsError::new(ErrorCode::TooLarge, format!("a file of {size} bytes")));
+        }
         let preparing = self.begin_truncate(file, deadline).await?;
         let layout = preparing.layout.clone();
+        // One that has failed is tried at once, with whatever is decided then.
+        for (iod, datafile) in layout.datafiles() {
+            self.truncations.failing.borrow_mut().remove(&(*iod, *datafile));
+        }
         let number = self.truncations.next.replace(self.truncations.next_number() + 1);
         let asked = layout.datafiles().iter().enumerate().map(|(index, (iod, datafile))| {
             let size = layout.distribution().datafile_size(index, size);
@@ -117,12 +133,7 @@ impl<T: Transport> Manager<T> {
             self.entry(file).await?;
             return Err(error);
         }
-        let decided = decide(preparing).await;
-        // It is decided, so a failure to look whether it was carried out changes nothing.
-        if let Err(error) = self.await_truncated(&layout, deadline).await {
-            tracing::warn!(%error, %file, "a change of size is carried out later");
-        }
-        Ok(decided)
+        Ok(decide(preparing).await)
     }
 
     async fn begin_truncate(&self, file: FileHandle, deadline: Time) -> Result<Preparing, FsError> {
@@ -225,28 +236,39 @@ impl<T: Transport> Manager<T> {
         ask.await.map_err(named)
     }
 
-    /// Waits until no datafile of a layout has a row any more, or for the deadline.
-    async fn await_truncated(&self, layout: &Layout, deadline: Time) -> Result<(), FsError> {
+    /// Waits until a change of size that was decided is carried out, or nothing more can be waited
+    /// for: a server that has not done so is down, or has failed. Waits for most of the time until
+    /// `deadline` at most. Returns what is left, as much as fits into `room` bytes.
+    pub(super) async fn await_truncated(
+        &self,
+        file: FileHandle,
+        deadline: Time,
+        room: usize,
+    ) -> Result<Vec<PendingTruncate>, FsError> {
+        // The answer must arrive in time.
+        let patience = deadline.since(self.endpoint.now()) / 8 * 7;
+        let until = self.endpoint.now() + patience;
         loop {
             let news = self.maintenance.notified();
             tokio::pin!(news);
             news.as_mut().enable();
-            let left = |read: &_| {
-                for (iod, datafile) in layout.datafiles() {
-                    let rows = namespace::truncates(read, *iod)?;
-                    if rows.decided.iter().any(|(decided, _)| decided == datafile) && self.is_up(*iod) {
-                        return Ok::<bool, Fault>(true);
-                    }
-                }
-                Ok(false)
+            let look = |read: &_| match namespace::truncation(read, file, room) {
+                // The file was removed meanwhile.
+                Err(Fault::Refused(_)) => Ok(Vec::new()),
+                found => found,
             };
-            if !self.read(left).await? {
-                return Ok(());
+            let pending = self.read(look).await?;
+            let is_awaited = |pending: &PendingTruncate| pending.error.is_none() && self.is_up(pending.iod);
+            if mutated("manager/truncate-acknowledged-although-pending") {
+                return Ok(Vec::new());
+            }
+            if !pending.iter().any(is_awaited) || self.endpoint.now() >= until {
+                return Ok(pending);
             }
             tokio::select! {
                 biased;
                 () = news => {}
-                () = self.endpoint.sleep_until(deadline) => return Ok(()),
+                () = self.endpoint.sleep_until(until) => {}
             }
         }
     }

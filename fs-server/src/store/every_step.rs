@@ -194,7 +194,7 @@ impl Script {
 
     /// Carries out what was prepared. If nothing was, nothing happens.
     fn commit(&mut self, raw: u64, size: usize) {
-        let result = run(self.store().commit_truncate(DatafileHandle(raw)));
+        let result = run(self.store().commit_truncate(DatafileHandle(raw), size as u64, size as u64));
         let done = self.did(result);
         let known = self.known.get_mut(&raw).unwrap();
         let (prepared, may_be) = known.prepared;
@@ -308,12 +308,15 @@ impl Script {
                     assert!(known.doubtful, "{case}");
                     marked.insert(datafile);
                 }
-                Err(error) if error.code == ErrorCode::Busy => {
+                Err(error) if matches!(error.code, ErrorCode::Busy | ErrorCode::Unfinished) => {
                     assert!(known.prepared.1, "{case}: {error}");
                     match known.missing {
                         // Its removal was interrupted.
                         true => run(store.remove(&[datafile])).unwrap(),
-                        false => run(store.commit_truncate(datafile)).unwrap(),
+                        false => {
+                            let size = known.possible.last().unwrap().1 as u64;
+                            run(store.commit_truncate(datafile, size, size)).unwrap();
+                        }
                     }
                 }
                 Err(error) => assert!(known.missing && error.code == ErrorCode::Lost, "{case}: {error}"),

@@ -1,5 +1,6 @@
 //! Tests of a store of files whose disk fails.
 
+use bmi_cache::{ArenaSettings, Frames, Settings};
 use futures_util::FutureExt;
 
 use super::direct::tests::{Mode, disk_dir, placed};
@@ -274,4 +275,147 @@ fn a_removal_that_fails_leaves_unsynced_data_noticed() {
         assert_eq!(injected::count(), 1, "its file was still open");
         assert_eq!(read(&store, FILE), Ok(vec![2; LEN]));
     });
+}
+
+/// Runs `test` in a directory on a file system in memory that has so many inodes, which only this
+/// thread sees. Returns false if this user cannot mount one.
+fn with_inodes(inodes: u32, test: impl FnOnce(&Path) + Send) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let target = std::ffi::CString::new(dir.path().to_str().unwrap()).unwrap();
+    let options = std::ffi::CString::new(format!("size=16m,nr_inodes={inodes}")).unwrap();
+    let run = || {
+        let none = std::ptr::null();
+        // SAFETY: from now on the thread has its own view of the mounts, and ends with this
+        // function. All pointers are null or to strings that outlive the calls.
+        let mounted = unsafe {
+            libc::unshare(libc::CLONE_NEWNS) == 0
+                && libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast()) == 0
+                && libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, options.as_ptr().cast()) == 0
+        };
+        if mounted {
+            test(dir.path());
+        }
+        mounted
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+/// Replays a bug: a change of length of a datafile that was never written was prepared without a
+/// file, and without a free inode it could never be carried out.
+#[test]
+fn without_a_free_inode_a_change_of_length_is_refused_before_it_is_decided() {
+    let tried = with_inodes(300, |dir| {
+        let store = open(Mode::Cached, dir);
+        let (empty, longer) = (FILE, DatafileHandle(FILE.0 + 1));
+        run(store.create(FILE, 2)).unwrap();
+        let filler = (0..1000).map(|number| dir.join(format!("filler{number}")));
+        let fillers: Vec<_> = filler.take_while(|path| File::create(path).is_ok()).collect();
+        assert!(!fillers.is_empty() && fillers.len() < 1000);
+        // Nothing is needed for this.
+        run(store.prepare_truncate(empty, 0)).unwrap();
+        run(store.commit_truncate(empty, 0, 0)).unwrap();
+        assert_eq!(run(store.size(empty)), Ok(0));
+        assert_eq!(run(store.prepare_truncate(longer, 10)).unwrap_err().code, ErrorCode::NoSpace);
+        assert_eq!(run(store.size(longer)), Ok(0), "it is served");
+        fs::remove_file(&fillers[0]).unwrap();
+        fs::remove_file(&fillers[1]).unwrap();
+        run(store.prepare_truncate(longer, 10)).unwrap();
+        drop(File::create(&fillers[0]));
+        run(store.commit_truncate(longer, 10, 10)).unwrap();
+        assert_eq!(run(store.size(longer)), Ok(10));
+    });
+    if !tried {
+        println!("SKIPPED: this user cannot mount a file system with few inodes");
+    }
+}
+
+/// Replays a bug: a length that no file can have was prepared, and could never be carried out.
+#[test]
+fn a_length_that_no_file_can_have_is_refused_before_it_is_decided() {
+    let dir = disk_dir();
+    let store = open(Mode::Cached, dir.path());
+    run(store.create(FILE, 1)).unwrap();
+    write(&store, FILE, 1).unwrap();
+    let files = || fs::read_dir(dir.path()).unwrap().count();
+    let before = files();
+    let refused = |result: Result<(), FsError>| {
+        assert_eq!(result.unwrap_err().code, ErrorCode::TooLarge);
+        for store in [&store, &open(Mode::Cached, dir.path())] {
+            assert_eq!((run(store.size(FILE)), read(store, FILE)), (Ok(LEN as u64), Ok(vec![1; LEN])));
+        }
+        assert_eq!(files(), before);
+    };
+    // The steps are to make a file and to set its length.
+    let size = LEN as u64 + 1;
+    refused(failing(2, 1, libc::EFBIG, || run(store.prepare_truncate(FILE, size))));
+    // Where it is prepared, nobody sees it, and nothing has to be put back.
+    run(store.prepare_truncate(FILE, size)).unwrap();
+    run(store.cancel_truncates(&[])).unwrap();
+    assert_eq!(run(store.size(FILE)), Ok(LEN as u64));
+    let most = |size| File::create(dir.path().join("most")).unwrap().set_len(size).is_ok();
+    let takes_all = most(100 << 40);
+    fs::remove_file(dir.path().join("most")).unwrap();
+    if takes_all {
+        println!("SKIPPED in part: a file of 100 TB is possible in {}", dir.path().display());
+    } else {
+        refused(run(store.prepare_truncate(FILE, 100 << 40)));
+    }
+}
+
+/// The commit fails although everything was tried. Then operations fail at once, with a reason, and
+/// another length can be prepared.
+#[test]
+fn a_commit_that_fails_is_told_and_another_length_mends_the_datafile() {
+    let dir = disk_dir();
+    let store = open(Mode::Cached, dir.path());
+    run(store.create(FILE, 1)).unwrap();
+    write(&store, FILE, 1).unwrap();
+    run(store.prepare_truncate(FILE, 10)).unwrap();
+    assert_eq!(read(&store, FILE).unwrap_err().code, ErrorCode::Busy);
+    let failed = failing(1, 1, libc::ENOSPC, || run(store.commit_truncate(FILE, 10, 10)));
+    assert_eq!(failed.unwrap_err().code, ErrorCode::NoSpace);
+    let error = read(&store, FILE).unwrap_err();
+    assert!(error.code == ErrorCode::Unfinished && error.detail.contains("pvfs stat"), "{error}");
+    run(store.prepare_truncate(FILE, 20)).unwrap();
+    assert_eq!(read(&store, FILE).unwrap_err().code, ErrorCode::Busy);
+    run(store.commit_truncate(FILE, 20, 20)).unwrap();
+    assert_eq!(run(store.size(FILE)), Ok(20));
+}
+
+/// Replays a bug: the mark of a datafile that was cut off went before the bytes behind the cut that
+/// were only in the server's own cache. If the process was killed in between, the next one took
+/// them over, and wrote them.
+#[test]
+fn truncated_bytes_do_not_come_back_wherever_the_process_ends() {
+    const CACHE: u64 = 1 << 20;
+    for step in 1.. {
+        let dir = disk_dir();
+        let frames = Frames::anonymous(ArenaSettings { bytes: CACHE, chunk: 64 << 10 }).unwrap();
+        let open =
+            || UnifiedStore::new(open(Mode::Cached, dir.path()), frames.clone(), Settings::for_bytes(CACHE), || 0);
+        let store = open();
+        run(store.create(FILE, 1)).unwrap();
+        run(store.write(FILE, &[Region::new(0, 1000)], &vec![1; 1000].into())).unwrap();
+        run(store.sync(&[FILE])).unwrap();
+        // This comes after the bytes were written for the preparation.
+        run(store.write(FILE, &[Region::new(5, 2000)], &vec![2; 2000].into())).unwrap();
+        run(store.behind().prepare_truncate(FILE, 10)).unwrap();
+        let end = || failing(step, 1, injected::END, || run(store.commit_truncate(FILE, 10, 10)));
+        let has_ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(end)).is_err();
+        injected::fail(None);
+        drop(store);
+        let store = open();
+        run(store.reconcile()).unwrap();
+        // The manager repeats it.
+        run(store.commit_truncate(FILE, 10, 10)).unwrap();
+        run(store.flush_all()).unwrap();
+        let list = placed(0, &[0xee; 100]);
+        run(store.read(FILE, &[Region::new(0, 100)], &list)).unwrap();
+        let expected = [vec![1; 5], vec![2; 5], vec![0; 90]].concat();
+        assert_eq!((run(store.size(FILE)), list.to_vec()), (Ok(10), expected), "the process ends at step {step}");
+        if !has_ended {
+            assert!(step > 4, "{step} steps");
+            return;
+        }
+    }
 }

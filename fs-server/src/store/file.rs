@@ -63,8 +63,10 @@
 //! datafile also syncs the subdirectory, so that the name survives, and the catalogue. `remove`
 //! syncs the subdirectories, and the catalogue.
 //!
-//! **Truncation in two steps.** `prepare_truncate` marks a datafile (`marks.rs`). The mark ends
-//! when the truncation is durable, or cancelled.
+//! **Truncation in two steps.** `prepare_truncate` makes sure that there is a file, tries on an
+//! empty one whether the file system takes the length, and marks the datafile (`marks.rs`). The
+//! datafile keeps its length, so nothing has to be put back. The mark ends when the truncation is
+//! durable, or cancelled.
 
 use std::fs::File;
 use std::io;
@@ -207,6 +209,19 @@ pub(super) fn open_at(dir: &File, name: &str, flags: OFlags) -> io::Result<File>
     step(|| Ok(File::from(openat(dir, name, flags | OFlags::CLOEXEC, Mode::from(0o644))?)))
 }
 
+/// The name under which a file is made to try a length. It is removed at once.
+const TRIAL: &str = "trial";
+
+/// Fails if no file of this file system can have that length.
+fn try_length(disk: &Disk, size: u64) -> io::Result<()> {
+    let file = open_at(&disk.dir, TRIAL, OFlags::RDWR | OFlags::CREATE)?;
+    match unlinkat(&disk.dir, TRIAL, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    step(|| file.set_len(size))
+}
+
 /// Returns the handles from `first` on.
 fn range(first: DatafileHandle, count: u32) -> impl Iterator<Item = DatafileHandle> {
     (first.0..first.0.saturating_add(count.into())).map(DatafileHandle)
@@ -343,9 +358,10 @@ impl FileStore {
         Ok(file)
     }
 
-    /// Sets the length of a datafile, whether it is marked or not.
-    async fn set_length(&self, datafile: DatafileHandle, size: u64) -> Result<Arc<OpenFile>, FsError> {
-        let file = self.marked_file(datafile, true).await?.expect(MADE);
+    /// Sets the length of a datafile, whether it is marked or not. Returns its file. It has none if
+    /// it is empty and was never written.
+    async fn set_length(&self, datafile: DatafileHandle, size: u64) -> Result<Option<Arc<OpenFile>>, FsError> {
+        let Some(file) = self.marked_file(datafile, size > 0).await? else { return Ok(None) };
         let _cut = match &self.mapped {
             Some(mapped) => Some(mapped.cut(datafile).await),
             None => None,
@@ -354,7 +370,34 @@ impl FileStore {
         let result = self.long(move |_| cut.set_len(size));
         self.mapped.iter().for_each(|mapped| mapped.forget(datafile));
         result.await?.map_err(|error| fault("truncating", datafile, &error))?;
-        Ok(file)
+        Ok(Some(file))
+    }
+
+    /// Changes the length of a marked datafile, durably, and takes the mark off.
+    async fn carry_out(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {
+        let clear = move |marks: &Marks| marks.clear([datafile], Mark::is_prepared);
+        let set = async {
+            // Without a file there is nothing to cut off.
+            if cut < size
+                && let Some(file) = self.marked_file(datafile, false).await?
+                && file.len().map_err(|error| fault("looking at", datafile, &error))? > cut
+            {
+                self.set_length(datafile, cut).await?;
+            }
+            self.set_length(datafile, size).await
+        };
+        let file = match set.await {
+            Err(lost) if lost.code == ErrorCode::Lost => {
+                self.mark(datafile, clear).await?;
+                return Err(lost);
+            }
+            file => file?,
+        };
+        if let Some(file) = file {
+            // With its attributes, which have the length that was synced before.
+            self.make_durable(datafile, file, true).await?;
+        }
+        self.mark(datafile, clear).await
     }
 
     /// As [`FileStore::file`], whether the datafile is marked or not.
@@ -561,6 +604,12 @@ impl FileStore {
         }
     }
 
+    /// Syncs one file, with its attributes if `whole` is set.
+    async fn make_durable(&self, datafile: DatafileHandle, file: Arc<OpenFile>, whole: bool) -> Result<(), FsError> {
+        let failed = self.sync_files(vec![(datafile, file)], whole).await?;
+        failed.first().map_or(Ok(()), |(_, trouble)| Err(sync_fault(datafile, trouble)))
+    }
+
     /// Changes the marks of a datafile.
     async fn mark(
         &self,
@@ -591,10 +640,6 @@ fn datafiles_in(disk: &Disk, number: u8) -> io::Result<Vec<DatafileHandle>> {
 fn disk_number(host: &str, device: u64) -> u64 {
     let bytes = host.bytes().chain(device.to_le_bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
-}
-
-fn is_prepared(mark: Mark) -> bool {
-    matches!(mark, Mark::Truncating(_))
 }
 
 #[async_trait(?Send)]
@@ -762,7 +807,18 @@ impl DataStore for FileStore {
 
     async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
         self.check_sound(datafile)?;
-        self.marked_file(datafile, false).await?;
+        // One that is empty, and was never written, needs none.
+        if let Some(file) = self.marked_file(datafile, size > 0).await? {
+            let len = file.len().map_err(|error| fault("looking at", datafile, &error))?;
+            if size > 0 && self.disk.catalogue.is_new(datafile) {
+                // It must be there after a power failure, too.
+                self.make_durable(datafile, file, false).await?;
+            }
+            if size > len {
+                let tried = self.long(move |disk| try_length(disk, size)).await?;
+                tried.map_err(|error| fault("trying the length of", datafile, &error))?;
+            }
+        }
         self.mark(datafile, move |marks| marks.set(datafile, Mark::Truncating(size))).await
     }
 
@@ -771,31 +827,24 @@ impl DataStore for FileStore {
         self.set_length(datafile, size).await.map(drop)
     }
 
-    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+    async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {
         self.disk.failure.check()?;
-        let Some(Mark::Truncating(size)) = self.disk.marks.find(datafile) else { return Ok(()) };
-        let clear = move |marks: &Marks| marks.clear([datafile], is_prepared);
-        let file = match self.set_length(datafile, size).await {
-            Err(lost) if lost.code == ErrorCode::Lost => {
-                self.mark(datafile, clear).await?;
-                return Err(lost);
-            }
-            file => file?,
-        };
-        // With its attributes, which have the length that was synced before.
-        let failed = self.sync_files(vec![(datafile, file)], true).await?;
-        if let Some((_, trouble)) = failed.first() {
-            return Err(sync_fault(datafile, trouble));
+        if !self.disk.marks.find(datafile).is_some_and(Mark::is_prepared) {
+            return Ok(());
         }
-        self.mark(datafile, clear).await
+        let result = self.carry_out(datafile, cut, size).await;
+        if result.is_err() {
+            self.disk.marks.note_failure(datafile);
+        }
+        result
     }
 
     async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
         self.disk.failure.check()?;
-        let mut cancelled = self.disk.marks.list(is_prepared);
+        let mut cancelled = self.disk.marks.list(Mark::is_prepared);
         cancelled.retain(|datafile| !except.contains(datafile));
         let Some(first) = cancelled.first().copied() else { return Ok(()) };
-        self.mark(first, move |marks| marks.clear(cancelled, is_prepared)).await
+        self.mark(first, move |marks| marks.clear(cancelled, Mark::is_prepared)).await
     }
 
     async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {

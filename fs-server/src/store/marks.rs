@@ -49,6 +49,8 @@ pub(super) enum Mark {
     FailedSync,
     /// It is about to get this length, in bytes.
     Truncating(u64),
+    /// As `Truncating`, and that has failed. On the disk it is the same.
+    NotTruncated(u64),
 }
 
 impl Mark {
@@ -66,13 +68,30 @@ impl Mark {
                 let text = format!("{datafile} is about to be truncated to {size} bytes");
                 FsError::new(ErrorCode::Busy, text)
             }
+            Mark::NotTruncated(size) => {
+                let text = format!(
+                    "{datafile} could not be truncated to {size} bytes, which is tried again; `pvfs stat` says why; truncate \
+                     the file once more, or remove it"
+                );
+                FsError::new(ErrorCode::Unfinished, text)
+            }
         }
+    }
+
+    /// Returns true if a change of length is prepared.
+    pub(super) fn is_prepared(self) -> bool {
+        matches!(self, Mark::Truncating(_) | Mark::NotTruncated(_))
+    }
+
+    /// Returns the mark when its change of length has failed.
+    pub(super) fn failed(self) -> Mark {
+        if let Mark::Truncating(size) = self { Mark::NotTruncated(size) } else { self }
     }
 
     fn encode(self, datafile: DatafileHandle) -> [u8; BLOCK] {
         let (kind, size) = match self {
             Mark::FailedSync => (1u32, 0),
-            Mark::Truncating(size) => (2, size),
+            Mark::Truncating(size) | Mark::NotTruncated(size) => (2, size),
         };
         let mut bytes = [0; BLOCK];
         bytes[..4].copy_from_slice(&kind.to_le_bytes());
@@ -234,6 +253,13 @@ impl Marks {
             return Err(error);
         }
         self.sync(&file)
+    }
+
+    /// Notes that the change of length for which a datafile is marked has failed.
+    pub(super) fn note_failure(&self, datafile: DatafileHandle) {
+        if let Some((mark, _)) = lock(&self.state).marks.get_mut(&datafile) {
+            *mark = mark.failed();
+        }
     }
 
     /// Takes those marks off these datafiles for which `wanted` is true, durably.

@@ -212,6 +212,9 @@ impl Contents {
 #[derive(Clone)]
 pub struct MemStore(Rc<Inner>);
 
+/// See [`MemStore::fail_commits`].
+type CommitFault = dyn Fn(DatafileHandle) -> Option<FsError>;
+
 struct Inner {
     medium: Box<dyn Medium>,
     capacity: u64,
@@ -227,6 +230,8 @@ struct Inner {
     disk: Cell<u64>,
     /// Number of syncs of datafiles that fail although the medium works.
     failing: Cell<u32>,
+    /// Returns why a prepared change of a datafile's length cannot be carried out.
+    commit_fault: RefCell<Box<CommitFault>>,
     /// Replaced when a server starts anew.
     failure: RefCell<Rc<Failure>>,
 }
@@ -259,6 +264,7 @@ impl MemStore {
             syncs: Cell::new(0),
             disk: Cell::new(0),
             failing: Cell::new(0),
+            commit_fault: RefCell::new(Box::new(|_| None)),
             failure: RefCell::default(),
         }))
     }
@@ -277,6 +283,12 @@ impl MemStore {
     /// the disk works.
     pub fn fail_syncs(&self, count: u32) {
         self.0.failing.set(count);
+    }
+
+    /// From now on a prepared change of a datafile's length cannot be carried out if `fault`
+    /// returns an error for the datafile.
+    pub fn fail_commits(&self, fault: impl Fn(DatafileHandle) -> Option<FsError> + 'static) {
+        *self.0.commit_fault.borrow_mut() = Box::new(fault);
     }
 
     /// Forgets that the store has failed. A server that starts anew calls this.
@@ -601,10 +613,16 @@ impl DataStore for MemStore {
         self.resize(datafile, size)
     }
 
-    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        let Some(Mark::Truncating(size)) = self.mark(datafile) else { return Ok(()) };
-        let result = match self.check_marked(datafile) {
+    async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {
+        if !self.mark(datafile).is_some_and(Mark::is_prepared) {
+            return Ok(());
+        }
+        let fault = (self.0.commit_fault.borrow())(datafile);
+        let result = match self.check_marked(datafile).and(fault.map_or(Ok(()), Err)) {
             Ok(()) => {
+                if self.0.contents.borrow().datafiles.get(&datafile).is_some_and(|file| file.size > cut) {
+                    self.resize(datafile, cut)?;
+                }
                 self.resize(datafile, size)?;
                 if mutated("store/truncate-not-synced") {
                     self.0.contents.borrow_mut().marks.remove(&datafile);
@@ -612,19 +630,22 @@ impl DataStore for MemStore {
                 }
                 self.flush(&[datafile]).await
             }
-            lost => lost,
+            failed => failed,
         };
-        if result.as_ref().map_or_else(|error| error.code == ErrorCode::Lost, |()| true)
-            && !mutated("store/truncated-datafile-stays-prepared")
-        {
-            self.0.contents.borrow_mut().marks.remove(&datafile);
+        let ends = result.as_ref().map_or_else(|error| error.code == ErrorCode::Lost, |()| true)
+            && !mutated("store/truncated-datafile-stays-prepared");
+        let mut contents = self.0.contents.borrow_mut();
+        if ends {
+            contents.marks.remove(&datafile);
+        } else if let Some(mark) = contents.marks.get_mut(&datafile) {
+            *mark = mark.failed();
         }
+        drop(contents);
         result
     }
 
     async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
-        let cancelled =
-            |datafile: &DatafileHandle, mark: &Mark| matches!(mark, Mark::Truncating(_)) && !except.contains(datafile);
+        let cancelled = |datafile: &DatafileHandle, mark: &Mark| mark.is_prepared() && !except.contains(datafile);
         if self.0.contents.borrow().marks.iter().any(|(datafile, mark)| cancelled(datafile, mark)) {
             self.0.medium.sync().await?;
             self.0.contents.borrow_mut().marks.retain(|datafile, mark| !cancelled(datafile, mark));

@@ -10,7 +10,7 @@
 //! 2. Reads are never short: bytes never written, and those beyond the end, are zero. A datafile
 //!    that is shorter than it was when it was last synced is not read at all: `Lost`.
 //! 3. Everything written before a successful `sync` survives a crash.
-//! 4. A datafile for which `prepare_truncate` was acknowledged obeys only `truncate`,
+//! 4. A datafile for which `prepare_truncate` was acknowledged obeys only `commit_truncate`,
 //!    `cancel_truncates` and `remove`, also after a crash.
 //! 5. An error of `read` or `write` names the ranges that were not done. The others were.
 
@@ -329,11 +329,12 @@ pub trait DataStore {
 
     /// Records, durably, that the datafile is about to get the length `size`. From now on every
     /// operation on it fails with `Busy`, except this one, which replaces the size,
-    /// [`DataStore::truncate`], [`DataStore::cancel_truncates`] and [`DataStore::remove`].
+    /// [`DataStore::commit_truncate`], [`DataStore::cancel_truncates`] and [`DataStore::remove`].
+    /// Whatever may be lacking for the change is found out or done now, as far as that is possible.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`, `Lost`. The record may then exist or not, until
-    /// [`DataStore::cancel_truncates`] succeeds.
+    /// `NoSpace`, `Io`, `Lost`; `TooLarge` if no datafile here can have that length. The record may
+    /// then exist or not, until [`DataStore::cancel_truncates`] succeeds.
     async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError>;
 
     /// Sets the length of the datafile to `size` bytes: cuts it off or extends it with zeros. If
@@ -343,12 +344,14 @@ pub trait DataStore {
     /// `NoSpace`, `Io`, `Lost`, `TooLarge`. A preparation is then still recorded.
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError>;
 
-    /// Carries out the prepared change of a datafile's length, durably. Does nothing if none is
-    /// prepared: it was carried out before.
+    /// Carries out the prepared change of a datafile's length, durably: it is cut off at `cut`, and
+    /// then has `size` bytes, whatever size was prepared. Does nothing if none is prepared: it was
+    /// carried out before.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`. The change then remains prepared. `Lost`: there is nothing left to change.
-    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError>;
+    /// `NoSpace`, `Io`, `TooLarge`. The change then remains prepared, and operations fail with
+    /// `Unfinished` in place of `Busy`. `Lost`: there is nothing left to change.
+    async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError>;
 
     /// Forgets, durably, every prepared change of length except those of some datafiles.
     ///
@@ -531,8 +534,8 @@ macro_rules! shared_store {
                 (**self).truncate(datafile, size).await
             }
 
-            async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-                (**self).commit_truncate(datafile).await
+            async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {
+                (**self).commit_truncate(datafile, cut, size).await
             }
 
             async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {

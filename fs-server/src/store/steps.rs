@@ -77,6 +77,9 @@ pub(crate) mod injected {
         pub(crate) error: i32,
     }
 
+    /// In place of an error: the process ends at this step, by a panic.
+    pub(crate) const END: i32 = -1;
+
     type Observer = Box<dyn Fn(&File)>;
 
     thread_local! {
@@ -119,6 +122,7 @@ pub(crate) mod injected {
         let fails = fails_next();
         COUNT.set(COUNT.get() + 1);
         match FAILING.get() {
+            Some(Failing { error: END, .. }) if fails => panic!("the process ends"),
             Some(failing) if fails => Err(io::Error::from_raw_os_error(failing.error)),
             _ => take(),
         }

@@ -193,10 +193,10 @@ fn a_prepared_datafile_waits_for_its_truncation() {
         store.prepare_truncate(FILE, 20).await.unwrap();
         assert_eq!(store.truncate(FILE, 20).await.unwrap_err().code, ErrorCode::Busy);
         store.cancel_truncates(&[FILE]).await.unwrap();
-        store.commit_truncate(FILE).await.unwrap();
+        store.commit_truncate(FILE, 20, 20).await.unwrap();
         assert_eq!((store.size(FILE).await, outcomes(store).await), (Ok(20), [None; 4]));
         store.write(FILE, &[region(0, 100)], &vec![1; 100].into()).await.unwrap();
-        store.commit_truncate(FILE).await.unwrap();
+        store.commit_truncate(FILE, 20, 20).await.unwrap();
         assert_eq!(store.size(FILE).await, Ok(100), "it was carried out before");
         store.prepare_truncate(FILE, 30).await.unwrap();
         store.discard(FILE, 1).await.unwrap();
@@ -217,7 +217,7 @@ fn a_preparation_outlives_a_crash_until_its_truncation_is_durable() {
         store.prepare_truncate(FILE, 3).await.unwrap();
         let store = open();
         assert_eq!(outcomes(&store).await, [Some(ErrorCode::Busy); 4]);
-        store.commit_truncate(FILE).await.unwrap();
+        store.commit_truncate(FILE, 3, 3).await.unwrap();
         let store = open();
         assert_eq!((store.size(FILE).await, outcomes(&store).await), (Ok(3), [None; 4]));
     });
@@ -227,7 +227,7 @@ fn a_preparation_outlives_a_crash_until_its_truncation_is_durable() {
         store.prepare_truncate(FILE, 10).await.unwrap();
         store.power_fails(&mut AllLost);
         assert_eq!(outcomes(&store).await, [Some(ErrorCode::Busy); 4]);
-        store.commit_truncate(FILE).await.unwrap();
+        store.commit_truncate(FILE, 10, 10).await.unwrap();
         store.power_fails(&mut AllLost);
         assert_eq!((store.size(FILE).await, outcomes(&store).await), (Ok(10), [None; 4]));
     });
@@ -523,7 +523,7 @@ proptest! {
                         5 => store.prepare_truncate(one, at % 3).await,
                         6 => store.remove(&some).await,
                         7 => store.discard(one, count as u32).await,
-                        _ => store.commit_truncate(one).await,
+                        _ => store.commit_truncate(one, at % 3, at % 3).await,
                     };
                     prop_assert_eq!(store.stat().await.unwrap().datafiles, walk(store).await);
                 }

@@ -502,14 +502,20 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         Ok(())
     }
 
-    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+    async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {
+        let refusal = self.behind().refusal(datafile);
+        if !refusal.is_some_and(|error| matches!(error.code, ErrorCode::Busy | ErrorCode::Unfinished)) {
+            // It was carried out before, and may have been written since.
+            return self.behind().commit_truncate(datafile, cut, size).await;
+        }
         let hold = self.cache.hold(datafile.0, 0).await;
         self.views.withdraw(datafile, &[Region::new(0, u64::MAX)]);
-        let result = self.behind().commit_truncate(datafile).await;
-        match &result {
-            Ok(()) => hold.discard(self.behind().size(datafile).await?),
-            Err(lost) if lost.code == ErrorCode::Lost => hold.discard(0),
-            Err(_) => {}
+        // First: if the process ended behind the next step, the next process would take these bytes
+        // over. The change is decided, so nobody will miss them.
+        hold.discard(cut);
+        let result = self.behind().commit_truncate(datafile, cut, size).await;
+        if matches!(&result, Err(lost) if lost.code == ErrorCode::Lost) {
+            hold.discard(0);
         }
         result
     }

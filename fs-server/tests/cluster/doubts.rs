@@ -197,7 +197,7 @@ impl Player {
         }
         let size = self.rng.below(LONGEST);
         let everywhere = known.file.servers().len() > 1;
-        let op = known.model.borrow_mut().begin(self.writer(), What::Cut { size, everywhere }, self.now());
+        let op = known.model.borrow_mut().begin(self.writer(), What::Cut { size }, self.now());
         if everywhere {
             self.files.remove(&name);
             self.unsure.insert(name.clone());

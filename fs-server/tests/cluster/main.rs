@@ -10,7 +10,8 @@
 //! removed. No orphan, no datafile and no file without a name may be left, and every endpoint must
 //! have returned its resources.
 //!
-//! I/O servers with caches of their own have trials of their own (`caches.rs`).
+//! I/O servers with caches of their own have trials of their own (`caches.rs`), and so have changes
+//! of size that a disk refuses (`commits.rs`).
 //!
 //! Clients crash too. A restarted client knows only the names that it was told about. An operation
 //! that was in progress may have happened or not, or may happen a while later.
@@ -21,6 +22,7 @@
 #![allow(unreachable_pub, reason = "modules of a test")]
 
 mod caches;
+mod commits;
 mod disaster;
 mod doubts;
 mod model;
@@ -256,7 +258,8 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
     let cluster = SimCluster::start(&world, options(world.seed)).map_err(|error| error.to_string())?;
     let shared_model: Rc<RefCell<model::Model>> = Rc::default();
     let players = (0..CLIENTS).map(|who| live(&world, &cluster, player(&world, who, &shared_model)));
-    let (players, ()) = join(join_all(players), caches::kill_among_faults(&world, &cluster)).await;
+    let troubles = join(caches::kill_among_faults(&world, &cluster), commits::fail_among_faults(&world, &cluster));
+    let (players, _) = join(join_all(players), troubles).await;
     let mut players: Vec<Player> = players.into_iter().collect::<Result<_, _>>()?;
     deaths.set(deaths.get() + players.iter().map(|player| player.lives).sum::<usize>());
     world.calm().await;
@@ -264,6 +267,7 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
     world.sleep(model::ZOMBIE + Duration::from_millis(1)).await;
     within(&world, "everything written anew", join_all(players.iter_mut().map(Player::finish))).await?;
     caches::try_all(&world, &cluster, &mut players).await?;
+    commits::fail_one(&world, &cluster, &mut players[0]).await.map_err(|error| format!("a failing commit: {error}"))?;
     within(&world, "drafts written", join_all(players.iter_mut().map(Player::begin_kept))).await?;
 
     // Check for leaks before the servers' memory is lost.

@@ -7,8 +7,7 @@
 //! 2. A value is excluded if it was overwritten. That needs a write that was acknowledged before
 //!    the read began, that began after the other one had ended, and that is *settled*.
 //! 3. A write is settled if it was acknowledged and cannot be lost: it was synced, or no power
-//!    failed since it began. A change of size at several servers is settled when it is
-//!    acknowledged.
+//!    failed since it began. A change of size is settled when it is acknowledged.
 //! 4. A sync covers all earlier acknowledged writes of its own client, whatever failed in between.
 //!    Otherwise the sync would have reported an error. It covers the writes of other clients if no
 //!    power failed in between.
@@ -33,9 +32,8 @@ pub const ZOMBIE: Duration = Duration::from_secs(2);
 pub enum What {
     /// Bytes as returned by [`byte`].
     Write { ranges: Vec<Range<u64>>, salt: u64 },
-    /// All bytes from here on become zeros. `everywhere`: it happens at several servers or at none,
-    /// durably.
-    Cut { size: u64, everywhere: bool },
+    /// All bytes from here on become zeros, durably.
+    Cut { size: u64 },
 }
 
 impl What {
@@ -138,7 +136,7 @@ impl Model {
         if op.done != Some(true) {
             return false;
         }
-        if matches!(op.what, What::Cut { everywhere: true, .. }) {
+        if matches!(op.what, What::Cut { .. }) {
             return true;
         }
         let covers = |sync: &Sync| {
@@ -267,7 +265,7 @@ mod tests {
     fn a_change_of_size_is_decided_as_a_whole() {
         let mut model = Model::default();
         write(&mut model, 1, 1, 2, true);
-        let cut = model.begin(0, What::Cut { size: 4, everywhere: true }, at(3));
+        let cut = model.begin(0, What::Cut { size: 4 }, at(3));
         model.end(cut, at(4), false);
         let mut mixture = bytes(1);
         mixture[6] = 0;

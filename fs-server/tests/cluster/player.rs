@@ -77,14 +77,27 @@ pub type Outcome<T = ()> = Result<T, String>;
 
 /// Returns true if faults explain the error.
 fn excused(error: &Error) -> bool {
-    let codes = [ErrorCode::Timeout, ErrorCode::Unreachable, ErrorCode::Io, ErrorCode::NoSpace, ErrorCode::Busy];
+    let codes = [
+        ErrorCode::Timeout,
+        ErrorCode::Unreachable,
+        ErrorCode::Io,
+        ErrorCode::NoSpace,
+        ErrorCode::Busy,
+        ErrorCode::Unfinished,
+    ];
     error.failures().iter().all(|failure| codes.contains(&failure.code))
 }
 
 /// Returns true if a disaster explains the error: servers are the wrong ones, or do not serve.
 fn excused_by_disaster(error: &Error) -> bool {
-    let codes =
-        [ErrorCode::Timeout, ErrorCode::Unreachable, ErrorCode::Busy, ErrorCode::WrongServer, ErrorCode::OutOfDate];
+    let codes = [
+        ErrorCode::Timeout,
+        ErrorCode::Unreachable,
+        ErrorCode::Busy,
+        ErrorCode::WrongServer,
+        ErrorCode::OutOfDate,
+        ErrorCode::Unfinished,
+    ];
     error.failures().iter().all(|failure| codes.contains(&failure.code))
 }
 

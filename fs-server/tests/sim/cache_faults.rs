@@ -329,7 +329,7 @@ impl Run {
             let server = failure.server.as_ref().unwrap_or_else(|| panic!("{error} names no server"));
             let of_disk = matches!(failure.code, ErrorCode::Io | ErrorCode::NoSpace);
             let waits = matches!(failure.code, ErrorCode::Unreachable | ErrorCode::Timeout | ErrorCode::Busy);
-            assert!(of_disk || waits, "{error}");
+            assert!(of_disk || waits || failure.code == ErrorCode::Unfinished, "{error}");
             if let Some(index) = server.iod
                 && !matches!(self.disks.fault, Fault::Room(_))
             {

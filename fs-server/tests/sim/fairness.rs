@@ -118,8 +118,8 @@ impl DataStore for Counting {
         self.store.prepare_truncate(datafile, size).await
     }
 
-    async fn commit_truncate(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        self.store.commit_truncate(datafile).await
+    async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {
+        self.store.commit_truncate(datafile, cut, size).await
     }
 
     async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {

@@ -20,6 +20,7 @@ mod page_cache;
 mod several_transports;
 mod stalled;
 mod truncate;
+mod truncate_failures;
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,9 +1,12 @@
 //! Changes of a file's size at several servers: crashes at every moment, repeated and late
 //! requests, and races with other changes of the same file.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bmi_sim::SimConfig;
 use bmi_sim::faults::Loss;
-use fs_client::{ClientOptions, CreateOptions, File, FsPath, Publish};
+use fs_client::{ClientOptions, CreateOptions, Endpoints, File, FsPath, Publish};
 use fs_proto::RemoveKind;
 
 use super::*;
@@ -162,7 +165,8 @@ fn a_cancellation_does_not_reach_later_changes() {
         client.iod(manager, prepare(number)).await.unwrap();
         let cancel = IodRequest::CancelTruncates { before: number, except: Vec::new() };
         client.iod(manager, cancel).await.unwrap();
-        client.iod(manager, IodRequest::CommitTruncates { datafiles: vec![FILE] }).await.unwrap();
+        let commit = IodRequest::CommitTruncates { before: number + 1, datafiles: vec![(FILE, 100, 100)] };
+        client.iod(manager, commit).await.unwrap();
         let size = client.iod(manager, IodRequest::Getsize { datafile: FILE }).await.unwrap();
         assert!(matches!(size, IodReply::Held { size: 100, .. }), "{size:?}");
     });
@@ -177,7 +181,7 @@ fn a_request_to_prepare_that_comes_after_its_cancellation_is_refused() {
         let first = 1 << 60;
         let prepare = |number, size| IodRequest::PrepareTruncate { datafile: FILE, size, number };
         let cancel = |before, except| IodRequest::CancelTruncates { before, except };
-        let commit = || IodRequest::CommitTruncates { datafiles: vec![FILE] };
+        let commit = || IodRequest::CommitTruncates { before: first + 3, datafiles: vec![(FILE, 200, 200)] };
         let size = async || client.iod(manager, IodRequest::Getsize { datafile: FILE }).await;
         client.iod(manager, cancel(first + 1, Vec::new())).await.unwrap();
         assert_eq!(code(client.iod(manager, prepare(first, 100)).await), Some(ErrorCode::Stale));
@@ -329,7 +333,7 @@ fn a_truncation_that_is_asked_for_again_has_its_answer_although_a_server_is_down
         let manager = raw.connect(&cluster.manager()).await;
         let request = raw.request(ManagerRequest::Truncate { file, size: SHORT as u64 });
         let first = raw.send(manager, &request, Body::None).await.unwrap();
-        assert_eq!(first.result, Ok(ManagerReply::Done.into()));
+        assert_eq!(first.result, Ok(ManagerReply::Truncation(Vec::new()).into()));
         cluster.iod_node(1).crash(&mut Loss::everything());
         raw.endpoint.sleep(Duration::from_secs(1)).await;
         assert_eq!(raw.send(manager, &request, Body::None).await.unwrap(), first);
@@ -372,4 +376,54 @@ fn a_truncation_and_a_removal_or_a_replacement_leave_nothing() {
         });
     }
     assert!(truncated > 0 && stale > 0, "{truncated}, {stale}");
+}
+
+/// Replays a bug: a server that answers that it is busy has answered, so the user was told that it
+/// is waited for at each attempt, dozens of times.
+#[test]
+fn a_user_is_told_once_that_a_busy_file_is_waited_for() {
+    let (world, cluster) = empty_cluster(7, options(1));
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = told.clone();
+    world.block_on(async {
+        let file = long_file(&connect(&world, &cluster, 1).await, "file", 1).await;
+        let datafile = file.datafiles().await.unwrap()[0].handle;
+        let raw = Client::new(&world.node("raw"), 9);
+        let iod = raw.connect_as_manager(&cluster, 0).await;
+        let prepare = IodRequest::PrepareTruncate { datafile, size: 5, number: 1 << 60 };
+        raw.iod(iod, prepare).await.unwrap();
+        let endpoint = world.node("client2").endpoint(Config::named("client")).unwrap();
+        let wait = Duration::from_secs(20);
+        let options = ClientOptions { timeout: 2 * wait, retry_for: wait, ..ClientOptions::new(2) };
+        let endpoints = Endpoints::one(cluster.manager().scheme(), endpoint);
+        let waiting = move |_: &_, _, _: &str| {
+            count.fetch_add(1, Ordering::Relaxed);
+        };
+        let client = FsClient::connect_waiting(endpoints, cluster.manager(), options, waiting).await.unwrap();
+        let file = client.open(&path("file")).await.unwrap();
+        assert_eq!(file.read_at(0, &Memory::from(vec![0; 10])).await.unwrap_err().code(), ErrorCode::Busy);
+    });
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+}
+
+/// Replays a bug: a change of size at one server was acknowledged when it was in memory, and the
+/// power failed.
+#[test]
+fn a_truncation_at_one_server_is_durable_as_at_several() {
+    for size in [SHORT, LONG + 5_000] {
+        let (world, cluster) = empty_cluster(6, options(1));
+        world.block_on(async {
+            let client = connect(&world, &cluster, 1).await;
+            let file = long_file(&client, "file", 1).await;
+            file.set_len(size as u64).await.unwrap();
+            cluster.iod_node(0).crash(&mut Loss::everything());
+            cluster.iod_node(0).restart();
+            client.endpoint().sleep(Duration::from_millis(200)).await;
+            let mut expected = pattern(LONG, 1);
+            expected.resize(size, 0);
+            assert!(contents(&client, &file).await == expected);
+            // Nothing is in doubt.
+            file.sync().await.unwrap();
+        });
+    }
 }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::truncates::pending;
 use super::*;
 use crate::store::{MetaStore, SharedBackend};
+use fs_proto::PendingTruncate;
 
 const CLIENT: u128 = 7;
 const BIRTH: Birth = Birth { mode: 0o644, uid: 1, gid: 2 };
@@ -378,20 +380,37 @@ fn a_truncation_is_decided_for_all_datafiles_or_for_none() {
     let begin = || change(&store, |change| change.begin_truncate(file, 10)).map(|layout| layout.is_some());
     let decide = |size| change(&store, |change| change.truncate(file, size));
     let rows = |iod| look(&store, |t| truncates(t, iod)).unwrap();
+    let all = |iod| rows(iod).decided.into_iter().map(|one| (one.datafile, one.again)).collect::<Vec<_>>();
     assert_eq!(decide(5), Err(ErrorCode::Busy), "it was not begun");
     assert_eq!((begin(), begin()), (Ok(true), Ok(false)));
     assert_eq!(((0..3).map(|iod| rows(iod).undecided.len()).sum::<usize>(), rows(0).decided.len()), (3, 0));
     change(&store, |change| change.record_size(file, Some(7))).unwrap();
     decide(65536 + 10).unwrap();
-    let sizes = |iod| rows(iod).decided.iter().map(|(_, size)| *size).collect::<Vec<_>>();
+    let sizes = |iod| rows(iod).decided.iter().map(|one| one.size).collect::<Vec<_>>();
     assert_eq!((sizes(0), sizes(1), sizes(2)), (vec![65536], vec![10], vec![0]));
     assert_eq!(lookup(&store, "f").unwrap().recorded_size, None);
     assert_eq!((begin(), decide(5)), (Ok(false), Err(ErrorCode::Busy)));
     for iod in 0..2 {
-        let done: Vec<_> = rows(iod).decided.iter().map(|(datafile, _)| *datafile).collect();
-        change(&store, |change| change.end_truncates(iod, &done)).unwrap();
+        let done = all(iod);
+        change(&store, |change| change.end_truncates(iod, done)).unwrap();
     }
     assert_eq!(begin(), Ok(false), "one server has not carried it out");
+    // It cannot. Then another change may begin, and until it is decided the first one counts.
+    let failed = rows(2).decided[0];
+    let error = FsError::new(ErrorCode::TooLarge, "a bad place");
+    let fail = |one| change(&store, |change| change.fail_truncate(2, one, &error)).unwrap();
+    let stored = || look(&store, |t| pending(t, lookup(&store, "f").unwrap().layout.as_ref().unwrap())).unwrap();
+    fail(failed);
+    let told = PendingTruncate { iod: 2, datafile: failed.datafile, size: 0, error: Some(error.clone()) };
+    assert_eq!(stored(), [told.clone()]);
+    assert_eq!((begin(), begin(), sizes(2), stored()), (Ok(true), Ok(false), vec![0], vec![told.clone()]));
+    let before = all(2);
+    fail(failed);
+    change(&store, |change| change.end_truncates(2, [(failed.datafile, false)])).unwrap();
+    assert_eq!((all(2), stored()), (before, vec![told]), "an answer from before it was begun");
+    decide(65536 * 2 + 7).unwrap();
+    assert_eq!((sizes(2), stored().len(), stored()[0].error.clone()), (vec![7], 3, None));
+    assert_eq!(rows(2).decided[0].cut, 0, "what was behind does not come back");
     remove(&store, "f").unwrap();
     assert!(rows(2).decided.is_empty(), "nothing is left to be cut off");
     check(&store);
