@@ -383,11 +383,11 @@ impl ShmTransport {
                 Ok(())
             }
             Packet::Drop { id } => {
-                link.mapped.remove(id);
+                link.mapped.drop_number(id);
                 Ok(())
             }
             Packet::Ask { id } => {
-                link.owed = Some(id); // the next poll passes it
+                link.passed.owe(id); // the next poll passes it
                 Ok(())
             }
             Packet::Refusal(refusal) => {
