@@ -371,7 +371,10 @@ impl ShmTransport {
                 if connection.inbound.waits_for(number) {
                     return Err(Fault::Memory(why)); // it was mapped before; there is no other way to this message
                 }
-                tracing::warn!(error = %why, len, "a peer's memory cannot be mapped; going another way");
+                let peer = connection.peer.clone();
+                if self.admits_line("memory not mapped", peer.host()) {
+                    tracing::warn!(%peer, error = %why, len, "memory cannot be mapped; going another way");
+                }
                 Ok(())
             }
             Packet::Have { id } => {

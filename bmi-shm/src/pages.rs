@@ -25,7 +25,13 @@
 //!    to it, whatever the peer's advice says.
 //! 4. All mappings of a transport together are bounded too ([`Room`]), however many connections a
 //!    peer makes. A process may have some 65,000 mappings (`vm.max_map_count`), and a process that
-//!    has used them all can allocate no more memory.
+//!    has used them all can allocate no more memory. The whole length of a piece counts, whether its
+//!    owner has touched it or not, because the owner can give pages back at any time. Whoever
+//!    touches a page first is charged for it.
+//!
+//! **Limits.** Pages that this process was charged for stay charged to it while their owner keeps
+//! them, also when they are not mapped here any more. So a hostile peer that passes new memory again
+//! and again is bounded by the system alone.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -183,6 +189,7 @@ pub(crate) struct Mapped {
 
 impl Mapped {
     pub(crate) fn new(most: (usize, u64), room: Arc<Room>) -> Mapped {
+        let most = (most.0, most.1.min(room.most_of_one()));
         Mapped {
             pieces: HashMap::new(),
             bytes: 0,
@@ -204,7 +211,8 @@ impl Mapped {
         self.unmapped = Some(number);
         let (ptr, len, writable) = (mapping.ptr(), mapping.len(), mapping.is_writable());
         if len as u64 > self.most.1 || self.most.0 == 0 {
-            return Err(io::Error::new(io::ErrorKind::OutOfMemory, "more than ShmConfig::max_mapped"));
+            let text = "more than ShmConfig::max_mapped, or half of ShmConfig::max_mapped_in_all";
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, text));
         }
         if self.is_full_for(len as u64) {
             self.make_room_for(len as u64);
