@@ -204,7 +204,17 @@ impl<'de> Deserialize<'de> for BulkDescriptor {
 pub struct Exposure {
     pub(crate) peer: PeerId,
     pub(crate) descriptor: BulkDescriptor,
-    pub(crate) revoked: Arc<Returns<(PeerId, RemoteKey)>>,
+    /// Nothing of this side waits for it.
+    pub(crate) standing: bool,
+    pub(crate) revoked: Arc<Returns<Revoked>>,
+}
+
+/// A note that an exposure was dropped: one of its keys.
+#[derive(Debug)]
+pub(crate) struct Revoked {
+    pub(crate) peer: PeerId,
+    pub(crate) key: RemoteKey,
+    pub(crate) standing: bool,
 }
 
 impl Exposure {
@@ -222,7 +232,7 @@ impl Exposure {
 impl Drop for Exposure {
     fn drop(&mut self) {
         for key in keys_of(self.descriptor.pieces()).as_slice() {
-            self.revoked.push((self.peer, *key));
+            self.revoked.push(Revoked { peer: self.peer, key: *key, standing: self.standing });
         }
     }
 }

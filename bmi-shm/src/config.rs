@@ -41,12 +41,14 @@ pub struct ShmConfig {
     /// which stays in the cache.
     pub ring_len: usize,
     /// Most memory that a peer has passed and that stays mapped, per connection: the number of
-    /// pieces, and their bytes together. The least recently used piece is unmapped first. 1024
-    /// pieces, 64 GiB.
+    /// pieces, and their bytes together. The least recently used piece is unmapped first. Never
+    /// more than half of the bytes of `max_mapped_in_all`. 1024 pieces, 64 GiB.
     pub max_mapped: (usize, u64),
     /// The same for all connections together. Bytes of a piece that finds no room go another way. A
-    /// process may have some 65,000 mappings, and addresses for 128 TiB. So several transports
-    /// behind one address share this room. 16,384 pieces, 16 TiB.
+    /// process may have some 65,000 mappings. The system charges a page to the process that touches
+    /// it first. So the bytes bound what peers can make this process pay for by memory that they
+    /// have passed and never touched. Choose them below the memory limit of the process. Several
+    /// transports behind one address share this room. 16,384 pieces, 16 GiB.
     pub max_mapped_in_all: (usize, u64),
     /// Most memory of this side that peers may keep after its operation has ended, because they do
     /// not finish writing to it: the number of exposures, and the bytes of their memories. Above
@@ -81,7 +83,7 @@ impl Default for ShmConfig {
             advertised_exposures: 4096,
             ring_len: 256 << 10,
             max_mapped: (1024, 64 << 30),
-            max_mapped_in_all: (16 << 10, 16 << 40),
+            max_mapped_in_all: (16 << 10, 16 << 30),
             max_retired: (256, 1 << 30),
             share_pages: true,
             cross_memory: true,

@@ -38,9 +38,13 @@ struct Victim {
 
 impl Victim {
     fn new() -> Victim {
+        Victim::with(ShmConfig::default())
+    }
+
+    fn with(config: ShmConfig) -> Victim {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("names/victim");
-        let config = ShmConfig { ring_len: 64 << 10, ..ShmConfig::default() };
+        let config = ShmConfig { ring_len: 64 << 10, ..config };
         let mut transport = ShmTransport::new(config.clone()).unwrap();
         let mut honest = ShmTransport::new(config).unwrap();
         let addr = Addr::shm(path.to_str().unwrap());
@@ -587,6 +591,46 @@ fn a_message_left_in_memory_that_never_comes_holds_up_nobody() {
     hostile.say(Packet::Pages { id: 3, len: 8192 }.encode().bytes(), &[fd.as_fd()]);
     assert_eq!(victim.end_of(conn).kind(), ErrorKind::PeerLost);
     assert!(victim.events.iter().all(|event| !matches!(event, Event::Work(work) if work.status == WorkStatus::Ok)));
+}
+
+/// Replays a bug: a peer passed memory of 64 GiB that took no pages. Whoever touches such memory
+/// first is charged for its pages, and that was this side, up to all of it. Now no memory is mapped
+/// that would exceed `ShmConfig::max_mapped_in_all`, nor half of it for one connection. A message
+/// that a peer leaves in such memory costs its own connection, and the error says why.
+#[test]
+fn memory_without_pages_is_charged_to_this_side_only_within_the_bound() {
+    const MIB: u64 = 1 << 20;
+    let small = ShmConfig { max_mapped_in_all: (100, 8 * MIB), ..ShmConfig::default() };
+    // With the default, one connection maps at most 8 GiB.
+    for (config, sizes) in [(ShmConfig::default(), vec![64 << 30]), (small, vec![5 * MIB, 3 * MIB, 3 * MIB, 3 * MIB])] {
+        let bound = config.max_mapped_in_all.1;
+        let mut victim = Victim::with(config);
+        let (mut hostiles, mut mapped) = (Vec::new(), 0);
+        for len in sizes {
+            let (hostile, conn) = victim.hostile();
+            victim.transport.post_recv(conn, WorkId(1), &[victim.region.segment(0, 50_000)]).unwrap();
+            let fd = memfd(len, SealFlags::SHRINK | SealFlags::GROW);
+            let pass = || hostile.say(Packet::Pages { id: 0, len }.encode().bytes(), &[fd.as_fd()]);
+            pass();
+            (0..600).for_each(|_| victim.poll());
+            put_record(&hostile, 9, &[50_000, 1 << 32, 0, 0, 50_000]);
+            (0..600).for_each(|_| victim.poll());
+            let charged = rustix::fs::fstat(&fd).unwrap().st_blocks * 512;
+            if len <= (bound / 2).min(8 << 30) && mapped + len <= bound {
+                mapped += len;
+                victim.take("message", |event| matches!(event, Event::Work(work) if work.conn == conn).then_some(()));
+                assert!(charged >= 50_000, "the test touches memory without pages: {charged}");
+            } else {
+                pass(); // it was asked for again
+                let end = victim.end_of(conn);
+                assert!(end.to_string().contains("ShmConfig::max_mapped"), "{end}");
+                victim.events.clear();
+                assert_eq!(charged, 0, "{len} bytes");
+            }
+            hostiles.push((hostile, fd));
+            victim.prove_honest();
+        }
+    }
 }
 
 /// Reads the count of copied messages at each line of the log. The end of the connection logs a

@@ -253,9 +253,7 @@ impl InPlace {
             }
             if here > 0 {
                 let Some(memory) = context.link.mapped.find(self.pages) else {
-                    if context.link.mapped.ask(self.pages) {
-                        context.link.ask = Some(self.pages);
-                    }
+                    context.link.mapped.insist(self.pages);
                     return Ok(CopyProgress::Missing);
                 };
                 let begin = usize::try_from(*offset).ok().filter(|begin| {

@@ -371,7 +371,10 @@ impl ShmTransport {
                 if connection.inbound.waits_for(number) {
                     return Err(Fault::Memory(why)); // it was mapped before; there is no other way to this message
                 }
-                tracing::warn!(error = %why, len, "a peer's memory cannot be mapped; going another way");
+                let peer = connection.peer.clone();
+                if self.admits_line("memory not mapped", peer.host()) {
+                    tracing::warn!(%peer, error = %why, len, "memory cannot be mapped; going another way");
+                }
                 Ok(())
             }
             Packet::Have { id } => {
@@ -383,11 +386,11 @@ impl ShmTransport {
                 Ok(())
             }
             Packet::Drop { id } => {
-                link.mapped.remove(id);
+                link.mapped.drop_number(id);
                 Ok(())
             }
             Packet::Ask { id } => {
-                link.owed = Some(id); // the next poll passes it
+                link.passed.owe(id); // the next poll passes it
                 Ok(())
             }
             Packet::Refusal(refusal) => {

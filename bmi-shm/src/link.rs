@@ -67,10 +67,6 @@ pub(crate) struct Link {
     woken: u64,
     /// Set if the peer is to be woken from that nap.
     bell: bool,
-    /// A number to ask the peer for over the socket.
-    pub(crate) ask: Option<u32>,
-    /// A number that the peer has asked for and that is still to be passed.
-    pub(crate) owed: Option<u32>,
     /// Set if the peer reaches all of this process's memory through the kernel.
     pub(crate) trusted: bool,
     /// Memory that a long message was sent from and that is to be passed.
@@ -116,8 +112,6 @@ impl Link {
             rung_for_room: 0,
             woken: 0,
             bell: false,
-            ask: None,
-            owed: None,
             trusted: false,
             to_pass: None,
             in_place: 0,
@@ -238,9 +232,7 @@ impl Link {
         match advice.place {
             Place::Pages { id, offset } => {
                 let Some(memory) = self.mapped.find(id) else {
-                    if self.mapped.ask(id) {
-                        self.ask = Some(id);
-                    }
+                    self.mapped.ask(id);
                     return None;
                 };
                 let offset = usize::try_from(offset.checked_add(begin)?).ok()?;

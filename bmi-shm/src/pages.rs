@@ -11,6 +11,11 @@
 //! first time. It is also passed when a long message is sent from it, but only to a peer that has
 //! proved that it reaches all memory of this process through the kernel anyway.
 //!
+//! **Asking again.** A side that misses memory asks for its number, and the owner passes it again.
+//! The side that asks keeps each request until it is sent, at most [`MAX_ASKED`] of them. While
+//! there is no place, nothing is asked, and the next use of the memory tries again. The owner keeps
+//! each request until it is answered: a mark at the memory, so a peer cannot make it keep more.
+//!
 //! **Invariants**
 //! 1. [`Passed`] keeps no memory alive. It holds a weak reference by which it learns that a memory
 //!    is gone; then it tells the peer to unmap it.
@@ -20,40 +25,56 @@
 //!    to it, whatever the peer's advice says.
 //! 4. All mappings of a transport together are bounded too ([`Room`]), however many connections a
 //!    peer makes. A process may have some 65,000 mappings (`vm.max_map_count`), and a process that
-//!    has used them all can allocate no more memory.
+//!    has used them all can allocate no more memory. The whole length of a piece counts, whether its
+//!    owner has touched it or not, because the owner can give pages back at any time. Whoever
+//!    touches a page first is charged for it.
+//!
+//! **Limits.** Pages that this process was charged for stay charged to it while their owner keeps
+//! them, also when they are not mapped here any more. So a hostile peer that passes new memory again
+//! and again is bounded by the system alone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Weak};
 
-use bmi_core::Memory;
 use bmi_core::mem::{MemoryId, SharedPages};
+use bmi_core::{Memory, step, steps};
 
 use crate::room::Room;
 use crate::sys::Mapping;
 use crate::unmap::PeerMemory;
 
+/// Most numbers that were asked for and have not arrived.
+pub(crate) const MAX_ASKED: usize = 32;
+/// Most requests of the peer that one turn answers. Each is a system call.
+const ANSWERS: usize = 32;
+
 /// The memory that this side has passed on a connection.
 #[derive(Default)]
 pub(crate) struct Passed {
-    by_memory: HashMap<MemoryId, Pass>,
+    passes: HashMap<u32, Pass>,
+    numbers: HashMap<MemoryId, u32>,
     next: u32,
+    /// The numbers that the peer has asked for and that are still to be passed, each once.
+    owed: VecDeque<u32>,
     /// The last memory whose mapped number was asked for, and that number. The next request is
     /// usually for the same memory.
     latest: Option<(MemoryId, u32)>,
 }
 
 struct Pass {
-    number: u32,
+    memory: MemoryId,
     pages: Weak<SharedPages>,
     /// Set if the peer has confirmed that it has mapped it.
     mapped: bool,
+    /// Set if the number is among those that are owed.
+    owed: bool,
 }
 
 impl Passed {
     /// Returns the number under which the peer knows this memory.
     pub(crate) fn number(&self, memory: &Memory) -> Option<u32> {
-        self.by_memory.get(&memory.id()).map(|pass| pass.number)
+        self.numbers.get(&memory.id()).copied()
     }
 
     /// Returns the number under which the peer has this memory mapped, if it has.
@@ -63,7 +84,8 @@ impl Passed {
         match self.latest {
             Some((latest, number)) if latest == id => Some(number),
             _ => {
-                let number = self.by_memory.get(&id).filter(|pass| pass.mapped)?.number;
+                let number = *self.numbers.get(&id)?;
+                self.passes.get(&number).filter(|pass| pass.mapped)?;
                 self.latest = Some((id, number));
                 Some(number)
             }
@@ -74,7 +96,7 @@ impl Passed {
     /// cannot be passed again. So no message is sent from them in place: if the peer had unmapped
     /// them by then, it could not get the message in another way.
     pub(crate) fn confirm(&mut self, number: u32) {
-        if let Some(pass) = self.by_memory.values_mut().find(|pass| pass.number == number) {
+        if let Some(pass) = self.passes.get_mut(&number) {
             pass.mapped = pass.pages.upgrade().is_some_and(|pages| !pages.was_mapped());
         }
     }
@@ -91,20 +113,52 @@ impl Passed {
             return None;
         }
         self.next = self.next.wrapping_add(1);
-        self.by_memory.insert(memory.id(), Pass { number, pages: Arc::downgrade(pages), mapped: false });
+        let pass = Pass { memory: memory.id(), pages: Arc::downgrade(pages), mapped: false, owed: false };
+        self.passes.insert(number, pass);
+        self.numbers.insert(memory.id(), number);
         Some(number)
     }
 
-    /// Returns the pages of this number, if they still exist.
-    pub(crate) fn pages(&self, number: u32) -> Option<Arc<SharedPages>> {
-        self.by_memory.values().find(|pass| pass.number == number)?.pages.upgrade()
+    /// Notes that the peer has asked for this number. Memory that it was told to be gone is not
+    /// owed.
+    pub(crate) fn owe(&mut self, number: u32) {
+        if let Some(pass) = self.passes.get_mut(&number)
+            && !std::mem::replace(&mut pass.owed, true)
+        {
+            self.owed.push_back(number);
+        }
+    }
+
+    /// Passes the memory that the peer has asked for with `send`, at most [`ANSWERS`] pieces.
+    /// Returns false if anything is left to pass, also because `send` fails.
+    pub(crate) fn answer(&mut self, mut send: impl FnMut(u32, &SharedPages) -> bool) -> bool {
+        for _ in 0..ANSWERS {
+            let Some(&number) = self.owed.front() else { return true };
+            step();
+            if let Some(pass) = self.passes.get_mut(&number) {
+                // The peer is told of memory that is gone in any case.
+                if pass.pages.upgrade().is_some_and(|pages| !send(number, &pages)) {
+                    return false;
+                }
+                pass.owed = false;
+            }
+            self.owed.pop_front();
+        }
+        self.owed.is_empty()
     }
 
     /// Calls `tell` with the number of each memory that is gone. Forgets the memory if `tell`
     /// returns true.
     pub(crate) fn sweep(&mut self, mut tell: impl FnMut(u32) -> bool) {
         // Ids are never reused, so `latest` may keep its entry.
-        self.by_memory.retain(|_, pass| pass.pages.strong_count() > 0 || !tell(pass.number));
+        let numbers = &mut self.numbers;
+        self.passes.retain(|number, pass| {
+            let stays = pass.pages.strong_count() > 0 || !tell(*number);
+            if !stays {
+                numbers.remove(&pass.memory);
+            }
+            stays
+        });
     }
 }
 
@@ -122,8 +176,12 @@ pub(crate) struct Mapped {
     clock: u64,
     most: (usize, u64),
     room: Arc<Room>,
-    /// A number that was asked for and has not arrived yet.
-    asked: Option<u32>,
+    /// The numbers to ask for that have not arrived yet, oldest first. The first `sent` of them
+    /// were asked for.
+    asked: VecDeque<u32>,
+    sent: usize,
+    /// The last number that arrived and could not be mapped. It is not asked for again at once.
+    unmapped: Option<u32>,
     /// The memory that was found last. The next request is usually for the same one, and then needs
     /// no table look-up.
     latest: Option<(u32, Memory)>,
@@ -131,21 +189,33 @@ pub(crate) struct Mapped {
 
 impl Mapped {
     pub(crate) fn new(most: (usize, u64), room: Arc<Room>) -> Mapped {
-        Mapped { pieces: HashMap::new(), bytes: 0, clock: 0, most, room, asked: None, latest: None }
+        let most = (most.0, most.1.min(room.most_of_one()));
+        Mapped {
+            pieces: HashMap::new(),
+            bytes: 0,
+            clock: 0,
+            most,
+            room,
+            asked: VecDeque::new(),
+            sent: 0,
+            unmapped: None,
+            latest: None,
+        }
     }
 
     /// Keeps a mapping under the number that the peer gave it. Fails if there is no room; the bytes
     /// then go another way.
     pub(crate) fn insert(&mut self, number: u32, mapping: Mapping) -> io::Result<()> {
         self.remove(number);
+        self.has_arrived(number);
+        self.unmapped = Some(number);
         let (ptr, len, writable) = (mapping.ptr(), mapping.len(), mapping.is_writable());
         if len as u64 > self.most.1 || self.most.0 == 0 {
-            return Err(io::Error::new(io::ErrorKind::OutOfMemory, "more than ShmConfig::max_mapped"));
+            let text = "more than ShmConfig::max_mapped, or half of ShmConfig::max_mapped_in_all";
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, text));
         }
-        while self.pieces.len() >= self.most.0 || self.bytes + len as u64 > self.most.1 {
-            let oldest = self.pieces.iter().min_by_key(|(_, piece)| piece.used).map(|(number, _)| *number);
-            let Some(oldest) = oldest else { break };
-            self.remove(oldest);
+        if self.is_full_for(len as u64) {
+            self.make_room_for(len as u64);
         }
         let Some(taken) = self.room.take(len as u64) else {
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, "no room for it (ShmConfig::max_mapped_in_all)"));
@@ -159,8 +229,28 @@ impl Mapped {
         self.clock += 1;
         self.bytes += len as u64;
         self.pieces.insert(number, Piece { memory, writable, used: self.clock });
-        self.asked = self.asked.filter(|asked| *asked != number);
+        self.unmapped = None;
         Ok(())
+    }
+
+    fn is_full_for(&self, len: u64) -> bool {
+        self.pieces.len() >= self.most.0 || self.bytes + len > self.most.1
+    }
+
+    /// Unmaps the pieces that were not used for longest. Sorts them once, because a long piece may
+    /// take the room of all others.
+    fn make_room_for(&mut self, len: u64) {
+        self.leave_latest();
+        let mut oldest: Vec<_> = self.pieces.iter().map(|(number, piece)| (piece.used, *number)).collect();
+        oldest.sort_unstable();
+        steps(oldest.len());
+        for (_, number) in oldest {
+            if !self.is_full_for(len) {
+                return;
+            }
+            step();
+            self.remove(number);
+        }
     }
 
     pub(crate) fn remove(&mut self, number: u32) {
@@ -201,9 +291,56 @@ impl Mapped {
         }
     }
 
-    /// Returns whether to ask for this number now: only one request is outstanding at a time.
-    pub(crate) fn ask(&mut self, number: u32) -> bool {
-        self.asked.replace(number) != Some(number)
+    /// Notes that the peer is to be asked for this number, unless that was done. Bytes that find
+    /// no mapping go another way, so they do not insist if the memory could not be mapped the last
+    /// time.
+    pub(crate) fn ask(&mut self, number: u32) {
+        if self.unmapped != Some(number) {
+            self.insist(number);
+        }
+    }
+
+    /// Like [`Mapped::ask`], for bytes that have no other way.
+    pub(crate) fn insist(&mut self, number: u32) {
+        if self.asked.contains(&number) {
+            return;
+        }
+        if self.asked.len() >= MAX_ASKED {
+            if self.sent == 0 {
+                return; // the next use tries again
+            }
+            // The peer has this request, and answers it. Nothing is lost if it is forgotten here.
+            self.asked.pop_front();
+            self.sent -= 1;
+        }
+        self.asked.push_back(number);
+    }
+
+    /// Asks for numbers with `send`. Returns false if it fails, and some are left to ask for.
+    pub(crate) fn send_asks(&mut self, mut send: impl FnMut(u32) -> bool) -> bool {
+        while let Some(&number) = self.asked.get(self.sent) {
+            step();
+            if !send(number) {
+                return false;
+            }
+            self.sent += 1;
+        }
+        true
+    }
+
+    /// Notes that this number need not be asked for any more.
+    fn has_arrived(&mut self, number: u32) {
+        if let Some(at) = self.asked.iter().position(|asked| *asked == number) {
+            self.asked.remove(at);
+            self.sent -= usize::from(at < self.sent);
+        }
+    }
+
+    /// Unmaps memory whose owner says that it is gone.
+    pub(crate) fn drop_number(&mut self, number: u32) {
+        self.has_arrived(number);
+        self.unmapped = None;
+        self.remove(number);
     }
 }
 
@@ -224,7 +361,6 @@ mod tests {
         assert!(mapped.find(1).is_some());
         mapped.insert(3, mapping(4096)).unwrap();
         assert!(mapped.find(1).is_some() && mapped.find(2).is_none() && mapped.find(3).is_some());
-        assert!(mapped.ask(2) && !mapped.ask(2));
         let mut small = Mapped::new((10, 8192), room);
         small.insert(1, mapping(8192)).unwrap();
         small.insert(2, mapping(4096)).unwrap();
@@ -258,6 +394,54 @@ mod tests {
         assert_eq!(room.left(), (3, 1 << 20));
     }
 
+    /// Requests wait for a place in the socket on both sides. None is lost, and a peer that asks
+    /// for anything any number of times is not kept in mind more than once for each memory.
+    #[test]
+    fn no_request_is_overwritten_and_their_number_is_bounded() {
+        let mut mapped = Mapped::new((4, 1 << 20), Room::new((10, 1 << 20)));
+        let all = 0..MAX_ASKED as u32 + 5;
+        all.clone().chain(all.clone()).for_each(|number| mapped.ask(number));
+        let mut asked = Vec::new();
+        assert!(!mapped.send_asks(|number| {
+            asked.push(number);
+            number < 2
+        }));
+        assert!(mapped.send_asks(|number| {
+            asked.push(number);
+            true
+        }));
+        let expected: Vec<_> = (0..=2).chain(2..MAX_ASKED as u32).collect();
+        assert_eq!(asked, expected, "in order, and no more than there are places");
+        // Those that found no place are asked for at their next use.
+        mapped.drop_number(7);
+        all.clone().filter(|number| *number > 30).for_each(|number| mapped.ask(number));
+        asked.clear();
+        assert!(mapped.send_asks(|number| {
+            asked.push(number);
+            true
+        }));
+        assert_eq!(asked, [32, 33, 34, 35, 36]);
+        assert_eq!((mapped.asked.len(), mapped.sent), (MAX_ASKED, MAX_ASKED));
+        // What cannot be mapped is not asked for again, unless nothing else will do.
+        assert!(mapped.insert(36, mapping(2 << 20)).is_err());
+        mapped.ask(36);
+        assert_eq!(mapped.sent, mapped.asked.len());
+        mapped.insist(36);
+        assert_eq!(mapped.sent + 1, mapped.asked.len());
+
+        let memories: Vec<_> = (0..ANSWERS + 3).map(|_| Memory::shareable(4096).unwrap()).collect();
+        let mut passed = Passed::default();
+        for memory in &memories {
+            passed.pass(memory, memory.shared_pages().unwrap(), |_| true).unwrap();
+        }
+        (0..5 * all.end).for_each(|round| passed.owe(round % (ANSWERS as u32 + 4)));
+        let mut answered = Vec::new();
+        assert!(!passed.answer(|number, _| answered.len() < 2 && (answered.push(number), true).1));
+        let mut rest = || passed.answer(|number, _| (answered.push(number), true).1);
+        assert_eq!((rest(), rest()), (false, true));
+        assert_eq!(answered, (0..ANSWERS as u32 + 3).collect::<Vec<_>>(), "each once, in order");
+    }
+
     #[test]
     fn memory_that_is_gone_is_told_of_once() {
         let (mut passed, memory) = (Passed::default(), Memory::shareable(4096).unwrap());
@@ -269,11 +453,11 @@ mod tests {
         assert_eq!(passed.mapped_number(&memory), None);
         passed.confirm(0);
         assert_eq!((passed.mapped_number(&memory), passed.mapped_number(&memory)), (Some(0), Some(0)));
-        assert!(passed.pages(0).is_some());
         drop(pages);
         passed.sweep(|_| panic!("it lives"));
+        passed.owe(0);
         drop(memory);
-        assert!(passed.pages(0).is_none());
+        assert!(passed.answer(|_, _| panic!("it is gone")));
         let mut told = Vec::new();
         passed.sweep(|number| {
             told.push(number);

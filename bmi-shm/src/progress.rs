@@ -495,21 +495,14 @@ fn wake_peer(socket: &OwnedFd) {
 /// Asks for memory and passes memory. Returns false if the socket is too full, so that it must be
 /// tried again.
 fn say_of_pages(link: &mut Link, socket: &OwnedFd) -> bool {
-    if let Some(id) = link.ask
-        && crate::socket::send(socket, Packet::Ask { id }.encode().bytes(), None).is_ok()
-    {
-        link.ask = None;
-    }
-    if let Some(id) = link.owed
-        && link.passed.pages(id).is_none_or(|pages| pages.descriptor().is_none() || pass_pages(socket, id, &pages))
-    {
-        link.owed = None;
-    }
+    let asked =
+        link.mapped.send_asks(|id| crate::socket::send(socket, Packet::Ask { id }.encode().bytes(), None).is_ok());
+    let answered = link.passed.answer(|id, pages| pages.descriptor().is_none() || pass_pages(socket, id, pages));
     if let Some(memory) = link.to_pass.take()
         && let Some(pages) = memory.shared_pages()
     {
         // If the socket is full, the next message from this memory tries again.
         link.passed.pass(&memory, pages, |id| pass_pages(socket, id, pages));
     }
-    link.ask.is_none() && link.owed.is_none()
+    asked && answered
 }

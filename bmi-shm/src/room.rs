@@ -1,7 +1,9 @@
 //! The room that the mappings of all connections share.
 //!
 //! **Why.** A process may have some 65,000 mappings, and a peer may make any number of connections.
-//! So the limit of a connection is not enough.
+//! So the limit of a connection is not enough. And the system charges a page to the process that
+//! touches it first. So what is mapped of peers is also the most that they can make this process
+//! pay for at a time, even if they have never touched it.
 //!
 //! **Invariant.** What is taken comes back when its [`Taken`] is dropped, on whatever thread.
 //!
@@ -15,11 +17,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Room {
     pieces: AtomicU64,
     bytes: AtomicU64,
+    /// Most bytes of one connection: half of all.
+    half: u64,
 }
 
 impl Room {
     pub(crate) fn new((pieces, bytes): (usize, u64)) -> Arc<Room> {
-        Arc::new(Room { pieces: AtomicU64::new(pieces as u64), bytes: AtomicU64::new(bytes) })
+        Arc::new(Room { pieces: AtomicU64::new(pieces as u64), bytes: AtomicU64::new(bytes), half: bytes / 2 })
+    }
+
+    /// Returns the most bytes that one connection may have mapped.
+    pub(crate) fn most_of_one(&self) -> u64 {
+        self.half
     }
 
     /// Takes room for a mapping of `len` bytes.

@@ -97,6 +97,33 @@ fn mappings_are_bounded_and_come_back() {
     }
 }
 
+/// Replays a bug: a request for memory that was unmapped to make room had one place on each side.
+/// So a second request overwrote the first one, before it was sent or before it was answered.
+#[test]
+fn every_memory_that_is_asked_for_comes_back() {
+    const EACH: usize = 20;
+    let _alone = alone();
+    let mut config = ShmConfig::default();
+    config.max_mapped = (EACH, 1 << 30);
+    config.cross_memory = false;
+    let mut world = world_with(&config);
+    let (ca, cb) = world.connect();
+    let targets: Vec<_> = (0..2 * EACH).map(|_| world.b.memory(5000)).collect();
+    let remotes: Vec<_> =
+        targets.iter().map(|(_, s)| world.b.transport.expose(cb, s, Access::READ_WRITE).unwrap()).collect();
+    world.settle();
+    // The first half was unmapped for the second one. All of it is wanted at the same time.
+    for half in [0, EACH, 0] {
+        let mapped = |world: &mut World| {
+            let wanted = remotes[half..][..EACH].iter();
+            wanted.filter(|remote| world.a.transport.map_remote(ca, **remote, Access::WRITE).is_some()).count()
+        };
+        assert_eq!(mapped(&mut world), 0, "from {half} on");
+        world.settle();
+        assert_eq!(mapped(&mut world), EACH, "from {half} on");
+    }
+}
+
 /// Long messages are copied once, by the peer, from the sender's memory. They complete when the
 /// peer has copied them. The first one goes through the ring, while the memory is being passed.
 #[test]

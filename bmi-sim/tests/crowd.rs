@@ -159,6 +159,29 @@ fn peers_with_anything_under_way_are_not_idle() {
     });
 }
 
+/// Replays a bug: a client that had ever looked at a view of a server kept its place for good.
+#[test]
+fn a_peer_that_may_read_what_nothing_waits_for_is_idle() {
+    let world = World::new(1);
+    let full = &full(&world, 2, Some(IDLE));
+    let late = world.node("late").endpoint(Config::default()).unwrap();
+    world.block_on(async {
+        let expose = |client: usize, standing| {
+            let (peer, memory) = (full.to_clients[client], Memory::zeroed(9).unwrap());
+            match standing {
+                true => full.server.expose_standing(peer, memory, Access::READ).unwrap(),
+                false => full.server.expose(peer, memory, Access::READ).unwrap(),
+            }
+        };
+        let _exposures = (expose(0, false), expose(1, true), expose(1, true));
+        drop(expose(1, true));
+        full.server.sleep(2 * IDLE).await;
+        late.connect(&full.addr, late.within(SECOND)).await.unwrap();
+        full.server.sleep(SECOND).await;
+        assert_eq!([0, 1].map(|client| is_connected(full, client)), [true, false]);
+    });
+}
+
 #[test]
 fn a_crowd_of_idle_peers_is_replaced_and_the_number_stays_bounded() {
     let world = World::new(3);

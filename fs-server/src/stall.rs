@@ -30,14 +30,16 @@
 //!    ([`bmi_core::mem::zone`]).
 //! 2. *No deadlock.* The rule takes and waits for nothing. It only ends waits.
 //! 3. *Only the client's own delay counts.* A request that waits for the disk, for a buffer or for
-//!    the turn of another client does not make its client a stalled one. Checks count, not the
-//!    clock: if the server itself was stopped, that is one check.
+//!    the turn of another client does not make its client a stalled one. Nor do views that the
+//!    client was lent ([`Endpoint::expose_standing`]). Checks count, not the clock: if the server
+//!    itself was stopped, that is one check.
 //!
 //! **Source.** An addition; [PVFS-IB] has no rule for clients that stop. Tested by
-//! `tests/sim/stalled.rs`, and with processes by `fs-client/tests/stalled.rs`.
+//! `tests/sim/stalled.rs` and `tests/sim/disk_stall.rs`, and with processes by `fs-client/tests/stalled.rs`.
 //!
 //! [`Limits::stall_timeout`]: crate::service::Limits::stall_timeout
 //! [`Endpoint::awaited_peers`]: bmi_core::Endpoint::awaited_peers
+//! [`Endpoint::expose_standing`]: bmi_core::Endpoint::expose_standing
 //! [`Endpoint::cut`]: bmi_core::Endpoint::cut
 //! [`LimitConfig::transfer_unit`]: bmi_core::LimitConfig::transfer_unit
 //! [`TimeoutConfig::fence_grace`]: bmi_core::TimeoutConfig::fence_grace

@@ -295,6 +295,14 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
         self.with(|endpoint| endpoint.expose(peer, list, access))
     }
 
+    /// See [`Endpoint::expose_standing`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn expose_standing(&self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
+        self.with(|endpoint| endpoint.expose_standing(peer, list, access))
+    }
+
     // ---- operations -----------------------------------------------------------------------------
 
     /// Sends an expected message; see [`Endpoint::post_send`].

@@ -17,7 +17,8 @@
 //! [`Endpoint::expose`] fails with `Exhausted`. A receive that cannot be exposed is not offered,
 //! and gets its message in another way.
 //!
-//! **Invariant.** Exposures of a peer are counted by key. Several slices may share one.
+//! **Invariant.** Exposures of a peer are counted by key. Several slices may share one. Those that
+//! nothing of this side waits for are counted apart too ([`Endpoint::expose_standing`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,9 +27,9 @@ use super::Endpoint;
 use super::adapter_side::AdapterSide;
 use super::op::Op;
 use super::peer::Peer;
-use crate::bulk::{BulkDescriptor, Exposure};
+use crate::bulk::{BulkDescriptor, Exposure, Revoked};
 use crate::error::Error;
-use crate::mem::{Access, MemList, MemSlice, Memory, MemoryId, RemoteKey, RemoteSlice, keys_of};
+use crate::mem::{Access, MemList, MemSlice, Memory, MemoryId, RemoteSlice, keys_of};
 use crate::mutated;
 use crate::op::PeerId;
 use crate::proto::one_or_many::OneOrMany;
@@ -38,9 +39,9 @@ use crate::transport::{ConnId, HostWork, Transport};
 /// The exposures that the program has dropped, on any thread.
 #[derive(Default)]
 pub(super) struct Exposures {
-    pub(super) revoked: Arc<Returns<(PeerId, RemoteKey)>>,
+    pub(super) revoked: Arc<Returns<Revoked>>,
     /// Scratch, kept for its capacity.
-    notes: Vec<(PeerId, RemoteKey)>,
+    notes: Vec<Revoked>,
 }
 
 /// The range of one memory that contains pieces of a list.
@@ -51,7 +52,13 @@ struct Group {
 }
 
 impl<T: Transport> Endpoint<T> {
-    pub(super) fn start_exposure(&mut self, id: PeerId, list: &MemList, access: Access) -> Result<Exposure, Error> {
+    pub(super) fn start_exposure(
+        &mut self,
+        id: PeerId,
+        list: &MemList,
+        access: Access,
+        standing: bool,
+    ) -> Result<Exposure, Error> {
         let Self { adapter, peers, exposures, .. } = self;
         let peer = peers.open_mut(id)?;
         if access.remote_write {
@@ -61,16 +68,20 @@ impl<T: Transport> Endpoint<T> {
         }
         let remote = adapter.expose_list(peer, list, access)?;
         let descriptor = BulkDescriptor::try_from(remote)?;
-        Ok(Exposure { peer: id, descriptor, revoked: Arc::clone(&exposures.revoked) })
+        if standing {
+            peer.standing_exposures += keys_of(descriptor.pieces()).as_slice().len();
+        }
+        Ok(Exposure { peer: id, descriptor, standing, revoked: Arc::clone(&exposures.revoked) })
     }
 
     /// Revokes the exposures that were dropped since the last call.
     pub(super) fn revoke_dropped(&mut self) {
         let Self { adapter, peers, exposures, .. } = self;
         exposures.revoked.drain(&mut exposures.notes);
-        for (id, key) in exposures.notes.drain(..) {
-            if let Some(peer) = peers.get_mut(id) {
+        for Revoked { peer, key, standing } in exposures.notes.drain(..) {
+            if let Some(peer) = peers.get_mut(peer) {
                 peer.exposures -= 1;
+                peer.standing_exposures -= usize::from(standing);
                 if !mutated("exposure/dropped-and-still-good") {
                     adapter.transport.revoke(peer.conn, key);
                 }

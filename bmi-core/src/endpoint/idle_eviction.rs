@@ -8,8 +8,9 @@
 //! **Invariants**
 //! 1. A connection is closed only if nothing is lost with it: no operation, message, exposure or
 //!    [`Kept`] belongs to it, and no message has come or gone for
-//!    [`LimitConfig::evict_idle_after`](crate::LimitConfig::evict_idle_after). Connections that
-//!    this side has made stay.
+//!    [`LimitConfig::evict_idle_after`](crate::LimitConfig::evict_idle_after). Exposures that
+//!    nothing waits for do not count ([`Endpoint::expose_standing`]). Connections that this side
+//!    has made stay.
 //! 2. After the decision, nothing that the peer sends is handled. So a request that was on its way
 //!    is not carried out.
 //! 3. The newcomer does not wait until the other peer has left. Peers that are leaving count apart,
@@ -38,7 +39,7 @@ impl Peer {
         !self.outgoing
             && matches!(self.link, Link::Up)
             && self.notices.is_empty()
-            && self.exposures == 0
+            && !self.has_awaited_exposures()
             && self.account.parked_bytes() == 0
             && self.account.slots_in_use() == 0
             && Arc::strong_count(&self.kept) == 1

@@ -374,7 +374,23 @@ impl<T: Transport> Endpoint<T> {
     /// # Errors
     /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`] pieces.
     pub fn expose(&mut self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
-        self.start_exposure(peer, &list.into(), access).map_err(|error| error.during("expose"))
+        self.start_exposure(peer, &list.into(), access, false).map_err(|error| error.during("expose"))
+    }
+
+    /// Like [`Endpoint::expose`], for memory that the peer may access or not, as it likes, and that
+    /// nothing of this side waits for. So the exposure neither makes the peer an awaited one
+    /// ([`Endpoint::awaited_peers`]), nor keeps the connection from being closed when it is idle
+    /// ([`LimitConfig::evict_idle_after`](crate::LimitConfig::evict_idle_after)).
+    ///
+    /// # Errors
+    /// As [`Endpoint::expose`].
+    pub fn expose_standing(
+        &mut self,
+        peer: PeerId,
+        list: impl Into<MemList>,
+        access: Access,
+    ) -> Result<Exposure, Error> {
+        self.start_exposure(peer, &list.into(), access, true).map_err(|error| error.during("expose"))
     }
 
     /// Returns the number of ranges that are exposed to a peer.

@@ -205,6 +205,8 @@ pub(super) struct Peer {
     /// pulls and pushes that are moving, and receives that are read or await a write.
     pub(super) busy: usize,
     pub(super) exposures: usize,
+    /// Those of them that nothing of this side waits for.
+    pub(super) standing_exposures: usize,
     /// The transfers of the peer.
     pub(super) moving: Moving,
     /// Number of messages, units and sends that the peer or the adapter has done with (see
@@ -274,6 +276,7 @@ impl Peer {
             warned_of_parked: false,
             busy: 0,
             exposures: 0,
+            standing_exposures: 0,
             moving: Moving::default(),
             steps: 0,
             dirty: false,
@@ -299,6 +302,11 @@ impl Peer {
             message: config.limits.max_message.min(hello.message),
             pieces: config.limits.max_pieces.min(hello.pieces as usize),
         };
+    }
+
+    /// Returns true if the peer may access memory of this side, and something waits for it.
+    pub(super) fn has_awaited_exposures(&self) -> bool {
+        self.exposures > self.standing_exposures
     }
 
     // ---- credits --------------------------------------------------------------------------------

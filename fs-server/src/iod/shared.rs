@@ -4,7 +4,8 @@
 //! 1. A view segment is exposed to each peer at most once, for reading. The exposure ends with the
 //!    connection, or soon after the store has given the segment up.
 //! 2. What a peer does with a view, and whether it lives, is of no concern here: nothing waits for
-//!    it.
+//!    it. So the exposure is a standing one ([`bmi_core::Endpoint::expose_standing`]). A peer with
+//!    views is neither stalled nor busy because of them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -88,7 +89,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             Ok(lent) => lent,
             Err(refusal) => return Ok(IodReply::Shared(Err(refusal))),
         };
-        let expose = || self.endpoint.expose(context.peer, pages.memory().all(), Access::READ);
+        let expose = || self.endpoint.expose_standing(context.peer, pages.memory().all(), Access::READ);
         let Some(RemoteSlice { key, addr, .. }) = self.views.of(context.peer, &pages, expose)? else {
             return Ok(IodReply::Shared(Err(ViewRefusal::NotLocal)));
         };

@@ -85,7 +85,11 @@ async fn watch(client: &Client, addr: &Addr, until: Time) -> Duration {
 
 /// Starts a server with a disk on which `op` stalls until a time.
 fn server_on_stalling_disk(op: Op, until: Time) -> Server {
-    Server::start_on(SimConfig::seeded(7), IodSettings::default(), |node| {
+    server_in(SimConfig::seeded(7), op, until)
+}
+
+fn server_in(config: SimConfig, op: Op, until: Time) -> Server {
+    Server::start_on(config, IodSettings::default(), |node| {
         let stalled = Rc::new(RefCell::new(vec![(op, until)]));
         Stalling { sim: node.sim().clone(), stalled }
     })
@@ -162,6 +166,41 @@ fn a_client_whose_requests_all_wait_gets_answers_from_memory() {
         };
         let (reads, ()) = futures_util::future::join(futures_util::future::join_all(reads), ask).await;
         assert!(reads.iter().all(Result::is_ok) && client.endpoint.now() >= until);
+    });
+}
+
+/// Replays a bug: the server took every client that had ever been lent a view for a stalled one,
+/// because the client might still look at it. So when its disk stalled and one client without a
+/// view waited for a place, the connections of all others were cut.
+#[test]
+fn clients_that_were_lent_views_are_not_cut_because_the_disk_stalls() {
+    let until = BEGIN + STALL;
+    let mut config = SimConfig::seeded(7);
+    let mut capabilities = config.capabilities();
+    capabilities.shares_pages = true;
+    config.capabilities_override = Some(capabilities);
+    let server = server_in(config, Op::Read, until);
+    server.lend_views();
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|id| Client::new(&server.world.node(&format!("c{id}")), id.into())).collect();
+    server.world.block_on(async {
+        let busy = clients.iter().zip(0..).map(async |(client, index)| {
+            let iod = client.connect(&server.addr).await;
+            if index > 0 {
+                let view = IodRequest::ReadShared { datafile: file(index), offset: 0, len: 4096 };
+                let lent = client.iod(iod, view).await;
+                assert!(matches!(lent, Ok(IodReply::Shared(Ok(_)))), "{lent:?}");
+            }
+            client.endpoint.sleep_until(BEGIN).await;
+            let page = regions(&[(0, 4096)]);
+            let reads = (0..REQUESTS).map(|_| client.read(iod, file(index), &page));
+            let failed = futures_util::future::join_all(reads).await.into_iter().find_map(Result::err);
+            (failed, client.endpoint.now())
+        });
+        for (index, (failed, end)) in futures_util::future::join_all(busy).await.into_iter().enumerate() {
+            assert_eq!(failed, None, "client {index}");
+            assert!(end >= until && end < until + Duration::from_secs(1), "client {index}: {end}");
+        }
     });
 }
 

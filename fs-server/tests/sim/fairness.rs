@@ -3,15 +3,20 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use bmi_core::mem::PublishedPages;
 use bmi_core::mem::zone::ZonePool;
 use bmi_core::{ResourceUsage, Time};
 use bmi_sim::{Profile, SimConfig, SimDisk};
-use fs_proto::{ClusterId, DatafileHandle, ErrorCode, FsError, Identity, IodRequest, IodStat, Role, Start, StoreId};
+use fs_proto::{
+    ClusterId, DatafileHandle, ErrorCode, FsError, Identity, IodRequest, IodStat, Role, Start, StoreId, ViewRange,
+    ViewRefusal,
+};
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::service::{Limits, Standing, serve};
-use fs_server::store::{DataStore, DiskTurn, Held, Label, Lends, Lent, Loan, Medium, MemStore};
+use fs_server::store::{DataStore, DiskTurn, Held, Label, Lends, Lent, Loan, Medium, MemStore, SharedRange};
 
 use super::*;
 
@@ -39,6 +44,8 @@ struct Counting {
     lends: Rc<RefCell<Option<Lending>>>,
     /// Which loans it gives.
     kind: Rc<Cell<Lends>>,
+    /// The segment of every view, if it lends views.
+    pages: Rc<RefCell<Option<Arc<PublishedPages>>>>,
 }
 
 impl Counting {
@@ -106,6 +113,17 @@ impl DataStore for Counting {
         Ok(Some(Loan { list: regions.iter().map(piece).collect(), owner: Box::new(owner) }))
     }
 
+    async fn share(
+        &self,
+        _datafile: DatafileHandle,
+        _range: ViewRange,
+        _now: Time,
+        _turn: &dyn DiskTurn,
+    ) -> Result<Result<SharedRange, ViewRefusal>, FsError> {
+        let pages = self.pages.borrow().clone().ok_or(ViewRefusal::NoCache);
+        Ok(pages.map(|pages| SharedRange { pages, size: 0, lease: Duration::from_secs(1) }))
+    }
+
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
         self.store.truncate(datafile, size).await
     }
@@ -170,6 +188,7 @@ impl Server {
             moved: Rc::default(),
             lends: Rc::default(),
             kind: Rc::default(),
+            pages: Rc::default(),
         };
         let iod = Iod::new(endpoint.clone(), store.clone(), settings).unwrap();
         let (zones, server, idle) = (iod.zones().clone(), endpoint.clone(), endpoint.resource_usage());
@@ -185,6 +204,11 @@ impl Server {
         let identity = Standing::serving(identity);
         node.spawn(async move { serve(&endpoint, &iod, &identity, Limits::default(), std::future::pending()).await });
         Server { world, addr, store, zones, endpoint: server, idle }
+    }
+
+    /// Lets it lend views, each in the same segment.
+    pub(super) fn lend_views(&self) {
+        *self.store.pages.borrow_mut() = Some(Arc::new(PublishedPages::new(4096).unwrap()));
     }
 }
 

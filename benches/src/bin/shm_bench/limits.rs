@@ -82,27 +82,47 @@ impl Limits {
         match row.test {
             Test::Latency | Test::WriteLatency | Test::Immediate if row.size <= LINE => Some(self.line),
             Test::Latency | Test::WriteLatency | Test::Immediate => {
-                Some(self.line + row.size as f64 / memcpy(row.size, true))
+                Some(self.line + row.size as f64 / memcpy(row.size, true, true))
             }
             Test::Rate => None,
-            _ => Some(memcpy(row.size, row.size < 8 << 20)),
+            // Nothing tells the owner of memory that it was read, so it is not written again.
+            _ => Some(memcpy(row.size, row.size < 8 << 20, row.test != Test::Read)),
         }
     }
 }
 
+/// Writes one byte of each cache line of a payload that is about to be sent. Without that, the lines
+/// stay in the receiver's cache from the message before, and no data moves between the processors.
+///
+/// # Safety
+/// `len` bytes must be valid there. Others may read them meanwhile only through `bmi_core`, which
+/// copies as if another device wrote, or from another process.
+#[inline]
+pub(crate) unsafe fn write_lines(payload: *mut u8, len: usize, value: u8) {
+    for at in (0..len).step_by(LINE) {
+        // SAFETY: the caller guarantees it.
+        unsafe { payload.wrapping_add(at).write_volatile(value) };
+    }
+}
+
 /// Returns the bytes per second of the C library's `memcpy` in pieces of `size`: between the same
-/// two buffers, or over more memory than fits into the cache.
+/// two buffers, or over more memory than fits into the cache. With `writes`, each line of a piece is
+/// written before it is copied, as the payload of a message is.
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-fn memcpy(size: usize, in_cache: bool) -> f64 {
+fn memcpy(size: usize, in_cache: bool, writes: bool) -> f64 {
     let room = if in_cache { size } else { OUT_OF_CACHE.max(size) };
-    let (source, mut target) = (vec![1u8; room], vec![2u8; room]);
+    let (mut source, mut target) = (vec![1u8; room], vec![2u8; room]);
     let total = (64 << 20) / size * size;
     let mut samples = Vec::new();
     for _ in 0..40 {
         let begin = Instant::now();
         let mut at = 0;
-        for _ in 0..total / size {
+        for number in 0..total / size {
             at = if at + size > room { 0 } else { at };
+            if writes {
+                // SAFETY: the piece lies in the buffer, which nobody else uses.
+                unsafe { write_lines(source[at..at + size].as_mut_ptr(), size, number as u8) };
+            }
             target[at..at + size].copy_from_slice(std::hint::black_box(&source[at..at + size]));
             std::hint::black_box(&mut target);
             at += size;

@@ -10,9 +10,15 @@
 //! passed between the two processors, and `memcpy` of the same sizes, with the buffers in the cache
 //! and out of it.
 //!
-//! **Same conditions as the others.** `ucx_perftest` and `fi_pingpong` use one buffer repeatedly on
-//! each side, and so do these rows. (At 32 MiB there are two in turn, as in the `memcpy`
-//! measurement.) The peer detects a one-sided write by its last byte (*writelatency*, as in
+//! **Data that moves.** Each line of a payload is written before it is sent, and before `memcpy`
+//! copies it. Otherwise the lines stay in the receiver's cache after the first round, and a row
+//! measures copies within one cache. A stream uses as many places as messages may be under way, so
+//! that no place is written while it is sent. Reads are the exception: their owner does not know
+//! when it could write.
+//!
+//! **Other conditions of the others.** `ucx_perftest` and `fi_pingpong` use one buffer repeatedly on
+//! each side, and do not write it again. So beside their figures ours are the costlier ones. The
+//! peer detects a one-sided write by its last byte (*writelatency*, as in
 //! `ucp_put_lat`), or with immediate data by a completion (*immediate*), which the other libraries
 //! do not have.
 //!

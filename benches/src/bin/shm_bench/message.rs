@@ -9,6 +9,7 @@ use bmi_core::{
 };
 use bmi_shm::{ShmConfig, ShmTransport};
 
+use crate::limits::write_lines;
 use crate::{Row, Test};
 
 const ROOM: usize = 64 << 20;
@@ -22,6 +23,8 @@ pub(crate) struct Messages {
     clock: MonotonicClock,
     now: Time,
     polls: u32,
+    /// The byte that was written into the last payload.
+    filled: u8,
     completions: Vec<Completion>,
     out: Memory,
     into: Memory,
@@ -84,8 +87,19 @@ impl Messages {
             held.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().map(|r| Box::new(r) as _).collect();
         held.push(Box::new(exposure));
         let remote = BulkDescriptor::try_from(Vec::new()).map_err(|_| failed("an empty descriptor"))?;
-        let mut messages =
-            Messages { endpoint, peer, clock, now, polls: 0, completions: Vec::new(), out, into, remote, _held: held };
+        let mut messages = Messages {
+            endpoint,
+            peer,
+            clock,
+            now,
+            polls: 0,
+            filled: 0,
+            completions: Vec::new(),
+            out,
+            into,
+            remote,
+            _held: held,
+        };
         messages.out.copy_from(0, &own);
         let mut pending = messages.recv(SYNC, 0, own.len())? + messages.send(SYNC, 0, own.len())?;
         messages.wait(&mut pending, 0)?;
@@ -128,7 +142,20 @@ impl Messages {
 
     #[inline]
     fn send(&mut self, tag: u64, at: usize, len: usize) -> Result<usize, Error> {
+        if tag == DATA {
+            self.fill(at, len);
+        }
         pending(self.endpoint.post_send(self.peer, tag, self.out.slice(at, len), Options::default()))
+    }
+
+    /// Writes the payload of the transfer that is posted next.
+    #[inline]
+    fn fill(&mut self, at: usize, len: usize) {
+        self.filled = self.filled.wrapping_add(1);
+        let payload = self.out.slice(at, len);
+        // SAFETY: the slice lies in memory that this side keeps, and no transfer of this place is
+        // under way (`places`).
+        unsafe { write_lines(payload.as_ptr(), len, self.filled) };
     }
 
     fn meet(&mut self) -> Result<(), Error> {
@@ -184,8 +211,7 @@ impl Messages {
     /// The receiver keeps its window of receives full, and polls when it is full, so that receives
     /// wait for messages, as in `ucx_perftest`. The sender polls from time to time for credits.
     fn stream(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
-        let window = if row.test == Test::Rate { 256 } else { (ROOM / row.size).min(16) };
-        let places = places(row);
+        let (window, places) = (window(row), places(row));
         let mut pending = 0;
         for number in 0..count {
             let at = number % places * row.size;
@@ -204,23 +230,37 @@ impl Messages {
         let places = places(row);
         for number in 0..if near { count } else { 0 } {
             let at = number % places * row.size;
+            if row.test == Test::Write {
+                self.fill(at, row.size);
+            }
             let (list, options) = (self.out.slice(at, row.size), Options::default());
             outstanding += if row.test == Test::Write {
                 pending(self.endpoint.post_push(self.peer, &self.remote, at as u64, list, options))?
             } else {
                 pending(self.endpoint.post_pull(self.peer, &self.remote, at as u64, list, options))?
             };
-            self.wait(&mut outstanding, 3)?;
+            // A place is written again when its transfer has ended.
+            self.wait(&mut outstanding, if row.test == Test::Write { places - 1 } else { 3 })?;
         }
         self.wait(&mut outstanding, 0)?;
         self.meet()
     }
 }
 
-/// Returns the number of buffers that a stream uses in turn. It is one, as in the other libraries'
-/// programs, and two if one alone does not stay in the cache.
+/// Returns the number of messages of a stream that may be under way.
+fn window(row: &Row) -> usize {
+    if row.test == Test::Rate { 256 } else { (ROOM / row.size).min(16) }
+}
+
+/// Returns the number of places that a row's messages use in turn. No place is written while a
+/// transfer of it is under way.
 fn places(row: &Row) -> usize {
-    if row.size >= 8 << 20 { 2 } else { 1 }
+    match row.test {
+        Test::Send | Test::Rate => window(row),
+        Test::Write => (ROOM / row.size).clamp(2, 4),
+        _ if row.size >= 8 << 20 => 2,
+        _ => 1,
+    }
 }
 
 /// Returns 1 if the operation is still in flight.

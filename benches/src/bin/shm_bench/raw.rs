@@ -7,6 +7,7 @@ use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkKind, W
 use bmi_core::{Access, Addr, Clock, Error, ErrorKind, Memory, MemoryRegion, RemoteSlice, Segment, Time, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
 
+use crate::limits::write_lines;
 use crate::{Row, Test};
 
 /// The bytes of each side's send buffer, and of its receive buffer.
@@ -20,6 +21,8 @@ pub(crate) struct Raw {
     clock: MonotonicClock,
     now: Time,
     polls: u32,
+    /// The byte that was written into the last payload.
+    filled: u8,
     events: Vec<Event>,
     received: usize,
     ended: usize,
@@ -100,6 +103,7 @@ impl Raw {
             clock,
             now,
             polls: 0,
+            filled: 0,
             events,
             received,
             ended: 0,
@@ -188,8 +192,10 @@ impl Raw {
     #[inline]
     fn send(&mut self, place: usize, len: usize) -> Result<(), Error> {
         if len <= 64 {
-            return self.send_head(&[7; 64][..len]);
+            self.filled = self.filled.wrapping_add(1);
+            return self.send_head(&[self.filled; 64][..len]);
         }
+        self.fill(place);
         loop {
             let payload = Payload::Gather(&self.going[place..=place]);
             let posted = self.transport.post_send(self.conn, WorkId(1), &[], payload, UNSIGNALLED);
@@ -199,7 +205,22 @@ impl Raw {
         }
     }
 
+    /// Writes the payload of the transfer that is posted next.
+    #[inline]
+    fn fill(&mut self, place: usize) {
+        self.filled = self.filled.wrapping_add(1);
+        let payload = &self.going[place];
+        // SAFETY: the segment lies in memory that its region keeps, and no transfer of this place
+        // is under way (`places`).
+        unsafe { write_lines(payload.as_ptr(), payload.len(), self.filled) };
+    }
+
     fn write(&mut self, place: usize, immediate: Option<u32>, options: WorkOptions) -> Result<(), Error> {
+        self.fill(place);
+        self.write_filled(place, immediate, options)
+    }
+
+    fn write_filled(&mut self, place: usize, immediate: Option<u32>, options: WorkOptions) -> Result<(), Error> {
         loop {
             let target = WriteTarget { remote: self.place_there(place)?, immediate };
             let segments = &self.going[place..=place];
@@ -309,8 +330,9 @@ impl Raw {
             let value = (number % 250) as u8 + 2;
             for mine in [near, !near] {
                 if mine {
+                    self.fill(0);
                     self.out.memory().copy_from(last, &[value]);
-                    self.write(0, None, UNSIGNALLED)?;
+                    self.write_filled(0, None, UNSIGNALLED)?;
                 } else {
                     let mut seen = [0];
                     let mut looks = 0u32;
@@ -374,25 +396,33 @@ impl Raw {
             self.wait_received(1)?;
             return self.send_head(&[]);
         }
+        // A place is written again when its transfer has ended.
+        let most = if row.test == Test::Write { places(row) - 1 } else { 4 };
         for number in 0..count {
             if row.test == Test::Write {
                 self.write(number % places(row), None, WorkOptions::SIGNALLED)?;
             } else {
                 self.read(number % places(row))?;
             }
-            if number >= 4 {
+            if number >= most {
                 self.wait_ended(1)?;
             }
         }
-        self.wait_ended(count.min(4))?;
+        self.wait_ended(count.min(most))?;
         self.send_head(&[])?;
         self.wait_received(1)
     }
 }
 
-/// Returns the number of places that a row's messages use in turn (see `main`).
+/// Returns the number of places that a row's messages use in turn. No place is written while a
+/// transfer of it is under way.
 fn places(row: &Row) -> usize {
-    if row.size >= 8 << 20 { 2 } else { 1 }
+    match row.test {
+        Test::Send | Test::Rate => window(row).0,
+        Test::Write => (ROOM / row.size).clamp(2, 5),
+        _ if row.size >= 8 << 20 => 2,
+        _ => 1,
+    }
 }
 
 /// Returns the number of receives of a stream, and after how many messages the receiver tells the
