@@ -114,8 +114,8 @@ pub(crate) struct Run {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST",
           default_values_t = [Test::Latency, Test::Bandwidth, Test::Rate])]
     test: Vec<Test>,
-    /// Sizes of messages: 64K, or 8..1M for powers of two, or 8..1M*8 for every third of them.
-    /// The default depends on the test.
+    /// Sizes of messages: 64K, or 8..1M for powers of two, or 8..1M*8 for every third of them. The
+    /// end of a range is one of its sizes. The default depends on the test.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     size: Vec<String>,
     /// Messages in flight on each connection, for bandwidths and rates.
