@@ -3,7 +3,7 @@
 //! | module | what is there |
 //! |---|---|
 //! | `case`, `plan` | what is measured |
-//! | `schedule` | when, and how often |
+//! | `schedule`, `count` | when, how often, and how many messages |
 //! | `control` | what both sides tell each other besides |
 //! | `run`, `serve` | the two sides |
 //! | `worker` | the threads that measure |
@@ -18,6 +18,7 @@ mod calibrate;
 mod case;
 mod cli;
 mod control;
+mod count;
 mod host;
 mod library;
 mod measured;
