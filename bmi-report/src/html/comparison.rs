@@ -14,10 +14,16 @@ const MARGIN: f64 = 6.0;
 const MOST_RATIO: f64 = 10.0;
 
 /// The sections, in the order in which a reader wants them, with their explanations.
-const SECTIONS: [(Change, &str, &str); 6] = [
+const SECTIONS: [(Change, &str, &str); 7] = [
     (Change::Slower, "Slower", "B costs more: the whole interval is above 1."),
     (Change::Faster, "Faster", "B costs less: the whole interval is below 1."),
     (Change::Unclear, "Unclear", "The interval contains 1 and is wide, or there are too few rounds."),
+    (
+        Change::BaselineMoved,
+        "No verdict",
+        "What was measured beside the program, plain sockets for example, moved between the two runs: the \
+         intervals of its medians do not overlap. The machine has changed, so nothing is claimed.",
+    ),
     (Change::Same, "The same", "The interval contains 1 and is narrow."),
     (Change::OnlyInA, "Only in A", ""),
     (Change::OnlyInB, "Only in B", ""),
