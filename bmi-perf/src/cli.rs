@@ -202,6 +202,10 @@ pub(crate) struct Output {
     /// Write a line for each row.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
+    /// Put the medians and the ratios to the baseline into a file of figures, from which documents
+    /// quote. What the file has of other names stays.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) figures: Option<PathBuf>,
     /// Profiles of the simulator, by name or file: vapi-2003, mine.toml+nvme. What the library does
     /// on such machines is predicted, and drawn beside what was measured.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Model::parse)]

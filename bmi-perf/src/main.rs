@@ -40,7 +40,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use bmi_perf::system_calls;
-use bmi_report::{FailIf, Report};
+use bmi_report::{FailIf, Figures, Report, figures};
 use clap::Parser;
 
 use cli::{Cli, Command, Output};
@@ -125,6 +125,9 @@ fn write(report: &Report, output: &Output) -> Result<(), String> {
 fn write_forms(report: &Report, output: &Output) -> Result<(), String> {
     to_file(output.html.as_deref(), || bmi_report::html::render(report))?;
     to_file(output.csv.as_deref(), || bmi_report::csv::render(report))?;
+    if let Some(path) = &output.figures {
+        Figures::of(report, &figures::commit()).merge_into(path)?;
+    }
     if output.json.as_deref() == Some(Path::new("-")) {
         println!("{}", report.to_json());
         return Ok(());

@@ -6,11 +6,11 @@
 //!
 //! **Baseline.** A machine is not the same in two runs. So the cost of a row that has a
 //! [baseline](crate::groups) in both reports is that divided by the cost of its own run's baseline,
-//! round by round. If the baseline itself moved, that is, if the intervals of its two medians do not
-//! overlap, nothing is claimed of the row: what else moved with it is not known. A baseline is never
-//! faster or slower, because it is not what is compared. A timed row without a baseline is compared
-//! as it is, with whatever changed between the runs, and a [warning](Comparison::warnings) says so.
-//! The two hosts' facts are compared, too: there is a warning for each difference.
+//! round by round. If the baseline itself moved, that is, if the intervals of its two medians do
+//! not overlap, nothing is claimed of the row: what else moved with it is not known. A baseline is
+//! never faster or slower, because it is not what is compared. A timed row without a baseline is
+//! compared as it is, with whatever changed between the runs, and a [warning](Comparison::warnings)
+//! says so. The two hosts' facts are compared, too: there is a warning for each difference.
 //!
 //! **Verdicts**
 //!
@@ -112,7 +112,7 @@ pub struct Line {
     pub a: Option<Interval>,
     /// The median of B.
     pub b: Option<Interval>,
-    /// The cost of B divided by that of A, each divided by that of its own baseline if there is one.
+    /// The cost of B divided by that of A, each in terms of its own baseline if there is one.
     pub ratio: Option<Interval>,
     /// The number of rounds of A and of B.
     pub rounds: [usize; 2],

@@ -2,7 +2,8 @@
 //!
 //! **Layout.** The labels of the vertical axis are on the left of the plot, the names of the lines
 //! on its right. A name is at the end of its line, and moves where two would overlap. An interval
-//! is a band. Lines that would have one point each, all at one place, are [`bars`]. Colours and fonts are in `style.css`; a class tells which.
+//! is a band. Lines that would have one point each, all at one place, are [`bars`]. Colours and
+//! fonts are in `style.css`; a class tells which.
 
 use std::fmt::Write;
 

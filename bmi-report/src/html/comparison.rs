@@ -4,8 +4,8 @@ use super::axis::{self, Axis};
 use super::{document, escape};
 use crate::compare::{Change, Comparison, Line, Side};
 use crate::groups::ratio_figure;
-use crate::html::sections::facts::date;
 use crate::stats::Interval;
+use crate::units::date;
 
 /// The width and height of the picture of an interval, and what is left free at both ends.
 const PICTURE: (f64, f64) = (260.0, 16.0);
