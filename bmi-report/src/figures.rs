@@ -155,7 +155,7 @@ impl Figures {
 }
 
 /// Returns what git says of the tree of the working directory: the commit, with a `+` if files
-/// have changed since.
+/// have changed since. A build that is not a release says so, too.
 pub fn commit() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
@@ -163,8 +163,9 @@ pub fn commit() -> String {
     };
     let changed = git(&["status", "--porcelain", "--untracked-files=no"])
         .is_some_and(|files| files.lines().any(|line| !line.ends_with(FILE)));
-    git(&["rev-parse", "--short=10", "HEAD"])
-        .map_or_else(|| "unknown".to_owned(), |commit| if changed { commit + "+" } else { commit })
+    let commit = git(&["rev-parse", "--short=10", "HEAD"]).unwrap_or_else(|| "unknown".to_owned());
+    let (changed, debug) = (if changed { "+" } else { "" }, if cfg!(debug_assertions) { ", debug build" } else { "" });
+    format!("{commit}{changed}{debug}")
 }
 
 /// Returns the name of a row. What is counted says it.
