@@ -204,18 +204,25 @@ fn row(test: &str, over: &str, size: Option<u64>, unit: Unit, value: f64) -> Row
     Row { test: test.into(), over: over.into(), size, unit, rounds, ..Row::default() }
 }
 
-/// Returns the places of the bars of a page: left end, width, and the ends of the whisker.
-fn bars(page: &str) -> Vec<(f64, f64, Option<(f64, f64)>)> {
+/// A bar of a page: its left end, its width, and the ends of its whisker.
+#[derive(Clone, Copy, Debug)]
+struct Bar {
+    left: f64,
+    width: f64,
+    whisker: Option<(f64, f64)>,
+}
+
+fn bars(page: &str) -> Vec<Bar> {
     let number = |text: &str, name: &str| -> Option<f64> {
         let (_, rest) = text.split_once(&format!("{name}=\""))?;
         rest.split('"').next()?.parse().ok()
     };
     let bar = |part: &str| {
-        let part = part.split("</g>").next().unwrap();
+        let part = part.split("</g>").next()?;
         let whisker = number(part, "data-low").zip(number(part, "data-high"));
-        (number(part, " x").unwrap(), number(part, "width").unwrap(), whisker)
+        Some(Bar { left: number(part, " x")?, width: number(part, "width")?, whisker })
     };
-    page.split("<g class=\"bar").skip(1).map(bar).collect()
+    page.split("<g class=\"bar").skip(1).map(|part| bar(part).expect("a bar has a place")).collect()
 }
 
 /// Rows without a size, as those of `pvfs bench meta` and of the main job, had no picture at all.
@@ -252,12 +259,12 @@ fn a_single_size_has_bars_from_zero_with_whiskers() {
     assert_eq!(bars.len(), 2 + 1 + 1);
     let [tcp, shm] = [bars[0], bars[1]];
     // From zero: twice as much is twice as long.
-    assert!(tcp.0 == shm.0 && (shm.1 / tcp.1 - 2.0).abs() < 0.02, "{bars:?}");
-    for (left, width, whisker) in &bars[..3] {
+    assert!(tcp.left == shm.left && (shm.width / tcp.width - 2.0).abs() < 0.02, "{bars:?}");
+    for Bar { left, width, whisker } in &bars[..3] {
         let (low, high) = whisker.unwrap();
         assert!(low <= left + width && left + width <= high && low > *left, "{bars:?}");
     }
-    assert_eq!(bars[3].2, None, "a processor time has no interval");
+    assert_eq!(bars[3].whisker, None, "a processor time has no interval");
     // Two sizes are a line again.
     report.rows.push(row("latency", "tcp", Some(64), Unit::Seconds, 1e-6));
     assert!(html::render(&report).contains("class=\"line"));
