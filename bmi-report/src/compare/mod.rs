@@ -114,6 +114,8 @@ pub struct Line {
     pub b: Option<Interval>,
     /// The cost of B divided by that of A, each in terms of its own baseline if there is one.
     pub ratio: Option<Interval>,
+    /// The name of that baseline.
+    pub baseline: Option<String>,
     /// The number of rounds of A and of B.
     pub rounds: [usize; 2],
     /// What became of the row.
@@ -197,7 +199,8 @@ fn line(a: Option<&Measured<'_>>, b: Option<&Measured<'_>>) -> Line {
         _ => (None, Change::OnlyInB),
     };
     let median = |one: Option<&Measured<'_>>| one.map(|one| one.median).filter(|median| !median.middle.is_nan());
-    Line { name, unit, a: median(a), b: median(b), ratio, rounds, change }
+    let baseline = a.zip(b).and_then(|(a, b)| baselines(a, b)).map(|(base, _)| base.over.clone());
+    Line { name, unit, a: median(a), b: median(b), ratio, baseline, rounds, change }
 }
 
 /// Returns the ratio of the costs of a row of both reports, and what it says.
@@ -313,9 +316,19 @@ impl Comparison {
         format!("Of {both} {rows} in both reports, B is {}.", counts.join(", "))
     }
 
+    /// Says in terms of what the costs are, if rows have baselines.
+    pub fn terms(&self) -> Option<String> {
+        let mut names: Vec<&str> = self.rows.iter().filter_map(|line| line.baseline.as_deref()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let names = names.join(" or ");
+        (!names.is_empty()).then(|| format!("The cost of B is in terms of {names}, as measured in each run beside it."))
+    }
+
     /// Formats the comparison for a terminal.
     pub fn render(&self) -> String {
         let mut text = format!("{}\nA: {}\nB: {}\n", self.sentence(), name(&self.a), name(&self.b));
+        text.extend(self.terms().map(|terms| terms + "\n"));
         for warning in &self.warnings {
             text += &format!("warning: {warning}\n");
         }

@@ -115,7 +115,9 @@ fn a_machine_that_became_slower_is_no_change_of_the_program() {
     let alone = report(run(1.0, 1.0, 0.01).rows[..1].to_vec());
     assert_eq!(found(&alone, &run(1.0, 1.0, 0.01)).0, [Change::Same, Change::OnlyInB]);
     assert!(compare(&alone, &run(1.0, 1.0, 0.01)).warnings[0].contains("1 row has no baseline"));
-    assert!(compare(&run(1.0, 1.0, 0.01), &run(1.06, 1.0, 0.01)).warnings.is_empty());
+    let both = compare(&run(1.0, 1.0, 0.01), &run(1.06, 1.0, 0.01));
+    assert!(both.warnings.is_empty() && both.render().contains("in terms of sockets, as measured in each run"));
+    assert_eq!(compare(&alone, &alone).terms(), None);
 }
 
 #[test]

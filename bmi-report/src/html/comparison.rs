@@ -34,6 +34,7 @@ pub fn render_comparison(comparison: &Comparison) -> String {
     let axis = axis(comparison);
     let sections: Vec<String> = SECTIONS.iter().map(|section| rows(comparison, &axis, *section)).collect();
     let mut answer = format!("<li>{}</li>\n", escape::figures(&comparison.sentence()));
+    answer.extend(comparison.terms().map(|terms| format!("<li>{}</li>\n", escape::text(&terms))));
     answer.extend(
         comparison.warnings.iter().map(|warning| format!("<li class=\"warning\">{}</li>\n", escape::figures(warning))),
     );

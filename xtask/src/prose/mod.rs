@@ -283,6 +283,19 @@ mod tests {
         }
     }
 
+    /// README's figures were older and better than the tables that it links.
+    #[test]
+    fn the_documents_quote_what_was_measured() {
+        let root = crate::root();
+        let tracked = tracked(&root).unwrap();
+        let sources = read(&root, &tracked, &["README.md".into(), "docs".into()]).unwrap();
+        let measured = measured(&root).unwrap();
+        let found: Vec<Finding> =
+            check(&sources, &tracked, &measured).into_iter().filter(|finding| finding.rule == "figure").collect();
+        assert_eq!(found, []);
+        assert!(measured != Figures::default(), "and something was measured");
+    }
+
     #[test]
     fn the_tree_is_listed_and_a_path_that_is_not_in_it_is_an_error() {
         let root = crate::root();
