@@ -83,7 +83,7 @@ pub(in crate::html) fn ratios(page: &Page<'_>) -> String {
         pictures.extend(ratio(page, part, |figure| figure.to_first, "a transport"));
     }
     let hint = "The cost of one divided by the cost of the other, round by round. Below the line at 1 is \
-                faster. The band is the interval: where it contains 1, no difference is shown.";
+                faster. The band or the whisker is the interval: where it contains 1, no difference is shown.";
     section("ratios", "How many times the cost", hint, &grid(&pictures))
 }
 
