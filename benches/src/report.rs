@@ -1,4 +1,5 @@
-//! The option `--report FILE`: everything that a benchmark measured, in a file.
+//! The options `--report FILE`, everything that a benchmark measured, and `--figures FILE`, what
+//! documents quote of it.
 //!
 //! **Why.** A table shows a choice. A [`Report`] has the values of all rounds, so two runs can be
 //! compared, and other tables and pictures made. All benchmarks write the same format.
@@ -12,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bmi_core::comm::{Plan, Rule};
-use bmi_report::{Kind, Report, Row, Step, Unit, csv, host, html, text};
+use bmi_report::{Figures, Kind, Report, Row, Step, Unit, csv, figures, host, html, text};
 
 /// Seeds the bootstrap, so that the same values have the same interval.
 pub const SEED: u64 = 1;
 /// The role of the only host of a benchmark whose processes are all on one.
 pub const BOTH: &str = "client and server";
 
-/// The option `--report`.
+/// The options `--report` and `--figures`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ReportArgs {
     /// Also write everything that was measured to a file: all rounds for other programs (.json), a
@@ -27,6 +28,9 @@ pub struct ReportArgs {
     /// times.
     #[arg(long = "report", value_name = "FILE", value_parser = file)]
     files: Vec<PathBuf>,
+    /// Also put the figures into a file of figures, from which documents quote: docs/figures.json.
+    #[arg(long, value_name = "FILE")]
+    figures: Option<PathBuf>,
 }
 
 /// The formats, by the end of a file's name.
@@ -56,10 +60,10 @@ fn file(text: &str) -> Result<PathBuf, String> {
 impl ReportArgs {
     /// Returns true if a report is wanted.
     pub fn is_given(&self) -> bool {
-        !self.files.is_empty()
+        !self.files.is_empty() || self.figures.is_some()
     }
 
-    /// Writes the report to each of the files.
+    /// Writes the report to each of the files, and its figures.
     ///
     /// # Errors
     /// If a file cannot be written. The text has its name.
@@ -69,7 +73,10 @@ impl ReportArgs {
             let named = |error| std::io::Error::other(format!("{}: {error}", path.display()));
             std::fs::write(path, text).map_err(named)?;
         }
-        Ok(())
+        match &self.figures {
+            Some(path) => Figures::of(report, &figures::commit()).merge_into(path).map_err(std::io::Error::other),
+            None => Ok(()),
+        }
     }
 }
 
@@ -119,20 +126,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
         let names = FORMATS.map(|(ending, _)| folder.path().join(format!("a.{ending}")));
-        let args = ReportArgs { files: names.iter().map(|name| file(name.to_str().unwrap()).unwrap()).collect() };
+        let files = names.iter().map(|name| file(name.to_str().unwrap()).unwrap()).collect();
+        let quoted = folder.path().join("figures.json");
+        let args = ReportArgs { files, figures: Some(quoted.clone()) };
         let mut report = begin("test", "a title");
         report.rows.push(Row { rounds: steps(7, [1.0, 2.0]), ..row("t", "tcp", Kind::Library, Unit::Seconds, &[]) });
         args.write(&report).unwrap();
         let written = |ending: &str| std::fs::read_to_string(path.with_extension(ending)).unwrap();
         assert!(written("html").starts_with("<!doctype html>") && written("csv").contains(",tcp,"));
         assert_eq!(written("txt"), text::render(&report));
+        let value = Figures::read(&quoted).unwrap().quoted("test: tcp t").unwrap()[0].1;
+        assert!((value - 1.5e6).abs() < 1.0, "{value} us");
         let read = Report::read(&path).unwrap();
         assert_eq!(read, report);
         assert_eq!(read.rows[0].rounds[1], Step { round: 8, value: 2.0 });
         for name in ["a.xml", "a", "json"] {
             assert!(file(name).is_err_and(|why| why.contains(".json, .html")), "{name}");
         }
-        let gone = ReportArgs { files: vec![folder.path().join("no/a.json")] };
+        let gone = ReportArgs { files: vec![folder.path().join("no/a.json")], figures: None };
         assert!(gone.write(&report).is_err_and(|error| error.to_string().contains("no/a.json")));
     }
 }

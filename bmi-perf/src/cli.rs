@@ -114,8 +114,8 @@ pub(crate) struct Run {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST",
           default_values_t = [Test::Latency, Test::Bandwidth, Test::Rate])]
     test: Vec<Test>,
-    /// Sizes of messages: 64K, or 8..1M for powers of two, or 8..1M*8 for every third of them.
-    /// The default depends on the test.
+    /// Sizes of messages: 64K, or 8..1M for powers of two, or 8..1M*8 for every third of them. The
+    /// end of a range is one of its sizes. The default depends on the test.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     size: Vec<String>,
     /// Messages in flight on each connection, for bandwidths and rates.
@@ -202,6 +202,10 @@ pub(crate) struct Output {
     /// Write a line for each row.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
+    /// Put the medians and the ratios to the baseline into a file of figures, from which documents
+    /// quote. What the file has of other names stays.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) figures: Option<PathBuf>,
     /// Profiles of the simulator, by name or file: vapi-2003, mine.toml+nvme. What the library does
     /// on such machines is predicted, and drawn beside what was measured.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Model::parse)]

@@ -3,7 +3,7 @@
 //! | module | what is there |
 //! |---|---|
 //! | `case`, `plan` | what is measured |
-//! | `schedule` | when, and how often |
+//! | `schedule`, `count` | when, how often, and how many messages |
 //! | `control` | what both sides tell each other besides |
 //! | `run`, `serve` | the two sides |
 //! | `worker` | the threads that measure |
@@ -18,6 +18,7 @@ mod calibrate;
 mod case;
 mod cli;
 mod control;
+mod count;
 mod host;
 mod library;
 mod measured;
@@ -39,7 +40,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use bmi_perf::system_calls;
-use bmi_report::{FailIf, Report};
+use bmi_report::{FailIf, Figures, Report, figures};
 use clap::Parser;
 
 use cli::{Cli, Command, Output};
@@ -124,6 +125,9 @@ fn write(report: &Report, output: &Output) -> Result<(), String> {
 fn write_forms(report: &Report, output: &Output) -> Result<(), String> {
     to_file(output.html.as_deref(), || bmi_report::html::render(report))?;
     to_file(output.csv.as_deref(), || bmi_report::csv::render(report))?;
+    if let Some(path) = &output.figures {
+        Figures::of(report, &figures::commit()).merge_into(path)?;
+    }
     if output.json.as_deref() == Some(Path::new("-")) {
         println!("{}", report.to_json());
         return Ok(());

@@ -134,7 +134,8 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses `64K`, or `8..1M`: powers of two from 8 on, or `8..1M*8`: each eight times the last.
+/// Parses `64K`, or `8..1M`: powers of two from 8 on, or `8..1M*8`: each eight times the last. A
+/// range ends with its end, also where the factor does not lead to it: 32K, 256K, 1M.
 pub(crate) fn sizes(text: &str) -> Result<Vec<u64>, String> {
     let Some((from, rest)) = text.split_once("..") else { return Ok(vec![size(text)?]) };
     let (to, factor) = match rest.split_once('*') {
@@ -146,7 +147,8 @@ pub(crate) fn sizes(text: &str) -> Result<Vec<u64>, String> {
     if from > to {
         return Err(format!("`{text}` has no sizes: {from} is above {to}"));
     }
-    Ok(std::iter::successors(Some(from), |size| size.checked_mul(factor)).take_while(|size| *size <= to).collect())
+    let below = std::iter::successors(Some(from), |size| size.checked_mul(factor)).take_while(|size| *size < to);
+    Ok(below.chain([to]).collect())
 }
 
 /// Parses a list of processors as in `taskset --cpu-list`: `0,2-3`.
@@ -221,11 +223,22 @@ mod tests {
         assert_eq!(overs(&alone), [[Over::Sockets]]);
     }
 
+    /// `8..1M*8` ended at 256 KiB, because 1 MiB is no power of eight times eight bytes.
+    #[test]
+    fn a_range_includes_its_end() {
+        let last = |text: &str| sizes(text).unwrap().split_off(sizes(text).unwrap().len() - 2);
+        assert_eq!(last("8..1M*8"), [256 << 10, 1 << 20]);
+        assert_eq!(sizes("8..1M*8").unwrap().len(), 7);
+        assert_eq!(sizes("8..100"), Ok(vec![8, 16, 32, 64, 100]));
+        assert_eq!(last("1..99999999999*4"), [1 << 36, 99_999_999_999]);
+    }
+
     #[test]
     fn sizes_and_processors_are_parsed_or_refused() {
         assert_eq!(sizes("64K"), Ok(vec![65_536]));
         assert_eq!(sizes("8..64"), Ok(vec![8, 16, 32, 64]));
         assert_eq!(sizes("1..1M*1024"), Ok(vec![1, 1024, 1 << 20]));
+        assert_eq!(sizes("8..8*8"), Ok(vec![8]));
         for bad in ["", "0", "K", "-1", "64..8", "8..64*1", "99999999999G", "1.5K"] {
             assert!(sizes(bad).is_err(), "{bad}");
         }

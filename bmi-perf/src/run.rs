@@ -13,6 +13,7 @@ use bmi_report::{Cost, Plan, Report, Row, Step};
 
 use crate::case::{Case, MOST_MESSAGES, Over, Station, Test};
 use crate::control::{self, Answer, Ask, Lines, Settings, Trouble};
+use crate::count::Count;
 use crate::host;
 use crate::measured::{Measured, now};
 use crate::plan::Wanted;
@@ -70,7 +71,9 @@ struct Measurement {
     case: Case,
     row: Row,
     /// Messages of a round on each connection.
-    count: u64,
+    count: Count,
+    /// The messages of each round so far.
+    counts: Vec<u64>,
     missed: u64,
     usage: [Usage; 2],
     messages: u64,
@@ -135,8 +138,8 @@ impl Run<'_> {
             }
         }
         let (wanted, notes) = chosen(options, &overs)?;
-        let groups =
-            wanted.groups().into_iter().map(|group| group.into_iter().map(Measurement::new).collect()).collect();
+        let new = |case| Measurement::new(case, count_of(&case, options));
+        let groups = wanted.groups().into_iter().map(|group| group.into_iter().map(new).collect()).collect();
         let title = format!("{} and {}", own.name, host.name);
         let mut report = Report::new(concat!("bmi-perf ", env!("CARGO_PKG_VERSION")), title);
         report.began = seconds_since_1970();
@@ -169,13 +172,14 @@ impl Run<'_> {
     }
 
     fn measure(&mut self, report: &mut Report) -> Result<(), Trouble> {
-        self.open_stations(report)?;
+        self.open_stations()?;
         self.leave_out_the_impossible(report);
         if self.groups.iter().all(Vec::is_empty) {
             return Err(Trouble::new("nothing is left to measure"));
         }
         self.end = now() + self.options.time;
         self.choose_counts()?;
+        self.learn_plans(report)?;
         let sizes = self.groups.iter().map(Vec::len);
         let mut schedule = Schedule::new(self.options.enough, self.options.seed, sizes);
         while let Some((round, order)) = schedule.next_round() {
@@ -186,7 +190,7 @@ impl Run<'_> {
                     return self.look_closely(report);
                 }
                 for index in cases {
-                    let Measurement { case, count, .. } = self.groups[group][index];
+                    let (case, count) = self.groups[group][index].next();
                     let left = self.end.saturating_duration_since(now());
                     self.progress.show(round, &case.row().name(), of - schedule.open(), of, left);
                     let (measured, usage, _) = self.round(Job { case, count, besides: Besides::Nothing })?;
@@ -200,7 +204,7 @@ impl Run<'_> {
     }
 
     /// Opens all stations that the cases need.
-    fn open_stations(&mut self, report: &mut Report) -> Result<(), Trouble> {
+    fn open_stations(&mut self) -> Result<(), Trouble> {
         let cases = || self.groups.iter().flatten().map(|measurement| measurement.case);
         let max_message = cases().map(|case| case.size).max().unwrap_or(0);
         let mut stations: Vec<Station> = cases().map(|case| case.station).collect();
@@ -231,19 +235,18 @@ impl Run<'_> {
                 workers.push(Worker::start(assignment, said).map_err(|error| Trouble::new(error.to_string()))?);
             }
             self.stations.insert(station, workers);
-            self.join(station, report)?;
+            self.join(station)?;
         }
         Ok(())
     }
 
     /// Waits until the connections of a station are there on both sides.
-    fn join(&mut self, station: Station, report: &mut Report) -> Result<(), Trouble> {
+    fn join(&mut self, station: Station) -> Result<(), Trouble> {
         let (mut missing, mut is_answered) = (station.threads, false);
         while missing > 0 || !is_answered {
             match self.event(PATIENCE)? {
                 Event::Said(Said::Joined(abilities)) => {
                     if missing == station.threads {
-                        report.plans.extend(plans(station.over, &abilities));
                         self.abilities.insert(station.over, abilities);
                     }
                     missing -= 1;
@@ -315,35 +318,41 @@ impl Run<'_> {
             for index in 0..self.groups[group].len() {
                 let case = self.groups[group][index].case;
                 self.progress.say(&format!("trying {}", case.row().name()));
-                self.groups[group][index].count = self.count_for(case)?;
+                loop {
+                    let count = self.groups[group][index].count.now();
+                    let (measured, ..) = self.round(Job { case, count, besides: Besides::Nothing })?;
+                    let known = &mut self.groups[group][index].count;
+                    known.add(measured.seconds);
+                    if known.is_tried() {
+                        break;
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    fn count_for(&mut self, case: Case) -> Result<u64, Trouble> {
-        let least = if case.test.streams() { 2 * u64::from(case.depth) } else { 2 };
-        if let Some(count) = self.options.count {
-            // One trial, for the warm-up.
-            self.round(Job { case, count, besides: Besides::Nothing })?;
-            return Ok(count);
-        }
-        let wanted = self.options.round.as_secs_f64();
-        if case.test == Test::LatencyAtRate {
-            let each = f64::from(case.rate) / f64::from(case.station.connections);
-            return Ok(((wanted * each) as u64).clamp(10, MOST_MESSAGES));
-        }
-        let most = MOST_MESSAGES.min((16 << 30) / case.size).max(least);
-        let mut count = least;
-        loop {
-            let (measured, ..) = self.round(Job { case, count, besides: Besides::Nothing })?;
-            let fitting = (wanted / measured.seconds.max(1e-9) * count as f64) as u64;
-            // A trial that is much shorter than a round says little about the round.
-            if count * 4 >= fitting || count >= most {
-                return Ok(fitting.clamp(least, most));
+    /// Asks for the plan of each transport. The trials have shown what its peer has.
+    fn learn_plans(&mut self, report: &mut Report) -> Result<(), Trouble> {
+        let mut asked: Vec<Over> = Vec::new();
+        let stations: Vec<Station> = self.stations.keys().copied().collect();
+        for station in stations {
+            let worker = self.stations[&station].first();
+            let Some(worker) = worker.filter(|_| station.over.scheme().is_some() && !asked.contains(&station.over))
+            else {
+                continue;
+            };
+            asked.push(station.over);
+            worker.ask_for_plan();
+            loop {
+                match self.event(PATIENCE)? {
+                    Event::Said(Said::Planned(rules)) => break report.plans.extend(plans(station.over, &rules)),
+                    Event::Said(Said::Failed(error)) => return Err(self.reason(&error.to_string())),
+                    _ => {}
+                }
             }
-            count = fitting.min(count * 8).min(most);
         }
+        Ok(())
     }
 
     /// Runs two short rounds more of each case: one in which system calls are counted, and one in
@@ -352,7 +361,7 @@ impl Run<'_> {
         let mut all = Vec::new();
         for group in 0..self.groups.len() {
             for index in 0..self.groups[group].len() {
-                let Measurement { case, count, .. } = self.groups[group][index];
+                let (case, count) = self.groups[group][index].next();
                 self.progress.say(&format!("looking closely at {}", case.row().name()));
                 let counted = count.min(COUNTED).max(u64::from(case.depth));
                 let job = Job { case, count: counted, besides: Besides::Counting };
@@ -474,17 +483,28 @@ impl Run<'_> {
 /// The reason of a run that its user ended.
 pub(crate) const INTERRUPTED: &str = "interrupted by a signal";
 
+/// A round with fewer messages than this part of the most is left out. The processors of a virtual
+/// machine change their distance, and the time of a message over shared memory with it, by a factor
+/// of five.
+const SHORT: u64 = 8;
+
 impl Measurement {
-    fn new(case: Case) -> Measurement {
+    fn new(case: Case, count: Count) -> Measurement {
         Measurement {
             case,
             row: case.row(),
-            count: 0,
+            count,
+            counts: Vec::new(),
             missed: 0,
             usage: [Usage::default(); 2],
             messages: 0,
             calls: [None; 2],
         }
+    }
+
+    /// Returns the case, and the messages of its next round on each connection.
+    fn next(&self) -> (Case, u64) {
+        (self.case, self.count.now())
     }
 
     fn add(&mut self, round: u32, measured: Measured, usage: [Usage; 2]) {
@@ -498,6 +518,8 @@ impl Measurement {
             (_, None) => measured.seconds / measured.messages as f64,
         };
         self.row.rounds.push(Step { round, value });
+        self.counts.push(self.count.now());
+        self.count.add(measured.seconds);
         if let Some(trips) = &measured.histogram {
             let factor = if self.case.test == Test::Latency { 0.5 } else { 1.0 };
             self.row.histogram.get_or_insert_default().add(&trips.scaled(factor));
@@ -509,7 +531,20 @@ impl Measurement {
         }
     }
 
+    /// Leaves out rounds from before the number of messages was corrected. They show how a round
+    /// begins. Of the processor time and the durations, so few messages are a negligible part.
+    fn leave_out_the_short(&mut self) {
+        let most = self.counts.iter().copied().max().unwrap_or_default();
+        let (before, mut counts) = (self.row.rounds.len(), self.counts.iter());
+        self.row.rounds.retain(|_| counts.next().is_none_or(|count| count * SHORT >= most));
+        if before > self.row.rounds.len() {
+            let (left_out, of) = (before - self.row.rounds.len(), before);
+            self.row.notes.push(format!("{left_out} of {of} rounds had too few messages, and are left out"));
+        }
+    }
+
     fn finished(mut self) -> Row {
+        self.leave_out_the_short();
         let warm_up = bmi_report::stats::warm_up(&self.row.values());
         if warm_up > 0 && self.row.rounds.len() - warm_up >= bmi_report::stats::LEAST_ROUNDS {
             self.row.rounds.drain(..warm_up);
@@ -527,6 +562,22 @@ impl Measurement {
             self.row.cost.insert(role.to_owned(), cost);
         }
         self.row
+    }
+}
+
+/// Returns how many messages the rounds of a case have.
+fn count_of(case: &Case, options: &Options) -> Count {
+    let wanted = options.round.as_secs_f64();
+    match (options.count, case.test) {
+        (Some(count), _) => Count::fixed(count),
+        (None, Test::LatencyAtRate) => {
+            let each = f64::from(case.rate) / f64::from(case.station.connections);
+            Count::fixed(((wanted * each) as u64).clamp(10, MOST_MESSAGES))
+        }
+        (None, _) => {
+            let least = if case.test.streams() { 2 * u64::from(case.depth) } else { 2 };
+            Count::new(least, MOST_MESSAGES.min((16 << 30) / case.size), wanted)
+        }
     }
 }
 
@@ -568,7 +619,7 @@ fn chosen(options: &Options, overs: &BTreeMap<Over, Result<(), String>>) -> Resu
 }
 
 /// Returns the plan of a transport, for the report.
-fn plans(over: Over, abilities: &Abilities) -> Vec<Plan> {
+fn plans(over: Over, rules: &[bmi::paths::Rule]) -> Vec<Plan> {
     let line = |rule: &bmi::paths::Rule| Plan {
         over: over.name().to_owned(),
         direction: format!(
@@ -580,7 +631,7 @@ fn plans(over: Over, abilities: &Abilities) -> Vec<Plan> {
         path: rule.path.to_string(),
         why: rule.why.clone(),
     };
-    abilities.plan.iter().map(line).collect()
+    rules.iter().map(line).collect()
 }
 
 fn unexpected(answer: &Answer) -> Trouble {

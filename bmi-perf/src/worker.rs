@@ -3,7 +3,7 @@
 //! **Invariants**
 //! 1. A worker owns its endpoint or socket and its connections, from the opening of the station to
 //!    its end. So a round pays nothing for connecting.
-//! 2. A worker tells everything that happens to it: [`Said`]. It ends when its jobs end, or when
+//! 2. A worker tells everything that happens to it: [`Said`]. It ends when its orders end, or when
 //!    the run is stopped.
 
 use std::net::{IpAddr, SocketAddr};
@@ -49,26 +49,35 @@ pub(crate) enum Besides {
     Recording,
 }
 
+/// What a worker is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Part(Job),
+    /// The paths that its transport takes. A peer describes its slots after the connection is made,
+    /// so only a connection that has carried messages knows them.
+    Plan,
+}
+
 /// What a worker tells.
 #[derive(Debug)]
 pub(crate) enum Said {
     /// A server's thread listens.
     Listening(String),
-    /// All connections of the thread are there. With what the transport can do, and its plan.
+    /// All connections of the thread are there. With what the transport can do.
     Joined(Abilities),
     /// A part has ended.
     Part(Measured, Usage, Option<Timeline>),
+    /// The paths that the transport takes.
+    Planned(Vec<bmi::paths::Rule>),
     /// Something failed. The worker has ended.
     Failed(Error),
 }
 
 /// What a transport can do.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Abilities {
     pub(crate) rdma_read: bool,
     pub(crate) write_with_immediate: bool,
-    /// The paths that it takes, as lines of direction, first size, last size, path and reason.
-    pub(crate) plan: Vec<bmi::paths::Rule>,
 }
 
 /// The side of a worker.
@@ -93,37 +102,46 @@ pub(crate) struct Assignment {
     pub(crate) stop: Arc<Stop>,
 }
 
-/// A worker and its jobs. Dropping it ends the worker after its job.
+/// A worker and its orders. Dropping it ends the worker after its job.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    jobs: Option<Sender<Job>>,
+    orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
     /// Starts a worker, which tells `said` what happens to it.
     pub(crate) fn start(assignment: Assignment, said: impl Fn(Said) + Send + 'static) -> std::io::Result<Worker> {
-        let (jobs, queue) = channel();
+        let (orders, queue) = channel();
         let name = format!("{} {}", assignment.station.over, assignment.index);
         let thread = Builder::new().name(name).spawn(move || {
             if let Err(error) = work(&assignment, &queue, &said) {
                 said(Said::Failed(error));
             }
         })?;
-        Ok(Worker { jobs: Some(jobs), thread: Some(thread) })
+        Ok(Worker { orders: Some(orders), thread: Some(thread) })
     }
 
     /// Gives it a job. A worker that has ended has told why.
     pub(crate) fn give(&self, job: Job) {
-        if let Some(jobs) = &self.jobs {
-            let _ = jobs.send(job);
+        self.order(Order::Part(job));
+    }
+
+    /// Asks for its plan, which it tells when it has done its jobs.
+    pub(crate) fn ask_for_plan(&self) {
+        self.order(Order::Plan);
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.send(order);
         }
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.orders = None;
         if let Some(thread) = self.thread.take() {
             // A worker that panicked has printed why.
             let _ = thread.join();
@@ -138,7 +156,7 @@ enum Means {
     Nothing,
 }
 
-fn work(of: &Assignment, jobs: &Receiver<Job>, said: &dyn Fn(Said)) -> Result<(), Error> {
+fn work(of: &Assignment, orders: &Receiver<Order>, said: &dyn Fn(Said)) -> Result<(), Error> {
     if let Some(processor) = of.processor {
         let mut set = CpuSet::new();
         set.set(processor);
@@ -147,7 +165,11 @@ fn work(of: &Assignment, jobs: &Receiver<Job>, said: &dyn Fn(Said)) -> Result<()
     }
     let means = set_up(of, said)?;
     said(Said::Joined(abilities(&means)));
-    for Job { case, count, besides } in jobs {
+    for order in orders {
+        let Order::Part(Job { case, count, besides }) = order else {
+            said(Said::Planned(plan(&means)));
+            continue;
+        };
         if let (Means::Library(side), Besides::Recording, 0) = (&means, besides, of.index) {
             side.record()?;
         }
@@ -209,14 +231,17 @@ fn set_up(of: &Assignment, said: &dyn Fn(Said)) -> Result<Means, Error> {
 
 fn abilities(means: &Means) -> Abilities {
     let Means::Library(side) = means else {
-        return Abilities { rdma_read: true, write_with_immediate: true, plan: Vec::new() };
+        return Abilities { rdma_read: true, write_with_immediate: true };
     };
     side.endpoint().with(|endpoint| {
         let capabilities = endpoint.transport().capabilities();
-        Abilities {
-            rdma_read: capabilities.rdma_read,
-            write_with_immediate: capabilities.write_with_immediate,
-            plan: endpoint.plan(side.peer()).rules,
-        }
+        Abilities { rdma_read: capabilities.rdma_read, write_with_immediate: capabilities.write_with_immediate }
     })
+}
+
+fn plan(means: &Means) -> Vec<bmi::paths::Rule> {
+    match means {
+        Means::Library(side) => side.endpoint().with(|endpoint| endpoint.plan(side.peer()).rules),
+        Means::Sockets(_) | Means::Nothing => Vec::new(),
+    }
 }

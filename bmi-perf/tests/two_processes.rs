@@ -103,6 +103,17 @@ fn everything_is_measured_over_every_transport() {
     }
 }
 
+/// The plan was read when the connection was made, before the peer had described its slots. So data
+/// of 8 to 64 KiB over TCP was said to take the path `server-based: no slots`.
+#[test]
+fn the_plan_of_a_run_knows_the_slots_of_the_peer() {
+    let server = Server::start();
+    let report = report(&client(&server.at, SHORT).output().unwrap());
+    let writes = || report.plans.iter().filter(|plan| plan.over == "tcp" && plan.direction.starts_with("write"));
+    assert!(writes().any(|plan| plan.path == "fast-rdma" && plan.size < 64 << 10), "{:#?}", report.plans);
+    assert!(!report.plans.iter().any(|plan| plan.why.contains("no slots")), "{:#?}", report.plans);
+}
+
 #[test]
 fn many_connections_and_threads_share_the_work() {
     let server = Server::start();

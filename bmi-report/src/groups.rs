@@ -216,6 +216,12 @@ fn figure<'a>(row: &'a Row, group: &[&'a Row]) -> Figure<'a> {
     }
 }
 
+/// Returns the baseline of a row of the library, or `None` if the report has none.
+pub(crate) fn baseline_in<'a>(report: &'a Report, row: &Row) -> Option<&'a Row> {
+    let group: Vec<&Row> = report.rows.iter().filter(|other| other.is_beside(row)).collect();
+    baseline(row, &group).filter(|_| row.kind == Kind::Library)
+}
+
 fn baseline<'a>(row: &Row, group: &[&'a Row]) -> Option<&'a Row> {
     let all = || group.iter().filter(|other| other.kind == Kind::Baseline);
     all().find(|other| other.over.starts_with(&row.over)).or_else(|| all().next()).copied()

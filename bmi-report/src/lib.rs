@@ -16,11 +16,13 @@
 //! | [`text`], [`csv`] | a report as tables for a terminal, and for a spreadsheet |
 //! | [`html`] | a report as one page with pictures |
 //! | [`mod@compare`] | two reports compared, and a rule by which that fails |
+//! | [`figures`] | the figures that documents quote |
 //! | [`units`], [`table`] | figures and tables for people |
 
 pub mod answer;
 pub mod compare;
 pub mod csv;
+pub mod figures;
 pub mod groups;
 pub mod histogram;
 pub mod host;
@@ -32,5 +34,6 @@ pub mod text;
 pub mod units;
 
 pub use compare::{Comparison, FailIf, compare};
+pub use figures::Figures;
 pub use histogram::Histogram;
 pub use report::{Cost, Host, Kind, Plan, Report, Row, Step, Unit};

@@ -54,6 +54,9 @@ pub struct Report {
     /// What a reader has to know besides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// What the program computed of all of it: a name, a value, and its unit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub summary: Vec<(String, f64, String)>,
     /// A recording of a run, in Chrome's trace event format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Value>,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use bmi_report::compare::Change;
-use bmi_report::{Cost, Histogram, Host, Kind, Plan, Report, Row, Step, compare, csv, html, text};
+use bmi_report::{Cost, Histogram, Host, Kind, Plan, Report, Row, Step, Unit, compare, csv, html, text};
 use serde_json::json;
 
 /// Elements without an end.
@@ -196,6 +196,97 @@ fn points_are_inside_of_the_picture() {
         points += 1;
     }
     assert!(points > 300, "{points}");
+}
+
+/// Returns a row of eight rounds.
+fn row(test: &str, over: &str, size: Option<u64>, unit: Unit, value: f64) -> Row {
+    let rounds = (0..8).map(|round| Step { round, value: value * (1.0 + f64::from(round) / 100.0) }).collect();
+    Row { test: test.into(), over: over.into(), size, unit, rounds, ..Row::default() }
+}
+
+/// A bar of a page: its left end, its width, and the ends of its whisker.
+#[derive(Clone, Copy, Debug)]
+struct Bar {
+    left: f64,
+    width: f64,
+    whisker: Option<(f64, f64)>,
+}
+
+fn bars(page: &str) -> Vec<Bar> {
+    let number = |text: &str, name: &str| -> Option<f64> {
+        let (_, rest) = text.split_once(&format!("{name}=\""))?;
+        rest.split('"').next()?.parse().ok()
+    };
+    let bar = |part: &str| {
+        let part = part.split("</g>").next()?;
+        let whisker = number(part, "data-low").zip(number(part, "data-high"));
+        Some(Bar { left: number(part, " x")?, width: number(part, "width")?, whisker })
+    };
+    page.split("<g class=\"bar").skip(1).map(|part| bar(part).expect("a bar has a place")).collect()
+}
+
+/// Rows without a size, as those of `pvfs bench meta` and of the main job, had no picture at all.
+#[test]
+fn rows_without_a_size_have_a_picture() {
+    let mut report = Report::new("pvfs", "pvfs bench meta");
+    for (test, value) in [("create", 4e3), ("stat", 9e3), ("remove", 2e3)] {
+        report.rows.extend(["tcp", "shm"].map(|over| row(test, over, None, Unit::PerSecond, value)));
+    }
+    let page = html::render(&report);
+    assert_balanced(&page);
+    assert_eq!((page.matches("<svg").count(), bars(&page).len()), (3 + 3, 6 + 3), "figures, and ratios of shm to tcp");
+    assert!(page.contains(">Create<") && !page.contains("against size"), "{page}");
+    assert!(!page.contains("NaN") && page.contains("<section id=\"speed\">"));
+}
+
+/// A single size had a chart of two dots on axes that were cut: what differed by 5 % looked as far
+/// apart as what differed by a factor of ten.
+#[test]
+fn a_single_size_has_bars_from_zero_with_whiskers() {
+    let mut report = Report::new("", "");
+    let of = |over: &str, value: f64| row("latency", over, Some(8), Unit::Seconds, value);
+    report.rows = vec![of("tcp", 1e-6), of("shm", 2e-6)];
+    // So that their ratio has an interval.
+    report.rows[1].rounds.reverse();
+    (0..).zip(&mut report.rows[1].rounds).for_each(|(round, step)| step.round = round);
+    report.rows[0].cost.insert("client".into(), Cost { cpu: 1e-6, switches: 0.0, calls: None });
+    let page = html::render(&report);
+    assert_balanced(&page);
+    assert!(!page.contains("class=\"line") && !page.contains("class=\"band"), "no lines of one point");
+    assert!(page.contains("Latency of 8 B"), "{page}");
+    let bars = bars(&page);
+    // Two medians, a ratio, and a processor time.
+    assert_eq!(bars.len(), 2 + 1 + 1);
+    let [tcp, shm] = [bars[0], bars[1]];
+    // From zero: twice as much is twice as long.
+    assert!(tcp.left == shm.left && (shm.width / tcp.width - 2.0).abs() < 0.02, "{bars:?}");
+    for Bar { left, width, whisker } in &bars[..3] {
+        let (low, high) = whisker.unwrap();
+        assert!(low <= left + width && left + width <= high && low > *left, "{bars:?}");
+    }
+    assert_eq!(bars[3].whisker, None, "a processor time has no interval");
+    // Two sizes are a line again.
+    report.rows.push(row("latency", "tcp", Some(64), Unit::Seconds, 1e-6));
+    assert!(html::render(&report).contains("class=\"line"));
+}
+
+/// The processor time of rows that know only the client's was headed *of all hosts*, and said to be
+/// that of client and server together.
+#[test]
+fn processor_time_names_whose_it_is() {
+    let title = |roles: &[&str]| {
+        let mut report = Report::new("", "");
+        let mut row = row("write", "tcp", Some(8), Unit::BytesPerSecond, 1e9);
+        let cost = Cost { cpu: 1e-6, switches: 0.0, calls: None };
+        row.cost = roles.iter().map(|role| ((*role).to_owned(), cost)).collect();
+        report.rows.push(row);
+        let page = html::render(&report);
+        let section = page.split("<section id=\"processor\">").nth(1).unwrap().split("</section>").next().unwrap();
+        assert!(!section.contains("all hosts"), "{section}");
+        section.split("<b>").nth(1).unwrap().split("</b>").next().unwrap().to_owned()
+    };
+    assert_eq!(title(&["client"]), "Write: processor time of client");
+    assert_eq!(title(&["client", "server"]), "Write: processor time of client and server");
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! | `digests` | the same digests in debug and in release |
 //! | `hostile` | an honest client beside attackers |
 //! | `metadata` | the workspace, as cargo describes it |
-//! | `prose` | lengths of lines and sentences, links and citations in comments and documents |
+//! | `prose` | lengths of lines and sentences, links, citations, figures in comments and documents |
 //! | `compare` | two commits, measured side by side |
 //! | `cpu` | processor time of this program and of the programs that it started |
 //! | `pair` | two network namespaces joined by a cable |

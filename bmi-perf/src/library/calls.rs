@@ -4,6 +4,7 @@ use bmi::paths::Direction;
 use bmi::{AnyTransport, Body, Caller, Error, Incoming, MemList, Memory, Options};
 
 use super::Link;
+use super::ring::produce;
 use crate::case::{Case, Test};
 use crate::measured::{Measured, Stopwatch};
 
@@ -24,7 +25,13 @@ impl Link<'_> {
         let mut last = watch.begin;
         for _ in 0..self.count {
             let data: MemList = (&memory).into();
-            let body = if self.case.test == Test::CallWrite { Body::Out(data) } else { Body::In(data) };
+            let body = match self.case.test {
+                Test::CallWrite => {
+                    produce(self.case, &memory.all());
+                    Body::Out(data)
+                }
+                _ => Body::In(data),
+            };
             let reply = caller.call(self.peer, &REQUEST, body, forced, Options::default())?.reply().await?;
             last = measured.lap(last);
             let path = reply.choice.map(|choice| choice.path);
@@ -40,6 +47,7 @@ impl Link<'_> {
 
 /// The server's data.
 pub(super) struct Store {
+    case: Case,
     staged: Memory,
 }
 
@@ -47,7 +55,7 @@ impl Store {
     pub(super) fn new(case: &Case) -> Result<Store, Error> {
         let staged = Memory::zeroed(case.len())?;
         staged.copy_from(0, &vec![2; staged.len()]);
-        Ok(Store { staged })
+        Ok(Store { case: *case, staged })
     }
 
     /// Takes or gives the data of a call. Nothing is stored.
@@ -64,10 +72,12 @@ impl Store {
                 }
             }
             Some(Direction::Read) if call.replies_with_data() => {
+                produce(&self.case, &self.staged.slice(0, len));
                 return call.reply(b"done", Some(self.staged.slice(0, len).into()), options).await;
             }
             Some(Direction::Read) => {
                 for (at, unit) in units {
+                    produce(&self.case, &unit);
                     call.store(at, unit, options).await?;
                 }
             }

@@ -2,8 +2,8 @@
 
 use bmi::Error;
 
+use super::Link;
 use super::ring::{Ring, Window};
-use super::{DATA, Link};
 use crate::measured::{Measured, Stopwatch};
 
 impl Link<'_> {
@@ -14,8 +14,8 @@ impl Link<'_> {
         let watch = Stopwatch::start();
         let mut last = watch.begin;
         for _ in 0..self.count {
-            let answer = self.recv(DATA, back.turn(0));
-            let sent = self.send(DATA, out.turn(0));
+            let answer = self.recv(back.turn(0));
+            let sent = self.send(out.turn(0));
             answer.await?;
             last = measured.lap(last);
             sent.await?;
@@ -25,13 +25,13 @@ impl Link<'_> {
 
     pub(super) async fn pong(&self) -> Result<(), Error> {
         let (out, back) = (Ring::new(self.case)?, Ring::new(self.case)?);
-        let mut next = self.recv(DATA, out.turn(0));
+        let mut next = self.recv(out.turn(0));
         self.signal().await?;
         for number in 1..=self.count {
             next.await?;
             // Post the next receive before the answer that makes the client send its message.
-            let after = (number < self.count).then(|| self.recv(DATA, out.turn(0)));
-            self.send(DATA, back.turn(0)).await?;
+            let after = (number < self.count).then(|| self.recv(out.turn(0)));
+            self.send(back.turn(0)).await?;
             match after {
                 Some(after) => next = after,
                 None => break,
@@ -90,7 +90,7 @@ impl Link<'_> {
         let mut window = Window::new(self.case);
         for number in 0..self.count {
             window.room().await?;
-            window.add(self.send(DATA, ring.turn(number)));
+            window.add(self.send(ring.turn(number)));
         }
         window.drain().await
     }
@@ -98,14 +98,14 @@ impl Link<'_> {
     /// Posts the first receives. Returns their number.
     fn post_first(&self, ring: &Ring, window: &mut Window) -> u64 {
         let first = self.count.min(self.case.buffers() as u64);
-        (0..first).for_each(|number| window.add(self.recv(DATA, ring.turn(number))));
+        (0..first).for_each(|number| window.add(self.recv(ring.turn(number))));
         first
     }
 
     async fn receive_rest(&self, ring: &Ring, window: &mut Window, first: u64) -> Result<(), Error> {
         for number in first..self.count {
             window.room().await?;
-            window.add(self.recv(DATA, ring.turn(number)));
+            window.add(self.recv(ring.turn(number)));
         }
         window.drain().await
     }

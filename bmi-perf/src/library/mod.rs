@@ -233,12 +233,14 @@ impl Link<'_> {
         }
     }
 
-    fn send(&self, tag: u64, bytes: &MemSlice) -> Operation<AnyTransport> {
-        self.endpoint.send(self.peer, tag, bytes, Options::default())
+    /// Sends a message that is measured, and writes it before.
+    fn send(&self, bytes: &MemSlice) -> Operation<AnyTransport> {
+        ring::produce(self.case, bytes);
+        self.endpoint.send(self.peer, DATA, bytes, Options::default())
     }
 
-    fn recv(&self, tag: u64, into: &MemSlice) -> Operation<AnyTransport> {
-        self.endpoint.recv(self.peer, tag, into, Options::default())
+    fn recv(&self, into: &MemSlice) -> Operation<AnyTransport> {
+        self.endpoint.recv(self.peer, DATA, into, Options::default())
     }
 
     async fn signal(&self) -> Result<(), Error> {
@@ -265,6 +267,52 @@ impl Link<'_> {
 mod tests {
     use super::*;
     use crate::case::{Repeat, Station};
+
+    /// The source of a message was written once, before the first round. Over shared memory the
+    /// receiver then read lines that its own cache had from the round before, and no data moved.
+    #[test]
+    fn a_message_over_shared_memory_is_written_before_it_is_sent() {
+        const LEN: usize = 100_000;
+        let (folder, stop) = (tempfile::tempdir().unwrap(), Stop::default());
+        let at = Addr::shm(folder.path().join("own/socket").display().to_string());
+        let settings = Settings { device: None, max_message: 1 << 20 };
+        let case = |over| {
+            let base = crate::case::tests::case();
+            Case { station: Station { over, ..base.station }, size: LEN as u64, ..base }
+        };
+        let (ready, listening) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let (at, settings, stop) = (&at, &settings, &stop);
+            let serve = move || {
+                let endpoint = open(Scheme::Shm, "server", settings).unwrap();
+                endpoint.listen(at).unwrap();
+                ready.send(()).unwrap();
+                let side = Side::accept(endpoint.clone(), 1, stop).unwrap();
+                let (peer, into) = (side.peer().unwrap(), Memory::zeroed(LEN).unwrap());
+                let receiving = async {
+                    for _ in 0..3 {
+                        endpoint.recv(peer, DATA, &into, Options::default()).await?;
+                    }
+                    Ok(())
+                };
+                side.drive(Waiting::Sleeping, receiving).unwrap();
+            };
+            let server = std::thread::Builder::new().spawn_scoped(scope, serve).unwrap();
+            listening.recv().unwrap();
+            let endpoint = open(Scheme::Shm, "client", settings).unwrap();
+            let side = Side::connect(endpoint.clone(), at, 1, stop).unwrap();
+            let memory = Memory::zeroed(LEN).unwrap();
+            // A case over TCP leaves the message as it is.
+            for (over, written) in [(Over::Shm, 0), (Over::Shm, 0), (Over::Tcp, 7)] {
+                memory.copy_from(0, &[7; LEN]);
+                let case = case(over);
+                let link = Link { endpoint: &endpoint, peer: side.peer().unwrap(), case: &case, count: 1 };
+                side.drive(Waiting::Sleeping, async { link.send(&memory.all()).await.map(drop) }).unwrap();
+                assert!(memory.to_vec().iter().all(|byte| *byte == written), "over {over}");
+            }
+            server.join().unwrap();
+        });
+    }
 
     #[test]
     fn a_server_sleeps_only_where_its_adapter_does_the_work() {

@@ -2,7 +2,7 @@
 
 use bmi::{Access, BulkDescriptor, Error, ErrorKind, Grant, MemList, Memory, Options};
 
-use super::ring::{Ring, Window, pieces};
+use super::ring::{Ring, Window, pieces, produce};
 use super::{DESCRIPTOR, Link};
 use crate::case::Test;
 use crate::measured::{Measured, Stopwatch};
@@ -58,6 +58,7 @@ impl Link<'_> {
             let (local, at) = (&locals[turn], turn as u64 * self.case.size);
             window.room().await?;
             let operation = if writes {
+                local.pieces().iter().for_each(|piece| produce(self.case, piece));
                 self.endpoint.push(self.peer, &remote, at, local.clone(), Options::default())
             } else {
                 self.endpoint.pull(self.peer, &remote, at, local.clone(), Options::default())
@@ -109,6 +110,7 @@ impl Link<'_> {
         for _ in 0..self.count {
             // The answer brings the next grant. Its receive is posted before the write.
             let next = self.endpoint.recv(self.peer, DESCRIPTOR, &room, Options::default());
+            produce(self.case, ring.turn(0));
             let written = self.endpoint.push_granted(self.peer, &grant, ring.turn(0), Options::default());
             let len = next.await?.len;
             last = measured.lap(last);

@@ -16,8 +16,8 @@ use std::task::Poll;
 
 use bmi::{AnyTransport, Error, Operation};
 
+use super::Link;
 use super::ring::{Ring, Window};
-use super::{DATA, Link};
 use crate::measured::{Measured, Schedule, Stopwatch};
 
 impl Link<'_> {
@@ -41,9 +41,9 @@ impl Link<'_> {
                 answered += 1;
             }
             if next < self.count && answers.len() < most && schedule.is_due(next) {
-                answers.push_back(self.recv(DATA, back.turn(next)));
+                answers.push_back(self.recv(back.turn(next)));
                 sends.room().await?;
-                sends.add(self.send(DATA, out.turn(next)));
+                sends.add(self.send(out.turn(next)));
                 next += 1;
                 continue;
             }
@@ -65,8 +65,7 @@ impl Link<'_> {
     pub(super) async fn paced_pongs(&self) -> Result<(), Error> {
         let (out, back) = (Ring::new(self.case)?, Ring::new(self.case)?);
         let most = self.case.buffers() as u64;
-        let mut posted: VecDeque<_> =
-            (0..self.count.min(most)).map(|number| self.recv(DATA, out.turn(number))).collect();
+        let mut posted: VecDeque<_> = (0..self.count.min(most)).map(|number| self.recv(out.turn(number))).collect();
         self.signal().await?;
         let mut sends = Window::new(self.case);
         for number in 0..self.count {
@@ -74,10 +73,10 @@ impl Link<'_> {
                 next.await?;
             }
             if number + most < self.count {
-                posted.push_back(self.recv(DATA, out.turn(number)));
+                posted.push_back(self.recv(out.turn(number)));
             }
             sends.room().await?;
-            sends.add(self.send(DATA, back.turn(number)));
+            sends.add(self.send(back.turn(number)));
         }
         sends.drain().await
     }

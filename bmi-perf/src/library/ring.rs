@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bmi::{AnyTransport, Error, MemList, MemSlice, Memory, Operation};
 
-use crate::case::Case;
+use crate::case::{Case, Over};
 
 /// The buffers that a connection uses in turn.
 pub(super) struct Ring {
@@ -29,6 +29,18 @@ impl Ring {
     /// Returns the buffer of a message.
     pub(super) fn turn(&self, number: u64) -> &MemSlice {
         &self.messages[(number % self.messages.len() as u64) as usize]
+    }
+}
+
+/// Writes a message that is about to leave, if another processor reads it where it is.
+///
+/// **Why.** Over shared memory the receiver copies from these very lines. Lines that nobody has
+/// written since the last message are still in its own cache: then nothing moves between the two
+/// processors, and what is measured is a copy within a cache. Adapters and the kernel of a network
+/// read them on the sender's side, where they stay.
+pub(super) fn produce(case: &Case, message: &MemSlice) {
+    if case.station.over == Over::Shm {
+        message.zero();
     }
 }
 

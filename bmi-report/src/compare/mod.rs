@@ -2,8 +2,15 @@
 //!
 //! **Ratio.** The cost of B divided by the cost of A, so above 1 is slower, also where rows count
 //! bytes per second. Two runs have no rounds in common, so the ratio is that of their trimmed means
-//! ([`crate::stats::ratio`]). Whatever changed between the runs is in it: the two hosts' facts are
-//! compared, and a [warning](Comparison::warnings) tells of each difference.
+//! ([`crate::stats::ratio`]).
+//!
+//! **Baseline.** A machine is not the same in two runs. So the cost of a row that has a
+//! [baseline](crate::groups) in both reports is that divided by the cost of its own run's baseline,
+//! round by round. If the baseline itself moved, that is, if the intervals of its two medians do
+//! not overlap, nothing is claimed of the row: what else moved with it is not known. A baseline is
+//! never faster or slower, because it is not what is compared. A timed row without a baseline is
+//! compared as it is, with whatever changed between the runs, and a [warning](Comparison::warnings)
+//! says so. The two hosts' facts are compared, too: there is a warning for each difference.
 //!
 //! **Verdicts**
 //!
@@ -12,6 +19,7 @@
 //! | slower, faster | the whole interval is above 1, or below |
 //! | same | it contains 1 and is between 1/1.05 and 1.05; for counted rows 1/1.02 and 1.02 |
 //! | unclear | it contains 1 and is wider, or there are too few rounds |
+//! | no verdict | the baseline of the row, or the row as a baseline, moved |
 //! | only in A, only in B | the other report has no such row, or has it in another unit |
 
 mod fail_if;
@@ -23,7 +31,7 @@ use serde::Serialize;
 pub use fail_if::FailIf;
 
 use crate::groups::{self, Verdict, ratio_figure};
-use crate::report::{Host, Report, Row, Unit};
+use crate::report::{Host, Kind, Report, Row, Unit};
 use crate::stats::Interval;
 use crate::table::Table;
 
@@ -44,6 +52,8 @@ pub enum Change {
     Same,
     /// The rounds do not tell.
     Unclear,
+    /// Nothing is claimed: what both runs measured beside the program moved between them.
+    BaselineMoved,
     /// Only A has the row.
     OnlyInA,
     /// Only B has the row.
@@ -51,8 +61,15 @@ pub enum Change {
 }
 
 impl Change {
-    const ALL: [Change; 6] =
-        [Change::Slower, Change::Faster, Change::Same, Change::Unclear, Change::OnlyInA, Change::OnlyInB];
+    const ALL: [Change; 7] = [
+        Change::Slower,
+        Change::Faster,
+        Change::Same,
+        Change::Unclear,
+        Change::BaselineMoved,
+        Change::OnlyInA,
+        Change::OnlyInB,
+    ];
 
     /// Returns the words for people.
     pub fn words(self) -> &'static str {
@@ -61,6 +78,7 @@ impl Change {
             Change::Faster => "faster",
             Change::Same => "same",
             Change::Unclear => "unclear",
+            Change::BaselineMoved => "no verdict: the baseline moved",
             Change::OnlyInA => "only in A",
             Change::OnlyInB => "only in B",
         }
@@ -94,8 +112,10 @@ pub struct Line {
     pub a: Option<Interval>,
     /// The median of B.
     pub b: Option<Interval>,
-    /// The cost of B divided by that of A.
+    /// The cost of B divided by that of A, each in terms of its own baseline if there is one.
     pub ratio: Option<Interval>,
+    /// The name of that baseline.
+    pub baseline: Option<String>,
     /// The number of rounds of A and of B.
     pub rounds: [usize; 2],
     /// What became of the row.
@@ -117,34 +137,96 @@ pub struct Comparison {
 
 /// Compares B with A.
 pub fn compare(a: &Report, b: &Report) -> Comparison {
-    let of = |report: &Report, row: &Row| {
-        report.rows.iter().position(|other| other.over == row.over && other.is_beside(row))
-    };
     let mut rows: Vec<Line> = Vec::new();
     for row in &a.rows {
-        rows.push(line(Some(row), of(b, row).map(|place| &b.rows[place])));
+        let one = Measured::of(a, row);
+        rows.push(line(Some(&one), b.beside(row, &row.over).map(|row| Measured::of(b, row)).as_ref()));
     }
-    rows.extend(b.rows.iter().filter(|row| of(a, row).is_none()).map(|row| line(None, Some(row))));
-    Comparison { a: side(a), b: side(b), warnings: warnings(a, b), rows }
+    let is_new = |row: &&Row| a.beside(row, &row.over).is_none();
+    rows.extend(b.rows.iter().filter(is_new).map(|row| line(None, Some(&Measured::of(b, row)))));
+    let warnings = [warnings(a, b), alone(a, b)].concat();
+    Comparison { a: side(a), b: side(b), warnings, rows }
 }
 
 fn side(report: &Report) -> Side {
     Side { title: report.title.clone(), program: report.program.clone(), began: report.began }
 }
 
-fn line(a: Option<&Row>, b: Option<&Row>) -> Line {
-    let (name, unit) = a.or(b).map(|row| (row.name(), row.unit)).unwrap_or_default();
-    let rounds = [a, b].map(|row| row.map_or(0, |row| row.rounds.len()));
+/// A row of a report, and the baseline of it.
+struct Measured<'a> {
+    row: &'a Row,
+    median: Interval,
+    baseline: Option<&'a Row>,
+}
+
+impl<'a> Measured<'a> {
+    fn of(report: &'a Report, row: &'a Row) -> Measured<'a> {
+        Measured { row, median: row.median(), baseline: groups::baseline_in(report, row) }
+    }
+}
+
+/// Returns the warning that rows of both reports are compared without a baseline, if some are.
+fn alone(a: &Report, b: &Report) -> Vec<String> {
+    let is_alone = |row: &&Row| {
+        row.kind == Kind::Library
+            && !row.unit.is_counted()
+            && b.beside(row, &row.over)
+                .is_some_and(|other| baselines(&Measured::of(a, row), &Measured::of(b, other)).is_none())
+    };
+    let rows = match a.rows.iter().filter(is_alone).count() {
+        0 => return Vec::new(),
+        1 => "1 row has no baseline".to_owned(),
+        many => format!("{many} rows have no baseline"),
+    };
+    vec![format!("{rows} in both reports: a change of the machine looks like a change of the program")]
+}
+
+/// Returns the baselines of a row, if both reports have the same one.
+fn baselines<'a>(a: &Measured<'a>, b: &Measured<'a>) -> Option<(&'a Row, &'a Row)> {
+    // Counts do not depend on the machine's load.
+    a.baseline.zip(b.baseline).filter(|(one, other)| one.over == other.over && !a.row.unit.is_counted())
+}
+
+fn line(a: Option<&Measured<'_>>, b: Option<&Measured<'_>>) -> Line {
+    let (name, unit) = a.or(b).map(|one| (one.row.name(), one.row.unit)).unwrap_or_default();
+    let rounds = [a, b].map(|one| one.map_or(0, |one| one.row.rounds.len()));
     let (ratio, change) = match (a, b) {
         (Some(a), Some(b)) => {
-            let ratio = groups::unpaired(unit, &a.values(), &b.values());
-            (Some(ratio).filter(|ratio| !ratio.middle.is_nan()), change(unit, ratio, rounds[0].min(rounds[1])))
+            let (ratio, change) = judged(a, b);
+            (Some(ratio).filter(|ratio| !ratio.middle.is_nan()), change)
         }
         (Some(_), None) => (None, Change::OnlyInA),
         _ => (None, Change::OnlyInB),
     };
-    let median = |row: Option<&Row>| row.map(Row::median).filter(|median| !median.middle.is_nan());
-    Line { name, unit, a: median(a), b: median(b), ratio, rounds, change }
+    let median = |one: Option<&Measured<'_>>| one.map(|one| one.median).filter(|median| !median.middle.is_nan());
+    let baseline = a.zip(b).and_then(|(a, b)| baselines(a, b)).map(|(base, _)| base.over.clone());
+    Line { name, unit, a: median(a), b: median(b), ratio, baseline, rounds, change }
+}
+
+/// Returns the ratio of the costs of a row of both reports, and what it says.
+fn judged(a: &Measured<'_>, b: &Measured<'_>) -> (Interval, Change) {
+    let unit = a.row.unit;
+    let moved = |a: Interval, b: Interval| a.high < b.low || b.high < a.low;
+    if let Some((base_a, base_b)) = baselines(a, b) {
+        // Round by round, in terms of the own run's baseline.
+        let costs = |row: &Row, base: &Row| -> Vec<f64> {
+            base.pairs(row).into_iter().map(|(base, value)| value / base).collect()
+        };
+        let (a, b) = (costs(a.row, base_a), costs(b.row, base_b));
+        let ratio = groups::unpaired(unit, &a, &b);
+        let change = match moved(base_a.median(), base_b.median()) {
+            true => Change::BaselineMoved,
+            false => change(unit, ratio, a.len().min(b.len())),
+        };
+        return (ratio, change);
+    }
+    let ratio = groups::unpaired(unit, &a.row.values(), &b.row.values());
+    let change = match change(unit, ratio, a.row.rounds.len().min(b.row.rounds.len())) {
+        _ if a.row.kind == Kind::Baseline && moved(a.median, b.median) => Change::BaselineMoved,
+        Change::Slower | Change::Faster if a.row.kind == Kind::Baseline => Change::Unclear,
+        change => change,
+    };
+    (ratio, change)
 }
 
 fn change(unit: Unit, ratio: Interval, rounds: usize) -> Change {
@@ -234,9 +316,19 @@ impl Comparison {
         format!("Of {both} {rows} in both reports, B is {}.", counts.join(", "))
     }
 
+    /// Says in terms of what the costs are, if rows have baselines.
+    pub fn terms(&self) -> Option<String> {
+        let mut names: Vec<&str> = self.rows.iter().filter_map(|line| line.baseline.as_deref()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let names = names.join(" or ");
+        (!names.is_empty()).then(|| format!("The cost of B is in terms of {names}, as measured in each run beside it."))
+    }
+
     /// Formats the comparison for a terminal.
     pub fn render(&self) -> String {
         let mut text = format!("{}\nA: {}\nB: {}\n", self.sentence(), name(&self.a), name(&self.b));
+        text.extend(self.terms().map(|terms| terms + "\n"));
         for warning in &self.warnings {
             text += &format!("warning: {warning}\n");
         }

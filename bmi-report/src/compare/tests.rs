@@ -1,7 +1,7 @@
 //! Verdicts on reports whose truth is known.
 
 use super::*;
-use crate::report::Step;
+use crate::report::{Kind, Step};
 
 fn row(over: &str, unit: Unit, values: &[f64]) -> Row {
     let step = |(round, value): (usize, &f64)| Step { round: round as u32, value: *value };
@@ -84,6 +84,42 @@ fn a_rule_is_broken_only_if_the_whole_interval_is_above_it() {
     assert_eq!(compare(&few(1.0), &few(3.0)).fails(&rule("slower:5%")).len(), 0);
 }
 
+/// Two runs of one program: the machine was 6 % slower in the second, plain sockets as much.
+/// Every row of the library was *surely slower*, and the gate failed.
+#[test]
+fn a_machine_that_became_slower_is_no_change_of_the_program() {
+    let baseline =
+        |value, spread| Row { kind: Kind::Baseline, ..row("sockets", Unit::Seconds, &around(value, spread)) };
+    let run = |machine: f64, cost: f64, spread: f64| {
+        let library = row("tcp", Unit::Seconds, &around(cost * machine * 1e-6, spread));
+        report(vec![library, baseline(machine * 0.8e-6, spread)])
+    };
+    let rule: FailIf = "slower:5%".parse().unwrap();
+    let found = |a: &Report, b: &Report| {
+        let comparison = compare(a, b);
+        (comparison.rows.iter().map(|line| line.change).collect::<Vec<_>>(), comparison.fails(&rule).len())
+    };
+    // The baseline moved, so nothing is claimed, in either direction.
+    let moved = (vec![Change::BaselineMoved; 2], 0);
+    assert_eq!(found(&run(1.0, 1.0, 0.01), &run(1.06, 1.0, 0.01)), moved);
+    assert_eq!(found(&run(1.06, 1.0, 0.01), &run(1.0, 1.0, 0.01)), moved);
+    assert_eq!(found(&run(1.0, 1.0, 0.01), &run(1.06, 1.3, 0.01)), moved);
+    // It moved by less than its intervals tell. Round by round the program costs as much as before.
+    assert_eq!(found(&run(1.0, 1.0, 0.08), &run(1.06, 1.0, 0.08)), (vec![Change::Same, Change::Unclear], 0));
+    // It stayed: the program is slower, or it is faster.
+    let slower = (vec![Change::Slower, Change::Same], 1);
+    assert_eq!(found(&run(1.0, 1.0, 0.01), &run(1.0, 1.1, 0.01)), slower);
+    let faster = (vec![Change::Faster, Change::Same], 0);
+    assert_eq!(found(&run(1.0, 1.1, 0.01), &run(1.0, 1.0, 0.01)), faster);
+    // A baseline that only one run has does not help.
+    let alone = report(run(1.0, 1.0, 0.01).rows[..1].to_vec());
+    assert_eq!(found(&alone, &run(1.0, 1.0, 0.01)).0, [Change::Same, Change::OnlyInB]);
+    assert!(compare(&alone, &run(1.0, 1.0, 0.01)).warnings[0].contains("1 row has no baseline"));
+    let both = compare(&run(1.0, 1.0, 0.01), &run(1.06, 1.0, 0.01));
+    assert!(both.warnings.is_empty() && both.render().contains("in terms of sockets, as measured in each run"));
+    assert_eq!(compare(&alone, &alone).terms(), None);
+}
+
 #[test]
 fn hosts_that_differ_are_warned_of() {
     let host = |name: &str, facts: &[(&str, &str)]| Host {
@@ -119,6 +155,7 @@ fn text_and_json_have_every_row() {
 Of 1 row in both reports, B is slower in 1.
 A: a title (bench 1)
 B: a title (bench 1)
+warning: 1 row has no baseline in both reports: a change of the machine looks like a change of the program
 
 row                A        B  cost of B      interval    B is
 --------------------------------------------------------------

@@ -62,6 +62,19 @@ impl Axis {
         Axis { scale: Scale::Logarithmic, low, high, ends, ticks }
     }
 
+    /// Makes a linear axis from zero, labelled at round values.
+    pub(super) fn from_zero(values: &[f64], ends: (f64, f64), label: impl Fn(f64) -> String) -> Axis {
+        let (_, high) = range(values);
+        // The longest of these steps that gives two labels or more beside that of zero. Four at
+        // most, whose labels fit beside each other.
+        let power = 10f64.powf((high / 2.0).log10().floor());
+        let step = [5.0, 2.0, 1.0].map(|step| step * power).into_iter().find(|step| high / step >= 2.0);
+        let step = step.unwrap_or(power);
+        let ticks = (0..).map(|number| f64::from(number) * step).take_while(|value| *value <= high);
+        let ticks = ticks.map(|value| (value, if value > 0.0 { label(value) } else { "0".to_owned() })).collect();
+        Axis { scale: Scale::Linear, low: 0.0, high, ends, ticks }
+    }
+
     /// Makes an axis of names, which are at 0, 1, 2, …
     pub(super) fn names(names: &[&str], ends: (f64, f64)) -> Axis {
         let ticks = names.iter().enumerate().map(|(place, name)| (place as f64, (*name).to_owned())).collect();
@@ -146,6 +159,12 @@ mod tests {
         let rates = Axis::logarithmic(&[2e8, 1.1e10], (0.0, 1.0), bandwidth);
         assert_eq!(labels(&rates), ["300 MB/s", "1 GB/s", "3 GB/s", "10 GB/s"]);
         assert_eq!(labels(&Axis::logarithmic(&[3.0, 3.1], (0.0, 1.0), plain)).len(), 2);
+        let zero = Axis::from_zero(&[1.6e-6, 2.1e-6], (0.0, 1.0), time);
+        assert_eq!(labels(&zero), ["0", "1 µs", "2 µs"]);
+        assert_eq!(labels(&Axis::from_zero(&[1.0, 0.95], (0.0, 1.0), plain)), ["0", "0.5", "1"]);
+        let widest = Axis::from_zero(&[9.9e8], (0.0, 1.0), bandwidth);
+        assert_eq!(labels(&widest), ["0", "200 MB/s", "400 MB/s", "600 MB/s", "800 MB/s"]);
+        assert_eq!(labels(&Axis::from_zero(&[1.8e-4], (0.0, 1.0), time)), ["0", "50 µs", "100 µs", "150 µs"]);
         assert_eq!([time(2e-7), time(1.0), rate(20e3), plain(0.5)], ["200 ns", "1 s", "20 k/s", "0.5"]);
     }
 
@@ -156,6 +175,7 @@ mod tests {
             for axis in [
                 Axis::sizes(&sizes, (10.0, 90.0)),
                 Axis::logarithmic(&values, (10.0, 90.0), plain),
+                Axis::from_zero(&values, (10.0, 90.0), plain),
                 Axis::names(&["a", "b"], (10.0, 90.0)),
             ] {
                 let mut sorted = values.clone();

@@ -2,12 +2,13 @@
 //!
 //! **Layout.** The labels of the vertical axis are on the left of the plot, the names of the lines
 //! on its right. A name is at the end of its line, and moves where two would overlap. An interval
-//! is a band. Colours and fonts are in `style.css`; a class tells which.
+//! is a band. Lines that would have one point each, all at one place, are [`bars`]. Colours and
+//! fonts are in `style.css`; a class tells which.
 
 use std::fmt::Write;
 
 use super::axis::Axis;
-use super::escape;
+use super::{bars, escape};
 
 /// Width and height of a picture.
 pub(super) const WIDTH: f64 = 600.0;
@@ -111,6 +112,8 @@ pub(super) struct Chart {
     pub(super) hint: String,
     pub(super) x: Axis,
     pub(super) y: Axis,
+    /// Labels a value of the vertical axis.
+    pub(super) label: fn(f64) -> String,
     /// What the horizontal axis shows.
     pub(super) across: String,
     pub(super) series: Vec<Series>,
@@ -121,13 +124,18 @@ pub(super) struct Chart {
 
 impl Chart {
     /// Draws the picture with its heading.
+    // Writing to a string cannot fail, here and below.
     pub(super) fn render(&self) -> String {
         let title = escape::text(&self.title);
         let mut svg = format!(
-            "<figure class=\"chart\"><figcaption><b>{title}</b><span>{}</span></figcaption>\
-             <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">",
+            "<figure class=\"chart\"><figcaption><b>{title}</b><span>{}</span></figcaption>",
             escape::text(&self.hint)
         );
+        if self.has_one_place() {
+            bars::render(self, &mut svg);
+            return svg + "</figure>\n";
+        }
+        let _ = write!(svg, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">");
         self.axes(&mut svg);
         for series in &self.series {
             self.band(&mut svg, series);
@@ -141,7 +149,12 @@ impl Chart {
         svg + "</svg></figure>\n"
     }
 
-    // Writing to a string cannot fail, here and below.
+    /// Returns true if there are points, and all are at one place of the horizontal axis.
+    fn has_one_place(&self) -> bool {
+        let mut places = self.series.iter().flat_map(|series| &series.points).map(|point| point.x);
+        places.next().is_some_and(|first| places.all(|place| place == first))
+    }
+
     fn axes(&self, svg: &mut String) {
         let Plot { left, right, top, bottom } = PLOT;
         for (value, label) in &self.y.ticks {
@@ -285,6 +298,7 @@ mod tests {
             hint: String::new(),
             x: Axis::sizes(&[8.0, 64.0], PLOT.across()),
             y: Axis::logarithmic(&[1e-6, 1e-5], PLOT.up(), axis::time),
+            label: axis::time,
             across: "bytes".into(),
             series: vec![series],
             crossings: Vec::new(),
@@ -299,8 +313,10 @@ mod tests {
         assert_eq!(svg.matches("class=\"line c0 dotted\"").count(), 1);
         assert_eq!(svg.matches("<g class=\"p c0\"").count(), 2);
         assert!(svg.contains(">8 B<") && svg.contains(">10 µs<") && svg.contains("aria-label=\"a &quot;title&quot;\""));
-        // A line of one point, and one of none.
-        assert!(!chart(vec![point(8.0, 1e-6)]).render().contains("band"));
+        // A line of one point is a bar, which has no markup of the report either. And one of none.
+        let bar = chart(vec![point(8.0, 1e-6)]).render();
+        assert!(!bar.contains("class=\"band") && bar.contains("<g class=\"bar c0 dotted\""), "{bar}");
+        assert!(bar.contains("&lt;b&gt;") && bar.contains("&lt;note&gt; 3 µs") && bar.contains(">1 µs<"));
         assert!(!chart(Vec::new()).render().contains("class=\"line"));
     }
 

@@ -4,8 +4,8 @@ use super::axis::{self, Axis};
 use super::{document, escape};
 use crate::compare::{Change, Comparison, Line, Side};
 use crate::groups::ratio_figure;
-use crate::html::sections::facts::date;
 use crate::stats::Interval;
+use crate::units::date;
 
 /// The width and height of the picture of an interval, and what is left free at both ends.
 const PICTURE: (f64, f64) = (260.0, 16.0);
@@ -14,10 +14,16 @@ const MARGIN: f64 = 6.0;
 const MOST_RATIO: f64 = 10.0;
 
 /// The sections, in the order in which a reader wants them, with their explanations.
-const SECTIONS: [(Change, &str, &str); 6] = [
+const SECTIONS: [(Change, &str, &str); 7] = [
     (Change::Slower, "Slower", "B costs more: the whole interval is above 1."),
     (Change::Faster, "Faster", "B costs less: the whole interval is below 1."),
     (Change::Unclear, "Unclear", "The interval contains 1 and is wide, or there are too few rounds."),
+    (
+        Change::BaselineMoved,
+        "No verdict",
+        "What was measured beside the program, plain sockets for example, moved between the two runs: the \
+         intervals of its medians do not overlap. The machine has changed, so nothing is claimed.",
+    ),
     (Change::Same, "The same", "The interval contains 1 and is narrow."),
     (Change::OnlyInA, "Only in A", ""),
     (Change::OnlyInB, "Only in B", ""),
@@ -28,6 +34,7 @@ pub fn render_comparison(comparison: &Comparison) -> String {
     let axis = axis(comparison);
     let sections: Vec<String> = SECTIONS.iter().map(|section| rows(comparison, &axis, *section)).collect();
     let mut answer = format!("<li>{}</li>\n", escape::figures(&comparison.sentence()));
+    answer.extend(comparison.terms().map(|terms| format!("<li>{}</li>\n", escape::text(&terms))));
     answer.extend(
         comparison.warnings.iter().map(|warning| format!("<li class=\"warning\">{}</li>\n", escape::figures(warning))),
     );

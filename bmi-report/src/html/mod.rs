@@ -12,12 +12,13 @@
 //!
 //! | module | what is there |
 //! |---|---|
-//! | `axis`, `chart`, `palette` | pictures of lines |
+//! | `axis`, `chart`, `bars`, `palette` | pictures of lines, and of bars |
 //! | `sections` | the parts of the page |
 //! | `comparison` | the page of two reports that are compared |
 //! | `style.css`, `timeline.js`, `read_out.js` | how it looks, light, dark and printed; the scripts |
 
 mod axis;
+mod bars;
 mod chart;
 mod comparison;
 mod escape;

@@ -18,6 +18,7 @@
     },
   };
   for (const svg of document.querySelectorAll(".grid svg")) {
+    if (!svg.querySelector("g.p")) continue; // Bars have their own titles.
     const points = [...svg.querySelectorAll("g.p")].map((group) => {
       const title = group.querySelector("title");
       const point = { x: Number(group.dataset.x), text: title.textContent };

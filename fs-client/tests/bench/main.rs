@@ -128,6 +128,25 @@ fn nothing_is_left_behind_and_transports_take_turns() {
     assert!(fs::read_to_string(path("r.csv")).unwrap().contains("write"));
 }
 
+/// The page of `bench meta` had no picture, and that of `bench io` two dots on cut axes for each
+/// transport. Both had the processor time of the clients as that of *all hosts*.
+#[test]
+fn the_pages_of_io_and_meta_have_bars_of_each_test_and_transport() {
+    let bed = Bed::new();
+    for (args, tests) in [(&["io", "-t", "64K", "-b", "128K"][..], 2), (&["meta", "--files", "5"], 4)] {
+        let more = ["-i", "1", "--over", "tcp,shm", "--html", "page.html"];
+        let output = bed.run(&[&["bench"], args, &more].concat());
+        assert!(output.status.success(), "{output:?}");
+        let page = fs::read_to_string(bed.dir.path().join("page.html")).unwrap();
+        let bars = |id: &str| {
+            let section = page.split(&format!("<section id=\"{id}\">")).nth(1).unwrap_or_else(|| panic!("no {id}"));
+            section.split("</section>").next().unwrap().matches("<g class=\"bar ").count()
+        };
+        assert_eq!((bars("speed"), bars("processor")), (2 * tests, 2 * tests), "{args:?}");
+        assert!(page.contains(": processor time of client<") && !page.contains("time of all hosts"), "{args:?}");
+    }
+}
+
 #[test]
 fn an_operation_that_fails_ends_the_run_and_leaves_nothing() {
     let bed = Bed::new();

@@ -10,11 +10,13 @@
 //! | module | what |
 //! |---|---|
 //! | `lines` | the lines of a file that hold text, and their limits |
+//! | `figures` | measured figures, and what `docs/figures.json` has of them |
 //! | `references` | links, citations of papers, names of documents that are not in the tree |
 //! | `sentences` | lengths of sentences |
 //!
 //! **Tests** of each rule are in its module, on small texts.
 
+mod figures;
 mod lines;
 mod references;
 mod sentences;
@@ -24,6 +26,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bmi_report::Figures;
 use clap::Args;
 use serde::Serialize;
 
@@ -39,9 +42,15 @@ Rules:
              Between ``` fences, 120 columns are allowed. In .md files 160 are allowed if the
              fence has no language or `text`, as program output does. Rows of tables have no
              limit, nor do lines that begin with a URL which is too long itself.
-  length     README.md has at most 150 lines.
+  length     README.md has at most 150 lines, without the comments that name figures.
   link       A link in a .md file leads to a tracked file or folder, and its #anchor to a heading.
   paper      The key of a citation, such as [PVFS-IB §4.1], is a heading of docs/papers.md.
+  figure     A figure that a document quotes from docs/figures.json is the one that was measured.
+             Its name is in a comment at the end of its paragraph, or below its table:
+             <!-- figures: micro: tcp latency 4 B, polling / sockets; NAME; … -->, in the order of
+             the text. In README.md, every measured figure has such a name. A measured figure has a
+             decimal point or a thousands separator, or a unit such as %, µs, GB/s or times.
+             Programs with --figures FILE write the file.
   reference  No text names a paper by number, or a design document that is not in the tree.
 
 Examples:
@@ -112,7 +121,7 @@ pub(crate) fn main(root: &Path, args: &ProseArgs) -> ExitCode {
 /// The step of the test command.
 pub(crate) fn step(root: &Path) -> Result<Totals, Failure> {
     let tracked = tracked(root).map_err(|failure| Failure::skip(format!("no list of files: {failure}")))?;
-    let found = check(&read(root, &tracked, &[])?, &tracked);
+    let found = check(&read(root, &tracked, &[])?, &tracked, &measured(root)?);
     found.iter().for_each(print);
     match found.len() {
         0 => Ok(Totals::NONE),
@@ -134,7 +143,7 @@ fn run(root: &Path, args: &ProseArgs) -> Result<bool, Failure> {
         }
         return Ok(true);
     }
-    let found = check(&sources, &tracked);
+    let found = check(&sources, &tracked, &measured(root)?);
     match args.json {
         true => println!("{}", json(&found)?),
         false => found.iter().for_each(print),
@@ -148,6 +157,11 @@ fn print(found: &Finding) {
 
 fn json(value: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string_pretty(value).map_err(|error| Failure::new(error.to_string()))
+}
+
+/// The figures that documents may quote.
+fn measured(root: &Path) -> Result<Figures, Failure> {
+    Figures::read(&root.join(bmi_report::figures::FILE)).map_err(Failure::new)
 }
 
 /// The paths that git tracks, from the root of the workspace.
@@ -195,7 +209,7 @@ fn is_within(path: &str, prefix: &str) -> bool {
 }
 
 /// Checks all rules; returns what breaks them, in order of files and lines.
-fn check(sources: &Sources, tracked: &BTreeSet<String>) -> Vec<Finding> {
+fn check(sources: &Sources, tracked: &BTreeSet<String>, measured: &Figures) -> Vec<Finding> {
     let documents = sources.chosen.iter().chain(&sources.others).filter(|source| source.path.ends_with(".md"));
     let tree = references::Tree::new(tracked, documents);
     let mut found = Vec::new();
@@ -209,7 +223,13 @@ fn check(sources: &Sources, tracked: &BTreeSet<String>) -> Vec<Finding> {
                 add(line.number, rule, text);
             }
         }
-        let len = source.text.lines().count();
+        if source.path.ends_with(".md") {
+            let all_named = source.path == "README.md";
+            figures::check(&source.text, measured, all_named)
+                .into_iter()
+                .for_each(|(line, text)| add(line, "figure", text));
+        }
+        let len = figures::shown(&source.text);
         if source.path == "README.md" && len > README_LINES {
             add(README_LINES + 1, "length", format!("the file has {len} lines, at most {README_LINES}"));
         }
@@ -225,7 +245,7 @@ mod tests {
     fn found(files: &[(&str, &str)]) -> Vec<(String, usize, &'static str)> {
         let tracked = files.iter().map(|(path, _)| (*path).to_owned()).collect();
         let chosen = files.iter().map(|(path, text)| Source { path: (*path).into(), text: (*text).into() }).collect();
-        let found = check(&Sources { chosen, others: Vec::new() }, &tracked);
+        let found = check(&Sources { chosen, others: Vec::new() }, &tracked, &Figures::default());
         found.into_iter().map(|one| (one.file, one.line, one.rule)).collect()
     }
 
@@ -261,6 +281,19 @@ mod tests {
         for prefix in ["doc", "docs/a", "docs/a.md/b"] {
             assert!(!is_within("docs/a.md", prefix), "{prefix}");
         }
+    }
+
+    /// README's figures were older and better than the tables that it links.
+    #[test]
+    fn the_documents_quote_what_was_measured() {
+        let root = crate::root();
+        let tracked = tracked(&root).unwrap();
+        let sources = read(&root, &tracked, &["README.md".into(), "docs".into()]).unwrap();
+        let measured = measured(&root).unwrap();
+        let found: Vec<Finding> =
+            check(&sources, &tracked, &measured).into_iter().filter(|finding| finding.rule == "figure").collect();
+        assert_eq!(found, []);
+        assert!(measured != Figures::default(), "and something was measured");
     }
 
     #[test]

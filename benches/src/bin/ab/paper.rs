@@ -76,6 +76,12 @@ impl Paper {
             report.add_to(&mut recorded, one.name);
             reports.push(Named { name: one.name, source: one.source, report });
         }
+        let whole = summary(reports.iter().flat_map(|one| &one.report.comparisons));
+        if let Some(median) = whole.median_percent {
+            let results = whole.results as f64;
+            recorded.summary.push(("results".to_owned(), results, "results".to_owned()));
+            recorded.summary.push(("median error".to_owned(), median, "%".to_owned()));
+        }
         self.conclude(&reports)?;
         self.report.write(&recorded)?;
         Ok(true)

@@ -45,6 +45,18 @@ pub(crate) enum Play {
     RawRate,
 }
 
+impl Target {
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+}
+
+impl Mode {
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+}
+
 impl Play {
     /// The number of messages of one `Rate`.
     pub(crate) const BATCH: usize = 32;
@@ -68,7 +80,7 @@ impl Play {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Play::Idle => "idle",
             Play::Wake => "wake",
@@ -96,7 +108,7 @@ pub(crate) struct Line {
 impl Line {
     /// Returns the name, which is the same in every run: "tcp ping 8 B, polling".
     pub(crate) fn name(&self) -> String {
-        let (over, mode) = (format!("{:?}", self.over).to_lowercase(), format!("{:?}", self.mode).to_lowercase());
+        let (over, mode) = (self.over.name(), self.mode.name());
         let len = if self.len > 0 { format!(" {}", units::size(self.len)) } else { String::new() };
         format!("{over} {}{len}, {mode}", self.play.name())
     }

@@ -19,9 +19,10 @@ mod raw;
 use std::io::{Error, IsTerminal, Result};
 use std::process::ExitCode;
 
+use benches::report::{self, ReportArgs, begin, steps};
 use benches::sample;
-use bmi_report::Unit;
 use bmi_report::table::Table;
+use bmi_report::{Kind, Unit};
 use bmi_shm::ShmTransport;
 use bmi_tcp::TcpTransport;
 use clap::Parser;
@@ -48,6 +49,7 @@ use crate::raw::Raw;
                         message_cost --only 'ping 8 B'         only lines with this in their name\n  \
                         message_cost --only idle --count 8192  more operations of each\n  \
                         message_cost --json                    for another program to read\n  \
+                        message_cost --figures docs/figures.json  what documents quote\n  \
                         message_cost --sample                  what `cargo xtask compare` reads")]
 struct Cli {
     /// Count only lines whose names contain this, such as rate, "push 257 KiB" or "ping 8 B,
@@ -66,6 +68,8 @@ struct Cli {
     /// Print only JSON, two lines for each line of the table: instructions and system calls.
     #[arg(long, conflicts_with_all = ["json", "count"])]
     sample: bool,
+    #[command(flatten)]
+    report: ReportArgs,
     /// Internal: play the line with this name, to be counted.
     #[arg(long, hide = true, conflicts_with_all = ["only", "over", "json", "sample"])]
     play: Option<String>,
@@ -136,12 +140,16 @@ fn measure(cli: &Cli) -> Result<()> {
         eprintln!("This is a debug build; `cargo run --release` counts what users run.");
     }
     let mut rows = Vec::new();
+    let mut report = begin("message_cost", "instructions and system calls of a message, both sides together");
     for line in lines {
         show_progress(&line.name());
         let count = cli.count.map_or(line.count(), |count| count as usize);
-        rows.push(Row::new(&line, count, &callgrind::run(&line, count)?));
+        let row = Row::new(&line, count, &callgrind::run(&line, count)?);
+        report.rows.extend(recorded(&line, &row));
+        rows.push(row);
     }
     show_progress("");
+    cli.report.write(&report)?;
     if cli.sample {
         return sample::print(&rows.iter().flat_map(sampled).collect::<Vec<_>>());
     }
@@ -151,6 +159,16 @@ fn measure(cli: &Cli) -> Result<()> {
         print!("{}", render(&rows));
     }
     Ok(())
+}
+
+/// Returns the rows of a report.
+fn recorded(line: &Line, row: &Row) -> [bmi_report::Row; 2] {
+    let (over, mode) = (line.over.name(), line.mode.name());
+    [(Unit::Instructions, row.instructions), (Unit::Calls, row.system_calls)].map(|(unit, value)| bmi_report::Row {
+        size: (line.len > 0).then_some(line.len as u64),
+        rounds: steps(0, [value]),
+        ..report::row(line.play.name(), &over, Kind::Library, unit, &[("waiting", &mode)])
+    })
 }
 
 fn sampled(row: &Row) -> [sample::Line; 2] {
@@ -228,7 +246,7 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed_and_a_sample_excludes_what_changes_its_lines() {
         Cli::command().debug_assert();
-        assert!(cli_check::every_option::<Cli>(&[]) >= 4);
+        assert!(cli_check::every_option::<Cli>(&[("report", "a.json")]) >= 5);
         for other in ["--json", "--count=9"] {
             assert!(Cli::try_parse_from(["message_cost", "--sample", other]).is_err(), "{other}");
         }
@@ -243,6 +261,16 @@ mod tests {
         assert_eq!(names(&["--over", "tcp", "--only", "PING 8 b, sleep"]), ["tcp ping 8 B, sleeping"]);
         assert_eq!(names(&["--over", "tcp,shm"]).len(), line::all().len());
         assert!(names(&["--only", "no such line"]).is_empty());
+    }
+
+    /// Documents quote a line by this name.
+    #[test]
+    fn a_line_of_a_report_has_the_name_of_the_table() {
+        for line in line::all() {
+            let row = Row::new(&line, 1, &[Count { instructions: 7, system_calls: 2 }; WINDOWS]);
+            let names = recorded(&line, &row).map(|row| row.name());
+            assert_eq!(names, [line.name(), line.name()]);
+        }
     }
 
     #[test]

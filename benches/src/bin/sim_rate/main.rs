@@ -14,6 +14,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use benches::report::{ReportArgs, begin, row, steps};
 use benches::sample;
 use bmi_core::Config;
 use bmi_report::Unit;
@@ -71,6 +72,8 @@ struct Cli {
     /// Write the timeline of a run through the whole stack to this file, in Chrome's trace format.
     #[arg(long, value_name = "FILE", conflicts_with = "only")]
     trace: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 fn even(text: &str) -> Result<u32, String> {
@@ -106,8 +109,8 @@ impl Run {
     }
 }
 
-/// Runs a line twice, and prints both runs.
-fn twice(line: &Line, config: &SimConfig, size: u32) -> Outcome<()> {
+/// Runs a line twice, and prints both runs. Returns their row of a report.
+fn twice(line: &Line, config: &SimConfig, size: u32) -> Outcome<bmi_report::Row> {
     let runs = [line.run(config, size)?, line.run(config, size)?];
     println!("{}, {} messages", line.name(), runs[0].messages);
     for run in &runs {
@@ -122,7 +125,9 @@ fn twice(line: &Line, config: &SimConfig, size: u32) -> Outcome<()> {
         );
     }
     if (runs[0].digest, runs[0].events) == (runs[1].digest, runs[1].events) {
-        Ok(())
+        let (test, nodes) = (format!("{} events", line.what()), line.nodes.to_string());
+        let row = row(&test, "sim", bmi_report::Kind::Library, Unit::PerSecond, &[("nodes", &nodes)]);
+        Ok(bmi_report::Row { rounds: steps(0, runs.map(|run| run.events_per_second())), ..row })
     } else {
         Err(format!("two runs of {} with one seed differ", line.name()).into())
     }
@@ -180,11 +185,14 @@ struct Line {
 impl Line {
     /// Returns the name, which is the same in every run: "sim whole stack, 64 nodes".
     fn name(&self) -> String {
-        let what = match self.kind {
+        format!("sim {}, {} nodes", self.what(), self.nodes)
+    }
+
+    fn what(&self) -> &'static str {
+        match self.kind {
             Kind::Stack => "whole stack",
             Kind::Bare => "bare model",
-        };
-        format!("sim {what}, {} nodes", self.nodes)
+        }
     }
 
     fn run(&self, config: &SimConfig, size: u32) -> Outcome<Run> {
@@ -259,7 +267,11 @@ fn run(cli: &Cli) -> Outcome<()> {
     if with_idle {
         idle(&config, cli.idle_nodes)?;
     }
-    lines.iter().try_for_each(|line| twice(line, &config, cli.size))?;
+    let mut report = begin("sim_rate", "the rate of the simulator, in real time");
+    for line in &lines {
+        report.rows.push(twice(line, &config, cli.size)?);
+    }
+    cli.report.write(&report)?;
     if !lines.is_empty() {
         println!("the same seed gave the same run twice");
     }
@@ -306,6 +318,6 @@ mod tests {
 
     #[test]
     fn every_option_is_parsed() {
-        assert!(cli_check::every_option::<super::Cli>(&[("profile", "vapi-2003")]) >= 9);
+        assert!(cli_check::every_option::<super::Cli>(&[("profile", "vapi-2003"), ("report", "a.json")]) >= 9);
     }
 }

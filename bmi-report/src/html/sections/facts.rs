@@ -4,6 +4,7 @@ use super::{Page, section, table};
 use crate::html::escape;
 use crate::report::{Host, Report};
 use crate::text::command;
+use crate::units::date;
 
 /// The facts of a host that its line at the top has.
 const MOST_FACTS: usize = 4;
@@ -135,23 +136,6 @@ pub(in crate::html) fn repeat(page: &Page<'_>) -> String {
 pub(in crate::html) fn words() -> String {
     let words: String = WORDS.iter().map(|(word, meaning)| format!("<dt>{word}</dt><dd>{meaning}</dd>\n")).collect();
     section("words", "What the words mean", "", &format!("<dl>{words}</dl>\n"))
-}
-
-/// Formats seconds since 1970: `2026-03-01 12:00 UTC`.
-///
-/// **Source.** Hinnant: chrono-compatible low-level date algorithms, `civil_from_days`.
-pub(in crate::html) fn date(seconds: u64) -> String {
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute) = (of_day / 3600, of_day / 60 % 60);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
 
 #[cfg(test)]

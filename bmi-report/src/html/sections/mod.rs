@@ -30,15 +30,29 @@ const PATH: &str = "path";
 const RATE: &str = "rate";
 
 impl Page<'_> {
-    /// Returns the parts whose rows differ in their size, without those that have pictures of
-    /// their own.
+    /// Returns the parts without those that have pictures of their own.
     fn by_size(&self) -> impl Iterator<Item = &Vec<&Group<'_>>> {
         let has_own = |row: &Row| row.setup.contains_key(PATH) || row.setup.contains_key(RATE);
-        let is_shown = move |part: &&Vec<&Group<'_>>| {
-            !has_own(part[0].row()) && part.iter().any(|group| group.row().size.is_some())
-        };
-        self.parts.iter().filter(is_shown)
+        self.parts.iter().filter(move |part| !has_own(part[0].row()))
     }
+}
+
+/// The place of rows that have no size, if none of their part has one.
+const NO_SIZE: u64 = 1;
+
+/// Returns where a row of a part is on the axis of sizes.
+fn place(part: &[&Group<'_>], row: &Row) -> Option<u64> {
+    match part.iter().any(|group| group.row().size.is_some()) {
+        true => row.size,
+        false => Some(NO_SIZE),
+    }
+}
+
+/// Returns the only size of a part, or `None` if it has several, or none.
+fn only_size(part: &[&Group<'_>]) -> Option<u64> {
+    let mut sizes = part.iter().filter_map(|group| group.row().size);
+    let first = sizes.next()?;
+    sizes.all(|size| size == first).then_some(first)
 }
 
 /// Wraps a section that has contents.

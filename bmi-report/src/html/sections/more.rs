@@ -98,6 +98,7 @@ pub(in crate::html) fn offered(page: &Page<'_>) -> String {
 fn picture(title: String, hint: String, x: Axis, series: Vec<Series>) -> String {
     let points = series.iter().flat_map(|series| &series.points);
     let values: Vec<f64> = points.flat_map(|point| [point.low, point.y, point.high]).collect();
-    let y = Axis::logarithmic(&values, PLOT.up(), label(crate::report::Unit::Seconds));
-    Chart { title, hint, x, y, across: String::new(), series, crossings: Vec::new(), parted: None }.render()
+    let label = label(crate::report::Unit::Seconds);
+    let y = Axis::logarithmic(&values, PLOT.up(), label);
+    Chart { title, hint, x, y, label, across: String::new(), series, crossings: Vec::new(), parted: None }.render()
 }

@@ -66,11 +66,18 @@ fn picture(page: &Page<'_>, heading: String, figures: &[&Figure<'_>]) -> String 
     chart.render()
 }
 
-/// Returns true if the plan takes this path for the row's size and direction.
+/// Returns true if the plan takes this path for the row's size and direction. A plan has a line for
+/// each size at which the path changes. Its direction may say which memory it is for: `write, other
+/// memory`. Then the first memory counts.
 fn is_planned(plans: &[Plan], row: &Row, path: &str) -> bool {
-    let is_direction = |plan: &Plan| row.setup.values().any(|value| *value == plan.direction);
-    let mut of = plans.iter().filter(|plan| plan.over == row.over && Some(plan.size) == row.size && is_direction(plan));
-    of.any(|plan| is_same(&plan.path, path))
+    let is_direction = |plan: &Plan| {
+        let direction = plan.direction.split(',').next().unwrap_or_default();
+        row.setup.values().any(|value| value == direction)
+    };
+    let of = || plans.iter().filter(|plan| plan.over == row.over && is_direction(plan));
+    let Some(first) = of().next() else { return false };
+    let of = of().filter(|plan| plan.direction == first.direction && Some(plan.size) <= row.size);
+    of.max_by_key(|plan| plan.size).is_some_and(|plan| is_same(&plan.path, path))
 }
 
 /// Returns true if two names mean one path: `fast RDMA` is `fast-rdma`.
@@ -157,6 +164,31 @@ mod tests {
         // Of bandwidths, the greater one is better: the same lines are the other way round.
         assert_eq!(crossings(&[inline.clone(), server], Unit::BytesPerSecond).len(), 1);
         assert!(crossings(&[inline], Unit::Seconds).is_empty());
+    }
+
+    /// A run writes one line for each change of the path, and names the memory. No ring was drawn
+    /// around a path, because none of its lines had the row's size and direction.
+    #[test]
+    fn the_plan_of_a_size_is_that_of_the_last_change_before_it() {
+        let plan = |direction: &str, size, path: &str| Plan {
+            over: "tcp".into(),
+            direction: direction.into(),
+            size,
+            path: path.into(),
+            ..Plan::default()
+        };
+        let plans = [
+            plan("write, registered memory", 0, "inline"),
+            plan("write, registered memory", 4097, "fast-rdma"),
+            plan("write, other memory", 4097, "server-based"),
+            plan("read, registered memory", 0, "client-based"),
+        ];
+        let is = |size, path| {
+            let setup = [("direction".to_owned(), "write".to_owned())].into();
+            is_planned(&plans, &Row { over: "tcp".into(), size: Some(size), setup, ..Row::default() }, path)
+        };
+        assert!(is(64, "inline") && is(4096, "inline") && is(4097, "fast-rdma") && is(65_536, "fast-rdma"));
+        assert!(!is(64, "client-based") && !is(65_536, "inline") && !is(65_536, "server-based"));
     }
 
     #[test]

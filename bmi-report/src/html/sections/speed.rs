@@ -1,6 +1,6 @@
-//! Pictures against size: latency and bandwidth, processor time, ratios.
+//! Pictures of figures, processor time and ratios: against size, or of the only size.
 
-use super::{Page, grid, hint, section, title};
+use super::{Page, grid, hint, only_size, place, section, title};
 use crate::answer::span;
 use crate::groups::{Figure, Group, Ratio, ratio_figure};
 use crate::html::axis::{self, Axis};
@@ -11,13 +11,13 @@ use crate::stats::Interval;
 use crate::text::over;
 use crate::units;
 
-/// Each test against size.
+/// The figures of each test.
 pub(in crate::html) fn values(page: &Page<'_>) -> String {
-    let pictures: Vec<String> = page.by_size().map(|part| value(page, part)).collect();
-    section("speed", "Figures against size", "", &grid(&pictures))
+    let pictures: Vec<String> = page.by_size().filter_map(|part| value(page, part)).collect();
+    section("speed", "Figures", "", &grid(&pictures))
 }
 
-fn value(page: &Page<'_>, part: &[&Group<'_>]) -> String {
+fn value(page: &Page<'_>, part: &[&Group<'_>]) -> Option<String> {
     let row = part[0].row();
     let median = |figure: &Figure<'_>| {
         let (unit, rounds) = (figure.row.unit, figure.row.rounds.len());
@@ -28,11 +28,23 @@ fn value(page: &Page<'_>, part: &[&Group<'_>]) -> String {
     let better = if row.unit.less_is_better() { "less is better" } else { "more is better" };
     let series = series(page, part, |figure| Some(median(figure)));
     let counted = part[0].counted().map(|what| format!(": {what}")).unwrap_or_default();
-    let title = format!("{}{counted} against size", title(&row.test));
-    chart(title, hint(row, &[], better), series, label(row.unit)).render()
+    let against = match only_size(part) {
+        Some(size) => format!(" of {}", units::size(size as usize)),
+        None if row.size.is_some() => " against size".to_owned(),
+        None => String::new(),
+    };
+    let title = format!("{}{counted}{against}", title(&row.test));
+    let chart = chart(title, hint(row, &[], better), series, label(row.unit));
+    (!chart.series.is_empty()).then(|| chart.render())
 }
 
-/// Processor time of all hosts against size.
+/// Returns a hint that begins with the only size.
+fn hint_with_size(part: &[&Group<'_>], note: &str) -> String {
+    let size = only_size(part).map(|size| format!("{}; ", units::size(size as usize)));
+    size.unwrap_or_default() + &hint(part[0].row(), &[], note)
+}
+
+/// Processor time. The heading says of whom: not each benchmark knows that of all hosts.
 pub(in crate::html) fn processor(page: &Page<'_>) -> String {
     let mut pictures = Vec::new();
     for part in page.by_size() {
@@ -46,12 +58,21 @@ pub(in crate::html) fn processor(page: &Page<'_>) -> String {
         };
         let (row, series) = (part[0].row(), series(page, part, cost));
         if !series.is_empty() {
-            let title = format!("{}: processor time of all hosts", title(&row.test));
-            pictures.push(chart(title, hint(row, &[], "less is better"), series, axis::time).render());
+            let title = format!("{}: processor time of {}", title(&row.test), roles(part).join(" and "));
+            pictures.push(chart(title, hint_with_size(part, "less is better"), series, axis::time).render());
         }
     }
-    let hint = "User and system time of client and server together, for one message or operation.";
+    let hint = "User and system time for one message or operation, of those that the heading names together.";
     section("processor", "Processor time of a message", hint, &grid(&pictures))
+}
+
+/// Returns whose processor time the rows of a part have, each once.
+fn roles<'a>(part: &[&'a Group<'a>]) -> Vec<&'a str> {
+    let rows = part.iter().flat_map(|group| &group.figures).map(|figure| figure.row);
+    let mut roles: Vec<&str> = rows.flat_map(|row| row.cost.keys().map(String::as_str)).collect();
+    roles.sort_unstable();
+    roles.dedup();
+    roles
 }
 
 /// The ratios to the baseline, and those between transports.
@@ -62,7 +83,7 @@ pub(in crate::html) fn ratios(page: &Page<'_>) -> String {
         pictures.extend(ratio(page, part, |figure| figure.to_first, "a transport"));
     }
     let hint = "The cost of one divided by the cost of the other, round by round. Below the line at 1 is \
-                faster. The band is the interval: where it contains 1, no difference is shown.";
+                faster. The band or the whisker is the interval: where it contains 1, no difference is shown.";
     section("ratios", "How many times the cost", hint, &grid(&pictures))
 }
 
@@ -75,7 +96,7 @@ fn ratio<'a>(
     let mut series: Vec<Series> = Vec::new();
     let mut others: Vec<&str> = Vec::new();
     for figure in part.iter().flat_map(|group| &group.figures) {
-        let (Some(ratio), Some(size)) = (of(figure), figure.row.size) else { continue };
+        let (Some(ratio), Some(size)) = (of(figure), place(part, figure.row)) else { continue };
         if !ratio.interval.high.is_finite() {
             continue;
         }
@@ -85,8 +106,8 @@ fn ratio<'a>(
         let interval = ratio.interval;
         let [middle, low, high] = [interval.middle, interval.low, interval.high].map(ratio_figure);
         let name = format!("{} / {}", figure.row.over, ratio.to.over);
-        let note =
-            format!("{name}, {}: × {middle} ({low} to {high}), {}", units::size(size as usize), ratio.verdict.words());
+        let at = figure.row.size.map(|size| format!(", {}", units::size(size as usize))).unwrap_or_default();
+        let note = format!("{name}{at}: × {middle} ({low} to {high}), {}", ratio.verdict.words());
         add(&mut series, name, page.palette.colour(figure.row), Dash::Solid, point(size, interval, note));
     }
     let row = part[0].row();
@@ -101,7 +122,7 @@ fn ratio<'a>(
         _ => to.to_owned(),
     };
     let heading = format!("{}: cost compared with {to}", title(&row.test));
-    let mut chart = chart(heading, hint(row, &[], "below 1 is faster"), series, axis::plain);
+    let mut chart = chart(heading, hint_with_size(part, "below 1 is faster"), series, axis::plain);
     let ends = chart.series.iter().flat_map(|series| &series.points).flat_map(|point| [point.low, point.high]);
     let values: Vec<f64> = ends.chain([0.8, 1.25]).collect();
     chart.y = Axis::logarithmic(&values, PLOT.up(), axis::plain);
@@ -117,7 +138,7 @@ fn series(
 ) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for figure in part.iter().flat_map(|group| &group.figures) {
-        let (Some(size), Some((interval, note))) = (figure.row.size, value(figure)) else { continue };
+        let (Some(size), Some((interval, note))) = (place(part, figure.row), value(figure)) else { continue };
         if interval.middle > 0.0 {
             let (colour, dash) = (page.palette.colour(figure.row), Palette::dash(figure.row));
             add(&mut all, over(figure.row).replace(" (baseline)", ""), colour, dash, point(size, interval, note));
@@ -152,6 +173,7 @@ pub(super) fn chart(title: String, hint: String, series: Vec<Series>, label: fn(
         hint,
         x: Axis::sizes(&sizes, PLOT.across()),
         y: Axis::logarithmic(&values, PLOT.up(), label),
+        label,
         across: "size of a message or operation".to_owned(),
         series,
         crossings: Vec::new(),
