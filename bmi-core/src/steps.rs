@@ -38,7 +38,7 @@ mod counted {
         steps(1);
     }
 
-    /// Counts `rounds` rounds of an inner loop at once, for loops that are inside of a library call.
+    /// Counts `rounds` rounds of an inner loop at once, for loops that are in a library's call.
     pub fn steps(rounds: usize) {
         TAKEN.set(TAKEN.get() + rounds as u64);
     }

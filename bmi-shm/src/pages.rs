@@ -25,13 +25,13 @@
 //!    to it, whatever the peer's advice says.
 //! 4. All mappings of a transport together are bounded too ([`Room`]), however many connections a
 //!    peer makes. A process may have some 65,000 mappings (`vm.max_map_count`), and a process that
-//!    has used them all can allocate no more memory. The whole length of a piece counts, whether its
-//!    owner has touched it or not, because the owner can give pages back at any time. Whoever
+//!    has used them all can allocate no more memory. The whole length of a piece counts, whether
+//!    its owner has touched it or not, because the owner can give pages back at any time. Whoever
 //!    touches a page first is charged for it.
 //!
 //! **Limits.** Pages that this process was charged for stay charged to it while their owner keeps
-//! them, also when they are not mapped here any more. So a hostile peer that passes new memory again
-//! and again is bounded by the system alone.
+//! them, also when they are not mapped here any more. So a hostile peer that passes new memory
+//! again and again is bounded by the system alone.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

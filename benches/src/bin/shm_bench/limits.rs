@@ -91,8 +91,9 @@ impl Limits {
     }
 }
 
-/// Writes one byte of each cache line of a payload that is about to be sent. Without that, the lines
-/// stay in the receiver's cache from the message before, and no data moves between the processors.
+/// Writes one byte of each cache line of a payload that is about to be sent. Without that, the
+/// lines stay in the receiver's cache from the message before, and no data moves between the
+/// processors.
 ///
 /// # Safety
 /// `len` bytes must be valid there. Others may read them meanwhile only through `bmi_core`, which
@@ -106,8 +107,8 @@ pub(crate) unsafe fn write_lines(payload: *mut u8, len: usize, value: u8) {
 }
 
 /// Returns the bytes per second of the C library's `memcpy` in pieces of `size`: between the same
-/// two buffers, or over more memory than fits into the cache. With `writes`, each line of a piece is
-/// written before it is copied, as the payload of a message is.
+/// two buffers, or over more memory than fits into the cache. With `writes`, each line of a piece
+/// is written before it is copied, as the payload of a message is.
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 fn memcpy(size: usize, in_cache: bool, writes: bool) -> f64 {
     let room = if in_cache { size } else { OUT_OF_CACHE.max(size) };

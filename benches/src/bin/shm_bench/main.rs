@@ -16,11 +16,10 @@
 //! that no place is written while it is sent. Reads are the exception: their owner does not know
 //! when it could write.
 //!
-//! **Other conditions of the others.** `ucx_perftest` and `fi_pingpong` use one buffer repeatedly on
-//! each side, and do not write it again. So beside their figures ours are the costlier ones. The
-//! peer detects a one-sided write by its last byte (*writelatency*, as in
-//! `ucp_put_lat`), or with immediate data by a completion (*immediate*), which the other libraries
-//! do not have.
+//! **Other conditions of the others.** `ucx_perftest` and `fi_pingpong` use one buffer repeatedly
+//! on each side, and do not write it again. So beside their figures ours are the costlier ones.
+//! The peer detects a one-sided write by its last byte (*writelatency*, as in `ucp_put_lat`), or
+//! with immediate data by a completion (*immediate*), which the other libraries do not have.
 //!
 //! **Levels.** *raw* is the transport itself: posted receives, no tag matching, no credits.
 //! *message* is `bmi_core::Endpoint` over it: tags, credits, paths. Both read the clock every 64th
