@@ -1,8 +1,9 @@
-//! Backup, restore and upgrade of a cluster, with real processes.
+//! Backup and restore of a cluster, with real processes.
 //!
-//! `data/v0.1` has the directories of a cluster of version 0.1 with two I/O servers, as that
-//! version left them; its database was compacted. It has `/dir` with the files `short`, `long`,
-//! `sparse` and `empty`, in strips of 4 KiB, and `gone`, which was removed.
+//! `data/format2` has what a cluster with two I/O servers and directories of format 2 left: the
+//! backup that its program wrote, the manager's label, and the files of the I/O servers that are
+//! not empty. It has `/dir` with the files `short`, `long`, `sparse` and `empty`, in strips of
+//! 4 KiB, and `gone`, which was removed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -10,7 +11,6 @@
 #[path = "support/cluster.rs"]
 mod cluster;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -287,97 +287,46 @@ fn an_old_copy_of_the_managers_directory_is_noticed() {
     assert!(cluster.report().lines().any(|line| line.starts_with("unowned") && !line.ends_with("  0 bytes")));
 }
 
-/// The files of the cluster of version 0.1.
-fn old_files() -> BTreeMap<&'static str, Vec<u8>> {
-    let long = (1..=2500).map(|number| format!("{number}\n")).collect::<String>();
-    let sparse = [vec![0; 20_000], b"end\n".to_vec()].concat();
-    [("short", b"a short file\n".to_vec()), ("long", long.into()), ("sparse", sparse), ("empty", Vec::new())].into()
-}
-
-/// Replaces the directories of a new cluster by those of version 0.1.
-fn old_cluster() -> Cluster {
+#[test]
+fn a_cluster_of_format_2_is_refused_by_name_and_comes_over_in_its_backup() {
     let mut cluster = Cluster::start(2);
     cluster.stop([0, 1, 2]);
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format2");
     for server in ["manager", "iod0", "iod1"] {
         fs::remove_dir_all(cluster.path(server)).unwrap();
-        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/v0.1").join(server);
-        copy_tree(&data, &cluster.path(server));
+        copy_tree(&data.join(server), &cluster.path(server));
     }
-    cluster
-}
+    // The manager's label is all that is read before the directory is refused.
+    fs::write(cluster.path("manager/metadata.redb"), b"of format 2").unwrap();
+    let error = cluster.try_start_server(0, &[]).unwrap_err();
+    assert!(error.contains("format 2, and this program uses format 3") && error.contains("`pvfsd restore`"), "{error}");
+    assert_eq!(fs::read(cluster.path("manager/metadata.redb")).unwrap(), b"of format 2");
 
-fn serves_the_old_files(cluster: &mut Cluster) {
-    (0..=2).for_each(|index| cluster.start_server(index));
+    fs::rename(cluster.path("manager"), cluster.path("manager-of-format-2")).unwrap();
+    cluster.does(&["restore", data.join("backup").to_str().unwrap()]);
+    let mut manager = cluster.spawn_manager(&["--restored"]);
+    (1..=2).for_each(|index| cluster.start_server(index));
+    let serves = BufReader::new(manager.stdout.take().unwrap()).lines().map_while(Result::ok).any(|l| l == "serving");
+    assert!(serves, "{}", fs::read_to_string(cluster.path("log-0")).unwrap());
+    cluster.servers[0] = Some(manager);
+
     assert_eq!(cluster.ok(&["ls", "/dir"]).lines().collect::<Vec<_>>(), ["empty", "long", "short", "sparse"]);
-    for (name, bytes) in old_files() {
+    let long = (1..=2500).map(|number| format!("{number}\n")).collect::<String>();
+    let sparse = [vec![0; 20_000], b"end\n".to_vec()].concat();
+    let files =
+        [("short", b"a short file\n".to_vec()), ("long", long.into()), ("sparse", sparse), ("empty", Vec::new())];
+    for (name, bytes) in files {
         let output = cluster.run(&["cat", &format!("/dir/{name}")]);
-        assert!(output.status.success() && output.stdout == bytes, "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success() && output.stdout == bytes,
+            "{name}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     cluster.put("new");
     assert!(cluster.reads("new"));
-    cluster.ok(&["rm", "/dir/long"]);
-    // One of `short`, two of each of `sparse` and `new`.
-    cluster.settles(5);
-}
-
-#[test]
-fn a_cluster_of_version_0_1_is_upgraded_in_place() {
-    let mut cluster = old_cluster();
-    for index in 0..=2 {
-        let error = cluster.try_start_server(index, &[]).unwrap_err();
-        assert!(error.contains("version 0.1; `pvfsd upgrade` converts it"), "{error}");
+    for server in ["manager", "iod0", "iod1"] {
+        let label = fs::read_to_string(cluster.path(server).join("identity.toml")).unwrap();
+        assert!(label.contains("\nformat = 3\n"), "{label}");
     }
-    let said = cluster.does(&["upgrade", "--check"]);
-    assert!(said.contains("6 objects would be converted") && said.lines().count() == 3, "{said}");
-    assert!(said.contains("iod0: ") && said.contains("3 datafiles would be moved and 1 created"), "{said}");
-    assert!(cluster.path("iod0/lock").exists() && cluster.path("iod0/04/0000000000000004").exists());
-
-    // A server that runs, of either version.
-    let lock = fs::File::open(cluster.path("iod1/lock")).unwrap();
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
-    let error = cluster.refuses(&["upgrade"]);
-    assert!(error.contains("iod1") && error.contains("another server"), "{error}");
-    assert!(fs::read_to_string(cluster.path("manager/identity.toml")).unwrap().contains("format = 1"));
-    drop(lock);
-    // Until it runs another program, a process that another test starts has this lock too.
-    eventually("the lock is released", || cluster.pvfsd(&["upgrade", "--check"]).status.success());
-
-    let said = cluster.does(&["upgrade"]);
-    assert!(said.contains("iod1: ") && said.contains("2 datafiles moved, 2 created"), "{said}");
-    assert!(cluster.path("iod0/00/0000000000000004").exists() && !cluster.path("iod0/lock").exists());
-    let again = cluster.does(&["upgrade"]);
-    assert_eq!(again.matches("needs no conversion").count(), 3, "{again}");
-    serves_the_old_files(&mut cluster);
-}
-
-#[test]
-fn an_upgrade_goes_on_where_it_was_cut_off_and_on_other_machines() {
-    let mut cluster = old_cluster();
-    let label = fs::read(cluster.path("manager/identity.toml")).unwrap();
-    // The directory of one server is on another machine.
-    fs::create_dir(cluster.path("other")).unwrap();
-    fs::rename(cluster.path("iod1"), cluster.path("other/iod1")).unwrap();
-    let said = cluster.does(&["upgrade", "manager"]);
-    let cluster_line = |said: &str| said.split("cluster ").nth(1).unwrap()[..32].to_owned();
-    let number = cluster_line(&said);
-    // As after a crash before the label was written.
-    fs::write(cluster.path("manager/identity.toml"), label).unwrap();
-    let said = cluster.does(&["upgrade"]);
-    assert_eq!(cluster_line(&said), number, "it is the same cluster");
-    assert!(said.contains("not on this machine: iod1") && said.contains("upgrade-layouts.txt"), "{said}");
-    assert!(cluster.refuses(&["upgrade", "iod1"]).contains("is not a data directory on this machine"));
-
-    let config = fs::read_to_string(cluster.path("pvfs.toml")).unwrap();
-    let here = cluster.dir.path().display().to_string();
-    fs::write(cluster.path("other.toml"), config.replace(&format!("{here}/"), &format!("{here}/other/"))).unwrap();
-    let (other, layouts) = (cluster.path("other.toml"), cluster.path("manager/upgrade-layouts.txt"));
-    let other = other.to_str().unwrap();
-    let upgrade =
-        |options: &[&str]| Command::new(pvfsd()).args(["--config", other, "upgrade"]).args(options).output().unwrap();
-    let error = String::from_utf8(upgrade(&[]).stderr).unwrap();
-    assert!(error.contains("--layouts"), "{error}");
-    let said = String::from_utf8(upgrade(&["--layouts", layouts.to_str().unwrap()]).stdout).unwrap();
-    assert!(said.contains("2 datafiles moved, 2 created"), "{said}");
-    fs::rename(cluster.path("other/iod1"), cluster.path("iod1")).unwrap();
-    serves_the_old_files(&mut cluster);
 }

@@ -24,7 +24,6 @@ use crate::control::{self, Cluster, Launch, Report, ServerName};
 use crate::embedded::{Neighbours, Role, Server, format_manager_directory};
 use crate::manager::{HEARTBEAT, ManagerSettings};
 use crate::store::identity::others;
-use crate::upgrade;
 
 /// The servers of a small parallel file system.
 ///
@@ -128,25 +127,6 @@ enum Command {
     Restore {
         /// A file that "pvfsd backup" has written.
         file: PathBuf,
-    },
-    /// Convert data directories of version 0.1, in place.
-    ///
-    /// Stop all servers first. Converts the directories of the configuration that are on this
-    /// machine, the manager's first. Those that are converted already are left alone, so the
-    /// command can be repeated, also after a crash. Version 0.1 cannot use a converted directory:
-    /// copy it first if you may want to go back.
-    ///
-    /// For I/O servers on other machines, the manager's part writes upgrade-layouts.txt into the
-    /// manager's directory. Copy the file there, and run "pvfsd upgrade --layouts FILE".
-    Upgrade {
-        /// The file upgrade-layouts.txt, on machines without the manager's directory.
-        #[arg(long, value_name = "FILE")]
-        layouts: Option<PathBuf>,
-        /// Only print what would be done.
-        #[arg(long)]
-        check: bool,
-        #[command(flatten)]
-        servers: Servers,
     },
     /// Run several servers in the foreground, in one process.
     ///
@@ -338,11 +318,6 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
                  how far they have come\n",
                 dir.display()
             ))?;
-        }
-        Command::Upgrade { layouts, check, servers } => {
-            let named = !servers.servers.is_empty();
-            let (config, _, names) = select(servers)?;
-            upgrade::upgrade(&config, &names, named, layouts.as_deref(), check, |line| announce(&format!("{line}\n")))?;
         }
         Command::Manager { restored } => {
             let progress: fn(&str) = |line| announce(&format!("{line}\n"));

@@ -18,7 +18,6 @@ use crate::config::Config;
 use crate::embedded::{ClusterOptions, SimCluster};
 use crate::store::Contents;
 pub use crate::store::fuzz::{label, records};
-pub use crate::upgrade::fuzz_layouts as layouts;
 
 /// A directory that exists as long as this value.
 struct Scratch(PathBuf);
@@ -148,7 +147,6 @@ mod tests {
         replay("backup", super::backup);
         replay("config", super::config);
         replay("label", super::label);
-        replay("layouts", super::layouts);
         replay("requests", super::requests);
         replay("store_records", super::records);
     }

@@ -12,7 +12,6 @@
 //! | `descriptors` | the file descriptors of a server, and how they are divided |
 //! | `control` | the servers of a machine as a whole: in the background, in one process or several |
 //! | `workers` | threads that do what may wait for a disk |
-//! | `upgrade` | converts data directories of version 0.1 |
 //! | [`embedded`] | a whole cluster in one process, for tests and demonstrations |
 //!
 //! The servers are generic over the transport. Only [`cli`] and [`embedded`] know which backend is
@@ -36,5 +35,4 @@ pub mod manager;
 pub mod service;
 mod stall;
 pub mod store;
-mod upgrade;
 mod workers;

@@ -20,7 +20,6 @@
 
 mod changes;
 mod clients;
-mod convert;
 mod creators;
 mod database;
 mod dedup;
@@ -73,7 +72,6 @@ use registration::Registering;
 use snapshot::Snapshots;
 use truncate::Truncations;
 
-pub(crate) use convert::{convert, layouts};
 pub(crate) use further_loop::ManagerLoop;
 pub(crate) use import::Import;
 #[cfg(any(test, all(fuzzing, feature = "sim")))]

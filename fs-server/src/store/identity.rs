@@ -37,8 +37,19 @@ use super::file::no_descriptor;
 use super::lock::DirLock;
 use super::steps::{self, step};
 
-/// The format of data directories. Format 1 is that of version 0.1.
-pub(crate) const FORMAT: u32 = 2;
+/// The format of data directories. It rises with every change of what is in one.
+///
+/// | format | what was new in it | now |
+/// |---|---|---|
+/// | 1 | | refused |
+/// | 2 | labels with a cluster and starts; datafiles in 256 directories | refused for the manager |
+/// | 3 | the manager's database keeps the size before a truncation | |
+///
+/// The metadata of an older manager comes over in a backup. Nothing in the directory of an I/O
+/// server of format 2 has changed, so it is used as it is: its next label has the new number.
+pub(crate) const FORMAT: u32 = 3;
+/// The oldest format of the directory of an I/O server that is used.
+const OLDEST_OF_IOD: u32 = 2;
 pub(crate) const IDENTITY: &str = "identity.toml";
 /// Names that are ignored when checking for an empty directory: what a new file system has in its
 /// root, and the file for the next label.
@@ -82,9 +93,6 @@ impl Label {
 #[serde(deny_unknown_fields)]
 struct IdentityFile {
     format: u32,
-    /// Set while `pvfsd upgrade` converts a directory of format 1, so that version 0.1 refuses it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    upgrading: bool,
     #[serde(default)]
     cluster: String,
     role: String,
@@ -111,7 +119,6 @@ impl IdentityFile {
         };
         IdentityFile {
             format: FORMAT,
-            upgrading: false,
             cluster: label.cluster.to_string(),
             role: role.to_owned(),
             index,
@@ -125,11 +132,20 @@ impl IdentityFile {
     }
 
     fn label(&self) -> Result<Label, String> {
-        if self.format == 1 {
-            return Err("it is of version 0.1; `pvfsd upgrade` converts it".to_owned());
-        }
-        if self.format != FORMAT {
-            return Err(format!("it is of format {}; format {FORMAT} is known here", self.format));
+        let oldest = if self.role == "iod" { OLDEST_OF_IOD } else { FORMAT };
+        match self.format {
+            format if (oldest..=FORMAT).contains(&format) => {}
+            format if format < FORMAT => {
+                return Err(format!(
+                    "the directory is of format {format}, and this program uses format {FORMAT}; write a backup with \
+                     the program that made it (`pvfsd backup`), and restore that with this one (`pvfsd restore`)"
+                ));
+            }
+            format => {
+                return Err(format!(
+                    "the directory is of format {format}, of a newer program; this one uses format {FORMAT}"
+                ));
+            }
         }
         let role = match (self.role.as_str(), self.index) {
             ("manager", None) => Role::Manager,
@@ -291,7 +307,7 @@ pub(crate) fn read_label(dir: &Path) -> io::Result<Option<Result<Label, String>>
     };
     let parsed: Result<IdentityFile, _> = toml::from_str(&text);
     let label = parsed.map_err(|error| error.message().replace('\n', " ")).and_then(|file| file.label());
-    Ok(Some(label.map_err(|why| if why.contains("version 0.1") { why } else { format!("{IDENTITY}: {why}") })))
+    Ok(Some(label.map_err(|why| format!("{IDENTITY}: {why}"))))
 }
 
 /// Writes the label of a directory atomically and durably. The directory is given as an open file,
@@ -420,8 +436,10 @@ mod tests {
         for (text, why) in [
             ("".to_owned(), "missing field"),
             ("nonsense".to_owned(), "identity.toml"),
-            ("format = 1\nrole = \"iod\"\nindex = 0\nstore = \"1\"\n".to_owned(), "pvfsd upgrade"),
-            ("format = 3\nrole = \"iod\"\nindex = 0\nstore = \"1\"\n".to_owned(), "format 3"),
+            ("format = 1\nrole = \"iod\"\nindex = 0\nstore = \"1\"\n".to_owned(), "format 1"),
+            ("format = 1\nrole = \"manager\"\nstore = \"1\"\n".to_owned(), "pvfsd restore"),
+            ("format = 2\nrole = \"manager\"\nstore = \"1\"\n".to_owned(), "pvfsd restore"),
+            ("format = 4\nrole = \"iod\"\nindex = 0\nstore = \"1\"\n".to_owned(), "newer program"),
             (
                 format!(
                     "format = 2\ncluster = \"{digits}1\"\nrole = \"iod\"\nindex = 0\nstore = \"x\"\nhighest = \"0\"\n"

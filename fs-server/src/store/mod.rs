@@ -66,10 +66,9 @@ use fs_proto::{
 
 pub(crate) use cached_files::{AnyStore, CachedFiles};
 pub use file::FileStore;
-pub(crate) use file::name as datafile_name;
 pub(crate) use identity::Directory;
 pub use identity::Label;
-pub(crate) use lock::{DirLock, Holder, holder};
+pub(crate) use lock::{Holder, holder};
 pub use mem::{Contents, Free, Medium, MemStore};
 pub use meta::MetaStore;
 pub(crate) use meta::fault;

@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use proptest::prelude::*;
 
-use super::super::{DataStore, Lends, datafile_name};
+use super::super::file::name as datafile_name;
+use super::super::{DataStore, Lends};
 use super::*;
 
 const FILE: DatafileHandle = DatafileHandle(0x100);
