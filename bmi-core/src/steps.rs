@@ -54,6 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a second thread is what this test is about")]
     fn a_thread_counts_its_own_steps() {
         let before = steps_taken();
         step();

@@ -54,7 +54,7 @@ pub async fn fail_one(world: &Case, cluster: &SimCluster, player: &mut Player) -
     let (bad_path, good_path, gone) = (player.fresh_path(), player.fresh_path(), player.fresh_path());
     let mut files = Vec::new();
     for path in [&bad_path, &good_path, &gone] {
-        let file = client.create(path, options.clone()).await.map_err(told)?;
+        let file = client.create(path, options).await.map_err(told)?;
         file.write_at(0, &bytes).await.map_err(told)?;
         files.push(file);
     }
