@@ -402,7 +402,7 @@ fn a_truncation_is_decided_for_all_datafiles_or_for_none() {
     let stored = || look(&store, |t| pending(t, lookup(&store, "f").unwrap().layout.as_ref().unwrap())).unwrap();
     fail(failed);
     let told = PendingTruncate { iod: 2, datafile: failed.datafile, size: 0, error: Some(error.clone()) };
-    assert_eq!(stored(), [told.clone()]);
+    assert_eq!(stored(), std::slice::from_ref(&told));
     assert_eq!((begin(), begin(), sizes(2), stored()), (Ok(true), Ok(false), vec![0], vec![told.clone()]));
     let before = all(2);
     fail(failed);
