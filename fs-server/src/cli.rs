@@ -549,10 +549,8 @@ mod tests {
 
     #[test]
     fn every_option_is_parsed() {
-        assert!(
-            cli_check::every_option::<Arguments>(&[("servers", "manager"), ("threads", "2")]) >= 55,
-            "three global options with each of 12 commands, and others"
-        );
+        let options = cli_check::every_option::<Arguments>(&[("servers", "manager"), ("threads", "2")]);
+        assert!(options >= 50, "three global options with each of 11 commands, and others, not {options}");
     }
 
     #[test]

@@ -447,7 +447,9 @@ mod tests {
                 "32 hex",
             ),
             (
-                format!("format = 2\ncluster = \"{digits}1\"\nrole = \"x\"\nstore = \"{digits}1\"\nhighest = \"0\"\n"),
+                format!(
+                    "format = {FORMAT}\ncluster = \"{digits}1\"\nrole = \"x\"\nstore = \"{digits}1\"\nhighest = \"0\"\n"
+                ),
                 "role",
             ),
         ] {
