@@ -9,7 +9,10 @@
 //! failure.
 //!
 //! **Invariants**
-//! 1. The target is either unchanged or the complete new file.
+//! 1. The target is either unchanged or the complete new file, also after the power has failed: the
+//!    bytes are on disk before the name is, and the name is before [`Landing::settle`] returns. A
+//!    fetch that is resumed trusts a file's length and time, so they must not be there without the
+//!    bytes.
 //! 2. A symbolic link remains a link, and leads to the new file. The new file takes over the
 //!    permissions of the file that it replaces.
 //! 3. A target that is not a regular file, such as a device or a pipe, is written to and never
@@ -97,30 +100,47 @@ impl Landing {
         self.file.metadata().is_ok_and(|metadata| metadata.is_file())
     }
 
-    /// Completes the file: gives it its modification time, in nanoseconds since 1970, and its name.
+    /// Completes the file: gives it its modification time, in nanoseconds since 1970, and its name,
+    /// and makes both durable.
     ///
     /// # Errors
-    /// Those of the system. The target is then unchanged.
+    /// Those of the system. The target is then unchanged, unless only its directory could not be
+    /// made durable.
     pub(crate) fn settle(self, mtime_ns: Option<u64>) -> io::Result<()> {
-        let Some(target) = self.target else { return Ok(()) };
+        self.settle_with(mtime_ns, File::sync_all)
+    }
+
+    fn settle_with(self, mtime_ns: Option<u64>, sync: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
+        let Some(target) = &self.target else {
+            // A device or a pipe has nothing to be made durable. The file of a dangling link has.
+            return if self.is_file() { sync(&self.file) } else { Ok(()) };
+        };
         if let Some(mtime_ns) = mtime_ns {
             let modified = SystemTime::UNIX_EPOCH + Duration::from_nanos(mtime_ns);
             self.file.set_times(FileTimes::new().set_modified(modified))?;
         }
-        if let Some(named) = self.named {
-            return named.persist(target).map_err(|error| error.error);
-        }
-        let anonymous = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let link =
-            |name: &Path| linkat(CWD, anonymous.as_str(), CWD, name, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from);
-        match link(&target) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            result => return result,
-        }
-        // A hard link cannot replace an existing name, but a rename can.
-        let linked = Builder::new().prefix(PREFIX).make_in(directory(&target), link)?;
-        linked.into_temp_path().persist(target).map_err(|error| error.error)
+        sync(&self.file)?;
+        let dir = File::open(directory(target))?;
+        name(&self.file, self.named, target)?;
+        sync(&dir)
     }
+}
+
+/// Gives `file`, which may have a temporary name, the name `target`.
+fn name(file: &File, named: Option<TempPath>, target: &Path) -> io::Result<()> {
+    if let Some(named) = named {
+        return named.persist(target).map_err(|error| error.error);
+    }
+    let anonymous = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link =
+        |name: &Path| linkat(CWD, anonymous.as_str(), CWD, name, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from);
+    match link(target) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        result => return result,
+    }
+    // A hard link cannot replace an existing name, but a rename can.
+    let linked = Builder::new().prefix(PREFIX).make_in(directory(target), link)?;
+    linked.into_temp_path().persist(target).map_err(|error| error.error)
 }
 
 fn directory(path: &Path) -> &Path {
@@ -170,6 +190,39 @@ mod tests {
             drop(landing);
             assert_eq!(fs::read(&target).unwrap(), b"newer");
             assert_eq!(names(dir.path()).len(), 1, "nothing else is left");
+        }
+    }
+
+    /// `pvfs get` renamed a file whose bytes were in the page cache only. After a power failure the
+    /// complete name could lead to an empty file, and the previous one was lost.
+    #[test]
+    fn a_file_gets_its_name_when_its_bytes_are_on_disk_and_the_name_is_made_durable() {
+        for (nameless, replaces) in [(true, false), (true, true), (false, false), (false, true)] {
+            let dir = tempfile::tempdir().unwrap();
+            let target = dir.path().join("target");
+            if replaces {
+                fs::write(&target, "old").unwrap();
+            }
+            let begin = || {
+                let landing = Landing::open_as(&target, 0o600, nameless).unwrap();
+                landing.file().as_ref().write_all(b"new").unwrap();
+                landing
+            };
+            let now = || fs::read(&target).ok();
+            let before = now();
+            // What is synced, and what the target is at that moment.
+            let synced = std::cell::RefCell::new(Vec::new());
+            let note = |file: &File| {
+                synced.borrow_mut().push((file.metadata()?.is_dir(), now()));
+                Ok(())
+            };
+            begin().settle_with(None, note).unwrap();
+            assert_eq!(*synced.borrow(), [(false, before), (true, Some(b"new".to_vec()))]);
+            // A disk that refuses the bytes leaves the target alone.
+            fs::write(&target, "old").unwrap();
+            let error = begin().settle_with(None, |_| Err(io::ErrorKind::StorageFull.into())).unwrap_err();
+            assert_eq!((error.kind(), now()), (io::ErrorKind::StorageFull, Some(b"old".to_vec())));
+            assert_eq!(names(dir.path()), ["target"], "nothing else is left");
         }
     }
 
