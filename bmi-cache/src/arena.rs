@@ -16,7 +16,7 @@
 //!
 //! ```text
 //!        0  superblock  magic, version, units that may be recorded, id of the store (2 words), bytes of a chunk,
-//!                       most chunks, chunks that exist; 8 bytes each
+//!                       most chunks, chunks that exist, number of the frames (2 words); 8 bytes each
 //!     4096  headers     64 bytes for each frame; that of a unit is at its first frame
 //!        …  chunks      from the next multiple of 64 KiB on
 //!
@@ -67,7 +67,7 @@ pub(crate) mod tests;
 
 use bmi_core::{Error, MemSlice, Memory};
 
-pub use self::frames::{ArenaSettings, Frames};
+pub use self::frames::{ArenaSettings, Frames, Owner};
 use self::header::Found;
 use self::layout::UNITS_AT;
 pub use self::ranges::Ranges;

@@ -81,7 +81,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{Arena, ArenaSettings, BLOCK, FRAME, Frames, Place, Ranges, Record, Recovered};
+pub use arena::{Arena, ArenaSettings, BLOCK, FRAME, Frames, Owner, Place, Ranges, Record, Recovered};
 pub use cache::{Cache, Hold, Reading, Writing};
 pub use disk::{CacheError, Disk};
 pub use extent::Extent;

@@ -197,10 +197,15 @@ fn files_that_are_cut_off_under_their_mappings_end_no_server() {
 /// Sets the service of the I/O servers that are started from now on. Dirty bytes stay in the cache
 /// as long as they may.
 fn configure(cluster: &Cluster, service: &str) {
+    configure_in(cluster, service, "memory");
+}
+
+/// As [`configure`], with the caches in the directory `memory` of the cluster.
+fn configure_in(cluster: &Cluster, service: &str, memory: &str) {
     let file = cluster.path("pvfs.toml");
     let text = fs::read_to_string(&file).unwrap();
     let before = text.split("[cache]").next().unwrap();
-    let memory = cluster.path("memory");
+    let memory = cluster.path(memory);
     fs::create_dir_all(&memory).unwrap();
     let cache = format!("[cache]\nservice = {service:?}\nmemory = \"64M\"\ndir = {memory:?}\nage_ms = 3600000\n");
     fs::write(&file, format!("{before}{cache}")).unwrap();
@@ -251,4 +256,88 @@ fn acknowledged_writes_survive_kill_9() {
     }
     assert!(caches(&cluster).is_empty(), "all of it is on the disk, and the cache is gone");
     assert!(on_disk(&cluster.path("iod0")) >= 4_000_000);
+}
+
+/// Writes a byte, which stays in the cache.
+fn write_byte(manager: &Addr, byte: u8) {
+    with_client(Scheme::Tcp, manager, None, async |client| {
+        let file = client.open(&path("/f")).await.unwrap();
+        file.write_at(0, vec![byte]).await.unwrap();
+    });
+}
+
+fn byte(manager: &Addr) -> u8 {
+    let mut found = 0;
+    with_client(Scheme::Tcp, manager, None, async |client| {
+        let file = client.open(&path("/f")).await.unwrap();
+        found = bodies::read(&file, 0, 1).await[0];
+    });
+    found
+}
+
+/// A cache that a killed server had left was adopted by any later start. Write 65 and sync; write
+/// 66; kill; start with another directory of caches, write 67; start with the first directory: 66
+/// was read, and 67 was gone from the disk, too.
+#[test]
+fn a_cache_is_found_wherever_it_is_and_never_used_after_a_newer_one() {
+    let mut cluster = Cluster::start(1);
+    let manager: Addr = cluster.manager.parse().unwrap();
+    cluster.kill_server(1);
+    configure(&cluster, "unifier");
+    cluster.start_server(1);
+    with_client(Scheme::Tcp, &manager, None, async |client| {
+        let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
+        file.write_at(0, vec![65]).await.unwrap();
+        file.sync().await.unwrap();
+    });
+    write_byte(&manager, 66);
+    // Another directory: the bytes of the killed server are found.
+    let copy = cluster.path("copy");
+    cluster.kill_server(1);
+    let left = caches(&cluster).remove(0);
+    fs::copy(&left, &copy).unwrap();
+    configure_in(&cluster, "unifier", "elsewhere");
+    cluster.start_server(1);
+    assert_eq!((byte(&manager), caches(&cluster).len()), (66, 0), "taken over, and removed");
+    write_byte(&manager, 67);
+    // The old frames come back, as after a start on another host. They are refused, and stay.
+    cluster.kill_server(1);
+    fs::rename(&copy, &left).unwrap();
+    configure(&cluster, "unifier");
+    let log = cluster.try_start_server(1, &[]).unwrap_err();
+    assert!(log.contains("gone on without") && log.contains("--discard-cache"), "{log}");
+    assert!(left.exists(), "nothing is removed by itself");
+    cluster.start_server_with(1, &["--discard-cache"]);
+    let said = fs::read_to_string(cluster.path("said-1")).unwrap();
+    assert!(said.contains("discarded 1 bytes of datafile"), "{said}");
+    assert_eq!(byte(&manager), 67, "what was acknowledged last");
+}
+
+/// A cache that the label named and that was gone was no error: what it held was lost in silence.
+#[test]
+fn a_cache_that_is_gone_is_told_as_the_loss_that_it_is() {
+    let mut cluster = Cluster::start(1);
+    let manager: Addr = cluster.manager.parse().unwrap();
+    cluster.kill_server(1);
+    configure(&cluster, "unifier");
+    cluster.start_server(1);
+    with_client(Scheme::Tcp, &manager, None, async |client| {
+        let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
+        file.write_at(0, vec![65]).await.unwrap();
+        file.sync().await.unwrap();
+    });
+    write_byte(&manager, 66);
+    cluster.kill_server(1);
+    let left = caches(&cluster).remove(0);
+    fs::rename(&left, cluster.path("aside")).unwrap();
+    for service in ["unifier", "normal"] {
+        configure(&cluster, service);
+        let log = cluster.try_start_server(1, &[]).unwrap_err();
+        assert!(log.contains("is gone") && log.contains("--discard-cache"), "{log}");
+    }
+    // It comes back, and nothing is lost.
+    fs::rename(cluster.path("aside"), &left).unwrap();
+    cluster.start_server(1);
+    assert_eq!(byte(&manager), 66);
+    assert!(caches(&cluster).is_empty(), "the service that is configured now has no cache");
 }

@@ -103,6 +103,11 @@ enum Command {
         /// reading it is an error.
         #[arg(long)]
         replace: bool,
+        /// Start without the cache of a killed server that cannot be taken over: it is gone, or the
+        /// store has gone on without it. Prints for each datafile how many acknowledged bytes are
+        /// lost, and removes them. A cache that can be taken over is taken over.
+        #[arg(long)]
+        discard_cache: bool,
     },
     /// Begin a new cluster: draw its number and prepare the manager's directory. Nothing else ever
     /// does that. I/O servers prepare their directories when the manager agrees.
@@ -324,15 +329,16 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let (server, neighbours) = manager(&load()?, restored.then_some(progress));
             serve(Server { waiting, ..server }, neighbours)?;
         }
-        Command::Iod { index, replace } => {
-            let (server, neighbours) = iod(&load()?, index, replace)?;
+        Command::Iod { index, replace, discard_cache } => {
+            let say: fn(&str) = |line| announce(&format!("{line}\n"));
+            let (server, neighbours) = iod(&load()?, index, replace, discard_cache.then_some(say))?;
             serve(Server { waiting, ..server }, neighbours)?;
         }
         Command::Run(servers) => {
             let (config, _, names) = select(servers)?;
             let of = |name| match name {
                 ServerName::Manager => Ok(manager(&config, None)),
-                ServerName::Iod(index) => iod(&config, index, false),
+                ServerName::Iod(index) => iod(&config, index, false, None),
             };
             let server = |name| {
                 let (server, neighbours) = of(name)?;
@@ -437,7 +443,12 @@ fn manager(config: &Config, restored: Option<fn(&str)>) -> (Server, Neighbours) 
     (server(config, role, "manager".to_owned(), &config.cluster.manager, &iods), iods)
 }
 
-fn iod(config: &Config, index: usize, replace: bool) -> Result<(Server, Neighbours), Failure> {
+fn iod(
+    config: &Config,
+    index: usize,
+    replace: bool,
+    discard_cache: Option<fn(&str)>,
+) -> Result<(Server, Neighbours), Failure> {
     let Some(listen) = config.cluster.iods.get(index) else {
         let text = format!("there is no I/O server {index}; the configuration has {}", config.cluster.iods.len());
         return Err(Failure::Usage(text));
@@ -453,6 +464,7 @@ fn iod(config: &Config, index: usize, replace: bool) -> Result<(Server, Neighbou
         service: config.cache.service(),
         cache_dir: config.cache.dir.clone(),
         replace,
+        discard_cache,
     };
     let manager = vec![config.cluster.manager.primary().clone()];
     Ok((server(config, role, format!("iod{index}"), listen, &manager), manager))

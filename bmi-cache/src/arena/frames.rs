@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bmi_core::{Error, ErrorKind, Memory};
+use bmi_core::{Error, ErrorKind, Memory, mutated};
 
 use super::layout::{
     CHUNKS_AT, HEADER, Layout, MAGIC, MAGIC_AT, SUPERBLOCK, Superblock, UNITS_AT, VERSION, VERSION_AT,
@@ -50,6 +50,23 @@ impl ArenaSettings {
     pub fn new(bytes: u64) -> ArenaSettings {
         ArenaSettings { bytes, chunk: ArenaSettings::CHUNK }
     }
+}
+
+/// Whose frames are opened.
+///
+/// The id of the store is not enough. A killed server leaves its frames, and the store may go on
+/// with other ones: in another directory, on another host, in a container with its own `/dev/shm`.
+/// What the first ones hold is then older than what the disk has. So frames have a number from the
+/// moment when they are made. Their owner notes it, durably and outside of them, before anything
+/// in them is acknowledged, and later takes over only the frames whose number it has noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Identifies the data that the cache is for.
+    pub store: u128,
+    /// The number that was noted, if any.
+    pub noted: Option<u128>,
+    /// The number of frames that are made now. Draw it at random: no other frames have it.
+    pub next: u128,
 }
 
 /// The frames of a cache, and the headers that say which of their bytes are dirty. A clone refers
@@ -85,6 +102,7 @@ pub struct Frames(Arc<Inner>);
 struct Inner {
     mapping: Arc<Mapping>,
     layout: Layout,
+    number: u128,
     file: Option<Named>,
     /// The chunks that exist.
     chunks: Mutex<Vec<Memory>>,
@@ -105,12 +123,11 @@ impl Frames {
     pub fn anonymous(settings: ArenaSettings) -> Result<Frames, Error> {
         let layout = Layout::new(settings.bytes, settings.chunk)?;
         let mapping = Mapping::private(layout.len(), layout.chunks_at())?;
-        Ok(Frames::new((mapping, layout, 0), None))
+        Ok(Frames::new(Existing { mapping, layout, chunks: 0, number: 0 }, None))
     }
 
     /// Takes over the frames in the file at `path`, which should be in a file system in memory
-    /// (`/dev/shm`), or makes the file. `store` identifies the data that the cache is for. What is
-    /// done depends on what is there:
+    /// (`/dev/shm`), or makes the file. What is done depends on what is there:
     ///
     /// | found | what is done |
     /// |---|---|
@@ -118,31 +135,64 @@ impl Frames {
     /// | something else, or an arena of an impossible size | error: choose another path, or remove it |
     /// | of another version or another store, nothing dirty | it is made anew |
     /// | of another version or another store, dirty | error: start the server that wrote it |
-    /// | of this store and of other sizes, nothing dirty | it is made anew |
-    /// | of this store and of other sizes, dirty | it is taken over with its own sizes, with a warning |
-    /// | of this store and of these sizes | it is taken over |
+    /// | of this store, with a number that was not noted, nothing dirty | it is made anew |
+    /// | of this store, with a number that was not noted, dirty | error: see [`Owner`] |
+    /// | noted, of other sizes, nothing dirty | it is made anew |
+    /// | noted, of other sizes, dirty | it is taken over with its own sizes, with a warning |
+    /// | noted, of these sizes | it is taken over |
     ///
-    /// [`Frames::settings`] returns the sizes that the frames have.
+    /// [`Frames::settings`] returns the sizes that the frames have, and [`Frames::number`] their
+    /// number: `owner.next` if they were made.
     ///
     /// # Errors
     /// `Refused`, which is worth a retry, if another process uses the file. `Incompatible` if it
-    /// holds dirty data of another store or of another version. `Invalid` if it is not this user's
+    /// holds dirty data of another store, of another version or of frames that were not noted. `Invalid` if it is not this user's
     /// alone, is no arena, or is damaged. `Exhausted` if the file system is full. The text says
     /// what to do.
-    pub fn open(path: &Path, settings: ArenaSettings, store: u128) -> Result<Frames, Error> {
+    pub fn open(path: &Path, settings: ArenaSettings, owner: Owner) -> Result<Frames, Error> {
         let wanted = Layout::new(settings.bytes, settings.chunk)?;
         let file = file::open(path)?;
-        let found = match existing(&file, path, wanted, store)? {
+        let found = match existing(&file, path, wanted, &owner)? {
             Some(found) => found,
-            None => make(&file, wanted, store).map_err(|error| file::failed("cannot make", path, error))?,
+            None => make(&file, wanted, &owner).map_err(|error| file::failed("cannot make", path, error))?,
         };
         Ok(Frames::new(found, Some(Named { file, path: path.into() })))
     }
 
-    fn new((mapping, layout, chunks): Existing, file: Option<Named>) -> Frames {
+    /// Opens frames that [`Frames::open`] refuses because `owner` has not noted their number, to
+    /// look at what is dirty in them ([`Arena::adopt`](super::Arena::adopt)) and to
+    /// [discard](Frames::discard) them. Returns `None` if it does not refuse them for that reason.
+    ///
+    /// # Errors
+    /// Those of [`Frames::open`], for other reasons than the number.
+    pub fn refused(path: &Path, owner: Owner) -> Result<Option<Frames>, Error> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let file = file::open(path)?;
+        let Some(found) = superblock(&file).map_err(|error| file::failed("cannot read", path, error))? else {
+            return Ok(None);
+        };
+        let number = found.number();
+        if found.word(VERSION_AT) != VERSION || found.store() != owner.store || owner.noted == Some(number) {
+            return Ok(None);
+        }
+        let Some((layout, _)) = found.layout() else { return Ok(None) };
+        let found = existing(&file, path, layout, &Owner { noted: Some(number), ..owner })?;
+        let frames = found.map(|found| Frames::new(found, Some(Named { file, path: path.into() })));
+        Ok(frames.filter(Frames::is_dirty))
+    }
+
+    fn new(found: Existing, file: Option<Named>) -> Frames {
+        let Existing { mapping, layout, chunks, number } = found;
         let mapping = Arc::new(mapping);
-        let chunks = (0..chunks).map(|_| mapping.lend(layout.chunk)).collect();
-        Frames(Arc::new(Inner { mapping, layout, file, chunks: Mutex::new(chunks), user: AtomicU64::new(0) }))
+        let chunks = Mutex::new((0..chunks).map(|_| mapping.lend(layout.chunk)).collect());
+        Frames(Arc::new(Inner { mapping, layout, number, file, chunks, user: AtomicU64::new(0) }))
+    }
+
+    /// Returns the number of the frames, which their owner notes. That of anonymous frames is 0.
+    pub fn number(&self) -> u128 {
+        self.0.number
     }
 
     /// Returns the sizes that the frames have.
@@ -162,11 +212,22 @@ impl Frames {
     /// # Errors
     /// `Invalid` if something is dirty: the next server needs the file. What the system fails with.
     pub fn remove(self) -> Result<(), Error> {
-        let Some(Named { file, path }) = &self.0.file else { return Ok(()) };
-        if self.is_dirty() {
+        if let Some(Named { path, .. }) = &self.0.file
+            && self.is_dirty()
+        {
             let text = format!("{} holds acknowledged data that is not on disk, so it is not removed", path.display());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
+        self.discard()
+    }
+
+    /// Removes the file with everything that is dirty in it: acknowledged data is lost. Only for
+    /// frames of which a person has said that they are not needed.
+    ///
+    /// # Errors
+    /// What the system fails with.
+    pub fn discard(self) -> Result<(), Error> {
+        let Some(Named { file, path }) = &self.0.file else { return Ok(()) };
         if !file::is_named(file, path) {
             return Ok(());
         }
@@ -229,12 +290,17 @@ impl fmt::Debug for Frames {
     }
 }
 
-/// An arena that is taken over: its sizes, and how many chunks exist.
-type Existing = (Mapping, Layout, usize);
+/// An arena that is taken over: its sizes, how many chunks exist, and its number.
+struct Existing {
+    mapping: Mapping,
+    layout: Layout,
+    chunks: usize,
+    number: u128,
+}
 
 /// Maps the arena in a file, if there is one to take over. Returns `None` if the file is to be made
 /// anew.
-fn existing(file: &File, path: &Path, wanted: Layout, store: u128) -> Result<Option<Existing>, Error> {
+fn existing(file: &File, path: &Path, wanted: Layout, owner: &Owner) -> Result<Option<Existing>, Error> {
     let failed = |error: io::Error| file::failed("cannot read", path, error);
     let refused = |kind, text: &str| Error::new(kind, format!("{} {text}", path.display()));
     let metadata = file.metadata().map_err(failed)?;
@@ -262,10 +328,18 @@ fn existing(file: &File, path: &Path, wanted: Layout, store: u128) -> Result<Opt
         return Err(refused(ErrorKind::Invalid, text));
     };
     let mapping = Mapping::of_file(file, layout.len(), layout.chunks_at()).map_err(failed)?;
-    match (superblock.store() == store, layout == wanted, is_dirty(&mapping, &layout, chunks)) {
-        (false, _, true) => {
+    let number = superblock.number();
+    let is_noted = owner.noted == Some(number) || mutated("cache/frames-of-an-earlier-start");
+    let is_own = superblock.store() == owner.store;
+    match (is_own && is_noted, layout == wanted, is_dirty(&mapping, &layout, chunks)) {
+        (false, _, true) if !is_own => {
             let text = "holds acknowledged data of another store: start the server of that store once, and stop it in \
                         order, or choose another path";
+            return Err(refused(ErrorKind::Incompatible, text));
+        }
+        (false, _, true) => {
+            let text = "holds acknowledged data of this store from an earlier start, and the store has gone on without \
+                        it since: what the disk has is newer, or in another place";
             return Err(refused(ErrorKind::Incompatible, text));
         }
         (false, _, false) | (true, false, false) => return Ok(None),
@@ -276,7 +350,7 @@ fn existing(file: &File, path: &Path, wanted: Layout, store: u128) -> Result<Opt
         (true, true, _) => {}
     }
     fill_holes(file, metadata.blocks(), &layout, chunks).map_err(failed)?;
-    Ok(Some((mapping, layout, chunks)))
+    Ok(Some(Existing { mapping, layout, chunks, number }))
 }
 
 /// Reads the superblock. Returns `None` if the file has none.
@@ -309,11 +383,12 @@ fn allocate(file: &File, layout: &Layout, chunks: std::ops::Range<usize>) -> io:
 }
 
 /// Makes an arena without chunks of whatever the file is.
-fn make(file: &File, layout: Layout, store: u128) -> io::Result<Existing> {
+fn make(file: &File, layout: Layout, owner: &Owner) -> io::Result<Existing> {
     file.set_len(0)?;
-    file.write_all_at(&Superblock::new(layout, store).to_bytes(), 0)?;
+    file.write_all_at(&Superblock::new(layout, owner.store, owner.next).to_bytes(), 0)?;
     file.set_len(layout.len() as u64)?;
-    Ok((Mapping::of_file(file, layout.len(), layout.chunks_at())?, layout, 0))
+    let mapping = Mapping::of_file(file, layout.len(), layout.chunks_at())?;
+    Ok(Existing { mapping, layout, chunks: 0, number: owner.next })
 }
 
 fn is_dirty(mapping: &Mapping, layout: &Layout, chunks: usize) -> bool {

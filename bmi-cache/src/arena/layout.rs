@@ -16,7 +16,7 @@ use super::{BLOCK, FRAME};
 /// The first word of the file.
 pub(super) const MAGIC: u64 = u64::from_ne_bytes(*b"bmiarena");
 /// The version of the format that is written here.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 
 /// Offsets of the superblock's words, in bytes.
 pub(super) const MAGIC_AT: usize = 0;
@@ -34,8 +34,11 @@ const CHUNK_AT: usize = 40;
 const BOUND_AT: usize = 48;
 /// How many chunks exist.
 pub(super) const CHUNKS_AT: usize = 56;
+/// The lower half of the number of the frames.
+const NUMBER_LOW_AT: usize = 64;
+const NUMBER_HIGH_AT: usize = 72;
 /// Bytes of the words above.
-pub(super) const SUPERBLOCK: usize = 64;
+pub(super) const SUPERBLOCK: usize = 80;
 
 /// Offset of the first header. The superblock has a page to itself.
 const HEADERS_AT: usize = 4096;
@@ -122,12 +125,14 @@ pub(super) struct Superblock([u64; SUPERBLOCK / 8]);
 
 impl Superblock {
     /// The superblock of a new file, in which no chunk exists.
-    pub(super) fn new(layout: Layout, store: u128) -> Superblock {
+    pub(super) fn new(layout: Layout, store: u128, number: u128) -> Superblock {
         let mut words = Superblock([0; SUPERBLOCK / 8]);
         words.0[MAGIC_AT / 8] = MAGIC;
         words.0[VERSION_AT / 8] = VERSION;
         words.0[STORE_LOW_AT / 8] = store as u64;
         words.0[STORE_HIGH_AT / 8] = (store >> 64) as u64;
+        words.0[NUMBER_LOW_AT / 8] = number as u64;
+        words.0[NUMBER_HIGH_AT / 8] = (number >> 64) as u64;
         words.0[CHUNK_AT / 8] = layout.chunk as u64;
         words.0[BOUND_AT / 8] = layout.bound as u64;
         words
@@ -154,6 +159,11 @@ impl Superblock {
     /// Returns the id of the store.
     pub(super) fn store(&self) -> u128 {
         u128::from(self.word(STORE_HIGH_AT)) << 64 | u128::from(self.word(STORE_LOW_AT))
+    }
+
+    /// Returns the number of the frames.
+    pub(super) fn number(&self) -> u128 {
+        u128::from(self.word(NUMBER_HIGH_AT)) << 64 | u128::from(self.word(NUMBER_LOW_AT))
     }
 
     /// Returns the sizes, and how many chunks exist, if these numbers are possible.
@@ -192,9 +202,10 @@ mod tests {
     #[test]
     fn a_superblock_comes_back_from_its_bytes() {
         let layout = Layout::new(5 << 20, 1 << 20).unwrap();
-        let written = Superblock::new(layout, 7 << 90 | 8);
+        let written = Superblock::new(layout, 7 << 90 | 8, 9 << 80 | 5);
         let read = Superblock::from_bytes(written.to_bytes());
         assert_eq!((read, read.store(), read.layout()), (written, 7 << 90 | 8, Some((layout, 0))));
+        assert_eq!(read.number(), 9 << 80 | 5);
         assert_eq!((read.word(MAGIC_AT), read.word(VERSION_AT), read.word(UNITS_AT)), (MAGIC, VERSION, 0));
         for (at, value) in [(CHUNK_AT, 0), (CHUNK_AT, 4096), (BOUND_AT, 0), (BOUND_AT, u64::MAX), (CHUNKS_AT, 6)] {
             let mut damaged = written;

@@ -18,6 +18,8 @@ use tempfile::TempDir;
 use super::*;
 
 pub(super) const STORE: u128 = 0x0123_4567_89ab_cdef_0011_2233_4455_6677;
+/// Of this store, with the same number for all frames: as if each was noted.
+pub(super) const OWNER: Owner = Owner { store: STORE, noted: Some(1), next: 1 };
 /// Four chunks of two blocks.
 pub(super) const SETTINGS: ArenaSettings = ArenaSettings { bytes: 8 * BLOCK as u64, chunk: 2 * BLOCK };
 
@@ -42,7 +44,7 @@ pub(super) fn folder() -> TempDir {
 }
 
 pub(super) fn open(path: &Path) -> Frames {
-    Frames::open(path, SETTINGS, STORE).unwrap()
+    Frames::open(path, SETTINGS, OWNER).unwrap()
 }
 
 pub(super) fn ranges(list: &[Range<u32>]) -> Ranges {

@@ -106,6 +106,7 @@ impl Cluster {
     }
 
     /// Starts a server, and waits until it serves or has ended. Returns what it logged if it ended.
+    /// What it printed until then is in the file `said-INDEX`.
     pub(crate) fn try_start_server(&mut self, index: usize, options: &[&str]) -> Result<(), String> {
         self.try_start_server_after("true", index, options)
     }
@@ -123,7 +124,9 @@ impl Cluster {
         };
         let mut child = command.args(options).spawn().unwrap();
         let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
-        let serves = lines.map_while(Result::ok).any(|line| line == "serving");
+        let mut said = Vec::new();
+        let serves = lines.map_while(Result::ok).inspect(|line| said.push(line.clone())).any(|line| line == "serving");
+        fs::write(self.path(&format!("said-{index}")), said.join("\n")).unwrap();
         if !serves {
             let status = child.wait().unwrap();
             return Err(format!("{status}: {}", fs::read_to_string(self.path(&format!("log-{index}"))).unwrap()));

@@ -82,6 +82,9 @@ pub(crate) enum Role {
         cache_dir: PathBuf,
         /// If true, the store replaces the one that the server had.
         replace: bool,
+        /// If set, a cache of a killed server that cannot be taken over is discarded. Called with
+        /// lines about what is lost.
+        discard_cache: Option<fn(&str)>,
     },
 }
 
@@ -380,7 +383,8 @@ impl Server {
         stop: impl Future<Output = ()>,
         loops: &mut Loops<'_>,
     ) -> Result<(), FsError> {
-        let Role::Iod { index, settings, heartbeat, service, cache_dir, replace, .. } = &self.role else {
+        let Role::Iod { index, settings, heartbeat, service, cache_dir, replace, discard_cache, .. } = &self.role
+        else {
             unreachable!("only an I/O server gets here")
         };
         let way = opened.iter().find(|open| open.scheme == manager.scheme());
@@ -398,7 +402,7 @@ impl Server {
             let begin = async {
                 let (files, start) = self.begin_store(home, &mut membership, &labels).await?;
                 let label = files.label().ok_or_else(none)?;
-                let cached = CachedFiles::open(files, service, cache_dir, label.store).await?;
+                let cached = CachedFiles::open(files, service, cache_dir, label.store, *discard_cache).await?;
                 Ok::<_, FsError>((cached, start, label))
             };
             let (cached, start, label) = tokio::select! {

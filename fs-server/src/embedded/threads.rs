@@ -258,6 +258,7 @@ fn launch_iod(dir: &Path, options: &ClusterOptions, index: usize, listen: Vec<Ad
         // Memory, as for servers; the label of the store keeps clusters apart.
         cache_dir: CacheSection::default().dir,
         replace: false,
+        discard_cache: None,
     };
     launch(&name, role, options, listen)
 }

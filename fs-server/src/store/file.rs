@@ -83,6 +83,7 @@ use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind}
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, statat, unlinkat};
 
 use super::at_once::AtOnce;
+use super::cache_note::{self, CacheNote};
 use super::catalogue::Catalogue;
 use super::direct::Direct;
 use super::direct::course::Direction;
@@ -640,6 +641,19 @@ fn datafiles_in(disk: &Disk, number: u8) -> io::Result<Vec<DatafileHandle>> {
 fn disk_number(host: &str, device: u64) -> u64 {
     let bytes = host.bytes().chain(device.to_le_bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+impl FileStore {
+    /// Returns the note of the cache that this store uses.
+    pub(super) fn cache_note(&self) -> Result<Option<CacheNote>, FsError> {
+        cache_note::read(&self.path).map_err(|error| trouble(&self.path, &error))
+    }
+
+    /// Notes durably which cache this store uses from now on.
+    pub(super) async fn note_cache(&self, note: Option<CacheNote>) -> Result<(), FsError> {
+        let written = self.work(move |disk| cache_note::write(&disk.dir, note.as_ref())).await?;
+        written.map_err(|error| trouble(&self.path, &error))
+    }
 }
 
 #[async_trait(?Send)]

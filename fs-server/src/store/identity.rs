@@ -20,6 +20,7 @@
 //!   <dir>/identity.toml   format, cluster, role, index, store; of an I/O server also how often it was
 //!                         started, the starts that it has offered and that were confirmed, the newest
 //!                         start of the manager that has accepted it, and its highest handle
+//!   <dir>/cache.toml      of an I/O server: which cache it uses (`cache_note`)
 //! ```
 
 use std::fs::{self, File};
@@ -43,10 +44,11 @@ use super::steps::{self, step};
 /// |---|---|---|
 /// | 1 | | refused |
 /// | 2 | labels with a cluster and starts; datafiles in 256 directories | refused for the manager |
-/// | 3 | the manager's database keeps the size before a truncation | |
+/// | 3 | the manager's database keeps the size before a truncation; I/O servers note their caches | |
 ///
 /// The metadata of an older manager comes over in a backup. Nothing in the directory of an I/O
-/// server of format 2 has changed, so it is used as it is: its next label has the new number.
+/// server of format 2 has changed, so it is used as it is: its next label has the new number. The
+/// cache that its killed server has left is refused, because nothing says whether it is the last.
 pub(crate) const FORMAT: u32 = 3;
 /// The oldest format of the directory of an I/O server that is used.
 const OLDEST_OF_IOD: u32 = 2;
@@ -319,14 +321,19 @@ pub(crate) fn write_label(dir: &File, label: &Label) -> io::Result<()> {
 
 /// Replaces the identity file, atomically and durably.
 pub(crate) fn write_identity(dir: &File, text: &str) -> io::Result<()> {
-    write_spare(dir, text)?;
-    let exchanged = step(|| Ok(renameat_with(dir, NEW, dir, IDENTITY, RenameFlags::EXCHANGE)?));
+    replace_file(dir, IDENTITY, NEW, text)
+}
+
+/// Replaces the file `name`, atomically and durably, by `spare`, which is kept for the next time.
+pub(super) fn replace_file(dir: &File, name: &str, spare: &str, text: &str) -> io::Result<()> {
+    write_spare(dir, spare, text)?;
+    let exchanged = step(|| Ok(renameat_with(dir, spare, dir, name, RenameFlags::EXCHANGE)?));
     match exchanged.as_ref().map_err(Errno::from_io_error) {
         Ok(()) => {}
         // The first label, or a file system that cannot exchange names.
         Err(Some(Errno::NOENT | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)) => {
-            step(|| Ok(renameat(dir, NEW, dir, IDENTITY)?))?;
-            write_spare(dir, text)?;
+            step(|| Ok(renameat(dir, spare, dir, name)?))?;
+            write_spare(dir, spare, text)?;
         }
         Err(_) => return exchanged,
     }
@@ -335,9 +342,9 @@ pub(crate) fn write_identity(dir: &File, text: &str) -> io::Result<()> {
 
 /// Writes the file that becomes the label next. It has its full size from the beginning, so that a
 /// label can also be written when the disk is full.
-fn write_spare(dir: &File, text: &str) -> io::Result<()> {
+fn write_spare(dir: &File, spare: &str, text: &str) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-    let file = step(|| Ok(File::from(openat(dir, NEW, flags, Mode::from(0o644))?)))?;
+    let file = step(|| Ok(File::from(openat(dir, spare, flags, Mode::from(0o644))?)))?;
     let mut bytes = text.as_bytes().to_vec();
     bytes.resize(bytes.len().max(LABEL_BYTES), b'\n');
     steps::write_all_at(&file, &bytes, 0)?;

@@ -15,6 +15,7 @@
 //! 5. An error of `read` or `write` names the ranges that were not done. The others were.
 
 mod at_once;
+mod cache_note;
 mod cached_files;
 mod catalogue;
 mod direct;

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use bmi_core::ErrorKind;
 
 use super::*;
-use crate::arena::layout::{CHUNKS_AT, Layout};
+use crate::arena::layout::{CHUNKS_AT, Layout, SUPERBLOCK};
 
 /// Makes an arena of two chunks with records of every length.
 fn leave(path: &Path) -> Vec<Recovered> {
@@ -88,7 +88,7 @@ proptest! {
         let left = leave(&path);
         let file = File::options().read(true).write(true).open(&path).unwrap();
         damages.iter().for_each(|damage| apply(&file, damage));
-        match Frames::open(&path, SETTINGS, STORE) {
+        match Frames::open(&path, SETTINGS, OWNER) {
             Err(error) => {
                 prop_assert!(matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Incompatible), "{}", error);
             }
@@ -119,9 +119,9 @@ fn a_file_of_another_length_is_refused() {
     leave(&path);
     let file = File::options().write(true).open(&path).unwrap();
     let len = file.metadata().unwrap().len();
-    for cut in [64, 4095, 4096, 70_000, len - 1, len + 1] {
+    for cut in [SUPERBLOCK as u64, 4095, 4096, 70_000, len - 1, len + 1] {
         file.set_len(cut).unwrap();
-        let error = Frames::open(&path, SETTINGS, STORE).unwrap_err();
+        let error = Frames::open(&path, SETTINGS, OWNER).unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("damaged"), "{cut}: {error}");
     }
 }

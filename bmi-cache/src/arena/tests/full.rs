@@ -28,7 +28,7 @@ fn a_chunk_larger_than_its_file_system_is_an_error() {
     let chunk = (total as usize + 1).next_multiple_of(BLOCK);
     let settings = ArenaSettings { bytes: 2 * chunk as u64, chunk };
     let path = dir.path().join("arena");
-    let (mut arena, _) = Arena::adopt(Frames::open(&path, settings, STORE).unwrap());
+    let (mut arena, _) = Arena::adopt(Frames::open(&path, settings, OWNER).unwrap());
     let error = arena.grow().unwrap_err();
     assert!(error.kind() == ErrorKind::Exhausted && error.to_string().contains("arena"), "{error}");
     assert_eq!(arena.blocks(), 0);
@@ -38,7 +38,7 @@ fn a_chunk_larger_than_its_file_system_is_an_error() {
 fn fill(folder: &Path) {
     let path = folder.join("arena");
     let settings = ArenaSettings { bytes: 2 * ROOM as u64, chunk: CHUNK };
-    let (mut arena, _) = Arena::adopt(Frames::open(&path, settings, STORE).unwrap());
+    let (mut arena, _) = Arena::adopt(Frames::open(&path, settings, OWNER).unwrap());
     let ballast = folder.join("ballast");
     std::fs::write(&ballast, vec![1; CHUNK]).unwrap();
     let error = loop {
@@ -66,7 +66,7 @@ fn fill(folder: &Path) {
     assert!(arena.grow().unwrap(), "there is room now");
     let left = write(&mut arena);
     drop(arena);
-    let (arena, recovered) = Arena::adopt(Frames::open(&path, settings, STORE).unwrap());
+    let (arena, recovered) = Arena::adopt(Frames::open(&path, settings, OWNER).unwrap());
     assert_eq!(recovered, left);
     for unit in recovered {
         let bytes = arena.slice(unit.place, 0, 65_536).to_vec();
@@ -74,7 +74,7 @@ fn fill(folder: &Path) {
     }
     // No room for the superblock of another one.
     std::fs::write(&ballast, vec![1; ROOM]).unwrap_err();
-    let error = Frames::open(&folder.join("another"), settings, STORE).unwrap_err();
+    let error = Frames::open(&folder.join("another"), settings, OWNER).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
 }
 

@@ -55,7 +55,7 @@ fn a_file_is_one_servers_as_long_as_it_uses_the_bytes() {
     leave(&path, true);
     let frames = open(&path);
     let refused = || {
-        let error = Frames::open(&path, SETTINGS, STORE).unwrap_err();
+        let error = Frames::open(&path, SETTINGS, OWNER).unwrap_err();
         assert!(error.kind() == ErrorKind::Refused && error.is_retryable(), "{error}");
     };
     refused();
@@ -85,10 +85,11 @@ fn only_the_own_file_is_removed() {
 #[test]
 fn another_store_or_version_is_replaced_only_if_it_holds_nothing() {
     let _guard = no_new_process();
-    for version in [None, Some(0), Some(2)] {
+    for version in [None, Some(0), Some(1)] {
         let dir = folder();
         let path = dir.path().join("arena");
-        let other = |path| Frames::open(path, SETTINGS, if version.is_none() { STORE + 1 } else { STORE });
+        let store = if version.is_none() { STORE + 1 } else { STORE };
+        let other = |path| Frames::open(path, SETTINGS, Owner { store, ..OWNER });
         leave(&path, true);
         version.iter().for_each(|version| set_version(&path, *version));
         let before = fs::read(&path).unwrap();
@@ -96,7 +97,7 @@ fn another_store_or_version_is_replaced_only_if_it_holds_nothing() {
         assert!(error.kind() == ErrorKind::Incompatible && error.to_string().contains("start"), "{error}");
         assert!(fs::read(&path).unwrap() == before, "it was left alone");
         // The server that wrote it writes the data back.
-        version.iter().for_each(|_| set_version(&path, 1));
+        version.iter().for_each(|_| set_version(&path, 2));
         let (mut arena, recovered) = Arena::adopt(open(&path));
         arena.record(recovered[0].place, None);
         drop(arena);
@@ -107,19 +108,49 @@ fn another_store_or_version_is_replaced_only_if_it_holds_nothing() {
     }
 }
 
+/// A cache file that a killed server had left was adopted by any later start of the store, although
+/// the store had gone on with another one in between. Newer bytes were overwritten by older ones.
+#[test]
+fn frames_that_the_owner_has_not_noted_are_refused_while_they_hold_something() {
+    let _guard = no_new_process();
+    for noted in [None, Some(7)] {
+        let dir = folder();
+        let path = dir.path().join("arena");
+        leave(&path, true);
+        let before = fs::read(&path).unwrap();
+        let owner = Owner { noted, next: 8, ..OWNER };
+        let error = Frames::open(&path, SETTINGS, owner).unwrap_err();
+        assert!(error.kind() == ErrorKind::Incompatible && error.to_string().contains("gone on"), "{error}");
+        assert!(fs::read(&path).unwrap() == before, "it was left alone");
+        // It can be looked at, and discarded if somebody says so.
+        assert!(Frames::refused(&path, OWNER).unwrap().is_none(), "this owner has noted it");
+        let refused = Frames::refused(&path, owner).unwrap().unwrap();
+        let (arena, recovered) = Arena::adopt(refused.clone());
+        assert_eq!((refused.number(), recovered.len()), (1, 1));
+        drop(arena);
+        refused.discard().unwrap();
+        assert!(!path.exists() && Frames::refused(&path, owner).unwrap().is_none());
+        // Without anything dirty there is nothing to lose.
+        leave(&path, false);
+        assert!(Frames::refused(&path, owner).unwrap().is_none());
+        let frames = Frames::open(&path, SETTINGS, owner).unwrap();
+        assert_eq!((frames.number(), Arena::adopt(frames).0.blocks()), (8, 0), "it was made anew");
+    }
+}
+
 #[test]
 fn other_sizes_wait_until_nothing_is_dirty() {
     let _guard = no_new_process();
     let dir = folder();
     let path = dir.path().join("arena");
     leave(&path, true);
-    let frames = Frames::open(&path, OTHER, STORE).unwrap();
+    let frames = Frames::open(&path, OTHER, OWNER).unwrap();
     assert_eq!(frames.settings(), SETTINGS);
     let (mut arena, recovered) = Arena::adopt(frames);
     assert_eq!((recovered.len(), arena.max_blocks()), (1, 8));
     arena.record(recovered[0].place, None);
     drop(arena);
-    let frames = Frames::open(&path, OTHER, STORE).unwrap();
+    let frames = Frames::open(&path, OTHER, OWNER).unwrap();
     assert_eq!(frames.settings(), OTHER);
     assert_eq!(Arena::adopt(frames).0.max_blocks(), 32);
 }
@@ -144,7 +175,7 @@ fn a_file_that_is_no_arena_is_refused_and_left_alone() {
     for bytes in [&b"x"[..], &[0; 5000], b"bmiarena", &[7; SUPERBLOCK]] {
         drop(open(&path));
         fs::write(&path, bytes).unwrap();
-        let error = Frames::open(&path, SETTINGS, STORE).unwrap_err();
+        let error = Frames::open(&path, SETTINGS, OWNER).unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("choose another path"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), bytes);
         fs::remove_file(&path).unwrap();
@@ -175,7 +206,7 @@ fn settings_without_sense_are_refused() {
     let path = dir.path().join("arena");
     for bad in [ArenaSettings { bytes: 1 << 20, chunk: 0 }, ArenaSettings { bytes: 1 << 20, chunk: 4096 }] {
         assert_eq!(Frames::anonymous(bad).unwrap_err().kind(), ErrorKind::Invalid);
-        assert_eq!(Frames::open(&path, bad, STORE).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(Frames::open(&path, bad, OWNER).unwrap_err().kind(), ErrorKind::Invalid);
         assert!(!path.exists());
     }
     let least = Frames::anonymous(ArenaSettings::new(0)).unwrap();
