@@ -111,6 +111,8 @@ pub struct Context {
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     gone: AtomicBool,
+    /// The host of its peer, as it is seen.
+    host: OnceLock<String>,
     /// The id of its client.
     client: OnceLock<u128>,
     /// The Hello that the server has accepted.
@@ -217,6 +219,17 @@ impl Session {
         // An error means that there were none.
         let one_less = |drafts: usize| drafts.checked_sub(1);
         let _ = self.drafts.fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
+    }
+
+    /// Notes the host of the peer.
+    pub(crate) fn seen_at(&self, host: &str) {
+        // A connection has one.
+        let _ = self.host.set(host.to_owned());
+    }
+
+    /// Returns the host of the peer.
+    pub(crate) fn host(&self) -> Option<&str> {
+        self.host.get().map(String::as_str)
     }
 
     /// Returns true while the connection exists.
@@ -405,7 +418,7 @@ impl Desk {
         match event {
             PeerEvent::Connected { peer, addr, outgoing: false } => {
                 tracing::debug!(?peer, %addr, "connected");
-                self.sessions.entry(*peer).or_default();
+                self.sessions.entry(*peer).or_default().seen_at(addr.host());
                 None
             }
             PeerEvent::Connected { .. } => None,

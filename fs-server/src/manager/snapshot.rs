@@ -4,10 +4,12 @@
 //! rows of a backup are of one moment, although changes go on, and no change waits for it.
 //!
 //! **Invariants**
-//! 1. A connection has at most one snapshot, and there are at most [`MOST`]. While one exists, the
-//!    database cannot use the space of old pages again.
-//! 2. A snapshot ends with its last page, with its connection, or when nothing was requested for
-//!    [`PATIENCE`].
+//! 1. A host has at most one snapshot, and there are at most [`MOST`]. So no host keeps the others
+//!    from making a backup. While a snapshot exists, the database cannot use the space of old pages
+//!    again.
+//! 2. A snapshot ends with its last page, with its connection, when nothing was requested for
+//!    [`PATIENCE`], or when it is [`LIFE`] old. So a client that asks now and then does not keep it
+//!    for ever.
 //! 3. A page fits its reply. The work for it is bounded by its size.
 
 use std::sync::{Arc, Weak};
@@ -28,6 +30,9 @@ use crate::service::Session;
 const MOST: usize = 2;
 /// How long a snapshot is kept without a request.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a snapshot is kept at all. It is longer than the slowest backup that makes progress:
+/// at one page of 1 MiB in a second it is for 21 GiB, the metadata of more than 50 million files.
+const LIFE: Duration = Duration::from_hours(6);
 
 /// The first row that was not returned yet.
 #[derive(Debug)]
@@ -47,6 +52,7 @@ struct Snapshot {
     position: Position,
     /// The number of the next page.
     next: u64,
+    began: Time,
     used: Time,
 }
 
@@ -57,7 +63,10 @@ pub(super) struct Snapshots(Vec<Snapshot>);
 impl Snapshots {
     /// Ends the snapshots that are not in use any more.
     pub(super) fn sweep(&mut self, now: Time) {
-        self.0.retain(|snapshot| is_open(&snapshot.session) && now.since(snapshot.used) < PATIENCE);
+        self.0.retain(|snapshot| {
+            let is_used = now.since(snapshot.used) < PATIENCE && now.since(snapshot.began) < LIFE;
+            is_used && is_open(&snapshot.session)
+        });
     }
 
     /// Ends all snapshots, because the database is about to be closed.
@@ -79,12 +88,17 @@ impl Snapshots {
         let own = Arc::downgrade(session);
         if page == 0 {
             self.0.retain(|snapshot| !snapshot.session.ptr_eq(&own));
+            if let Some(host) = session.host().filter(|host| self.0.iter().any(|snapshot| snapshot.is_of(host))) {
+                let text = format!("a backup is being taken from {host} already; wait until it has ended, or end it");
+                return Err(FsError::new(ErrorCode::Busy, text).into());
+            }
             if self.0.len() >= MOST {
                 let text = format!("{MOST} backups are being taken already; wait until one of them has ended");
                 return Err(FsError::new(ErrorCode::Busy, text).into());
             }
             let position = Position::Counters(String::new());
-            self.0.push(Snapshot { session: own.clone(), transaction: view.clone(), position, next: 0, used: now });
+            let (session, transaction) = (own.clone(), view.clone());
+            self.0.push(Snapshot { session, transaction, position, next: 0, began: now, used: now });
         }
         let at = self.0.iter().position(|snapshot| snapshot.session.ptr_eq(&own) && snapshot.next == page);
         let Some(at) = at else {
@@ -103,6 +117,11 @@ impl Snapshots {
 }
 
 impl Snapshot {
+    /// Returns true if a connection from this host has it.
+    fn is_of(&self, host: &str) -> bool {
+        self.session.upgrade().is_some_and(|session| session.host() == Some(host))
+    }
+
     /// Returns the next rows, as many as fit.
     fn fill(&mut self, room: usize) -> Result<Vec<u8>, Fault> {
         let mut page = Vec::with_capacity(room);
@@ -250,6 +269,36 @@ mod tests {
         assert_eq!(truncates.get((1, 78)).unwrap().unwrap().value(), (Some((8, 9)), Some(&[3, 0, 0][..]), false));
         assert!(truncates.get((1, 79)).unwrap().is_none(), "it was not decided");
         assert_eq!(read.open_table(MEMBERS).unwrap().get(3).unwrap().unwrap().value(), (7, 8, 9));
+    }
+
+    /// A regression test. A client that asked for a page a minute kept its snapshot for ever, and
+    /// with two connections it kept the operator from making a backup.
+    #[test]
+    fn a_slow_client_does_not_keep_a_snapshot_for_ever_nor_others_from_a_backup() {
+        let store = MetaStore::in_memory().unwrap();
+        super::super::format(&store, ClusterId(1), StoreId(2), 5).unwrap();
+        (0..800).for_each(|number| mkdir(&store, &format!("dir{number:03}")));
+        let mut snapshots = Snapshots::default();
+        let sessions = ["slow", "slow", "operator", "third"].map(|host| {
+            let session = Arc::new(Session::default());
+            session.seen_at(host);
+            session
+        });
+        let mut page = |session: usize, page, seconds: u64| {
+            let result = snapshots.page(&view(&store), &sessions[session], page, 80, at(seconds * 1000));
+            result.map(|_| ()).map_err(|fault| fault.into_error())
+        };
+        page(0, 0, 0).unwrap();
+        let refused = page(1, 0, 0).unwrap_err();
+        assert!(refused.code == ErrorCode::Busy && refused.detail.contains("from slow already"), "{refused}");
+        page(2, 0, 0).unwrap();
+        page(2, 0, 1).expect("the same connection begins again");
+        assert_eq!(page(3, 0, 1).unwrap_err().code, ErrorCode::Busy);
+        let minutes = LIFE.as_secs() / 59;
+        (1..=minutes).for_each(|number| page(0, number, number * 59).unwrap());
+        let refused = page(0, minutes + 1, (minutes + 1) * 59).unwrap_err();
+        assert!(refused.code == ErrorCode::Stale && refused.detail.contains("begin again"), "{refused}");
+        page(1, 0, (minutes + 1) * 59).expect("the first of this host has ended");
     }
 
     #[test]

@@ -13,17 +13,23 @@
 //!
 //! **Invariants**
 //! 1. A datafile is taken off only when the name of its file is durable, or when it is removed.
-//! 2. A block that was written in part has a wrong check value, and counts as free.
+//! 2. A block is written within one sector, and the disk writes a sector as a whole or not at all,
+//!    as for the marks (`marks.rs`). So after a power failure a block that was used again has its
+//!    old content or its new one, never the header of one with bits of the other. The check value
+//!    covers only the header, and could not tell. Older directories have blocks that cross a
+//!    sector. They are read, and datafiles are taken off them one byte at a time, but they are not
+//!    used again.
 //! 3. One sync at a time: the system reports a failure only once, and whoever waits for a sync must
 //!    learn of it.
-//! 4. The state is never locked while anything waits for the disk, because an event loop looks at
+//! 4. Whoever takes a datafile off, or finds it off, learns of success only when that is durable.
+//! 5. The state is never locked while anything waits for the disk, because an event loop looks at
 //!    it. Files are made, and taken off the record, one at a time (`changing`).
-//! 5. The number of datafiles is exact whenever no change is under way.
-//! 6. After a failed sync no change succeeds. The next start writes again what it reads, because
+//! 6. The number of datafiles is exact whenever no change is under way.
+//! 7. After a failed sync no change succeeds. The next start writes again what it reads, because
 //!    that may be only in the system's memory.
 //!
 //! **Layout** of `<dir>/catalogue`: blocks of 144 bytes, little-endian. A block whose bits are all
-//! zero is free, and is used again.
+//! zero is free, and is used again, unless it crosses a sector: 8 of every 32 do.
 //!
 //! ```text
 //!   ┌──────────────┬───────┬───────┬──────────────────────────────────────────┐
@@ -48,6 +54,8 @@ pub(super) const NAME: &str = "catalogue";
 const HEADER: usize = 16;
 const BITS: usize = MAX_DATAFILES / 8;
 const BLOCK: usize = HEADER + BITS;
+/// What a disk writes as a whole, at least.
+const SECTOR: u64 = 512;
 
 /// The record. Worker threads use it too.
 #[derive(Debug)]
@@ -72,6 +80,9 @@ struct State {
     new: u64,
     /// Number of files of datafiles that are not on it.
     files: u64,
+    /// Number of times that a datafile was taken off, and how many of them are durable.
+    taken_off: u64,
+    durable: u64,
     /// The highest handle so far, of those on the record and those that have a file.
     highest: u64,
 }
@@ -84,6 +95,12 @@ struct Block {
     bits: [u8; BITS],
     /// A bit for each handle that is on the record and has a file. It is not on the disk.
     made: [u8; BITS],
+}
+
+/// Returns true if the block with this number is in two sectors. After a power failure it may be
+/// half old and half new.
+fn crosses(number: u64) -> bool {
+    number * BLOCK as u64 % SECTOR > SECTOR - BLOCK as u64
 }
 
 /// Returns the check value of a block's header.
@@ -149,6 +166,23 @@ impl State {
         self.blocks.range(..=last).next_back().is_some_and(|(start, block)| block.last(*start) >= first)
     }
 
+    /// Returns a number for a new block.
+    fn allocate(&mut self) -> u64 {
+        self.free.pop().unwrap_or_else(|| {
+            // What is left out is zero in the file, and no block.
+            let number = (self.len..).find(|number| !crosses(*number)).expect("most numbers do not cross");
+            self.len = number + 1;
+            number
+        })
+    }
+
+    /// Notes that a number has no block any more.
+    fn release(&mut self, number: u64) {
+        if !crosses(number) {
+            self.free.push(number);
+        }
+    }
+
     fn insert(&mut self, first: u64, block: Block) {
         self.new += block.len();
         self.highest = self.highest.max(block.last(first));
@@ -168,7 +202,12 @@ impl Catalogue {
     pub(super) fn open(dir: &Path) -> io::Result<Catalogue> {
         let path = dir.join(NAME);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        let mut state = State { len: file.metadata()?.len() / BLOCK as u64, ..State::default() };
+        let len = file.metadata()?.len();
+        let mut state = State { len: len / BLOCK as u64, ..State::default() };
+        if len % BLOCK as u64 != 0 {
+            // A part of a block must not become a whole one when later blocks are written.
+            steps::step(|| file.set_len(state.len * BLOCK as u64))?;
+        }
         let mut bytes = [0; BLOCK];
         for number in 0..state.len {
             file.read_exact_at(&mut bytes, number * BLOCK as u64)?;
@@ -180,7 +219,7 @@ impl Catalogue {
             steps::write_all_at(&file, &bytes, number * BLOCK as u64)?;
             match block {
                 Some((first, block)) => state.insert(first, block),
-                None => state.free.push(number),
+                None => state.release(number),
             }
         }
         if state.len > 0 {
@@ -199,7 +238,10 @@ impl Catalogue {
         if *failed {
             return Err(io::Error::other("an earlier sync of the catalogue failed"));
         }
-        steps::sync_data(&self.file).inspect_err(|_| *failed = true)
+        let taken_off = self.state().taken_off;
+        steps::sync_data(&self.file).inspect_err(|_| *failed = true)?;
+        self.state().durable = taken_off;
+        Ok(())
     }
 
     fn change(&self) -> MutexGuard<'_, ()> {
@@ -276,10 +318,7 @@ impl Catalogue {
             if state.blocks.contains_key(&first.0) {
                 return Ok(());
             }
-            let number = state.free.pop().unwrap_or_else(|| {
-                state.len += 1;
-                state.len - 1
-            });
+            let number = state.allocate();
             let mut bits = [0; BITS];
             (0..count as usize).for_each(|at| bits[at / 8] |= 1 << (at % 8));
             Block { number, count, bits, made: [0; BITS] }
@@ -287,7 +326,7 @@ impl Catalogue {
         let written = steps::write_all_at(&self.file, &block.encode(first.0), block.number * BLOCK as u64);
         let result = written.and_then(|()| self.sync());
         if result.is_err() {
-            self.state().free.push(block.number);
+            self.state().release(block.number);
             return result;
         }
         let may_have_files = first.0 <= self.state().highest;
@@ -321,27 +360,35 @@ impl Catalogue {
         block.made[byte] &= !bit;
         let emptied = block.is_empty().then_some(block.number);
         state.new -= 1;
+        state.taken_off += 1;
         state.files += u64::from(made);
         if let Some(number) = emptied {
             state.blocks.remove(&first);
-            state.free.push(number);
+            // The last bit may not be durable yet. A block that takes the place overwrites all of
+            // the old one at once, so it says the same.
+            state.release(number);
         }
     }
 
-    /// Takes datafiles off the record, durably. Those that are not on it are ignored.
+    /// Takes datafiles off the record, durably. One that is not on it may have been taken off by
+    /// another call that has not synced yet, or that has failed. So this one syncs then.
     pub(super) fn take_off(&self, datafiles: impl IntoIterator<Item = DatafileHandle>) -> io::Result<()> {
-        let mut changed = false;
+        let mut any = false;
         {
             // Writes of one byte stay in order.
             let _change = self.change();
             for datafile in datafiles {
+                any = true;
                 let Some((bits, at)) = self.without(datafile) else { continue };
                 steps::write_all_at(&self.file, &[bits], at)?;
                 self.taken_off(datafile);
-                changed = true;
             }
         }
-        if changed { self.sync() } else { Ok(()) }
+        let is_durable = {
+            let state = self.state();
+            state.durable == state.taken_off
+        };
+        if any && !is_durable { self.sync() } else { Ok(()) }
     }
 
     /// Returns the datafiles on the record for which `wanted` is true, in order.
@@ -357,6 +404,8 @@ impl Catalogue {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn all(catalogue: &Catalogue) -> Vec<u64> {
@@ -400,6 +449,126 @@ mod tests {
         assert_eq!(std::fs::metadata(dir.path().join(NAME)).unwrap().len(), BLOCK as u64);
     }
 
+    /// Returns the numbers of the blocks in use.
+    fn numbers(catalogue: &Catalogue) -> Vec<u64> {
+        catalogue.state().blocks.values().map(|block| block.number).collect()
+    }
+
+    /// A regression test. Blocks crossed sectors. After a power failure the old header could meet
+    /// new bits, and datafiles that were removed came back; or the new header met a part of the
+    /// bits, and the same `create` again found its range and left the rest out.
+    #[test]
+    fn a_block_that_was_used_again_and_torn_is_the_old_one_or_the_new_one() {
+        // The syncs of a test need no disk.
+        steps::injected::observe(Some(Box::new(|_| {})));
+        const COUNT: u64 = MAX_DATAFILES as u64;
+        let handles = |first: u64| (first..first + COUNT).map(DatafileHandle);
+        let record = |dir: &Path, first: u64| {
+            Catalogue::open(dir).unwrap().create(DatafileHandle(first), COUNT as u32, no_file).unwrap();
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        let mut acknowledged: Vec<u64> = (0..32).map(|range| range * COUNT).collect();
+        acknowledged.iter().for_each(|first| record(dir.path(), *first));
+        for new in (32..64).map(|range| range * COUNT) {
+            let old = acknowledged.remove(0);
+            Catalogue::open(dir.path()).unwrap().take_off(handles(old)).unwrap();
+            let before = std::fs::read(&path).unwrap();
+            record(dir.path(), new);
+            let after = std::fs::read(&path).unwrap();
+            assert_eq!(before.len(), after.len(), "a block is used again");
+            let boundaries = (0..=after.len()).step_by(SECTOR as usize);
+            let torn = |boundary: usize| {
+                [[&before[..boundary], &after[boundary..]].concat(), [&after[..boundary], &before[boundary..]].concat()]
+            };
+            // Most of them are equal.
+            let images: BTreeSet<Vec<u8>> = boundaries.flat_map(torn).collect();
+            for image in images {
+                std::fs::write(&path, image).unwrap();
+                let found = all(&Catalogue::open(dir.path()).unwrap());
+                let mut expected: Vec<u64> = acknowledged.iter().flat_map(|first| *first..first + COUNT).collect();
+                let all_of_new: Vec<u64> = (new..new + COUNT).collect();
+                let is_new = found.last().is_some_and(|last| *last >= new);
+                assert!(found == [&expected[..], if is_new { &all_of_new } else { &[] }].concat(), "range {new}");
+                // The manager sends it again.
+                record(dir.path(), new);
+                expected.extend(all_of_new);
+                assert!(all(&Catalogue::open(dir.path()).unwrap()) == expected, "range {new}, created again");
+            }
+            std::fs::write(&path, &after).unwrap();
+            acknowledged.push(new);
+        }
+        steps::injected::observe(None);
+    }
+
+    #[test]
+    fn no_new_block_crosses_a_sector() {
+        steps::injected::observe(Some(Box::new(|_| {})));
+        let dir = tempfile::tempdir().unwrap();
+        let mut catalogue = Catalogue::open(dir.path()).unwrap();
+        for round in 0..4u64 {
+            for range in 0..50 {
+                catalogue.create(DatafileHandle((round * 50 + range) * 10), 10, no_file).unwrap();
+            }
+            let whole = |number: &u64| number * 144 / 512 == (number * 144 + 143) / 512;
+            assert!(numbers(&catalogue).iter().all(whole), "{:?}", numbers(&catalogue));
+            let some = (0..round * 25).flat_map(|range| (0..10).map(move |at| DatafileHandle(range * 10 + at)));
+            catalogue.take_off(some).unwrap();
+            catalogue = Catalogue::open(dir.path()).unwrap();
+        }
+        // A create that fails gives its number back, and only that.
+        let before = numbers(&catalogue).len();
+        steps::injected::fail(Some(steps::injected::Failing { first: 1, count: 1, error: libc::ENOSPC }));
+        catalogue.create(DatafileHandle(90_000), 10, no_file).unwrap_err();
+        steps::injected::fail(None);
+        assert!(catalogue.state().free.iter().all(|number| !crosses(*number)));
+        catalogue.create(DatafileHandle(90_000), 10, no_file).unwrap();
+        assert_eq!(numbers(&catalogue).len(), before + 1);
+        steps::injected::observe(None);
+    }
+
+    /// Older directories have their blocks one after the other.
+    #[test]
+    fn a_block_of_an_older_directory_that_crosses_a_sector_is_read_and_not_used_again() {
+        steps::injected::observe(Some(Box::new(|_| {})));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        let older = |number: u64| {
+            let block = Block { number, count: 8, bits: [0; BITS], made: [0; BITS] };
+            let mut bytes = block.encode(number * 8);
+            bytes[HEADER] = 0xff;
+            bytes
+        };
+        let blocks: Vec<Vec<u8>> = (0..64).map(older).collect();
+        std::fs::write(&path, blocks.concat()).unwrap();
+        let catalogue = Catalogue::open(dir.path()).unwrap();
+        assert_eq!(all(&catalogue), (0..512).collect::<Vec<u64>>());
+        assert_eq!(numbers(&catalogue).into_iter().filter(|number| crosses(*number)).count(), 16);
+        // They are taken off in part, and then as a whole.
+        catalogue.take_off((0..512).filter(|handle| handle % 8 < 3).map(DatafileHandle)).unwrap();
+        let left: Vec<u64> = (0..512).filter(|handle| handle % 8 >= 3).collect();
+        let again = Catalogue::open(dir.path()).unwrap();
+        assert_eq!((all(&catalogue), all(&again)), (left.clone(), left.clone()));
+        again.take_off(left.into_iter().map(DatafileHandle)).unwrap();
+        let create = |catalogue: &Catalogue, first: u64| {
+            (0..60).for_each(|range| catalogue.create(DatafileHandle(first + range * 8), 8, no_file).unwrap());
+            assert!(!numbers(catalogue).into_iter().any(crosses), "{:?}", numbers(catalogue));
+        };
+        create(&again, 1000);
+        let again = Catalogue::open(dir.path()).unwrap();
+        create(&again, 2000);
+        assert_eq!(all(&Catalogue::open(dir.path()).unwrap()), (1000..1480).chain(2000..2480).collect::<Vec<u64>>());
+        // A part of a block at the end does not become one when a later block is written.
+        let mut bytes: Vec<u8> = (0..4).flat_map(older).collect();
+        bytes.truncate(4 * BLOCK - 100);
+        std::fs::write(&path, bytes).unwrap();
+        let catalogue = Catalogue::open(dir.path()).unwrap();
+        catalogue.create(DatafileHandle(500), 1, no_file).unwrap();
+        assert_eq!(numbers(&catalogue), [0, 1, 2, 4]);
+        assert_eq!(all(&Catalogue::open(dir.path()).unwrap()), (0..24).chain([500]).collect::<Vec<u64>>());
+        steps::injected::observe(None);
+    }
+
     #[test]
     fn a_block_that_was_cut_off_or_torn_is_free() {
         let dir = tempfile::tempdir().unwrap();
@@ -437,6 +606,31 @@ mod tests {
         assert_eq!(catalogue.datafiles(), 0);
         drop(catalogue);
         assert!(all(&Catalogue::open(dir.path()).unwrap()).is_empty(), "they do not come back");
+    }
+
+    /// A regression test. A call that found the datafiles off the record succeeded at once, although
+    /// the one that had taken them off had failed before its sync. They could come back.
+    #[test]
+    fn whoever_finds_a_datafile_off_the_record_waits_until_that_is_durable() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalogue = Catalogue::open(dir.path()).unwrap();
+        let all = [5, 6, 7].map(DatafileHandle);
+        catalogue.create(all[0], 3, no_file).unwrap();
+        let failing = |first, datafiles: &[DatafileHandle]| {
+            let failing = steps::injected::Failing { first, count: 1, error: libc::EIO };
+            steps::injected::fail(Some(failing));
+            let result = catalogue.take_off(datafiles.iter().copied());
+            let steps = steps::injected::count();
+            steps::injected::fail(None);
+            (result.is_ok(), steps)
+        };
+        assert_eq!(failing(2, &all[..2]), (false, 2), "the second write fails");
+        assert_eq!(failing(9, &[]), (true, 0));
+        assert_eq!(failing(9, &all[..1]), (true, 1), "it syncs");
+        assert_eq!(failing(9, &all[..1]), (true, 0), "it is durable");
+        assert_eq!(failing(2, &all[1..]), (false, 2), "the second write fails");
+        assert_eq!(failing(2, &all[1..]), (false, 2), "the sync fails");
+        assert_eq!(failing(9, &all[1..]), (false, 0), "nobody knows whether it is durable");
     }
 
     #[test]
