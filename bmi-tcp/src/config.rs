@@ -16,11 +16,20 @@ pub struct TcpConfig {
     pub handshake_timeout: Duration,
     /// Time for a connection that this side cut to send the peer the reason. Default: 1 s.
     pub linger: Duration,
-    /// A host that answers nothing for about this long is considered dead, whether bytes are
-    /// waiting for it (`TCP_USER_TIMEOUT`) or not (keep-alive probes). After a quarter of it
-    /// without traffic, the system sends a probe every quarter (whole seconds, at least one), and
-    /// gives up after three. Hosts answer probes also if their programs are idle. Zero keeps the
-    /// system's defaults, which are hours. Default: 10 s, so a probe every 2 s.
+    /// A host that answers nothing for about this long is considered dead. Hosts answer also if
+    /// their programs are idle or do not read, so such connections stay.
+    ///
+    /// While bytes wait for the host, the transport asks the system every quarter of it whether
+    /// retransmissions or probes are without an answer. It gives up when none has come for this
+    /// long after the first such check, so after up to one and a half times as long. Linux before
+    /// 6.15 probes a host whose buffers have been full for a while only every two minutes, and it
+    /// takes two probes. A transport that is not polled twice in this time leaves the matter to the
+    /// system. That gives up after a number of attempts: after about 15 minutes, whatever is set
+    /// here.
+    ///
+    /// After a quarter of it without traffic, the system sends a keep-alive probe every quarter
+    /// (whole seconds, at least one), and gives up after three. Zero keeps the system's defaults,
+    /// which are hours. Default: 10 s, so a probe every 2 s.
     pub peer_timeout: Duration,
     /// Largest number of accepted sockets without a preamble, at least 1. A newcomer always gets a
     /// place: if all are taken, the address that has most of them loses its oldest one
@@ -72,6 +81,12 @@ impl Default for TcpConfig {
 }
 
 impl TcpConfig {
+    /// Returns how often to look whether the hosts of peers are alive, if at all.
+    pub(crate) fn watch_period(&self) -> Option<Duration> {
+        let period = (self.peer_timeout / 4).max(Duration::from_millis(1));
+        (!self.peer_timeout.is_zero()).then_some(period)
+    }
+
     /// Returns the capabilities of a transport with this configuration.
     pub(crate) fn capabilities(&self) -> Capabilities {
         software::capabilities(self.send_queue_depth, self.recv_queue_depth)

@@ -48,6 +48,8 @@ pub(crate) enum Fault {
     Closed,
     #[error("the peer is gone")]
     Eof,
+    #[error("the peer's host answers nothing")]
+    Silent,
     #[error("the socket failed")]
     Socket(#[source] io::Error),
     #[error("nobody answers")]
@@ -78,7 +80,7 @@ impl Fault {
         let kind = match &self {
             Fault::Violation(Violation::Version { .. }) => ErrorKind::Incompatible,
             Fault::Violation(_) => ErrorKind::Protocol,
-            Fault::Refused(_) | Fault::Closed | Fault::Eof => ErrorKind::PeerLost,
+            Fault::Refused(_) | Fault::Closed | Fault::Eof | Fault::Silent => ErrorKind::PeerLost,
             Fault::Socket(error) => lost(error),
             Fault::Unreachable(error) => unreached(error),
             Fault::Unresolved(_) | Fault::NoAddress => ErrorKind::Refused,

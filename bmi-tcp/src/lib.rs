@@ -14,7 +14,8 @@
 //! | `wire` | outgoing bytes in order: staged bytes, headers, user memory |
 //! | `receive` | from the socket to frames and their targets |
 //! | `progress` | the poll loop |
-//! | `vectored_io` | the two system calls of the data path |
+//! | `silence` | when a host counts as dead |
+//! | `vectored_io` | the two system calls of the data path, and two socket options |
 //! | `error` | the reasons that connections end |
 //!
 //! Connection tables, name lookup, listeners, registrations and keys come from [`bmi_backend`].
@@ -39,6 +40,7 @@ mod lifecycle;
 mod progress;
 mod queue_pair;
 mod receive;
+mod silence;
 mod vectored_io;
 mod wire;
 
@@ -115,6 +117,8 @@ pub struct TcpTransport {
     /// Sockets that have not sent their preamble.
     half_open: HalfOpen<IpAddr>,
     log: LogLimit,
+    /// When to look for hosts that answer nothing, if a connection waits for an answer.
+    watch_at: Option<Time>,
     /// Number of connections whose output waits for room in the kernel.
     blocked: usize,
     /// Polls since the last call to epoll.
@@ -180,6 +184,7 @@ impl TcpTransport {
             hot: Vec::with_capacity(8),
             pieces: Vec::with_capacity(MAX_PIECES + 2),
             log: LogLimit::default(),
+            watch_at: None,
             blocked: 0,
             unasked: 0,
             slept: true,

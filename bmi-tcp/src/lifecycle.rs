@@ -28,12 +28,13 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use bmi_backend::net::{self, Answer};
 use bmi_backend::software::{Exposures, Refusal};
 use bmi_backend::{Place, Round, check_private, check_scheme, listen_failed, request_gone};
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
-use bmi_core::{Addr, Error, Scheme, Time};
+use bmi_core::{Addr, Error, Scheme, Time, mutated};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Token};
 use socket2::{SockRef, Socket, TcpKeepalive};
@@ -44,6 +45,7 @@ use crate::error::{Fault, Violation};
 use crate::frame::{Frame, Greeting, PREAMBLE, Preamble};
 use crate::queue_pair::QueuePair;
 use crate::receive::Inbound;
+use crate::silence::Silence;
 use crate::vectored_io::{self, Piece};
 
 /// The phase of a connection (see the module).
@@ -93,6 +95,9 @@ pub(crate) struct Connection {
     pub(crate) in_hot: bool,
     /// Number of consecutive reads that found nothing.
     pub(crate) misses: u32,
+    /// The peer's host may owe an answer: bytes were sent since a check found none outstanding.
+    pub(crate) unsettled: bool,
+    silence: Silence,
     _place: Place,
 }
 
@@ -110,6 +115,8 @@ impl Connection {
             hangup: false,
             in_hot: false,
             misses: 0,
+            unsettled: false,
+            silence: Silence::default(),
             _place: place,
         }
     }
@@ -170,17 +177,34 @@ fn tune(socket: &Socket, config: &TcpConfig) -> io::Result<()> {
 fn tune_stream(socket: BorrowedFd<'_>, config: &TcpConfig) -> io::Result<()> {
     let socket = SockRef::from(&socket);
     socket.set_tcp_nodelay(true)?;
-    if !config.peer_timeout.is_zero() {
-        socket.set_tcp_user_timeout(Some(config.peer_timeout))?;
-        let interval = (config.peer_timeout / 4).max(std::time::Duration::from_secs(1));
+    if let Some(period) = config.watch_period() {
+        let interval = period.max(Duration::from_secs(1));
         socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(interval).with_interval(interval).with_retries(3))?;
+        vectored_io::limit_retransmission_interval(socket.as_fd(), period)?;
     }
     Ok(())
+}
+
+/// While a socket is being connected, the system gives up an address after `peer_timeout`, so that
+/// the next one has its turn.
+fn limit_dialing(socket: &Socket, config: &TcpConfig) -> io::Result<()> {
+    let limited = !config.peer_timeout.is_zero();
+    if limited { socket.set_tcp_user_timeout(Some(config.peer_timeout)) } else { Ok(()) }
+}
+
+/// Lifts the limit of [`limit_dialing`]. It would end the connection to a program that does not
+/// read for a while ([`crate::silence`]).
+fn lift_limit_of_dialing(stream: &TcpStream) -> io::Result<()> {
+    if mutated("tcp/a-peer-that-does-not-read-is-dead") {
+        return Ok(());
+    }
+    SockRef::from(stream).set_tcp_user_timeout(None)
 }
 
 fn dial(to: SocketAddr, config: &TcpConfig) -> io::Result<TcpStream> {
     let stream = net::dial(to, |socket| {
         tune(socket, config)?;
+        limit_dialing(socket, config)?;
         tune_stream(socket.as_fd(), config)
     })?;
     Ok(TcpStream::from_std(stream))
@@ -276,7 +300,7 @@ impl TcpTransport {
             return;
         };
         let Some(outcome) = net::dialed(stream) else { return };
-        if let Err(error) = outcome {
+        if let Err(error) = outcome.and_then(|()| lift_limit_of_dialing(stream)) {
             let candidates = std::mem::take(candidates);
             connection.stream = None;
             return self.try_candidates(id, candidates, Fault::Unreachable(error));
@@ -570,10 +594,52 @@ impl TcpTransport {
             let id = connection.id;
             self.end(slot, id, Fault::ConnectTimeout);
         }
+        self.end_silent(now);
         self.lingering.retain(|_, lingering| lingering.deadline > now);
         self.listeners.expire(now);
         self.log.poll(now);
         self.deadlines.refresh();
+    }
+
+    /// Makes a deadline for a look at connections that wait for an answer, unless there is one.
+    #[cold]
+    pub(crate) fn watch(&mut self) {
+        if self.watch_at.is_none() {
+            self.watch_at = self.config.watch_period().map(|period| self.now + period);
+            self.deadlines.add(self.watch_at);
+        }
+    }
+
+    /// Ends the connections to hosts that have answered nothing for too long. The kernel is asked
+    /// only about those that may wait for an answer. If there are none, nothing is due until one
+    /// sends again.
+    fn end_silent(&mut self, now: Time) {
+        if self.watch_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.watch_at = None;
+        for slot in 0..self.slots.len() {
+            let Some(connection) = self.slots.at_mut(slot) else { continue };
+            if !std::mem::take(&mut connection.unsettled) || !matches!(connection.phase, Phase::Established) {
+                continue;
+            }
+            let Some(sample) = connection.stream.as_ref().map(|stream| vectored_io::answers(stream.as_fd())) else {
+                continue;
+            };
+            let id = connection.id;
+            match sample {
+                Ok(sample) if connection.silence.lasts(sample, now, self.config.peer_timeout) => {
+                    self.end(slot, id, Fault::Silent);
+                }
+                Ok(sample) => {
+                    connection.unsettled = sample.waiting;
+                    if sample.waiting {
+                        self.watch();
+                    }
+                }
+                Err(error) => self.end(slot, id, Fault::Socket(error)),
+            }
+        }
     }
 }
 

@@ -76,7 +76,8 @@ impl TcpTransport {
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
             let lingering = self.lingering.iter().map(|(_, lingering)| lingering.deadline);
-            connections.chain(lingering).chain(self.listeners.deadline()).chain(self.log.next_deadline())
+            let others = [self.listeners.deadline(), self.log.next_deadline(), self.watch_at];
+            connections.chain(lingering).chain(others.into_iter().flatten())
         });
         moved || events.len() > before
     }
@@ -308,6 +309,10 @@ impl TcpTransport {
                 let blocked = connection.blocked;
                 if blocked && !was_blocked {
                     self.blocked += 1;
+                }
+                if sent.moved && !connection.unsettled && matches!(connection.phase, Phase::Established) {
+                    connection.unsettled = true;
+                    self.watch();
                 }
                 if (sent.more && !blocked) || !reported {
                     self.dirty.add(slot);

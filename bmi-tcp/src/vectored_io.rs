@@ -1,5 +1,5 @@
-//! The two system calls of the data path, over raw pieces of memory. All `unsafe` code of this
-//! crate is here and at the callers.
+//! The two system calls of the data path, over raw pieces of memory, and two socket options that no
+//! safe library has. All `unsafe` code of this crate is here and at the callers.
 //!
 //! **Why.** `std::io::IoSlice` is created from references, and a reference to memory that a peer
 //! may write is forbidden (`bmi_core::mem`).
@@ -9,6 +9,9 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use crate::silence::Sample;
 
 /// Number of pieces that one system call takes (`IOV_MAX` of Linux).
 pub(crate) const MAX_PIECES: usize = 1024;
@@ -90,4 +93,90 @@ pub(crate) unsafe fn receive(socket: BorrowedFd<'_>, pieces: &[Piece]) -> io::Re
             many => libc::recvmsg(socket.as_raw_fd(), &mut message(many), libc::MSG_DONTWAIT),
         }
     })
+}
+
+/// `TCP_RTO_MAX_MS` of Linux 6.15 and later.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
+/// The values in milliseconds that the system takes for it.
+const RTO_MAX_RANGE: (u128, u128) = (1_000, 120_000);
+
+/// Limits the interval between two retransmissions or probes, as near to `interval` as the system
+/// allows. Systems that know no such limit keep theirs, which is two minutes.
+pub(crate) fn limit_retransmission_interval(socket: BorrowedFd<'_>, interval: Duration) -> io::Result<()> {
+    let (least, most) = RTO_MAX_RANGE;
+    let value = interval.as_millis().clamp(least, most) as libc::c_int;
+    // SAFETY: the option is an integer, which lives during the call.
+    let result = unsafe {
+        let (value, len) = ((&raw const value).cast(), size_of_val(&value) as libc::socklen_t);
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, value, len)
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ENOPROTOOPT) { Ok(()) } else { Err(error) }
+}
+
+/// `struct tcp_info` of Linux, up to the last field that is used here. That of `libc` ends earlier.
+#[derive(Default)]
+#[repr(C)]
+struct TcpInfo {
+    states: [u8; 2],
+    retransmits: u8,
+    probes: u8,
+    backoff_to_bits: [u8; 4],
+    rto_to_rcv_mss: [u32; 4],
+    unacked: u32,
+    sacked_to_last_data_recv: [u32; 7],
+    last_ack_recv_ms: u32,
+    pmtu_to_total_retrans: [u32; 11],
+    pacing_rate_to_bytes_received: [u64; 4],
+    segs: [u32; 2],
+    notsent_bytes: u32,
+    min_rtt: u32,
+}
+
+/// Asks the system what the peer's host has answered.
+pub(crate) fn answers(socket: BorrowedFd<'_>) -> io::Result<Sample> {
+    let mut info = TcpInfo::default();
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `info`, which consists of integers without
+    // gaps. Both live during the call.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut len)
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Sample {
+        waiting: info.unacked > 0 || info.notsent_bytes > 0,
+        unanswered: info.retransmits.max(info.probes),
+        quiet: Duration::from_millis(info.last_ack_recv_ms.into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::mem::offset_of;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn the_system_says_what_waits_for_the_peer() {
+        let ours = (offset_of!(TcpInfo, unacked), offset_of!(TcpInfo, last_ack_recv_ms), offset_of!(TcpInfo, segs));
+        let theirs = (offset_of!(libc::tcp_info, tcpi_unacked), offset_of!(libc::tcp_info, tcpi_last_ack_recv));
+        assert_eq!(ours, (theirs.0, theirs.1, 136), "the kernel's struct has the rest at fixed places");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(!answers(stream.as_fd()).unwrap().waiting);
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[0; 64 << 10]).is_ok() {}
+        let sample = answers(stream.as_fd()).unwrap();
+        assert!(sample.waiting && sample.quiet < Duration::from_secs(5), "{sample:?}");
+        for interval in [Duration::ZERO, Duration::from_secs(2), Duration::from_secs(7200)] {
+            limit_retransmission_interval(stream.as_fd(), interval).unwrap();
+        }
+    }
 }

@@ -8,18 +8,9 @@ mod common;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use bmi_core::transport::{ConnId, Event, WorkId, WorkStatus};
+use bmi_core::transport::{Event, WorkId, WorkStatus};
 use bmi_core::{Access, Addr, ErrorKind, Transport};
-use common::{World, world, world_with};
-
-fn preamble(kind: u8, private: &[u8]) -> Vec<u8> {
-    let mut bytes = b"BMI-TCP\n".to_vec();
-    bytes.extend([1, 0, kind, 0]);
-    bytes.extend((private.len() as u16).to_le_bytes());
-    bytes.extend([0, 0]);
-    bytes.extend(private);
-    bytes
-}
+use common::{World, established, preamble, raw, world, world_with};
 
 fn header(kind: u8, flags: u8, here: u32, value: u64) -> Vec<u8> {
     let mut bytes = vec![kind, flags, 0, 0];
@@ -34,31 +25,6 @@ fn long_header(kind: u8, flags: u8, here: u32, value: u64, key: u64, addr: u64, 
     bytes.extend(addr.to_le_bytes());
     bytes.extend(u64::from(detail).to_le_bytes());
     bytes
-}
-
-/// Returns a raw socket to the listener `b`.
-fn raw(world: &mut World) -> TcpStream {
-    let addr = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
-    let socket = TcpStream::connect(("127.0.0.1", addr.port())).unwrap();
-    socket.set_nonblocking(true).unwrap();
-    socket.set_nodelay(true).unwrap();
-    socket
-}
-
-/// Returns an established connection with a raw socket at the other end.
-fn established(world: &mut World) -> (TcpStream, ConnId) {
-    let mut socket = raw(world);
-    socket.write_all(&preamble(1, b"raw")).unwrap();
-    let conn = world.until(|world| {
-        world.b.take(|event| if let Event::ConnectRequest { conn, .. } = event { Some(*conn) } else { None })
-    });
-    world.b.transport.accept(conn, b"ok").unwrap();
-    world.until(|world| world.b.take(|event| matches!(event, Event::Established { .. }).then_some(())));
-    let mut answer = [0; 18];
-    world.until(|_| matches!(socket.peek(&mut answer), Ok(18)).then_some(()));
-    socket.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[..], preamble(2, b"ok"));
-    (socket, conn)
 }
 
 /// Returns the bytes that the socket receives until its end.

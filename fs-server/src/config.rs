@@ -100,7 +100,8 @@ pub struct LimitSection {
     pub half_open: usize,
     /// Time limit for a peer to introduce itself, in seconds.
     pub handshake_timeout_s: u64,
-    /// A host that does not answer for this long is given up, in seconds (TCP).
+    /// A host that answers nothing for about this long is given up, in seconds (TCP). Hosts answer
+    /// also for programs that do not read.
     pub peer_timeout_s: u64,
 }
 
@@ -317,7 +318,8 @@ idle_s = {idle}
 # the place of the oldest one from the address that has most.
 half_open = {half_open}
 handshake_timeout_s = {handshake}
-# A host that vanished is given up after this many seconds (TCP: probes every quarter of it).
+# A host that answers nothing is given up after about this many seconds (TCP: probes every quarter of it). Programs that hang or do
+# not read keep their connections.
 peer_timeout_s = {peer_timeout}
 
 # How the I/O servers move data between disk and network. All of it may be left out.

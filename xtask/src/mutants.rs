@@ -109,6 +109,12 @@ const ORDINARY: &[Ordinary] = &[
         program: "sim",
         test: "disk_stall::clients_that_were_lent_views_are_not_cut_because_the_disk_stalls",
     },
+    Ordinary {
+        bug: "tcp/a-peer-that-does-not-read-is-dead",
+        package: "bmi-tcp",
+        program: "silence",
+        test: "a_program_that_does_not_read_for_long_keeps_its_connection",
+    },
 ];
 
 /// A seeded bug.
