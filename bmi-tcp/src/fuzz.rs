@@ -114,7 +114,7 @@ fn receive<'a>(config: &TcpConfig, exposed: &mut Exposed, stream: impl Iterator<
                 limit: usize::MAX,
             };
             match inbound.receive(&mut context) {
-                Ok(received) if received.moved || received.more => {}
+                Ok(received) if received.bytes > 0 || received.more => {}
                 Ok(_) => break,
                 Err(fault) => end = Some(format!("{fault:?}")),
             }

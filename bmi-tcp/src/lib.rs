@@ -123,6 +123,10 @@ pub struct TcpTransport {
     blocked: usize,
     /// Polls since the last call to epoll.
     unasked: u32,
+    /// Bytes that were received since then.
+    unasked_bytes: usize,
+    /// The time of that call.
+    asked: Time,
     /// The owner may have slept on the event fd since the last call to epoll.
     slept: bool,
     /// The time of the latest poll.
@@ -187,6 +191,8 @@ impl TcpTransport {
             watch_at: None,
             blocked: 0,
             unasked: 0,
+            unasked_bytes: 0,
+            asked: Time::ZERO,
             slept: true,
             now: Time::ZERO,
             config,

@@ -13,7 +13,8 @@
 //! **Why hot sockets.** An owner that polls without pause would pay two system calls each time, one
 //! of them only to learn that nothing has happened. A socket that recently had bytes is read
 //! directly. Epoll is asked only every few polls, or when the owner may have slept on it or has not
-//! polled for a while, or when output waits for room.
+//! polled for a while, or when output waits for room. A poll of busy sockets takes long, so epoll is
+//! also asked after some bytes and after some time: else two of them would hide all others.
 //!
 //! **Invariants**
 //! 1. A connection with something to send that the kernel would take is in `dirty`. One whose
@@ -40,6 +41,11 @@ use crate::{EPOLL_EVENTS, TcpTransport};
 const BATCH: usize = 256;
 /// Number of polls between two calls to epoll while hot sockets are read unasked.
 const EPOLL_EVERY: u32 = 32;
+/// Bytes from sockets that were read unasked, after which epoll is asked. The call costs little
+/// beside the copy of so many.
+const UNASKED_BYTES: usize = 64 << 10;
+/// Time after which epoll is asked. Polls that find nothing are [`EPOLL_EVERY`] in less.
+const UNASKED_TIME: Duration = Duration::from_micros(100);
 /// After a pause of this length between two polls, epoll is asked: an owner that comes back learns
 /// with its first poll which connections have ended.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -116,7 +122,9 @@ impl TcpTransport {
     /// Finds out which sockets may have bytes.
     fn look(&mut self) {
         self.unasked += 1;
-        if self.slept || self.hot.is_empty() || self.blocked > 0 || self.unasked >= EPOLL_EVERY {
+        let long_unasked =
+            self.unasked >= EPOLL_EVERY || self.unasked_bytes >= UNASKED_BYTES || self.now - self.asked >= UNASKED_TIME;
+        if self.slept || self.hot.is_empty() || self.blocked > 0 || long_unasked {
             self.ask_epoll();
         } else {
             for index in 0..self.hot.len() {
@@ -127,7 +135,7 @@ impl TcpTransport {
 
     /// Handles the events of epoll. Returns their number.
     fn ask_epoll(&mut self) -> usize {
-        (self.slept, self.unasked) = (false, 0);
+        (self.slept, self.unasked, self.unasked_bytes, self.asked) = (false, 0, 0, self.now);
         if let Err(error) = self.poll.poll(&mut self.epoll_events, Some(Duration::ZERO)) {
             if error.kind() != io::ErrorKind::Interrupted {
                 tracing::error!(%error, "cannot ask for readiness");
@@ -217,14 +225,16 @@ impl TcpTransport {
         match connection.inbound.receive(&mut context) {
             Ok(received) => {
                 let replies = queues.has_uncommitted();
-                self.note_activity(slot, received.moved);
+                let moved = received.bytes > 0;
+                self.unasked_bytes += received.bytes;
+                self.note_activity(slot, moved);
                 if received.more {
                     self.ready.add(slot);
                 }
                 if replies {
                     self.dirty.add(slot);
                 }
-                received.moved || events.len() > before
+                moved || events.len() > before
             }
             Err(Fault::Violation(violation)) => {
                 self.cut(slot, violation);
@@ -393,6 +403,7 @@ fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored_io::Piece>) 
         match unsafe { vectored_io::send(stream.as_fd(), pieces) } {
             Ok(n) => {
                 queues.wire.advance(n);
+                queues.adapt(asked, n);
                 sent.moved = true;
                 budget = budget.saturating_sub(n);
                 connection.blocked = n < asked; // the kernel says when there is room again

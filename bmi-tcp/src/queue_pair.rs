@@ -169,7 +169,12 @@ pub(crate) struct QueuePair {
     next_reply: usize,
     recvs: VecDeque<Recv>,
     pub(crate) recv_segments: SegmentQueue,
+    /// Bytes after which a round of work is long enough ([`QueuePair::adapt`]).
+    round: u64,
 }
+
+/// The longest round of work.
+const LONGEST_ROUND: u64 = 4 * PIECE;
 
 impl QueuePair {
     pub(crate) fn new(conn: ConnId, config: &TcpConfig) -> QueuePair {
@@ -190,6 +195,7 @@ impl QueuePair {
             next_reply: 0,
             recvs: VecDeque::new(),
             recv_segments: SegmentQueue::default(),
+            round: PIECE,
         }
     }
 
@@ -403,9 +409,9 @@ impl QueuePair {
 
     // ---- outgoing -------------------------------------------------------------------------------
 
-    /// Puts a round of work on the wire, once everything put there before has left. With
-    /// `requests_only`, reads and replies stay: the connection is being closed, and they are no
-    /// longer needed.
+    /// Puts a round of work on the wire, once everything put there before has left. Requests and
+    /// replies have their turns of a frame's length. With `requests_only`, reads and replies stay:
+    /// the connection is being closed, and they are no longer needed.
     pub(crate) fn commit(&mut self, requests_only: bool) {
         if self.wire.backlog() > 0 {
             return;
@@ -413,9 +419,29 @@ impl QueuePair {
         if !requests_only {
             self.commit_reads();
         }
-        while self.wire.backlog() < PIECE && self.commit_request() {}
-        if !requests_only {
-            self.commit_reply();
+        let mut more = true;
+        while more && self.wire.backlog() < self.round {
+            let turn = self.wire.backlog() + PIECE;
+            more = false;
+            while self.wire.backlog() < turn && self.commit_request() {
+                more = true;
+            }
+            more |= !requests_only && self.commit_reply();
+        }
+    }
+
+    /// Learns from a system call how long the next round should be. The system took `taken` of the
+    /// `asked` bytes.
+    ///
+    /// A call has a price, so a round is as long as what the system takes at once. What it leaves
+    /// over is before everything that is posted later: a read or a reply must not wait behind more
+    /// of it than a frame.
+    pub(crate) fn adapt(&mut self, asked: usize, taken: usize) {
+        let (asked, taken) = (asked as u64, taken as u64);
+        if taken < asked {
+            self.round = taken.next_multiple_of(PIECE).clamp(PIECE, LONGEST_ROUND);
+        } else if taken >= self.round {
+            self.round = (2 * self.round).min(LONGEST_ROUND);
         }
     }
 
@@ -467,8 +493,9 @@ impl QueuePair {
         true
     }
 
-    fn commit_reply(&mut self) {
-        let Some(reply) = self.replies.get_mut(self.next_reply) else { return };
+    /// Commits the next frame of the oldest reply that has one. Returns false if there is none.
+    fn commit_reply(&mut self) -> bool {
+        let Some(reply) = self.replies.get_mut(self.next_reply) else { return false };
         let here = piece((reply.segment.len() - reply.committed) as u64);
         self.wire.commit_header(&Frame::Reply { here, id: reply.id });
         if here > 0 {
@@ -479,6 +506,7 @@ impl QueuePair {
             reply.end = self.wire.committed();
             self.next_reply += 1;
         }
+        true
     }
 
     /// Completes requests and replies whose bytes the kernel has taken, until `events` has `limit`
@@ -533,5 +561,27 @@ impl QueuePair {
 
     fn event(&self, work: WorkId, kind: WorkKind, status: WorkStatus, len: u64, immediate: Option<u32>) -> Event {
         Event::Work(WorkCompletion { conn: self.conn, work, kind, status, len, immediate })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_is_as_long_as_what_the_system_takes_at_once() {
+        let mut queues = QueuePair::new(ConnId { slot: 0, generation: 0 }, &TcpConfig::default());
+        let mut after = |asked: u64, taken: u64| {
+            queues.adapt(asked as usize, taken as usize);
+            queues.round / PIECE
+        };
+        let rounds = [(100, 100), (PIECE, PIECE), (2 * PIECE + 40, 2 * PIECE + 40), (4 * PIECE, 4 * PIECE)];
+        assert_eq!(rounds.map(|(asked, taken)| after(asked, taken)), [1, 2, 4, 4]);
+        assert_eq!(
+            [0, 100, PIECE, PIECE + 1, 3 * PIECE + 1].map(|taken| after(4 * PIECE + 16, taken)),
+            [1, 1, 1, 2, 4]
+        );
+        // Small messages do not make it longer or shorter.
+        assert_eq!(after(64, 64), 4);
     }
 }

@@ -72,8 +72,8 @@ pub(crate) struct Context<'a> {
 /// The result of [`Inbound::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
-    /// Bytes arrived or frames were handled.
-    pub(crate) moved: bool,
+    /// Number of bytes that have arrived.
+    pub(crate) bytes: usize,
     /// More may be available at once, because a budget was used up.
     pub(crate) more: bool,
 }
@@ -191,13 +191,13 @@ impl Inbound {
 
     /// Receives and handles frames until the socket is empty or a budget is used up.
     pub(crate) fn receive(&mut self, context: &mut Context<'_>) -> Result<Received, Fault> {
-        let (mut moved, mut bytes, mut frames) = (false, BYTE_BUDGET, FRAME_BUDGET);
+        let (mut bytes, mut frames) = (0, FRAME_BUDGET);
         loop {
             if self.parse(context, &mut frames)? {
-                return Ok(Received { moved, more: true });
+                return Ok(Received { bytes, more: true });
             }
-            if bytes == 0 {
-                return Ok(Received { moved, more: true });
+            if bytes >= BYTE_BUDGET {
+                return Ok(Received { bytes, more: true });
             }
             let (direct, asked) = self.aim(context);
             // SAFETY: `aim` listed the targets of the current payload and the free part of
@@ -206,13 +206,12 @@ impl Inbound {
             let n = match unsafe { vectored_io::receive(context.socket, context.pieces) } {
                 Ok(0) => return Err(Fault::Eof),
                 Ok(n) => n,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received { moved, more: false }),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received { bytes, more: false }),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(Fault::Socket(error)),
             };
-            moved = true;
             self.received += n as u64;
-            bytes = bytes.saturating_sub(n);
+            bytes += n;
             let placed = n.min(direct);
             if placed > 0 {
                 self.skip(context, placed);
@@ -225,7 +224,7 @@ impl Inbound {
             if n < asked && !context.hangup {
                 // The socket is empty. Later bytes cause a new event.
                 let more = self.parse(context, &mut frames)?;
-                return Ok(Received { moved, more });
+                return Ok(Received { bytes, more });
             }
         }
     }
