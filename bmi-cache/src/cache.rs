@@ -10,7 +10,7 @@ use bmi_core::{MemList, Memory, MemoryRegion, mutated};
 use crate::ahead::Ahead;
 use crate::arena::{Arena, BLOCK, Frames};
 use crate::disk::{CacheError, Disk};
-use crate::extent::{Extent, joined};
+use crate::extent::{Extent, by_unit, joined};
 use crate::query::{Busiest, Coverage, FileStatistics, Statistics};
 use crate::ready::ReadyRegions;
 use crate::settings::{Hints, Settings};
@@ -176,9 +176,9 @@ impl<D: Disk> Writing<D> {
         let (write, through) = inner.with(|state| {
             state.writes += 1;
             let (mut fits, mut bytes) = (true, 0);
-            for (id, range) in parts {
-                bytes += u64::from(range.end - range.start);
-                fits &= state.written(id, range);
+            for (id, spans) in by_unit(&parts) {
+                bytes += spans.bytes();
+                fits &= state.written(id, &spans);
             }
             state.count_written(file, bytes);
             state.used(file, &self.pinned.units, false);
@@ -198,7 +198,7 @@ impl<D: Disk> Drop for Writing<D> {
     fn drop(&mut self) {
         let parts = std::mem::take(&mut self.parts);
         if !parts.is_empty() {
-            self.locked.inner.with(|state| parts.iter().for_each(|(id, range)| state.spoilt(*id, range)));
+            self.locked.inner.with(|state| by_unit(&parts).for_each(|(id, spans)| state.spoilt(id, spans)));
         }
     }
 }

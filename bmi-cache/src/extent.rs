@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::steps::{search_steps, steps};
+
 /// A range of bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
@@ -54,10 +56,18 @@ pub(crate) fn joined(extents: &[Extent]) -> Vec<Extent> {
     sorted
 }
 
+/// Returns each unit of `parts` once, with all its bytes of them. Each part is a unit and some of
+/// its bytes. Those of a unit come one after the other and ascend, as sorted extents are cut.
+pub(crate) fn by_unit(parts: &[(usize, Range<u32>)]) -> impl Iterator<Item = (usize, Spans)> {
+    let units = parts.chunk_by(|(one, _), (other, _)| one == other);
+    units.map(|own| (own[0].0, Spans::ascending(own.iter().map(|(_, range)| range.clone()))))
+}
+
 /// Returns true if two sorted lists of extents have a byte in common.
 pub(crate) fn overlap(one: &[Extent], other: &[Extent]) -> bool {
     let (mut one, mut other) = (one.iter().peekable(), other.iter().peekable());
     while let (Some(a), Some(b)) = (one.peek(), other.peek()) {
+        steps(1);
         if a.overlaps(b) {
             return true;
         }
@@ -71,14 +81,28 @@ pub(crate) fn overlap(one: &[Extent], other: &[Extent]) -> bool {
 }
 
 /// A set of bytes within a unit: disjoint, ascending, non-empty ranges that do not touch.
+///
+/// A unit may have as many ranges as a list has pieces. So what is done once for each piece looks
+/// only at the ranges around it, and what looks at all ranges is done once for each unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spans(Vec<Range<u32>>);
 
 impl Spans {
     pub(crate) fn of(range: Range<u32>) -> Spans {
-        let mut spans = Spans::default();
-        spans.insert(range);
-        spans
+        Spans::ascending([range])
+    }
+
+    /// Returns the bytes of ranges that come in the order of their first bytes.
+    pub(crate) fn ascending(ranges: impl IntoIterator<Item = Range<u32>>) -> Spans {
+        let mut spans: Vec<Range<u32>> = Vec::new();
+        for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+            steps(1);
+            match spans.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => spans.push(range),
+            }
+        }
+        Spans(spans)
     }
 
     pub(crate) fn ranges(&self) -> &[Range<u32>] {
@@ -91,67 +115,102 @@ impl Spans {
 
     /// Returns the number of bytes.
     pub(crate) fn bytes(&self) -> u64 {
+        steps(self.0.len());
         self.0.iter().map(|range| u64::from(range.end - range.start)).sum()
     }
 
     /// Returns the number of bytes that are in `range`.
     pub(crate) fn bytes_in(&self, range: &Range<u32>) -> u64 {
-        let len = |own: &Range<u32>| own.end.min(range.end).saturating_sub(own.start.max(range.start));
-        self.0.iter().map(|own| u64::from(len(own))).sum()
+        self.within(range).map(|part| u64::from(part.end - part.start)).sum()
+    }
+
+    /// Returns the parts of the ranges that are in `range`.
+    pub(crate) fn within(&self, range: &Range<u32>) -> impl Iterator<Item = Range<u32>> {
+        let (from, to) = (range.start, range.end);
+        let behind = self.0[self.first_behind(from)..].iter();
+        let parts = behind.inspect(|_| steps(1)).take_while(move |own| own.start < to);
+        parts.map(move |own| own.start.max(from)..own.end.min(to))
+    }
+
+    /// Returns the place of the first range that has bytes behind `at`, or at it.
+    fn first_behind(&self, at: u32) -> usize {
+        search_steps(self.0.len());
+        self.0.partition_point(|own| own.end <= at)
     }
 
     pub(crate) fn contains(&self, range: &Range<u32>) -> bool {
-        range.is_empty() || self.0.iter().any(|own| own.start <= range.start && range.end <= own.end)
-    }
-
-    pub(crate) fn insert(&mut self, range: Range<u32>) {
-        if range.is_empty() {
-            return;
-        }
-        let first = self.0.partition_point(|own| own.end < range.start);
-        let last = self.0.partition_point(|own| own.start <= range.end);
-        let start = self.0.get(first).filter(|_| first < last).map_or(range.start, |own| own.start.min(range.start));
-        let end = if first < last { self.0[last - 1].end.max(range.end) } else { range.end };
-        self.0.splice(first..last, std::iter::once(start..end));
+        let own = || self.0.get(self.first_behind(range.start));
+        range.is_empty() || own().is_some_and(|own| own.start <= range.start && range.end <= own.end)
     }
 
     pub(crate) fn remove(&mut self, range: &Range<u32>) {
-        if range.is_empty() {
-            return;
-        }
-        let parts = |own: &Range<u32>| {
-            let (before, after) = (own.start..own.end.min(range.start), own.start.max(range.end)..own.end);
-            [before, after].into_iter().filter(|part| !part.is_empty())
-        };
-        self.0 = self.0.iter().flat_map(parts).collect();
+        self.subtract(&Spans::of(range.clone()));
     }
 
     pub(crate) fn union(&mut self, other: &Spans) {
-        other.0.iter().for_each(|range| self.insert(range.clone()));
+        match (self.is_empty(), other.is_empty()) {
+            (_, true) => {}
+            (true, false) => self.clone_from(other),
+            (false, false) => *self = Spans::ascending(merged(&self.0, &other.0)),
+        }
+    }
+
+    /// Takes the bytes of another set out of this one.
+    pub(crate) fn subtract(&mut self, other: &Spans) {
+        if other.is_empty() || self.is_empty() {
+            return;
+        }
+        let (mut left, mut others) = (Vec::with_capacity(self.0.len()), other.0.iter().peekable());
+        for own in &self.0 {
+            let mut from = own.start;
+            while let Some(next) = others.next_if(|next| next.end <= own.end) {
+                steps(1);
+                left.push(from..next.start);
+                from = from.max(next.end);
+            }
+            steps(1);
+            // The next one may reach into the range that follows, too.
+            left.push(from..others.peek().map_or(own.end, |next| next.start.min(own.end)));
+        }
+        left.retain(|range| !range.is_empty());
+        self.0 = left;
     }
 
     /// Returns the bytes of `0..len` that are not in the set.
     pub(crate) fn gaps(&self, len: u32) -> Spans {
         let mut gaps = Spans::of(0..len);
-        self.0.iter().for_each(|range| gaps.remove(range));
+        gaps.subtract(self);
         gaps
     }
 
-    /// Reduces the number of ranges to `most`, by closing gaps whose bytes are all in `within`.
-    /// Returns false if that is not enough.
+    /// Reduces the number of ranges to `most`, by closing gaps whose bytes are all in `within`, the
+    /// smallest first. Returns false if that is not enough.
     pub(crate) fn reduce(&mut self, most: usize, within: &Spans) -> bool {
-        while self.0.len() > most {
-            let closable = |pair: &[Range<u32>]| within.contains(&(pair[0].end..pair[1].start));
-            let gap = |pair: &[Range<u32>]| pair[1].start - pair[0].end;
-            let smallest = (1..self.0.len())
-                .filter(|at| closable(&self.0[*at - 1..=*at]))
-                .min_by_key(|at| gap(&self.0[*at - 1..=*at]));
-            let Some(at) = smallest else { return false };
-            self.0[at - 1].end = self.0[at].end;
-            self.0.remove(at);
-        }
-        true
+        let Some(excess) = self.0.len().checked_sub(most).filter(|excess| *excess > 0) else { return true };
+        // To close one gap changes nothing about the others.
+        let gap = |at: usize| self.0[at - 1].end..self.0[at].start;
+        let mut closable: Vec<usize> = (1..self.0.len()).filter(|at| within.contains(&gap(*at))).collect();
+        closable.sort_by_key(|at| gap(*at).len());
+        steps(closable.len() * (closable.len().checked_ilog2().unwrap_or(0) as usize + 1));
+        let is_enough = closable.len() >= excess;
+        closable.truncate(excess);
+        let mut closed: Vec<Range<u32>> = closable.into_iter().map(gap).collect();
+        closed.sort_unstable_by_key(|gap| gap.start);
+        self.union(&Spans(closed));
+        is_enough
     }
+}
+
+/// Returns the ranges of two ascending lists in the order of their first bytes.
+fn merged<'a>(one: &'a [Range<u32>], other: &'a [Range<u32>]) -> impl Iterator<Item = Range<u32>> + 'a {
+    let (mut one, mut other) = (one.iter().peekable(), other.iter().peekable());
+    std::iter::from_fn(move || {
+        let is_first = match (one.peek(), other.peek()) {
+            (Some(a), Some(b)) => a.start <= b.start,
+            (a, _) => a.is_some(),
+        };
+        if is_first { one.next() } else { other.next() }.cloned()
+    })
 }
 
 #[cfg(test)]
@@ -175,18 +234,58 @@ mod tests {
         (0u32..=64, 0u32..=64).prop_map(|(a, b)| a.min(b)..a.max(b))
     }
 
+    fn set(ranges: &[Range<u32>]) -> Spans {
+        ranges.iter().fold(Spans::default(), |mut spans, range| {
+            spans.union(&Spans::of(range.clone()));
+            spans
+        })
+    }
+
+    /// What [`Spans::reduce`] does, in the plainest way: closes the smallest gap again and again.
+    fn reduced_one_by_one(mut spans: Spans, most: usize, within: &Spans) -> (Spans, bool) {
+        while spans.0.len() > most {
+            let gap = |at: usize| spans.0[at - 1].end..spans.0[at].start;
+            let closable = (1..spans.0.len()).filter(|at| within.contains(&gap(*at)));
+            let Some(at) = closable.min_by_key(|at| gap(*at).len()) else { return (spans, false) };
+            spans.0[at - 1].end = spans.0[at].end;
+            spans.0.remove(at);
+        }
+        (spans, true)
+    }
+
     proptest! {
+        #[test]
+        fn sets_are_added_and_taken_out_as_wholes(
+            one in prop::collection::vec(range(), 0..10), other in prop::collection::vec(range(), 0..10),
+        ) {
+            let (one, other) = (set(&one), set(&other));
+            let (mut both, mut left) = (one.clone(), one.clone());
+            both.union(&other);
+            left.subtract(&other);
+            check(&both);
+            check(&left);
+            let (own, others) = (bytes(&one), bytes(&other));
+            let (both, left) = (bytes(&both), bytes(&left));
+            for at in 0..64 {
+                prop_assert_eq!((both[at], left[at]), (own[at] || others[at], own[at] && !others[at]));
+            }
+        }
+
         #[test]
         fn spans_are_a_set_of_bytes(steps in prop::collection::vec((any::<bool>(), range()), 0..20), probe in range()) {
             let (mut spans, mut model) = (Spans::default(), vec![false; 64]);
             for (insert, range) in steps {
-                if insert { spans.insert(range.clone()) } else { spans.remove(&range) }
+                if insert { spans.union(&Spans::of(range.clone())) } else { spans.remove(&range) }
                 model[range.start as usize..range.end as usize].fill(insert);
                 check(&spans);
                 prop_assert_eq!(&bytes(&spans), &model);
             }
             let all = model[probe.start as usize..probe.end as usize].iter().all(|has| *has);
             prop_assert_eq!(spans.contains(&probe), all);
+            let within: Vec<u32> = spans.within(&probe).flatten().collect();
+            let expected: Vec<u32> = probe.clone().filter(|at| model[*at as usize]).collect();
+            prop_assert_eq!(spans.bytes_in(&probe), expected.len() as u64);
+            prop_assert_eq!(within, expected);
             let gaps = spans.gaps(64);
             check(&gaps);
             prop_assert!(bytes(&gaps).iter().zip(&model).all(|(gap, has)| gap != has));
@@ -197,12 +296,12 @@ mod tests {
         fn fewer_ranges_cover_the_same_and_only_what_they_may(
             parts in prop::collection::vec(range(), 0..10), more in prop::collection::vec(range(), 0..10), most in 1usize..4,
         ) {
-            let mut spans = Spans::default();
-            parts.iter().for_each(|range| spans.insert(range.clone()));
+            let spans = set(&parts);
             let mut within = spans.clone();
-            more.iter().for_each(|range| within.insert(range.clone()));
+            within.union(&set(&more));
             let mut fewer = spans.clone();
             let reduced = fewer.reduce(most, &within);
+            prop_assert_eq!((fewer.clone(), reduced), reduced_one_by_one(spans.clone(), most, &within));
             check(&fewer);
             prop_assert_eq!(reduced, fewer.0.len() <= most);
             for (at, has) in bytes(&fewer).into_iter().enumerate() {

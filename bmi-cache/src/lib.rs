@@ -78,6 +78,7 @@ mod range_locks;
 mod ready;
 mod settings;
 mod state;
+mod steps;
 #[cfg(test)]
 mod tests;
 

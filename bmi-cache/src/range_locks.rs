@@ -13,6 +13,7 @@
 //! has memory waits for no lock.
 
 use crate::extent::{Extent, overlap};
+use crate::steps::{search_steps, steps};
 
 /// The range locks of a file, in the order in which they were made.
 #[derive(Debug, Default)]
@@ -25,14 +26,28 @@ pub(crate) struct RangeLocks {
 struct RangeLock {
     id: u64,
     exclusive: bool,
-    granted: bool,
+    /// The first earlier lock that it conflicts with. It was compared with all locks before that
+    /// one, and need not be compared with them again.
+    waits_for: Option<u64>,
     /// Sorted and joined.
     extents: Vec<Extent>,
 }
 
 impl RangeLock {
+    fn is_granted(&self) -> bool {
+        self.waits_for.is_none()
+    }
+
     fn conflicts(&self, other: &RangeLock) -> bool {
         (self.exclusive || other.exclusive) && overlap(&self.extents, &other.extents)
+    }
+
+    /// Returns the extents that have bytes of `within`. A writer has as many as a list has pieces,
+    /// and is asked for each unit, so this does not look at the others.
+    fn overlapping(&self, within: Extent) -> impl Iterator<Item = &Extent> {
+        search_steps(self.extents.len());
+        let first = self.extents.partition_point(|extent| extent.end() <= within.offset);
+        self.extents[first..].iter().inspect(|_| steps(1)).take_while(move |extent| extent.offset < within.end())
     }
 }
 
@@ -41,43 +56,43 @@ impl RangeLocks {
     pub(crate) fn make(&mut self, extents: Vec<Extent>, exclusive: bool) -> u64 {
         let id = self.next;
         self.next += 1;
-        self.locks.push(RangeLock { id, exclusive, granted: false, extents });
-        self.grant();
+        let mut lock = RangeLock { id, exclusive, waits_for: None, extents };
+        lock.waits_for = self.locks.iter().find(|other| other.conflicts(&lock)).map(|other| other.id);
+        self.locks.push(lock);
         id
     }
 
     /// Returns true if a lock was granted.
     pub(crate) fn is_granted(&self, id: u64) -> bool {
-        self.locks.iter().any(|lock| lock.id == id && lock.granted)
+        self.locks.iter().any(|lock| lock.id == id && lock.is_granted())
     }
 
     /// Ends a lock, granted or not. Returns true if others were granted because of it.
     pub(crate) fn end(&mut self, id: u64) -> bool {
         self.locks.retain(|lock| lock.id != id);
-        self.grant()
-    }
-
-    fn grant(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.locks.len() {
             let (earlier, rest) = self.locks.split_at_mut(at);
             let lock = &mut rest[0];
-            if !lock.granted && !earlier.iter().any(|other| other.conflicts(lock)) {
-                lock.granted = true;
-                any = true;
+            if lock.waits_for == Some(id) {
+                let next = earlier.partition_point(|other| other.id < id);
+                lock.waits_for = earlier[next..].iter().find(|other| other.conflicts(lock)).map(|other| other.id);
+                any |= lock.is_granted();
             }
         }
         any
     }
 
-    /// Returns the extents of granted exclusive locks: bytes that change under everybody else.
-    pub(crate) fn changing(&self) -> impl Iterator<Item = &Extent> {
-        self.locks.iter().filter(|lock| lock.exclusive && lock.granted).flat_map(|lock| &lock.extents)
+    /// Returns the extents of granted exclusive locks that have bytes of `within`: bytes that
+    /// change under everybody else.
+    pub(crate) fn changing(&self, within: Extent) -> impl Iterator<Item = &Extent> {
+        let writers = self.locks.iter().filter(|lock| lock.exclusive && lock.is_granted());
+        writers.flat_map(move |lock| lock.overlapping(within))
     }
 
     /// Returns true if a lock waits.
     pub(crate) fn any_waits(&self) -> bool {
-        self.locks.iter().any(|lock| !lock.granted)
+        self.locks.iter().any(|lock| !lock.is_granted())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -91,6 +106,7 @@ mod tests {
 
     use super::*;
     use crate::extent::joined;
+    use crate::steps::steps_of;
 
     #[test]
     fn readers_share_and_do_not_overtake_a_writer() {
@@ -105,8 +121,32 @@ mod tests {
         assert!(!locks.end(one));
         assert!(locks.end(other));
         assert_eq!(granted(&locks), [false, false, true, false, true]);
-        assert_eq!(locks.changing().count(), 2);
+        let changing = |from, len| locks.changing(Extent::new(from, len)).count();
+        assert_eq!([changing(0, 1000), changing(0, 9), changing(9, 191), changing(9, 192)], [2, 1, 0, 1]);
         assert!(locks.end(writer) && locks.is_granted(late) && !locks.any_waits());
+    }
+
+    /// Replays a defect: whenever a lock ended, all others that waited were compared with all
+    /// earlier ones again.
+    #[test]
+    fn two_locks_are_compared_once() {
+        const LOCKS: u64 = 32;
+        const PIECES: u64 = 128;
+        // Strided lists beside each other. Each one has a byte of the next one, at its end.
+        let list = |lock: u64| {
+            let pieces = (0..PIECES).map(|piece| Extent::new(2 * (piece * LOCKS + lock), 1));
+            pieces.chain([Extent::new(2 * PIECES * LOCKS + lock, 2)]).collect::<Vec<_>>()
+        };
+        let lists: Vec<Vec<Extent>> = (0..LOCKS).map(list).collect();
+        let most = LOCKS * (LOCKS - 1) / 2 * 2 * (PIECES + 1);
+        let ((), _) = steps_of(most, || {
+            let mut locks = RangeLocks::default();
+            let ids: Vec<u64> = lists.into_iter().map(|list| locks.make(list, true)).collect();
+            for id in ids {
+                assert!(locks.is_granted(id) && locks.locks.iter().skip(1).all(|other| !other.is_granted()));
+                locks.end(id);
+            }
+        });
     }
 
     proptest! {

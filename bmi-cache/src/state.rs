@@ -92,15 +92,9 @@ impl Unit {
         let cached = self.valid.bytes_in(&range);
         coverage.cached += cached;
         coverage.ready += if is_ready { cached } else { 0 };
-        coverage.dirty += match (self.dirty.is_empty(), self.flushing.is_empty()) {
-            (false, false) => {
-                let mut both = self.dirty.clone();
-                both.union(&self.flushing);
-                both.bytes_in(&range)
-            }
-            (_, true) => self.dirty.bytes_in(&range),
-            (true, false) => self.flushing.bytes_in(&range),
-        };
+        // A byte that became dirty again while it is written counts once.
+        let only_dirty = |part: Range<u32>| u64::from(part.end - part.start) - self.flushing.bytes_in(&part);
+        coverage.dirty += self.flushing.bytes_in(&range) + self.dirty.within(&range).map(only_dirty).sum::<u64>();
     }
 
     fn is_free(&self) -> bool {
@@ -259,10 +253,7 @@ impl<E: Clone> State<E> {
         let size = u32::from(place.frames) * FRAME as u32;
         self.file(record.file).unit = size;
         let id = self.insert(record.file, record.at, place, Policy::Default);
-        let dirty = record.dirty.iter().fold(Spans::default(), |mut spans, range| {
-            spans.insert(range);
-            spans
-        });
+        let dirty = Spans::ascending(record.dirty.iter());
         self.writes += 1;
         let valid = if mutated("cache/taken-over-unit-is-valid") { Spans::of(0..size) } else { dirty.clone() };
         self.change_valid(id, |own| *own = valid);

@@ -1,6 +1,8 @@
 //! Random operations of several tasks at the same time, on a disk that takes its time and fails,
 //! against a model of the bytes.
 
+mod strided;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};

@@ -104,6 +104,12 @@ const ORDINARY: &[Ordinary] = &[
         test: "arena::tests::open::frames_that_the_owner_has_not_noted_are_refused_while_they_hold_something",
     },
     Ordinary {
+        bug: "cache/unit-computed-for-each-of-its-parts",
+        package: "bmi-cache",
+        program: UNIT_TESTS,
+        test: "tests::strided::a_strided_list_write_does_not_stop_the_server",
+    },
+    Ordinary {
         bug: "endpoint/view-counts-as-awaited",
         package: "fs-server",
         program: "sim",

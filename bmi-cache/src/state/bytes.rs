@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use bmi_core::{MemList, MemSlice, mutated, mutated_each};
 
-use super::{MOST_RANGES, State};
+use super::{MOST_RANGES, State, Unit};
 use crate::arena::{Ranges, Record};
-use crate::extent::{Extent, Spans};
+use crate::extent::{Extent, Spans, by_unit};
 use crate::policy::Policy;
 
 impl<E: Clone> State<E> {
@@ -62,9 +62,9 @@ impl<E: Clone> State<E> {
     /// somebody else fills one of them. Each of `parts` is a unit and the bytes that are needed.
     pub(crate) fn begin_fill(&mut self, file: u64, parts: &[(usize, Range<u32>)]) -> (Vec<(usize, Range<u32>)>, bool) {
         let (mut todo, mut others) = (Vec::new(), false);
-        for (id, needed) in parts {
-            let unit = &self.units[*id];
-            if unit.valid.contains(needed) || todo.iter().any(|(other, _)| other == id) {
+        for (id, needed) in by_unit(parts) {
+            let unit = &self.units[id];
+            if needed.ranges().iter().all(|range| unit.valid.contains(range)) {
                 continue;
             }
             if unit.filling {
@@ -72,25 +72,30 @@ impl<E: Clone> State<E> {
                 continue;
             }
             let mut gaps = unit.valid.gaps(unit.size());
-            let (at, end) = (unit.at, unit.at + u64::from(unit.size()));
-            for extent in self.files[&file].locks.changing() {
-                let (from, to) = (extent.offset.max(at), extent.end().min(end));
-                if from < to {
-                    gaps.remove(&((from - at) as u32..(to - at) as u32));
-                }
-            }
-            todo.extend(gaps.ranges().iter().map(|range| (*id, range.clone())));
+            gaps.subtract(&self.changing(file, unit));
+            todo.extend(gaps.ranges().iter().map(|range| (id, range.clone())));
         }
         todo.iter().for_each(|(id, _)| self.units[*id].filling = true);
         (todo, others)
     }
 
+    /// Returns the bytes of a unit that somebody is about to write.
+    fn changing(&self, file: u64, unit: &Unit) -> Spans {
+        let (at, end) = (unit.at, unit.at + u64::from(unit.size()));
+        let own = |extent: &Extent| (extent.offset.max(at) - at) as u32..(extent.end().min(end) - at) as u32;
+        let extents = self.files[&file].locks.changing(Extent::new(at, end - at));
+        let mut ranges: Vec<Range<u32>> = extents.map(own).collect();
+        // Each lock has its own in order.
+        ranges.sort_by_key(|range| range.start);
+        Spans::ascending(ranges)
+    }
+
     /// Ends a fill that has succeeded or not.
     pub(crate) fn end_fill(&mut self, file: u64, todo: &[(usize, Range<u32>)], filled: bool) {
-        for (id, range) in todo {
-            self.units[*id].filling = false;
+        for (id, spans) in by_unit(todo) {
+            self.units[id].filling = false;
             if filled {
-                self.change_valid(*id, |valid| valid.insert(range.clone()));
+                self.change_valid(id, |valid| valid.union(&spans));
             }
         }
         self.changed(file);
@@ -99,14 +104,14 @@ impl<E: Clone> State<E> {
 
     /// Bytes were written into a unit. Returns false if its dirty bytes are in too many places to
     /// be recorded; then they must be written to the disk before the write is acknowledged.
-    pub(crate) fn written(&mut self, id: usize, range: Range<u32>) -> bool {
+    pub(crate) fn written(&mut self, id: usize, spans: &Spans) -> bool {
         let size = self.units[id].size();
-        let valid = if mutated("cache/unit-written-in-part-is-valid") { 0..size } else { range.clone() };
-        self.change_valid(id, |own| own.insert(valid));
+        let whole = mutated("cache/unit-written-in-part-is-valid").then(|| Spans::of(0..size));
+        self.change_valid(id, |own| own.union(whole.as_ref().unwrap_or(spans)));
         if mutated_each(4, "cache/dirty-bit-lost") {
             return true;
         }
-        self.add_dirty(id, &Spans::of(range))
+        self.add_dirty(id, spans)
     }
 
     pub(super) fn add_dirty(&mut self, id: usize, spans: &Spans) -> bool {
@@ -149,10 +154,10 @@ impl<E: Clone> State<E> {
     }
 
     /// A write was given up: its bytes may be old or new. Those that the disk has are read again.
-    pub(crate) fn spoilt(&mut self, id: usize, range: &Range<u32>) {
+    pub(crate) fn spoilt(&mut self, id: usize, mut spans: Spans) {
         let unit = &self.units[id];
-        let mut lost = Spans::of(range.clone());
-        unit.dirty.ranges().iter().chain(unit.flushing.ranges()).for_each(|dirty| lost.remove(dirty));
-        self.change_valid(id, |valid| lost.ranges().iter().for_each(|range| valid.remove(range)));
+        spans.subtract(&unit.dirty);
+        spans.subtract(&unit.flushing);
+        self.change_valid(id, |valid| valid.subtract(&spans));
     }
 }

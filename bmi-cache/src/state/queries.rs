@@ -4,36 +4,42 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::{Bound, Range};
 
-use bmi_core::Memory;
+use bmi_core::{Memory, mutated};
 
 use super::{MOST_RANGES, State};
 use crate::arena::BLOCK;
-use crate::extent::Extent;
+use crate::extent::{Extent, Spans, by_unit};
 use crate::query::{Busiest, Coverage, FileStatistics, Statistics};
 
 impl<E: Clone> State<E> {
     /// Returns the units of `parts` whose dirty bytes would be in too many places if these parts
-    /// were written, and all their bytes.
+    /// were written, each with a range that the cache does not have yet.
     pub(crate) fn scattered(&self, parts: &[(usize, Range<u32>)]) -> Vec<(usize, Range<u32>)> {
-        let mut found: Vec<(usize, Range<u32>)> = Vec::new();
-        for (id, _) in parts {
-            if found.iter().any(|(other, _)| other == id) {
-                continue;
+        let mut found = Vec::new();
+        for (id, spans) in by_unit(parts) {
+            if mutated("cache/unit-computed-for-each-of-its-parts") {
+                for _ in spans.ranges() {
+                    let _ = self.scattered_gap(id, &spans);
+                }
             }
-            let unit = &self.units[*id];
-            let (mut dirty, mut valid) = (unit.dirty.clone(), unit.valid.clone());
-            dirty.union(&unit.flushing);
-            for (_, range) in parts.iter().filter(|(other, _)| other == id) {
-                dirty.insert(range.clone());
-                valid.insert(range.clone());
-            }
-            if !dirty.reduce(MOST_RANGES, &valid) {
-                // What is about to be written is not read: this operation has locked it.
-                let gaps = valid.gaps(unit.size());
-                found.extend(gaps.ranges().first().map(|range| (*id, range.clone())));
-            }
+            found.extend(self.scattered_gap(id, &spans).map(|range| (id, range)));
         }
         found
+    }
+
+    /// Returns a range of a unit that the cache does not have, if the dirty bytes of the unit would
+    /// be in too many places with `spans`.
+    fn scattered_gap(&self, id: usize, spans: &Spans) -> Option<Range<u32>> {
+        let unit = &self.units[id];
+        let (mut dirty, mut valid) = (unit.dirty.clone(), unit.valid.clone());
+        dirty.union(&unit.flushing);
+        dirty.union(spans);
+        valid.union(spans);
+        if dirty.reduce(MOST_RANGES, &valid) {
+            return None;
+        }
+        // What is about to be written is not read: this operation has locked it.
+        valid.gaps(unit.size()).ranges().first().cloned()
     }
 
     /// Returns how much of a range is in the cache. Looks at `most` units at most; if there are

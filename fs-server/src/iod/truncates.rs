@@ -16,7 +16,7 @@
 //! 4. The event loops of a server share the order. Requests wait for each other without blocking a
 //!    thread, and the state is never locked while the store works.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 
 use fs_proto::limits::MAX_OFFSET;
@@ -39,7 +39,7 @@ struct State {
     /// The number of the last cancellation.
     before: u64,
     /// The datafiles that it excepted, and that are not carried out yet.
-    except: Vec<DatafileHandle>,
+    except: BTreeSet<DatafileHandle>,
     /// The numbers of the prepared changes.
     prepared: BTreeMap<DatafileHandle, u64>,
 }
@@ -95,7 +95,7 @@ impl Truncates {
         let mut state = self.state();
         state.prepared.remove(&datafile);
         // A request to prepare it that comes now was given up before.
-        state.except.retain(|except| *except != datafile);
+        state.except.remove(&datafile);
         Ok(())
     }
 
@@ -106,10 +106,11 @@ impl Truncates {
         except: Vec<DatafileHandle>,
     ) -> Result<(), FsError> {
         let _one = self.one.lock().await;
+        let except: BTreeSet<DatafileHandle> = except.into_iter().collect();
         let mut kept = except.clone();
         let is_later = |(datafile, number): (&DatafileHandle, &u64)| (*number >= before).then_some(*datafile);
         kept.extend(self.state().prepared.iter().filter_map(is_later));
-        store.cancel_truncates(&kept).await?;
+        store.cancel_truncates(&kept.iter().copied().collect::<Vec<_>>()).await?;
         let mut state = self.state();
         state.prepared.retain(|datafile, _| kept.contains(datafile));
         if before >= state.before {

@@ -68,6 +68,7 @@
 //! datafile keeps its length, so nothing has to be put back. The mark ends when the truncation is
 //! durable, or cancelled.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -855,6 +856,7 @@ impl DataStore for FileStore {
 
     async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
         self.disk.failure.check()?;
+        let except: BTreeSet<DatafileHandle> = except.iter().copied().collect();
         let mut cancelled = self.disk.marks.list(Mark::is_prepared);
         cancelled.retain(|datafile| !except.contains(datafile));
         let Some(first) = cancelled.first().copied() else { return Ok(()) };

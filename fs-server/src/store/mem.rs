@@ -2,7 +2,7 @@
 //! and for tests.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use async_trait::async_trait;
@@ -10,6 +10,7 @@ use bmi_core::{MemList, Memory, mutated};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind};
 
 use super::failure::Failure;
+use super::lists::Rest;
 use super::marks::Mark;
 use super::{DataStore, DiskTurn, Fates, Held, Label, Lends, Loan, SECTOR, absent, cut_off, remainder};
 
@@ -365,7 +366,7 @@ impl MemStore {
         let mut contents = self.0.contents.borrow_mut();
         let Some(file) = contents.datafiles.get_mut(&datafile) else { return 0 };
         file.mtime_ns = self.0.medium.wall_ns();
-        let mut done = 0;
+        let (mut done, mut rest) = (0, Rest::of(from));
         for region in regions {
             for (chunk, within, len) in Self::parts(*region) {
                 if self.0.volatile {
@@ -379,7 +380,11 @@ impl MemStore {
                     self.0.used.set(self.0.used.get() + CHUNK);
                 }
                 let bytes = file.chunks.entry(chunk).or_insert_with(|| vec![0; CHUNK as usize].into());
-                from.copy_to(done as usize, &mut bytes[within..within + len]);
+                let mut at = within;
+                for piece in rest.take(len) {
+                    piece.copy_to(&mut bytes[at..at + piece.len()]);
+                    at += piece.len();
+                }
                 done += len as u64;
                 file.size = file.size.max(chunk * CHUNK + (within + len) as u64);
             }
@@ -390,16 +395,16 @@ impl MemStore {
     fn fetch(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) {
         let contents = self.0.contents.borrow();
         let file = contents.datafiles.get(&datafile);
-        let mut done = 0;
-        for region in regions {
-            for (chunk, within, len) in Self::parts(*region) {
-                match file.and_then(|file| file.chunks.get(&chunk)) {
-                    Some(bytes) => {
-                        into.copy_from(done, &bytes[within..within + len]);
-                    }
-                    None => into.range(done, len).for_each(|piece| piece.zero()),
+        let mut rest = Rest::of(into);
+        for (chunk, within, len) in regions.iter().flat_map(|region| Self::parts(*region)) {
+            let bytes = file.and_then(|file| file.chunks.get(&chunk));
+            let mut at = within;
+            for piece in rest.take(len) {
+                match bytes {
+                    Some(bytes) => piece.copy_from(&bytes[at..at + piece.len()]),
+                    None => piece.zero(),
                 }
-                done += len;
+                at += piece.len();
             }
         }
     }
@@ -645,6 +650,7 @@ impl DataStore for MemStore {
     }
 
     async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
+        let except: BTreeSet<DatafileHandle> = except.iter().copied().collect();
         let cancelled = |datafile: &DatafileHandle, mark: &Mark| mark.is_prepared() && !except.contains(datafile);
         if self.0.contents.borrow().marks.iter().any(|(datafile, mark)| cancelled(datafile, mark)) {
             self.0.medium.sync().await?;

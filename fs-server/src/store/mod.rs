@@ -26,6 +26,7 @@ mod file;
 pub(crate) mod fuzz;
 mod guard;
 pub(crate) mod identity;
+mod lists;
 pub(crate) mod lock;
 mod mapped;
 mod marks;

@@ -6,6 +6,7 @@ use std::io;
 use bmi_core::{MemList, MemSlice};
 use fs_proto::Region;
 
+use super::lists::Rest;
 use super::steps::step;
 use super::sys;
 
@@ -15,13 +16,9 @@ pub(super) type Job = (Region, Vec<MemSlice>);
 /// Pairs each region with its part of the memory.
 pub(super) fn jobs(regions: &[Region], memory: &MemList) -> Vec<Job> {
     debug_assert_eq!(regions.iter().map(|region| region.len).sum::<u64>(), memory.len() as u64);
-    let mut at = 0;
-    let job = |region: &Region| {
-        let pieces = memory.range(at, region.len as usize).collect();
-        at += region.len as usize;
-        (*region, pieces)
-    };
-    regions.iter().map(job).collect()
+    // From the beginning for each region would be quadratic: both may have 16,384 pieces.
+    let mut rest = Rest::of(memory);
+    regions.iter().map(|region| (*region, rest.take(region.len as usize))).collect()
 }
 
 /// Moves all bytes of all jobs. On failure, also returns how many were moved.

@@ -35,13 +35,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_cache::{BLOCK, Cache, CacheError, Disk, Extent, Frames, Reading, ReadyRegions, Settings, Writing};
-use bmi_core::{Error, MemList, MemSlice, Memory, MemoryRegion, Time, mutated};
+use bmi_cache::{Cache, CacheError, Disk, Extent, Frames, Reading, ReadyRegions, Settings, Writing};
+use bmi_core::{Error, MemList, Memory, MemoryRegion, Time, mutated};
 use fs_proto::{
     CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind,
     VIEW_GRANULE, ViewRange, ViewRefusal,
 };
 
+use super::lists::{Rest, copy, cut};
 use super::views::{SharedRange, ViewSettings, ViewStatistics, Views};
 use super::{DataStore, DiskTurn, Held, Label, Lends, Lent, Loan, Receipt, queries, remainder};
 
@@ -84,25 +85,6 @@ fn fault(error: CacheError<FsError>, regions: &[Region]) -> FsError {
         CacheError::Abandoned => FsError::new(ErrorCode::Io, "a transfer of the disk was given up"),
     };
     error.with_ranges(regions.iter().copied())
-}
-
-/// Copies all bytes of a list to another one of the same length.
-pub(super) fn copy(from: &MemList, to: &MemList) {
-    let (mut from, mut at) = (from.pieces().iter(), 0);
-    let mut left: Option<MemSlice> = None;
-    while at < to.len() {
-        let piece = match left.take().or_else(|| from.next().cloned()) {
-            Some(piece) if !piece.is_empty() => piece,
-            Some(_) => continue,
-            None => return,
-        };
-        let mut done = 0;
-        for into in to.range(at, piece.len().min(to.len() - at)) {
-            done += into.copy_from_slice_of(&piece.slice(done, into.len()));
-        }
-        at += done;
-        left = (done < piece.len()).then(|| piece.slice(done, piece.len() - done));
-    }
 }
 
 /// How often a range is prepared for a view that others change meanwhile.
@@ -246,30 +228,9 @@ impl<S: DataStore, C: Fn() -> u64> UnifiedStore<S, C> {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner).insert(datafile, now);
     }
 
-    /// Cuts regions into parts that the cache takes at once, whatever the size of the units.
-    /// Overlapping regions come one by one, in order.
+    /// Cuts regions into parts that the cache takes at once.
     fn parts(&self, regions: &[Region]) -> Vec<Vec<Region>> {
-        let (most, unit) = (self.cache.most(), BLOCK as u64);
-        let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::<Region>::new(), 0);
-        for region in regions {
-            let mut left = *region;
-            while left.len > 0 {
-                let first = left.offset / unit * unit;
-                let taken = Region::new(left.offset, left.len.min(first.saturating_add(most) - left.offset));
-                left = Region::new(left.offset + taken.len, left.len - taken.len);
-                let touched = (taken.offset + taken.len).div_ceil(unit) * unit - first;
-                let overlaps =
-                    |known: &Region| known.offset < taken.offset + taken.len && taken.offset < known.offset + known.len;
-                if bytes + touched > most || part.iter().any(overlaps) {
-                    parts.push(std::mem::take(&mut part));
-                    bytes = 0;
-                }
-                bytes += touched;
-                part.push(taken);
-            }
-        }
-        parts.push(part);
-        parts
+        cut(regions, self.cache.most())
     }
 
     async fn read_part(
@@ -348,16 +309,22 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
     }
 
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
-        let mut done = 0;
+        let (mut done, mut rest) = (0, Rest::of(from));
         let failed = |error: FsError, done| error.with_ranges(remainder(regions, done));
-        for part in self.parts(regions) {
+        for (step, part) in self.parts(regions).into_iter().enumerate() {
+            // There may be as many parts as regions, and the cache may have all of them at once.
+            if step > 0 {
+                yield_now().await;
+            }
             let len = part.iter().map(|region| region.len).sum::<u64>();
             let writing = self.cache.write(datafile.0, &extents(&part)).await;
             let writing = writing.map_err(|error| failed(fault(error, &part), done))?;
             self.views.withdraw(datafile, &part);
             self.check_write(datafile).await.map_err(|error| failed(error, done))?;
-            let at = if mutated("cache/every-part-the-first") { 0 } else { done };
-            copy(&from.range(at as usize, len as usize).collect(), writing.list());
+            if mutated("cache/every-part-the-first") {
+                rest = Rest::of(from);
+            }
+            copy(&rest.take(len as usize).into_iter().collect(), writing.list());
             self.note_change(datafile);
             writing.commit().await.map_err(|error| failed(fault(error, &part), done))?;
             done += len;
@@ -366,13 +333,16 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
     }
 
     async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError> {
-        let mut done = 0;
+        let (mut done, mut rest) = (0, Rest::of(into));
         let failed = |error: FsError, done| error.with_ranges(remainder(regions, done));
         self.check(datafile).map_err(|error| failed(error, 0))?;
-        for part in self.parts(regions) {
+        for (step, part) in self.parts(regions).into_iter().enumerate() {
+            if step > 0 {
+                yield_now().await;
+            }
             let len = part.iter().map(|region| region.len).sum::<u64>();
             let reading = self.read_part(datafile, &part, &AtOnce).await.map_err(|error| failed(error, done))?;
-            copy(reading.list(), &into.range(done as usize, len as usize).collect());
+            copy(reading.list(), &rest.take(len as usize).into_iter().collect());
             done += len;
         }
         Ok(())
@@ -571,5 +541,44 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
 
     fn known_stat(&self) -> Option<IodStat> {
         self.behind().known_stat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Context;
+
+    use bmi_cache::ArenaSettings;
+    use futures_util::task::noop_waker_ref;
+
+    use super::*;
+    use crate::store::MemStore;
+
+    const FILE: DatafileHandle = DatafileHandle(1);
+    const CACHE: u64 = 1 << 20;
+    const PARTS: usize = 100;
+
+    /// Returns how often a future that waits for nothing was polled until its end.
+    fn polls(future: impl Future<Output = Result<(), FsError>>) -> usize {
+        let (mut future, mut context) = (pin!(future), Context::from_waker(noop_waker_ref()));
+        for polls in 1.. {
+            if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+                result.unwrap();
+                return polls;
+            }
+        }
+        unreachable!("it ends")
+    }
+
+    /// Regions that overlap are parts by themselves, and the cache has all of them at once.
+    #[test]
+    fn others_run_between_the_parts_of_a_list() {
+        let frames = Frames::anonymous(ArenaSettings::new(CACHE)).unwrap();
+        let store = UnifiedStore::new(MemStore::new(CACHE), frames, Settings::for_bytes(CACHE), || 0);
+        let (regions, list) = ([Region::new(0, 8); PARTS], MemList::from(Memory::zeroed(8 * PARTS).unwrap()));
+        assert_eq!(polls(store.create(FILE, 1)), 1);
+        assert_eq!(polls(store.write(FILE, &regions, &list)), PARTS);
+        assert_eq!(polls(store.read(FILE, &regions, &list)), PARTS);
     }
 }

@@ -35,7 +35,7 @@ use fs_proto::{
     DatafileHandle, Region, VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewRange, ViewRefusal, view_entry,
 };
 
-use super::unified::copy;
+use super::lists::copy;
 
 /// Most segments at a time. Each has a descriptor, of those that a server has reserved
 /// (`descriptors.rs`).
