@@ -14,8 +14,8 @@
 //!    release build has the feature.
 //! 2. With the feature, a process has at most one bug: the one named by the environment variable
 //!    `BMI_MUTANT`.
-//! 3. A bug changes behaviour that a user can see. A bug that only costs time belongs to the
-//!    benchmarks.
+//! 3. A bug changes behaviour that a user can see, or the steps that a peer's message costs
+//!    ([`steps`](crate::steps)). Any other bug that only costs time belongs to the benchmarks.
 //!
 //! Names have the form `area/description-of-the-bug`. There is no list of them. `cargo xtask
 //! mutants` reads them from the sources.

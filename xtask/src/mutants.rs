@@ -121,6 +121,18 @@ const ORDINARY: &[Ordinary] = &[
         program: "silence",
         test: "a_program_that_does_not_read_for_long_keeps_its_connection",
     },
+    Ordinary {
+        bug: "names/kept-without-their-entries",
+        package: "bmi-sim",
+        program: "named_by_peers",
+        test: "the_name_of_an_announcement_that_was_received_cancels_no_other_message",
+    },
+    Ordinary {
+        bug: "names/searched-one-by-one",
+        package: "bmi-sim",
+        program: "named_by_peers",
+        test: "steps::a_cancel_costs_no_search_of_all_that_is_parked_and_posted",
+    },
 ];
 
 /// A seeded bug.

@@ -240,13 +240,10 @@ pub(super) fn on_withdraw<T: Transport>(
     let name = header.op;
     peer.arrived_without_bytes()?;
     adapter.repost(peer, slot, Repost::Message);
-    if let Some(writing) = write_rendezvous::writes_to(ops, peer, name) {
+    if let Some(writing) = peer.moving.of_name(name, true) {
         return Ok(end_early(adapter, ops, Some(peer), writing, ErrorKind::Cancelled));
     }
-    if let Some(place) = peer.ready.find(|ready| ready.op == name)
-        && !mutated("offered-receive/withdrawn-offer-kept")
-    {
-        peer.ready.remove(place);
+    if !mutated("offered-receive/withdrawn-offer-kept") && peer.ready.take_named(name).is_some() {
         peer.account.unparked(credit::cost(RemoteSlice::WIRE_LEN));
     }
     peer.answer(adapter.most_answers(), Notice::Withdrawn { op: name })?;

@@ -3,6 +3,7 @@
 
 use crate::mem::RemoteSlice;
 use crate::op::Tag;
+use crate::proto::named::Named;
 
 /// Number of unused offers in a row after which no more are made. A program that posts its receives
 /// in pairs may waste this many while it starts.
@@ -40,6 +41,14 @@ impl Offers {
 pub(super) struct ReadyReceive {
     pub(super) op: u64,
     pub(super) memory: RemoteSlice,
+}
+
+impl Named for ReadyReceive {
+    /// Returns the peer's name for the receive, by which it may withdraw the offer.
+    #[inline]
+    fn name(&self) -> Option<u64> {
+        Some(self.op)
+    }
 }
 
 /// An expected message that the peer may not have seen yet.

@@ -288,11 +288,6 @@ impl Op {
         }
     }
 
-    /// Returns true if the operation moves the message that the peer names so.
-    pub(super) fn moves(&self, named: u64) -> bool {
-        matches!(&self.state, State::Moving(transfer) if transfer.announced_as == Some(named))
-    }
-
     /// Drops everything that the record holds, in place. Afterwards it has no operation.
     #[inline]
     pub(super) fn vacate(&mut self) {

@@ -27,6 +27,7 @@ use crate::mem::{MemList, Retirement};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::table::{GENERATIONS, Key};
 use crate::proto::timers::Timers;
+use crate::steps::step;
 use crate::time::Time;
 use crate::timeline::Recorder;
 
@@ -127,16 +128,13 @@ impl Operations {
         (*generation != NOBODY).then_some((OpId(Key { slot, generation: *generation }), op))
     }
 
+    /// Returns all operations. This looks at every slot, also at those without one.
     pub(super) fn iter(&self) -> impl Iterator<Item = (OpId, &Op)> {
-        (0..).zip(&self.slots).filter(|(_, slot)| slot.generation != NOBODY).map(|(number, slot)| {
+        let places = (0..).zip(&self.slots).inspect(|_| step());
+        places.filter(|(_, slot)| slot.generation != NOBODY).map(|(number, slot)| {
             let key = Key { slot: number, generation: slot.generation };
             (OpId(key), &slot.op)
         })
-    }
-
-    /// Returns the operation of a peer for which `wanted` is true, if there is one.
-    pub(super) fn find_of(&self, peer: PeerId, wanted: impl Fn(&Op) -> bool) -> Option<OpId> {
-        self.iter().find(|(_, op)| op.peer == Some(peer) && wanted(op)).map(|(id, _)| id)
     }
 
     /// Inserts an operation, with a timer for its deadline. Its state may depend on its id.

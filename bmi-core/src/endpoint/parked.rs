@@ -4,6 +4,7 @@
 //! granted, whether or not the program receives.
 
 use crate::mem::RemoteSlice;
+use crate::proto::named::Named;
 use crate::proto::one_or_many::OneOrMany;
 
 /// A message that has no receive yet.
@@ -20,6 +21,17 @@ impl Parked {
         match self.content {
             Content::Fast(_, len) => len as u64,
             _ => self.cost.into(),
+        }
+    }
+}
+
+impl Named for Parked {
+    /// Returns the sender's name for its operation, by which it may cancel an announcement.
+    #[inline]
+    fn name(&self) -> Option<u64> {
+        match self.content {
+            Content::Announced { op, .. } => Some(op),
+            _ => None,
         }
     }
 }

@@ -28,6 +28,7 @@ use crate::proto::credit::{self, Credit, CreditAccount};
 use crate::proto::header::{FinishStatus, HEADER_LEN, Returned};
 use crate::proto::hello::{CONTROL_CREDITS, FAST_SLOTS, Hello, PROBES, WRITE_RENDEZVOUS};
 use crate::proto::matching::Matching;
+use crate::proto::named::NamedMatching;
 use crate::proto::receive_slots::ReceiveSlots;
 use crate::time::Time;
 use crate::transport::ConnId;
@@ -184,7 +185,7 @@ pub(super) struct Peer {
     pub(super) queue: VecDeque<OpId>,
     pub(super) offers: Offers,
     /// Receives of the peer that this side may write into.
-    pub(super) ready: Matching<ReadyReceive>,
+    pub(super) ready: NamedMatching<ReadyReceive>,
     /// Expected messages that were sent and that the peer may not have seen, in order.
     pub(super) unseen: Vec<Unseen>,
     /// Number of expected messages sent and received on this connection.
@@ -196,7 +197,7 @@ pub(super) struct Peer {
     /// Our receives that have no message.
     pub(super) posted: Matching<OpId>,
     /// Messages that have no receive.
-    pub(super) parked: Matching<Parked>,
+    pub(super) parked: NamedMatching<Parked>,
     /// The bytes that these messages keep.
     pub(super) parked_bytes: u64,
     /// The program was warned of parked messages that use up the peer's credits.
@@ -264,14 +265,14 @@ impl Peer {
             answers: 0,
             queue: VecDeque::new(),
             offers: Offers::default(),
-            ready: Matching::new(),
+            ready: NamedMatching::new(),
             unseen: Vec::new(),
             sent: 0,
             seen: 0,
             sent_unexpected: 0,
             seen_unexpected: 0,
             posted: Matching::new(),
-            parked: Matching::new(),
+            parked: NamedMatching::new(),
             parked_bytes: 0,
             warned_of_parked: false,
             busy: 0,

@@ -221,8 +221,7 @@ pub(super) fn on_cancel<T: Transport>(
     let named = header.op;
     peer.arrived_without_bytes()?;
     adapter.repost(peer, slot, Repost::Message);
-    let waiting = |parked: &Parked| matches!(parked.content, Content::Announced { op, .. } if op == named);
-    if let Some(parked) = peer.parked.find(waiting).and_then(|place| peer.parked.remove(place)) {
+    if let Some(parked) = peer.parked.take_named(named) {
         peer.unparked(&parked);
         peer.account.unparked(parked.cost);
         if !mutated("rendezvous/cancel-not-answered") {
@@ -230,7 +229,8 @@ pub(super) fn on_cancel<T: Transport>(
         }
         return Ok(Effect::None);
     }
-    // If nothing moves it, our Finish is already on its way.
-    let moving = ops.find_of(peer.id, |op| op.moves(named));
-    Ok(moving.map_or(Effect::None, |id| end_early(adapter, ops, Some(peer), id, ErrorKind::Cancelled)))
+    // If nothing reads it, our Finish is already on its way. What this side writes is named by a
+    // receive, which is withdrawn and not cancelled.
+    let reading = peer.moving.of_name(named, false);
+    Ok(reading.map_or(Effect::None, |id| end_early(adapter, ops, Some(peer), id, ErrorKind::Cancelled)))
 }

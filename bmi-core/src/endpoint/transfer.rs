@@ -129,6 +129,9 @@ pub(super) fn start<T: Transport>(
     let transfer = ops.transfers.keep(transfer);
     if let Some(op) = ops.get_mut(id) {
         op.enter(State::Moving(transfer));
+        if let Some(named) = announced_as {
+            peer.moving.enter_name(named, id, writes(op.kind));
+        }
     }
     peer.busy += 1;
     if total == 0 {
@@ -391,6 +394,7 @@ pub(super) fn end<T: Transport>(
         _ => Ok(()),
     };
     if let Some(named) = transfer.announced_as {
+        peer.moving.leave_name(named, id, writes(kind));
         notify_end(peer, kind, named, status.is_ok().then_some(total));
     }
     if status.is_ok() {

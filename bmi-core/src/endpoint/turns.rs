@@ -7,6 +7,7 @@ use super::unit::{Level, Unit};
 use crate::config::Config;
 use crate::mutated;
 use crate::op::{OpId, PeerId};
+use crate::proto::named::Names;
 use crate::time::Time;
 
 /// Most urgent units in a row while bulk waits.
@@ -28,6 +29,9 @@ pub(super) struct Moving {
     /// that read, and those that write.
     pub(super) reads: VecDeque<Unit>,
     pub(super) writes: VecDeque<Unit>,
+    /// The messages that are moved by rendezvous, by the peer's names for its operations: those
+    /// that this side reads, and those that it writes.
+    named: [Names<OpId>; 2],
     /// The time at which a unit last ended, or the first was begun.
     pub(super) moved_at: Time,
     /// Set if the bytes of the peer do not count in the common bound.
@@ -37,6 +41,21 @@ pub(super) struct Moving {
 impl Moving {
     pub(super) fn total(&self) -> u64 {
         self.in_flight[0] + self.in_flight[1]
+    }
+
+    /// Records that a transfer moves the message that the peer names so.
+    pub(super) fn enter_name(&mut self, name: u64, id: OpId, writes: bool) {
+        self.named[usize::from(writes)].insert(name, id);
+    }
+
+    /// Records that such a transfer has ended.
+    pub(super) fn leave_name(&mut self, name: u64, id: OpId, writes: bool) {
+        self.named[usize::from(writes)].remove(name, id);
+    }
+
+    /// Returns the operation that reads, or writes, the message that the peer names so.
+    pub(super) fn of_name(&self, name: u64, writes: bool) -> Option<OpId> {
+        self.named[usize::from(writes)].find(name)
     }
 }
 

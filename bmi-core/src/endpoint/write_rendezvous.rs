@@ -45,7 +45,7 @@ use super::{eager, transfer};
 use crate::error::ErrorKind;
 use crate::mem::{Access, MemList, RemoteSlice};
 use crate::mutated;
-use crate::op::{OpId, OpKind};
+use crate::op::OpId;
 use crate::proto::Violation;
 use crate::proto::header::{FinishStatus, Kind};
 use crate::proto::one_or_many::OneOrMany;
@@ -208,9 +208,4 @@ pub(super) fn on_clear_to_write<T: Transport>(
     let plan =
         Plan { remote, at: Cursor::default(), total: header.len, announced_as: Some(header.tag), immediate: None };
     Ok(transfer::start(adapter, ops, peer, id, plan))
-}
-
-/// Returns the operation that writes into the receive that the peer names, if there is one.
-pub(super) fn writes_to(ops: &Operations, peer: &Peer, name: u64) -> Option<OpId> {
-    ops.find_of(peer.id, |op| op.kind == OpKind::Send && op.moves(name))
 }

@@ -17,8 +17,13 @@ use crate::mutated_each;
 use crate::op::Tag;
 
 /// Names an entry of a [`Matching`] until the entry is taken out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place(u32);
+
+impl Place {
+    /// No place is before this one.
+    pub(crate) const LEAST: Place = Place(0);
+}
 
 #[derive(Debug)]
 struct Node<V> {
@@ -183,9 +188,15 @@ impl<V> Matching<V> {
     /// Takes the oldest entry of `tag`.
     #[inline]
     pub(crate) fn pop(&mut self, tag: Tag) -> Option<V> {
+        self.pop_entry(tag).map(|(_, value)| value)
+    }
+
+    /// Takes the oldest entry of `tag`. Also returns the place where it was.
+    #[inline]
+    pub(crate) fn pop_entry(&mut self, tag: Tag) -> Option<(Place, V)> {
         let (first, last) = self.ends(tag)?;
-        let place = if mutated_each(10, "match/newest-first") { last } else { first };
-        self.remove(Place(place))
+        let place = Place(if mutated_each(10, "match/newest-first") { last } else { first });
+        self.remove(place).map(|value| (place, value))
     }
 
     /// Takes the oldest entry of `tag` if `wanted` returns true for it. This is [`Matching::first`]
@@ -243,12 +254,6 @@ impl<V> Matching<V> {
             next => self.nodes[next as usize].prev = prev,
         }
         self.free_node(place.0)
-    }
-
-    /// Finds an entry by its value. This is slow, and is for rare cases.
-    pub(crate) fn find(&self, wanted: impl Fn(&V) -> bool) -> Option<Place> {
-        let found = self.nodes.iter().position(|node| node.value.as_ref().is_some_and(&wanted))?;
-        Some(Place(u32::try_from(found).expect("as in `push`")))
     }
 }
 

@@ -1,5 +1,5 @@
-//! The parts of the protocol that need no endpoint: the wire format, credits, tag matching, and
-//! timers.
+//! The parts of the protocol that need no endpoint: the wire format, credits, tag matching, names
+//! that peers give, and timers.
 //!
 //! These modules do no I/O and read no clock. Each is tested alone.
 
@@ -8,6 +8,7 @@ pub(crate) mod describe;
 pub(crate) mod header;
 pub(crate) mod hello;
 pub(crate) mod matching;
+pub(crate) mod named;
 pub(crate) mod one_or_many;
 pub(crate) mod receive_slots;
 pub(crate) mod table;
