@@ -13,8 +13,8 @@
 //! **Why hot sockets.** An owner that polls without pause would pay two system calls each time, one
 //! of them only to learn that nothing has happened. A socket that recently had bytes is read
 //! directly. Epoll is asked only every few polls, or when the owner may have slept on it or has not
-//! polled for a while, or when output waits for room. A poll of busy sockets takes long, so epoll is
-//! also asked after some bytes and after some time: else two of them would hide all others.
+//! polled for a while, or when output waits for room. A poll of busy sockets takes long, so epoll
+//! is also asked after some bytes and after some time: else two of them would hide all others.
 //!
 //! **Invariants**
 //! 1. A connection with something to send that the kernel would take is in `dirty`. One whose

@@ -146,9 +146,9 @@ impl Frames {
     ///
     /// # Errors
     /// `Refused`, which is worth a retry, if another process uses the file. `Incompatible` if it
-    /// holds dirty data of another store, of another version or of frames that were not noted. `Invalid` if it is not this user's
-    /// alone, is no arena, or is damaged. `Exhausted` if the file system is full. The text says
-    /// what to do.
+    /// holds dirty data of another store, of another version or of frames that were not noted.
+    /// `Invalid` if it is not this user's alone, is no arena, or is damaged. `Exhausted` if the
+    /// file system is full. The text says what to do.
     pub fn open(path: &Path, settings: ArenaSettings, owner: Owner) -> Result<Frames, Error> {
         let wanted = Layout::new(settings.bytes, settings.chunk)?;
         let file = file::open(path)?;

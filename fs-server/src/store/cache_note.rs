@@ -11,8 +11,8 @@
 //! 2. It is replaced atomically, in a file that is there already. So a full disk keeps no server
 //!    from starting that has had a cache before.
 //!
-//! **Layout** of `<dir>/cache.toml`: a comment, and with a cache in use the directory of its frames,
-//! their number, and the name of the host as it was started ([`bmi::host_id`]).
+//! **Layout** of `<dir>/cache.toml`: a comment, and with a cache in use the directory of its
+//! frames, their number, and the name of the host as it was started ([`bmi::host_id`]).
 
 use std::fs::{self, File};
 use std::io;

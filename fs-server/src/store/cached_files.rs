@@ -14,8 +14,8 @@
 //! | names it | is gone, host restarted, or another host | logged as an error: what was only in memory is lost |
 //! | none, or another one | holds something | error: the store has gone on without it |
 //!
-//! Nothing that was acknowledged is removed by itself. Only `pvfsd iod --discard-cache` goes on after
-//! these errors. It prints what is lost, for each datafile.
+//! Nothing that was acknowledged is removed by itself. Only `pvfsd iod --discard-cache` goes on
+//! after these errors. It prints what is lost, for each datafile.
 //!
 //! A server that stops on request writes everything to the disk, and removes the file. What it
 //! cannot write in time stays there for the next start.

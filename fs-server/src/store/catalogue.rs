@@ -608,8 +608,8 @@ mod tests {
         assert!(all(&Catalogue::open(dir.path()).unwrap()).is_empty(), "they do not come back");
     }
 
-    /// A regression test. A call that found the datafiles off the record succeeded at once, although
-    /// the one that had taken them off had failed before its sync. They could come back.
+    /// A regression test. A call that found the datafiles off the record succeeded at once,
+    /// although the one that had taken them off had failed before its sync. They could come back.
     #[test]
     fn whoever_finds_a_datafile_off_the_record_waits_until_that_is_durable() {
         let dir = tempfile::tempdir().unwrap();
