@@ -10,7 +10,7 @@
 //! or does not end in time. What a sweep cannot see, for instance what a loop costs or how a real
 //! socket behaves, has an ordinary test: [`ORDINARY`] names it, and that test must fail.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -326,7 +326,9 @@ fn build(root: &Path, bugs: &[Bug]) -> Result<Programs, Failure> {
     let rows: Vec<&Ordinary> = ORDINARY.iter().filter(|row| bugs.iter().any(|bug| bug.name == row.bug)).collect();
     // Build as the test command does. Then nothing is left to build here after its other steps.
     let mut args = vec!["--features".to_owned(), steps::features(root)?];
-    for test in SWEEPS.iter().map(|sweep| sweep.test).chain(rows.iter().map(|row| row.program)) {
+    let tests: BTreeSet<&str> =
+        SWEEPS.iter().map(|sweep| sweep.test).chain(rows.iter().map(|row| row.program)).collect();
+    for test in tests {
         match test {
             UNIT_TESTS => args.push("--lib".to_owned()),
             test => args.extend(["--test", test].map(str::to_owned)),

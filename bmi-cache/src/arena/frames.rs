@@ -183,6 +183,29 @@ impl Frames {
         Ok(frames.filter(Frames::is_dirty))
     }
 
+    /// Returns true if the file has the frames that `owner` has noted, and they hold nothing. Then
+    /// the owner forgets the note before it opens them: [`Frames::open`] may make them anew.
+    ///
+    /// # Errors
+    /// Those of [`Frames::open`].
+    pub fn hold_nothing(path: &Path, owner: Owner) -> Result<bool, Error> {
+        if !path.exists() {
+            return Ok(false);
+        }
+        let file = file::open(path)?;
+        let found = superblock(&file).map_err(|error| file::failed("cannot read", path, error))?;
+        let is_noted = |found: &Superblock| {
+            found.word(VERSION_AT) == VERSION && found.store() == owner.store && owner.noted == Some(found.number())
+        };
+        let Some(found) = found.filter(is_noted) else { return Ok(false) };
+        if found.word(CHUNKS_AT) == 0 {
+            return Ok(true);
+        }
+        let Some((layout, _)) = found.layout() else { return Ok(false) };
+        let found = existing(&file, path, layout, &owner)?;
+        Ok(found.is_none_or(|found| !Frames::new(found, Some(Named { file, path: path.into() })).is_dirty()))
+    }
+
     fn new(found: Existing, file: Option<Named>) -> Frames {
         let Existing { mapping, layout, chunks, number } = found;
         let mapping = Arc::new(mapping);

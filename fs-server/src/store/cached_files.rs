@@ -9,7 +9,7 @@
 //!
 //! | note | file | what is done |
 //! |---|---|---|
-//! | names it | is there | taken over, or written to the disk |
+//! | names it | is there | taken over, or written to the disk; the note goes first if it holds nothing |
 //! | names it | is gone, host not restarted | error: its bytes are lost, or elsewhere |
 //! | names it | is gone, host restarted, or another host | logged as an error: what was only in memory is lost |
 //! | none, or another one | holds something | error: the store has gone on without it |
@@ -75,6 +75,14 @@ impl CachedFiles {
                 lost(note, &path, discard)?;
                 files.note_cache(None).await?;
                 noted = None;
+            } else if Frames::hold_nothing(&path, Owner { store: store.0, noted: Some(note.number), next: 0 })? {
+                // They may be made anew. A start after that must not find a note of the old ones.
+                let elsewhere = note.dir != dir;
+                files.note_cache(None).await?;
+                noted = None;
+                if elsewhere {
+                    remove_empty(&files, &path, store).await?;
+                }
             } else if note.dir != dir || !service.has_cache() {
                 let settings = CacheSettings::for_bytes(super::LEAST_CACHE);
                 let (unified, frames) = open_cache(files.clone(), &path, &settings, store, Some(note.number)).await?;
@@ -90,9 +98,7 @@ impl CachedFiles {
         refuse(&path, store, number, discard)?;
         let Service::Unifier(settings) = service else {
             if path.exists() {
-                // It holds nothing.
-                let settings = CacheSettings::for_bytes(super::LEAST_CACHE);
-                open_cache(files.clone(), &path, &settings, store, None).await?.1.remove()?;
+                remove_empty(&files, &path, store).await?;
             }
             return Ok(CachedFiles { files, cache: None });
         };
@@ -214,6 +220,13 @@ fn lost(note: &CacheNote, path: &Path, discard: Option<fn(&str)>) -> Result<(), 
          changed. `pvfsd iod INDEX --discard-cache` starts without it"
     );
     Err(FsError::new(ErrorCode::Invalid, text))
+}
+
+/// Removes the file of a cache that holds nothing and is not noted.
+async fn remove_empty(files: &Arc<FileStore>, path: &Path, store: StoreId) -> Result<(), FsError> {
+    let settings = CacheSettings::for_bytes(super::LEAST_CACHE);
+    let (_, frames) = open_cache(files.clone(), path, &settings, store, None).await?;
+    frames.remove().map_err(FsError::from)
 }
 
 /// Removes the file of a cache that holds nothing, and the note of it.
