@@ -275,11 +275,9 @@ fn byte(manager: &Addr) -> u8 {
     found
 }
 
-/// A cache that a killed server had left was adopted by any later start. Write 65 and sync; write
-/// 66; kill; start with another directory of caches, write 67; start with the first directory: 66
-/// was read, and 67 was gone from the disk, too.
-#[test]
-fn a_cache_is_found_wherever_it_is_and_never_used_after_a_newer_one() {
+/// Returns a cluster with one I/O server that has a cache, and with a file of one byte, 65, which
+/// is on the disk.
+fn cluster_with_a_synced_byte() -> (Cluster, Addr) {
     let mut cluster = Cluster::start(1);
     let manager: Addr = cluster.manager.parse().unwrap();
     cluster.kill_server(1);
@@ -290,6 +288,15 @@ fn a_cache_is_found_wherever_it_is_and_never_used_after_a_newer_one() {
         file.write_at(0, vec![65]).await.unwrap();
         file.sync().await.unwrap();
     });
+    (cluster, manager)
+}
+
+/// A cache that a killed server had left was adopted by any later start. Write 65 and sync; write
+/// 66; kill; start with another directory of caches, write 67; start with the first directory: 66
+/// was read, and 67 was gone from the disk, too.
+#[test]
+fn a_cache_is_found_wherever_it_is_and_never_used_after_a_newer_one() {
+    let (mut cluster, manager) = cluster_with_a_synced_byte();
     write_byte(&manager, 66);
     // Another directory: the bytes of the killed server are found.
     let copy = cluster.path("copy");
@@ -316,16 +323,7 @@ fn a_cache_is_found_wherever_it_is_and_never_used_after_a_newer_one() {
 /// A cache that the label named and that was gone was no error: what it held was lost in silence.
 #[test]
 fn a_cache_that_is_gone_is_told_as_the_loss_that_it_is() {
-    let mut cluster = Cluster::start(1);
-    let manager: Addr = cluster.manager.parse().unwrap();
-    cluster.kill_server(1);
-    configure(&cluster, "unifier");
-    cluster.start_server(1);
-    with_client(Scheme::Tcp, &manager, None, async |client| {
-        let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
-        file.write_at(0, vec![65]).await.unwrap();
-        file.sync().await.unwrap();
-    });
+    let (mut cluster, manager) = cluster_with_a_synced_byte();
     write_byte(&manager, 66);
     cluster.kill_server(1);
     let left = caches(&cluster).remove(0);
@@ -340,4 +338,22 @@ fn a_cache_that_is_gone_is_told_as_the_loss_that_it_is() {
     cluster.start_server(1);
     assert_eq!(byte(&manager), 66);
     assert!(caches(&cluster).is_empty(), "the service that is configured now has no cache");
+}
+
+/// A regression test. What a killed server had left held nothing, and the next start made it anew
+/// with other sizes. Then it took the old one for a cache that was gone.
+#[test]
+fn a_cache_that_holds_nothing_may_get_other_sizes_and_another_place() {
+    let (mut cluster, manager) = cluster_with_a_synced_byte();
+    cluster.kill_server(1);
+    let file = cluster.path("pvfs.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("\"64M\""), "{text}");
+    fs::write(&file, text.replace("\"64M\"", "\"32M\"")).unwrap();
+    cluster.start_server(1);
+    assert_eq!((byte(&manager), caches(&cluster).len()), (65, 1));
+    cluster.kill_server(1);
+    configure_in(&cluster, "unifier", "elsewhere");
+    cluster.start_server(1);
+    assert_eq!((byte(&manager), caches(&cluster).len()), (65, 0));
 }
