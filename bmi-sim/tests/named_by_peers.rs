@@ -1,8 +1,10 @@
-//! Operations that a peer names: announcements that it cancels, and offers that it withdraws.
+//! Operations that a peer names: announcements that it cancels, and offers that it makes and
+//! withdraws.
 //!
-//! **Why.** A peer chooses its names, and it may have thousands of messages and offers parked. One
-//! more short message of it must not make this side look through all of them. And a name that it
-//! gives twice must mean nothing worse than one of the two.
+//! **Why.** A peer chooses its names, and it may have thousands of messages and offers parked, and
+//! thousands of messages that it does not say to have seen. One more short message of it must not
+//! make this side look through all of them. And a name that it gives twice must mean nothing worse
+//! than one of the two.
 //!
 //! The peer is a bare adapter whose messages are made here.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
@@ -143,14 +145,15 @@ fn nowhere(len: u64) -> RemoteSlice {
     RemoteSlice { key: RemoteKey(0x1234_5678), addr: 0, len }
 }
 
-/// The hello of the peer, as `bmi_core` documents it: without optional features.
-fn hello() -> Vec<u8> {
+/// The hello of the peer, as `bmi_core` documents it: without optional features. It grants so many
+/// messages.
+fn hello(messages: u16) -> Vec<u8> {
     let mut wire = b"BMIh\x02\0\x02\0".to_vec();
     [15u64, 15].iter().for_each(|word| wire.extend(word.to_le_bytes()));
     wire.extend(256u32.to_le_bytes());
-    wire.extend((RECEIVES - 4).to_le_bytes());
+    wire.extend(messages.to_le_bytes());
     wire.extend([4, 0]);
-    wire.extend((1u32 << 20).to_le_bytes());
+    wire.extend((1u32 << 30).to_le_bytes());
     wire.extend(16u32.to_le_bytes());
     wire.extend((1u64 << 30).to_le_bytes());
     wire.push(0);
@@ -159,12 +162,17 @@ fn hello() -> Vec<u8> {
 
 /// Creates an endpoint and its peer, which has connected.
 fn scene(world: &World) -> (AsyncEndpoint<SimTransport>, PeerId, Talker<'_>) {
+    scene_granting(world, RECEIVES - 4)
+}
+
+/// Creates an endpoint and its peer, which has granted so many messages.
+fn scene_granting(world: &World, messages: u16) -> (AsyncEndpoint<SimTransport>, PeerId, Talker<'_>) {
     let (node, other) = (world.node("server"), world.node("client"));
     let endpoint = node.endpoint(Config::default()).unwrap();
     let addr = endpoint.listen(&node.addr(1)).unwrap();
     let mut t = other.transport().unwrap();
     let landing = t.register(&Memory::zeroed(ROOM * usize::from(RECEIVES)).unwrap()).unwrap();
-    let conn = t.connect(&addr, &hello(), Time::from_nanos(u64::MAX)).unwrap();
+    let conn = t.connect(&addr, &hello(messages), Time::from_nanos(u64::MAX)).unwrap();
     let side = Side { t, conn, done: Vec::new(), ended: None };
     let (credits, heard) = (CREDITS, VecDeque::new());
     let mut talker = Talker { world, side, landing, credits, messages: 0, control: 0, heard };
@@ -303,6 +311,8 @@ mod steps {
 
     /// Messages or offers of the peer: nearly as many as its credits in bytes allow.
     const PARKED: u64 = 11_800;
+    /// Messages that the peer has not said to have seen.
+    const UNSEEN: u64 = 10_000;
     /// Operations of the endpoint.
     const OPERATIONS: u64 = 4000;
     /// More rounds than a search in an ordered index of this many names takes.
@@ -357,5 +367,33 @@ mod steps {
         assert_eq!(talker.hear(), [withdrawn(u64::MAX)]);
         println!("a Withdraw: {last} steps for the last name, {unknown} for a name of nothing");
         assert!(last <= FEW && unknown <= FEW, "{last} and {unknown} steps");
+    }
+
+    #[test]
+    fn an_offer_costs_no_search_of_all_that_the_peer_has_not_seen() {
+        let world = World::new(1);
+        let (endpoint, peer, mut talker) = scene_granting(&world, u16::MAX);
+        for number in 0..UNSEEN {
+            let sent = endpoint.send(peer, number % 100, Memory::zeroed(8).unwrap(), Options::default());
+            world.block_on(sent).unwrap();
+            if number % 32 == 0 {
+                talker.pause();
+            }
+        }
+        let mut offer = |tag: u64, seen: u64| {
+            talker.hear();
+            // The peer returns no credits, as if it had not received the messages.
+            talker.messages = 0;
+            steps_of(&mut talker, |talker| talker.say(READY, tag, seen, 1, &nowhere(1000).to_wire()))
+        };
+        // The first offer enters the messages in the index.
+        let first = offer(200, 0);
+        let none = offer(200, 0);
+        let oldest = offer(0, 0);
+        let seen: Vec<u64> = (1..=100).map(|seen| offer(99, seen)).collect();
+        let most = *seen.iter().max().unwrap();
+        println!("a Ready: {first} steps for the first, then {none}, {oldest} and at most {most}");
+        assert!(first <= UNSEEN + FEW, "{first} steps");
+        assert!(none <= FEW && oldest <= FEW && most <= FEW, "{none}, {oldest} and {most} steps");
     }
 }

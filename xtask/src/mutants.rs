@@ -133,6 +133,12 @@ const ORDINARY: &[Ordinary] = &[
         program: "named_by_peers",
         test: "steps::a_cancel_costs_no_search_of_all_that_is_parked_and_posted",
     },
+    Ordinary {
+        bug: "offered-receive/unseen-searched-one-by-one",
+        package: "bmi-sim",
+        program: "named_by_peers",
+        test: "steps::an_offer_costs_no_search_of_all_that_the_peer_has_not_seen",
+    },
 ];
 
 /// A seeded bug.

@@ -47,7 +47,7 @@
 use super::adapter_side::{AdapterSide, Attempt, Message, unsignalled};
 use super::early_end::{end_early, name_of, op_of};
 use super::effect::{Effect, SlotMessage};
-use super::offers::{ReadyReceive, Unseen};
+use super::offers::ReadyReceive;
 use super::op::{Offer, Op, Record, State};
 use super::operations::Operations;
 use super::peer::{Notice, Peer, Repost};
@@ -57,7 +57,7 @@ use super::{eager, record, write_rendezvous};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, RemoteSlice, Segment};
 use crate::mutated;
-use crate::op::{OpId, OpKind, Tag};
+use crate::op::{OpId, OpKind};
 use crate::proto::Violation;
 use crate::proto::credit;
 use crate::proto::header::Kind;
@@ -76,15 +76,20 @@ pub(super) fn may_be_offered<T: Transport>(adapter: &AdapterSide<T>, peer: &Peer
 /// Offers a receive that [may be offered](may_be_offered) and was just posted behind `behind`, if
 /// rule 1 allows it.
 pub(super) fn offer(ops: &mut Operations, peer: &mut Peer, id: OpId, behind: Option<OpId>) {
-    let behind_offer = behind.and_then(|op| ops.get(op)).is_none_or(|op| op.offer != Offer::None);
     let worth = peer.offers.are_worth_it();
     if worth
-        && (behind_offer || mutated("offered-receive/offered-out-of-order"))
+        && may_follow(ops, behind)
         && let Some(op) = ops.get_mut(id)
     {
         op.offer = Offer::Intended;
         peer.notify(Notice::Ready { op: id });
     }
+}
+
+/// Returns true if rule 1 allows to offer a receive behind this one.
+fn may_follow(ops: &Operations, behind: Option<OpId>) -> bool {
+    behind.and_then(|op| ops.get(op)).is_none_or(|op| op.offer != Offer::None)
+        || mutated("offered-receive/offered-out-of-order")
 }
 
 /// Sends an offer at the head of the notices. Returns true if the notice is off the queue.
@@ -94,11 +99,20 @@ pub(super) fn send_ready<T: Transport>(
     peer: &mut Peer,
     id: OpId,
 ) -> bool {
-    let waiting = ops.get(id).filter(|op| matches!(op.state(), State::Matching(_)) && op.offer == Offer::Intended);
-    let Some((tag, list)) = waiting.and_then(|op| Some((op.tag, op.list.clone()?))) else {
+    let waiting = ops.get(id).filter(|op| op.offer == Offer::Intended);
+    let waiting = waiting.and_then(|op| match op.state() {
+        State::Matching(place) => Some((op.tag, op.list.clone()?, peer.posted.before(*place).copied())),
+        _ => None,
+    });
+    let Some((tag, list, behind)) = waiting else {
         peer.drop_notice();
         return true;
     };
+    // The offers before this one have left, or were not made after all.
+    if !may_follow(ops, behind) {
+        withhold(ops, peer, id);
+        return true;
+    }
     let cost = credit::cost(RemoteSlice::WIRE_LEN);
     let Some(credit) = peer.credit.as_mut() else { return false };
     // A notice waits for a message credit, but never for bytes, because these may wait for the
@@ -109,12 +123,11 @@ pub(super) fn send_ready<T: Transport>(
     }
     let offered = if affordable { adapter.expose_list(peer, &list, Access::WRITE).ok() } else { None };
     let Some(offered) = offered else {
-        // Then this receive is not offered, and neither are those behind it.
+        // Then this receive is not offered, and neither are those behind it while it waits.
         if affordable {
             peer.unspend(cost);
         }
-        withhold(ops, peer, tag);
-        peer.drop_notice();
+        withhold(ops, peer, id);
         return true;
     };
     let memory = offered.as_slice()[0];
@@ -133,15 +146,12 @@ pub(super) fn send_ready<T: Transport>(
     true
 }
 
-/// Cancels all intended offers of a tag, which were not sent yet.
-fn withhold(ops: &mut Operations, peer: &Peer, tag: Tag) {
-    for notice in &peer.notices {
-        if let Notice::Ready { op } = notice
-            && let Some(op) = ops.get_mut(*op).filter(|op| op.tag == tag)
-        {
-            op.offer = Offer::None;
-        }
+/// Cancels the intended offer at the head of the notices.
+fn withhold(ops: &mut Operations, peer: &mut Peer, id: OpId) {
+    if let Some(op) = ops.get_mut(id) {
+        op.offer = Offer::None;
     }
+    peer.drop_notice();
 }
 
 /// Handles a Written: the sender has written a message into a receive that was offered, or that
@@ -214,17 +224,11 @@ pub(super) fn on_ready<T: Transport>(
     // SAFETY: the completion just gave the slot back. It is posted again only below.
     let wire = unsafe { peer.payload(slot, len) };
     let memory = RemoteSlice::from_wire(wire.try_into().expect("the header's check"));
-    let seen = peer.unseen.iter().take_while(|message| message.number < header.len).count();
-    peer.unseen.drain(..seen);
-    let crossed = |message: &&mut Unseen| message.tag == header.tag && !message.matched;
-    match peer.unseen.iter_mut().find(crossed).filter(|_| !mutated("offered-receive/crossing-message-overlooked")) {
-        Some(message) => {
-            message.matched = true;
-            peer.account.unparked(cost);
-        }
-        None => {
-            peer.ready.push(header.tag, ReadyReceive { op: header.op, memory });
-        }
+    peer.unseen.seen_before(header.len);
+    if !mutated("offered-receive/crossing-message-overlooked") && peer.unseen.set_off(header.tag) {
+        peer.account.unparked(cost);
+    } else {
+        peer.ready.push(header.tag, ReadyReceive { op: header.op, memory });
     }
     adapter.repost(peer, slot, Repost::Message);
     Ok(Effect::None)

@@ -144,9 +144,6 @@ pub(super) struct Areas {
     pub(super) theirs: Option<RemoteSlice>,
 }
 
-/// Least spare room in the list of messages that the peer may not have seen, after it was cleared
-/// of the others. This keeps clearing rare.
-const KEPT_UNSEEN: usize = 256;
 /// The record of a peer.
 pub(super) struct Peer {
     pub(super) id: PeerId,
@@ -187,7 +184,7 @@ pub(super) struct Peer {
     /// Receives of the peer that this side may write into.
     pub(super) ready: NamedMatching<ReadyReceive>,
     /// Expected messages that were sent and that the peer may not have seen, in order.
-    pub(super) unseen: Vec<Unseen>,
+    pub(super) unseen: Unseen,
     /// Number of expected messages sent and received on this connection.
     pub(super) sent: u64,
     pub(super) seen: u64,
@@ -266,7 +263,7 @@ impl Peer {
             queue: VecDeque::new(),
             offers: Offers::default(),
             ready: NamedMatching::new(),
-            unseen: Vec::new(),
+            unseen: Unseen::default(),
             sent: 0,
             seen: 0,
             sent_unexpected: 0,
@@ -391,28 +388,23 @@ impl Peer {
     /// Records an expected message that is sent. It removes the oldest offer of its tag.
     #[inline]
     pub(super) fn sent_expected(&mut self, tag: Tag) {
-        let number = self.sent;
         self.sent += 1;
         let matched = !self.ready.is_empty() && self.ready.pop(tag).is_some();
         if matched {
             self.account.unparked(credit::cost(RemoteSlice::WIRE_LEN));
         }
-        if self.unseen.len() == self.unseen.capacity() {
+        if self.unseen.is_full() {
             self.forget_seen();
         }
-        self.unseen.push(Unseen { number, tag, matched });
+        self.unseen.push(tag, matched);
     }
 
     /// Removes messages that the peer has certainly seen, before the list would grow.
     #[cold]
     fn forget_seen(&mut self) {
-        let out = self.credit.as_ref().map_or(0, credit::Credit::messages_out);
         // The Written of a message that was just written has not spent its credit yet. There is
         // only one such message, because nothing is sent before its Written.
-        let seen = self.unseen.len().saturating_sub(out);
-        self.unseen.drain(..seen);
-        // Reserves as much as is left, so that this is rare even with many credits.
-        self.unseen.reserve(KEPT_UNSEEN.max(self.unseen.len()));
+        self.unseen.make_room(self.credit.as_ref().map_or(0, credit::Credit::messages_out));
     }
 
     /// Returns true if this side makes the call with this id.

@@ -44,11 +44,13 @@ impl Moving {
     }
 
     /// Records that a transfer moves the message that the peer names so.
+    #[inline(never)]
     pub(super) fn enter_name(&mut self, name: u64, id: OpId, writes: bool) {
         self.named[usize::from(writes)].insert(name, id);
     }
 
     /// Records that such a transfer has ended.
+    #[inline(never)]
     pub(super) fn leave_name(&mut self, name: u64, id: OpId, writes: bool) {
         self.named[usize::from(writes)].remove(name, id);
     }

@@ -236,6 +236,12 @@ impl<V> Matching<V> {
         self.nodes[last as usize].value.as_ref()
     }
 
+    /// Returns the entry of the same tag that is just before the one at `place`.
+    pub(crate) fn before(&self, place: Place) -> Option<&V> {
+        let node = self.nodes.get(place.0 as usize).filter(|node| node.value.is_some())?;
+        self.nodes.get(node.prev as usize)?.value.as_ref()
+    }
+
     /// Takes out the entry at `place`. Returns `None` if it is no longer there.
     #[inline]
     pub(crate) fn remove(&mut self, place: Place) -> Option<V> {
@@ -291,6 +297,10 @@ mod tests {
                 for (tag, queue) in &model {
                     prop_assert_eq!(matching.first(*tag), queue.front().map(|(number, _)| number));
                     prop_assert_eq!(matching.last(*tag), queue.back().map(|(number, _)| number));
+                    for (at, (_, place)) in queue.iter().enumerate() {
+                        let before = at.checked_sub(1).and_then(|at| queue.get(at)).map(|(number, _)| number);
+                        prop_assert_eq!(matching.before(*place), before);
+                    }
                 }
             }
         }
