@@ -215,6 +215,7 @@ macro_rules! conformance_suite {
             }
             message::late {
                 a_late_reply_reaches_no_other_call, late_messages_keep_no_credit, what_arrived_for_a_call_goes_with_it,
+                a_move_that_the_server_ends_early_ends_its_call_alone,
                 a_dropped_request_ends_its_call, replies_shorter_than_their_memory, discards,
                 dropped_while_the_endpoint_is_in_use, reserved_tags_are_refused,
             }
@@ -223,7 +224,7 @@ macro_rules! conformance_suite {
                 a_dead_peer_ends_every_operation, a_dead_caller_is_forgotten, disconnect_flushes,
                 disconnect_ends_receives, disconnect_has_a_deadline, reconnecting_works,
                 a_restarted_peer_is_reached_again, two_connections_are_two_peers, three_endpoints_talk_at_once,
-                events_tell_who_came_and_went,
+                events_tell_who_came_and_went, an_evicted_peer_is_told,
             }
             message::hostile {
                 garbage_hello_is_refused, mismatch_names_what_is_missing, garbage_acceptance,

@@ -223,6 +223,11 @@ impl Exposure {
         &self.descriptor
     }
 
+    /// Takes what is exposed. It stays exposed, and the drop of this value does not end it.
+    pub(crate) fn take(mut self) -> OneOrMany<RemoteSlice> {
+        std::mem::replace(&mut self.descriptor.pieces, OneOrMany::None)
+    }
+
     /// Returns the only peer that may use the exposure.
     pub fn peer(&self) -> PeerId {
         self.peer

@@ -151,8 +151,10 @@ pub struct TimeoutConfig {
     /// [`LimitConfig::in_flight_bytes`]. So it cannot halt the others.
     pub stall_patience: Duration,
     /// How long a server may use the memory of a call that has no deadline and was dropped before
-    /// its reply (see [`comm::Call`](crate::comm::Call)). Afterwards its access is revoked, which
-    /// ends the connection if the server is at the memory.
+    /// its reply (see [`comm::Call`](crate::comm::Call)), and how long a client may use memory of a
+    /// server that has ended a move of the client early (see
+    /// [`Incoming::fetch`](crate::comm::Incoming::fetch)). Afterwards the access is revoked, which
+    /// ends the connection if the peer is at the memory.
     ///
     /// The default of 30 s is longer than a server should work for a client that names no time.
     pub dropped_call: Duration,

@@ -18,7 +18,9 @@ pub enum ErrorKind {
     Unsupported,
     /// The peer speaks another version or lacks a feature. The text names it.
     Incompatible,
-    /// There is no listener at the address, or the peer rejected the connection.
+    /// There is no listener at the address, or the peer rejected the connection. Or it has closed
+    /// an idle connection to make room for others, and what was on its way was not carried out:
+    /// any operation may be repeated.
     Refused,
     /// The connection is gone: the peer died, closed it, or cut this side off. Connect again, and
     /// repeat the operations that are safe to repeat.

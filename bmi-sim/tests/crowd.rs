@@ -201,9 +201,9 @@ fn a_crowd_of_idle_peers_is_replaced_and_the_number_stays_bounded() {
 }
 
 /// A newcomer connects when the only client has been idle for long. The client sends a request
-/// `delay_ns` later. Returns whether the newcomer was accepted, whether the request was sent, and
-/// whether the server got it.
-fn ask_while_a_newcomer_connects(delay_ns: u64) -> (bool, bool, bool) {
+/// `delay_ns` later. Returns whether the newcomer was accepted, whether the request was sent,
+/// whether the server got it, and how the receive of the answer ended.
+fn ask_while_a_newcomer_connects(delay_ns: u64) -> (bool, bool, bool, ErrorKind) {
     let world = World::new(1);
     let full = &full(&world, 1, Some(IDLE));
     let late = world.node("late").endpoint(Config::default()).unwrap();
@@ -212,25 +212,29 @@ fn ask_while_a_newcomer_connects(delay_ns: u64) -> (bool, bool, bool) {
         let asking = async {
             let client = &full.clients[0];
             client.sleep(Duration::from_nanos(delay_ns)).await;
-            client.send_unexpected(full.to_server[0], 1, vec![1; 9], client.within(SECOND)).await.is_ok()
+            let answer = client.recv(full.to_server[0], 2, Memory::zeroed(9).unwrap(), client.within(SECOND));
+            let sent = client.send_unexpected(full.to_server[0], 1, vec![1; 9], client.within(SECOND)).await;
+            (sent.is_ok(), answer.await.unwrap_err().kind())
         };
-        let (connected, sent) = join(late.connect(&full.addr, late.within(SECOND)), asking).await;
+        let (connected, (sent, ended)) = join(late.connect(&full.addr, late.within(SECOND)), asking).await;
         full.server.sleep(SECOND).await;
-        (connected.is_ok(), sent, full.server.next_unexpected().now_or_never().is_some())
+        (connected.is_ok(), sent, full.server.next_unexpected().now_or_never().is_some(), ended)
     })
 }
 
-/// A request may cross the decision to close its connection. It is not carried out then.
+/// A request may cross the decision to close its connection. It is not carried out then, and its
+/// sender is told so. It did not know, and could not repeat what must not be done twice.
 #[test]
 fn a_request_that_crosses_the_decision_is_not_handled() {
     let (mut early, mut late) = (0, 10_000_000);
-    assert_eq!(ask_while_a_newcomer_connects(early), (false, true, true), "the client is not idle");
-    assert_eq!(ask_while_a_newcomer_connects(late), (true, false, false), "the client knows that it was closed");
+    let asked = ask_while_a_newcomer_connects;
+    assert_eq!(asked(early), (false, true, true, ErrorKind::TimedOut), "the client is not idle");
+    assert_eq!(asked(late), (true, false, false, ErrorKind::PeerLost), "the client knows that it was closed");
     while late - early > 1 {
         let delay = early.midpoint(late);
-        let (connected, _, handled) = ask_while_a_newcomer_connects(delay);
+        let (connected, _, handled, _) = asked(delay);
         assert_eq!(connected, !handled, "after {delay} ns");
         *(if handled { &mut early } else { &mut late }) = delay;
     }
-    assert_eq!(ask_while_a_newcomer_connects(late), (true, true, false), "the request was on its way");
+    assert_eq!(asked(late), (true, true, false, ErrorKind::Refused), "the request was on its way");
 }

@@ -11,8 +11,8 @@
 //!    them carries it out. If that takes longer than [`TURN`], the others begin a new attempt.
 //! 2. A request that changes the namespace keeps its id when it is sent again, so the manager
 //!    executes it once.
-//! 3. A write is never sent twice. The first one might still be on its way to the disk and
-//!    overwrite what is written there next.
+//! 3. A write is never sent twice, unless the server says that it has not handled it. The first one
+//!    might still be on its way to the disk and overwrite what is written there next.
 //! 4. Every wait has a deadline.
 //! 5. Every connection begins with a Hello that names the expected server: the cluster of the first
 //!    manager that answered, or the one that was asked for; the store that the manager names; and
@@ -85,8 +85,10 @@ impl Setback {
     fn of(failure: &Failure, sent: bool) -> Option<Setback> {
         let kind = failure.source.as_ref().map(|error| error.kind());
         let busy = kind.is_none() && matches!(failure.code, ErrorCode::Busy | ErrorCode::Unreachable);
-        let lost = kind == Some(ErrorKind::PeerLost);
-        let setback = Setback { busy, lost, unknown: sent && !busy };
+        // A server that refuses what was sent has closed an idle connection, and has done nothing.
+        let refused = kind == Some(ErrorKind::Refused);
+        let lost = kind == Some(ErrorKind::PeerLost) || refused && sent;
+        let setback = Setback { busy, lost, unknown: sent && !busy && !refused };
         let waits = matches!(kind, Some(ErrorKind::Refused | ErrorKind::Cancelled));
         (busy || lost || waits).then_some(setback)
     }
@@ -474,7 +476,7 @@ impl<T: Transport + 'static, S: Threading> Connections<T, S> {
     ) -> Result<Reply, Failure> {
         let via = self.peer(server, deadline).await?;
         let result = self.exchange(server, via, deadline, seq, outgoing, sent).await;
-        if matches!(&result, Err(error) if error.kind() == ErrorKind::PeerLost) {
+        if matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Refused)) {
             // The adapter may know of the loss before the endpoint does. Make sure that the next
             // attempt uses a new connection.
             self.servers.with(|servers| servers.lost(&server.addr, via));
@@ -570,4 +572,20 @@ pub(crate) fn unexpected(server: &ServerName, reply: &ReplyBody) -> Failure {
         ReplyBody::Identity(_) => "an answer to a Hello that was not sent",
     };
     Failure::at(server.clone(), ErrorCode::Protocol, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A write that crossed the eviction of its idle connection failed.
+    #[test]
+    fn a_write_is_sent_again_if_the_server_says_that_it_has_done_nothing() {
+        let server = ServerName { addr: Addr::tcp("10.0.0.3", 7001), iod: Some(1) };
+        for (kind, again) in [(ErrorKind::Refused, true), (ErrorKind::PeerLost, false)] {
+            let failure = Failure::transport(server.clone(), bmi_core::Error::new(kind, ""));
+            let setback = Setback::of(&failure, true).expect("such a request may be tried again");
+            assert!(setback.lost && setback.may_repeat(Resend::Never, &Body::None) == again, "{kind:?}");
+        }
+    }
 }

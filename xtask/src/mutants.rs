@@ -139,6 +139,30 @@ const ORDINARY: &[Ordinary] = &[
         program: "named_by_peers",
         test: "steps::an_offer_costs_no_search_of_all_that_the_peer_has_not_seen",
     },
+    Ordinary {
+        bug: "lent/revoked-at-once",
+        package: "bmi-sim",
+        program: "ended_early",
+        test: "a_move_that_the_server_ends_early_ends_its_call_alone",
+    },
+    Ordinary {
+        bug: "lent/left-without-bound",
+        package: "bmi-sim",
+        program: "ended_early",
+        test: "a_bounded_number_of_memories_is_left",
+    },
+    Ordinary {
+        bug: "call/an-operation-for-each-grant",
+        package: "bmi-sim",
+        program: "ended_early",
+        test: "a_call_has_few_operations_however_many_grants_there_are",
+    },
+    Ordinary {
+        bug: "eviction/without-a-word",
+        package: "bmi-sim",
+        program: "crowd",
+        test: "a_request_that_crosses_the_decision_is_not_handled",
+    },
 ];
 
 /// A seeded bug.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 
 use super::fast::ready;
-use super::tight;
+use super::{LEFT, tight};
 use crate::backend::Backend;
 use crate::data::{Guarded, filled, memory, pattern};
 use crate::net::{End, Net, Pair, soon};
@@ -427,7 +427,7 @@ pub fn replies_that_cannot_be_right<K: Backend>(backend: &K) {
     }
     let net = Net::new(backend);
     net.run(async {
-        let pair = ready(&net, &Config::default()).await;
+        let pair = ready(&net, &Config::default().dropped_call(LEFT)).await;
         let caller = Caller::new(pair.a.clone());
         let forged = [
             header(0, 0, u64::MAX),

@@ -1,12 +1,14 @@
 //! What arrives when nobody waits for it any more: late messages of calls, messages that a program
 //! discards, and values that are dropped.
 
+use std::time::Duration;
+
 use bmi_core::comm::{Body, Call, Caller, Incoming, Path, Policy};
 use bmi_core::{Config, ErrorKind, MAX_TAG, Memory, OpKind, Options};
 use futures_util::future::join;
 
 use super::fast::ready;
-use super::tight;
+use super::{LEFT, tight};
 use crate::backend::Backend;
 use crate::data::{filled, is_sole, memory, pattern};
 use crate::net::{Net, Pair, soon};
@@ -90,12 +92,43 @@ pub fn late_messages_keep_no_credit<K: Backend>(backend: &K) {
             for _ in 0..MANY {
                 let (call, incoming) = asked(&pair, Body::Out(filled(1, 5000).into()), Some(Path::ClientBased)).await;
                 drop(call);
-                let options = Options::within(pair.b.now(), std::time::Duration::from_millis(5));
+                let options = Options::within(pair.b.now(), Duration::from_millis(5));
                 let error = incoming.fetch(0, &memory(5000), options).await.expect_err("nobody writes");
                 assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
             }
         }
         pair.settled(&net, "after late grants").await;
+    });
+}
+
+/// The server ends a move of data by the client early, and gives the request up. The client, which
+/// has not heard of it, then accesses the memory. That was a violation, which ended the connection.
+pub fn a_move_that_the_server_ends_early_ends_its_call_alone<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = ready(&net, &Config::default().dropped_call(LEFT)).await;
+        for reads in [false, true] {
+            if reads && !super::reads(backend) {
+                continue;
+            }
+            let body = if reads { Body::In(memory(50_000).into()) } else { Body::Out(filled(1, 50_000).into()) };
+            let (call, incoming) = asked(&pair, body, Some(Path::ClientBased)).await;
+            let (buffer, options) = (memory(50_000), Options::within(pair.b.now(), Duration::from_millis(5)));
+            let moved = match reads {
+                false => incoming.fetch(0, &buffer, options).await,
+                true => incoming.store(0, &buffer, options).await,
+            };
+            assert_eq!(moved.expect_err("the client does nothing").kind(), ErrorKind::TimedOut);
+            assert!(buffer.is_retired(), "the client may access it");
+            drop(incoming);
+            assert_eq!(call.reply().await.expect_err("it was given up").kind(), ErrorKind::Cancelled);
+            let (other, incoming) = asked(&pair, Body::None, None).await;
+            let (reply, sent) = join(other.reply(), incoming.reply(b"here", None, soon(&pair.b))).await;
+            sent.expect("reply");
+            assert_eq!(reply.expect("the connection is the same").bytes, &b"here"[..]);
+            pair.settled(&net, "after a move that ended early").await;
+            assert!(!buffer.is_retired());
+        }
     });
 }
 
@@ -217,7 +250,7 @@ pub fn discards<K: Backend>(backend: &K) {
 pub fn dropped_while_the_endpoint_is_in_use<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let pair = ready(&net, &Config::default()).await;
+        let pair = ready(&net, &Config::default().dropped_call(LEFT)).await;
         let mut target = memory(1000);
         let operation = pair.a.recv(pair.to_b, 1, &target, soon(&pair.a));
         pair.a.with(|_| drop(operation));

@@ -20,6 +20,8 @@ pub mod recycled;
 pub mod rough;
 pub mod unexpected;
 
+use std::time::Duration;
+
 use bmi_core::Config;
 
 /// Returns whether the backend's adapters can read their peers' memory. Otherwise pulls are
@@ -28,11 +30,15 @@ pub(crate) fn reads<K: crate::Backend>(backend: &K) -> bool {
     backend.expected_capabilities().rdma_read
 }
 
+/// How long memory is left to a peer that may access it although the operation has ended.
+pub(crate) const LEFT: Duration = Duration::from_millis(50);
+
 /// Returns limits that a few messages reach: 4 credits, an eager limit of 1 KiB, transfers in units
 /// of 4 KiB.
 pub fn tight() -> Config {
     let eager_limit = 1024;
     Config::default()
+        .dropped_call(LEFT)
         .eager_limit(eager_limit)
         .credit_messages(4)
         .credit_bytes(4 * (eager_limit as u32 + 64))

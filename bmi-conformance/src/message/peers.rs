@@ -1,5 +1,7 @@
 //! Peers that connect, disconnect, and die.
 
+use std::time::Duration;
+
 use bmi_core::{Access, Config, ErrorKind, OpKind, Options, PeerEvent, PeerLimits};
 use futures_util::future::{join_all, join3};
 
@@ -244,6 +246,23 @@ pub fn reconnecting_works<K: Backend>(backend: &K) {
         }
         net.settled(&pair.a, 1, "at the end").await;
         net.settled(&pair.b, 1, "at the end").await;
+    });
+}
+
+/// A side that makes room for a newcomer tells the peer whose connection it closes that nothing
+/// more is handled. What is under way there may be repeated.
+pub fn an_evicted_peer_is_told<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let config = tight().max_peers(1).evict_idle_after(Some(Duration::from_millis(1)));
+        let (a, b, c) = (net.endpoint("a", &tight()), net.endpoint("b", &config), net.endpoint("c", &tight()));
+        let addr = b.listen(&net.listen_addr("b")).expect("listen");
+        let (to_b, _) = net.connect(&a, &b, &addr).await;
+        let answer = a.recv(to_b, 1, memory(9), soon(&a));
+        b.sleep(Duration::from_millis(10)).await;
+        c.connect(&addr, soon(&c)).await.expect("there is room");
+        assert_eq!(answer.await.expect_err("there is no answer").kind(), ErrorKind::Refused);
+        assert_eq!(net.lost(&a, to_b).await.kind(), ErrorKind::Refused);
     });
 }
 

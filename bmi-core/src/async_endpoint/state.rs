@@ -3,8 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
+use crate::bulk::Exposure;
 use crate::endpoint::{DroppedCall, Endpoint};
 use crate::error::{Error, ErrorKind};
+use crate::mem::Retirement;
 use crate::op::{OpId, PeerId, Tag};
 use crate::time::Time;
 use crate::transport::{Armed, Transport};
@@ -67,6 +69,8 @@ pub(crate) enum Dropped {
     Call(PeerId, Tag),
     /// End a call whose operations are under way.
     EarlyCall(Box<DroppedCall>),
+    /// Leave exposed memory to its peer, which is not done with it.
+    Exposed(Box<(Exposure, Vec<Retirement>)>),
     /// Tell the caller that its call gets no reply.
     Unanswered(PeerId, Tag),
     /// Close the endpoint: its last handle is gone.
@@ -200,6 +204,7 @@ impl<T: Transport> State<T> {
                 [call.send, call.recv].into_iter().flatten().for_each(|op| self.end_wait(op));
                 self.endpoint.drop_call(*call, now);
             }
+            Dropped::Exposed(exposed) => self.endpoint.leave_exposure(exposed.0, exposed.1),
             Dropped::Unanswered(peer, id) => crate::comm::leave_unanswered(&mut self.endpoint, peer, id, now),
             Dropped::Handle => self.close(now),
         }

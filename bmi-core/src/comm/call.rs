@@ -1,6 +1,8 @@
 //! The client's side of a call: it sends the request, moves its data by the chosen path, and takes
 //! the reply.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 
 use super::packing::{Packed, PackingBuffer};
@@ -13,7 +15,7 @@ use crate::async_endpoint::{AsyncEndpoint, Dropped, Operation};
 use crate::bulk::Exposure;
 use crate::endpoint::{CallPart, DroppedCall, Grant, read_only};
 use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList, Memory, Retirement};
+use crate::mem::{Access, MemList, Memory};
 use crate::mutated;
 use crate::op::{Options, PeerId, Tag};
 use crate::threading::{OneThread, Slot, Threading};
@@ -24,6 +26,9 @@ const SPARE: usize = 256;
 /// Largest number of pieces of the user's memory that a server writes ahead of a reply. For more
 /// pieces, one message and a copy cost less.
 const FEW_PIECES: usize = 16;
+/// Largest number of grants that a call writes at a time. A server may grant its data byte by byte,
+/// and each would be an operation. Two keep the adapter busy while the server is told of an end.
+const AT_ONCE: usize = 2;
 
 /// The data of a call.
 #[derive(Clone, Debug)]
@@ -69,14 +74,9 @@ impl<T: Transport, S: Threading> Drop for UnderWay<T, S> {
         let dropped = match (send.release(), recv.release()) {
             (None, None) => Dropped::Call(peer, id),
             (send, recv) => {
-                let (exposure, mut retired) = (self.exposure.take(), Vec::new());
                 // Now, because a pool may look at once whether it can use the memory again.
-                for piece in self.data.iter().flat_map(MemList::pieces) {
-                    let memory = piece.memory();
-                    if retired.last().is_none_or(|last: &Retirement| last.memory().id() != memory.id()) {
-                        retired.push(memory.retire());
-                    }
-                }
+                let retired = self.data.as_ref().map_or_else(Vec::new, MemList::retire);
+                let exposure = self.exposure.take();
                 Dropped::EarlyCall(Box::new(DroppedCall { peer, id, send, recv, exposure, retired }))
             }
         };
@@ -320,7 +320,7 @@ impl<T: Transport, S: Threading> Call<T, S> {
     /// `PeerLost`, `TimedOut`, `Protocol` for an invalid reply, or `Cancelled` if the server gave
     /// the request up.
     pub async fn reply(mut self) -> Result<Reply, Error> {
-        let mut pushes = Vec::new();
+        let mut pushes = VecDeque::new();
         (&mut self.under_way.send).await?;
         loop {
             let len = (&mut self.under_way.recv).await?.len;
@@ -345,7 +345,13 @@ impl<T: Transport, S: Threading> Call<T, S> {
                     return Ok(reply);
                 }
                 ReplyKind::Continued => return self.continued(header, len).await,
-                ReplyKind::Grant => pushes.push(self.granted(header, len)?),
+                ReplyKind::Grant => {
+                    let full = pushes.len() == AT_ONCE && !mutated("call/an-operation-for-each-grant");
+                    if let Some(oldest) = pushes.pop_front_if(|_| full) {
+                        oldest.await?;
+                    }
+                    pushes.push_back(self.granted(header, len)?);
+                }
                 ReplyKind::Offer => self.offered(header, len).await?,
                 ReplyKind::Unanswered => return Err(self.unanswered()),
             }

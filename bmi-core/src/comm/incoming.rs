@@ -14,7 +14,7 @@ use super::wire::{
     CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, descriptor, put_descriptor,
 };
 use crate::async_endpoint::{AsyncEndpoint, Dropped};
-use crate::bulk::BulkDescriptor;
+use crate::bulk::{BulkDescriptor, Exposure};
 use crate::endpoint::{CallPart, Endpoint, Kept, Unexpected, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory};
@@ -233,7 +233,10 @@ impl<T: Transport, S: Threading> Incoming<T, S> {
     ///
     /// On the client-based path the client writes into `into`, and an adapter does not tell how
     /// much it wrote. So `into` is zeroed first. A client that writes less than it says gets zeros,
-    /// and nothing that `into` held before.
+    /// and nothing that `into` held before. If this ends early there, the client may still write
+    /// for a while, because to stop it would end the connection. So `into` stays
+    /// [retired](Memory::is_retired): a pool must not use it again
+    /// ([`Endpoint::post_grant`](crate::Endpoint::post_grant) says how long).
     ///
     /// # Errors
     /// `Invalid` if the call is not a write, or the data is too short; `PeerLost`, `TimedOut`.
@@ -267,7 +270,8 @@ impl<T: Transport, S: Threading> Incoming<T, S> {
         written.await.map(|_| ())
     }
 
-    /// Moves `from` to the data of a read, from `at` on.
+    /// Moves `from` to the data of a read, from `at` on. If this ends early on the client-based
+    /// path, the client may still read `from` for a while, as with [`Incoming::fetch`].
     ///
     /// # Errors
     /// `Invalid` if the call is not a read, the data is too short, or it must go with the reply;
@@ -287,21 +291,19 @@ impl<T: Transport, S: Threading> Incoming<T, S> {
         if self.head.way != Way::ClientBased {
             return Err(Error::new(ErrorKind::Invalid, "the data of this read goes with its reply"));
         }
-        let offer = self.endpoint.expose(self.peer, from, Access::READ)?;
+        let offer = self.endpoint.expose(self.peer, from.clone(), Access::READ)?;
         let mut body = Vec::new();
         put_descriptor(&mut body, offer.descriptor());
+        let mut offered = Offered { endpoint: &self.endpoint, offer: Some(offer), memory: from };
         let taken = self.endpoint.recv_in_call(self.peer, self.id, Memory::from(Vec::new()), options);
-        let told = self.tell(ReplyKind::Offer, at, &body, options).await;
-        let moved = match told {
-            Ok(()) => taken.await.map(|_| ()),
-            Err(error) => Err(error),
-        };
-        // The caller may fill the memory for another client at once.
-        self.endpoint.with(|endpoint| endpoint.withdraw(offer));
-        if moved.is_ok() {
-            self.note_stored(end);
+        self.tell(ReplyKind::Offer, at, &body, options).await?;
+        taken.await?;
+        if let Some(offer) = offered.offer.take() {
+            // The caller may fill the memory for another client at once.
+            self.endpoint.with(|endpoint| endpoint.withdraw(offer));
         }
-        moved
+        self.note_stored(end);
+        Ok(())
     }
 
     /// Returns the client's own memory for `len` bytes of the data from `at` on, if it is mapped in
@@ -408,6 +410,24 @@ impl<T: Transport, S: Threading> Incoming<T, S> {
         match rest {
             Some(rest) => rest.await.map(|_| ()),
             None => Ok(()),
+        }
+    }
+}
+
+/// Memory that the client may read until it says that it has. If this side ends the wait early, the
+/// memory is left to the client: to revoke it would end the connection.
+struct Offered<'a, T: Transport, S: Threading> {
+    endpoint: &'a AsyncEndpoint<T, S>,
+    offer: Option<Exposure>,
+    memory: MemList,
+}
+
+impl<T: Transport, S: Threading> Drop for Offered<'_, T, S> {
+    fn drop(&mut self) {
+        if let Some(offer) = self.offer.take() {
+            // Now, because a pool may look at once whether it can use the memory again.
+            let retired = self.memory.retire();
+            self.endpoint.settle(Dropped::Exposed(Box::new((offer, retired))));
         }
     }
 }

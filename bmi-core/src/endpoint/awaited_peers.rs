@@ -50,6 +50,6 @@ fn waits_for_peer(op: &Op) -> bool {
     match op.state() {
         State::Queued | State::Posted | State::Announced(_) | State::AwaitingWrite { .. } | State::Granted(_) => true,
         State::Moving(transfer) => transfer.outstanding > 0,
-        State::Matching(_) | State::Waiting | State::Vacant | State::Done { .. } => false,
+        State::Matching(_) | State::Left(_) | State::Waiting | State::Vacant | State::Done { .. } => false,
     }
 }

@@ -2,7 +2,8 @@
 
 use super::Endpoint;
 use super::adapter_side::AdapterSide;
-use super::grant::{self, Grant, is_granted, token_of};
+use super::grant::{Grant, is_granted};
+use super::lent::Lent;
 use super::op::State;
 use super::peer::Peer;
 use super::record;
@@ -141,8 +142,11 @@ fn check<T: Transport>(
 
 impl<T: Transport> Endpoint<T> {
     /// Lets `peer` write `list` once, with [`Endpoint::post_push_granted`]. The operation
-    /// (`OpKind::Grant`) ends when the peer has written the data. It may also end early, and then
-    /// the peer can no longer write.
+    /// (`OpKind::Grant`) ends when the peer has written the data. If it ends early, the peer may
+    /// still be writing, and to revoke the memory would end the connection. So the memory is held
+    /// and [retired](crate::Memory::is_retired) until the peer says that it is done, until the
+    /// connection ends, or for [`TimeoutConfig::dropped_call`](crate::TimeoutConfig::dropped_call).
+    /// An endpoint holds at most 64 of them.
     ///
     /// The memory is filled with zeros first. So it holds nothing but zeros where the peer does not
     /// write, even if the peer claims that it has written everything.
@@ -172,12 +176,10 @@ impl<T: Transport> Endpoint<T> {
         list.pieces().iter().for_each(MemSlice::zero);
         let remote = adapter.expose_list(peer, &list, Access::WRITE)?;
         let descriptor = BulkDescriptor::try_from(remote.as_slice().to_vec())?;
-        let op = ops.post(OpKind::Grant, Some(id), 0, Some(list), options, State::Granted(remote));
-        let Some(token) = token_of(op) else {
-            self.handle(id, |adapter, ops, peer| Ok(grant::end(adapter, ops, peer, op, Err(ErrorKind::Exhausted))));
-            self.ops.collect(op);
-            return Err(Error::new(ErrorKind::Exhausted, "more operations than a grant can name"));
-        };
+        let token = peer.grants.draw();
+        let lent = Box::new(Lent::granted(remote, token, &list));
+        let op = ops.post(OpKind::Grant, Some(id), 0, Some(list), options, State::Granted(lent));
+        peer.grants.insert(token, op);
         Ok((Grant { descriptor, token }, op))
     }
 

@@ -189,6 +189,7 @@ fn end_with_peer(op: &Op, peer: &Peer, reason: &Error) -> Result<(), ErrorKind> 
         (_, Some(kind)) => Err(kind),
         (OpKind::Connect, None) => Err(reason.kind()),
         (OpKind::Recv | OpKind::Discard, None) if matches!(peer.link, Link::Closing(_)) => Err(ErrorKind::Cancelled),
+        (_, None) if reason.kind() == ErrorKind::Refused => Err(ErrorKind::Refused),
         _ => Err(ErrorKind::PeerLost),
     }
 }

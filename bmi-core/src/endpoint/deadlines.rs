@@ -7,6 +7,7 @@
 use super::Endpoint;
 use super::early_end::end_early;
 use super::effect::{Effect, End};
+use super::op::State;
 use super::settlement::finish;
 use crate::error::{Error, ErrorKind};
 use crate::mutated;
@@ -52,12 +53,17 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Sets the fences of the operations that were asked to end since the last call. Each is the
-    /// grace period from now.
+    /// grace period from now. Memory that was left to a peer has its own period.
     pub(super) fn set_fences(&mut self) {
-        let Self { adapter, ops, .. } = self;
-        while let Some(id) = ops.fences.pop() {
-            if ops.get(id).is_some_and(|op| !op.is_done()) {
-                ops.set_timer(id, adapter.now + adapter.config.timeouts.fence_grace);
+        while let Some(id) = self.ops.fences.pop() {
+            let (now, timeouts) = (self.adapter.now, &self.adapter.config.timeouts);
+            match self.ops.get(id).map(|op| op.state()) {
+                None | Some(State::Done { .. }) => {}
+                Some(State::Left(_)) => {
+                    self.ops.set_timer(id, now + timeouts.dropped_call);
+                    self.count_left(id);
+                }
+                Some(_) => self.ops.set_timer(id, now + timeouts.fence_grace),
             }
         }
     }

@@ -8,7 +8,7 @@ use super::effect::Effect;
 use super::op::{Offer, Op, State};
 use super::operations::Operations;
 use super::peer::{Notice, Peer};
-use super::{grant, transfer};
+use super::{lent, transfer};
 use crate::error::ErrorKind;
 use crate::mutated;
 use crate::op::{OpId, OpKind};
@@ -43,7 +43,8 @@ pub(super) fn end_early<T: Transport>(
             let found = peer.posted.remove(*place);
             debug_assert!(found.is_some(), "a receive that waits is on the list");
         }
-        (State::Granted(_), _) => return grant::end(adapter, ops, peer, id, Err(kind)),
+        (State::Granted(_), _) if !mutated("lent/revoked-at-once") => return lent::leave(ops, peer, id, kind),
+        (State::Granted(_) | State::Left(_), _) => return lent::end(adapter, ops, peer, id, Err(kind)),
         (State::Waiting, OpKind::Timer | OpKind::Probe) => {}
         _ => return fence(adapter, ops, peer, id, kind),
     }

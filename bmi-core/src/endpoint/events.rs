@@ -10,7 +10,8 @@ use super::operations::Operations;
 use super::peer::{Peer, Repost};
 use super::work::Work;
 use super::{
-    Endpoint, eager, fast_rdma, grant, offered_receive, probe, record, rendezvous, transfer, write_rendezvous,
+    Endpoint, eager, fast_rdma, grant, idle_eviction, offered_receive, probe, record, rendezvous, transfer,
+    write_rendezvous,
 };
 use crate::mutated_each;
 use crate::op::{OpId, PeerId};
@@ -153,6 +154,7 @@ fn on_other<T: Transport>(
         Kind::Withdrawn => offered_receive::on_withdrawn(adapter, ops, peer, message),
         Kind::FastSlots => fast_rdma::on_slots(adapter, peer, message),
         Kind::ClearToWrite => write_rendezvous::on_clear_to_write(adapter, ops, peer, message),
+        Kind::GoAway => idle_eviction::on_go_away(adapter, peer),
         Kind::Probe => probe::on_probe(adapter, ops, peer, message),
     }
 }

@@ -12,7 +12,9 @@
 //!    nothing waits for do not count ([`Endpoint::expose_standing`]). Connections that this side
 //!    has made stay.
 //! 2. After the decision, nothing that the peer sends is handled. So a request that was on its way
-//!    is not carried out.
+//!    is not carried out. The last message says so: when the peer handles a GoAway, it has all
+//!    answers that there are, and everything else ends as `Refused`. It may be repeated, whatever
+//!    it was. Only a peer that has returned no credit gets no GoAway.
 //! 3. The newcomer does not wait until the other peer has left. Peers that are leaving count apart,
 //!    and they are limited too.
 //! 4. A search that finds nothing is not repeated at once. So newcomers that are refused cost
@@ -22,10 +24,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Endpoint;
-use super::adapter_side::AdapterSide;
+use super::adapter_side::{AdapterSide, Message};
+use super::effect::Effect;
 use super::peer::{Link, Peer};
 use crate::error::{Error, ErrorKind};
+use crate::mutated;
 use crate::op::PeerId;
+use crate::proto::Violation;
+use crate::proto::header::Kind;
+use crate::time::Time;
 use crate::transport::Transport;
 
 /// Keeps the connection to a peer from being closed because it is idle. It ends when the last clone
@@ -92,8 +99,12 @@ impl<T: Transport> Endpoint<T> {
 
 /// Closes an idle connection. What its peer still sends is ignored.
 fn evict<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) {
+    let idle = adapter.now.since(peer.used);
+    if !mutated("eviction/without-a-word") && peer.spend_message() {
+        // If the adapter does not take it, the peer learns only that the connection is gone.
+        let _ = adapter.transmit_control(peer, Message { kind: Kind::GoAway, tag: 0, len: 0, op: 0 });
+    }
     let AdapterSide { transport, config, log, now, .. } = adapter;
-    let idle = now.since(peer.used);
     if log.admits("idle connection closed", peer.addr.host(), *now) {
         tracing::warn!(peer = %peer.addr, ?idle, "idle connection closed, to make room for another");
     }
@@ -102,4 +113,17 @@ fn evict<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) {
     peer.link.enter(Link::Cut);
     peer.leaving = true;
     transport.disconnect(peer.conn, *now + config.timeouts.fence_grace);
+}
+
+/// Handles a GoAway: the peer needs the place of this connection, and handles nothing more.
+pub(super) fn on_go_away<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) -> Result<Effect, Violation> {
+    peer.arrived_without_bytes()?;
+    if !peer.outgoing {
+        return Err("a GoAway to the side that accepted the connection");
+    }
+    let text = "it has made room for another peer, and has done nothing of what it has not answered";
+    peer.cut_reason = Some(Error::new(ErrorKind::Refused, text));
+    peer.link.enter(Link::Cut);
+    adapter.transport.disconnect(peer.conn, Time::ZERO);
+    Ok(Effect::None)
 }

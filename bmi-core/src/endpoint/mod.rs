@@ -58,6 +58,7 @@ mod idle_memory;
 mod immediate_completion;
 mod inbox;
 mod inline_receive;
+mod lent;
 mod offered_receive;
 mod offers;
 mod op;

@@ -13,11 +13,13 @@
 //!  discard     Matching ──Eager, or Announce, which is answered with Finish──────────────> Done
 //!  pull, push  Queued ──connected──────> Moving ──last read or write done───────────────> Done
 //!  grant                                 Granted ──immediate data───────────────────────> Done
+//!  lent memory, left                     Left ──immediate data, or dropped_call later───> Done
 //!  connect, disconnect, timer, probe     Waiting ───────────────────────────────────────> Done
 //!
 //!  cancel or deadline:  Queued, timer, probe     Done at once
 //!                       Matching                 Done at once; if offered, as AwaitingWrite
-//!                       Granted                  revoked, then Done at once
+//!                       Granted                  Done at once, the memory is left to the peer
+//!                       Left                     revoked, then Done at once
 //!                       Posted                   waits for the adapter
 //!                       Announced                Cancel to the peer, waits for its Finish
 //!                       AwaitingWrite            Withdraw to the peer, waits for its answer
@@ -47,6 +49,7 @@
 use std::task::Waker;
 
 use super::fallback_buffers::FallbackBuffer;
+use super::lent::Lent;
 use super::unit::{Plan, Transfer};
 use crate::error::ErrorKind;
 use crate::mem::{MemList, RemoteSlice};
@@ -72,7 +75,9 @@ pub(super) enum State {
     /// memory that the sender was told to write.
     AwaitingWrite { named: u64, remote: OneOrMany<RemoteSlice> },
     /// A grant. The peer may write.
-    Granted(OneOrMany<RemoteSlice>),
+    Granted(Box<Lent>),
+    /// Memory that the peer may still access, after the operation that lent it has ended.
+    Left(Box<Lent>),
     /// A connect, disconnect, timer or probe.
     Waiting,
     /// There is no operation. The place is free.
@@ -92,15 +97,16 @@ pub(super) enum Phase {
     Moving,
     AwaitingWrite,
     Granted,
+    Left,
     Waiting,
     Done,
 }
 
-use Phase::{Announced, AwaitingWrite, Done, Granted, Matching, Moving, Posted, Queued, Vacant, Waiting};
+use Phase::{Announced, AwaitingWrite, Done, Granted, Left, Matching, Moving, Posted, Queued, Vacant, Waiting};
 
 /// The phases that may follow each phase.
-const NEXT: [(Phase, &[Phase]); 10] = [
-    (Vacant, &[Queued, Posted, Matching, Granted, Waiting]),
+const NEXT: [(Phase, &[Phase]); 11] = [
+    (Vacant, &[Queued, Posted, Matching, Granted, Left, Waiting]),
     (Queued, &[Posted, Announced, Moving, Done]),
     (Posted, &[Done]),
     (Announced, &[Moving, Done]),
@@ -108,6 +114,7 @@ const NEXT: [(Phase, &[Phase]); 10] = [
     (Moving, &[Done]),
     (AwaitingWrite, &[Done]),
     (Granted, &[Done]),
+    (Left, &[Done]),
     // A receive or discard that found its message parked, or a probe that could not be asked.
     (Waiting, &[Moving, AwaitingWrite, Done, Vacant]),
     (Done, &[Vacant]),
@@ -121,7 +128,7 @@ const fn phases_of(kind: OpKind) -> &'static [Phase] {
         OpKind::Recv => &[Matching, Waiting, Moving, AwaitingWrite],
         OpKind::Discard => &[Matching, Waiting],
         OpKind::Pull | OpKind::Push => &[Queued, Moving],
-        OpKind::Grant => &[Granted],
+        OpKind::Grant => &[Granted, Left],
         OpKind::Connect | OpKind::Disconnect | OpKind::Timer | OpKind::Probe => &[Waiting],
     }
 }
@@ -142,6 +149,7 @@ impl State {
             State::Moving(_) => Moving,
             State::AwaitingWrite { .. } => AwaitingWrite,
             State::Granted(_) => Granted,
+            State::Left(_) => Left,
             State::Waiting => Waiting,
             State::Vacant => Vacant,
             State::Done { .. } => Done,
@@ -276,6 +284,14 @@ impl Op {
     pub(super) fn transfer_mut(&mut self) -> Option<&mut Transfer> {
         match &mut self.state {
             State::Moving(transfer) => Some(transfer),
+            _ => None,
+        }
+    }
+
+    /// Takes what a grant has lent to its peer. The grant must then end.
+    pub(super) fn take_lent(&mut self) -> Option<Lent> {
+        match &mut self.state {
+            State::Granted(lent) => Some(std::mem::take(lent)),
             _ => None,
         }
     }

@@ -15,7 +15,7 @@
 //! **Source.** Ours. **Tests.** Below. Every test of the message interface also compares the
 //! resources with the idle state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
 use super::op::{Offer, Op, State};
@@ -50,6 +50,8 @@ pub(super) struct Operations {
     /// Operations that were asked to end early, and that have no fence yet. The next poll sets it,
     /// because only the poll knows the time.
     pub(super) fences: Vec<OpId>,
+    /// The last memories that were left to peers, in order. Some are given back already.
+    pub(super) left: VecDeque<OpId>,
     /// What dropped calls left, by the place of the receive for the reply.
     kept: BTreeMap<u32, Kept>,
     pub(super) recorder: Recorder,
@@ -99,6 +101,7 @@ impl Operations {
             wakes: Vec::new(),
             transfers: Transfers::default(),
             fences: Vec::new(),
+            left: VecDeque::new(),
             kept: BTreeMap::new(),
             recorder: Recorder::default(),
         }
@@ -120,12 +123,6 @@ impl Operations {
     #[inline]
     pub(super) fn get_mut(&mut self, id: OpId) -> Option<&mut Op> {
         self.slots.get_mut(id.0.slot as usize).filter(|slot| slot.is(id.0)).map(|slot| &mut slot.op)
-    }
-
-    /// Returns the record that is in a slot now.
-    pub(super) fn at(&self, slot: u32) -> Option<(OpId, &Op)> {
-        let Slot { generation, op } = self.slots.get(slot as usize)?;
-        (*generation != NOBODY).then_some((OpId(Key { slot, generation: *generation }), op))
     }
 
     /// Returns all operations. This looks at every slot, also at those without one.
@@ -408,7 +405,7 @@ mod tests {
         assert!(
             records.get(OpId(peers_word)).is_none()
                 && records.get(first).is_none()
-                && records.at(first.0.slot).is_none()
+                && records.slots[first.0.slot as usize].generation == NOBODY
         );
         let second = timer(&mut records, None);
         assert_eq!((second.0.slot, records.len()), (first.0.slot, 1));

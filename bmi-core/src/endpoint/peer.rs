@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::PeerLimits;
 use super::call_ids::{ACCEPTOR, Calls, is_call};
 use super::fast_slots::{FastSlots, TheirSlots};
+use super::lent::Grants;
 use super::offers::{Offers, ReadyReceive, Unseen};
 use super::parked::Parked;
 use super::turns::Moving;
@@ -205,6 +206,8 @@ pub(super) struct Peer {
     pub(super) exposures: usize,
     /// Those of them that nothing of this side waits for.
     pub(super) standing_exposures: usize,
+    /// The memory that the peer may write once, by its token.
+    pub(super) grants: Grants,
     /// The transfers of the peer.
     pub(super) moving: Moving,
     /// Number of messages, units and sends that the peer or the adapter has done with (see
@@ -275,6 +278,7 @@ impl Peer {
             busy: 0,
             exposures: 0,
             standing_exposures: 0,
+            grants: Grants::default(),
             moving: Moving::default(),
             steps: 0,
             dirty: false,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Memory, copy};
+use super::{Memory, Retirement, copy};
 
 /// A piece of a [`Memory`]. It holds a handle, so the bytes stay while it lives.
 #[derive(Clone)]
@@ -146,6 +146,17 @@ impl MemList {
     #[inline]
     pub fn is_read_only(&self) -> bool {
         self.pieces().iter().any(|piece| piece.memory.is_read_only())
+    }
+
+    /// Retires the memories of the pieces ([`Memory::is_retired`]) as long as the result lives.
+    pub(crate) fn retire(&self) -> Vec<Retirement> {
+        let mut retired = Vec::new();
+        for piece in self.pieces() {
+            if retired.last().is_none_or(|last: &Retirement| last.memory().id() != piece.memory.id()) {
+                retired.push(piece.memory.retire());
+            }
+        }
+        retired
     }
 
     /// Returns the total length in bytes.

@@ -26,6 +26,7 @@ pub fn describe_message(head: &[u8], len: u64) -> Option<String> {
         Kind::Written | Kind::ClearToWrite => format!("{kind:?}, {len} bytes, operation {op_text}"),
         Kind::Cancel | Kind::Withdraw | Kind::Withdrawn => format!("{kind:?}, operation {op_text}"),
         Kind::FastSlots => format!("{kind:?}, {op} of {len} bytes"),
+        Kind::GoAway => "GoAway".to_owned(),
         Kind::Probe => format!("{kind:?}, purpose {op_text}"),
     })
 }

@@ -23,6 +23,7 @@
 //!  10 Withdrawn     none                           0                 0                  receiver's operation
 //!  11 FastSlots     24 bytes: the slots' memory    0                 of one slot        number of slots
 //!  12 ClearToWrite  24 bytes for each remote piece receiver's oper.  of the message     sender's operation
+//!  13 GoAway        none                           0                 0                  0
 //!  15 Probe         any, or 24 bytes: memory       asker's oper.     of the payload     purpose: see `endpoint::probe`
 //! ```
 //!
@@ -32,6 +33,8 @@
 //! - **Offered receive**: Ready, the sender's RDMA write, Written. See `endpoint::offered_receive`.
 //! - **Fast RDMA**: FastSlots describes the fast-RDMA slots. An Eager message, an
 //!   Unexpected message or an echo Probe may be written into a slot. See `endpoint::fast_rdma`.
+//! - **Eviction**: GoAway is the last message of a side that accepted the connection. See
+//!   `endpoint::idle_eviction`.
 //!
 //! Every field that is zero in the table must be zero on the wire.
 //!
@@ -56,6 +59,7 @@ pub(crate) enum Kind {
     Withdrawn = 10,
     FastSlots = 11,
     ClearToWrite = 12,
+    GoAway = 13,
     Probe = 15,
 }
 
@@ -165,6 +169,7 @@ impl Header {
             10 => Kind::Withdrawn,
             11 => Kind::FastSlots,
             12 => Kind::ClearToWrite,
+            13 => Kind::GoAway,
             15 => Kind::Probe,
             _ => return Err("a message of unknown kind"),
         };
@@ -205,7 +210,7 @@ impl Header {
             Kind::Finish => payload_len == 0,
             Kind::Written => payload_len == 0 && self.tag == 0,
             Kind::Cancel | Kind::Withdraw | Kind::Withdrawn => payload_len == 0 && self.tag == 0 && self.len == 0,
-            Kind::Credit => payload_len == 0 && self.tag == 0 && self.len == 0 && self.op == 0,
+            Kind::Credit | Kind::GoAway => payload_len == 0 && self.tag == 0 && self.len == 0 && self.op == 0,
         };
         if right { Ok(()) } else { Err("a header that contradicts its message") }
     }
