@@ -160,7 +160,7 @@ const ORDINARY: &[Ordinary] = &[
     Ordinary {
         bug: "eviction/without-a-word",
         package: "bmi-sim",
-        program: "crowd",
+        program: "evictions",
         test: "a_request_that_crosses_the_decision_is_not_handled",
     },
 ];

@@ -347,7 +347,7 @@ impl<T: Transport, S: Threading> Call<T, S> {
                 ReplyKind::Continued => return self.continued(header, len).await,
                 ReplyKind::Grant => {
                     let full = pushes.len() == AT_ONCE && !mutated("call/an-operation-for-each-grant");
-                    if let Some(oldest) = pushes.pop_front_if(|_| full) {
+                    if let Some(oldest) = if full { pushes.pop_front() } else { None } {
                         oldest.await?;
                     }
                     pushes.push_back(self.granted(header, len)?);

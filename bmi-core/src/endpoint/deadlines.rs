@@ -54,7 +54,16 @@ impl<T: Transport> Endpoint<T> {
 
     /// Sets the fences of the operations that were asked to end since the last call. Each is the
     /// grace period from now. Memory that was left to a peer has its own period.
+    #[inline]
     pub(super) fn set_fences(&mut self) {
+        if !self.ops.fences.is_empty() {
+            self.set_each_fence();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn set_each_fence(&mut self) {
         while let Some(id) = self.ops.fences.pop() {
             let (now, timeouts) = (self.adapter.now, &self.adapter.config.timeouts);
             match self.ops.get(id).map(|op| op.state()) {
