@@ -15,6 +15,7 @@ use crate::query::{Busiest, Coverage, FileStatistics, Statistics};
 use crate::ready::ReadyRegions;
 use crate::settings::{Hints, Settings};
 use crate::state::{Batch, Short, State, Which};
+use crate::steps::steps;
 
 /// The part of the cache that one operation may use. At least two blocks are: the bytes of a short
 /// operation may be in two of them.
@@ -304,7 +305,7 @@ impl<D: Disk> Inner<D> {
                 continue;
             }
             let ended = self.until(file, |state| {
-                let units = || parts.iter().map(|(id, _)| &state.units[*id]);
+                let units = || parts.iter().inspect(|_| steps(1)).map(|(id, _)| &state.units[*id]);
                 if units().any(|unit| unit.broken) {
                     return Some(false);
                 }
@@ -519,7 +520,9 @@ impl<D: Disk> Cache<D> {
             self.0.fill(file, &scattered, async || Ok(())).await.map_err(|error| error.of(&whole))?;
         }
         if !mutated("cache/write-during-a-fill") {
-            self.0.until(file, |state| (!parts.iter().any(|(id, _)| state.units[*id].filling)).then_some(())).await;
+            let is_filling =
+                |state: &State<D::Error>| parts.iter().inspect(|_| steps(1)).any(|(id, _)| state.units[*id].filling);
+            self.0.until(file, |state| (!is_filling(state)).then_some(())).await;
         }
         let list = self.0.with(|state| state.list(file, extents));
         Ok(Writing { list, extents: extents.to_vec(), parts, pinned, locked })
@@ -625,7 +628,7 @@ impl<D: Disk> Cache<D> {
 
     /// Returns true if an operation waits for another one that uses the same bytes.
     pub fn any_waits(&self) -> bool {
-        self.0.with(|state| state.files.values().any(|file| file.locks.any_waits()))
+        self.0.with(|state| state.files.values().inspect(|_| steps(1)).any(|file| file.locks.any_waits()))
     }
 
     /// Returns the state of a file.

@@ -64,11 +64,12 @@ impl RangeLocks {
 
     /// Returns true if a lock was granted.
     pub(crate) fn is_granted(&self, id: u64) -> bool {
-        self.locks.iter().any(|lock| lock.id == id && lock.is_granted())
+        self.locks.iter().inspect(|_| steps(1)).any(|lock| lock.id == id && lock.is_granted())
     }
 
     /// Ends a lock, granted or not. Returns true if others were granted because of it.
     pub(crate) fn end(&mut self, id: u64) -> bool {
+        steps(self.locks.len());
         self.locks.retain(|lock| lock.id != id);
         let mut any = false;
         for at in 0..self.locks.len() {
@@ -138,7 +139,7 @@ mod tests {
             pieces.chain([Extent::new(2 * PIECES * LOCKS + lock, 2)]).collect::<Vec<_>>()
         };
         let lists: Vec<Vec<Extent>> = (0..LOCKS).map(list).collect();
-        let most = LOCKS * (LOCKS - 1) / 2 * 2 * (PIECES + 1);
+        let most = LOCKS * (LOCKS - 1) / 2 * 2 * (PIECES + 1) + 4 * LOCKS * LOCKS;
         let ((), _) = steps_of(most, || {
             let mut locks = RangeLocks::default();
             let ids: Vec<u64> = lists.into_iter().map(|list| locks.make(list, true)).collect();

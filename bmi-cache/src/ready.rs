@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use bmi_core::{Memory, MemoryRegion};
 
 use crate::arena::{Arena, BLOCK};
+use crate::steps::steps;
 
 /// Uses between two ticks that make a chunk Ready if there is room.
 const WARM: u32 = 8;
@@ -75,6 +76,7 @@ impl Readiness {
             }
             _ => {}
         }
+        steps(4 * self.chunks.len());
         self.chunks.iter_mut().for_each(|chunk| chunk.heat /= 2);
     }
 

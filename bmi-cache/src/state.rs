@@ -40,6 +40,7 @@ use crate::query::{Counters, Coverage, FileCounters, FileStatistics};
 use crate::range_locks::RangeLocks;
 use crate::ready::Readiness;
 use crate::settings::{Hints, Settings, is_unit};
+use crate::steps::steps;
 
 /// Most ranges of dirty bytes that the arena records of a unit.
 const MOST_RANGES: usize = 3;
@@ -352,7 +353,7 @@ impl<E: Clone> State<E> {
 
     /// Returns the files that have dirty bytes.
     pub(crate) fn dirty_files(&self) -> Vec<u64> {
-        let dirty = self.files.iter().filter(|(_, state)| !state.unclean.is_empty());
+        let dirty = self.files.iter().inspect(|_| steps(1)).filter(|(_, state)| !state.unclean.is_empty());
         dirty.map(|(file, _)| *file).collect()
     }
 }

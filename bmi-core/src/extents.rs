@@ -24,6 +24,7 @@
 //! test this.
 
 use crate::error::{Error, ErrorKind};
+use crate::steps::steps;
 
 /// A range: its start and its length.
 pub type Extent = (u64, u64);
@@ -139,7 +140,10 @@ pub fn decode(mut bytes: &[u8], max: usize, mut take: impl FnMut(Extent)) -> Res
         let run = take_run(&mut bytes, at)?;
         left = run.more.checked_add(1).and_then(|count| left.checked_sub(count)).ok_or_else(|| too_many(max))?;
         let step = run.len.wrapping_add(run.gap);
-        (0..=run.more).for_each(|n| take((run.start.wrapping_add(step.wrapping_mul(n)), run.len)));
+        for n in 0..=run.more {
+            steps(1);
+            take((run.start.wrapping_add(step.wrapping_mul(n)), run.len));
+        }
         at = Position { end: run.end(), len: run.len };
     }
     Ok(())

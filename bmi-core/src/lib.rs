@@ -66,11 +66,11 @@ pub use op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 #[doc(hidden)]
 pub use proto::describe::describe_message;
 pub use returns::Returns;
+#[doc(hidden)]
+pub use steps::{handed_over, step, steps};
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
-pub use steps::steps_taken;
-#[doc(hidden)]
-pub use steps::{step, steps};
+pub use steps::{longest_job, steps_taken};
 pub use threading::{AnyThread, OneThread, Threading};
 pub use time::{Clock, Time};
 pub use timeline::{Timeline, TimelineOptions};

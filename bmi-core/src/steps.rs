@@ -10,7 +10,8 @@
 //! 1. Without the feature `mutants` a step is nothing and costs nothing. No release build has the
 //!    feature; see [`mutated`](crate::mutated).
 //! 2. Each thread counts for itself. The simulator runs all nodes on one thread, so there a count
-//!    includes the steps of every node.
+//!    includes the steps of every node. What a server hands over to a worker thread is done at once
+//!    in the simulator, and does not count ([`handed_over`]).
 
 /// Counts one round of an inner loop.
 #[cfg(not(feature = "mutants"))]
@@ -22,8 +23,15 @@ pub const fn step() {}
 #[inline(always)]
 pub const fn steps(_rounds: usize) {}
 
+/// Does work that a program on a real system hands over to another thread.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub fn handed_over<R>(work: impl FnOnce() -> R) -> R {
+    work()
+}
+
 #[cfg(feature = "mutants")]
-pub use counted::{step, steps, steps_taken};
+pub use counted::{handed_over, longest_job, step, steps, steps_taken};
 
 #[cfg(feature = "mutants")]
 mod counted {
@@ -31,6 +39,7 @@ mod counted {
 
     thread_local! {
         static TAKEN: Cell<u64> = const { Cell::new(0) };
+        static LONGEST_JOB: Cell<u64> = const { Cell::new(0) };
     }
 
     /// Counts one round of an inner loop.
@@ -47,6 +56,20 @@ mod counted {
     pub fn steps_taken() -> u64 {
         TAKEN.get()
     }
+
+    /// Does work that a program on a real system hands over to another thread. Its steps are not
+    /// counted with those of this one.
+    pub fn handed_over<R>(work: impl FnOnce() -> R) -> R {
+        let before = TAKEN.get();
+        let result = work();
+        LONGEST_JOB.set(LONGEST_JOB.get().max(TAKEN.replace(before) - before));
+        result
+    }
+
+    /// Returns the most steps of a piece of work that was handed over since the last call of this.
+    pub fn longest_job() -> u64 {
+        LONGEST_JOB.take()
+    }
 }
 
 #[cfg(all(test, feature = "mutants"))]
@@ -60,6 +83,8 @@ mod tests {
         step();
         steps(3);
         std::thread::spawn(|| steps(100)).join().unwrap();
-        assert_eq!(steps_taken() - before, 4);
+        handed_over(|| steps(50));
+        handed_over(step);
+        assert_eq!((steps_taken() - before, longest_job(), longest_job()), (4, 50, 0));
     }
 }

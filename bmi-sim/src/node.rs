@@ -82,6 +82,13 @@ impl Node {
         self.usage().spinning
     }
 
+    /// Returns the most steps of inner loops that one of its tasks has taken without a break, since
+    /// the last call of this: how long its event loop stood still ([`bmi_core::step`]).
+    #[cfg(feature = "mutants")]
+    pub fn longest_piece(&self) -> u64 {
+        self.state(|node, _| std::mem::take(&mut node.longest_piece))
+    }
+
     // ---- tasks and endpoints --------------------------------------------------------------------
 
     /// Starts a task on the node. On a killed node the handle ends at once. Dropping the handle

@@ -1,6 +1,7 @@
 //! Limits on lengths and counts. They are checked when decoding, so that no length from the wire
 //! causes an unchecked allocation or loop.
 
+use bmi_core::step;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -72,6 +73,7 @@ where
             }
             let mut list = Vec::with_capacity(announced.min(64));
             while let Some(element) = elements.next_element()? {
+                step();
                 if list.len() == MAX {
                     return Err(A::Error::custom("list too long"));
                 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use bmi_core::extents;
+use bmi_core::{extents, step};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -79,7 +79,7 @@ impl Regions {
     /// are cut at both ends as needed.
     pub fn range(&self, at: u64, len: u64) -> impl Iterator<Item = Region> + '_ {
         let (mut skip, mut left) = (at, len);
-        self.list.iter().filter_map(move |region| {
+        self.list.iter().inspect(|_| step()).filter_map(move |region| {
             let start = skip.min(region.len);
             skip -= start;
             let part = region.part(start, left);
@@ -115,6 +115,7 @@ impl TryFrom<Vec<Region>> for Regions {
         }
         let mut total = 0u64;
         for region in &list {
+            step();
             region.end().ok_or_else(|| too_large(format!("{} bytes at {}", region.len, region.offset)))?;
             total = total
                 .checked_add(region.len)

@@ -28,6 +28,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
+use bmi_core::handed_over;
 use fs_proto::{ErrorCode, FsError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -178,7 +179,7 @@ impl Workers {
     /// `Io` if the work has panicked, or no thread could be started.
     pub(crate) async fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> Result<R, FsError> {
         if !on_a_loop() {
-            return Ok(work());
+            return Ok(handed_over(work));
         }
         let (sender, receiver) = oneshot::channel();
         self.hand_over(Box::new(move || {
@@ -193,7 +194,7 @@ impl Workers {
     /// this thread.
     pub(crate) fn start(&self, work: impl FnOnce() + Send + 'static) {
         if !on_a_loop() {
-            return work();
+            return handed_over(work);
         }
         self.hand_over(Box::new(work));
     }

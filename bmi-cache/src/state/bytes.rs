@@ -8,6 +8,7 @@ use super::{MOST_RANGES, State, Unit};
 use crate::arena::{Ranges, Record};
 use crate::extent::{Extent, Spans, by_unit};
 use crate::policy::Policy;
+use crate::steps::steps;
 
 impl<E: Clone> State<E> {
     /// Changes which bytes of a unit are valid, and counts them.
@@ -44,6 +45,7 @@ impl<E: Clone> State<E> {
     pub(crate) fn used(&mut self, file: u64, units: &[usize], read: bool) {
         let policy = self.file(file).hints.policy;
         for id in units {
+            steps(1);
             self.policies.touch(*id, policy);
             let unit = &mut self.units[*id];
             if std::mem::take(&mut unit.ahead) {

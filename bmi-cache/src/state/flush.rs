@@ -6,10 +6,12 @@ use bmi_core::mutated;
 
 use super::{BATCH, Batch, MOST_RANGES, State, Unit, Which};
 use crate::extent::{Extent, Spans};
+use crate::steps::steps;
 
 impl<E: Clone> State<E> {
     /// Returns true if a unit may be written to the disk now.
     pub(super) fn may_flush(&self, unit: &Unit) -> bool {
+        steps(1);
         let held = self.files[&unit.file].held.is_some_and(|held| held < unit.at + u64::from(unit.size()));
         !unit.dirty.is_empty() && unit.flushing.is_empty() && !held
     }
@@ -30,7 +32,10 @@ impl<E: Clone> State<E> {
                 .find(|(_, unit)| failed(unit).is_none_or(|(_, again)| *again <= self.tick)),
             Which::Of(file, write) => {
                 let units = self.files.get(&file)?.unclean.values().map(|id| (*id, &self.units[*id]));
-                units.filter(|(_, unit)| unit.oldest <= write).find(|(_, unit)| self.may_flush(unit))
+                units
+                    .inspect(|_| steps(1))
+                    .filter(|(_, unit)| unit.oldest <= write)
+                    .find(|(_, unit)| self.may_flush(unit))
             }
         };
         found.map(|(id, _)| id)
@@ -74,6 +79,7 @@ impl<E: Clone> State<E> {
     pub(super) fn batch(&mut self, file: u64, units: Vec<usize>) -> Batch {
         let (mut extents, mut pieces) = (Vec::<Extent>::new(), Vec::new());
         for id in &units {
+            steps(1);
             let unit = &mut self.units[*id];
             self.dirty.remove(&(unit.oldest, *id));
             unit.flushing = std::mem::take(&mut unit.dirty);
@@ -100,6 +106,7 @@ impl<E: Clone> State<E> {
             result => result.is_some(),
         };
         for id in &batch.units {
+            steps(1);
             let unit = &mut self.units[*id];
             let spans = std::mem::take(&mut unit.flushing);
             let counted = spans.bytes() + unit.dirty.bytes();
@@ -144,6 +151,7 @@ impl<E: Clone> State<E> {
     pub(crate) fn is_unflushed(&self, file: u64, write: u64) -> bool {
         let Some(state) = self.files.get(&file) else { return false };
         state.unclean.values().map(|id| &self.units[*id]).any(|unit| {
+            steps(1);
             let flushing = !unit.flushing.is_empty() && unit.flushing_oldest <= write;
             !unit.dirty.is_empty() && unit.oldest <= write
                 || flushing && !mutated("cache/flush-in-progress-not-awaited")
@@ -157,6 +165,7 @@ impl<E: Clone> State<E> {
         let ids: Vec<usize> =
             self.index.range((file, from / unit * unit)..=(file, u64::MAX)).map(|(_, id)| *id).collect();
         for id in ids {
+            steps(1);
             let unit = &self.units[id];
             let cut = from.saturating_sub(unit.at) as u32..unit.size();
             if from == 0 || !mutated("cache/truncate-leaves-cached-bytes") {
@@ -194,6 +203,9 @@ impl<E: Clone> State<E> {
     pub(crate) fn is_moving(&self, file: u64, from: u64) -> bool {
         let Some(unit) = self.files.get(&file).map(|file| u64::from(file.unit)) else { return false };
         let mut units = self.index.range((file, from / unit * unit)..=(file, u64::MAX)).map(|(_, id)| &self.units[*id]);
-        units.any(|unit| unit.filling || !unit.flushing.is_empty())
+        units.any(|unit| {
+            steps(1);
+            unit.filling || !unit.flushing.is_empty()
+        })
     }
 }

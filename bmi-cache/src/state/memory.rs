@@ -7,6 +7,7 @@ use crate::arena::{BLOCK, FRAME, Place};
 use crate::extent::{Extent, Spans};
 use crate::policy::Policy;
 use crate::pool::Pool;
+use crate::steps::steps;
 
 impl<E: Clone> State<E> {
     /// Takes a place in the queue of those that wait for memory.
@@ -29,6 +30,7 @@ impl<E: Clone> State<E> {
         let places = extents.iter().flat_map(|extent| extent.parts(unit).map(|(at, _)| at));
         let mut places: Vec<u64> = places.collect();
         places.dedup();
+        steps(places.len());
         let missing = places.iter().filter(|at| !self.index.contains_key(&(file, **at))).count();
         let is_next = self.queue.front().is_none_or(|front| Some(*front) == ticket);
         if missing > 0 && !is_next {
@@ -73,6 +75,7 @@ impl<E: Clone> State<E> {
     /// Ends the use of units. Those without any valid byte are given back.
     pub(crate) fn unpin(&mut self, units: &[usize]) {
         for id in units {
+            steps(1);
             let unit = &mut self.units[*id];
             unit.pins -= 1;
             let (file, is_empty) = (unit.file, unit.is_free() && unit.valid.is_empty());
@@ -114,6 +117,7 @@ impl<E: Clone> State<E> {
         let units = &self.units;
         let (dirty, used) = (mutated("cache/dirty-unit-evicted"), mutated("cache/unit-in-use-evicted"));
         let is_free = |unit: &Unit| {
+            steps(1);
             let is_still = unit.flushing.is_empty() && !unit.filling && !unit.broken;
             unit.is_free() || is_still && (dirty && unit.pins == 0 || used && unit.dirty.is_empty())
         };

@@ -10,6 +10,7 @@ use super::{MOST_RANGES, State};
 use crate::arena::BLOCK;
 use crate::extent::{Extent, Spans, by_unit};
 use crate::query::{Busiest, Coverage, FileStatistics, Statistics};
+use crate::steps::steps;
 
 impl<E: Clone> State<E> {
     /// Returns the units of `parts` whose dirty bytes would be in too many places if these parts
@@ -50,6 +51,7 @@ impl<E: Clone> State<E> {
         let first = extent.offset / unit * unit;
         let mut units = self.index.range((file, first)..(file, extent.end().max(first)));
         for ((_, at), id) in units.by_ref().take(most) {
+            steps(1);
             let from = extent.offset.saturating_sub(*at).min(unit) as u32;
             let to = (extent.end() - at).min(unit) as u32;
             let own = &self.units[*id];
@@ -61,6 +63,7 @@ impl<E: Clone> State<E> {
     /// Returns the chunks that are Ready and exist.
     pub(crate) fn ready_chunks(&self) -> Vec<(usize, Memory)> {
         let chunks = self.arena.blocks() as usize * BLOCK / self.arena.chunk_bytes();
+        steps(chunks);
         let ready = (0..chunks).filter(|chunk| self.readiness.is_ready(*chunk));
         ready.map(|chunk| (chunk, self.arena.chunk(chunk).clone())).collect()
     }
@@ -75,6 +78,7 @@ impl<E: Clone> State<E> {
         let mut behind = self.files.range((from, Bound::Unbounded));
         let (mut found, mut last) = (BinaryHeap::new(), None);
         for (file, state) in behind.by_ref().take(look) {
+            steps(1);
             last = Some(*file);
             if state.cached > 0 {
                 found.push(Reverse((state.counters.moved(), Reverse(*file))));
@@ -91,6 +95,7 @@ impl<E: Clone> State<E> {
     pub(crate) fn statistics(&self) -> Statistics {
         let chunk = self.arena.chunk_bytes() as u64;
         let resident = u64::from(self.arena.blocks()) * BLOCK as u64;
+        steps((resident / chunk) as usize);
         let ready = (0..(resident / chunk) as usize).filter(|chunk| self.readiness.is_ready(*chunk)).count();
         Statistics {
             most: u64::from(self.arena.max_blocks()) * BLOCK as u64,

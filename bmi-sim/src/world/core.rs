@@ -56,6 +56,9 @@ pub(crate) struct NodeState {
     pub(crate) crashes: Vec<u64>,
     /// The faults of a plan that affect it.
     pub(crate) lasting: Lasting,
+    /// The most steps of inner loops that a task has taken without a break ([`bmi_core::step`]).
+    #[cfg(feature = "mutants")]
+    pub(crate) longest_piece: u64,
 }
 
 /// A transport.

@@ -125,6 +125,8 @@ impl Sim {
                 programs: Vec::new(),
                 crashes: Vec::new(),
                 lasting: Lasting::default(),
+                #[cfg(feature = "mutants")]
+                longest_piece: 0,
             });
             id
         });

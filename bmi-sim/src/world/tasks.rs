@@ -128,9 +128,16 @@ impl Sim {
 
     /// Runs a task that has a core of its node's processor.
     fn run_on(&self, node: u32, key: TaskKey) {
+        #[cfg(feature = "mutants")]
+        let before = bmi_core::steps_taken();
         self.0.executor.run(key);
         let (end, armed) = {
             let mut core = self.0.core.borrow_mut();
+            #[cfg(feature = "mutants")]
+            {
+                let longest = &mut core.nodes[node as usize].longest_piece;
+                *longest = (*longest).max(bmi_core::steps_taken() - before);
+            }
             (core.left(node), core.nodes[node as usize].lasting.armed.is_some())
         };
         if armed {

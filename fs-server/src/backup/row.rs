@@ -4,6 +4,7 @@
 //!
 //! **Invariant.** Whatever the bytes are, reading them never panics and allocates nothing.
 
+use bmi_core::step;
 use serde::{Deserialize, Serialize};
 
 /// Longest encoded row, in bytes. The longest that exists is a file over 256 servers: below 5 KiB.
@@ -31,6 +32,7 @@ pub(crate) enum Row<'a> {
 /// Appends a row to `page`, unless the page would then be longer than `room`. Returns whether it
 /// did.
 pub(crate) fn push_row(page: &mut Vec<u8>, row: &Row<'_>, room: usize) -> postcard::Result<bool> {
+    step();
     let before = page.len();
     page.extend_from_slice(&[0; 4]);
     let mut longer = postcard::to_extend(row, std::mem::take(page))?;

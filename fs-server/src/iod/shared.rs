@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use bmi_core::mem::PublishedPages;
-use bmi_core::{Access, Exposure, PeerId, RemoteSlice, Transport};
+use bmi_core::{Access, Exposure, PeerId, RemoteSlice, Transport, step};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, ViewGrant, ViewRange, ViewRefusal};
 
 use super::Iod;
@@ -44,7 +44,11 @@ impl ExposedViews {
         expose: impl FnOnce() -> Result<Exposure, bmi_core::Error>,
     ) -> Result<Option<RemoteSlice>, bmi_core::Error> {
         let mut peers = self.0.borrow_mut();
-        peers.values_mut().for_each(|views| views.retain(|view| view.pages.strong_count() > 0));
+        let is_lent = |view: &Exposed| {
+            step();
+            view.pages.strong_count() > 0
+        };
+        peers.values_mut().for_each(|views| views.retain(is_lent));
         let views = peers.entry(peer).or_default();
         let known = views.iter().position(|view| std::ptr::eq(view.pages.as_ptr(), Arc::as_ptr(pages)));
         let at = match known {

@@ -23,7 +23,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bmi_core::comm::{Incoming, Path};
 use bmi_core::mem::zone::{Lease, Reservation, ZoneAdapter, ZonePool};
-use bmi_core::{MemSlice, Memory, OneSided, PeerId, ServiceClass, Transport};
+use bmi_core::{MemSlice, Memory, OneSided, PeerId, ServiceClass, Transport, steps};
 use fs_proto::{ErrorCode, FsError, Region, Regions};
 use futures_util::stream::{self, StreamExt};
 
@@ -244,6 +244,7 @@ pub(super) struct Failures {
 
 impl Failures {
     pub(super) fn note(&mut self, error: FsError) {
+        steps(error.ranges.len());
         self.ranges.extend_from_slice(&error.ranges);
         self.first.get_or_insert(error);
     }

@@ -19,6 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 
+use bmi_core::{step, steps};
 use fs_proto::limits::MAX_OFFSET;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 use tokio::sync::Mutex;
@@ -109,9 +110,10 @@ impl Truncates {
         let except: BTreeSet<DatafileHandle> = except.into_iter().collect();
         let mut kept = except.clone();
         let is_later = |(datafile, number): (&DatafileHandle, &u64)| (*number >= before).then_some(*datafile);
-        kept.extend(self.state().prepared.iter().filter_map(is_later));
+        kept.extend(self.state().prepared.iter().inspect(|_| step()).filter_map(is_later));
         store.cancel_truncates(&kept.iter().copied().collect::<Vec<_>>()).await?;
         let mut state = self.state();
+        steps(state.prepared.len());
         state.prepared.retain(|datafile, _| kept.contains(datafile));
         if before >= state.before {
             (state.before, state.except) = (before, except);

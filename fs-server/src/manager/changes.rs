@@ -19,7 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use bmi_core::{Time, Transport};
+use bmi_core::{Time, Transport, step, steps};
 use fs_proto::{ErrorCode, FsError, ManagerReply, ManagerRequest, Reply, RequestId, codec};
 use tokio::sync::oneshot;
 
@@ -142,6 +142,7 @@ impl<T: Transport> Manager<T> {
     pub(super) fn retry_deferred(&self) {
         self.changes.retries.set(self.changes.retries.get() + 1);
         let mut deferred = std::mem::take(&mut *self.changes.deferred.borrow_mut());
+        steps(deferred.len());
         deferred.retain(|waiting| !waiting.ticket.answer.is_closed());
         if !deferred.is_empty() {
             deferred.iter().for_each(|waiting| waiting.ticket.stage.set(Stage::Queued));
@@ -157,6 +158,7 @@ impl<T: Transport> Manager<T> {
             let mut waiting = self.changes.waiting.borrow_mut();
             let count = waiting.len().min(GROUP).min(self.changes.most.get().max(1));
             for Waiting { change, ticket } in waiting.drain(..count) {
+                step();
                 // Otherwise its client was told that it was not made.
                 if !ticket.answer.is_closed() {
                     changes.push(change);
@@ -225,6 +227,7 @@ impl<T: Transport> Manager<T> {
         let room = self.changes.most.get().saturating_sub(self.changes.begun.get() + deferred);
         let rest = waiting.len().min(room);
         let reply = codec::encode_reply(&Reply { result: Err(slow()) });
+        steps(waiting.len() - rest);
         waiting.drain(rest..).for_each(|waiting| drop(waiting.ticket.answer.send(reply.clone())));
     }
 
@@ -252,6 +255,7 @@ impl<T: Transport> Manager<T> {
     fn situation(&self, creators: BTreeMap<u64, u128>) -> Situation {
         let (members, now) = (self.members.borrow(), self.endpoint.now());
         let failing = self.failing.borrow();
+        steps(self.iods() as usize);
         let server = |iod| Candidate {
             up: members.is_up(iod, now),
             awaited: members.is_awaited(iod, now),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use bmi_core::{Time, mutated};
+use bmi_core::{Time, mutated, steps};
 
 use super::is_open;
 use super::owners::Owners;
@@ -52,7 +52,9 @@ impl Clients {
 
     /// Returns the clients with a connection.
     pub(super) fn with_connection(&self) -> BTreeSet<u128> {
-        self.state().connected.iter().filter(|(_, session)| is_open(session)).map(|(client, _)| *client).collect()
+        let state = self.state();
+        steps(state.connected.len());
+        state.connected.iter().filter(|(_, session)| is_open(session)).map(|(client, _)| *client).collect()
     }
 
     /// A client has created a nameless file.
@@ -81,6 +83,7 @@ impl State {
         // Sweep each time the table has doubled.
         let full = connected.len() >= 64 && connected.len().is_power_of_two();
         if full && !connected.contains_key(&client) {
+            steps(connected.len());
             connected.retain(|_, session| is_open(session));
         }
         connected.insert(client, Arc::downgrade(session));

@@ -31,7 +31,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bmi_core::{Time, Transport};
+use bmi_core::{Time, Transport, handed_over};
 use fs_proto::{ErrorCode, FsError};
 use redb::{ReadTransaction, WriteTransaction};
 use tokio::sync::{Notify, oneshot};
@@ -69,7 +69,7 @@ async fn beside_the_loop<R: Send + 'static>(work: impl FnOnce() -> R + Send + 's
             let failed = |error| FsError::new(ErrorCode::Io, format!("a worker of the metadata store failed: {error}"));
             runtime.spawn_blocking(work).await.map_err(failed)
         }
-        Err(_) => Ok(work()),
+        Err(_) => Ok(handed_over(work)),
     }
 }
 

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bmi_core::mutated;
+use bmi_core::{mutated, step};
 use fs_proto::{
     DatafileHandle, ErrorCode, Existing, FsError, Handle, ManagerReply, ManagerRequest, Reply, ReplyBody, RequestId,
     codec,
@@ -262,6 +262,7 @@ impl Group {
 impl Situation {
     /// Takes datafiles for a new file from the pools.
     fn place(&mut self, created: u64, wanted: Wanted, avoid: &[u32]) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
+        let avoid: BTreeSet<u32> = avoid.iter().copied().inspect(|_| step()).collect();
         let candidate = |(iod, server): (usize, &Candidate)| {
             let iod = iod as u32;
             Candidate { prepared: self.pools.left(iod) > 0, avoided: avoid.contains(&iod), ..*server }

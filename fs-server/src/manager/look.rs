@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bmi_core::{Addr, Transport};
+use bmi_core::{Addr, Transport, step};
 use fs_proto::{ClusterInfo, FsError, IodInfo, ManagerReply, ManagerRequest, ManagerStat};
 
 use super::{Manager, lookups};
@@ -45,6 +45,7 @@ impl<T: Transport> Manager<T> {
     fn cluster(&self, first: usize, room: usize) -> ClusterInfo {
         let (members, now, mut left) = (self.members.borrow(), self.endpoint.now(), room);
         let iods = self.settings.iods.iter().enumerate().skip(first).take_while(|(index, addr)| {
+            step();
             // Beside the text: lengths, the number of the store, and whether the server is up.
             let needed = addr.to_string().len() + 24;
             let fits = needed <= left || *index == first;

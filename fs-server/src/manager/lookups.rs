@@ -19,6 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bmi_core::step;
 use fs_proto::limits::MAX_ENTRIES;
 use fs_proto::{ErrorCode, FsError, Handle, ManagerReply, ManagerRequest};
 use redb::ReadTransaction;
@@ -107,6 +108,7 @@ impl Lookups {
         state.ended += 1;
         state.recording.clear();
         for effect in effects {
+            step();
             match *effect {
                 Effect::Created(file, client) => state.creators.created(file, client),
                 Effect::Seen(file, client) => state.creators.seen(file, client),

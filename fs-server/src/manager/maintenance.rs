@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use bmi_core::comm::Caller;
 use bmi_core::mutated;
-use bmi_core::{PeerId, Time, Transport};
+use bmi_core::{PeerId, Time, Transport, step, steps};
 use fs_proto::limits::MAX_DATAFILES;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, Hello, IodReply, IodRequest, ReplyBody, Role, Sender};
 use futures_util::future::join_all;
@@ -381,7 +381,7 @@ impl<T: Transport> Manager<T> {
     fn next_truncate(&self, iod: u32, begun: Time) -> Option<Time> {
         let failing = self.truncations.failing.borrow();
         let of_server = failing.range((iod, DatafileHandle(0))..=(iod, DatafileHandle(u64::MAX)));
-        of_server.map(|(_, (_, due))| *due).filter(|due| *due > begun).min()
+        of_server.inspect(|_| step()).map(|(_, (_, due))| *due).filter(|due| *due > begun).min()
     }
 
     /// Lets a change of size that has failed pause. Returns for how long.
@@ -403,8 +403,12 @@ impl<T: Transport> Manager<T> {
         let (mut preparing, cancelled): (Vec<_>, Vec<_>) = undecided.into_iter().partition(prepares);
         preparing.extend(decided.extract_if(.., |one| prepares(&one.datafile)).map(|one| one.datafile));
         // Those of files that were removed.
-        let is_there = |datafile: &DatafileHandle| decided.iter().any(|one| one.datafile == *datafile);
-        self.truncations.failing.borrow_mut().retain(|(at, datafile), _| *at != iod || is_there(datafile));
+        let is_there =
+            |datafile: &DatafileHandle| decided.iter().inspect(|_| step()).any(|one| one.datafile == *datafile);
+        let mut failing = self.truncations.failing.borrow_mut();
+        steps(failing.len());
+        failing.retain(|(at, datafile), _| *at != iod || is_there(datafile));
+        drop(failing);
         let mut found = TruncatesAt { preparing, cancelled, decided };
         if mutated("manager/undecided-truncate-carried-out") {
             let early = found.cancelled.drain(..).map(|datafile| Decided { datafile, cut: 0, size: 0, again: false });

@@ -30,7 +30,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bmi_core::{Time, mutated};
+use bmi_core::{Time, mutated, step};
 use fs_proto::{ErrorCode, FsError, Registration, Start, StoreId};
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
 
@@ -133,6 +133,7 @@ impl Members {
             return refuse(format!("there is no iod {iod}; the manager's configuration has {}", self.list.len()));
         };
         let owner = |(_, other): &(usize, &Member)| {
+            step();
             store.is_some() && other.recorded.is_some_and(|recorded| Some(recorded.store) == store)
         };
         let owner = self.list.iter().enumerate().filter(|(other, _)| *other != iod as usize).find(owner);

@@ -28,7 +28,7 @@
 mod nameless;
 mod truncates;
 
-use bmi_core::mutated;
+use bmi_core::{mutated, step};
 
 use fs_proto::limits::{MAX_NAME, MAX_PATH};
 use fs_proto::{
@@ -115,7 +115,7 @@ fn components(path: &str) -> Result<Vec<&str>, Fault> {
             format!("a path of {} bytes; at most {MAX_PATH} are allowed", path.len()),
         );
     }
-    let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+    let names: Vec<&str> = path.split('/').inspect(|_| step()).filter(|name| !name.is_empty()).collect();
     names.iter().try_for_each(|name| check_name(name))?;
     Ok(names)
 }
@@ -151,6 +151,7 @@ pub(super) fn orphans(transaction: &ReadTransaction, iod: u32, max: usize) -> Re
     let table = transaction.open_table(ORPHANS)?;
     let mut list = Vec::new();
     for row in table.range((iod, 0)..=(iod, u64::MAX))?.take(max) {
+        step();
         list.push(DatafileHandle(row?.0.value().1));
     }
     Ok(list)
@@ -158,6 +159,7 @@ pub(super) fn orphans(transaction: &ReadTransaction, iod: u32, max: usize) -> Re
 
 impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O, N> {
     fn find(&self, raw: u64) -> Result<Option<Object>, Fault> {
+        step();
         let Some(bytes) = self.objects.get(raw)? else { return Ok(None) };
         match Object::decode(bytes.value()) {
             Ok(object) => Ok(Some(object)),
@@ -173,6 +175,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     }
 
     fn name(&self, dir: u64, name: &str) -> Result<Option<Named>, Fault> {
+        step();
         Ok(self.names.get((dir, name))?.map(|value| value.value()))
     }
 
@@ -236,6 +239,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         }
         let (mut entries, mut left) = (Vec::new(), room);
         for row in self.names.range((dir.0, after)..)? {
+            step();
             let (key, value) = row?;
             let ((of, name), (raw, is_dir)) = (key.value(), value.value());
             if of != dir.0 {
@@ -435,6 +439,7 @@ impl<'t> Change<'t> {
     fn bury_uncounted(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
         self.view.objects.remove(raw)?;
         for (iod, datafile) in object.layout.iter().flat_map(Layout::datafiles) {
+            step();
             self.truncates.remove((*iod, datafile.0))?;
             if !mutated("manager/datafiles-of-a-removed-file-forgotten") {
                 self.orphans.insert((*iod, datafile.0), ())?;

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bmi_core::{Time, Transport, mutated};
+use bmi_core::{Time, Transport, mutated, step};
 use fs_proto::FsError;
 use redb::WriteTransaction;
 
@@ -55,6 +55,7 @@ impl Owners {
     pub(super) fn gone(&mut self, now: Time, grace: Duration, is_connected: impl Fn(u128) -> bool) -> Vec<u128> {
         let mut gone = Vec::new();
         for (client, seen) in &mut self.0 {
+            step();
             if is_connected(*client) {
                 *seen = now;
             } else if now.since(*seen) >= grace || mutated("manager/nameless-files-removed-without-grace") {

@@ -9,6 +9,9 @@
 //! 4. A server that will have a datafile soon is waited for: one that is up and is creating more,
 //!    or one that is expected back since the manager was started.
 
+use std::collections::BTreeSet;
+
+use bmi_core::steps;
 use fs_proto::{ErrorCode, FsError};
 
 /// What the manager knows about an I/O server when it places a file.
@@ -52,6 +55,7 @@ pub(super) enum Wanted {
 /// the number of files created before.
 pub(super) fn place(candidates: &[Candidate], created: u64, wanted: Wanted) -> Result<Vec<u32>, Unplaced> {
     let all = 0..candidates.len() as u32;
+    steps(candidates.len());
     let of = |iod: u32| candidates[iod as usize];
     let stuck = |iod: u32| of(iod).failing && !of(iod).prepared;
     let usable = |iod: u32| of(iod).up || of(iod).awaited;
@@ -84,7 +88,7 @@ pub(super) fn place(candidates: &[Candidate], created: u64, wanted: Wanted) -> R
     if let Wanted::Exactly(wanted) = wanted {
         let mut ranked = chosen.clone();
         ranked.sort_by_key(|iod| (!usable(*iod), stuck(*iod), of(*iod).avoided));
-        ranked.truncate(wanted as usize);
+        let ranked: BTreeSet<u32> = ranked.into_iter().take(wanted as usize).collect();
         chosen.retain(|iod| ranked.contains(iod));
     }
     match chosen.iter().find(|iod| !of(**iod).prepared) {

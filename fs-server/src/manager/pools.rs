@@ -27,6 +27,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use bmi_core::step;
 use fs_proto::DatafileHandle;
 use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 
@@ -65,7 +66,7 @@ impl Pools {
     /// Returns the number of datafiles in the pool of a server.
     pub(super) fn left(&self, iod: u32) -> u64 {
         let ranges = self.ranges.get(iod as usize);
-        ranges.map_or(0, |ranges| ranges.iter().map(|range| range.end - range.start).sum())
+        ranges.map_or(0, |ranges| ranges.iter().inspect(|_| step()).map(|range| range.end - range.start).sum())
     }
 
     /// Returns the number of datafiles in all pools.

@@ -15,7 +15,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bmi_core::Time;
+use bmi_core::{Time, step};
 use fs_proto::limits::MAX_BACKUP_PAGE;
 use fs_proto::{ErrorCode, FsError, ManagerReply};
 
@@ -190,6 +190,7 @@ impl Snapshot {
         if let Position::Truncates(iod, datafile) = at {
             for row in self.transaction.open_table(TRUNCATES)?.range((iod, datafile)..)? {
                 let (key, row) = row?;
+                step();
                 let ((iod, datafile), (size, error, _)) = (key.value(), row.value());
                 // What is not decided is cancelled.
                 let Some(size) = size else { continue };

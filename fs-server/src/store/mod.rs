@@ -636,6 +636,7 @@ fn remainder(regions: &[Region], done: u64) -> Vec<Region> {
     let mut skip = done;
     let mut left = Vec::new();
     for region in regions {
+        bmi_core::step();
         let start = skip.min(region.len);
         skip -= start;
         if start < region.len {

@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bmi_core::mem::PublishedPages;
-use bmi_core::{MemList, Time};
+use bmi_core::{MemList, Time, step};
 use fs_proto::{
     DatafileHandle, Region, VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewRange, ViewRefusal, view_entry,
 };
@@ -143,7 +143,8 @@ impl State {
     /// Takes granules back: readers are told first, then the memory goes to the system.
     fn withdraw(&mut self, place: Place, granules: Range<u32>) {
         let Some(segment) = self.segments.get_mut(&place) else { return };
-        let lent: Vec<u32> = segment.granules.range(granules).map(|(granule, _)| *granule).collect();
+        let lent: Vec<u32> =
+            segment.granules.range(granules).inspect(|_| step()).map(|(granule, _)| *granule).collect();
         if lent.is_empty() {
             return;
         }
@@ -162,7 +163,7 @@ impl State {
     fn missing(&self, place: Place, range: &ViewRange) -> Vec<u32> {
         let segment = self.segments.get(&place);
         let is_lent = |granule: &u32| segment.is_some_and(|segment| segment.granules.contains_key(granule));
-        range.granules().filter(|granule| !is_lent(granule)).collect()
+        range.granules().inspect(|_| step()).filter(|granule| !is_lent(granule)).collect()
     }
 
     /// Makes sure that the segment exists. Gives up another one that nobody has a lease of.
@@ -171,7 +172,8 @@ impl State {
             return Ok(());
         }
         if self.segments.len() >= MOST_SEGMENTS {
-            let is_free = |segment: &Segment| segment.granules.values().all(|granule| granule.lease_end <= now);
+            let is_over = |granule: &Granule| granule.lease_end <= now;
+            let is_free = |segment: &Segment| segment.granules.values().inspect(|_| step()).all(is_over);
             let free = self.segments.iter().filter(|(_, segment)| is_free(segment));
             let oldest = free.min_by_key(|(_, segment)| segment.used).map(|(place, _)| *place);
             let oldest = oldest.ok_or(ViewRefusal::Full)?;
@@ -197,7 +199,7 @@ impl State {
                     segment.granules.get(granule).is_some_and(|granule| granule.lease_end <= now)
                 })
             };
-            let victim = self.order.values().take(LOOK).find(|at| is_free(at)).copied();
+            let victim = self.order.values().take(LOOK).inspect(|_| step()).find(|at| is_free(at)).copied();
             let (at, granule) = victim.ok_or(ViewRefusal::Full)?;
             self.withdraw(at, granule..granule + 1);
         }

@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+#[cfg(feature = "mutants")]
+mod bounds;
 mod cache_faults;
 mod caches;
 mod commits;
@@ -71,7 +73,10 @@ struct Client {
 
 impl Client {
     fn new(node: &Node, id: u128) -> Client {
-        let endpoint = node.endpoint(Config::named("client")).unwrap();
+        Client::over(node.endpoint(Config::named("client")).unwrap(), id)
+    }
+
+    fn over(endpoint: AsyncEndpoint<SimTransport>, id: u128) -> Client {
         let caller = Caller::new(endpoint.clone());
         Client { endpoint, caller, id, seq: Rc::default(), forced: Rc::default() }
     }

@@ -24,6 +24,7 @@
 //!    is decided, the row keeps the size that was decided before.
 //! 4. What a server answers counts only if no other change was begun since it was asked.
 
+use bmi_core::step;
 use fs_proto::{DatafileHandle, ErrorCode, FileHandle, FsError, Handle, Layout, PendingTruncate};
 use redb::{ReadTransaction, ReadableTable, TableDefinition};
 
@@ -61,6 +62,7 @@ pub(in super::super) struct Truncates {
 pub(in super::super) fn truncates(transaction: &ReadTransaction, iod: u32) -> Result<Truncates, Fault> {
     let mut found = Truncates::default();
     for row in transaction.open_table(TRUNCATES)?.range((iod, 0)..=(iod, u64::MAX))? {
+        step();
         let (key, row) = row?;
         let (datafile, (size, _, again)) = (DatafileHandle(key.value().1), row.value());
         match size {
@@ -75,6 +77,7 @@ pub(in super::super) fn truncates(transaction: &ReadTransaction, iod: u32) -> Re
 pub(super) fn pending(transaction: &ReadTransaction, layout: &Layout) -> Result<Vec<PendingTruncate>, Fault> {
     let (table, mut found) = (transaction.open_table(TRUNCATES)?, Vec::new());
     for (iod, datafile) in layout.datafiles() {
+        step();
         let Some(row) = table.get((*iod, datafile.0))? else { continue };
         let (Some((_, size)), error, _) = row.value() else { continue };
         let error = error.map(postcard::from_bytes).transpose();
@@ -118,7 +121,7 @@ impl Change<'_> {
         // The rows of changes that have failed.
         let mut failed = Vec::new();
         for (iod, datafile) in layout.datafiles() {
-            let others = self.truncates.range((*iod, 0)..=(*iod, u64::MAX))?.take(most).count();
+            let others = self.truncates.range((*iod, 0)..=(*iod, u64::MAX))?.take(most).inspect(|_| step()).count();
             let row = self.truncates.get((*iod, datafile.0))?;
             failed.push(match row.as_ref().map(|row| row.value()) {
                 None if others < most => None,

@@ -1,0 +1,275 @@
+//! The requests to an I/O server, over files and over a cache of its own.
+
+use async_trait::async_trait;
+use bmi_cache::{ArenaSettings, Frames, Settings};
+use bmi_core::comm::Path;
+use bmi_sim::{SimConfig, SimDisk};
+use fs_proto::limits::{MAX_DATAFILES, MAX_REGIONS};
+use fs_proto::{CacheHints, ClusterId, Identity, Start, StoreId, VIEW_WINDOW};
+use fs_server::iod::{Iod, IodSettings};
+use fs_server::service::{Limits, Standing, serve};
+use fs_server::store::{FileStore, Label, Medium, MemStore, UnifiedStore, ViewSettings};
+use futures_util::future::join_all;
+use tempfile::TempDir;
+
+use super::*;
+
+/// Datafiles of the server, from 1 on.
+const FILES: u64 = 16 * MAX_DATAFILES as u64;
+/// Bytes of the cache.
+const CACHE: u64 = 256 << 20;
+/// Bytes of the smallest unit of the cache.
+const UNIT: u64 = 4096;
+/// Units of a datafile of which much is in the cache.
+const UNITS: u64 = 2 * MAX_REGIONS as u64;
+/// Steps for the regions of a list. A search or a sort takes 14 for each of them.
+const LIST: u64 = 32 * MAX_REGIONS as u64;
+/// Steps for the datafiles of a list.
+const DATAFILES: u64 = 16 * MAX_DATAFILES as u64;
+/// Steps for what depends on nothing.
+const FEW: u64 = 64;
+/// The start of the manager that the store knows.
+const MANAGER: Start = Start { epoch: 1, instance: 1 };
+
+/// A disk that takes time, so that others run while it is used.
+struct Disk(SimDisk);
+
+#[async_trait(?Send)]
+impl Medium for Disk {
+    async fn read(&self, bytes: u64) -> Result<(), FsError> {
+        self.0.read(bytes).await.map_err(FsError::from)
+    }
+
+    async fn write(&self, bytes: u64) -> Result<(), FsError> {
+        self.0.write(bytes).await.map_err(FsError::from)
+    }
+
+    async fn sync(&self) -> Result<(), FsError> {
+        self.0.sync().await.map_err(FsError::from)
+    }
+}
+
+struct Server {
+    world: World,
+    node: Node,
+    addr: Addr,
+    client: Client,
+    /// The connection of the client, and one of the manager.
+    peer: PeerId,
+    manager: PeerId,
+}
+
+fn file(number: u64) -> DatafileHandle {
+    DatafileHandle(number)
+}
+
+/// As many regions as a list may have.
+fn strided(first: u64, distance: u64, len: u64) -> Regions {
+    let regions = (0..MAX_REGIONS as u64).map(|index| Region::new(first + index * distance, len));
+    Regions::try_from(regions.collect::<Vec<_>>()).unwrap()
+}
+
+impl Server {
+    fn start<S: DataStore + 'static>(store: impl FnOnce(&Node) -> S) -> Server {
+        let mut config = SimConfig::seeded(1);
+        let mut capabilities = config.capabilities();
+        capabilities.shares_pages = true;
+        config.capabilities_override = Some(capabilities);
+        let world = World::with(config);
+        let node = world.node("iod");
+        let endpoint = node.endpoint(Config::named("iod")).unwrap();
+        let addr = endpoint.listen(&node.addr(1)).unwrap();
+        let (store, role, start) = (store(&node), Role::Iod(0), Start { epoch: 1, instance: 2 });
+        let identity = Identity {
+            cluster: ClusterId(1),
+            role,
+            store: StoreId(1),
+            start,
+            host: node.name(),
+            addrs: vec![addr.clone()],
+        };
+        let label = Label { manager: Some(MANAGER), ..Label::new(identity.cluster, role, identity.store) };
+        world.block_on(store.relabel(&label)).unwrap();
+        let iod = Iod::new(endpoint.clone(), store, IodSettings::default()).unwrap();
+        let standing = Standing::serving(identity);
+        node.spawn(async move { serve(&endpoint, &iod, &standing, Limits::default(), std::future::pending()).await });
+        let client = Client::new(&world.node("client"), 1);
+        let (peer, manager) = world.block_on(async {
+            let manager = client.connect_silently(&addr).await;
+            let hello = Hello { sender: Sender::Server(Role::Manager, MANAGER), ..Hello::to(role) };
+            client.ask(manager, RequestBody::Hello(hello)).await.unwrap();
+            (client.connect(&addr).await, manager)
+        });
+        let server = Server { world, node, addr, client, peer, manager };
+        for first in (1..=FILES).step_by(MAX_DATAFILES) {
+            server.for_each(first..=first, |first| IodRequest::Create { first, count: MAX_DATAFILES as u32 });
+        }
+        server
+    }
+
+    /// Returns what a request of a client costs.
+    fn cost(&self, request: IodRequest) -> Cost {
+        cost_on(&self.world, &self.node, async || drop(self.client.iod(self.peer, request).await.unwrap()))
+    }
+
+    /// Returns what a request of the manager costs.
+    fn by_manager(&self, request: IodRequest) -> Cost {
+        cost_on(&self.world, &self.node, async || drop(self.client.iod(self.manager, request).await.unwrap()))
+    }
+
+    /// Lets the manager send a request for each of some datafiles.
+    fn for_each(&self, files: impl Iterator<Item = u64>, request: impl Fn(DatafileHandle) -> IodRequest) {
+        let all = files.map(|number| self.client.iod(self.manager, request(file(number))));
+        self.world.block_on(join_all(all)).into_iter().for_each(|done| drop(done.unwrap()));
+    }
+
+    /// Returns what the worst list of regions costs that is written to a datafile, or read.
+    fn list(&self, datafile: DatafileHandle, is_write: bool) -> Cost {
+        let (inside, ahead) = (Path::ServerBased, Path::FastRdma);
+        // In few units of a cache, in one each, all the same, and in many parts of a transfer.
+        let lists =
+            [(4, 1, inside), (4, 1, ahead), (UNIT, 1, inside), (UNIT, 1, ahead), (0, 1, inside), (512, 256, inside)];
+        let costs = lists.into_iter().map(|(distance, len, path)| {
+            let regions = strided(0, distance, len);
+            self.client.forced.set(Some(path));
+            let cost = cost_on(&self.world, &self.node, async || {
+                if is_write {
+                    let bytes = MemList::from(vec![1; regions.total() as usize]);
+                    self.client.write(self.peer, datafile, &regions, &bytes).await.unwrap();
+                } else {
+                    self.client.read(self.peer, datafile, &regions).await.unwrap();
+                }
+            });
+            self.client.forced.set(None);
+            cost
+        });
+        costs.max().unwrap()
+    }
+
+    /// Writes a byte to each of very many units of a datafile.
+    fn dirty(&self, datafile: DatafileHandle) {
+        let hints = CacheHints { unit: Some(UNIT as u32), ..CacheHints::default() };
+        self.cost(IodRequest::Advise { datafile, hints });
+        for first in (0..UNITS).step_by(MAX_REGIONS) {
+            let (regions, bytes) = (strided(first * UNIT, UNIT, 1), MemList::from(vec![1; MAX_REGIONS]));
+            self.world.block_on(self.client.write(self.peer, datafile, &regions, &bytes)).unwrap();
+        }
+    }
+
+    /// Writes a byte to each of some datafiles.
+    fn touch(&self, files: std::ops::Range<u64>) {
+        let (one, byte) = (regions(&[(0, 1)]), MemList::from(vec![1]));
+        for first in files.clone().step_by(100) {
+            let some = first..files.end.min(first + 100);
+            let all = some.map(|number| self.client.write(self.peer, file(number), &one, &byte));
+            self.world.block_on(join_all(all)).into_iter().for_each(|done| drop(done.unwrap()));
+        }
+    }
+}
+
+/// As many datafiles as a request may name: one, and others from a number on.
+fn most(one: u64, others: u64) -> Vec<DatafileHandle> {
+    [one].into_iter().chain(others..).take(MAX_DATAFILES).map(file).collect()
+}
+
+rows! { ROWS of IodRequest for Server {
+    IodRequest::Ping => "nothing", FEW, |server| server.cost(IodRequest::Ping);
+    IodRequest::Write { .. } => "most regions", LIST, |server| server.list(file(1), true);
+    IodRequest::Read { .. } => "most regions", LIST, |server| server.list(file(1), false);
+    // Grows with the units.
+    IodRequest::Truncate { .. } => "of very many dirty units", 16 * UNITS, |server| {
+        server.dirty(file(2));
+        server.cost(IodRequest::Truncate { datafile: file(2), size: 1 })
+    };
+    IodRequest::Create { .. } => "most datafiles", DATAFILES, |server| {
+        server.by_manager(IodRequest::Create { first: file(FILES + 1), count: MAX_DATAFILES as u32 })
+    };
+    // Grows with the datafiles of which something is in the cache.
+    IodRequest::Discard { .. } => "most datafiles, beside very many dirty ones", DATAFILES, |server| {
+        server.touch(2000..4000);
+        server.by_manager(IodRequest::Discard { first: file(3500), count: MAX_DATAFILES as u32 })
+    };
+    // Grows with the units.
+    IodRequest::Remove { .. } => "most datafiles, one of very many units", 8 * UNITS, |server| {
+        server.dirty(file(3));
+        server.by_manager(IodRequest::Remove { datafiles: most(3, 5000) })
+    };
+    IodRequest::List { .. } => "most of more datafiles", DATAFILES, |server| {
+        server.by_manager(IodRequest::List { after: None })
+    };
+    // Grows with the units.
+    IodRequest::Sync { .. } => "most datafiles, one of very many units", 16 * UNITS, |server| {
+        server.touch(6100..6200);
+        server.dirty(file(4));
+        server.cost(IodRequest::Sync { datafiles: most(4, 6100) })
+    };
+    IodRequest::Getsize { .. } => "of very many dirty units", FEW, |server| {
+        server.dirty(file(5));
+        server.cost(IodRequest::Getsize { datafile: file(5) })
+    };
+    IodRequest::Statfs => "very many datafiles", FEW, |server| server.cost(IodRequest::Statfs);
+    // Grows with the units.
+    IodRequest::PrepareTruncate { .. } => "of very many dirty units", 16 * UNITS, |server| {
+        server.dirty(file(6));
+        server.by_manager(IodRequest::PrepareTruncate { datafile: file(6), size: 1, number: 1 })
+    };
+    // Grows with the units.
+    IodRequest::CommitTruncates { .. } => "most datafiles, one of very many units", 16 * UNITS, |server| {
+        server.for_each(7200..7300, |datafile| IodRequest::PrepareTruncate { datafile, size: 1, number: 2 });
+        let datafiles = most(6, 7200).into_iter().map(|datafile| (datafile, 1, 1)).collect();
+        server.by_manager(IodRequest::CommitTruncates { before: 3, datafiles })
+    };
+    IodRequest::CancelTruncates { .. } => "most datafiles remain, of those that a manager lets be prepared", DATAFILES, |server| {
+        server.for_each(8500..9012, |datafile| IodRequest::PrepareTruncate { datafile, size: 1, number: 3 });
+        server.by_manager(IodRequest::CancelTruncates { before: 9, except: most(8500, 8001) })
+    };
+    IodRequest::Advise { .. } => "a datafile that nobody has heard of", FEW, |server| {
+        let hints = CacheHints { unit: Some(UNIT as u32), ..CacheHints::default() };
+        server.cost(IodRequest::Advise { datafile: file(u64::MAX), hints })
+    };
+    IodRequest::CacheState { .. } => "most of very many datafiles", DATAFILES, |server| {
+        server.touch(2000..4000);
+        server.cost(IodRequest::CacheState { after: None, files: u32::MAX })
+    };
+    IodRequest::CacheCoverage { .. } => "most of very many units", 2 * DATAFILES, |server| {
+        server.dirty(file(7));
+        server.cost(IodRequest::CacheCoverage { datafile: file(7), offset: 0, len: u64::MAX })
+    };
+    // Grows with the units, all of which are looked at if most of them are dirty.
+    IodRequest::ReadShared { .. } => "a whole window", 256 * UNITS, |server| {
+        server.cost(IodRequest::ReadShared { datafile: file(8), offset: 0, len: VIEW_WINDOW })
+    };
+} }
+
+/// What is not asked for by a request to an I/O server alone.
+const BESIDE: &[Row<Server>] = &[Row {
+    request: "Hello",
+    worst: "nothing",
+    most: FEW,
+    cost: |server| {
+        cost_on(&server.world, &server.node, async || {
+            server.client.connect(&server.addr).await;
+        })
+    },
+}];
+
+#[test]
+fn every_request_to_an_io_server_over_files_is_bounded() {
+    let dir = TempDir::new().unwrap();
+    let server = Server::start(|_| FileStore::open(dir.path(), 1 << 20).unwrap());
+    check(&server, ROWS);
+    check(&server, BESIDE);
+}
+
+#[test]
+fn every_request_to_an_io_server_with_a_cache_is_bounded() {
+    let server = Server::start(|node| {
+        let frames = Frames::anonymous(ArenaSettings::new(CACHE)).unwrap();
+        let age = Duration::from_secs(600);
+        let settings = Settings { age, dirty: CACHE / 2, ..Settings::for_bytes(CACHE) };
+        let store = MemStore::on(Disk(node.disk()), 1 << 40);
+        UnifiedStore::new(store, frames, settings, || 0).with_views(ViewSettings::for_bytes(CACHE / 8))
+    });
+    check(&server, ROWS);
+    check(&server, BESIDE);
+}

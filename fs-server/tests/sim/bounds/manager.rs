@@ -1,0 +1,206 @@
+//! The requests to the manager of the largest cluster.
+
+use fs_proto::limits::{MAX_ENTRIES, MAX_PATH, MAX_SERVERS};
+use fs_proto::{DirHandle, FileHandle, Handle, Registration, RemoveKind, SetAttr, Start, StoreId};
+use fs_server::service::Limits;
+use futures_util::future::join_all;
+
+use super::*;
+
+/// Directories in a path that has room for a name behind them.
+const DEPTH: usize = MAX_PATH / 2 - 2;
+/// Names in a directory: more than a page has.
+const NAMES: usize = MAX_ENTRIES + 500;
+/// Steps for the names of a path: each is cut off, and looked up.
+const PATH: u64 = 2 * DEPTH as u64;
+/// Steps for something of each I/O server.
+const SERVERS: u64 = MAX_SERVERS as u64;
+/// Steps of a change on the loop: for the state of each I/O server before the commit, and after it
+/// for what is to be done there.
+const COMMIT: u64 = 8 * SERVERS;
+/// So long that no server confirms by chance that it is up.
+const HEARTBEAT: Duration = Duration::from_secs(600);
+/// Steps for what depends on nothing. The loop may have just heard of some I/O servers.
+const FEW: u64 = 2 * SERVERS;
+
+/// A manager with much to look through.
+struct Server {
+    world: World,
+    cluster: SimCluster,
+    client: Client,
+    peer: PeerId,
+}
+
+/// Returns the path of something in the deepest directory that has a path.
+fn deep(name: &str) -> String {
+    format!("{}{name}", "d/".repeat(DEPTH))
+}
+
+fn creation(path: &str, existing: Existing) -> ManagerRequest {
+    // None of these exists, so none is left out.
+    let avoid = (0..MAX_SERVERS as u32).map(|iod| iod + 1000).collect();
+    let (place, strip_size, servers) = (Place::root(path), 0, MAX_SERVERS as u32);
+    ManagerRequest::Create { place, mode: 0o644, uid: 1, gid: 2, strip_size, servers, avoid, existing }
+}
+
+impl Server {
+    fn start() -> Server {
+        let endpoint = Config::default().eager_limit(128 << 10).fast_slot_bytes(256 << 10);
+        let limits = Limits { requests: 512, per_peer: 256, ..Limits::default() };
+        let options = ClusterOptions {
+            endpoint,
+            limits,
+            heartbeat: HEARTBEAT,
+            pool: 64,
+            ..ClusterOptions::with_iods(MAX_SERVERS)
+        };
+        let world = World::new(1);
+        let cluster = SimCluster::start(&world, options.clone()).unwrap();
+        let endpoint = world.node("client").endpoint(options.endpoint.name("client")).unwrap();
+        let client = Client::over(endpoint, 1);
+        let peer = world.block_on(client.connect(&cluster.manager()));
+        let server = Server { world, cluster, client, peer };
+        let all = (1..=DEPTH).map(|depth| "d/".repeat(depth)).chain(["many".to_owned()]);
+        server.make(all.map(|path| mkdir(&path)).collect());
+        server.make((0..NAMES).map(|name| mkdir(&format!("many/{name}"))).collect());
+        server
+    }
+
+    /// Makes changes, many at the same time and in order.
+    fn make(&self, changes: Vec<ManagerRequest>) {
+        for some in changes.chunks(100) {
+            let made = some.iter().map(|change| self.client.manager(self.peer, change.clone()));
+            self.world.block_on(join_all(made)).into_iter().for_each(|made| drop(made.unwrap()));
+        }
+    }
+
+    /// Returns what a request costs.
+    fn cost(&self, request: ManagerRequest) -> Cost {
+        cost_on(&self.world, &self.cluster.manager_node(), async || {
+            drop(self.client.manager(self.peer, request).await.unwrap())
+        })
+    }
+
+    /// Creates a file with a datafile on each server.
+    fn file(&self, path: &str, existing: Existing) -> FileHandle {
+        let entry = self.world.block_on(self.client.entry(self.peer, creation(path, existing))).unwrap();
+        let Handle::File(file) = entry.handle else { panic!("{entry:?}") };
+        assert_eq!(entry.layout.unwrap().datafiles().len(), MAX_SERVERS);
+        file
+    }
+
+    fn many(&self) -> DirHandle {
+        let look = ManagerRequest::Lookup { place: Place::root("many") };
+        let entry = self.world.block_on(self.client.entry(self.peer, look)).unwrap();
+        let Handle::Dir(many) = entry.handle else { panic!("{entry:?}") };
+        many
+    }
+}
+
+rows! { ROWS of ManagerRequest for Server {
+    ManagerRequest::Ping => "nothing", FEW, |server| server.cost(ManagerRequest::Ping);
+    ManagerRequest::Mkdir { .. } => "the longest path", COMMIT, |server| server.cost(mkdir(&deep("dir")));
+    ManagerRequest::Create { .. } => "the longest path, on all servers, most servers avoided", COMMIT, |server| {
+        server.cost(creation(&deep("file"), Existing::Refuse))
+    };
+    ManagerRequest::Lookup { .. } => "the longest path", PATH + FEW, |server| {
+        server.cost(ManagerRequest::Lookup { place: Place::root(deep("file")) })
+    };
+    ManagerRequest::Readdir { .. } => "most entries of more", MAX_ENTRIES as u64 + FEW, |server| {
+        let (dir, after) = (server.many(), String::new());
+        server.cost(ManagerRequest::Readdir { dir, after, max: u32::MAX })
+    };
+    ManagerRequest::Getattr { .. } => "a file on all servers", FEW, |server| {
+        let handle = server.file("file0", Existing::Refuse).into();
+        server.cost(ManagerRequest::Getattr { handle })
+    };
+    ManagerRequest::Setattr { .. } => "all attributes", COMMIT, |server| {
+        let handle = server.file("file1", Existing::Refuse).into();
+        let set = SetAttr { mode: Some(1), uid: Some(1), gid: Some(1), atime_ns: Some(1), mtime_ns: Some(1) };
+        server.cost(ManagerRequest::Setattr { handle, set })
+    };
+    ManagerRequest::Rename { .. } => "of a directory, down by the longest path", COMMIT, |server| {
+        server.make(vec![mkdir("dir")]);
+        server.cost(ManagerRequest::Rename { from: Place::root("dir"), to: Place::root(deep("new")) })
+    };
+    ManagerRequest::Remove { .. } => "the longest path, on all servers", COMMIT, |server| {
+        server.cost(ManagerRequest::Remove { place: Place::root(deep("file")), kind: RemoveKind::Any })
+    };
+    ManagerRequest::Statfs => "all pools", 2 * SERVERS + FEW, |server| server.cost(ManagerRequest::Statfs);
+    ManagerRequest::Cluster { .. } => "all servers", SERVERS + FEW, |server| {
+        server.cost(ManagerRequest::Cluster { first: 0 })
+    };
+    ManagerRequest::RecordSize { .. } => "a file on all servers", COMMIT, |server| {
+        let file = server.file("file2", Existing::Refuse);
+        server.cost(ManagerRequest::RecordSize { file, size: Some(1) })
+    };
+    ManagerRequest::Register(_) => "the last server, with a store that is compared with all", SERVERS + FEW, |server| {
+        let (iod, start) = (MAX_SERVERS as u32 - 1, Start { epoch: 1, instance: 1 });
+        let sender = Sender::Server(Role::Iod(iod), start);
+        let peer = server.world.block_on(server.client.connect_silently(&server.cluster.manager()));
+        let hello = Hello { sender, ..Hello::to(Role::Manager) };
+        server.world.block_on(server.client.ask(peer, RequestBody::Hello(hello))).unwrap();
+        let (store, highest) = (Some(StoreId(7)), DatafileHandle(0));
+        let (offered, confirmed, manager) = (None, None, None);
+        let registration =
+            Registration { iod, store, start, offered, confirmed, manager, highest, replace: false, ready: false };
+        cost_on(&server.world, &server.cluster.manager_node(), async || {
+            let refused = server.client.manager(peer, ManagerRequest::Register(registration)).await;
+            assert_eq!(code(refused), Some(ErrorCode::Invalid));
+        })
+    };
+    ManagerRequest::Backup { .. } => "a page full of short rows", 8 * MAX_ENTRIES as u64, |server| {
+        let pages = (0..).map(|page| server.cost(ManagerRequest::Backup { page }));
+        pages.take(4).max().unwrap()
+    };
+    ManagerRequest::Publish { .. } => "over a file, both on all servers", COMMIT, |server| {
+        server.file(&deep("old"), Existing::Refuse);
+        let file = server.file(&deep("old"), Existing::Replace);
+        let (place, size) = (Place::root(deep("old")), Some(1));
+        server.cost(ManagerRequest::Publish { file, place, inherit: true, mode: None, mtime_ns: None, size })
+    };
+    ManagerRequest::Abandon { .. } => "a file on all servers", COMMIT, |server| {
+        let file = server.file("draft", Existing::Replace);
+        server.cost(ManagerRequest::Abandon { file })
+    };
+    ManagerRequest::Truncate { .. } => "a file on all servers", COMMIT + SERVERS, |server| {
+        let file = server.file("file3", Existing::Refuse);
+        server.cost(ManagerRequest::Truncate { file, size: 1 << 40 })
+    };
+    ManagerRequest::Truncation { .. } => "a file on all servers", SERVERS + FEW, |server| {
+        let file = server.file("file4", Existing::Refuse);
+        server.cost(ManagerRequest::Truncation { file })
+    };
+} }
+
+/// What is not asked for by a request to a manager alone.
+const BESIDE: &[Row<Server>] = &[
+    Row {
+        request: "Hello",
+        worst: "nothing",
+        most: FEW,
+        cost: |server| {
+            cost_on(&server.world, &server.cluster.manager_node(), async || {
+                server.client.connect(&server.cluster.manager()).await;
+            })
+        },
+    },
+    Row {
+        request: "heartbeats",
+        // Each is compared with all servers.
+        worst: "of all servers, at the same time",
+        most: SERVERS * SERVERS,
+        cost: |server| {
+            cost_on(&server.world, &server.cluster.manager_node(), async || {
+                server.client.endpoint.sleep(HEARTBEAT).await;
+            })
+        },
+    },
+];
+
+#[test]
+fn every_request_to_a_manager_is_bounded() {
+    let server = Server::start();
+    check(&server, ROWS);
+    check(&server, BESIDE);
+}
