@@ -222,7 +222,7 @@ impl<D: Disk> Hold<D> {
 impl<D: Disk> Drop for Hold<D> {
     fn drop(&mut self) {
         self.locked.inner.with(|state| {
-            state.file(self.locked.file).held = None;
+            state.hold(self.locked.file, false);
             state.changed(self.locked.file);
             state.memory_changed();
         });
@@ -355,47 +355,41 @@ impl<D: Disk> Inner<D> {
         result.map_err(|error| CacheError::Disk { error, extents })
     }
 
-    /// Writes some dirty units to the disk. Returns false if there are none that nobody writes.
-    async fn flush_some(&self, which: Which) -> Result<bool, D::Error> {
-        match self.with(|state| state.begin_flush(which)) {
-            Some(batch) => self.flushing(batch).write().await.map(|()| true),
-            None => Ok(false),
-        }
-    }
-
     /// Takes charge of units that [`State::begin_flush`] has chosen. If the result is dropped, they
     /// are dirty again.
     pub(crate) fn flushing(&self, batch: Batch) -> Flushing<'_, D> {
         Flushing { inner: self, batch: Some(batch) }
     }
 
-    /// As [`Inner::flush_some`], for memory: a file that cannot be written is no reason to fail as
-    /// long as another one can.
+    /// Writes the oldest dirty units to the disk. Returns false if there are none that nobody
+    /// writes. A file that cannot be written is no reason to fail as long as another one can.
     async fn flush_oldest(&self) -> Result<bool, D::Error> {
-        loop {
-            match self.flush_some(Which::Oldest).await {
-                Err(error) => {
-                    if !self.with(|state| state.any_flushable()) {
-                        return Err(error);
-                    }
-                }
-                done => return done,
+        while let Some(batch) = self.with(|state| state.begin_flush(Which::Oldest)) {
+            match self.flushing(batch).write().await {
+                Err(error) if !self.with(|state| state.any_flushable()) => return Err(error),
+                Err(_) => {}
+                Ok(()) => return Ok(true),
             }
         }
+        Ok(false)
     }
 
     /// Writes the dirty bytes of a file to the disk, as far as they were written by the write
     /// `write` or before.
     async fn flush(&self, file: u64, write: u64) -> Result<(), D::Error> {
+        let mut from = 0;
         loop {
-            if self.flush_some(Which::Of(file, write)).await? {
+            if let Some(batch) = self.with(|state| state.begin_flush(Which::Of(file, write, from))) {
+                // What is written again behind it does not keep it from going on.
+                from = batch.end();
+                self.flushing(batch).write().await?;
                 continue;
             }
             let done = self.until(file, |state| {
                 if !state.is_unflushed(file, write) {
                     return Some(true);
                 }
-                state.is_flushable(Which::Of(file, write)).then_some(false)
+                state.is_flushable(Which::Of(file, write, 0)).then_some(false)
             });
             if done.await {
                 return Ok(());
@@ -572,7 +566,7 @@ impl<D: Disk> Cache<D> {
         let hold = Hold { locked, from };
         self.0
             .until(file, |state| {
-                state.file(file).held = Some(from);
+                state.hold(file, true);
                 (!state.is_moving(file, from)).then_some(())
             })
             .await;
@@ -585,7 +579,7 @@ impl<D: Disk> Cache<D> {
         let hold = Hold { locked, from: 0 };
         self.0
             .until(file, |state| {
-                state.file(file).held = Some(0);
+                state.hold(file, true);
                 (!state.is_moving(file, 0)).then_some(())
             })
             .await;

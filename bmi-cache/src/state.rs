@@ -48,6 +48,10 @@ const MOST_RANGES: usize = 3;
 /// Most bytes that are written to the disk at once.
 const BATCH: u64 = 1 << 20;
 
+/// Most units that are looked at to be written to the disk at once: as many as a batch has of the
+/// smallest. A unit may have one dirty byte.
+const AT_ONCE: usize = BATCH as usize / FRAME;
+
 /// Most requests to read ahead that wait.
 const MOST_AHEAD: usize = 64;
 
@@ -98,6 +102,21 @@ impl Unit {
         coverage.dirty += self.flushing.bytes_in(&range) + self.dirty.within(&range).map(only_dirty).sum::<u64>();
     }
 
+    /// Returns the number of bytes that are dirty or on the way to the disk. A byte may be both.
+    fn unclean_bytes(&self) -> u64 {
+        self.dirty.bytes() + self.flushing.bytes()
+    }
+
+    /// Returns the number of its oldest write, if it is dirty and nobody writes it to the disk.
+    fn waiting(&self) -> Option<u64> {
+        (!self.dirty.is_empty() && self.flushing.is_empty()).then_some(self.oldest)
+    }
+
+    /// Returns the number of its oldest write that is on the way to the disk.
+    fn moving(&self) -> Option<u64> {
+        (!self.flushing.is_empty()).then_some(self.flushing_oldest)
+    }
+
     fn is_free(&self) -> bool {
         self.pins == 0 && !self.filling && !self.broken && self.is_clean()
     }
@@ -114,12 +133,22 @@ pub(crate) struct FileState<E> {
     pub(crate) counters: FileCounters,
     /// Why its last write to the disk failed, and when it is tried again, in ticks.
     pub(crate) failed: Option<(E, u64)>,
-    /// From this offset on nothing is written to the disk ([`crate::Hold`]).
-    pub(crate) held: Option<u64>,
+    /// Nothing of it is written to the disk ([`crate::Hold`]).
+    pub(crate) held: bool,
     /// The user has said that the file exists.
     pub(crate) known: bool,
     /// The units that are not clean, by their offsets.
     unclean: BTreeMap<u64, usize>,
+    /// Those of them that nobody writes to the disk, by their offsets.
+    ready: BTreeMap<u64, usize>,
+    /// The same, and those that are being written, by the numbers of their oldest writes.
+    waiting: BTreeSet<(u64, usize)>,
+    moving: BTreeSet<(u64, usize)>,
+    /// How the state lists it: whether its last write to the disk has failed, and the number of its
+    /// oldest write that waits. `None` if nothing of it may be written now.
+    listed: Option<(bool, u64)>,
+    /// The offsets of the units that are being filled.
+    filling: BTreeSet<u64>,
     units: usize,
     /// Bytes that are in the cache, and those of them that the disk does not have.
     cached: u64,
@@ -154,8 +183,9 @@ pub(crate) struct State<E> {
     advice: Advice,
     policies: Policies,
     pub(crate) readiness: Readiness,
-    /// The dirty units that are not being written, by the number of the oldest write.
-    dirty: BTreeSet<(u64, usize)>,
+    /// The files of which something may be written to the disk now, by the number of the oldest
+    /// write that waits: those whose disk works, and those whose last write to it has failed.
+    flushable: [BTreeSet<(u64, u64)>; 2],
     pub(crate) dirty_bytes: u64,
     cached_bytes: u64,
     /// Number of writes.
@@ -190,6 +220,13 @@ pub(crate) struct Batch {
     pub(crate) list: MemList,
 }
 
+impl Batch {
+    /// Returns the offset behind its last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.extents.last().map_or(0, Extent::end)
+    }
+}
+
 /// Which dirty units are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
@@ -197,8 +234,8 @@ pub(crate) enum Which {
     Oldest,
     /// Those that were dirty at a tick.
     Since(u64),
-    /// Those of a file whose oldest write is at most this one.
-    Of(u64, u64),
+    /// Those of a file whose oldest write is at most this one, beginning at an offset.
+    Of(u64, u64, u64),
 }
 
 /// Returns a number for a unit that stays the same when it comes back (splitmix64).
@@ -223,7 +260,7 @@ impl<E: Clone> State<E> {
             frames: BTreeMap::new(),
             files: BTreeMap::new(),
             advice: Advice::default(),
-            dirty: BTreeSet::new(),
+            flushable: Default::default(),
             dirty_bytes: 0,
             cached_bytes: 0,
             writes: 0,
@@ -274,9 +311,14 @@ impl<E: Clone> State<E> {
                 streams: Streams::default(),
                 counters: FileCounters::default(),
                 failed: None,
-                held: None,
+                held: false,
                 known: false,
                 unclean: BTreeMap::new(),
+                ready: BTreeMap::new(),
+                waiting: BTreeSet::new(),
+                moving: BTreeSet::new(),
+                listed: None,
+                filling: BTreeSet::new(),
                 units: 0,
                 cached: 0,
                 dirty: 0,

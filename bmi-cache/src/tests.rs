@@ -343,7 +343,7 @@ impl World {
         self.cache().0.with(|state| {
             state.check();
             assert!(state.units.iter().all(|(_, unit)| unit.is_clean()));
-            assert!(state.files.values().all(|file| file.locks.is_empty() && file.held.is_none()));
+            assert!(state.files.values().all(|file| file.locks.is_empty() && !file.held));
         });
         let statistics = self.cache().statistics();
         assert!(statistics.dirty == 0 && statistics.resident <= statistics.most, "{statistics:?}");

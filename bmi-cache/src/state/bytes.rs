@@ -22,11 +22,29 @@ impl<E: Clone> State<E> {
         file.cached = file.cached + after - before;
     }
 
-    /// The dirty bytes of a unit of a file were `before`, and are `after`.
-    pub(super) fn count_dirty(&mut self, file: u64, before: u64, after: u64) {
-        self.dirty_bytes = self.dirty_bytes + after - before;
-        let file = self.file(file);
-        file.dirty = file.dirty + after - before;
+    /// Changes which bytes of a unit are dirty, or on the way to the disk. Counts them, and lists
+    /// the unit by its oldest write.
+    pub(super) fn change_dirty(&mut self, id: usize, change: impl FnOnce(&mut Unit)) {
+        let unit = &mut self.units[id];
+        let (bytes, waiting, moving) = (unit.unclean_bytes(), unit.waiting(), unit.moving());
+        change(unit);
+        let (now, file, at) = (unit.unclean_bytes(), unit.file, unit.at);
+        let lists = (unit.waiting(), unit.moving());
+        self.dirty_bytes = self.dirty_bytes + now - bytes;
+        let own = self.file(file);
+        own.dirty = own.dirty + now - bytes;
+        for (list, before, after) in [(&mut own.waiting, waiting, lists.0), (&mut own.moving, moving, lists.1)] {
+            if let Some(oldest) = before {
+                list.remove(&(oldest, id));
+            }
+            list.extend(after.map(|oldest| (oldest, id)));
+        }
+        if lists.0.is_some() {
+            own.ready.insert(at, id)
+        } else {
+            own.ready.remove(&at)
+        };
+        self.list_file(file);
     }
 
     /// Returns the memory of some bytes of a unit.
@@ -77,8 +95,22 @@ impl<E: Clone> State<E> {
             gaps.subtract(&self.changing(file, unit));
             todo.extend(gaps.ranges().iter().map(|range| (id, range.clone())));
         }
-        todo.iter().for_each(|(id, _)| self.units[*id].filling = true);
+        for (id, _) in by_unit(&todo) {
+            self.set_filling(id, true);
+        }
         (todo, others)
+    }
+
+    fn set_filling(&mut self, id: usize, filling: bool) {
+        let unit = &mut self.units[id];
+        unit.filling = filling;
+        let (file, at) = (unit.file, unit.at);
+        let list = &mut self.file(file).filling;
+        if filling {
+            list.insert(at)
+        } else {
+            list.remove(&at)
+        };
     }
 
     /// Returns the bytes of a unit that somebody is about to write.
@@ -95,7 +127,7 @@ impl<E: Clone> State<E> {
     /// Ends a fill that has succeeded or not.
     pub(crate) fn end_fill(&mut self, file: u64, todo: &[(usize, Range<u32>)], filled: bool) {
         for (id, spans) in by_unit(todo) {
-            self.units[id].filling = false;
+            self.set_filling(id, false);
             if filled {
                 self.change_valid(id, |valid| valid.union(&spans));
             }
@@ -118,17 +150,17 @@ impl<E: Clone> State<E> {
 
     pub(super) fn add_dirty(&mut self, id: usize, spans: &Spans) -> bool {
         let (tick, write) = (self.tick, self.writes);
-        let unit = &mut self.units[id];
-        let before = unit.dirty.bytes();
-        if unit.dirty.is_empty() {
-            (unit.oldest, unit.tick) = (write, tick);
-            self.dirty.insert((write, id));
+        if self.units[id].dirty.is_empty() {
             self.wake.extend(self.background.take());
         }
-        unit.dirty.union(spans);
-        unit.dirty.reduce(MOST_RANGES, &unit.valid);
-        let (file, at, after) = (unit.file, unit.at, unit.dirty.bytes());
-        self.count_dirty(file, before, after);
+        self.change_dirty(id, |unit| {
+            if unit.dirty.is_empty() {
+                (unit.oldest, unit.tick) = (write, tick);
+            }
+            unit.dirty.union(spans);
+            unit.dirty.reduce(MOST_RANGES, &unit.valid);
+        });
+        let (file, at) = (self.units[id].file, self.units[id].at);
         self.file(file).unclean.insert(at, id);
         self.record(id)
     }

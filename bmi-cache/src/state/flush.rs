@@ -1,44 +1,61 @@
 //! Writing dirty bytes to the disk, and forgetting bytes.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use bmi_core::mutated;
 
-use super::{BATCH, Batch, MOST_RANGES, State, Unit, Which};
+use super::{AT_ONCE, BATCH, Batch, MOST_RANGES, State, Which};
 use crate::extent::{Extent, Spans};
 use crate::steps::steps;
 
 impl<E: Clone> State<E> {
-    /// Returns true if a unit may be written to the disk now.
-    pub(super) fn may_flush(&self, unit: &Unit) -> bool {
-        steps(1);
-        let held = self.files[&unit.file].held.is_some_and(|held| held < unit.at + u64::from(unit.size()));
-        !unit.dirty.is_empty() && unit.flushing.is_empty() && !held
+    /// Lists a file by the oldest of its writes that may go to the disk now.
+    pub(super) fn list_file(&mut self, file: u64) {
+        let Some(state) = self.files.get_mut(&file) else { return };
+        let oldest = if state.held { None } else { state.waiting.first() };
+        let listed = oldest.map(|(oldest, _)| (state.failed.is_some(), *oldest));
+        let before = std::mem::replace(&mut state.listed, listed);
+        if before == listed {
+            return;
+        }
+        if let Some((failed, oldest)) = before {
+            self.flushable[usize::from(failed)].remove(&(oldest, file));
+        }
+        if let Some((failed, oldest)) = listed {
+            self.flushable[usize::from(failed)].insert((oldest, file));
+        }
+    }
+
+    /// From now on nothing of a file is written to the disk, or it may be again.
+    pub(crate) fn hold(&mut self, file: u64, held: bool) {
+        self.file(file).held = held;
+        self.list_file(file);
     }
 
     /// Returns the dirty unit with which a flush begins.
     pub(super) fn first_to_flush(&self, which: Which) -> Option<usize> {
-        let failed = |unit: &Unit| self.files[&unit.file].failed.as_ref();
-        let mut oldest =
-            self.dirty.iter().map(|(_, id)| (*id, &self.units[*id])).filter(|(_, unit)| self.may_flush(unit));
-        let found = match which {
-            Which::Oldest => {
-                let first = oldest.next()?;
-                // Those of files whose disk works come first.
-                std::iter::once(first).chain(oldest).find(|(_, unit)| failed(unit).is_none()).or(Some(first))
+        let first = |file: u64| self.files.get(&file)?.waiting.first().map(|(_, id)| *id);
+        let [works, failed] = &self.flushable;
+        match which {
+            // Those of files whose disk works come first.
+            Which::Oldest => works.first().or(failed.first()).and_then(|(_, file)| first(*file)),
+            Which::Since(tick) => {
+                let is_due = |id: &usize| self.units[*id].tick <= tick;
+                let is_again = |file: &u64| {
+                    steps(1);
+                    self.files[file].failed.as_ref().is_some_and(|(_, again)| *again <= self.tick)
+                };
+                let due = works.first().and_then(|(_, file)| first(*file)).filter(is_due);
+                due.or_else(|| failed.iter().map(|(_, file)| *file).filter(is_again).filter_map(first).find(is_due))
             }
-            Which::Since(tick) => oldest
-                .take_while(|(_, unit)| unit.tick <= tick)
-                .find(|(_, unit)| failed(unit).is_none_or(|(_, again)| *again <= self.tick)),
-            Which::Of(file, write) => {
-                let units = self.files.get(&file)?.unclean.values().map(|id| (*id, &self.units[*id]));
-                units
-                    .inspect(|_| steps(1))
-                    .filter(|(_, unit)| unit.oldest <= write)
-                    .find(|(_, unit)| self.may_flush(unit))
+            Which::Of(file, write, from) => {
+                let state = self.files.get(&file).filter(|state| !state.held)?;
+                state.waiting.first().filter(|(oldest, _)| *oldest <= write)?;
+                // In the order of their offsets, as the disk likes it.
+                state.ready.range(from..).chain(&state.ready).next().map(|(_, id)| *id)
             }
-        };
-        found.map(|(id, _)| id)
+        }
     }
 
     /// Returns true if there are dirty units of this kind that nobody writes.
@@ -49,8 +66,7 @@ impl<E: Clone> State<E> {
     /// Returns true if there are dirty units that may be written, of a file whose last write to the
     /// disk has not failed.
     pub(crate) fn any_flushable(&self) -> bool {
-        let works = |id: usize| self.files[&self.units[id].file].failed.is_none();
-        self.first_to_flush(Which::Oldest).is_some_and(works)
+        !self.flushable[0].is_empty()
     }
 
     /// Returns true if `more` bytes would make too many dirty.
@@ -64,11 +80,11 @@ impl<E: Clone> State<E> {
         let first = &self.units[self.first_to_flush(which)?];
         let (file, at) = (first.file, first.at);
         let (mut units, mut bytes) = (Vec::new(), 0);
-        for (_, id) in self.files[&file].unclean.range(at..) {
-            if self.may_flush(&self.units[*id]) && bytes < BATCH {
-                units.push(*id);
-                bytes += self.units[*id].dirty.bytes();
-            }
+        let most = if mutated("cache/batch-of-any-number-of-units") { usize::MAX } else { AT_ONCE };
+        for (_, id) in self.files[&file].ready.range(at..).take(most) {
+            steps(1);
+            units.push(*id);
+            bytes += self.units[*id].dirty.bytes();
             if bytes >= BATCH {
                 break;
             }
@@ -79,11 +95,10 @@ impl<E: Clone> State<E> {
     pub(super) fn batch(&mut self, file: u64, units: Vec<usize>) -> Batch {
         let (mut extents, mut pieces) = (Vec::<Extent>::new(), Vec::new());
         for id in &units {
-            steps(1);
-            let unit = &mut self.units[*id];
-            self.dirty.remove(&(unit.oldest, *id));
-            unit.flushing = std::mem::take(&mut unit.dirty);
-            unit.flushing_oldest = unit.oldest;
+            self.change_dirty(*id, |unit| {
+                unit.flushing = std::mem::take(&mut unit.dirty);
+                unit.flushing_oldest = unit.oldest;
+            });
             let unit = &self.units[*id];
             let most = if mutated("cache/first-range-flushed-only") { 1 } else { usize::MAX };
             for range in unit.flushing.ranges().iter().take(most) {
@@ -106,27 +121,22 @@ impl<E: Clone> State<E> {
             result => result.is_some(),
         };
         for id in &batch.units {
-            steps(1);
-            let unit = &mut self.units[*id];
-            let spans = std::mem::take(&mut unit.flushing);
-            let counted = spans.bytes() + unit.dirty.bytes();
-            if flushed && !unit.dirty.is_empty() && mutated("cache/written-during-a-flush-is-clean") {
-                self.dirty.remove(&(unit.oldest, *id));
-                unit.dirty = Spans::default();
-            }
-            if flushed {
-                self.counters.flushed += spans.bytes();
-            } else {
-                if !unit.dirty.is_empty() {
-                    self.dirty.remove(&(unit.oldest, *id));
+            let mut written = 0;
+            self.change_dirty(*id, |unit| {
+                let spans = std::mem::take(&mut unit.flushing);
+                if flushed {
+                    written = spans.bytes();
+                    if !unit.dirty.is_empty() && mutated("cache/written-during-a-flush-is-clean") {
+                        unit.dirty = Spans::default();
+                    }
+                } else {
+                    unit.oldest = unit.flushing_oldest;
+                    unit.dirty.union(&spans);
+                    unit.dirty.reduce(MOST_RANGES, &unit.valid);
                 }
-                unit.oldest = unit.flushing_oldest;
-                unit.dirty.union(&spans);
-                unit.dirty.reduce(MOST_RANGES, &unit.valid);
-                self.dirty.insert((unit.oldest, *id));
-            }
-            let (left, place) = (unit.dirty.bytes(), unit.place);
-            self.count_dirty(batch.file, counted, left);
+            });
+            self.counters.flushed += written;
+            let place = self.units[*id].place;
             self.record(*id);
             if mutated("cache/record-erased-before-the-disk-has-the-bytes") {
                 self.arena.record(place, None);
@@ -142,6 +152,7 @@ impl<E: Clone> State<E> {
             }
             None => {}
         }
+        self.list_file(batch.file);
         self.changed(batch.file);
         self.memory_changed();
         self.wake.extend(self.background.take());
@@ -150,12 +161,9 @@ impl<E: Clone> State<E> {
     /// Returns true if writes of a file, up to a number, are not on the disk yet.
     pub(crate) fn is_unflushed(&self, file: u64, write: u64) -> bool {
         let Some(state) = self.files.get(&file) else { return false };
-        state.unclean.values().map(|id| &self.units[*id]).any(|unit| {
-            steps(1);
-            let flushing = !unit.flushing.is_empty() && unit.flushing_oldest <= write;
-            !unit.dirty.is_empty() && unit.oldest <= write
-                || flushing && !mutated("cache/flush-in-progress-not-awaited")
-        })
+        let has = |list: &BTreeSet<(u64, usize)>| list.first().is_some_and(|(oldest, _)| *oldest <= write);
+        // What was written again meanwhile has a higher number than what is on its way.
+        has(&state.waiting) || has(&state.moving) && !mutated("cache/flush-in-progress-not-awaited")
     }
 
     /// Forgets everything of a file from `from` on. Nobody else uses it, and none of it is being
@@ -185,27 +193,16 @@ impl<E: Clone> State<E> {
 
     /// Forgets some bytes of a unit, dirty ones too. They are not being read or written.
     pub(super) fn forget(&mut self, id: usize, range: &Range<u32>) {
-        let unit = &mut self.units[id];
-        let (file, before) = (unit.file, unit.dirty.bytes());
-        if !unit.dirty.is_empty() {
-            unit.dirty.remove(range);
-            if unit.dirty.is_empty() {
-                self.dirty.remove(&(unit.oldest, id));
-            }
-        }
-        let left = unit.dirty.bytes();
+        self.change_dirty(id, |unit| unit.dirty.remove(range));
         self.change_valid(id, |valid| valid.remove(range));
-        self.count_dirty(file, before, left);
         self.record(id);
     }
 
-    /// Returns true if a unit of a file from `from` on is being read or written by the disk.
+    /// Returns true if something of a file is being written to the disk, or a unit from `from` on
+    /// is being read.
     pub(crate) fn is_moving(&self, file: u64, from: u64) -> bool {
-        let Some(unit) = self.files.get(&file).map(|file| u64::from(file.unit)) else { return false };
-        let mut units = self.index.range((file, from / unit * unit)..=(file, u64::MAX)).map(|(_, id)| &self.units[*id]);
-        units.any(|unit| {
-            steps(1);
-            unit.filling || !unit.flushing.is_empty()
-        })
+        let Some(state) = self.files.get(&file) else { return false };
+        let from = from / u64::from(state.unit) * u64::from(state.unit);
+        !state.moving.is_empty() || state.filling.range(from..).next().is_some()
     }
 }

@@ -117,13 +117,19 @@ impl<E: Clone> State<E> {
             for range in unit.dirty.ranges().iter().chain(unit.flushing.ranges()) {
                 assert!(unit.valid.contains(range), "{unit:?}");
             }
-            assert_eq!(self.dirty.contains(&(unit.oldest, id)), !unit.dirty.is_empty());
+            let file = &self.files[&unit.file];
+            assert_eq!(file.waiting.contains(&(unit.oldest, id)), unit.waiting().is_some());
+            assert_eq!(file.ready.get(&unit.at), unit.waiting().map(|_| &id));
+            assert_eq!(file.moving.contains(&(unit.flushing_oldest, id)), unit.moving().is_some());
+            assert_eq!(file.filling.contains(&unit.at), unit.filling);
             assert_eq!(self.files[&unit.file].unclean.get(&unit.at), (!unit.is_clean()).then_some(&id));
             dirty += unit.dirty.bytes() + unit.flushing.bytes();
         }
         for (file, state) in &self.files {
             let (whole, left) = self.coverage(*file, Extent::new(0, u64::MAX), usize::MAX);
             assert_eq!((state.cached, left), (whole.cached, None));
+            let oldest = state.waiting.first().filter(|_| !state.held).map(|(oldest, _)| *oldest);
+            assert_eq!(state.listed, oldest.map(|oldest| (state.failed.is_some(), oldest)));
             // A byte that became dirty again while it is written counts twice.
             assert!(whole.dirty <= state.dirty && state.dirty <= 2 * whole.dirty);
         }
@@ -132,6 +138,8 @@ impl<E: Clone> State<E> {
         assert!(self.index.len() == self.units.len() && self.frames.len() == self.units.len());
         assert_eq!(self.dirty_bytes, dirty);
         let unclean = self.files.values().map(|file| file.unclean.len()).sum::<usize>();
+        let listed = self.files.values().filter(|file| file.listed.is_some()).count();
+        assert_eq!(self.flushable.iter().map(|files| files.len()).sum::<usize>(), listed);
         assert_eq!(unclean, self.units.iter().filter(|(_, unit)| !unit.is_clean()).count());
         let used: u64 = self.units.iter().map(|(_, unit)| u64::from(unit.size())).sum();
         assert_eq!(self.pool.free_bytes() + used, u64::from(self.arena.blocks()) * BLOCK as u64);

@@ -197,8 +197,7 @@ rows! { ROWS of IodRequest for Server {
     IodRequest::List { .. } => "most of more datafiles", DATAFILES, |server| {
         server.by_manager(IodRequest::List { after: None })
     };
-    // Grows with the units.
-    IodRequest::Sync { .. } => "most datafiles, one of very many units", 16 * UNITS, |server| {
+    IodRequest::Sync { .. } => "most datafiles, one of very many units", DATAFILES, |server| {
         server.touch(6100..6200);
         server.dirty(file(4));
         server.cost(IodRequest::Sync { datafiles: most(4, 6100) })
@@ -208,8 +207,7 @@ rows! { ROWS of IodRequest for Server {
         server.cost(IodRequest::Getsize { datafile: file(5) })
     };
     IodRequest::Statfs => "very many datafiles", FEW, |server| server.cost(IodRequest::Statfs);
-    // Grows with the units.
-    IodRequest::PrepareTruncate { .. } => "of very many dirty units", 16 * UNITS, |server| {
+    IodRequest::PrepareTruncate { .. } => "of very many dirty units", DATAFILES, |server| {
         server.dirty(file(6));
         server.by_manager(IodRequest::PrepareTruncate { datafile: file(6), size: 1, number: 1 })
     };
