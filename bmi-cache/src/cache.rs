@@ -1,7 +1,7 @@
 //! The operations of a cache.
 
 use std::future::poll_fn;
-use std::ops::Range;
+use std::ops::{Range, RangeBounds};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
@@ -20,6 +20,20 @@ use crate::steps::steps;
 /// The part of the cache that one operation may use. At least two blocks are: the bytes of a short
 /// operation may be in two of them.
 const SHARE: u32 = 8;
+
+/// Lets other tasks run once.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}
 
 /// A cache of the files of a disk. A clone is another handle to the same cache, also for another
 /// event loop.
@@ -212,10 +226,17 @@ pub struct Hold<D: Disk> {
 
 impl<D: Disk> Hold<D> {
     /// Forgets all bytes from `from` on, dirty ones too: the file has been cut off there, or
-    /// removed. `from` is not before the offset that is held.
-    pub fn discard(&self, from: u64) {
+    /// removed. `from` is not before the offset that is held. There may be any number of units, so
+    /// this lets others run in between.
+    pub async fn discard(&self, from: u64) {
         debug_assert!(from >= self.from, "others may use these bytes");
-        self.locked.inner.with(|state| state.discard(self.locked.file, from));
+        let mut next = Some(from);
+        while let Some(at) = next {
+            if at > from {
+                yield_now().await;
+            }
+            next = self.locked.inner.with(|state| state.discard(self.locked.file, from, at));
+        }
     }
 }
 
@@ -531,9 +552,9 @@ impl<D: Disk> Cache<D> {
         self.0.flush(file, write).await
     }
 
-    /// Returns the files that have dirty bytes.
-    pub fn dirty_files(&self) -> Vec<u64> {
-        self.0.with(|state| state.dirty_files())
+    /// Returns those of some files that have dirty bytes.
+    pub fn dirty_files(&self, files: impl RangeBounds<u64>) -> Vec<u64> {
+        self.0.with(|state| state.dirty_files(files))
     }
 
     /// Returns true if [`Cache::know`] was called for a file of which something is still in the

@@ -83,7 +83,7 @@ mod steps;
 mod tests;
 
 pub use arena::{Arena, ArenaSettings, BLOCK, FRAME, Frames, Owner, Place, Ranges, Record, Recovered};
-pub use cache::{Cache, Hold, Reading, Writing};
+pub use cache::{Cache, Hold, Reading, Writing, yield_now};
 pub use disk::{CacheError, Disk};
 pub use extent::Extent;
 pub use policy::Policy;

@@ -24,7 +24,7 @@ mod memory;
 mod queries;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
+use std::ops::{Range, RangeBounds};
 use std::task::Waker;
 
 use bmi_core::{MemList, mutated, mutated_each};
@@ -48,7 +48,7 @@ const MOST_RANGES: usize = 3;
 /// Most bytes that are written to the disk at once.
 const BATCH: u64 = 1 << 20;
 
-/// Most units that are looked at to be written to the disk at once: as many as a batch has of the
+/// Most units that are written to the disk at once, or forgotten: as many as a batch has of the
 /// smallest. A unit may have one dirty byte.
 const AT_ONCE: usize = BATCH as usize / FRAME;
 
@@ -393,9 +393,9 @@ impl<E: Clone> State<E> {
         })
     }
 
-    /// Returns the files that have dirty bytes.
-    pub(crate) fn dirty_files(&self) -> Vec<u64> {
-        let dirty = self.files.iter().inspect(|_| steps(1)).filter(|(_, state)| !state.unclean.is_empty());
+    /// Returns those of some files that have dirty bytes.
+    pub(crate) fn dirty_files(&self, files: impl RangeBounds<u64>) -> Vec<u64> {
+        let dirty = self.files.range(files).inspect(|_| steps(1)).filter(|(_, state)| !state.unclean.is_empty());
         dirty.map(|(file, _)| *file).collect()
     }
 }

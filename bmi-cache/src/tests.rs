@@ -267,7 +267,7 @@ impl World {
         if let Some(bytes) = self.model.borrow_mut().get_mut(&file) {
             bytes.truncate(size as usize);
         }
-        hold.discard(size);
+        hold.discard(size).await;
     }
 
     async fn flush(self: Rc<Self>) {
@@ -347,7 +347,7 @@ impl World {
         });
         let statistics = self.cache().statistics();
         assert!(statistics.dirty == 0 && statistics.resident <= statistics.most, "{statistics:?}");
-        assert!(self.cache().dirty_files().is_empty());
+        assert!(self.cache().dirty_files(..).is_empty());
     }
 }
 
@@ -369,7 +369,7 @@ fn a_writer_waits_for_dirty_bytes_that_are_held() {
             let hold = cache.hold_all(0).await;
             go.set(true);
             random.pause(100).await;
-            hold.discard(0);
+            hold.discard(0).await;
         }
     });
     let writer: Task = Box::pin({

@@ -166,12 +166,15 @@ impl<E: Clone> State<E> {
         has(&state.waiting) || has(&state.moving) && !mutated("cache/flush-in-progress-not-awaited")
     }
 
-    /// Forgets everything of a file from `from` on. Nobody else uses it, and none of it is being
-    /// read or written.
-    pub(crate) fn discard(&mut self, file: u64, from: u64) {
-        let Some(unit) = self.files.get(&file).map(|file| u64::from(file.unit)) else { return };
-        let ids: Vec<usize> =
-            self.index.range((file, from / unit * unit)..=(file, u64::MAX)).map(|(_, id)| *id).collect();
+    /// Forgets everything of a file from `from` on, of some units from `at` on. Returns the offset
+    /// of the next one, if there are more. Nobody else uses it, and none of it is being read or
+    /// written.
+    pub(crate) fn discard(&mut self, file: u64, from: u64, at: u64) -> Option<u64> {
+        let unit = self.files.get(&file).map(|file| u64::from(file.unit))?;
+        let most = if mutated("cache/all-units-discarded-at-once") { usize::MAX } else { AT_ONCE };
+        let mut units = self.index.range((file, at / unit * unit)..=(file, u64::MAX));
+        let ids: Vec<usize> = units.by_ref().take(most).map(|(_, id)| *id).collect();
+        let next = units.next().map(|((_, at), _)| *at);
         for id in ids {
             steps(1);
             let unit = &self.units[id];
@@ -189,6 +192,7 @@ impl<E: Clone> State<E> {
             state.known = false;
         }
         self.memory_changed();
+        next
     }
 
     /// Forgets some bytes of a unit, dirty ones too. They are not being read or written.

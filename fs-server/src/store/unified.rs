@@ -31,11 +31,10 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_cache::{Cache, CacheError, Disk, Extent, Frames, Reading, ReadyRegions, Settings, Writing};
+use bmi_cache::{Cache, CacheError, Disk, Extent, Frames, Reading, ReadyRegions, Settings, Writing, yield_now};
 use bmi_core::{Error, MemList, Memory, MemoryRegion, Time, mutated};
 use fs_proto::{
     CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind,
@@ -91,20 +90,6 @@ fn fault(error: CacheError<FsError>, regions: &[Region]) -> FsError {
 const SHARE_ATTEMPTS: usize = 3;
 /// Granules that are copied before others have a turn, in some 0.2 ms.
 const SHARE_AT_ONCE: u64 = 16;
-
-/// Lets other tasks run once.
-async fn yield_now() {
-    let mut yielded = false;
-    std::future::poll_fn(|context| {
-        if yielded {
-            return Poll::Ready(());
-        }
-        yielded = true;
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await
-}
 
 /// Takes no turn.
 struct AtOnce;
@@ -177,11 +162,11 @@ impl<S: DataStore, C: Fn() -> u64> UnifiedStore<S, C> {
     /// # Errors
     /// `Io` if the disk cannot tell.
     pub async fn reconcile(&self) -> Result<(), FsError> {
-        for file in self.cache.dirty_files() {
+        for file in self.cache.dirty_files(..) {
             match self.behind().held(DatafileHandle(file)).await {
                 Err(lost) if lost.code == ErrorCode::Lost => {
                     tracing::warn!(datafile = %DatafileHandle(file), %lost, "its cached bytes are dropped");
-                    self.cache.hold_all(file).await.discard(0);
+                    self.cache.hold_all(file).await.discard(0).await;
                 }
                 // It is marked, and exists.
                 Ok(_) | Err(FsError { code: ErrorCode::Busy, .. }) => {}
@@ -197,7 +182,7 @@ impl<S: DataStore, C: Fn() -> u64> UnifiedStore<S, C> {
     /// That of the first datafile that could not be written. The others were.
     pub async fn flush_all(&self) -> Result<(), FsError> {
         let mut result = Ok(());
-        for file in self.cache.dirty_files() {
+        for file in self.cache.dirty_files(..) {
             result = result.and(self.cache.flush(file).await);
         }
         result
@@ -269,8 +254,7 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
     async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
         let end = first.0.saturating_add(count.into());
         let mut from = first.0;
-        let written = self.cache.dirty_files().into_iter().filter(|file| (first.0..end).contains(file));
-        for file in written.chain([end]) {
+        for file in self.cache.dirty_files(first.0..end).into_iter().chain([end]) {
             if from < file {
                 self.behind().discard(DatafileHandle(from), (file - from) as u32).await?;
             }
@@ -297,7 +281,7 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
                 }
             };
             if is_gone {
-                hold.discard(0);
+                hold.discard(0).await;
                 self.changed.lock().unwrap_or_else(PoisonError::into_inner).remove(datafile);
             }
         }
@@ -468,7 +452,7 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         let hold = self.cache.hold(datafile.0, size).await;
         self.views.withdraw(datafile, &[Region::new(size, u64::MAX - size)]);
         self.behind().truncate(datafile, size).await?;
-        hold.discard(size);
+        hold.discard(size).await;
         Ok(())
     }
 
@@ -482,10 +466,10 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         self.views.withdraw(datafile, &[Region::new(0, u64::MAX)]);
         // First: if the process ended behind the next step, the next process would take these bytes
         // over. The change is decided, so nobody will miss them.
-        hold.discard(cut);
+        hold.discard(cut).await;
         let result = self.behind().commit_truncate(datafile, cut, size).await;
         if matches!(&result, Err(lost) if lost.code == ErrorCode::Lost) {
-            hold.discard(0);
+            hold.discard(0).await;
         }
         result
     }
@@ -547,7 +531,7 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-    use std::task::Context;
+    use std::task::{Context, Poll};
 
     use bmi_cache::ArenaSettings;
     use futures_util::task::noop_waker_ref;

@@ -176,21 +176,18 @@ rows! { ROWS of IodRequest for Server {
     IodRequest::Ping => "nothing", FEW, |server| server.cost(IodRequest::Ping);
     IodRequest::Write { .. } => "most regions", LIST, |server| server.list(file(1), true);
     IodRequest::Read { .. } => "most regions", LIST, |server| server.list(file(1), false);
-    // Grows with the units.
-    IodRequest::Truncate { .. } => "of very many dirty units", 16 * UNITS, |server| {
+    IodRequest::Truncate { .. } => "of very many dirty units", DATAFILES, |server| {
         server.dirty(file(2));
         server.cost(IodRequest::Truncate { datafile: file(2), size: 1 })
     };
     IodRequest::Create { .. } => "most datafiles", DATAFILES, |server| {
         server.by_manager(IodRequest::Create { first: file(FILES + 1), count: MAX_DATAFILES as u32 })
     };
-    // Grows with the datafiles of which something is in the cache.
-    IodRequest::Discard { .. } => "most datafiles, beside very many dirty ones", DATAFILES, |server| {
+    IodRequest::Discard { .. } => "most datafiles, beside very many dirty ones", MAX_DATAFILES as u64 + FEW, |server| {
         server.touch(2000..4000);
         server.by_manager(IodRequest::Discard { first: file(3500), count: MAX_DATAFILES as u32 })
     };
-    // Grows with the units.
-    IodRequest::Remove { .. } => "most datafiles, one of very many units", 8 * UNITS, |server| {
+    IodRequest::Remove { .. } => "most datafiles, one of very many units", DATAFILES, |server| {
         server.dirty(file(3));
         server.by_manager(IodRequest::Remove { datafiles: most(3, 5000) })
     };
@@ -211,8 +208,7 @@ rows! { ROWS of IodRequest for Server {
         server.dirty(file(6));
         server.by_manager(IodRequest::PrepareTruncate { datafile: file(6), size: 1, number: 1 })
     };
-    // Grows with the units.
-    IodRequest::CommitTruncates { .. } => "most datafiles, one of very many units", 16 * UNITS, |server| {
+    IodRequest::CommitTruncates { .. } => "most datafiles, one of very many units", DATAFILES, |server| {
         server.for_each(7200..7300, |datafile| IodRequest::PrepareTruncate { datafile, size: 1, number: 2 });
         let datafiles = most(6, 7200).into_iter().map(|datafile| (datafile, 1, 1)).collect();
         server.by_manager(IodRequest::CommitTruncates { before: 3, datafiles })
