@@ -12,6 +12,7 @@ use crate::arena::{Arena, BLOCK, Frames};
 use crate::disk::{CacheError, Disk};
 use crate::extent::{Extent, by_unit, joined};
 use crate::query::{Busiest, Coverage, FileStatistics, Statistics};
+use crate::range_locks::Progress;
 use crate::ready::ReadyRegions;
 use crate::settings::{Hints, Settings};
 use crate::state::{Batch, Short, State, Which};
@@ -279,7 +280,20 @@ impl<D: Disk> Inner<D> {
     async fn lock_ranges(self: &Arc<Self>, file: u64, extents: Vec<Extent>, exclusive: bool) -> Locked<D> {
         let id = self.with(|state| state.file(file).locks.make(extents, exclusive));
         let locked = Locked { inner: self.clone(), file, id };
-        self.until(file, |state| state.file(file).locks.is_granted(id).then_some(())).await;
+        poll_fn(|context| {
+            self.with(|state| match state.file(file).locks.advance(id) {
+                Progress::Granted => Poll::Ready(()),
+                Progress::Waits => {
+                    state.wait_for_file(file, context.waker());
+                    Poll::Pending
+                }
+                Progress::Goes => {
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            })
+        })
+        .await;
         locked
     }
 
@@ -325,12 +339,18 @@ impl<D: Disk> Inner<D> {
                 self.fill_from_disk(file, todo, &turn).await?;
                 continue;
             }
+            // The next round meets what is filled from now on.
+            let mut rest = parts;
             let ended = self.until(file, |state| {
-                let units = || parts.iter().inspect(|_| steps(1)).map(|(id, _)| &state.units[*id]);
-                if units().any(|unit| unit.broken) {
-                    return Some(false);
+                while let [(id, _), others @ ..] = rest {
+                    steps(1);
+                    let unit = &state.units[*id];
+                    if unit.broken || unit.filling {
+                        return unit.broken.then_some(false);
+                    }
+                    rest = others;
                 }
-                (!units().any(|unit| unit.filling)).then_some(true)
+                Some(true)
             });
             if !ended.await {
                 return Err(CacheError::Abandoned);
@@ -535,9 +555,19 @@ impl<D: Disk> Cache<D> {
             self.0.fill(file, &scattered, async || Ok(())).await.map_err(|error| error.of(&whole))?;
         }
         if !mutated("cache/write-during-a-fill") {
-            let is_filling =
-                |state: &State<D::Error>| parts.iter().inspect(|_| steps(1)).any(|(id, _)| state.units[*id].filling);
-            self.0.until(file, |state| (!is_filling(state)).then_some(())).await;
+            // No fill that begins from now on has bytes that this operation has locked.
+            let mut rest = &parts[..];
+            let ended = self.0.until(file, |state| {
+                while let [(id, _), others @ ..] = rest {
+                    steps(1);
+                    if state.units[*id].filling {
+                        return None;
+                    }
+                    rest = others;
+                }
+                Some(())
+            });
+            ended.await;
         }
         let list = self.0.with(|state| state.list(file, extents));
         Ok(Writing { list, extents: extents.to_vec(), parts, pinned, locked })

@@ -110,6 +110,12 @@ const ORDINARY: &[Ordinary] = &[
         test: "tests::strided::a_strided_list_write_does_not_stop_the_server",
     },
     Ordinary {
+        bug: "cache/locks-compared-without-a-break",
+        package: "bmi-cache",
+        program: UNIT_TESTS,
+        test: "range_locks::tests::others_run_while_very_many_locks_are_compared",
+    },
+    Ordinary {
         bug: "cache/all-units-discarded-at-once",
         package: "fs-server",
         program: "sim",

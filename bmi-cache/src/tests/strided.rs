@@ -2,6 +2,7 @@
 //! every piece is where it belongs.
 
 use std::cell::RefCell;
+use std::pin::pin;
 
 use async_trait::async_trait;
 use bmi_core::MemList;
@@ -60,11 +61,14 @@ fn pieces(first: u64, distance: u64) -> Vec<Extent> {
     (0..PIECES).map(|piece| Extent::new(first + piece * distance, 1)).collect()
 }
 
-/// Runs something that waits for nothing, within the steps that the pieces may take.
+/// Runs something that waits for nothing, within the steps that the pieces may take. It may let
+/// others run once in between.
 fn within<F: Future>(what: &str, f: F) -> F::Output {
-    let (result, steps) = steps_of(STEPS * PIECES, || f.now_or_never().expect("nothing to wait for"));
+    let mut f = pin!(f);
+    let run = || f.as_mut().now_or_never().or_else(|| f.as_mut().now_or_never());
+    let (result, steps) = steps_of(STEPS * PIECES, run);
     println!("{what}: {steps} steps, {} for each piece", steps / PIECES);
-    result
+    result.expect("nothing to wait for")
 }
 
 fn write(cache: &Cache<Prompt>, extents: &[Extent], byte: u8) {

@@ -235,17 +235,19 @@ rows! { ROWS of IodRequest for Server {
     };
 } }
 
-/// What is not asked for by a request to an I/O server alone.
-const BESIDE: &[Row<Server>] = &[Row {
-    request: "Hello",
-    worst: "nothing",
-    most: FEW,
-    cost: |server| {
-        cost_on(&server.world, &server.node, async || {
-            server.client.connect(&server.addr).await;
-        })
+/// What is not asked for by one request to an I/O server alone.
+const BESIDE: &[Row<Server>] = &[
+    Row {
+        request: "Hello",
+        worst: "nothing",
+        most: FEW,
+        cost: |server| {
+            cost_on(&server.world, &server.node, async || {
+                server.client.connect(&server.addr).await;
+            })
+        },
     },
-}];
+];
 
 #[test]
 fn every_request_to_an_io_server_over_files_is_bounded() {
