@@ -45,6 +45,10 @@ use crate::steps::steps;
 /// Most ranges of dirty bytes that the arena records of a unit.
 const MOST_RANGES: usize = 3;
 
+/// Most ranges of valid bytes that a unit keeps when nobody uses it: as many as it has frames at
+/// most. They are looked at whenever the unit is used, and are memory beside the arena's.
+const MOST_VALID: usize = BLOCK / FRAME;
+
 /// Most bytes that are written to the disk at once.
 const BATCH: u64 = 1 << 20;
 

@@ -110,6 +110,12 @@ const ORDINARY: &[Ordinary] = &[
         test: "tests::strided::a_strided_list_write_does_not_stop_the_server",
     },
     Ordinary {
+        bug: "cache/scattered-bytes-kept",
+        package: "bmi-cache",
+        program: UNIT_TESTS,
+        test: "tests::strided::a_strided_list_write_that_is_given_up_does_not_stop_the_server",
+    },
+    Ordinary {
         bug: "cache/locks-compared-without-a-break",
         package: "bmi-cache",
         program: UNIT_TESTS,

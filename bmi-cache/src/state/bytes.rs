@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bmi_core::{MemList, MemSlice, mutated, mutated_each};
 
-use super::{MOST_RANGES, State, Unit};
+use super::{MOST_RANGES, MOST_VALID, State, Unit};
 use crate::arena::{Ranges, Record};
 use crate::extent::{Extent, Spans, by_unit};
 use crate::policy::Policy;
@@ -185,6 +185,23 @@ impl<E: Clone> State<E> {
             self.arena.record(unit.place, Some(&Record { file: unit.file, at: unit.at, dirty }));
         }
         fits
+    }
+
+    /// Forgets the shortest ranges of a unit that nobody uses, and of which the disk has all bytes.
+    /// There are many if writes of many pieces were given up.
+    pub(super) fn forget_scattered(&mut self, id: usize) {
+        let unit = &self.units[id];
+        let is_clean = |range: &&Range<u32>| {
+            [&unit.dirty, &unit.flushing].iter().all(|spans| spans.within(range).next().is_none())
+        };
+        let mut clean: Vec<Range<u32>> = unit.valid.ranges().iter().filter(is_clean).cloned().collect();
+        clean.sort_by_key(ExactSizeIterator::len);
+        clean.truncate(unit.valid.ranges().len().saturating_sub(MOST_VALID));
+        clean.sort_by_key(|range| range.start);
+        let scattered = Spans::ascending(clean);
+        if !mutated("cache/scattered-bytes-kept") {
+            self.change_valid(id, |valid| valid.subtract(&scattered));
+        }
     }
 
     /// A write was given up: its bytes may be old or new. Those that the disk has are read again.

@@ -2,7 +2,7 @@
 
 use bmi_core::mutated;
 
-use super::{Short, State, Unit, Which, key};
+use super::{MOST_VALID, Short, State, Unit, Which, key};
 use crate::arena::{BLOCK, FRAME, Place};
 use crate::extent::{Extent, Spans};
 use crate::policy::Policy;
@@ -78,6 +78,10 @@ impl<E: Clone> State<E> {
             steps(1);
             let unit = &mut self.units[*id];
             unit.pins -= 1;
+            if unit.pins == 0 && unit.valid.ranges().len() > MOST_VALID {
+                self.forget_scattered(*id);
+            }
+            let unit = &self.units[*id];
             let (file, is_empty) = (unit.file, unit.is_free() && unit.valid.is_empty());
             let transient = self.files.get(&file).is_some_and(|file| file.hints.policy == Policy::None);
             if is_empty || transient && unit.is_free() {

@@ -126,25 +126,35 @@ fn check_writes(writes: &[(Extent, Vec<u8>)], expected: &[u8], distance: u64) {
     assert!(pieces(0, distance).iter().chain(&pieces(2, distance)).all(covers), "pieces at a distance of {distance}");
 }
 
-/// A write that is given up leaves holes in the unit, as many as there were pieces.
+/// A write that is given up leaves holes in the unit, as many as there were pieces. Each use of the
+/// unit would look at them, and their places would take more memory than the bytes.
 #[test]
 fn a_strided_list_write_that_is_given_up_does_not_stop_the_server() {
     let (cache, own) = (cache(), pieces(1, 4));
     let whole = Extent::new(0, PIECES * 4);
     read(&cache, &[whole]);
+    let reader = within("lend", cache.read(FILE, &[Extent::new(0, 1)])).unwrap();
     within("given up", async {
         let writing = cache.write(FILE, &own).await.unwrap();
         writing.list().copy_from(0, &vec![9; writing.list().len()]);
         drop(writing);
     });
+    // As long as somebody uses the unit, it has as many ranges of valid bytes as the list pieces.
     assert_eq!(cache.coverage(FILE, whole).cached, whole.len - PIECES);
-    // The unit has as many ranges of valid bytes as the list has pieces.
     let between = pieces(2, 4);
     let lent = within("lend", async { cache.read_cached(FILE, &between) }).expect("it is cached");
     assert!(lent.list().to_vec().iter().zip(&between).all(|(byte, piece)| *byte == on_disk(piece.offset)));
     drop(lent);
+    write(&cache, &[Extent::new(2, 1)], 8);
+    within("end of the loan", async { drop(reader) });
+    let ranges = cache.0.with(|state| {
+        state.check();
+        state.units.iter().map(|(_, unit)| unit.valid.ranges().len()).max()
+    });
+    assert_eq!((ranges, cache.coverage(FILE, whole)), (Some(16), Coverage { cached: 48, dirty: 1, ready: 48 }));
     assert!(read(&cache, &own).iter().zip(&own).all(|(byte, piece)| *byte == on_disk(piece.offset)));
     assert_eq!(cache.coverage(FILE, whole).cached, whole.len);
+    assert_eq!(read(&cache, &[Extent::new(0, 4)]), [on_disk(0), on_disk(1), 8, on_disk(3)]);
 }
 
 /// Others read and write what is between the pieces of a writer. They can fill the unit only around
