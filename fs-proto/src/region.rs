@@ -75,19 +75,6 @@ impl Regions {
         self.total
     }
 
-    /// Returns the regions of the `len` bytes from `at` on, counted over the whole list. Regions
-    /// are cut at both ends as needed.
-    pub fn range(&self, at: u64, len: u64) -> impl Iterator<Item = Region> + '_ {
-        let (mut skip, mut left) = (at, len);
-        self.list.iter().inspect(|_| step()).filter_map(move |region| {
-            let start = skip.min(region.len);
-            skip -= start;
-            let part = region.part(start, left);
-            left -= part.len;
-            (part.len > 0).then_some(part)
-        })
-    }
-
     /// Returns the regions as a vector.
     pub fn into_vec(self) -> Vec<Region> {
         self.list
@@ -164,13 +151,5 @@ mod tests {
         assert!(Regions::try_from(Region::new(MAX_OFFSET - 1, 1)).is_ok());
         assert!(Regions::try_from(vec![Region::new(0, MAX_OFFSET), Region::new(0, 1)]).is_err());
         assert!(Regions::try_from(vec![Region::new(0, 1); MAX_REGIONS + 1]).is_err());
-    }
-
-    #[test]
-    fn ranges_cut_regions_where_they_must() {
-        let regions = Regions::try_from(vec![Region::new(10, 5), Region::new(0, 0), Region::new(100, 10)]).unwrap();
-        assert_eq!(regions.total(), 15);
-        assert_eq!(regions.range(3, 4).collect::<Vec<_>>(), [Region::new(13, 2), Region::new(100, 2)]);
-        assert_eq!(regions.range(15, 4).count(), 0);
     }
 }

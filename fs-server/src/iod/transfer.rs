@@ -30,7 +30,7 @@ use futures_util::stream::{self, StreamExt};
 use super::turns::Turns;
 use super::{Client, Iod};
 use crate::service::Context;
-use crate::store::{DataStore, DiskTurn, Lends};
+use crate::store::{DataStore, DiskTurn, Lends, remainder};
 
 /// How long a unit may take over the network before the next one may begin anyway. A unit of 512
 /// KiB takes this long at some 50 MB/s. A client that is slower, or has stalled, does not fill the
@@ -66,10 +66,39 @@ impl Stages {
     }
 }
 
+/// What is left of a list of regions, which is taken from its beginning on.
+struct Rest<'a> {
+    regions: &'a [Region],
+    /// Bytes of the first one that were taken.
+    taken: u64,
+}
+
+impl<'a> Rest<'a> {
+    fn of(regions: &'a [Region]) -> Rest<'a> {
+        Rest { regions, taken: 0 }
+    }
+
+    /// Takes the regions of `len` bytes, cut at both ends as needed, or what is left if that is
+    /// less.
+    fn take(&mut self, len: u64) -> Vec<Region> {
+        let (mut parts, mut left) = (Vec::new(), len);
+        while let Some((first, others)) = self.regions.split_first().filter(|_| left > 0) {
+            steps(1);
+            let part = first.part(self.taken, left);
+            (left, self.taken) = (left - part.len, self.taken + part.len);
+            parts.extend((!part.is_empty()).then_some(part));
+            if self.taken == first.len {
+                (self.regions, self.taken) = (others, 0);
+            }
+        }
+        parts
+    }
+}
+
 /// A part of a transfer, with a reservation for a buffer. It is the part of the request's bytes
 /// that begins `at` bytes into it.
 pub(super) struct Unit<'a> {
-    regions: &'a Regions,
+    regions: Vec<Region>,
     pub(super) at: u64,
     pub(super) len: u64,
     /// True if this unit is a whole small transfer. It then waits for no turn.
@@ -97,7 +126,9 @@ impl Unit<'_> {
 
     /// Returns the regions of the datafile for `len` bytes of the unit from `done` on.
     pub(super) fn ranges(&self, done: u64, len: usize) -> Vec<Region> {
-        self.regions.range(self.at + done, len as u64).collect()
+        let mut rest = Rest::of(&self.regions);
+        rest.take(done);
+        rest.take(len as u64)
     }
 
     /// Returns the service class for the network.
@@ -124,19 +155,19 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         let small = is_small(&self.zones, total);
         let class = if small { ServiceClass::Message } else { ServiceClass::Bulk };
         let (failed, begun, step, adapter) = (&Cell::new(false), &Cell::new(0), &step, &self.buffers);
-        let one = async move |at: u64, len: u64, reserved: Result<Reservation<Client>, FsError>| {
-            let result = match reserved {
-                Ok(reserved) => {
-                    let (reserved, lease) = (Cell::new(Some(reserved)), OnceCell::new());
-                    step(&Unit { regions, at, len, small, adapter, reserved, lease }).await
-                }
-                Err(error) => Err(error),
+        let one = async move |at: u64, regions: Vec<Region>, reserved: Result<Reservation<Client>, FsError>| {
+            let len = regions.iter().map(|region| region.len).sum();
+            let (reserved, error) =
+                reserved.map_or_else(|error| (None, Some(error)), |reserved| (Some(reserved), None));
+            let unit = Unit { regions, at, len, small, adapter, reserved: Cell::new(reserved), lease: OnceCell::new() };
+            let result = match error {
+                None => step(&unit).await,
+                Some(error) => Err(error),
             };
             failed.set(failed.get() || result.is_err());
-            let whole = || regions.range(at, len);
-            result.map_err(|error| if error.ranges.is_empty() { error.with_ranges(whole()) } else { error })
+            result.map_err(|error| if error.ranges.is_empty() { error.with_ranges(unit.regions) } else { error })
         };
-        let cut = stream::unfold(0, async |at| {
+        let cut = stream::unfold((0, Rest::of(regions)), async |(at, mut rest)| {
             if at == total || failed.get() {
                 return None;
             }
@@ -150,7 +181,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             let len = reserved.as_ref().map_or(len, |reserved| reserved.len() as u64);
             begun.set(at + len);
             failed.set(failed.get() || reserved.is_err());
-            Some((one(at, len, reserved), at + len))
+            Some((one(at, rest.take(len), reserved), (at + len, rest)))
         });
         let depth = self.zones.depth(client, self.zones.unit(client, total, self.settings.unit), self.settings.depth);
         let mut units = std::pin::pin!(cut.buffer_unordered(depth));
@@ -160,7 +191,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 failures.note(error);
             }
         }
-        failures.ranges.extend(regions.range(begun.get(), total - begun.get()));
+        failures.ranges.extend(remainder(regions, begun.get()));
         failures.into_result()
     }
 
@@ -264,5 +295,36 @@ impl Failures {
                 Err(error.with_ranges(joined))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_taken_in_parts_and_cut_at_both_ends() {
+        let regions = [Region::new(10, 5), Region::new(50, 0), Region::new(100, 10)];
+        let mut rest = Rest::of(&regions);
+        assert_eq!(rest.take(3), [Region::new(10, 3)]);
+        assert_eq!(rest.take(0), []);
+        assert_eq!(rest.take(4), [Region::new(13, 2), Region::new(100, 2)]);
+        assert_eq!(rest.take(100), [Region::new(102, 8)]);
+        assert_eq!(rest.take(100), []);
+    }
+
+    /// Replays a defect: for each unit of a transfer, the regions were looked at from the first one
+    /// on.
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn each_region_is_looked_at_once() {
+        use bmi_core::steps_taken;
+        use fs_proto::limits::MAX_REGIONS;
+
+        let regions: Vec<Region> = (0..MAX_REGIONS as u64).map(|index| Region::new(index * 10, 4)).collect();
+        let (mut rest, before) = (Rest::of(&regions), steps_taken());
+        let units = std::iter::from_fn(|| Some(rest.take(10)).filter(|unit| !unit.is_empty())).count();
+        assert_eq!(units, (MAX_REGIONS * 4).div_ceil(10));
+        assert!(steps_taken() - before <= (MAX_REGIONS + units) as u64);
     }
 }

@@ -632,7 +632,7 @@ impl Fates for AllLost {
 }
 
 /// Returns the part of `regions` after their first `done` bytes.
-fn remainder(regions: &[Region], done: u64) -> Vec<Region> {
+pub(crate) fn remainder(regions: &[Region], done: u64) -> Vec<Region> {
     let mut skip = done;
     let mut left = Vec::new();
     for region in regions {
