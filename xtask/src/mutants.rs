@@ -110,6 +110,12 @@ const ORDINARY: &[Ordinary] = &[
         test: "tests::strided::a_strided_list_write_does_not_stop_the_server",
     },
     Ordinary {
+        bug: "manager/heartbeat-compared-with-all",
+        package: "fs-server",
+        program: "sim",
+        test: "bounds::manager::every_request_to_a_manager_is_bounded",
+    },
+    Ordinary {
         bug: "cache/scattered-bytes-kept",
         package: "bmi-cache",
         program: UNIT_TESTS,

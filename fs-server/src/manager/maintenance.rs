@@ -18,11 +18,12 @@
 //! **Invariant.** The connection begins with a Hello that names the cluster, the server and its
 //! store. So nothing is removed from another server.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bmi_core::comm::Caller;
 use bmi_core::mutated;
-use bmi_core::{PeerId, Time, Transport, step, steps};
+use bmi_core::{PeerId, Time, Transport, step};
 use fs_proto::limits::MAX_DATAFILES;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, Hello, IodReply, IodRequest, ReplyBody, Role, Sender};
 use futures_util::future::join_all;
@@ -403,12 +404,10 @@ impl<T: Transport> Manager<T> {
         let (mut preparing, cancelled): (Vec<_>, Vec<_>) = undecided.into_iter().partition(prepares);
         preparing.extend(decided.extract_if(.., |one| prepares(&one.datafile)).map(|one| one.datafile));
         // Those of files that were removed.
-        let is_there =
-            |datafile: &DatafileHandle| decided.iter().inspect(|_| step()).any(|one| one.datafile == *datafile);
-        let mut failing = self.truncations.failing.borrow_mut();
-        steps(failing.len());
-        failing.retain(|(at, datafile), _| *at != iod || is_there(datafile));
-        drop(failing);
+        let there: BTreeSet<DatafileHandle> = decided.iter().map(|one| one.datafile).collect();
+        let of_server = (iod, DatafileHandle(0))..=(iod, DatafileHandle(u64::MAX));
+        let is_gone = |(_, datafile): &(u32, DatafileHandle), _: &mut _| !there.contains(datafile);
+        self.truncations.failing.borrow_mut().extract_if(of_server, is_gone).for_each(drop);
         let mut found = TruncatesAt { preparing, cancelled, decided };
         if mutated("manager/undecided-truncate-carried-out") {
             let early = found.cancelled.drain(..).map(|datafile| Decided { datafile, cut: 0, size: 0, again: false });

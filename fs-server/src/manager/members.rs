@@ -136,7 +136,10 @@ impl Members {
             step();
             store.is_some() && other.recorded.is_some_and(|recorded| Some(recorded.store) == store)
         };
-        let owner = self.list.iter().enumerate().filter(|(other, _)| *other != iod as usize).find(owner);
+        // A store has one owner. A server that only says that it is up is compared with no other.
+        let others = || self.list.iter().enumerate().filter(|(other, _)| *other != iod as usize);
+        let is_own = store.is_some() && self.store(iod) == store && !mutated("manager/heartbeat-compared-with-all");
+        let owner = if is_own { None } else { others().find(owner) };
         if let (Some((owner, _)), Some(store)) = (owner, store) {
             return refuse(format!("the directory of iod {iod} has store {store}, which is that of iod {owner}"));
         }
