@@ -2,17 +2,18 @@
 //!
 //! **Invariants**
 //! 1. A view segment is exposed to each peer at most once, for reading. The exposure ends with the
-//!    connection, or soon after the store has given the segment up.
+//!    connection, or when some more views were asked for after the store has given the segment up.
 //! 2. What a peer does with a view, and whether it lives, is of no concern here: nothing waits for
 //!    it. So the exposure is a standing one ([`bmi_core::Endpoint::expose_standing`]). A peer with
 //!    views is neither stalled nor busy because of them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, Weak};
 
 use bmi_core::mem::PublishedPages;
-use bmi_core::{Access, Exposure, PeerId, RemoteSlice, Transport, step};
+use bmi_core::{Access, Exposure, PeerId, RemoteSlice, Transport, mutated, steps};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, ViewGrant, ViewRange, ViewRefusal};
 
 use super::Iod;
@@ -26,29 +27,52 @@ struct Exposed {
     exposure: Exposure,
 }
 
+/// Peers whose exposures are looked at beside those of a peer that asks for one.
+const SWEPT: usize = 8;
+
 /// The segments that the peers of an endpoint may read.
 #[derive(Default)]
-pub(super) struct ExposedViews(RefCell<BTreeMap<PeerId, Vec<Exposed>>>);
+pub(super) struct ExposedViews(RefCell<State>);
+
+#[derive(Default)]
+struct State {
+    peers: BTreeMap<PeerId, Vec<Exposed>>,
+    /// The last peer that was swept in turn.
+    swept: Option<PeerId>,
+}
+
+impl State {
+    /// Ends the exposures of segments that were given up: those to a peer, and those to some others
+    /// in turn.
+    fn sweep(&mut self, peer: PeerId) {
+        let behind = (self.swept.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let most = if mutated("iod/views-of-all-peers-swept") { usize::MAX } else { SWEPT };
+        let others: Vec<PeerId> = self.peers.range(behind).map(|(peer, _)| *peer).take(most).collect();
+        self.swept = others.last().copied().filter(|_| others.len() == most);
+        for peer in others.into_iter().chain([peer]) {
+            let Some(views) = self.peers.get_mut(&peer) else { continue };
+            steps(views.len());
+            views.retain(|view| view.pages.strong_count() > 0);
+        }
+    }
+}
 
 impl ExposedViews {
     /// Forgets a peer.
     pub(super) fn depart(&self, peer: PeerId) {
-        self.0.borrow_mut().remove(&peer);
+        self.0.borrow_mut().peers.remove(&peer);
     }
 
-    /// Returns the exposure of a segment to a peer. Ends those of segments that were given up.
+    /// Returns the exposure of a segment to a peer.
     fn of(
         &self,
         peer: PeerId,
         pages: &Arc<PublishedPages>,
         expose: impl FnOnce() -> Result<Exposure, bmi_core::Error>,
     ) -> Result<Option<RemoteSlice>, bmi_core::Error> {
-        let mut peers = self.0.borrow_mut();
-        let is_lent = |view: &Exposed| {
-            step();
-            view.pages.strong_count() > 0
-        };
-        peers.values_mut().for_each(|views| views.retain(is_lent));
+        let mut state = self.0.borrow_mut();
+        state.sweep(peer);
+        let peers = &mut state.peers;
         let views = peers.entry(peer).or_default();
         let known = views.iter().position(|view| std::ptr::eq(view.pages.as_ptr(), Arc::as_ptr(pages)));
         let at = match known {

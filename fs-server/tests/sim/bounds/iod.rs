@@ -247,6 +247,20 @@ const BESIDE: &[Row<Server>] = &[
             })
         },
     },
+    Row {
+        request: "IodRequest::ReadShared { .. }",
+        worst: "beside very many peers that have a view",
+        most: FEW,
+        cost: |server| {
+            let share = async || {
+                let peer = server.client.connect(&server.addr).await;
+                let view = IodRequest::ReadShared { datafile: file(8), offset: 0, len: 1 };
+                server.client.iod(peer, view).await.unwrap();
+            };
+            (0..2 * FEW).for_each(|_| server.world.block_on(share()));
+            cost_on(&server.world, &server.node, share)
+        },
+    },
 ];
 
 #[test]
