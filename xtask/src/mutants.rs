@@ -110,6 +110,12 @@ const ORDINARY: &[Ordinary] = &[
         test: "tests::strided::a_strided_list_write_does_not_stop_the_server",
     },
     Ordinary {
+        bug: "admission/turns-searched-without-a-place",
+        package: "bmi-core",
+        program: UNIT_TESTS,
+        test: "comm::admission::tests::peers_that_wait_are_not_searched_while_no_place_is_free",
+    },
+    Ordinary {
         bug: "iod/views-of-all-peers-swept",
         package: "fs-server",
         program: "sim",

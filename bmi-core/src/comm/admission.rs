@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::mutated;
 use crate::op::PeerId;
+use crate::steps::step;
 
 /// The largest share of a peer, as a multiple of the places that stay free.
 const FACTOR: usize = 3;
@@ -112,7 +113,11 @@ impl<R> Admission<R> {
 
     /// Returns a waiting request that can begin now, and its peer. The request has a place then.
     pub fn begin_next(&mut self) -> Option<(PeerId, R)> {
-        let at = self.turns.iter().position(|peer| self.has_place(self.in_progress(*peer)))?;
+        if self.running == self.places && !mutated("admission/turns-searched-without-a-place") {
+            return None;
+        }
+        let mut turns = self.turns.iter().inspect(|_| step());
+        let at = turns.position(|peer| self.has_place(self.in_progress(*peer)))?;
         let peer = self.turns.remove(at)?;
         let requests = self.peers.get_mut(&peer)?;
         let request = requests.waiting.pop_front()?;
@@ -208,6 +213,18 @@ mod tests {
             admission.finished(peer);
         }
         assert!(admission.peers.len() <= KEPT + 1, "{}", admission.peers.len());
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn peers_that_wait_are_not_searched_while_no_place_is_free() {
+        let (peers, mut admission) = (peers(5000), Admission::new(4, 4));
+        assert_eq!(peers.iter().filter(|peer| admission.admit(**peer, 0).is_some()).count(), 4);
+        let before = crate::steps::steps_taken();
+        assert_eq!(admission.begin_next(), None);
+        admission.finished(peers[0]);
+        assert_eq!((admission.begin_next(), admission.begin_next()), (Some((peers[4], 0)), None));
+        assert_eq!(crate::steps::steps_taken() - before, 1);
     }
 
     #[derive(Clone, Debug)]
