@@ -173,13 +173,13 @@ const ORDINARY: &[Ordinary] = &[
         bug: "names/searched-one-by-one",
         package: "bmi-sim",
         program: "named_by_peers",
-        test: "steps::a_cancel_costs_no_search_of_all_that_is_parked_and_posted",
+        test: "frames::a_message_of_each_kind_is_bounded",
     },
     Ordinary {
         bug: "offered-receive/unseen-searched-one-by-one",
         package: "bmi-sim",
         program: "named_by_peers",
-        test: "steps::an_offer_costs_no_search_of_all_that_the_peer_has_not_seen",
+        test: "frames::a_message_of_each_kind_is_bounded",
     },
     Ordinary {
         bug: "lent/revoked-at-once",

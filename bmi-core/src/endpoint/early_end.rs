@@ -13,6 +13,7 @@ use crate::error::ErrorKind;
 use crate::mutated;
 use crate::op::{OpId, OpKind};
 use crate::proto::table::Key;
+use crate::steps::steps;
 use crate::transport::Transport;
 
 /// Returns true if an operation that waits for its peer can end without asking anybody.
@@ -38,7 +39,10 @@ pub(super) fn end_early<T: Transport>(
     let Some(peer) = peer else { return now };
     match (op.state(), op.kind) {
         // Operations behind it may now be able to go, or a closing connection may be drained.
-        (State::Queued, _) => peer.queue.retain(|queued| *queued != id),
+        (State::Queued, _) => {
+            steps(peer.queue.len());
+            peer.queue.retain(|queued| *queued != id);
+        }
         (State::Matching(place), _) if can_end_at_once(op) => {
             let found = peer.posted.remove(*place);
             debug_assert!(found.is_some(), "a receive that waits is on the list");

@@ -34,6 +34,7 @@ use crate::mutated;
 use crate::op::PeerId;
 use crate::proto::one_or_many::OneOrMany;
 use crate::returns::Returns;
+use crate::steps::steps;
 use crate::transport::{ConnId, HostWork, Transport};
 
 /// The exposures that the program has dropped, on any thread.
@@ -179,6 +180,7 @@ impl<T: Transport> AdapterSide<T> {
     /// Revokes exposures that `expose_list` or `expose_send` made.
     pub(super) fn revoke_all(&mut self, peer: &mut Peer, remote: &[RemoteSlice]) {
         let keys = keys_of(remote);
+        steps(keys.as_slice().len());
         peer.exposures -= keys.as_slice().len();
         for key in keys.as_slice() {
             if !mutated("exposure/key-of-an-ended-operation-stays-good") {

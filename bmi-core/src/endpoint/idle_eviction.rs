@@ -32,6 +32,7 @@ use crate::mutated;
 use crate::op::PeerId;
 use crate::proto::Violation;
 use crate::proto::header::Kind;
+use crate::steps::step;
 use crate::time::Time;
 use crate::transport::Transport;
 
@@ -82,7 +83,7 @@ impl<T: Transport> Endpoint<T> {
         }
         let engaged: BTreeSet<PeerId> =
             ops.iter().filter(|(_, op)| !op.is_done()).filter_map(|(_, op)| op.peer).collect();
-        let idle = peers.iter_mut().filter(|peer| peer.is_idle() && !engaged.contains(&peer.id));
+        let idle = peers.iter_mut().inspect(|_| step()).filter(|peer| peer.is_idle() && !engaged.contains(&peer.id));
         match idle.min_by_key(|peer| peer.used) {
             Some(peer) if now.since(peer.used) >= least => {
                 evict(adapter, peer);

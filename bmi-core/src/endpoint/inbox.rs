@@ -12,6 +12,7 @@ use super::peer::{Peer, Repost};
 use super::report::{Place, Release, ReleasedSlot, Unexpected};
 use crate::op::{PeerId, Tag};
 use crate::returns::Returns;
+use crate::steps::steps;
 use crate::transport::Transport;
 use crate::{mutated, mutated_each};
 
@@ -40,6 +41,7 @@ impl Inbox {
 
     /// Drops the messages of a lost peer that the program has not taken.
     pub(super) fn drop_all_of(&mut self, peer: PeerId) {
+        steps(self.messages.len());
         self.messages.retain(|message| message.peer != peer || mutated("lost/messages-kept"));
     }
 }

@@ -40,6 +40,7 @@ use crate::proto::Violation;
 use crate::proto::credit;
 use crate::proto::header::{FinishStatus, Kind};
 use crate::proto::one_or_many::OneOrMany;
+use crate::steps::step;
 use crate::timeline::Way;
 use crate::transport::{HostWork, Transport};
 
@@ -146,6 +147,7 @@ pub(super) fn on_announce<T: Transport>(
     let pieces = || {
         table
             .chunks_exact(RemoteSlice::WIRE_LEN)
+            .inspect(|_| step())
             .map(|wire| RemoteSlice::from_wire(wire.try_into().expect("exact chunks")))
     };
     let total = pieces().try_fold(0u64, |sum, piece| sum.checked_add(piece.len));

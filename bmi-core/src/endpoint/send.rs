@@ -29,6 +29,7 @@ use crate::mutated;
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::credit;
 use crate::proto::header::{FinishStatus, HEADER_LEN, Header, Kind};
+use crate::steps::step;
 use crate::transport::{Payload, Transport};
 
 // ---- posting ------------------------------------------------------------------------------------
@@ -247,6 +248,7 @@ pub(super) fn pump<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operati
         return;
     }
     loop {
+        step();
         if let Some(notice) = peer.notices.front().copied() {
             if !send_notice(adapter, ops, peer, notice) {
                 return;

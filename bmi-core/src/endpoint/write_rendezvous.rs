@@ -49,6 +49,7 @@ use crate::op::OpId;
 use crate::proto::Violation;
 use crate::proto::header::{FinishStatus, Kind};
 use crate::proto::one_or_many::OneOrMany;
+use crate::steps::step;
 use crate::transport::{HostWork, Transport};
 
 // ---- the receiver -------------------------------------------------------------------------------
@@ -178,7 +179,7 @@ pub(super) fn on_clear_to_write<T: Transport>(
     peer.arrived_without_bytes()?;
     // SAFETY: the completion just gave the slot back. It is posted again only below.
     let table = unsafe { peer.payload(slot, len) };
-    let wire = table.chunks_exact(RemoteSlice::WIRE_LEN);
+    let wire = table.chunks_exact(RemoteSlice::WIRE_LEN).inspect(|_| step());
     let remote: OneOrMany<RemoteSlice> =
         wire.map(|wire| RemoteSlice::from_wire(wire.try_into().expect("exact chunks"))).collect();
     let id = op_of(header.op);

@@ -6,15 +6,19 @@
 //! make this side look through all of them. And a name that it gives twice must mean nothing worse
 //! than one of the two.
 //!
-//! The peer is a bare adapter whose messages are made here.
+//! The peer is a bare adapter whose messages are made here. `frames.rs` has what each kind of
+//! message costs at most.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+#[cfg(feature = "mutants")]
+mod frames;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use bmi_core::transport::{Event, PostError, Transport, WorkId, WorkKind};
+use bmi_core::transport::{Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions};
 use bmi_core::{
     Access, AsyncEndpoint, Config, ErrorKind, Memory, MemoryRegion, Options, PeerEvent, PeerId, RemoteKey, RemoteSlice,
     Time,
@@ -23,6 +27,8 @@ use bmi_sim::{SimTransport, World};
 use support::{Side, one_event};
 
 const EAGER: u8 = 1;
+#[cfg(feature = "mutants")]
+const UNEXPECTED: u8 = 2;
 const ANNOUNCE: u8 = 3;
 const FINISH: u8 = 4;
 const CANCEL: u8 = 5;
@@ -31,8 +37,14 @@ const READY: u8 = 7;
 const WRITTEN: u8 = 8;
 const WITHDRAW: u8 = 9;
 const WITHDRAWN: u8 = 10;
+#[cfg(feature = "mutants")]
+const FAST_SLOTS: u8 = 11;
 const CLEAR_TO_WRITE: u8 = 12;
+#[cfg(feature = "mutants")]
+const PROBE: u8 = 15;
 
+/// Longest message without a payload apart, in bytes.
+const HEAD: usize = 128;
 /// Number of receives of the peer.
 const RECEIVES: u16 = 64;
 /// Room in each of them, in bytes.
@@ -54,6 +66,8 @@ struct Talker<'a> {
     world: &'a World,
     side: Side,
     landing: MemoryRegion,
+    /// The payloads that have no room in a head.
+    long: Vec<MemoryRegion>,
     credits: u16,
     /// Credits that the next message gives back.
     messages: u16,
@@ -72,8 +86,13 @@ impl Talker<'_> {
         wire.extend(self.messages.to_le_bytes());
         wire.extend([0; 4]);
         wire.extend([tag, len, op].into_iter().flat_map(u64::to_le_bytes));
-        wire.extend(payload);
-        while let Err(refused) = self.side.send(u64::MAX, &wire) {
+        let fits = wire.len() + payload.len() <= HEAD;
+        let rest = if fits { &[] } else { payload };
+        wire.extend(if fits { payload } else { &[] });
+        self.long.extend((!rest.is_empty()).then(|| self.side.region(rest)));
+        let segment = if fits { None } else { self.long.last().map(|region| region.segment(0, rest.len())) };
+        let (conn, rest) = (self.side.conn, Payload::Gather(segment.as_slice()));
+        while let Err(refused) = self.side.t.post_send(conn, WorkId(u64::MAX), &wire, rest, WorkOptions::SIGNALLED) {
             assert_eq!(refused, PostError::QueueFull);
             self.pause();
         }
@@ -175,7 +194,8 @@ fn scene_granting(world: &World, messages: u16) -> (AsyncEndpoint<SimTransport>,
     let conn = t.connect(&addr, &hello(messages), Time::from_nanos(u64::MAX)).unwrap();
     let side = Side { t, conn, done: Vec::new(), ended: None };
     let (credits, heard) = (CREDITS, VecDeque::new());
-    let mut talker = Talker { world, side, landing, credits, messages: 0, control: 0, heard };
+    let long = Vec::new();
+    let mut talker = Talker { world, side, landing, long, credits, messages: 0, control: 0, heard };
     (0..RECEIVES).for_each(|slot| talker.post(slot.into()));
     let connected = world.block_on(endpoint.next_event());
     let PeerEvent::Connected { peer, .. } = connected else { panic!("{connected:?}") };
@@ -300,100 +320,4 @@ fn a_withdraw_stops_one_of_the_messages_that_are_written_for_its_name() {
     assert_eq!(talker.hear(), [withdrawn(9), Heard { kind: WRITTEN, tag: 0, len: LONG as u64, op: 9 }]);
     talker.withdraw(9);
     assert_eq!((talker.hear(), endpoint.resource_usage()), (vec![withdrawn(9)], idle));
-}
-
-/// What short messages cost an endpoint with much to look through.
-#[cfg(feature = "mutants")]
-mod steps {
-    use bmi_core::steps_taken;
-
-    use super::*;
-
-    /// Messages or offers of the peer: nearly as many as its credits in bytes allow.
-    const PARKED: u64 = 11_800;
-    /// Messages that the peer has not said to have seen.
-    const UNSEEN: u64 = 10_000;
-    /// Operations of the endpoint.
-    const OPERATIONS: u64 = 4000;
-    /// More rounds than a search in an ordered index of this many names takes.
-    const FEW: u64 = 64;
-
-    /// Posts receives that nothing arrives for, so that there are many operations.
-    fn many_operations(endpoint: &AsyncEndpoint<SimTransport>, peer: PeerId) {
-        for tag in 0..OPERATIONS {
-            let memory = Memory::zeroed(8).unwrap();
-            endpoint.with(|endpoint| endpoint.post_recv(peer, (1 << 40) + tag, memory, Options::default())).unwrap();
-        }
-    }
-
-    /// Returns the steps that a message costs the endpoint.
-    fn steps_of(talker: &mut Talker<'_>, say: impl FnOnce(&mut Talker<'_>)) -> u64 {
-        talker.hear();
-        let before = steps_taken();
-        say(talker);
-        talker.pause();
-        steps_taken() - before
-    }
-
-    #[test]
-    fn a_cancel_costs_no_search_of_all_that_is_parked_and_posted() {
-        let world = World::new(1);
-        let (endpoint, peer, mut talker) = scene(&world);
-        many_operations(&endpoint, peer);
-        for name in 0..PARKED {
-            talker.announce(name % 100, name, nowhere(1000));
-        }
-        talker.pause();
-        assert_eq!(parked(&endpoint) as u64, PARKED);
-        let last = steps_of(&mut talker, |talker| talker.cancel(PARKED - 1));
-        assert_eq!((parked(&endpoint) as u64, talker.hear()), (PARKED - 1, vec![cancelled(PARKED - 1)]));
-        let unknown = steps_of(&mut talker, |talker| talker.cancel(u64::MAX));
-        assert_eq!((parked(&endpoint) as u64, talker.hear()), (PARKED - 1, vec![]));
-        println!("a Cancel: {last} steps for the last name, {unknown} for a name of nothing");
-        assert!(last <= FEW && unknown <= FEW, "{last} and {unknown} steps");
-    }
-
-    #[test]
-    fn a_withdraw_costs_no_search_of_all_that_is_offered_and_posted() {
-        let world = World::new(1);
-        let (endpoint, peer, mut talker) = scene(&world);
-        many_operations(&endpoint, peer);
-        for name in 0..PARKED {
-            talker.offer(name % 100, name, nowhere(1000));
-        }
-        let last = steps_of(&mut talker, |talker| talker.withdraw(PARKED - 1));
-        assert_eq!(talker.hear(), [withdrawn(PARKED - 1)]);
-        let unknown = steps_of(&mut talker, |talker| talker.withdraw(u64::MAX));
-        assert_eq!(talker.hear(), [withdrawn(u64::MAX)]);
-        println!("a Withdraw: {last} steps for the last name, {unknown} for a name of nothing");
-        assert!(last <= FEW && unknown <= FEW, "{last} and {unknown} steps");
-    }
-
-    #[test]
-    fn an_offer_costs_no_search_of_all_that_the_peer_has_not_seen() {
-        let world = World::new(1);
-        let (endpoint, peer, mut talker) = scene_granting(&world, u16::MAX);
-        for number in 0..UNSEEN {
-            let sent = endpoint.send(peer, number % 100, Memory::zeroed(8).unwrap(), Options::default());
-            world.block_on(sent).unwrap();
-            if number % 32 == 0 {
-                talker.pause();
-            }
-        }
-        let mut offer = |tag: u64, seen: u64| {
-            talker.hear();
-            // The peer returns no credits, as if it had not received the messages.
-            talker.messages = 0;
-            steps_of(&mut talker, |talker| talker.say(READY, tag, seen, 1, &nowhere(1000).to_wire()))
-        };
-        // The first offer enters the messages in the index.
-        let first = offer(200, 0);
-        let none = offer(200, 0);
-        let oldest = offer(0, 0);
-        let seen: Vec<u64> = (1..=100).map(|seen| offer(99, seen)).collect();
-        let most = *seen.iter().max().unwrap();
-        println!("a Ready: {first} steps for the first, then {none}, {oldest} and at most {most}");
-        assert!(first <= UNSEEN + FEW, "{first} steps");
-        assert!(none <= FEW && oldest <= FEW && most <= FEW, "{none}, {oldest} and {most} steps");
-    }
 }
