@@ -205,6 +205,12 @@ const ORDINARY: &[Ordinary] = &[
         program: "evictions",
         test: "a_request_that_crosses_the_decision_is_not_handled",
     },
+    Ordinary {
+        bug: "queue/cleared-for-each-that-leaves",
+        package: "bmi-sim",
+        program: "named_by_peers",
+        test: "frames::what_a_peer_causes_without_a_message_is_bounded",
+    },
 ];
 
 /// A seeded bug.

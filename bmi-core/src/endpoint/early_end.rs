@@ -13,7 +13,6 @@ use crate::error::ErrorKind;
 use crate::mutated;
 use crate::op::{OpId, OpKind};
 use crate::proto::table::Key;
-use crate::steps::steps;
 use crate::transport::Transport;
 
 /// Returns true if an operation that waits for its peer can end without asking anybody.
@@ -40,8 +39,8 @@ pub(super) fn end_early<T: Transport>(
     match (op.state(), op.kind) {
         // Operations behind it may now be able to go, or a closing connection may be drained.
         (State::Queued, _) => {
-            steps(peer.queue.len());
-            peer.queue.retain(|queued| *queued != id);
+            let is_queued = |id| ops.get(id).is_some_and(|op| matches!(op.state(), State::Queued));
+            peer.leave_queue(id, is_queued);
         }
         (State::Matching(place), _) if can_end_at_once(op) => {
             let found = peer.posted.remove(*place);

@@ -327,9 +327,8 @@ const BESIDE: &[Row] = &[
     },
     Row {
         kind: "silence",
-        // Each is looked for among all that wait.
         worst: "until the deadline of many messages that wait for credits",
-        most: OPERATIONS * OPERATIONS,
+        most: 4 * OPERATIONS,
         cost: |world| {
             let (endpoint, peer, mut talker) = scene(world);
             let options = Options::by(world.now() + Duration::from_millis(50));
