@@ -309,6 +309,10 @@ impl<D: Disk> Inner<D> {
                         state.wait_for_memory(context.waker());
                         Poll::Pending
                     }
+                    Err(Short::Again) if ticket.is_some() => {
+                        context.waker().wake_by_ref();
+                        Poll::Pending
+                    }
                     pinned => Poll::Ready(pinned),
                 })
             });

@@ -19,10 +19,12 @@
 //!
 //! **Invariants**
 //! 1. A resident unit is in exactly one queue.
-//! 2. [`Policies::victim`] returns only units that are free, and none only if no unit is free.
-//! 3. *Bounded work.* No operation but `victim` depends on the number of units. `victim` asks for a
-//!    bounded number of units of each queue. Only if none of them is free, it asks for all. Units
-//!    that it meets in use are then out of the way of the next search.
+//! 2. [`Policies::search`] returns only units that are free, and none only if no unit was free when
+//!    it was asked for.
+//! 3. *Bounded work.* No operation depends on the number of units. `search` asks for a bounded
+//!    number of units of each queue. Only if none of them is free, it asks for more, and in the end
+//!    for all: in as many calls as that takes. Units that it meets in use are then out of the way
+//!    of the next search.
 //! 4. *Bounded memory.* What is remembered of evicted units is for as many bytes as the cache has,
 //!    at times for four times as many, and for `Lru` for a tenth.
 //! 5. No I/O, no clock, no random number, no lock: the same calls give the same victims.
@@ -114,6 +116,17 @@ pub(crate) struct Policies {
     scan_resistant: ScanResistant,
     balance: Balance,
     lru_ghosts: Ghosts,
+    searching: bool,
+}
+
+/// What a search has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Search {
+    Found(usize),
+    /// It has asked for all units, and none is free.
+    None,
+    /// It goes on with the next call.
+    Goes,
 }
 
 impl Policies {
@@ -127,6 +140,7 @@ impl Policies {
             scan_resistant: ScanResistant::new(capacity_bytes),
             balance: Balance::new(capacity_bytes),
             lru_ghosts: Ghosts::new(capacity_bytes / EDGE),
+            searching: false,
         }
     }
 
@@ -203,15 +217,26 @@ impl Policies {
 
     // ---- victims --------------------------------------------------------------------------------
 
-    /// Returns the next unit to evict among those for which `is_free` returns true. None if there
-    /// is no such unit. The unit is not removed.
-    pub(crate) fn victim(&mut self, is_free: &mut dyn FnMut(usize) -> bool) -> Option<usize> {
+    /// Looks for the next unit to evict among those for which `is_free` returns true, but for
+    /// `most` units at most beyond the first ones. The unit is not removed.
+    pub(crate) fn search(&mut self, most: usize, is_free: &mut dyn FnMut(usize) -> bool) -> Search {
         let room = self.room();
         self.scan_resistant.before_search(&mut self.queues, room);
         let order = self.order();
         let near = order.iter().find_map(|place| self.queues.find(*place, is_free));
-        let any = near.or_else(|| order.iter().find_map(|place| self.queues.find_any(*place, is_free)));
-        any.or_else(|| self.queues.find_any(Place::Kept, is_free))
+        let (mut left, all) = (most, order.iter().chain(&[Place::Kept]));
+        let found = near.or_else(|| all.into_iter().find_map(|place| self.queues.find_any(*place, &mut left, is_free)));
+        self.searching = found.is_none() && left == 0;
+        if self.searching {
+            return Search::Goes;
+        }
+        self.queues.end_search();
+        found.map_or(Search::None, Search::Found)
+    }
+
+    /// Returns true if the last search has not asked for all units, and has found none.
+    pub(crate) fn is_searching(&self) -> bool {
+        self.searching
     }
 
     /// Returns all queues but that of `Keep`, in the order in which they give up units.

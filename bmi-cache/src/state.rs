@@ -49,6 +49,9 @@ const MOST_RANGES: usize = 3;
 /// most. They are looked at whenever the unit is used, and are memory beside the arena's.
 const MOST_VALID: usize = BLOCK / FRAME;
 
+/// Most units that are asked for without a break, to find some that can be evicted.
+const MOST_ASKED: usize = 1 << 14;
+
 /// Most bytes that are written to the disk at once.
 const BATCH: u64 = 1 << 20;
 
@@ -198,6 +201,12 @@ pub(crate) struct State<E> {
     /// The operations that wait for memory, in order.
     queue: VecDeque<u64>,
     next_ticket: u64,
+    /// Units that were asked for since the last break.
+    asked: usize,
+    /// How often something has changed for those that wait for memory, and how often when the
+    /// current search for a unit to evict began.
+    changes: u64,
+    searched: u64,
     memory_waiters: Vec<Waker>,
     pub(crate) ahead: VecDeque<Ahead>,
     pub(crate) counters: Counters,
@@ -214,6 +223,8 @@ pub(crate) enum Short {
     Flush,
     /// Wait until memory is given back.
     Wait,
+    /// Let others run, and try again.
+    Again,
 }
 
 /// Dirty units of a file that are written to the disk together.
@@ -271,6 +282,9 @@ impl<E: Clone> State<E> {
             tick: 0,
             queue: VecDeque::new(),
             next_ticket: 0,
+            asked: 0,
+            changes: 0,
+            searched: 0,
             memory_waiters: Vec::new(),
             ahead: VecDeque::new(),
             counters: Counters::default(),
@@ -381,6 +395,7 @@ impl<E: Clone> State<E> {
 
     /// Something has changed for those that wait for memory, or for dirty bytes to be written.
     pub(crate) fn memory_changed(&mut self) {
+        self.changes += 1;
         self.wake.append(&mut self.memory_waiters);
     }
 

@@ -29,7 +29,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use super::ghosts::KeyHasher;
-use super::{Policies, Policy};
+use super::{Policies, Policy, Search};
 
 /// The size of all units of the simulator, in bytes.
 const UNIT_BYTES: u32 = 64 << 10;
@@ -54,7 +54,7 @@ pub fn hits(policy: Policy, capacity: usize, trace: &[u64]) -> f64 {
             names.push(*name);
             names.len() - 1
         } else {
-            let victim = policies.victim(&mut |_| true).expect("each unit is free");
+            let Search::Found(victim) = policies.search(0, &mut |_| true) else { unreachable!("each unit is free") };
             policies.evicted(victim);
             resident.remove(&std::mem::replace(&mut names[victim], *name));
             victim

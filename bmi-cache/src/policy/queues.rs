@@ -19,8 +19,9 @@
 //!    unit that is in use goes from `fresh` to `passed`, so that the next search does not meet it
 //!    there again. In `passed` it remains older than those in `fresh`. Each search asks for some of
 //!    the passed units again, in turn. A unit that moves leaves `passed`.
-//! 3. *Bounded.* [`Queues::find`] asks for at most [`SCAN`] units. [`Queues::find_any`] asks for
-//!    all of them if it must, and what it passes over is out of the way of the next search, too.
+//! 3. *Bounded.* [`Queues::find`] asks for at most [`SCAN`] units. [`Queues::find_any`] asks for as
+//!    many as it is told, and goes on there the next time, until it has asked for all. What it
+//!    passes over is out of the way of the next search, too.
 //! 4. *Exact.* While fewer than half of [`SCAN`] units of a queue are in use, both return its
 //!    oldest free unit.
 //!
@@ -103,11 +104,13 @@ impl Linked for Unit {
 struct Queue {
     fresh: Chain,
     passed: Chain,
+    /// So many of those that were passed over, the newest, were asked for in this search.
+    asked: usize,
     bytes: u64,
 }
 
 impl Queue {
-    const EMPTY: Queue = Queue { fresh: Chain::EMPTY, passed: Chain::EMPTY, bytes: 0 };
+    const EMPTY: Queue = Queue { fresh: Chain::EMPTY, passed: Chain::EMPTY, asked: 0, bytes: 0 };
 
     fn push(&mut self, units: &mut Vec<Unit>, at: u32) {
         self.fresh.push(units, at);
@@ -117,7 +120,13 @@ impl Queue {
     fn unlink(&mut self, units: &mut Vec<Unit>, at: u32) {
         let unit = &mut units[at as usize];
         self.bytes -= u64::from(unit.bytes);
-        let chain = if std::mem::take(&mut unit.passed) { &mut self.passed } else { &mut self.fresh };
+        let chain = if std::mem::take(&mut unit.passed) {
+            // Perhaps it was not, and another one is asked for twice.
+            self.asked = self.asked.saturating_sub(1);
+            &mut self.passed
+        } else {
+            &mut self.fresh
+        };
         chain.unlink(units, at);
     }
 
@@ -133,14 +142,41 @@ impl Queue {
         None
     }
 
-    /// Asks for the `most` oldest of the other units, and passes over those in use.
+    /// Makes the oldest of the units that were passed over the newest of them. It was asked for.
+    fn rotate(&mut self, units: &mut Vec<Unit>) {
+        self.passed.rotate(units);
+        self.asked += 1;
+    }
+
+    /// Asks for those of the units that were passed over which were not asked for in this search.
+    /// `most` is how many may be.
+    fn find_rest(
+        &mut self,
+        units: &mut Vec<Unit>,
+        most: &mut usize,
+        is_free: &mut dyn FnMut(usize) -> bool,
+    ) -> Option<usize> {
+        // Few were all asked for before, and keep their order.
+        while self.passed.len > SCAN / 2 && self.asked < self.passed.len && *most > 0 {
+            let at = self.passed.oldest as usize;
+            if is_free(at) {
+                return Some(at);
+            }
+            self.rotate(units);
+            *most -= 1;
+        }
+        None
+    }
+
+    /// Asks for the oldest of the other units, and passes over those in use. `most` is how many may
+    /// be.
     fn find_fresh(
         &mut self,
         units: &mut Vec<Unit>,
-        most: usize,
+        most: &mut usize,
         is_free: &mut dyn FnMut(usize) -> bool,
     ) -> Option<usize> {
-        for _ in 0..self.fresh.len.min(most) {
+        while self.fresh.len > 0 && *most > 0 {
             let at = self.fresh.oldest;
             if is_free(at as usize) {
                 return Some(at as usize);
@@ -148,6 +184,7 @@ impl Queue {
             self.fresh.unlink(units, at);
             self.passed.push(units, at);
             units[at as usize].passed = true;
+            (self.asked, *most) = (self.asked + 1, *most - 1);
         }
         None
     }
@@ -238,22 +275,32 @@ impl Queues {
         let again = queue.find_passed(units, SCAN / 2, is_free);
         if again.is_none() && queue.passed.len > SCAN / 2 {
             // Next time, others are the oldest of them.
-            (0..SCAN / 2).for_each(|_| queue.passed.rotate(units));
+            (0..SCAN / 2).for_each(|_| queue.rotate(units));
         }
-        again.or_else(|| queue.find_fresh(units, SCAN / 2, is_free))
+        again.or_else(|| queue.find_fresh(units, &mut (SCAN / 2), is_free))
     }
 
-    /// Returns a free unit of a queue, if there is one.
-    pub(super) fn find_any(&mut self, place: Place, is_free: &mut dyn FnMut(usize) -> bool) -> Option<usize> {
+    /// Returns a free unit of a queue. Asks for `most` units, which it counts down. If it returns
+    /// none although some are left of them, it has asked for all units of the queue since the end
+    /// of the last search.
+    pub(super) fn find_any(
+        &mut self,
+        place: Place,
+        most: &mut usize,
+        is_free: &mut dyn FnMut(usize) -> bool,
+    ) -> Option<usize> {
         let Queues { units, queues } = self;
         let queue = &mut queues[place as usize];
-        let passed = queue.passed.len;
         let again = queue.find_passed(units, SCAN / 2, is_free);
         // Before the others that were passed over, because what is passed over now is then out of
         // the way.
-        again
-            .or_else(|| queue.find_fresh(units, usize::MAX, is_free))
-            .or_else(|| queue.find_passed(units, passed, is_free))
+        let fresh = again.or_else(|| queue.find_fresh(units, most, is_free));
+        fresh.or_else(|| queue.find_rest(units, most, is_free))
+    }
+
+    /// Ends a search: the next one asks for all units again.
+    pub(super) fn end_search(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.asked = 0);
     }
 }
 

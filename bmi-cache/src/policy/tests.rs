@@ -25,6 +25,15 @@ impl Policies {
         ids.into_iter().for_each(|id| self.insert(id, id as u64, UNIT, policy));
     }
 
+    /// Returns the next victim, however many units must be asked for.
+    fn victim(&mut self, is_free: &mut dyn FnMut(usize) -> bool) -> Option<usize> {
+        match self.search(usize::MAX, is_free) {
+            Search::Found(id) => Some(id),
+            Search::None => None,
+            Search::Goes => unreachable!("it may ask for all"),
+        }
+    }
+
     /// Returns the next victim if all units are free.
     fn next(&mut self) -> Option<usize> {
         self.victim(&mut |_| true)

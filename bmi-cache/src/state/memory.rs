@@ -2,10 +2,10 @@
 
 use bmi_core::mutated;
 
-use super::{MOST_VALID, Short, State, Unit, Which, key};
+use super::{MOST_ASKED, MOST_VALID, Short, State, Unit, Which, key};
 use crate::arena::{BLOCK, FRAME, Place};
 use crate::extent::{Extent, Spans};
-use crate::policy::Policy;
+use crate::policy::{Policy, Search};
 use crate::pool::Pool;
 use crate::steps::steps;
 
@@ -26,6 +26,7 @@ impl<E: Clone> State<E> {
     /// Pins the units of `extents`, and makes those that do not exist. Either all of them are
     /// pinned, or none.
     pub(crate) fn pin(&mut self, file: u64, extents: &[Extent], ticket: Option<u64>) -> Result<Vec<usize>, Short> {
+        self.asked = 0;
         let unit = self.file(file).unit;
         let places = extents.iter().flat_map(|extent| extent.parts(unit).map(|(at, _)| at));
         let mut places: Vec<u64> = places.collect();
@@ -66,14 +67,21 @@ impl<E: Clone> State<E> {
                 Ok(pinned)
             }
             Some(why) => {
-                self.unpin(&pinned);
+                // For others nothing has changed.
+                self.release(&pinned);
                 Err(why)
             }
         }
     }
 
-    /// Ends the use of units. Those without any valid byte are given back.
+    /// Ends the use of units.
     pub(crate) fn unpin(&mut self, units: &[usize]) {
+        self.release(units);
+        self.memory_changed();
+    }
+
+    /// Takes pins off units. Those without any valid byte are given back.
+    fn release(&mut self, units: &[usize]) {
         for id in units {
             steps(1);
             let unit = &mut self.units[*id];
@@ -88,7 +96,6 @@ impl<E: Clone> State<E> {
                 self.drop_unit(*id, false);
             }
         }
-        self.memory_changed();
     }
 
     /// Makes a unit without valid bytes.
@@ -125,8 +132,27 @@ impl<E: Clone> State<E> {
             let is_still = unit.flushing.is_empty() && !unit.filling && !unit.broken;
             unit.is_free() || is_still && (dirty && unit.pins == 0 || used && unit.dirty.is_empty())
         };
-        let Some(id) = self.policies.victim(&mut |id| is_free(&units[id])) else {
-            return Err(if self.is_flushable(Which::Oldest) { Short::Flush } else { Short::Wait });
+        let most = if mutated("cache/victims-searched-without-a-break") { usize::MAX } else { MOST_ASKED };
+        let left = most.saturating_sub(self.asked);
+        if left == 0 {
+            return Err(Short::Again);
+        }
+        if !self.policies.is_searching() {
+            self.searched = self.changes;
+        }
+        let mut asked = 0;
+        let found = self.policies.search(left, &mut |id| {
+            asked += 1;
+            is_free(&units[id])
+        });
+        self.asked += asked;
+        let id = match found {
+            Search::Found(id) => id,
+            Search::Goes => return Err(Short::Again),
+            Search::None if self.is_flushable(Which::Oldest) => return Err(Short::Flush),
+            // One that was in use when it was asked for may be free by now.
+            Search::None if self.searched != self.changes => return Err(Short::Again),
+            Search::None => return Err(Short::Wait),
         };
         if dirty {
             self.forget(id, &(0..self.units[id].size()));

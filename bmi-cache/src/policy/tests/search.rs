@@ -1,5 +1,7 @@
 //! The search for a victim among units in use.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::policy::queues::SCAN;
 
@@ -49,6 +51,39 @@ fn a_free_unit_among_many_in_use_is_found() {
             assert_eq!(policies.victim(&mut |id| id == free), Some(free), "{policy:?}");
         }
         assert_eq!(policies.victim(&mut |_| false), None);
+    }
+}
+
+/// All units of a large cache may be in use, or dirty. A search for a free one stopped the server.
+#[test]
+fn a_long_search_is_made_in_pieces_and_misses_no_unit() {
+    const MOST: usize = 100;
+    for policy in [Policy::None, Policy::Stream, Policy::Lru, Policy::ScanResistant, Policy::Keep] {
+        let mut policies = policies(5000);
+        policies.insert_all(0..5000, policy);
+        for free in [Some(4999), None, Some(2500), Some(77), None] {
+            let (mut seen, mut pieces) = (BTreeSet::new(), 0);
+            let found = loop {
+                let mut asked = 0;
+                let piece = policies.search(MOST, &mut |id| {
+                    (asked, _) = (asked + 1, seen.insert(id));
+                    Some(id) == free
+                });
+                assert!(asked <= MOST + 2 * BOUND, "{policy:?}: asked for {asked} units");
+                assert_eq!(policies.is_searching(), piece == Search::Goes);
+                // Units come and go meanwhile.
+                policies.insert(5000 + pieces, 0, UNIT, policy);
+                policies.remove(5000 + pieces);
+                pieces += 1;
+                match piece {
+                    Search::Goes => {}
+                    Search::Found(id) => break Some(id),
+                    Search::None => break None,
+                }
+            };
+            assert_eq!(found, free, "{policy:?}");
+            assert!(found.is_some() || (0..5000).all(|id| seen.contains(&id)) && pieces > 10, "{policy:?}: {pieces}");
+        }
     }
 }
 

@@ -229,8 +229,7 @@ rows! { ROWS of IodRequest for Server {
         server.dirty(file(7));
         server.cost(IodRequest::CacheCoverage { datafile: file(7), offset: 0, len: u64::MAX })
     };
-    // Grows with the units, all of which are looked at if most of them are dirty.
-    IodRequest::ReadShared { .. } => "a whole window", 256 * UNITS, |server| {
+    IodRequest::ReadShared { .. } => "a whole window, while most of the cache is dirty", 4 * DATAFILES, |server| {
         server.cost(IodRequest::ReadShared { datafile: file(8), offset: 0, len: VIEW_WINDOW })
     };
 } }
@@ -259,6 +258,15 @@ const BESIDE: &[Row<Server>] = &[
             };
             (0..2 * FEW).for_each(|_| server.world.block_on(share()));
             cost_on(&server.world, &server.node, share)
+        },
+    },
+    Row {
+        request: "IodRequest::Read { .. }",
+        worst: "most regions, while most of the cache is dirty",
+        most: LIST,
+        cost: |server| {
+            (10..13).for_each(|number| server.dirty(file(number)));
+            server.list(file(13), false)
         },
     },
 ];
