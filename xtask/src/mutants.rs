@@ -110,6 +110,12 @@ const ORDINARY: &[Ordinary] = &[
         test: "tests::strided::a_strided_list_write_does_not_stop_the_server",
     },
     Ordinary {
+        bug: "iod/long-lists-without-a-break",
+        package: "fs-server",
+        program: "sim",
+        test: "bounds::iod::every_request_to_an_io_server_with_a_cache_is_bounded",
+    },
+    Ordinary {
         bug: "cache/victims-searched-without-a-break",
         package: "fs-server",
         program: "sim",

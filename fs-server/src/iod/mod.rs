@@ -61,7 +61,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_cache::ReadyRegions;
+use bmi_cache::{ReadyRegions, yield_now};
 use bmi_core::comm::{Direction, Incoming};
 use bmi_core::mem::zone::{ZoneAdapter, ZonePool, ZoneSettings};
 use bmi_core::{AsyncEndpoint, PeerId, ServiceClass, Transport};
@@ -127,6 +127,9 @@ impl IodSettings {
 
 /// Most bytes of the result for a datafile in a reply: the error, the handle, lengths.
 const MAX_RESULT: usize = MAX_DETAIL + 16;
+
+/// Regions beyond which others run before and after a request.
+const LONG: usize = 1024;
 
 /// A client, as identified by the buffers and the turns: the number of its adapter, and its peer id
 /// there.
@@ -410,12 +413,19 @@ impl<T: Transport + 'static, S: DataStore> Handler<T> for Iod<T, S> {
             return Answer::error(FsError::new(ErrorCode::Invalid, "this is an I/O server, not the manager"));
         };
         let name = body.name();
+        let is_long = is_long(&body) && !mutated("iod/long-lists-without-a-break");
+        if is_long {
+            yield_now().await;
+        }
         let answer = match body {
             IodRequest::Read { datafile, regions } => {
                 self.read(context, call, datafile, &regions).await.unwrap_or_else(Answer::error)
             }
             other => Answer::from(self.execute(context, other, call).await.map(Into::into)),
         };
+        if is_long {
+            yield_now().await;
+        }
         if let Answer::Reply(fs_proto::Reply { result: Err(error) }, _) = &answer {
             tracing::debug!(peer = ?context.peer, request = name, %error, "failed");
         }
@@ -457,6 +467,13 @@ impl<T: Transport + 'static, S: DataStore> Handler<T> for Iod<T, S> {
         };
         futures_util::future::join(trim, self.store.tend(&sleep)).await;
     }
+}
+
+/// Returns whether a request has very many regions. Many such requests may go on at once, and a
+/// poll of all requests ends after two that yield.
+fn is_long(request: &IodRequest) -> bool {
+    let (IodRequest::Read { regions, .. } | IodRequest::Write { regions, .. }) = request else { return false };
+    regions.len() > LONG
 }
 
 #[cfg(test)]

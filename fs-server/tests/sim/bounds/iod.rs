@@ -229,7 +229,7 @@ rows! { ROWS of IodRequest for Server {
         server.dirty(file(7));
         server.cost(IodRequest::CacheCoverage { datafile: file(7), offset: 0, len: u64::MAX })
     };
-    IodRequest::ReadShared { .. } => "a whole window, while most of the cache is dirty", 4 * DATAFILES, |server| {
+    IodRequest::ReadShared { .. } => "a whole window, while most of the cache is dirty", 3 * DATAFILES, |server| {
         server.cost(IodRequest::ReadShared { datafile: file(8), offset: 0, len: VIEW_WINDOW })
     };
 } }
@@ -258,6 +258,27 @@ const BESIDE: &[Row<Server>] = &[
             };
             (0..2 * FEW).for_each(|_| server.world.block_on(share()));
             cost_on(&server.world, &server.node, share)
+        },
+    },
+    Row {
+        request: "IodRequest::Write { .. }",
+        worst: "as many as a client may have, of most regions each, which wait for one of them",
+        most: LIST,
+        cost: |server| {
+            const OTHERS: u64 = 31;
+            let strided = (0..OTHERS).map(|first| strided(first, OTHERS, 1));
+            let whole = regions(&[(0, OTHERS * MAX_REGIONS as u64)]);
+            let writes: Vec<_> = [whole].into_iter().chain(strided).collect();
+            server.client.forced.set(Some(Path::ServerBased));
+            let cost = cost_on(&server.world, &server.node, async || {
+                let all = writes.iter().map(async |regions| {
+                    let bytes = MemList::from(vec![1; regions.total() as usize]);
+                    server.client.write(server.peer, file(9), regions, &bytes).await.unwrap()
+                });
+                join_all(all).await;
+            });
+            server.client.forced.set(None);
+            cost
         },
     },
     Row {
