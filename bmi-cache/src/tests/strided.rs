@@ -61,14 +61,13 @@ fn pieces(first: u64, distance: u64) -> Vec<Extent> {
     (0..PIECES).map(|piece| Extent::new(first + piece * distance, 1)).collect()
 }
 
-/// Runs something that waits for nothing, within the steps that the pieces may take. It may let
-/// others run once in between.
+/// Runs something that waits for nothing but its turn, within the steps that the pieces may take.
 fn within<F: Future>(what: &str, f: F) -> F::Output {
     let mut f = pin!(f);
-    let run = || f.as_mut().now_or_never().or_else(|| f.as_mut().now_or_never());
-    let (result, steps) = steps_of(STEPS * PIECES, run);
+    let mut turns = || (0..PIECES).find_map(|_| f.as_mut().now_or_never()).expect("nothing to wait for");
+    let (result, steps) = steps_of(STEPS * PIECES, &mut turns);
     println!("{what}: {steps} steps, {} for each piece", steps / PIECES);
-    result.expect("nothing to wait for")
+    result
 }
 
 fn write(cache: &Cache<Prompt>, extents: &[Extent], byte: u8) {

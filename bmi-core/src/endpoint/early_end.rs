@@ -13,6 +13,7 @@ use crate::error::ErrorKind;
 use crate::mutated;
 use crate::op::{OpId, OpKind};
 use crate::proto::table::Key;
+use crate::steps::step;
 use crate::transport::Transport;
 
 /// Returns true if an operation that waits for its peer can end without asking anybody.
@@ -38,10 +39,7 @@ pub(super) fn end_early<T: Transport>(
     let Some(peer) = peer else { return now };
     match (op.state(), op.kind) {
         // Operations behind it may now be able to go, or a closing connection may be drained.
-        (State::Queued, _) => {
-            let is_queued = |id| ops.get(id).is_some_and(|op| matches!(op.state(), State::Queued));
-            peer.leave_queue(id, is_queued);
-        }
+        (State::Queued, _) => leave_queue(ops, peer, id),
         (State::Matching(place), _) if can_end_at_once(op) => {
             let found = peer.posted.remove(*place);
             debug_assert!(found.is_some(), "a receive that waits is on the list");
@@ -52,6 +50,27 @@ pub(super) fn end_early<T: Transport>(
         _ => return fence(adapter, ops, peer, id, kind),
     }
     now
+}
+
+/// Takes an operation out of the queue that ends early. There may be thousands, whose deadlines
+/// pass at the same time. So those between others are taken out together.
+fn leave_queue(ops: &Operations, peer: &mut Peer, id: OpId) {
+    let is_queued = |op: &Op| matches!(op.state(), State::Queued);
+    let waits = |queued: &OpId| {
+        step();
+        *queued != id && ops.get(*queued).is_some_and(is_queued)
+    };
+    while peer.queue.front().is_some_and(|queued| !waits(queued)) {
+        peer.queue.pop_front();
+    }
+    while peer.queue.back().is_some_and(|queued| !waits(queued)) {
+        peer.queue.pop_back();
+    }
+    peer.left_queue += 1;
+    if 2 * peer.left_queue > peer.queue.len() || mutated("queue/cleared-for-each-that-leaves") {
+        peer.queue.retain(waits);
+        peer.left_queue = 0;
+    }
 }
 
 /// Asks the adapter or the peer to stop accessing the memory of an operation. The operation ends

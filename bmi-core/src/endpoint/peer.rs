@@ -31,7 +31,6 @@ use crate::proto::hello::{CONTROL_CREDITS, FAST_SLOTS, Hello, PROBES, WRITE_REND
 use crate::proto::matching::Matching;
 use crate::proto::named::NamedMatching;
 use crate::proto::receive_slots::ReceiveSlots;
-use crate::steps::step;
 use crate::time::Time;
 use crate::transport::ConnId;
 
@@ -184,7 +183,7 @@ pub(super) struct Peer {
     /// ended early. The first and the last one have not.
     pub(super) queue: VecDeque<OpId>,
     /// How many have ended early since the queue was cleared of them.
-    left_queue: usize,
+    pub(super) left_queue: usize,
     pub(super) offers: Offers,
     /// Receives of the peer that this side may write into.
     pub(super) ready: NamedMatching<ReadyReceive>,
@@ -390,26 +389,6 @@ impl Peer {
     /// Returns true if everything that was posted to the peer is sent.
     pub(super) fn is_drained(&self) -> bool {
         self.queue.is_empty() && self.notices.is_empty() && self.busy == 0
-    }
-
-    /// Takes an operation out of the queue that ends early. There may be thousands, whose deadlines
-    /// pass at the same time. So those between others are taken out together.
-    pub(super) fn leave_queue(&mut self, id: OpId, is_queued: impl Fn(OpId) -> bool) {
-        let waits = |queued: &OpId| {
-            step();
-            *queued != id && is_queued(*queued)
-        };
-        while self.queue.front().is_some_and(|queued| !waits(queued)) {
-            self.queue.pop_front();
-        }
-        while self.queue.back().is_some_and(|queued| !waits(queued)) {
-            self.queue.pop_back();
-        }
-        self.left_queue += 1;
-        if 2 * self.left_queue > self.queue.len() || mutated("queue/cleared-for-each-that-leaves") {
-            self.queue.retain(waits);
-            self.left_queue = 0;
-        }
     }
 
     // ---- expected messages and calls ------------------------------------------------------------

@@ -245,6 +245,20 @@ const ROWS: &[Row] = &[
         },
     },
     Row {
+        // A violation, which ends the connection (see below).
+        kind: "GoAway",
+        worst: "from the side that connected",
+        most: OPERATIONS + FEW,
+        cost: |world| {
+            let (endpoint, _, mut talker) = busy(world);
+            world.node("server").longest_piece();
+            talker.say(GO_AWAY, 0, 0, 0, &[]);
+            world.run_for(Duration::from_secs(1));
+            assert_eq!(endpoint.resource_usage().peers, 0);
+            world.node("server").longest_piece()
+        },
+    },
+    Row {
         kind: "Probe",
         worst: "for an answer, and for memory",
         most: FEW,

@@ -41,6 +41,8 @@ const WITHDRAWN: u8 = 10;
 const FAST_SLOTS: u8 = 11;
 const CLEAR_TO_WRITE: u8 = 12;
 #[cfg(feature = "mutants")]
+const GO_AWAY: u8 = 13;
+#[cfg(feature = "mutants")]
 const PROBE: u8 = 15;
 
 /// Longest message without a payload apart, in bytes.
