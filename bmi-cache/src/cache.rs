@@ -616,7 +616,7 @@ impl<D: Disk> Cache<D> {
     /// bytes are written to the disk first, as far as that succeeds.
     pub async fn hold(&self, file: u64, from: u64) -> Hold<D> {
         let locked = self.0.lock_ranges(file, vec![Extent::new(from, u64::MAX - from)], true).await;
-        // What it cannot write is about to be discarded.
+        // What it cannot write stays dirty, unless the caller discards it.
         let _ = self.flush(file).await;
         let hold = Hold { locked, from };
         self.0

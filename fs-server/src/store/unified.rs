@@ -457,12 +457,13 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
     }
 
     async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {
+        let hold = self.cache.hold(datafile.0, 0).await;
+        // Only now: the change may be carried out, and the datafile written, while this waits.
         let refusal = self.behind().refusal(datafile);
-        if !refusal.is_some_and(|error| matches!(error.code, ErrorCode::Busy | ErrorCode::Unfinished)) {
-            // It was carried out before, and may have been written since.
+        let is_prepared = refusal.is_some_and(|error| matches!(error.code, ErrorCode::Busy | ErrorCode::Unfinished));
+        if !is_prepared {
             return self.behind().commit_truncate(datafile, cut, size).await;
         }
-        let hold = self.cache.hold(datafile.0, 0).await;
         self.views.withdraw(datafile, &[Region::new(0, u64::MAX)]);
         // First: if the process ended behind the next step, the next process would take these bytes
         // over. The change is decided, so nobody will miss them.
@@ -534,6 +535,7 @@ mod tests {
     use std::task::{Context, Poll};
 
     use bmi_cache::ArenaSettings;
+    use futures_util::FutureExt;
     use futures_util::task::noop_waker_ref;
 
     use super::*;
@@ -543,11 +545,15 @@ mod tests {
     const CACHE: u64 = 1 << 20;
     const PARTS: usize = 100;
 
+    fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(noop_waker_ref()))
+    }
+
     /// Returns how often a future that waits for nothing was polled until its end.
     fn polls(future: impl Future<Output = Result<(), FsError>>) -> usize {
-        let (mut future, mut context) = (pin!(future), Context::from_waker(noop_waker_ref()));
+        let mut future = pin!(future);
         for polls in 1.. {
-            if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+            if let Poll::Ready(result) = poll(future.as_mut()) {
                 result.unwrap();
                 return polls;
             }
@@ -555,14 +561,49 @@ mod tests {
         unreachable!("it ends")
     }
 
+    fn unified(disk: u64) -> UnifiedStore<MemStore, fn() -> u64> {
+        let frames = Frames::anonymous(ArenaSettings::new(CACHE)).unwrap();
+        UnifiedStore::new(MemStore::new(disk), frames, Settings::for_bytes(CACHE), || 0)
+    }
+
     /// Regions that overlap are parts by themselves, and the cache has all of them at once.
     #[test]
     fn others_run_between_the_parts_of_a_list() {
-        let frames = Frames::anonymous(ArenaSettings::new(CACHE)).unwrap();
-        let store = UnifiedStore::new(MemStore::new(CACHE), frames, Settings::for_bytes(CACHE), || 0);
+        let store = unified(CACHE);
         let (regions, list) = ([Region::new(0, 8); PARTS], MemList::from(Memory::zeroed(8 * PARTS).unwrap()));
         assert_eq!(polls(store.create(FILE, 1)), 1);
         assert_eq!(polls(store.write(FILE, &regions, &list)), PARTS);
         assert_eq!(polls(store.read(FILE, &regions, &list)), PARTS);
+    }
+    /// Replays a bug: a repeated commit found the change still prepared, and then waited for
+    /// whoever used the datafile. Meanwhile the first commit carried the change out, and bytes were
+    /// written that the disk did not take. The repeated commit discarded them.
+    #[test]
+    fn a_repeated_commit_discards_nothing_that_was_written_while_it_waited() {
+        const CHUNK: u64 = 64 << 10;
+        let store = unified(CHUNK);
+        let (at_start, beyond) = ([Region::new(0, 100)], [Region::new(CHUNK, 100)]);
+        let list = |byte: u8| MemList::from(Memory::from(vec![byte; 100]));
+        let (old, new) = (list(1), list(2));
+        assert_eq!(polls(store.create(FILE, 1)), 1);
+        assert_eq!(polls(store.write(FILE, &at_start, &old)), 1);
+        assert_eq!(polls(store.sync(&[FILE])), 1);
+        let lent = store.lend(FILE, &at_start, &AtOnce).now_or_never().unwrap().unwrap();
+        assert_eq!(polls(store.behind().prepare_truncate(FILE, 10)), 1);
+        let mut first = pin!(store.commit_truncate(FILE, 10, 10));
+        let mut write = pin!(store.write(FILE, &beyond, &new));
+        let mut again = pin!(store.commit_truncate(FILE, 10, 10));
+        assert!(poll(first.as_mut()).is_pending());
+        assert!(poll(write.as_mut()).is_pending());
+        assert!(poll(again.as_mut()).is_pending());
+        drop(lent);
+        assert_eq!(poll(first), Poll::Ready(Ok(())));
+        assert_eq!(poll(write), Poll::Ready(Ok(())));
+        assert_eq!(poll(again), Poll::Ready(Ok(())));
+        let refused = store.sync(&[FILE]).now_or_never().unwrap();
+        assert_eq!(refused.map_err(|error| error.code), Err(ErrorCode::NoSpace), "the disk is full");
+        let found = list(0);
+        assert_eq!(polls(store.read(FILE, &beyond, &found)), 1);
+        assert_eq!(found.to_vec(), new.to_vec());
     }
 }
