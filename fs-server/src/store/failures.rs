@@ -382,6 +382,27 @@ fn a_commit_that_fails_is_told_and_another_length_mends_the_datafile() {
     assert_eq!(run(store.size(FILE)), Ok(20));
 }
 
+/// Replays a bug: a sync failed while a change of the datafile's length was prepared. The mark of
+/// the change replaced that of the failed sync, and after the change the datafile was served.
+#[test]
+fn a_sync_that_fails_while_a_change_of_length_is_prepared_stays_final() {
+    let dir = disk_dir();
+    let store = open(Mode::Cached, dir.path());
+    run(store.create(FILE, 1)).unwrap();
+    write(&store, FILE, 1).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let mut preparing = std::pin::pin!(store.prepare_truncate(FILE, LEN as u64 + 1));
+        assert!(preparing.as_mut().now_or_never().is_none(), "a worker makes the file durable, or tries the length");
+        store.disk.marks.set(FILE, super::marks::Mark::FailedSync).unwrap();
+        assert_eq!(preparing.await.map_err(|error| error.code), Err(ErrorCode::Lost));
+        store.commit_truncate(FILE, 10, 10).await.unwrap();
+    });
+    for store in [&store, &open(Mode::Cached, dir.path())] {
+        assert_eq!(read(store, FILE).map_err(|error| error.code), Err(ErrorCode::Lost));
+    }
+}
+
 /// Replays a bug: the mark of a datafile that was cut off went before the bytes behind the cut that
 /// were only in the server's own cache. If the process was killed in between, the next one took
 /// them over, and wrote them.

@@ -834,7 +834,9 @@ impl DataStore for FileStore {
                 tried.map_err(|error| fault("trying the length of", datafile, &error))?;
             }
         }
-        self.mark(datafile, move |marks| marks.set(datafile, Mark::Truncating(size))).await
+        self.mark(datafile, move |marks| marks.set(datafile, Mark::Truncating(size))).await?;
+        // A sync of it may have failed meanwhile.
+        self.check_sound(datafile)
     }
 
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {

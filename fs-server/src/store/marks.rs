@@ -222,13 +222,14 @@ impl Marks {
         marks.map(|(datafile, _)| *datafile).collect()
     }
 
-    /// Marks a datafile, durably. Replaces its mark.
+    /// Marks a datafile, durably. Replaces its mark, but not that of a failed sync.
     pub(super) fn set(&self, datafile: DatafileHandle, mark: Mark) -> io::Result<()> {
         let file = lock(&self.file);
         let (before, number) = {
             let mut state = lock(&self.state);
             let before = state.marks.get(&datafile).copied();
             let number = match before {
+                Some((Mark::FailedSync, _)) => return Ok(()),
                 Some((_, number)) => number,
                 None => state.free.pop().unwrap_or_else(|| {
                     state.len += 1;
