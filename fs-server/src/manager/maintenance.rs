@@ -13,7 +13,7 @@
 //!
 //! **Failures.** A duty that has failed pauses, twice as long each time, up to [`LONGEST`]. The
 //! others go on: what fails for ever stops nothing else. A server that does not answer is left
-//! alone by all of them. Changes of size fail each by itself.
+//! alone by all of them. Changes of size and removals fail each by itself.
 //!
 //! **Invariant.** The connection begins with a Hello that names the cluster, the server and its
 //! store. So nothing is removed from another server.
@@ -441,12 +441,31 @@ impl<T: Transport> Manager<T> {
         Ok(())
     }
 
+    /// Lets the server remove datafiles, each by itself if it fails to remove them together.
+    ///
+    /// # Errors
+    /// None was removed.
     async fn remove_page(&self, link: &mut Link<T>, page: Vec<DatafileHandle>) -> Result<(), FsError> {
-        let result = link.ask(IodRequest::Remove { datafiles: page.clone() }).await.map(drop);
-        if result.is_err() && !mutated("manager/orphan-forgotten-before-it-is-removed") {
+        let mut removed = Vec::new();
+        let mut result = link.ask(IodRequest::Remove { datafiles: page.clone() }).await.map(drop);
+        match &result {
+            Err(error) if !error.is_retryable() => {
+                for datafile in page {
+                    result = link.ask(IodRequest::Remove { datafiles: vec![datafile] }).await.map(drop);
+                    match &result {
+                        Err(error) if error.is_retryable() => break,
+                        Err(error) => tracing::debug!(%error, iod = link.iod, %datafile, "a removal has failed"),
+                        Ok(()) => removed.push(datafile),
+                    }
+                }
+            }
+            Err(_) if !mutated("manager/orphan-forgotten-before-it-is-removed") => {}
+            _ => removed = page,
+        }
+        if removed.is_empty() {
             return result;
         }
         let (now_ns, iod) = ((self.wall)(), link.iod);
-        self.transact(move |transaction| Change::open(transaction, now_ns)?.forget(iod, &page)).await
+        self.transact(move |transaction| Change::open(transaction, now_ns)?.forget(iod, &removed)).await
     }
 }

@@ -213,8 +213,8 @@ impl Contents {
 #[derive(Clone)]
 pub struct MemStore(Rc<Inner>);
 
-/// See [`MemStore::fail_commits`].
-type CommitFault = dyn Fn(DatafileHandle) -> Option<FsError>;
+/// Returns why something cannot be done to a datafile.
+type Fault = Box<dyn Fn(DatafileHandle) -> Option<FsError>>;
 
 struct Inner {
     medium: Box<dyn Medium>,
@@ -231,8 +231,10 @@ struct Inner {
     disk: Cell<u64>,
     /// Number of syncs of datafiles that fail although the medium works.
     failing: Cell<u32>,
-    /// Returns why a prepared change of a datafile's length cannot be carried out.
-    commit_fault: RefCell<Box<CommitFault>>,
+    /// Why a prepared change of a datafile's length cannot be carried out.
+    commit_fault: RefCell<Fault>,
+    /// Why a datafile cannot be removed.
+    removal_fault: RefCell<Fault>,
     /// Replaced when a server starts anew.
     failure: RefCell<Rc<Failure>>,
 }
@@ -266,6 +268,7 @@ impl MemStore {
             disk: Cell::new(0),
             failing: Cell::new(0),
             commit_fault: RefCell::new(Box::new(|_| None)),
+            removal_fault: RefCell::new(Box::new(|_| None)),
             failure: RefCell::default(),
         }))
     }
@@ -290,6 +293,11 @@ impl MemStore {
     /// returns an error for the datafile.
     pub fn fail_commits(&self, fault: impl Fn(DatafileHandle) -> Option<FsError> + 'static) {
         *self.0.commit_fault.borrow_mut() = Box::new(fault);
+    }
+
+    /// From now on a datafile cannot be removed if `fault` returns an error for it.
+    pub fn fail_removals(&self, fault: impl Fn(DatafileHandle) -> Option<FsError> + 'static) {
+        *self.0.removal_fault.borrow_mut() = Box::new(fault);
     }
 
     /// Forgets that the store has failed. A server that starts anew calls this.
@@ -661,6 +669,7 @@ impl DataStore for MemStore {
 
     async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
         for datafile in datafiles {
+            (self.0.removal_fault.borrow())(*datafile).map_or(Ok(()), Err)?;
             self.0.medium.forget(*datafile, 0);
             let mut contents = self.0.contents.borrow_mut();
             if let Some(file) = contents.datafiles.remove(datafile) {

@@ -16,6 +16,7 @@ mod faults;
 mod identity;
 mod late_requests;
 mod loops;
+mod maintenance;
 mod manager_loops;
 mod names;
 mod page_cache;

@@ -1,0 +1,38 @@
+//! Work of the manager at an I/O server that fails for ever: it stops no other.
+
+use fs_client::CreateOptions;
+use fs_proto::RemoveKind;
+
+use super::truncate::{connect, empty_cluster, left, long_file, options, path};
+use super::*;
+
+/// Replays a bug: the manager lets a server remove up to 256 datafiles at once, those of the lowest
+/// handles first. One that could not be removed kept all others there for ever.
+#[test]
+fn a_datafile_that_cannot_be_removed_stops_nothing_else() {
+    const FILES: u64 = 20;
+    let (world, cluster) = empty_cluster(1, options(2));
+    world.block_on(async {
+        let client = connect(&world, &cluster, 1).await;
+        let (bad, cut) = (long_file(&client, "bad", 1).await, long_file(&client, "cut", 2).await);
+        long_file(&client, "good", 3).await;
+        let datafiles = bad.datafiles().await.unwrap();
+        let lasting = datafiles.iter().find(|datafile| datafile.server.iod == Some(1)).unwrap().handle;
+        let fault = move |datafile| (datafile == lasting).then(|| FsError::new(ErrorCode::Io, "a bad place"));
+        cluster.store(1).fail_removals(fault);
+        for name in ["bad", "good"] {
+            client.remove(&path(name), RemoveKind::File).await.unwrap();
+        }
+        // It was tried often enough, so that its pause is longer than a request may take.
+        client.endpoint().sleep(Duration::from_secs(4)).await;
+        assert_eq!(client.statfs().await.unwrap().manager.orphans, 1, "all others are removed");
+        cut.set_len(10).await.unwrap();
+        // More than are in the pools.
+        for number in 0..FILES {
+            client.create(&path(&format!("new{number}")), CreateOptions::default()).await.unwrap();
+        }
+        cluster.store(1).fail_removals(|_| None);
+        client.endpoint().sleep(Duration::from_secs(31)).await;
+        assert_eq!(left(&client).await, 2 * (1 + FILES));
+    });
+}
