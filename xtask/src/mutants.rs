@@ -104,6 +104,12 @@ const ORDINARY: &[Ordinary] = &[
         test: "arena::tests::open::frames_that_the_owner_has_not_noted_are_refused_while_they_hold_something",
     },
     Ordinary {
+        bug: "cache/repeated-commit-discards",
+        package: "fs-server",
+        program: UNIT_TESTS,
+        test: "store::unified::tests::a_repeated_commit_discards_nothing_that_was_written_while_it_waited",
+    },
+    Ordinary {
         bug: "cache/unit-computed-for-each-of-its-parts",
         package: "bmi-cache",
         program: UNIT_TESTS,
@@ -168,6 +174,12 @@ const ORDINARY: &[Ordinary] = &[
         package: "fs-server",
         program: "sim",
         test: "disk_stall::clients_that_were_lent_views_are_not_cut_because_the_disk_stalls",
+    },
+    Ordinary {
+        bug: "manager/failed-duty-stops-the-others",
+        package: "fs-server",
+        program: "sim",
+        test: "maintenance::a_datafile_that_cannot_be_removed_stops_nothing_else",
     },
     Ordinary {
         bug: "tcp/a-peer-that-does-not-read-is-dead",

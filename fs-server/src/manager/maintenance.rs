@@ -217,7 +217,7 @@ impl<T: Transport> Manager<T> {
             let pause = paces[duty as usize].pause;
             paces[duty as usize].failed(self.endpoint.now());
             // It is not the duty but the server that fails.
-            let concerns_all = error.is_retryable();
+            let concerns_all = error.is_retryable() || mutated("manager/failed-duty-stops-the-others");
             if concerns_all {
                 *paces = [paces[duty as usize]; 4];
             }

@@ -461,13 +461,13 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         // Only now: the change may be carried out, and the datafile written, while this waits.
         let refusal = self.behind().refusal(datafile);
         let is_prepared = refusal.is_some_and(|error| matches!(error.code, ErrorCode::Busy | ErrorCode::Unfinished));
-        if !is_prepared {
+        if !is_prepared && !mutated("cache/repeated-commit-discards") {
             return self.behind().commit_truncate(datafile, cut, size).await;
         }
         self.views.withdraw(datafile, &[Region::new(0, u64::MAX)]);
         // First: if the process ended behind the next step, the next process would take these bytes
         // over. The change is decided, so nobody will miss them.
-        hold.discard(cut).await;
+        hold.discard(if mutated("cache/commit-discards-what-is-kept") { 0 } else { cut }).await;
         let result = self.behind().commit_truncate(datafile, cut, size).await;
         if matches!(&result, Err(lost) if lost.code == ErrorCode::Lost) {
             hold.discard(0).await;
