@@ -713,8 +713,12 @@ impl<D: Disk> Inner<D> {
         .await;
     }
 
-    /// Reads something ahead, if there is memory for it that nobody misses.
-    pub(crate) async fn read_ahead(self: &Arc<Self>, Ahead { file, extents }: Ahead) {
+    /// Reads something ahead, up to the end of the file, if there is memory for it that nobody
+    /// misses.
+    pub(crate) async fn read_ahead(self: &Arc<Self>, Ahead { file, mut extents }: Ahead) {
+        // What is written behind the end and not on the disk yet is in the cache.
+        let Ok(end) = self.disk.end(file).await else { return };
+        extents.iter_mut().for_each(|extent| extent.len = extent.len.min(end.saturating_sub(extent.offset)));
         let units = self.with(|state| state.pin_ahead(file, &extents));
         if units.is_empty() {
             return;

@@ -23,6 +23,12 @@ pub trait Disk {
     /// Any; no byte of `into` then counts as read.
     async fn read(&self, file: u64, extents: &[Extent], into: &MemList) -> Result<(), Self::Error>;
 
+    /// Returns where a file ends. What is ahead of a reader is read up to there.
+    ///
+    /// # Errors
+    /// Any; then nothing is read ahead.
+    async fn end(&self, file: u64) -> Result<u64, Self::Error>;
+
     /// Writes `extents`, in order, from `from`. They have the same total length.
     ///
     /// # Errors

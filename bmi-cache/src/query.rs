@@ -129,6 +129,10 @@ mod tests {
             Ok(())
         }
 
+        async fn end(&self, _file: u64) -> Result<u64, &'static str> {
+            Ok(u64::MAX)
+        }
+
         async fn write(&self, _file: u64, _extents: &[Extent], _from: &MemList) -> Result<(), &'static str> {
             if self.0.get() { Err("broken") } else { Ok(()) }
         }

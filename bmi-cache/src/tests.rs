@@ -96,6 +96,10 @@ impl Disk for Rc<Slow> {
         Ok(())
     }
 
+    async fn end(&self, file: u64) -> Result<u64, String> {
+        Ok(self.files.borrow().get(&file).map_or(0, |bytes| bytes.len() as u64))
+    }
+
     async fn write(&self, file: u64, extents: &[Extent], from: &MemList) -> Result<(), String> {
         self.moves(file, extents, true).await?;
         let mut files = self.files.borrow_mut();
@@ -384,6 +388,34 @@ fn a_writer_waits_for_dirty_bytes_that_are_held() {
     });
     run(&world.random, &mut vec![holder, writer], Box::pin(std::future::pending()), 1_000_000);
     world.end();
+}
+
+/// Replays a bug: the cache did not know where a file ends. A reader was read ahead of past the
+/// end, and up to 4 MiB of zeros took the place of what others used.
+#[test]
+fn nothing_is_read_ahead_behind_the_end_of_a_file() {
+    const UNIT: u64 = BLOCK as u64;
+    const CACHE: u64 = 64 << 20;
+    let world = World::new(1, settings(0), 0);
+    let end = 20 * UNIT + 100;
+    world.disk.files.borrow_mut().insert(0, vec![7; end as usize]);
+    let frames = Frames::anonymous(ArenaSettings::new(CACHE)).unwrap();
+    let cache = Cache::new(world.disk.clone(), frames, Settings::for_bytes(CACHE));
+    world.cache.replace(cache.clone());
+    let reader: Task = Box::pin({
+        let (cache, random) = (cache.clone(), world.random.clone());
+        async move {
+            for at in (0..end).step_by(BLOCK) {
+                drop(cache.read(0, &[Extent::new(at, UNIT)]).await.unwrap());
+                random.pause(100).await;
+            }
+        }
+    });
+    run(&world.random, &mut vec![reader], world.background(), 1_000_000);
+    let statistics = cache.statistics();
+    let counters = statistics.counters;
+    assert!(counters.ahead_used > end / 2, "{counters:?}");
+    assert_eq!((counters.filled, statistics.cached), (21 * UNIT, 21 * UNIT), "{counters:?}");
 }
 
 /// Lets the others go on once.

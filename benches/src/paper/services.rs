@@ -89,10 +89,9 @@ impl Way {
 }
 
 /// Returns the cache of the paper. It "is mostly based on the file cache implementation in Linux"
-/// [Unifier-PVFS §5], which evicts what was used least recently. Nothing is read ahead, because the
-/// cache does not know where a file ends: the bytes that it would read behind the end need memory.
+/// [Unifier-PVFS §5], which evicts what was used least recently.
 fn paper(bytes: u64) -> CacheSettings {
-    let cache = Settings { policy: Policy::Lru, read_ahead: 0, ..Settings::for_bytes(bytes) };
+    let cache = Settings { policy: Policy::Lru, ..Settings::for_bytes(bytes) };
     CacheSettings { arena: ArenaSettings { bytes, chunk: CHUNK }, cache, views: ViewSettings::for_bytes(0) }
 }
 
