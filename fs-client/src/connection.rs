@@ -9,7 +9,7 @@
 //! 1. There is at most one connection to a server, over the transport that [`crate::route`] chose.
 //!    If requests need a connection while it is being made, they wait for the same attempt. One of
 //!    them carries it out. If that takes longer than [`TURN`], the others begin a new attempt.
-//! 2. A request that changes the namespace keeps its id when it is sent again, so the manager
+//! 2. A request that changes the namespace keeps its id whenever it is sent again, so the manager
 //!    executes it once.
 //! 3. A write is never sent twice, unless the server says that it has not handled it. The first one
 //!    might still be on its way to the disk and overwrite what is written there next.
@@ -73,7 +73,8 @@ pub(crate) enum Resend {
 /// Why a request was not answered, if it may be tried again.
 #[derive(Clone, Copy)]
 struct Setback {
-    /// The server has answered that it did nothing, because it, or another one, is not ready.
+    /// The server has answered that it, or another one, is not ready. It did nothing, or it is the
+    /// manager, which knows the request again by its id.
     busy: bool,
     /// The connection was lost.
     lost: bool,
@@ -379,7 +380,7 @@ impl<T: Transport + 'static, S: Threading> Connections<T, S> {
         resend: Resend,
         outgoing: &Outgoing,
     ) -> Result<Answer, Failure> {
-        let mut ticket = Ticket::new(self, resend == Resend::UntilDeadline);
+        let ticket = Ticket::new(self, resend == Resend::UntilDeadline);
         let (mut trouble, mut asked) = (None::<Trouble>, false);
         loop {
             let again = trouble.is_some();
@@ -414,10 +415,6 @@ impl<T: Transport + 'static, S: Threading> Connections<T, S> {
                 // What kept the server from answering says more than that the time is over.
                 let earlier = trouble.filter(|_| failure.code == ErrorCode::Timeout && !sent);
                 return Err(earlier.map_or(failure, |trouble| trouble.last));
-            }
-            if failure.source.is_none() {
-                // This number has its answer.
-                ticket = Ticket::new(self, resend == Resend::UntilDeadline);
             }
             self.resent.fetch_add(1, Ordering::Relaxed);
         }

@@ -5,7 +5,8 @@
 //! same transaction as the change, so it also survives a crash of the manager.
 //!
 //! **Invariants**
-//! 1. A reply is stored in the transaction of its change: either both exist or neither.
+//! 1. A reply is stored in the transaction of its change: either both exist or neither. So is a
+//!    refusal, unless it may pass. Then the client sends the request again, under its id.
 //! 2. The table is bounded: at most [`WINDOW`] replies for each client, and [`CLIENTS`] clients.
 //!    The client reports up to where it has its replies, and those are dropped. Of the clients that
 //!    are not connected, the one that has been silent longest is forgotten first.

@@ -179,12 +179,12 @@ impl Group {
             Err(Fault::Refused(error)) => return Ok(encode(Err(error))),
             Err(fault) => return Err(fault),
         }
-        let answer = match self.apply(change, index) {
-            Ok(reply) => encode(Ok(reply)),
-            Err(Fault::Refused(error)) => encode(Err(error)),
+        let (answer, is_final) = match self.apply(change, index) {
+            Ok(reply) => (encode(Ok(reply)), true),
+            Err(Fault::Refused(error)) => (encode(Err(error.clone())), !error.is_retryable()),
             Err(fault) => return Err(fault),
         };
-        if !mutated("manager/reply-not-remembered") {
+        if is_final && !mutated("manager/reply-not-remembered") {
             let connected = &self.situation.connected;
             let is_connected = |client: u128| connected.as_ref().is_none_or(|connected| connected.contains(&client));
             dedup.remember(id, unanswered, &answer, is_connected)?;

@@ -54,6 +54,8 @@ struct Bytes {
     changes: u64,
     /// Syncs fail.
     sync_fails: bool,
+    /// The number of syncs until one that fails although it writes everything; 0 if none does.
+    doubted: u32,
     /// The change that fails, by its number, and its error.
     failure: Option<(u64, io::ErrorKind)>,
 }
@@ -177,6 +179,12 @@ impl SharedBackend {
         self.bytes().sync_fails = fail;
     }
 
+    /// Makes the sync with this number, counted from now, write everything and fail all the same. 0
+    /// makes none fail.
+    pub fn doubt_sync(&self, nth: u32) {
+        self.bytes().doubted = nth;
+    }
+
     /// Returns the number of changes so far: writes, changes of the length, and syncs.
     pub fn changes(&self) -> u64 {
         self.bytes().changes
@@ -250,13 +258,15 @@ impl StorageBackend for SharedBackend {
 
     fn sync_data(&self) -> io::Result<()> {
         self.with(Kind::Sync, |bytes| {
+            let is_doubted = bytes.doubted == 1;
             let result =
                 bytes.change().and(if bytes.sync_fails { Err(io::Error::other("the disk failed")) } else { Ok(()) });
             match result {
                 Ok(()) => bytes.flush(),
                 Err(_) => bytes.drop_dirty(),
             }
-            result
+            bytes.doubted = bytes.doubted.saturating_sub(1);
+            if is_doubted { Err(io::Error::other("the disk does not say what it has")) } else { result }
         })
     }
 

@@ -20,6 +20,7 @@ mod maintenance;
 mod manager_loops;
 mod names;
 mod page_cache;
+mod sent_again;
 mod several_transports;
 mod stalled;
 mod truncate;
