@@ -6,6 +6,8 @@
 mod addrs;
 mod cache;
 mod dirs;
+#[cfg(test)]
+mod keys;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -179,6 +181,13 @@ impl fmt::Display for Size {
     }
 }
 
+#[cfg(test)]
+impl serde::Serialize for Size {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
         #[derive(Deserialize)]
@@ -325,6 +334,7 @@ peer_timeout_s = {peer_timeout}
 # How the I/O servers move data between disk and network. All of it may be left out.
 [cache]
 # "normal": through the system's page cache, and through buffers that are copied to and from.
+# "mmap": the same, but large reads are sent from mapped files without a copy. Not over verbs (ib).
 # "unifier": through a cache of the server's own, whose memory is also that of the network. Nothing is copied on the server.
 service = "normal"
 # The rest is for "unifier". Memory of the cache of one I/O server; without this an eighth of the machine's.
@@ -344,6 +354,10 @@ read_ahead = "{read_ahead}"
 # ready = "512M"
 # Every write reaches the disk before it is acknowledged.
 write_through = false
+# The part of the memory that clients on this host may read in place (without this an eighth); "0" turns it off. For how long what is
+# lent in this way is not taken back without need.
+# views = "128M"
+view_lease_ms = {view_lease}
 "#,
             first = servers[0],
             list = list.concat(),
@@ -368,6 +382,7 @@ write_through = false
             cache_unit = cache.unit,
             age = cache.age_ms,
             read_ahead = cache.read_ahead,
+            view_lease = cache.view_lease_ms,
         ))
     }
 }

@@ -10,9 +10,9 @@ use super::{ConfigError, Size};
 use crate::store::{CacheSettings, LEAST_CACHE, Service, ViewSettings};
 
 /// The part of the machine's memory that a cache has by default.
-const SHARE_OF_MEMORY: u64 = 8;
+pub(super) const SHARE_OF_MEMORY: u64 = 8;
 /// The part of its memory that a cache lends by default.
-const SHARE_OF_VIEWS: u64 = 8;
+pub(super) const SHARE_OF_VIEWS: u64 = 8;
 
 /// The section `[cache]`: how I/O servers move data between disk and network.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -48,6 +48,7 @@ pub struct CacheSection {
 
 /// The name of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(serde::Serialize))]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceName {
     /// [`Service::Normal`].
@@ -68,6 +69,7 @@ const NO_SENDFILE: &str = "\"sendfile\" is not offered: the kernel sends from a 
 
 /// The name of a policy for all files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyName {
     /// [`Policy::Lru`].
