@@ -18,6 +18,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::time::Duration;
 
 use bmi_core::{Time, Transport, step, steps};
 use fs_proto::{ErrorCode, FsError, ManagerReply, ManagerRequest, Reply, RequestId, codec};
@@ -34,6 +35,13 @@ use crate::service::Answer;
 
 /// Most changes that share one commit.
 pub(super) const GROUP: usize = 128;
+
+/// A client is not forgotten for this long after its last change: longer than it sends a change
+/// again, with the usual time limits. It may connect after thousands of others, for instance when
+/// the manager was restarted.
+const LATELY: Duration = Duration::from_secs(60);
+/// How exactly that is known.
+const PRECISION: Duration = Duration::from_secs(1);
 
 /// How far a change has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +82,27 @@ pub(super) struct Queue {
     stalled: Cell<bool>,
     /// Number of clients whose answers are remembered, if it is known.
     clients: Cell<Option<u64>>,
+    /// The last turn at some moments of this start, from the last one on that was long ago.
+    turns: RefCell<VecDeque<(Time, u64)>>,
+}
+
+impl Queue {
+    /// Returns the last turn that was long ago, 0 if it is not known.
+    pub(super) fn turn_before(&self, now: Time) -> u64 {
+        let mut turns = self.turns.borrow_mut();
+        let is_long_ago = |at: Time| at + LATELY <= now;
+        while turns.get(1).is_some_and(|(at, _)| is_long_ago(*at)) {
+            turns.pop_front();
+        }
+        turns.front().filter(|(at, _)| is_long_ago(*at)).map_or(0, |(_, turn)| *turn)
+    }
+
+    pub(super) fn note_turn(&self, now: Time, turn: u64) {
+        let mut turns = self.turns.borrow_mut();
+        if turns.back().is_none_or(|(at, _)| *at + PRECISION <= now) {
+            turns.push_back((now, turn));
+        }
+    }
 }
 
 impl<T: Transport> Manager<T> {
@@ -273,6 +302,7 @@ impl<T: Transport> Manager<T> {
             pools: self.pools.borrow().clone(),
             creators,
             connected: (!room).then(|| self.clients.with_connection()),
+            before: self.changes.turn_before(now),
         }
     }
 
@@ -280,6 +310,7 @@ impl<T: Transport> Manager<T> {
     fn note(&self, made: &Made) {
         self.pools.borrow_mut().clone_from(&made.pools);
         self.changes.clients.set(Some(made.clients));
+        self.changes.note_turn(self.endpoint.now(), made.turn);
         for effect in &made.effects {
             match *effect {
                 // Noted with the metadata (`Lookups::publish`).

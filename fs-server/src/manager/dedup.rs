@@ -9,14 +9,15 @@
 //!    refusal, unless it may pass. Then the client sends the request again, under its id.
 //! 2. The table is bounded: at most [`WINDOW`] replies for each client, and [`CLIENTS`] clients.
 //!    The client reports up to where it has its replies, and those are dropped. Of the clients that
-//!    are not connected, the one that has been silent longest is forgotten first.
+//!    are not connected, the one that has been silent longest is forgotten first. Those that made a
+//!    change in the last minute are not forgotten, and count beyond [`CLIENTS`] (`changes`).
 //! 3. A connection has one client (`Context::speaks_for`), so a peer cannot displace others by
 //!    inventing clients.
 //!
 //! If a client is forgotten and then resends an earlier request, the request is executed again. For
-//! that, the client must have been silent and without a connection while [`CLIENTS`] others
-//! connected and made changes. Connected clients are remembered beyond that number. Their number is
-//! bounded by the number of possible connections.
+//! that, the client must have been silent and without a connection for a minute, while [`CLIENTS`]
+//! others connected and made changes. Connected clients are remembered beyond that number. Their
+//! number is bounded by the number of possible connections.
 //!
 //! **Layout**
 //!
@@ -92,15 +93,17 @@ impl<'t> Dedup<'t> {
     }
 
     /// Stores a reply, and drops the client's replies below `unanswered`. Also drops clients that
-    /// are not connected, if there are more than may be kept.
+    /// are not connected and whose last turn is at most `before`, if there are more than may be
+    /// kept.
     pub(super) fn remember(
         &mut self,
         id: RequestId,
         unanswered: u64,
         reply: &[u8],
+        before: u64,
         is_connected: impl Fn(u128) -> bool,
     ) -> Result<(), Fault> {
-        let turn = self.turns.last()?.map_or(0, |(turn, _)| turn.value()) + 1;
+        let turn = self.turn()? + 1;
         let known = self.clients.get(id.client)?.map(|client| client.value());
         // The confirmation is limited to this request, even if the client confirms more.
         let floor = known.map_or(0, |(_, floor)| floor).max(unanswered.min(id.seq));
@@ -113,7 +116,7 @@ impl<'t> Dedup<'t> {
         self.clients.insert(id.client, (turn, floor))?;
         while self.clients.len()? > self.keep {
             let mut oldest = None;
-            for row in self.turns.iter()? {
+            for row in self.turns.range(..=before)? {
                 let (turn, client) = row?;
                 if client.value() != id.client && !is_connected(client.value()) {
                     oldest = Some((turn.value(), client.value()));
@@ -126,6 +129,11 @@ impl<'t> Dedup<'t> {
             self.replies.retain_in((oldest, 0)..=(oldest, u64::MAX), |_, _| false)?;
         }
         Ok(())
+    }
+
+    /// Returns the last turn.
+    pub(super) fn turn(&self) -> Result<u64, Fault> {
+        Ok(self.turns.last()?.map_or(0, |(turn, _)| turn.value()))
     }
 
     /// Returns the number of clients remembered.

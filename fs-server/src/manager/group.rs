@@ -49,6 +49,8 @@ pub(super) struct Situation {
     pub(super) creators: BTreeMap<u64, u128>,
     /// The clients with a connection; `None` if no client has to be forgotten.
     pub(super) connected: Option<BTreeSet<u128>>,
+    /// The last turn that was long ago.
+    pub(super) before: u64,
 }
 
 /// What the manager notes when a group is durable.
@@ -72,6 +74,8 @@ pub(super) struct Made {
     pub(super) pools: Pools,
     /// Number of clients whose answers are remembered.
     pub(super) clients: u64,
+    /// The last turn of one of them.
+    pub(super) turn: u64,
 }
 
 /// Changes that share a transaction.
@@ -118,10 +122,10 @@ impl Group {
             self.creators.clone_from(&self.situation.creators);
             self.effects.clear();
             let fault = match self.attempt(store) {
-                Ok((answers, clients)) => {
+                Ok((answers, clients, turn)) => {
                     self.situation.pools.committed();
                     let (effects, pools) = (std::mem::take(&mut self.effects), self.situation.pools.clone());
-                    return Ok(Made { answers, effects, pools, clients });
+                    return Ok(Made { answers, effects, pools, clients, turn });
                 }
                 Err(fault) => fault,
             };
@@ -133,16 +137,16 @@ impl Group {
         }
     }
 
-    /// Makes the changes that have not failed before. Returns the answers, and the number of
-    /// clients whose answers are remembered.
-    fn attempt(&mut self, store: &MetaStore) -> Result<(Answers, u64), Fault> {
+    /// Makes the changes that have not failed before. Returns the answers, the number of clients
+    /// whose answers are remembered, and the last turn of one of them.
+    fn attempt(&mut self, store: &MetaStore) -> Result<(Answers, u64, u64), Fault> {
         let mut transaction = store.write()?;
         if mutated("manager/answers-before-it-is-synced") {
             // This fails only for a transaction with savepoints.
             let _ = transaction.set_durability(redb::Durability::None);
         }
         let mut answers = Vec::with_capacity(self.changes.len());
-        let clients = {
+        let (clients, turn) = {
             let mut change = Change::open(&transaction, self.situation.now_ns)?;
             let mut dedup = Dedup::open(&transaction, CLIENTS)?;
             for index in 0..self.changes.len() {
@@ -157,7 +161,7 @@ impl Group {
                     Err(fault) => return Err(fault),
                 });
             }
-            dedup.clients()?
+            (dedup.clients()?, dedup.turn()?)
         };
         self.at = None;
         self.situation.pools.store(&transaction)?;
@@ -166,7 +170,7 @@ impl Group {
         {
             return Err(error.into());
         }
-        Ok((answers, clients))
+        Ok((answers, clients, turn))
     }
 
     /// Makes one change, unless it was made before. Returns the encoded answer.
@@ -185,9 +189,9 @@ impl Group {
             Err(fault) => return Err(fault),
         };
         if is_final && !mutated("manager/reply-not-remembered") {
-            let connected = &self.situation.connected;
+            let Situation { connected, before, .. } = &self.situation;
             let is_connected = |client: u128| connected.as_ref().is_none_or(|connected| connected.contains(&client));
-            dedup.remember(id, unanswered, &answer, is_connected)?;
+            dedup.remember(id, unanswered, &answer, *before, is_connected)?;
         }
         Ok(answer)
     }

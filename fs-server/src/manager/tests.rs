@@ -37,15 +37,15 @@ fn answers_are_kept_until_confirmed() {
     let store = MetaStore::in_memory().unwrap();
     with(&store, CLIENTS, |dedup| {
         assert_eq!(recall(dedup, 1, 1), Ok(None));
-        dedup.remember(id(1, 1), 1, b"one", nobody).unwrap();
-        dedup.remember(id(1, 2), 1, b"two", nobody).unwrap();
+        dedup.remember(id(1, 1), 1, b"one", u64::MAX, nobody).unwrap();
+        dedup.remember(id(1, 2), 1, b"two", u64::MAX, nobody).unwrap();
         assert_eq!(recall(dedup, 1, 1), Ok(Some(b"one".to_vec())));
         assert_eq!(recall(dedup, 2, 1), Ok(None), "another client's numbers are its own");
-        dedup.remember(id(1, 3), 2, b"three", nobody).unwrap();
+        dedup.remember(id(1, 3), 2, b"three", u64::MAX, nobody).unwrap();
         assert_eq!(recall(dedup, 1, 1), Err(ErrorCode::Invalid), "confirmed, so this is an old copy");
         assert_eq!(recall(dedup, 1, 2), Ok(Some(b"two".to_vec())));
         // A confirmation beyond the client's last request confirms only up to that request.
-        dedup.remember(id(1, 4), 1000, b"four", nobody).unwrap();
+        dedup.remember(id(1, 4), 1000, b"four", u64::MAX, nobody).unwrap();
         assert_eq!(recall(dedup, 1, 4), Ok(Some(b"four".to_vec())));
         assert_eq!(recall(dedup, 1, 5), Ok(None));
         assert_eq!(dedup.sizes().unwrap(), (1, 1));
@@ -58,7 +58,7 @@ fn a_client_that_never_confirms_is_stopped() {
     with(&store, CLIENTS, |dedup| {
         for seq in 1..=WINDOW {
             assert_eq!(recall(dedup, 1, seq), Ok(None));
-            dedup.remember(id(1, seq), 1, b"x", nobody).unwrap();
+            dedup.remember(id(1, seq), 1, b"x", u64::MAX, nobody).unwrap();
         }
         assert_eq!(recall(dedup, 1, WINDOW + 1), Err(ErrorCode::Busy));
         assert_eq!(recall(dedup, 1, 7), Ok(Some(b"x".to_vec())), "but has its answers");
@@ -70,11 +70,11 @@ fn a_client_with_a_full_window_gets_on_by_confirming() {
     let store = MetaStore::in_memory().unwrap();
     with(&store, CLIENTS, |dedup| {
         for seq in 1..=WINDOW {
-            dedup.remember(id(1, seq), 1, b"x", nobody).unwrap();
+            dedup.remember(id(1, seq), 1, b"x", u64::MAX, nobody).unwrap();
         }
         let next = WINDOW + 1;
         assert_eq!(dedup.recall(id(1, next), next).map_err(|fault| fault.into_error().code), Ok(None));
-        dedup.remember(id(1, next), next, b"x", nobody).unwrap();
+        dedup.remember(id(1, next), next, b"x", u64::MAX, nobody).unwrap();
         assert_eq!(dedup.sizes().unwrap(), (1, 1));
     });
 }
@@ -85,7 +85,7 @@ fn the_client_silent_longest_is_forgotten() {
     with(&store, 3, |dedup| {
         for client in [1, 2, 3, 1, 4] {
             let seq = dedup.sizes().unwrap().0 + 1;
-            dedup.remember(id(client, seq), 0, b"x", nobody).unwrap();
+            dedup.remember(id(client, seq), 0, b"x", u64::MAX, nobody).unwrap();
         }
         assert_eq!(dedup.sizes().unwrap().1, 3);
         assert_eq!(recall(dedup, 2, 2), Ok(None), "forgotten");
@@ -100,15 +100,50 @@ fn clients_that_are_connected_are_not_forgotten_for_others() {
     let store = MetaStore::in_memory().unwrap();
     with(&store, 3, |dedup| {
         for client in 1..=20 {
-            dedup.remember(id(client, 1), 0, b"x", |client| client <= 4).unwrap();
+            dedup.remember(id(client, 1), 0, b"x", u64::MAX, |client| client <= 4).unwrap();
         }
         assert_eq!(dedup.sizes().unwrap(), (5, 5), "those that are connected, and the one that spoke last");
         for client in [1, 2, 3, 4, 20] {
             assert_eq!(recall(dedup, client, 1), Ok(Some(b"x".to_vec())), "client {client}");
         }
-        dedup.remember(id(4, 2), 0, b"x", nobody).unwrap();
+        dedup.remember(id(4, 2), 0, b"x", u64::MAX, nobody).unwrap();
         assert_eq!(dedup.sizes().unwrap().1, 3, "when they are gone there is room again");
     });
+}
+
+/// Replays a bug: a client whose reply was lost, and that connected after thousands of others, had
+/// been forgotten for them. Its change was made again: *Exists*.
+#[test]
+fn a_client_that_made_a_change_lately_is_not_forgotten_for_others() {
+    let manager = start(&SharedBackend::default(), 1);
+    assert_eq!(mkdirs(&manager, &["a"]), [Ok(())]);
+    let others: Vec<String> = (0..CLIENTS + 100).map(|other| other.to_string()).collect();
+    for some in others.chunks(100) {
+        let names: Vec<&str> = some.iter().map(String::as_str).collect();
+        assert!(mkdirs(&manager, &names).iter().all(Result::is_ok));
+    }
+    assert_eq!(mkdirs(&manager, &["a"]), [Ok(())], "the same request");
+}
+
+#[test]
+fn clients_beyond_the_limit_are_forgotten_when_their_changes_are_long_ago() {
+    let store = MetaStore::in_memory().unwrap();
+    with(&store, 3, |dedup| {
+        for client in 1..=10 {
+            dedup.remember(id(client, 1), 0, b"x", 0, nobody).unwrap();
+        }
+        assert_eq!((dedup.sizes().unwrap().1, dedup.turn().unwrap()), (10, 10));
+        dedup.remember(id(11, 1), 0, b"x", 5, nobody).unwrap();
+        assert_eq!(dedup.sizes().unwrap().1, 6);
+        dedup.remember(id(11, 2), 0, b"x", 11, nobody).unwrap();
+        assert_eq!(dedup.sizes().unwrap().1, 3);
+    });
+    let (queue, at) = (Queue::default(), |seconds| bmi_core::Time::ZERO + Duration::from_secs(seconds));
+    for (seconds, turn) in [(0, 3), (20, 5), (50, 8)] {
+        queue.note_turn(at(seconds), turn);
+    }
+    let known = [59, 60, 79, 80, 109, 200].map(|seconds| queue.turn_before(at(seconds)));
+    assert_eq!(known, [0, 3, 3, 5, 5, 8]);
 }
 
 /// A disk that can become full.
@@ -319,7 +354,7 @@ fn a_database_is_formatted_once_and_counts_its_starts() {
 fn a_store_in_a_file_can_be_opened_anew() {
     let dir = tempfile::tempdir().unwrap();
     let store = MetaStore::open(dir.path().join("metadata.redb")).unwrap();
-    with(&store, CLIENTS, |dedup| dedup.remember(id(1, 1), 1, b"one", nobody).unwrap());
+    with(&store, CLIENTS, |dedup| dedup.remember(id(1, 1), 1, b"one", u64::MAX, nobody).unwrap());
     store.close_failed();
     with(&store, CLIENTS, |dedup| assert_eq!(recall(dedup, 1, 1), Ok(Some(b"one".to_vec()))));
 }
@@ -328,7 +363,7 @@ fn a_store_in_a_file_can_be_opened_anew() {
 fn answers_survive_a_crash_with_their_changes() {
     let backend = SharedBackend::default();
     let store = MetaStore::on(backend.clone()).unwrap();
-    with(&store, CLIENTS, |dedup| dedup.remember(id(1, 1), 1, b"one", nobody).unwrap());
+    with(&store, CLIENTS, |dedup| dedup.remember(id(1, 1), 1, b"one", u64::MAX, nobody).unwrap());
     let store = MetaStore::on(backend.crash()).unwrap();
     with(&store, CLIENTS, |dedup| assert_eq!(recall(dedup, 1, 1), Ok(Some(b"one".to_vec()))));
 }
