@@ -128,6 +128,18 @@ const ORDINARY: &[Ordinary] = &[
         test: "bounds::iod::every_request_to_an_io_server_with_a_cache_is_bounded",
     },
     Ordinary {
+        bug: "admission/one-peer-takes-all",
+        package: "bmi-core",
+        program: UNIT_TESTS,
+        test: "comm::admission::tests::one_peer_has_three_quarters_and_many_leave_a_place",
+    },
+    Ordinary {
+        bug: "identity/any-server-is-accepted",
+        package: "fs-proto",
+        program: UNIT_TESTS,
+        test: "identity::tests::a_server_is_the_expected_one_or_an_error_names_both",
+    },
+    Ordinary {
         bug: "admission/turns-searched-without-a-place",
         package: "bmi-core",
         program: UNIT_TESTS,
