@@ -129,6 +129,12 @@ impl Passed {
         }
     }
 
+    /// Returns true if the peer has asked for memory that is still to be passed.
+    #[inline]
+    pub(crate) fn owes(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
     /// Passes the memory that the peer has asked for with `send`, at most [`ANSWERS`] pieces.
     /// Returns false if anything is left to pass, also because `send` fails.
     pub(crate) fn answer(&mut self, mut send: impl FnMut(u32, &SharedPages) -> bool) -> bool {
@@ -314,6 +320,12 @@ impl Mapped {
             self.sent -= 1;
         }
         self.asked.push_back(number);
+    }
+
+    /// Returns true if there are numbers to ask for.
+    #[inline]
+    pub(crate) fn has_asks(&self) -> bool {
+        self.sent < self.asked.len()
     }
 
     /// Asks for numbers with `send`. Returns false if it fails, and some are left to ask for.

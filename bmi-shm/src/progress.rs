@@ -475,7 +475,9 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
             served.over = Some(Fault::Cancelled);
         }
     }
-    if let Some(socket) = &connection.socket {
+    if (link.mapped.has_asks() || link.passed.owes() || link.to_pass.is_some())
+        && let Some(socket) = &connection.socket
+    {
         connection.more |= !say_of_pages(link, socket);
     }
     if link.ring_bell(served.moved) {
@@ -494,6 +496,7 @@ fn wake_peer(socket: &OwnedFd) {
 
 /// Asks for memory and passes memory. Returns false if the socket is too full, so that it must be
 /// tried again.
+#[cold]
 fn say_of_pages(link: &mut Link, socket: &OwnedFd) -> bool {
     let asked =
         link.mapped.send_asks(|id| crate::socket::send(socket, Packet::Ask { id }.encode().bytes(), None).is_ok());

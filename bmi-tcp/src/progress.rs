@@ -122,15 +122,18 @@ impl TcpTransport {
     /// Finds out which sockets may have bytes.
     fn look(&mut self) {
         self.unasked += 1;
-        let long_unasked =
-            self.unasked >= EPOLL_EVERY || self.unasked_bytes >= UNASKED_BYTES || self.now - self.asked >= UNASKED_TIME;
-        if self.slept || self.hot.is_empty() || self.blocked > 0 || long_unasked {
+        if self.slept || self.hot.is_empty() || self.blocked > 0 || self.is_long_unasked() {
             self.ask_epoll();
         } else {
             for index in 0..self.hot.len() {
                 self.ready.add(self.hot[index]);
             }
         }
+    }
+
+    #[inline]
+    fn is_long_unasked(&self) -> bool {
+        self.unasked >= EPOLL_EVERY || self.unasked_bytes >= UNASKED_BYTES || self.now - self.asked >= UNASKED_TIME
     }
 
     /// Handles the events of epoll. Returns their number.

@@ -419,14 +419,15 @@ impl QueuePair {
         if !requests_only {
             self.commit_reads();
         }
-        let mut more = true;
-        while more && self.wire.backlog() < self.round {
+        loop {
             let turn = self.wire.backlog() + PIECE;
-            more = false;
-            while self.wire.backlog() < turn && self.commit_request() {
-                more = true;
+            while self.wire.backlog() < turn && self.commit_request() {}
+            // Otherwise no request is left.
+            let requests_left = self.wire.backlog() >= turn;
+            let replied = !requests_only && self.commit_reply();
+            if !(requests_left || replied) || self.wire.backlog() >= self.round {
+                return;
             }
-            more |= !requests_only && self.commit_reply();
         }
     }
 
