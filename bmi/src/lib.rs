@@ -229,7 +229,6 @@
 //! | `ib` | `ib://device/host:port`: RDMA verbs, loaded at run time where there is an adapter | yes |
 //! | `shm` | `shm:///path`: processes of one host | yes |
 //! | `tokio` | [`driver::event`] | yes |
-//! | `userfaultfd` | [`foreign`] memory that the kernel reports as unmapped (Linux) | no |
 //!
 //! Real transports need Linux. To test a protocol in the simulator on another system, depend on
 //! `bmi` with `default-features = false`.
@@ -279,9 +278,6 @@ pub mod timeline {
 
 /// Memory at addresses of the program's own, with the allocations that its pieces lie in.
 pub mod foreign {
-    #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
-    #[doc(inline)]
-    pub use bmi_core::mem::Watch;
     #[doc(inline)]
     pub use bmi_core::mem::{Extent, Foreign};
 }

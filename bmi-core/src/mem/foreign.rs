@@ -22,8 +22,7 @@
 //! **Never stale.** This library does not learn that foreign memory is freed or unmapped, so the
 //! program has to report it with [`Foreign::forget`]. After that call no new piece finds the old
 //! memory. The registration ends with the last operation that uses it. Memory mapped later at the
-//! same address gets another [`super::MemoryId`], so it never uses the old registration. With the
-//! feature `userfaultfd` the kernel can report unmapped memory instead (`Watch`).
+//! same address gets another [`super::MemoryId`], so it never uses the old registration.
 //!
 //! **Invariants**
 //! 1. Known ranges do not overlap. Each has one memory, which covers it exactly.
@@ -104,14 +103,7 @@ impl Extent {
 /// # Ok::<(), bmi_core::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Foreign(Arc<Shared>);
-
-struct Shared {
-    table: Mutex<Table>,
-    /// Ranges that the kernel reported as unmapped.
-    #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
-    unmapped: std::sync::OnceLock<Arc<super::watch::Ring>>,
-}
+pub struct Foreign(Arc<Mutex<Table>>);
 
 struct Table {
     limit: usize,
@@ -150,11 +142,7 @@ impl Foreign {
     /// Returns an empty table for up to `limit` ranges, at least one.
     pub fn with_limit(limit: usize) -> Foreign {
         let table = Table { limit: limit.max(1), known: BTreeMap::new(), clock: 0, stale: Vec::new() };
-        Foreign(Arc::new(Shared {
-            table: Mutex::new(table),
-            #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
-            unmapped: std::sync::OnceLock::new(),
-        }))
+        Foreign(Arc::new(Mutex::new(table)))
     }
 
     /// Returns the number of known ranges.
@@ -240,27 +228,7 @@ impl Foreign {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        #[cfg_attr(
-            not(all(feature = "userfaultfd", target_os = "linux")),
-            expect(unused_mut, reason = "only a watch changes it here")
-        )]
-        let mut table = self.0.table.lock().unwrap_or_else(PoisonError::into_inner);
-        #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
-        if let Some(unmapped) = self.0.unmapped.get() {
-            unmapped.drain(|range| {
-                let (start, end) = range.unwrap_or((0, usize::MAX));
-                let stale = table.take_overlapping(start, end);
-                table.stale.extend(stale.into_iter().map(|(_, memory)| memory));
-            });
-        }
-        table
-    }
-
-    /// Makes all later lookups read `ring` first.
-    #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
-    pub(super) fn watched_by(&self, ring: &Arc<super::watch::Ring>) -> Result<(), Error> {
-        let set = self.0.unmapped.set(Arc::clone(ring));
-        set.map_err(|_| Error::new(ErrorKind::Unsupported, "this table is watched already"))
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

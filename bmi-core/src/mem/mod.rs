@@ -43,8 +43,6 @@ mod region;
 mod remote;
 mod shared_pages;
 mod view;
-#[cfg(all(feature = "userfaultfd", target_os = "linux"))]
-mod watch;
 pub mod zone;
 
 pub use foreign::{Extent, Foreign};
@@ -58,5 +56,3 @@ pub(crate) use region::{CachedRegion, keys_of};
 pub use remote::RemotePages;
 pub use shared_pages::SharedPages;
 pub use view::{Lender, PublishedPages, RemoteView};
-#[cfg(all(feature = "userfaultfd", target_os = "linux"))]
-pub use watch::Watch;
