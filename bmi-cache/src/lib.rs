@@ -87,9 +87,6 @@ pub use cache::{Cache, Hold, Reading, Writing, yield_now};
 pub use disk::{CacheError, Disk};
 pub use extent::Extent;
 pub use policy::Policy;
-#[cfg(any(test, feature = "policy-bench"))]
-#[doc(hidden)]
-pub use policy::bench;
 pub use query::{Busiest, Counters, Coverage, FileCounters, FileStatistics, Statistics};
 pub use ready::ReadyRegions;
 pub use settings::{Hints, Pattern, Settings};

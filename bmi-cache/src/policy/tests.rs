@@ -6,6 +6,7 @@ mod order;
 mod rates;
 mod scan_resistant;
 mod search;
+mod traces;
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Hit rates on short traces. `bmi-cache/peers` has long ones, and other caches.
+//! Hit rates on short traces.
 
 use super::*;
 
@@ -44,11 +44,11 @@ const BOUNDS: [(&str, [(f64, f64); 2]); 17] = [
 #[test]
 fn scan_resistant_is_as_good_as_it_was() {
     for (size, capacity) in [OBJECTS / 100, OBJECTS / 10].into_iter().enumerate() {
-        let traces = bench::traces(OBJECTS, capacity, REQUESTS);
+        let traces = traces::traces(OBJECTS, capacity, REQUESTS);
         assert!(traces.iter().map(|trace| trace.name).eq(BOUNDS.map(|(name, _)| name)));
         for (trace, (name, bounds)) in traces.iter().zip(BOUNDS) {
-            let rate = bench::hits(Policy::ScanResistant, capacity, &trace.units);
-            let lru = bench::hits(Policy::Lru, capacity, &trace.units);
+            let rate = traces::hits(Policy::ScanResistant, capacity, &trace.units);
+            let lru = traces::hits(Policy::Lru, capacity, &trace.units);
             let fixed = best_fixed(&trace.units, capacity);
             let (more, part) = bounds[size];
             assert!(rate >= lru + more, "{name}, {capacity} units: {rate:.4}, LRU has {lru:.4}");
@@ -61,8 +61,8 @@ fn scan_resistant_is_as_good_as_it_was() {
 fn lru_is_lru() {
     // In a loop that just fits, each unit is loaded once. In one that does not, there is no hit.
     let turns = |units: u64| (0..10 * units).map(|at| at % units).collect::<Vec<_>>();
-    assert_eq!(bench::hits(Policy::Lru, 100, &turns(100)), 0.9);
-    assert_eq!(bench::hits(Policy::Lru, 100, &turns(101)), 0.0);
+    assert_eq!(traces::hits(Policy::Lru, 100, &turns(100)), 0.9);
+    assert_eq!(traces::hits(Policy::Lru, 100, &turns(101)), 0.0);
 }
 
 #[test]
@@ -70,6 +70,6 @@ fn a_cache_that_holds_everything_misses_each_unit_once() {
     for policy in [Policy::Lru, Policy::ScanResistant] {
         let trace: Vec<u64> = (0..1000).map(|at| at * at % 100).collect();
         let all = trace.iter().collect::<std::collections::BTreeSet<_>>().len();
-        assert_eq!(bench::hits(policy, 100, &trace), 1.0 - all as f64 / 1000.0, "{policy:?}");
+        assert_eq!(traces::hits(policy, 100, &trace), 1.0 - all as f64 / 1000.0, "{policy:?}");
     }
 }

@@ -112,7 +112,7 @@ fn a_burst_is_one_use() {
 
 /// Returns the units that the cold queue should have, and the hit rate.
 fn run(cache: &mut Cache, name: &str, first: u64) -> (u64, f64) {
-    let traces = bench::traces(10 * CAPACITY, CAPACITY, 40_000);
+    let traces = traces::traces(10 * CAPACITY, CAPACITY, 40_000);
     let trace = traces.into_iter().find(|trace| trace.name == name).unwrap().units;
     let hits = trace.iter().filter(|unit| cache.request(first + **unit, Policy::ScanResistant)).count();
     let cold = cache.policies.scan_resistant.check(cache.policies.room);

@@ -1,8 +1,6 @@
 //! Traces, and a simulator of a cache, to measure hit rates of the policies.
 //!
-//! **Why.** A policy is as good as its hit rate, and that can be had without any I/O. The tests of
-//! this crate pin hit rates of short traces. `bmi-cache/peers` compares long ones with other
-//! caches.
+//! **Why.** A policy is as good as its hit rate, and that can be had without any I/O.
 //!
 //! **Traces.** A trace is a list of names of units of one size. Each is made from a seed, so it is
 //! the same in every run. Let C be the units that the cache can hold, and n all units.
@@ -20,26 +18,20 @@
 //! | `zipf, drifting` | `zipf 0.9`; all units move one rank down each 10 requests |
 //! | `zipf, then loop x` | in turn 20 C requests of `zipf 0.9`, and 50 C of `loop x`; each turn has units of its own |
 //! | `short lives` | C/2 units, used by chance; each is replaced after 4 uses |
-//!
-//! **Tests.** `tests/rates.rs`.
 
 #![expect(clippy::disallowed_types, reason = "a map whose hasher is the same in every run")]
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use super::ghosts::KeyHasher;
-use super::{Policies, Policy, Search};
+use super::super::ghosts::KeyHasher;
+use super::super::{Policies, Policy, Search};
 
 /// The size of all units of the simulator, in bytes.
 const UNIT_BYTES: u32 = 64 << 10;
 
 /// Returns which part of the requests of a trace find their unit in a cache of `capacity` units.
-///
-/// # Panics
-/// If `capacity` is zero or not less than 2^32.
-pub fn hits(policy: Policy, capacity: usize, trace: &[u64]) -> f64 {
-    assert!(capacity > 0 && capacity < u32::MAX as usize, "a cache of {capacity} units");
+pub(super) fn hits(policy: Policy, capacity: usize, trace: &[u64]) -> f64 {
     let mut policies = Policies::new(policy, capacity as u64 * u64::from(UNIT_BYTES));
     let mut resident: HashMap<u64, usize, BuildHasherDefault<KeyHasher>> = HashMap::default();
     let mut names = Vec::new();
@@ -67,16 +59,16 @@ pub fn hits(policy: Policy, capacity: usize, trace: &[u64]) -> f64 {
 
 /// A named list of units.
 #[derive(Clone, Debug)]
-pub struct Trace {
+pub(super) struct Trace {
     /// What the table of the module calls it.
-    pub name: &'static str,
+    pub(super) name: &'static str,
     /// The unit of each request.
-    pub units: Vec<u64>,
+    pub(super) units: Vec<u64>,
 }
 
 /// Returns all traces, for a cache of `capacity` out of `objects` units. Each has at least
 /// `requests` requests, and few more.
-pub fn traces(objects: usize, capacity: usize, requests: usize) -> Vec<Trace> {
+pub(super) fn traces(objects: usize, capacity: usize, requests: usize) -> Vec<Trace> {
     let mut draw = Draw(1);
     let zipf = |skew| Zipf::new(objects, skew);
     let mut traces = Vec::new();
