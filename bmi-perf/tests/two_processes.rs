@@ -9,28 +9,33 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use bmi_report::{Kind, Report, Unit};
+use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bmi-perf");
 
 /// A run that takes a moment.
 const SHORT: &str = "--over tcp --test latency --size 8 --count 5 --rounds 1 --waiting sleeping";
 
-/// A server. It is killed at the end.
+/// A server. It is killed at the end, so its temporary files are in a folder of their own.
 struct Server {
     process: Child,
     lines: BufReader<ChildStdout>,
     at: String,
+    _temporary: TempDir,
 }
 
 impl Server {
     fn start() -> Server {
-        let mut process = Command::new(PROGRAM).args(["serve", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
+        let temporary = tempfile::tempdir().unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.args(["serve", "127.0.0.1:0"]).env("TMPDIR", temporary.path());
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap());
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
         let at = line.strip_prefix("listening at ").unwrap().split(';').next().unwrap().to_owned();
         lines.read_line(&mut line).unwrap();
-        Server { process, lines, at }
+        Server { process, lines, at, _temporary: temporary }
     }
 
     /// Waits for a line with a word.
@@ -286,7 +291,7 @@ fn a_client_of_another_version_and_a_stranger_are_refused_and_the_server_goes_on
 }
 
 /// Starts a client that measures for a long time, and waits until the server serves it.
-fn long_run(server: &mut Server, scratch: &tempfile::TempDir) -> Child {
+fn long_run(server: &mut Server, scratch: &TempDir) -> Child {
     let mut command = Command::new(PROGRAM);
     command.args(["run", &server.at, "--over", "tcp", "--test", "latency", "--size", "8", "--waiting", "sleeping"]);
     command.args(["--round-ms", "5", "--time", "3600", "--rounds", "100000", "--least-rounds", "100000"]);
