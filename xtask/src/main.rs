@@ -11,6 +11,7 @@
 //! | `mutants` | seeded bugs, and which of them the sweeps find |
 //! | `digests` | the same digests in debug and in release |
 //! | `hostile` | an honest client beside attackers |
+//! | `lines` | how much code and how many tests there are |
 //! | `metadata` | the workspace, as cargo describes it |
 //! | `prose` | lengths of lines and sentences, links, citations, figures in comments and documents |
 //! | `compare` | two commits, measured side by side |
@@ -26,6 +27,7 @@ mod compare;
 mod cpu;
 mod digests;
 mod hostile;
+mod lines;
 mod metadata;
 mod mutants;
 mod pair;
@@ -83,6 +85,8 @@ enum Task {
     /// Activates the bugs that are seeded in the code, one after the other, and reports which of
     /// them the sweeps in the simulator find.
     Mutants(mutants::MutantsArgs),
+    /// Counts the lines of code, comments and tests of each crate.
+    Lines(lines::LinesArgs),
     /// Checks the text of comments and documents: long lines, dead links, unknown papers.
     Prose(prose::ProseArgs),
     /// Measures how the files of a directory call each other, and finds cycles of calls.
@@ -159,6 +163,7 @@ fn main() -> ExitCode {
         Task::Bench { args } => bench(&args),
         Task::Compare(args) => compare::main(&root(), &args),
         Task::Mutants(args) => mutants::main(&root(), &args),
+        Task::Lines(args) => lines::main(&root(), &args),
         Task::Prose(args) => prose::main(&root(), &args),
         Task::Structure(args) => structure::main(&root(), &args),
         Task::Rxe(args) => rxe::main(&root(), &args),
