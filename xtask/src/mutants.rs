@@ -9,12 +9,16 @@
 //! most one bug, which `BMI_MUTANT` names. A bug is found if a sweep that passes without it fails,
 //! or does not end in time. What a sweep cannot see, for instance what a loop costs or how a real
 //! socket behaves, has an ordinary test: [`ORDINARY`] names it, and that test must fail.
+//!
+//! **Seeds.** [`SEEDS_FILE`] has the sweep and the seed that found each bug the last time. Only
+//! that seed is run, with the bug and without it. A change of the code may make the seed find
+//! nothing more. Then all sweeps look for the bug anew, and `--learn` records what finds it now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -30,9 +34,14 @@ pub(crate) struct MutantsArgs {
     /// Try only bugs whose name contains this (may be given several times).
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// The number of seeds that a sweep tries; quick sweeps try several times as many.
+    /// The number of seeds that a sweep tries if it has to search; quick sweeps try several times as
+    /// many.
     #[arg(long, default_value_t = SEEDS)]
     seeds: u32,
+    /// Search for all bugs, also for those with a seed that is known to find them, and write the
+    /// seeds to xtask/seeds.json.
+    #[arg(long)]
+    learn: bool,
     /// The number of sweeps that run at the same time [default: the number of processors].
     #[arg(long)]
     jobs: Option<usize>,
@@ -44,8 +53,10 @@ pub(crate) struct MutantsArgs {
     json: bool,
 }
 
-/// The number of seeds of a sweep. With it, all bugs together take about a minute.
+/// The number of seeds of a sweep that searches.
 const SEEDS: u32 = 60;
+/// The seeds that are known to find the bugs, as JSON.
+const SEEDS_FILE: &str = "xtask/seeds.json";
 /// The percentage of the bugs that must be found.
 const LEAST_PERCENT: usize = 95;
 /// Time limit for building the sweeps.
@@ -150,6 +161,12 @@ const ORDINARY: &[Ordinary] = &[
         package: "fs-server",
         program: "sim",
         test: "bounds::iod::every_request_to_an_io_server_with_a_cache_is_bounded",
+    },
+    Ordinary {
+        bug: "manager/unknown-start-not-noticed",
+        package: "fs-server",
+        program: UNIT_TESTS,
+        test: "manager::tests::a_manager_learns_that_it_has_gone_back_in_time_from_a_start_that_it_does_not_know",
     },
     Ordinary {
         bug: "manager/heartbeat-compared-with-all",
@@ -257,12 +274,26 @@ struct Bug {
     package: String,
 }
 
+/// Where a bug was found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Known {
+    sweep: String,
+    seed: u64,
+}
+
+/// The seeds that are known to find bugs, by bug.
+type Seeds = BTreeMap<String, Known>;
+
 /// The result for one bug.
 #[derive(Clone, Debug, Serialize)]
 struct Outcome {
     name: String,
-    /// The sweep that failed.
+    /// The sweep or the test that failed.
     found_by: Option<String>,
+    /// The seed of the sweep, if it named one.
+    seed: Option<u64>,
+    /// True if no seed was known to find it, so all sweeps searched for it.
+    searched: bool,
     /// The message of the failure.
     how: String,
     /// True if the code of the bug ran in any sweep.
@@ -283,7 +314,8 @@ pub(crate) fn main(root: &Path, args: &MutantsArgs) -> ExitCode {
 
 /// The step of the test command.
 pub(crate) fn step(root: &Path) -> Result<Totals, Failure> {
-    check(root, &MutantsArgs { only: Vec::new(), seeds: SEEDS, jobs: None, list: false, json: false })
+    let (only, jobs, list, json) = (Vec::new(), None, false, false);
+    check(root, &MutantsArgs { only, seeds: SEEDS, learn: false, jobs, list, json })
 }
 
 fn check(root: &Path, args: &MutantsArgs) -> Result<Totals, Failure> {
@@ -298,24 +330,39 @@ fn check(root: &Path, args: &MutantsArgs) -> Result<Totals, Failure> {
         return Ok(Totals::NONE);
     }
     let programs = build(root, &bugs)?;
-    for (sweep, program) in SWEEPS.iter().zip(&programs.sweeps) {
-        // Once more with the settings for bugs of the cache, if there are any.
-        let (area, test, variable) = CACHE;
-        let again = (sweep.test == test && bugs.iter().any(|bug| bug.name.starts_with(area))).then_some(variable);
-        for variable in std::iter::once(None).chain(again.map(Some)) {
-            let sound = sweep_command(root, sweep.package, program, args.seeds * sweep.share, None);
-            let sound = variable.into_iter().fold(sound, |sound, name| sound.env(name, "1"));
-            let (result, output) = sound.captured(SWEEP_LIMIT);
-            let failed = |failure| Failure::new(format!("{} fails without any bug: {failure}\n{output}", sweep.test));
-            result.map_err(failed)?;
-        }
+    let seeds = read_seeds(root)?;
+    let known = if args.learn { Seeds::new() } else { seeds.clone() };
+    let outcomes = try_all(args, &bugs, &Search { root, args, programs, known, sound: Mutex::default() })?;
+    if args.learn {
+        write_seeds(root, seeds, &outcomes)?;
     }
-    let outcomes = try_all(root, args, &bugs, &programs);
     if args.json {
         let json = serde_json::to_string_pretty(&outcomes).map_err(|error| Failure::new(error.to_string()))?;
         println!("{json}");
     }
     report(&outcomes, args.json)
+}
+
+fn read_seeds(root: &Path) -> Result<Seeds, Failure> {
+    let unreadable = |error: &dyn std::fmt::Display| Failure::new(format!("{SEEDS_FILE}: {error}"));
+    let text = std::fs::read_to_string(root.join(SEEDS_FILE)).map_err(|error| unreadable(&error))?;
+    serde_json::from_str(&text).map_err(|error| unreadable(&error))
+}
+
+/// Writes the seeds of the bugs that sweeps have found. Keeps those of bugs that were not tried.
+fn write_seeds(root: &Path, mut seeds: Seeds, outcomes: &[Outcome]) -> Result<(), Failure> {
+    for outcome in outcomes {
+        seeds.remove(&outcome.name);
+        if let (Some(sweep), Some(seed)) = (&outcome.found_by, outcome.seed) {
+            seeds.insert(outcome.name.clone(), Known { sweep: sweep.clone(), seed });
+        }
+    }
+    let rows: Vec<String> = seeds
+        .iter()
+        .map(|(bug, known)| format!("  {}: {}", serde_json::json!(bug), serde_json::json!(known)))
+        .collect();
+    let text = format!("{{\n{}\n}}\n", rows.join(",\n"));
+    std::fs::write(root.join(SEEDS_FILE), text).map_err(|error| Failure::new(format!("{SEEDS_FILE}: {error}")))
 }
 
 /// Prints the sum. Fails if too few bugs were found.
@@ -329,6 +376,14 @@ fn report(outcomes: &[Outcome], quiet: bool) -> Result<Totals, Failure> {
         for outcome in &missed {
             println!("missed: {}{}", outcome.name, if outcome.reached { "" } else { " (no sweep came by its place)" });
         }
+        let searched: Vec<&str> =
+            outcomes.iter().filter(|outcome| outcome.searched).map(|outcome| &*outcome.name).collect();
+        if !searched.is_empty() {
+            println!(
+                "searched for, at a price; `cargo xtask mutants --learn` records the seeds: {}",
+                searched.join(", ")
+            );
+        }
     }
     if found * 100 < outcomes.len() * LEAST_PERCENT {
         let failed = Totals { failed: missed.len() as u64, ..totals };
@@ -338,54 +393,123 @@ fn report(outcomes: &[Outcome], quiet: bool) -> Result<Totals, Failure> {
 }
 
 /// Tries all bugs, several at the same time, and prints each result.
+///
+/// # Errors
+/// If a sweep fails without any bug.
 #[expect(clippy::disallowed_methods, reason = "tells a person how long it took")]
-fn try_all(root: &Path, args: &MutantsArgs, bugs: &[Bug], programs: &Programs) -> Vec<Outcome> {
+fn try_all(args: &MutantsArgs, bugs: &[Bug], search: &Search<'_>) -> Result<Vec<Outcome>, Failure> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
-    std::thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(|| {
-                while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let begin = Instant::now();
-                    let mut outcome = try_one(root, args.seeds, bug, programs);
-                    outcome.seconds = begin.elapsed().as_secs_f64();
-                    let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    if !args.json {
-                        let by = outcome.found_by.as_deref().map_or("MISSED".to_owned(), |by| format!("found by {by}"));
-                        println!("{by:<18} {:>5.1} s  {:<48} {:.80}", outcome.seconds, outcome.name, outcome.how);
-                    }
-                    done.insert(outcome.name.clone(), outcome);
-                }
-            });
+    let work = || -> Result<(), Failure> {
+        while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let begin = Instant::now();
+            let mut outcome = search.try_one(bug)?;
+            outcome.seconds = begin.elapsed().as_secs_f64();
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            if !args.json {
+                let by = outcome.found_by.as_deref().map_or("MISSED".to_owned(), |by| format!("found by {by}"));
+                let seed = outcome.seed.map_or_else(String::new, |seed| seed.to_string());
+                let how = &outcome.how;
+                println!("{by:<18} {seed:>4} {:>5.1} s  {:<48} {how:.80}", outcome.seconds, outcome.name);
+            }
+            done.insert(outcome.name.clone(), outcome);
         }
-    });
-    done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).into_values().collect()
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        let stopped = |_| Failure::new("a thread has panicked");
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(stopped)?)
+    })?;
+    Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect())
 }
 
-fn try_one(root: &Path, seeds: u32, bug: &Bug, programs: &Programs) -> Outcome {
-    let mut outcome =
-        Outcome { name: bug.name.clone(), found_by: None, how: String::new(), reached: false, seconds: 0.0 };
-    let attempts: Vec<(&str, Invocation)> = match programs.ordinary.get(bug.name.as_str()) {
-        Some((row, program)) => vec![("its test", ordinary_command(root, row, program))],
-        None => {
-            let sweeps = SWEEPS.iter().zip(&programs.sweeps).filter(|(sweep, _)| sweep.looks_for(bug));
-            let run = |(sweep, program): (&Sweep, &PathBuf)| {
-                let command = sweep_command(root, sweep.package, program, seeds * sweep.share, Some(&bug.name));
-                (sweep.test, command)
-            };
-            sweeps.map(run).collect()
+/// What a search for bugs has.
+struct Search<'a> {
+    root: &'a Path,
+    args: &'a MutantsArgs,
+    programs: Programs,
+    known: Seeds,
+    /// The runs that have passed without a bug.
+    sound: Mutex<BTreeSet<Run>>,
+}
+
+/// A run of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Run {
+    /// The place in [`SWEEPS`].
+    sweep: usize,
+    /// The first seed, and the first that is not tried.
+    seeds: (u64, u64),
+    /// With caches only ([`CACHE`]).
+    caches: bool,
+}
+
+impl Search<'_> {
+    /// # Errors
+    /// If a sweep fails without any bug.
+    fn try_one(&self, bug: &Bug) -> Result<Outcome, Failure> {
+        let name = bug.name.clone();
+        let (found_by, how) = (None, String::new());
+        let mut outcome = Outcome { name, found_by, seed: None, searched: false, how, reached: false, seconds: 0.0 };
+        if let Some((row, program)) = self.programs.ordinary.get(bug.name.as_str()) {
+            outcome.note("its test", ordinary_command(self.root, row, program).captured(SWEEP_LIMIT));
+            return Ok(outcome);
         }
-    };
-    for (name, command) in attempts {
-        let (result, output) = command.captured(SWEEP_LIMIT);
-        outcome.reached |= output.contains("is reached");
-        if let Err(failure) = result {
-            outcome.found_by = Some(name.to_owned());
-            outcome.how = words(&output).unwrap_or_else(|| failure.to_string());
-            break;
+        let known = self.known.get(&bug.name);
+        if let Some(known) = known
+            && let Some(sweep) = SWEEPS.iter().position(|sweep| sweep.test == known.sweep && sweep.looks_for(bug))
+            && self.run(sweep, (known.seed, known.seed + 1), bug, &mut outcome)?
+        {
+            outcome.seed = Some(known.seed);
+            return Ok(outcome);
         }
+        outcome.searched = true;
+        for (at, sweep) in SWEEPS.iter().enumerate().filter(|(_, sweep)| sweep.looks_for(bug)) {
+            if self.run(at, (0, u64::from(self.args.seeds * sweep.share)), bug, &mut outcome)? {
+                break;
+            }
+        }
+        Ok(outcome)
     }
-    outcome
+
+    /// Runs a sweep without the bug, unless that was done, and with it. Returns true if it found the
+    /// bug.
+    fn run(&self, sweep: usize, seeds: (u64, u64), bug: &Bug, outcome: &mut Outcome) -> Result<bool, Failure> {
+        let (area, test, variable) = CACHE;
+        let caches = SWEEPS[sweep].test == test && bug.name.starts_with(area);
+        let run = Run { sweep, seeds, caches };
+        let command = |bug| sweep_command(self.root, SWEEPS[sweep].package, &self.programs.sweeps[sweep], seeds, bug);
+        // One at a time: others may wait for the same one.
+        let mut sound = self.sound.lock().unwrap_or_else(PoisonError::into_inner);
+        if !sound.contains(&run) {
+            let plain = command(None);
+            let (result, output) = if caches { plain.env(variable, "1") } else { plain }.captured(SWEEP_LIMIT);
+            let failed = |why| Failure::new(format!("{} fails without any bug: {why}\n{output}", SWEEPS[sweep].test));
+            result.map_err(failed)?;
+            sound.insert(run);
+        }
+        drop(sound);
+        Ok(outcome.note(SWEEPS[sweep].test, command(Some(&bug.name)).captured(SWEEP_LIMIT)))
+    }
+}
+
+impl Outcome {
+    /// Notes the result of a run. Returns true if it found the bug.
+    fn note(&mut self, by: &str, (result, output): (Result<(), Failure>, String)) -> bool {
+        self.reached |= output.contains("is reached");
+        let Err(failure) = result else { return false };
+        self.found_by = Some(by.to_owned());
+        self.seed = seed_in(&output);
+        self.how = words(&output).unwrap_or_else(|| failure.to_string());
+        true
+    }
+}
+
+/// Returns the seed in the command that a sweep prints to repeat its first failure.
+fn seed_in(output: &str) -> Option<u64> {
+    let (_, rest) = output.split_once("BMI_SEED=")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// Returns the message of a test's first panic.
@@ -399,9 +523,9 @@ fn words(output: &str) -> Option<String> {
 
 /// Returns a run of a sweep, with a bug or without one. The run is left as soon as a seed fails: no
 /// plan is shrunk, and nothing is run for its digest.
-fn sweep_command(root: &Path, package: &str, program: &Path, seeds: u32, bug: Option<&str>) -> Invocation {
+fn sweep_command(root: &Path, package: &str, program: &Path, (from, to): (u64, u64), bug: Option<&str>) -> Invocation {
     let mut invocation = Invocation::new(root, program, "--nocapture --skip digests_to_compare");
-    invocation = invocation.env("BMI_SEEDS", format!("0..{seeds}")).env("BMI_SHRINK", "0");
+    invocation = invocation.env("BMI_SEEDS", format!("{from}..{to}")).env("BMI_SHRINK", "0");
     invocation = invocation.env("RUST_BACKTRACE", "0").env("BMI_MUTANT", bug.unwrap_or_default());
     // The sweep prints a command to repeat it. That command names the package in this variable,
     // which must not be this program's.
@@ -542,6 +666,18 @@ mod tests {
         assert_eq!(by(bug("store/truncate-not-synced", "fs-server")), ["cluster"]);
         let of_cache = bugs(&crate::root()).unwrap().into_iter().filter(|bug| bug.name.starts_with(CACHE.0)).count();
         assert!(of_cache >= 10, "{of_cache}");
+    }
+
+    #[test]
+    fn seeds_are_known_for_bugs_that_exist_and_have_no_test_of_their_own() {
+        let (root, bugs) = (crate::root(), bugs(&crate::root()).unwrap());
+        for (name, known) in read_seeds(&root).unwrap() {
+            let bug = bugs.iter().find(|bug| bug.name == name).unwrap_or_else(|| panic!("{name}"));
+            assert!(ORDINARY.iter().all(|row| row.bug != name), "{name}");
+            assert!(SWEEPS.iter().any(|sweep| sweep.test == known.sweep && sweep.looks_for(bug)), "{name}");
+        }
+        assert_eq!(seed_in("…\nagain: BMI_SEED=17 cargo test -p bmi-sim\nagain: BMI_SEED=3 cargo"), Some(17));
+        assert_eq!(seed_in("killed"), None);
     }
 
     #[test]

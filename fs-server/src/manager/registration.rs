@@ -157,7 +157,12 @@ impl<T: Transport> Manager<T> {
 
     /// Checks that this database is no older than what an I/O server has seen: a start of the
     /// manager, and a handle. Otherwise returns the reason.
-    fn check_own_time(&self, iod: u32, manager: Option<Start>, highest: DatafileHandle) -> Result<(), String> {
+    pub(super) fn check_own_time(
+        &self,
+        iod: u32,
+        manager: Option<Start>,
+        highest: DatafileHandle,
+    ) -> Result<(), String> {
         if let Some(seen) = manager
             && seen.epoch > self.asked
             && self.starts.get(&seen.epoch) != Some(&seen.instance)

@@ -193,6 +193,16 @@ fn start(disk: &SharedBackend, instance: u128) -> Manager<bmi_sim::SimTransport>
     Manager::new(endpoint, store, settings, instance, || 0).unwrap()
 }
 
+#[test]
+fn a_manager_learns_that_it_has_gone_back_in_time_from_a_start_that_it_does_not_know() {
+    let manager = start(&SharedBackend::default(), 1);
+    let Start { epoch, instance } = manager.identity.start;
+    let seen = |epoch, instance| manager.check_own_time(0, Some(Start { epoch, instance }), DatafileHandle(0));
+    assert_eq!((seen(epoch, instance), manager.check_own_time(0, None, DatafileHandle(0))), (Ok(()), Ok(())));
+    let (later, other) = (seen(epoch + 1, instance).unwrap_err(), seen(epoch, instance + 1).unwrap_err());
+    assert!(later.contains("which it does not know") && other.contains("which it does not know"), "{later} {other}");
+}
+
 /// Runs a future beside the manager's work on the database, which is done at once.
 pub(super) fn run<T: Transport, F: Future>(manager: &Manager<T>, future: F) -> F::Output {
     let both = async {
