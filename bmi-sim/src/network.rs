@@ -45,7 +45,7 @@
 //! 3. While a link is down, packets wait at its far end, in order. After the detection time its
 //!    connections end.
 //!
-//! Tested by `tests/classes.rs`, `tests/model.rs`, `tests/table2.rs`.
+//! Tested by `tests/it/classes.rs`, `tests/it/model.rs`, `tests/it/table2.rs`.
 
 use std::collections::VecDeque;
 

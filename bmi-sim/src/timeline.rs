@@ -23,7 +23,7 @@
 //! What real endpoints record of themselves is [`bmi_core::timeline`]. It works in the simulator
 //! too, with virtual time.
 //!
-//! Tested by `tests/timeline.rs`.
+//! Tested by `tests/it/timeline.rs`.
 
 use std::io::{self, Write};
 

@@ -12,7 +12,7 @@ use crate::command::{Failure, Invocation};
 use crate::totals::Totals;
 
 /// Test programs whose sweeps are compared.
-const PROGRAMS: [(&str, &str); 2] = [("bmi-sim", "check"), ("fs-server", "cluster")];
+const PROGRAMS: [(&str, &str); 2] = [("bmi-sim", "it"), ("fs-server", "cluster")];
 /// Seeds of each sweep.
 const SEEDS: &str = "0..30";
 /// Time limit for building in release and running. A cold build on two slow cores takes some

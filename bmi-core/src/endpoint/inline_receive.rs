@@ -8,7 +8,7 @@
 //! usual way.
 //!
 //! **A short path.** It duplicates [`super::events`] and [`super::eager`] for an expected message
-//! whose receive waits. `bmi-sim/tests/short_paths.rs` holds both to the same behaviour.
+//! whose receive waits. `bmi-sim/tests/it/short_paths.rs` holds both to the same behaviour.
 //!
 //! **Invariants**
 //! 1. A message is checked as in [`super::events`]. A message that is not in order is not taken.

@@ -16,7 +16,7 @@ use crate::transport::Transport;
 impl<T: Transport> Endpoint<T> {
     /// Posts a receive. The usual one is short, and no message is parked: then its record is all
     /// that is made. This duplicates the end of `start_long_recv` without an offer, and
-    /// `bmi-sim/tests/short_paths.rs` compares both.
+    /// `bmi-sim/tests/it/short_paths.rs` compares both.
     #[inline]
     pub(super) fn start_recv(
         &mut self,

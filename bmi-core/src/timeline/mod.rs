@@ -53,7 +53,7 @@
 //! **Source.** Cristian, *Probabilistic clock synchronization*, and NTP (RFC 5905), for the
 //! offset. The rest is ours.
 //!
-//! **Tests.** Below each module; `bmi-sim/tests/endpoint_timeline.rs` with a known skew in virtual
+//! **Tests.** Below each module; `bmi-sim/tests/it/endpoint_timeline.rs` with a known skew in virtual
 //! time; `bmi-core/tests/timeline.rs` over TCP.
 
 mod align;

@@ -28,7 +28,7 @@
 //! 2. Memory is bounded: [`LAST`] records in the ring, [`KEPT`] behind it.
 //! 3. Without a recorder, each hook costs one branch, and nothing is allocated.
 //!
-//! Tested below and by `tests/check.rs`.
+//! Tested below and by `tests/it/check.rs`.
 
 use std::collections::VecDeque;
 

@@ -30,7 +30,7 @@
 //! 3. Each fault of a plan draws from its own salt, and of two overlapping faults neither ends the
 //!    other. So leaving out one fault changes no other.
 //!
-//! Tested by `tests/faults.rs`, `tests/chaos.rs`, and by all users of [`crate::check`].
+//! Tested by `tests/it/faults.rs`, `tests/chaos.rs`, and by all users of [`crate::check`].
 
 mod apply;
 mod draw;

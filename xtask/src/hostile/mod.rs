@@ -238,8 +238,8 @@ fn programs(root: &Path, args: &HostileArgs) -> Result<PathBuf, Failure> {
 /// Runs the test of changed frames in the simulator, with the development profile, which checks
 /// more.
 fn mutated_frames(root: &Path, frames: u64, seed: Option<u64>) -> Result<(), Failure> {
-    let mut test =
-        Invocation::cargo(root, "test -p bmi-sim --test mutated -- --nocapture").env("BMI_FRAMES", frames.to_string());
+    let mut test = Invocation::cargo(root, "test -p bmi-sim --test it mutated -- --nocapture")
+        .env("BMI_FRAMES", frames.to_string());
     if let Some(seed) = seed {
         test = test.env("BMI_SEED", seed.to_string());
     }

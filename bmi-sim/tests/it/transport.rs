@@ -1,19 +1,17 @@
 //! The contract of `bmi_core::transport`, rule by rule, between two raw transports.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use crate::support::{Side, one_event, pair};
 use bmi_core::transport::{
     Armed, Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{Access, Addr, ErrorKind, Memory, RemoteSlice, Time};
 use bmi_sim::{SimConfig, World};
-use support::{Side, one_event, pair};
 
 use WorkKind::{Read, Recv, Send, Write};
 use WorkStatus::{Flushed, Ok as Good, ReceiverNotReady, RemoteAccess, TooLong};
@@ -596,7 +594,8 @@ fn room_in_a_full_queue_is_told_also_after_a_poll_that_found_nothing() {
     let landing = b.region(&[0; 64]);
     let depth = a.t.capabilities().send_queue_depth;
     (0..depth as u64).for_each(|work| b.recv(work, &landing).unwrap());
-    let send = |a: &mut support::Side| a.t.post_send(a.conn, WorkId(1), b"x", Payload::EMPTY, WorkOptions::UNSIGNALLED);
+    let send =
+        |a: &mut crate::support::Side| a.t.post_send(a.conn, WorkId(1), b"x", Payload::EMPTY, WorkOptions::UNSIGNALLED);
     (0..depth).for_each(|_| send(&mut a).unwrap());
     assert_eq!(send(&mut a), Err(PostError::QueueFull));
     let mut events = Vec::new();

@@ -18,9 +18,7 @@
 //!   registration and no unit.
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "helpers of tests")]
 
-#[path = "short_paths/immediate.rs"]
 mod immediate;
-#[path = "short_paths/run.rs"]
 mod run;
 
 use std::cell::Cell;

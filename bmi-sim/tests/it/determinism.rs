@@ -3,16 +3,14 @@
 //! region is released.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::support::{Side, pair};
 use bmi_core::transport::{Payload, PostError, Transport, WorkId, WorkOptions};
 use bmi_core::{Access, Memory, RemoteSlice, Time};
 use bmi_sim::{SimConfig, World};
 use proptest::prelude::*;
-use support::{Side, pair};
 
 /// One action of a test.
 #[derive(Clone, Debug)]

@@ -4,14 +4,12 @@
 //! bytes.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Side, pair};
 use bmi_core::transport::{HostWork, Payload, Transport, WorkId, WorkKind, WorkOptions};
 use bmi_core::{Access, Memory, MemoryRegion, OneSided, Registration, RemoteSlice};
 use bmi_sim::{Profile, SimConfig, World};
-use support::{Side, pair};
 
 const MB: f64 = 1_048_576.0;
 /// The length of a stream's messages, how many are posted at a time, and how many there are.

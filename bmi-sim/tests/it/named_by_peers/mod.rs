@@ -12,19 +12,17 @@
 
 #[cfg(feature = "mutants")]
 mod frames;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::support::{Side, one_event};
 use bmi_core::transport::{Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions};
 use bmi_core::{
     Access, AsyncEndpoint, Config, ErrorKind, Memory, MemoryRegion, Options, PeerEvent, PeerId, RemoteKey, RemoteSlice,
     Time,
 };
 use bmi_sim::{SimTransport, World};
-use support::{Side, one_event};
 
 const EAGER: u8 = 1;
 #[cfg(feature = "mutants")]
