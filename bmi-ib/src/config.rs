@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bmi_backend::{Limit, ShardLimits};
-use bmi_core::{Addr, Device};
+use bmi_core::Device;
 
 /// Settings of an [`IbTransport`](crate::IbTransport).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,11 +85,6 @@ impl Default for IbConfig {
 }
 
 impl IbConfig {
-    /// Returns the defaults, on the adapter that an address names.
-    pub fn for_addr(addr: &Addr) -> IbConfig {
-        IbConfig { device: addr.device().cloned(), ..IbConfig::default() }
-    }
-
     pub(crate) fn connections(&self) -> Limit {
         Limit { max: self.max_connections.min(MAX_SLOTS), what: "connections", setting: "IbConfig::max_connections" }
     }

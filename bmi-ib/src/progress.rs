@@ -369,7 +369,7 @@ impl IbTransport {
             Some(Violation::Order.into())
         } else if is_recv {
             let immediate = if ok { end.immediate() } else { None };
-            let len = if ok && immediate.is_none() { u64::from(end.len()) } else { 0 };
+            let len = if ok && immediate.is_none() { u64::from(end.byte_len()) } else { 0 };
             let (status, fault) = received(end.outcome());
             queues.complete_recv(status, len, immediate, events);
             fault

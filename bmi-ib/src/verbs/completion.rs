@@ -112,19 +112,9 @@ impl WorkEnd {
         self.0.wr_id
     }
 
-    /// Returns the number of the queue pair.
-    pub fn queue_pair(&self) -> u32 {
-        self.0.qp_num
-    }
-
     /// Returns the number of bytes received, for a receive that succeeded.
-    pub fn len(&self) -> u32 {
+    pub fn byte_len(&self) -> u32 {
         self.0.byte_len
-    }
-
-    /// Returns whether no bytes were received.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Returns the immediate data, for a receive that was consumed by a write with immediate data.

@@ -13,14 +13,6 @@ use super::{Unavailable, check_destroyed, library, loaded, sys};
 /// `IBV_QPF_GRH_REQUIRED` of the header, an anonymous constant.
 const GRH_REQUIRED: u32 = 1;
 
-/// Returns the names of the host's devices.
-///
-/// # Errors
-/// There is no library, or no device.
-pub fn devices() -> Result<Vec<String>, Unavailable> {
-    DeviceList::new().map(|list| list.names().collect())
-}
-
 struct DeviceList {
     list: NonNull<*mut sys::ibv_device>,
     len: usize,

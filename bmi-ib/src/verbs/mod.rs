@@ -39,7 +39,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 pub use completion::{Channel, CompletionQueue, Outcome, WorkEnd};
-pub use context::{AsyncEvent, Context, DeviceLimits, Gid, Port, devices};
+pub use context::{AsyncEvent, Context, DeviceLimits, Gid, Port};
 pub use layout::layout;
 pub use queue_pair::{Chain, Opcode, Path, QueuePair, QueuePairLimits, SendWork, Sge};
 pub use region::{Domain, Region, Rights, Window};

@@ -128,11 +128,6 @@ impl Chain {
         }
     }
 
-    /// Returns the number of requests.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
     /// Returns whether there are no requests.
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -1,26 +1,40 @@
-//! The declarations of libibverbs, loaded at run time. Generated; nothing here is written by hand, and nothing outside `verbs` sees it.
+//! The declarations of libibverbs that this backend uses, loaded at run time. Generated; nothing
+//! here is written by hand, and nothing outside `verbs` sees it.
 //!
-//! Made once, from `infiniband/verbs.h` of Debian's libibverbs-dev 44.0 (rdma-core 44), by bindgen 0.73.2:
+//! Made once, from `infiniband/verbs.h` of Debian's libibverbs-dev 44.0 (rdma-core 44), by bindgen
+//! 0.73.2:
 //!
 //! ```text
-//! bindgen verbs.h --dynamic-loading Ibverbs --dynamic-link-require-all --use-core --rust-target 1.85 --rust-edition 2024
+//! bindgen verbs.h --dynamic-loading Ibverbs --dynamic-link-require-all --use-core
+//!   --rust-target 1.85 --rust-edition 2024
 //!   --default-enum-style consts --no-prepend-enum-name --no-doc-comments
 //!   --allowlist-function F --allowlist-type T --allowlist-var 'IBV_LINK_LAYER_.*|IBV_QPF_.*'
 //!   --blocklist-type '(__)?pthread.*|__atomic.*'
 //!   --opaque-type 'ibv_flow.*|ibv_dm|ibv_xrcd|ibv_counters|ibv_modify_wq.*|_compat_ibv_port_attr'
 //! ```
 //!
-//! where F is the list of methods of [`Ibverbs`] below, and T is `ibv_port_attr|ibv_gid_entry|ibv_send_wr|ibv_recv_wr|ibv_wc|ibv_access_flags|
-//! ibv_send_flags|ibv_qp_attr_mask|ibv_device_cap_flags|ibv_gid_type|ibv_mw|ibv_mw_bind_info|ibv_qp_attr`.
+//! where F is the list of methods of [`Ibverbs`] below, and T is
+//! `ibv_port_attr|ibv_gid_entry|ibv_send_wr|ibv_recv_wr|ibv_wc|ibv_access_flags|ibv_send_flags|
+//! ibv_qp_attr_mask|ibv_device_cap_flags|ibv_gid_type|ibv_mw|ibv_mw_bind_info|ibv_qp_attr`.
 //!
-//! This was done twice, for x86-64 and for aarch64. For aarch64, `-- --target=aarch64-linux-gnu` was
-//! added, with the headers of Debian's libc6-dev-arm64-cross 2.36. The declarations are the same,
-//! because the mutex and the condition variable have the types of the crate `libc`. The assertions
-//! differ for the five structures that contain a mutex: in the GNU C library it has 40 bytes on
-//! x86-64 and 48 bytes on aarch64. Both versions of these are here, each for its target. On other
-//! targets these five structures are not asserted.
+//! This was done twice, for x86-64 and for aarch64. For aarch64, `-- --target=aarch64-linux-gnu`
+//! was added, with the headers of Debian's libc6-dev-arm64-cross 2.36. The declarations are the
+//! same, because the mutex and the condition variable have the types of the crate `libc`. The
+//! assertions differ for the structures that contain a mutex: in the GNU C library it has 40 bytes
+//! on x86-64 and 48 bytes on aarch64. Both versions of these are here, each for its target. On
+//! other targets these structures are not asserted.
 //!
-//! The assertions of sizes and offsets are bindgen's; `bmi-ib/peer` compares them with those of `ibverbs-sys`.
+//! A C header declares much that is not used here. `sys.awk` removed it:
+//!
+//! ```text
+//! awk -f sys.awk completion.rs context.rs layout.rs mod.rs queue_pair.rs region.rs bindings.rs
+//! ```
+//!
+//! With this file in the place of `bindings.rs`, it removes what is not used any more. What is
+//! needed again must come from bindgen.
+//!
+//! The assertions of sizes and offsets are bindgen's; `bmi-ib/peer` compares them with those of
+//! `ibverbs-sys`.
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
@@ -40,25 +54,17 @@ pub struct ibv_gid__bindgen_ty_1 {
     pub subnet_prefix: __be64,
     pub interface_id: __be64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_gid__bindgen_ty_1"][::core::mem::size_of::<ibv_gid__bindgen_ty_1>() - 16usize];
     ["Alignment of ibv_gid__bindgen_ty_1"]
         [::core::mem::align_of::<ibv_gid__bindgen_ty_1>() - 8usize];
-    ["Offset of field: ibv_gid__bindgen_ty_1::subnet_prefix"]
-        [::core::mem::offset_of!(ibv_gid__bindgen_ty_1, subnet_prefix) - 0usize];
-    ["Offset of field: ibv_gid__bindgen_ty_1::interface_id"]
-        [::core::mem::offset_of!(ibv_gid__bindgen_ty_1, interface_id) - 8usize];
 };
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_gid"][::core::mem::size_of::<ibv_gid>() - 16usize];
     ["Alignment of ibv_gid"][::core::mem::align_of::<ibv_gid>() - 8usize];
     ["Offset of field: ibv_gid::raw"][::core::mem::offset_of!(ibv_gid, raw) - 0usize];
     ["Offset of field: ibv_gid::global"][::core::mem::offset_of!(ibv_gid, global) - 0usize];
 };
-pub const IBV_GID_TYPE_IB: ibv_gid_type = 0;
-pub const IBV_GID_TYPE_ROCE_V1: ibv_gid_type = 1;
 pub const IBV_GID_TYPE_ROCE_V2: ibv_gid_type = 2;
 pub type ibv_gid_type = ::core::ffi::c_uint;
 #[repr(C)]
@@ -70,7 +76,6 @@ pub struct ibv_gid_entry {
     pub gid_type: u32,
     pub ndev_ifindex: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_gid_entry"][::core::mem::size_of::<ibv_gid_entry>() - 32usize];
     ["Alignment of ibv_gid_entry"][::core::mem::align_of::<ibv_gid_entry>() - 8usize];
@@ -84,54 +89,11 @@ const _: () = {
     ["Offset of field: ibv_gid_entry::ndev_ifindex"]
         [::core::mem::offset_of!(ibv_gid_entry, ndev_ifindex) - 28usize];
 };
-pub const IBV_NODE_UNKNOWN: ibv_node_type = -1;
-pub const IBV_NODE_CA: ibv_node_type = 1;
-pub const IBV_NODE_SWITCH: ibv_node_type = 2;
-pub const IBV_NODE_ROUTER: ibv_node_type = 3;
-pub const IBV_NODE_RNIC: ibv_node_type = 4;
-pub const IBV_NODE_USNIC: ibv_node_type = 5;
-pub const IBV_NODE_USNIC_UDP: ibv_node_type = 6;
-pub const IBV_NODE_UNSPECIFIED: ibv_node_type = 7;
-pub type ibv_node_type = ::core::ffi::c_int;
-pub const IBV_TRANSPORT_UNKNOWN: ibv_transport_type = -1;
-pub const IBV_TRANSPORT_IB: ibv_transport_type = 0;
-pub const IBV_TRANSPORT_IWARP: ibv_transport_type = 1;
-pub const IBV_TRANSPORT_USNIC: ibv_transport_type = 2;
-pub const IBV_TRANSPORT_USNIC_UDP: ibv_transport_type = 3;
-pub const IBV_TRANSPORT_UNSPECIFIED: ibv_transport_type = 4;
-pub type ibv_transport_type = ::core::ffi::c_int;
-pub const IBV_DEVICE_RESIZE_MAX_WR: ibv_device_cap_flags = 1;
-pub const IBV_DEVICE_BAD_PKEY_CNTR: ibv_device_cap_flags = 2;
-pub const IBV_DEVICE_BAD_QKEY_CNTR: ibv_device_cap_flags = 4;
-pub const IBV_DEVICE_RAW_MULTI: ibv_device_cap_flags = 8;
-pub const IBV_DEVICE_AUTO_PATH_MIG: ibv_device_cap_flags = 16;
-pub const IBV_DEVICE_CHANGE_PHY_PORT: ibv_device_cap_flags = 32;
-pub const IBV_DEVICE_UD_AV_PORT_ENFORCE: ibv_device_cap_flags = 64;
-pub const IBV_DEVICE_CURR_QP_STATE_MOD: ibv_device_cap_flags = 128;
-pub const IBV_DEVICE_SHUTDOWN_PORT: ibv_device_cap_flags = 256;
-pub const IBV_DEVICE_INIT_TYPE: ibv_device_cap_flags = 512;
-pub const IBV_DEVICE_PORT_ACTIVE_EVENT: ibv_device_cap_flags = 1024;
-pub const IBV_DEVICE_SYS_IMAGE_GUID: ibv_device_cap_flags = 2048;
-pub const IBV_DEVICE_RC_RNR_NAK_GEN: ibv_device_cap_flags = 4096;
-pub const IBV_DEVICE_SRQ_RESIZE: ibv_device_cap_flags = 8192;
-pub const IBV_DEVICE_N_NOTIFY_CQ: ibv_device_cap_flags = 16384;
-pub const IBV_DEVICE_MEM_WINDOW: ibv_device_cap_flags = 131072;
-pub const IBV_DEVICE_UD_IP_CSUM: ibv_device_cap_flags = 262144;
-pub const IBV_DEVICE_XRC: ibv_device_cap_flags = 1048576;
-pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: ibv_device_cap_flags = 2097152;
 pub const IBV_DEVICE_MEM_WINDOW_TYPE_2A: ibv_device_cap_flags = 8388608;
 pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: ibv_device_cap_flags = 16777216;
-pub const IBV_DEVICE_RC_IP_CSUM: ibv_device_cap_flags = 33554432;
-pub const IBV_DEVICE_RAW_IP_CSUM: ibv_device_cap_flags = 67108864;
-pub const IBV_DEVICE_MANAGED_FLOW_STEERING: ibv_device_cap_flags = 536870912;
 pub type ibv_device_cap_flags = ::core::ffi::c_uint;
-pub const IBV_FORK_DISABLED: ibv_fork_status = 0;
-pub const IBV_FORK_ENABLED: ibv_fork_status = 1;
 pub const IBV_FORK_UNNEEDED: ibv_fork_status = 2;
 pub type ibv_fork_status = ::core::ffi::c_uint;
-pub const IBV_ATOMIC_NONE: ibv_atomic_cap = 0;
-pub const IBV_ATOMIC_HCA: ibv_atomic_cap = 1;
-pub const IBV_ATOMIC_GLOB: ibv_atomic_cap = 2;
 pub type ibv_atomic_cap = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -177,106 +139,27 @@ pub struct ibv_device_attr {
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_device_attr"][::core::mem::size_of::<ibv_device_attr>() - 232usize];
     ["Alignment of ibv_device_attr"][::core::mem::align_of::<ibv_device_attr>() - 8usize];
-    ["Offset of field: ibv_device_attr::fw_ver"]
-        [::core::mem::offset_of!(ibv_device_attr, fw_ver) - 0usize];
-    ["Offset of field: ibv_device_attr::node_guid"]
-        [::core::mem::offset_of!(ibv_device_attr, node_guid) - 64usize];
-    ["Offset of field: ibv_device_attr::sys_image_guid"]
-        [::core::mem::offset_of!(ibv_device_attr, sys_image_guid) - 72usize];
-    ["Offset of field: ibv_device_attr::max_mr_size"]
-        [::core::mem::offset_of!(ibv_device_attr, max_mr_size) - 80usize];
-    ["Offset of field: ibv_device_attr::page_size_cap"]
-        [::core::mem::offset_of!(ibv_device_attr, page_size_cap) - 88usize];
-    ["Offset of field: ibv_device_attr::vendor_id"]
-        [::core::mem::offset_of!(ibv_device_attr, vendor_id) - 96usize];
-    ["Offset of field: ibv_device_attr::vendor_part_id"]
-        [::core::mem::offset_of!(ibv_device_attr, vendor_part_id) - 100usize];
-    ["Offset of field: ibv_device_attr::hw_ver"]
-        [::core::mem::offset_of!(ibv_device_attr, hw_ver) - 104usize];
-    ["Offset of field: ibv_device_attr::max_qp"]
-        [::core::mem::offset_of!(ibv_device_attr, max_qp) - 108usize];
     ["Offset of field: ibv_device_attr::max_qp_wr"]
         [::core::mem::offset_of!(ibv_device_attr, max_qp_wr) - 112usize];
     ["Offset of field: ibv_device_attr::device_cap_flags"]
         [::core::mem::offset_of!(ibv_device_attr, device_cap_flags) - 116usize];
     ["Offset of field: ibv_device_attr::max_sge"]
         [::core::mem::offset_of!(ibv_device_attr, max_sge) - 120usize];
-    ["Offset of field: ibv_device_attr::max_sge_rd"]
-        [::core::mem::offset_of!(ibv_device_attr, max_sge_rd) - 124usize];
-    ["Offset of field: ibv_device_attr::max_cq"]
-        [::core::mem::offset_of!(ibv_device_attr, max_cq) - 128usize];
     ["Offset of field: ibv_device_attr::max_cqe"]
         [::core::mem::offset_of!(ibv_device_attr, max_cqe) - 132usize];
-    ["Offset of field: ibv_device_attr::max_mr"]
-        [::core::mem::offset_of!(ibv_device_attr, max_mr) - 136usize];
-    ["Offset of field: ibv_device_attr::max_pd"]
-        [::core::mem::offset_of!(ibv_device_attr, max_pd) - 140usize];
     ["Offset of field: ibv_device_attr::max_qp_rd_atom"]
         [::core::mem::offset_of!(ibv_device_attr, max_qp_rd_atom) - 144usize];
-    ["Offset of field: ibv_device_attr::max_ee_rd_atom"]
-        [::core::mem::offset_of!(ibv_device_attr, max_ee_rd_atom) - 148usize];
-    ["Offset of field: ibv_device_attr::max_res_rd_atom"]
-        [::core::mem::offset_of!(ibv_device_attr, max_res_rd_atom) - 152usize];
     ["Offset of field: ibv_device_attr::max_qp_init_rd_atom"]
         [::core::mem::offset_of!(ibv_device_attr, max_qp_init_rd_atom) - 156usize];
-    ["Offset of field: ibv_device_attr::max_ee_init_rd_atom"]
-        [::core::mem::offset_of!(ibv_device_attr, max_ee_init_rd_atom) - 160usize];
-    ["Offset of field: ibv_device_attr::atomic_cap"]
-        [::core::mem::offset_of!(ibv_device_attr, atomic_cap) - 164usize];
-    ["Offset of field: ibv_device_attr::max_ee"]
-        [::core::mem::offset_of!(ibv_device_attr, max_ee) - 168usize];
-    ["Offset of field: ibv_device_attr::max_rdd"]
-        [::core::mem::offset_of!(ibv_device_attr, max_rdd) - 172usize];
-    ["Offset of field: ibv_device_attr::max_mw"]
-        [::core::mem::offset_of!(ibv_device_attr, max_mw) - 176usize];
-    ["Offset of field: ibv_device_attr::max_raw_ipv6_qp"]
-        [::core::mem::offset_of!(ibv_device_attr, max_raw_ipv6_qp) - 180usize];
-    ["Offset of field: ibv_device_attr::max_raw_ethy_qp"]
-        [::core::mem::offset_of!(ibv_device_attr, max_raw_ethy_qp) - 184usize];
-    ["Offset of field: ibv_device_attr::max_mcast_grp"]
-        [::core::mem::offset_of!(ibv_device_attr, max_mcast_grp) - 188usize];
-    ["Offset of field: ibv_device_attr::max_mcast_qp_attach"]
-        [::core::mem::offset_of!(ibv_device_attr, max_mcast_qp_attach) - 192usize];
-    ["Offset of field: ibv_device_attr::max_total_mcast_qp_attach"]
-        [::core::mem::offset_of!(ibv_device_attr, max_total_mcast_qp_attach) - 196usize];
-    ["Offset of field: ibv_device_attr::max_ah"]
-        [::core::mem::offset_of!(ibv_device_attr, max_ah) - 200usize];
-    ["Offset of field: ibv_device_attr::max_fmr"]
-        [::core::mem::offset_of!(ibv_device_attr, max_fmr) - 204usize];
-    ["Offset of field: ibv_device_attr::max_map_per_fmr"]
-        [::core::mem::offset_of!(ibv_device_attr, max_map_per_fmr) - 208usize];
-    ["Offset of field: ibv_device_attr::max_srq"]
-        [::core::mem::offset_of!(ibv_device_attr, max_srq) - 212usize];
-    ["Offset of field: ibv_device_attr::max_srq_wr"]
-        [::core::mem::offset_of!(ibv_device_attr, max_srq_wr) - 216usize];
-    ["Offset of field: ibv_device_attr::max_srq_sge"]
-        [::core::mem::offset_of!(ibv_device_attr, max_srq_sge) - 220usize];
-    ["Offset of field: ibv_device_attr::max_pkeys"]
-        [::core::mem::offset_of!(ibv_device_attr, max_pkeys) - 224usize];
-    ["Offset of field: ibv_device_attr::local_ca_ack_delay"]
-        [::core::mem::offset_of!(ibv_device_attr, local_ca_ack_delay) - 226usize];
     ["Offset of field: ibv_device_attr::phys_port_cnt"]
         [::core::mem::offset_of!(ibv_device_attr, phys_port_cnt) - 227usize];
 };
-pub const IBV_MTU_256: ibv_mtu = 1;
-pub const IBV_MTU_512: ibv_mtu = 2;
-pub const IBV_MTU_1024: ibv_mtu = 3;
-pub const IBV_MTU_2048: ibv_mtu = 4;
-pub const IBV_MTU_4096: ibv_mtu = 5;
 pub type ibv_mtu = ::core::ffi::c_uint;
-pub const IBV_PORT_NOP: ibv_port_state = 0;
-pub const IBV_PORT_DOWN: ibv_port_state = 1;
-pub const IBV_PORT_INIT: ibv_port_state = 2;
-pub const IBV_PORT_ARMED: ibv_port_state = 3;
 pub const IBV_PORT_ACTIVE: ibv_port_state = 4;
-pub const IBV_PORT_ACTIVE_DEFER: ibv_port_state = 5;
 pub type ibv_port_state = ::core::ffi::c_uint;
-pub const IBV_LINK_LAYER_UNSPECIFIED: _bindgen_ty_13 = 0;
-pub const IBV_LINK_LAYER_INFINIBAND: _bindgen_ty_13 = 1;
 pub const IBV_LINK_LAYER_ETHERNET: _bindgen_ty_13 = 2;
 pub type _bindgen_ty_13 = ::core::ffi::c_uint;
 #[repr(C)]
@@ -305,7 +188,6 @@ pub struct ibv_port_attr {
     pub flags: u8,
     pub port_cap_flags2: u16,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_port_attr"][::core::mem::size_of::<ibv_port_attr>() - 52usize];
     ["Alignment of ibv_port_attr"][::core::mem::align_of::<ibv_port_attr>() - 4usize];
@@ -315,63 +197,23 @@ const _: () = {
         [::core::mem::offset_of!(ibv_port_attr, max_mtu) - 4usize];
     ["Offset of field: ibv_port_attr::active_mtu"]
         [::core::mem::offset_of!(ibv_port_attr, active_mtu) - 8usize];
-    ["Offset of field: ibv_port_attr::gid_tbl_len"]
-        [::core::mem::offset_of!(ibv_port_attr, gid_tbl_len) - 12usize];
-    ["Offset of field: ibv_port_attr::port_cap_flags"]
-        [::core::mem::offset_of!(ibv_port_attr, port_cap_flags) - 16usize];
     ["Offset of field: ibv_port_attr::max_msg_sz"]
         [::core::mem::offset_of!(ibv_port_attr, max_msg_sz) - 20usize];
-    ["Offset of field: ibv_port_attr::bad_pkey_cntr"]
-        [::core::mem::offset_of!(ibv_port_attr, bad_pkey_cntr) - 24usize];
-    ["Offset of field: ibv_port_attr::qkey_viol_cntr"]
-        [::core::mem::offset_of!(ibv_port_attr, qkey_viol_cntr) - 28usize];
-    ["Offset of field: ibv_port_attr::pkey_tbl_len"]
-        [::core::mem::offset_of!(ibv_port_attr, pkey_tbl_len) - 32usize];
     ["Offset of field: ibv_port_attr::lid"][::core::mem::offset_of!(ibv_port_attr, lid) - 34usize];
-    ["Offset of field: ibv_port_attr::sm_lid"]
-        [::core::mem::offset_of!(ibv_port_attr, sm_lid) - 36usize];
-    ["Offset of field: ibv_port_attr::lmc"][::core::mem::offset_of!(ibv_port_attr, lmc) - 38usize];
-    ["Offset of field: ibv_port_attr::max_vl_num"]
-        [::core::mem::offset_of!(ibv_port_attr, max_vl_num) - 39usize];
-    ["Offset of field: ibv_port_attr::sm_sl"]
-        [::core::mem::offset_of!(ibv_port_attr, sm_sl) - 40usize];
-    ["Offset of field: ibv_port_attr::subnet_timeout"]
-        [::core::mem::offset_of!(ibv_port_attr, subnet_timeout) - 41usize];
-    ["Offset of field: ibv_port_attr::init_type_reply"]
-        [::core::mem::offset_of!(ibv_port_attr, init_type_reply) - 42usize];
-    ["Offset of field: ibv_port_attr::active_width"]
-        [::core::mem::offset_of!(ibv_port_attr, active_width) - 43usize];
-    ["Offset of field: ibv_port_attr::active_speed"]
-        [::core::mem::offset_of!(ibv_port_attr, active_speed) - 44usize];
-    ["Offset of field: ibv_port_attr::phys_state"]
-        [::core::mem::offset_of!(ibv_port_attr, phys_state) - 45usize];
     ["Offset of field: ibv_port_attr::link_layer"]
         [::core::mem::offset_of!(ibv_port_attr, link_layer) - 46usize];
     ["Offset of field: ibv_port_attr::flags"]
         [::core::mem::offset_of!(ibv_port_attr, flags) - 47usize];
-    ["Offset of field: ibv_port_attr::port_cap_flags2"]
-        [::core::mem::offset_of!(ibv_port_attr, port_cap_flags2) - 48usize];
 };
 pub const IBV_EVENT_CQ_ERR: ibv_event_type = 0;
 pub const IBV_EVENT_QP_FATAL: ibv_event_type = 1;
 pub const IBV_EVENT_QP_REQ_ERR: ibv_event_type = 2;
 pub const IBV_EVENT_QP_ACCESS_ERR: ibv_event_type = 3;
-pub const IBV_EVENT_COMM_EST: ibv_event_type = 4;
-pub const IBV_EVENT_SQ_DRAINED: ibv_event_type = 5;
-pub const IBV_EVENT_PATH_MIG: ibv_event_type = 6;
-pub const IBV_EVENT_PATH_MIG_ERR: ibv_event_type = 7;
 pub const IBV_EVENT_DEVICE_FATAL: ibv_event_type = 8;
 pub const IBV_EVENT_PORT_ACTIVE: ibv_event_type = 9;
 pub const IBV_EVENT_PORT_ERR: ibv_event_type = 10;
 pub const IBV_EVENT_LID_CHANGE: ibv_event_type = 11;
-pub const IBV_EVENT_PKEY_CHANGE: ibv_event_type = 12;
-pub const IBV_EVENT_SM_CHANGE: ibv_event_type = 13;
-pub const IBV_EVENT_SRQ_ERR: ibv_event_type = 14;
-pub const IBV_EVENT_SRQ_LIMIT_REACHED: ibv_event_type = 15;
-pub const IBV_EVENT_QP_LAST_WQE_REACHED: ibv_event_type = 16;
-pub const IBV_EVENT_CLIENT_REREGISTER: ibv_event_type = 17;
 pub const IBV_EVENT_GID_CHANGE: ibv_event_type = 18;
-pub const IBV_EVENT_WQ_FATAL: ibv_event_type = 19;
 pub type ibv_event_type = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -388,24 +230,18 @@ pub union ibv_async_event__bindgen_ty_1 {
     pub wq: *mut ibv_wq,
     pub port_num: ::core::ffi::c_int,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_async_event__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_async_event__bindgen_ty_1>() - 8usize];
     ["Alignment of ibv_async_event__bindgen_ty_1"]
         [::core::mem::align_of::<ibv_async_event__bindgen_ty_1>() - 8usize];
-    ["Offset of field: ibv_async_event__bindgen_ty_1::cq"]
-        [::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, cq) - 0usize];
     ["Offset of field: ibv_async_event__bindgen_ty_1::qp"]
         [::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, qp) - 0usize];
     ["Offset of field: ibv_async_event__bindgen_ty_1::srq"]
         [::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, srq) - 0usize];
-    ["Offset of field: ibv_async_event__bindgen_ty_1::wq"]
-        [::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, wq) - 0usize];
     ["Offset of field: ibv_async_event__bindgen_ty_1::port_num"]
         [::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, port_num) - 0usize];
 };
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_async_event"][::core::mem::size_of::<ibv_async_event>() - 16usize];
     ["Alignment of ibv_async_event"][::core::mem::align_of::<ibv_async_event>() - 8usize];
@@ -417,47 +253,16 @@ const _: () = {
 pub const IBV_WC_SUCCESS: ibv_wc_status = 0;
 pub const IBV_WC_LOC_LEN_ERR: ibv_wc_status = 1;
 pub const IBV_WC_LOC_QP_OP_ERR: ibv_wc_status = 2;
-pub const IBV_WC_LOC_EEC_OP_ERR: ibv_wc_status = 3;
 pub const IBV_WC_LOC_PROT_ERR: ibv_wc_status = 4;
 pub const IBV_WC_WR_FLUSH_ERR: ibv_wc_status = 5;
-pub const IBV_WC_MW_BIND_ERR: ibv_wc_status = 6;
-pub const IBV_WC_BAD_RESP_ERR: ibv_wc_status = 7;
-pub const IBV_WC_LOC_ACCESS_ERR: ibv_wc_status = 8;
 pub const IBV_WC_REM_INV_REQ_ERR: ibv_wc_status = 9;
 pub const IBV_WC_REM_ACCESS_ERR: ibv_wc_status = 10;
 pub const IBV_WC_REM_OP_ERR: ibv_wc_status = 11;
 pub const IBV_WC_RETRY_EXC_ERR: ibv_wc_status = 12;
 pub const IBV_WC_RNR_RETRY_EXC_ERR: ibv_wc_status = 13;
-pub const IBV_WC_LOC_RDD_VIOL_ERR: ibv_wc_status = 14;
-pub const IBV_WC_REM_INV_RD_REQ_ERR: ibv_wc_status = 15;
-pub const IBV_WC_REM_ABORT_ERR: ibv_wc_status = 16;
-pub const IBV_WC_INV_EECN_ERR: ibv_wc_status = 17;
-pub const IBV_WC_INV_EEC_STATE_ERR: ibv_wc_status = 18;
-pub const IBV_WC_FATAL_ERR: ibv_wc_status = 19;
 pub const IBV_WC_RESP_TIMEOUT_ERR: ibv_wc_status = 20;
-pub const IBV_WC_GENERAL_ERR: ibv_wc_status = 21;
-pub const IBV_WC_TM_ERR: ibv_wc_status = 22;
-pub const IBV_WC_TM_RNDV_INCOMPLETE: ibv_wc_status = 23;
 pub type ibv_wc_status = ::core::ffi::c_uint;
-pub const IBV_WC_SEND: ibv_wc_opcode = 0;
-pub const IBV_WC_RDMA_WRITE: ibv_wc_opcode = 1;
-pub const IBV_WC_RDMA_READ: ibv_wc_opcode = 2;
-pub const IBV_WC_COMP_SWAP: ibv_wc_opcode = 3;
-pub const IBV_WC_FETCH_ADD: ibv_wc_opcode = 4;
-pub const IBV_WC_BIND_MW: ibv_wc_opcode = 5;
-pub const IBV_WC_LOCAL_INV: ibv_wc_opcode = 6;
-pub const IBV_WC_TSO: ibv_wc_opcode = 7;
-pub const IBV_WC_ATOMIC_WRITE: ibv_wc_opcode = 9;
-pub const IBV_WC_RECV: ibv_wc_opcode = 128;
 pub const IBV_WC_RECV_RDMA_WITH_IMM: ibv_wc_opcode = 129;
-pub const IBV_WC_TM_ADD: ibv_wc_opcode = 130;
-pub const IBV_WC_TM_DEL: ibv_wc_opcode = 131;
-pub const IBV_WC_TM_SYNC: ibv_wc_opcode = 132;
-pub const IBV_WC_TM_RECV: ibv_wc_opcode = 133;
-pub const IBV_WC_TM_NO_TAG: ibv_wc_opcode = 134;
-pub const IBV_WC_DRIVER1: ibv_wc_opcode = 135;
-pub const IBV_WC_DRIVER2: ibv_wc_opcode = 136;
-pub const IBV_WC_DRIVER3: ibv_wc_opcode = 137;
 pub type ibv_wc_opcode = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -482,16 +287,12 @@ pub union ibv_wc__bindgen_ty_1 {
     pub imm_data: __be32,
     pub invalidated_rkey: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wc__bindgen_ty_1"][::core::mem::size_of::<ibv_wc__bindgen_ty_1>() - 4usize];
     ["Alignment of ibv_wc__bindgen_ty_1"][::core::mem::align_of::<ibv_wc__bindgen_ty_1>() - 4usize];
     ["Offset of field: ibv_wc__bindgen_ty_1::imm_data"]
         [::core::mem::offset_of!(ibv_wc__bindgen_ty_1, imm_data) - 0usize];
-    ["Offset of field: ibv_wc__bindgen_ty_1::invalidated_rkey"]
-        [::core::mem::offset_of!(ibv_wc__bindgen_ty_1, invalidated_rkey) - 0usize];
 };
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wc"][::core::mem::size_of::<ibv_wc>() - 48usize];
     ["Alignment of ibv_wc"][::core::mem::align_of::<ibv_wc>() - 8usize];
@@ -501,23 +302,13 @@ const _: () = {
     ["Offset of field: ibv_wc::vendor_err"][::core::mem::offset_of!(ibv_wc, vendor_err) - 16usize];
     ["Offset of field: ibv_wc::byte_len"][::core::mem::offset_of!(ibv_wc, byte_len) - 20usize];
     ["Offset of field: ibv_wc::qp_num"][::core::mem::offset_of!(ibv_wc, qp_num) - 28usize];
-    ["Offset of field: ibv_wc::src_qp"][::core::mem::offset_of!(ibv_wc, src_qp) - 32usize];
     ["Offset of field: ibv_wc::wc_flags"][::core::mem::offset_of!(ibv_wc, wc_flags) - 36usize];
-    ["Offset of field: ibv_wc::pkey_index"][::core::mem::offset_of!(ibv_wc, pkey_index) - 40usize];
-    ["Offset of field: ibv_wc::slid"][::core::mem::offset_of!(ibv_wc, slid) - 42usize];
     ["Offset of field: ibv_wc::sl"][::core::mem::offset_of!(ibv_wc, sl) - 44usize];
-    ["Offset of field: ibv_wc::dlid_path_bits"]
-        [::core::mem::offset_of!(ibv_wc, dlid_path_bits) - 45usize];
 };
 pub const IBV_ACCESS_LOCAL_WRITE: ibv_access_flags = 1;
 pub const IBV_ACCESS_REMOTE_WRITE: ibv_access_flags = 2;
 pub const IBV_ACCESS_REMOTE_READ: ibv_access_flags = 4;
-pub const IBV_ACCESS_REMOTE_ATOMIC: ibv_access_flags = 8;
 pub const IBV_ACCESS_MW_BIND: ibv_access_flags = 16;
-pub const IBV_ACCESS_ZERO_BASED: ibv_access_flags = 32;
-pub const IBV_ACCESS_ON_DEMAND: ibv_access_flags = 64;
-pub const IBV_ACCESS_HUGETLB: ibv_access_flags = 128;
-pub const IBV_ACCESS_RELAXED_ORDERING: ibv_access_flags = 1048576;
 pub type ibv_access_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -527,7 +318,6 @@ pub struct ibv_mw_bind_info {
     pub length: u64,
     pub mw_access_flags: ::core::ffi::c_uint,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mw_bind_info"][::core::mem::size_of::<ibv_mw_bind_info>() - 32usize];
     ["Alignment of ibv_mw_bind_info"][::core::mem::align_of::<ibv_mw_bind_info>() - 8usize];
@@ -543,16 +333,8 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_pd {
-    pub context: *mut ibv_context,
-    pub handle: u32,
+    _unused: [u8; 0],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_pd"][::core::mem::size_of::<ibv_pd>() - 16usize];
-    ["Alignment of ibv_pd"][::core::mem::align_of::<ibv_pd>() - 8usize];
-    ["Offset of field: ibv_pd::context"][::core::mem::offset_of!(ibv_pd, context) - 0usize];
-    ["Offset of field: ibv_pd::handle"][::core::mem::offset_of!(ibv_pd, handle) - 8usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_mr {
@@ -564,7 +346,6 @@ pub struct ibv_mr {
     pub lkey: u32,
     pub rkey: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mr"][::core::mem::size_of::<ibv_mr>() - 48usize];
     ["Alignment of ibv_mr"][::core::mem::align_of::<ibv_mr>() - 8usize];
@@ -576,7 +357,6 @@ const _: () = {
     ["Offset of field: ibv_mr::lkey"][::core::mem::offset_of!(ibv_mr, lkey) - 36usize];
     ["Offset of field: ibv_mr::rkey"][::core::mem::offset_of!(ibv_mr, rkey) - 40usize];
 };
-pub const IBV_MW_TYPE_1: ibv_mw_type = 1;
 pub const IBV_MW_TYPE_2: ibv_mw_type = 2;
 pub type ibv_mw_type = ::core::ffi::c_uint;
 #[repr(C)]
@@ -588,7 +368,6 @@ pub struct ibv_mw {
     pub handle: u32,
     pub type_: ibv_mw_type,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mw"][::core::mem::size_of::<ibv_mw>() - 32usize];
     ["Alignment of ibv_mw"][::core::mem::align_of::<ibv_mw>() - 8usize];
@@ -596,7 +375,6 @@ const _: () = {
     ["Offset of field: ibv_mw::pd"][::core::mem::offset_of!(ibv_mw, pd) - 8usize];
     ["Offset of field: ibv_mw::rkey"][::core::mem::offset_of!(ibv_mw, rkey) - 16usize];
     ["Offset of field: ibv_mw::handle"][::core::mem::offset_of!(ibv_mw, handle) - 20usize];
-    ["Offset of field: ibv_mw::type_"][::core::mem::offset_of!(ibv_mw, type_) - 24usize];
 };
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -607,7 +385,6 @@ pub struct ibv_global_route {
     pub hop_limit: u8,
     pub traffic_class: u8,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_global_route"][::core::mem::size_of::<ibv_global_route>() - 24usize];
     ["Alignment of ibv_global_route"][::core::mem::align_of::<ibv_global_route>() - 8usize];
@@ -633,36 +410,18 @@ pub struct ibv_ah_attr {
     pub is_global: u8,
     pub port_num: u8,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_ah_attr"][::core::mem::size_of::<ibv_ah_attr>() - 32usize];
     ["Alignment of ibv_ah_attr"][::core::mem::align_of::<ibv_ah_attr>() - 8usize];
     ["Offset of field: ibv_ah_attr::grh"][::core::mem::offset_of!(ibv_ah_attr, grh) - 0usize];
     ["Offset of field: ibv_ah_attr::dlid"][::core::mem::offset_of!(ibv_ah_attr, dlid) - 24usize];
     ["Offset of field: ibv_ah_attr::sl"][::core::mem::offset_of!(ibv_ah_attr, sl) - 26usize];
-    ["Offset of field: ibv_ah_attr::src_path_bits"]
-        [::core::mem::offset_of!(ibv_ah_attr, src_path_bits) - 27usize];
-    ["Offset of field: ibv_ah_attr::static_rate"]
-        [::core::mem::offset_of!(ibv_ah_attr, static_rate) - 28usize];
     ["Offset of field: ibv_ah_attr::is_global"]
         [::core::mem::offset_of!(ibv_ah_attr, is_global) - 29usize];
     ["Offset of field: ibv_ah_attr::port_num"]
         [::core::mem::offset_of!(ibv_ah_attr, port_num) - 30usize];
 };
-pub const IBV_WQT_RQ: ibv_wq_type = 0;
-pub type ibv_wq_type = ::core::ffi::c_uint;
-pub const IBV_WQS_RESET: ibv_wq_state = 0;
-pub const IBV_WQS_RDY: ibv_wq_state = 1;
-pub const IBV_WQS_ERR: ibv_wq_state = 2;
-pub const IBV_WQS_UNKNOWN: ibv_wq_state = 3;
-pub type ibv_wq_state = ::core::ffi::c_uint;
 pub const IBV_QPT_RC: ibv_qp_type = 2;
-pub const IBV_QPT_UC: ibv_qp_type = 3;
-pub const IBV_QPT_UD: ibv_qp_type = 4;
-pub const IBV_QPT_RAW_PACKET: ibv_qp_type = 8;
-pub const IBV_QPT_XRC_SEND: ibv_qp_type = 9;
-pub const IBV_QPT_XRC_RECV: ibv_qp_type = 10;
-pub const IBV_QPT_DRIVER: ibv_qp_type = 255;
 pub type ibv_qp_type = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -673,7 +432,6 @@ pub struct ibv_qp_cap {
     pub max_recv_sge: u32,
     pub max_inline_data: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp_cap"][::core::mem::size_of::<ibv_qp_cap>() - 20usize];
     ["Alignment of ibv_qp_cap"][::core::mem::align_of::<ibv_qp_cap>() - 4usize];
@@ -699,7 +457,6 @@ pub struct ibv_qp_init_attr {
     pub qp_type: ibv_qp_type,
     pub sq_sig_all: ::core::ffi::c_int,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp_init_attr"][::core::mem::size_of::<ibv_qp_init_attr>() - 64usize];
     ["Alignment of ibv_qp_init_attr"][::core::mem::align_of::<ibv_qp_init_attr>() - 8usize];
@@ -719,12 +476,9 @@ const _: () = {
         [::core::mem::offset_of!(ibv_qp_init_attr, sq_sig_all) - 56usize];
 };
 pub const IBV_QP_STATE: ibv_qp_attr_mask = 1;
-pub const IBV_QP_CUR_STATE: ibv_qp_attr_mask = 2;
-pub const IBV_QP_EN_SQD_ASYNC_NOTIFY: ibv_qp_attr_mask = 4;
 pub const IBV_QP_ACCESS_FLAGS: ibv_qp_attr_mask = 8;
 pub const IBV_QP_PKEY_INDEX: ibv_qp_attr_mask = 16;
 pub const IBV_QP_PORT: ibv_qp_attr_mask = 32;
-pub const IBV_QP_QKEY: ibv_qp_attr_mask = 64;
 pub const IBV_QP_AV: ibv_qp_attr_mask = 128;
 pub const IBV_QP_PATH_MTU: ibv_qp_attr_mask = 256;
 pub const IBV_QP_TIMEOUT: ibv_qp_attr_mask = 512;
@@ -732,27 +486,16 @@ pub const IBV_QP_RETRY_CNT: ibv_qp_attr_mask = 1024;
 pub const IBV_QP_RNR_RETRY: ibv_qp_attr_mask = 2048;
 pub const IBV_QP_RQ_PSN: ibv_qp_attr_mask = 4096;
 pub const IBV_QP_MAX_QP_RD_ATOMIC: ibv_qp_attr_mask = 8192;
-pub const IBV_QP_ALT_PATH: ibv_qp_attr_mask = 16384;
 pub const IBV_QP_MIN_RNR_TIMER: ibv_qp_attr_mask = 32768;
 pub const IBV_QP_SQ_PSN: ibv_qp_attr_mask = 65536;
 pub const IBV_QP_MAX_DEST_RD_ATOMIC: ibv_qp_attr_mask = 131072;
-pub const IBV_QP_PATH_MIG_STATE: ibv_qp_attr_mask = 262144;
-pub const IBV_QP_CAP: ibv_qp_attr_mask = 524288;
 pub const IBV_QP_DEST_QPN: ibv_qp_attr_mask = 1048576;
-pub const IBV_QP_RATE_LIMIT: ibv_qp_attr_mask = 33554432;
 pub type ibv_qp_attr_mask = ::core::ffi::c_uint;
-pub const IBV_QPS_RESET: ibv_qp_state = 0;
 pub const IBV_QPS_INIT: ibv_qp_state = 1;
 pub const IBV_QPS_RTR: ibv_qp_state = 2;
 pub const IBV_QPS_RTS: ibv_qp_state = 3;
-pub const IBV_QPS_SQD: ibv_qp_state = 4;
-pub const IBV_QPS_SQE: ibv_qp_state = 5;
 pub const IBV_QPS_ERR: ibv_qp_state = 6;
-pub const IBV_QPS_UNKNOWN: ibv_qp_state = 7;
 pub type ibv_qp_state = ::core::ffi::c_uint;
-pub const IBV_MIG_MIGRATED: ibv_mig_state = 0;
-pub const IBV_MIG_REARM: ibv_mig_state = 1;
-pub const IBV_MIG_ARMED: ibv_mig_state = 2;
 pub type ibv_mig_state = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -784,19 +527,13 @@ pub struct ibv_qp_attr {
     pub alt_timeout: u8,
     pub rate_limit: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp_attr"][::core::mem::size_of::<ibv_qp_attr>() - 144usize];
     ["Alignment of ibv_qp_attr"][::core::mem::align_of::<ibv_qp_attr>() - 8usize];
     ["Offset of field: ibv_qp_attr::qp_state"]
         [::core::mem::offset_of!(ibv_qp_attr, qp_state) - 0usize];
-    ["Offset of field: ibv_qp_attr::cur_qp_state"]
-        [::core::mem::offset_of!(ibv_qp_attr, cur_qp_state) - 4usize];
     ["Offset of field: ibv_qp_attr::path_mtu"]
         [::core::mem::offset_of!(ibv_qp_attr, path_mtu) - 8usize];
-    ["Offset of field: ibv_qp_attr::path_mig_state"]
-        [::core::mem::offset_of!(ibv_qp_attr, path_mig_state) - 12usize];
-    ["Offset of field: ibv_qp_attr::qkey"][::core::mem::offset_of!(ibv_qp_attr, qkey) - 16usize];
     ["Offset of field: ibv_qp_attr::rq_psn"]
         [::core::mem::offset_of!(ibv_qp_attr, rq_psn) - 20usize];
     ["Offset of field: ibv_qp_attr::sq_psn"]
@@ -808,16 +545,6 @@ const _: () = {
     ["Offset of field: ibv_qp_attr::cap"][::core::mem::offset_of!(ibv_qp_attr, cap) - 36usize];
     ["Offset of field: ibv_qp_attr::ah_attr"]
         [::core::mem::offset_of!(ibv_qp_attr, ah_attr) - 56usize];
-    ["Offset of field: ibv_qp_attr::alt_ah_attr"]
-        [::core::mem::offset_of!(ibv_qp_attr, alt_ah_attr) - 88usize];
-    ["Offset of field: ibv_qp_attr::pkey_index"]
-        [::core::mem::offset_of!(ibv_qp_attr, pkey_index) - 120usize];
-    ["Offset of field: ibv_qp_attr::alt_pkey_index"]
-        [::core::mem::offset_of!(ibv_qp_attr, alt_pkey_index) - 122usize];
-    ["Offset of field: ibv_qp_attr::en_sqd_async_notify"]
-        [::core::mem::offset_of!(ibv_qp_attr, en_sqd_async_notify) - 124usize];
-    ["Offset of field: ibv_qp_attr::sq_draining"]
-        [::core::mem::offset_of!(ibv_qp_attr, sq_draining) - 125usize];
     ["Offset of field: ibv_qp_attr::max_rd_atomic"]
         [::core::mem::offset_of!(ibv_qp_attr, max_rd_atomic) - 126usize];
     ["Offset of field: ibv_qp_attr::max_dest_rd_atomic"]
@@ -832,32 +559,15 @@ const _: () = {
         [::core::mem::offset_of!(ibv_qp_attr, retry_cnt) - 131usize];
     ["Offset of field: ibv_qp_attr::rnr_retry"]
         [::core::mem::offset_of!(ibv_qp_attr, rnr_retry) - 132usize];
-    ["Offset of field: ibv_qp_attr::alt_port_num"]
-        [::core::mem::offset_of!(ibv_qp_attr, alt_port_num) - 133usize];
-    ["Offset of field: ibv_qp_attr::alt_timeout"]
-        [::core::mem::offset_of!(ibv_qp_attr, alt_timeout) - 134usize];
-    ["Offset of field: ibv_qp_attr::rate_limit"]
-        [::core::mem::offset_of!(ibv_qp_attr, rate_limit) - 136usize];
 };
 pub const IBV_WR_RDMA_WRITE: ibv_wr_opcode = 0;
 pub const IBV_WR_RDMA_WRITE_WITH_IMM: ibv_wr_opcode = 1;
 pub const IBV_WR_SEND: ibv_wr_opcode = 2;
-pub const IBV_WR_SEND_WITH_IMM: ibv_wr_opcode = 3;
 pub const IBV_WR_RDMA_READ: ibv_wr_opcode = 4;
-pub const IBV_WR_ATOMIC_CMP_AND_SWP: ibv_wr_opcode = 5;
-pub const IBV_WR_ATOMIC_FETCH_AND_ADD: ibv_wr_opcode = 6;
-pub const IBV_WR_LOCAL_INV: ibv_wr_opcode = 7;
 pub const IBV_WR_BIND_MW: ibv_wr_opcode = 8;
-pub const IBV_WR_SEND_WITH_INV: ibv_wr_opcode = 9;
-pub const IBV_WR_TSO: ibv_wr_opcode = 10;
-pub const IBV_WR_DRIVER1: ibv_wr_opcode = 11;
-pub const IBV_WR_ATOMIC_WRITE: ibv_wr_opcode = 15;
 pub type ibv_wr_opcode = ::core::ffi::c_uint;
-pub const IBV_SEND_FENCE: ibv_send_flags = 1;
 pub const IBV_SEND_SIGNALED: ibv_send_flags = 2;
-pub const IBV_SEND_SOLICITED: ibv_send_flags = 4;
 pub const IBV_SEND_INLINE: ibv_send_flags = 8;
-pub const IBV_SEND_IP_CSUM: ibv_send_flags = 16;
 pub type ibv_send_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -866,7 +576,6 @@ pub struct ibv_sge {
     pub length: u32,
     pub lkey: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_sge"][::core::mem::size_of::<ibv_sge>() - 16usize];
     ["Alignment of ibv_sge"][::core::mem::align_of::<ibv_sge>() - 8usize];
@@ -894,7 +603,6 @@ pub union ibv_send_wr__bindgen_ty_1 {
     pub imm_data: __be32,
     pub invalidate_rkey: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_1>() - 4usize];
@@ -902,8 +610,6 @@ const _: () = {
         [::core::mem::align_of::<ibv_send_wr__bindgen_ty_1>() - 4usize];
     ["Offset of field: ibv_send_wr__bindgen_ty_1::imm_data"]
         [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_1, imm_data) - 0usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_1::invalidate_rkey"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_1, invalidate_rkey) - 0usize];
 };
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -918,7 +624,6 @@ pub struct ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
     pub remote_addr: u64,
     pub rkey: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_2__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_2__bindgen_ty_1>() - 16usize];
@@ -937,7 +642,6 @@ pub struct ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
     pub swap: u64,
     pub rkey: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_2__bindgen_ty_2"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_2__bindgen_ty_2>() - 32usize];
@@ -945,10 +649,6 @@ const _: () = {
         [::core::mem::align_of::<ibv_send_wr__bindgen_ty_2__bindgen_ty_2>() - 8usize];
     ["Offset of field: ibv_send_wr__bindgen_ty_2__bindgen_ty_2::remote_addr"]
         [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2__bindgen_ty_2, remote_addr) - 0usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_2__bindgen_ty_2::compare_add"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2__bindgen_ty_2, compare_add) - 8usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_2__bindgen_ty_2::swap"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2__bindgen_ty_2, swap) - 16usize];
     ["Offset of field: ibv_send_wr__bindgen_ty_2__bindgen_ty_2::rkey"]
         [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2__bindgen_ty_2, rkey) - 24usize];
 };
@@ -959,20 +659,12 @@ pub struct ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
     pub remote_qpn: u32,
     pub remote_qkey: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_2__bindgen_ty_3"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_2__bindgen_ty_3>() - 16usize];
     ["Alignment of ibv_send_wr__bindgen_ty_2__bindgen_ty_3"]
         [::core::mem::align_of::<ibv_send_wr__bindgen_ty_2__bindgen_ty_3>() - 8usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_2__bindgen_ty_3::ah"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2__bindgen_ty_3, ah) - 0usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_2__bindgen_ty_3::remote_qpn"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2__bindgen_ty_3, remote_qpn) - 8usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_2__bindgen_ty_3::remote_qkey"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2__bindgen_ty_3, remote_qkey) - 12usize];
 };
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_2"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_2>() - 32usize];
@@ -980,10 +672,6 @@ const _: () = {
         [::core::mem::align_of::<ibv_send_wr__bindgen_ty_2>() - 8usize];
     ["Offset of field: ibv_send_wr__bindgen_ty_2::rdma"]
         [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2, rdma) - 0usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_2::atomic"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2, atomic) - 0usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_2::ud"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2, ud) - 0usize];
 };
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -995,23 +683,17 @@ pub union ibv_send_wr__bindgen_ty_3 {
 pub struct ibv_send_wr__bindgen_ty_3__bindgen_ty_1 {
     pub remote_srqn: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_3__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_3__bindgen_ty_1>() - 4usize];
     ["Alignment of ibv_send_wr__bindgen_ty_3__bindgen_ty_1"]
         [::core::mem::align_of::<ibv_send_wr__bindgen_ty_3__bindgen_ty_1>() - 4usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_3__bindgen_ty_1::remote_srqn"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_3__bindgen_ty_1, remote_srqn) - 0usize];
 };
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_3"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_3>() - 4usize];
     ["Alignment of ibv_send_wr__bindgen_ty_3"]
         [::core::mem::align_of::<ibv_send_wr__bindgen_ty_3>() - 4usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_3::xrc"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_3, xrc) - 0usize];
 };
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -1026,7 +708,6 @@ pub struct ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
     pub rkey: u32,
     pub bind_info: ibv_mw_bind_info,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_4__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_4__bindgen_ty_1>() - 48usize];
@@ -1046,20 +727,12 @@ pub struct ibv_send_wr__bindgen_ty_4__bindgen_ty_2 {
     pub hdr_sz: u16,
     pub mss: u16,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_4__bindgen_ty_2"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_4__bindgen_ty_2>() - 16usize];
     ["Alignment of ibv_send_wr__bindgen_ty_4__bindgen_ty_2"]
         [::core::mem::align_of::<ibv_send_wr__bindgen_ty_4__bindgen_ty_2>() - 8usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_4__bindgen_ty_2::hdr"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_4__bindgen_ty_2, hdr) - 0usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_4__bindgen_ty_2::hdr_sz"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_4__bindgen_ty_2, hdr_sz) - 8usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_4__bindgen_ty_2::mss"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_4__bindgen_ty_2, mss) - 10usize];
 };
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_4"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_4>() - 48usize];
@@ -1067,10 +740,7 @@ const _: () = {
         [::core::mem::align_of::<ibv_send_wr__bindgen_ty_4>() - 8usize];
     ["Offset of field: ibv_send_wr__bindgen_ty_4::bind_mw"]
         [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_4, bind_mw) - 0usize];
-    ["Offset of field: ibv_send_wr__bindgen_ty_4::tso"]
-        [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_4, tso) - 0usize];
 };
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr"][::core::mem::size_of::<ibv_send_wr>() - 128usize];
     ["Alignment of ibv_send_wr"][::core::mem::align_of::<ibv_send_wr>() - 8usize];
@@ -1096,7 +766,6 @@ pub struct ibv_recv_wr {
     pub sg_list: *mut ibv_sge,
     pub num_sge: ::core::ffi::c_int,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_recv_wr"][::core::mem::size_of::<ibv_recv_wr>() - 32usize];
     ["Alignment of ibv_recv_wr"][::core::mem::align_of::<ibv_recv_wr>() - 8usize];
@@ -1110,122 +779,16 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_mw_bind {
-    pub wr_id: u64,
-    pub send_flags: ::core::ffi::c_uint,
-    pub bind_info: ibv_mw_bind_info,
+    _unused: [u8; 0],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_mw_bind"][::core::mem::size_of::<ibv_mw_bind>() - 48usize];
-    ["Alignment of ibv_mw_bind"][::core::mem::align_of::<ibv_mw_bind>() - 8usize];
-    ["Offset of field: ibv_mw_bind::wr_id"][::core::mem::offset_of!(ibv_mw_bind, wr_id) - 0usize];
-    ["Offset of field: ibv_mw_bind::send_flags"]
-        [::core::mem::offset_of!(ibv_mw_bind, send_flags) - 8usize];
-    ["Offset of field: ibv_mw_bind::bind_info"]
-        [::core::mem::offset_of!(ibv_mw_bind, bind_info) - 16usize];
-};
 #[repr(C)]
 pub struct ibv_srq {
-    pub context: *mut ibv_context,
-    pub srq_context: *mut ::core::ffi::c_void,
-    pub pd: *mut ibv_pd,
-    pub handle: u32,
-    pub mutex: pthread_mutex_t,
-    pub cond: pthread_cond_t,
-    pub events_completed: u32,
+    _unused: [u8; 0],
 }
-#[cfg(target_arch = "x86_64")]
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_srq"][::core::mem::size_of::<ibv_srq>() - 128usize];
-    ["Alignment of ibv_srq"][::core::mem::align_of::<ibv_srq>() - 8usize];
-    ["Offset of field: ibv_srq::context"][::core::mem::offset_of!(ibv_srq, context) - 0usize];
-    ["Offset of field: ibv_srq::srq_context"]
-        [::core::mem::offset_of!(ibv_srq, srq_context) - 8usize];
-    ["Offset of field: ibv_srq::pd"][::core::mem::offset_of!(ibv_srq, pd) - 16usize];
-    ["Offset of field: ibv_srq::handle"][::core::mem::offset_of!(ibv_srq, handle) - 24usize];
-    ["Offset of field: ibv_srq::mutex"][::core::mem::offset_of!(ibv_srq, mutex) - 32usize];
-    ["Offset of field: ibv_srq::cond"][::core::mem::offset_of!(ibv_srq, cond) - 72usize];
-    ["Offset of field: ibv_srq::events_completed"]
-        [::core::mem::offset_of!(ibv_srq, events_completed) - 120usize];
-};
-#[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_srq"][::core::mem::size_of::<ibv_srq>() - 136usize];
-    ["Alignment of ibv_srq"][::core::mem::align_of::<ibv_srq>() - 8usize];
-    ["Offset of field: ibv_srq::context"][::core::mem::offset_of!(ibv_srq, context) - 0usize];
-    ["Offset of field: ibv_srq::srq_context"]
-        [::core::mem::offset_of!(ibv_srq, srq_context) - 8usize];
-    ["Offset of field: ibv_srq::pd"][::core::mem::offset_of!(ibv_srq, pd) - 16usize];
-    ["Offset of field: ibv_srq::handle"][::core::mem::offset_of!(ibv_srq, handle) - 24usize];
-    ["Offset of field: ibv_srq::mutex"][::core::mem::offset_of!(ibv_srq, mutex) - 32usize];
-    ["Offset of field: ibv_srq::cond"][::core::mem::offset_of!(ibv_srq, cond) - 80usize];
-    ["Offset of field: ibv_srq::events_completed"]
-        [::core::mem::offset_of!(ibv_srq, events_completed) - 128usize];
-};
 #[repr(C)]
 pub struct ibv_wq {
-    pub context: *mut ibv_context,
-    pub wq_context: *mut ::core::ffi::c_void,
-    pub pd: *mut ibv_pd,
-    pub cq: *mut ibv_cq,
-    pub wq_num: u32,
-    pub handle: u32,
-    pub state: ibv_wq_state,
-    pub wq_type: ibv_wq_type,
-    pub post_recv: ::core::option::Option<
-        unsafe extern "C" fn(
-            current: *mut ibv_wq,
-            recv_wr: *mut ibv_recv_wr,
-            bad_recv_wr: *mut *mut ibv_recv_wr,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub mutex: pthread_mutex_t,
-    pub cond: pthread_cond_t,
-    pub events_completed: u32,
-    pub comp_mask: u32,
+    _unused: [u8; 0],
 }
-#[cfg(target_arch = "x86_64")]
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_wq"][::core::mem::size_of::<ibv_wq>() - 152usize];
-    ["Alignment of ibv_wq"][::core::mem::align_of::<ibv_wq>() - 8usize];
-    ["Offset of field: ibv_wq::context"][::core::mem::offset_of!(ibv_wq, context) - 0usize];
-    ["Offset of field: ibv_wq::wq_context"][::core::mem::offset_of!(ibv_wq, wq_context) - 8usize];
-    ["Offset of field: ibv_wq::pd"][::core::mem::offset_of!(ibv_wq, pd) - 16usize];
-    ["Offset of field: ibv_wq::cq"][::core::mem::offset_of!(ibv_wq, cq) - 24usize];
-    ["Offset of field: ibv_wq::wq_num"][::core::mem::offset_of!(ibv_wq, wq_num) - 32usize];
-    ["Offset of field: ibv_wq::handle"][::core::mem::offset_of!(ibv_wq, handle) - 36usize];
-    ["Offset of field: ibv_wq::state"][::core::mem::offset_of!(ibv_wq, state) - 40usize];
-    ["Offset of field: ibv_wq::wq_type"][::core::mem::offset_of!(ibv_wq, wq_type) - 44usize];
-    ["Offset of field: ibv_wq::post_recv"][::core::mem::offset_of!(ibv_wq, post_recv) - 48usize];
-    ["Offset of field: ibv_wq::mutex"][::core::mem::offset_of!(ibv_wq, mutex) - 56usize];
-    ["Offset of field: ibv_wq::cond"][::core::mem::offset_of!(ibv_wq, cond) - 96usize];
-    ["Offset of field: ibv_wq::events_completed"]
-        [::core::mem::offset_of!(ibv_wq, events_completed) - 144usize];
-    ["Offset of field: ibv_wq::comp_mask"][::core::mem::offset_of!(ibv_wq, comp_mask) - 148usize];
-};
-#[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_wq"][::core::mem::size_of::<ibv_wq>() - 160usize];
-    ["Alignment of ibv_wq"][::core::mem::align_of::<ibv_wq>() - 8usize];
-    ["Offset of field: ibv_wq::context"][::core::mem::offset_of!(ibv_wq, context) - 0usize];
-    ["Offset of field: ibv_wq::wq_context"][::core::mem::offset_of!(ibv_wq, wq_context) - 8usize];
-    ["Offset of field: ibv_wq::pd"][::core::mem::offset_of!(ibv_wq, pd) - 16usize];
-    ["Offset of field: ibv_wq::cq"][::core::mem::offset_of!(ibv_wq, cq) - 24usize];
-    ["Offset of field: ibv_wq::wq_num"][::core::mem::offset_of!(ibv_wq, wq_num) - 32usize];
-    ["Offset of field: ibv_wq::handle"][::core::mem::offset_of!(ibv_wq, handle) - 36usize];
-    ["Offset of field: ibv_wq::state"][::core::mem::offset_of!(ibv_wq, state) - 40usize];
-    ["Offset of field: ibv_wq::wq_type"][::core::mem::offset_of!(ibv_wq, wq_type) - 44usize];
-    ["Offset of field: ibv_wq::post_recv"][::core::mem::offset_of!(ibv_wq, post_recv) - 48usize];
-    ["Offset of field: ibv_wq::mutex"][::core::mem::offset_of!(ibv_wq, mutex) - 56usize];
-    ["Offset of field: ibv_wq::cond"][::core::mem::offset_of!(ibv_wq, cond) - 104usize];
-    ["Offset of field: ibv_wq::events_completed"]
-        [::core::mem::offset_of!(ibv_wq, events_completed) - 152usize];
-    ["Offset of field: ibv_wq::comp_mask"][::core::mem::offset_of!(ibv_wq, comp_mask) - 156usize];
-};
 #[repr(C)]
 pub struct ibv_qp {
     pub context: *mut ibv_context,
@@ -1243,7 +806,6 @@ pub struct ibv_qp {
     pub events_completed: u32,
 }
 #[cfg(target_arch = "x86_64")]
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp"][::core::mem::size_of::<ibv_qp>() - 160usize];
     ["Alignment of ibv_qp"][::core::mem::align_of::<ibv_qp>() - 8usize];
@@ -1257,13 +819,8 @@ const _: () = {
     ["Offset of field: ibv_qp::qp_num"][::core::mem::offset_of!(ibv_qp, qp_num) - 52usize];
     ["Offset of field: ibv_qp::state"][::core::mem::offset_of!(ibv_qp, state) - 56usize];
     ["Offset of field: ibv_qp::qp_type"][::core::mem::offset_of!(ibv_qp, qp_type) - 60usize];
-    ["Offset of field: ibv_qp::mutex"][::core::mem::offset_of!(ibv_qp, mutex) - 64usize];
-    ["Offset of field: ibv_qp::cond"][::core::mem::offset_of!(ibv_qp, cond) - 104usize];
-    ["Offset of field: ibv_qp::events_completed"]
-        [::core::mem::offset_of!(ibv_qp, events_completed) - 152usize];
 };
 #[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp"][::core::mem::size_of::<ibv_qp>() - 168usize];
     ["Alignment of ibv_qp"][::core::mem::align_of::<ibv_qp>() - 8usize];
@@ -1277,10 +834,6 @@ const _: () = {
     ["Offset of field: ibv_qp::qp_num"][::core::mem::offset_of!(ibv_qp, qp_num) - 52usize];
     ["Offset of field: ibv_qp::state"][::core::mem::offset_of!(ibv_qp, state) - 56usize];
     ["Offset of field: ibv_qp::qp_type"][::core::mem::offset_of!(ibv_qp, qp_type) - 60usize];
-    ["Offset of field: ibv_qp::mutex"][::core::mem::offset_of!(ibv_qp, mutex) - 64usize];
-    ["Offset of field: ibv_qp::cond"][::core::mem::offset_of!(ibv_qp, cond) - 112usize];
-    ["Offset of field: ibv_qp::events_completed"]
-        [::core::mem::offset_of!(ibv_qp, events_completed) - 160usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1289,7 +842,6 @@ pub struct ibv_comp_channel {
     pub fd: ::core::ffi::c_int,
     pub refcnt: ::core::ffi::c_int,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_comp_channel"][::core::mem::size_of::<ibv_comp_channel>() - 16usize];
     ["Alignment of ibv_comp_channel"][::core::mem::align_of::<ibv_comp_channel>() - 8usize];
@@ -1297,8 +849,6 @@ const _: () = {
         [::core::mem::offset_of!(ibv_comp_channel, context) - 0usize];
     ["Offset of field: ibv_comp_channel::fd"]
         [::core::mem::offset_of!(ibv_comp_channel, fd) - 8usize];
-    ["Offset of field: ibv_comp_channel::refcnt"]
-        [::core::mem::offset_of!(ibv_comp_channel, refcnt) - 12usize];
 };
 #[repr(C)]
 pub struct ibv_cq {
@@ -1313,102 +863,31 @@ pub struct ibv_cq {
     pub async_events_completed: u32,
 }
 #[cfg(target_arch = "x86_64")]
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_cq"][::core::mem::size_of::<ibv_cq>() - 128usize];
     ["Alignment of ibv_cq"][::core::mem::align_of::<ibv_cq>() - 8usize];
     ["Offset of field: ibv_cq::context"][::core::mem::offset_of!(ibv_cq, context) - 0usize];
     ["Offset of field: ibv_cq::channel"][::core::mem::offset_of!(ibv_cq, channel) - 8usize];
-    ["Offset of field: ibv_cq::cq_context"][::core::mem::offset_of!(ibv_cq, cq_context) - 16usize];
     ["Offset of field: ibv_cq::handle"][::core::mem::offset_of!(ibv_cq, handle) - 24usize];
-    ["Offset of field: ibv_cq::cqe"][::core::mem::offset_of!(ibv_cq, cqe) - 28usize];
-    ["Offset of field: ibv_cq::mutex"][::core::mem::offset_of!(ibv_cq, mutex) - 32usize];
-    ["Offset of field: ibv_cq::cond"][::core::mem::offset_of!(ibv_cq, cond) - 72usize];
-    ["Offset of field: ibv_cq::comp_events_completed"]
-        [::core::mem::offset_of!(ibv_cq, comp_events_completed) - 120usize];
-    ["Offset of field: ibv_cq::async_events_completed"]
-        [::core::mem::offset_of!(ibv_cq, async_events_completed) - 124usize];
 };
 #[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_cq"][::core::mem::size_of::<ibv_cq>() - 136usize];
     ["Alignment of ibv_cq"][::core::mem::align_of::<ibv_cq>() - 8usize];
     ["Offset of field: ibv_cq::context"][::core::mem::offset_of!(ibv_cq, context) - 0usize];
     ["Offset of field: ibv_cq::channel"][::core::mem::offset_of!(ibv_cq, channel) - 8usize];
-    ["Offset of field: ibv_cq::cq_context"][::core::mem::offset_of!(ibv_cq, cq_context) - 16usize];
     ["Offset of field: ibv_cq::handle"][::core::mem::offset_of!(ibv_cq, handle) - 24usize];
-    ["Offset of field: ibv_cq::cqe"][::core::mem::offset_of!(ibv_cq, cqe) - 28usize];
-    ["Offset of field: ibv_cq::mutex"][::core::mem::offset_of!(ibv_cq, mutex) - 32usize];
-    ["Offset of field: ibv_cq::cond"][::core::mem::offset_of!(ibv_cq, cond) - 80usize];
-    ["Offset of field: ibv_cq::comp_events_completed"]
-        [::core::mem::offset_of!(ibv_cq, comp_events_completed) - 128usize];
-    ["Offset of field: ibv_cq::async_events_completed"]
-        [::core::mem::offset_of!(ibv_cq, async_events_completed) - 132usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_ah {
-    pub context: *mut ibv_context,
-    pub pd: *mut ibv_pd,
-    pub handle: u32,
+    _unused: [u8; 0],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_ah"][::core::mem::size_of::<ibv_ah>() - 24usize];
-    ["Alignment of ibv_ah"][::core::mem::align_of::<ibv_ah>() - 8usize];
-    ["Offset of field: ibv_ah::context"][::core::mem::offset_of!(ibv_ah, context) - 0usize];
-    ["Offset of field: ibv_ah::pd"][::core::mem::offset_of!(ibv_ah, pd) - 8usize];
-    ["Offset of field: ibv_ah::handle"][::core::mem::offset_of!(ibv_ah, handle) - 16usize];
-};
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct _ibv_device_ops {
-    pub _dummy1: ::core::option::Option<
-        unsafe extern "C" fn(
-            device: *mut ibv_device,
-            cmd_fd: ::core::ffi::c_int,
-        ) -> *mut ibv_context,
-    >,
-    pub _dummy2: ::core::option::Option<unsafe extern "C" fn(context: *mut ibv_context)>,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of _ibv_device_ops"][::core::mem::size_of::<_ibv_device_ops>() - 16usize];
-    ["Alignment of _ibv_device_ops"][::core::mem::align_of::<_ibv_device_ops>() - 8usize];
-    ["Offset of field: _ibv_device_ops::_dummy1"]
-        [::core::mem::offset_of!(_ibv_device_ops, _dummy1) - 0usize];
-    ["Offset of field: _ibv_device_ops::_dummy2"]
-        [::core::mem::offset_of!(_ibv_device_ops, _dummy2) - 8usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_device {
-    pub _ops: _ibv_device_ops,
-    pub node_type: ibv_node_type,
-    pub transport_type: ibv_transport_type,
-    pub name: [::core::ffi::c_char; 64usize],
-    pub dev_name: [::core::ffi::c_char; 64usize],
-    pub dev_path: [::core::ffi::c_char; 256usize],
-    pub ibdev_path: [::core::ffi::c_char; 256usize],
+    _unused: [u8; 0],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_device"][::core::mem::size_of::<ibv_device>() - 664usize];
-    ["Alignment of ibv_device"][::core::mem::align_of::<ibv_device>() - 8usize];
-    ["Offset of field: ibv_device::_ops"][::core::mem::offset_of!(ibv_device, _ops) - 0usize];
-    ["Offset of field: ibv_device::node_type"]
-        [::core::mem::offset_of!(ibv_device, node_type) - 16usize];
-    ["Offset of field: ibv_device::transport_type"]
-        [::core::mem::offset_of!(ibv_device, transport_type) - 20usize];
-    ["Offset of field: ibv_device::name"][::core::mem::offset_of!(ibv_device, name) - 24usize];
-    ["Offset of field: ibv_device::dev_name"]
-        [::core::mem::offset_of!(ibv_device, dev_name) - 88usize];
-    ["Offset of field: ibv_device::dev_path"]
-        [::core::mem::offset_of!(ibv_device, dev_path) - 152usize];
-    ["Offset of field: ibv_device::ibdev_path"]
-        [::core::mem::offset_of!(ibv_device, ibdev_path) - 408usize];
-};
 #[repr(C)]
 #[derive(Debug)]
 pub struct _compat_ibv_port_attr {
@@ -1520,74 +999,23 @@ pub struct ibv_context_ops {
     pub _compat_async_event:
         ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_context_ops"][::core::mem::size_of::<ibv_context_ops>() - 256usize];
     ["Alignment of ibv_context_ops"][::core::mem::align_of::<ibv_context_ops>() - 8usize];
-    ["Offset of field: ibv_context_ops::_compat_query_device"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_query_device) - 0usize];
-    ["Offset of field: ibv_context_ops::_compat_query_port"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_query_port) - 8usize];
-    ["Offset of field: ibv_context_ops::_compat_alloc_pd"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_alloc_pd) - 16usize];
-    ["Offset of field: ibv_context_ops::_compat_dealloc_pd"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_dealloc_pd) - 24usize];
-    ["Offset of field: ibv_context_ops::_compat_reg_mr"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_reg_mr) - 32usize];
-    ["Offset of field: ibv_context_ops::_compat_rereg_mr"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_rereg_mr) - 40usize];
-    ["Offset of field: ibv_context_ops::_compat_dereg_mr"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_dereg_mr) - 48usize];
     ["Offset of field: ibv_context_ops::alloc_mw"]
         [::core::mem::offset_of!(ibv_context_ops, alloc_mw) - 56usize];
     ["Offset of field: ibv_context_ops::bind_mw"]
         [::core::mem::offset_of!(ibv_context_ops, bind_mw) - 64usize];
     ["Offset of field: ibv_context_ops::dealloc_mw"]
         [::core::mem::offset_of!(ibv_context_ops, dealloc_mw) - 72usize];
-    ["Offset of field: ibv_context_ops::_compat_create_cq"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_create_cq) - 80usize];
     ["Offset of field: ibv_context_ops::poll_cq"]
         [::core::mem::offset_of!(ibv_context_ops, poll_cq) - 88usize];
     ["Offset of field: ibv_context_ops::req_notify_cq"]
         [::core::mem::offset_of!(ibv_context_ops, req_notify_cq) - 96usize];
-    ["Offset of field: ibv_context_ops::_compat_cq_event"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_cq_event) - 104usize];
-    ["Offset of field: ibv_context_ops::_compat_resize_cq"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_resize_cq) - 112usize];
-    ["Offset of field: ibv_context_ops::_compat_destroy_cq"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_destroy_cq) - 120usize];
-    ["Offset of field: ibv_context_ops::_compat_create_srq"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_create_srq) - 128usize];
-    ["Offset of field: ibv_context_ops::_compat_modify_srq"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_modify_srq) - 136usize];
-    ["Offset of field: ibv_context_ops::_compat_query_srq"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_query_srq) - 144usize];
-    ["Offset of field: ibv_context_ops::_compat_destroy_srq"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_destroy_srq) - 152usize];
-    ["Offset of field: ibv_context_ops::post_srq_recv"]
-        [::core::mem::offset_of!(ibv_context_ops, post_srq_recv) - 160usize];
-    ["Offset of field: ibv_context_ops::_compat_create_qp"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_create_qp) - 168usize];
-    ["Offset of field: ibv_context_ops::_compat_query_qp"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_query_qp) - 176usize];
-    ["Offset of field: ibv_context_ops::_compat_modify_qp"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_modify_qp) - 184usize];
-    ["Offset of field: ibv_context_ops::_compat_destroy_qp"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_destroy_qp) - 192usize];
     ["Offset of field: ibv_context_ops::post_send"]
         [::core::mem::offset_of!(ibv_context_ops, post_send) - 200usize];
     ["Offset of field: ibv_context_ops::post_recv"]
         [::core::mem::offset_of!(ibv_context_ops, post_recv) - 208usize];
-    ["Offset of field: ibv_context_ops::_compat_create_ah"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_create_ah) - 216usize];
-    ["Offset of field: ibv_context_ops::_compat_destroy_ah"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_destroy_ah) - 224usize];
-    ["Offset of field: ibv_context_ops::_compat_attach_mcast"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_attach_mcast) - 232usize];
-    ["Offset of field: ibv_context_ops::_compat_detach_mcast"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_detach_mcast) - 240usize];
-    ["Offset of field: ibv_context_ops::_compat_async_event"]
-        [::core::mem::offset_of!(ibv_context_ops, _compat_async_event) - 248usize];
 };
 #[repr(C)]
 pub struct ibv_context {
@@ -1600,7 +1028,6 @@ pub struct ibv_context {
     pub abi_compat: *mut ::core::ffi::c_void,
 }
 #[cfg(target_arch = "x86_64")]
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_context"][::core::mem::size_of::<ibv_context>() - 328usize];
     ["Alignment of ibv_context"][::core::mem::align_of::<ibv_context>() - 8usize];
@@ -1610,14 +1037,8 @@ const _: () = {
         [::core::mem::offset_of!(ibv_context, cmd_fd) - 264usize];
     ["Offset of field: ibv_context::async_fd"]
         [::core::mem::offset_of!(ibv_context, async_fd) - 268usize];
-    ["Offset of field: ibv_context::num_comp_vectors"]
-        [::core::mem::offset_of!(ibv_context, num_comp_vectors) - 272usize];
-    ["Offset of field: ibv_context::mutex"][::core::mem::offset_of!(ibv_context, mutex) - 280usize];
-    ["Offset of field: ibv_context::abi_compat"]
-        [::core::mem::offset_of!(ibv_context, abi_compat) - 320usize];
 };
 #[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_context"][::core::mem::size_of::<ibv_context>() - 336usize];
     ["Alignment of ibv_context"][::core::mem::align_of::<ibv_context>() - 8usize];
@@ -1627,16 +1048,9 @@ const _: () = {
         [::core::mem::offset_of!(ibv_context, cmd_fd) - 264usize];
     ["Offset of field: ibv_context::async_fd"]
         [::core::mem::offset_of!(ibv_context, async_fd) - 268usize];
-    ["Offset of field: ibv_context::num_comp_vectors"]
-        [::core::mem::offset_of!(ibv_context, num_comp_vectors) - 272usize];
-    ["Offset of field: ibv_context::mutex"][::core::mem::offset_of!(ibv_context, mutex) - 280usize];
-    ["Offset of field: ibv_context::abi_compat"]
-        [::core::mem::offset_of!(ibv_context, abi_compat) - 328usize];
 };
 pub struct Ibverbs {
     __library: ::libloading::Library,
-    pub ibv_wc_status_str:
-        unsafe extern "C" fn(status: ibv_wc_status) -> *const ::core::ffi::c_char,
     pub ibv_get_device_list:
         unsafe extern "C" fn(num_devices: *mut ::core::ffi::c_int) -> *mut *mut ibv_device,
     pub ibv_free_device_list: unsafe extern "C" fn(list: *mut *mut ibv_device),
@@ -1718,7 +1132,6 @@ impl Ibverbs {
         L: Into<::libloading::Library>,
     {
         let __library = library.into();
-        let ibv_wc_status_str = __library.get(b"ibv_wc_status_str\0").map(|sym| *sym)?;
         let ibv_get_device_list = __library.get(b"ibv_get_device_list\0").map(|sym| *sym)?;
         let ibv_free_device_list = __library.get(b"ibv_free_device_list\0").map(|sym| *sym)?;
         let ibv_get_device_name = __library.get(b"ibv_get_device_name\0").map(|sym| *sym)?;
@@ -1752,7 +1165,6 @@ impl Ibverbs {
             .map(|sym| *sym)?;
         Ok(Ibverbs {
             __library,
-            ibv_wc_status_str,
             ibv_get_device_list,
             ibv_free_device_list,
             ibv_get_device_name,
@@ -1779,9 +1191,6 @@ impl Ibverbs {
             ibv_fork_init,
             ibv_is_fork_initialized,
         })
-    }
-    pub unsafe fn ibv_wc_status_str(&self, status: ibv_wc_status) -> *const ::core::ffi::c_char {
-        (self.ibv_wc_status_str)(status)
     }
     pub unsafe fn ibv_get_device_list(
         &self,
