@@ -18,7 +18,7 @@
 //! What it refuses of its peer, and how it tells the peer, is in `refusal`.
 //!
 //! **Tests.** Here; the forged, foreign, revoked and out-of-bounds keys of the conformance suite;
-//! `bmi-tcp/tests/remote_access.rs`.
+//! `bmi-tcp/tests/it/remote_access.rs`.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

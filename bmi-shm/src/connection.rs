@@ -6,7 +6,7 @@
 //!    have gone.
 //! 2. Whatever gives it other work calls [`Connection::wake`].
 //!
-//! **Tests**: those of `connect` and `progress`; `tests/inline_receive.rs`.
+//! **Tests**: those of `connect` and `progress`; `tests/it/inline_receive.rs`.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -28,7 +28,7 @@
 //! 2. Queues exist from `connect` on, or from the arrival of the complete, valid hello on. The link
 //!    exists from the moment on when both areas do.
 //!
-//! **Tests**: `tests/connection.rs`, `hostile_tests`, `tests/process_death.rs`.
+//! **Tests**: `tests/it/connection.rs`, `hostile_tests`, `tests/process_death.rs`.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

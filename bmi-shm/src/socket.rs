@@ -6,7 +6,7 @@
 //! Two processes that want one name at the same moment take turns by a lock on the directory. The
 //! lock is held only during these few calls, so it leaves nothing behind either.
 //!
-//! **Tests**: `tests/connection.rs`.
+//! **Tests**: `tests/it/connection.rs`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

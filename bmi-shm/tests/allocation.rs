@@ -1,6 +1,7 @@
 //! There is no allocation in the steady state. This is a program of its own, because the allocator
 //! counts for the whole process.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use bmi_conformance::allocation::{self, Counting};

@@ -1,6 +1,7 @@
 //! The shared conformance suite over shared memory: with mapped pages, through the kernel, through
 //! the ring alone with small limits, and behind adapters that inject faults.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use bmi_conformance::{FaultyBackend, Local, Plan};

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

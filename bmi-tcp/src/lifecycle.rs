@@ -23,7 +23,7 @@
 //! 4. Queues exist from `connect` on, or from the moment when a complete valid preamble has
 //!    arrived.
 //!
-//! **Tests.** `tests/connection.rs`, `tests/hostile.rs`.
+//! **Tests.** `tests/it/connection.rs`, `tests/it/hostile.rs`.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -19,7 +19,7 @@
 //!    is held by a segment of its own. So the memory outlives the placement of every byte.
 //! 3. While payload of a frame is outstanding after parsing (`here > 0`), the buffer is empty.
 //!
-//! **Tests.** `tests/transfer.rs`, `tests/hostile.rs` (frames cut at every byte), the conformance
+//! **Tests.** `tests/it/transfer.rs`, `tests/it/hostile.rs` (frames cut at every byte), the conformance
 //! suite.
 
 use std::io;

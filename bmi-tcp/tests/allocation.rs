@@ -1,6 +1,7 @@
 //! Tests that the steady state does not allocate. It is a program of its own, because the allocator
 //! counts for the whole process.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use bmi_conformance::allocation::{self, Counting};

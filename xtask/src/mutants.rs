@@ -213,8 +213,8 @@ const ORDINARY: &[Ordinary] = &[
     Ordinary {
         bug: "tcp/a-peer-that-does-not-read-is-dead",
         package: "bmi-tcp",
-        program: "silence",
-        test: "a_program_that_does_not_read_for_long_keeps_its_connection",
+        program: "it",
+        test: "silence::a_program_that_does_not_read_for_long_keeps_its_connection",
     },
     Ordinary {
         bug: "names/kept-without-their-entries",

@@ -4,17 +4,15 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use crate::common::{World, world_with};
 use bmi_conformance::log::capture;
 use bmi_core::transport::{Event, Payload, WorkId, WorkOptions, WorkStatus};
 use bmi_core::{Addr, Time, Transport};
 use bmi_tcp::{TcpConfig, TcpTransport};
-use common::{World, world_with};
 use socket2::{Domain, Socket, Type};
 use tracing::Level;
 

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
+use crate::common::{World, world};
 use bmi_core::transport::{
     ConnId, Event, InlineMessage, InlineReceiver, Payload, WorkId, WorkKind, WorkOptions, WorkStatus,
 };
 use bmi_core::{Memory, Segment, Transport};
-use common::{World, world};
 
 /// Records the messages that it is shown, and takes those that it chooses.
 struct Choosing<F> {

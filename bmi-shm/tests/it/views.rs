@@ -3,14 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
+use crate::common::{World, world, world_with};
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::mem::{PublishedPages, RemoteView};
 use bmi_core::transport::{Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, Memory, RemoteKey, RemoteSlice, Transport};
 use bmi_shm::ShmConfig;
-use common::{World, world, world_with};
 
 const LEN: usize = 64 << 10;
 

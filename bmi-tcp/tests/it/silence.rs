@@ -5,17 +5,15 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::common::{World, established, world_with};
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{ConnId, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Clock, Error, ErrorKind, Time, Transport};
 use bmi_tcp::TcpConfig;
-use common::{World, established, world_with};
 use socket2::{SockFilter, SockRef};
 
 /// More than the buffers of both ends take.

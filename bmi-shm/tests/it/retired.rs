@@ -6,8 +6,6 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
 use std::cell::Cell;
 use std::future::Future;
 use std::io::{PipeWriter, Write};
@@ -18,6 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::common::{World, world, world_with};
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::comm::{Body, Caller, Incoming, Path};
 use bmi_core::mem::RemotePages;
@@ -26,7 +25,6 @@ use bmi_core::{
     Access, Addr, AsyncEndpoint, Clock, Config, Endpoint, ErrorKind, Memory, RemoteKey, RemoteSlice, Time, Transport,
 };
 use bmi_shm::{ShmConfig, ShmTransport};
-use common::{World, world, world_with};
 
 /// As many bytes as a pipe takes at once.
 const LEN: usize = 4000;

@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
 use std::os::fd::AsFd;
 use std::task::Waker;
 
+use crate::common::{World, world, world_with};
 use bmi_conformance::world::Side;
 use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, WorkId, WorkKind, WorkOptions};
 use bmi_core::{Time, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
-use common::{World, world, world_with};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// Sends a message from `a` for which `b` has a receive.

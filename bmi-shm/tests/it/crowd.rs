@@ -3,14 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
 use std::os::fd::OwnedFd;
 
+use crate::common::{World, world_with};
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Addr, Time, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
-use common::{World, world_with};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with};
 
 /// Returns a socket to the listener that sends nothing.

@@ -3,14 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use crate::common::{World, established, preamble, raw, world, world_with};
 use bmi_core::transport::{Event, WorkId, WorkStatus};
 use bmi_core::{Access, Addr, ErrorKind, Transport};
-use common::{World, established, preamble, raw, world, world_with};
 
 fn header(kind: u8, flags: u8, here: u32, value: u64) -> Vec<u8> {
     let mut bytes = vec![kind, flags, 0, 0];

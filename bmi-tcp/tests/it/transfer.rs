@@ -1,14 +1,12 @@
 //! Messages, writes and reads between two transports: sizes, lists, order, queues.
 
-mod common;
-
+use crate::common::{World, world};
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::transport::{
     Event, Payload, PostError, ServiceClass, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{Access, Capabilities, Memory, OneSided, Registration, RemoteSlice, Segment, Transport};
 use bmi_tcp::{TcpConfig, TcpTransport};
-use common::{World, world};
 
 const SIGNALLED: WorkOptions = WorkOptions::SIGNALLED;
 
