@@ -15,7 +15,7 @@
 //! 2. The limit of a row is the resource with the highest utilisation that was counted.
 //! 3. The same scale gives the same figures.
 //!
-//! **Tests.** `tests/cores.rs` runs the reduced scale.
+//! **Tests.** `tests/it/cores.rs` runs the reduced scale.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -16,7 +16,7 @@
 //!
 //! Only SIGKILL leaves the children and the directory behind.
 //!
-//! **Tests.** Below. `tests/fs_bench.rs` ends a whole benchmark with a signal.
+//! **Tests.** Below. `tests/it/fs_bench.rs` ends a whole benchmark with a signal.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -19,7 +19,7 @@
 //! | [`svg`] | pictures of the curves |
 //! | `bandwidth`, `small_accesses`, `tile`, `services`, `quadrics`, `ecio` | the reproductions |
 //!
-//! **Tests.** `tests/paper.rs` runs a reduced version of each.
+//! **Tests.** `tests/it/paper.rs` runs a reduced version of each.
 
 mod bandwidth;
 mod ecio;

@@ -21,7 +21,7 @@
 //! | [`interleaved`] | elements of all clients interleaved in one file, by four strategies | [ECIO-IB §5] |
 //! | [`bed`] | where they run | |
 //!
-//! **Tests.** `tests/paper.rs` runs each in the simulator and over TCP.
+//! **Tests.** `tests/it/paper.rs` runs each in the simulator and over TCP.
 
 pub mod access;
 pub mod bed;

@@ -13,7 +13,7 @@
 //! 4. Otherwise sleep until the transport has something to do, a task posts something, or the next
 //!    deadline.
 //!
-//! **Tests.** `benches/tests/waiting.rs`: an idle endpoint takes no processor time.
+//! **Tests.** `benches/tests/it/waiting.rs`: an idle endpoint takes no processor time.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};

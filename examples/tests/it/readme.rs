@@ -19,13 +19,13 @@ fn without_module_docs(program: &str) -> &str {
 
 #[test]
 fn the_readme_shows_hello_as_it_is() {
-    let hello = without_module_docs(include_str!("../src/bin/hello.rs"));
-    assert_eq!(first_rust_block(include_str!("../../README.md")), Some(hello));
+    let hello = without_module_docs(include_str!("../../src/bin/hello.rs"));
+    assert_eq!(first_rust_block(include_str!("../../../README.md")), Some(hello));
 }
 
 #[test]
 fn hello_fits_a_readme() {
-    let hello = without_module_docs(include_str!("../src/bin/hello.rs"));
+    let hello = without_module_docs(include_str!("../../src/bin/hello.rs"));
     assert!(hello.lines().count() <= 40, "{} lines", hello.lines().count());
     assert!(hello.lines().all(|line| line.len() <= 100));
 }

@@ -2,13 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[path = "support/program.rs"]
-mod program;
-
 use std::path::Path;
 use std::process::Command;
 
-use program::{Server, fail, private_dir, succeed};
+use crate::program::{Server, fail, private_dir, succeed};
 
 fn replicated(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_replicated"));

@@ -2,12 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[path = "support/program.rs"]
-mod program;
-
 use std::process::Command;
 
-use program::{Server, fail, private_dir, succeed};
+use crate::program::{Server, fail, private_dir, succeed};
 
 fn hello(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hello"));

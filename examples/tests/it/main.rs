@@ -1,0 +1,6 @@
+//! Tests of the examples.
+
+mod hello;
+mod program;
+mod readme;
+mod replicated;
