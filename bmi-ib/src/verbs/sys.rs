@@ -1,26 +1,32 @@
-//! The declarations of libibverbs, loaded at run time. Generated; nothing here is written by hand, and nothing outside `verbs` sees it.
+//! The declarations of libibverbs, loaded at run time. Generated; nothing here is written by hand,
+//! and nothing outside `verbs` sees it.
 //!
-//! Made once, from `infiniband/verbs.h` of Debian's libibverbs-dev 44.0 (rdma-core 44), by bindgen 0.73.2:
+//! Made once, from `infiniband/verbs.h` of Debian's libibverbs-dev 44.0 (rdma-core 44), by bindgen
+//! 0.73.2:
 //!
 //! ```text
-//! bindgen verbs.h --dynamic-loading Ibverbs --dynamic-link-require-all --use-core --rust-target 1.85 --rust-edition 2024
+//! bindgen verbs.h --dynamic-loading Ibverbs --dynamic-link-require-all
+//!   --use-core --rust-target 1.85 --rust-edition 2024
 //!   --default-enum-style consts --no-prepend-enum-name --no-doc-comments
 //!   --allowlist-function F --allowlist-type T --allowlist-var 'IBV_LINK_LAYER_.*|IBV_QPF_.*'
 //!   --blocklist-type '(__)?pthread.*|__atomic.*'
 //!   --opaque-type 'ibv_flow.*|ibv_dm|ibv_xrcd|ibv_counters|ibv_modify_wq.*|_compat_ibv_port_attr'
 //! ```
 //!
-//! where F is the list of methods of [`Ibverbs`] below, and T is `ibv_port_attr|ibv_gid_entry|ibv_send_wr|ibv_recv_wr|ibv_wc|ibv_access_flags|
-//! ibv_send_flags|ibv_qp_attr_mask|ibv_device_cap_flags|ibv_gid_type|ibv_mw|ibv_mw_bind_info|ibv_qp_attr`.
+//! where F is the list of methods of [`Ibverbs`] below, and T is
+//! `ibv_port_attr|ibv_gid_entry|ibv_send_wr|ibv_recv_wr|ibv_wc|ibv_access_flags|
+//! ibv_send_flags|ibv_qp_attr_mask|ibv_device_cap_flags|ibv_gid_type|ibv_mw|ibv_mw_bind_info|
+//! ibv_qp_attr`.
 //!
-//! This was done twice, for x86-64 and for aarch64. For aarch64, `-- --target=aarch64-linux-gnu` was
-//! added, with the headers of Debian's libc6-dev-arm64-cross 2.36. The declarations are the same,
-//! because the mutex and the condition variable have the types of the crate `libc`. The assertions
-//! differ for the five structures that contain a mutex: in the GNU C library it has 40 bytes on
-//! x86-64 and 48 bytes on aarch64. Both versions of these are here, each for its target. On other
-//! targets these five structures are not asserted.
+//! This was done twice, for x86-64 and for aarch64. For aarch64, `-- --target=aarch64-linux-gnu`
+//! was added, with the headers of Debian's libc6-dev-arm64-cross 2.36. The declarations are the
+//! same, because the mutex and the condition variable have the types of the crate `libc`. The
+//! assertions differ for the five structures that contain a mutex: in the GNU C library it has 40
+//! bytes on x86-64 and 48 bytes on aarch64. Both versions of these are here, each for its target.
+//! On other targets these five structures are not asserted.
 //!
-//! The assertions of sizes and offsets are bindgen's; `bmi-ib/peer` compares them with those of `ibverbs-sys`.
+//! The assertions of sizes and offsets are bindgen's; `bmi-ib/peer` compares them with those of
+//! `ibverbs-sys`.
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
