@@ -12,13 +12,11 @@
 //! | `digests` | the same digests in debug and in release |
 //! | `hostile` | an honest client beside attackers |
 //! | `metadata` | the workspace, as cargo describes it |
-//! | `prose` | lengths of lines and sentences, links, citations, figures in comments and documents |
 //! | `compare` | two commits, measured side by side |
 //! | `cpu` | processor time of this program and of the programs that it started |
 //! | `pair` | two network namespaces joined by a cable |
 //! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs missing packages and components |
-//! | `structure` | how the files of a directory call each other |
 //! | `storm` | commands of the file system while its servers are killed |
 
 mod command;
@@ -29,12 +27,10 @@ mod hostile;
 mod metadata;
 mod mutants;
 mod pair;
-mod prose;
 mod rxe;
 mod setup;
 mod steps;
 mod storm;
-mod structure;
 mod totals;
 
 use std::path::{Path, PathBuf};
@@ -83,10 +79,6 @@ enum Task {
     /// Activates the bugs that are seeded in the code, one after the other, and reports which of
     /// them the sweeps in the simulator find.
     Mutants(mutants::MutantsArgs),
-    /// Checks the text of comments and documents: long lines, dead links, unknown papers.
-    Prose(prose::ProseArgs),
-    /// Measures how the files of a directory call each other, and finds cycles of calls.
-    Structure(structure::StructureArgs),
     /// Runs the tests of `bmi-ib` over real verbs: in a small emulated machine with Soft-RoCE,
     /// without an adapter.
     Rxe(rxe::RxeArgs),
@@ -159,8 +151,6 @@ fn main() -> ExitCode {
         Task::Bench { args } => bench(&args),
         Task::Compare(args) => compare::main(&root(), &args),
         Task::Mutants(args) => mutants::main(&root(), &args),
-        Task::Prose(args) => prose::main(&root(), &args),
-        Task::Structure(args) => structure::main(&root(), &args),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::RxeInside => rxe::inside::main(),
         Task::Pair(args) => pair::main(&root(), &args),
