@@ -56,8 +56,8 @@
 //! | short lives | 72.0 | 74.5 | 53.1 | 11.1 | 51.3 | 35.9 |
 //!
 //! They were measured when the policy was chosen, with a program that commit c3d63dd has in
-//! `bmi-cache/peers`. Of all its traces and sizes the policy is never more than 2.6 points behind the
-//! best.
+//! `bmi-cache/peers`. Of all its traces and sizes the policy is never more than 2.6 points behind
+//! the best.
 //!
 //! **Source.** [Unifier-PVFS §4.4.1] lets applications state what they require of the cache, and
 //! calls that best effort. It does not say which policies there are. The sources of the policies

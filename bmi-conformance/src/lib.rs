@@ -35,8 +35,8 @@
 //! that makes queues full, events late and batches small, as the contract allows. A wrapped backend
 //! must pass the whole suite too.
 //!
-//! **Source.** The form follows opendal (`core/tests/behavior`), rustls
-//! (`rustls-test/tests/api.rs`) and object_store (`src/integration.rs`).
+//! **Source.** The form follows the suites of opendal (`core/tests/behavior`), rustls
+//! (`rustls-test`) and object_store (its module `integration`).
 
 // This crate runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]

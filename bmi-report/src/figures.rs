@@ -2,7 +2,7 @@
 //!
 //! **Why.** A figure that is written into a sentence by hand grows old, and is kept where it was
 //! better. So a document names each measured figure that it quotes, the file has it with the
-//! command that measured it, and `cargo xtask prose` compares the two.
+//! command that measured it, and a test of `xtask` compares the two.
 //!
 //! **Layout.** JSON, an object of names and [`Figure`]s, a line for each. A name is the program, a
 //! colon, and the name of the row. ` / ` and another row is the ratio of the values of the two,

@@ -13,13 +13,11 @@
 //! | `hostile` | an honest client beside attackers |
 //! | `lines` | how much code and how many tests there are |
 //! | `metadata` | the workspace, as cargo describes it |
-//! | `prose` | lengths of lines and sentences, links, citations, figures in comments and documents |
 //! | `compare` | two commits, measured side by side |
 //! | `cpu` | processor time of this program and of the programs that it started |
 //! | `pair` | two network namespaces joined by a cable |
 //! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs missing packages and components |
-//! | `structure` | how the files of a directory call each other |
 //! | `storm` | commands of the file system while its servers are killed |
 
 mod command;
@@ -31,12 +29,10 @@ mod lines;
 mod metadata;
 mod mutants;
 mod pair;
-mod prose;
 mod rxe;
 mod setup;
 mod steps;
 mod storm;
-mod structure;
 mod totals;
 
 use std::path::{Path, PathBuf};
@@ -87,10 +83,6 @@ enum Task {
     Mutants(mutants::MutantsArgs),
     /// Counts the lines of code, comments and tests of each crate.
     Lines(lines::LinesArgs),
-    /// Checks the text of comments and documents: long lines, dead links, unknown papers.
-    Prose(prose::ProseArgs),
-    /// Measures how the files of a directory call each other, and finds cycles of calls.
-    Structure(structure::StructureArgs),
     /// Runs the tests of `bmi-ib` over real verbs: in a small emulated machine with Soft-RoCE,
     /// without an adapter.
     Rxe(rxe::RxeArgs),
@@ -163,9 +155,8 @@ fn main() -> ExitCode {
         Task::Bench { args } => bench(&args),
         Task::Compare(args) => compare::main(&root(), &args),
         Task::Mutants(args) => mutants::main(&root(), &args),
-        Task::Lines(args) => lines::main(&root(), &args),
-        Task::Prose(args) => prose::main(&root(), &args),
-        Task::Structure(args) => structure::main(&root(), &args),
+    /// Counts the lines of code, comments and tests of each crate.
+    Lines(lines::LinesArgs),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::RxeInside => rxe::inside::main(),
         Task::Pair(args) => pair::main(&root(), &args),

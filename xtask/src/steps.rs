@@ -11,11 +11,9 @@ use crate::hostile;
 use crate::metadata;
 use crate::mutants;
 use crate::pair;
-use crate::prose;
 use crate::rxe;
 use crate::setup;
 use crate::storm;
-use crate::structure;
 use crate::totals::Totals;
 
 /// A step of the test command.
@@ -39,18 +37,6 @@ pub(crate) const STEPS: &[Step] = &[
         run: |root| setup::set_up(root).map(|()| NOTHING),
     },
     Step { name: "fmt", what: "the code is formatted as rustfmt.toml says", always: true, run: fmt },
-    Step {
-        name: "prose",
-        what: "lines of comments and documents are short, their links and citations lead somewhere",
-        always: true,
-        run: prose::step,
-    },
-    Step {
-        name: "structure",
-        what: "no more than three files of the endpoint call each other in a cycle",
-        always: true,
-        run: structure::step,
-    },
     Step { name: "clippy", what: "no warnings, over all targets and features", always: true, run: clippy },
     Step { name: "rustdoc", what: "the documentation builds without warnings", always: true, run: rustdoc },
     Step {
@@ -431,7 +417,7 @@ mod tests {
         for step in STEPS {
             assert_eq!(parse_step(step.name).map(|found| found.name), Ok(step.name));
         }
-        assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, prose, structure, clippy")));
+        assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, clippy")));
     }
 
     #[test]

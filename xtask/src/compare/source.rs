@@ -246,8 +246,8 @@ fn forget_old(programs: &Path, in_use: &[Programs; 2]) {
 mod tests {
     use super::*;
 
-    /// An interrupted checkout leaves files that its index does not know. Cargo would also build
-    /// `src/bin/old.rs` of another revision.
+    /// An interrupted checkout leaves files that its index does not know. Cargo would also build a
+    /// program of another revision.
     #[test]
     fn a_checkout_after_an_interrupted_one_has_the_files_of_its_tree_and_no_others() {
         let all = std::env::temp_dir().join(format!("bmi-compare-{}", std::process::id()));

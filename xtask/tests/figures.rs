@@ -7,9 +7,22 @@
 //! ```text
 //! A short message takes 1.25 times as long. <!-- figures: micro: tcp latency 4 B, polling / sockets -->
 //! ```
+//!
+//! Programs with `--figures FILE` write the file. In README.md, every measured figure has a name. A
+//! figure is measured if it has a decimal point or a thousands separator, or a unit such as %, µs,
+//! GB/s or times.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::path::Path;
+use std::process::Command;
 
 use bmi_report::Figures;
 
+/// The document whose measured figures all need a name.
+const README: &str = "README.md";
+/// The most lines of it that show. It is a door, and not a log.
+const README_LINES: usize = 150;
 const BEGIN: &str = "<!-- figures:";
 const END: &str = "-->";
 /// How far a quoted figure may be from the measured one by its rounding alone. `1` is no quote of
@@ -41,7 +54,7 @@ struct Block<'a> {
 
 /// Checks a document. Returns the lines that break the rule, and how. If `all_named` is true, each
 /// measured figure needs a name.
-pub(super) fn check(text: &str, measured: &Figures, all_named: bool) -> Vec<(usize, String)> {
+fn check(text: &str, measured: &Figures, all_named: bool) -> Vec<(usize, String)> {
     blocks(text).iter().flat_map(|block| block.check(measured, all_named)).collect()
 }
 
@@ -80,7 +93,7 @@ impl Block<'_> {
 }
 
 /// Returns the number of lines of a document that show: those without the comments of figures.
-pub(super) fn shown(text: &str) -> usize {
+fn shown(text: &str) -> usize {
     let mut is_comment = false;
     let mut shows = |line: &&str| {
         let begins = line.contains(BEGIN);
@@ -171,82 +184,94 @@ fn is_same(text: &str, value: f64) -> bool {
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NONE: [usize; 0] = [];
-
-    fn figures() -> Figures {
-        let figure =
-            |value: f64| serde_json::json!({"value": value, "unit": "", "command": "", "date": "", "commit": ""});
-        let all = [
-            ("micro: a / sockets", 1.254),
-            ("micro: b / sockets", 0.561),
-            ("cost: a", 4923.0),
-            ("cost: b", 3.03),
-            ("paths: c", 8.96),
-        ];
-        let all: serde_json::Map<_, _> =
-            all.into_iter().map(|(name, value)| (name.to_owned(), figure(value))).collect();
-        serde_json::from_value(serde_json::Value::Object(all)).unwrap()
+/// README's figures were older and better than the tables that it links.
+#[test]
+fn the_documents_quote_what_was_measured() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let measured = Figures::read(&root.join(bmi_report::figures::FILE)).unwrap();
+    assert!(measured != Figures::default());
+    let list = Command::new("git").args(["ls-files", "-z", "*.md"]).current_dir(root).output().unwrap();
+    let documents = String::from_utf8(list.stdout).unwrap();
+    assert!(documents.split('\0').any(|path| path == README), "git lists no files");
+    let mut found = Vec::new();
+    // A file that was removed may still be in the index.
+    for path in documents.split_terminator('\0').filter(|path| root.join(path).exists()) {
+        let text = std::fs::read_to_string(root.join(path)).unwrap();
+        let broken = check(&text, &measured, path == README);
+        found.extend(broken.into_iter().map(|(line, why)| format!("{path}:{line}: {why}")));
+        assert!(path != README || shown(&text) <= README_LINES, "{path} has {} lines", shown(&text));
     }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
 
-    fn found(text: &str) -> Vec<usize> {
-        check(text, &figures(), true).into_iter().map(|(line, _)| line).collect()
-    }
+const NONE: [usize; 0] = [];
 
-    /// README said 1.16 and 0.84 to 1.26, and the table that it linked 1.25 to 1.31 and 0.56 to
-    /// 2.51.
-    #[test]
-    fn a_figure_that_is_older_than_its_measurement_is_found() {
-        let text = |ratio: &str| format!("It takes {ratio} times as long.\n<!-- figures: micro: a / sockets -->\n");
-        assert_eq!(found(&text("1.25")), NONE);
-        assert_eq!(check(&text("1.16"), &figures(), true).len(), 2, "the old one has no name, the new one no place");
-        assert_eq!(
-            check(&text("1.16"), &figures(), false),
-            [(2, "micro: a / sockets is 1.254, and the text does not say so in its place".to_owned())]
-        );
-        // Digits that were left out must not hide it.
-        assert_eq!(check(&text("1"), &figures(), false).len(), 1);
-    }
+fn figures() -> Figures {
+    let figure = |value: f64| serde_json::json!({"value": value, "unit": "", "command": "", "date": "", "commit": ""});
+    let all = [
+        ("micro: a / sockets", 1.254),
+        ("micro: b / sockets", 0.561),
+        ("cost: a", 4923.0),
+        ("cost: b", 3.03),
+        ("paths: c", 8.96),
+    ];
+    let all: serde_json::Map<_, _> = all.into_iter().map(|(name, value)| (name.to_owned(), figure(value))).collect();
+    serde_json::from_value(serde_json::Value::Object(all)).unwrap()
+}
 
-    #[test]
-    fn a_measured_figure_of_the_readme_needs_a_name() {
-        for text in ["at 0.84 of the rate", "8 bytes take 25 µs", "by 9 %", "1,691 instructions", "4 GB/s", "2 times"]
-        {
-            assert_eq!(found(text), [1], "{text}");
-            assert!(check(text, &figures(), false).is_empty(), "{text}");
-        }
-        for text in
-            ["8 bytes of 64 KiB", "in 20 cases", "Rust 1.91 or later", "`1.16 times`", "Apache-2.0", "```\n1.5 us\n```"]
-        {
-            assert_eq!(found(text), NONE, "{text}");
-        }
-    }
+fn found(text: &str) -> Vec<usize> {
+    check(text, &figures(), true).into_iter().map(|(line, _)| line).collect()
+}
 
-    #[test]
-    fn names_come_in_the_order_of_the_text_and_over_several_lines() {
-        let item = "- first 4,923 instructions and 3\n  system calls <!-- figures:\n  cost: {a,b} -->\n- then by more than 9 %\n  <!-- figures: paths: c -->\n";
-        assert_eq!(found(item), NONE);
-        assert_eq!(found(&item.replace("{a,b}", "{b,a}")), [2, 1]);
-        assert_eq!(found(&item.replace("paths: c", "paths: d")), [5, 4]);
-        let range = "0.56 to 1.25 <!-- figures: range micro: * / sockets -->";
-        assert_eq!(found(range), NONE);
-    }
+/// README said 1.16 and 0.84 to 1.26, and the table that it linked 1.25 to 1.31 and 0.56 to
+/// 2.51.
+#[test]
+fn a_figure_that_is_older_than_its_measurement_is_found() {
+    let text = |ratio: &str| format!("It takes {ratio} times as long.\n<!-- figures: micro: a / sockets -->\n");
+    assert_eq!(found(&text("1.25")), NONE);
+    assert_eq!(check(&text("1.16"), &figures(), true).len(), 2, "the old one has no name, the new one no place");
+    assert_eq!(
+        check(&text("1.16"), &figures(), false),
+        [(2, "micro: a / sockets is 1.254, and the text does not say so in its place".to_owned())]
+    );
+    // Digits that were left out must not hide it.
+    assert_eq!(check(&text("1"), &figures(), false).len(), 1);
+}
 
-    #[test]
-    fn comments_of_figures_do_not_show() {
-        assert_eq!(shown("a\nb <!-- figures: x;\ny -->\n  <!-- figures: z -->\n<!-- other -->\n"), 3);
+#[test]
+fn a_measured_figure_of_the_readme_needs_a_name() {
+    for text in ["at 0.84 of the rate", "8 bytes take 25 µs", "by 9 %", "1,691 instructions", "4 GB/s", "2 times"] {
+        assert_eq!(found(text), [1], "{text}");
+        assert!(check(text, &figures(), false).is_empty(), "{text}");
     }
+    for text in
+        ["8 bytes of 64 KiB", "in 20 cases", "Rust 1.91 or later", "`1.16 times`", "Apache-2.0", "```\n1.5 us\n```"]
+    {
+        assert_eq!(found(text), NONE, "{text}");
+    }
+}
 
-    #[test]
-    fn a_table_or_a_fence_is_quoted_by_the_comment_below_it() {
-        let table = "| a | 4923 | 3.03 |\n| b | 1.25 |\n<!-- figures: cost: {a,b}; micro: a / sockets -->\n";
-        assert_eq!(found(table), NONE);
-        assert_eq!(check(&table.replace("4923", "5124"), &figures(), false).len(), 1);
-        let fence = "```\nlatency  1.25\n\nrate  0.56\n```\n<!-- figures: micro: {a,b} / sockets -->\n";
-        assert_eq!(found(fence), NONE);
-        assert_eq!(found(&fence.replace("0.56", "0.84")), [6]);
-    }
+#[test]
+fn names_come_in_the_order_of_the_text_and_over_several_lines() {
+    let item = "- first 4,923 instructions and 3\n  system calls <!-- figures:\n  cost: {a,b} -->\n- then by more than 9 %\n  <!-- figures: paths: c -->\n";
+    assert_eq!(found(item), NONE);
+    assert_eq!(found(&item.replace("{a,b}", "{b,a}")), [2, 1]);
+    assert_eq!(found(&item.replace("paths: c", "paths: d")), [5, 4]);
+    let range = "0.56 to 1.25 <!-- figures: range micro: * / sockets -->";
+    assert_eq!(found(range), NONE);
+}
+
+#[test]
+fn comments_of_figures_do_not_show() {
+    assert_eq!(shown("a\nb <!-- figures: x;\ny -->\n  <!-- figures: z -->\n<!-- other -->\n"), 3);
+}
+
+#[test]
+fn a_table_or_a_fence_is_quoted_by_the_comment_below_it() {
+    let table = "| a | 4923 | 3.03 |\n| b | 1.25 |\n<!-- figures: cost: {a,b}; micro: a / sockets -->\n";
+    assert_eq!(found(table), NONE);
+    assert_eq!(check(&table.replace("4923", "5124"), &figures(), false).len(), 1);
+    let fence = "```\nlatency  1.25\n\nrate  0.56\n```\n<!-- figures: micro: {a,b} / sockets -->\n";
+    assert_eq!(found(fence), NONE);
+    assert_eq!(found(&fence.replace("0.56", "0.84")), [6]);
 }
