@@ -27,8 +27,8 @@
 //! operation that was measured, such as a read over TCP. [`Fit::left_out`] names these
 //! measurements.
 //!
-//! Tested by `tests/it/fit.rs`: it fits measurements of a known profile back, and compares bandwidths
-//! with the prices themselves. `calibrate` tests that its own example is recovered.
+//! Tested by `tests/it/fit.rs`: it fits measurements of a known profile back, and compares
+//! bandwidths with the prices themselves. `calibrate` tests that its own example is recovered.
 
 use serde::{Deserialize, Serialize};
 

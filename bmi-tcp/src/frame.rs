@@ -35,8 +35,8 @@
 //!
 //! Only READ, REPLY, CLOSE and ERROR may be sent between the pieces of a SEND or WRITE.
 //!
-//! **Tests.** `every_frame_round_trips`, `any_bytes_decode_or_are_refused`, and `tests/it/hostile.rs`
-//! with raw sockets.
+//! **Tests.** `every_frame_round_trips`, `any_bytes_decode_or_are_refused`, and
+//! `tests/it/hostile.rs` with raw sockets.
 
 use bmi_backend::software::Refusal;
 use bmi_core::transport::MAX_PRIVATE_DATA;

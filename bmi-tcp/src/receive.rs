@@ -19,8 +19,8 @@
 //!    is held by a segment of its own. So the memory outlives the placement of every byte.
 //! 3. While payload of a frame is outstanding after parsing (`here > 0`), the buffer is empty.
 //!
-//! **Tests.** `tests/it/transfer.rs`, `tests/it/hostile.rs` (frames cut at every byte), the conformance
-//! suite.
+//! **Tests.** `tests/it/transfer.rs`, `tests/it/hostile.rs` (frames cut at every byte), the
+//! conformance suite.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -155,8 +155,7 @@ fn main() -> ExitCode {
         Task::Bench { args } => bench(&args),
         Task::Compare(args) => compare::main(&root(), &args),
         Task::Mutants(args) => mutants::main(&root(), &args),
-    /// Counts the lines of code, comments and tests of each crate.
-    Lines(lines::LinesArgs),
+        Task::Lines(args) => lines::main(&root(), &args),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::RxeInside => rxe::inside::main(),
         Task::Pair(args) => pair::main(&root(), &args),

@@ -34,8 +34,8 @@ pub(crate) struct MutantsArgs {
     /// Try only bugs whose name contains this (may be given several times).
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// The number of seeds that a sweep tries if it has to search; quick sweeps try several times as
-    /// many.
+    /// The number of seeds that a sweep tries if it has to search; quick sweeps try several times
+    /// as many.
     #[arg(long, default_value_t = SEEDS)]
     seeds: u32,
     /// Search for all bugs, also for those with a seed that is known to find them, and write the
@@ -473,8 +473,8 @@ impl Search<'_> {
         Ok(outcome)
     }
 
-    /// Runs a sweep without the bug, unless that was done, and with it. Returns true if it found the
-    /// bug.
+    /// Runs a sweep without the bug, unless that was done, and with it. Returns true if it found
+    /// the bug.
     fn run(&self, sweep: usize, seeds: (u64, u64), bug: &Bug, outcome: &mut Outcome) -> Result<bool, Failure> {
         let (area, test, variable) = CACHE;
         let caches = SWEEPS[sweep].test == test && bug.name.starts_with(area);

@@ -11,8 +11,9 @@
 //! describes memory makes it at the last moment: offers, fast-RDMA slots, a ClearToWrite.
 //!
 //! **The short path.** [`send_inline`] duplicates [`decide`], [`send_by`] and [`super::eager`] for
-//! [`SendPath::Inline`]: one look at the peer, one post, no record. `bmi-sim/tests/it/short_paths.rs`
-//! holds both to the same behaviour. Debug builds also compare it with the decision.
+//! [`SendPath::Inline`]: one look at the peer, one post, no record.
+//! `bmi-sim/tests/it/short_paths.rs` holds both to the same behaviour. Debug builds also compare it
+//! with the decision.
 
 use super::adapter_side::{AdapterSide, Attempt, Message, unsignalled};
 use super::effect::End;
@@ -129,7 +130,8 @@ fn kind_of(kind: Kind) -> OpKind {
 
 /// Sends a short message to an idle connection. If anything is in the way, returns false and has
 /// changed nothing. Then the general path finds the reason. This duplicates [`decide`], [`send_by`]
-/// and [`eager::send`] for [`SendPath::Inline`], and `bmi-sim/tests/it/short_paths.rs` compares both.
+/// and [`eager::send`] for [`SendPath::Inline`], and `bmi-sim/tests/it/short_paths.rs` compares
+/// both.
 #[inline]
 fn send_inline<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, message: Outgoing<'_>) -> bool {
     let Outgoing { kind, tag, list, slot, class } = message;

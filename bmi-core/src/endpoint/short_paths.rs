@@ -11,8 +11,8 @@
 //! **Invariant.** A program cannot tell which path was taken, except by time, by the counters of
 //! paths, and by whether a transfer completes when it is posted.
 //!
-//! **Tests.** `bmi-sim/tests/it/short_paths.rs` runs random scripts with the short paths and without
-//! them, and compares what a program sees.
+//! **Tests.** `bmi-sim/tests/it/short_paths.rs` runs random scripts with the short paths and
+//! without them, and compares what a program sees.
 
 use super::Endpoint;
 use crate::transport::Transport;

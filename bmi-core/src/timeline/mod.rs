@@ -53,8 +53,8 @@
 //! **Source.** Cristian, *Probabilistic clock synchronization*, and NTP (RFC 5905), for the
 //! offset. The rest is ours.
 //!
-//! **Tests.** Below each module; `bmi-sim/tests/it/endpoint_timeline.rs` with a known skew in virtual
-//! time; `bmi-core/tests/timeline.rs` over TCP.
+//! **Tests.** Below each module; `bmi-sim/tests/it/endpoint_timeline.rs` with a known skew in
+//! virtual time; `bmi-core/tests/timeline.rs` over TCP.
 
 mod align;
 pub mod chrome;

@@ -30,8 +30,8 @@
 //! awk -f sys.awk completion.rs context.rs layout.rs mod.rs queue_pair.rs region.rs bindings.rs
 //! ```
 //!
-//! With this file in the place of `bindings.rs`, it removes what is not used any more. What is
-//! needed again must come from bindgen.
+//! where the last one is bindgen's output. With this file in its place, it removes what is not used
+//! any more. What is needed again must come from bindgen.
 //!
 //! The assertions of sizes and offsets are bindgen's; `bmi-ib/peer` compares them with those of
 //! `ibverbs-sys`.
