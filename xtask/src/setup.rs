@@ -9,10 +9,9 @@
 //! needed.
 //!
 //! **How to add a package.** Add its name, its purpose and its probe to [`PACKAGES`],
-//! [`MACHINE_PACKAGES`], [`PEER_PACKAGES`], [`COMPARE_PACKAGES`], [`PAIR_PACKAGES`],
-//! [`PAIR_CHECK_PACKAGES`] or [`SSH_PACKAGES`]. It is installed if the user is root. Otherwise the
-//! step fails and prints the command to type. Recommended packages are not installed. If one is
-//! needed, list it.
+//! [`MACHINE_PACKAGES`], [`PEER_PACKAGES`], [`COMPARE_PACKAGES`], [`PAIR_PACKAGES`] or
+//! [`PAIR_CHECK_PACKAGES`]. It is installed if the user is root. Otherwise the step fails and
+//! prints the command to type. Recommended packages are not installed. If one is needed, list it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -127,20 +126,6 @@ const PAIR_CHECK_PACKAGES: &[Package] = &[
     Package { name: "sockperf", why: "measures latency", works: || answers("sockperf", &["--version"], "sockperf") },
 ];
 
-/// The programs with which the tests of `pvfs bench` reach other hosts.
-const SSH_PACKAGES: &[Package] = &[
-    Package {
-        name: "openssh-client",
-        why: "ssh, ssh-keygen",
-        works: || answers("ssh", &["-V"], "OpenSSH") && answers("ssh-keygen", &["-?"], "usage: ssh-keygen"),
-    },
-    // It has no option for its version, and answers with that all the same.
-    Package { name: "openssh-server", why: "sshd", works: || answers("sshd", &["-V"], "OpenSSH") },
-];
-
-/// What exists if systemd has started this machine.
-const SYSTEMD: &str = "/run/systemd/system";
-
 /// Components of the toolchain, each with the cargo command that tells whether it is there.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt --version"), ("clippy", "clippy --version")];
 
@@ -182,18 +167,6 @@ pub(crate) fn set_up_pair(root: &Path) -> Result<(), Failure> {
 /// Installs the programs that measure a pair.
 pub(crate) fn set_up_pair_check(root: &Path) -> Result<(), Failure> {
     install(root, PAIR_CHECK_PACKAGES)
-}
-
-/// Installs `ssh` and `sshd`. Returns a skip if the user is not root, and where the package would
-/// start a server that others can reach.
-pub(crate) fn set_up_ssh(root: &Path) -> Result<(), Failure> {
-    if SSH_PACKAGES.iter().all(|package| (package.works)()) {
-        return Ok(());
-    }
-    if Path::new(SYSTEMD).exists() {
-        return Err(Failure::skip("there is no sshd here; apt-get install openssh-server brings it, and starts it"));
-    }
-    install(root, SSH_PACKAGES).map_err(|why| if is_root() { why } else { Failure::skip(why.reason) })
 }
 
 /// Installs the toolchain of a version, with the standard libraries of `targets`. Nothing is

@@ -108,12 +108,6 @@ pub(crate) const STEPS: &[Step] = &[
         run: fuse,
     },
     Step {
-        name: "ssh",
-        what: "pvfs bench on hosts that it starts with a real ssh; needs sshd",
-        always: true,
-        run: ssh,
-    },
-    Step {
         name: "pair",
         what: "two hosts on one machine: rate, delay and loss of the cable, and its end; needs root",
         always: false,
@@ -327,12 +321,6 @@ fn fuse(root: &Path) -> Result<Totals, Failure> {
         return Err(Failure::skip("mounting a FUSE file system needs root and /dev/fuse"));
     }
     Invocation::cargo(root, "test --workspace --test stalled_disk --features").args(&[features(root)?]).run(CARGO_LIMIT)
-}
-
-/// Runs the tests that reach hosts with `ssh`, at an `sshd` of their own.
-fn ssh(root: &Path) -> Result<Totals, Failure> {
-    setup::set_up_ssh(root)?;
-    Invocation::cargo(root, "test --workspace --test bench_ssh --features").args(&[features(root)?]).run(CARGO_LIMIT)
 }
 
 fn doctests(root: &Path) -> Result<Totals, Failure> {

@@ -42,7 +42,7 @@ const MOST_COMPLAINTS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What a newcomer has to know.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) token: Token,
     /// The user has chosen the token: nobody joins without it.

@@ -22,9 +22,6 @@ use super::job::{Job, Order};
 use super::token::Token;
 use super::wire::{self, FromFollower, FromLeader, Hello, Lines};
 
-/// How the line begins that says that there is no way to the leader.
-pub(super) const UNREACHED: &str = "cannot reach the leader at";
-
 /// How long the leader may take to accept a connection, and then to answer the hello.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -45,7 +42,7 @@ pub(crate) struct Joiner {
 pub(crate) fn join(address: &str, joiner: Joiner) -> Result<u64, String> {
     let Joiner { name, token, manager } = joiner;
     let failed = |error: io::Error| format!("{address}: {error}");
-    let stream = connect(address).map_err(|error| format!("{UNREACHED} {address}: {error}"))?;
+    let stream = connect(address).map_err(|error| format!("cannot reach the leader at {address}: {error}"))?;
     wire::prepare(&stream).map_err(failed)?;
     let token = token.map(|token| token.reveal().to_owned());
     wire::send(&stream, &Hello::new(name.clone(), token)).map_err(failed)?;

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -22,17 +22,11 @@ use super::door::{self, Key, Newcomer, refuse};
 use super::follower::share;
 use super::job::{Job, Order, Part, Ready};
 use super::wire::{self, FromFollower, FromLeader, Lines};
-use crate::cli::complain;
-
-/// After this time without a newcomer, the user is told which hosts have not joined.
-const SILENCE: Duration = Duration::from_secs(15);
 
 /// Something that the leader is told.
 pub(crate) enum Event {
     /// The user wants the run to end.
     Interrupted,
-    /// The command that starts a host has ended: the name of the host, and how.
-    StarterEnded(String, String),
     Joined(Newcomer),
     Ready(usize, Result<Ready, String>),
     Done(usize, Result<Part, String>),
@@ -80,37 +74,20 @@ impl Leader {
         self.sender.clone()
     }
 
-    /// Waits until `count` followers have joined, among them those in `started`.
+    /// Waits until `count` followers have joined.
     ///
     /// # Errors
-    /// If the command that starts one of them ends before it has joined, or the user interrupts.
-    pub(crate) fn gather(
-        &self,
-        listener: TcpListener,
-        key: Key,
-        count: usize,
-        started: &[String],
-    ) -> Result<Vec<Newcomer>, Ended> {
+    /// If there is no thread to accept them, or the user interrupts.
+    pub(crate) fn gather(&self, listener: TcpListener, key: Key, count: usize) -> Result<Vec<Newcomer>, Ended> {
         let failed = |error: io::Error| Ended::Failed(error.to_string());
         door::open(listener, key, count, self.sender()).map_err(failed)?;
-        let (mut newcomers, mut is_told): (Vec<Newcomer>, bool) = (Vec::new(), false);
+        let mut newcomers = Vec::new();
         while newcomers.len() < count {
-            let has_joined = |host: &String| newcomers.iter().any(|newcomer| newcomer.name == *host);
-            match self.events.recv_timeout(SILENCE) {
-                Ok(Event::Joined(newcomer)) => newcomers.push(newcomer),
-                Ok(Event::Interrupted) => return Err(Ended::Interrupted),
-                Ok(Event::StarterEnded(host, why)) if !has_joined(&host) => {
-                    return Err(Ended::Failed(format!("host {host}: {why}")));
-                }
-                Err(RecvTimeoutError::Timeout) if !is_told => {
-                    is_told = true;
-                    let missing: Vec<&str> =
-                        started.iter().filter(|host| !has_joined(host)).map(|host| &**host).collect();
-                    if !missing.is_empty() {
-                        complain(&format!("still waiting for {}", missing.join(", ")));
-                    }
-                }
-                Ok(_) | Err(_) => {}
+            match self.next()? {
+                Event::Joined(newcomer) => newcomers.push(newcomer),
+                Event::Interrupted => return Err(Ended::Interrupted),
+                // Those are of hosts in a run.
+                Event::Ready(..) | Event::Done(..) | Event::Lost(..) => {}
             }
         }
         Ok(newcomers)
@@ -145,7 +122,7 @@ impl Leader {
                 }
                 Event::Interrupted => return Err(Ended::Interrupted),
                 Event::Joined(late) => refuse(&late.stream, "the run has begun"),
-                Event::Done(..) | Event::StarterEnded(..) => {}
+                Event::Done(..) => {}
             }
         }
         Ok(ready.into_iter().flatten().collect())
@@ -201,7 +178,7 @@ impl Leader {
                     refuse(&late.stream, "the run has begun");
                     continue;
                 }
-                Event::Interrupted | Event::Ready(..) | Event::StarterEnded(..) => continue,
+                Event::Interrupted | Event::Ready(..) => continue,
             };
             if ended.is_none() {
                 waiting.iter().for_each(|seat| self.seats[*seat].stop());

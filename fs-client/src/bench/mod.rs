@@ -25,7 +25,6 @@
 //! | [`task`], [`crew`] | a thread with its clients; all of a host |
 //! | [`wire`], [`leader`], [`follower`] | several hosts |
 //! | [`door`], [`token`], [`neighbour`] | which hosts may join |
-//! | [`ssh`] | starts the other hosts |
 //! | [`run`], [`outcome`] | rounds, and the report of them |
 //! | [`usage`] | the processor time and the context switches of this process |
 //!
@@ -44,7 +43,6 @@ mod neighbour;
 pub(crate) mod outcome;
 mod pattern;
 pub(crate) mod run;
-pub(crate) mod ssh;
 mod task;
 pub(crate) mod token;
 mod usage;

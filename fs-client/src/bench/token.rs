@@ -22,7 +22,6 @@ const SHORTEST: usize = 16;
 const LONGEST: usize = 128;
 
 /// The secret of a run, as text.
-#[derive(Clone)]
 pub(crate) struct Token(String);
 
 impl fmt::Debug for Token {

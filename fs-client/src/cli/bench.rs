@@ -23,7 +23,6 @@ use crate::bench::job::{Io, Job, MOST_TASKS, Meta, Phase, Work};
 use crate::bench::leader::{Ended, Event, Leader};
 use crate::bench::outcome::Outcome;
 use crate::bench::run::Plan;
-use crate::bench::ssh::{self, Ssh, Starter};
 use crate::bench::token::{Token, VARIABLE};
 
 /// The most hosts of a run.
@@ -46,16 +45,9 @@ pub(super) fn bench(global: &Global, what: &Bench, output: &mut Output) -> Resul
     plan.job.check().map_err(Stop::usage)?;
     let files = [&run.report, &run.html, &run.csv];
     files.into_iter().flatten().try_for_each(|path| is_writable(path))?;
-    let (began, mut leader) = (began(), Leader::new());
+    let (began, leader) = (began(), Leader::new());
     interrupt_on_signals(leader.sender())?;
-    // Before the leader is gone, no follower has a reason to end.
-    let (starters, outcome) = lead(&plan, run, &mut leader, output)?;
-    drop(leader);
-    ssh::await_ends(&starters);
-    if !outcome.failures.is_empty() {
-        starters.iter().for_each(|starter| tell(starter, ""));
-    }
-    drop(starters);
+    let outcome = lead(&plan, run, leader, output)?;
     show(&plan, run, &outcome, began, output)
 }
 
@@ -114,13 +106,9 @@ fn plan(job: Job, run: &RunArgs) -> Plan {
 }
 
 fn job(global: &Global, run: &RunArgs, work: Work, existing: bool, reorder: bool) -> Result<Job, Stop> {
-    let hosts = 1 + run.hosts.len().saturating_add(run.wait_for);
+    let hosts = run.wait_for.saturating_add(1);
     if hosts > MOST_HOSTS {
         return Err(Stop::usage(format!("a run has at most {MOST_HOSTS} hosts")));
-    }
-    // To ssh it would be an option.
-    if let Some(host) = run.hosts.iter().find(|host| host.is_empty() || host.starts_with('-')) {
-        return Err(Stop::usage(format!("--hosts: '{host}' is no host")));
     }
     let tasks = run.tasks.min(MOST_TASKS + 1);
     let all = tasks * hosts as u32;
@@ -161,44 +149,31 @@ fn named(over: &TransportChoice) -> String {
 
 // ---- the run ----------------------------------------------------------------------------------
 
-/// Gathers the hosts and runs the plan. Returns also the commands that started other hosts.
-fn lead(plan: &Plan, run: &RunArgs, leader: &mut Leader, output: &Output) -> Result<(Vec<Starter>, Outcome), Stop> {
-    let mut starters = Vec::new();
-    let count = run.hosts.len() + run.wait_for;
-    let newcomers = if count == 0 {
+/// Gathers the hosts and runs the plan. At the end, all hosts are dismissed.
+fn lead(plan: &Plan, run: &RunArgs, mut leader: Leader, output: &Output) -> Result<Outcome, Stop> {
+    let newcomers = if run.wait_for == 0 {
         Vec::new()
     } else {
         let given = Token::given(run.token_file.as_deref())?;
         let is_chosen = given.is_some();
         let token = given.map_or_else(Token::draw, Ok)?;
         let (listener, address) = listen(&run.listen)?;
-        let ssh = Ssh { command: run.ssh.clone(), program: run.remote_program.clone(), token: token.clone() };
-        for host in &run.hosts {
-            starters.push(ssh.start(host, &address, leader.sender()).map_err(Stop::failed)?);
-        }
-        if run.wait_for > 0 && !output.is_quiet() {
+        if !output.is_quiet() {
             // A user who has chosen the token knows it, and has perhaps a log that others read.
             let shown = if is_chosen { "…" } else { token.reveal() };
             let many = if run.wait_for == 1 { "one host" } else { &*format!("{} hosts", run.wait_for) };
             complain(&format!("waiting for {many}; there: {VARIABLE}={shown} pvfs bench join {address}"));
         }
-        let gathered = leader.gather(listener, Key { token, is_chosen }, count, &run.hosts);
-        gathered.map_err(ended).inspect_err(|Stop(_, why)| starters.iter().for_each(|starter| tell(starter, why)))?
+        leader.gather(listener, Key { token, is_chosen }, run.wait_for).map_err(ended)?
     };
     let ready = leader.begin(&plan.job, &host::name(), newcomers).map_err(ended)?;
     let bar = output.steps(plan.steps());
-    let outcome = plan.run(leader, &ready, |what| {
+    let outcome = plan.run(&mut leader, &ready, |what| {
         bar.set_message(what.to_owned());
         bar.inc(1);
     });
     bar.finish_and_clear();
-    Ok((starters, outcome))
-}
-
-/// Shows what the command that has started a host says, but for what is in an error already.
-fn tell(starter: &Starter, error: &str) {
-    let lines = starter.words().into_iter().filter(|line| !error.contains(line));
-    lines.for_each(|line| complain(&format!("host {}: {line}", starter.host)));
+    Ok(outcome)
 }
 
 fn ended(why: Ended) -> Stop {

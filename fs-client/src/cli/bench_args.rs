@@ -13,7 +13,6 @@ Examples:
   pvfs bench io                              write and read 64 MiB, five rounds
   pvfs bench io --tasks 8 --shared           eight tasks in one file, as IOR without -F
   pvfs bench io --over tcp,shm               two transports, in turns
-  pvfs bench io --hosts b,c --tasks 4        four tasks on each of three hosts
   pvfs bench io --transfer 4K --random --verify
   pvfs bench meta --files 10000 --tasks 4    create, stat, list, remove, as mdtest
   pvfs bench io --wait-for 1 --listen :7077  wait for another host, where one runs the command
@@ -22,8 +21,8 @@ Examples:
 Everything is in a new directory, which is removed in the end. Ctrl-C ends a run and shows what was
 measured so far; a second Ctrl-C ends it at once.
 
-Each run has a token, which the other hosts must have to join. It is drawn, printed with
---wait-for, and given to --hosts. To choose it, set PVFS_BENCH_TOKEN on all hosts.
+Each run has a token, which the other hosts must have to join. It is drawn and printed with
+--wait-for. To choose it, set PVFS_BENCH_TOKEN on all hosts.
 
 Exit status: 0 done, 1 an operation failed or something else was read than was written, 2 the
 command line is wrong, 130 interrupted.";
@@ -156,17 +155,7 @@ pub(crate) struct RunArgs {
     /// Also write the report as a table for spreadsheets
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
-    /// Other hosts, which are started with --ssh
-    #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
-    pub(crate) hosts: Vec<String>,
-    /// The command that runs a command on another host, without asking for a password, and hands
-    /// standard input to it
-    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
-    pub(crate) ssh: String,
-    /// The program on the other hosts
-    #[arg(long, value_name = "PROGRAM", default_value = "pvfs")]
-    pub(crate) remote_program: String,
-    /// Wait for this many hosts on which `pvfs bench join` is started by hand
+    /// Begin when this many other hosts have joined; start `pvfs bench join` on each
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) wait_for: usize,
     /// Where this host listens for others: address:port, or :port; the default is any free port

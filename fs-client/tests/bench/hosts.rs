@@ -1,47 +1,64 @@
 //! Several hosts: they begin together, their results are merged, and the loss of one ends the run.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::{Child, ChildStderr};
 
+use bmi_report::Report;
 use serde_json::{Value, json};
 
 use super::SMALL;
 use super::bed::{Bed, finish, interrupt, report, spawn};
 
 impl Bed {
-    /// Returns the path of a stand-in for `ssh`, which runs the command on this host.
-    fn ssh(&self) -> PathBuf {
-        let path = self.dir.path().join("stand-in");
-        // It has no address of the manager: the leader's is used.
-        fs::write(&path, "#!/bin/sh\n[ \"$1\" != broken ] || exit 7\nshift\nunset PVFS_MANAGER\nexec \"$@\"\n")
-            .unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path
-    }
-
     /// Starts a leader that waits for one host. Returns also its address, and the rest of its
     /// standard error.
     pub(crate) fn leader(&self, args: &[&str]) -> (Child, String, BufReader<ChildStderr>) {
-        let (child, line, errors) = self.leader_with("", args);
+        self.leader_of(1, &[&IO[..], args].concat())
+    }
+
+    /// The same with this many hosts and any benchmark.
+    fn leader_of(&self, count: u32, args: &[&str]) -> (Child, String, BufReader<ChildStderr>) {
+        let (child, line, errors) = self.begin(count, "", args);
         (child, line.rsplit_once("pvfs bench join ").unwrap().1.to_owned(), errors)
     }
 
-    /// Starts a leader with a token that the user has chosen, if it is not empty. Returns also the
-    /// line that tells how to join.
+    /// Starts a leader with a token that the user has chosen. Returns also the line that tells how
+    /// to join.
     pub(crate) fn leader_with(&self, token: &str, args: &[&str]) -> (Child, String, BufReader<ChildStderr>) {
-        let waits =
-            ["--json", "bench", "io", "--wait-for", "1", "--listen", "127.0.0.1:0", "-t", "1000", "-b", "10000"];
-        let mut child = spawn(self.command(&[&waits[..], args].concat()).env("PVFS_BENCH_TOKEN", token));
+        self.begin(1, token, &[&IO[..], args].concat())
+    }
+
+    /// An empty token is none.
+    fn begin(&self, count: u32, token: &str, args: &[&str]) -> (Child, String, BufReader<ChildStderr>) {
+        let count = count.to_string();
+        let waits = ["--wait-for", &count, "--listen", "127.0.0.1:0"];
+        let mut command = self.command(&[&["--json", "bench"], args, &waits].concat());
+        let mut child = spawn(command.env("PVFS_BENCH_TOKEN", token));
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         errors.read_line(&mut line).unwrap();
         (child, line.trim().to_owned(), errors)
     }
+
+    /// Starts a host that joins. It has no address of the manager: the leader's is used.
+    fn join(&self, address: &str, name: &str) -> Child {
+        spawn(self.command(&["bench", "join", address, "--name", name]).env_remove("PVFS_MANAGER"))
+    }
+
+    /// Runs a benchmark on this host and on `b` and `c`. All must succeed, and their connections
+    /// end in order.
+    fn measure_on_three(&self, args: &[&str]) -> Report {
+        let (leader, address, errors) = self.leader_of(2, args);
+        for child in ["b", "c"].map(|name| self.join(&address, name)) {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        report(&finish(leader, errors), 0, "").0
+    }
 }
+
+const IO: [&str; 5] = ["io", "-t", "1000", "-b", "10000"];
 
 /// A follower that the test plays.
 pub(crate) struct Played {
@@ -69,10 +86,8 @@ impl Played {
 #[test]
 fn hosts_begin_together_and_their_results_are_merged() {
     let bed = Bed::new();
-    let ssh = bed.ssh();
-    let hosts = ["--hosts", "b,c", "--ssh", ssh.to_str().unwrap(), "--remote-program", env!("CARGO_BIN_EXE_pvfs")];
-    let near = ["--listen", "127.0.0.1:0", "--tasks", "2", "--rounds", "2"];
-    let (report, _) = bed.report(&[&["io", "--verify"], &SMALL[..], &hosts, &near].concat());
+    let more = ["--tasks", "2", "--rounds", "2"];
+    let report = bed.measure_on_three(&[&["io", "--verify"], &SMALL[..], &more].concat());
     let clients = report.hosts.iter().filter(|host| host.role == "client");
     let mut names: Vec<&str> = clients.map(|host| &*host.name).skip(1).collect();
     names.sort_unstable();
@@ -81,15 +96,8 @@ fn hosts_begin_together_and_their_results_are_merged() {
         assert_eq!((&*row.setup["hosts"], &*row.setup["tasks"]), ("3", "6"));
         assert_eq!((row.histogram.as_ref().unwrap().len(), row.rounds.len()), (6 * 6 * 2, 2));
     }
-    bed.report(&[&["meta", "--files", "10"], &hosts[..], &near].concat());
+    bed.measure_on_three(&[&["meta", "--files", "10"], &more[..]].concat());
     assert_eq!(bed.names("/"), Vec::<String>::new());
-    let broken = bed.run(&[&["bench", "meta", "--hosts", "broken"], &hosts[2..], &near].concat());
-    let errors = String::from_utf8_lossy(&broken.stderr).into_owned();
-    assert!(
-        broken.status.code() == Some(1)
-            && errors.contains("host broken: the command that starts it ended with status 7 before it joined"),
-        "{errors}"
-    );
 }
 
 #[test]
@@ -121,22 +129,41 @@ fn a_host_that_goes_away_ends_the_run_with_what_was_measured() {
 }
 
 #[test]
-fn a_process_that_is_killed_ends_the_run() {
+fn a_host_that_is_killed_ends_the_run_on_all_others() {
     let bed = Bed::new();
-    let (child, address, errors) = bed.leader(&["--rounds", "100000"]);
-    let mut other = spawn(&mut bed.command(&["bench", "join", &address, "--name", "other"]));
+    let (child, address, errors) = bed.leader_of(2, &[&IO[..], &["--rounds", "100000"]].concat());
+    let [mut other, third] = ["other", "third"].map(|name| bed.join(&address, name));
     bed.await_files();
     other.kill().unwrap();
     other.wait().unwrap();
-    report(&finish(child, errors), 1, "host other: it went away");
+    let (report, _) = report(&finish(child, errors), 1, "host other: it went away");
+    assert!(report.interrupted.unwrap().contains("other"));
+    let third = third.wait_with_output().unwrap();
+    assert!(third.status.success(), "{}", String::from_utf8_lossy(&third.stderr));
     assert_eq!(bed.names("/"), Vec::<String>::new());
 }
 
 #[test]
-fn ctrl_c_shows_what_was_measured_and_cleans_up() {
+fn hosts_end_with_a_leader_that_is_killed() {
     let bed = Bed::new();
-    let (child, address, errors) = bed.leader(&["--rounds", "100000"]);
-    let other = spawn(&mut bed.command(&["bench", "join", &address]));
+    let (mut child, address, _errors) = bed.leader_of(2, &[&IO[..], &["--rounds", "100000"]].concat());
+    let others = ["b", "c"].map(|name| bed.join(&address, name));
+    bed.await_files();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for other in others {
+        // Its status depends on what it has heard of the last phase.
+        assert!(other.wait_with_output().unwrap().status.code().is_some());
+    }
+}
+
+/// With `ssh`, the output of a host ends with the `ssh` that has started it.
+#[test]
+fn ctrl_c_shows_what_was_measured_and_cleans_up_and_a_host_that_nobody_hears_stays_until_then() {
+    let bed = Bed::new();
+    let (child, address, errors) = bed.leader_of(2, &[&IO[..], &["--rounds", "100000"]].concat());
+    let [other, mut unheard] = ["other", "unheard"].map(|name| bed.join(&address, name));
+    drop((unheard.stdout.take(), unheard.stderr.take()));
     bed.await_files();
     interrupt(&child);
     let (report, raw) = report(&finish(child, errors), 130, "pvfs: interrupted; this is what was measured so far");
@@ -144,5 +171,6 @@ fn ctrl_c_shows_what_was_measured_and_cleans_up() {
     assert!(raw["errors"].is_null(), "{raw}");
     let other = other.wait_with_output().unwrap();
     assert!(other.status.success(), "{}", String::from_utf8_lossy(&other.stderr));
+    unheard.wait().unwrap();
     assert_eq!(bed.names("/"), Vec::<String>::new());
 }

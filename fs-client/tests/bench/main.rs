@@ -1,6 +1,5 @@
 //! `pvfs bench` against a real cluster over TCP and shared memory, from one host and from several.
-//! Other hosts are processes on this one, started by a stand-in for `ssh`, by hand, or played by
-//! the test. The tests with a real `ssh` are in `bench_ssh`.
+//! Other hosts are processes on this one, or played by the test.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -164,6 +163,8 @@ fn an_operation_that_fails_ends_the_run_and_leaves_nothing() {
         ("io --read --path /a --verify", "--seed"),
         ("io --write --verify", "--keep"),
         ("io --over tcp,tcp", "twice"),
+        ("io --wait-for 1024", "at most 1024 hosts"),
+        ("io --wait-for 18446744073709551615", "at most 1024 hosts"),
     ] {
         let output = bed.run(&[&["bench"], &line.split(' ').collect::<Vec<_>>()[..]].concat());
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
