@@ -23,7 +23,7 @@
 //!
 //! **Source.** [Unifier-PVFS §4.2], [Unifier-PVFS §4.4.1].
 //!
-//! **Tests.** `tests/caches.rs`, with real I/O servers that have a cache.
+//! **Tests.** `tests/it/caches.rs`, with real I/O servers that have a cache.
 
 use bmi_core::{Threading, Transport};
 use fs_proto::limits::MAX_OFFSET;

@@ -6,13 +6,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-#[allow(dead_code, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,8 +15,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
-use bodies::{path, pattern};
-use cluster::{Cluster, complaint};
+use crate::bodies::{path, pattern};
+use crate::cluster::{Cluster, complaint};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

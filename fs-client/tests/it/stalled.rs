@@ -2,19 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-#[allow(dead_code, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use std::fs;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use bodies::pattern;
-use cluster::Cluster;
+use crate::bodies::pattern;
+use crate::cluster::Cluster;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Number of commands that are stopped.

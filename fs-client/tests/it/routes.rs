@@ -4,20 +4,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(unreachable_pub, reason = "a module of its own for the sake of its length")]
-#[path = "support/alias.rs"]
-mod alias;
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-
 use std::cell::Cell;
 use std::time::Duration;
 
-use alias::{Alias, Names};
+use crate::alias::{Alias, Names};
+use crate::bodies::{path, pattern, striped};
 use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Scheme, Transport};
 use bmi_sim::{Node, World};
-use bodies::{path, pattern, striped};
 use fs_client::{Client, ClientOptions, Endpoints, ErrorCode, Route, TransportChoice};
 use fs_proto::{ClusterId, Identity, Role, Start, StoreId};
 use fs_server::iod::{Iod, IodSettings, LabelLock, Membership};
@@ -182,7 +175,7 @@ async fn moves_bytes(client: &Client<Any>) {
     let bytes = pattern(1 << 20, 3);
     file.write_at(0, bytes.clone()).await.unwrap();
     file.write_at(100, pattern(1000, 4)).await.unwrap();
-    let found = bodies::read(&file, 0, 1 << 20).await;
+    let found = crate::bodies::read(&file, 0, 1 << 20).await;
     assert!(found[..100] == bytes[..100] && found[100..1100] == pattern(1000, 4) && found[1100..] == bytes[1100..]);
     client.remove(&path("/f"), fs_client::RemoveKind::File).await.unwrap();
 }

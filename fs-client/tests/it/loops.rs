@@ -3,23 +3,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-#[allow(dead_code, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use std::fs;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use crate::bodies::{path, pattern, striped};
+use crate::cluster::Cluster;
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::driver::{MonotonicClock, event};
 use bmi_core::{Addr, Config, Scheme};
-use bodies::{path, pattern, striped};
-use cluster::Cluster;
 use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 
@@ -59,7 +52,7 @@ fn clients_on_several_loops(scheme: Scheme) {
     let manager = servers.manager().clone();
     with_client(scheme, &manager, 1, async |client| {
         client.create(&path("/same"), striped(65536, 2)).await.unwrap();
-        bodies::striping(&client, 2).await;
+        crate::bodies::striping(&client, 2).await;
     });
     let part = |client: usize| (client * 2_000_000) as u64;
     let bytes = |client: usize, round: usize| pattern(LENGTHS[(client + round) % 3], (client * 100 + round) as u64);
@@ -72,10 +65,13 @@ fn clients_on_several_loops(scheme: Scheme) {
                 for round in 0..ROUNDS {
                     let bytes = bytes(number, round);
                     same.write_at(part(number), bytes.clone()).await.unwrap();
-                    assert!(bodies::read(&same, part(number), bytes.len()).await == bytes, "{number} {round}");
+                    assert!(crate::bodies::read(&same, part(number), bytes.len()).await == bytes, "{number} {round}");
                     own.write_at(0, bytes.clone()).await.unwrap();
                     own.set_len(500 + round as u64).await.unwrap();
-                    assert!(bodies::read(&own, 0, bytes.len()).await == bytes[..500 + round], "{number} {round}");
+                    assert!(
+                        crate::bodies::read(&own, 0, bytes.len()).await == bytes[..500 + round],
+                        "{number} {round}"
+                    );
                 }
                 same.sync().await.unwrap();
             };
@@ -91,7 +87,7 @@ fn clients_on_several_loops(scheme: Scheme) {
             let same = client.open(&path("/same")).await.unwrap();
             for number in 0..CLIENTS {
                 let bytes = bytes(number, ROUNDS - 1);
-                assert!(bodies::read(&same, part(number), bytes.len()).await == bytes, "{number}");
+                assert!(crate::bodies::read(&same, part(number), bytes.len()).await == bytes, "{number}");
             }
         });
     };

@@ -3,25 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/mock.rs"]
-mod servers;
-
 use std::time::Duration;
 
+use crate::bodies::{code, path, pattern, striped};
+use crate::servers::MockCluster;
 use bmi_core::Config;
 use bmi_sim::{SimTransport, World};
-use bodies::{code, path, pattern, striped};
 use fs_client::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CachedFile, Client, ClientOptions, CreateOptions, ErrorCode,
     OpenFileOptions, Path, ServiceKind,
 };
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use fs_server::store::{CacheSettings, Service};
-use servers::MockCluster;
 
 const HINTS: CacheHints = CacheHints {
     unit: Some(8192),
@@ -96,7 +89,7 @@ fn a_server_is_told_once_with_the_first_access_and_at_once_if_asked_for() {
         assert_eq!(servers(told()), [(1, CachePolicy::Stream), (2, CachePolicy::Stream)]);
         for _ in 0..3 {
             file.write_at(0, pattern(50_000, 1)).await.unwrap();
-            bodies::read(&file, 0, 50_000).await;
+            crate::bodies::read(&file, 0, 50_000).await;
         }
         assert_eq!(servers(told()), [(0, CachePolicy::Stream)], "the others know");
         let keep = CacheHints { policy: CachePolicy::Keep, ..CacheHints::default() };
@@ -150,7 +143,7 @@ fn servers_that_do_not_answer_hints_delay_no_access() {
         assert!(error.to_string().starts_with("advise /f at 2 servers failed"), "{error}");
         // They are told once they listen.
         cluster.faults.deaf.set(false);
-        assert_eq!(bodies::read(&file, 0, 8192).await, pattern(8192, 1));
+        assert_eq!(crate::bodies::read(&file, 0, 8192).await, pattern(8192, 1));
         assert_eq!(cluster.state.borrow().advised.len(), 2);
         cluster.faults.deaf.set(true);
         file.write_at(0, pattern(8192, 1)).await.unwrap();
@@ -210,7 +203,7 @@ fn coverage_is_that_of_the_file() {
         let after = file.cached(0, 110_000).await.unwrap();
         assert_eq!(after.servers[1].coverage, Some(CacheCoverage::default()));
         assert_eq!((after.servers.len(), &after.servers[0].server), (3, &before.servers[0].server));
-        bodies::read(&file, 4096, 1).await;
+        crate::bodies::read(&file, 4096, 1).await;
         let after = file.cached(0, 110_000).await.unwrap();
         assert!(after.servers[1].coverage.unwrap().cached > 30_000, "it has read a whole unit: {after:?}");
     });

@@ -2,16 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-
 use std::time::Duration;
 
+use crate::bodies::path;
 use bmi_conformance::log::capture;
 use bmi_core::Config;
 use bmi_sim::World;
-use bodies::path;
 use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use tracing::Level;
@@ -32,7 +28,7 @@ fn a_client_that_does_nothing_wrong_causes_no_log_lines() {
                 let client =
                     Client::connect(endpoint.clone(), cluster.manager(), ClientOptions::new(id)).await.unwrap();
                 if id == 1 {
-                    bodies::everything(&client, 4, 500).await;
+                    crate::bodies::everything(&client, 4, 500).await;
                 }
                 client.lookup(&path("/")).await.unwrap();
                 drop((client, endpoint));

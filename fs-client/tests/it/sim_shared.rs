@@ -3,16 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-
 use std::time::Duration;
 
+use crate::bodies::{path, pattern, striped};
 use bmi_core::driver::Waiting;
 use bmi_core::{Config, HandleConfig, Memory, Time};
 use bmi_sim::{Node, SimConfig, SimTransport, World};
-use bodies::{path, pattern, striped};
 use fs_client::{Client, ClientOptions, RemoveKind, SharedClient, SharedFile};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 

@@ -2,20 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-
 use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::bodies::{path, pattern, striped};
 use bmi::{Addr, OpenOptions};
 use bmi_core::driver::{MonotonicClock, event};
 use bmi_core::{AsyncEndpoint, Clock, Config, ErrorKind, Scheme, Time, Transport};
 use bmi_sim::World;
-use bodies::{path, pattern, striped};
 use fs_client::{Client, ClientOptions, Publish};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, SimCluster};
 use futures_util::FutureExt;
@@ -75,7 +71,7 @@ fn a_client_that_slept_while_its_place_was_taken_writes_on() {
         assert!(write.as_mut().now_or_never().is_none(), "it begins before the endpoint is polled");
         event::block_on(endpoint.clone(), async {
             write.await.unwrap();
-            assert_eq!(bodies::read(&file, 1000 * round, 1000).await, pattern(1000, round));
+            assert_eq!(crate::bodies::read(&file, 1000 * round, 1000).await, pattern(1000, round));
         })
         .unwrap();
     }
@@ -109,6 +105,6 @@ fn an_idle_client_reconnects_unnoticed_and_keeps_its_drafts() {
         }
         draft.publish(Publish::default()).await.unwrap();
         let found = client.open(&path("/g")).await.unwrap();
-        assert_eq!(bodies::read(&found, 0, 1000).await, pattern(1000, 2));
+        assert_eq!(crate::bodies::read(&found, 0, 1000).await, pattern(1000, 2));
     });
 }

@@ -2,18 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-
 use std::sync::{Arc, Barrier};
 use std::thread::Builder;
 use std::time::Duration;
 
+use crate::bodies::{path, pattern, striped};
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::driver::{MonotonicClock, event};
 use bmi_core::{Clock, Config, Endpoint, Memory, Scheme, SharedEndpoint, Transport};
-use bodies::{path, pattern, striped};
 use fs_client::copy::Copier;
 use fs_client::{
     CacheHints, Client, ClientOptions, CreateOptions, Draft, Extended, ExtendedRaw, FsPath, OpenFileOptions, Publish,

@@ -2,20 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-#[path = "support/recycled.rs"]
-mod recycled;
-
 use std::pin::pin;
 use std::time::Duration;
 
+use crate::bodies::{path, pattern, striped};
 use bmi_core::driver::Waiting;
 use bmi_core::{Config, Memory};
 use bmi_sim::faults::Loss;
 use bmi_sim::{DiskProfile, Node, Profile, SimConfig, SimTransport, World};
-use bodies::{path, pattern, striped};
 use fs_client::{Client, ClientOptions, ErrorCode, SetAttr};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use futures_util::FutureExt;
@@ -47,7 +41,7 @@ fn the_whole_interface() {
     let setting = setting(1, ClusterOptions::with_iods(4));
     setting.world.block_on(async {
         let client = setting.client(1).await;
-        bodies::everything(&client, 4, 500).await;
+        crate::bodies::everything(&client, 4, 500).await;
     });
 }
 
@@ -57,7 +51,7 @@ fn servers_give_nothing_of_one_client_to_another() {
     let iod = setting.cluster.iods()[0].clone();
     setting.world.block_on(async {
         let client = setting.client(1).await;
-        recycled::a_lying_client_stores_nothing_of_others(&client, &iod).await;
+        crate::recycled::a_lying_client_stores_nothing_of_others(&client, &iod).await;
     });
 }
 
@@ -67,7 +61,7 @@ fn short_reads_bring_nothing_of_others() {
     let iod = setting.cluster.iods()[0].clone();
     setting.world.block_on(async {
         let client = setting.client(1).await;
-        recycled::short_reads_bring_nothing_of_others(&client, &iod).await;
+        crate::recycled::short_reads_bring_nothing_of_others(&client, &iod).await;
     });
 }
 
@@ -85,7 +79,7 @@ fn a_future_that_is_not_polled_keeps_nobody_from_a_server() {
         assert!(write.as_mut().now_or_never().is_none(), "it has begun to connect");
         file.write_at(1000, pattern(1000, 2)).await.unwrap();
         write.await.unwrap();
-        assert_eq!(bodies::read(&file, 0, 2000).await, [pattern(1000, 1), pattern(1000, 2)].concat());
+        assert_eq!(crate::bodies::read(&file, 0, 2000).await, [pattern(1000, 1), pattern(1000, 2)].concat());
         endpoint.sleep(Duration::from_secs(1)).await;
         assert_eq!(endpoint.resource_usage().peers, 2, "the manager and the I/O server");
     });
@@ -110,7 +104,7 @@ fn a_dropped_attempt_to_connect_is_made_again() {
             };
             let second = async { file.write_at(1000, pattern(1000, 2)).await.unwrap() };
             futures_util::future::join(first, second).await;
-            assert_eq!(bodies::read(&file, 1000, 1000).await, pattern(1000, 2));
+            assert_eq!(crate::bodies::read(&file, 1000, 1000).await, pattern(1000, 2));
             endpoint.sleep(Duration::from_secs(1)).await;
             assert_eq!(endpoint.resource_usage().peers, 2, "after {steps}: the manager and the I/O server");
         });
@@ -162,13 +156,13 @@ proptest! {
         seed in any::<u64>(),
         strip in prop::sample::select(vec![4096u64, 5000, 16384]),
         servers in 1u32..5,
-        steps in bodies::any_steps(),
+        steps in crate::bodies::any_steps(),
     ) {
         let setting = setting(seed, ClusterOptions::with_iods(4));
         setting.world.block_on(async {
             let client = setting.client(1).await;
             let file = client.create(&path("/f"), striped(strip, servers)).await.unwrap();
-            bodies::list_io(&file, &steps).await;
+            crate::bodies::list_io(&file, &steps).await;
         });
     }
 
@@ -220,7 +214,7 @@ fn a_full_disk_names_server_and_ranges() {
         let failure = &error.failures()[0];
         assert!(failure.server.as_ref().unwrap().iod.is_some());
         assert!(!failure.ranges.is_empty() && failure.ranges.last().unwrap().end == 2 << 20, "{error}");
-        assert_eq!(bodies::read(&small, 0, 300_000).await, pattern(300_000, 1), "what was acknowledged stays");
+        assert_eq!(crate::bodies::read(&small, 0, 300_000).await, pattern(300_000, 1), "what was acknowledged stays");
     });
 }
 
@@ -246,9 +240,9 @@ fn an_iod_killed_during_a_transfer_ends_it_and_synced_data_survives() {
         assert!(sim.now().since(start) < Duration::from_secs(5), "within the time limit");
         assert!(kept.read_at(0, bmi_core::Memory::zeroed(1 << 20).unwrap()).await.is_err());
         setting.cluster.restart_iod(2);
-        assert!(bodies::read(&kept, 0, 1 << 20).await == pattern(1 << 20, 1));
+        assert!(crate::bodies::read(&kept, 0, 1 << 20).await == pattern(1 << 20, 1));
         file.write_at(0, pattern(1 << 20, 3)).await.unwrap();
-        assert!(bodies::read(&file, 0, 1 << 20).await == pattern(1 << 20, 3));
+        assert!(crate::bodies::read(&file, 0, 1 << 20).await == pattern(1 << 20, 3));
     });
 }
 
@@ -270,7 +264,7 @@ fn a_slow_transfer_does_not_stop_changes() {
         };
         let (written, ()) = futures_util::future::join(file.write_at(0, pattern(1000, 2)), changes).await;
         written.unwrap();
-        assert!(bodies::read(&file, 0, 1000).await == pattern(1000, 2));
+        assert!(crate::bodies::read(&file, 0, 1000).await == pattern(1000, 2));
     });
 }
 
@@ -287,7 +281,7 @@ fn the_namespace_survives_its_manager() {
     setting.cluster.restart_manager();
     setting.world.block_on(async {
         let file = client.open(&path("/a/b/f")).await.unwrap();
-        assert_eq!(bodies::read(&file, 0, 20_000).await, pattern(20_000, 1));
+        assert_eq!(crate::bodies::read(&file, 0, 20_000).await, pattern(20_000, 1));
         client.mkdir(&path("/a/c")).await.unwrap();
     });
 }

@@ -2,21 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-#[allow(unreachable_pub, reason = "a module of its own for the sake of its length")]
-#[path = "support/mock.rs"]
-mod servers;
-
 use std::time::Duration;
 
+use crate::bodies::{code, path, pattern, striped};
+use crate::servers::{Garbage, MockCluster};
 use bmi_core::{Config, Lists, Memory};
-use bodies::{code, path, pattern, striped};
 use fs_client::{Client, ClientOptions, Direction, ErrorCode, Extended, ExtendedRaw, Path, Region};
 use fs_proto::codec;
 use proptest::prelude::*;
-use servers::{Garbage, MockCluster};
 
 /// No operation may take longer than its own time limit plus the grace period for letting go of
 /// memory.
@@ -28,7 +21,7 @@ fn the_whole_interface() {
     cluster.world.block_on(async {
         let client = cluster.client().await;
         assert_eq!(client.iods().len(), 5, "the list of servers comes in pages");
-        bodies::everything(&client, 5, 100).await;
+        crate::bodies::everything(&client, 5, 100).await;
         for pong in client.ping().await {
             assert!(pong.result.unwrap() > Duration::ZERO, "{}", pong.server);
         }
@@ -43,13 +36,13 @@ proptest! {
         seed in any::<u64>(),
         strip in prop::sample::select(vec![4096u64, 5000, 16384]),
         servers in 1u32..5,
-        steps in bodies::any_steps(),
+        steps in crate::bodies::any_steps(),
     ) {
         let cluster = MockCluster::new(seed, servers);
         cluster.world.block_on(async {
             let client = cluster.client().await;
             let file = client.create(&path("/f"), striped(strip, servers)).await.unwrap();
-            bodies::list_io(&file, &steps).await;
+            crate::bodies::list_io(&file, &steps).await;
         });
     }
 }
@@ -65,7 +58,7 @@ fn lists_move_by_every_path_and_in_every_way() {
             let options = ClientOptions { path: path_taken, lists, ..cluster.options() };
             let client = cluster.client_with(options).await;
             let file = client.create(&path("/f"), striped(4096, 3)).await.unwrap();
-            bodies::list_io(&file, &bodies::hard_steps()).await;
+            crate::bodies::list_io(&file, &crate::bodies::hard_steps()).await;
             let paths = client.stats().paths;
             let path = path_taken.unwrap_or(Path::ServerBased).resolve(Direction::Write);
             assert!(paths.requests(Direction::Write, path) > 0, "{path_taken:?}, {lists:?}: {paths}");
@@ -125,7 +118,7 @@ fn a_tile_needs_one_registration_with_hints_and_one_for_each_row_without() {
             // SAFETY: as above.
             unsafe { file.write_extended_raw(access(hints)) }.await.unwrap();
             assert_eq!(client.endpoint().counters().pin_misses, before.pin_misses, "all are registered still");
-            assert!(bodies::read(&file, 5 * (ROW as u64 + 5000), ROW).await == tile[5 * ROW..6 * ROW]);
+            assert!(crate::bodies::read(&file, 5 * (ROW as u64 + 5000), ROW).await == tile[5 * ROW..6 * ROW]);
             client.foreign().forget_all();
         });
         for row in 0..ROWS {
@@ -152,8 +145,8 @@ fn extended_lists_of_our_own_memory() {
         };
         file.write_extended(access).await.unwrap();
         let written = [&one.to_vec()[20_000..], &other.to_vec()[..]].concat();
-        assert_eq!(bodies::read(&file, 100, 30_000).await, written);
-        assert_eq!(bodies::read(&file, 50_000, 100).await, &one.to_vec()[5..12]);
+        assert_eq!(crate::bodies::read(&file, 100, 30_000).await, written);
+        assert_eq!(crate::bodies::read(&file, 50_000, 100).await, &one.to_vec()[5..12]);
         let target = Memory::zeroed(30_007).unwrap();
         let allocations = vec![target.clone(); 2];
         let back = Extended { allocations: &allocations, mem_offsets: &[7, 0], mem_lengths: &[30_000, 7], ..access };
@@ -251,7 +244,7 @@ fn a_full_disk_names_server_and_ranges_and_the_rest_stays() {
             error.to_string(),
             "write of /f at sim://iod2:1 (iod 2) of bytes 131072..196608 failed: no space left: the store is full"
         );
-        let found = bodies::read(&file, 0, 1 << 20).await;
+        let found = crate::bodies::read(&file, 0, 1 << 20).await;
         let (old, new) = (pattern(1 << 20, 1), pattern(262_144, 2));
         assert!(found[..131_072] == new[..131_072], "what the others acknowledged is there");
         assert!(found[131_072..196_608] == old[131_072..196_608]);
@@ -298,7 +291,7 @@ fn a_silent_server_costs_the_time_limit_and_no_more() {
         }
         assert!(cluster.world.now().since(start) < LIMIT * 2);
         cluster.faults.silent.set(None);
-        assert_eq!(bodies::read(&file, 0, 200_000).await, pattern(200_000, 1));
+        assert_eq!(crate::bodies::read(&file, 0, 200_000).await, pattern(200_000, 1));
     });
 }
 
@@ -334,7 +327,7 @@ fn nonsense_from_a_server_is_an_error_and_nothing_else() {
             assert_eq!(code(file.read_at(0, Memory::zeroed(100).unwrap())).await, ErrorCode::Protocol);
         }
         *cluster.faults.garbage.borrow_mut() = None;
-        assert_eq!(bodies::read(&file, 0, 200_000).await, pattern(200_000, 1));
+        assert_eq!(crate::bodies::read(&file, 0, 200_000).await, pattern(200_000, 1));
     });
 }
 
@@ -361,11 +354,11 @@ fn a_server_that_was_restarted_is_connected_again() {
         let file = client.create(&path("/f"), striped(65536, 2)).await.unwrap();
         file.write_at(0, pattern(200_000, 1)).await.unwrap();
         cluster.world.cut(&cluster.client_node, &cluster.iods[0]);
-        assert_eq!(bodies::read(&file, 0, 200_000).await, pattern(200_000, 1));
+        assert_eq!(crate::bodies::read(&file, 0, 200_000).await, pattern(200_000, 1));
         cluster.iods[1].kill();
         cluster.iods[1].restart();
         cluster.start(&cluster.iods[1], Some(1));
-        assert_eq!(bodies::read(&file, 0, 200_000).await, pattern(200_000, 1), "a read is sent again by itself");
+        assert_eq!(crate::bodies::read(&file, 0, 200_000).await, pattern(200_000, 1), "a read is sent again by itself");
     });
 }
 
@@ -382,7 +375,7 @@ fn futures_may_be_dropped_at_any_time() {
             let sleep = std::pin::pin!(cluster.world.sim().sleep(Duration::from_micros(step * 7)));
             futures_util::future::select(read, sleep).await;
         }
-        assert_eq!(bodies::read(&file, 0, 300_000).await, pattern(300_000, 1));
+        assert_eq!(crate::bodies::read(&file, 0, 300_000).await, pattern(300_000, 1));
         cluster.world.sim().sleep(Duration::from_secs(5)).await;
         let left = client.endpoint().with(|endpoint| endpoint.resource_usage());
         assert_eq!((left.operations, left.exposures), (0, 0), "{left:?}");

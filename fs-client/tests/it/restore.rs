@@ -7,10 +7,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -18,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cluster::{Cluster, pvfsd};
+use crate::cluster::{Cluster, pvfsd};
 
 /// The bytes of a file: different for each name and position.
 fn contents(name: &str) -> Vec<u8> {

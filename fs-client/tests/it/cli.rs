@@ -2,20 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-#[allow(dead_code, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use bodies::pattern;
-use cluster::{Cluster, complaint, pvfsd};
+use crate::bodies::pattern;
+use crate::cluster::{Cluster, complaint, pvfsd};
 use serde_json::json;
 
 fn assert_same_tree(a: &Path, b: &Path) {

@@ -3,20 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-#[allow(dead_code, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use bodies::pattern;
-use cluster::{Cluster, complaint};
+use crate::bodies::pattern;
+use crate::cluster::{Cluster, complaint};
 
 const SIZE: usize = 300_000;
 
@@ -148,7 +141,7 @@ fn an_io_server_whose_disk_is_not_mounted_does_not_serve() {
     cluster.kill_server(2);
     fs::rename(cluster.path("iod1"), cluster.path("aside")).unwrap();
     let config = cluster.path("pvfs.toml");
-    let mut empty = std::process::Command::new(cluster::pvfsd())
+    let mut empty = std::process::Command::new(crate::cluster::pvfsd())
         .arg("--config")
         .arg(&config)
         .args(["iod", "1"])

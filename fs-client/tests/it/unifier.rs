@@ -2,24 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-#[allow(dead_code, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/cluster.rs"]
-mod cluster;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::Builder;
 
+use crate::bodies::{path, pattern, striped};
+use crate::cluster::Cluster;
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::driver::{MonotonicClock, event};
 use bmi_core::{Addr, Config, Memory, Scheme};
-use bodies::{path, pattern, striped};
-use cluster::Cluster;
 use fs_client::{Client, ClientOptions, File};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use fs_server::store::{CacheSettings, Service};
@@ -70,9 +63,12 @@ async fn pieces(file: &File<AnyTransport>, model: &mut Vec<u8>) {
         model[at..at + len].copy_from_slice(&bytes);
         let from = (round * 31_111) % model.len();
         let until = (from + len).min(model.len());
-        assert!(bodies::read(file, from as u64, until - from).await == model[from..until], "{round}: {len} at {from}");
+        assert!(
+            crate::bodies::read(file, from as u64, until - from).await == model[from..until],
+            "{round}: {len} at {from}"
+        );
     }
-    assert!(bodies::read(file, 0, model.len()).await == *model);
+    assert!(crate::bodies::read(file, 0, model.len()).await == *model);
 }
 
 fn everything_over(scheme: Scheme, threads: usize, first: Service) {
@@ -83,7 +79,7 @@ fn everything_over(scheme: Scheme, threads: usize, first: Service) {
     let options = ClusterOptions { over: vec![scheme], threads, service: first, ..ClusterOptions::with_iods(4) };
     let servers = EmbeddedCluster::start(&data, options.clone()).unwrap();
     let mut models = Vec::new();
-    with_client(scheme, servers.manager(), None, async |client| bodies::everything(&client, 4, 3000).await);
+    with_client(scheme, servers.manager(), None, async |client| crate::bodies::everything(&client, 4, 3000).await);
     for (number, way) in
         [None, Some(Inline), Some(FastRdma), Some(ServerBased), Some(ClientBased)].into_iter().enumerate()
     {
@@ -105,7 +101,7 @@ fn everything_over(scheme: Scheme, threads: usize, first: Service) {
             for (number, model) in models.iter().enumerate() {
                 let file = client.open(&path(&format!("/f{number}"))).await.unwrap();
                 assert_eq!(file.size().await.unwrap(), model.len() as u64);
-                assert!(bodies::read(&file, 0, model.len()).await == *model, "file {number}");
+                assert!(crate::bodies::read(&file, 0, model.len()).await == *model, "file {number}");
             }
         });
         servers.stop().unwrap();
@@ -188,7 +184,7 @@ fn files_that_are_cut_off_under_their_mappings_end_no_server() {
         with_client(scheme, servers.manager(), None, async |client| {
             let file = client.open(&path("/f")).await.unwrap();
             file.write_at(0, bytes.clone()).await.unwrap();
-            assert!(bodies::read(&file, 0, bytes.len()).await == bytes);
+            assert!(crate::bodies::read(&file, 0, bytes.len()).await == bytes);
         });
         servers.stop().unwrap();
     }
@@ -250,7 +246,7 @@ fn acknowledged_writes_survive_kill_9() {
         with_client(Scheme::Tcp, &manager, None, async |client| {
             for round in 0..=round {
                 let file = client.open(&path(&format!("/f{round}"))).await.unwrap();
-                assert!(bodies::read(&file, 5, bytes.len()).await == bytes, "after a start as {next}");
+                assert!(crate::bodies::read(&file, 5, bytes.len()).await == bytes, "after a start as {next}");
             }
         });
     }
@@ -270,7 +266,7 @@ fn byte(manager: &Addr) -> u8 {
     let mut found = 0;
     with_client(Scheme::Tcp, manager, None, async |client| {
         let file = client.open(&path("/f")).await.unwrap();
-        found = bodies::read(&file, 0, 1).await[0];
+        found = crate::bodies::read(&file, 0, 1).await[0];
     });
     found
 }

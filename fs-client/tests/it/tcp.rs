@@ -3,19 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "support/bodies.rs"]
-mod bodies;
-#[path = "support/recycled.rs"]
-mod recycled;
-
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::bodies::{path, pattern, striped};
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::{Config, Scheme, driver};
-use bodies::{path, pattern, striped};
 use fs_client::copy::Copier;
 use fs_client::{Client, ClientOptions, ErrorCode};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
@@ -47,28 +41,28 @@ fn with_client(iods: usize, busy: bool, body: impl AsyncFnOnce(TcpClient, &mut E
 #[test]
 fn the_whole_interface() {
     with_client(4, false, async |client, _, _| {
-        bodies::everything(&client, 4, 300).await;
+        crate::bodies::everything(&client, 4, 300).await;
     });
 }
 
 #[test]
 fn the_busy_driver_does_the_same() {
     with_client(2, true, async |client, _, _| {
-        bodies::striping(&client, 2).await;
+        crate::bodies::striping(&client, 2).await;
     });
 }
 
 #[test]
 fn servers_give_nothing_of_one_client_to_another() {
     with_client(1, false, async |client, cluster, _| {
-        recycled::a_lying_client_stores_nothing_of_others(&client, &cluster.iods()[0]).await;
+        crate::recycled::a_lying_client_stores_nothing_of_others(&client, &cluster.iods()[0]).await;
     });
 }
 
 #[test]
 fn short_reads_bring_nothing_of_others() {
     with_client(1, false, async |client, cluster, _| {
-        recycled::short_reads_bring_nothing_of_others(&client, &cluster.iods()[0]).await;
+        crate::recycled::short_reads_bring_nothing_of_others(&client, &cluster.iods()[0]).await;
     });
 }
 
@@ -99,7 +93,11 @@ fn trees_come_back_as_they_were() {
         assert_eq!(fs::read(target.join("a/b/large")).unwrap(), b"short");
         let error = copier.put_file(&source.join("none"), &path("/x")).await.unwrap_err();
         assert!(error.to_string().contains("source/none: No such file"), "{error}");
-        assert_eq!(bodies::code(client.lookup(&path("/x"))).await, ErrorCode::NotFound, "nothing was created for it");
+        assert_eq!(
+            crate::bodies::code(client.lookup(&path("/x"))).await,
+            ErrorCode::NotFound,
+            "nothing was created for it"
+        );
     });
 }
 
@@ -114,7 +112,7 @@ fn a_server_that_is_away_is_named_and_what_was_synced_comes_back_with_it() {
         assert!(error.failures().iter().all(|failure| failure.server.as_ref().unwrap().iod == Some(1)), "{error}");
         assert_eq!(error.failures()[0].ranges[0], 65536..131_072, "{error}");
         cluster.start_iod(1).unwrap();
-        let found = bodies::read(&file, 0, 1 << 20).await;
+        let found = crate::bodies::read(&file, 0, 1 << 20).await;
         let (old, new) = (pattern(1 << 20, 1), pattern(1 << 20, 2));
         assert!(found[..65536] == new[..65536] && found[65536..131_072] == old[65536..131_072]);
     });

@@ -1,0 +1,34 @@
+//! Tests of the client and its commands, over the simulator, against mock servers, and against real
+//! clusters.
+
+mod accidents;
+#[allow(dead_code, unreachable_pub, reason = "helpers of the tests")]
+mod alias;
+mod bench;
+#[allow(dead_code, unreachable_pub, reason = "helpers of the tests")]
+mod bodies;
+mod caches;
+mod cli;
+#[allow(dead_code, unreachable_pub, reason = "helpers of the tests")]
+mod cluster;
+mod control;
+mod crowd;
+mod log;
+mod loops;
+mod mock;
+mod put;
+#[allow(dead_code, unreachable_pub, reason = "helpers of the tests")]
+mod recycled;
+mod restore;
+mod routes;
+#[allow(dead_code, unreachable_pub, reason = "helpers of the tests")]
+mod servers;
+mod sim;
+mod sim_shared;
+mod stalled;
+mod tcp;
+mod threads;
+mod unifier;
+mod versions;
+mod views;
+mod whose_bytes;
