@@ -1,6 +1,5 @@
 //! Runs the programs as a user does: the profile that `calibrate` writes is accepted by every
 //! option that takes a profile.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::process::{Command, Output};
 

@@ -1,6 +1,5 @@
 //! An I/O server on several cores, at the reduced scale: it runs, gives the same digits twice, and
 //! names what limits each row. No rate is asserted.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use benches::cores::{Scale, rows};
 

@@ -1,6 +1,5 @@
 //! Runs the program `fs_bench` from its command line to its end. Checks its output, and that it
 //! leaves nothing behind, however it ends. A figure only has to be a number.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::BTreeSet;
 use std::fs;

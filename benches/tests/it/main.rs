@@ -1,5 +1,7 @@
 //! Tests of the programs that measure.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
 mod commands;
 mod cores;
 mod fs_bench;

@@ -1,7 +1,6 @@
 //! Runs the papers' experiments at the reduced scale. Each gives the same digits twice, and has the
 //! orders that the papers state. The papers' programs also run over real transports, and must read
 //! back the same bytes. No duration is asserted.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use benches::paper::report::{Report, summary};
 use benches::paper::{ALL, Scale, svg};

@@ -1,6 +1,5 @@
 //! Runs programs with `--report`, and reads what they wrote. A figure only has to be a number.
 //! `tests/it/fs_bench.rs` does the same with `fs_bench`.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::Path;
 use std::process::Command;

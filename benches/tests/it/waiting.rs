@@ -1,7 +1,6 @@
 //! Tests how drivers wait, over TCP. An idle endpoint takes no processor time in the event modes
 //! and a whole core when polling. Every mode carries a conversation. Processor time is that of the
 //! calling thread, as the kernel counts it, so elapsed time does not matter.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

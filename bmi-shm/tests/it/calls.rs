@@ -1,7 +1,5 @@
 //! System calls: none while both sides are busy, one wake-up per sleeper. One poll sends it.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::os::fd::AsFd;
 use std::task::Waker;
 

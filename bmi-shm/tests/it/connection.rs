@@ -1,7 +1,5 @@
 //! The special properties of connections over a Unix socket: names, directories, users, ends.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::os::unix::fs::PermissionsExt;
 
 use crate::common::{World, world, world_with};

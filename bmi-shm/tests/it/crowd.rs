@@ -1,8 +1,6 @@
 //! Sockets that send nothing, against a listener. An honest client connects all the while. In an
 //! earlier version, 256 of them kept everybody else out.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::os::fd::OwnedFd;
 
 use crate::common::{World, world_with};

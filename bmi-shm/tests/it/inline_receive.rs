@@ -1,7 +1,5 @@
 //! Inline receives: messages that are handled in the ring itself (C16).
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::{World, world};
 use bmi_core::transport::{
     ConnId, Event, InlineMessage, InlineReceiver, Payload, WorkId, WorkKind, WorkOptions, WorkStatus,

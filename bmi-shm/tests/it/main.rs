@@ -1,5 +1,7 @@
 //! Tests of the transport between endpoints of one process.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
 mod calls;
 mod common;
 mod connection;

@@ -4,8 +4,6 @@
 //! The disk that stalls is a pipe. A `read` from it into lent pages waits in the kernel until the
 //! test writes to the other end. Then the kernel writes to the pages, however late that is.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::cell::Cell;
 use std::future::Future;
 use std::io::{PipeWriter, Write};

@@ -1,8 +1,6 @@
 //! Views: a peer's published pages are mapped for reading, and nothing that either side does with
 //! them ends a connection or writes to them.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::{World, world, world_with};
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::mem::{PublishedPages, RemoteView};

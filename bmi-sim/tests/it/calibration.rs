@@ -1,6 +1,5 @@
 //! Calibration recovers the prices of a profile. On the machines of [PVFS-IB] its crossovers are
 //! near the paper's 4 KiB and 64 KiB.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! The harness finds wrong answers, panics, stalls, leaks and runs that differ, and reports how to
 //! repeat them.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::Cell;
 use std::rc::Rc;

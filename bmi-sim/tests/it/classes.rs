@@ -1,7 +1,6 @@
 //! Long messages do not hold the adapter. Queue pairs take turns by units, control and messages
 //! pass bulk, at both ends, and within a connection nothing overtakes. A node has one processor:
 //! its tasks wait for each other's work.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

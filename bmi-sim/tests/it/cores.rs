@@ -1,6 +1,5 @@
 //! What the cores of a program with several event loops take from each other: locks, the memory
 //! bus, the work of sending.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
 //! One seed gives one run: the same digest twice. Another seed, with jitter, gives another digest.
 //! Whatever is posted, cut and killed, in any order, every request ends exactly once and every
 //! region is released.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::BTreeMap;
 use std::time::Duration;

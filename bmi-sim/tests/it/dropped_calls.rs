@@ -1,6 +1,5 @@
 //! Calls that are dropped before their reply. A server that is moving their data goes on, the
 //! connection stays, and what the server may access is given back when it can access it no more.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::Cell;
 use std::rc::Rc;

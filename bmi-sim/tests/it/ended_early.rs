@@ -1,7 +1,6 @@
 //! Moves of data by the client that the server ends early: at its deadline, or because its program
 //! gives the request up. The client writes or reads on, because it has not heard of it. That ends
 //! its call, and nothing else.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,5 +1,4 @@
 //! The real protocol inside a world: an example of a user's test, and the effects of faults on it.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

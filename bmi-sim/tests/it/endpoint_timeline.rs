@@ -1,6 +1,5 @@
 //! What endpoints record of themselves, from both sides, in virtual time: the clocks are aligned to
 //! a known skew, everything that happens is in the picture, and recording changes nothing.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

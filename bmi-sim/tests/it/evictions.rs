@@ -1,5 +1,4 @@
 //! Crowds of idle peers.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

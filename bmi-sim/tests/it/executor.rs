@@ -1,5 +1,4 @@
 //! Tasks, timers, joins, kills and stalls.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::RefCell;
 use std::rc::Rc;

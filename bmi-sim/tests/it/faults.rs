@@ -1,5 +1,4 @@
 //! The effect of each fault of a plan on the endpoints.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

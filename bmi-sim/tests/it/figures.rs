@@ -1,7 +1,6 @@
 //! One test for each figure of [PVFS-IB] about the mechanism: the real calls of the communication
 //! manager on the paper's machines, in virtual time. Nothing of the model was fitted to these
 //! figures. The tests assert their shape. `--nocapture` shows the numbers.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! Measurements of a known profile are fitted back, from a base that is another machine.
 //! Measurements that cannot be fitted are reported.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use bmi_sim::{CopyRate, Fit, Measurements, Profile, RegisterTime, fit};
 

@@ -1,6 +1,5 @@
 //! A handle in the simulator: tasks of the world drive its endpoints, on one thread, and a run can
 //! be repeated.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;

@@ -1,5 +1,4 @@
 //! Log lines that peers cause, in virtual time.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

@@ -5,8 +5,6 @@
 //! on the wire, and both sides must reach the same matching. Sizes are around every limit between
 //! two paths, credits are scarce, and both sides post at random times.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::time::Duration;
 
 use bmi_core::{Config, Counters, Memory, Options, PeerEvent};

@@ -1,6 +1,5 @@
 //! Resources and their queues: cores, bus, ports of the switch, disks. Also the kinds of work to
 //! which a node's processor time is charged.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::pin::Pin;
 use std::time::Duration;

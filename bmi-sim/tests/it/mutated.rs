@@ -18,7 +18,6 @@
 //!
 //! `BMI_FRAMES` sets the number of changed frames, for `cargo xtask hostile --frames`. `BMI_SEED`
 //! sets the first seed.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,6 +1,5 @@
 //! Pacing on an I/O server in virtual time. Peers get equal shares however much each asks for,
 //! small transfers pass bulk, and stalled peers do not hold up the others.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::Cell;
 use std::rc::Rc;

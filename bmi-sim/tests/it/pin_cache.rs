@@ -3,7 +3,6 @@
 //!
 //! Hit rates of 0 % and 100 % are from [PVFS-IB §3.3.3, §6.5]. The tile of 768 rows, with 1
 //! registration if there are hints, is from [PVFS-IB §5, §6.8].
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::ptr::NonNull;
 use std::time::Duration;

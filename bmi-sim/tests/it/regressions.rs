@@ -1,6 +1,5 @@
 //! Bugs of the protocol that appeared only when endpoints slept. Each has one test, named for the
 //! correct behaviour.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

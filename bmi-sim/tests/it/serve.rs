@@ -1,5 +1,4 @@
 //! The loop that serves calls, and messages taken as `Bytes`.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,5 +1,4 @@
 //! Several endpoints of a node behind one address.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@
 //!   message went to its receive is seen from the bytes.
 //! - The counters that name a path, and those of registrations: an immediate completion needs no
 //!   registration and no unit.
-#![allow(clippy::unwrap_used, unreachable_pub, reason = "helpers of tests")]
+#![allow(unreachable_pub, reason = "helpers of tests")]
 
 mod immediate;
 mod run;

@@ -2,7 +2,6 @@
 //! within 3 %: [PVFS-IB, Table 2, §5]; [Unifier-PVFS, Table 1] (memory copy). They are measured as
 //! `perf_main` and `ttcp` do: a ping-pong of 4 bytes, and a stream of long messages. MB are 2^20
 //! bytes.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! A timeline is correct and a browser can read it: rows are in order, arrows have both ends.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::BTreeMap;
 use std::time::Duration;

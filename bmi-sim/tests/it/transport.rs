@@ -1,5 +1,4 @@
 //! The contract of `bmi_core::transport`, rule by rule, between two raw transports.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,5 @@
 //! Calibration over loopback finishes and yields numbers that make a policy. The values depend on
 //! the machine; `--nocapture` shows them.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

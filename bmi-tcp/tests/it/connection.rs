@@ -1,7 +1,5 @@
 //! Beginning and end of connections, and waiting.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;

@@ -2,8 +2,6 @@
 //! byte now and then. An honest client connects and exchanges messages all the while. In an earlier
 //! version, 256 of either kind kept everybody else out.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;

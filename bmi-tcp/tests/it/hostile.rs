@@ -1,8 +1,6 @@
 //! Raw sockets against a transport (C8): garbage, and truncated, oversized and misplaced frames.
 //! The connection ends with a reason, and other connections continue.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 

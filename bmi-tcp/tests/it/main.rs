@@ -1,5 +1,7 @@
 //! Tests of the transport over real sockets.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
 mod calibration;
 mod common;
 mod connection;

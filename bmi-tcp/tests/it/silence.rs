@@ -3,8 +3,6 @@
 //! A filter at a socket that drops all it would receive makes that end a dead host: its kernel sees
 //! no byte, and answers nothing.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::net::TcpStream;
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! The program `hello` as two processes.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::process::Command;
 
 use crate::program::{Server, fail, private_dir, succeed};

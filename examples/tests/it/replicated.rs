@@ -1,7 +1,5 @@
 //! The program `replicated` as several processes.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::path::Path;
 use std::process::Command;
 

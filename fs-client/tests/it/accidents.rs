@@ -1,7 +1,5 @@
 //! Accidents around the commands: interrupted transfers, and output for programs.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! Hints for the caches of I/O servers, and questions to them: the client with real servers that
 //! have a cache, and with servers that misbehave, in the simulator.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::time::Duration;
 
 use crate::bodies::{code, path, pattern, striped};

@@ -1,7 +1,5 @@
 //! The command `pvfs` against real `pvfsd` processes.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! The servers of a machine as a whole: `pvfsd run`, `start`, `stop` and `status`, with real
 //! processes.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

@@ -1,7 +1,5 @@
 //! Servers whose places are all taken: idle clients make room, and do not notice.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;

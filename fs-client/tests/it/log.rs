@@ -1,7 +1,5 @@
 //! What servers log of clients that do nothing wrong.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::time::Duration;
 
 use crate::bodies::path;

@@ -1,8 +1,6 @@
 //! Servers with several event loops, over real transports: clients whose connections are on
 //! different loops use the same files.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::fs;
 use std::process::{Child, Stdio};
 use std::thread;

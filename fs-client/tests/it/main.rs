@@ -1,6 +1,8 @@
 //! Tests of the client and its commands, over the simulator, against mock servers, and against real
 //! clusters.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
 mod accidents;
 #[allow(dead_code, unreachable_pub, reason = "helpers of the tests")]
 mod alias;

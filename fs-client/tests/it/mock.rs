@@ -1,7 +1,5 @@
 //! The client against servers that misbehave on request, in the simulator.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::time::Duration;
 
 use crate::bodies::{code, path, pattern, striped};

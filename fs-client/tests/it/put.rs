@@ -4,8 +4,6 @@
 //! No test needs a certain speed. Where an event must happen in the middle of a command, the test
 //! waits for a sign of it, or holds the command at a pipe.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -5,8 +5,6 @@
 //! not empty. It has `/dir` with the files `short`, `long`, `sparse` and `empty`, in strips of
 //! 4 KiB, and `gone`, which was removed.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

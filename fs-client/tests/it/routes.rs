@@ -2,8 +2,6 @@
 //! one simulated world. Simulated adapters under other addresses stand in for `shm://`, `ib://` and
 //! `tcp://`.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::cell::Cell;
 use std::time::Duration;
 

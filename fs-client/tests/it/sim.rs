@@ -1,7 +1,5 @@
 //! The whole file system in the simulator, with the real client and real servers.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::pin::pin;
 use std::time::Duration;
 

@@ -1,8 +1,6 @@
 //! One client for several tasks in the simulator, over a handle of its node. All runs on one
 //! thread, in virtual time, and a run can be repeated.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::time::Duration;
 
 use crate::bodies::{path, pattern, striped};

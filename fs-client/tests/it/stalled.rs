@@ -1,7 +1,5 @@
 //! Commands that are stopped in the middle (`SIGSTOP`), and others that go on meanwhile.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::fs;
 use std::process::{Child, Stdio};
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! The whole file system over TCP on loopback, with the real client and real servers. The test
 //! bodies are those of the simulator, unchanged.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::fs;
 use std::path::Path;
 use std::time::Duration;

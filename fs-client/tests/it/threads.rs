@@ -1,7 +1,5 @@
 //! One client for many threads, over TCP and shared memory, with real servers.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::sync::{Arc, Barrier};
 use std::thread::Builder;
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! I/O servers whose cache is the memory of the transport, over real transports and real disks.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

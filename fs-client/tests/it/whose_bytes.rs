@@ -1,8 +1,6 @@
 //! Clusters whose directories vanish, are swapped, copied or damaged, and connections to the wrong
 //! server, with real processes. A command either gets the right bytes or fails.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fs_proto::{ErrorCode, ManagerReply, RequestId, codec};
+use fs_proto::{DatafileHandle, ErrorCode, ManagerReply, RequestId, Start, codec};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use redb::StorageBackend;

@@ -28,7 +28,7 @@ fn shared(traces: [(&[u64], Policy); 2]) -> [(f64, f64); 2] {
 }
 
 fn zipf() -> Vec<u64> {
-    let traces = bench::traces(OBJECTS, CAPACITY, REQUESTS);
+    let traces = traces::traces(OBJECTS, CAPACITY, REQUESTS);
     traces.into_iter().find(|trace| trace.name == "zipf 0.8").unwrap().units
 }
 
@@ -39,7 +39,7 @@ fn scan() -> Vec<u64> {
 
 #[test]
 fn a_scan_takes_little_from_units_that_are_used() {
-    let alone = |policy| bench::hits(policy, CAPACITY, &zipf());
+    let alone = |policy| traces::hits(policy, CAPACITY, &zipf());
     for (policy, other) in [(Policy::ScanResistant, Policy::Lru), (Policy::Lru, Policy::ScanResistant)] {
         let [(rate, part), (scanned, _)] = shared([(&zipf(), policy), (&scan(), other)]);
         assert_eq!(scanned, 0.0);

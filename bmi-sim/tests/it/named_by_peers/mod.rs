@@ -8,7 +8,6 @@
 //!
 //! The peer is a bare adapter whose messages are made here. `frames.rs` has what each kind of
 //! message costs at most.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 #[cfg(feature = "mutants")]
 mod frames;

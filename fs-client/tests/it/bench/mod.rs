@@ -1,8 +1,6 @@
 //! `pvfs bench` against a real cluster over TCP and shared memory, from one host and from several.
 //! Other hosts are processes on this one, or played by the test.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 mod bed;
 mod hosts;
 mod strangers;
