@@ -19,7 +19,7 @@
 //! 3. Mappings that a file keeps are bounded. All mappings of the client are bounded by its
 //!    transport.
 //!
-//! **Tests.** `tests/it/views.rs`.
+//! **Tests.** `tests/views.rs`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -32,7 +32,7 @@ const CIRCLES: &str = "
 const CROWDS: &str = "
     benches/src 13; bmi-backend/src 13; bmi-cache/src 17; bmi-conformance/src/message 19; bmi-core/src 21;
     bmi-core/src/endpoint 52; bmi-ib/src 13; bmi-perf/src 22; bmi-shm/src 25; bmi-sim/src 27;
-    bmi-sim/tests/it 29; docs 15; fs-client/src 20; fs-client/src/bench 17; fs-client/tests/it 26; fs-proto/src 14;
+    bmi-sim/tests/it 29; docs 15; fs-client/src 20; fs-client/src/bench 17; fs-client/tests/it 24; fs-proto/src 14;
     fs-server/src/manager 25; fs-server/src/store 38; fs-server/tests/sim 21; fuzz/fuzz_targets 18;
     xtask/src/pair 15";
 /// The most files of a folder. A reader can take in a dozen names.

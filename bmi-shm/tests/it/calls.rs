@@ -3,12 +3,13 @@
 use std::os::fd::AsFd;
 use std::task::Waker;
 
-use crate::common::{World, world, world_with};
 use bmi_conformance::world::Side;
 use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, WorkId, WorkKind, WorkOptions};
 use bmi_core::{Time, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
 use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::common::{World, world, world_with};
 
 /// Sends a message from `a` for which `b` has a receive.
 fn send(world: &mut World, ca: ConnId) {

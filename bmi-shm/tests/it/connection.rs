@@ -2,11 +2,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use crate::common::{World, world, world_with};
 use bmi_conformance::world::{Side, completion, pattern};
 use bmi_core::transport::{Armed, Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Addr, ErrorKind, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
+
+use crate::common::{World, world, world_with};
 
 fn transport() -> ShmTransport {
     ShmTransport::new(ShmConfig::default()).unwrap()

@@ -3,11 +3,12 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::common::{World, world_with};
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Addr, Time, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with};
+
+use crate::common::{World, world_with};
 
 /// Returns a socket to the listener that sends nothing.
 fn silent(world: &mut World, listener: &Addr) -> OwnedFd {

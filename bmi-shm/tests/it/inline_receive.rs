@@ -1,10 +1,11 @@
 //! Inline receives: messages that are handled in the ring itself (C16).
 
-use crate::common::{World, world};
 use bmi_core::transport::{
     ConnId, Event, InlineMessage, InlineReceiver, Payload, WorkId, WorkKind, WorkOptions, WorkStatus,
 };
 use bmi_core::{Memory, Segment, Transport};
+
+use crate::common::{World, world};
 
 /// Records the messages that it is shown, and takes those that it chooses.
 struct Choosing<F> {

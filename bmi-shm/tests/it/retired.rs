@@ -14,7 +14,6 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::common::{World, world, world_with};
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::comm::{Body, Caller, Incoming, Path};
 use bmi_core::mem::RemotePages;
@@ -23,6 +22,8 @@ use bmi_core::{
     Access, Addr, AsyncEndpoint, Clock, Config, Endpoint, ErrorKind, Memory, RemoteKey, RemoteSlice, Time, Transport,
 };
 use bmi_shm::{ShmConfig, ShmTransport};
+
+use crate::common::{World, world, world_with};
 
 /// As many bytes as a pipe takes at once.
 const LEN: usize = 4000;

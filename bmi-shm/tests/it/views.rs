@@ -1,12 +1,13 @@
 //! Views: a peer's published pages are mapped for reading, and nothing that either side does with
 //! them ends a connection or writes to them.
 
-use crate::common::{World, world, world_with};
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::mem::{PublishedPages, RemoteView};
 use bmi_core::transport::{Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, Memory, RemoteKey, RemoteSlice, Transport};
 use bmi_shm::ShmConfig;
+
+use crate::common::{World, world, world_with};
 
 const LEN: usize = 64 << 10;
 

@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use crate::support::{Side, one_event, pair};
 use bmi_core::driver::Waiting;
 use bmi_core::transport::{Event, HostWork, Payload, ServiceClass, Transport, WorkId, WorkKind, WorkOptions};
 use bmi_core::{Access, Config, Memory, Options, RemoteSlice, Time};
 use bmi_sim::{SimConfig, World};
+
+use crate::support::{Side, one_event, pair};
 
 const LEN: usize = 1 << 20;
 const NEVER: Time = Time::from_nanos(u64::MAX);

@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::support::{Side, pair};
 use bmi_core::transport::{Payload, PostError, Transport, WorkId, WorkOptions};
 use bmi_core::{Access, Memory, RemoteSlice, Time};
 use bmi_sim::{SimConfig, World};
 use proptest::prelude::*;
+
+use crate::support::{Side, pair};
 
 /// One action of a test.
 #[derive(Clone, Debug)]

@@ -4,11 +4,12 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::support::{Side, pair, pair_between};
 use bmi_core::driver::Waiting;
 use bmi_core::transport::{HostWork, Payload, Transport, WorkId, WorkKind, WorkOptions};
 use bmi_core::{Access, Config, Memory, Options, Time};
 use bmi_sim::{DiskProfile, Profile, SimConfig, Usage, World};
+
+use crate::support::{Side, pair, pair_between};
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use crate::support::{Side, pair};
 use bmi_core::transport::{HostWork, Payload, Transport, WorkId, WorkKind, WorkOptions};
 use bmi_core::{Access, Memory, MemoryRegion, OneSided, Registration, RemoteSlice};
 use bmi_sim::{Profile, SimConfig, World};
+
+use crate::support::{Side, pair};
 
 const MB: f64 = 1_048_576.0;
 /// The length of a stream's messages, how many are posted at a time, and how many there are.

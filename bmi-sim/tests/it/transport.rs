@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use crate::support::{Side, one_event, pair};
 use bmi_core::transport::{
     Armed, Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{Access, Addr, ErrorKind, Memory, RemoteSlice, Time};
 use bmi_sim::{SimConfig, World};
+
+use crate::support::{Side, one_event, pair};
 
 use WorkKind::{Read, Recv, Send, Write};
 use WorkStatus::{Flushed, Ok as Good, ReceiverNotReady, RemoteAccess, TooLong};

@@ -4,11 +4,12 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use crate::common::{World, world, world_with};
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::transport::{Armed, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, Addr, ErrorKind, Transport};
 use bmi_tcp::TcpConfig;
+
+use crate::common::{World, world, world_with};
 
 const SIGNALLED: WorkOptions = WorkOptions::SIGNALLED;
 

@@ -6,13 +6,14 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::common::{World, world_with};
 use bmi_conformance::log::capture;
 use bmi_core::transport::{Event, Payload, WorkId, WorkOptions, WorkStatus};
 use bmi_core::{Addr, Time, Transport};
 use bmi_tcp::{TcpConfig, TcpTransport};
 use socket2::{Domain, Socket, Type};
 use tracing::Level;
+
+use crate::common::{World, world_with};
 
 /// More than there are places for half-open sockets by default.
 const CROWD: usize = 600;

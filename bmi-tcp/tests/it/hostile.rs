@@ -4,9 +4,10 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::common::{World, established, preamble, raw, world, world_with};
 use bmi_core::transport::{Event, WorkId, WorkStatus};
 use bmi_core::{Access, Addr, ErrorKind, Transport};
+
+use crate::common::{World, established, preamble, raw, world, world_with};
 
 fn header(kind: u8, flags: u8, here: u32, value: u64) -> Vec<u8> {
     let mut bytes = vec![kind, flags, 0, 0];

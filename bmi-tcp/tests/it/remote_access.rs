@@ -1,10 +1,11 @@
 //! Forbidden accesses of a peer (C7, C9, C10). Every violation ends its connection, changes no
 //! byte, and is reported to the peer.
 
-use crate::common::{World, world};
 use bmi_conformance::world::completion;
 use bmi_core::transport::{ConnId, Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, ErrorKind, RemoteKey, RemoteSlice, Transport};
+
+use crate::common::{World, world};
 
 const SIGNALLED: WorkOptions = WorkOptions::SIGNALLED;
 

@@ -6,13 +6,14 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::common::{World, established, world_with};
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{ConnId, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Clock, Error, ErrorKind, Time, Transport};
 use bmi_tcp::TcpConfig;
 use socket2::{SockFilter, SockRef};
+
+use crate::common::{World, established, world_with};
 
 /// More than the buffers of both ends take.
 const BULK: usize = 24 << 20;

@@ -1,12 +1,13 @@
 //! Messages, writes and reads between two transports: sizes, lists, order, queues.
 
-use crate::common::{World, world};
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::transport::{
     Event, Payload, PostError, ServiceClass, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{Access, Capabilities, Memory, OneSided, Registration, RemoteSlice, Segment, Transport};
 use bmi_tcp::{TcpConfig, TcpTransport};
+
+use crate::common::{World, world};
 
 const SIGNALLED: WorkOptions = WorkOptions::SIGNALLED;
 

@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use crate::bodies::{code, path, pattern, striped};
-use crate::servers::MockCluster;
 use bmi_core::Config;
 use bmi_sim::{SimTransport, World};
 use fs_client::{
@@ -13,6 +11,9 @@ use fs_client::{
 };
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use fs_server::store::{CacheSettings, Service};
+
+use crate::bodies::{code, path, pattern, striped};
+use crate::servers::MockCluster;
 
 const HINTS: CacheHints = CacheHints {
     unit: Some(8192),

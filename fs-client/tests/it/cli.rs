@@ -5,9 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use serde_json::json;
+
 use crate::bodies::pattern;
 use crate::cluster::{Cluster, complaint, pvfsd};
-use serde_json::json;
 
 fn assert_same_tree(a: &Path, b: &Path) {
     let mut names: Vec<_> = fs::read_dir(a).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::cluster::pvfsd;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::cluster::pvfsd;
 
 /// A configuration with directories of its own. Dropping it ends every server that it started.
 struct Machine {

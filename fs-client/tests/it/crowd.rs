@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::bodies::{path, pattern, striped};
 use bmi::{Addr, OpenOptions};
 use bmi_core::driver::{MonotonicClock, event};
 use bmi_core::{AsyncEndpoint, Clock, Config, ErrorKind, Scheme, Time, Transport};
@@ -13,6 +12,8 @@ use bmi_sim::World;
 use fs_client::{Client, ClientOptions, Publish};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, SimCluster};
 use futures_util::FutureExt;
+
+use crate::bodies::{path, pattern, striped};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::bodies::path;
 use bmi_conformance::log::capture;
 use bmi_core::Config;
 use bmi_sim::World;
 use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use tracing::Level;
+
+use crate::bodies::path;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -16,7 +16,6 @@ mod cluster;
 mod control;
 mod crowd;
 mod log;
-mod loops;
 mod mock;
 mod put;
 #[allow(dead_code, unreachable_pub, reason = "helpers of the tests")]
@@ -32,5 +31,4 @@ mod tcp;
 mod threads;
 mod unifier;
 mod versions;
-mod views;
 mod whose_bytes;

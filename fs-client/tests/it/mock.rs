@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::bodies::{code, path, pattern, striped};
-use crate::servers::{Garbage, MockCluster};
 use bmi_core::{Config, Lists, Memory};
 use fs_client::{Client, ClientOptions, Direction, ErrorCode, Extended, ExtendedRaw, Path, Region};
 use fs_proto::codec;
 use proptest::prelude::*;
+
+use crate::bodies::{code, path, pattern, striped};
+use crate::servers::{Garbage, MockCluster};
 
 /// No operation may take longer than its own time limit plus the grace period for letting go of
 /// memory.

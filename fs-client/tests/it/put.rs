@@ -13,10 +13,11 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::bodies::{path, pattern};
-use crate::cluster::{Cluster, complaint};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::bodies::{path, pattern};
+use crate::cluster::{Cluster, complaint};
 
 /// Enough for servers that come back on a busy machine.
 const PATIENT: &str = "60s";

@@ -5,8 +5,6 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use crate::alias::{Alias, Names};
-use crate::bodies::{path, pattern, striped};
 use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Scheme, Transport};
 use bmi_sim::{Node, World};
 use fs_client::{Client, ClientOptions, Endpoints, ErrorCode, Route, TransportChoice};
@@ -15,6 +13,9 @@ use fs_server::iod::{Iod, IodSettings, LabelLock, Membership};
 use fs_server::manager::{Manager, ManagerSettings, format};
 use fs_server::service::{Handler, Limits, Standing, serve_all};
 use fs_server::store::{DataStore, MemStore, MetaStore};
+
+use crate::alias::{Alias, Names};
+use crate::bodies::{path, pattern, striped};
 
 type Any = Box<dyn Transport>;
 

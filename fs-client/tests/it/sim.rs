@@ -3,7 +3,6 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use crate::bodies::{path, pattern, striped};
 use bmi_core::driver::Waiting;
 use bmi_core::{Config, Memory};
 use bmi_sim::faults::Loss;
@@ -12,6 +11,8 @@ use fs_client::{Client, ClientOptions, ErrorCode, SetAttr};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use futures_util::FutureExt;
 use proptest::prelude::*;
+
+use crate::bodies::{path, pattern, striped};
 
 struct Setting {
     world: World,

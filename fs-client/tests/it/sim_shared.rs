@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::bodies::{path, pattern, striped};
 use bmi_core::driver::Waiting;
 use bmi_core::{Config, HandleConfig, Memory, Time};
 use bmi_sim::{Node, SimConfig, SimTransport, World};
 use fs_client::{Client, ClientOptions, RemoveKind, SharedClient, SharedFile};
 use fs_server::embedded::{ClusterOptions, SimCluster};
+
+use crate::bodies::{path, pattern, striped};
 
 /// Number of tasks that share a client.
 const TASKS: u64 = 6;

@@ -4,9 +4,10 @@ use std::fs;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::bodies::pattern;
 use crate::cluster::Cluster;
-use rustix::process::{Pid, Signal, kill_process};
 
 /// Number of commands that are stopped.
 const STOPPED: usize = 12;

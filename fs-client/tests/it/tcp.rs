@@ -5,12 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::bodies::{path, pattern, striped};
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::{Config, Scheme, driver};
 use fs_client::copy::Copier;
 use fs_client::{Client, ClientOptions, ErrorCode};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
+
+use crate::bodies::{path, pattern, striped};
 
 /// A client over any transport, as in `pvfs`. The library is compiled for this type, so this test
 /// uses the same code.

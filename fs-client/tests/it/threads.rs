@@ -4,7 +4,6 @@ use std::sync::{Arc, Barrier};
 use std::thread::Builder;
 use std::time::Duration;
 
-use crate::bodies::{path, pattern, striped};
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::driver::{MonotonicClock, event};
 use bmi_core::{Clock, Config, Endpoint, Memory, Scheme, SharedEndpoint, Transport};
@@ -15,6 +14,8 @@ use fs_client::{
 };
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use tokio::task::JoinSet;
+
+use crate::bodies::{path, pattern, striped};
 
 /// Number of tasks that share a client.
 const TASKS: u64 = 8;

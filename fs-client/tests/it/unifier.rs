@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::Builder;
 
-use crate::bodies::{path, pattern, striped};
-use crate::cluster::Cluster;
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::driver::{MonotonicClock, event};
 use bmi_core::{Addr, Config, Memory, Scheme};
 use fs_client::{Client, ClientOptions, File};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use fs_server::store::{CacheSettings, Service};
+
+use crate::bodies::{path, pattern, striped};
+use crate::cluster::Cluster;
 
 /// Runs `body` with a client.
 fn with_client(

@@ -15,13 +15,14 @@ mod frames;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::support::{Side, one_event};
 use bmi_core::transport::{Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions};
 use bmi_core::{
     Access, AsyncEndpoint, Config, ErrorKind, Memory, MemoryRegion, Options, PeerEvent, PeerId, RemoteKey, RemoteSlice,
     Time,
 };
 use bmi_sim::{SimTransport, World};
+
+use crate::support::{Side, one_event};
 
 const EAGER: u8 = 1;
 #[cfg(feature = "mutants")]

@@ -2,6 +2,12 @@
 //! the memory when they do not let go.
 
 #![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "it/bodies.rs"]
+mod bodies;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -10,13 +16,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::bodies::{path, pattern, striped};
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::driver::{MonotonicClock, event};
 use bmi_core::{Addr, Config, Scheme};
 use fs_client::{Client, ClientOptions, File, RemoveKind, SharedView, Stale};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use fs_server::store::{CacheSettings, Service, ViewSettings};
+
+use crate::bodies::{path, pattern, striped};
 
 const K: usize = 1 << 10;
 /// Length of a view segment.
@@ -336,7 +343,7 @@ fn a_checked_view_is_never_a_mixture_nor_old() {
 fn child(role: &str, argument: &str) -> (Child, String) {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new(program);
-    command.args(["--exact", "views::child_process", "--nocapture", "--test-threads", "1"]);
+    command.args(["--exact", "child_process", "--nocapture", "--test-threads", "1"]);
     command.env("VIEWS_ROLE", role).env("VIEWS_ARGUMENT", argument);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);

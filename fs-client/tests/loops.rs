@@ -1,18 +1,28 @@
 //! Servers with several event loops, over real transports: clients whose connections are on
 //! different loops use the same files.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "it/bodies.rs"]
+mod bodies;
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "it/cluster.rs"]
+mod cluster;
+
 use std::fs;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::bodies::{path, pattern, striped};
-use crate::cluster::Cluster;
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::driver::{MonotonicClock, event};
 use bmi_core::{Addr, Config, Scheme};
 use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
+
+use crate::bodies::{path, pattern, striped};
+use crate::cluster::Cluster;
 
 /// Runs `body` with a client on this thread, which has the number `id`.
 fn with_client(scheme: Scheme, manager: &Addr, id: u128, body: impl AsyncFnOnce(Client<AnyTransport>)) {
