@@ -68,7 +68,7 @@ fn a_bug_that_needs_a_crash_shrinks_to_a_crash() {
     let text = failure.to_string();
     let replay = text.lines().last().unwrap();
     assert!(replay.starts_with(&format!("replay: BMI_SEED={} BMI_PLAN='", failure.seed)), "{text}");
-    assert!(replay.contains("cargo test -p bmi-sim a_bug_that_needs_a_crash_shrinks_to_a_crash"), "{text}");
+    assert!(replay.contains("cargo test -p bmi-sim check::a_bug_that_needs_a_crash_shrinks_to_a_crash"), "{text}");
     // The text in the command is the plan.
     let plan: Plan = replay.split('\'').nth(1).unwrap().parse().unwrap();
     assert_eq!(plan, failure.shrunk);
