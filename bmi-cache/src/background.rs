@@ -21,6 +21,8 @@ pub(crate) const RETRY_TICKS: u64 = 2;
 
 /// Most transfers of the background work at the same time.
 const AT_ONCE: usize = 4;
+/// Most rounds of work without a break.
+const ROUNDS: usize = 4;
 
 /// A piece of background work that has begun.
 pub(crate) enum Work {
@@ -58,7 +60,11 @@ impl<D: Disk> Cache<D> {
             moved || !inner.with(|state| state.rest(context.waker(), is_full, timer.is_some(), TICKS.into()))
         };
         poll_fn(|context| {
-            while step(context) {}
+            if !(0..ROUNDS).all(|_| step(context)) {
+                return Poll::Pending;
+            }
+            // A disk that writes at once must not keep others from running.
+            context.waker().wake_by_ref();
             Poll::Pending
         })
         .await

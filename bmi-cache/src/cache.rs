@@ -424,7 +424,12 @@ impl<D: Disk> Inner<D> {
     async fn flush(&self, file: u64, write: u64) -> Result<(), D::Error> {
         let mut from = 0;
         loop {
-            if let Some(batch) = self.with(|state| state.begin_flush(Which::Of(file, write, from))) {
+            let which = Which::Of(file, write, from);
+            if from > 0 && self.with(|state| state.is_flushable(which)) {
+                // The disk may have written the batch before at once.
+                yield_now().await;
+            }
+            if let Some(batch) = self.with(|state| state.begin_flush(which)) {
                 // What is written again behind it does not keep it from going on.
                 from = batch.end();
                 self.flushing(batch).write().await?;

@@ -41,6 +41,8 @@ const WHO: TableDefinition<'static, u128, (u64, u64)> = TableDefinition::new("cl
 pub(super) const WINDOW: u64 = 256;
 /// Most clients remembered.
 pub(super) const CLIENTS: u64 = 4096;
+/// Most clients that are forgotten at a change. Very many may have made one in the same minute.
+const FORGOTTEN: u64 = 8;
 
 /// Returns the reply to a change that was made before.
 pub(super) fn answer(transaction: &ReadTransaction, id: RequestId) -> Result<Option<Vec<u8>>, Fault> {
@@ -114,16 +116,20 @@ impl<'t> Dedup<'t> {
         self.replies.insert((id.client, id.seq), reply)?;
         self.turns.insert(turn, id.client)?;
         self.clients.insert(id.client, (turn, floor))?;
-        while self.clients.len()? > self.keep {
-            let mut oldest = None;
+        let surplus = self.clients.len()?.saturating_sub(self.keep).min(FORGOTTEN);
+        let mut oldest = Vec::new();
+        if surplus > 0 {
             for row in self.turns.range(..=before)? {
                 let (turn, client) = row?;
                 if client.value() != id.client && !is_connected(client.value()) {
-                    oldest = Some((turn.value(), client.value()));
-                    break;
+                    oldest.push((turn.value(), client.value()));
+                    if oldest.len() as u64 == surplus {
+                        break;
+                    }
                 }
             }
-            let Some((turn, oldest)) = oldest else { break };
+        }
+        for (turn, oldest) in oldest {
             self.turns.remove(turn)?;
             self.clients.remove(oldest)?;
             self.replies.retain_in((oldest, 0)..=(oldest, u64::MAX), |_, _| false)?;

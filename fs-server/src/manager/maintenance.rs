@@ -100,12 +100,32 @@ pub(super) struct Link<T: Transport> {
     is_full: bool,
     /// True if the server has cancelled what an earlier start of the manager let it prepare.
     is_settled: bool,
+    orphans: Orphans,
+}
+
+/// A round through the datafiles to remove. What cannot be removed is found by halves, and passed
+/// over until the next round, which begins after a pause.
+struct Orphans {
+    /// The handle to go on from.
+    from: u64,
+    /// Most datafiles of the next request.
+    page: usize,
+    /// Why one of this round could not be removed.
+    failed: Option<FsError>,
+    /// One of this round or of the last one could not be removed.
+    is_troubled: bool,
+}
+
+impl Default for Orphans {
+    fn default() -> Orphans {
+        Orphans { from: 0, page: PAGE, failed: None, is_troubled: false }
+    }
 }
 
 impl<T: Transport> Link<T> {
     /// Returns a link to an I/O server that is not connected yet.
     pub(super) fn new(caller: Caller<T>, iod: u32) -> Link<T> {
-        Link { caller, iod, peer: None, seq: 0, is_full: false, is_settled: false }
+        Link { caller, iod, peer: None, seq: 0, is_full: false, is_settled: false, orphans: Orphans::default() }
     }
 
     pub(super) fn iod(&self) -> u32 {
@@ -195,7 +215,10 @@ impl<T: Transport> Manager<T> {
             }
             let error = match self.step(link, duty).await {
                 Ok(worked) => {
-                    paces[duty as usize] = Pace::default();
+                    // While some datafiles cannot be removed, the pauses between rounds grow.
+                    if duty != Duty::Orphans || !link.orphans.is_troubled {
+                        paces[duty as usize] = Pace::default();
+                    }
                     more |= worked;
                     match duty {
                         // There may be room now.
@@ -251,9 +274,12 @@ impl<T: Transport> Manager<T> {
                 Ok(true)
             }
             Duty::Orphans => {
-                let orphans = self.read(|read| namespace::orphans(read, iod, PAGE)).await?;
+                let Orphans { from, page, .. } = link.orphans;
+                let orphans = self.read(move |read| namespace::orphans(read, iod, from, page)).await?;
                 if orphans.is_empty() {
-                    return Ok(false);
+                    let failed = std::mem::take(&mut link.orphans).failed;
+                    link.orphans.is_troubled = failed.is_some();
+                    return failed.map_or(Ok(false), Err);
                 }
                 self.connect(link).await?;
                 self.remove_page(link, orphans).await?;
@@ -441,31 +467,30 @@ impl<T: Transport> Manager<T> {
         Ok(())
     }
 
-    /// Lets the server remove datafiles, each by itself if it fails to remove them together.
+    /// Lets the server remove datafiles. If it fails to, the next request has half as many.
     ///
     /// # Errors
-    /// None was removed.
+    /// None was removed, and the server fails, or does not answer.
     async fn remove_page(&self, link: &mut Link<T>, page: Vec<DatafileHandle>) -> Result<(), FsError> {
-        let mut removed = Vec::new();
-        let mut result = link.ask(IodRequest::Remove { datafiles: page.clone() }).await.map(drop);
-        match &result {
-            Err(error) if !error.is_retryable() => {
-                for datafile in page {
-                    result = link.ask(IodRequest::Remove { datafiles: vec![datafile] }).await.map(drop);
-                    match &result {
-                        Err(error) if error.is_retryable() => break,
-                        Err(error) => tracing::debug!(%error, iod = link.iod, %datafile, "a removal has failed"),
-                        Ok(()) => removed.push(datafile),
-                    }
+        let result = link.ask(IodRequest::Remove { datafiles: page.clone() }).await;
+        match result {
+            Err(error) if error.is_retryable() => {
+                if !mutated("manager/orphan-forgotten-before-it-is-removed") {
+                    return Err(error);
                 }
             }
-            Err(_) if !mutated("manager/orphan-forgotten-before-it-is-removed") => {}
-            _ => removed = page,
-        }
-        if removed.is_empty() {
-            return result;
+            Err(error) => {
+                link.orphans.is_troubled = true;
+                link.orphans.page = page.len().div_ceil(2);
+                if let [datafile] = page[..] {
+                    tracing::debug!(%error, iod = link.iod, %datafile, "a datafile cannot be removed");
+                    (link.orphans.from, link.orphans.failed) = (datafile.0.saturating_add(1), Some(error));
+                }
+                return Ok(());
+            }
+            Ok(_) => link.orphans.page = (2 * page.len()).clamp(1, PAGE),
         }
         let (now_ns, iod) = ((self.wall)(), link.iod);
-        self.transact(move |transaction| Change::open(transaction, now_ns)?.forget(iod, &removed)).await
+        self.transact(move |transaction| Change::open(transaction, now_ns)?.forget(iod, &page)).await
     }
 }

@@ -147,10 +147,15 @@ pub(super) fn stat(transaction: &ReadTransaction) -> Result<ManagerStat, Fault> 
 }
 
 /// Returns up to `max` datafiles that must still be removed from I/O server `iod`.
-pub(super) fn orphans(transaction: &ReadTransaction, iod: u32, max: usize) -> Result<Vec<DatafileHandle>, Fault> {
+pub(super) fn orphans(
+    transaction: &ReadTransaction,
+    iod: u32,
+    from: u64,
+    max: usize,
+) -> Result<Vec<DatafileHandle>, Fault> {
     let table = transaction.open_table(ORPHANS)?;
     let mut list = Vec::new();
-    for row in table.range((iod, 0)..=(iod, u64::MAX))?.take(max) {
+    for row in table.range((iod, from)..=(iod, u64::MAX))?.take(max) {
         step();
         list.push(DatafileHandle(row?.0.value().1));
     }

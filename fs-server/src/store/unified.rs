@@ -461,11 +461,17 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
     }
 
     async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {
+        let is_prepared = || {
+            let refusal = self.behind().refusal(datafile);
+            refusal.is_some_and(|error| matches!(error.code, ErrorCode::Busy | ErrorCode::Unfinished))
+        };
+        if !is_prepared() {
+            // It was carried out before. To hold the datafile would write all of it to the disk.
+            return self.behind().commit_truncate(datafile, cut, size).await;
+        }
         let hold = self.cache.hold(datafile.0, 0).await;
-        // Only now: the change may be carried out, and the datafile written, while this waits.
-        let refusal = self.behind().refusal(datafile);
-        let is_prepared = refusal.is_some_and(|error| matches!(error.code, ErrorCode::Busy | ErrorCode::Unfinished));
-        if !is_prepared && !mutated("cache/repeated-commit-discards") {
+        // The change may be carried out, and the datafile written, while this waits.
+        if !is_prepared() && !mutated("cache/repeated-commit-discards") {
             return self.behind().commit_truncate(datafile, cut, size).await;
         }
         self.views.withdraw(datafile, &[Region::new(0, u64::MAX)]);

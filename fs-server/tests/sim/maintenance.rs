@@ -36,3 +36,31 @@ fn a_datafile_that_cannot_be_removed_stops_nothing_else() {
         assert_eq!(left(&client).await, 2 * (1 + FILES));
     });
 }
+
+/// Replays a bug: as many datafiles as one request names, none of which could be removed, kept all
+/// others of their server.
+#[test]
+fn very_many_datafiles_that_cannot_be_removed_stop_nothing_else() {
+    const BAD: usize = 260;
+    let (world, cluster) = empty_cluster(1, options(2));
+    world.block_on(async {
+        let client = connect(&world, &cluster, 1).await;
+        let mut bad = 0;
+        for number in 0..BAD {
+            let file = long_file(&client, &format!("bad{number}"), 1).await;
+            bad += file.datafiles().await.unwrap().iter().filter(|datafile| datafile.server.iod == Some(1)).count();
+        }
+        let good = long_file(&client, "good", 2).await.datafiles().await.unwrap();
+        let first = good.iter().find(|datafile| datafile.server.iod == Some(1)).unwrap().handle;
+        let fault = move |datafile| (datafile < first).then(|| FsError::new(ErrorCode::Io, "a bad place"));
+        cluster.store(1).fail_removals(fault);
+        for name in (0..BAD).map(|number| format!("bad{number}")).chain(["good".to_owned()]) {
+            client.remove(&path(&name), RemoveKind::File).await.unwrap();
+        }
+        client.endpoint().sleep(Duration::from_secs(10)).await;
+        assert_eq!((bad, client.statfs().await.unwrap().manager.orphans), (BAD, BAD as u64), "all others are removed");
+        cluster.store(1).fail_removals(|_| None);
+        client.endpoint().sleep(Duration::from_secs(61)).await;
+        assert_eq!(client.statfs().await.unwrap().manager.orphans, 0);
+    });
+}

@@ -112,7 +112,8 @@ fn check(store: &MetaStore) -> BTreeMap<String, Handle> {
     let held = stat(&transaction).unwrap();
     assert_eq!((held.dirs, held.files, held.nameless), (dirs, paths.len() as u64 + 1 - dirs, nameless));
     for iod in 0..3 {
-        datafiles.extend(orphans(&transaction, iod, usize::MAX).unwrap().into_iter().map(|datafile| (iod, datafile)));
+        datafiles
+            .extend(orphans(&transaction, iod, 0, usize::MAX).unwrap().into_iter().map(|datafile| (iod, datafile)));
     }
     handles.extend(datafiles.iter().map(|(_, datafile)| datafile.0));
     let all = handles.len();
@@ -201,9 +202,9 @@ fn removing_makes_orphans() {
     assert_eq!(lookup(&store, "f").unwrap_err(), ErrorCode::NotFound);
     assert_eq!(look(&store, |t| view(t)?.getattr(file.handle)).unwrap_err(), ErrorCode::Stale);
     for (iod, datafile) in file.layout.unwrap().datafiles() {
-        assert_eq!(look(&store, |t| orphans(t, *iod, 10)), Ok(vec![*datafile]));
+        assert_eq!(look(&store, |t| orphans(t, *iod, 0, 10)), Ok(vec![*datafile]));
         change(&store, |change| change.forget(*iod, &[*datafile])).unwrap();
-        assert_eq!(look(&store, |t| orphans(t, *iod, 10)), Ok(vec![]));
+        assert_eq!(look(&store, |t| orphans(t, *iod, 0, 10)), Ok(vec![]));
     }
     check(&store);
 }
@@ -334,7 +335,7 @@ fn a_draft_replaces_a_file_when_it_is_published() {
     assert_eq!(change(&store, |change| change.publish(CLIENT, how)).unwrap_err(), ErrorCode::Stale, "once");
     change(&store, |change| change.abandon(CLIENT, file)).unwrap();
     assert_eq!(lookup(&store, "f"), Ok(new), "a file with a name cannot be abandoned");
-    assert_eq!(look(&store, |t| orphans(t, 0, 9)).unwrap().len(), 1, "the datafile of the old one");
+    assert_eq!(look(&store, |t| orphans(t, 0, 0, 9)).unwrap().len(), 1, "the datafile of the old one");
     check(&store);
 }
 
@@ -369,7 +370,7 @@ fn drafts_of_a_client_go_together() {
     check(&store);
     assert_eq!(change(&store, |change| change.abandon_all(CLIENT, 3)), Ok(2));
     assert_eq!(look(&store, owners), Ok(vec![]));
-    assert_eq!(look(&store, |t| orphans(t, 1, 9)).unwrap().len(), 5);
+    assert_eq!(look(&store, |t| orphans(t, 1, 0, 9)).unwrap().len(), 5);
     check(&store);
 }
 
