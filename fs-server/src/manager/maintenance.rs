@@ -13,7 +13,8 @@
 //!
 //! **Failures.** A duty that has failed pauses, twice as long each time, up to [`LONGEST`]. The
 //! others go on: what fails for ever stops nothing else. A server that does not answer is left
-//! alone by all of them. Changes of size and removals fail each by itself.
+//! alone by all of them. Changes of size and removals fail each by itself: a datafile that cannot
+//! be removed is passed over, and tried again with the next round.
 //!
 //! **Invariant.** The connection begins with a Hello that names the cluster, the server and its
 //! store. So nothing is removed from another server.
