@@ -2,8 +2,8 @@
 //! on a core of its own.
 //!
 //! **Why.** It shows how far a server gains from more cores before something else is the limit, on
-//! machines with known prices. docs/performance.md has the prices, the workload and the result.
-//! They were fixed before the first run.
+//! machines with known prices. The workload below and the prices of `bmi-sim/profiles` were fixed
+//! before the first run. docs/performance.md has the result.
 //!
 //! **How.** All data is in the server's memory. Each client has a file with a region for each of
 //! its streams of requests. A stream reads or writes its region over and over. After a time that is
