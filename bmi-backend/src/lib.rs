@@ -29,11 +29,8 @@
 //! | [`software`] | registrations, exposures, keys, refusals, capabilities of an adapter without hardware | x | | x |
 //! | [`net`] (feature `net`) | host names, TCP listeners, dialing | x | x | |
 //!
-//! The simulator uses none of it. Its connections are in the world's tables, since both sides are
-//! in one program, and its keys come from the run's seed. It uses no sockets.
-//!
-//! **Not in `bmi-core`**, because that crate does no I/O and starts no thread. This crate looks up
-//! names on a thread and creates sockets.
+//! The simulator uses none of it. `docs/transport.md` says why, and why this is no module of
+//! `bmi-core`.
 //!
 //! **Invariants** are in each module. Nothing here holds a lock across a call or allocates on the
 //! data path.

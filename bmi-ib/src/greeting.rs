@@ -5,25 +5,7 @@
 //! connection carries them, as in most programs that use verbs without a connection manager. It
 //! stays open, because the kernel closes it when a process dies, which no queue pair reports.
 //!
-//! **Layout.** Every message has 64 bytes, little-endian. Up to 256 bytes of private data follow a
-//! greeting.
-//!
-//! ```text
-//!   0  magic "bmi-ib\r\n"    8  version u16   10  kind u8   11  code u8   12  private length u16   14  own u8, zero u8
-//!  16  queue pair u32       20  first packet u32  24  LID u16  26  MTU u8  27  link layer u8
-//!  28  reads answered u8    29  reads begun u8    30  zero u16  32  GID, 16 bytes
-//!  48  key u64              56  write u8          57  zero, 7 bytes      (in CHECK: an address, u64, at 16)
-//! ```
-//!
-//! | kind | from | meaning |
-//! |---|---|---|
-//! | Connect | connecting side | its queue pair, private data |
-//! | Accept | accepting side | its queue pair, which is ready; private data |
-//! | Reject | accepting side | private data |
-//! | Ready | connecting side | its queue pair is ready |
-//! | Bye | either | the connection ends, and why |
-//! | Check | either | asks whether the sender may access this key (adapters do not check it, see `queue_pair`) |
-//! | Checked | either | grants that access |
+//! **Layout.** `docs/protocol.md`, section 13, has the messages and their fields.
 //!
 //! **Tests** below: any bytes decode to a message or to a [`Violation`], and an encoded message
 //! decodes to itself.

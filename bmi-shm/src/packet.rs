@@ -1,20 +1,8 @@
 //! The packets of the Unix socket: the handshake, descriptors, wake-ups, and why a connection is
 //! cut.
 //!
-//! **Protocol.** Packets keep their bounds (`SOCK_SEQPACKET`). Fields are little-endian and have
-//! fixed widths.
-//!
-//! ```text
-//!   connect ──HELLO + area──>  listener            HELLO    magic, version, greeting, private length, ring, exposures,
-//!           <─ACCEPT + area──   or  REJECT                  cookie and its address, private data
-//!           ──PAGES + memfd──> <──PAGES──          PAGES    number, length: memory that exposures refer to
-//!           ──DROP──>          <──DROP──           DROP     number: that memory is gone, unmap it
-//!           ──ASK──>           <──ASK──            ASK      number: pass it again, it was unmapped to make room
-//!           ──HAVE──>          <──HAVE──           HAVE     number: it is mapped
-//!           ──PROOF──>         <──PROOF──          PROOF    the receiver's secret word, read from its memory
-//!           ──WAKE──>          <──WAKE──           WAKE     look at the ring
-//!           ──REFUSAL──>       <──REFUSAL──        REFUSAL  status, kind of work, its number: the last packet
-//! ```
+//! **Protocol.** `docs/shared-memory.md` has the packets and their layout. Packets keep their
+//! bounds (`SOCK_SEQPACKET`).
 //!
 //! **Why wake over the socket** and not by an event fd that both sides hold? An event fd is one
 //! open file, so both sides share its flags and its counter, whichever side made it. A hostile

@@ -5,35 +5,7 @@
 //! peer's reads pass between the pieces of this side's own bulk data, and the receiver knows the
 //! length of every piece in advance.
 //!
-//! **Protocol.** Little-endian. A preamble (with the same layout in all versions), followed by
-//! `private` bytes, at most 256:
-//!
-//! ```text
-//!   0        8         10     11     12        14        16
-//!   | magic  | version | kind |  0   | private |    0    |  private data …
-//!                        kind: 1 connect, 2 accept, 3 reject
-//! ```
-//!
-//! After `accept` both sides send frames:
-//!
-//! ```text
-//!   0      1       2     4        8       16      24      32        36   40
-//!   | kind | flags |  0  |  here  | value |  key  | addr  | detail  | 0  |  `here` bytes of payload
-//!                                         '------ WRITE, READ only ------'
-//!
-//!   kind        here                value               key, addr, detail
-//!   1 SEND      piece(len)          len of the message
-//!   2 WRITE     piece(len)          len of the write    target; immediate data if flags = 1
-//!   3 DATA      piece(rest)         0                   the next piece of the SEND or WRITE before it
-//!   4 READ      0                   len of the read     source; id of the read
-//!   5 REPLY     piece(rest)         id of the read      pieces of a read, in order; reads are answered in order
-//!   6 CLOSE     0                   0                   the sender has sent everything
-//!   7 ERROR     0                   code, work, id      the sender cuts the connection; the reason
-//!
-//!   piece(n) = min(n, 256 KiB)
-//! ```
-//!
-//! Only READ, REPLY, CLOSE and ERROR may be sent between the pieces of a SEND or WRITE.
+//! **Protocol.** `docs/protocol.md`, section 12, has the layout of the preamble and of the frames.
 //!
 //! **Tests.** `every_frame_round_trips`, `any_bytes_decode_or_are_refused`, and
 //! `tests/it/hostile.rs` with raw sockets.

@@ -7,23 +7,9 @@
 //! call with a request and a list of memory. The server takes an [`Incoming`] and fetches or stores
 //! the data, whatever the path.
 //!
-//! **Protocol**
-//!
-//! ```text
-//!  path           write                                      read
-//!  inline         request + data ─────────────>              request ────────────────────>
-//!                                <───── reply                         <───── reply + data
-//!  fast RDMA      request + data ══> slot                    request + user's memory, or nothing ──>
-//!                                <───── reply                         <══ data, reply    or   slot <══ reply + data
-//!  server-based   request + memory ───────────>              request + memory ───────────>
-//!                        <══ RDMA reads, in units                     ══ RDMA writes, in units ══>
-//!                                <───── reply                         <───── reply
-//!  client-based   request ────────────────────>              request ────────────────────>
-//!                                <───── grants                        <───── offers
-//!                 RDMA writes, the last with immediate ══>   RDMA reads ══, taken ──────>
-//!                                <───── reply                         <───── reply
-//!  hybrid         client-based for writes, server-based for reads: RDMA write both ways
-//! ```
+//! **Protocol.** `docs/protocol.md`, section 10, draws the messages of each path, and
+//! `ARCHITECTURE.md` says when it is chosen. A *hybrid* is client-based for writes and server-based
+//! for reads: RDMA write both ways.
 //!
 //! **Source.** [PVFS-IB §3.2.3] (mechanisms), [PVFS-IB §3.4] (choice), [PVFS-IB §4.1] (inline, fast
 //! RDMA). There are two differences. The thresholds are measured ([`Thresholds`]). A path that has

@@ -19,17 +19,9 @@
 //! ```
 //!
 //! **Matching** must come out the same on both sides: the k-th message of a tag matches the k-th
-//! receive of that tag.
-//! 1. A receive is offered only if every earlier receive of its tag that still waits was offered.
-//!    So the offers that the sender keeps for a tag are the peer's oldest receives of it, in order.
-//! 2. Every expected message that the sender sends removes the oldest offer of its tag, whether it
-//!    uses the offer or not.
-//! 3. Messages that were on the wire when the receiver made its offer match before the offer.
-//!    - The offer says how many expected messages the receiver had seen.
-//!    - The sender sets the offer off against the oldest message of that tag that the receiver had
-//!      not seen and that was not set off before. If there is such a message, the offer is void.
-//!    - There are at most as many unseen messages as message credits that have not come back. So a
-//!      list of them that is full is cleared of the others, and is bounded.
+//! receive of that tag. `docs/protocol.md`, section 7, has the three rules for that. The list of
+//! messages that the receiver had not seen is bounded: there are at most as many as message credits
+//! that have not come back, so a list that is full is cleared of the others.
 //!
 //! **When offers do not pay.** If the sender is ahead of the receiver, offers and messages cross,
 //! and every offer is a wasted message. So after [`super::offers::WASTED`] offers in a row that no

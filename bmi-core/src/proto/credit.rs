@@ -4,25 +4,8 @@
 //! **Why.** A send that finds no posted receive ends the connection, on every backend. But posting
 //! each receive again at once is not flow control either. Messages without a receive are parked,
 //! and the parked bytes must be bounded too. So there are four credit windows:
-//!
-//! | window     | one credit is       | spent by                               | comes back when                     |
-//! |------------|---------------------|----------------------------------------|-------------------------------------|
-//! | messages   | a posted receive    | every message except Credit, every write with immediate data | the receive is posted again (1) |
-//! | bytes      | a byte to park      | Eager, Unexpected, Announce, Ready, echo Probe (2) | the message is taken or dropped (3) |
-//! | control    | a reserved receive  | Credit | the receive is posted again |
-//! | fast slots | one particular slot | Eager, Unexpected, echo Probe written into it (4) | the message is taken or dropped |
-//!
-//! 1. A receive is posted again when its message was handled or copied out of the slot. An inline
-//!    receive never left the queue, so its credit comes back when the message was taken.
-//! 2. Such a message costs its payload and [`OVERHEAD`].
-//! 3. The bytes of a Ready come back when the offer was used, is void, or was withdrawn.
-//! 4. The write also spends a message credit, because its immediate data consumes a receive.
-//!
-//! Any header in the other direction returns credits. A Credit message returns them on its own in
-//! two cases: half of a window is waiting to go back, or some bytes are waiting and the peer has
-//! too few left for one full message. Slots count like credits of their own. Only an unexpected
-//! message beyond the eager limit ever waits for a slot. All other messages can be sent in another
-//! way.
+//! messages, bytes, control messages, and fast-RDMA slots. `docs/protocol.md`, section 3, has what
+//! spends each, when it comes back, and when a Credit message returns it (the half-window rule).
 //!
 //! **Invariants**
 //! 1. For each window, the hello grants a fixed amount. It is the sum of what the sender has, what

@@ -5,15 +5,7 @@
 //! each may send, and how long a message may be. Receives are posted before the hello is answered,
 //! so the first message finds one.
 //!
-//! **Layout**, little-endian:
-//!
-//! ```text
-//!   hello   "BMIh"  version u16  oldest u16  features u64  required u64  eager u32  messages u16  control u8  0 u8
-//!           bytes u32  pieces u32  message u64  name length u8  name
-//!   refusal "BMIr"  version u16  oldest u16  incompatible (0 or 1) u64  text length u8  text
-//! ```
-//!
-//! A later version may append fields. Bytes behind the known fields are ignored.
+//! **Layout.** `docs/protocol.md`, section 2, has the fields.
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
