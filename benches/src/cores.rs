@@ -24,7 +24,7 @@ use std::time::Duration;
 use bmi_core::Memory;
 use bmi_core::comm::Direction;
 use bmi_core::driver::Waiting;
-use bmi_sim::{DiskProfile, JoinHandle, Load, Node, Profile, SimConfig, SimTransport, World};
+use bmi_sim::{DiskProfile, JoinHandle, Load, Node, Profile, SimConfig, World};
 use fs_client::{Client, ClientOptions, CreateOptions, File};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use serde::Serialize;
@@ -132,7 +132,7 @@ struct One {
     cores: usize,
 }
 
-type SimFile = File<SimTransport>;
+type SimFile = File;
 
 impl One {
     /// Returns the number of counted requests, and the load of the server's machine meanwhile.
@@ -176,7 +176,7 @@ impl One {
         world: &World,
         cluster: &SimCluster,
         number: usize,
-    ) -> Result<(Node, JoinHandle<Result<(SimFile, Client<SimTransport>), Failed>>), Failed> {
+    ) -> Result<(Node, JoinHandle<Result<(SimFile, Client), Failed>>), Failed> {
         let node = world.node(&format!("client{number}"));
         node.limit_cores(1);
         let config = bmi_core::Config::default().name(node.name());
@@ -192,13 +192,7 @@ impl One {
     }
 
     /// Reads or writes one region over and over.
-    async fn stream(
-        self,
-        client: &Client<SimTransport>,
-        file: &SimFile,
-        stream: usize,
-        done: &Cell<u64>,
-    ) -> Result<(), Failed> {
+    async fn stream(self, client: &Client, file: &SimFile, stream: usize, done: &Cell<u64>) -> Result<(), Failed> {
         let offset = (stream * self.bytes) as u64;
         let (memory, expected) = (client.memory(self.bytes)?, pattern(offset, self.bytes));
         let _region = client.endpoint().with(|endpoint| endpoint.register(&memory))?;

@@ -3,29 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use bmi::driver::MonotonicClock;
-use bmi::{AnyTransport, AsyncEndpoint, Clock, Config, Endpoint, Error, OpenOptions, Scheme};
-use bmi_tcp::{TcpConfig, TcpTransport};
-
-/// The backend over TCP.
-pub type Tcp = TcpTransport;
-
-/// Creates an endpoint over TCP with default settings. The name is for logs. The type of the
-/// backend is known at compile time.
-///
-/// # Errors
-/// If the system has no more descriptors.
-pub fn tcp_endpoint(name: &str) -> Result<AsyncEndpoint<Tcp>, Error> {
-    let clock = MonotonicClock::new();
-    let endpoint = Endpoint::new(TcpTransport::new(TcpConfig::default())?, Config::named(name), clock.now())?;
-    Ok(AsyncEndpoint::new(endpoint, clock))
-}
+use bmi::{AsyncEndpoint, Config, Error, OpenOptions, Scheme};
 
 /// Creates an endpoint over the backend of the scheme, with default settings. The name is for logs.
 ///
 /// # Errors
 /// `Unsupported` if this build or this machine does not have the backend; otherwise the error of
 /// the backend.
-pub fn endpoint(scheme: Scheme, name: &str) -> Result<AsyncEndpoint<AnyTransport>, Error> {
+pub fn endpoint(scheme: Scheme, name: &str) -> Result<AsyncEndpoint, Error> {
     bmi::endpoint(scheme, &OpenOptions::default(), Config::named(name), MonotonicClock::new())
 }
 

@@ -18,7 +18,9 @@ use std::cell::Cell;
 
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{Event, Payload, WorkId, WorkOptions, WriteTarget};
-use bmi_core::{Access, Addr, Clock, Config, Counters, Endpoint, Memory, Options, PeerEvent, Posted, Transport};
+use bmi_core::{
+    Access, Addr, AnyTransport, Clock, Config, Counters, Endpoint, Memory, Options, PeerEvent, Posted, Transport,
+};
 
 use crate::world::World;
 
@@ -115,7 +117,11 @@ pub fn data_path<T: Transport>(world: &mut World<T>) {
 ///
 /// # Panics
 /// If a message allocates, or is registered again.
-pub fn messages<T: Transport>(a: T, b: T, addr: &Addr) {
+pub fn messages(a: impl Transport + Send + 'static, b: impl Transport + Send + 'static, addr: &Addr) {
+    exchange(Box::new(a), Box::new(b), addr);
+}
+
+fn exchange(a: AnyTransport, b: AnyTransport, addr: &Addr) {
     let clock = MonotonicClock::new();
     let endpoint = |transport| Endpoint::new(transport, Config::default(), clock.now()).expect("endpoint");
     let (mut a, mut b) = (endpoint(a), endpoint(b));
@@ -162,7 +168,7 @@ pub fn messages<T: Transport>(a: T, b: T, addr: &Addr) {
         ];
         for (tag, len, source) in lens {
             for receive_first in [true, false] {
-                let receive = |b: &mut Endpoint<T>| {
+                let receive = |b: &mut Endpoint| {
                     let posted = b.post_recv(to_a, tag, target.slice(0, len), Options::default()).expect("post");
                     usize::from(posted.pending().is_some())
                 };

@@ -33,7 +33,7 @@ pub struct Backend {
 /// The bound of every wait.
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn handle(backend: &Backend, name: &str, count: usize, settings: HandleConfig) -> Handle<Adapter> {
+fn handle(backend: &Backend, name: &str, count: usize, settings: HandleConfig) -> Handle {
     let clock = MonotonicClock::new();
     let mut config = Config::named(name);
     config.timeouts.fence_grace = Duration::from_secs(2);
@@ -43,8 +43,8 @@ fn handle(backend: &Backend, name: &str, count: usize, settings: HandleConfig) -
 
 /// A server and a client, not connected yet.
 struct Pair {
-    server: Handle<Adapter>,
-    client: Handle<Adapter>,
+    server: Handle,
+    client: Handle,
     addr: Addr,
 }
 
@@ -90,8 +90,8 @@ impl Pair {
 
 /// Answers each call with the sum of its data, and with the data doubled for a read, until the
 /// handle is closed.
-fn serve(server: &Handle<Adapter>, threads: usize) -> Vec<thread::JoinHandle<usize>> {
-    let run = |server: Handle<Adapter>| {
+fn serve(server: &Handle, threads: usize) -> Vec<thread::JoinHandle<usize>> {
+    let run = |server: Handle| {
         let mut served = 0;
         loop {
             let call = match server.block_on(server.next_call()) {
@@ -113,7 +113,7 @@ fn serve(server: &Handle<Adapter>, threads: usize) -> Vec<thread::JoinHandle<usi
     (0..threads).map(start).collect()
 }
 
-async fn answer(call: Incoming<Adapter, AnyThread>) -> Result<(), Error> {
+async fn answer(call: Incoming<AnyThread>) -> Result<(), Error> {
     let options = call.within(LIMIT);
     let seed = call.request().first().copied().unwrap_or(0);
     let len = call.len() as usize;
@@ -141,7 +141,7 @@ fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// One call of a random kind and size, checked.
-async fn any_call(client: &Handle<Adapter>, peer: PeerId, rng: &mut Rng) -> Result<(), Error> {
+async fn any_call(client: &Handle, peer: PeerId, rng: &mut Rng) -> Result<(), Error> {
     let seed = rng.below(256) as u8;
     let len = [0, 1, 100, 5_000, 70_000, 300_000][rng.below(6) as usize];
     let soon = client.within(LIMIT);

@@ -61,15 +61,12 @@ pub use faulty::{Faulty, FaultyBackend, Plan};
 pub use local::Local;
 pub use rng::Rng;
 
-use backend::AnyBackend;
-use bmi_core::Transport;
-
 /// A behaviour: its name and its test.
-struct Behaviour<'a> {
+struct Behaviour {
     /// Module and function, as in `transport::connect::several_listeners`.
     name: &'static str,
     /// The test. It panics if the backend does not have the behaviour.
-    test: fn(&AnyBackend<'a>),
+    test: fn(&dyn Backend),
 }
 
 /// Runs the behaviour of this name over a backend, after checking that its capability set is the
@@ -78,28 +75,23 @@ struct Behaviour<'a> {
 /// # Panics
 /// If the backend does not have the behaviour, if its capabilities differ from the pinned ones, or
 /// if there is no behaviour of this name.
-pub fn run<K: Backend>(backend: &K, name: &str) {
+pub fn run(backend: &dyn Backend, name: &str) {
     assert_eq!(
         backend.transport("capabilities").capabilities(),
         &backend.expected_capabilities(),
         "the capabilities of {} are not those that it pins",
         backend.name()
     );
-    run_any(&AnyBackend::new(backend), name);
-}
-
-/// This function is not generic, so that all behaviours are compiled here.
-fn run_any<'a>(backend: &AnyBackend<'a>, name: &str) {
-    let behaviours: Vec<Behaviour<'a>> = behaviours();
+    let behaviours = behaviours();
     let behaviour = behaviours.iter().find(|behaviour| behaviour.name == name);
     let behaviour = behaviour.unwrap_or_else(|| panic!("no behaviour is called {name}"));
     (behaviour.test)(backend);
 }
 
 /// Returns all behaviours, in the order of the list.
-fn behaviours<'a>() -> Vec<Behaviour<'a>> {
-    let mut all: Vec<Behaviour<'a>> = conformance_suite!(@list @registry);
-    all.extend::<Vec<Behaviour<'a>>>(shard_suite!(@list @registry));
+fn behaviours() -> Vec<Behaviour> {
+    let mut all: Vec<Behaviour> = conformance_suite!(@list @registry);
+    all.extend::<Vec<Behaviour>>(shard_suite!(@list @registry));
     all
 }
 
@@ -272,7 +264,7 @@ mod tests {
             for file in std::fs::read_dir(src.join(level)).unwrap() {
                 let path = file.unwrap().path();
                 let text = std::fs::read_to_string(&path).unwrap();
-                let tests = text.lines().filter(|line| line.contains("<K: Backend>(backend: &K)"));
+                let tests = text.lines().filter(|line| line.contains("(backend: &dyn Backend)"));
                 for line in tests.filter_map(|line| line.strip_prefix("pub fn ")) {
                     let name = line.split(['<', '(']).next().unwrap();
                     let listed = list.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == name);

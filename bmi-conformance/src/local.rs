@@ -1,26 +1,27 @@
 //! A ready-made [`Backend`] for backends whose adapters are all in this process. Their descriptions
 //! differ in a few values only.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::driver::MonotonicClock;
-use bmi_core::{Addr, Capabilities, Time, Transport};
+use bmi_core::{Addr, AnyTransport, Capabilities, Clock, Time, Transport};
 
 use crate::backend::Backend;
 
 /// Adapters of this process, driven by the wall clock.
 ///
 /// ```text
-/// fn plain() -> Local<TcpTransport> {
+/// fn plain() -> Local {
 ///     let make = || TcpTransport::new(TcpConfig::default()).expect("the system has a descriptor");
 ///     Local::new("tcp", pinned(), make, |_| Addr::tcp("127.0.0.1", 0), Addr::tcp("127.0.0.1", 1))
 /// }
 /// ```
-pub struct Local<T> {
+pub struct Local {
     name: &'static str,
     expected: Capabilities,
-    make: Box<dyn Fn() -> T>,
-    shards: Option<Box<dyn Fn(usize) -> Vec<T>>>,
+    make: Box<dyn Fn() -> AnyTransport>,
+    shards: Option<Box<dyn Fn(usize) -> Vec<AnyTransport>>>,
     listen: Box<dyn Fn(&str) -> Addr>,
     vacant: Addr,
     cases: u32,
@@ -28,18 +29,18 @@ pub struct Local<T> {
     clock: MonotonicClock,
 }
 
-impl<T> Local<T> {
+impl Local {
     /// Creates a backend whose adapters `make` creates, all alike. For `expected`, `listen` and
     /// `vacant` see [`Backend::expected_capabilities`], [`Backend::listen_addr`] and
     /// [`Backend::vacant_addr`]. Tries 8 cases of each property.
-    pub fn new(
+    pub fn new<T: Transport + Send + 'static>(
         name: &'static str,
         expected: Capabilities,
         make: impl Fn() -> T + 'static,
         listen: impl Fn(&str) -> Addr + 'static,
         vacant: Addr,
-    ) -> Local<T> {
-        let (make, listen) = (Box::new(make), Box::new(listen));
+    ) -> Local {
+        let (make, listen) = (Box::new(move || -> AnyTransport { Box::new(make()) }), Box::new(listen));
         Local {
             name,
             expected,
@@ -55,7 +56,7 @@ impl<T> Local<T> {
 
     /// Sets the number of cases of each property.
     #[must_use]
-    pub fn with_cases(mut self, cases: u32) -> Local<T> {
+    pub fn with_cases(mut self, cases: u32) -> Local {
         self.cases = cases;
         self
     }
@@ -63,23 +64,21 @@ impl<T> Local<T> {
     /// Declares that its adapters can share a listening address: see [`Backend::shards`]. `make`
     /// creates a group of as many adapters.
     #[must_use]
-    pub fn with_shards(mut self, make: impl Fn(usize) -> Vec<T> + 'static) -> Local<T> {
-        self.shards = Some(Box::new(make));
+    pub fn with_shards<T: Transport + Send + 'static>(mut self, make: impl Fn(usize) -> Vec<T> + 'static) -> Local {
+        let boxed = |transport| -> AnyTransport { Box::new(transport) };
+        self.shards = Some(Box::new(move |count| make(count).into_iter().map(boxed).collect()));
         self
     }
 
     /// Declares that its adapters have inline receives: see [`Backend::has_inline_receives`].
     #[must_use]
-    pub fn with_inline_receives(mut self) -> Local<T> {
+    pub fn with_inline_receives(mut self) -> Local {
         self.shows = true;
         self
     }
 }
 
-impl<T: Transport + 'static> Backend for Local<T> {
-    type Transport = T;
-    type Clock = MonotonicClock;
-
+impl Backend for Local {
     fn name(&self) -> String {
         self.name.to_owned()
     }
@@ -92,11 +91,11 @@ impl<T: Transport + 'static> Backend for Local<T> {
         self.shows
     }
 
-    fn transport(&self, _node: &str) -> T {
+    fn transport(&self, _node: &str) -> AnyTransport {
         (self.make)()
     }
 
-    fn shards(&self, node: &str, count: usize) -> Vec<T> {
+    fn shards(&self, node: &str, count: usize) -> Vec<AnyTransport> {
         match &self.shards {
             Some(make) => make(count),
             None => panic!("{} has no {count} adapters for one address on {node}", self.name),
@@ -111,8 +110,8 @@ impl<T: Transport + 'static> Backend for Local<T> {
         self.vacant.clone()
     }
 
-    fn clock(&self) -> MonotonicClock {
-        self.clock
+    fn clock(&self) -> Rc<dyn Clock> {
+        Rc::new(self.clock)
     }
 
     fn pass(&self, _until: Option<Time>) {

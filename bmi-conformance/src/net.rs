@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use bmi_core::transport::Event;
 use bmi_core::{
-    Addr, AsyncEndpoint, Config, Endpoint, ErrorKind, Operation, Options, PeerEvent, PeerId, ResourceUsage, Time,
-    Transport,
+    Addr, AnyTransport, AsyncEndpoint, Config, Endpoint, ErrorKind, Operation, Options, PeerEvent, PeerId,
+    ResourceUsage, Time, Transport,
 };
 
 use crate::backend::Backend;
@@ -28,29 +28,26 @@ use crate::backend::Backend;
 /// that the operation itself reports the error.
 pub const SOON: Duration = Duration::from_secs(8);
 
-/// An endpoint over the adapters of a backend.
-pub type End<K> = AsyncEndpoint<<K as Backend>::Transport>;
-
 /// Endpoints and bare adapters, driven by [`Net::run`].
-pub struct Net<'b, K: Backend> {
-    backend: &'b K,
-    members: RefCell<Vec<Member<K>>>,
+pub struct Net<'b> {
+    backend: &'b dyn Backend,
+    members: RefCell<Vec<Member>>,
     waiting_for: RefCell<Vec<String>>,
 }
 
-struct Member<K: Backend> {
+struct Member {
     name: String,
     paused: bool,
-    what: Driven<K>,
+    what: Driven,
 }
 
-enum Driven<K: Backend> {
-    Endpoint(End<K>),
-    Bare(Bare<K::Transport>),
+enum Driven {
+    Endpoint(AsyncEndpoint),
+    Bare(Bare),
 }
 
-impl<K: Backend> Clone for Driven<K> {
-    fn clone(&self) -> Driven<K> {
+impl Clone for Driven {
+    fn clone(&self) -> Driven {
         match self {
             Driven::Endpoint(endpoint) => Driven::Endpoint(endpoint.clone()),
             Driven::Bare(bare) => Driven::Bare(bare.clone()),
@@ -59,23 +56,23 @@ impl<K: Backend> Clone for Driven<K> {
 }
 
 /// An adapter without an endpoint: a peer that sends whatever the test wants.
-pub struct Bare<T>(Rc<RefCell<BareInner<T>>>);
+pub struct Bare(Rc<RefCell<BareInner>>);
 
-struct BareInner<T> {
-    transport: T,
+struct BareInner {
+    transport: AnyTransport,
     events: VecDeque<Event>,
     scratch: Vec<Event>,
 }
 
-impl<T> Clone for Bare<T> {
-    fn clone(&self) -> Bare<T> {
+impl Clone for Bare {
+    fn clone(&self) -> Bare {
         Bare(Rc::clone(&self.0))
     }
 }
 
-impl<T: Transport> Bare<T> {
+impl Bare {
     /// Runs `f` on the adapter.
-    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+    pub fn with<R>(&self, f: impl FnOnce(&mut AnyTransport) -> R) -> R {
         f(&mut self.0.borrow_mut().transport)
     }
 
@@ -104,11 +101,11 @@ impl Wake for Flag {
 }
 
 /// Two endpoints and their names for each other.
-pub struct Pair<K: Backend> {
+pub struct Pair {
     /// The endpoint that connected, called `a`.
-    pub a: End<K>,
+    pub a: AsyncEndpoint,
     /// The endpoint that listened, called `b`.
-    pub b: End<K>,
+    pub b: AsyncEndpoint,
     /// The name of `b` at `a`.
     pub to_b: PeerId,
     /// The name of `a` at `b`.
@@ -117,19 +114,19 @@ pub struct Pair<K: Backend> {
     pub addr: Addr,
 }
 
-impl<'b, K: Backend> Net<'b, K> {
+impl<'b> Net<'b> {
     /// Creates a net without members.
-    pub fn new(backend: &'b K) -> Net<'b, K> {
+    pub fn new(backend: &'b dyn Backend) -> Net<'b> {
         Net { backend, members: RefCell::default(), waiting_for: RefCell::default() }
     }
 
     /// Returns the backend.
-    pub fn backend(&self) -> &'b K {
+    pub fn backend(&self) -> &'b dyn Backend {
         self.backend
     }
 
     /// Creates an endpoint on the node `name`.
-    pub fn endpoint(&self, name: &str, config: &Config) -> End<K> {
+    pub fn endpoint(&self, name: &str, config: &Config) -> AsyncEndpoint {
         let config = config.clone().name(name.to_owned());
         // Under rough faults an adapter may refuse its first registrations; another one is made
         // then.
@@ -146,14 +143,14 @@ impl<'b, K: Backend> Net<'b, K> {
     }
 
     /// Creates an adapter on the node `name`, without an endpoint.
-    pub fn bare(&self, name: &str) -> Bare<K::Transport> {
+    pub fn bare(&self, name: &str) -> Bare {
         let inner = BareInner { transport: self.backend.transport(name), events: VecDeque::new(), scratch: Vec::new() };
         let bare = Bare(Rc::new(RefCell::new(inner)));
         self.join(name, Driven::Bare(bare.clone()));
         bare
     }
 
-    fn join(&self, name: &str, what: Driven<K>) {
+    fn join(&self, name: &str, what: Driven) {
         self.members.borrow_mut().push(Member { name: name.to_owned(), paused: false, what });
     }
 
@@ -162,11 +159,11 @@ impl<'b, K: Backend> Net<'b, K> {
     pub fn kill(&self, name: &str) {
         let mut members = self.members.borrow_mut();
         let before = members.len();
-        let (dead, alive) = members.drain(..).partition(|member: &Member<K>| member.name == name);
+        let (dead, alive) = members.drain(..).partition(|member: &Member| member.name == name);
         *members = alive;
         assert!(members.len() < before, "no member is called {name}");
         drop(members);
-        let dead: Vec<Member<K>> = dead;
+        let dead: Vec<Member> = dead;
         drop(dead);
     }
 
@@ -278,7 +275,7 @@ impl<'b, K: Backend> Net<'b, K> {
     }
 
     /// Waits until the endpoint holds nothing but this many peers.
-    pub async fn settled(&self, endpoint: &End<K>, peers: usize, what: &str) {
+    pub async fn settled(&self, endpoint: &AsyncEndpoint, peers: usize, what: &str) {
         let idle = ResourceUsage { peers, ..ResourceUsage::default() };
         self.until(&format!("{what}: nothing held but {peers} peers"), || {
             (endpoint.with(|e| e.resource_usage()) == idle).then_some(())
@@ -287,12 +284,12 @@ impl<'b, K: Backend> Net<'b, K> {
     }
 
     /// Waits for the next event of a bare adapter for which `wanted` returns true.
-    pub async fn event(&self, bare: &Bare<K::Transport>, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
+    pub async fn event(&self, bare: &Bare, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
         self.until(what, || bare.take(&wanted)).await
     }
 
     /// Creates two connected endpoints, `a` and `b`, with one configuration.
-    pub async fn pair(&self, config: &Config) -> Pair<K> {
+    pub async fn pair(&self, config: &Config) -> Pair {
         let (a, b) = (self.endpoint("a", config), self.endpoint("b", config));
         let addr = b.listen(&self.listen_addr("b")).expect("listen");
         let (to_b, to_a) = self.connect(&a, &b, &addr).await;
@@ -300,7 +297,7 @@ impl<'b, K: Backend> Net<'b, K> {
     }
 
     /// Connects `from` to `to`, which listens at `addr`. Returns their names for each other.
-    pub async fn connect(&self, from: &End<K>, to: &End<K>, addr: &Addr) -> (PeerId, PeerId) {
+    pub async fn connect(&self, from: &AsyncEndpoint, to: &AsyncEndpoint, addr: &Addr) -> (PeerId, PeerId) {
         let near = from.connect(addr, from.within(SOON)).await.expect("connect");
         let far = self.arrived(to).await;
         self.seen(from, near).await;
@@ -308,7 +305,7 @@ impl<'b, K: Backend> Net<'b, K> {
     }
 
     /// Returns the next peer that connected to an endpoint.
-    pub async fn arrived(&self, endpoint: &End<K>) -> PeerId {
+    pub async fn arrived(&self, endpoint: &AsyncEndpoint) -> PeerId {
         match self.next_event(endpoint, "a peer that connects").await {
             PeerEvent::Connected { peer, outgoing: false, .. } => peer,
             other => panic!("expected a peer that connects, got {other:?}"),
@@ -316,7 +313,7 @@ impl<'b, K: Backend> Net<'b, K> {
     }
 
     /// Waits for the `Connected` event of a peer that this side connected to.
-    pub async fn seen(&self, endpoint: &End<K>, expected: PeerId) {
+    pub async fn seen(&self, endpoint: &AsyncEndpoint, expected: PeerId) {
         match self.next_event(endpoint, "the event of a peer that was connected to").await {
             PeerEvent::Connected { peer, outgoing: true, .. } if peer == expected => {}
             other => panic!("expected {expected:?} connected, got {other:?}"),
@@ -325,7 +322,7 @@ impl<'b, K: Backend> Net<'b, K> {
 
     /// Waits for the next event of an endpoint, which must be the loss of this peer. Returns the
     /// reason.
-    pub async fn lost(&self, endpoint: &End<K>, expected: PeerId) -> bmi_core::Error {
+    pub async fn lost(&self, endpoint: &AsyncEndpoint, expected: PeerId) -> bmi_core::Error {
         match self.next_event(endpoint, "the loss of a peer").await {
             PeerEvent::Lost { peer, reason } if peer == expected => reason,
             other => panic!("expected {expected:?} lost, got {other:?}"),
@@ -333,7 +330,7 @@ impl<'b, K: Backend> Net<'b, K> {
     }
 
     /// Returns the next event of an endpoint.
-    pub async fn next_event(&self, endpoint: &End<K>, what: &str) -> PeerEvent {
+    pub async fn next_event(&self, endpoint: &AsyncEndpoint, what: &str) -> PeerEvent {
         self.waiting_for.borrow_mut().push(what.to_owned());
         let event = endpoint.next_event().await;
         self.waiting_for.borrow_mut().retain(|other| other != what);
@@ -341,7 +338,7 @@ impl<'b, K: Backend> Net<'b, K> {
     }
 
     /// Sends a small expected message each way, which shows that the connection works.
-    pub async fn ping(&self, (a, to_b): (&End<K>, PeerId), (b, to_a): (&End<K>, PeerId), what: &str) {
+    pub async fn ping(&self, (a, to_b): (&AsyncEndpoint, PeerId), (b, to_a): (&AsyncEndpoint, PeerId), what: &str) {
         const PING: u64 = 0x7069_6e67;
         for (from, to, peer, back) in [(a, b, to_b, to_a), (b, a, to_a, to_b)] {
             let into = crate::data::memory(8);
@@ -354,21 +351,21 @@ impl<'b, K: Backend> Net<'b, K> {
     }
 }
 
-impl<K: Backend> Pair<K> {
+impl Pair {
     /// Runs [`Net::ping`] between the two.
-    pub async fn ping(&self, net: &Net<'_, K>, what: &str) {
+    pub async fn ping(&self, net: &Net<'_>, what: &str) {
         net.ping((&self.a, self.to_b), (&self.b, self.to_a), what).await;
     }
 
     /// Waits until each endpoint holds only its connection to the other.
-    pub async fn settled(&self, net: &Net<'_, K>, what: &str) {
+    pub async fn settled(&self, net: &Net<'_>, what: &str) {
         net.settled(&self.a, 1, what).await;
         net.settled(&self.b, 1, what).await;
     }
 }
 
 /// Returns the options of an operation that is expected to succeed.
-pub fn soon<T: Transport>(endpoint: &AsyncEndpoint<T>) -> Options {
+pub fn soon(endpoint: &AsyncEndpoint) -> Options {
     endpoint.within(SOON)
 }
 
@@ -376,7 +373,7 @@ pub fn soon<T: Transport>(endpoint: &AsyncEndpoint<T>) -> Options {
 ///
 /// # Panics
 /// If one fails.
-pub async fn all_end_well<T: Transport>(operations: Vec<Operation<T>>) {
+pub async fn all_end_well(operations: Vec<Operation>) {
     for (number, operation) in operations.into_iter().enumerate() {
         operation.await.unwrap_or_else(|error| panic!("operation {number}: {error}"));
     }

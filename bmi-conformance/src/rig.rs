@@ -11,7 +11,7 @@ use bmi_core::transport::{
     ConnId, Event, InlineReceiver, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus,
     WriteTarget,
 };
-use bmi_core::{Access, Addr, Error, Memory, MemoryRegion, RemoteSlice, Segment, Time, Transport};
+use bmi_core::{Access, Addr, AnyTransport, Error, Memory, MemoryRegion, RemoteSlice, Segment, Time, Transport};
 
 use crate::backend::Backend;
 
@@ -26,16 +26,16 @@ pub const C: usize = 2;
 const RETRIES: usize = 64;
 
 /// An adapter and the events that it reported.
-struct Side<T> {
+struct Side {
     node: &'static str,
-    transport: Option<T>,
+    transport: Option<AnyTransport>,
     paused: bool,
     receiver: Option<Box<dyn InlineReceiver>>,
     events: VecDeque<Event>,
 }
 
-impl<T: Transport> Side<T> {
-    fn new(node: &'static str, transport: T) -> Side<T> {
+impl Side {
+    fn new(node: &'static str, transport: AnyTransport) -> Side {
         Side { node, transport: Some(transport), paused: false, receiver: None, events: VecDeque::new() }
     }
 
@@ -52,9 +52,9 @@ impl<T: Transport> Side<T> {
 }
 
 /// A few adapters of one backend.
-pub struct Rig<'b, K: Backend> {
-    backend: &'b K,
-    sides: Vec<Side<K::Transport>>,
+pub struct Rig<'b> {
+    backend: &'b dyn Backend,
+    sides: Vec<Side>,
     scratch: Vec<Event>,
     turns: u64,
 }
@@ -68,16 +68,16 @@ pub struct Link {
     pub far: ConnId,
 }
 
-impl<'b, K: Backend> Rig<'b, K> {
+impl<'b> Rig<'b> {
     /// Creates an adapter for each of the nodes `a`, `b` and `c`.
-    pub fn new(backend: &'b K) -> Rig<'b, K> {
+    pub fn new(backend: &'b dyn Backend) -> Rig<'b> {
         let sides = ["a", "b", "c"].map(|node| Side::new(node, backend.transport(node)));
         Rig { backend, sides: sides.into(), scratch: Vec::new(), turns: 0 }
     }
 
     /// Creates an adapter for the node `a`, and `count` adapters for the node `b` that share their
     /// listening addresses. These are the sides from 1 on.
-    pub fn with_shards(backend: &'b K, count: usize) -> Rig<'b, K> {
+    pub fn with_shards(backend: &'b dyn Backend, count: usize) -> Rig<'b> {
         let mut sides = vec![Side::new("a", backend.transport("a"))];
         sides.extend(backend.shards("b", count).into_iter().map(|member| Side::new("b", member)));
         assert_eq!(sides.len(), 1 + count, "the members of the group");
@@ -85,7 +85,7 @@ impl<'b, K: Backend> Rig<'b, K> {
     }
 
     /// Returns the adapter of a side.
-    pub fn adapter(&mut self, side: usize) -> &mut K::Transport {
+    pub fn adapter(&mut self, side: usize) -> &mut AnyTransport {
         self.sides[side].transport.as_mut().expect("the adapter was not dropped")
     }
 
@@ -335,7 +335,7 @@ impl<'b, K: Backend> Rig<'b, K> {
 
     fn retry(
         &mut self,
-        mut post: impl FnMut(&mut K::Transport) -> Result<(), PostError>,
+        mut post: impl FnMut(&mut AnyTransport) -> Result<(), PostError>,
         side: usize,
     ) -> Result<(), PostError> {
         let give_up = self.far_off();
@@ -423,7 +423,7 @@ impl<'b, K: Backend> Rig<'b, K> {
     ///
     /// # Panics
     /// On any other refusal.
-    pub fn try_post(&mut self, side: usize, mut post: impl FnMut(&mut K::Transport) -> Result<(), PostError>) -> bool {
+    pub fn try_post(&mut self, side: usize, mut post: impl FnMut(&mut AnyTransport) -> Result<(), PostError>) -> bool {
         for _ in 0..RETRIES {
             match post(self.adapter(side)) {
                 Ok(()) => return true,

@@ -74,4 +74,4 @@ pub use steps::{longest_job, steps_taken};
 pub use threading::{AnyThread, OneThread, Threading};
 pub use time::{Clock, Time};
 pub use timeline::{Timeline, TimelineOptions};
-pub use transport::{ServiceClass, Transport};
+pub use transport::{AnyTransport, ServiceClass, Transport};

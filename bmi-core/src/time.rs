@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// A point in time, in nanoseconds since the clock's origin. It never decreases.
@@ -59,6 +60,12 @@ impl fmt::Display for Time {
 pub trait Clock {
     /// Returns the current time.
     fn now(&self) -> Time;
+}
+
+impl<C: Clock + ?Sized> Clock for Rc<C> {
+    fn now(&self) -> Time {
+        (**self).now()
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Box<C> {

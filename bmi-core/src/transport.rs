@@ -781,7 +781,10 @@ pub trait Transport {
     fn waker(&self) -> Waker;
 }
 
-/// Forwards every method, so that a program can choose its transport at run time.
+/// A transport that is chosen at run time, which is what an endpoint owns.
+pub type AnyTransport = Box<dyn Transport + Send>;
+
+/// Forwards every method, so that a wrapper can own any transport.
 #[deny(clippy::missing_trait_methods)]
 impl<T: Transport + ?Sized> Transport for Box<T> {
     crate::forward_transport!(self => (**self); ..);

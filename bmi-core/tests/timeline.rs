@@ -31,8 +31,8 @@ fn transport() -> TcpTransport {
     TcpTransport::new(TcpConfig::default()).unwrap()
 }
 
-fn endpoint(clock: MonotonicClock, ahead: Duration) -> AsyncEndpoint<TcpTransport> {
-    let mut endpoint = Endpoint::new(transport(), Config::default(), clock.now()).unwrap();
+fn endpoint(clock: MonotonicClock, ahead: Duration) -> AsyncEndpoint {
+    let mut endpoint = Endpoint::new(Box::new(transport()), Config::default(), clock.now()).unwrap();
     endpoint.record(TimelineOptions::default(), Skewed(clock, ahead)).unwrap();
     AsyncEndpoint::new(endpoint, clock)
 }
@@ -119,7 +119,7 @@ impl Clock for Ticks {
 #[test]
 fn a_thread_that_waits_records_its_sleep() {
     let clock = Ticks::default();
-    let mut endpoint = Endpoint::new(transport(), Config::default(), clock.now()).unwrap();
+    let mut endpoint = Endpoint::new(Box::new(transport()), Config::default(), clock.now()).unwrap();
     endpoint.record(TimelineOptions { events: 100 }, clock.clone()).unwrap();
     let deadline = clock.now() + Duration::from_millis(20);
     let waited = endpoint.wait_until(&clock, deadline, |_| None::<()>);

@@ -28,7 +28,7 @@ fn pinned() -> Capabilities {
 }
 
 /// Adapters on the first device, with side channels on one of this machine's loopback addresses.
-fn ib(name: &'static str, host: &'static str, config: IbConfig, expected: Capabilities) -> Local<IbTransport> {
+fn ib(name: &'static str, host: &'static str, config: IbConfig, expected: Capabilities) -> Local {
     let shared = config.clone();
     let shards = move |count| IbTransport::shards(shared.clone(), count).expect("this machine has an RDMA device");
     let make = move || IbTransport::new(config.clone()).expect("this machine has an RDMA device");
@@ -38,12 +38,12 @@ fn ib(name: &'static str, host: &'static str, config: IbConfig, expected: Capabi
 }
 
 /// The defaults, side channels over IPv4.
-fn ordinary() -> Local<IbTransport> {
+fn ordinary() -> Local {
     ib("ib", "127.0.0.1", IbConfig::default(), pinned())
 }
 
 /// Side channels over IPv6, short queues, one read at a time, nothing inline, a small ring.
-fn little() -> Local<IbTransport> {
+fn little() -> Local {
     let mut config = IbConfig::default();
     config.send_queue_depth = 16;
     config.recv_queue_depth = 128;
@@ -69,6 +69,6 @@ mod scarce {
 
 mod troubled {
     use super::*;
-    bmi_conformance::conformance_suite!(FaultyBackend::new(ordinary(), Plan::mild(4)));
-    bmi_conformance::shard_suite!(FaultyBackend::new(ordinary(), Plan::mild(4)));
+    bmi_conformance::conformance_suite!(FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)));
+    bmi_conformance::shard_suite!(FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)));
 }

@@ -6,7 +6,7 @@ mod common;
 
 use bmi_conformance::{FaultyBackend, Local, Plan};
 use bmi_core::{Capabilities, OneSided, Registration};
-use bmi_shm::{ShmConfig, ShmTransport};
+use bmi_shm::ShmConfig;
 use common::local;
 
 /// The backend's capabilities, written out by hand.
@@ -37,19 +37,19 @@ fn pinned_without_pages() -> Capabilities {
 }
 
 /// The defaults: the peer maps the suite's memory.
-fn ordinary() -> Local<ShmTransport> {
+fn ordinary() -> Local {
     local("shm", ShmConfig::default(), pinned())
 }
 
 /// No pages are passed: the kernel copies between the processes.
-fn copied() -> Local<ShmTransport> {
+fn copied() -> Local {
     let mut config = ShmConfig::default();
     config.share_pages = false;
     local("shm, by the kernel", config, pinned_without_pages())
 }
 
 /// Everything goes through the smallest ring, and the queues are short.
-fn little() -> Local<ShmTransport> {
+fn little() -> Local {
     let mut config = ShmConfig::default();
     config.share_pages = false;
     config.cross_memory = false;
@@ -63,7 +63,7 @@ fn little() -> Local<ShmTransport> {
 
 /// A table with room for two exposures, and one mapped piece at a time. All ways are used, and they
 /// change.
-fn all_ways() -> Local<ShmTransport> {
+fn all_ways() -> Local {
     let mut config = ShmConfig::default();
     config.advertised_exposures = 2;
     config.max_mapped = (1, 1 << 30);
@@ -94,6 +94,6 @@ mod changing {
 
 mod troubled {
     use super::*;
-    bmi_conformance::conformance_suite!(FaultyBackend::new(ordinary(), Plan::mild(4)));
-    bmi_conformance::shard_suite!(FaultyBackend::new(ordinary(), Plan::mild(4)));
+    bmi_conformance::conformance_suite!(FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)));
+    bmi_conformance::shard_suite!(FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)));
 }

@@ -17,6 +17,7 @@ use bmi_core::transport::{
 use bmi_core::{
     Access, Addr, Capabilities, Error, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Scheme, Segment, Time,
 };
+use send_wrapper::SendWrapper;
 
 use crate::cpu::Work;
 use crate::error::SimError;
@@ -67,8 +68,11 @@ impl Wake for Waiter {
 }
 
 /// A transport of a simulated node.
+///
+/// An endpoint takes only transports that may be moved to another thread. This one may, but a world
+/// has one thread: another one that uses or drops it panics.
 pub struct SimTransport {
-    sim: Sim,
+    sim: SendWrapper<Sim>,
     pub(crate) node: u32,
     pub(crate) id: u32,
     capabilities: Capabilities,
@@ -93,7 +97,7 @@ impl SimTransport {
         });
         let inline_receive_bytes = sim.0.core.borrow().config.inline_receive_bytes;
         SimTransport {
-            sim,
+            sim: SendWrapper::new(sim),
             node: node.id,
             id,
             capabilities,
@@ -109,17 +113,6 @@ impl SimTransport {
     /// Returns the world of this transport.
     pub fn sim(&self) -> &Sim {
         &self.sim
-    }
-
-    /// Returns the number of registered regions, including released ones that the next poll
-    /// collects.
-    pub fn registrations(&self) -> usize {
-        self.sim.0.core.borrow().adapters[self.id as usize].registrations.live
-    }
-
-    /// Makes the next `count` registrations fail with `Exhausted`.
-    pub fn fail_registrations(&mut self, count: usize) {
-        self.sim.0.with(|core| core.adapters[self.id as usize].registrations.failing = count);
     }
 
     pub(crate) fn at(&self, conn: ConnId) -> ConnRef {

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bmi_core::driver::{Waiter, Waiting};
-use bmi_core::transport::{Armed, Transport};
+use bmi_core::transport::Armed;
 use bmi_core::{AsyncEndpoint, Threading, Time};
 
 use crate::node::Node;
@@ -20,20 +20,20 @@ use crate::world::{Sim, Sleep};
 
 /// Drives `endpoint` for as long as the future is polled. Waiting costs nothing. Takes any
 /// transport, including a wrapper around a [`crate::SimTransport`].
-pub async fn drive<T: Transport, S: Threading>(sim: Sim, endpoint: AsyncEndpoint<T, S>) {
+pub async fn drive<S: Threading>(sim: Sim, endpoint: AsyncEndpoint<S>) {
     run(sim, endpoint, None).await;
 }
 
 /// Drives `endpoint` on `node`, and waits as `waiting` says. [`Node::endpoint`] spawns it.
-pub async fn drive_with<T: Transport, S: Threading>(node: Node, endpoint: AsyncEndpoint<T, S>, waiting: Waiting) {
+pub async fn drive_with<S: Threading>(node: Node, endpoint: AsyncEndpoint<S>, waiting: Waiting) {
     let idle = Idle { node: node.clone(), adapter: None, waiter: Waiter::new(waiting), since: None };
     run(node.sim.clone(), endpoint, Some(idle)).await;
 }
 
 /// As [`drive_with`], for an endpoint that is woken by this adapter of the node and by no other.
-pub(crate) async fn drive_adapter<T: Transport, S: Threading>(
+pub(crate) async fn drive_adapter<S: Threading>(
     node: Node,
-    endpoint: AsyncEndpoint<T, S>,
+    endpoint: AsyncEndpoint<S>,
     waiting: Waiting,
     adapter: u32,
 ) {
@@ -42,9 +42,9 @@ pub(crate) async fn drive_adapter<T: Transport, S: Threading>(
 }
 
 /// As [`drive_adapter`], until the endpoint is closed.
-pub(crate) async fn drive_until_closed<T: Transport, S: Threading>(
+pub(crate) async fn drive_until_closed<S: Threading>(
     node: Node,
-    endpoint: AsyncEndpoint<T, S>,
+    endpoint: AsyncEndpoint<S>,
     waiting: Waiting,
     adapter: u32,
 ) {
@@ -92,7 +92,7 @@ impl Idle {
     }
 }
 
-async fn run<T: Transport, S: Threading>(sim: Sim, endpoint: AsyncEndpoint<T, S>, mut idle: Option<Idle>) {
+async fn run<S: Threading>(sim: Sim, endpoint: AsyncEndpoint<S>, mut idle: Option<Idle>) {
     // The timer is kept when the next deadline is a later one. Waking too early is cheaper than a
     // new timer for each operation.
     let mut timer = pin!(None);

@@ -144,7 +144,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Endpoint::new`]; `Io` if the node has been killed.
-    pub fn endpoint(&self, config: Config) -> Result<AsyncEndpoint<SimTransport>, Error> {
+    pub fn endpoint(&self, config: Config) -> Result<AsyncEndpoint, Error> {
         self.endpoint_waiting(config, Waiting::Busy)
     }
 
@@ -152,7 +152,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::endpoint`].
-    pub fn endpoint_waiting(&self, config: Config, waiting: Waiting) -> Result<AsyncEndpoint<SimTransport>, Error> {
+    pub fn endpoint_waiting(&self, config: Config, waiting: Waiting) -> Result<AsyncEndpoint, Error> {
         let endpoint = self.observed(self.transport()?, config)?;
         self.spawn(drive_with(self.clone(), endpoint.clone(), waiting));
         Ok(endpoint)
@@ -166,12 +166,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::endpoint`].
-    pub fn shards(
-        &self,
-        config: &Config,
-        waiting: Waiting,
-        count: usize,
-    ) -> Result<Vec<AsyncEndpoint<SimTransport>>, Error> {
+    pub fn shards(&self, config: &Config, waiting: Waiting, count: usize) -> Result<Vec<AsyncEndpoint>, Error> {
         let mut members = Vec::new();
         for (core, transport) in self.transports(count)?.into_iter().enumerate() {
             let adapter = transport.id;
@@ -193,10 +188,10 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::endpoint`]; `Invalid` as [`Handle::start`].
-    pub fn handle(&self, config: &Config, count: usize, settings: HandleConfig) -> Result<Handle<SimTransport>, Error> {
+    pub fn handle(&self, config: &Config, count: usize, settings: HandleConfig) -> Result<Handle, Error> {
         let transports = self.transports(count)?;
         let adapters: Vec<u32> = transports.iter().map(|transport| transport.id).collect();
-        let open = |transport| Endpoint::new(transport, config.clone(), self.now());
+        let open = |transport: SimTransport| Endpoint::new(Box::new(transport), config.clone(), self.now());
         let endpoints = transports.into_iter().map(open).collect::<Result<_, _>>()?;
         let (handle, endpoints) = Handle::undriven(endpoints, self.clock(), settings)?;
         for (endpoint, adapter) in endpoints.into_iter().zip(adapters) {
@@ -208,11 +203,28 @@ impl Node {
     }
 
     /// Creates an endpoint over a transport of this node, and has its resources observed.
-    fn observed(&self, transport: SimTransport, config: Config) -> Result<AsyncEndpoint<SimTransport>, Error> {
-        let endpoint = AsyncEndpoint::new(Endpoint::new(transport, config, self.now())?, self.clock());
+    fn observed(&self, transport: SimTransport, config: Config) -> Result<AsyncEndpoint, Error> {
+        let endpoint = AsyncEndpoint::new(Endpoint::new(Box::new(transport), config, self.now())?, self.clock());
         let observer = endpoint.observer();
         self.sim.0.with(|core| core.observers.push((self.id, Box::new(observer))));
         Ok(endpoint)
+    }
+
+    /// Returns the number of regions that its adapters have registered. Released ones are among them
+    /// until the next poll collects them.
+    pub fn registrations(&self) -> usize {
+        let core = self.sim.0.core.borrow();
+        let live = |&adapter: &u32| core.adapters[adapter as usize].registrations.live;
+        core.nodes[self.id as usize].adapters.iter().map(live).sum()
+    }
+
+    /// Makes the next `count` registrations of each of its adapters fail with `Exhausted`.
+    pub fn fail_registrations(&self, count: usize) {
+        self.sim.0.with(|core| {
+            for &adapter in &core.nodes[self.id as usize].adapters {
+                core.adapters[adapter as usize].registrations.failing = count;
+            }
+        });
     }
 
     /// Limits its tasks to the first `cores` cores of its processor, at least one. With 1 its tasks

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use bmi_core::{Access, AsyncEndpoint, Config, Error, ErrorKind, MemList, Memory, Options, PeerId};
 use bmi_sim::check::seeds;
-use bmi_sim::{Node, Rng, SimConfig, SimTransport, World};
+use bmi_sim::{Node, Rng, SimConfig, World};
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 const CLIENTS: u64 = 3;
 const PATIENCE: Duration = Duration::from_millis(50);

@@ -1,11 +1,12 @@
 //! The shared conformance suite over the simulator: unchanged, with tiny queues and jitter, without
 //! RDMA read, with inline receives, and behind adapters that inject faults.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_conformance::{Backend, FaultyBackend};
-use bmi_core::{Addr, Capabilities, Clock, OneSided, Registration, Time};
-use bmi_sim::{SimClock, SimConfig, SimTransport, World};
+use bmi_core::{Addr, AnyTransport, Capabilities, Clock, OneSided, Registration, Time};
+use bmi_sim::{SimConfig, World};
 
 /// A world as a backend of the suite.
 struct Sim {
@@ -71,9 +72,6 @@ impl Sim {
 }
 
 impl Backend for Sim {
-    type Transport = SimTransport;
-    type Clock = SimClock;
-
     fn name(&self) -> String {
         self.name.to_owned()
     }
@@ -86,12 +84,13 @@ impl Backend for Sim {
         self.shows
     }
 
-    fn transport(&self, node: &str) -> SimTransport {
-        self.world.node(node).transport().expect("the node lives")
+    fn transport(&self, node: &str) -> AnyTransport {
+        Box::new(self.world.node(node).transport().expect("the node lives"))
     }
 
-    fn shards(&self, node: &str, count: usize) -> Vec<SimTransport> {
-        self.world.node(node).transports(count).expect("the node lives")
+    fn shards(&self, node: &str, count: usize) -> Vec<AnyTransport> {
+        let boxed = |transport| -> AnyTransport { Box::new(transport) };
+        self.world.node(node).transports(count).expect("the node lives").into_iter().map(boxed).collect()
     }
 
     fn listen_addr(&self, node: &str) -> Addr {
@@ -102,8 +101,8 @@ impl Backend for Sim {
         Addr::sim(node, 1)
     }
 
-    fn clock(&self) -> SimClock {
-        self.world.clock()
+    fn clock(&self) -> Rc<dyn Clock> {
+        Rc::new(self.world.clock())
     }
 
     fn pass(&self, until: Option<Time>) {
@@ -143,16 +142,19 @@ mod inline_receives {
 
 mod troubled {
     use super::*;
-    bmi_conformance::conformance_suite!(FaultyBackend::new(Sim::plain(), bmi_conformance::Plan::mild(3)));
-    bmi_conformance::shard_suite!(FaultyBackend::new(Sim::plain(), bmi_conformance::Plan::mild(3)));
+    bmi_conformance::conformance_suite!(FaultyBackend::new(Box::new(Sim::plain()), bmi_conformance::Plan::mild(3)));
+    bmi_conformance::shard_suite!(FaultyBackend::new(Box::new(Sim::plain()), bmi_conformance::Plan::mild(3)));
 }
 
 /// Messages shown by the adapter itself, by the wrapper, by both or by neither.
 mod troubled_inline_receives {
     use super::*;
     bmi_conformance::conformance_suite!(FaultyBackend::new(
-        Sim::with_inline_receives(),
+        Box::new(Sim::with_inline_receives()),
         bmi_conformance::Plan::mild(5)
     ));
-    bmi_conformance::shard_suite!(FaultyBackend::new(Sim::with_inline_receives(), bmi_conformance::Plan::mild(5)));
+    bmi_conformance::shard_suite!(FaultyBackend::new(
+        Box::new(Sim::with_inline_receives()),
+        bmi_conformance::Plan::mild(5)
+    ));
 }

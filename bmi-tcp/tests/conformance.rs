@@ -25,7 +25,7 @@ fn pinned() -> Capabilities {
 }
 
 /// Adapters on one of this machine's loopback addresses.
-fn tcp(name: &'static str, host: &'static str, config: TcpConfig, expected: Capabilities) -> Local<TcpTransport> {
+fn tcp(name: &'static str, host: &'static str, config: TcpConfig, expected: Capabilities) -> Local {
     let shared = config.clone();
     let make = move || TcpTransport::new(config.clone()).expect("the system has a descriptor");
     let shards = move |count| TcpTransport::shards(shared.clone(), count).expect("the system has descriptors");
@@ -35,13 +35,13 @@ fn tcp(name: &'static str, host: &'static str, config: TcpConfig, expected: Capa
 }
 
 /// The defaults, over IPv4.
-fn ordinary() -> Local<TcpTransport> {
+fn ordinary() -> Local {
     tcp("tcp", "127.0.0.1", TcpConfig::default(), pinned())
 }
 
 /// Over IPv6, with very small socket buffers and short queues, so that every frame arrives in
 /// pieces.
-fn little() -> Local<TcpTransport> {
+fn little() -> Local {
     let mut config = TcpConfig::default();
     config.send_buffer = Some(4 << 10);
     config.recv_buffer = Some(4 << 10);
@@ -67,6 +67,6 @@ mod scarce {
 
 mod troubled {
     use super::*;
-    bmi_conformance::conformance_suite!(FaultyBackend::new(ordinary(), Plan::mild(4)));
-    bmi_conformance::shard_suite!(FaultyBackend::new(ordinary(), Plan::mild(4)));
+    bmi_conformance::conformance_suite!(FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)));
+    bmi_conformance::shard_suite!(FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)));
 }

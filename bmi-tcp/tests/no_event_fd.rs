@@ -63,13 +63,16 @@ impl Transport for WithoutFd {
         bulk_ways, retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline, waker);
 }
 
-fn endpoint(name: &str) -> AsyncEndpoint<WithoutFd> {
+fn endpoint(name: &str) -> AsyncEndpoint {
     let clock = MonotonicClock::new();
-    AsyncEndpoint::new(Endpoint::new(WithoutFd::new(), Config::named(name), clock.now()).expect("an endpoint"), clock)
+    AsyncEndpoint::new(
+        Endpoint::new(Box::new(WithoutFd::new()), Config::named(name), clock.now()).expect("an endpoint"),
+        clock,
+    )
 }
 
 /// Sends back the first message. The end of the connection waits until it has left.
-async fn echo(endpoint: &AsyncEndpoint<WithoutFd>) -> Result<(), Error> {
+async fn echo(endpoint: &AsyncEndpoint) -> Result<(), Error> {
     let message = endpoint.next_unexpected().await;
     let soon = endpoint.within(PATIENCE);
     endpoint.send(message.peer(), message.tag(), message.bytes().to_vec(), soon).await?;
@@ -99,7 +102,7 @@ fn tokio_and_a_thread_sleep_until_the_waker_is_called() {
 #[test]
 fn a_blocked_wait_ends_by_the_waker_or_by_its_deadline() {
     let clock = MonotonicClock::new();
-    let open = |name| Endpoint::new(WithoutFd::new(), Config::named(name), clock.now()).unwrap();
+    let open = |name| Endpoint::new(Box::new(WithoutFd::new()), Config::named(name), clock.now()).unwrap();
     let (mut client, mut server) = (open("client"), open("server"));
     let addr = server.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
     let serving = thread::Builder::new().spawn(move || {

@@ -9,12 +9,9 @@ use std::sync::Arc;
 
 use bmi_core::driver::MonotonicClock;
 use bmi_core::{
-    Addr, AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Handle, HandleConfig, Scheme, SharedEndpoint,
-    Transport,
+    Addr, AnyTransport, AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Handle, HandleConfig, Scheme,
+    SharedEndpoint, Transport,
 };
-
-/// A transport of any backend. It may be opened on one thread and driven on another.
-pub type AnyTransport = Box<dyn Transport + Send>;
 
 type Opener = Arc<dyn Fn(usize) -> Result<Vec<AnyTransport>, Error> + Send + Sync>;
 
@@ -277,7 +274,7 @@ pub fn endpoint(
     options: &OpenOptions,
     config: Config,
     clock: impl Clock + 'static,
-) -> Result<AsyncEndpoint<AnyTransport>, Error> {
+) -> Result<AsyncEndpoint, Error> {
     let endpoint = Endpoint::new(open(scheme, options)?, config, clock.now())?;
     Ok(AsyncEndpoint::new(endpoint, clock))
 }
@@ -286,7 +283,7 @@ pub fn endpoint(
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<AnyTransport>();
-    is_send::<Endpoint<AnyTransport>>();
+    is_send::<Endpoint>();
 };
 
 /// Opens an endpoint that any thread can use, and that the program drives. [`handle`] opens one
@@ -299,7 +296,7 @@ pub fn shared_endpoint(
     options: &OpenOptions,
     config: Config,
     clock: impl Clock + Send + Sync + 'static,
-) -> Result<SharedEndpoint<AnyTransport>, Error> {
+) -> Result<SharedEndpoint, Error> {
     let endpoint = Endpoint::new(open(scheme, options)?, config, clock.now())?;
     Ok(SharedEndpoint::shared(endpoint, clock))
 }
@@ -339,7 +336,7 @@ pub fn handle(
     config: Config,
     count: usize,
     settings: HandleConfig,
-) -> Result<Handle<AnyTransport>, Error> {
+) -> Result<Handle, Error> {
     let clock = MonotonicClock::new();
     let transports = open_shards(scheme, options, count)?;
     let open = |transport| Endpoint::new(transport, config.clone(), clock.now());

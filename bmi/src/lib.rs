@@ -105,7 +105,7 @@
 //! use bmi::driver::MonotonicClock;
 //! use bmi::{Addr, AnyTransport, Clock, Config, Endpoint, Error, Memory, OpenOptions, Options, PeerEvent, Scheme};
 //!
-//! fn open(name: &str, clock: &MonotonicClock) -> Result<Endpoint<AnyTransport>, Error> {
+//! fn open(name: &str, clock: &MonotonicClock) -> Result<Endpoint, Error> {
 //!     let transport = bmi::open(Scheme::Tcp, &OpenOptions::default())?;
 //!     Endpoint::new(transport, Config::named(name), clock.now())
 //! }
@@ -176,7 +176,7 @@
 //!
 //! ```no_run
 //! # use bmi::{Access, AnyTransport, AsyncEndpoint, BulkDescriptor, Error, Memory, PeerId};
-//! # async fn f(a: &AsyncEndpoint<AnyTransport>, b: &AsyncEndpoint<AnyTransport>, peer: PeerId) -> Result<(), Error> {
+//! # async fn f(a: &AsyncEndpoint, b: &AsyncEndpoint, peer: PeerId) -> Result<(), Error> {
 //! # let soon = a.within(std::time::Duration::from_secs(1));
 //! let memory = Memory::zeroed(1 << 20)?;
 //! let exposure = a.expose(peer, &memory, Access::WRITE)?;
@@ -252,9 +252,9 @@ pub use bmi_core::{
 // Endpoints, and what they report.
 #[doc(inline)]
 pub use bmi_core::{
-    AnyThread, AsyncEndpoint, Capabilities, Completion, Counters, Endpoint, Handle, HandleConfig, OneSided, OneThread,
-    OpId, OpKind, Operation, Options, PeerEvent, PeerId, PeerLimits, Pinned, Posted, Registration, ResourceUsage,
-    ServiceClass, SharedEndpoint, Tag, Threading, Transport, Unexpected,
+    AnyThread, AnyTransport, AsyncEndpoint, Capabilities, Completion, Counters, Endpoint, Handle, HandleConfig,
+    OneSided, OneThread, OpId, OpKind, Operation, Options, PeerEvent, PeerId, PeerLimits, Pinned, Posted, Registration,
+    ResourceUsage, ServiceClass, SharedEndpoint, Tag, Threading, Transport, Unexpected,
 };
 // Memory and bulk data.
 #[doc(inline)]
@@ -301,7 +301,7 @@ pub use bmi_shm::ShmConfig;
 #[doc(inline)]
 pub use bmi_tcp::TcpConfig;
 
-pub use backends::{AnyTransport, OpenOptions, endpoint, handle, is_built_in, open, open_shards, shared_endpoint};
+pub use backends::{OpenOptions, endpoint, handle, is_built_in, open, open_shards, shared_endpoint};
 pub use host::host_id;
 
 /// Compiles the example of the README.

@@ -1,19 +1,19 @@
 //! A protocol of twenty lines: a dispenser hands out tickets, which are numbers from 1 on. No two
 //! takers get the same number.
 //!
-//! The code is generic over the transport, so it runs over TCP, over verbs and in the simulator.
-//! Its tests use the simulator. They cut connections in the middle of a request: a ticket may be
+//! The same code runs over TCP, over verbs and in the simulator. Its tests use the simulator. They
+//! cut connections in the middle of a request: a ticket may be
 //! lost, but it must never be handed out twice.
 
 use std::time::Duration;
 
-use bmi::{AsyncEndpoint, Error, ErrorKind, Memory, PeerId, Tag, Transport};
+use bmi::{AsyncEndpoint, Error, ErrorKind, Memory, PeerId, Tag};
 
 /// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Runs the dispenser: answers each request with the next number, and never ends.
-pub async fn dispense<T: Transport>(endpoint: &AsyncEndpoint<T>) {
+pub async fn dispense(endpoint: &AsyncEndpoint) {
     let mut next = 0u64;
     loop {
         // A request is an unexpected message. The taker waits for the reply with the same tag.
@@ -29,7 +29,7 @@ pub async fn dispense<T: Transport>(endpoint: &AsyncEndpoint<T>) {
 ///
 /// # Errors
 /// `PeerLost` or `TimedOut`. The ticket is then lost, if one was drawn.
-pub async fn take<T: Transport>(endpoint: &AsyncEndpoint<T>, dispenser: PeerId, tag: Tag) -> Result<u64, Error> {
+pub async fn take(endpoint: &AsyncEndpoint, dispenser: PeerId, tag: Tag) -> Result<u64, Error> {
     let buffer = Memory::zeroed(8)?;
     // Post the receive before the request, because the reply may come at once.
     let reply = endpoint.recv(dispenser, tag, &buffer, endpoint.within(PATIENCE));

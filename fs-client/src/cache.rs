@@ -25,7 +25,7 @@
 //!
 //! **Tests.** `tests/it/caches.rs`, with real I/O servers that have a cache.
 
-use bmi_core::{Threading, Transport};
+use bmi_core::Threading;
 use fs_proto::limits::MAX_OFFSET;
 use fs_proto::{
     CacheCoverage, CacheHints, CacheState, CachedFile, DatafileHandle, ErrorCode, IodReply, IodRequest, ReplyBody,
@@ -143,7 +143,7 @@ impl Drop for Telling<'_> {
     }
 }
 
-impl<T: Transport + 'static, S: Threading> File<T, S> {
+impl<S: Threading> File<S> {
     /// Tells the file's servers how it will be used, by this client and others, in place of what
     /// they were told before. Servers without a cache of their own do nothing with it. The others
     /// ignore what makes no sense, and may overrule the rest. They forget it when they are
@@ -242,7 +242,7 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
     }
 }
 
-impl<T: Transport + 'static, S: Threading> Client<T, S> {
+impl<S: Threading> Client<S> {
     /// Returns the state of each I/O server's cache, and the `files` datafiles of each that were
     /// read and written most since they are in the cache, the busiest one first.
     pub async fn cache_state(&self, files: usize) -> Vec<ServerCache> {

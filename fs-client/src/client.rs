@@ -14,7 +14,7 @@ use std::time::Duration;
 use bmi_core::comm::{self, Calibrations, Path, PathCounters, Plan};
 use bmi_core::mem::Foreign;
 use bmi_core::mutated;
-use bmi_core::{Addr, AnyThread, AsyncEndpoint, Lists, Memory, OneThread, Options, Threading, Time, Transport};
+use bmi_core::{Addr, AnyThread, AsyncEndpoint, Lists, Memory, OneThread, Options, Threading, Time};
 use fs_proto::{
     CacheHints, ClusterId, DirEntry, DirHandle, Entry, ErrorCode, Existing, FileHandle, Handle, IodReply, IodRequest,
     IodStat, Kind, ManagerReply, ManagerRequest, ManagerStat, PendingTruncate, Place, RemoveKind, ReplyBody,
@@ -190,20 +190,20 @@ pub struct ClientStats {
 
 /// A client of one file system. A clone is another handle to the same client. It belongs to the
 /// tasks of one thread. A [`SharedClient`] is the same for any thread.
-pub struct Client<T: Transport, S: Threading = OneThread>(Arc<Inner<T, S>>);
+pub struct Client<S: Threading = OneThread>(Arc<Inner<S>>);
 
 /// A client that any thread can use, if the transport is `Send`. Its files, and the futures of
 /// both, are `Send` too.
-pub type SharedClient<T> = Client<T, AnyThread>;
+pub type SharedClient = Client<AnyThread>;
 
-pub(crate) struct Inner<T: Transport, S: Threading> {
-    pub(crate) connections: Connections<T, S>,
+pub(crate) struct Inner<S: Threading> {
+    pub(crate) connections: Connections<S>,
     pub(crate) options: ClientOptions,
     pub(crate) foreign: Foreign,
     /// The files that are open in this client.
     files: Locked<BTreeMap<FileHandle, OpenState>>,
     /// The handle that the client was made over, if any. Its drivers end with the last handle.
-    _handle: Option<bmi_core::Handle<T>>,
+    _handle: Option<bmi_core::Handle>,
 }
 
 /// What a client knows about a file that it has open.
@@ -227,13 +227,13 @@ impl OpenState {
     }
 }
 
-impl<T: Transport, S: Threading> Clone for Client<T, S> {
-    fn clone(&self) -> Client<T, S> {
+impl<S: Threading> Clone for Client<S> {
+    fn clone(&self) -> Client<S> {
         Client(self.0.clone())
     }
 }
 
-impl<T: Transport + 'static> SharedClient<T> {
+impl SharedClient {
     /// Creates a client like [`Client::connect`], over a handle, whose drivers drive it. If the
     /// handle has several endpoints, the client uses the first. Other clients and other parts of
     /// the program may use the same handle.
@@ -244,27 +244,27 @@ impl<T: Transport + 'static> SharedClient<T> {
     /// # Errors
     /// As [`Client::connect`].
     pub async fn connect_through(
-        handle: bmi_core::Handle<T>,
+        handle: bmi_core::Handle,
         manager: Addr,
         options: ClientOptions,
-    ) -> Result<SharedClient<T>, Error> {
+    ) -> Result<SharedClient, Error> {
         let endpoint = handle.endpoints().next().expect("a handle has an endpoint").clone();
         let endpoints = Endpoints::one(manager.scheme(), endpoint);
         Client::open_over(endpoints, Some(handle), manager, options, |_, _, _| {}).await
     }
 }
 
-impl<T: Transport + 'static, S: Threading> Client<T, S> {
+impl<S: Threading> Client<S> {
     /// Creates a client of the file system whose manager listens at `manager`. Asks the manager for
     /// the list of I/O servers. They are connected when they are first needed.
     ///
     /// # Errors
     /// If the manager cannot be reached, or uses another version of the protocol.
     pub async fn connect(
-        endpoint: AsyncEndpoint<T, S>,
+        endpoint: AsyncEndpoint<S>,
         manager: Addr,
         options: ClientOptions,
-    ) -> Result<Client<T, S>, Error> {
+    ) -> Result<Client<S>, Error> {
         Client::connect_over(Endpoints::one(manager.scheme(), endpoint), manager, options).await
     }
 
@@ -276,10 +276,10 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     /// As [`Client::connect`]; `Unreachable` if a server cannot be reached over the requested
     /// transport.
     pub async fn connect_over(
-        endpoints: Endpoints<T, S>,
+        endpoints: Endpoints<S>,
         manager: Addr,
         options: ClientOptions,
-    ) -> Result<Client<T, S>, Error> {
+    ) -> Result<Client<S>, Error> {
         Client::connect_waiting(endpoints, manager, options, |_, _, _| {}).await
     }
 
@@ -291,21 +291,21 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     /// # Errors
     /// As [`Client::connect_over`].
     pub async fn connect_waiting(
-        endpoints: Endpoints<T, S>,
+        endpoints: Endpoints<S>,
         manager: Addr,
         options: ClientOptions,
         waiting: impl Fn(&ServerName, Duration, &str) + Send + Sync + 'static,
-    ) -> Result<Client<T, S>, Error> {
+    ) -> Result<Client<S>, Error> {
         Client::open_over(endpoints, None, manager, options, waiting).await
     }
 
     async fn open_over(
-        endpoints: Endpoints<T, S>,
-        handle: Option<bmi_core::Handle<T>>,
+        endpoints: Endpoints<S>,
+        handle: Option<bmi_core::Handle>,
         manager: Addr,
         options: ClientOptions,
         waiting: impl Fn(&ServerName, Duration, &str) + Send + Sync + 'static,
-    ) -> Result<Client<T, S>, Error> {
+    ) -> Result<Client<S>, Error> {
         let ClientOptions { id, timeout, retry_for, over, ref host, cluster, .. } = options;
         let preference = Preference { client: id, timeout, over, host: host.clone() };
         let manager = ServerName { addr: manager, iod: None };
@@ -332,12 +332,12 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     // ---- getters --------------------------------------------------------------------------------
 
     /// Returns the endpoint that the client uses. If there are several, returns the first.
-    pub fn endpoint(&self) -> &AsyncEndpoint<T, S> {
+    pub fn endpoint(&self) -> &AsyncEndpoint<S> {
         self.0.connections.endpoint()
     }
 
     /// Returns all endpoints that the client uses.
-    pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T, S>> {
+    pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<S>> {
         self.0.connections.endpoints()
     }
 
@@ -385,7 +385,7 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
         ClientStats { paths, resent: self.0.connections.resent() }
     }
 
-    pub(crate) fn inner(&self) -> &Inner<T, S> {
+    pub(crate) fn inner(&self) -> &Inner<S> {
         &self.0
     }
 
@@ -434,7 +434,7 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     /// # Errors
     /// `Exists` if it exists and `options` are exclusive, `IsDirectory`, `NotFound` for the parent
     /// directory, `Invalid` for an impossible layout, and those of every request.
-    pub async fn create(&self, path: &FsPath, options: CreateOptions) -> Result<File<T, S>, Error> {
+    pub async fn create(&self, path: &FsPath, options: CreateOptions) -> Result<File<S>, Error> {
         let existing = if options.exclusive { Existing::Refuse } else { Existing::Open };
         self.create_as(path, options, existing).await
     }
@@ -452,11 +452,11 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     /// # Errors
     /// `IsDirectory`, `NotFound` for the parent directory, `Invalid` for an impossible layout, and
     /// those of every request.
-    pub async fn draft(&self, path: &FsPath, options: CreateOptions) -> Result<Draft<T, S>, Error> {
+    pub async fn draft(&self, path: &FsPath, options: CreateOptions) -> Result<Draft<S>, Error> {
         Ok(Draft::new(self.create_as(path, options, Existing::Replace).await?))
     }
 
-    async fn create_as(&self, path: &FsPath, options: CreateOptions, existing: Existing) -> Result<File<T, S>, Error> {
+    async fn create_as(&self, path: &FsPath, options: CreateOptions, existing: Existing) -> Result<File<S>, Error> {
         let CreateOptions { strip_size, servers, mode, hints, .. } = options;
         let (uid, gid) = (self.0.options.uid, self.0.options.gid);
         let place = place(path);
@@ -481,7 +481,7 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, and those of every request.
-    pub async fn open(&self, path: &FsPath) -> Result<File<T, S>, Error> {
+    pub async fn open(&self, path: &FsPath) -> Result<File<S>, Error> {
         self.open_with(path, OpenFileOptions::default()).await
     }
 
@@ -489,7 +489,7 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     ///
     /// # Errors
     /// As [`Client::open`].
-    pub async fn open_with(&self, path: &FsPath, options: OpenFileOptions) -> Result<File<T, S>, Error> {
+    pub async fn open_with(&self, path: &FsPath, options: OpenFileOptions) -> Result<File<S>, Error> {
         let during = |error: Error| error.during(format!("open {path}"));
         let entry = self.lookup(path).await.map_err(during)?;
         Ok(self.file(path, entry).await.map_err(during)?.hinting(options.hints))
@@ -627,14 +627,14 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, and those of every request.
-    pub async fn read_dir(&self, path: &FsPath) -> Result<ReadDir<T, S>, Error> {
+    pub async fn read_dir(&self, path: &FsPath) -> Result<ReadDir<S>, Error> {
         let during = |error: Error| error.during(format!("readdir {path}"));
         let entry = self.lookup(path).await.map_err(during)?;
         let not_dir = || during(Error::new(ErrorCode::NotDirectory, format!("{path} is a file")));
         Ok(self.pages(path, entry.handle.dir().ok_or_else(not_dir)?))
     }
 
-    pub(crate) fn pages(&self, path: &FsPath, dir: DirHandle) -> ReadDir<T, S> {
+    pub(crate) fn pages(&self, path: &FsPath, dir: DirHandle) -> ReadDir<S> {
         ReadDir { client: self.clone(), path: path.clone(), dir, after: Some(String::new()) }
     }
 
@@ -751,7 +751,7 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     // ---- plumbing -------------------------------------------------------------------------------
 
     /// Opens the file that the manager's `entry` describes.
-    pub(crate) async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<T, S>, Error> {
+    pub(crate) async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<S>, Error> {
         let (Handle::File(handle), Some(layout)) = (entry.handle, entry.layout) else {
             return Err(Error::new(ErrorCode::IsDirectory, format!("{path} is a directory")));
         };
@@ -893,7 +893,7 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     }
 }
 
-impl<T: Transport, S: Threading> Client<T, S> {
+impl<S: Threading> Client<S> {
     /// A file that was opened is no longer used.
     pub(crate) fn closed(&self, file: FileHandle) {
         self.0.files.with(|files| {
@@ -907,7 +907,7 @@ impl<T: Transport, S: Threading> Client<T, S> {
     }
 }
 
-impl<T: Transport + 'static, S: Threading> Inner<T, S> {
+impl<S: Threading> Inner<S> {
     /// Returns the deadline of a request that begins now.
     pub(crate) fn deadline(&self) -> Time {
         self.connections.endpoint().now() + self.options.timeout
@@ -926,15 +926,15 @@ impl<T: Transport + 'static, S: Threading> Inner<T, S> {
 }
 
 /// A directory listing in progress.
-pub struct ReadDir<T: Transport, S: Threading = OneThread> {
-    client: Client<T, S>,
+pub struct ReadDir<S: Threading = OneThread> {
+    client: Client<S>,
     path: FsPath,
     dir: DirHandle,
     /// The last name of the previous page; `None` at the end.
     after: Option<String>,
 }
 
-impl<T: Transport + 'static, S: Threading> ReadDir<T, S> {
+impl<S: Threading> ReadDir<S> {
     /// Returns the next page, or `None` at the end.
     ///
     /// # Errors

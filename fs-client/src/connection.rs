@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Path, Reply};
 use bmi_core::mutated;
-use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Lists, Options, PeerId, Threading, Time, Transport};
+use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Lists, Options, PeerId, Threading, Time};
 use fs_proto::limits::MAX_SERVERS;
 use fs_proto::{
     ClusterId, ErrorCode, FsError, ManagerReply, ManagerRequest, ReplyBody, Request, RequestBody, RequestId, codec,
@@ -141,13 +141,13 @@ pub(crate) struct Answer {
 }
 
 /// All of a client's connections.
-pub(crate) struct Connections<T: Transport, S: Threading> {
-    endpoints: Endpoints<T, S>,
+pub(crate) struct Connections<S: Threading> {
+    endpoints: Endpoints<S>,
     preference: Preference,
     numbers: Locked<Numbers>,
     servers: Locked<Servers>,
     /// One caller for each of the endpoints.
-    callers: Vec<Caller<T, S>>,
+    callers: Vec<Caller<S>>,
     resent: AtomicU64,
     manager: ServerName,
     /// How long a server that cannot be reached is waited for.
@@ -164,15 +164,15 @@ struct Numbers {
     unanswered: BTreeSet<u64>,
 }
 
-impl<T: Transport + 'static, S: Threading> Connections<T, S> {
+impl<S: Threading> Connections<S> {
     pub(crate) fn new(
-        endpoints: Endpoints<T, S>,
+        endpoints: Endpoints<S>,
         preference: Preference,
         manager: ServerName,
         cluster: Option<ClusterId>,
         retry_for: Duration,
         waiting: Waiting,
-    ) -> Connections<T, S> {
+    ) -> Connections<S> {
         Connections {
             callers: endpoints.endpoints().map(|endpoint| Caller::new(endpoint.clone())).collect(),
             endpoints,
@@ -238,12 +238,12 @@ impl<T: Transport + 'static, S: Threading> Connections<T, S> {
     }
 
     /// Returns the first endpoint. All endpoints share its clock.
-    pub(crate) fn endpoint(&self) -> &AsyncEndpoint<T, S> {
+    pub(crate) fn endpoint(&self) -> &AsyncEndpoint<S> {
         self.endpoints.at(0)
     }
 
     /// Returns all endpoints.
-    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T, S>> {
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<S>> {
         self.endpoints.endpoints()
     }
 
@@ -253,7 +253,7 @@ impl<T: Transport + 'static, S: Threading> Connections<T, S> {
     }
 
     /// Returns the endpoint through which a server was reached.
-    fn through(&self, via: Via) -> &AsyncEndpoint<T, S> {
+    fn through(&self, via: Via) -> &AsyncEndpoint<S> {
         self.endpoints.at(via.endpoint_index)
     }
 
@@ -274,7 +274,7 @@ impl<T: Transport + 'static, S: Threading> Connections<T, S> {
 
     /// Returns the endpoint through which a server is reached and the server's peer id there, or
     /// `None` while it is not connected.
-    pub(crate) fn connected(&self, addr: &Addr) -> Option<(&AsyncEndpoint<T, S>, PeerId)> {
+    pub(crate) fn connected(&self, addr: &Addr) -> Option<(&AsyncEndpoint<S>, PeerId)> {
         let via = self.via(addr)?;
         let endpoint = self.through(via);
         endpoint.limits(via.peer).map(|_| (endpoint, via.peer))
@@ -530,8 +530,8 @@ fn interpret(server: &ServerName, reply: Reply) -> Result<Answer, Failure> {
 /// The sequence number of a request. The number of a change is in the set of unanswered requests
 /// until its reply arrives. Other requests are not in the set, because the manager keeps only the
 /// replies to changes. A slow read or write must not make the manager keep all later replies.
-struct Ticket<'a, T: Transport, S: Threading> {
-    connections: &'a Connections<T, S>,
+struct Ticket<'a, S: Threading> {
+    connections: &'a Connections<S>,
     seq: u64,
 }
 
@@ -547,14 +547,14 @@ impl Numbers {
     }
 }
 
-impl<'a, T: Transport, S: Threading> Ticket<'a, T, S> {
-    fn new(connections: &'a Connections<T, S>, change: bool) -> Ticket<'a, T, S> {
+impl<'a, S: Threading> Ticket<'a, S> {
+    fn new(connections: &'a Connections<S>, change: bool) -> Ticket<'a, S> {
         let seq = connections.numbers.with(|numbers| numbers.draw(change));
         Ticket { connections, seq }
     }
 }
 
-impl<T: Transport, S: Threading> Drop for Ticket<'_, T, S> {
+impl<S: Threading> Drop for Ticket<'_, S> {
     /// Also runs when the caller drops its future: the request will not be sent again.
     fn drop(&mut self) {
         self.connections.numbers.with(|numbers| numbers.unanswered.remove(&self.seq));

@@ -9,7 +9,7 @@
 //! 2. Publishing is one step: the name leads to the old file or to the complete new one.
 //! 3. Nothing of an abandoned draft is left. If the client cannot abandon it, the manager does.
 
-use bmi_core::{OneThread, Threading, Transport, mutated};
+use bmi_core::{OneThread, Threading, mutated};
 use fs_proto::ManagerRequest;
 
 use crate::client::place;
@@ -19,8 +19,8 @@ use crate::path::FsPath;
 
 /// A file without a name. It is written through [`Draft::file`]. If it is dropped without being
 /// published or abandoned, the manager removes it some minutes after the client has gone.
-pub struct Draft<T: Transport, S: Threading = OneThread> {
-    file: File<T, S>,
+pub struct Draft<S: Threading = OneThread> {
+    file: File<S>,
 }
 
 /// How a draft gets its name.
@@ -37,13 +37,13 @@ pub struct Publish {
     pub size: Option<u64>,
 }
 
-impl<T: Transport + 'static, S: Threading> Draft<T, S> {
-    pub(crate) fn new(file: File<T, S>) -> Draft<T, S> {
+impl<S: Threading> Draft<S> {
+    pub(crate) fn new(file: File<S>) -> Draft<S> {
         Draft { file }
     }
 
     /// Returns the file.
-    pub fn file(&self) -> &File<T, S> {
+    pub fn file(&self) -> &File<S> {
         &self.file
     }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bmi_core::comm::{Body, Direction};
 use bmi_core::mutated;
-use bmi_core::{AnyThread, AsyncEndpoint, MemList, OneThread, Threading, Transport};
+use bmi_core::{AnyThread, AsyncEndpoint, MemList, OneThread, Threading};
 use fs_proto::limits::{MAX_OFFSET, MAX_REGIONS};
 use fs_proto::{
     CacheHints, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, PendingTruncate,
@@ -56,16 +56,16 @@ pub struct Datafile {
 }
 
 /// An open file. A clone is another handle to it. A file need not be closed.
-pub struct File<T: Transport, S: Threading = OneThread> {
-    client: Client<T, S>,
-    inner: Arc<OpenFile<T, S>>,
+pub struct File<S: Threading = OneThread> {
+    client: Client<S>,
+    inner: Arc<OpenFile<S>>,
 }
 
 /// An open file that any thread can use, if the transport is `Send`.
-pub type SharedFile<T> = File<T, AnyThread>;
+pub type SharedFile = File<AnyThread>;
 
-struct OpenFile<T: Transport, S: Threading> {
-    client: Client<T, S>,
+struct OpenFile<S: Threading> {
+    client: Client<S>,
     path: FsPath,
     handle: FileHandle,
     layout: Layout,
@@ -78,28 +78,28 @@ struct OpenFile<T: Transport, S: Threading> {
     views: ViewCache,
 }
 
-impl<T: Transport, S: Threading> Drop for OpenFile<T, S> {
+impl<S: Threading> Drop for OpenFile<S> {
     fn drop(&mut self) {
         self.client.closed(self.handle);
     }
 }
 
-impl<T: Transport, S: Threading> Clone for File<T, S> {
-    fn clone(&self) -> File<T, S> {
+impl<S: Threading> Clone for File<S> {
+    fn clone(&self) -> File<S> {
         File { client: self.client.clone(), inner: self.inner.clone() }
     }
 }
 
-impl<T: Transport + 'static, S: Threading> File<T, S> {
+impl<S: Threading> File<S> {
     /// Creates a file. `servers` are those of the layout, in its order.
     pub(crate) fn new(
-        client: Client<T, S>,
+        client: Client<S>,
         path: FsPath,
         handle: FileHandle,
         layout: Layout,
         servers: Vec<ServerName>,
         recorded_size: Option<u64>,
-    ) -> File<T, S> {
+    ) -> File<S> {
         let unsynced = Unsynced::new(servers.len());
         let written_sizes = Locked::new(vec![0; servers.len()]);
         client.opened(handle, recorded_size);
@@ -111,14 +111,14 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
     }
 
     /// Gives hints, which the servers are told with the first access to each.
-    pub(crate) fn hinting(self, hints: CacheHints) -> File<T, S> {
+    pub(crate) fn hinting(self, hints: CacheHints) -> File<S> {
         if hints != CacheHints::default() {
             self.inner.advice.set(hints);
         }
         self
     }
 
-    pub(crate) fn client(&self) -> &Client<T, S> {
+    pub(crate) fn client(&self) -> &Client<S> {
         &self.client
     }
 
@@ -196,7 +196,7 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
     /// as registered there.
     fn paths(&self, memory: &MemList) -> Vec<ServerPaths> {
         let connections = &self.client.inner().connections;
-        let paths = |endpoint: &AsyncEndpoint<T, S>, peer| {
+        let paths = |endpoint: &AsyncEndpoint<S>, peer| {
             endpoint.with(|endpoint| {
                 let registered = memory.pieces().iter().all(|piece| endpoint.is_registered(piece.memory()));
                 ServerPaths { plan: endpoint.plan(peer), registered }

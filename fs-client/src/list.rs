@@ -25,7 +25,7 @@
 use std::ptr::NonNull;
 
 use bmi_core::mem::Extent;
-use bmi_core::{MemList, Memory, Threading, Transport};
+use bmi_core::{MemList, Memory, Threading};
 use fs_proto::{ErrorCode, Region};
 
 use crate::error::Error;
@@ -113,7 +113,7 @@ impl ExtendedRaw<'_> {
     }
 }
 
-impl<T: Transport + 'static, S: Threading> File<T, S> {
+impl<S: Threading> File<S> {
     /// Reads the regions into the pieces of memory. Otherwise like [`File::read_list`].
     ///
     /// # Errors

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bmi_core::{Threading, Transport};
+use bmi_core::Threading;
 use fs_proto::{ErrorCode, Handle, RemoveKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
@@ -32,18 +32,18 @@ struct Dir {
 }
 
 /// The next request.
-enum Job<T: Transport, S: Threading> {
+enum Job<S: Threading> {
     /// Begin to list a directory.
     List(Arc<Dir>),
     /// List the next page of a directory.
-    Page(Arc<Dir>, ReadDir<T, S>),
+    Page(Arc<Dir>, ReadDir<S>),
     /// Remove a file of a directory.
     File(Arc<Dir>, FsPath),
     /// Remove a directory that should be empty now.
     Dir(Arc<Dir>),
 }
 
-impl<T: Transport + 'static, S: Threading> Client<T, S> {
+impl<S: Threading> Client<S> {
     /// Removes a file, or a directory with everything below it. After an error it goes on with the
     /// rest.
     ///
@@ -70,7 +70,7 @@ impl<T: Transport + 'static, S: Threading> Client<T, S> {
     }
 
     /// Does one job. Returns those that follow from it.
-    async fn remove_step(&self, job: Job<T, S>) -> (Vec<Job<T, S>>, Result<(), Error>) {
+    async fn remove_step(&self, job: Job<S>) -> (Vec<Job<S>>, Result<(), Error>) {
         match job {
             Job::List(dir) => match self.read_dir(&dir.path).await {
                 Ok(pages) => (vec![Job::Page(dir, pages)], Ok(())),
@@ -115,7 +115,7 @@ impl Dir {
     }
 
     /// One thing less is left to do in a directory. Returns the directory's removal after the last.
-    fn tried<T: Transport, S: Threading>(dir: Arc<Dir>) -> Vec<Job<T, S>> {
+    fn tried<S: Threading>(dir: Arc<Dir>) -> Vec<Job<S>> {
         if dir.left.fetch_sub(1, Ordering::Relaxed) == 1 { vec![Job::Dir(dir)] } else { Vec::new() }
     }
 }

@@ -34,7 +34,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller};
-use bmi_core::{Addr, AsyncEndpoint, ErrorKind, OneThread, Options, PeerId, Scheme, Threading, Time, Transport};
+use bmi_core::{Addr, AsyncEndpoint, ErrorKind, OneThread, Options, PeerId, Scheme, Threading, Time};
 use fs_proto::{ErrorCode, Hello, Identity, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
 
 use crate::error::{Failure, ServerName};
@@ -57,33 +57,33 @@ pub enum TransportChoice {
 }
 
 /// A client's endpoints: one for each transport that it may use.
-pub struct Endpoints<T: Transport, S: Threading = OneThread> {
-    open: Vec<(Scheme, AsyncEndpoint<T, S>)>,
+pub struct Endpoints<S: Threading = OneThread> {
+    open: Vec<(Scheme, AsyncEndpoint<S>)>,
     absent: Vec<(Scheme, String)>,
 }
 
-impl<T: Transport, S: Threading> Endpoints<T, S> {
+impl<S: Threading> Endpoints<S> {
     /// Creates a set with a single endpoint, for addresses of one scheme.
-    pub fn one(scheme: Scheme, endpoint: AsyncEndpoint<T, S>) -> Endpoints<T, S> {
+    pub fn one(scheme: Scheme, endpoint: AsyncEndpoint<S>) -> Endpoints<S> {
         Endpoints { open: vec![(scheme, endpoint)], absent: Vec::new() }
     }
 
     /// Adds another endpoint. All endpoints must use the same clock.
     #[must_use]
-    pub fn and(mut self, scheme: Scheme, endpoint: AsyncEndpoint<T, S>) -> Endpoints<T, S> {
+    pub fn and(mut self, scheme: Scheme, endpoint: AsyncEndpoint<S>) -> Endpoints<S> {
         self.open.push((scheme, endpoint));
         self
     }
 
     /// Records why there is no endpoint for `scheme`. Routes report this reason for not using it.
     #[must_use]
-    pub fn without(mut self, scheme: Scheme, why: impl Into<String>) -> Endpoints<T, S> {
+    pub fn without(mut self, scheme: Scheme, why: impl Into<String>) -> Endpoints<S> {
         self.absent.push((scheme, why.into()));
         self
     }
 
     /// Returns the endpoints.
-    pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T, S>> {
+    pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<S>> {
         self.open.iter().map(|(_, endpoint)| endpoint)
     }
 
@@ -94,7 +94,7 @@ impl<T: Transport, S: Threading> Endpoints<T, S> {
     }
 
     /// Returns the endpoint at `index`.
-    pub(crate) fn at(&self, index: usize) -> &AsyncEndpoint<T, S> {
+    pub(crate) fn at(&self, index: usize) -> &AsyncEndpoint<S> {
         &self.open[index].1
     }
 
@@ -166,7 +166,7 @@ fn rank(scheme: Scheme) -> u8 {
 impl Preference {
     /// Returns true if a server known by an address of `scheme` could be reached over another
     /// transport.
-    fn has_choice<T: Transport, S: Threading>(&self, endpoints: &Endpoints<T, S>, scheme: Scheme) -> bool {
+    fn has_choice<S: Threading>(&self, endpoints: &Endpoints<S>, scheme: Scheme) -> bool {
         match self.over {
             TransportChoice::Auto => endpoints.open.iter().any(|(other, _)| rank(*other) < rank(scheme)),
             TransportChoice::Only(only) => only != scheme,
@@ -187,8 +187,8 @@ impl Preference {
 
 /// Connects to a server over the best suitable transport. `hello` names the expected server.
 /// A server that does not serve yet is waited for, for a while.
-pub(crate) async fn reach<T: Transport, S: Threading>(
-    endpoints: &Endpoints<T, S>,
+pub(crate) async fn reach<S: Threading>(
+    endpoints: &Endpoints<S>,
     preference: &Preference,
     server: &ServerName,
     hello: &Hello,
@@ -224,13 +224,13 @@ pub(crate) async fn reach<T: Transport, S: Threading>(
 }
 
 /// A connection that is not taken yet. Dropping it ends the connection.
-struct Newcomer<'a, T: Transport, S: Threading> {
-    endpoint: &'a AsyncEndpoint<T, S>,
+struct Newcomer<'a, S: Threading> {
+    endpoint: &'a AsyncEndpoint<S>,
     /// `None` after it was taken.
     peer: Option<PeerId>,
 }
 
-impl<T: Transport, S: Threading> Newcomer<'_, T, S> {
+impl<S: Threading> Newcomer<'_, S> {
     fn peer(&self) -> PeerId {
         self.peer.expect("it is there until it is taken")
     }
@@ -243,19 +243,19 @@ impl<T: Transport, S: Threading> Newcomer<'_, T, S> {
     }
 }
 
-impl<T: Transport, S: Threading> Drop for Newcomer<'_, T, S> {
+impl<S: Threading> Drop for Newcomer<'_, S> {
     fn drop(&mut self) {
         self.peer.into_iter().for_each(|peer| leave(self.endpoint, peer));
     }
 }
 
 /// Takes a better route to the server that a connection over an endpoint leads to, if there is one.
-async fn choose<T: Transport, S: Threading>(
-    endpoints: &Endpoints<T, S>,
+async fn choose<S: Threading>(
+    endpoints: &Endpoints<S>,
     preference: &Preference,
     server: &ServerName,
     hello: &Hello,
-    (index, newcomer): (usize, Newcomer<'_, T, S>),
+    (index, newcomer): (usize, Newcomer<'_, S>),
     identity: Identity,
 ) -> Result<(Via, Route, Identity), Failure> {
     let known = &server.addr;
@@ -294,8 +294,8 @@ async fn choose<T: Transport, S: Threading>(
 
 /// Connects to another address of a server and checks that the same server answers there. Returns
 /// the reason if it fails.
-async fn try_way<T: Transport, S: Threading>(
-    endpoints: &Endpoints<T, S>,
+async fn try_way<S: Threading>(
+    endpoints: &Endpoints<S>,
     preference: &Preference,
     server: &ServerName,
     hello: &Hello,
@@ -320,8 +320,8 @@ async fn try_way<T: Transport, S: Threading>(
 
 /// Opens a connection: says which server is expected, and checks the answer. The request has the
 /// sequence number 0, which no other request has.
-async fn greet<T: Transport, S: Threading>(
-    endpoint: &AsyncEndpoint<T, S>,
+async fn greet<S: Threading>(
+    endpoint: &AsyncEndpoint<S>,
     peer: PeerId,
     server: &ServerName,
     client: u128,
@@ -349,7 +349,7 @@ async fn greet<T: Transport, S: Threading>(
 }
 
 /// Ends a connection without waiting for the end.
-pub(crate) fn leave<T: Transport, S: Threading>(endpoint: &AsyncEndpoint<T, S>, peer: PeerId) {
+pub(crate) fn leave<S: Threading>(endpoint: &AsyncEndpoint<S>, peer: PeerId) {
     endpoint.with(|endpoint| {
         // An error means that the connection has ended already.
         if let Ok(op) = endpoint.disconnect(peer, Options::default()) {

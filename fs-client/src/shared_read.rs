@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bmi_core::mem::RemoteView;
-use bmi_core::{RemoteKey, RemoteSlice, Threading, Time, Transport};
+use bmi_core::{RemoteKey, RemoteSlice, Threading, Time};
 use fs_proto::limits::MAX_OFFSET;
 use fs_proto::{
     ErrorCode, IodReply, IodRequest, Region, ReplyBody, VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW,
@@ -162,7 +162,7 @@ struct Lent {
     size: Option<u64>,
 }
 
-impl<T: Transport + 'static, S: Threading> File<T, S> {
+impl<S: Threading> File<S> {
     /// Returns a view of `len` bytes from `offset` on, which the servers lend where they can: the
     /// bytes are then read in the servers' own pages, and nothing is copied. Where they cannot, the
     /// bytes are read into memory of the view; [`SharedView::why_copied`] tells why.
@@ -176,7 +176,7 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
     /// ```no_run
     /// # use bmi_core::{OneThread, Transport};
     /// # use fs_client::{Error, File, Stale};
-    /// # async fn example<T: Transport + 'static>(file: &File<T, OneThread>) -> Result<(), Error> {
+    /// # async fn example(file: &File<OneThread>) -> Result<(), Error> {
     /// let mut bytes = vec![0; 1 << 20];
     /// loop {
     ///     let view = file.read_shared(0, bytes.len() as u64).await?;

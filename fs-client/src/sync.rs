@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use bmi_core::{Threading, Transport, mutated};
+use bmi_core::{Threading, mutated};
 use fs_proto::limits::MAX_DATAFILES;
 use fs_proto::{DatafileHandle, ErrorCode, IodReply, IodRequest, ReplyBody};
 use futures_util::future::join_all;
@@ -147,7 +147,7 @@ struct Item {
     handle: DatafileHandle,
 }
 
-impl<T: Transport + 'static, S: Threading> File<T, S> {
+impl<S: Threading> File<S> {
     /// Flushes written bytes to the disks of all servers. They then survive a crash.
     ///
     /// # Errors
@@ -166,11 +166,7 @@ impl<T: Transport + 'static, S: Threading> File<T, S> {
 /// Syncs several files with one request for each server, as far as the datafiles fit into it. With
 /// `all`, syncs all their datafiles, otherwise those that were written through these handles.
 /// Returns the failures of each file, in the order of the files.
-pub(crate) async fn sync_files<T: Transport + 'static, S: Threading>(
-    client: &Client<T, S>,
-    files: &[&File<T, S>],
-    all: bool,
-) -> Vec<Vec<Failure>> {
+pub(crate) async fn sync_files<S: Threading>(client: &Client<S>, files: &[&File<S>], all: bool) -> Vec<Vec<Failure>> {
     // Later writes are not covered.
     let taken: Vec<Taken<'_>> = files.iter().map(|file| Taken::new(file.unsynced())).collect();
     let mut servers: BTreeMap<&ServerName, Vec<Item>> = BTreeMap::new();
@@ -220,8 +216,8 @@ pub(crate) async fn sync_files<T: Transport + 'static, S: Threading>(
 }
 
 /// Syncs datafiles of one server. Returns the start of the server for each, or its failure.
-async fn sync_at<T: Transport + 'static, S: Threading>(
-    client: &Client<T, S>,
+async fn sync_at<S: Threading>(
+    client: &Client<S>,
     server: &ServerName,
     items: &[Item],
 ) -> Vec<(Item, Result<u64, Failure>)> {

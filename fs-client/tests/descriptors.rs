@@ -12,7 +12,7 @@ mod cluster;
 use std::fs;
 use std::time::Duration;
 
-use bmi::{AnyTransport, OpenOptions};
+use bmi::OpenOptions;
 use bmi_core::{Config, Scheme, driver};
 use bodies::{path, pattern, read};
 use cluster::Cluster;
@@ -42,8 +42,7 @@ fn idle_connections_take_no_descriptor_of_the_datafiles() {
     let endpoints = [endpoint.clone(), crowd.clone()];
     let work = async {
         let options = ClientOptions { timeout: Duration::from_secs(60), ..ClientOptions::new(11) };
-        let client: Client<AnyTransport> =
-            Client::connect(endpoint, cluster.manager.parse().unwrap(), options).await.unwrap();
+        let client: Client = Client::connect(endpoint, cluster.manager.parse().unwrap(), options).await.unwrap();
         // The client has its connection.
         client.statfs().await.unwrap();
         let iod = client.iods()[0].addr.clone();

@@ -15,7 +15,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use bmi::{AnyTransport, OpenOptions};
+use bmi::OpenOptions;
 use bmi_core::driver::{MonotonicClock, event};
 use bmi_core::{Addr, Config, Scheme};
 use fs_client::{Client, ClientOptions};
@@ -25,7 +25,7 @@ use crate::bodies::{path, pattern, striped};
 use crate::cluster::Cluster;
 
 /// Runs `body` with a client on this thread, which has the number `id`.
-fn with_client(scheme: Scheme, manager: &Addr, id: u128, body: impl AsyncFnOnce(Client<AnyTransport>)) {
+fn with_client(scheme: Scheme, manager: &Addr, id: u128, body: impl AsyncFnOnce(Client)) {
     let clock = MonotonicClock::new();
     let endpoint = bmi::endpoint(scheme, &OpenOptions::default(), Config::named("test"), clock).unwrap();
     let work = async {
@@ -67,7 +67,7 @@ fn clients_on_several_loops(scheme: Scheme) {
     thread::scope(|scope| {
         for number in 0..CLIENTS {
             let manager = &manager;
-            let work = async move |client: Client<AnyTransport>| {
+            let work = async move |client: Client| {
                 let same = client.open(&path("/same")).await.unwrap();
                 let own = client.create(&path(&format!("/own{number}")), striped(4096, 2)).await.unwrap();
                 for round in 0..ROUNDS {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bmi::{AnyTransport, OpenOptions};
+use bmi::OpenOptions;
 use bmi_core::driver::{MonotonicClock, event};
 use bmi_core::{Addr, Config, Scheme};
 use fs_client::{Client, ClientOptions, File, RemoveKind, SharedView, Stale};
@@ -57,7 +57,7 @@ fn servers(scheme: Scheme, iods: u32, views: ViewSettings) -> (tempfile::TempDir
 }
 
 /// Runs `body` with a client.
-fn with_client<R>(scheme: Scheme, manager: &Addr, body: impl AsyncFnOnce(Client<AnyTransport>) -> R) -> R {
+fn with_client<R>(scheme: Scheme, manager: &Addr, body: impl AsyncFnOnce(Client) -> R) -> R {
     let clock = MonotonicClock::new();
     let endpoint = bmi::endpoint(scheme, &OpenOptions::default(), Config::named("test"), clock).unwrap();
     let work = async {
@@ -69,7 +69,7 @@ fn with_client<R>(scheme: Scheme, manager: &Addr, body: impl AsyncFnOnce(Client<
     event::block_on(endpoint.clone(), work).unwrap()
 }
 
-async fn lent(file: &File<AnyTransport>, offset: usize, len: usize) -> SharedView {
+async fn lent(file: &File, offset: usize, len: usize) -> SharedView {
     let view = file.read_shared(offset as u64, len as u64).await.unwrap();
     assert!(view.is_lent(), "{}", file.plan_shared(offset as u64, len as u64));
     view

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use bmi_core::PeerId;
 use bmi_core::comm::{Body, Caller};
-use bmi_core::{PeerId, Transport};
 use fs_proto::{ErrorCode, FsError, Hello, Identity, ReplyBody, Request, RequestBody, RequestId, codec};
 
 /// Sends a request and returns the answer. `seq` is the caller's own number for it.
 ///
 /// # Errors
 /// The server's error, or that of the transport.
-pub(crate) async fn ask<T: Transport>(
-    caller: &Caller<T>,
+pub(crate) async fn ask(
+    caller: &Caller,
     peer: PeerId,
     seq: u64,
     body: impl Into<RequestBody>,
@@ -36,12 +36,7 @@ pub(crate) async fn ask<T: Transport>(
 ///
 /// # Errors
 /// `WrongServer`, `Busy`, and those of the transport.
-pub(crate) async fn greet<T: Transport>(
-    caller: &Caller<T>,
-    peer: PeerId,
-    hello: Hello,
-    limit: Duration,
-) -> Result<Identity, FsError> {
+pub(crate) async fn greet(caller: &Caller, peer: PeerId, hello: Hello, limit: Duration) -> Result<Identity, FsError> {
     match ask(caller, peer, 0, RequestBody::Hello(hello.clone()), limit).await? {
         ReplyBody::Identity(identity) => {
             identity.check(&hello)?;

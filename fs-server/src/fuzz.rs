@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller};
 use bmi_core::{Addr, AsyncEndpoint, Memory, PeerId};
-use bmi_sim::{SimTransport, World};
+use bmi_sim::World;
 use fs_proto::{DatafileHandle, Hello, IodRequest, ManagerRequest, Request, RequestBody, RequestId, Role, codec};
 
 pub use crate::backup::fuzz::backup;
@@ -57,8 +57,8 @@ const LONGEST: usize = 8192;
 
 /// A client that sends any bytes as requests.
 struct Client {
-    endpoint: AsyncEndpoint<SimTransport>,
-    caller: Caller<SimTransport>,
+    endpoint: AsyncEndpoint,
+    caller: Caller,
     seq: u64,
 }
 

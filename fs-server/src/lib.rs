@@ -14,8 +14,7 @@
 //! | `workers` | threads that do what may wait for a disk |
 //! | [`embedded`] | a whole cluster in one process, for tests and demonstrations |
 //!
-//! The servers are generic over the transport. Only [`cli`] and [`embedded`] know which backend is
-//! used.
+//! The servers take endpoints. Only [`cli`] and [`embedded`] know which backend is used.
 
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]

@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::comm::{Admission, Incoming, announced, request_of};
-use bmi_core::{AsyncEndpoint, ErrorKind, Kept, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
+use bmi_core::{AsyncEndpoint, ErrorKind, Kept, MemList, PeerEvent, PeerId, ServiceClass, Time, Unexpected};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
 use fs_proto::{ErrorCode, FsError, Hello, Identity, Reply, ReplyBody, Request, RequestBody, Role, Sender};
@@ -271,7 +271,7 @@ impl Context {
 
     /// Keeps the connection of `call` as long as its client has drafts. Called when a change was
     /// answered, on the event loop of the connection.
-    pub(crate) fn keep_while_drafting<T: Transport>(&self, call: &Incoming<T>) {
+    pub(crate) fn keep_while_drafting(&self, call: &Incoming) {
         self.session.keep_while_drafting(|| call.endpoint().with(|endpoint| endpoint.keep(call.peer())));
     }
 
@@ -334,10 +334,10 @@ impl From<Result<ReplyBody, FsError>> for Answer {
 
 /// A server's part of the request loop.
 #[async_trait(?Send)]
-pub trait Handler<T: Transport> {
+pub trait Handler {
     /// Answers a request and moves its data with `call`. Must end soon after [`Context::deadline`]
     /// or after the loss of the peer.
-    async fn handle(&self, context: &Context, request: Request, call: &Incoming<T>) -> Answer;
+    async fn handle(&self, context: &Context, request: Request, call: &Incoming) -> Answer;
 
     /// Returns the class of a request with `data` bytes of data. It is `Bulk` if the request moves
     /// so much that others must not wait for it.
@@ -475,8 +475,8 @@ impl Desk {
 
 /// Serves requests until `stop` ends. Then it takes no more requests, ends those in progress, and
 /// closes its connections. Serves nothing on a connection before a Hello that fits `standing`.
-pub async fn serve<T: Transport, H: Handler<T>>(
-    endpoint: &AsyncEndpoint<T>,
+pub async fn serve<H: Handler>(
+    endpoint: &AsyncEndpoint,
     handler: &H,
     standing: &Standing,
     limits: Limits,
@@ -488,8 +488,8 @@ pub async fn serve<T: Transport, H: Handler<T>>(
 /// Serves requests like [`serve`], but over several endpoints at once, each with its own handler.
 /// The handlers share one store, so only the background work of the first one runs. Returns when
 /// the last loop has ended.
-pub async fn serve_all<T: Transport, H: Handler<T>>(
-    fronts: &[(AsyncEndpoint<T>, &H)],
+pub async fn serve_all<H: Handler>(
+    fronts: &[(AsyncEndpoint, &H)],
     standing: &Standing,
     limits: Limits,
     stop: impl Future<Output = ()>,
@@ -503,8 +503,8 @@ pub async fn serve_all<T: Transport, H: Handler<T>>(
 
 /// Serves requests like [`serve_all`], but without background work: it runs on another event loop
 /// of the same server.
-pub(crate) async fn serve_beside<T: Transport, H: Handler<T>>(
-    fronts: &[(AsyncEndpoint<T>, &H)],
+pub(crate) async fn serve_beside<H: Handler>(
+    fronts: &[(AsyncEndpoint, &H)],
     standing: &Standing,
     limits: Limits,
     stop: impl Future<Output = ()>,
@@ -520,8 +520,8 @@ pub(crate) async fn serve_beside<T: Transport, H: Handler<T>>(
 
 /// Serves requests like [`serve_all`] until `work` ends, and returns its result; `None` if `stop`
 /// ends first.
-pub(crate) async fn serve_until<T: Transport, H: Handler<T>, R>(
-    fronts: &[(AsyncEndpoint<T>, &H)],
+pub(crate) async fn serve_until<H: Handler, R>(
+    fronts: &[(AsyncEndpoint, &H)],
     standing: &Standing,
     limits: Limits,
     work: impl Future<Output = R>,
@@ -540,7 +540,7 @@ pub(crate) async fn serve_until<T: Transport, H: Handler<T>, R>(
 }
 
 /// Runs `work` to its end, with the handler's background work beside it.
-pub(crate) async fn beside<T: Transport, H: Handler<T>>(handler: &H, work: impl Future<Output = ()>) {
+pub(crate) async fn beside<H: Handler>(handler: &H, work: impl Future<Output = ()>) {
     let background = async {
         handler.background().await;
         pending().await
@@ -553,8 +553,8 @@ pub(crate) async fn beside<T: Transport, H: Handler<T>>(handler: &H, work: impl 
 }
 
 /// The loop for one endpoint.
-async fn attend<T: Transport, H: Handler<T>>(
-    endpoint: &AsyncEndpoint<T>,
+async fn attend<H: Handler>(
+    endpoint: &AsyncEndpoint,
     handler: &H,
     standing: &Standing,
     limits: Limits,
@@ -614,19 +614,14 @@ async fn attend<T: Transport, H: Handler<T>>(
 }
 
 /// Returns true if the request of a message is answered from memory.
-fn is_quick<T: Transport, H: Handler<T>>(handler: &H, message: &Unexpected) -> bool {
+fn is_quick<H: Handler>(handler: &H, message: &Unexpected) -> bool {
     let request = (message.len() <= QUICK_MESSAGE).then(|| request_of(message)).flatten();
     let request = request.and_then(|bytes| codec::decode_request(&bytes).ok());
     request.is_some_and(|request| matches!(request.body, RequestBody::Hello(_)) || handler.never_waits(&request.body))
 }
 
 /// Cuts the connections of stalled clients if others wait.
-fn cut_stalled<T: Transport, H: Handler<T>>(
-    endpoint: &AsyncEndpoint<T>,
-    handler: &H,
-    desk: &Desk,
-    watch: &mut StallWatch,
-) {
+fn cut_stalled<H: Handler>(endpoint: &AsyncEndpoint, handler: &H, desk: &Desk, watch: &mut StallWatch) {
     let mut awaited = endpoint.awaited_peers();
     awaited.retain(|peer, _| desk.serves(*peer));
     let stalled = watch.check(awaited);
@@ -640,8 +635,8 @@ fn cut_stalled<T: Transport, H: Handler<T>>(
 }
 
 /// Handles one request, from its bytes to its reply. Returns its peer and lane.
-async fn answer<T: Transport, H: Handler<T>>(
-    endpoint: &AsyncEndpoint<T>,
+async fn answer<H: Handler>(
+    endpoint: &AsyncEndpoint,
     handler: &H,
     standing: &Standing,
     limits: Limits,
@@ -695,8 +690,8 @@ async fn answer<T: Transport, H: Handler<T>>(
 
 /// Answers a Hello: accepts it, or says who this server is. A refused connection stays open, so
 /// that the answer arrives. Nothing is served on it.
-fn greet<T: Transport, H: Handler<T>>(
-    endpoint: &AsyncEndpoint<T>,
+fn greet<H: Handler>(
+    endpoint: &AsyncEndpoint,
     handler: &H,
     standing: &Standing,
     context: &Context,
@@ -729,7 +724,7 @@ fn greet<T: Transport, H: Handler<T>>(
 }
 
 /// Ends the connection to a peer that sent a malformed request.
-async fn cut<T: Transport>(endpoint: &AsyncEndpoint<T>, limits: Limits, peer: PeerId, error: &impl fmt::Display) {
+async fn cut(endpoint: &AsyncEndpoint, limits: Limits, peer: PeerId, error: &impl fmt::Display) {
     if endpoint.with(|endpoint| endpoint.admits_log_line("malformed request", peer)) {
         tracing::warn!(?peer, from = ?endpoint.peer_addr(peer), %error, "malformed request; connection closed");
     }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use benches::net;
 use benches::workload::Failed;
 use bmi::driver::event;
-use bmi::{Addr, AnyTransport, Memory, Scheme};
+use bmi::{Addr, Memory, Scheme};
 use clap::Parser;
 use fs_client::{Client, ClientOptions, CreateOptions, Endpoints, FsPath, Publish, TransportChoice};
 use rustix::time::{ClockId, clock_gettime};
@@ -139,7 +139,7 @@ async fn timed<R>(name: &str, operation: impl Future<Output = Result<R, Failed>>
 
 /// The operations of a session.
 struct Rounds<'a> {
-    client: Client<AnyTransport>,
+    client: Client,
     dir: &'a str,
     pause: Duration,
 }

@@ -7,13 +7,14 @@
 //! the median of the rounds. How much faster a path is than that of the plan is the ratio of the
 //! two over the rounds, with its interval.
 
+use bmi::Scheme;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use benches::limit::Limit;
-use benches::net::{Tcp, tcp_endpoint};
+use benches::net::endpoint;
 use benches::report::{self, ReportArgs, SEED, begin, plans, steps};
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Path, Plan};
 use bmi_core::driver::{Waiting, event};
@@ -76,7 +77,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs the server: takes and gives data until the client is gone.
 fn serve(ready: &mpsc::Sender<Addr>, waiting: Waiting) -> Result<(), Error> {
-    let endpoint = tcp_endpoint("server")?;
+    let endpoint = endpoint(Scheme::Tcp, "server")?;
     let addr = endpoint.listen(&Addr::tcp("127.0.0.1", 0))?;
     // If the other thread has failed, the address is not needed any more.
     let _ = ready.send(addr);
@@ -97,7 +98,7 @@ fn serve(ready: &mpsc::Sender<Addr>, waiting: Waiting) -> Result<(), Error> {
     })?
 }
 
-async fn answer(endpoint: &AsyncEndpoint<Tcp>, incoming: Incoming<Tcp>, staged: &Memory) -> Result<(), Error> {
+async fn answer(endpoint: &AsyncEndpoint, incoming: Incoming, staged: &Memory) -> Result<(), Error> {
     let options = endpoint.within(PATIENCE);
     let len = usize::try_from(incoming.len()).map_err(|_| Error::new(ErrorKind::TooLong, "a test's length"))?;
     let units = (0..len).step_by(UNIT).map(|at| (at as u64, staged.slice(at, UNIT.min(len - at))));
@@ -180,7 +181,7 @@ impl Row {
 }
 
 struct Client {
-    caller: Caller<Tcp>,
+    caller: Caller,
     server: PeerId,
     memory: Memory,
 }
@@ -227,7 +228,7 @@ fn run(cli: &Cli) -> Result<(Vec<Row>, Plan), Error> {
     let waiting = cli.waiting.mode();
     let server = thread::Builder::new().name("server".to_owned()).spawn(move || serve(&ready, waiting))?;
     let addr = listening.recv().map_err(|_| Error::new(ErrorKind::Io, "the server did not start"))?;
-    let endpoint = tcp_endpoint("client")?;
+    let endpoint = endpoint(Scheme::Tcp, "client")?;
     let result = event::block_on_with(endpoint.clone(), waiting, async {
         let server = endpoint.connect(&addr, Options::default()).await?;
         while endpoint.limits(server).is_none_or(|limits| limits.fast == 0) {

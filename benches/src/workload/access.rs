@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
+use bmi_core::MemoryRegion;
 use bmi_core::comm::{Direction, Thresholds};
-use bmi_core::{MemoryRegion, Transport};
 use fs_client::CreateOptions;
 
 use super::{Failed, Rank, Workload, pattern};
@@ -32,7 +32,7 @@ impl Workload for Access {
     /// The times of the accesses of each size.
     type Out = Vec<Vec<Duration>>;
 
-    async fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> Result<Vec<Vec<Duration>>, Failed> {
+    async fn run(&self, rank: Rank) -> Result<Vec<Vec<Duration>>, Failed> {
         let path = format!("/access{}", rank.number()).parse()?;
         let file = rank.client().create(&path, CreateOptions { exclusive: false, ..CreateOptions::default() }).await?;
         let mut times = Vec::new();
@@ -90,7 +90,7 @@ pub struct Crossings;
 impl Workload for Crossings {
     type Out = Thresholds;
 
-    async fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> Result<Thresholds, Failed> {
+    async fn run(&self, rank: Rank) -> Result<Thresholds, Failed> {
         for (_, plan) in rank.client().plans(true).await {
             plan?;
         }

@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::Duration;
 
-use bmi::{AnyTransport, OpenOptions};
+use bmi::OpenOptions;
 use bmi_core::comm;
 use bmi_core::driver::{MonotonicClock, Waiting, event};
-use bmi_core::{Addr, Config, Lists, Scheme, Transport};
+use bmi_core::{Addr, Config, Lists, Scheme};
 use bmi_sim::{Profile, SimConfig, World};
 use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, PageCacheOptions, SimCluster};
@@ -164,9 +164,7 @@ fn in_sim<W: Workload>(profile: &Profile, setup: &Setup, workload: &W) -> Result
 
 /// Connects, and sends a request to every server, so that no connection is made while time is
 /// measured.
-async fn connected<T: Transport + 'static>(
-    connect: impl Future<Output = Result<Client<T>, fs_client::Error>>,
-) -> Result<Client<T>, Failed> {
+async fn connected(connect: impl Future<Output = Result<Client, fs_client::Error>>) -> Result<Client, Failed> {
     let client = connect.await?;
     for (_, plan) in client.plans(false).await {
         plan?;
@@ -217,7 +215,7 @@ fn real_rank<W: Workload>(
     let config = setup.endpoint(number);
     let endpoint = bmi::endpoint(scheme, &OpenOptions::default(), config, MonotonicClock::new())?;
     event::block_on(endpoint.clone(), async {
-        let client: Client<AnyTransport> = connected(Client::connect(endpoint, manager, setup.client(number))).await?;
+        let client: Client = connected(Client::connect(endpoint, manager, setup.client(number))).await?;
         let cpu: Cpu = Rc::new(|| (cpu::of_thread(), Duration::ZERO));
         workload.run(Rank { number, count: setup.clients, client, shared: shared.clone(), cpu, listen }).await
     })?

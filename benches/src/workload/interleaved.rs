@@ -21,7 +21,7 @@
 
 use std::fmt;
 
-use bmi_core::{Memory, Options, PeerId, Transport};
+use bmi_core::{Memory, Options, PeerId};
 use fs_client::{CreateOptions, File, Region};
 
 use super::{Failed, Rank, Span, Workload, pattern};
@@ -84,10 +84,10 @@ pub struct Took {
 }
 
 /// A rank of a run.
-struct Process<'a, T: Transport> {
+struct Process<'a> {
     program: Interleaved,
-    rank: &'a Rank<T>,
-    file: File<T>,
+    rank: &'a Rank,
+    file: File,
     /// The other ranks. The entry of this rank is `None`.
     peers: Vec<Option<PeerId>>,
     own: Memory,
@@ -99,7 +99,7 @@ struct Process<'a, T: Transport> {
 impl Workload for Interleaved {
     type Out = Took;
 
-    async fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> Result<Took, Failed> {
+    async fn run(&self, rank: Rank) -> Result<Took, Failed> {
         let Interleaved { elements, element, strategy, rounds } = *self;
         let clients = rank.count();
         if elements % (clients * clients) != 0 {
@@ -143,7 +143,7 @@ impl Workload for Interleaved {
 }
 
 /// Connects all ranks with each other.
-async fn mesh<T: Transport + 'static>(rank: &Rank<T>) -> Result<Vec<Option<PeerId>>, Failed> {
+async fn mesh(rank: &Rank) -> Result<Vec<Option<PeerId>>, Failed> {
     let endpoint = rank.client().endpoint();
     let addrs = rank.exchange(endpoint.listen(rank.listen_addr())?).await?;
     let mut peers = vec![None; rank.count()];
@@ -161,7 +161,7 @@ async fn mesh<T: Transport + 'static>(rank: &Rank<T>) -> Result<Vec<Option<PeerI
     Ok(peers)
 }
 
-impl<T: Transport + 'static> Process<'_, T> {
+impl Process<'_> {
     /// Returns the offset of this rank's element `index` in the file.
     fn offset(&self, index: usize) -> u64 {
         ((index * self.rank.count() + self.rank.number()) * self.program.element) as u64

@@ -33,7 +33,7 @@ pub mod tile;
 
 use std::time::Duration;
 
-use bmi_core::{MemList, Transport};
+use bmi_core::MemList;
 
 pub use bed::{Bed, Setup};
 pub use rank::{Rank, Span};
@@ -47,7 +47,7 @@ pub trait Workload: Clone + Send + Sync + 'static {
     type Out: Send + 'static;
 
     /// Runs the program of one process.
-    fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> impl Future<Output = Result<Self::Out, Failed>>;
+    fn run(&self, rank: Rank) -> impl Future<Output = Result<Self::Out, Failed>>;
 }
 
 /// Returns bytes per second in MB, of 2^20 bytes as in the papers.

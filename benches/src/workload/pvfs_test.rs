@@ -5,7 +5,7 @@
 //! size 2N MB, where N is the number of I/O nodes in use". The program is part of PVFS. Its buffer
 //! is the same in every round, so it is registered in all rounds after the first.
 
-use bmi_core::{MemList, Transport};
+use bmi_core::MemList;
 use fs_client::{CreateOptions, Region};
 
 use super::{Failed, Rank, Span, Workload, fill, pattern};
@@ -43,7 +43,7 @@ pub struct Took {
 impl Workload for PvfsTest {
     type Out = Took;
 
-    async fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> Result<Took, Failed> {
+    async fn run(&self, rank: Rank) -> Result<Took, Failed> {
         let PvfsTest { len, blocks, pieces, rounds } = *self;
         let path = "/pvfs-test".parse()?;
         let options = CreateOptions { exclusive: false, ..CreateOptions::default() };

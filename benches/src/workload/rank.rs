@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use bmi_core::Addr;
 use bmi_core::transport::HostWork;
-use bmi_core::{Addr, Transport};
 use fs_client::Client;
 
 use super::Failed;
@@ -58,10 +58,10 @@ pub(super) const ENDED: &str = "another process of the workload has ended";
 pub(super) type Cpu = Rc<dyn Fn() -> (Duration, Duration)>;
 
 /// A process of a workload.
-pub struct Rank<T: Transport> {
+pub struct Rank {
     pub(super) number: usize,
     pub(super) count: usize,
-    pub(super) client: Client<T>,
+    pub(super) client: Client,
     pub(super) shared: Arc<Shared>,
     pub(super) cpu: Cpu,
     /// The address at which it may listen for the other ranks.
@@ -97,14 +97,14 @@ impl<'a> std::iter::Sum<&'a Span> for Span {
     }
 }
 
-impl<T: Transport> Drop for Rank<T> {
+impl Drop for Rank {
     fn drop(&mut self) {
         // A rank that ends early ends the run. After the last barrier no rank waits.
         self.shared.give_up();
     }
 }
 
-impl<T: Transport + 'static> Rank<T> {
+impl Rank {
     /// Returns the number of this rank, counted from 0.
     pub fn number(&self) -> usize {
         self.number
@@ -116,7 +116,7 @@ impl<T: Transport + 'static> Rank<T> {
     }
 
     /// Returns the client of this rank.
-    pub fn client(&self) -> &Client<T> {
+    pub fn client(&self) -> &Client {
         &self.client
     }
 

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use bmi_core::{Memory, Transport};
+use bmi_core::Memory;
 use fs_client::CreateOptions;
 
 use super::{Failed, Rank, Workload};
@@ -59,7 +59,7 @@ impl Workload for Reread {
     /// The time of the second reading, for each size.
     type Out = Vec<Duration>;
 
-    async fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> Result<Vec<Duration>, Failed> {
+    async fn run(&self, rank: Rank) -> Result<Vec<Duration>, Failed> {
         if self.block == 0 || !self.block.is_multiple_of(PAGE) {
             return Err(format!("blocks of {} bytes; they must be multiples of {PAGE}", self.block).into());
         }

@@ -16,7 +16,7 @@
 //! **Without hints** each row of the memory is an allocation of its own for the library. It is the
 //! same for PVFS if a program does not say that the rows belong together.
 
-use bmi_core::{MemList, MemSlice, Transport};
+use bmi_core::{MemList, MemSlice};
 use fs_client::{CreateOptions, Region};
 
 use super::{Failed, Rank, Span, Workload, fill, pattern};
@@ -84,7 +84,7 @@ impl Tile {
     }
 
     /// Returns the tile's rows in memory.
-    fn rows<T: Transport + 'static>(&self, rank: &Rank<T>) -> Result<Vec<MemSlice>, Failed> {
+    fn rows(&self, rank: &Rank) -> Result<Vec<MemSlice>, Failed> {
         let row = self.size_x * self.element;
         let (stride, client) = (row * self.tiles_x, rank.client());
         Ok(match self.memory {
@@ -119,7 +119,7 @@ pub struct Took {
 impl Workload for Tile {
     type Out = Took;
 
-    async fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> Result<Took, Failed> {
+    async fn run(&self, rank: Rank) -> Result<Took, Failed> {
         if rank.count() != self.processes() {
             return Err(format!("{} tiles and {} processes", self.processes(), rank.count()).into());
         }

@@ -2,14 +2,15 @@
 //! and a whole core when polling. Every mode carries a conversation. Processor time is that of the
 //! calling thread, as the kernel counts it, so elapsed time does not matter.
 
+use bmi::Scheme;
 use std::time::Duration;
 
 use benches::cpu;
-use benches::net::{Tcp, tcp_endpoint};
+use benches::net::endpoint;
 use bmi_core::driver::{Waiting, event, thread};
 use bmi_core::{Addr, AsyncEndpoint, Error, Memory, Options};
 
-type Endpoint = AsyncEndpoint<Tcp>;
+type Endpoint = AsyncEndpoint;
 
 const IDLE: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(60);
@@ -50,12 +51,12 @@ fn idle() -> Work {
 fn an_idle_endpoint_takes_no_processor_time_unless_it_polls() {
     for (runner, run) in RUNNERS {
         for waiting in [Waiting::Event, Waiting::ADAPTIVE, Waiting::PAPER_CLIENT] {
-            let spent = run(tcp_endpoint("idle").unwrap(), waiting, idle()).unwrap();
+            let spent = run(endpoint(Scheme::Tcp, "idle").unwrap(), waiting, idle()).unwrap();
             assert!(spent < IDLE / 20, "{runner}, {waiting:?}: {spent:?} of {IDLE:?}");
         }
         // On a machine with much other load, a polling thread gets only a share of a core, but much
         // more than one that sleeps.
-        let spent = run(tcp_endpoint("polling").unwrap(), Waiting::PAPER_SERVER, idle()).unwrap();
+        let spent = run(endpoint(Scheme::Tcp, "polling").unwrap(), Waiting::PAPER_SERVER, idle()).unwrap();
         assert!(spent > IDLE / 20, "{runner}: a driver that polls took only {spent:?} of {IDLE:?}");
     }
 }
@@ -70,14 +71,15 @@ fn every_mode_carries_a_conversation() {
             let server = std::thread::Builder::new()
                 .name("server".to_owned())
                 .spawn(move || {
-                    let endpoint = tcp_endpoint("server").unwrap();
+                    let endpoint = endpoint(Scheme::Tcp, "server").unwrap();
                     let future = serve(endpoint.clone(), tell);
                     thread::block_on(&endpoint, waiting, future).unwrap();
                 })
                 .unwrap();
             let addr = addr.recv().unwrap();
             let work: Work = Box::new(move |endpoint| Box::pin(talk(endpoint, addr)));
-            run(tcp_endpoint("client").unwrap(), waiting, work).unwrap_or_else(|error| panic!("{name}: {error}"));
+            run(endpoint(Scheme::Tcp, "client").unwrap(), waiting, work)
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
             server.join().unwrap();
         }
     }
@@ -113,7 +115,7 @@ async fn talk(endpoint: Endpoint, addr: Addr) -> Duration {
 /// kernel.
 #[test]
 fn another_thread_wakes_the_sleeping_driver() {
-    let endpoint = tcp_endpoint("sleeper").unwrap();
+    let endpoint = endpoint(Scheme::Tcp, "sleeper").unwrap();
     let (give_waker, waker) = std::sync::mpsc::channel::<std::task::Waker>();
     let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let told = done.clone();

@@ -25,6 +25,8 @@ mod plan;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ops::Deref;
+use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -34,8 +36,8 @@ use bmi_core::transport::{
     WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment,
-    Time, Transport, forward_transport,
+    Access, Addr, AnyTransport, Capabilities, Clock, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey,
+    RemoteSlice, Segment, Time, Transport, forward_transport,
 };
 
 pub use plan::Plan;
@@ -48,8 +50,8 @@ use crate::rig::conn_of;
 use crate::rng::Rng;
 
 /// A transport that injects faults (see the [module](self)).
-pub struct Faulty<T> {
-    inner: T,
+pub struct Faulty {
+    inner: AnyTransport,
     plan: Plan,
     rng: Rng,
     /// Events that the inner transport reported and the caller has not seen yet, in order.
@@ -69,9 +71,9 @@ pub struct Faulty<T> {
     scratch: Vec<Event>,
 }
 
-impl<T: Transport> Faulty<T> {
+impl Faulty {
     /// Wraps `inner`. `name` makes the faults of several adapters under one seed differ.
-    pub fn new(inner: T, plan: Plan, name: &str) -> Faulty<T> {
+    pub fn new(inner: AnyTransport, plan: Plan, name: &str) -> Faulty {
         let rng = Rng::named(plan.seed, name);
         Faulty {
             inner,
@@ -87,11 +89,6 @@ impl<T: Transport> Faulty<T> {
             shown: Vec::new(),
             scratch: Vec::new(),
         }
-    }
-
-    /// Returns the inner transport.
-    pub fn inner(&self) -> &T {
-        &self.inner
     }
 
     fn is_full(&mut self) -> Result<(), PostError> {
@@ -203,7 +200,7 @@ impl<T: Transport> Faulty<T> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<T: Transport> Transport for Faulty<T> {
+impl Transport for Faulty {
     forward_transport!(self => self.inner; capabilities, listen, charge, next_deadline, event_fd, waker);
 
     fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
@@ -359,24 +356,21 @@ pub struct FaultyBackend<K> {
     made: Cell<u64>,
 }
 
-impl<K: Backend> FaultyBackend<K> {
-    /// Wraps a backend.
+impl<K: Deref<Target: Backend>> FaultyBackend<K> {
+    /// Wraps a backend, in a box or by reference.
     pub fn new(inner: K, plan: Plan) -> FaultyBackend<K> {
         FaultyBackend { inner, plan, made: Cell::new(0) }
     }
 
-    fn wrap(&self, inner: K::Transport, node: &str) -> Faulty<K::Transport> {
+    fn wrap(&self, inner: AnyTransport, node: &str) -> AnyTransport {
         let number = self.made.get();
         self.made.set(number + 1);
         let plan = Plan { seed: self.plan.seed.wrapping_mul(0x1_0000).wrapping_add(number), ..self.plan.clone() };
-        Faulty::new(inner, plan, node)
+        Box::new(Faulty::new(inner, plan, node))
     }
 }
 
-impl<K: Backend> Backend for FaultyBackend<K> {
-    type Transport = Faulty<K::Transport>;
-    type Clock = K::Clock;
-
+impl<K: Deref<Target: Backend>> Backend for FaultyBackend<K> {
     fn name(&self) -> String {
         format!("{} with faults ({:?})", self.inner.name(), self.plan)
     }
@@ -389,11 +383,11 @@ impl<K: Backend> Backend for FaultyBackend<K> {
         self.plan.inline > 0
     }
 
-    fn transport(&self, node: &str) -> Faulty<K::Transport> {
+    fn transport(&self, node: &str) -> AnyTransport {
         self.wrap(self.inner.transport(node), node)
     }
 
-    fn shards(&self, node: &str, count: usize) -> Vec<Faulty<K::Transport>> {
+    fn shards(&self, node: &str, count: usize) -> Vec<AnyTransport> {
         self.inner.shards(node, count).into_iter().map(|inner| self.wrap(inner, node)).collect()
     }
 
@@ -405,7 +399,7 @@ impl<K: Backend> Backend for FaultyBackend<K> {
         self.inner.vacant_addr(node)
     }
 
-    fn clock(&self) -> K::Clock {
+    fn clock(&self) -> Rc<dyn Clock> {
         self.inner.clock()
     }
 

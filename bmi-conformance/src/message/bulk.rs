@@ -26,7 +26,7 @@ const SHAPES: [(&[usize], &[usize], u64); 9] = [
 
 /// A pull copies any part of the exposed list into a list of any shape. Without `rdma_read` the
 /// pull is refused locally, and nothing else happens.
-pub fn pull_between_any_two_lists<K: Backend>(backend: &K) {
+pub fn pull_between_any_two_lists(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -62,7 +62,7 @@ pub fn pull_between_any_two_lists<K: Backend>(backend: &K) {
 
 /// A push copies a list of any shape to any part of the exposed list, and touches nothing else. A
 /// message sent after the push has ended arrives after its bytes.
-pub fn push_between_any_two_lists<K: Backend>(backend: &K) {
+pub fn push_between_any_two_lists(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -85,7 +85,7 @@ pub fn push_between_any_two_lists<K: Backend>(backend: &K) {
 }
 
 /// A descriptor travels as a list of remote slices and works at the receiver as at the sender.
-pub fn descriptors_travel<K: Backend>(backend: &K) {
+pub fn descriptors_travel(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -116,7 +116,7 @@ pub fn descriptors_travel<K: Backend>(backend: &K) {
 /// Thousands of pieces on both sides, of unrelated shapes. They are moved piece by piece, where
 /// only the last request of a unit is signalled, and packed. The description of the exposed list
 /// takes a few bytes per piece and travels in a message.
-pub fn thousands_of_pieces<K: Backend>(backend: &K) {
+pub fn thousands_of_pieces(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&Config::default()).await;
@@ -158,7 +158,7 @@ pub fn thousands_of_pieces<K: Backend>(backend: &K) {
 
 /// A transfer of many pieces that is cancelled in the middle of a unit ends, and all its resources
 /// are released.
-pub fn cancelled_between_pieces<K: Backend>(backend: &K) {
+pub fn cancelled_between_pieces(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -189,7 +189,7 @@ pub fn cancelled_between_pieces<K: Backend>(backend: &K) {
 }
 
 /// A range outside the descriptor is refused before anything is sent. The connection remains.
-pub fn out_of_range_is_refused_here<K: Backend>(backend: &K) {
+pub fn out_of_range_is_refused_here(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -211,7 +211,7 @@ pub fn out_of_range_is_refused_here<K: Backend>(backend: &K) {
 
 /// Many transfers of both kinds at a time, more than may be in flight, each get their own bytes. A
 /// long transfer does not keep a short one waiting.
-pub fn many_transfers<K: Backend>(backend: &K) {
+pub fn many_transfers(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -242,7 +242,7 @@ pub fn many_transfers<K: Backend>(backend: &K) {
 }
 
 /// Transfers run in both directions, and at the same time as messages.
-pub fn bulk_beside_messages<K: Backend>(backend: &K) {
+pub fn bulk_beside_messages(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&Config::default()).await;
@@ -286,7 +286,7 @@ pub fn bulk_beside_messages<K: Backend>(backend: &K) {
 /// Exposed memory is held until the exposure is dropped. It is counted once for each piece. Where
 /// registration costs something, or the peer gets whole pages, it is counted once for each memory.
 /// After the drop it belongs to the program again.
-pub fn exposures_are_held_and_come_back<K: Backend>(backend: &K) {
+pub fn exposures_are_held_and_come_back(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -305,7 +305,7 @@ pub fn exposures_are_held_and_come_back<K: Backend>(backend: &K) {
 }
 
 /// An exposure outlives its peer without harm.
-pub fn exposures_outlive_their_peer<K: Backend>(backend: &K) {
+pub fn exposures_outlive_their_peer(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -333,7 +333,7 @@ struct Lie {
 
 /// A forged descriptor costs its user the connection. The operation ends in an error that names it,
 /// not one byte moves, and a third party is not affected.
-pub fn forged_descriptors_cut_only_the_forger<K: Backend>(backend: &K) {
+pub fn forged_descriptors_cut_only_the_forger(backend: &dyn Backend) {
     let lies = [
         Lie {
             what: "a wrong key",
@@ -409,7 +409,7 @@ pub fn forged_descriptors_cut_only_the_forger<K: Backend>(backend: &K) {
 }
 
 /// A descriptor that was given to one peer is useless to another.
-pub fn descriptors_belong_to_one_peer<K: Backend>(backend: &K) {
+pub fn descriptors_belong_to_one_peer(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -435,7 +435,7 @@ pub fn descriptors_belong_to_one_peer<K: Backend>(backend: &K) {
 }
 
 /// When an exposure is dropped, its descriptor becomes invalid, and using it costs the connection.
-pub fn revoked_descriptors_are_dead<K: Backend>(backend: &K) {
+pub fn revoked_descriptors_are_dead(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;

@@ -1,7 +1,7 @@
 //! Calls: a request with its data by each of the four paths, in both directions.
 
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Miss, Path, Policy};
-use bmi_core::{Access, Config, ErrorKind, Lists, MemList, MemSlice, Memory, Options, PeerEvent};
+use bmi_core::{Access, AsyncEndpoint, Config, ErrorKind, Lists, MemList, MemSlice, Memory, Options, PeerEvent};
 use futures_util::future::{join, join_all};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
@@ -10,14 +10,14 @@ use super::fast::ready;
 use super::{LEFT, tight};
 use crate::backend::Backend;
 use crate::data::{Guarded, filled, memory, pattern};
-use crate::net::{End, Net, Pair, soon};
+use crate::net::{Net, Pair, soon};
 
 /// Size of the units in which a server of these tests stages data, in bytes.
 const UNIT: usize = 16 << 10;
 
 /// Answers the next call as a storage server does, in units, whatever the path. The bytes of a
 /// write are returned; those of a read are `pattern(seed)`. The reply repeats the request.
-async fn answer<K: Backend>(b: &End<K>, seed: u64) -> Vec<u8> {
+async fn answer(b: &AsyncEndpoint, seed: u64) -> Vec<u8> {
     let incoming = Incoming::new(b, b.next_unexpected().await).expect("a call");
     let (len, options) = (usize::try_from(incoming.len()).expect("a test's length"), soon(b));
     let request = incoming.request().to_vec();
@@ -51,17 +51,11 @@ async fn answer<K: Backend>(b: &End<K>, seed: u64) -> Vec<u8> {
 
 /// Makes one write and one read of `list`, by `forced` or by the policy. Returns the paths that
 /// they took.
-async fn both_ways<K: Backend>(
-    pair: &Pair<K>,
-    seed: u64,
-    lens: &[usize],
-    forced: Option<Path>,
-    what: &str,
-) -> [Path; 2] {
+async fn both_ways(pair: &Pair, seed: u64, lens: &[usize], forced: Option<Path>, what: &str) -> [Path; 2] {
     let caller = Caller::new(pair.a.clone());
     let source = Guarded::filled(seed, lens);
     let call = caller.call(pair.to_b, b"write it", Body::Out(source.list()), forced, soon(&pair.a)).expect(what);
-    let (reply, written) = join(call.reply(), answer::<K>(&pair.b, 0)).await;
+    let (reply, written) = join(call.reply(), answer(&pair.b, 0)).await;
     let reply = reply.unwrap_or_else(|error| panic!("{what}: write: {error}"));
     assert_eq!((&reply.bytes[..], reply.data), (&b"write it"[..], 0), "{what}");
     assert!(written == pattern(seed, source.len()), "{what}: the bytes of the write");
@@ -69,7 +63,7 @@ async fn both_ways<K: Backend>(
 
     let target = Guarded::new(lens);
     let call = caller.call(pair.to_b, b"read it", Body::In(target.list()), forced, soon(&pair.a)).expect(what);
-    let (reply, _) = join(call.reply(), answer::<K>(&pair.b, seed + 1)).await;
+    let (reply, _) = join(call.reply(), answer(&pair.b, seed + 1)).await;
     let reply = reply.unwrap_or_else(|error| panic!("{what}: read: {error}"));
     assert_eq!((&reply.bytes[..], reply.data), (&b"read it"[..], target.len() as u64), "{what}");
     target.check(what, &pattern(seed + 1, target.len()));
@@ -78,7 +72,7 @@ async fn both_ways<K: Backend>(
 
 /// Every path, when forced, moves lists of any length in both directions. The forced path is taken
 /// wherever it fits.
-pub fn every_path_both_ways<K: Backend>(backend: &K) {
+pub fn every_path_both_ways(backend: &dyn Backend) {
     let net = Net::new(backend);
     let reads = backend.expected_capabilities().rdma_read;
     net.run(async {
@@ -107,7 +101,7 @@ pub fn every_path_both_ways<K: Backend>(backend: &K) {
 }
 
 /// With small limits and without slots the same calls work, by the remaining paths.
-pub fn calls_with_little_of_everything<K: Backend>(backend: &K) {
+pub fn calls_with_little_of_everything(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &tight()).await;
@@ -124,7 +118,7 @@ pub fn calls_with_little_of_everything<K: Backend>(backend: &K) {
 /// A server gets the client's own pages where the backend announces it, and nowhere else. The
 /// server reads the data of a write in them, and leaves the data of a read in them, in one piece or
 /// in many. The pages are given back with the list.
-pub fn pages_are_lent_as_announced<K: Backend>(backend: &K) {
+pub fn pages_are_lent_as_announced(backend: &dyn Backend) {
     let net = Net::new(backend);
     let capabilities = backend.expected_capabilities();
     const ROUNDS: u64 = 20;
@@ -189,7 +183,7 @@ fn striped(memory: &Memory, len: usize, count: usize) -> impl Iterator<Item = Me
 }
 
 /// The policy chooses by size. Its counters and the plan report the choice.
-pub fn the_policy_is_followed_and_told<K: Backend>(backend: &K) {
+pub fn the_policy_is_followed_and_told(backend: &dyn Backend) {
     let net = Net::new(backend);
     let reads = backend.expected_capabilities().rdma_read;
     net.run(async {
@@ -219,7 +213,7 @@ pub fn the_policy_is_followed_and_told<K: Backend>(backend: &K) {
 
 /// When all slots hold requests that the server is still processing, the next request takes another
 /// path and reports why. When the requests are answered, the slots are free again.
-pub fn slots_run_out_and_come_back<K: Backend>(backend: &K) {
+pub fn slots_run_out_and_come_back(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default().fast_slots(2)).await;
@@ -242,7 +236,7 @@ pub fn slots_run_out_and_come_back<K: Backend>(backend: &K) {
             );
             let served = async {
                 for tag in 0..4 {
-                    assert!(answer::<K>(&pair.b, 0).await == pattern(tag, 30_000), "round {round}, call {tag}");
+                    assert!(answer(&pair.b, 0).await == pattern(tag, 30_000), "round {round}, call {tag}");
                 }
             };
             let (replies, ()) = join(join_all(calls.into_iter().map(|call| call.reply())), served).await;
@@ -254,7 +248,7 @@ pub fn slots_run_out_and_come_back<K: Backend>(backend: &K) {
 
 /// A reply that is longer than the room in a head, with and without requested data; and the longest
 /// request.
-pub fn long_replies_and_requests<K: Backend>(backend: &K) {
+pub fn long_replies_and_requests(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default()).await;
@@ -286,7 +280,7 @@ pub fn long_replies_and_requests<K: Backend>(backend: &K) {
 
 /// A grant is used once and ends its operation. A grant that was cancelled or has expired can no
 /// longer be written, and what is announced for it is dropped.
-pub fn grants_end<K: Backend>(backend: &K) {
+pub fn grants_end(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -315,7 +309,7 @@ pub fn grants_end<K: Backend>(backend: &K) {
 }
 
 /// A client that dies in the middle of its calls leaves nothing behind at the server.
-pub fn a_dead_client_leaves_nothing<K: Backend>(backend: &K) {
+pub fn a_dead_client_leaves_nothing(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default()).await;
@@ -345,7 +339,7 @@ pub fn a_dead_client_leaves_nothing<K: Backend>(backend: &K) {
 }
 
 /// Two lists of any shapes move exactly the right bytes by every path.
-pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
+pub fn any_lists_by_any_path(backend: &dyn Backend) {
     let few = || proptest::collection::vec(prop_oneof![0usize..20, 500usize..6000, 20_000usize..70_000], 0..6);
     // More pieces than a message describes.
     let many = || proptest::collection::vec(0usize..100, 2000..3000);
@@ -381,13 +375,13 @@ pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
                     let call = caller
                         .call(pair.to_b, b"w", Body::Out(source.clone()), *path, soon(&pair.a).lists(lists))
                         .expect(&what);
-                    let (reply, written) = join(call.reply(), answer::<K>(&pair.b, 0)).await;
+                    let (reply, written) = join(call.reply(), answer(&pair.b, 0)).await;
                     reply.unwrap_or_else(|error| panic!("{what}: {error}"));
                     assert!(written == source.to_vec(), "{what}: written");
                     let call = caller
                         .call(pair.to_b, b"r", Body::In(source.clone()), *path, soon(&pair.a).lists(lists))
                         .expect(&what);
-                    let (reply, _) = join(call.reply(), answer::<K>(&pair.b, seed + 1)).await;
+                    let (reply, _) = join(call.reply(), answer(&pair.b, seed + 1)).await;
                     reply.unwrap_or_else(|error| panic!("{what}: {error}"));
                     assert!(source.to_vec() == pattern(seed + 1, source.len()), "{what}: read");
                     drop(regions);
@@ -401,7 +395,7 @@ pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
 }
 
 /// Bytes that are not a call are refused, and so are calls with false claims.
-pub fn nonsense_is_no_call<K: Backend>(backend: &K) {
+pub fn nonsense_is_no_call(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default()).await;
@@ -419,7 +413,7 @@ pub fn nonsense_is_no_call<K: Backend>(backend: &K) {
 
 /// A reply that cannot be right ends the call with `Protocol`: lengths that wrap, grants for more
 /// than the data, kinds that do not exist.
-pub fn replies_that_cannot_be_right<K: Backend>(backend: &K) {
+pub fn replies_that_cannot_be_right(backend: &dyn Backend) {
     /// Returns the header of a reply: kind, bytes, place.
     fn header(kind: u8, bytes: usize, at: u64) -> Vec<u8> {
         let bytes = u32::try_from(bytes).expect("a test's length").to_le_bytes();

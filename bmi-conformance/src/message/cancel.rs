@@ -1,12 +1,12 @@
 //! Cancelling, abandoning, and dropping futures, in every state that an operation passes through.
 
-use bmi_core::{Access, Completion, Config, ErrorKind, MemList, OpId, OpKind, Options, Posted};
+use bmi_core::{Access, AsyncEndpoint, Completion, Config, ErrorKind, MemList, OpId, OpKind, Options, Posted};
 use futures_util::future::join;
 
 use super::tight;
 use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
-use crate::net::{End, Net, Pair, soon};
+use crate::net::{Net, Pair, soon};
 
 /// Returns limits as in [`tight`], with enough time for a slow peer to let go, so that no
 /// connection is cut.
@@ -20,13 +20,13 @@ fn pending(posted: Result<Posted, bmi_core::Error>) -> OpId {
 }
 
 /// Waits for the end of an operation.
-async fn end_of<K: Backend>(net: &Net<'_, K>, endpoint: &End<K>, op: OpId, what: &str) -> Completion {
+async fn end_of(net: &Net<'_>, endpoint: &AsyncEndpoint, op: OpId, what: &str) -> Completion {
     net.until(what, || endpoint.with(|e| e.poll_op(op))).await
 }
 
 /// A receive without a matching message ends `Cancelled`. A message that comes later goes to the
 /// next receive.
-pub fn unmatched_receive<K: Backend>(backend: &K) {
+pub fn unmatched_receive(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -50,7 +50,7 @@ pub fn unmatched_receive<K: Backend>(backend: &K) {
 
 /// An announced send without a matching receive ends `Cancelled`. A receive posted later gets the
 /// next message.
-pub fn unmatched_rendezvous<K: Backend>(backend: &K) {
+pub fn unmatched_rendezvous(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -70,7 +70,7 @@ pub fn unmatched_rendezvous<K: Backend>(backend: &K) {
 }
 
 /// A send that waits for a credit ends `Cancelled` and is never sent.
-pub fn send_without_a_credit<K: Backend>(backend: &K) {
+pub fn send_without_a_credit(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -95,7 +95,7 @@ pub fn send_without_a_credit<K: Backend>(backend: &K) {
 }
 
 /// Connecting is cancelled before the peer has answered.
-pub fn connecting_is_given_up<K: Backend>(backend: &K) {
+pub fn connecting_is_given_up(backend: &dyn Backend) {
     use bmi_core::Transport;
     let net = Net::new(backend);
     net.run(async {
@@ -121,7 +121,7 @@ pub fn connecting_is_given_up<K: Backend>(backend: &K) {
 }
 
 /// A stale id never reaches another operation, whatever is done with it.
-pub fn stale_ids_are_harmless<K: Backend>(backend: &K) {
+pub fn stale_ids_are_harmless(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -148,7 +148,7 @@ pub fn stale_ids_are_harmless<K: Backend>(backend: &K) {
 }
 
 /// An abandoned operation never reports, and everything it held is released.
-pub fn abandoned_operations<K: Backend>(backend: &K) {
+pub fn abandoned_operations(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -178,7 +178,7 @@ enum Blow {
 
 /// Starts a transfer, lets it run for `turns`, and cancels. Checks that both sides end, agree with
 /// the bytes that arrived, and hold nothing.
-async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: usize, turns: u32) {
+async fn strike(net: &Net<'_>, pair: &Pair, blow: Blow, size: usize, turns: u32) {
     let what = format!("{blow:?} cancelled, {size} bytes, after {turns} turns");
     let (source, target) = (Guarded::filled(9, &[size / 2, size - size / 2]), Guarded::new(&[size]));
     // In half of the cases the receive is posted before the send, in the others after it.
@@ -248,7 +248,7 @@ async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: 
 /// A transfer is cancelled at either side or both, after every number of turns, from none to well
 /// beyond its end. Each side ends `Ok` or `Cancelled`, `Ok` means all bytes, and nothing is left
 /// over.
-pub fn in_every_state<K: Backend>(backend: &K) {
+pub fn in_every_state(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&patient()).await;
@@ -264,7 +264,7 @@ pub fn in_every_state<K: Backend>(backend: &K) {
 
 /// Futures of every kind are dropped after every number of turns. Nothing leaks, and the connection
 /// works if it still exists.
-pub fn futures_are_dropped_at_any_time<K: Backend>(backend: &K) {
+pub fn futures_are_dropped_at_any_time(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&patient()).await;

@@ -11,7 +11,7 @@ use crate::net::{Net, all_end_well, soon};
 const MESSAGE_OVERHEAD: usize = 64;
 
 /// Sends messages of `size` without receives, then receives them all.
-fn more_sends_than_credits<K: Backend>(backend: &K, config: &Config, size: usize, messages: u64) {
+fn more_sends_than_credits(backend: &dyn Backend, config: &Config, size: usize, messages: u64) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(config).await;
@@ -38,18 +38,18 @@ fn more_sends_than_credits<K: Backend>(backend: &K, config: &Config, size: usize
 }
 
 /// Credits in messages run out: small messages.
-pub fn exhausted_in_messages<K: Backend>(backend: &K) {
+pub fn exhausted_in_messages(backend: &dyn Backend) {
     more_sends_than_credits(backend, &tight(), 1, 200);
 }
 
 /// Credits in bytes run out before those in messages: messages of the eager limit.
-pub fn exhausted_in_bytes<K: Backend>(backend: &K) {
+pub fn exhausted_in_bytes(backend: &dyn Backend) {
     let config = tight().credit_messages(64);
     more_sends_than_credits(backend, &config, config.credits.eager_limit, 50);
 }
 
 /// Both sides send more than there are credits before either receives. No side waits without end.
-pub fn exhausted_in_both_directions<K: Backend>(backend: &K) {
+pub fn exhausted_in_both_directions(backend: &dyn Backend) {
     const MESSAGES: u64 = 40;
     let net = Net::new(backend);
     net.run(async {
@@ -80,7 +80,7 @@ pub fn exhausted_in_both_directions<K: Backend>(backend: &K) {
 }
 
 /// One-way traffic gives credits back without a message to carry them.
-pub fn credits_return_on_their_own<K: Backend>(backend: &K) {
+pub fn credits_return_on_their_own(backend: &dyn Backend) {
     const MESSAGES: u64 = 200;
     let net = Net::new(backend);
     net.run(async {
@@ -99,7 +99,7 @@ pub fn credits_return_on_their_own<K: Backend>(backend: &K) {
 }
 
 /// A peer whose messages are not received uses up its own credits, not those of another peer.
-pub fn one_peer_cannot_starve_another<K: Backend>(backend: &K) {
+pub fn one_peer_cannot_starve_another(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -118,7 +118,7 @@ pub fn one_peer_cannot_starve_another<K: Backend>(backend: &K) {
 
 /// A send that gets no credit ends at its deadline, in an error that names peer and operation.
 /// Later sends go on.
-pub fn a_starved_send_times_out<K: Backend>(backend: &K) {
+pub fn a_starved_send_times_out(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -141,7 +141,7 @@ pub fn a_starved_send_times_out<K: Backend>(backend: &K) {
 }
 
 /// Eager messages that come before their receive are parked, counted, and delivered in order.
-pub fn unmatched_are_parked<K: Backend>(backend: &K) {
+pub fn unmatched_are_parked(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&Config::default()).await;

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, Completion, Error, ErrorKind, Options};
+use bmi_core::{Access, AsyncEndpoint, Completion, Error, ErrorKind, Options};
 use futures_util::future::join;
 
 use super::{reads, tight};
 use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
-use crate::net::{End, Net, soon};
+use crate::net::{Net, soon};
 
 /// A deadline that is reached in a test that succeeds.
 const SHORT: Duration = Duration::from_millis(40);
 
 /// Checks that an operation ended `TimedOut`, not before its deadline, naming itself and the peer.
-fn timed_out<K: Backend>(net: &Net<'_, K>, result: Result<Completion, Error>, options: Options, operation: &str) {
+fn timed_out(net: &Net<'_>, result: Result<Completion, Error>, options: Options, operation: &str) {
     let error = result.expect_err(operation);
     assert_eq!((error.kind(), error.operation()), (ErrorKind::TimedOut, Some(operation)), "{error}");
     assert!(error.peer().is_some(), "{operation}: the error names no peer: {error}");
@@ -23,7 +23,7 @@ fn timed_out<K: Backend>(net: &Net<'_, K>, result: Result<Completion, Error>, op
 }
 
 /// A receive without a matching message.
-pub fn receive_never_matched<K: Backend>(backend: &K) {
+pub fn receive_never_matched(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -41,7 +41,7 @@ pub fn receive_never_matched<K: Backend>(backend: &K) {
 }
 
 /// An announced send without a matching receive. A receive posted later does not get it.
-pub fn rendezvous_never_matched<K: Backend>(backend: &K) {
+pub fn rendezvous_never_matched(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -61,7 +61,7 @@ pub fn rendezvous_never_matched<K: Backend>(backend: &K) {
 
 /// Connecting to a listener that never answers. Without a deadline of its own the configured one is
 /// used.
-pub fn connect_to_a_silent_listener<K: Backend>(backend: &K) {
+pub fn connect_to_a_silent_listener(backend: &dyn Backend) {
     use bmi_core::Transport;
     let net = Net::new(backend);
     net.run(async {
@@ -82,7 +82,7 @@ pub fn connect_to_a_silent_listener<K: Backend>(backend: &K) {
 
 /// The peer of a transfer stops polling in the middle. Both kinds of send, receive, pull and push
 /// end in bounded time, and all memory is released.
-pub fn peer_stops_polling<K: Backend>(backend: &K) {
+pub fn peer_stops_polling(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let config = tight();
@@ -127,7 +127,7 @@ pub fn peer_stops_polling<K: Backend>(backend: &K) {
 }
 
 /// A deadline that has already passed when the operation is posted.
-pub fn already_passed<K: Backend>(backend: &K) {
+pub fn already_passed(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -141,7 +141,7 @@ pub fn already_passed<K: Backend>(backend: &K) {
 }
 
 /// Memory of an operation that timed out is not touched by bytes that arrive later.
-pub fn late_bytes_touch_nothing<K: Backend>(backend: &K) {
+pub fn late_bytes_touch_nothing(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -163,7 +163,7 @@ pub fn late_bytes_touch_nothing<K: Backend>(backend: &K) {
 
 /// Timers end in the order of their times, even if one poll finds several of them due. `sleep` ends
 /// at its time, not before.
-pub fn timers_in_order<K: Backend>(backend: &K) {
+pub fn timers_in_order(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let a = net.endpoint("a", &tight());
@@ -192,12 +192,12 @@ pub fn timers_in_order<K: Backend>(backend: &K) {
 
 /// Deadlines far ahead cost nothing and end nothing. An endpoint reports when it needs to be
 /// polled.
-pub fn next_deadline_is_the_earliest<K: Backend>(backend: &K) {
+pub fn next_deadline_is_the_earliest(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
         let far = Options::by(bmi_core::Time::from_nanos(u64::MAX));
-        let (b, peer): (&End<K>, _) = (&pair.b, pair.to_a);
+        let (b, peer): (&AsyncEndpoint, _) = (&pair.b, pair.to_a);
         let waiting = b.recv(peer, 1, memory(10), far);
         let near = b.within(Duration::from_secs(2));
         let sooner = b.recv(peer, 2, memory(10), near);

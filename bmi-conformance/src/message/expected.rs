@@ -12,7 +12,7 @@ use crate::rng::Rng;
 
 /// Every size around the limit between eager and rendezvous, and sizes of several transfer units,
 /// arrive whole, whether the receive or the send comes first. The counters name the path of each.
-pub fn sizes_around_the_eager_limit<K: Backend>(backend: &K) {
+pub fn sizes_around_the_eager_limit(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -58,7 +58,7 @@ pub fn sizes_around_the_eager_limit<K: Backend>(backend: &K) {
 }
 
 /// Lists on both sides with unrelated shapes, with empty pieces, out of address order.
-pub fn lists_of_different_shapes<K: Backend>(backend: &K) {
+pub fn lists_of_different_shapes(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -92,7 +92,7 @@ pub fn lists_of_different_shapes<K: Backend>(backend: &K) {
 
 /// A receive takes the oldest message of its tag and peer, regardless of other tags and of each
 /// message's path.
-pub fn tags_match_in_order<K: Backend>(backend: &K) {
+pub fn tags_match_in_order(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&Config::default()).await;
@@ -127,7 +127,7 @@ pub fn tags_match_in_order<K: Backend>(backend: &K) {
 }
 
 /// The extreme values of a tag are tags like any other.
-pub fn extreme_tags<K: Backend>(backend: &K) {
+pub fn extreme_tags(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -154,7 +154,7 @@ pub fn extreme_tags<K: Backend>(backend: &K) {
 }
 
 /// A message shorter than its receive reports its own length and leaves the rest untouched.
-pub fn short_receives<K: Backend>(backend: &K) {
+pub fn short_receives(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -173,7 +173,7 @@ pub fn short_receives<K: Backend>(backend: &K) {
 
 /// A message longer than its matching receive ends the receive with `TooLong`, and the send too if
 /// it has not ended before. No guard byte is touched, and the connection goes on.
-pub fn too_long_for_the_receive<K: Backend>(backend: &K) {
+pub fn too_long_for_the_receive(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -209,7 +209,7 @@ pub fn too_long_for_the_receive<K: Backend>(backend: &K) {
 }
 
 /// Messages over `max_message` and lists over `max_pieces` are refused before anything is sent.
-pub fn limits_of_messages<K: Backend>(backend: &K) {
+pub fn limits_of_messages(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let config = tight().max_message(10_000).max_pieces(3);
@@ -233,7 +233,7 @@ pub fn limits_of_messages<K: Backend>(backend: &K) {
 
 /// Many messages in both directions at once, of all sizes, far more than there are credits. All
 /// arrive, in order and whole.
-pub fn many_outstanding<K: Backend>(backend: &K) {
+pub fn many_outstanding(backend: &dyn Backend) {
     const MESSAGES: usize = 150;
     let net = Net::new(backend);
     net.run(async {
@@ -268,7 +268,7 @@ pub fn many_outstanding<K: Backend>(backend: &K) {
 
 /// An operation holds its memory while it runs. The caller has it again when the operation has
 /// ended.
-pub fn memory_comes_back<K: Backend>(backend: &K) {
+pub fn memory_comes_back(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -288,7 +288,7 @@ pub fn memory_comes_back<K: Backend>(backend: &K) {
 
 /// Memory that was registered ahead is used directly, and is released with the region's last
 /// handle.
-pub fn registered_ahead<K: Backend>(backend: &K) {
+pub fn registered_ahead(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -312,7 +312,7 @@ pub fn registered_ahead<K: Backend>(backend: &K) {
 }
 
 /// A send to, or a receive from, a peer that does not exist fails at once and names the operation.
-pub fn stale_peer_is_an_error<K: Backend>(backend: &K) {
+pub fn stale_peer_is_an_error(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -333,7 +333,7 @@ pub fn stale_peer_is_an_error<K: Backend>(backend: &K) {
 /// Read-only memory, which is made of `Bytes`, can be sent, pushed and exposed for reading. To
 /// receive or pull into it, to grant it, and to expose it for writing is `Invalid`, and nothing was
 /// sent then. Sizes on both sides of the eager limit.
-pub fn read_only_memory_is_never_written<K: Backend>(backend: &K) {
+pub fn read_only_memory_is_never_written(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;

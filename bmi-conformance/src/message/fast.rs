@@ -1,18 +1,18 @@
 //! Fast RDMA: messages of middle size in slots that the peer registered when the connection was
 //! made.
 
-use bmi_core::{Config, ErrorKind, MemList, Memory, Options};
+use bmi_core::{AsyncEndpoint, Config, ErrorKind, MemList, Memory, Options};
 
 use crate::backend::Backend;
 use crate::data::{Guarded, memory, pattern};
-use crate::net::{End, Net, Pair, soon};
+use crate::net::{Net, Pair, soon};
 
 /// Creates a pair whose sides know each other's slots.
-pub(super) async fn ready<K: Backend>(net: &Net<'_, K>, config: &Config) -> Pair<K> {
+pub(super) async fn ready(net: &Net<'_>, config: &Config) -> Pair {
     let pair = net.pair(config).await;
     if config.credits.fast_slots > 0 {
         let known = || {
-            let fast = |end: &End<K>, peer| end.limits(peer).is_some_and(|limits| limits.fast > 0);
+            let fast = |end: &AsyncEndpoint, peer| end.limits(peer).is_some_and(|limits| limits.fast > 0);
             (fast(&pair.a, pair.to_b) && fast(&pair.b, pair.to_a)).then_some(())
         };
         net.until("both sides know the other's slots", known).await;
@@ -35,7 +35,7 @@ fn apart(seed: u64, len: usize) -> MemList {
 
 /// Expected messages longer than the eager limit and up to the slot's length use fast RDMA, whether
 /// their receive is posted before or after them.
-pub fn messages_of_middle_size_go_fast<K: Backend>(backend: &K) {
+pub fn messages_of_middle_size_go_fast(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let config = Config::default();
@@ -69,7 +69,7 @@ pub fn messages_of_middle_size_go_fast<K: Backend>(backend: &K) {
 
 /// A list without pieces goes into a slot if it prefers one. Nothing is staged then, and nothing is
 /// registered.
-pub fn lists_without_pieces<K: Backend>(backend: &K) {
+pub fn lists_without_pieces(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default()).await;
@@ -90,7 +90,7 @@ pub fn lists_without_pieces<K: Backend>(backend: &K) {
 
 /// Messages of one tag arrive in the order in which they were posted, although they take different
 /// paths: eager, fast RDMA, rendezvous and offered receive.
-pub fn order_across_all_paths<K: Backend>(backend: &K) {
+pub fn order_across_all_paths(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default().fast_slots(2)).await;
@@ -122,7 +122,7 @@ pub fn order_across_all_paths<K: Backend>(backend: &K) {
 
 /// Unexpected messages may be as long as a slot. The next one waits until the program has dropped
 /// the earlier ones.
-pub fn unexpected_messages_of_middle_size<K: Backend>(backend: &K) {
+pub fn unexpected_messages_of_middle_size(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let config = Config::default().fast_slots(2);
@@ -146,7 +146,7 @@ pub fn unexpected_messages_of_middle_size<K: Backend>(backend: &K) {
 
 /// Registered memory is gathered from its place, with a small piece copied before it. The operation
 /// then ends when the adapter has finished.
-pub fn registered_memory_is_gathered<K: Backend>(backend: &K) {
+pub fn registered_memory_is_gathered(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default()).await;
@@ -171,7 +171,7 @@ pub fn registered_memory_is_gathered<K: Backend>(backend: &K) {
 }
 
 /// If one side has no slots, everything works without them, in both directions.
-pub fn without_slots<K: Backend>(backend: &K) {
+pub fn without_slots(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (a, b) = (net.endpoint("a", &Config::default().fast_slots(0)), net.endpoint("b", &Config::default()));

@@ -5,13 +5,15 @@
 //! documentation.
 
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkOptions, WriteTarget};
-use bmi_core::{Access, Addr, ErrorKind, OneSided, Options, RemoteKey, RemoteSlice, Time, Transport};
+use bmi_core::{
+    Access, Addr, AnyTransport, AsyncEndpoint, ErrorKind, OneSided, Options, RemoteKey, RemoteSlice, Time, Transport,
+};
 use futures_util::future::join;
 
 use super::{reads, tight};
 use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
-use crate::net::{Bare, End, Net, Pair, soon};
+use crate::net::{Bare, Net, Pair, soon};
 use crate::rig::conn_of;
 use crate::rng::Rng;
 
@@ -21,8 +23,8 @@ const RECEIVES: u64 = 12;
 const ROOM: usize = 2048;
 
 /// A bare adapter that knows a real hello.
-pub(super) struct Intruder<K: Backend> {
-    pub(super) bare: Bare<K::Transport>,
+pub(super) struct Intruder {
+    pub(super) bare: Bare,
     pub(super) hello: Vec<u8>,
     landing: bmi_core::Memory,
 }
@@ -32,8 +34,8 @@ pub(super) struct Breach {
     pub(super) conn: ConnId,
 }
 
-impl<K: Backend> Intruder<K> {
-    pub(super) async fn new(net: &Net<'_, K>) -> Intruder<K> {
+impl Intruder {
+    pub(super) async fn new(net: &Net<'_>) -> Intruder {
         let bare = net.bare("intruder");
         let addr = bare.with(|t| t.listen(&net.listen_addr("intruder"))).expect("listen");
         let model = net.endpoint("model", &tight());
@@ -57,7 +59,7 @@ impl<K: Backend> Intruder<K> {
     }
 
     /// Connects with a hello. Returns `Ok` if the victim accepts it, otherwise the victim's answer.
-    async fn knock(&self, net: &Net<'_, K>, addr: &Addr, hello: &[u8]) -> Result<Breach, Vec<u8>> {
+    async fn knock(&self, net: &Net<'_>, addr: &Addr, hello: &[u8]) -> Result<Breach, Vec<u8>> {
         let deadline = net.backend().now() + crate::net::SOON;
         let conn = self.bare.with(|t| t.connect(addr, hello, deadline)).expect("connect starts");
         self.bare.with(|t| {
@@ -76,7 +78,7 @@ impl<K: Backend> Intruder<K> {
         }
     }
 
-    pub(super) async fn breach(&self, net: &Net<'_, K>, addr: &Addr) -> Breach {
+    pub(super) async fn breach(&self, net: &Net<'_>, addr: &Addr) -> Breach {
         match self.knock(net, addr, &self.hello).await {
             Ok(breach) => breach,
             Err(refusal) => panic!("a real hello was refused: {}", String::from_utf8_lossy(&refusal)),
@@ -84,7 +86,7 @@ impl<K: Backend> Intruder<K> {
     }
 
     /// Sends these bytes as one message, unless the connection is already gone.
-    pub(super) async fn say(&self, net: &Net<'_, K>, breach: &Breach, message: &[u8]) {
+    pub(super) async fn say(&self, net: &Net<'_>, breach: &Breach, message: &[u8]) {
         let bytes = bmi_core::Memory::from(message.to_vec());
         loop {
             let posted = self.bare.with(|t| {
@@ -101,9 +103,9 @@ impl<K: Backend> Intruder<K> {
     }
 
     /// Writes these bytes into memory of the victim.
-    pub(super) async fn write(&self, net: &Net<'_, K>, breach: &Breach, bytes: &[u8], target: WriteTarget) {
+    pub(super) async fn write(&self, net: &Net<'_>, breach: &Breach, bytes: &[u8], target: WriteTarget) {
         let bytes = bmi_core::Memory::from(bytes.to_vec());
-        let write = |t: &mut K::Transport| {
+        let write = |t: &mut AnyTransport| {
             let Ok(region) = t.register(&bytes) else { return Err(PostError::QueueFull) };
             let segments = [region.segment(0, bytes.len())];
             t.post_write(breach.conn, WorkId(98), &[], &segments, target, WorkOptions::UNSIGNALLED)
@@ -113,7 +115,7 @@ impl<K: Backend> Intruder<K> {
         }
     }
 
-    pub(super) async fn is_cut(&self, net: &Net<'_, K>, breach: &Breach, what: &str) {
+    pub(super) async fn is_cut(&self, net: &Net<'_>, breach: &Breach, what: &str) {
         let what = format!("{what}: the intruder is cut off");
         let ended = |event: &Event| conn_of(event) == breach.conn && matches!(event, Event::Disconnected { .. });
         net.event(&self.bare, &what, ended).await;
@@ -125,7 +127,7 @@ impl<K: Backend> Intruder<K> {
     }
 
     /// Returns the bytes of the victim's next message.
-    pub(super) async fn hear(&self, net: &Net<'_, K>, breach: &Breach) -> Vec<u8> {
+    pub(super) async fn hear(&self, net: &Net<'_>, breach: &Breach) -> Vec<u8> {
         let received = |event: &Event| matches!(event, Event::Work(done) if done.conn == breach.conn && done.kind == bmi_core::transport::WorkKind::Recv);
         match net.event(&self.bare, "a message of the victim", received).await {
             Event::Work(done) => self.landing.slice(done.work.0 as usize * ROOM, done.len as usize).to_vec(),
@@ -179,14 +181,14 @@ fn slice(len: u64) -> RemoteSlice {
 }
 
 /// Creates a victim with an honest peer: `a` and `b` of the pair, where `b` is the victim.
-async fn scene<K: Backend>(net: &Net<'_, K>) -> (Pair<K>, Intruder<K>) {
+async fn scene(net: &Net<'_>) -> (Pair, Intruder) {
     let pair = net.pair(&tight().max_pieces(8).max_message(1 << 20)).await;
     let intruder = Intruder::new(net).await;
     (pair, intruder)
 }
 
 /// Waits until the victim has only the honest peer, holds nothing, and works.
-async fn unharmed<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, what: &str) {
+async fn unharmed(net: &Net<'_>, pair: &Pair, what: &str) {
     pair.ping(net, what).await;
     while pair.b.with(|e| e.poll_unexpected()).is_some() {}
     pair.settled(net, what).await;
@@ -194,7 +196,7 @@ async fn unharmed<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, what: &str) {
 
 /// A hello that is garbage, cut off, or offers too little is rejected with words. No other peer
 /// notices.
-pub fn garbage_hello_is_refused<K: Backend>(backend: &K) {
+pub fn garbage_hello_is_refused(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (pair, intruder) = scene(&net).await;
@@ -227,7 +229,7 @@ pub fn garbage_hello_is_refused<K: Backend>(backend: &K) {
 
 /// A version or feature that does not fit is named, both to the refused peer and by its endpoint.
 /// Bytes appended to a hello are ignored.
-pub fn mismatch_names_what_is_missing<K: Backend>(backend: &K) {
+pub fn mismatch_names_what_is_missing(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (pair, intruder) = scene(&net).await;
@@ -272,7 +274,7 @@ pub fn mismatch_names_what_is_missing<K: Backend>(backend: &K) {
 }
 
 /// A listener accepts with garbage instead of a hello. Connecting ends in an error.
-pub fn garbage_acceptance<K: Backend>(backend: &K) {
+pub fn garbage_acceptance(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (pair, intruder) = scene(&net).await;
@@ -347,7 +349,7 @@ fn bad_messages() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Each message that breaks a rule costs the intruder its connection and is counted. It disturbs no
 /// other peer.
-pub fn bad_messages_cut_their_sender<K: Backend>(backend: &K) {
+pub fn bad_messages_cut_their_sender(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (pair, intruder) = scene(&net).await;
@@ -365,7 +367,7 @@ pub fn bad_messages_cut_their_sender<K: Backend>(backend: &K) {
 
 /// The contents of a fast-RDMA slot, and the number of the slot, are checked like any other
 /// message.
-pub fn forged_slots<K: Backend>(backend: &K) {
+pub fn forged_slots(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight().fast_slots(2).fast_slot_bytes(4096)).await;
@@ -400,7 +402,7 @@ pub fn forged_slots<K: Backend>(backend: &K) {
 
 /// Messages without credit, and messages longer than any receive, cost the connection. The number
 /// of messages before that is bounded.
-pub fn overdrawn_credits<K: Backend>(backend: &K) {
+pub fn overdrawn_credits(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (pair, intruder) = scene(&net).await;
@@ -428,7 +430,7 @@ pub fn overdrawn_credits<K: Backend>(backend: &K) {
 }
 
 /// A forged end of a rendezvous, the intruder's own or another peer's, ends only the intruder.
-pub fn forged_finish<K: Backend>(backend: &K) {
+pub fn forged_finish(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (pair, intruder) = scene(&net).await;
@@ -470,7 +472,7 @@ pub fn forged_finish<K: Backend>(backend: &K) {
 
 /// A peer that claims to have written into an offered receive, beyond its end or twice, is cut off.
 /// The receive ends.
-pub fn forged_written<K: Backend>(backend: &K) {
+pub fn forged_written(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (pair, intruder) = scene(&net).await;
@@ -500,7 +502,7 @@ pub fn forged_written<K: Backend>(backend: &K) {
 /// A peer that answers an announcement with ClearToWrite gets the message written there, once.
 /// Adapters without RDMA read receive in this way. A ClearToWrite that lies costs the connection,
 /// and the send ends.
-pub fn wants<K: Backend>(backend: &K) {
+pub fn wants(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (pair, intruder) = scene(&net).await;
@@ -554,7 +556,7 @@ fn word(message: &[u8], at: usize) -> u64 {
 
 /// An announcement of memory that was never exposed. The receive that it matches ends in an error,
 /// and its memory is released untouched.
-pub fn announced_but_not_exposed<K: Backend>(backend: &K) {
+pub fn announced_but_not_exposed(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (pair, intruder) = scene(&net).await;
@@ -580,7 +582,7 @@ pub fn announced_but_not_exposed<K: Backend>(backend: &K) {
 
 /// Many messages of random bytes, and of real headers with random fields. Nothing panics, hangs or
 /// leaks.
-pub fn random_messages<K: Backend>(backend: &K) {
+pub fn random_messages(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (pair, intruder) = scene(&net).await;
@@ -613,7 +615,7 @@ pub fn random_messages<K: Backend>(backend: &K) {
 }
 
 /// Returns the peer that connected last to an endpoint.
-async fn newest_peer<K: Backend>(net: &Net<'_, K>, endpoint: &End<K>) -> bmi_core::PeerId {
+async fn newest_peer(net: &Net<'_>, endpoint: &AsyncEndpoint) -> bmi_core::PeerId {
     let mut newest = None;
     net.until("the intruder's connection", || {
         while let Some(event) = endpoint.with(|e| e.poll_event()) {

@@ -12,11 +12,7 @@ use crate::data::{Guarded, memory, pattern};
 use crate::net::{Net, Pair, soon};
 
 /// Returns the completion of a transfer, and whether it was complete when it was posted.
-async fn end_of<K: Backend>(
-    net: &Net<'_, K>,
-    pair: &Pair<K>,
-    posted: Result<Posted, bmi_core::Error>,
-) -> (Completion, bool) {
+async fn end_of(net: &Net<'_>, pair: &Pair, posted: Result<Posted, bmi_core::Error>) -> (Completion, bool) {
     match posted.expect("post") {
         Posted::Done(end) => {
             let op = end.op;
@@ -36,7 +32,7 @@ async fn end_of<K: Backend>(
 /// A short transfer completes in the same way, immediately or later. Its completion reports the
 /// same, its bytes are in place before a message that is sent after it, it is counted, and nothing
 /// remains.
-pub fn over_when_posted<K: Backend>(backend: &K) {
+pub fn over_when_posted(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -85,7 +81,7 @@ pub fn over_when_posted<K: Backend>(backend: &K) {
 
 /// Short transfers run while long ones are under way. All end, each with its own bytes, and none
 /// waits without end.
-pub fn beside_long_ones<K: Backend>(backend: &K) {
+pub fn beside_long_ones(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&Config::default()).await;
@@ -118,7 +114,7 @@ pub fn beside_long_ones<K: Backend>(backend: &K) {
 
 /// Errors are reported as usual: a range out of bounds, a peer that is gone, a deadline that has
 /// passed.
-pub fn what_is_wrong_is_said<K: Backend>(backend: &K) {
+pub fn what_is_wrong_is_said(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;

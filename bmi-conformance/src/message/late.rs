@@ -17,11 +17,7 @@ use crate::net::{Net, Pair, soon};
 const MANY: usize = 40;
 
 /// Makes a call and returns it with its request.
-async fn asked<K: Backend>(
-    pair: &Pair<K>,
-    body: Body,
-    path: Option<Path>,
-) -> (Call<K::Transport>, Incoming<K::Transport>) {
+async fn asked(pair: &Pair, body: Body, path: Option<Path>) -> (Call, Incoming) {
     let call = Caller::new(pair.a.clone()).call(pair.to_b, b"?", body, path, soon(&pair.a)).expect("call");
     let incoming = Incoming::new(&pair.b, pair.b.next_unexpected().await).expect("a call");
     (call, incoming)
@@ -42,7 +38,7 @@ fn shapes() -> Vec<(Body, Option<Path>, usize)> {
 }
 
 /// The reply to a call that was given up reaches no later call, however it travels.
-pub fn a_late_reply_reaches_no_other_call<K: Backend>(backend: &K) {
+pub fn a_late_reply_reaches_no_other_call(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default()).await;
@@ -65,7 +61,7 @@ pub fn a_late_reply_reaches_no_other_call<K: Backend>(backend: &K) {
 
 /// Late messages give their credits back: far more of them arrive than the credits allow, in both
 /// directions. They are counted.
-pub fn late_messages_keep_no_credit<K: Backend>(backend: &K) {
+pub fn late_messages_keep_no_credit(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -103,7 +99,7 @@ pub fn late_messages_keep_no_credit<K: Backend>(backend: &K) {
 
 /// The server ends a move of data by the client early, and gives the request up. The client, which
 /// has not heard of it, then accesses the memory. That was a violation, which ended the connection.
-pub fn a_move_that_the_server_ends_early_ends_its_call_alone<K: Backend>(backend: &K) {
+pub fn a_move_that_the_server_ends_early_ends_its_call_alone(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default().dropped_call(LEFT)).await;
@@ -133,7 +129,7 @@ pub fn a_move_that_the_server_ends_early_ends_its_call_alone<K: Backend>(backend
 }
 
 /// A reply that came while its call was busy elsewhere is dropped with the call.
-pub fn what_arrived_for_a_call_goes_with_it<K: Backend>(backend: &K) {
+pub fn what_arrived_for_a_call_goes_with_it(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -155,7 +151,7 @@ pub fn what_arrived_for_a_call_goes_with_it<K: Backend>(backend: &K) {
 }
 
 /// A request that the server drops ends its call at once, and not at its deadline.
-pub fn a_dropped_request_ends_its_call<K: Backend>(backend: &K) {
+pub fn a_dropped_request_ends_its_call(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default()).await;
@@ -177,7 +173,7 @@ pub fn a_dropped_request_ends_its_call<K: Backend>(backend: &K) {
 
 /// The data of a read may be shorter than the memory for it, on every path. The memory behind it
 /// stays as it was if one piece is read into in place.
-pub fn replies_shorter_than_their_memory<K: Backend>(backend: &K) {
+pub fn replies_shorter_than_their_memory(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default()).await;
@@ -206,7 +202,7 @@ pub fn replies_shorter_than_their_memory<K: Backend>(backend: &K) {
 
 /// A discard takes the place of a receive: for a message that is parked and for one that is not,
 /// of any length, and in the order of its tag.
-pub fn discards<K: Backend>(backend: &K) {
+pub fn discards(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         for config in [Config::default(), tight()] {
@@ -247,7 +243,7 @@ pub fn discards<K: Backend>(backend: &K) {
 }
 
 /// Operations, calls, requests and messages may be dropped while the endpoint is in use.
-pub fn dropped_while_the_endpoint_is_in_use<K: Backend>(backend: &K) {
+pub fn dropped_while_the_endpoint_is_in_use(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default().dropped_call(LEFT)).await;
@@ -272,7 +268,7 @@ pub fn dropped_while_the_endpoint_is_in_use<K: Backend>(backend: &K) {
 }
 
 /// The tags above the largest belong to calls: a program cannot send with them.
-pub fn reserved_tags_are_refused<K: Backend>(backend: &K) {
+pub fn reserved_tags_are_refused(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default()).await;

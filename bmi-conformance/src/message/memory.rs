@@ -23,7 +23,7 @@ fn of_each_kind(seed: u64, len: usize) -> [Memory; 2] {
 }
 
 /// A pull or push has given its memory back when it ends, whatever its length.
-pub fn back_when_a_transfer_ends<K: Backend>(backend: &K) {
+pub fn back_when_a_transfer_ends(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         for config in [Config::default(), tight()] {
@@ -55,7 +55,7 @@ pub fn back_when_a_transfer_ends<K: Backend>(backend: &K) {
 
 /// A send or a receive has given its memory back when it ends, at both ends and whatever its
 /// length.
-pub fn back_when_a_message_ends<K: Backend>(backend: &K) {
+pub fn back_when_a_message_ends(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         for config in [Config::default(), tight()] {

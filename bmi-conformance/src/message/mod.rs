@@ -26,7 +26,7 @@ use bmi_core::Config;
 
 /// Returns whether the backend's adapters can read their peers' memory. Otherwise pulls are
 /// refused, and these tests use pushes instead.
-pub(crate) fn reads<K: crate::Backend>(backend: &K) -> bool {
+pub(crate) fn reads(backend: &dyn crate::Backend) -> bool {
     backend.expected_capabilities().rdma_read
 }
 

@@ -15,7 +15,7 @@ const MIDDLE: usize = 3000;
 
 /// Receives posted ahead, of one piece each. Their messages arrive whole and in order, short ones
 /// leave the rest untouched, and the counters show that the receives were written directly.
-pub fn receives_posted_ahead<K: Backend>(backend: &K) {
+pub fn receives_posted_ahead(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -47,7 +47,7 @@ pub fn receives_posted_ahead<K: Backend>(backend: &K) {
 
 /// A message that left before the offer arrived takes the offered receive, and the sender drops the
 /// offer.
-pub fn offers_cross_messages<K: Backend>(backend: &K) {
+pub fn offers_cross_messages(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -78,7 +78,7 @@ pub fn offers_cross_messages<K: Backend>(backend: &K) {
 /// First an eager message of one tag, then a message written into an offered receive of another
 /// tag. Then the offer of the first tag's receive arrives late. It belongs to the eager message,
 /// and the next message of that tag must not be written into it.
-pub fn an_offer_that_is_late_beside_another_tag<K: Backend>(backend: &K) {
+pub fn an_offer_that_is_late_beside_another_tag(backend: &dyn Backend) {
     const LATE: u64 = 1;
     const EARLY: u64 = 2;
     let net = Net::new(backend);
@@ -114,10 +114,10 @@ pub fn an_offer_that_is_late_beside_another_tag<K: Backend>(backend: &K) {
 
 /// An offered receive that is cancelled, or times out, ends correctly at any time. A message that
 /// is sent later goes to the next receive.
-pub fn offers_are_withdrawn<K: Backend>(backend: &K) {
+pub fn offers_are_withdrawn(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
-        let pair: Pair<K> = net.pair(&tight().fence_grace(crate::net::SOON)).await;
+        let pair: Pair = net.pair(&tight().fence_grace(crate::net::SOON)).await;
         for turns in (0..12).chain([20, 40]) {
             for with_message in [false, true] {
                 let what =

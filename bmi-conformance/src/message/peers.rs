@@ -12,7 +12,7 @@ use crate::net::{Net, all_end_well, soon};
 
 /// Both sides get an event for the connection, know each other's address, and agree on the smaller
 /// of each limit.
-pub fn limits_are_agreed<K: Backend>(backend: &K) {
+pub fn limits_are_agreed(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let small = tight().eager_limit(512).max_message(1 << 20).max_pieces(100).fast_slots(0);
@@ -39,7 +39,7 @@ pub fn limits_are_agreed<K: Backend>(backend: &K) {
 }
 
 /// Without a listener, the error names operation and address.
-pub fn refused_connect_names_the_address<K: Backend>(backend: &K) {
+pub fn refused_connect_names_the_address(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let a = net.endpoint("a", &tight());
@@ -54,7 +54,7 @@ pub fn refused_connect_names_the_address<K: Backend>(backend: &K) {
 }
 
 /// Work posted before the connection is established is sent afterwards, in order.
-pub fn work_waits_for_the_connection<K: Backend>(backend: &K) {
+pub fn work_waits_for_the_connection(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (a, b) = (net.endpoint("a", &tight()), net.endpoint("b", &tight()));
@@ -87,7 +87,7 @@ pub fn work_waits_for_the_connection<K: Backend>(backend: &K) {
 
 /// A peer that dies ends every operation with it, of every kind and in every state, with
 /// `PeerLost`, naming operation and peer. All memory is released.
-pub fn a_dead_peer_ends_every_operation<K: Backend>(backend: &K) {
+pub fn a_dead_peer_ends_every_operation(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -138,7 +138,7 @@ pub fn a_dead_peer_ends_every_operation<K: Backend>(backend: &K) {
 }
 
 /// A peer that connected to this side and dies is lost. Its parked messages and exposures are gone.
-pub fn a_dead_caller_is_forgotten<K: Backend>(backend: &K) {
+pub fn a_dead_caller_is_forgotten(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -158,7 +158,7 @@ pub fn a_dead_caller_is_forgotten<K: Backend>(backend: &K) {
 
 /// `disconnect` sends everything that was posted before, large and small. The peer receives it all,
 /// then gets the event of the end.
-pub fn disconnect_flushes<K: Backend>(backend: &K) {
+pub fn disconnect_flushes(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -191,7 +191,7 @@ pub fn disconnect_flushes<K: Backend>(backend: &K) {
 
 /// Receives end with `Cancelled` on the side that disconnects, and with `PeerLost` on the other. A
 /// second disconnect is an error.
-pub fn disconnect_ends_receives<K: Backend>(backend: &K) {
+pub fn disconnect_ends_receives(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -208,7 +208,7 @@ pub fn disconnect_ends_receives<K: Backend>(backend: &K) {
 }
 
 /// A message without a receive does not keep `disconnect` beyond its deadline.
-pub fn disconnect_has_a_deadline<K: Backend>(backend: &K) {
+pub fn disconnect_has_a_deadline(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -227,7 +227,7 @@ pub fn disconnect_has_a_deadline<K: Backend>(backend: &K) {
 }
 
 /// Connecting again after an end works, many times, with new names.
-pub fn reconnecting_works<K: Backend>(backend: &K) {
+pub fn reconnecting_works(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -251,7 +251,7 @@ pub fn reconnecting_works<K: Backend>(backend: &K) {
 
 /// A side that makes room for a newcomer tells the peer whose connection it closes that nothing
 /// more is handled. What is under way there may be repeated.
-pub fn an_evicted_peer_is_told<K: Backend>(backend: &K) {
+pub fn an_evicted_peer_is_told(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let config = tight().max_peers(1).evict_idle_after(Some(Duration::from_millis(1)));
@@ -275,7 +275,7 @@ pub fn an_evicted_peer_is_told<K: Backend>(backend: &K) {
 }
 
 /// A restarted server can be reached again at its address.
-pub fn a_restarted_peer_is_reached_again<K: Backend>(backend: &K) {
+pub fn a_restarted_peer_is_reached_again(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -292,7 +292,7 @@ pub fn a_restarted_peer_is_reached_again<K: Backend>(backend: &K) {
 
 /// Two connections between the same endpoints are two peers. Each has its own tags, order and
 /// credits.
-pub fn two_connections_are_two_peers<K: Backend>(backend: &K) {
+pub fn two_connections_are_two_peers(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -311,7 +311,7 @@ pub fn two_connections_are_two_peers<K: Backend>(backend: &K) {
 }
 
 /// Three endpoints, each connected to the others, all exchange messages at once.
-pub fn three_endpoints_talk_at_once<K: Backend>(backend: &K) {
+pub fn three_endpoints_talk_at_once(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -319,7 +319,7 @@ pub fn three_endpoints_talk_at_once<K: Backend>(backend: &K) {
         let (c_to_b, b_to_c) = net.connect(&c, &pair.b, &pair.addr).await;
         let addr = c.listen(&net.listen_addr("c")).expect("listen");
         let (a_to_c, c_to_a) = net.connect(&pair.a, &c, &addr).await;
-        let talk = |from: &crate::net::End<K>, to: &crate::net::End<K>, peer, back, seed: u64| {
+        let talk = |from: &bmi_core::AsyncEndpoint, to: &bmi_core::AsyncEndpoint, peer, back, seed: u64| {
             let (from, to) = (from.clone(), to.clone());
             async move {
                 for n in 0..25u64 {
@@ -346,7 +346,7 @@ pub fn three_endpoints_talk_at_once<K: Backend>(backend: &K) {
 }
 
 /// Both sides get the events in order, once each.
-pub fn events_tell_who_came_and_went<K: Backend>(backend: &K) {
+pub fn events_tell_who_came_and_went(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let (a, b) = (net.endpoint("a", &tight()), net.endpoint("b", &tight()));

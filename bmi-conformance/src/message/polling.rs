@@ -1,25 +1,25 @@
 //! Completions: of one operation, of some, of all; and their contents.
 
-use bmi_core::{Config, OpId, OpKind, Options, Posted};
+use bmi_core::{AsyncEndpoint, Config, OpId, OpKind, Options, Posted};
 
 use super::tight;
 use crate::backend::Backend;
 use crate::data::{memory, pattern};
-use crate::net::{End, Net, soon};
+use crate::net::{Net, soon};
 
 /// Posts receives of tags 0 to 5 with user words of 100 and up.
-fn receives<K: Backend>(end: &End<K>, peer: bmi_core::PeerId) -> Vec<OpId> {
+fn receives(end: &AsyncEndpoint, peer: bmi_core::PeerId) -> Vec<OpId> {
     let post = |tag| end.with(|e| e.post_recv(peer, tag, memory(10), Options::default().user(100 + tag)));
     (0..6).map(|tag| post(tag).expect("post").pending().expect("nothing has arrived")).collect()
 }
 
 /// `poll_op` returns the completion of one operation, `poll_some` those of a set, `poll_all` the
 /// rest. Each completion is returned once, with user word, tag, peer and length.
-pub fn one_some_and_all<K: Backend>(backend: &K) {
+pub fn one_some_and_all(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&Config::default()).await;
-        let ops = receives::<K>(&pair.b, pair.to_a);
+        let ops = receives(&pair.b, pair.to_a);
         let mut found = Vec::new();
         assert_eq!(pair.b.with(|e| e.poll_some(&ops, &mut found)), 0);
         assert_eq!(pair.b.with(|e| e.poll_op(ops[0])), None);
@@ -53,7 +53,7 @@ pub fn one_some_and_all<K: Backend>(backend: &K) {
 
 /// An operation that can end at once does. An eager send with a credit, and a receive whose message
 /// is parked, leave no operation, or one that ends without further work of the peer.
-pub fn completion_at_once<K: Backend>(backend: &K) {
+pub fn completion_at_once(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -80,7 +80,7 @@ pub fn completion_at_once<K: Backend>(backend: &K) {
 }
 
 /// An operation whose completion is not collected stays. Other operations go on.
-pub fn uncollected_completions_stay<K: Backend>(backend: &K) {
+pub fn uncollected_completions_stay(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -98,7 +98,7 @@ pub fn uncollected_completions_stay<K: Backend>(backend: &K) {
 }
 
 /// An idle endpoint has nothing to do and needs to be woken only by its transport.
-pub fn an_idle_endpoint_is_idle<K: Backend>(backend: &K) {
+pub fn an_idle_endpoint_is_idle(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use bmi_core::{Access, ErrorKind, Exposure, Lists};
+use bmi_core::{Access, AsyncEndpoint, ErrorKind, Exposure, Lists};
 use futures_util::future::join_all;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 use super::{reads, tight};
 use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
-use crate::net::{End, Net, Pair, soon};
+use crate::net::{Net, Pair, soon};
 
 /// One message: its two lists, when each side is posted, whether one of them is cancelled, and
 /// after how many turns.
@@ -69,7 +69,7 @@ fn bulk() -> impl Strategy<Value = Bulk> {
 }
 
 /// Tries a property on the backend's number of cases.
-fn check<K: Backend, S: Strategy>(backend: &K, strategy: &S, property: impl Fn(&Net<'_, K>, S::Value)) {
+fn check<S: Strategy>(backend: &dyn Backend, strategy: &S, property: impl Fn(&Net<'_>, S::Value)) {
     let cases =
         Cases { cases: backend.property_cases(), failure_persistence: None, max_shrink_iters: 200, ..Cases::default() };
     let mut runner = TestRunner::new_with_rng(cases, TestRng::from_seed(RngAlgorithm::ChaCha, &[0x5a; 32]));
@@ -83,7 +83,7 @@ fn check<K: Backend, S: Strategy>(backend: &K, strategy: &S, property: impl Fn(&
 /// Any messages in both directions, posted in any order, some cancelled. Each receive gets the
 /// bytes of the send that it matches in the order of its tag, or `TooLong`. Guard bytes stay, and
 /// nothing leaks.
-pub fn any_messages<K: Backend>(backend: &K) {
+pub fn any_messages(backend: &dyn Backend) {
     check(backend, &vec(message(), 1..14), |net, messages| {
         net.run(async {
             let config = tight().fence_grace(crate::net::SOON);
@@ -94,10 +94,10 @@ pub fn any_messages<K: Backend>(backend: &K) {
 }
 
 /// Returns the ends that a message goes from and to.
-fn ends<'p, K: Backend>(
-    pair: &'p Pair<K>,
+fn ends<'p>(
+    pair: &'p Pair,
     message: &Message,
-) -> (&'p End<K>, bmi_core::PeerId, &'p End<K>, bmi_core::PeerId) {
+) -> (&'p AsyncEndpoint, bmi_core::PeerId, &'p AsyncEndpoint, bmi_core::PeerId) {
     if message.to_b { (&pair.a, pair.to_b, &pair.b, pair.to_a) } else { (&pair.b, pair.to_a, &pair.a, pair.to_b) }
 }
 
@@ -107,7 +107,7 @@ fn tag_of(number: usize, message: &Message) -> u64 {
     if message.cancel.is_some() { 1000 + number as u64 } else { message.tag }
 }
 
-async fn exchange<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Message]) {
+async fn exchange(net: &Net<'_>, pair: &Pair, messages: &[Message]) {
     let sources: Vec<_> = messages.iter().enumerate().map(|(n, m)| Guarded::filled(n as u64, &m.from)).collect();
     let targets: Vec<_> = messages.iter().map(|m| Guarded::new(&m.into)).collect();
     let mut posts: Vec<(u16, bool, usize)> =
@@ -182,7 +182,7 @@ async fn exchange<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Mess
 
 /// Receives messages that were sent eagerly to cancelled receives, then checks that nothing is
 /// left.
-async fn sweep<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Message]) {
+async fn sweep(net: &Net<'_>, pair: &Pair, messages: &[Message]) {
     pair.ping(net, "behind all messages").await;
     for (n, message) in messages.iter().enumerate().filter(|(_, m)| m.cancel.is_some()) {
         let (_, _, to, from_peer) = ends(pair, message);
@@ -196,7 +196,7 @@ async fn sweep<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Message
 
 /// Any pulls and pushes, all at once. Exactly the bytes of the range move, nothing else is touched,
 /// and nothing leaks.
-pub fn any_bulk<K: Backend>(backend: &K) {
+pub fn any_bulk(backend: &dyn Backend) {
     check(backend, &vec(bulk(), 1..10), |net, transfers| {
         net.run(async {
             let pair = net.pair(&tight()).await;
@@ -227,7 +227,7 @@ pub fn any_bulk<K: Backend>(backend: &K) {
 }
 
 /// Does one transfer. Returns both lists, and the offset in the exposed list.
-async fn transfer<K: Backend>(pair: &Pair<K>, n: u64, bulk: &Bulk) -> (Guarded, Guarded, usize, Exposure) {
+async fn transfer(pair: &Pair, n: u64, bulk: &Bulk) -> (Guarded, Guarded, usize, Exposure) {
     let exposed = Guarded::filled(1000 + n, &bulk.exposed);
     // The local list is cut to the length of the exposed one.
     let mut room = exposed.len();

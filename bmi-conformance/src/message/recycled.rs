@@ -5,14 +5,17 @@
 
 use bmi_core::comm::{Body, Caller, Incoming, Path};
 use bmi_core::transport::{Event, PostError, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};
-use bmi_core::{BulkDescriptor, Config, ErrorKind, Grant, Lists, MemList, Memory, RemoteSlice, Transport};
+use bmi_core::{
+    AnyTransport, AsyncEndpoint, BulkDescriptor, Config, ErrorKind, Grant, Lists, MemList, Memory, RemoteSlice,
+    Transport,
+};
 use futures_util::future::join;
 
 use super::hostile::{Breach, Forged, Intruder, PROBE, SLOTS, UNEXPECTED};
 use super::{reads, tight};
 use crate::backend::Backend;
 use crate::data::{memory, pattern};
-use crate::net::{End, Net, soon};
+use crate::net::{Net, soon};
 use crate::rig::conn_of;
 
 /// The byte that must not arrive anywhere.
@@ -34,7 +37,7 @@ fn is_clean(what: &str, bytes: &[u8]) {
 
 /// A peer that writes one byte into granted memory, and says that this was all, leaves nothing of
 /// what the memory held before.
-pub fn a_grant_holds_nothing_of_others<K: Backend>(backend: &K) {
+pub fn a_grant_holds_nothing_of_others(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -55,7 +58,7 @@ pub fn a_grant_holds_nothing_of_others<K: Backend>(backend: &K) {
 }
 
 /// A push of fewer bytes than were granted is refused. The peer would take it for complete.
-pub fn a_grant_is_pushed_whole<K: Backend>(backend: &K) {
+pub fn a_grant_is_pushed_whole(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -75,7 +78,7 @@ pub fn a_grant_is_pushed_whole<K: Backend>(backend: &K) {
 
 /// A message in a fast-RDMA slot that is shorter than it says does not end in a message of another
 /// peer.
-pub fn slots_hold_nothing_of_others<K: Backend>(backend: &K) {
+pub fn slots_hold_nothing_of_others(backend: &dyn Backend) {
     const LEN: u64 = 4096;
     let net = Net::new(backend);
     net.run(async {
@@ -110,7 +113,7 @@ pub fn slots_hold_nothing_of_others<K: Backend>(backend: &K) {
 }
 
 /// Opens the probe area of the victim.
-async fn open<K: Backend>(net: &Net<'_, K>, intruder: &Intruder<K>, breach: &Breach) -> RemoteSlice {
+async fn open(net: &Net<'_>, intruder: &Intruder, breach: &Breach) -> RemoteSlice {
     intruder.say(net, breach, &Forged { kind: PROBE, tag: 7, op: 2, ..Forged::default() }.with(&[])).await;
     let answer = intruder.hear(net, breach).await;
     assert_eq!((answer[0] & 15, answer.len()), (PROBE, 56), "an answer with an area");
@@ -119,7 +122,7 @@ async fn open<K: Backend>(net: &Net<'_, K>, intruder: &Intruder<K>, breach: &Bre
 
 /// What a peer wrote into the area for probes cannot be read by another peer, neither at the same
 /// time nor later.
-pub fn a_probe_area_holds_nothing_of_others<K: Backend>(backend: &K) {
+pub fn a_probe_area_holds_nothing_of_others(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -150,10 +153,10 @@ pub fn a_probe_area_holds_nothing_of_others<K: Backend>(backend: &K) {
 }
 
 /// Reads memory of the victim.
-async fn look<K: Backend>(net: &Net<'_, K>, intruder: &Intruder<K>, breach: &Breach, from: RemoteSlice) -> Vec<u8> {
+async fn look(net: &Net<'_>, intruder: &Intruder, breach: &Breach, from: RemoteSlice) -> Vec<u8> {
     const WORK: WorkId = WorkId(97);
     let into = memory(LOOK);
-    let read = |t: &mut K::Transport| {
+    let read = |t: &mut AnyTransport| {
         let Ok(region) = t.register(&into) else { return Err(PostError::QueueFull) };
         t.post_read(breach.conn, WORK, &[region.segment(0, LOOK)], from, WorkOptions::SIGNALLED)
     };
@@ -170,7 +173,7 @@ async fn look<K: Backend>(net: &Net<'_, K>, intruder: &Intruder<K>, breach: &Bre
 
 /// A server that answers a read without moving its data does not make the client see what another
 /// server sent before. The client packs the data of both into the same buffer.
-pub fn packed_reads_hold_nothing_of_others<K: Backend>(backend: &K) {
+pub fn packed_reads_hold_nothing_of_others(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&Config::default()).await;
@@ -185,7 +188,7 @@ pub fn packed_reads_hold_nothing_of_others<K: Backend>(backend: &K) {
             target.copy_from(0, &[0; 30_000]);
             let body = Body::In(list.clone());
             let call = caller.call(peer, b"read", body, Some(Path::ServerBased), options).expect("a call");
-            let (reply, ()) = join(call.reply(), serve_read::<K>(server, honest)).await;
+            let (reply, ()) = join(call.reply(), serve_read(server, honest)).await;
             reply.expect("a reply");
             if honest {
                 assert!(list.to_vec().iter().all(|byte| *byte == POISON), "the data of a read");
@@ -197,7 +200,7 @@ pub fn packed_reads_hold_nothing_of_others<K: Backend>(backend: &K) {
 }
 
 /// Answers a read, with poison or without moving the data.
-async fn serve_read<K: Backend>(server: &End<K>, moves: bool) {
+async fn serve_read(server: &AsyncEndpoint, moves: bool) {
     let incoming = Incoming::new(server, server.next_unexpected().await).expect("a call");
     if moves {
         let data = poisoned(usize::try_from(incoming.len()).expect("a test's length"));
@@ -208,7 +211,7 @@ async fn serve_read<K: Backend>(server: &End<K>, moves: bool) {
 
 /// When a server's `store` has ended, the client can no longer read the buffer. The server may fill
 /// it for another client at once.
-pub fn offered_memory_is_revoked_before_it_is_used_again<K: Backend>(backend: &K) {
+pub fn offered_memory_is_revoked_before_it_is_used_again(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&Config::default()).await;

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, ErrorKind, MemList, Options, PeerEvent, PeerId};
+use bmi_core::{Access, AsyncEndpoint, ErrorKind, MemList, Options, PeerEvent, PeerId};
 use futures_util::future::join_all;
 
 use super::{reads, tight};
-use crate::backend::{AnyBackend, Backend};
+use crate::backend::Backend;
 use crate::data::{is_sole, memory};
 use crate::faulty::{FaultyBackend, Plan};
-use crate::net::{End, Net};
+use crate::net::Net;
 use crate::rng::Rng;
 
 /// Number of plans to try.
@@ -23,22 +23,22 @@ const BRIEF: Duration = Duration::from_millis(60);
 /// Random operations of every kind between three endpoints, under several seeds. Each ends in time,
 /// with an error that names the operation. Then nothing is held any more, and all memory is
 /// released.
-pub fn everything_ends_and_comes_back<K: Backend>(backend: &K) {
+pub fn everything_ends_and_comes_back(backend: &dyn Backend) {
     for seed in 0..SEEDS {
-        let faulty = FaultyBackend::new(AnyBackend::new(backend), Plan::rough(seed));
+        let faulty = FaultyBackend::new(backend, Plan::rough(seed));
         let net = Net::new(&faulty);
         net.run(storm(&net, seed));
     }
 }
 
 /// An endpoint and its peers.
-struct Station<K: Backend> {
-    end: End<K>,
+struct Station {
+    end: AsyncEndpoint,
     addr: bmi_core::Addr,
     peers: Vec<PeerId>,
 }
 
-impl<K: Backend> Station<K> {
+impl Station {
     /// Records new and lost peers, and discards unexpected messages.
     fn attend(&mut self) {
         while let Some(event) = self.end.with(|e| e.poll_event()) {
@@ -51,10 +51,10 @@ impl<K: Backend> Station<K> {
     }
 }
 
-async fn storm<K: Backend>(net: &Net<'_, K>, seed: u64) {
+async fn storm(net: &Net<'_>, seed: u64) {
     let mut rng = Rng::new(seed);
     let config = tight().fence_grace(Duration::from_millis(50));
-    let mut stations: Vec<Station<K>> = ["a", "b", "c"]
+    let mut stations: Vec<Station> = ["a", "b", "c"]
         .into_iter()
         .map(|name| {
             let end = net.endpoint(name, &config);
@@ -131,7 +131,7 @@ async fn storm<K: Backend>(net: &Net<'_, K>, seed: u64) {
 }
 
 /// Ends all connections and checks that nothing is held.
-async fn calm<K: Backend>(net: &Net<'_, K>, stations: &mut [Station<K>]) {
+async fn calm(net: &Net<'_>, stations: &mut [Station]) {
     for station in stations.iter_mut() {
         station.attend();
         for peer in std::mem::take(&mut station.peers) {

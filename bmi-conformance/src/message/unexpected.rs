@@ -10,7 +10,7 @@ use crate::net::{Net, all_end_well, soon};
 
 /// Any size up to the limit arrives whole, with its tag and its sender. The receiver has no
 /// operation for it.
-pub fn arrive_without_a_receive<K: Backend>(backend: &K) {
+pub fn arrive_without_a_receive(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -31,7 +31,7 @@ pub fn arrive_without_a_receive<K: Backend>(backend: &K) {
 }
 
 /// A message one byte over the limit is `TooLong`, and nothing is sent.
-pub fn over_the_limit_is_too_long<K: Backend>(backend: &K) {
+pub fn over_the_limit_is_too_long(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -47,7 +47,7 @@ pub fn over_the_limit_is_too_long<K: Backend>(backend: &K) {
 
 /// A receive of the same tag does not take an unexpected message. An expected message is never
 /// delivered as an unexpected one.
-pub fn expected_and_unexpected_do_not_mix<K: Backend>(backend: &K) {
+pub fn expected_and_unexpected_do_not_mix(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -68,7 +68,7 @@ pub fn expected_and_unexpected_do_not_mix<K: Backend>(backend: &K) {
 
 /// Far more messages than there are credits, none of which is taken out. The sender waits, nothing
 /// is lost, and all arrive in order when they are taken.
-pub fn a_crowd_waits_its_turn<K: Backend>(backend: &K) {
+pub fn a_crowd_waits_its_turn(backend: &dyn Backend) {
     const MESSAGES: u64 = 60;
     let net = Net::new(backend);
     net.run(async {
@@ -92,7 +92,7 @@ pub fn a_crowd_waits_its_turn<K: Backend>(backend: &K) {
 
 /// A message that was taken out but not dropped keeps its slot. When it is dropped, it gives the
 /// credit back.
-pub fn held_messages_hold_their_slots<K: Backend>(backend: &K) {
+pub fn held_messages_hold_their_slots(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -118,7 +118,7 @@ pub fn held_messages_hold_their_slots<K: Backend>(backend: &K) {
 }
 
 /// A message that outlives its endpoint, or its peer, can still be read and dropped.
-pub fn messages_outlive_their_peer<K: Backend>(backend: &K) {
+pub fn messages_outlive_their_peer(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
@@ -139,7 +139,7 @@ pub fn messages_outlive_their_peer<K: Backend>(backend: &K) {
 }
 
 /// Several tasks may wait for messages. Each message wakes a task that takes it.
-pub fn several_tasks_wait<K: Backend>(backend: &K) {
+pub fn several_tasks_wait(backend: &dyn Backend) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&Config::default()).await;

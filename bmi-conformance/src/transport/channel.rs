@@ -10,14 +10,14 @@ use crate::rig::{A, B, C, Rig};
 use crate::rng::Rng;
 
 /// Returns the pieces of a list as segments of one region.
-pub(super) fn segments<K: Backend>(rig: &mut Rig<'_, K>, side: usize, list: &Guarded) -> Vec<Segment> {
+pub(super) fn segments(rig: &mut Rig<'_>, side: usize, list: &Guarded) -> Vec<Segment> {
     let region = rig.register(side, list.memory());
     list.pieces().iter().map(|piece| region.segment(piece.offset(), piece.len())).collect()
 }
 
 /// Heads and gathered payloads of many shapes arrive as one message, head first, scattered over a
 /// list of another shape. A longer receive leaves the rest untouched (C10).
-pub fn gather_and_scatter<K: Backend>(backend: &K) {
+pub fn gather_and_scatter(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let most = rig.adapter(A).capabilities().max_segments;
@@ -52,7 +52,7 @@ pub fn gather_and_scatter<K: Backend>(backend: &K) {
 
 /// Head and inline payload are copied before the call returns. Later changes by the caller are not
 /// sent.
-pub fn inline_is_copied_while_posting<K: Backend>(backend: &K) {
+pub fn inline_is_copied_while_posting(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let most = rig.adapter(A).capabilities().max_inline;
@@ -75,7 +75,7 @@ pub fn inline_is_copied_while_posting<K: Backend>(backend: &K) {
 
 /// Heads up to `max_head` are accepted. Longer heads, too many segments, too much inline payload
 /// and work over `max_work_len` are `Invalid` and leave the connection unchanged.
-pub fn limits_are_enforced<K: Backend>(backend: &K) {
+pub fn limits_are_enforced(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let limits = rig.adapter(A).capabilities().clone();
@@ -115,7 +115,7 @@ pub fn limits_are_enforced<K: Backend>(backend: &K) {
 }
 
 /// A segment that another transport registered is `Invalid` in every kind of request.
-pub fn foreign_segments_are_invalid<K: Backend>(backend: &K) {
+pub fn foreign_segments_are_invalid(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let mut bytes = memory(8);
@@ -139,7 +139,7 @@ pub fn foreign_segments_are_invalid<K: Backend>(backend: &K) {
 
 /// Messages of all sizes in both directions at once arrive whole and in posting order. Completions
 /// come in posting order (C3, C4).
-pub fn order_in_both_directions<K: Backend>(backend: &K) {
+pub fn order_in_both_directions(backend: &dyn Backend) {
     const MESSAGES: usize = 300;
     const WINDOW: usize = 16;
     let mut rig = Rig::new(backend);
@@ -206,7 +206,7 @@ pub fn order_in_both_directions<K: Backend>(backend: &K) {
 
 /// Unsignalled sends report nothing. The completion of a later signalled send frees their memory
 /// (C4, C5).
-pub fn unsignalled_sends<K: Backend>(backend: &K) {
+pub fn unsignalled_sends(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let landing = memory(64);
@@ -234,7 +234,7 @@ pub fn unsignalled_sends<K: Backend>(backend: &K) {
 }
 
 /// Memory is held from the post until the completion, and no longer (C5, C13).
-pub fn memory_is_held_until_completion<K: Backend>(backend: &K) {
+pub fn memory_is_held_until_completion(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let (mut source, mut target) = (filled(1, 5000), memory(5000));
@@ -258,7 +258,7 @@ pub fn memory_is_held_until_completion<K: Backend>(backend: &K) {
 
 /// Queues accept at least the depth in the capabilities, hand back what exceeds their depth, and
 /// accept more after progress. No accepted request is lost (C2, C4).
-pub fn full_queues_hand_back<K: Backend>(backend: &K) {
+pub fn full_queues_hand_back(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let limits = rig.adapter(A).capabilities().clone();
@@ -300,7 +300,7 @@ pub fn full_queues_hand_back<K: Backend>(backend: &K) {
 }
 
 /// A send without a receive ends the connection on both sides (C9). Another connection goes on.
-pub fn receiver_not_ready_ends_the_connection<K: Backend>(backend: &K) {
+pub fn receiver_not_ready_ends_the_connection(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let (link, other) = (rig.link(A, B), rig.link(A, B));
     rig.send(A, link.near, 1, b"anybody there?", Payload::EMPTY, WorkOptions::SIGNALLED).expect("send");
@@ -315,7 +315,7 @@ pub fn receiver_not_ready_ends_the_connection<K: Backend>(backend: &K) {
 
 /// A message longer than its receive: the receive completes with `TooLong`, nothing behind it is
 /// touched, and the connection ends (C10).
-pub fn too_long_ends_the_connection<K: Backend>(backend: &K) {
+pub fn too_long_ends_the_connection(backend: &dyn Backend) {
     for (len, room) in [(10usize, 9usize), (1, 0), (70_000, 4096)] {
         let mut rig = Rig::new(backend);
         let (link, other) = (rig.link(A, B), rig.link(A, B));
@@ -342,7 +342,7 @@ pub fn too_long_ends_the_connection<K: Backend>(backend: &K) {
 /// sender, the sends before it succeed. It and the sends behind it complete with `Ok`, because the
 /// adapter was done with their memory before, or else one of them with the reason and the others
 /// `Flushed`. The connection ends `PeerLost` at the sender and `Protocol` at the receiver.
-pub fn refused_sends_report_alike<K: Backend>(backend: &K) {
+pub fn refused_sends_report_alike(backend: &dyn Backend) {
     let most = usize::try_from(backend.expected_capabilities().max_work_len).unwrap_or(usize::MAX);
     for (len, room) in [(10, None), (10, Some(9)), (70_000, None), (70_000, Some(4096))] {
         let what = format!("{len} bytes into {room:?}");
@@ -392,7 +392,7 @@ pub fn refused_sends_report_alike<K: Backend>(backend: &K) {
 }
 
 /// A message larger than any socket buffer or pipe arrives whole while both sides are polled.
-pub fn large_messages<K: Backend>(backend: &K) {
+pub fn large_messages(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let len = usize::try_from(rig.adapter(A).capabilities().max_work_len).unwrap_or(usize::MAX).min(8 << 20);
@@ -408,7 +408,7 @@ pub fn large_messages<K: Backend>(backend: &K) {
 /// Read-only memory, which is made of `Bytes`, can be sent, written from, and exposed for reading.
 /// Work that would write to it is `Invalid`, as is its exposure for writing. So is a list in which
 /// only one segment is read-only. The connection stays as it was.
-pub fn read_only_memory_is_never_written<K: Backend>(backend: &K) {
+pub fn read_only_memory_is_never_written(backend: &dyn Backend) {
     const LEN: usize = 5000;
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);

@@ -11,7 +11,7 @@ use crate::rig::{A, B, C, Link, Rig};
 
 /// `connect`, `accept` and `Established` carry private data of any length up to the limit, or none.
 /// The accepting side's `Established` has none.
-pub fn private_data_travels_both_ways<K: Backend>(backend: &K) {
+pub fn private_data_travels_both_ways(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     for (out, back) in [(0, 0), (1, 0), (0, 1), (MAX_PRIVATE_DATA, MAX_PRIVATE_DATA)] {
@@ -33,7 +33,7 @@ pub fn private_data_travels_both_ways<K: Backend>(backend: &K) {
 
 /// Private data over the limit is `Invalid` for `connect` and `accept`, and ignored by `reject`.
 /// The request stays acceptable.
-pub fn too_long_private_data_is_invalid<K: Backend>(backend: &K) {
+pub fn too_long_private_data_is_invalid(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let long = vec![0; MAX_PRIVATE_DATA + 1];
@@ -52,7 +52,7 @@ pub fn too_long_private_data_is_invalid<K: Backend>(backend: &K) {
 
 /// A rejection reaches the connecting side with its reason. Receives posted on either side complete
 /// `Flushed`, once. The rejecting side gets no `Disconnected`, and both names are gone (C4, C6).
-pub fn rejection_carries_a_reason<K: Backend>(backend: &K) {
+pub fn rejection_carries_a_reason(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let deadline = rig.far_off();
@@ -77,7 +77,7 @@ pub fn rejection_carries_a_reason<K: Backend>(backend: &K) {
 }
 
 /// Without a listener, the attempt ends in `Disconnected` with `Refused`, well before the deadline.
-pub fn nobody_listens_is_refused<K: Backend>(backend: &K) {
+pub fn nobody_listens_is_refused(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.vacant(B);
     let deadline = rig.far_off() + backend.patience();
@@ -89,7 +89,7 @@ pub fn nobody_listens_is_refused<K: Backend>(backend: &K) {
 
 /// A listener never answers: the attempt ends `TimedOut`, not before its deadline. The listening
 /// side learns that the request is gone (C6, C12).
-pub fn silent_listener_ends_in_time_out<K: Backend>(backend: &K) {
+pub fn silent_listener_ends_in_time_out(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     // Long enough for the request to arrive, on a busy machine too.
@@ -107,7 +107,7 @@ pub fn silent_listener_ends_in_time_out<K: Backend>(backend: &K) {
 }
 
 /// A deadline that has already passed ends the attempt at the next polls.
-pub fn passed_deadline_ends_at_once<K: Backend>(backend: &K) {
+pub fn passed_deadline_ends_at_once(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let conn = rig.adapter(A).connect(&addr, b"", Time::ZERO).expect("connect starts");
@@ -116,7 +116,7 @@ pub fn passed_deadline_ends_at_once<K: Backend>(backend: &K) {
 }
 
 /// Addresses of another backend are `Invalid` for `listen` and `connect`.
-pub fn foreign_scheme_is_invalid<K: Backend>(backend: &K) {
+pub fn foreign_scheme_is_invalid(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let foreign = match rig.vacant(B).scheme() {
         Scheme::Sim => Addr::tcp("127.0.0.1", 7000),
@@ -131,7 +131,7 @@ pub fn foreign_scheme_is_invalid<K: Backend>(backend: &K) {
 
 /// An adapter listens at several addresses, each with its own port. An address that is in use is
 /// `Invalid`.
-pub fn several_listeners<K: Backend>(backend: &K) {
+pub fn several_listeners(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let (first, second) = (rig.listen(B), rig.listen(B));
     assert_ne!(first, second);
@@ -147,7 +147,7 @@ pub fn several_listeners<K: Backend>(backend: &K) {
 
 /// Receives may be posted at once, on both sides, and take the first messages. Sends wait for
 /// `Established`.
-pub fn receives_are_posted_before_established<K: Backend>(backend: &K) {
+pub fn receives_are_posted_before_established(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let deadline = rig.far_off();
@@ -173,7 +173,7 @@ pub fn receives_are_posted_before_established<K: Backend>(backend: &K) {
 
 /// Posts a send, a write and, if the backend has reads, a read. Returns the results. The key of the
 /// write and of the read is made up.
-fn post_work<K: Backend>(rig: &mut Rig<'_, K>, side: usize, conn: ConnId) -> Vec<Result<(), PostError>> {
+fn post_work(rig: &mut Rig<'_>, side: usize, conn: ConnId) -> Vec<Result<(), PostError>> {
     let reads = rig.adapter(side).capabilities().rdma_read;
     let list = [rig.register(side, &memory(16)).segment(0, 16)];
     let remote = RemoteSlice { key: RemoteKey(1), addr: 0, len: 16 };
@@ -190,12 +190,12 @@ fn post_work<K: Backend>(rig: &mut Rig<'_, K>, side: usize, conn: ConnId) -> Vec
 /// Before `Established`, a connection takes receives and exposures, and these stay valid. Other
 /// work is `NotConnected`, except that a backend may accept sends after `accept` already. After
 /// `disconnect` a connection takes nothing (C6).
-pub fn what_each_phase_takes<K: Backend>(backend: &K) {
+pub fn what_each_phase_takes(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let deadline = rig.far_off();
     let near = rig.adapter(A).connect(&addr, b"", deadline).expect("connect");
-    let prepare = |rig: &mut Rig<'_, K>, side, conn| {
+    let prepare = |rig: &mut Rig<'_>, side, conn| {
         let (landing, exposed) = (rig.register(side, &memory(16)), memory(16));
         rig.recv(side, conn, 1, &[landing.segment(0, 16)]).expect("a receive before Established");
         let (_region, remote) = rig.expose(side, conn, &exposed, Access::READ_WRITE);
@@ -241,7 +241,7 @@ pub fn what_each_phase_takes<K: Backend>(backend: &K) {
 
 /// Many connections between two adapters at a time: each has its own name, and messages arrive on
 /// the connection on which they were sent.
-pub fn many_connections<K: Backend>(backend: &K) {
+pub fn many_connections(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let links: Vec<Link> = (0..16).map(|_| rig.link_at(A, B, &addr)).collect();
@@ -264,7 +264,7 @@ pub fn many_connections<K: Backend>(backend: &K) {
 }
 
 /// Connecting again works, and names are never reused (C6).
-pub fn names_are_never_used_twice<K: Backend>(backend: &K) {
+pub fn names_are_never_used_twice(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let mut seen: Vec<Link> = Vec::new();
@@ -284,7 +284,7 @@ pub fn names_are_never_used_twice<K: Backend>(backend: &K) {
 
 /// A slot is not reused before the end of its connection was reported. A caller that indexes a
 /// table by slot never sees two connections in one place (C6).
-pub fn slots_are_used_again_after_the_end<K: Backend>(backend: &K) {
+pub fn slots_are_used_again_after_the_end(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     for _ in 0..8 {
@@ -303,7 +303,7 @@ pub fn slots_are_used_again_after_the_end<K: Backend>(backend: &K) {
 }
 
 /// Three adapters connected in a ring do not disturb each other.
-pub fn three_adapters<K: Backend>(backend: &K) {
+pub fn three_adapters(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let ring = [(A, B), (B, C), (C, A)].map(|(from, to)| (from, to, rig.link(from, to)));
     for (from, to, link) in ring {

@@ -11,7 +11,7 @@ use crate::rig::{A, B, C, Rig};
 
 /// `disconnect` flushes receives on both sides. Each side gets one `Disconnected`, with `Cancelled`
 /// at the side that asked for it. Names are invalid afterwards (C6).
-pub fn disconnect_flushes_receives<K: Backend>(backend: &K) {
+pub fn disconnect_flushes_receives(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let mut memories = [memory(64), memory(64)];
@@ -40,7 +40,7 @@ pub fn disconnect_flushes_receives<K: Backend>(backend: &K) {
 }
 
 /// Everything posted before `disconnect` still arrives, large and small, in order.
-pub fn disconnect_hands_over_what_was_posted<K: Backend>(backend: &K) {
+pub fn disconnect_hands_over_what_was_posted(backend: &dyn Backend) {
     const MESSAGES: usize = 40;
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -73,7 +73,7 @@ pub fn disconnect_hands_over_what_was_posted<K: Backend>(backend: &K) {
 
 /// A deadline that has passed cuts at once, with work of every kind outstanding. Each request
 /// completes exactly once and its memory is released (C4, C5, C6).
-pub fn passed_deadline_cuts<K: Backend>(backend: &K) {
+pub fn passed_deadline_cuts(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let reads = backend.expected_capabilities().rdma_read;
@@ -108,7 +108,7 @@ pub fn passed_deadline_cuts<K: Backend>(backend: &K) {
 
 /// The earlier of two deadlines counts. There is one `Disconnected`, however often `disconnect` is
 /// called.
-pub fn disconnect_twice<K: Backend>(backend: &K) {
+pub fn disconnect_twice(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let late = rig.now() + 1000 * backend.patience();
@@ -122,7 +122,7 @@ pub fn disconnect_twice<K: Backend>(backend: &K) {
 
 /// A peer that does not poll does not delay the end. More is outstanding than the way to it can
 /// hold, and `Disconnected` still comes by the deadline (C6).
-pub fn disconnect_from_a_stalled_peer<K: Backend>(backend: &K) {
+pub fn disconnect_from_a_stalled_peer(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     // Limited to the maximum of one request, if that is less.
@@ -148,7 +148,7 @@ pub fn disconnect_from_a_stalled_peer<K: Backend>(backend: &K) {
 
 /// When an adapter is dropped, its peers' connections end, with everything outstanding on them
 /// flushed (C6, C13).
-pub fn dropped_adapter_ends_its_connections<K: Backend>(backend: &K) {
+pub fn dropped_adapter_ends_its_connections(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let links = [rig.link(A, B), rig.link(A, B)];
     let own = rig.link(A, C);
@@ -169,7 +169,7 @@ pub fn dropped_adapter_ends_its_connections<K: Backend>(backend: &K) {
 }
 
 /// A dropped adapter releases all memory, whatever was outstanding (C13).
-pub fn dropped_adapter_lets_go<K: Backend>(backend: &K) {
+pub fn dropped_adapter_lets_go(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let mut bytes = memory(1 << 20);
@@ -186,7 +186,7 @@ pub fn dropped_adapter_lets_go<K: Backend>(backend: &K) {
 }
 
 /// An adapter is dropped while connections are being set up: the other side's attempt ends.
-pub fn dropped_while_connecting<K: Backend>(backend: &K) {
+pub fn dropped_while_connecting(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let deadline = rig.far_off();
@@ -204,7 +204,7 @@ pub fn dropped_while_connecting<K: Backend>(backend: &K) {
 }
 
 /// Names that never existed, and names that are gone, are ignored or refused. Nothing breaks (C6).
-pub fn unknown_names<K: Backend>(backend: &K) {
+pub fn unknown_names(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let strange = [
@@ -235,7 +235,7 @@ pub fn unknown_names<K: Backend>(backend: &K) {
 }
 
 /// A connection whose peer does not poll does not hold up another connection (C8).
-pub fn a_stalled_peer_stalls_nobody_else<K: Backend>(backend: &K) {
+pub fn a_stalled_peer_stalls_nobody_else(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let (stalled, healthy) = (rig.link(A, B), rig.link(A, C));
     // Limited to the maximum of one request, if that is less.

@@ -15,7 +15,7 @@ use crate::data::{Guarded, filled, memory, pattern};
 use crate::rig::{A, B, Link, Rig};
 
 /// Writes `source` by side A, at once or else by posting. Returns whether it was done at once.
-fn write<K: Backend>(rig: &mut Rig<'_, K>, link: Link, source: &Guarded, remote: RemoteSlice, number: u64) -> bool {
+fn write(rig: &mut Rig<'_>, link: Link, source: &Guarded, remote: RemoteSlice, number: u64) -> bool {
     let at_once = rig.adapter(A).write_now(link.near, source.pieces(), remote);
     if !at_once {
         let gather = segments(rig, A, source);
@@ -26,7 +26,7 @@ fn write<K: Backend>(rig: &mut Rig<'_, K>, link: Link, source: &Guarded, remote:
 }
 
 /// Checks that side A has no unread work completions.
-fn nothing_was_reported<K: Backend>(rig: &Rig<'_, K>, what: &str) {
+fn nothing_was_reported(rig: &Rig<'_>, what: &str) {
     let work: Vec<_> = rig.unread(A).iter().filter(|event| matches!(event, Event::Work(_))).collect();
     assert!(work.is_empty(), "{what}: what is done at once reports nothing: {work:?}");
 }
@@ -44,7 +44,7 @@ const SHAPES: [(u64, &[usize]); 7] = [
 
 /// Lists of any shape are gathered to, and scattered from, the beginning of the remote slice.
 /// Nothing else is touched (C3).
-pub fn lists_of_any_shape<K: Backend>(backend: &K) {
+pub fn lists_of_any_shape(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let far = memory(70_000);
@@ -78,7 +78,7 @@ pub fn lists_of_any_shape<K: Backend>(backend: &K) {
 /// A write at once takes effect after the writes that were posted before it, however long they are,
 /// and before a message that is sent after it. It does not hold up a message that was sent before
 /// it (C3). Its memory is free at once.
-pub fn order_with_what_is_posted<K: Backend>(backend: &K) {
+pub fn order_with_what_is_posted(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let (len, part) = (2 << 20, 3000);
@@ -131,8 +131,8 @@ pub fn order_with_what_is_posted<K: Backend>(backend: &K) {
 
 /// Tries both, and checks that nothing is done, that no byte changed, and that the connection
 /// remains. Posting reports the error (C7).
-fn refused<K: Backend>(
-    rig: &mut Rig<'_, K>,
+fn refused(
+    rig: &mut Rig<'_>,
     conn: ConnId,
     remote: RemoteSlice,
     (write, read): (bool, bool),
@@ -153,13 +153,13 @@ fn refused<K: Backend>(
 /// The result is false for a wrong key, missing rights, every way out of bounds, a revoked key, a
 /// key of another connection, and a connection that has ended. Nothing has happened then, not even
 /// to the connection (C6, C7).
-pub fn what_posting_would_refuse<K: Backend>(backend: &K) {
+pub fn what_posting_would_refuse(backend: &dyn Backend) {
     const BOTH: (bool, bool) = (true, true);
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let (link, other) = (rig.link_at(A, B, &addr), rig.link_at(A, B, &addr));
     let target = Guarded::filled(3, &[64]);
-    let expose = |rig: &mut Rig<'_, K>, access| {
+    let expose = |rig: &mut Rig<'_>, access| {
         let segment = segments(rig, B, &target).remove(0);
         rig.adapter(B).expose(link.far, &segment, access).expect("expose")
     };

@@ -134,7 +134,7 @@ struct Way {
 }
 
 impl Way {
-    fn new<K: Backend>(rig: &mut Rig<'_, K>, (from, near): (usize, ConnId), (to, far): (usize, ConnId)) -> Way {
+    fn new(rig: &mut Rig<'_>, (from, near): (usize, ConnId), (to, far): (usize, ConnId)) -> Way {
         let landing = memory(ROOM * WINDOW);
         let region = rig.register(to, &landing);
         let (_, remote) = rig.expose(to, far, &memory(8), Access::WRITE);
@@ -146,14 +146,14 @@ impl Way {
 
     /// Posts the receive of a slot, without a poll. Messages taken by a poll would overtake events
     /// that the test has not read.
-    fn recv<K: Backend>(&mut self, rig: &mut Rig<'_, K>, slot: usize) {
+    fn recv(&mut self, rig: &mut Rig<'_>, slot: usize) {
         let list = [self.region.segment(slot * ROOM, ROOM)];
         let posted = rig.try_post(self.to, |t| t.post_recv(self.far, WorkId(slot as u64), &list));
         assert!(posted, "no room for {WINDOW} receives");
     }
 
     /// Sends as much as the receiver has receives for.
-    fn go_on<K: Backend>(&mut self, rig: &mut Rig<'_, K>, log: &Log) {
+    fn go_on(&mut self, rig: &mut Rig<'_>, log: &Log) {
         let (next, sent) = log.with(self.to, self.far, |_, stream| (stream.next, stream.sent.clone()));
         while self.sent < sent.len() && self.sent < next + WINDOW {
             let number = self.sent;
@@ -185,7 +185,7 @@ impl Way {
     }
 
     /// Handles a completion of the receiver.
-    fn received<K: Backend>(&mut self, rig: &mut Rig<'_, K>, log: &Log, done: WorkCompletion) {
+    fn received(&mut self, rig: &mut Rig<'_>, log: &Log, done: WorkCompletion) {
         assert_eq!(done.status, WorkStatus::Ok, "{done:?}");
         let slot = usize::try_from(done.work.0).expect("a slot");
         let got = match done.immediate {
@@ -216,7 +216,7 @@ fn messages(seed: u64, immediates: bool) -> Vec<Sent> {
 }
 
 /// Handles all unread events, in order.
-fn handle<K: Backend>(rig: &mut Rig<'_, K>, ways: &mut [Way], log: &Log) {
+fn handle(rig: &mut Rig<'_>, ways: &mut [Way], log: &Log) {
     for side in [A, B] {
         while let Some(event) = rig.take_unread(side) {
             let Event::Work(done) = event else { panic!("side {side}: {event:?}") };
@@ -240,8 +240,8 @@ fn handle<K: Backend>(rig: &mut Rig<'_, K>, ways: &mut [Way], log: &Log) {
 /// messages as `choice` says. Compares every message with what was sent. Checks that each
 /// connection has as many receives posted at its end as at its beginning. Returns how many messages
 /// each direction was shown, took, and received, those from A to B first.
-fn exchange<K: Backend>(
-    backend: &K,
+fn exchange(
+    backend: &dyn Backend,
     links: usize,
     both_ways: bool,
     immediates: bool,
@@ -298,7 +298,7 @@ fn exchange<K: Backend>(
 /// Messages of all sizes arrive exactly once and in order, whether they are taken or received. N
 /// receives are enough for more than N messages, since the receives of taken messages stay posted.
 /// A receiver that never takes a message gets all of them as events.
-pub fn taken_or_received_each_comes_once<K: Backend>(backend: &K) {
+pub fn taken_or_received_each_comes_once(backend: &dyn Backend) {
     let (shown, taken, received) = exchange(backend, 1, false, false, |_, _| true)[0];
     assert_eq!((taken, taken + received), (shown, MESSAGES));
     assert!(shown > 0 || !backend.has_inline_receives(), "{} showed nothing", backend.name());
@@ -308,14 +308,14 @@ pub fn taken_or_received_each_comes_once<K: Backend>(backend: &K) {
 
 /// Messages are alternately taken and not taken. A message that was not taken is an event before
 /// the next one is shown.
-pub fn every_other_is_taken<K: Backend>(backend: &K) {
+pub fn every_other_is_taken(backend: &dyn Backend) {
     let (shown, taken, received) = exchange(backend, 1, false, false, |_, shown| shown % 2 == 1)[0];
     assert_eq!((taken, taken + received), (shown / 2, MESSAGES));
     assert!(taken > 0 || !backend.has_inline_receives(), "{} showed {shown}", backend.name());
 }
 
 /// Taking messages of one connection does not affect another.
-pub fn one_connection_takes_and_one_does_not<K: Backend>(backend: &K) {
+pub fn one_connection_takes_and_one_does_not(backend: &dyn Backend) {
     let streams = exchange(backend, 2, false, false, |number, _| number % 2 == 0);
     assert!(streams.iter().all(|(_, taken, received)| taken + received == MESSAGES), "{streams:?}");
     assert_eq!(streams[1].1, 0, "{streams:?}");
@@ -324,7 +324,7 @@ pub fn one_connection_takes_and_one_does_not<K: Backend>(backend: &K) {
 
 /// Both sides send and take on two connections, so that completions of sends come between the
 /// messages.
-pub fn both_sides_take<K: Backend>(backend: &K) {
+pub fn both_sides_take(backend: &dyn Backend) {
     let streams = exchange(backend, 2, true, false, |_, shown| shown % 7 != 6);
     assert_eq!(streams.len(), 4);
     assert!(streams.iter().all(|(_, taken, received)| taken + received == MESSAGES), "{streams:?}");
@@ -333,7 +333,7 @@ pub fn both_sides_take<K: Backend>(backend: &K) {
 
 /// Immediate data is not a message, so it is never shown. It keeps its place in the order (C3).
 /// Needs `write_with_immediate`; without it such a write is `Invalid`.
-pub fn immediate_data_beside_messages_that_are_taken<K: Backend>(backend: &K) {
+pub fn immediate_data_beside_messages_that_are_taken(backend: &dyn Backend) {
     if !backend.expected_capabilities().write_with_immediate {
         let mut rig = Rig::new(backend);
         let link = rig.link(A, B);
@@ -352,7 +352,7 @@ pub fn immediate_data_beside_messages_that_are_taken<K: Backend>(backend: &K) {
 
 /// No message of a connection is shown before an earlier poll has reported its `Established`, nor
 /// after its end, even if it was sent at once.
-pub fn nothing_is_shown_outside_a_connections_life<K: Backend>(backend: &K) {
+pub fn nothing_is_shown_outside_a_connections_life(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let log = Log::default();
     rig.set_inline_receiver(B, Watcher { side: B, log: log.clone(), choice: |_, _| true });
@@ -414,7 +414,7 @@ pub fn nothing_is_shown_outside_a_connections_life<K: Backend>(backend: &K) {
 
 /// A message for which its receive has no room is not shown. The receive completes with `TooLong`,
 /// and the connection ends (C10).
-pub fn too_long_is_not_shown<K: Backend>(backend: &K) {
+pub fn too_long_is_not_shown(backend: &dyn Backend) {
     for (len, room) in [(10usize, 9usize), (1, 0), (70_000, 4096)] {
         let mut rig = Rig::new(backend);
         let link = rig.link(A, B);
@@ -438,7 +438,7 @@ pub fn too_long_is_not_shown<K: Backend>(backend: &K) {
 
 /// A message without a receive is not shown and ends the connection (C9). This happens at once, or
 /// when the only receive, which stayed posted for some taken messages, is used up.
-pub fn a_message_without_a_receive_is_not_shown<K: Backend>(backend: &K) {
+pub fn a_message_without_a_receive_is_not_shown(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     rig.set_inline_receiver(B, Nobody("no receive was posted"));

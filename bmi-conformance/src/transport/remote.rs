@@ -10,20 +10,14 @@ use crate::data::{Guarded, filled, memory, pattern};
 use crate::rig::{A, B, C, Link, Rig};
 
 /// Exposes the only piece of a list.
-fn expose_piece<K: Backend>(
-    rig: &mut Rig<'_, K>,
-    side: usize,
-    conn: ConnId,
-    list: &Guarded,
-    access: Access,
-) -> RemoteSlice {
+fn expose_piece(rig: &mut Rig<'_>, side: usize, conn: ConnId, list: &Guarded, access: Access) -> RemoteSlice {
     let segment = segments(rig, side, list).remove(0);
     rig.adapter(side).expose(conn, &segment, access).expect("expose")
 }
 
 /// Writes of a head and of lists go to the target's beginning, or to an offset, and touch nothing
 /// else.
-pub fn writes_land_where_they_should<K: Backend>(backend: &K) {
+pub fn writes_land_where_they_should(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let shapes: [(usize, u64, &[usize]); 6] =
@@ -56,7 +50,7 @@ pub fn writes_land_where_they_should<K: Backend>(backend: &K) {
 
 /// A write is in place when a message posted after it arrives, although the peer's program is not
 /// notified of the write (C3), however large it is.
-pub fn messages_come_behind_writes<K: Backend>(backend: &K) {
+pub fn messages_come_behind_writes(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let len = 3 << 20;
@@ -76,7 +70,7 @@ pub fn messages_come_behind_writes<K: Backend>(backend: &K) {
 
 /// Immediate data consumes a receive, in order with sends, after the bytes are in place, also if
 /// there are no bytes (C3, C4). Needs `write_with_immediate`; without it such a write is `Invalid`.
-pub fn immediate_data<K: Backend>(backend: &K) {
+pub fn immediate_data(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let target = memory(5000);
@@ -112,7 +106,7 @@ pub fn immediate_data<K: Backend>(backend: &K) {
 }
 
 /// Immediate data without a receive ends the connection (C9). Needs `write_with_immediate`.
-pub fn immediate_data_without_a_receive<K: Backend>(backend: &K) {
+pub fn immediate_data_without_a_receive(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let (link, other) = (rig.link(A, B), rig.link(A, B));
     let (_region, remote) = rig.expose(B, link.far, &memory(8), Access::WRITE);
@@ -130,7 +124,7 @@ pub fn immediate_data_without_a_receive<K: Backend>(backend: &K) {
 
 /// Reads, whole and in part, scattered over lists of any shape, return the right bytes and touch
 /// nothing else. Needs `rdma_read`; without it a read is `Invalid`.
-pub fn reads_bring_what_is_there<K: Backend>(backend: &K) {
+pub fn reads_bring_what_is_there(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let source = filled(9, 70_000);
@@ -155,7 +149,7 @@ pub fn reads_bring_what_is_there<K: Backend>(backend: &K) {
 
 /// A chain of reads of which only the last is signalled reports once, when all bytes have arrived
 /// (C4). Needs `rdma_read`.
-pub fn chains_of_reads<K: Backend>(backend: &K) {
+pub fn chains_of_reads(backend: &dyn Backend) {
     if !backend.expected_capabilities().rdma_read {
         return reads_bring_what_is_there(backend);
     }
@@ -179,7 +173,7 @@ pub fn chains_of_reads<K: Backend>(backend: &K) {
 
 /// More reads than may be outstanding, with large ones among them, all complete with their own
 /// bytes. Needs `rdma_read`.
-pub fn many_reads<K: Backend>(backend: &K) {
+pub fn many_reads(backend: &dyn Backend) {
     let expected = backend.expected_capabilities();
     if !expected.rdma_read {
         return reads_bring_what_is_there(backend);
@@ -208,7 +202,7 @@ pub fn many_reads<K: Backend>(backend: &K) {
 }
 
 /// Work with more bytes than the remote slice is `Invalid`, before anything is sent.
-pub fn work_beyond_its_target_is_invalid<K: Backend>(backend: &K) {
+pub fn work_beyond_its_target_is_invalid(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let target = memory(8);
@@ -292,8 +286,8 @@ const FORGERIES: [Forgery; 13] = [
 /// Accesses `remote` and checks that this costs the connection. No byte may change on either side,
 /// nothing after it may be delivered, and `other` must go on undisturbed. The connection ends
 /// `Protocol` at the target and `PeerLost` at the initiator (C7).
-fn costs_the_connection<K: Backend>(
-    rig: &mut Rig<'_, K>,
+fn costs_the_connection(
+    rig: &mut Rig<'_>,
     (link, other): (Link, Link),
     remote: RemoteSlice,
     write: bool,
@@ -329,7 +323,7 @@ fn costs_the_connection<K: Backend>(
 }
 
 /// A wrong key, missing rights, and every way out of bounds cost the connection (C7).
-pub fn forged_access_costs_the_connection<K: Backend>(backend: &K) {
+pub fn forged_access_costs_the_connection(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let other = rig.link_at(A, B, &addr);
@@ -345,7 +339,7 @@ pub fn forged_access_costs_the_connection<K: Backend>(backend: &K) {
 }
 
 /// An access of no bytes is checked like any other (C7).
-pub fn zero_length_access_is_checked<K: Backend>(backend: &K) {
+pub fn zero_length_access_is_checked(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let other = rig.link_at(A, B, &addr);
@@ -363,7 +357,7 @@ pub fn zero_length_access_is_checked<K: Backend>(backend: &K) {
 
 /// Memory exposed on one connection cannot be accessed from another connection of the same two
 /// adapters, nor from a third adapter (C7).
-pub fn exposure_belongs_to_one_connection<K: Backend>(backend: &K) {
+pub fn exposure_belongs_to_one_connection(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let owner = rig.link_at(A, B, &addr);
@@ -386,7 +380,7 @@ pub fn exposure_belongs_to_one_connection<K: Backend>(backend: &K) {
 
 /// After `revoke` the key is invalid and its region is free. Other exposures of the same region
 /// remain (C7).
-pub fn revoked_access_costs_the_connection<K: Backend>(backend: &K) {
+pub fn revoked_access_costs_the_connection(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let (link, other) = (rig.link_at(A, B, &addr), rig.link_at(A, B, &addr));
@@ -405,7 +399,7 @@ pub fn revoked_access_costs_the_connection<K: Backend>(backend: &K) {
 
 /// An exposure holds its region until it is revoked or the connection ends. Revoking an unknown key
 /// is ignored. Exposing on an ended connection fails with `PeerLost` (C5, C6).
-pub fn exposures_hold_their_region<K: Backend>(backend: &K) {
+pub fn exposures_hold_their_region(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let (mut first, mut second) = (memory(64), memory(64));

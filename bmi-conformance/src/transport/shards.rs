@@ -25,20 +25,20 @@ fn members(count: usize) -> RangeInclusive<usize> {
 }
 
 /// Begins to connect. The private data tells the connections apart.
-fn dial<K: Backend>(rig: &mut Rig<'_, K>, addr: &Addr, private: &[u8]) -> ConnId {
+fn dial(rig: &mut Rig<'_>, addr: &Addr, private: &[u8]) -> ConnId {
     let deadline = rig.far_off();
     rig.adapter(A).connect(addr, private, deadline).expect("connect")
 }
 
 /// Waits for a request of this private data at any of the first `count` members.
-fn request_at_any<K: Backend>(rig: &mut Rig<'_, K>, count: usize, private: &[u8]) -> (usize, ConnId) {
+fn request_at_any(rig: &mut Rig<'_>, count: usize, private: &[u8]) -> (usize, ConnId) {
     rig.wait("a request at any member", |rig| {
         members(count).find_map(|member| Some((member, rig.take_request(member, private)?)))
     })
 }
 
 /// Accepts a request, and waits until both sides are established.
-fn accept<K: Backend>(rig: &mut Rig<'_, K>, near: ConnId, member: usize, far: ConnId) -> Link {
+fn accept(rig: &mut Rig<'_>, near: ConnId, member: usize, far: ConnId) -> Link {
     rig.adapter(member).accept(far, b"").expect("accept");
     for (side, conn) in [(A, near), (member, far)] {
         let event = rig.next_of(side, conn, "both sides established");
@@ -48,7 +48,7 @@ fn accept<K: Backend>(rig: &mut Rig<'_, K>, near: ConnId, member: usize, far: Co
 }
 
 /// Connects to the group of `count` members. Returns the member that has the connection.
-fn link<K: Backend>(rig: &mut Rig<'_, K>, count: usize, addr: &Addr) -> (usize, Link) {
+fn link(rig: &mut Rig<'_>, count: usize, addr: &Addr) -> (usize, Link) {
     let near = dial(rig, addr, b"link");
     let (member, far) = request_at_any(rig, count, b"link");
     (member, accept(rig, near, member, far))
@@ -57,7 +57,7 @@ fn link<K: Backend>(rig: &mut Rig<'_, K>, count: usize, addr: &Addr) -> (usize, 
 /// Connects twice while `absent` does not poll, and returns the names of the two connections: one
 /// that `FIRST` has, as the second of the group to be served, and one that waits for `absent`. The
 /// caller has made the group such that `absent` is next, and `FIRST` then.
-fn one_that_waits<K: Backend>(rig: &mut Rig<'_, K>, addr: &Addr) -> (Link, ConnId, &'static [u8]) {
+fn one_that_waits(rig: &mut Rig<'_>, addr: &Addr) -> (Link, ConnId, &'static [u8]) {
     let nears = [(dial(rig, addr, b"x"), &b"x"[..]), (dial(rig, addr, b"y"), &b"y"[..])];
     let (at, far) = rig.wait("a request at the member that listens", |rig| {
         nears.iter().enumerate().find_map(|(at, (_, private))| Some((at, rig.take_request(FIRST, private)?)))
@@ -69,7 +69,7 @@ fn one_that_waits<K: Backend>(rig: &mut Rig<'_, K>, addr: &Addr) -> (Link, ConnI
 
 /// Connections go to the member that has fewest, one by one and in a burst. Where members have the
 /// same number, the one that listens has precedence.
-pub fn connections_are_spread_evenly<K: Backend>(backend: &K) {
+pub fn connections_are_spread_evenly(backend: &dyn Backend) {
     const COUNT: usize = 3;
     let mut rig = Rig::with_shards(backend, COUNT);
     let addr = rig.listen(FIRST);
@@ -96,7 +96,7 @@ pub fn connections_are_spread_evenly<K: Backend>(backend: &K) {
 }
 
 /// A connection that ends makes room at its member.
-pub fn the_end_of_a_connection_counts<K: Backend>(backend: &K) {
+pub fn the_end_of_a_connection_counts(backend: &dyn Backend) {
     const COUNT: usize = 2;
     let mut rig = Rig::with_shards(backend, COUNT);
     let addr = rig.listen(FIRST);
@@ -122,7 +122,7 @@ pub fn the_end_of_a_connection_counts<K: Backend>(backend: &K) {
 
 /// Messages and writes go both ways on the connections of each member. The names and the memory of
 /// one member are of no use at another.
-pub fn each_member_is_an_adapter<K: Backend>(backend: &K) {
+pub fn each_member_is_an_adapter(backend: &dyn Backend) {
     const COUNT: usize = 3;
     let mut rig = Rig::with_shards(backend, COUNT);
     let addr = rig.listen(FIRST);
@@ -144,7 +144,7 @@ pub fn each_member_is_an_adapter<K: Backend>(backend: &K) {
 
 /// Each member may listen, at an address of its own, and all serve it. An address at which one
 /// member listens is in use for the others.
-pub fn each_member_may_listen<K: Backend>(backend: &K) {
+pub fn each_member_may_listen(backend: &dyn Backend) {
     const COUNT: usize = 2;
     let mut rig = Rig::with_shards(backend, COUNT);
     let addrs = [rig.listen(FIRST), rig.listen(SECOND)];
@@ -160,7 +160,7 @@ pub fn each_member_may_listen<K: Backend>(backend: &K) {
 }
 
 /// A group of one is an adapter like any other.
-pub fn a_group_of_one<K: Backend>(backend: &K) {
+pub fn a_group_of_one(backend: &dyn Backend) {
     let mut rig = Rig::with_shards(backend, 1);
     let addr = rig.listen(FIRST);
     for _ in 0..3 {
@@ -171,7 +171,7 @@ pub fn a_group_of_one<K: Backend>(backend: &K) {
 
 /// A member sleeps, and is woken when a connection is handed to it (C11), each time. It does not go
 /// to sleep while one waits.
-pub fn a_handed_over_connection_wakes<K: Backend>(backend: &K) {
+pub fn a_handed_over_connection_wakes(backend: &dyn Backend) {
     const COUNT: usize = 2;
     let mut rig = Rig::with_shards(backend, COUNT);
     let addr = rig.listen(FIRST);
@@ -199,7 +199,7 @@ pub fn a_handed_over_connection_wakes<K: Backend>(backend: &K) {
 
 /// A member stops polling. A connection that waits for it ends at its deadline, or is served when
 /// the member polls again. The connections of the others go on, and so do new ones.
-pub fn a_member_that_does_not_poll_stalls_nobody<K: Backend>(backend: &K) {
+pub fn a_member_that_does_not_poll_stalls_nobody(backend: &dyn Backend) {
     const COUNT: usize = 2;
     let mut rig = Rig::with_shards(backend, COUNT);
     let addr = rig.listen(FIRST);
@@ -225,7 +225,7 @@ pub fn a_member_that_does_not_poll_stalls_nobody<K: Backend>(backend: &K) {
 
 /// A member is dropped while a connection waits for it. The others get the connection, and they
 /// share those that come later.
-pub fn what_waits_for_a_dropped_member_is_served<K: Backend>(backend: &K) {
+pub fn what_waits_for_a_dropped_member_is_served(backend: &dyn Backend) {
     const COUNT: usize = 3;
     let mut rig = Rig::with_shards(backend, COUNT);
     let addr = rig.listen(FIRST);
@@ -252,7 +252,7 @@ pub fn what_waits_for_a_dropped_member_is_served<K: Backend>(backend: &K) {
 
 /// The member that listens is dropped. Its connections end and nobody listens any more. What it has
 /// handed over is served.
-pub fn a_dropped_listener_leaves_what_it_handed_over<K: Backend>(backend: &K) {
+pub fn a_dropped_listener_leaves_what_it_handed_over(backend: &dyn Backend) {
     const COUNT: usize = 2;
     let mut rig = Rig::with_shards(backend, COUNT);
     let addr = rig.listen(FIRST);

@@ -49,7 +49,7 @@ impl Sleeper {
     }
 
     /// Polls a side until it is idle, armed, and not woken. From then on the side is paused.
-    pub(super) fn asleep<K: Backend>(rig: &mut Rig<'_, K>, side: usize, what: &str) -> Sleeper {
+    pub(super) fn asleep(rig: &mut Rig<'_>, side: usize, what: &str) -> Sleeper {
         rig.wait(what, |rig| {
             let sleeper = Sleeper::new();
             let armed = rig.adapter(side).arm(&sleeper.waker());
@@ -61,7 +61,7 @@ impl Sleeper {
 }
 
 /// The descriptor exists exactly if the capabilities say so.
-pub fn event_fd_as_announced<K: Backend>(backend: &K) {
+pub fn event_fd_as_announced(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let announced = backend.expected_capabilities().event_fd;
     assert_eq!(rig.adapter(A).event_fd().is_some(), announced);
@@ -69,12 +69,12 @@ pub fn event_fd_as_announced<K: Backend>(backend: &K) {
 
 /// A sleeper is woken by a message, by a connection request, and by a peer's end, each time after
 /// it went to sleep again (C11).
-pub fn arrivals_wake<K: Backend>(backend: &K) {
+pub fn arrivals_wake(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let region = rig.register(B, &memory(8));
     rig.recv(B, link.far, 1, &[region.segment(0, 8)]).expect("receive");
-    let woken = |rig: &mut Rig<'_, K>, sleeper: Sleeper, what: &str| {
+    let woken = |rig: &mut Rig<'_>, sleeper: Sleeper, what: &str| {
         rig.wait(what, |rig| sleeper.is_woken(rig.adapter(B)).then_some(()));
         rig.pause(B, false);
     };
@@ -103,7 +103,7 @@ pub fn arrivals_wake<K: Backend>(backend: &K) {
 /// A side that posts, polls once and then does something else has woken its peer (C11): the peer
 /// gets the message although the side never polls again. It holds for a first message, for those
 /// behind it, and for immediate data.
-pub fn one_poll_behind_a_post_wakes<K: Backend>(backend: &K) {
+pub fn one_poll_behind_a_post_wakes(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let source = crate::data::filled(1, 4096);
@@ -137,7 +137,7 @@ pub fn one_poll_behind_a_post_wakes<K: Backend>(backend: &K) {
 
 /// Work that needs several polls wakes again after each. A transfer larger than one poll moves
 /// arrives whole at a receiver that polls only when woken (C11).
-pub fn a_sleeper_gets_a_large_message_whole<K: Backend>(backend: &K) {
+pub fn a_sleeper_gets_a_large_message_whole(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let len = 6 << 20;
@@ -163,7 +163,7 @@ pub fn a_sleeper_gets_a_large_message_whole<K: Backend>(backend: &K) {
 }
 
 /// `waker` wakes a sleeper, from another thread too.
-pub fn waker_wakes<K: Backend>(backend: &K) {
+pub fn waker_wakes(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     for _ in 0..3 {
         let sleeper = Sleeper::asleep(&mut rig, B, "idle");
@@ -177,7 +177,7 @@ pub fn waker_wakes<K: Backend>(backend: &K) {
 
 /// When all work is done, an adapter is idle: `poll` has nothing to do, no deadline is pending,
 /// `arm` returns `Waiting`, and the descriptor is not readable (C12, C14).
-pub fn idle_is_idle<K: Backend>(backend: &K) {
+pub fn idle_is_idle(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     for _ in 0..3 {

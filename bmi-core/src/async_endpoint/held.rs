@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::state::{Dropped, State};
 use crate::returns::Inside;
 use crate::threading::Guard;
-use crate::transport::Transport;
 
 /// The lock of an endpoint, held by the guard `G`.
 pub(super) struct Held<G> {
@@ -22,9 +21,9 @@ impl<G> Held<G> {
     }
 
     #[inline]
-    pub(super) fn take_note<T: Transport>(&mut self) -> Option<Dropped>
+    pub(super) fn take_note(&mut self) -> Option<Dropped>
     where
-        G: Guard<State<T>, Dropped>,
+        G: Guard<State, Dropped>,
     {
         self.guard.take_note()
     }
@@ -34,9 +33,9 @@ impl<G> Held<G> {
     /// # Errors
     /// The lock, if there are notes to settle.
     #[inline]
-    pub(super) fn release<T: Transport>(self) -> Result<(), Held<G>>
+    pub(super) fn release(self) -> Result<(), Held<G>>
     where
-        G: Guard<State<T>, Dropped>,
+        G: Guard<State, Dropped>,
     {
         let Held { guard, inside } = self;
         guard.release().map_err(|guard| Held { guard, inside })

@@ -51,7 +51,7 @@ use crate::mem::{Access, MemList};
 use crate::op::{Completion, OpId, Options, PeerId, Posted, Tag};
 use crate::threading::{AnyThread, Lock, OneThread, Shared, Threading};
 use crate::time::{Clock, Time};
-use crate::transport::{Armed, Transport};
+use crate::transport::Armed;
 
 /// How long a future polls that is alone. A task should not keep its thread for more than about
 /// 100 µs.
@@ -62,47 +62,47 @@ const TURN_OF_MANY: u32 = 8;
 const ALONE: usize = 2;
 
 /// A handle to an endpoint, for `async` code.
-pub struct AsyncEndpoint<T: Transport, S: Threading = OneThread> {
-    inner: S::Pointer<Inner<T, S>>,
+pub struct AsyncEndpoint<S: Threading = OneThread> {
+    inner: S::Pointer<Inner<S>>,
 }
 
 /// A handle to an endpoint that any thread can use, if the transport is `Send`.
-pub type SharedEndpoint<T> = AsyncEndpoint<T, AnyThread>;
+pub type SharedEndpoint = AsyncEndpoint<AnyThread>;
 
-struct Inner<T: Transport, S: Threading> {
-    state: S::Lock<State<T>, Dropped>,
+struct Inner<S: Threading> {
+    state: S::Lock<State, Dropped>,
     clock: S::Clock,
 }
 
-type Guard<'a, T, S> = <<S as Shared>::Lock<State<T>, Dropped> as Lock<State<T>, Dropped>>::Guard<'a>;
-type Held<'a, T, S> = held::Held<Guard<'a, T, S>>;
+type Guard<'a, S> = <<S as Shared>::Lock<State, Dropped> as Lock<State, Dropped>>::Guard<'a>;
+type Held<'a, S> = held::Held<Guard<'a, S>>;
 
-impl<T: Transport, S: Threading> Clone for AsyncEndpoint<T, S> {
+impl<S: Threading> Clone for AsyncEndpoint<S> {
     fn clone(&self) -> Self {
         AsyncEndpoint { inner: self.inner.clone() }
     }
 }
 
-impl<T: Transport> AsyncEndpoint<T> {
+impl AsyncEndpoint {
     /// Creates the `async` interface of `endpoint`, for the tasks of one thread. `clock` gives the
     /// time for operations and timers.
-    pub fn new(endpoint: Endpoint<T>, clock: impl Clock + 'static) -> AsyncEndpoint<T> {
+    pub fn new(endpoint: Endpoint, clock: impl Clock + 'static) -> AsyncEndpoint {
         let clock: Box<dyn Clock> = Box::new(clock);
         AsyncEndpoint::from_parts(endpoint, clock)
     }
 }
 
-impl<T: Transport> SharedEndpoint<T> {
+impl SharedEndpoint {
     /// Creates the `async` interface of `endpoint`, for any thread. `clock` gives the time for
     /// operations and timers.
-    pub fn shared(endpoint: Endpoint<T>, clock: impl Clock + Send + Sync + 'static) -> SharedEndpoint<T> {
+    pub fn shared(endpoint: Endpoint, clock: impl Clock + Send + Sync + 'static) -> SharedEndpoint {
         let clock: Box<dyn Clock + Send + Sync> = Box::new(clock);
         AsyncEndpoint::from_parts(endpoint, clock)
     }
 }
 
-impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
-    fn from_parts(endpoint: Endpoint<T>, clock: S::Clock) -> AsyncEndpoint<T, S> {
+impl<S: Threading> AsyncEndpoint<S> {
+    fn from_parts(endpoint: Endpoint, clock: S::Clock) -> AsyncEndpoint<S> {
         let state = S::Lock::new(State::new(endpoint));
         AsyncEndpoint { inner: S::pointer(Inner { state, clock }) }
     }
@@ -113,7 +113,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     ///
     /// # Panics
     /// If `f` uses a handle to this endpoint.
-    pub fn with<R>(&self, f: impl FnOnce(&mut Endpoint<T>) -> R) -> R {
+    pub fn with<R>(&self, f: impl FnOnce(&mut Endpoint) -> R) -> R {
         let (result, state) = self.run(|state| f(&mut state.endpoint));
         self.release(state, true);
         result
@@ -122,25 +122,25 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     /// Takes the lock and runs `f`. A panic of `f` releases the endpoint as its return would: notes
     /// are settled, and those who can go on are woken.
     #[inline]
-    fn run<R>(&self, f: impl FnOnce(&mut State<T>) -> R) -> (R, Held<'_, T, S>) {
+    fn run<R>(&self, f: impl FnOnce(&mut State) -> R) -> (R, Held<'_, S>) {
         let mut used = InUse::new(self.acquire(), |held| self.release(held, true));
         let result = f(used.state());
         (result, used.end())
     }
 
     #[inline]
-    fn acquire(&self) -> Held<'_, T, S> {
+    fn acquire(&self) -> Held<'_, S> {
         held::Held::new(self.inner.state.acquire())
     }
 
     /// Runs `f`, which gives the endpoint nothing to do.
     #[inline]
-    pub(crate) fn look<R>(&self, f: impl FnOnce(&mut Endpoint<T>) -> R) -> R {
+    pub(crate) fn look<R>(&self, f: impl FnOnce(&mut Endpoint) -> R) -> R {
         self.look_at(|state| f(&mut state.endpoint))
     }
 
     #[inline]
-    fn look_at<R>(&self, f: impl FnOnce(&mut State<T>) -> R) -> R {
+    fn look_at<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let (result, mut state) = self.run(f);
         if state.note_room() {
             self.release(state, false);
@@ -159,7 +159,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
 
     /// Releases the endpoint, and wakes whoever can go on. `used` says that it may have something
     /// to do.
-    fn release<'a>(&'a self, mut state: Held<'a, T, S>, mut used: bool) {
+    fn release<'a>(&'a self, mut state: Held<'a, S>, mut used: bool) {
         let mut wakes = Wakes::new();
         loop {
             // The endpoint may drop memory, and with it a value of the program.
@@ -226,10 +226,10 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
 
     /// Returns a function that returns [`Endpoint::unfinished`]. It does not keep the endpoint
     /// alive, and returns `None` when the endpoint is gone. It is for finding leaks.
-    pub fn observer(&self) -> impl Fn() -> Option<ResourceUsage> + use<T, S> {
+    pub fn observer(&self) -> impl Fn() -> Option<ResourceUsage> + use<S> {
         let inner = S::downgrade(&self.inner);
         move || {
-            let endpoint: AsyncEndpoint<T, S> = AsyncEndpoint { inner: S::upgrade(&inner)? };
+            let endpoint: AsyncEndpoint<S> = AsyncEndpoint { inner: S::upgrade(&inner)? };
             Some(endpoint.look(|endpoint| endpoint.unfinished()))
         }
     }
@@ -306,25 +306,19 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     // ---- operations -----------------------------------------------------------------------------
 
     /// Sends an expected message; see [`Endpoint::post_send`].
-    pub fn send(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<T, S> {
+    pub fn send(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<S> {
         let posted = self.with(|endpoint| endpoint.post_send(peer, tag, list, options));
         self.operation(posted)
     }
 
     /// Sends an unexpected message, which needs no receive; see [`Endpoint::post_send_unexpected`].
-    pub fn send_unexpected(
-        &self,
-        peer: PeerId,
-        tag: Tag,
-        list: impl Into<MemList>,
-        options: Options,
-    ) -> Operation<T, S> {
+    pub fn send_unexpected(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<S> {
         let posted = self.with(|endpoint| endpoint.post_send_unexpected(peer, tag, list, options));
         self.operation(posted)
     }
 
     /// Receives an expected message; see [`Endpoint::post_recv`].
-    pub fn recv(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<T, S> {
+    pub fn recv(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<S> {
         let posted = self.with(|endpoint| endpoint.post_recv(peer, tag, list, options));
         self.operation(posted)
     }
@@ -336,7 +330,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
         id: Tag,
         list: impl Into<MemList>,
         options: Options,
-    ) -> Operation<T, S> {
+    ) -> Operation<S> {
         let posted = self.with(|endpoint| endpoint.post_in_call(CallPart::Send, peer, id, list.into(), options));
         self.operation(posted)
     }
@@ -348,13 +342,13 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
         id: Tag,
         list: impl Into<MemList>,
         options: Options,
-    ) -> Operation<T, S> {
+    ) -> Operation<S> {
         let posted = self.with(|endpoint| endpoint.post_in_call(CallPart::Receive, peer, id, list.into(), options));
         self.operation(posted)
     }
 
     /// Drops the next expected message with this tag; see [`Endpoint::post_discard`].
-    pub fn discard(&self, peer: PeerId, tag: Tag, options: Options) -> Operation<T, S> {
+    pub fn discard(&self, peer: PeerId, tag: Tag, options: Options) -> Operation<S> {
         let posted = self.with(|endpoint| endpoint.post_discard(peer, tag, options));
         self.operation(posted)
     }
@@ -368,7 +362,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
         at: u64,
         local: impl Into<MemList>,
         options: Options,
-    ) -> Operation<T, S> {
+    ) -> Operation<S> {
         let posted = self.with(|endpoint| endpoint.post_pull(peer, remote, at, local, options));
         self.operation(posted)
     }
@@ -381,7 +375,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
         at: u64,
         local: impl Into<MemList>,
         options: Options,
-    ) -> Operation<T, S> {
+    ) -> Operation<S> {
         let posted = self.with(|endpoint| endpoint.post_push(peer, remote, at, local, options));
         self.operation(posted)
     }
@@ -395,7 +389,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
         peer: PeerId,
         list: impl Into<MemList>,
         options: Options,
-    ) -> Result<(Grant, Operation<T, S>), Error> {
+    ) -> Result<(Grant, Operation<S>), Error> {
         let (grant, op) = self.with(|endpoint| endpoint.post_grant(peer, list, options))?;
         Ok((grant, self.operation(Ok(Posted::Pending(op)))))
     }
@@ -408,7 +402,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
         grant: &Grant,
         local: impl Into<MemList>,
         options: Options,
-    ) -> Operation<T, S> {
+    ) -> Operation<S> {
         let posted = self.with(|endpoint| endpoint.post_push_granted(peer, grant, local, options));
         self.operation(posted)
     }
@@ -485,7 +479,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     }
 
     /// Posts an operation, if there is room.
-    pub(crate) fn post(&self, post: impl FnOnce(&mut Endpoint<T>) -> Result<Posted, Error>) -> Operation<T, S> {
+    pub(crate) fn post(&self, post: impl FnOnce(&mut Endpoint) -> Result<Posted, Error>) -> Operation<S> {
         let posted = self.with_room(post);
         self.operation(posted)
     }
@@ -494,7 +488,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
     ///
     /// # Errors
     /// `Exhausted`, or that of `f`.
-    pub(crate) fn with_room<R>(&self, f: impl FnOnce(&mut Endpoint<T>) -> Result<R, Error>) -> Result<R, Error> {
+    pub(crate) fn with_room<R>(&self, f: impl FnOnce(&mut Endpoint) -> Result<R, Error>) -> Result<R, Error> {
         let (result, state) = self.run(|state| {
             state.check_room()?;
             f(&mut state.endpoint)
@@ -561,7 +555,7 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
         self.look_at(|state| state.polls)
     }
 
-    pub(crate) fn operation(&self, posted: Result<Posted, Error>) -> Operation<T, S> {
+    pub(crate) fn operation(&self, posted: Result<Posted, Error>) -> Operation<S> {
         let state = match posted {
             Ok(Posted::Done(completion)) => Progress::Done(completion),
             Ok(Posted::Pending(op)) => Progress::Pending(op),
@@ -688,22 +682,21 @@ impl<T: Transport, S: Threading> AsyncEndpoint<T, S> {
 const _: fn() = || {
     use crate::comm::{Body, Call, Caller, Incoming};
 
-    type Any = Box<dyn Transport + Send>;
     fn is_send<V: Send>() {}
     fn is_sync<V: Sync>() {}
     fn can_be_sent<V: Send>(_: V) {}
-    is_send::<Endpoint<Any>>();
-    is_send::<SharedEndpoint<Any>>();
-    is_sync::<SharedEndpoint<Any>>();
-    is_send::<Operation<Any, AnyThread>>();
-    is_sync::<Operation<Any, AnyThread>>();
+    is_send::<Endpoint>();
+    is_send::<SharedEndpoint>();
+    is_sync::<SharedEndpoint>();
+    is_send::<Operation<AnyThread>>();
+    is_sync::<Operation<AnyThread>>();
     is_send::<Unexpected>();
-    is_send::<Call<Any, AnyThread>>();
-    is_send::<Caller<Any, AnyThread>>();
-    is_sync::<Caller<Any, AnyThread>>();
-    is_send::<Incoming<Any, AnyThread>>();
-    is_sync::<Incoming<Any, AnyThread>>();
-    let _ = |endpoint: SharedEndpoint<Any>, addr: Addr, peer: PeerId, list: MemList, options: Options| {
+    is_send::<Call<AnyThread>>();
+    is_send::<Caller<AnyThread>>();
+    is_sync::<Caller<AnyThread>>();
+    is_send::<Incoming<AnyThread>>();
+    is_sync::<Incoming<AnyThread>>();
+    let _ = |endpoint: SharedEndpoint, addr: Addr, peer: PeerId, list: MemList, options: Options| {
         can_be_sent(endpoint.connect(&addr, options));
         can_be_sent(endpoint.disconnect(peer, options));
         can_be_sent(endpoint.next_unexpected());
@@ -712,7 +705,7 @@ const _: fn() = || {
         let call = Caller::new(endpoint.clone()).call(peer, b"", Body::In(list.clone()), None, options);
         can_be_sent(call.map(Call::reply));
     };
-    let _ = |call: Incoming<Any, AnyThread>, list: MemList, options: Options| {
+    let _ = |call: Incoming<AnyThread>, list: MemList, options: Options| {
         can_be_sent(call.fetch(0, list.clone(), options));
         can_be_sent(call.store(0, list.clone(), options));
         can_be_sent(call.reply(b"", Some(list), options));

@@ -8,12 +8,11 @@ use super::{AsyncEndpoint, Dropped};
 use crate::error::{Error, ErrorKind};
 use crate::op::{Completion, OpId};
 use crate::threading::{OneThread, Threading};
-use crate::transport::Transport;
 
 /// An operation under way. It ends in its completion, or in an error that names operation and peer.
 #[must_use = "dropping it abandons the operation"]
-pub struct Operation<T: Transport, S: Threading = OneThread> {
-    pub(super) endpoint: AsyncEndpoint<T, S>,
+pub struct Operation<S: Threading = OneThread> {
+    pub(super) endpoint: AsyncEndpoint<S>,
     pub(super) state: Progress,
 }
 
@@ -24,7 +23,7 @@ pub(super) enum Progress {
     Taken,
 }
 
-impl<T: Transport, S: Threading> Future for Operation<T, S> {
+impl<S: Threading> Future for Operation<S> {
     type Output = Result<Completion, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -45,9 +44,9 @@ impl<T: Transport, S: Threading> Future for Operation<T, S> {
 }
 
 // The endpoint is a pointer, and the rest is data.
-impl<T: Transport, S: Threading> Unpin for Operation<T, S> {}
+impl<S: Threading> Unpin for Operation<S> {}
 
-impl<T: Transport, S: Threading> Operation<T, S> {
+impl<S: Threading> Operation<S> {
     /// Returns the operation's id, while it is under way.
     pub fn id(&self) -> Option<OpId> {
         match self.state {
@@ -81,7 +80,7 @@ impl<T: Transport, S: Threading> Operation<T, S> {
     }
 }
 
-impl<T: Transport, S: Threading> Drop for Operation<T, S> {
+impl<S: Threading> Drop for Operation<S> {
     fn drop(&mut self) {
         if let Progress::Pending(op) = self.state {
             self.endpoint.settle(Dropped::Operation(op));

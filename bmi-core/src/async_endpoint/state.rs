@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::mem::Retirement;
 use crate::op::{OpId, PeerId, Tag};
 use crate::time::Time;
-use crate::transport::{Armed, Transport};
+use crate::transport::Armed;
 
 /// Number of wakers that are taken from the endpoint at a time. They are on the stack.
 const BATCH: usize = 8;
@@ -17,8 +17,8 @@ const BATCH: usize = 8;
 const KEPT_WAITERS: usize = 1024;
 
 /// An endpoint, and who waits for it.
-pub(super) struct State<T: Transport> {
-    pub(super) endpoint: Endpoint<T>,
+pub(super) struct State {
+    pub(super) endpoint: Endpoint,
     /// The driver, while it sleeps.
     pub(super) driver: Option<Sleeper>,
     /// Set if a task has used the endpoint since the last poll.
@@ -89,8 +89,8 @@ pub(super) struct Wakes {
     pub(super) driver: Option<Waker>,
 }
 
-impl<T: Transport> State<T> {
-    pub(super) fn new(endpoint: Endpoint<T>) -> State<T> {
+impl State {
+    pub(super) fn new(endpoint: Endpoint) -> State {
         State {
             endpoint,
             driver: None,
@@ -256,7 +256,7 @@ impl<T: Transport> State<T> {
 
 impl Waiters {
     /// Adds a task.
-    pub(super) fn add<T: Transport>(&mut self, waker: &Waker, endpoint: &mut Endpoint<T>) {
+    pub(super) fn add(&mut self, waker: &Waker, endpoint: &mut Endpoint) {
         if self.0.len() >= KEPT_WAITERS {
             // Most belong to futures that were dropped since. The others register again.
             endpoint.keep_wakers(&mut self.0);
@@ -273,7 +273,7 @@ impl Wakes {
     }
 
     /// Takes wakers of the endpoint, as many as fit. Returns true if there are more.
-    pub(super) fn take<T: Transport>(&mut self, endpoint: &mut Endpoint<T>) -> bool {
+    pub(super) fn take(&mut self, endpoint: &mut Endpoint) -> bool {
         let (wakers, more) = endpoint.take_wakers(BATCH - self.len);
         for (place, waker) in self.wakers[self.len..].iter_mut().zip(wakers) {
             *place = Some(waker);

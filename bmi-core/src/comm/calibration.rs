@@ -58,7 +58,7 @@ use crate::error::{Error, ErrorKind};
 use crate::mem::{MemList, Memory, MemoryRegion};
 use crate::op::{Options, PeerId, Posted};
 use crate::threading::Threading;
-use crate::transport::{HostWork, Transport};
+use crate::transport::HostWork;
 
 /// A difference of less than one part in this number is not material.
 pub const MATERIAL: u64 = 5;
@@ -208,7 +208,7 @@ impl Calibrations {
 
 /// Returns a name for the adapter that leads to `peer`, for [`Calibrations`]: scheme, host, and the
 /// adapter's capabilities. `None` if the peer is unknown.
-pub fn adapter<T: Transport, S: Threading>(endpoint: &AsyncEndpoint<T, S>, peer: PeerId) -> Option<String> {
+pub fn adapter<S: Threading>(endpoint: &AsyncEndpoint<S>, peer: PeerId) -> Option<String> {
     let addr = endpoint.peer_addr(peer)?;
     let what = endpoint.with(|endpoint| {
         let able = endpoint.capabilities();
@@ -221,8 +221,8 @@ pub fn adapter<T: Transport, S: Threading>(endpoint: &AsyncEndpoint<T, S>, peer:
 ///
 /// # Errors
 /// As [`measure`]. The endpoint keeps its policy in that case.
-pub async fn calibrate<T: Transport, S: Threading>(
-    endpoint: &AsyncEndpoint<T, S>,
+pub async fn calibrate<S: Threading>(
+    endpoint: &AsyncEndpoint<S>,
     peer: PeerId,
     known: &mut Calibrations,
     options: Options,
@@ -245,8 +245,8 @@ pub async fn calibrate<T: Transport, S: Threading>(
 /// # Errors
 /// `Unsupported` if the peer answers no probes, `Exhausted` if the connection is busy, `PeerLost`,
 /// `TimedOut`.
-pub async fn measure<T: Transport, S: Threading>(
-    endpoint: &AsyncEndpoint<T, S>,
+pub async fn measure<S: Threading>(
+    endpoint: &AsyncEndpoint<S>,
     peer: PeerId,
     options: Options,
 ) -> Result<Measured, Error> {
@@ -283,15 +283,15 @@ pub async fn measure<T: Transport, S: Threading>(
 }
 
 /// State shared by the measurements.
-struct Rig<'a, T: Transport, S: Threading> {
-    endpoint: &'a AsyncEndpoint<T, S>,
+struct Rig<'a, S: Threading> {
+    endpoint: &'a AsyncEndpoint<S>,
     peer: PeerId,
     options: Options,
     memory: &'a Memory,
 }
 
-impl<T: Transport, S: Threading> Rig<'_, T, S> {
-    fn ask(&self, path: ProbePath, len: usize) -> Operation<T, S> {
+impl<S: Threading> Rig<'_, S> {
+    fn ask(&self, path: ProbePath, len: usize) -> Operation<S> {
         let list: MemList = self.memory.slice(0, len).into();
         let posted = self.endpoint.with(|endpoint| endpoint.post_echo(self.peer, path, list, self.options));
         self.endpoint.operation(posted.map(Posted::Pending))

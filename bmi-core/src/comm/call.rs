@@ -19,7 +19,7 @@ use crate::mem::{Access, MemList, Memory};
 use crate::mutated;
 use crate::op::{Options, PeerId, Tag};
 use crate::threading::{OneThread, Slot, Threading};
-use crate::transport::{ServiceClass, Transport};
+use crate::transport::ServiceClass;
 
 /// Number of reply buffers kept for later calls.
 const SPARE: usize = 256;
@@ -42,14 +42,14 @@ pub enum Body {
 }
 
 /// Makes calls over one endpoint. A clone is another handle to the same caller.
-pub struct Caller<T: Transport, S: Threading = OneThread> {
-    endpoint: AsyncEndpoint<T, S>,
+pub struct Caller<S: Threading = OneThread> {
+    endpoint: AsyncEndpoint<S>,
     spare: S::Pointer<S::Slot<Vec<Memory>>>,
     /// Buffers that lists were packed into.
     pub(super) packing: S::Pointer<S::Slot<Vec<PackingBuffer>>>,
 }
 
-impl<T: Transport, S: Threading> Clone for Caller<T, S> {
+impl<S: Threading> Clone for Caller<S> {
     fn clone(&self) -> Self {
         Caller { endpoint: self.endpoint.clone(), spare: self.spare.clone(), packing: self.packing.clone() }
     }
@@ -57,18 +57,18 @@ impl<T: Transport, S: Threading> Clone for Caller<T, S> {
 
 /// What a call has with its endpoint. Dropping it ends the use of the call's id. If the request is
 /// under way, the endpoint keeps what the server needs ([`Call`] says how long).
-struct UnderWay<T: Transport, S: Threading> {
-    endpoint: AsyncEndpoint<T, S>,
+struct UnderWay<S: Threading> {
+    endpoint: AsyncEndpoint<S>,
     peer: PeerId,
     id: Tag,
-    send: Operation<T, S>,
-    recv: Operation<T, S>,
+    send: Operation<S>,
+    recv: Operation<S>,
     data: Option<MemList>,
     /// The server may access the data while this lives.
     exposure: Option<Exposure>,
 }
 
-impl<T: Transport, S: Threading> Drop for UnderWay<T, S> {
+impl<S: Threading> Drop for UnderWay<S> {
     fn drop(&mut self) {
         let UnderWay { peer, id, ref mut send, ref mut recv, .. } = *self;
         let dropped = match (send.release(), recv.release()) {
@@ -98,9 +98,9 @@ impl<T: Transport, S: Threading> Drop for UnderWay<T, S> {
 /// At the deadline the access is revoked, whether or not the server is at the memory. A server that
 /// stops its work some time before its client's deadline loses no connection.
 #[must_use = "dropping it abandons the call"]
-pub struct Call<T: Transport, S: Threading = OneThread> {
-    caller: Caller<T, S>,
-    under_way: UnderWay<T, S>,
+pub struct Call<S: Threading = OneThread> {
+    caller: Caller<S>,
+    under_way: UnderWay<S>,
     options: Options,
     /// The user's list that the data comes from or goes to, if it is packed.
     packed: Option<Packed>,
@@ -126,15 +126,15 @@ pub struct Reply {
     pub choice: Option<Choice>,
 }
 
-impl<T: Transport, S: Threading> Caller<T, S> {
+impl<S: Threading> Caller<S> {
     /// Returns a caller over `endpoint`.
-    pub fn new(endpoint: AsyncEndpoint<T, S>) -> Caller<T, S> {
+    pub fn new(endpoint: AsyncEndpoint<S>) -> Caller<S> {
         let (spare, packing) = (S::pointer(S::Slot::new(Vec::new())), S::pointer(S::Slot::new(Vec::new())));
         Caller { endpoint, spare, packing }
     }
 
     /// Returns the endpoint.
-    pub fn endpoint(&self) -> &AsyncEndpoint<T, S> {
+    pub fn endpoint(&self) -> &AsyncEndpoint<S> {
         &self.endpoint
     }
 
@@ -158,7 +158,7 @@ impl<T: Transport, S: Threading> Caller<T, S> {
         body: Body,
         forced: Option<Path>,
         options: Options,
-    ) -> Result<Call<T, S>, Error> {
+    ) -> Result<Call<S>, Error> {
         let (direction, data) = match body {
             Body::None => (None, None),
             Body::Out(list) => (Some(Direction::Write), Some(list)),
@@ -308,7 +308,7 @@ fn wire_len(len: usize) -> Result<u32, Error> {
     u32::try_from(len).map_err(|_| Error::new(ErrorKind::TooLong, format!("a request of {len} bytes")))
 }
 
-impl<T: Transport, S: Threading> Call<T, S> {
+impl<S: Threading> Call<S> {
     /// Returns the chosen path.
     pub fn choice(&self) -> Option<Choice> {
         self.choice
@@ -426,7 +426,7 @@ impl<T: Transport, S: Threading> Call<T, S> {
     }
 
     /// Writes into the memory that the server grants.
-    fn granted(&mut self, header: ReplyHeader, len: u64) -> Result<Operation<T, S>, Error> {
+    fn granted(&mut self, header: ReplyHeader, len: u64) -> Result<Operation<S>, Error> {
         let (data, body) = self.part(header, len)?;
         let (token, wire) = body.split_first_chunk::<4>().ok_or_else(|| bad_reply("with a grant cut off"))?;
         let grant = Grant { descriptor: descriptor(wire, self.max_pieces())?, token: u32::from_le_bytes(*token) };

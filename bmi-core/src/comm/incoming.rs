@@ -22,7 +22,7 @@ use crate::mutated;
 use crate::op::{Options, PeerId, Posted, Tag};
 use crate::threading::{OneThread, Slot, Threading};
 use crate::time::Time;
-use crate::transport::{HostWork, ServiceClass, Transport};
+use crate::transport::{HostWork, ServiceClass};
 
 /// Returns the number of data bytes that a message announces for its request, or 0 if it is not a
 /// call. A server can use it to decide when to handle the message.
@@ -55,8 +55,8 @@ pub fn request_of(message: &Unexpected) -> Option<Vec<u8>> {
 
 /// A request from a client, with the means to move its data and to answer it. If it is dropped
 /// without a reply, the call ends with `Cancelled` at once.
-pub struct Incoming<T: Transport, S: Threading = OneThread> {
-    endpoint: AsyncEndpoint<T, S>,
+pub struct Incoming<S: Threading = OneThread> {
+    endpoint: AsyncEndpoint<S>,
     peer: PeerId,
     /// The id of the call.
     id: Tag,
@@ -77,7 +77,7 @@ pub struct Incoming<T: Transport, S: Threading = OneThread> {
 }
 
 /// Tells a caller that there will be no reply.
-pub(crate) fn leave_unanswered<T: Transport>(endpoint: &mut Endpoint<T>, peer: PeerId, id: Tag, now: Time) {
+pub(crate) fn leave_unanswered(endpoint: &mut Endpoint, peer: PeerId, id: Tag, now: Time) {
     let message = ReplyHeader { kind: ReplyKind::Unanswered, bytes: 0, at: 0 }.encode().to_vec();
     let options = Options::within(now, endpoint.config().timeouts.fence_grace);
     // Without a connection there is nobody to tell.
@@ -86,7 +86,7 @@ pub(crate) fn leave_unanswered<T: Transport>(endpoint: &mut Endpoint<T>, peer: P
     }
 }
 
-impl<T: Transport, S: Threading> Drop for Incoming<T, S> {
+impl<S: Threading> Drop for Incoming<S> {
     fn drop(&mut self) {
         if !self.answered && !mutated("call/dropped-request-not-told") {
             self.endpoint.settle(Dropped::Unanswered(self.peer, self.id));
@@ -94,13 +94,13 @@ impl<T: Transport, S: Threading> Drop for Incoming<T, S> {
     }
 }
 
-impl<T: Transport, S: Threading> Incoming<T, S> {
+impl<S: Threading> Incoming<S> {
     /// Decodes a message. A receive slot that held it is free at once. A fast-RDMA slot with data
     /// in it is free when the request is answered.
     ///
     /// # Errors
     /// `Protocol` if the bytes are not a call. The connection to that peer should then be closed.
-    pub fn new(endpoint: &AsyncEndpoint<T, S>, message: Unexpected) -> Result<Incoming<T, S>, Error> {
+    pub fn new(endpoint: &AsyncEndpoint<S>, message: Unexpected) -> Result<Incoming<S>, Error> {
         let (peer, id) = (message.peer(), message.tag());
         let protocol = |what: &str| Error::new(ErrorKind::Protocol, format!("a message that {what}"));
         // A connection that is lost has no calls, but its requests are still here.
@@ -157,7 +157,7 @@ impl<T: Transport, S: Threading> Incoming<T, S> {
     }
 
     /// The endpoint that the call came in at.
-    pub fn endpoint(&self) -> &AsyncEndpoint<T, S> {
+    pub fn endpoint(&self) -> &AsyncEndpoint<S> {
         &self.endpoint
     }
 
@@ -416,13 +416,13 @@ impl<T: Transport, S: Threading> Incoming<T, S> {
 
 /// Memory that the client may read until it says that it has. If this side ends the wait early, the
 /// memory is left to the client: to revoke it would end the connection.
-struct Offered<'a, T: Transport, S: Threading> {
-    endpoint: &'a AsyncEndpoint<T, S>,
+struct Offered<'a, S: Threading> {
+    endpoint: &'a AsyncEndpoint<S>,
     offer: Option<Exposure>,
     memory: MemList,
 }
 
-impl<T: Transport, S: Threading> Drop for Offered<'_, T, S> {
+impl<S: Threading> Drop for Offered<'_, S> {
     fn drop(&mut self) {
         if let Some(offer) = self.offer.take() {
             // Now, because a pool may look at once whether it can use the memory again.
@@ -432,7 +432,7 @@ impl<T: Transport, S: Threading> Drop for Offered<'_, T, S> {
     }
 }
 
-impl<T: Transport, S: Threading> fmt::Debug for Incoming<T, S> {
+impl<S: Threading> fmt::Debug for Incoming<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Incoming({:?}, call {:#x}, {} bytes, {:?})", self.peer, self.id, self.request.len(), self.head)
     }

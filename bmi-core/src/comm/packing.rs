@@ -20,7 +20,7 @@ use crate::mem::{MemList, MemSlice, Memory};
 use crate::mutated;
 use crate::op::PeerId;
 use crate::threading::{Slot, Threading};
-use crate::transport::{HostWork, Transport};
+use crate::transport::HostWork;
 
 /// Number of buffers kept: enough for a few requests to each of a few servers.
 const KEPT: usize = 16;
@@ -45,7 +45,7 @@ pub(super) struct Packed {
     direction: Direction,
 }
 
-impl<T: Transport, S: Threading> Caller<T, S> {
+impl<S: Threading> Caller<S> {
     /// Packs `data` if its pieces should not be moved one by one, either by the server or by this
     /// side as the server grants. `front` is the length of the request so far.
     ///

@@ -13,7 +13,6 @@ use crate::async_endpoint::AsyncEndpoint;
 use crate::endpoint::Unexpected;
 use crate::error::Error;
 use crate::threading::Threading;
-use crate::transport::Transport;
 
 /// Serves calls: runs `handler` for each call that arrives, at most `max_calls` at a time.
 ///
@@ -33,7 +32,7 @@ use crate::transport::Transport;
 /// use bmi_core::{AsyncEndpoint, Transport};
 ///
 /// /// Replies to each call with its request.
-/// async fn echo<T: Transport>(endpoint: &AsyncEndpoint<T>) -> Infallible {
+/// async fn echo(endpoint: &AsyncEndpoint) -> Infallible {
 ///     serve(endpoint, 64, async |call| {
 ///         let request = call.request().to_vec();
 ///         let options = call.within(std::time::Duration::from_secs(1));
@@ -45,14 +44,13 @@ use crate::transport::Transport;
 ///
 /// # Panics
 /// If `max_calls` is 0.
-pub async fn serve<T, S, H>(endpoint: &AsyncEndpoint<T, S>, max_calls: usize, handler: H) -> Infallible
+pub async fn serve<S, H>(endpoint: &AsyncEndpoint<S>, max_calls: usize, handler: H) -> Infallible
 where
-    T: Transport,
     S: Threading,
-    H: AsyncFn(Incoming<T, S>) -> Result<(), Error>,
+    H: AsyncFn(Incoming<S>) -> Result<(), Error>,
 {
     assert!(max_calls > 0, "a server that serves no calls");
-    let answer = async |call: Incoming<T, S>| {
+    let answer = async |call: Incoming<S>| {
         let peer = call.peer();
         if let Err(error) = handler(call).await
             && endpoint.with(|endpoint| endpoint.admits_log_line("a call was not answered", peer))
@@ -98,14 +96,14 @@ where
 }
 
 /// The messages that wait for their turn.
-struct Queue<'a, T: Transport, S: Threading> {
-    endpoint: &'a AsyncEndpoint<T, S>,
+struct Queue<'a, S: Threading> {
+    endpoint: &'a AsyncEndpoint<S>,
     admission: Admission<Unexpected>,
 }
 
-impl<T: Transport, S: Threading> Queue<'_, T, S> {
+impl<S: Threading> Queue<'_, S> {
     /// Takes a message that has a place. If it is not a call, cuts off its sender.
-    fn begin(&mut self, message: Unexpected) -> Option<Incoming<T, S>> {
+    fn begin(&mut self, message: Unexpected) -> Option<Incoming<S>> {
         let peer = message.peer();
         match Incoming::new(self.endpoint, message) {
             Ok(call) => Some(call),
@@ -122,7 +120,7 @@ impl<T: Transport, S: Threading> Queue<'_, T, S> {
     }
 }
 
-impl<T: Transport, S: Threading> Drop for Queue<'_, T, S> {
+impl<S: Threading> Drop for Queue<'_, S> {
     /// Tells the callers that there will be no reply.
     fn drop(&mut self) {
         for message in self.admission.drain() {

@@ -8,7 +8,6 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::async_endpoint::AsyncEndpoint;
 use crate::threading::Threading;
-use crate::transport::Transport;
 
 /// Set when the future can go on.
 struct Flag(AtomicBool);
@@ -24,7 +23,7 @@ impl Wake for Flag {
 }
 
 /// Runs `future` to its end on this thread. Polls all `endpoints` in turn, and never sleeps.
-pub fn block_on<T: Transport, S: Threading, F: Future>(endpoints: &[AsyncEndpoint<T, S>], future: F) -> F::Output {
+pub fn block_on<S: Threading, F: Future>(endpoints: &[AsyncEndpoint<S>], future: F) -> F::Output {
     let mut future = pin!(future);
     let flag = Arc::new(Flag(AtomicBool::new(true)));
     let waker = Waker::from(Arc::clone(&flag));

@@ -31,7 +31,7 @@ use crate::async_endpoint::AsyncEndpoint;
 use crate::error::Error;
 use crate::threading::Threading;
 use crate::time::Time;
-use crate::transport::{Armed, Transport};
+use crate::transport::Armed;
 
 /// Number of polls that find nothing before the runtime runs other tasks, which costs a system
 /// call.
@@ -43,7 +43,7 @@ const POLLS: usize = 8;
 ///
 /// # Errors
 /// `Io` if tokio cannot wait on the transport's event fd.
-pub async fn drive<T: Transport, S: Threading>(endpoint: AsyncEndpoint<T, S>) -> Result<Infallible, Error> {
+pub async fn drive<S: Threading>(endpoint: AsyncEndpoint<S>) -> Result<Infallible, Error> {
     drive_with(endpoint, Waiting::Event).await
 }
 
@@ -51,10 +51,7 @@ pub async fn drive<T: Transport, S: Threading>(endpoint: AsyncEndpoint<T, S>) ->
 ///
 /// # Errors
 /// As [`drive`].
-pub async fn drive_with<T: Transport, S: Threading>(
-    endpoint: AsyncEndpoint<T, S>,
-    waiting: Waiting,
-) -> Result<Infallible, Error> {
+pub async fn drive_with<S: Threading>(endpoint: AsyncEndpoint<S>, waiting: Waiting) -> Result<Infallible, Error> {
     let fd = endpoint.clone_event_fd()?;
     // SAFETY: the descriptor belongs to this function. It stays open until the `AsyncFd` is
     // dropped, and an `OwnedFd` always returns the same descriptor.
@@ -120,8 +117,8 @@ impl Alarm {
 }
 
 /// Sleeps until there may be something to do.
-async fn wait<T: Transport, S: Threading>(
-    endpoint: &AsyncEndpoint<T, S>,
+async fn wait<S: Threading>(
+    endpoint: &AsyncEndpoint<S>,
     fd: Option<&AsyncFd<OwnedFd>>,
     alarm: &mut Alarm,
 ) -> Result<(), Error> {
@@ -162,10 +159,7 @@ async fn wait<T: Transport, S: Threading>(
 ///
 /// # Errors
 /// As [`drive`].
-pub fn block_on<T: Transport + 'static, S: Threading, F: Future>(
-    endpoint: AsyncEndpoint<T, S>,
-    future: F,
-) -> Result<F::Output, Error> {
+pub fn block_on<S: Threading, F: Future>(endpoint: AsyncEndpoint<S>, future: F) -> Result<F::Output, Error> {
     block_on_with(endpoint, Waiting::Event, future)
 }
 
@@ -173,8 +167,8 @@ pub fn block_on<T: Transport + 'static, S: Threading, F: Future>(
 ///
 /// # Errors
 /// As [`drive`].
-pub fn block_on_with<T: Transport + 'static, S: Threading, F: Future>(
-    endpoint: AsyncEndpoint<T, S>,
+pub fn block_on_with<S: Threading, F: Future>(
+    endpoint: AsyncEndpoint<S>,
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {
@@ -194,10 +188,7 @@ pub fn block_on_with<T: Transport + 'static, S: Threading, F: Future>(
 ///
 /// # Errors
 /// As [`drive`], of the first endpoint that fails.
-pub fn block_on_all<T: Transport + 'static, S: Threading, F: Future>(
-    endpoints: &[AsyncEndpoint<T, S>],
-    future: F,
-) -> Result<F::Output, Error> {
+pub fn block_on_all<S: Threading, F: Future>(endpoints: &[AsyncEndpoint<S>], future: F) -> Result<F::Output, Error> {
     block_on_all_with(endpoints, Waiting::Event, future)
 }
 
@@ -205,8 +196,8 @@ pub fn block_on_all<T: Transport + 'static, S: Threading, F: Future>(
 ///
 /// # Errors
 /// As [`block_on_all`].
-pub fn block_on_all_with<T: Transport + 'static, S: Threading, F: Future>(
-    endpoints: &[AsyncEndpoint<T, S>],
+pub fn block_on_all_with<S: Threading, F: Future>(
+    endpoints: &[AsyncEndpoint<S>],
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {

@@ -26,7 +26,7 @@ use crate::async_endpoint::AsyncEndpoint;
 use crate::error::Error;
 use crate::threading::Threading;
 use crate::time::Time;
-use crate::transport::{Armed, Transport};
+use crate::transport::Armed;
 
 /// Notes that the future can go on, and wakes the thread if it sleeps.
 pub(crate) struct Alarm {
@@ -106,8 +106,8 @@ struct Bed {
 ///
 /// # Errors
 /// `Io` if the system cannot wait.
-pub fn block_on<T: Transport, S: Threading, F: Future>(
-    endpoint: &AsyncEndpoint<T, S>,
+pub fn block_on<S: Threading, F: Future>(
+    endpoint: &AsyncEndpoint<S>,
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {
@@ -146,8 +146,8 @@ pub fn block_on<T: Transport, S: Threading, F: Future>(
 }
 
 /// Sleeps until there may be something to do.
-fn sleep<T: Transport, S: Threading>(
-    endpoint: &AsyncEndpoint<T, S>,
+fn sleep<S: Threading>(
+    endpoint: &AsyncEndpoint<S>,
     alarm: &Alarm,
     waker: &Waker,
     bed: Option<&mut Bed>,

@@ -9,7 +9,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::op::{Completion, Posted};
 use crate::time::{Clock, Time};
-use crate::transport::{Armed, Transport};
+use crate::transport::Armed;
 
 /// Unparks a thread.
 struct Unpark(Thread);
@@ -22,7 +22,7 @@ impl Wake for Unpark {
 
 /// Methods for programs without an executor. They block the calling thread and drive the endpoint
 /// meanwhile.
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Waits for an operation to end, and returns its completion. Takes what a `post_*` method
     /// returned, or the id of an operation.
     ///
@@ -54,7 +54,7 @@ impl<T: Transport> Endpoint<T> {
     ///
     /// ```no_run
     /// # use bmi_core::{Clock, Endpoint, Error, PeerEvent, Time, Transport};
-    /// # fn first<T: Transport>(endpoint: &mut Endpoint<T>, clock: &impl Clock, end: Time) -> Result<(), Error> {
+    /// # fn first(endpoint: &mut Endpoint, clock: &impl Clock, end: Time) -> Result<(), Error> {
     /// let event: PeerEvent = endpoint.wait_until(clock, end, |endpoint| endpoint.poll_event())?;
     /// let message = endpoint.wait_until(clock, end, |endpoint| endpoint.poll_unexpected())?;
     /// # Ok(())
@@ -67,7 +67,7 @@ impl<T: Transport> Endpoint<T> {
         &mut self,
         clock: &impl Clock,
         deadline: Time,
-        mut ready: impl FnMut(&mut Endpoint<T>) -> Option<R>,
+        mut ready: impl FnMut(&mut Endpoint) -> Option<R>,
     ) -> Result<R, Error> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {

@@ -34,21 +34,23 @@ use crate::proto::hello::CONTROL_CREDITS;
 use crate::proto::one_or_many::OneOrMany;
 use crate::time::Time;
 use crate::timeline::Recorder;
-use crate::transport::{HostWork, Payload, PostError, ServiceClass, Transport, WorkOptions};
+use crate::transport::{AnyTransport, HostWork, Payload, PostError, ServiceClass, WorkOptions};
 
 /// Most pieces that the head of a work request describes.
 const PIECES_IN_HEAD: usize = 8;
 
 /// The adapter side of an endpoint.
-pub(super) struct AdapterSide<T> {
+pub(super) struct AdapterSide {
     // The first field, so that it is dropped first. After that no adapter accesses memory of the
     // fields below.
-    pub(super) transport: T,
+    pub(super) transport: AnyTransport,
     pub(super) config: Config,
     /// The time of the last poll.
     pub(super) now: Time,
     /// [`Capabilities::max_inline`], stored because each message needs it.
     pub(super) max_inline: usize,
+    /// [`Capabilities::rdma_read`], stored because each immediate pull needs it.
+    pub(super) rdma_read: bool,
     pub(super) short_paths: ShortPaths,
     pub(super) registry: PinCache,
     pub(super) bounce: Bounce,
@@ -100,25 +102,26 @@ pub(super) const fn unsignalled(class: ServiceClass) -> WorkOptions {
     WorkOptions { signalled: false, class }
 }
 
-impl<T: Transport> AdapterSide<T> {
+impl AdapterSide {
     /// Creates the adapter side over `transport`, and registers the memory that it always needs.
     ///
     /// # Errors
     /// As [`Endpoint::new`](super::Endpoint::new).
-    pub(super) fn new(mut transport: T, config: Config, now: Time) -> Result<AdapterSide<T>, Error> {
+    pub(super) fn new(mut transport: AnyTransport, config: Config, now: Time) -> Result<AdapterSide, Error> {
         check(&config, transport.capabilities())?;
         let pins = pin_limits(&config, transport.capabilities());
-        let bounce = Bounce::new(&mut transport, config.credits.eager_limit)?;
-        let fallback_buffers = FallbackBuffers::new(&mut transport, &config)?;
+        let bounce = Bounce::new(&mut *transport, config.credits.eager_limit)?;
+        let fallback_buffers = FallbackBuffers::new(&mut *transport, &config)?;
         let staging = Staging::new(config.credits.fast_slot_bytes);
-        let packing = Packing::new(&mut transport, config.limits.transfer_unit)?;
-        let max_inline = transport.capabilities().max_inline;
+        let packing = Packing::new(&mut *transport, config.limits.transfer_unit)?;
+        let Capabilities { max_inline, rdma_read, .. } = *transport.capabilities();
         let short_paths = ShortPaths::new(max_inline, config.limits.max_pieces);
         Ok(AdapterSide {
             transport,
             config,
             now,
             max_inline,
+            rdma_read,
             short_paths,
             registry: PinCache::new(pins),
             bounce,

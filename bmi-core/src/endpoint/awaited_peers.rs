@@ -22,7 +22,7 @@ use crate::mutated;
 use crate::op::PeerId;
 use crate::transport::Transport;
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Returns the peers that work of this side waits for. Each has a number that grows whenever
     /// something of its connection has moved: bytes, as far as the adapter counts them
     /// ([`Transport::moved_bytes`]), messages that arrived, and transfer units and sends that

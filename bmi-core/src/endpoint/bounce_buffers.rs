@@ -22,7 +22,7 @@ pub(super) struct Bounce {
 }
 
 impl Bounce {
-    pub(super) fn new<T: Transport>(transport: &mut T, slot_len: usize) -> Result<Bounce, Error> {
+    pub(super) fn new(transport: &mut dyn Transport, slot_len: usize) -> Result<Bounce, Error> {
         let memory = Memory::zeroed(SLOTS * slot_len)?;
         let region = transport.register(&memory)?;
         let segments = (0..SLOTS).map(|slot| region.segment(slot * slot_len, slot_len)).collect();

@@ -15,7 +15,8 @@ use crate::mem::{Access, MemList, MemSlice};
 use crate::op::{OpId, OpKind, Options, PeerId, Posted};
 use crate::transport::Transport;
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
+    #[inline]
     pub(super) fn start_bulk(
         &mut self,
         kind: OpKind,
@@ -112,8 +113,8 @@ impl<T: Transport> Endpoint<T> {
 }
 
 /// Checks a pull or push.
-fn check<T: Transport>(
-    adapter: &AdapterSide<T>,
+fn check(
+    adapter: &AdapterSide,
     peer: &Peer,
     kind: OpKind,
     remote: &BulkDescriptor,
@@ -134,13 +135,13 @@ fn check<T: Transport>(
     if pieces > limit {
         return Err(invalid(format!("a descriptor of {pieces} pieces; at most {limit} are allowed")));
     }
-    if kind == OpKind::Pull && !adapter.transport.capabilities().rdma_read {
+    if kind == OpKind::Pull && !adapter.rdma_read {
         return Err(Error::new(ErrorKind::Unsupported, "the adapter has no RDMA read"));
     }
     Ok(())
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Lets `peer` write `list` once, with [`Endpoint::post_push_granted`]. The operation
     /// (`OpKind::Grant`) ends when the peer has written the data. If it ends early, the peer may
     /// still be writing, and to revoke the memory would end the connection. So the memory is held

@@ -14,7 +14,7 @@ pub(super) struct Choices {
     paths: PathCounters,
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Returns the policy that chooses paths.
     pub fn policy(&self) -> &Policy {
         &self.choices.policy
@@ -107,7 +107,7 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Returns the `len` bytes at `at` of the memory that `peer` exposed, as memory of this
     /// process. This is page sharing, which the transport and the memory must allow
     /// ([`Transport::map_remote`]). Returns `None` if they do not, or if the range is in more than
@@ -156,7 +156,7 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Returns a piece of the memory that `peer` has exposed, as it is mapped in this process, for
     /// reading only ([`Transport::view_remote`]). The peer may change or revoke it at any time.
     pub fn view(&mut self, peer: PeerId, remote: RemoteSlice) -> Option<RemoteView> {

@@ -13,7 +13,6 @@ use crate::mem::MemList;
 use crate::mutated;
 use crate::op::{OpId, Options, PeerId, Posted, Tag};
 use crate::proto::header::Kind;
-use crate::transport::Transport;
 
 /// A message of a call, as the side sees it that posts.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +25,7 @@ pub(crate) enum CallPart {
     Receive,
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Draws the id of a new call to `peer`. It is in use until [`Endpoint::close_call`].
     ///
     /// # Errors

@@ -10,9 +10,8 @@ use super::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::op::{OpId, Options, PeerId};
 use crate::time::Time;
-use crate::transport::Transport;
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Begins to close the endpoint at the time `now`, which may be long after the last poll. It
     /// must be polled until it [has closed](Self::has_closed).
     pub(crate) fn close(&mut self, now: Time) {

@@ -19,7 +19,7 @@ use crate::proto::hello::{Hello, decode_refusal, encode_refusal};
 use crate::proto::receive_slots::ReceiveSlots;
 use crate::transport::{ConnId, Transport};
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     pub(super) fn start_connect(&mut self, addr: &Addr, options: Options) -> Result<(PeerId, OpId), Error> {
         self.check_open()?;
         let Self { adapter, ops, .. } = self;
@@ -159,7 +159,7 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-fn make_slots<T: Transport>(adapter: &mut AdapterSide<T>) -> Result<ReceiveSlots, Error> {
+fn make_slots(adapter: &mut AdapterSide) -> Result<ReceiveSlots, Error> {
     let AdapterSide { transport, registry, config, .. } = adapter;
     let hello = Hello::of(config);
     let count = usize::from(hello.messages) + usize::from(hello.control);
@@ -168,7 +168,7 @@ fn make_slots<T: Transport>(adapter: &mut AdapterSide<T>) -> Result<ReceiveSlots
 
 /// Ends all operations of a peer whose connection is gone. No adapter accesses their memory any
 /// more.
-fn end_all_of<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, peer: &Peer, reason: &Error) {
+fn end_all_of(adapter: &mut AdapterSide, ops: &mut Operations, peer: &Peer, reason: &Error) {
     let unended = |op: &Op| op.peer == Some(peer.id) && !op.is_done();
     let ids: Vec<OpId> = ops.iter().filter(|(_, op)| unended(op)).map(|(id, _)| id).collect();
     pacing::settle(adapter, peer);

@@ -12,9 +12,8 @@ use super::settlement::finish;
 use crate::error::{Error, ErrorKind};
 use crate::mutated;
 use crate::op::{OpId, OpKind};
-use crate::transport::Transport;
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Handles the timers that are due.
     pub(super) fn expire(&mut self) {
         while let Some(id) = self.ops.pop_due(self.adapter.now) {

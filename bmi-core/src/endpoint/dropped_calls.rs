@@ -27,7 +27,6 @@ use crate::bulk::Exposure;
 use crate::mem::Retirement;
 use crate::op::{OpId, PeerId, Tag};
 use crate::time::Time;
-use crate::transport::Transport;
 
 /// A call that was dropped before its end.
 #[derive(Debug)]
@@ -43,7 +42,7 @@ pub(crate) struct DroppedCall {
     pub(crate) retired: Vec<Retirement>,
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Ends a call that is dropped before its reply. The server keeps its access to the memory
     /// until it has replied, at the latest until the deadline of the call.
     pub(crate) fn drop_call(&mut self, call: DroppedCall, now: Time) {

@@ -32,14 +32,14 @@ use crate::transport::{HostWork, Payload, PostError, Transport, WorkOptions};
 // ---- sending ------------------------------------------------------------------------------------
 
 /// Returns how an eager message leaves that needs no decision, because it must be eager.
-pub(super) fn path_of<T: Transport>(adapter: &AdapterSide<T>, peer: &Peer, message: Outgoing<'_>) -> SendPath {
+pub(super) fn path_of(adapter: &AdapterSide, peer: &Peer, message: Outgoing<'_>) -> SendPath {
     eager_path(&Known { adapter, peer, message })
 }
 
 /// Sends a message in the eager way that was decided. A gathered one needs a record.
-pub(super) fn send<T: Transport>(
+pub(super) fn send(
     path: SendPath,
-    adapter: &mut AdapterSide<T>,
+    adapter: &mut AdapterSide,
     peer: &mut Peer,
     message: Outgoing<'_>,
     record: Option<Record<'_>>,
@@ -70,7 +70,7 @@ fn header_of(message: Outgoing<'_>) -> Message {
 }
 
 /// Counts a message that was sent.
-fn count<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, message: Outgoing<'_>) {
+fn count(adapter: &mut AdapterSide, peer: &mut Peer, message: Outgoing<'_>) {
     let counters = &mut adapter.counters;
     let counter = if message.kind == Kind::Unexpected { &mut counters.unexpected } else { &mut counters.eager };
     *counter += 1;
@@ -78,22 +78,13 @@ fn count<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, message: O
     record::sent(&adapter.recorder, peer, message.kind, Way::Eager, message.tag, message.list.len() as u64);
 }
 
-fn inline<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    peer: &mut Peer,
-    message: Outgoing<'_>,
-) -> Result<Attempt, PostError> {
+fn inline(adapter: &mut AdapterSide, peer: &mut Peer, message: Outgoing<'_>) -> Result<Attempt, PostError> {
     let (payload, options) = (Payload::Inline(message.list.pieces()), unsignalled(message.class));
     adapter.transmit(peer, header_of(message), &[], payload, Work::Silent, options)?;
     Ok(Attempt::Sent)
 }
 
-fn gathered<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    peer: &mut Peer,
-    message: Outgoing<'_>,
-    id: OpId,
-) -> Result<Attempt, PostError> {
+fn gathered(adapter: &mut AdapterSide, peer: &mut Peer, message: Outgoing<'_>, id: OpId) -> Result<Attempt, PostError> {
     let mut segments = std::mem::take(&mut adapter.segments);
     let mut registered = true;
     for piece in message.list.pieces() {
@@ -119,11 +110,7 @@ fn gathered<T: Transport>(
     }
 }
 
-fn bounced<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    peer: &mut Peer,
-    message: Outgoing<'_>,
-) -> Result<Attempt, PostError> {
+fn bounced(adapter: &mut AdapterSide, peer: &mut Peer, message: Outgoing<'_>) -> Result<Attempt, PostError> {
     let Some((slot, segment)) = adapter.bounce.fill(message.list) else { return Err(PostError::QueueFull) };
     adapter.transport.charge(HostWork::copy(message.list.len(), message.list));
     let options = WorkOptions { signalled: true, class: message.class };
@@ -139,8 +126,8 @@ fn bounced<T: Transport>(
 
 /// Handles an expected message.
 #[inline]
-pub(super) fn on_eager<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_eager(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     slot: usize,
@@ -164,13 +151,7 @@ pub(super) fn on_eager<T: Transport>(
 
 /// Handles an expected message that has no receive: it is dropped if its call is over, and parked
 /// otherwise.
-fn without_receive<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    peer: &mut Peer,
-    slot: usize,
-    tag: Tag,
-    len: usize,
-) -> Effect {
+fn without_receive(adapter: &mut AdapterSide, peer: &mut Peer, slot: usize, tag: Tag, len: usize) -> Effect {
     let cost = credit::cost(len);
     if peer.is_late(tag) {
         peer.account.unparked(cost);
@@ -193,8 +174,8 @@ fn without_receive<T: Transport>(
 }
 
 /// Delivers a parked message that is in its slot to its receive.
-pub(super) fn deliver_from_slot<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn deliver_from_slot(
+    adapter: &mut AdapterSide,
     ops: &Operations,
     peer: &mut Peer,
     id: OpId,
@@ -210,23 +191,14 @@ pub(super) fn deliver_from_slot<T: Transport>(
 }
 
 /// Delivers a parked message that was copied out of its slot to its receive.
-pub(super) fn deliver_copy<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    ops: &Operations,
-    id: OpId,
-    payload: &[u8],
-) -> Effect {
+pub(super) fn deliver_copy(adapter: &mut AdapterSide, ops: &Operations, id: OpId, payload: &[u8]) -> Effect {
     let status = deliver(adapter, ops.get(id).and_then(|op| op.list.as_ref()), payload);
     received(adapter, ops, id, status, payload.len() as u64)
 }
 
 /// Copies a payload to the list of a receive, if it fits. Without a list the message is discarded.
 #[inline]
-fn deliver<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    list: Option<&MemList>,
-    payload: &[u8],
-) -> Result<(), ErrorKind> {
+fn deliver(adapter: &mut AdapterSide, list: Option<&MemList>, payload: &[u8]) -> Result<(), ErrorKind> {
     let Some(list) = list else {
         adapter.counters.discarded += 1;
         return Ok(());
@@ -246,8 +218,8 @@ fn deliver<T: Transport>(
 
 /// The end of a receive whose message of `len` bytes has arrived.
 #[inline]
-pub(super) fn received<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn received(
+    adapter: &mut AdapterSide,
     ops: &Operations,
     id: OpId,
     status: Result<(), ErrorKind>,
@@ -262,8 +234,8 @@ pub(super) fn received<T: Transport>(
 }
 
 /// Handles a message that needs no receive.
-pub(super) fn on_unexpected<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_unexpected(
+    adapter: &mut AdapterSide,
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {

@@ -27,8 +27,8 @@ pub(super) fn can_end_at_once(op: &Op) -> bool {
 
 /// Ends an operation early with the status `kind`. It ends at once if no adapter can be accessing
 /// its memory. Otherwise the adapter or the peer is asked to stop.
-pub(super) fn end_early<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn end_early(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: Option<&mut Peer>,
     id: OpId,
@@ -75,13 +75,7 @@ fn leave_queue(ops: &Operations, peer: &mut Peer, id: OpId) {
 
 /// Asks the adapter or the peer to stop accessing the memory of an operation. The operation ends
 /// when that is certain, by the end of the grace period at the latest.
-fn fence<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    ops: &mut Operations,
-    peer: &mut Peer,
-    id: OpId,
-    kind: ErrorKind,
-) -> Effect {
+fn fence(adapter: &mut AdapterSide, ops: &mut Operations, peer: &mut Peer, id: OpId, kind: ErrorKind) -> Effect {
     let Some(op) = ops.get_mut(id) else { return Effect::None };
     op.ending = Some(kind);
     let receives = op.kind == OpKind::Recv;

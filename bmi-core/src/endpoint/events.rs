@@ -17,9 +17,9 @@ use crate::mutated_each;
 use crate::op::{OpId, PeerId};
 use crate::proto::Violation;
 use crate::proto::header::{Header, Kind};
-use crate::transport::{Event, Transport, WorkCompletion, WorkStatus};
+use crate::transport::{Event, WorkCompletion, WorkStatus};
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     #[inline]
     pub(super) fn on_event(&mut self, event: Event) {
         match event {
@@ -86,8 +86,8 @@ impl<T: Transport> Endpoint<T> {
 
 /// Handles the completion of a request of an operation: of an eager send, of a write, or of a unit
 /// of a transfer.
-fn on_operation_work<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+fn on_operation_work(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -109,8 +109,8 @@ fn on_operation_work<T: Transport>(
 
 /// Handles a message that arrived in a receive slot.
 #[inline]
-pub(super) fn on_message<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_message(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     slot: usize,
@@ -134,8 +134,8 @@ pub(super) fn on_message<T: Transport>(
 }
 
 /// Handles a message that is not eager.
-fn on_other<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+fn on_other(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     message: SlotMessage<'_>,
@@ -159,15 +159,15 @@ fn on_other<T: Transport>(
     }
 }
 
-fn on_credit<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, slot: usize) -> Result<Effect, Violation> {
+fn on_credit(adapter: &mut AdapterSide, peer: &mut Peer, slot: usize) -> Result<Effect, Violation> {
     peer.account.control_arrived()?;
     adapter.repost(peer, slot, Repost::Control);
     Ok(Effect::None)
 }
 
 /// Handles a write with immediate data: a message is in a fast-RDMA slot, or a grant was used.
-pub(super) fn on_immediate<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_immediate(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     slot: usize,

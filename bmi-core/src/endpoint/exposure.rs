@@ -52,7 +52,7 @@ struct Group {
     end: usize,
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     pub(super) fn start_exposure(
         &mut self,
         id: PeerId,
@@ -91,7 +91,7 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-impl<T: Transport> AdapterSide<T> {
+impl AdapterSide {
     /// Exposes all pieces of a list, or none.
     pub(super) fn expose_list(
         &mut self,

@@ -66,7 +66,7 @@ pub(super) struct FallbackBuffer {
 }
 
 impl FallbackBuffers {
-    pub(super) fn new<T: Transport>(transport: &mut T, config: &Config) -> Result<FallbackBuffers, Error> {
+    pub(super) fn new(transport: &mut dyn Transport, config: &Config) -> Result<FallbackBuffers, Error> {
         let unit = config.limits.transfer_unit.min(LONGEST);
         let reserve = transport.register(&Memory::zeroed(RESERVE * unit)?)?;
         Ok(FallbackBuffers { unit, reserve, free: Arc::new(Mutex::new((0..RESERVE).collect())) })
@@ -74,9 +74,9 @@ impl FallbackBuffers {
 
     /// Takes a fallback buffer of `len` bytes, either new or from the reserve, of which it leaves
     /// `leave` buffers. Returns `None` if there is none of that length.
-    pub(super) fn take<T: Transport>(
+    pub(super) fn take(
         &self,
-        transport: &mut T,
+        transport: &mut dyn Transport,
         registry: &mut PinCache,
         len: usize,
         leave: usize,

@@ -68,7 +68,7 @@ const SMALL: usize = 1024;
 // ---- the receiver -------------------------------------------------------------------------------
 
 /// Makes the slots of a connection and tells the peer. Returns true if the notice is off the queue.
-pub(super) fn send_slots<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) -> bool {
+pub(super) fn send_slots(adapter: &mut AdapterSide, peer: &mut Peer) -> bool {
     let count = adapter.config.credits.fast_slots;
     let slot_len = (HEADER_LEN + adapter.config.credits.fast_slot_bytes).next_multiple_of(PAGE);
     if !peer.spend_message() {
@@ -102,7 +102,7 @@ pub(super) fn send_slots<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut 
     true
 }
 
-fn make_slots<T: Transport>(adapter: &mut AdapterSide<T>, count: u8, slot_len: usize) -> Result<FastSlots, Error> {
+fn make_slots(adapter: &mut AdapterSide, count: u8, slot_len: usize) -> Result<FastSlots, Error> {
     let len = usize::from(count) * slot_len;
     // There is nothing else in these pages, so the peer may have them. No other peer gets them.
     let shares = adapter.transport.capabilities().shares_pages;
@@ -112,8 +112,8 @@ fn make_slots<T: Transport>(adapter: &mut AdapterSide<T>, count: u8, slot_len: u
 }
 
 /// Handles the immediate data of a message in a slot.
-pub(super) fn on_fast<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_fast(
+    adapter: &mut AdapterSide,
     ops: &Operations,
     peer: &mut Peer,
     immediate: u32,
@@ -157,8 +157,8 @@ pub(super) fn on_fast<T: Transport>(
 }
 
 /// Delivers a message in a slot to its receive, and frees the slot.
-fn deliver<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+fn deliver(
+    adapter: &mut AdapterSide,
     ops: &Operations,
     peer: &mut Peer,
     id: OpId,
@@ -185,8 +185,8 @@ fn deliver<T: Transport>(
 }
 
 /// Delivers a parked message in a slot to its receive.
-pub(super) fn deliver_parked<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn deliver_parked(
+    adapter: &mut AdapterSide,
     ops: &Operations,
     peer: &mut Peer,
     id: OpId,
@@ -200,8 +200,8 @@ pub(super) fn deliver_parked<T: Transport>(
 // ---- the sender ---------------------------------------------------------------------------------
 
 /// Handles a FastSlots message, which describes the peer's slots.
-pub(super) fn on_slots<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_slots(
+    adapter: &mut AdapterSide,
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
@@ -227,7 +227,7 @@ pub(super) fn on_slots<T: Transport>(
     Ok(Effect::None)
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Returns true if a message of this length could go into a slot of the peer right now.
     pub fn has_fast_slot(&self, peer: PeerId, len: usize) -> bool {
         self.peers.get(peer).is_some_and(|peer| peer.has_fast_slot(len))
@@ -237,8 +237,8 @@ impl<T: Transport> Endpoint<T> {
 /// Writes a message into a slot of the peer. Returns `Blocked` if there is no slot, no credit, or
 /// no free staging buffer yet, and `Failed` if a staging buffer cannot be had. Without a record,
 /// only messages that complete at once are sent.
-pub(super) fn send<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn send(
+    adapter: &mut AdapterSide,
     peer: &mut Peer,
     message: Outgoing<'_>,
     record: Option<Record<'_>>,
@@ -274,8 +274,8 @@ pub(super) fn send<T: Transport>(
 /// Gathers a message: registered pieces in place, the others copied to a staging buffer. Returns
 /// `None` if no staging buffer is free, or if the message may not wait and has pieces that stay in
 /// place.
-fn gather<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+fn gather(
+    adapter: &mut AdapterSide,
     list: &MemList,
     may_wait: bool,
     segments: &mut Vec<Segment>,
@@ -321,8 +321,8 @@ fn gather<T: Transport>(
 }
 
 /// Posts the write of a gathered message into a free slot.
-fn write<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+fn write(
+    adapter: &mut AdapterSide,
     peer: &mut Peer,
     message: Outgoing<'_>,
     segments: &[Segment],
@@ -351,8 +351,8 @@ fn write<T: Transport>(
     Attempt::Posted
 }
 
-fn post_write<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+fn post_write(
+    adapter: &mut AdapterSide,
     peer: &mut Peer,
     message: Outgoing<'_>,
     segments: &[Segment],

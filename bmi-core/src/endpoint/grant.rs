@@ -35,7 +35,6 @@ use super::operations::Operations;
 use super::peer::Peer;
 use crate::bulk::BulkDescriptor;
 use crate::proto::Violation;
-use crate::transport::Transport;
 
 /// Set in the immediate data of a granted push.
 pub(super) const GRANTED: u32 = 1 << 31;
@@ -55,8 +54,8 @@ pub(super) fn is_granted(immediate: u32) -> bool {
 }
 
 /// Handles the immediate data of a granted push.
-pub(super) fn on_granted<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_granted(
+    adapter: &mut AdapterSide,
     ops: &Operations,
     peer: &mut Peer,
     immediate: u32,

@@ -54,7 +54,7 @@ impl Peer {
     }
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Keeps the connection to a peer from being closed because it is idle, for instance while its
     /// request is worked at ([`Incoming`](crate::comm::Incoming) does so), or while the program has
     /// state that would be lost. Returns `None` if the peer is gone.
@@ -99,7 +99,7 @@ impl<T: Transport> Endpoint<T> {
 }
 
 /// Closes an idle connection. What its peer still sends is ignored.
-fn evict<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) {
+fn evict(adapter: &mut AdapterSide, peer: &mut Peer) {
     let idle = adapter.now.since(peer.used);
     if !mutated("eviction/without-a-word") && peer.spend_message() {
         // If the adapter does not take it, the peer learns only that the connection is gone.
@@ -117,7 +117,7 @@ fn evict<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) {
 }
 
 /// Handles a GoAway: the peer needs the place of this connection, and handles nothing more.
-pub(super) fn on_go_away<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) -> Result<Effect, Violation> {
+pub(super) fn on_go_away(adapter: &mut AdapterSide, peer: &mut Peer) -> Result<Effect, Violation> {
     peer.arrived_without_bytes()?;
     if !peer.outgoing {
         return Err("a GoAway to the side that accepted the connection");

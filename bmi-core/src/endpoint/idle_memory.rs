@@ -63,14 +63,14 @@ pub(super) struct Sweeps {
 impl Sweeps {
     /// Makes sure that there will be a sweep. Called when events have come.
     #[inline]
-    pub(super) fn expect_idleness<T: Transport>(&mut self, adapter: &AdapterSide<T>) {
+    pub(super) fn expect_idleness(&mut self, adapter: &AdapterSide) {
         if self.next.is_none() && adapter.registration_is_free() {
             self.next = Some(adapter.now + IDLE);
         }
     }
 
     /// Notes that a peer is gone.
-    pub(super) fn note_lost_peer<T: Transport>(&mut self, adapter: &AdapterSide<T>) {
+    pub(super) fn note_lost_peer(&mut self, adapter: &AdapterSide) {
         self.lost_since_trim += 1;
         self.expect_idleness(adapter);
         if self.lost_since_trim >= MANY_LOST && self.next.is_none() {
@@ -91,7 +91,7 @@ impl Sweeps {
 
     /// Gives back the pages of idle peers.
     #[cold]
-    pub(super) fn sweep<T: Transport>(&mut self, adapter: &mut AdapterSide<T>, peers: &mut Peers) {
+    pub(super) fn sweep(&mut self, adapter: &mut AdapterSide, peers: &mut Peers) {
         if !self.unfinished {
             peers.iter_mut().for_each(|peer| {
                 peer.slot_use = match peer.slot_use {
@@ -122,7 +122,7 @@ impl Sweeps {
 }
 
 /// Gives back the pages of a peer, if no slot holds a message.
-fn release<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) {
+fn release(adapter: &mut AdapterSide, peer: &mut Peer) {
     peer.slot_use = SlotUse::Clean;
     if !peer.has_empty_slots() {
         return;

@@ -39,7 +39,7 @@ use crate::mem::MemList;
 use crate::op::{Completion, OpId, OpKind, Options, PeerId};
 use crate::transport::Transport;
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Pulls or pushes now, if that is possible. Returns the completion, or `None` if nothing was
     /// done.
     #[inline]
@@ -66,10 +66,7 @@ impl<T: Transport> Endpoint<T> {
             return None;
         }
         let done = match kind {
-            OpKind::Pull => {
-                self.adapter.transport.capabilities().rdma_read
-                    && self.adapter.transport.read_now(peer.conn, pieces, slice)
-            }
+            OpKind::Pull => self.adapter.rdma_read && self.adapter.transport.read_now(peer.conn, pieces, slice),
             _ => self.adapter.transport.write_now(peer.conn, pieces, slice),
         };
         if !done {

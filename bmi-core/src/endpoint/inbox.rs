@@ -13,7 +13,6 @@ use super::report::{Place, Release, ReleasedSlot, Unexpected};
 use crate::op::{PeerId, Tag};
 use crate::returns::Returns;
 use crate::steps::steps;
-use crate::transport::Transport;
 use crate::{mutated, mutated_each};
 
 /// The unexpected messages of an endpoint.
@@ -46,7 +45,7 @@ impl Inbox {
     }
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Takes back what the messages kept that were dropped since the last call.
     pub(super) fn take_released(&mut self) {
         let Self { adapter, peers, inbox, .. } = self;
@@ -61,7 +60,7 @@ impl<T: Transport> Endpoint<T> {
 }
 
 /// Handles an unexpected message that the program dropped.
-fn on_release<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, release: Release) {
+fn on_release(adapter: &mut AdapterSide, peer: &mut Peer, release: Release) {
     peer.used = adapter.now;
     peer.account.unparked(release.cost);
     if mutated_each(10, "unexpected/credit-returned-twice") {

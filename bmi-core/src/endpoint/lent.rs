@@ -42,7 +42,6 @@ use crate::mem::{MemList, RemoteSlice, Retirement, keys_of};
 use crate::mutated;
 use crate::op::{OpId, OpKind, Options};
 use crate::proto::one_or_many::OneOrMany;
-use crate::transport::Transport;
 
 /// Largest number of memories of an endpoint that are left to peers.
 const MOST_LEFT: usize = 64;
@@ -126,8 +125,8 @@ fn keep(ops: &mut Operations, peer: &mut Peer, lent: Lent) {
 }
 
 /// Revokes memory that is lent or left, and ends the operation that holds it.
-pub(super) fn end<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn end(
+    adapter: &mut AdapterSide,
     ops: &Operations,
     peer: &mut Peer,
     id: OpId,
@@ -151,7 +150,7 @@ pub(super) fn end<T: Transport>(
     Effect::ends(id, status, len)
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Leaves exposed memory to its peer, which has not said that it is done. `retired` holds the
     /// memory.
     pub(crate) fn leave_exposure(&mut self, exposure: Exposure, retired: Vec<Retirement>) {

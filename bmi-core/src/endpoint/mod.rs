@@ -119,13 +119,13 @@ use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::credit;
 use crate::proto::header::Kind;
 use crate::time::Time;
-use crate::transport::{Armed, Event, Transport};
+use crate::transport::{AnyTransport, Armed, Event, Transport};
 
 /// An endpoint: a transport and the protocol over it.
-pub struct Endpoint<T: Transport> {
+pub struct Endpoint {
     // The first field, so that it is dropped first. After that no adapter accesses memory of the
     // fields below.
-    adapter: AdapterSide<T>,
+    adapter: AdapterSide,
     ops: Operations,
     peers: Peers,
     inbox: Inbox,
@@ -138,14 +138,14 @@ pub struct Endpoint<T: Transport> {
     closing: bool,
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Creates an endpoint over `transport`. `now` is the time of the driver's clock.
     ///
     /// # Errors
     /// `Invalid` for settings out of bounds (see [`Config::validate`]), or beyond the queue depth
     /// of the transport; `Unsupported` if the heads of the transport are too short for the
     /// protocol; `Exhausted` if there is no memory.
-    pub fn new(transport: T, config: Config, now: Time) -> Result<Endpoint<T>, Error> {
+    pub fn new(transport: AnyTransport, config: Config, now: Time) -> Result<Endpoint, Error> {
         Ok(Endpoint {
             adapter: AdapterSide::new(transport, config, now)?,
             ops: Operations::new(),
@@ -162,7 +162,7 @@ impl<T: Transport> Endpoint<T> {
     /// Gives the endpoint a number among those of one program. The ids of its peers contain it
     /// ([`PeerId::endpoint`]), so no two endpoints have an id in common.
     #[must_use]
-    pub fn numbered(mut self, number: u8) -> Endpoint<T> {
+    pub fn numbered(mut self, number: u8) -> Endpoint {
         self.peers.number(number);
         self
     }
@@ -180,14 +180,14 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Returns the transport.
-    pub fn transport(&self) -> &T {
-        &self.adapter.transport
+    pub fn transport(&self) -> &dyn Transport {
+        &*self.adapter.transport
     }
 
     /// Returns the transport, for settings that only the backend has. The caller must not post work
     /// on it, because the endpoint does not expect that.
-    pub fn transport_mut(&mut self) -> &mut T {
-        &mut self.adapter.transport
+    pub fn transport_mut(&mut self) -> &mut dyn Transport {
+        &mut *self.adapter.transport
     }
 
     /// Returns the time of the last poll.
@@ -552,6 +552,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Makes progress at the time `now`, which must not go back. Returns whether there was anything
     /// to do.
+    #[inline]
     pub fn poll(&mut self, now: Time) -> bool {
         self.progress(now)
     }
@@ -628,6 +629,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Gets ready to sleep (see [`Transport::arm`]). `waker` is also woken when an unexpected
     /// message or an exposure is dropped, whether or not there is an event fd.
+    #[inline]
     pub fn arm(&mut self, waker: &Waker) -> Armed {
         // Transfers and peers that wait for the adapter are resumed by its progress, which wakes
         // the waiter.

@@ -60,7 +60,7 @@ use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
 
 /// Returns true if a receive has a size and shape that can be offered.
 #[inline]
-pub(super) fn may_be_offered<T: Transport>(adapter: &AdapterSide<T>, peer: &Peer, list: &MemList) -> bool {
+pub(super) fn may_be_offered(adapter: &AdapterSide, peer: &Peer, list: &MemList) -> bool {
     let (eager, unit) = (adapter.eager_limit(peer), adapter.config.limits.transfer_unit);
     peer.is_up() && list.pieces().len() == 1 && (eager + 1..=unit).contains(&list.len())
 }
@@ -85,12 +85,7 @@ fn may_follow(ops: &Operations, behind: Option<OpId>) -> bool {
 }
 
 /// Sends an offer at the head of the notices. Returns true if the notice is off the queue.
-pub(super) fn send_ready<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    ops: &mut Operations,
-    peer: &mut Peer,
-    id: OpId,
-) -> bool {
+pub(super) fn send_ready(adapter: &mut AdapterSide, ops: &mut Operations, peer: &mut Peer, id: OpId) -> bool {
     let waiting = ops.get(id).filter(|op| op.offer == Offer::Intended);
     let waiting = waiting.and_then(|op| match op.state() {
         State::Matching(place) => Some((op.tag, op.list.clone()?, peer.posted.before(*place).copied())),
@@ -148,8 +143,8 @@ fn withhold(ops: &mut Operations, peer: &mut Peer, id: OpId) {
 
 /// Handles a Written: the sender has written a message into a receive that was offered, or that
 /// awaits a write.
-pub(super) fn on_written<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_written(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
@@ -179,8 +174,8 @@ pub(super) fn on_written<T: Transport>(
 
 /// Handles a Withdrawn: the sender has forgotten an offer. The receive ends if it still has no
 /// message.
-pub(super) fn on_withdrawn<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_withdrawn(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
@@ -203,8 +198,8 @@ pub(super) fn on_withdrawn<T: Transport>(
 // ---- the sender ---------------------------------------------------------------------------------
 
 /// Handles a Ready: the peer offers a receive.
-pub(super) fn on_ready<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_ready(
+    adapter: &mut AdapterSide,
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
 ) -> Result<Effect, Violation> {
@@ -227,8 +222,8 @@ pub(super) fn on_ready<T: Transport>(
 }
 
 /// Handles a Withdraw: the peer wants an offer back, or the memory that it had cleared to write.
-pub(super) fn on_withdraw<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_withdraw(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
@@ -247,8 +242,8 @@ pub(super) fn on_withdraw<T: Transport>(
 }
 
 /// Writes a message into the receive that it matches.
-pub(super) fn send<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn send(
+    adapter: &mut AdapterSide,
     peer: &mut Peer,
     message: Outgoing<'_>,
     Record { id, op }: Record<'_>,
@@ -286,12 +281,7 @@ pub(super) fn send<T: Transport>(
 }
 
 /// Gathers a message from where it is, or from a copy if its memory cannot be registered.
-fn gather<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    op: &mut Op,
-    list: &MemList,
-    segments: &mut Vec<Segment>,
-) -> Result<(), Error> {
+fn gather(adapter: &mut AdapterSide, op: &mut Op, list: &MemList, segments: &mut Vec<Segment>) -> Result<(), Error> {
     for piece in list.pieces() {
         match adapter.registry.register(&mut adapter.transport, piece.memory()) {
             Ok(region) => segments.push(region.into_segment(piece.offset(), piece.len())),

@@ -49,11 +49,10 @@ use super::turns::{Turn, Turns, URGENT_IN_A_ROW};
 use super::unit::Level;
 use crate::mutated_each;
 use crate::time::Time;
-use crate::transport::Transport;
 
 /// Hands units to the adapter while there is room, one of each peer in turn. Returns whether any
 /// was posted.
-pub(super) fn take_turns<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, peers: &mut Peers) -> bool {
+pub(super) fn take_turns(adapter: &mut AdapterSide, ops: &mut Operations, peers: &mut Peers) -> bool {
     if adapter.turns.are_idle() || adapter.turns.quiet_until.is_some_and(|until| adapter.now < until) {
         return false;
     }
@@ -95,12 +94,7 @@ pub(super) fn take_turns<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut O
 
 /// Lets the first peer of a level that has room post a unit. If no peer can, returns the obstacle.
 /// A full queue is reported before the adapter's bound, and this before all else.
-fn level_turn<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    ops: &mut Operations,
-    peers: &mut Peers,
-    level: Level,
-) -> Turn {
+fn level_turn(adapter: &mut AdapterSide, ops: &mut Operations, peers: &mut Peers, level: Level) -> Turn {
     let mut why = Turn::Nothing;
     for _ in 0..adapter.turns.rings[level as usize].len() {
         let Some(id) = adapter.turns.rings[level as usize].pop_front() else { break };
@@ -122,7 +116,7 @@ fn level_turn<T: Transport>(
 }
 
 /// Lets a peer post a unit of its first transfer that has bytes left.
-fn peer_turn<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, peer: &mut Peer, level: Level) -> Turn {
+fn peer_turn(adapter: &mut AdapterSide, ops: &mut Operations, peer: &mut Peer, level: Level) -> Turn {
     loop {
         let Some(id) = peer.moving.queues[level as usize].front().copied() else { return Turn::Nothing };
         // A unit that was begun is finished, whatever the bounds are now, because it was admitted
@@ -170,7 +164,7 @@ fn mark_stalled(turns: &mut Turns, peers: &mut Peers, patience: Duration, now: T
 }
 
 /// Takes back the units and bytes that a lost peer had with the adapter.
-pub(super) fn settle<T: Transport>(adapter: &mut AdapterSide<T>, peer: &Peer) {
+pub(super) fn settle(adapter: &mut AdapterSide, peer: &Peer) {
     let moving = &peer.moving;
     adapter.work -= moving.requests;
     adapter.turns.forget(moving);

@@ -45,7 +45,7 @@ impl Packing {
     ///
     /// # Errors
     /// Those of [`Transport::register`], if the reserve cannot be registered.
-    pub(super) fn new<T: Transport>(transport: &mut T, unit: usize) -> Result<Packing, Error> {
+    pub(super) fn new(transport: &mut dyn Transport, unit: usize) -> Result<Packing, Error> {
         let mut packing = Packing { len: unit.min(LONGEST), made: Vec::new(), free: Vec::new(), reserve: Vec::new() };
         for buffer in 0..RESERVE {
             packing.made.push(transport.register(&Memory::zeroed(packing.len)?)?);
@@ -60,7 +60,7 @@ impl Packing {
     }
 
     /// Takes a free buffer. Returns `None` if all are in use, or if a new one cannot be registered.
-    pub(super) fn take<T: Transport>(&mut self, transport: &mut T) -> Option<u32> {
+    pub(super) fn take(&mut self, transport: &mut dyn Transport) -> Option<u32> {
         if let Some(free) = self.free.pop() {
             return Some(free);
         }
@@ -81,7 +81,7 @@ impl Packing {
     }
 
     /// Takes a free buffer for a list that cannot be registered. Returns `None` if there is none.
-    pub(super) fn take_reserved<T: Transport>(&mut self, transport: &mut T) -> Option<u32> {
+    pub(super) fn take_reserved(&mut self, transport: &mut dyn Transport) -> Option<u32> {
         self.reserve.pop().or_else(|| self.take(transport))
     }
 

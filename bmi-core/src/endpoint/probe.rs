@@ -57,7 +57,7 @@ pub(crate) enum ProbePath {
     Fast,
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Asks `peer` to answer a message with this payload. The operation ends with the answer.
     ///
     /// # Errors
@@ -145,8 +145,8 @@ impl Peers {
 // ---- answering ----------------------------------------------------------------------------------
 
 /// Handles a probe in a receive slot.
-pub(super) fn on_probe<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_probe(
+    adapter: &mut AdapterSide,
     ops: &Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
@@ -185,12 +185,7 @@ fn answered(ops: &Operations, peer: &Peer, name: u64) -> Effect {
 }
 
 /// Sends an answer. Returns true if the notice is off the queue.
-pub(super) fn send_answer<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    peer: &mut Peer,
-    name: u64,
-    area: Option<RemoteSlice>,
-) -> bool {
+pub(super) fn send_answer(adapter: &mut AdapterSide, peer: &mut Peer, name: u64, area: Option<RemoteSlice>) -> bool {
     if !peer.spend_message() {
         return false;
     }
@@ -209,7 +204,7 @@ pub(super) fn send_answer<T: Transport>(
 }
 
 /// Exposes the area to the peer. Returns `None` if memory or registration cannot be had.
-fn open_area<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) -> Option<RemoteSlice> {
+fn open_area(adapter: &mut AdapterSide, peer: &mut Peer) -> Option<RemoteSlice> {
     if let Some(known) = peer.areas.ours {
         return Some(known);
     }
@@ -219,7 +214,7 @@ fn open_area<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) -> Opt
 }
 
 /// Makes an area. Its exposure holds it until the connection ends.
-fn make_area<T: Transport>(adapter: &mut AdapterSide<T>, conn: ConnId) -> Result<RemoteSlice, Error> {
+fn make_area(adapter: &mut AdapterSide, conn: ConnId) -> Result<RemoteSlice, Error> {
     let memory = Memory::sparse(AREA)?;
     let region = adapter.registry.register_own(|| adapter.transport.register(&memory))?;
     adapter.transport.expose(conn, &region.segment(0, AREA), Access::READ_WRITE)

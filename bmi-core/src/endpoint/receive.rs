@@ -11,9 +11,8 @@ use super::{Endpoint, eager, fast_rdma, offered_receive, rendezvous};
 use crate::error::Error;
 use crate::mem::MemList;
 use crate::op::{OpId, OpKind, Options, PeerId, Posted, Tag};
-use crate::transport::Transport;
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Posts a receive. The usual one is short, and no message is parked: then its record is all
     /// that is made. This duplicates the end of `start_long_recv` without an offer, and
     /// `bmi-sim/tests/it/short_paths.rs` compares both.
@@ -76,8 +75,8 @@ impl<T: Transport> Endpoint<T> {
 }
 
 /// Delivers a parked message to its receive.
-fn deliver_parked<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+fn deliver_parked(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,

@@ -21,9 +21,8 @@ use crate::op::{OpKind, PeerId, Tag};
 use crate::proto::header::{Header, Kind};
 use crate::time::{Clock, Time};
 use crate::timeline::{Class, Direction, Entry, Recorder, Timeline, TimelineOptions, TimelinePeer, Way, What, name_of};
-use crate::transport::Transport;
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Records what the endpoint does from now on, in a ring of a fixed size. `clock` gives the
     /// stamps. A recording that was under way is dropped.
     ///

@@ -47,8 +47,8 @@ use crate::transport::{HostWork, Transport};
 // ---- the sender ---------------------------------------------------------------------------------
 
 /// Announces a message that the peer will read.
-pub(super) fn announce<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn announce(
+    adapter: &mut AdapterSide,
     peer: &mut Peer,
     message: Outgoing<'_>,
     Record { id, op }: Record<'_>,
@@ -82,12 +82,7 @@ pub(super) fn announce<T: Transport>(
 
 /// Returns the list. If it has more pieces than an announcement has room for, a copy in one piece
 /// takes its place.
-fn describable<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    peer: &Peer,
-    op: &mut Op,
-    list: &MemList,
-) -> Option<MemList> {
+fn describable(adapter: &mut AdapterSide, peer: &Peer, op: &mut Op, list: &MemList) -> Option<MemList> {
     if list.pieces().len() <= adapter.describable_pieces(peer) {
         return Some(list.clone());
     }
@@ -104,8 +99,8 @@ fn describable<T: Transport>(
 }
 
 /// Handles a Finish: the peer has read an announced message, or will not read it.
-pub(super) fn on_finish<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_finish(
+    adapter: &mut AdapterSide,
     ops: &Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,
@@ -134,8 +129,8 @@ pub(super) fn on_finish<T: Transport>(
 // ---- the receiver -------------------------------------------------------------------------------
 
 /// Handles an announcement.
-pub(super) fn on_announce<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_announce(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,
@@ -190,8 +185,8 @@ pub(super) struct Announced {
 }
 
 /// Starts to read an announced message into its receive, or to have it written there.
-pub(super) fn start<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn start(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -214,8 +209,8 @@ pub(super) fn start<T: Transport>(
 }
 
 /// Handles a Cancel: the sender of an announced message wants it back.
-pub(super) fn on_cancel<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_cancel(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, .. }: SlotMessage<'_>,

@@ -35,7 +35,7 @@ use crate::transport::{Payload, Transport};
 
 // ---- posting ------------------------------------------------------------------------------------
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Posts a send.
     #[inline]
     pub(super) fn start_send(
@@ -97,7 +97,7 @@ impl<T: Transport> Endpoint<T> {
 }
 
 /// Checks the length and the pieces of a message.
-fn check<T: Transport>(adapter: &AdapterSide<T>, peer: &Peer, kind: OpKind, list: &MemList) -> Result<(), Error> {
+fn check(adapter: &AdapterSide, peer: &Peer, kind: OpKind, list: &MemList) -> Result<(), Error> {
     adapter.check_list(peer, list)?;
     let limit = match (kind, peer.is_up()) {
         (OpKind::SendUnexpected, true) => adapter.eager_limit(peer).max(peer.limits.fast) as u64,
@@ -133,7 +133,7 @@ fn kind_of(kind: Kind) -> OpKind {
 /// and [`eager::send`] for [`SendPath::Inline`], and `bmi-sim/tests/it/short_paths.rs` compares
 /// both.
 #[inline]
-fn send_inline<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, message: Outgoing<'_>) -> bool {
+fn send_inline(adapter: &mut AdapterSide, peer: &mut Peer, message: Outgoing<'_>) -> bool {
     let Outgoing { kind, tag, list, slot, class } = message;
     let len = list.len();
     let short = len <= peer.limits.eager && HEADER_LEN + len <= adapter.short_paths.inline;
@@ -168,14 +168,14 @@ fn send_inline<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, mess
 // ---- the general path ---------------------------------------------------------------------------
 
 /// Decides how a message leaves now.
-fn decide_on<T: Transport>(adapter: &AdapterSide<T>, peer: &Peer, message: Outgoing<'_>) -> Decision {
+fn decide_on(adapter: &AdapterSide, peer: &Peer, message: Outgoing<'_>) -> Decision {
     decide(&Known { adapter, peer, message })
 }
 
 /// Carries out a decision. Without a record, only what completes at once is sent.
-fn send_by<T: Transport>(
+fn send_by(
     path: SendPath,
-    adapter: &mut AdapterSide<T>,
+    adapter: &mut AdapterSide,
     peer: &mut Peer,
     message: Outgoing<'_>,
     record: Option<Record<'_>>,
@@ -201,8 +201,8 @@ fn send_by<T: Transport>(
 
 /// Sends the message of a queued operation, by `path` if that was decided already. Returns false if
 /// it must wait.
-fn send_queued<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+fn send_queued(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -245,7 +245,7 @@ fn send_queued<T: Transport>(
 
 /// Sends what is queued for a peer, as far as credits and the adapter allow: first the notices,
 /// then the messages of the program.
-pub(super) fn pump<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, peer: &mut Peer) {
+pub(super) fn pump(adapter: &mut AdapterSide, ops: &mut Operations, peer: &mut Peer) {
     if !peer.is_up() {
         return;
     }
@@ -267,7 +267,7 @@ pub(super) fn pump<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operati
 }
 
 /// Ends a closing connection once everything has been sent.
-fn close_if_drained<T: Transport>(adapter: &mut AdapterSide<T>, ops: &Operations, peer: &Peer) {
+fn close_if_drained(adapter: &mut AdapterSide, ops: &Operations, peer: &Peer) {
     if let Link::Closing(op) = peer.link
         && (peer.is_drained() || mutated("disconnect/before-all-is-sent"))
     {
@@ -277,12 +277,7 @@ fn close_if_drained<T: Transport>(adapter: &mut AdapterSide<T>, ops: &Operations
 }
 
 /// Sends the notice at the head of the queue. Returns true if it is off the queue.
-fn send_notice<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    ops: &mut Operations,
-    peer: &mut Peer,
-    notice: Notice,
-) -> bool {
+fn send_notice(adapter: &mut AdapterSide, ops: &mut Operations, peer: &mut Peer, notice: Notice) -> bool {
     let message = match notice {
         Notice::Ready { op } => return offered_receive::send_ready(adapter, ops, peer, op),
         Notice::FastSlots => return fast_rdma::send_slots(adapter, peer),
@@ -309,7 +304,7 @@ fn send_notice<T: Transport>(
 }
 
 /// Returns credits in a message of their own, if they must go back.
-pub(super) fn return_credits<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer) {
+pub(super) fn return_credits(adapter: &mut AdapterSide, peer: &mut Peer) {
     if !peer.is_up() || !peer.account.is_pressing() {
         return;
     }

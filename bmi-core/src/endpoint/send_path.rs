@@ -156,13 +156,13 @@ pub(super) struct Outgoing<'a> {
 }
 
 /// A message, and what the adapter side and its peer know about it.
-pub(super) struct Known<'a, T> {
-    pub(super) adapter: &'a AdapterSide<T>,
+pub(super) struct Known<'a> {
+    pub(super) adapter: &'a AdapterSide,
     pub(super) peer: &'a Peer,
     pub(super) message: Outgoing<'a>,
 }
 
-impl<T: Transport> SendFacts for Known<'_, T> {
+impl SendFacts for Known<'_> {
     fn is_unexpected(&self) -> bool {
         self.message.kind == Kind::Unexpected
     }

@@ -10,16 +10,15 @@ use super::peer::Peer;
 use super::{Endpoint, pacing};
 use crate::op::PeerId;
 use crate::proto::Violation;
-use crate::transport::Transport;
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Runs the handler of an event of a peer, and carries out what it returns. Does nothing if the
     /// peer is gone.
     #[inline]
     pub(super) fn handle(
         &mut self,
         id: PeerId,
-        handler: impl FnOnce(&mut AdapterSide<T>, &mut Operations, &mut Peer) -> Result<Effect, Violation>,
+        handler: impl FnOnce(&mut AdapterSide, &mut Operations, &mut Peer) -> Result<Effect, Violation>,
     ) {
         let Self { adapter, ops, peers, inbox, .. } = self;
         let Some((peer, dirty)) = peers.get_with_dirty(id) else { return };
@@ -40,8 +39,8 @@ impl<T: Transport> Endpoint<T> {
 /// Carries out an effect, except for the turns: only the caller has all peers. Returns true if the
 /// transfers should take their turns.
 #[inline]
-fn carry_out<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+fn carry_out(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     inbox: &mut Inbox,
@@ -61,8 +60,8 @@ fn carry_out<T: Transport>(
 /// Ends an operation: gives back the buffers and the offer that its record held, and makes its
 /// completion. The handler has settled what its peer counts. `peer` is the peer of the operation,
 /// if its connection is still there.
-pub(super) fn finish<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn finish(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: Option<&mut Peer>,
     End { op, status, len }: End,

@@ -15,7 +15,6 @@
 //! without them, and compares what a program sees.
 
 use super::Endpoint;
-use crate::transport::Transport;
 
 /// The limits of the short paths. They take the place of settings that a short path has to compare
 /// with anyway, so the switch costs nothing per message.
@@ -66,7 +65,7 @@ impl ShortPaths {
     }
 }
 
-impl<T: Transport> Endpoint<T> {
+impl Endpoint {
     /// Closes the short paths, so that everything takes the general path from now on. For tests
     /// that compare both.
     #[doc(hidden)]

@@ -38,7 +38,7 @@ impl Staging {
     ///
     /// # Errors
     /// Those of [`Transport::register`], for a new buffer.
-    pub(super) fn take<T: Transport>(&mut self, transport: &mut T) -> Result<Option<Filling>, Error> {
+    pub(super) fn take(&mut self, transport: &mut dyn Transport) -> Result<Option<Filling>, Error> {
         if let Some(buffer) = self.free.pop() {
             return Ok(Some(Filling { buffer, filled: 0 }));
         }

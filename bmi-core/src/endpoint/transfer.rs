@@ -63,12 +63,7 @@ pub(super) enum Outcome {
 // ---- the beginning ------------------------------------------------------------------------------
 
 /// Starts a pull or push that waited for its peer.
-pub(super) fn begin_queued<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    ops: &mut Operations,
-    peer: &mut Peer,
-    id: OpId,
-) -> Effect {
+pub(super) fn begin_queued(adapter: &mut AdapterSide, ops: &mut Operations, peer: &mut Peer, id: OpId) -> Effect {
     let Some(op) = ops.get_mut(id) else { return Effect::None };
     let (kind, plan) = (op.kind, op.plan.take());
     plan.map_or(Effect::None, |plan| begin(adapter, ops, peer, id, kind, *plan))
@@ -76,8 +71,8 @@ pub(super) fn begin_queued<T: Transport>(
 
 /// Starts a pull or push whose peer is up.
 #[inline]
-pub(super) fn begin<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn begin(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -91,8 +86,8 @@ pub(super) fn begin<T: Transport>(
 }
 
 /// Starts a transfer, which takes its turns from now on.
-pub(super) fn start<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn start(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -143,7 +138,7 @@ pub(super) fn start<T: Transport>(
 
 /// Returns true if the pieces of a transfer's local list are packed (see [`crate::lists`]). Packing
 /// saves the registrations, and the requests that are needed because one has too few entries.
-fn packs<T: Transport>(adapter: &AdapterSide<T>, list: &MemList, total: u64, lists: Lists) -> bool {
+fn packs(adapter: &AdapterSide, list: &MemList, total: u64, lists: Lists) -> bool {
     let pieces = list.pieces();
     if pieces.len() < 2 {
         return false;
@@ -160,7 +155,7 @@ fn packs<T: Transport>(adapter: &AdapterSide<T>, list: &MemList, total: u64, lis
 }
 
 /// Returns the cost of registering the memories of a list that are not registered yet, in ns.
-fn price_of_registering<T: Transport>(adapter: &AdapterSide<T>, list: &MemList) -> u64 {
+fn price_of_registering(adapter: &AdapterSide, list: &MemList) -> u64 {
     let Registration::Pins { per_region, per_page } = adapter.transport.capabilities().registration else { return 0 };
     let runs = list.pieces().chunk_by(|a, b| a.memory().id() == b.memory().id());
     let prices = runs.filter(|run| !adapter.registry.is_registered(run[0].memory())).map(|run| {
@@ -174,12 +169,7 @@ fn price_of_registering<T: Transport>(adapter: &AdapterSide<T>, list: &MemList) 
 
 /// Posts one unit of a transfer, or continues with a unit that found the queue full.
 #[inline(never)]
-pub(super) fn post_unit<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    ops: &mut Operations,
-    peer: &mut Peer,
-    id: OpId,
-) -> Outcome {
+pub(super) fn post_unit(adapter: &mut AdapterSide, ops: &mut Operations, peer: &mut Peer, id: OpId) -> Outcome {
     if adapter.recorder.is_on() {
         stamp_unit(adapter, ops, id);
     }
@@ -257,7 +247,7 @@ pub(super) fn post_unit<T: Transport>(
 /// Notes the time if the next request is the first of its unit.
 #[cold]
 #[inline(never)]
-fn stamp_unit<T: Transport>(adapter: &AdapterSide<T>, ops: &mut Operations, id: OpId) {
+fn stamp_unit(adapter: &AdapterSide, ops: &mut Operations, id: OpId) {
     if let Some((_, transfer)) = ops.get_mut(id).and_then(Op::moving)
         && transfer.open.requests == 0
     {
@@ -267,7 +257,7 @@ fn stamp_unit<T: Transport>(adapter: &AdapterSide<T>, ops: &mut Operations, id: 
 
 /// Checks that there is a unit to post. For a new unit, finds the memory: a packing buffer, or the
 /// regions of the list.
-fn begin_unit<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, id: OpId) -> Result<(), Outcome> {
+fn begin_unit(adapter: &mut AdapterSide, ops: &mut Operations, id: OpId) -> Result<(), Outcome> {
     let op = ops.get_mut(id).ok_or(Outcome::Over)?;
     let ending = op.ending.is_some();
     let (list, transfer) = op.moving().ok_or(Outcome::Over)?;
@@ -308,7 +298,7 @@ fn begin_unit<T: Transport>(adapter: &mut AdapterSide<T>, ops: &mut Operations, 
 
 /// Handles a unit that the transport calls invalid. The open unit can no longer be closed: only the
 /// end of the connection tells when its memory is free.
-fn invalid_unit<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, id: OpId, why: &'static str) -> Outcome {
+fn invalid_unit(adapter: &mut AdapterSide, peer: &mut Peer, id: OpId, why: &'static str) -> Outcome {
     debug_assert!(false, "the transport calls a unit invalid: {why}");
     tracing::error!(op = ?id, why, "the transport calls a unit invalid");
     adapter.cut(peer, Error::new(ErrorKind::Unsupported, format!("the transport calls a unit invalid: {why}")));
@@ -316,8 +306,8 @@ fn invalid_unit<T: Transport>(adapter: &mut AdapterSide<T>, peer: &mut Peer, id:
 }
 
 /// Handles the completion of a request. On success its unit has ended.
-pub(super) fn unit_done<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn unit_done(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -363,7 +353,7 @@ pub(super) fn unit_done<T: Transport>(
 /// Records the unit whose last request is completed, before it is handled.
 #[cold]
 #[inline(never)]
-fn record_unit<T: Transport>(adapter: &AdapterSide<T>, ops: &Operations, peer: &Peer, id: OpId, status: WorkStatus) {
+fn record_unit(adapter: &AdapterSide, ops: &Operations, peer: &Peer, id: OpId, status: WorkStatus) {
     let Some(op) = ops.get(id).filter(|_| status == WorkStatus::Ok) else { return };
     let writes = writes(op.kind);
     let unit = if writes { peer.moving.writes.front() } else { peer.moving.reads.front() };
@@ -375,12 +365,7 @@ fn record_unit<T: Transport>(adapter: &AdapterSide<T>, ops: &Operations, peer: &
 // ---- the end ------------------------------------------------------------------------------------
 
 /// Ends a transfer that no adapter is working on.
-pub(super) fn end<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    ops: &mut Operations,
-    peer: &mut Peer,
-    id: OpId,
-) -> Effect {
+pub(super) fn end(adapter: &mut AdapterSide, ops: &mut Operations, peer: &mut Peer, id: OpId) -> Effect {
     let Some(op) = ops.get_mut(id) else { return Effect::None };
     let (kind, ending) = (op.kind, op.ending);
     let Some(transfer) = op.transfer_mut() else { return Effect::None };

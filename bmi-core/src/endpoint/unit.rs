@@ -148,9 +148,9 @@ pub(super) struct RegionRun {
 ///
 /// # Errors
 /// Those of [`Transport::register`].
-pub(super) fn register_list<T: Transport>(
+pub(super) fn register_list(
     registry: &mut PinCache,
-    transport: &mut T,
+    transport: &mut dyn Transport,
     list: &MemList,
 ) -> Result<OneOrMany<RegionRun>, Error> {
     let mut start = 0;

@@ -55,8 +55,8 @@ use crate::transport::{HostWork, Transport};
 // ---- the receiver -------------------------------------------------------------------------------
 
 /// Has an announced message of `len` bytes written into its receive. The message fits.
-pub(super) fn start<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn start(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -77,8 +77,8 @@ pub(super) fn start<T: Transport>(
 }
 
 /// Exposes the first `len` bytes of a receive for writing, or a fallback buffer for them.
-fn expose_receive<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+fn expose_receive(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     id: OpId,
@@ -103,12 +103,7 @@ fn expose_receive<T: Transport>(
 }
 
 /// Sends a ClearToWrite at the head of the notices. Returns true if the notice is off the queue.
-pub(super) fn send_clear_to_write<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    ops: &Operations,
-    peer: &mut Peer,
-    id: OpId,
-) -> bool {
+pub(super) fn send_clear_to_write(adapter: &mut AdapterSide, ops: &Operations, peer: &mut Peer, id: OpId) -> bool {
     let Some(State::AwaitingWrite { named, remote }) = ops.get(id).map(|op| op.state()) else {
         peer.drop_notice();
         return true;
@@ -128,8 +123,8 @@ pub(super) fn send_clear_to_write<T: Transport>(
 }
 
 /// Handles a Written: the sender has written the message that a receive awaits.
-pub(super) fn on_written<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_written(
+    adapter: &mut AdapterSide,
     ops: &Operations,
     peer: &mut Peer,
     id: OpId,
@@ -153,12 +148,7 @@ pub(super) fn on_written<T: Transport>(
 }
 
 /// Handles a Withdrawn: the sender writes no more, and has not written all.
-pub(super) fn on_withdrawn<T: Transport>(
-    adapter: &mut AdapterSide<T>,
-    ops: &Operations,
-    peer: &mut Peer,
-    id: OpId,
-) -> Effect {
+pub(super) fn on_withdrawn(adapter: &mut AdapterSide, ops: &Operations, peer: &mut Peer, id: OpId) -> Effect {
     let Some((op, State::AwaitingWrite { remote, .. })) = ops.get(id).map(|op| (op, op.state())) else {
         return Effect::None;
     };
@@ -170,8 +160,8 @@ pub(super) fn on_withdrawn<T: Transport>(
 // ---- the sender ---------------------------------------------------------------------------------
 
 /// Handles a ClearToWrite: the peer describes where to write an announced message.
-pub(super) fn on_clear_to_write<T: Transport>(
-    adapter: &mut AdapterSide<T>,
+pub(super) fn on_clear_to_write(
+    adapter: &mut AdapterSide,
     ops: &mut Operations,
     peer: &mut Peer,
     SlotMessage { slot, header, len }: SlotMessage<'_>,

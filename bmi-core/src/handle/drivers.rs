@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::async_endpoint::SharedEndpoint;
 use crate::driver::{Waiting, thread as driver};
 use crate::error::Error;
-use crate::transport::Transport;
 
 /// Number of polls between two looks for other threads that poll. A poll that gives way to such
 /// threads, on a core that they need too, takes 100 µs and more. With 256 polls, the driver noticed
@@ -25,11 +24,7 @@ const AFTER_PANIC: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// `Io` if the system starts no more threads.
-pub(super) fn start<T: Transport + Send + 'static>(
-    number: usize,
-    endpoint: SharedEndpoint<T>,
-    waiting: Waiting,
-) -> Result<(), Error> {
+pub(super) fn start(number: usize, endpoint: SharedEndpoint, waiting: Waiting) -> Result<(), Error> {
     let run = move || {
         loop {
             match catch_unwind(AssertUnwindSafe(|| drive(&endpoint, waiting))) {
@@ -51,7 +46,7 @@ pub(super) fn start<T: Transport + Send + 'static>(
     Ok(())
 }
 
-fn drive<T: Transport>(endpoint: &SharedEndpoint<T>, waiting: Waiting) -> Result<(), Error> {
+fn drive(endpoint: &SharedEndpoint, waiting: Waiting) -> Result<(), Error> {
     match waiting {
         Waiting::Busy => {
             poll_until_closed(endpoint);
@@ -62,7 +57,7 @@ fn drive<T: Transport>(endpoint: &SharedEndpoint<T>, waiting: Waiting) -> Result
 }
 
 /// Polls, except while other threads do.
-fn poll_until_closed<T: Transport>(endpoint: &SharedEndpoint<T>) {
+fn poll_until_closed(endpoint: &SharedEndpoint) {
     let mut polls = endpoint.polls();
     while !endpoint.has_closed() {
         for _ in 0..POLLS {

@@ -53,7 +53,6 @@ use crate::error::{Error, ErrorKind};
 use crate::op::{Options, PeerId};
 use crate::threading::AnyThread;
 use crate::time::{Clock, Time};
-use crate::transport::Transport;
 
 /// Largest number of endpoints behind a handle.
 pub const MAX_ENDPOINTS: usize = 256;
@@ -93,25 +92,25 @@ impl HandleConfig {
 }
 
 /// A handle to one endpoint or several, for any thread. A clone is another handle to the same ones.
-pub struct Handle<T: Transport> {
-    shared: Arc<Endpoints<T>>,
+pub struct Handle {
+    shared: Arc<Endpoints>,
 }
 
-impl<T: Transport> Clone for Handle<T> {
+impl Clone for Handle {
     fn clone(&self) -> Self {
         Handle { shared: Arc::clone(&self.shared) }
     }
 }
 
-struct Endpoints<T: Transport> {
+struct Endpoints {
     /// In the order of their numbers. There is at least one.
-    callers: Box<[Caller<T, AnyThread>]>,
+    callers: Box<[Caller<AnyThread>]>,
     config: HandleConfig,
     /// Counts connections and searches, to spread them over the endpoints.
     turn: AtomicUsize,
 }
 
-impl<T: Transport> Drop for Endpoints<T> {
+impl Drop for Endpoints {
     /// The last handle is gone. The drivers do the rest. It may have been dropped by code that an
     /// endpoint runs, so this does not wait for the endpoint.
     fn drop(&mut self) {
@@ -119,7 +118,7 @@ impl<T: Transport> Drop for Endpoints<T> {
     }
 }
 
-impl<T: Transport> Handle<T> {
+impl Handle {
     /// Creates a handle, and a thread for each endpoint that drives it until the handle is closed.
     /// `clock` gives the time for all of them.
     ///
@@ -127,13 +126,10 @@ impl<T: Transport> Handle<T> {
     /// `Invalid` without endpoints, or with more than [`MAX_ENDPOINTS`]; `Io` if the system starts
     /// no more threads, or cannot wait on the event fd of a transport.
     pub fn start(
-        endpoints: Vec<Endpoint<T>>,
+        endpoints: Vec<Endpoint>,
         clock: impl Clock + Clone + Send + Sync + 'static,
         config: HandleConfig,
-    ) -> Result<Handle<T>, Error>
-    where
-        T: Send + 'static,
-    {
+    ) -> Result<Handle, Error> {
         let (handle, endpoints) = Handle::undriven(endpoints, clock, config)?;
         for (number, endpoint) in endpoints.into_iter().enumerate() {
             if config.waiting == Waiting::Busy {
@@ -151,15 +147,15 @@ impl<T: Transport> Handle<T> {
     /// # Errors
     /// `Invalid`, as [`Handle::start`].
     pub fn undriven(
-        endpoints: Vec<Endpoint<T>>,
+        endpoints: Vec<Endpoint>,
         clock: impl Clock + Clone + Send + Sync + 'static,
         config: HandleConfig,
-    ) -> Result<(Handle<T>, Vec<SharedEndpoint<T>>), Error> {
+    ) -> Result<(Handle, Vec<SharedEndpoint>), Error> {
         if endpoints.is_empty() || endpoints.len() > MAX_ENDPOINTS {
             let text = format!("a handle over {} endpoints: it takes 1 to {MAX_ENDPOINTS}", endpoints.len());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let share = |(number, endpoint): (u8, Endpoint<T>)| {
+        let share = |(number, endpoint): (u8, Endpoint)| {
             let endpoint = SharedEndpoint::shared(endpoint.numbered(number), clock.clone());
             endpoint.set_max_operations(config.max_operations.max(1));
             endpoint
@@ -173,7 +169,7 @@ impl<T: Transport> Handle<T> {
     // ---- getters --------------------------------------------------------------------------------
 
     /// Returns the endpoints, in the order of their numbers.
-    pub fn endpoints(&self) -> impl ExactSizeIterator<Item = &SharedEndpoint<T>> {
+    pub fn endpoints(&self) -> impl ExactSizeIterator<Item = &SharedEndpoint> {
         self.shared.callers.iter().map(Caller::endpoint)
     }
 
@@ -207,16 +203,16 @@ impl<T: Transport> Handle<T> {
         self.endpoints().map(SharedEndpoint::resource_usage).collect()
     }
 
-    fn first(&self) -> &SharedEndpoint<T> {
+    fn first(&self) -> &SharedEndpoint {
         self.shared.callers[0].endpoint()
     }
 
     /// Returns the endpoint of a peer. An id of another handle may have none here.
-    fn of(&self, peer: PeerId) -> Option<&SharedEndpoint<T>> {
+    fn of(&self, peer: PeerId) -> Option<&SharedEndpoint> {
         self.caller_of(peer).map(Caller::endpoint)
     }
 
-    fn caller_of(&self, peer: PeerId) -> Option<&Caller<T, AnyThread>> {
+    fn caller_of(&self, peer: PeerId) -> Option<&Caller<AnyThread>> {
         self.shared.callers.get(usize::from(peer.endpoint()))
     }
 
@@ -247,11 +243,10 @@ fn no_such_peer() -> Error {
 
 /// A handle, and all its futures, may go to any thread.
 const _: fn() = || {
-    type Any = Box<dyn Transport + Send>;
     fn is_shared<V: Send + Sync>() {}
     fn can_be_sent<V: Send>(_: V) {}
-    is_shared::<Handle<Any>>();
-    let _ = |handle: Handle<Any>, addr: Addr, peer: PeerId, options: Options| {
+    is_shared::<Handle>();
+    let _ = |handle: Handle, addr: Addr, peer: PeerId, options: Options| {
         can_be_sent(handle.connect(&addr, options));
         can_be_sent(handle.disconnect(peer, options));
         can_be_sent(handle.send(peer, 0, Vec::new(), options));

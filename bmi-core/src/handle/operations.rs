@@ -15,9 +15,8 @@ use crate::mem::{Access, MemList};
 use crate::op::{Options, PeerId, Posted, Tag};
 use crate::threading::AnyThread;
 use crate::time::Time;
-use crate::transport::Transport;
 
-impl<T: Transport> Handle<T> {
+impl Handle {
     // ---- connections and memory -----------------------------------------------------------------
 
     /// Accepts connections at `addr`, for all endpoints whose transports are of one group. Returns
@@ -73,7 +72,7 @@ impl<T: Transport> Handle<T> {
     // ---- messages and bulk data -----------------------------------------------------------------
 
     /// Sends an expected message; see [`Endpoint::post_send`].
-    pub fn send(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<T, AnyThread> {
+    pub fn send(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<AnyThread> {
         self.post(peer, |endpoint| endpoint.post_send(peer, tag, list, options))
     }
 
@@ -84,17 +83,17 @@ impl<T: Transport> Handle<T> {
         tag: Tag,
         list: impl Into<MemList>,
         options: Options,
-    ) -> Operation<T, AnyThread> {
+    ) -> Operation<AnyThread> {
         self.post(peer, |endpoint| endpoint.post_send_unexpected(peer, tag, list, options))
     }
 
     /// Receives an expected message; see [`Endpoint::post_recv`].
-    pub fn recv(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<T, AnyThread> {
+    pub fn recv(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<AnyThread> {
         self.post(peer, |endpoint| endpoint.post_recv(peer, tag, list, options))
     }
 
     /// Drops the next expected message with this tag; see [`Endpoint::post_discard`].
-    pub fn discard(&self, peer: PeerId, tag: Tag, options: Options) -> Operation<T, AnyThread> {
+    pub fn discard(&self, peer: PeerId, tag: Tag, options: Options) -> Operation<AnyThread> {
         self.post(peer, |endpoint| endpoint.post_discard(peer, tag, options))
     }
 
@@ -107,7 +106,7 @@ impl<T: Transport> Handle<T> {
         at: u64,
         local: impl Into<MemList>,
         options: Options,
-    ) -> Operation<T, AnyThread> {
+    ) -> Operation<AnyThread> {
         self.post(peer, |endpoint| endpoint.post_pull(peer, remote, at, local, options))
     }
 
@@ -119,7 +118,7 @@ impl<T: Transport> Handle<T> {
         at: u64,
         local: impl Into<MemList>,
         options: Options,
-    ) -> Operation<T, AnyThread> {
+    ) -> Operation<AnyThread> {
         self.post(peer, |endpoint| endpoint.post_push(peer, remote, at, local, options))
     }
 
@@ -132,7 +131,7 @@ impl<T: Transport> Handle<T> {
         peer: PeerId,
         list: impl Into<MemList>,
         options: Options,
-    ) -> Result<(Grant, Operation<T, AnyThread>), Error> {
+    ) -> Result<(Grant, Operation<AnyThread>), Error> {
         let endpoint = self.of(peer).ok_or_else(no_such_peer)?;
         let (grant, op) = endpoint.with_room(|endpoint| endpoint.post_grant(peer, list, options))?;
         Ok((grant, endpoint.operation(Ok(Posted::Pending(op)))))
@@ -146,7 +145,7 @@ impl<T: Transport> Handle<T> {
         grant: &Grant,
         local: impl Into<MemList>,
         options: Options,
-    ) -> Operation<T, AnyThread> {
+    ) -> Operation<AnyThread> {
         self.post(peer, |endpoint| endpoint.post_push_granted(peer, grant, local, options))
     }
 
@@ -176,11 +175,7 @@ impl<T: Transport> Handle<T> {
         Ok(())
     }
 
-    fn post(
-        &self,
-        peer: PeerId,
-        post: impl FnOnce(&mut Endpoint<T>) -> Result<Posted, Error>,
-    ) -> Operation<T, AnyThread> {
+    fn post(&self, peer: PeerId, post: impl FnOnce(&mut Endpoint) -> Result<Posted, Error>) -> Operation<AnyThread> {
         match self.of(peer) {
             Some(endpoint) => endpoint.post(post),
             None => self.first().operation(Err(no_such_peer())),
@@ -201,7 +196,7 @@ impl<T: Transport> Handle<T> {
         body: Body,
         forced: Option<Path>,
         options: Options,
-    ) -> Result<Call<T, AnyThread>, Error> {
+    ) -> Result<Call<AnyThread>, Error> {
         let caller = self.caller_of(peer).ok_or_else(no_such_peer)?;
         caller.endpoint().check_room()?;
         caller.call(peer, request, body, forced, options)
@@ -232,7 +227,7 @@ impl<T: Transport> Handle<T> {
     ///
     /// # Errors
     /// `Cancelled` if the handle was closed.
-    pub async fn next_call(&self) -> Result<Incoming<T, AnyThread>, Error> {
+    pub async fn next_call(&self) -> Result<Incoming<AnyThread>, Error> {
         loop {
             let message = self.next_unexpected().await?;
             let peer = message.peer();
@@ -259,7 +254,7 @@ impl<T: Transport> Handle<T> {
     }
 
     /// Returns what the first endpoint has for which `poll` is ready.
-    async fn next<V>(&self, poll: impl Fn(&SharedEndpoint<T>, &Context<'_>) -> Poll<V>) -> Result<V, Error> {
+    async fn next<V>(&self, poll: impl Fn(&SharedEndpoint, &Context<'_>) -> Poll<V>) -> Result<V, Error> {
         let first = self.next_turn();
         poll_fn(|cx| {
             let count = self.shared.callers.len();

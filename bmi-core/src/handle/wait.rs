@@ -10,19 +10,18 @@ use super::Handle;
 use crate::async_endpoint::SharedEndpoint;
 use crate::driver::Waiter;
 use crate::driver::thread::{Alarm, Sleeper};
-use crate::transport::Transport;
 
 /// Arms the adapters again for drivers that sleep, when this thread polls no more, also after a
 /// panic.
-struct Rearm<'a, T: Transport>(&'a Handle<T>);
+struct Rearm<'a>(&'a Handle);
 
-impl<T: Transport> Drop for Rearm<'_, T> {
+impl Drop for Rearm<'_> {
     fn drop(&mut self) {
         self.0.endpoints().for_each(SharedEndpoint::rearm);
     }
 }
 
-impl<T: Transport> Handle<T> {
+impl Handle {
     /// Runs `future` to its end on this thread. While it waits, the thread polls the endpoints, as
     /// long as [`HandleConfig::waiting`](super::HandleConfig::waiting) allows, and then sleeps
     /// until a driver has something for it. Any number of threads may wait at a time.

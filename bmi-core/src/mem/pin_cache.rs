@@ -236,7 +236,7 @@ impl PinCache {
     ///
     /// # Errors
     /// Those of [`Transport::register`], after all idle entries have been released.
-    pub(crate) fn register<T: Transport>(&mut self, transport: &mut T, memory: &Memory) -> Result<MemoryRegion, Error> {
+    pub(crate) fn register(&mut self, transport: &mut dyn Transport, memory: &Memory) -> Result<MemoryRegion, Error> {
         self.register_by(memory, |memory| transport.register(memory))
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct ReceiveSlots {
 
 impl ReceiveSlots {
     /// Allocates and registers `count` slots for payloads of up to `eager` bytes.
-    pub(crate) fn new<T: Transport>(transport: &mut T, count: usize, eager: usize) -> Result<ReceiveSlots, Error> {
+    pub(crate) fn new(transport: &mut dyn Transport, count: usize, eager: usize) -> Result<ReceiveSlots, Error> {
         let slot_len = (HEADER_LEN + eager).next_multiple_of(64);
         let memory = Memory::sparse(count * slot_len)?;
         let region = transport.register(&memory)?;

@@ -29,7 +29,7 @@
 //! ```no_run
 //! # use bmi_core::driver::MonotonicClock;
 //! # use bmi_core::{AsyncEndpoint, Timeline, TimelineOptions, Transport};
-//! # fn example<T: Transport>(endpoint: AsyncEndpoint<T>, fetched: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
+//! # fn example(endpoint: AsyncEndpoint, fetched: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
 //! endpoint.with(|endpoint| endpoint.record(TimelineOptions::default(), MonotonicClock::new()))?;
 //! // … what is to be seen …
 //! let mine = endpoint.with(|endpoint| endpoint.timeline()).unwrap_or_default();

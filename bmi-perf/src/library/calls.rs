@@ -1,7 +1,7 @@
 //! Calls, by each of the four paths.
 
 use bmi::paths::Direction;
-use bmi::{AnyTransport, Body, Caller, Error, Incoming, MemList, Memory, Options};
+use bmi::{Body, Caller, Error, Incoming, MemList, Memory, Options};
 
 use super::Link;
 use super::ring::produce;
@@ -59,7 +59,7 @@ impl Store {
     }
 
     /// Takes or gives the data of a call. Nothing is stored.
-    pub(super) async fn answer(&self, call: Incoming<AnyTransport>) -> Result<(), Error> {
+    pub(super) async fn answer(&self, call: Incoming) -> Result<(), Error> {
         let options = Options::default();
         let len = usize::try_from(call.len()).unwrap_or(usize::MAX).min(self.staged.len());
         let units = (0..len).step_by(UNIT).map(|at| (at as u64, self.staged.slice(at, UNIT.min(len - at))));

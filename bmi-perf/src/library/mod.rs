@@ -17,8 +17,8 @@ use std::time::Duration;
 use bmi::driver::{MonotonicClock, busy, event};
 use bmi::timeline::{Timeline, TimelineOptions};
 use bmi::{
-    Addr, AnyTransport, AsyncEndpoint, Config, Device, Error, ErrorKind, MemSlice, Memory, OpenOptions, Operation,
-    Options, PeerEvent, PeerId, Scheme,
+    Addr, AsyncEndpoint, Config, Device, Error, ErrorKind, MemSlice, Memory, OpenOptions, Operation, Options,
+    PeerEvent, PeerId, Scheme,
 };
 use futures_util::future::try_join_all;
 
@@ -39,7 +39,7 @@ const RECORDED: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A type that is the same in all parts.
-pub(crate) type Endpoint = AsyncEndpoint<AnyTransport>;
+pub(crate) type Endpoint = AsyncEndpoint;
 
 /// Opens an endpoint.
 ///
@@ -234,12 +234,12 @@ impl Link<'_> {
     }
 
     /// Sends a message that is measured, and writes it before.
-    fn send(&self, bytes: &MemSlice) -> Operation<AnyTransport> {
+    fn send(&self, bytes: &MemSlice) -> Operation {
         ring::produce(self.case, bytes);
         self.endpoint.send(self.peer, DATA, bytes, Options::default())
     }
 
-    fn recv(&self, into: &MemSlice) -> Operation<AnyTransport> {
+    fn recv(&self, into: &MemSlice) -> Operation {
         self.endpoint.recv(self.peer, DATA, into, Options::default())
     }
 
@@ -247,7 +247,7 @@ impl Link<'_> {
         self.endpoint.send(self.peer, SIGNAL, vec![1], Options::default()).await.map(drop)
     }
 
-    fn await_signal(&self) -> Operation<AnyTransport> {
+    fn await_signal(&self) -> Operation {
         self.endpoint.recv(self.peer, SIGNAL, vec![0], Options::default())
     }
 

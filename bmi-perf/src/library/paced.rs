@@ -14,7 +14,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 
-use bmi::{AnyTransport, Error, Operation};
+use bmi::{Error, Operation};
 
 use super::Link;
 use super::ring::{Ring, Window};
@@ -83,7 +83,7 @@ impl Link<'_> {
 }
 
 /// Returns what an operation ended with, if it has ended.
-async fn now_or_not(operation: &mut Operation<AnyTransport>) -> Option<Result<(), Error>> {
+async fn now_or_not(operation: &mut Operation) -> Option<Result<(), Error>> {
     poll_fn(|context| {
         Poll::Ready(match Pin::new(&mut *operation).poll(context) {
             Poll::Ready(ended) => Some(ended.map(drop)),

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use bmi::{AnyTransport, Error, MemList, MemSlice, Memory, Operation};
+use bmi::{Error, MemList, MemSlice, Memory, Operation};
 
 use crate::case::{Case, Over};
 
@@ -59,7 +59,7 @@ pub(super) fn pieces(len: usize, pieces: usize) -> Result<(Memory, MemList), Err
 
 /// A limited number of operations in flight. The oldest is awaited before another is posted.
 pub(super) struct Window {
-    under_way: VecDeque<Operation<AnyTransport>>,
+    under_way: VecDeque<Operation>,
     most: usize,
 }
 
@@ -78,7 +78,7 @@ impl Window {
         Ok(())
     }
 
-    pub(super) fn add(&mut self, operation: Operation<AnyTransport>) {
+    pub(super) fn add(&mut self, operation: Operation) {
         self.under_way.push_back(operation);
     }
 

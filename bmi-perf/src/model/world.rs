@@ -7,7 +7,7 @@ use std::time::Duration;
 use bmi::{
     Access, AsyncEndpoint, BulkDescriptor, Config, Error, MemSlice, Memory, Operation, Options, PeerEvent, PeerId,
 };
-use bmi_sim::{Node, Profile, SimConfig, SimTransport, World};
+use bmi_sim::{Node, Profile, SimConfig, World};
 
 use super::Question;
 use crate::case::Test;
@@ -71,11 +71,11 @@ impl Question {
     }
 }
 
-type Pending = VecDeque<Operation<SimTransport>>;
+type Pending = VecDeque<Operation>;
 
 /// One side of the connection.
 struct Side {
-    endpoint: AsyncEndpoint<SimTransport>,
+    endpoint: AsyncEndpoint,
     peer: PeerId,
     question: Question,
     /// The buffers that are used in turn.
@@ -85,7 +85,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(endpoint: AsyncEndpoint<SimTransport>, peer: PeerId, question: Question) -> Result<Side, Error> {
+    fn new(endpoint: AsyncEndpoint, peer: PeerId, question: Question) -> Result<Side, Error> {
         let Question { size, depth, .. } = question;
         let buffers = || -> Result<(Memory, Rc<[MemSlice]>), Error> {
             let memory = Memory::zeroed(size * depth)?;
@@ -96,19 +96,19 @@ impl Side {
         Ok(Side { endpoint, peer, question, out, back, memory })
     }
 
-    fn send(&self, tag: u64, bytes: &MemSlice) -> Operation<SimTransport> {
+    fn send(&self, tag: u64, bytes: &MemSlice) -> Operation {
         self.endpoint.send(self.peer, tag, bytes, Options::default())
     }
 
-    fn recv(&self, tag: u64, into: &MemSlice) -> Operation<SimTransport> {
+    fn recv(&self, tag: u64, into: &MemSlice) -> Operation {
         self.endpoint.recv(self.peer, tag, into, Options::default())
     }
 
-    fn signal(&self) -> Operation<SimTransport> {
+    fn signal(&self) -> Operation {
         self.endpoint.send(self.peer, SIGNAL, vec![1], Options::default())
     }
 
-    fn await_signal(&self) -> Operation<SimTransport> {
+    fn await_signal(&self) -> Operation {
         self.endpoint.recv(self.peer, SIGNAL, vec![0], Options::default())
     }
 
@@ -171,7 +171,7 @@ impl Side {
     }
 
     /// Posts all, with as many in flight as there are buffers.
-    async fn window(&self, messages: usize, post: impl Fn(usize) -> Operation<SimTransport>) -> Result<(), Error> {
+    async fn window(&self, messages: usize, post: impl Fn(usize) -> Operation) -> Result<(), Error> {
         let mut pending = Pending::new();
         for number in 0..messages {
             if pending.len() == self.question.depth

@@ -249,7 +249,7 @@ impl Clock for ByHand {
     }
 }
 
-type End = AsyncEndpoint<ShmTransport>;
+type End = AsyncEndpoint;
 
 /// Runs a future over two endpoints. Time passes while nothing else happens.
 fn run<R>(clock: &ByHand, ends: [&End; 2], future: impl Future<Output = R>) -> R {
@@ -275,7 +275,7 @@ fn a_call_whose_server_stalls_ends_in_time_and_leaves_its_memory() {
     let config = Config::default();
     let [client, server] = [(); 2].map(|()| {
         let transport = ShmTransport::new(ShmConfig::default()).unwrap();
-        AsyncEndpoint::new(Endpoint::new(transport, config.clone(), clock.now()).unwrap(), clock.clone())
+        AsyncEndpoint::new(Endpoint::new(Box::new(transport), config.clone(), clock.now()).unwrap(), clock.clone())
     });
     let ends = [&client, &server];
     server.listen(&addr).unwrap();

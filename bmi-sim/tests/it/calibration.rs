@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bmi_core::comm::{self, Calibrations, Crossovers, Direction, Measured, Path, Policy};
 use bmi_core::{AsyncEndpoint, Config, ErrorKind, Options, PeerId};
-use bmi_sim::{Node, SimConfig, SimTransport, World};
+use bmi_sim::{Node, SimConfig, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Returns a client connected to a server that does nothing, with its slots described.
-async fn connected(client: &Node, server: &Node, config: Config) -> (AsyncEndpoint<SimTransport>, PeerId) {
+async fn connected(client: &Node, server: &Node, config: Config) -> (AsyncEndpoint, PeerId) {
     let s = server.endpoint(config.clone()).unwrap();
     let c = client.endpoint(config).unwrap();
     let addr = s.listen(&server.addr(0)).unwrap();
@@ -35,10 +35,10 @@ fn measure(sim: SimConfig, config: Config) -> (Measured, Duration) {
         here.sleep(Duration::from_millis(1)).await;
         // A staging buffer, created when it was first needed, and memory that the pin-down cache
         // has not checked since.
-        let registrations = c.with(|c| c.transport().registrations());
+        let registrations = here.registrations();
         assert_eq!(comm::measure(&c, peer, c.within(SECOND)).await?, measured, "virtual time has no noise");
         here.sleep(Duration::from_millis(1)).await;
-        assert_eq!(c.with(|c| c.transport().registrations()), registrations, "more are held each time");
+        assert_eq!(here.registrations(), registrations, "more are held each time");
         assert_eq!(c.resource_usage(), before);
         Ok::<_, bmi_core::Error>((measured, took))
     });

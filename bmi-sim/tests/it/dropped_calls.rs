@@ -8,10 +8,10 @@ use std::time::Duration;
 use bmi_core::comm::{Body, Caller, Direction, Path, serve};
 use bmi_core::driver::Waiting;
 use bmi_core::{Addr, AsyncEndpoint, Config, Error, ErrorKind, HandleConfig, Memory, Options, PeerId, ResourceUsage};
-use bmi_sim::{Node, SimTransport, World};
+use bmi_sim::{Node, World};
 use futures_util::future::{Either, select};
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Path, Reply, serve};
 use bmi_core::{Addr, AsyncEndpoint, Config, Error, ErrorKind, Memory, PeerId};
-use bmi_sim::{Node, SimTransport, World};
+use bmi_sim::{Node, World};
 use futures_util::future::{join_all, select};
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ struct Rig {
     failed: Rc<Cell<usize>>,
 }
 
-async fn moved(call: &Incoming<SimTransport>, memory: &Memory, timeout: Duration) -> Result<(), Error> {
+async fn moved(call: &Incoming, memory: &Memory, timeout: Duration) -> Result<(), Error> {
     match call.direction() {
         Some(Direction::Write) => call.fetch(0, memory, call.within(timeout)).await,
         Some(Direction::Read) => call.store(0, memory, call.within(timeout)).await,

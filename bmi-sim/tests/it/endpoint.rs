@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bmi_core::{Access, AsyncEndpoint, Config, ErrorKind, Memory, OneSided, Options, PeerEvent, Tag};
-use bmi_sim::{Node, SimConfig, SimTransport, World};
+use bmi_sim::{Node, SimConfig, World};
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -8,10 +8,10 @@ use bmi_core::comm::{Body, Caller, Path, serve};
 use bmi_core::driver::Waiting;
 use bmi_core::timeline::{Class, Direction, Way, What, align, merge};
 use bmi_core::{AsyncEndpoint, Clock, Config, Memory, OpKind, Options, PeerId, Time, Timeline, TimelineOptions};
-use bmi_sim::{Node, Profile, SimClock, SimConfig, SimTransport, World};
+use bmi_sim::{Node, Profile, SimClock, SimConfig, World};
 use serde_json::Value;
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// A message of 8 bytes takes 6 µs with this profile, and the two processors some more.

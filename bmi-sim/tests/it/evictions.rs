@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Incoming};
 use bmi_core::{Access, Addr, AsyncEndpoint, Config, ErrorKind, Memory, Options, PeerEvent, PeerId};
-use bmi_sim::{SimTransport, World};
+use bmi_sim::World;
 use futures_util::FutureExt;
 use futures_util::future::join;
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(10);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bmi_core::{Access, AsyncEndpoint, Config, ErrorKind, Memory, Options, PeerEvent, PeerId, Time};
 use bmi_sim::faults::{DiskUser, Fault, Loss, Plan};
-use bmi_sim::{DiskFault, DiskProfile, Node, Profile, SimConfig, SimTransport, World};
+use bmi_sim::{DiskFault, DiskProfile, Node, Profile, SimConfig, World};
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 /// Two nodes with a connection from the first to the second.
 struct Pair {

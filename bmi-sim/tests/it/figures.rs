@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Path};
 use bmi_core::{AsyncEndpoint, Config, Memory, Options};
-use bmi_sim::{Node, Profile, SimConfig, SimTransport, World};
+use bmi_sim::{Node, Profile, SimConfig, World};
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -48,7 +48,7 @@ async fn serve(node: Node, endpoint: Endpoint, unit: usize) {
     }
 }
 
-async fn take(node: &Node, incoming: &Rc<Incoming<SimTransport>>, buffers: &[Memory; 2], options: Options) {
+async fn take(node: &Node, incoming: &Rc<Incoming>, buffers: &[Memory; 2], options: Options) {
     let len = incoming.len() as usize;
     if incoming.data().is_some() {
         return node.disk().write(len as u64).await.unwrap();
@@ -72,7 +72,7 @@ async fn take(node: &Node, incoming: &Rc<Incoming<SimTransport>>, buffers: &[Mem
     }
 }
 
-async fn give(node: &Node, incoming: &Rc<Incoming<SimTransport>>, buffers: &[Memory; 2], options: Options) {
+async fn give(node: &Node, incoming: &Rc<Incoming>, buffers: &[Memory; 2], options: Options) {
     let len = incoming.len() as usize;
     let unit = buffers[0].len();
     let mut stores = std::collections::VecDeque::new();
@@ -94,7 +94,7 @@ async fn give(node: &Node, incoming: &Rc<Incoming<SimTransport>>, buffers: &[Mem
 fn run<R: 'static, F: Future<Output = R> + 'static>(
     config: Config,
     unit: usize,
-    client: impl FnOnce(Node, Caller<SimTransport>, bmi_core::PeerId) -> F + 'static,
+    client: impl FnOnce(Node, Caller, bmi_core::PeerId) -> F + 'static,
 ) -> R {
     let world = World::with(testbed());
     let (server, here) = (world.node("server"), world.node("client"));

@@ -12,12 +12,12 @@ use bmi_core::comm::Body;
 use bmi_core::driver::Waiting;
 use bmi_core::transport::Armed;
 use bmi_core::{Access, Config, ErrorKind, Handle, HandleConfig, Memory, Options, PeerEvent, SharedEndpoint, Time};
-use bmi_sim::{Node, SimTransport, World};
+use bmi_sim::{Node, World};
 use send_wrapper::SendWrapper;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-type Sim = Handle<SimTransport>;
+type Sim = Handle;
 
 fn handle(node: &Node, count: usize, waiting: Waiting) -> Sim {
     node.handle(&Config::default(), count, HandleConfig::default().waiting(waiting)).unwrap()
@@ -162,7 +162,7 @@ fn what_was_sent_before_the_end_is_sent_also_after_a_long_idle_time() {
 /// once.
 struct Bell {
     /// The world is of one thread.
-    endpoint: SendWrapper<SharedEndpoint<SimTransport>>,
+    endpoint: SendWrapper<SharedEndpoint>,
     rung: AtomicUsize,
 }
 

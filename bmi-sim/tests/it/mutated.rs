@@ -31,6 +31,7 @@ use bmi_core::{
     Transport, forward_transport,
 };
 use bmi_sim::{Node, Rng, SimTransport, World, drive_with};
+use send_wrapper::SendWrapper;
 
 /// Changed frames of an ordinary run.
 const FRAMES: u64 = 2_000;
@@ -124,7 +125,7 @@ impl Dice {
 /// The adapter of a hostile client.
 struct Mutator {
     inner: SimTransport,
-    dice: Rc<Dice>,
+    dice: SendWrapper<Rc<Dice>>,
 }
 
 impl Mutator {
@@ -251,7 +252,7 @@ fn config() -> Config {
 }
 
 /// Answers calls: `w` takes data, `r` returns some, `s` receives a message, `t` sends one.
-async fn answer<T: Transport>(call: Incoming<T>) -> Result<(), Error> {
+async fn answer(call: Incoming) -> Result<(), Error> {
     /// The server's own limit. A peer may claim any length.
     const MOST: u64 = 1 << 20;
     let (endpoint, peer, soon) = (call.endpoint().clone(), call.peer(), call.within(SOON));
@@ -289,7 +290,7 @@ async fn answer<T: Transport>(call: Incoming<T>) -> Result<(), Error> {
 
 /// One step of a client: a call of a kind, with data of one of the lengths that take different
 /// paths. Returns true if the result is right, or the error of the first operation that failed.
-async fn step<T: Transport>(caller: &Caller<T>, peer: PeerId, number: u64) -> Result<bool, Error> {
+async fn step(caller: &Caller, peer: PeerId, number: u64) -> Result<bool, Error> {
     const LENGTHS: [usize; 4] = [100, 3000, 30_000, 100_000];
     let endpoint = caller.endpoint();
     let soon = || endpoint.within(SOON);
@@ -326,7 +327,7 @@ async fn step<T: Transport>(caller: &Caller<T>, peer: PeerId, number: u64) -> Re
 
 /// A client whose results may be wrong, because its own frames are. It goes on until an operation
 /// fails.
-async fn session<T: Transport>(caller: &Caller<T>, server: &Addr, first: u64) -> Result<(), Error> {
+async fn session(caller: &Caller, server: &Addr, first: u64) -> Result<(), Error> {
     let endpoint = caller.endpoint();
     let peer = endpoint.connect(server, endpoint.within(SOON)).await?;
     let mut result = Ok(());
@@ -381,16 +382,16 @@ fn run(seed: u64, most: u64) -> (u64, u64) {
 }
 
 /// Makes a call of the honest client.
-fn honest_step(world: &World, caller: &Caller<SimTransport>, peer: PeerId, number: u64) {
+fn honest_step(world: &World, caller: &Caller, peer: PeerId, number: u64) {
     match world.block_on(step(caller, peer, number)) {
         Ok(is_right) => assert!(is_right, "the honest client's step {number} has a wrong result"),
         Err(error) => panic!("the honest client's step {number}: {error}"),
     }
 }
 
-fn hostile_client(node: &Node, dice: &Rc<Dice>) -> Caller<Mutator> {
-    let transport = Mutator { inner: node.transport().unwrap(), dice: dice.clone() };
-    let endpoint = AsyncEndpoint::new(Endpoint::new(transport, config(), node.now()).unwrap(), node.clock());
+fn hostile_client(node: &Node, dice: &Rc<Dice>) -> Caller {
+    let transport = Mutator { inner: node.transport().unwrap(), dice: SendWrapper::new(dice.clone()) };
+    let endpoint = AsyncEndpoint::new(Endpoint::new(Box::new(transport), config(), node.now()).unwrap(), node.clock());
     node.spawn(drive_with(node.clone(), endpoint.clone(), Waiting::Busy));
     Caller::new(endpoint)
 }

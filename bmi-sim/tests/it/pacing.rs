@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::{Access, AsyncEndpoint, BulkDescriptor, Config, Memory, Options, PeerEvent, PeerId, ServiceClass};
-use bmi_sim::{Node, SimTransport, World};
+use bmi_sim::{Node, World};
 
 const UNIT: usize = 64 << 10;
 const SECOND: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Crowd {
     world: World,
     server: Node,
-    endpoint: AsyncEndpoint<SimTransport>,
+    endpoint: AsyncEndpoint,
     clients: Vec<Node>,
     /// Each client as a peer of the server, and its exposed memory.
     peers: Vec<(PeerId, BulkDescriptor)>,

@@ -11,9 +11,9 @@ use bmi_core::mem::{Extent, Foreign};
 use bmi_core::{
     Access, AsyncEndpoint, Config, Counters, Error, ErrorKind, MemList, Memory, Options, PeerEvent, PeerId,
 };
-use bmi_sim::{Node, SimConfig, SimTransport, World};
+use bmi_sim::{Node, SimConfig, World};
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Longer than `Config::pin_linger`.
@@ -39,17 +39,8 @@ fn pair(sim: SimConfig, config: &Config) -> Pair {
     let to_b = world.block_on(a.connect(&addr, Options::default())).unwrap();
     let PeerEvent::Connected { peer: to_a, .. } = world.block_on(b.next_event()) else { panic!("no peer") };
     world.run_for(SETTLED);
-    let idle = (registered(&a), registered(&b));
+    let idle = (nodes.0.registrations(), nodes.1.registrations());
     Pair { world, nodes, a, b, to_b, to_a, idle }
-}
-
-/// Returns the number of regions that the adapter has registered.
-fn registered(endpoint: &Endpoint) -> usize {
-    endpoint.with(|e| e.transport().registrations())
-}
-
-fn fail(endpoint: &Endpoint, count: usize) {
-    endpoint.with(|e| e.transport_mut().fail_registrations(count));
 }
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
@@ -72,13 +63,14 @@ impl Pair {
     /// Checks that nothing is in use, and that nothing is registered except by the cache.
     fn settled(&self, what: &str) {
         self.world.run_for(SETTLED);
-        for (endpoint, idle) in [(&self.a, self.idle.0), (&self.b, self.idle.1)] {
+        let (a, b) = &self.nodes;
+        for (node, endpoint, idle) in [(a, &self.a, self.idle.0), (b, &self.b, self.idle.1)] {
             let resource_usage = endpoint.resource_usage();
             assert_eq!(resource_usage, bmi_core::ResourceUsage { peers: 1, ..Default::default() }, "{what}");
             let pinned = endpoint.with(|e| e.pinned());
             assert_eq!(pinned.in_use, 0, "{what}");
             // Staging buffers and fast-RDMA slots are created when they are needed and stay.
-            let own = registered(endpoint) - pinned.entries;
+            let own = node.registrations() - pinned.entries;
             assert!((idle..=idle + 17).contains(&own), "{what}: {own} registrations are not in the cache; {idle} were");
             assert_eq!(endpoint.counters().violations, 0, "{what}");
         }
@@ -145,11 +137,11 @@ fn memory_dropped_while_the_endpoint_sleeps_is_deregistered() {
         }
     });
     pair.world.run_for(SECOND);
-    let (before, batches) = (registered(&pair.a), pair.a.counters().pin_batches);
+    let (before, batches) = (pair.nodes.0.registrations(), pair.a.counters().pin_batches);
     drop(memories);
     pair.world.run_for(SECOND);
     assert_eq!(
-        (registered(&pair.a), pair.a.counters().pin_batches),
+        (pair.nodes.0.registrations(), pair.a.counters().pin_batches),
         (before - 20, batches + 1),
         "let go, and together"
     );
@@ -191,8 +183,8 @@ async fn every_path(
     failing: (usize, usize),
 ) -> Result<(), Error> {
     let trouble = || {
-        fail(&pair.a, failing.0);
-        fail(&pair.b, failing.1);
+        pair.nodes.0.fail_registrations(failing.0);
+        pair.nodes.1.fail_registrations(failing.1);
     };
     let total: usize = lens.iter().sum();
     let expected = pattern(seed, total);
@@ -205,7 +197,7 @@ async fn every_path(
     // One piece to receive into, and time for the offer. It is written directly if it is of middle
     // size.
     let one = Memory::zeroed(total).unwrap();
-    fail(&pair.b, 0);
+    pair.nodes.1.fail_registrations(0);
     let receive = pair.b.recv(pair.to_a, 2, &one, pair.b.within(SECOND));
     pair.world.sleep(Duration::from_millis(1)).await;
     trouble();
@@ -214,7 +206,7 @@ async fn every_path(
     assert!(one.to_vec() == expected, "send to an offer, seed {seed}");
     // Memory that the program exposes cannot be copied without its knowledge. So it is exposed
     // while registration works.
-    fail(&pair.b, 0);
+    pair.nodes.1.fail_registrations(0);
     let target = list(seed, lens, apart, false);
     let exposed = pair.b.expose(pair.to_a, target.clone(), Access::READ_WRITE)?;
     trouble();
@@ -243,8 +235,8 @@ fn registrations_that_fail_now_and_then_cost_a_copy_at_most() {
         let outcome = pair.world.block_on(every_path(&pair, seed, lens, seed % 2 == 0, failing));
         outcome.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
-    fail(&pair.a, 0);
-    fail(&pair.b, 0);
+    pair.nodes.0.fail_registrations(0);
+    pair.nodes.1.fail_registrations(0);
     pair.settled("after registrations that failed");
     let (a, b) = (pair.a.counters(), pair.b.counters());
     assert!(a.pin_failures > 50 && b.pin_failures > 20, "{a:?} {b:?}");
@@ -270,15 +262,15 @@ fn an_adapter_that_registers_nothing_any_more_still_moves_everything_but_long_an
     }
     // Pulls and pushes of any length work, unit by unit.
     let (from, into) = (list(3, &[900_000, 800_000], true, true), list(3, &[1_700_000], true, false));
-    fail(&pair.b, 0);
+    pair.nodes.1.fail_registrations(0);
     let exposed = pair.b.expose(pair.to_a, into.clone(), Access::READ_WRITE).unwrap();
-    fail(&pair.a, usize::MAX);
+    pair.nodes.0.fail_registrations(usize::MAX);
     let push = pair.a.push(pair.to_b, exposed.descriptor(), 0, from.clone(), pair.a.within(SECOND));
     pair.world.block_on(push).unwrap();
     assert!(into.to_vec() == pattern(3, 1_700_000));
     drop((exposed, from, into));
-    fail(&pair.a, 0);
-    fail(&pair.b, 0);
+    pair.nodes.0.fail_registrations(0);
+    pair.nodes.1.fail_registrations(0);
     pair.settled("after nothing could be registered");
     assert!(pair.a.counters().bounced > 5, "{:?}", pair.a.counters());
 }
@@ -290,7 +282,7 @@ fn transfers_without_registration_take_turns_and_may_be_cancelled_or_cut() {
         const LEN: usize = 900_000;
         let source = Memory::from(pattern(1, LEN));
         let exposed = pair.b.expose(pair.to_a, &source, Access::READ).unwrap();
-        fail(&pair.a, usize::MAX);
+        pair.nodes.0.fail_registrations(usize::MAX);
         let targets: Vec<Memory> = (0..8).map(|_| Memory::zeroed(LEN).unwrap()).collect();
         let pull = |into| pair.a.pull(pair.to_b, exposed.descriptor(), 0, into, pair.a.within(SECOND));
         let pulls: Vec<_> = targets.iter().map(pull).collect();
@@ -375,7 +367,7 @@ fn read_tile(hints: bool, expose_groups: bool) -> (u64, usize) {
         unsafe { foreign.list(list) }.unwrap()
     };
     let data = Memory::from(pattern(5, TILE.1 * row_len));
-    let before = registered(&pair.b);
+    let before = pair.nodes.1.registrations();
     let mut exposures = 0;
     for round in 0..3 {
         let list = rows();
@@ -384,14 +376,14 @@ fn read_tile(hints: bool, expose_groups: bool) -> (u64, usize) {
             exposures = pair.b.resource_usage().exposures;
         }
         pair.world.block_on(pair.a.push(pair.to_b, exposed.descriptor(), 0, &data, pair.a.within(SECOND))).unwrap();
-        assert_eq!(registered(&pair.b) - before, if hints { 1 } else { TILE.1 }, "round {round}");
+        assert_eq!(pair.nodes.1.registrations() - before, if hints { 1 } else { TILE.1 }, "round {round}");
     }
     let counters = pair.b.counters();
     assert_eq!(counters.pin_hits > 0, counters.pin_misses > 0);
     pair.world.run_for(SETTLED);
     foreign.forget_all();
     pair.settled("after the tile");
-    assert_eq!(registered(&pair.b), before, "what was forgotten is deregistered");
+    assert_eq!(pair.nodes.1.registrations(), before, "what was forgotten is deregistered");
     drop((foreign, pair));
     let expected = data.to_vec();
     for row in 0..1536 {

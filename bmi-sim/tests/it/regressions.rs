@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use bmi_core::{Access, AsyncEndpoint, Config, ErrorKind, MemList, Memory, Options, PeerEvent, PeerId};
-use bmi_sim::{Node, SimConfig, SimTransport, World};
+use bmi_sim::{Node, SimConfig, World};
 use futures_util::future::join;
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, serve};
 use bmi_core::{AsyncEndpoint, Config, ErrorKind, Memory, PeerEvent};
-use bmi_sim::{SimTransport, World};
+use bmi_sim::World;
 use bytes::Bytes;
 use futures_util::future::{join_all, select};
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -7,7 +7,7 @@ use bmi_core::transport::{Event, Transport};
 use bmi_core::{Addr, AsyncEndpoint, Config, ErrorKind, Memory, Options, PeerId};
 use bmi_sim::{Node, Profile, SimConfig, SimTransport, World};
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 

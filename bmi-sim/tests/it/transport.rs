@@ -127,17 +127,17 @@ fn memory_is_held_until_the_completion() {
     b.recv(1, &to).unwrap();
     let mut memory = Memory::zeroed(4096).unwrap();
     let region = a.t.register(&memory).unwrap();
-    assert_eq!(a.t.registrations(), 1);
+    assert_eq!(world.node("client").registrations(), 1);
     let gather = [region.segment(0, 4096)];
     a.t.post_send(a.conn, WorkId(2), b"", Payload::Gather(&gather), WorkOptions::SIGNALLED).unwrap();
     drop((region, gather));
     assert!(memory.get_mut().is_none(), "the request holds it");
     a.poll();
-    assert_eq!(a.t.registrations(), 1);
+    assert_eq!(world.node("client").registrations(), 1);
     world.run();
     assert_eq!(a.take(), [(2, Send, Good, 4096)]);
     assert!(memory.get_mut().is_some());
-    assert_eq!(a.t.registrations(), 0);
+    assert_eq!(world.node("client").registrations(), 0);
 }
 
 /// C6: everything outstanding is flushed, then `Disconnected` comes once. The id is invalid on both
@@ -541,7 +541,8 @@ fn a_short_partition_costs_time_and_a_long_one_the_connection() {
 #[test]
 fn registrations_are_limited_and_can_fail() {
     let world = World::with(SimConfig { max_registrations: 2, ..SimConfig::default() });
-    let mut t = world.node("n").transport().unwrap();
+    let node = world.node("n");
+    let mut t = node.transport().unwrap();
     let memory = Memory::zeroed(1).unwrap();
     let (first, _second) = (t.register(&memory).unwrap(), t.register(&memory).unwrap());
     assert_eq!(t.register(&memory).unwrap_err().kind(), ErrorKind::Exhausted);
@@ -550,7 +551,7 @@ fn registrations_are_limited_and_can_fail() {
     let third = t.register(&memory).unwrap();
     drop(third);
     t.poll(Time::ZERO, &mut Vec::new());
-    t.fail_registrations(1);
+    node.fail_registrations(1);
     assert_eq!(t.register(&memory).unwrap_err().kind(), ErrorKind::Exhausted);
     assert!(t.register(&memory).is_ok());
 }

@@ -25,9 +25,9 @@ use std::time::Duration;
 use bmi_core::comm::{Direction, Path, PathCounters};
 use bmi_core::{AsyncEndpoint, Capabilities, Config, PeerEvent, PeerId, ResourceUsage};
 use bmi_sim::check::seeds;
-use bmi_sim::{Node, Rng, SimConfig, SimTransport, World};
+use bmi_sim::{Node, Rng, SimConfig, World};
 
-type Endpoint = AsyncEndpoint<SimTransport>;
+type Endpoint = AsyncEndpoint;
 
 /// Longer than any operation takes that does not have to wait.
 const SOON: Duration = Duration::from_secs(1);

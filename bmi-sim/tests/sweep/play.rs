@@ -306,7 +306,7 @@ async fn keep(side: Side, plot: Rc<Plot>, number: usize, message: Unexpected) {
     assert!(message.bytes() == expected, "unexpected message {at} of exchange {number}, later");
 }
 
-type Call = Incoming<bmi_sim::SimTransport>;
+type Call = Incoming;
 
 async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
     let what = format!("the answer to exchange {number}, {:?}", plot.scripts[number]);

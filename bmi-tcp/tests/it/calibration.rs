@@ -8,10 +8,10 @@ use bmi_core::driver::{MonotonicClock, busy};
 use bmi_core::{AsyncEndpoint, Clock, Config, Endpoint, Options, PeerEvent};
 use bmi_tcp::{TcpConfig, TcpTransport};
 
-fn endpoint() -> AsyncEndpoint<TcpTransport> {
+fn endpoint() -> AsyncEndpoint {
     let clock = MonotonicClock::new();
     let transport = TcpTransport::new(TcpConfig::default()).unwrap();
-    AsyncEndpoint::new(Endpoint::new(transport, Config::default(), clock.now()).unwrap(), clock)
+    AsyncEndpoint::new(Endpoint::new(Box::new(transport), Config::default(), clock.now()).unwrap(), clock)
 }
 
 #[test]

@@ -14,8 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use bmi::{
-    Addr, AnyThread, AnyTransport, Body, Config, Error, ErrorKind, Handle, HandleConfig, Incoming, Memory, OpenOptions,
-    Scheme,
+    Addr, AnyThread, Body, Config, Error, ErrorKind, Handle, HandleConfig, Incoming, Memory, OpenOptions, Scheme,
 };
 
 /// The deadline of each operation.
@@ -24,12 +23,12 @@ const ENDPOINTS: usize = 2;
 const WORKERS: usize = 3;
 const LEN: usize = 200_000;
 
-fn open(name: &str, endpoints: usize) -> Result<Handle<AnyTransport>, Error> {
+fn open(name: &str, endpoints: usize) -> Result<Handle, Error> {
     bmi::handle(Scheme::Tcp, &OpenOptions::default(), Config::named(name), endpoints, HandleConfig::default())
 }
 
 /// Takes the data of a call, and replies with its greatest byte and the number of different ones.
-async fn sort(call: Incoming<AnyTransport, AnyThread>) -> Result<(), Error> {
+async fn sort(call: Incoming<AnyThread>) -> Result<(), Error> {
     if call.len() > LEN as u64 {
         // Dropping the call tells the client that there is no reply.
         return Err(Error::new(ErrorKind::TooLong, "more data than this server sorts"));
@@ -45,7 +44,7 @@ async fn sort(call: Incoming<AnyTransport, AnyThread>) -> Result<(), Error> {
 }
 
 /// Handles calls until the handle is closed. Returns their number.
-fn work(server: &Handle<AnyTransport>) -> usize {
+fn work(server: &Handle) -> usize {
     let mut handled = 0;
     while let Ok(call) = server.block_on(server.next_call()) {
         match server.block_on(sort(call)) {

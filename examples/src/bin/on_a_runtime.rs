@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bmi::{Addr, AnyThread, AnyTransport, Body, Config, Error, ErrorKind, Handle, HandleConfig, OpenOptions, Scheme};
+use bmi::{Addr, AnyThread, Body, Config, Error, ErrorKind, Handle, HandleConfig, OpenOptions, Scheme};
 
 /// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -19,12 +19,12 @@ const CLIENTS: u8 = 8;
 
 type Table = Arc<Mutex<BTreeMap<u8, u8>>>;
 
-fn open(name: &str) -> Result<Handle<AnyTransport>, Error> {
+fn open(name: &str) -> Result<Handle, Error> {
     bmi::handle(Scheme::Tcp, &OpenOptions::default(), Config::named(name), 1, HandleConfig::default())
 }
 
 /// Answers one call: `[key]` reads a value, `[key, value]` stores one.
-async fn answer(call: bmi::Incoming<AnyTransport, AnyThread>, table: Table) -> Result<(), Error> {
+async fn answer(call: bmi::Incoming<AnyThread>, table: Table) -> Result<(), Error> {
     let reply = {
         let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
         match *call.request() {
@@ -38,7 +38,7 @@ async fn answer(call: bmi::Incoming<AnyTransport, AnyThread>, table: Table) -> R
 }
 
 /// Serves until the handle is closed. Each call has a task of its own, which any worker may run.
-async fn serve(server: Handle<AnyTransport>) -> Result<(), Error> {
+async fn serve(server: Handle) -> Result<(), Error> {
     let table = Table::default();
     loop {
         match server.next_call().await {
@@ -50,7 +50,7 @@ async fn serve(server: Handle<AnyTransport>) -> Result<(), Error> {
 }
 
 /// Stores a value, and reads it back.
-async fn use_it(client: Handle<AnyTransport>, addr: Addr, key: u8) -> Result<u8, Error> {
+async fn use_it(client: Handle, addr: Addr, key: u8) -> Result<u8, Error> {
     let peer = client.connect(&addr, client.within(PATIENCE)).await?;
     let call = client.call(peer, &[key, key * 2], Body::None, None, client.within(PATIENCE))?;
     call.reply().await?;

@@ -11,22 +11,19 @@
 use std::thread;
 use std::time::Duration;
 
-use bmi::{
-    Addr, AnyTransport, Config, Error, ErrorKind, Handle, HandleConfig, Memory, OpenOptions, PeerEvent, PeerId, Scheme,
-    Tag,
-};
+use bmi::{Addr, Config, Error, ErrorKind, Handle, HandleConfig, Memory, OpenOptions, PeerEvent, PeerId, Scheme, Tag};
 
 /// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_secs(10);
 const BLOCKS: Tag = 16;
 const BLOCK: usize = 256 << 10;
 
-fn open(name: &str) -> Result<Handle<AnyTransport>, Error> {
+fn open(name: &str) -> Result<Handle, Error> {
     bmi::handle(Scheme::Tcp, &OpenOptions::default(), Config::named(name), 1, HandleConfig::default())
 }
 
 /// Sends every fourth block. Four threads do that at a time, over one connection.
-fn send_blocks(handle: &Handle<AnyTransport>, peer: PeerId, first: Tag) -> Result<(), Error> {
+fn send_blocks(handle: &Handle, peer: PeerId, first: Tag) -> Result<(), Error> {
     for tag in (first..BLOCKS).step_by(4) {
         let block = Memory::from(vec![tag as u8; BLOCK]);
         handle.block_on(handle.send(peer, tag, &block, handle.within(PATIENCE)))?;
@@ -35,7 +32,7 @@ fn send_blocks(handle: &Handle<AnyTransport>, peer: PeerId, first: Tag) -> Resul
 }
 
 /// Receives every block, and has each checked by a thread of its own.
-fn receive_blocks(handle: &Handle<AnyTransport>) -> Result<usize, Error> {
+fn receive_blocks(handle: &Handle) -> Result<usize, Error> {
     let peer = match handle.block_on(handle.next_event())? {
         PeerEvent::Connected { peer, .. } => peer,
         PeerEvent::Lost { reason, .. } => return Err(reason),

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use bmi::{Addr, AsyncEndpoint, Body, Bytes, Caller, Error, ErrorKind, Memory, Options, PeerId, Transport};
+use bmi::{Addr, AsyncEndpoint, Body, Bytes, Caller, Error, ErrorKind, Memory, Options, PeerId};
 use futures_util::StreamExt;
 use futures_util::future::select;
 use futures_util::stream::FuturesUnordered;
@@ -14,8 +14,8 @@ use super::wire::{Held, Kind, Request, Version};
 const ATTEMPTS: usize = 5;
 
 /// A client of a set of replicas. It does one operation at a time.
-pub struct Client<T: Transport> {
-    caller: Caller<T>,
+pub struct Client {
+    caller: Caller,
     replicas: Vec<Replica>,
     patience: Duration,
     /// Number of replicas that must answer.
@@ -30,10 +30,10 @@ struct Replica {
     peer: Option<PeerId>,
 }
 
-impl<T: Transport> Client<T> {
+impl Client {
     /// Returns a client. `writer` must differ from that of every other client. Each call to a
     /// replica ends after `patience`.
-    pub fn new(endpoint: AsyncEndpoint<T>, replicas: Vec<Addr>, writer: u64, patience: Duration) -> Client<T> {
+    pub fn new(endpoint: AsyncEndpoint, replicas: Vec<Addr>, writer: u64, patience: Duration) -> Client {
         let replicas: Vec<_> = replicas.into_iter().map(|addr| Replica { addr, peer: None }).collect();
         let quorum = replicas.len() / 2 + 1;
         Client { caller: Caller::new(endpoint), replicas, patience, quorum, writer, last: 0 }
@@ -155,9 +155,9 @@ impl<T: Transport> Client<T> {
 
 impl Replica {
     /// Makes a call. Connects first if there is no connection.
-    async fn call<T: Transport>(
+    async fn call(
         &mut self,
-        caller: &Caller<T>,
+        caller: &Caller,
         request: Request<'_>,
         body: Body,
         options: Options,

@@ -1,8 +1,7 @@
 //! A replicated block store: N replicas, and clients that go on while a majority is up.
 //!
-//! **Why.** It is the smallest storage system that has to be right under faults. It is generic over
-//! the transport, so the same code runs over TCP, shared memory and verbs, and in the simulator,
-//! where its test is.
+//! **Why.** It is the smallest storage system that has to be right under faults. The same
+//! code runs over TCP, shared memory and verbs, and in the simulator, where its test is.
 //!
 //! **Protocol.** Each block has a [`Version`]. Two writes never have the same version.
 //!

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use bmi::{AsyncEndpoint, Error, ErrorKind, Incoming, MemList, Memory, Transport, serve};
+use bmi::{AsyncEndpoint, Error, ErrorKind, Incoming, MemList, Memory, serve};
 use futures_util::lock::Mutex;
 
 use super::wire::{Held, Kind, Request};
@@ -15,12 +15,12 @@ const MAX_CALLS: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Serves calls, and never returns. Drop it to stop.
-pub async fn run<T: Transport>(endpoint: &AsyncEndpoint<T>, blocks: impl Blocks) -> Infallible {
+pub async fn run(endpoint: &AsyncEndpoint, blocks: impl Blocks) -> Infallible {
     let blocks = Mutex::new(blocks);
     serve(endpoint, MAX_CALLS, async |call| answer(&blocks, call).await).await
 }
 
-async fn answer<T: Transport>(blocks: &Mutex<impl Blocks>, call: Incoming<T>) -> Result<(), Error> {
+async fn answer(blocks: &Mutex<impl Blocks>, call: Incoming) -> Result<(), Error> {
     let options = call.within(PATIENCE);
     match handle(blocks, &call).await {
         Ok((held, data)) => call.reply(&held.encode(), data, options).await,
@@ -33,10 +33,7 @@ async fn answer<T: Transport>(blocks: &Mutex<impl Blocks>, call: Incoming<T>) ->
 }
 
 /// Does what the request asks for. Returns what is held then, and the data of the reply.
-async fn handle<T: Transport>(
-    blocks: &Mutex<impl Blocks>,
-    call: &Incoming<T>,
-) -> Result<(Held, Option<MemList>), Error> {
+async fn handle(blocks: &Mutex<impl Blocks>, call: &Incoming) -> Result<(Held, Option<MemList>), Error> {
     let request = Request::decode(call.request())?;
     if request.kind == Kind::Write {
         if call.len() > MAX_BLOCK {

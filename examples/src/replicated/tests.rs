@@ -78,7 +78,7 @@ async fn replica(node: Node, blocks: Rc<RefCell<BTreeMap<String, Block>>>) {
     match run(&endpoint, OnDisk { node, blocks }).await {}
 }
 
-fn client(world: &Case, index: usize, quorum: Option<usize>) -> Result<Client<bmi_sim::SimTransport>, Error> {
+fn client(world: &Case, index: usize, quorum: Option<usize>) -> Result<Client, Error> {
     let replicas = world.nodes[..3].iter().map(|node| node.addr(1)).collect();
     let mut client =
         Client::new(world.nodes[index].endpoint(Config::named("client"))?, replicas, index as u64, PATIENCE);

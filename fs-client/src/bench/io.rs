@@ -10,7 +10,7 @@
 
 use fs_client::{CreateOptions, File, FsPath, RemoveKind};
 
-use bmi::{AnyTransport, MemSlice};
+use bmi::MemSlice;
 
 use super::job::{Io, Job, Part, Phase};
 use super::layout::{Layout, partner};
@@ -89,7 +89,7 @@ impl Writer<'_> {
         Ok(Part::default())
     }
 
-    fn file(&self, index: usize) -> Result<File<AnyTransport>, String> {
+    fn file(&self, index: usize) -> Result<File, String> {
         self.lane.files.as_ref().map(|files| files[index].clone()).ok_or_else(|| "the files are not open".to_owned())
     }
 

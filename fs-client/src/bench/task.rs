@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use bmi::{Addr, AnyTransport, AsyncEndpoint, Memory, driver};
+use bmi::{Addr, AsyncEndpoint, Memory, driver};
 use fs_client::{Client, ClientOptions, ErrorCode, File, FsPath, ServerName, TransportChoice};
 use futures_util::future::{Either, select};
 use tokio::sync::{mpsc as orders, watch};
@@ -34,9 +34,9 @@ pub(super) struct Ends {
 
 /// A client, and what a phase leaves to the next one.
 pub(super) struct Lane {
-    pub(super) client: Client<AnyTransport>,
+    pub(super) client: Client,
     /// The file to write, and the one to read.
-    pub(super) files: Option<[File<AnyTransport>; 2]>,
+    pub(super) files: Option<[File; 2]>,
     /// As long as a transfer.
     pub(super) memory: Memory,
 }
@@ -73,8 +73,7 @@ fn try_run(job: Arc<Job>, rank: u32, ends: Ends) -> Result<(), String> {
     let choices = job.choices()?;
     let opened = choices.iter().map(|choice| cli::open(&manager, *choice)).collect::<Result<Vec<_>, _>>();
     let opened = opened.map_err(|stop| stop.1)?;
-    let driven: Vec<AsyncEndpoint<AnyTransport>> =
-        opened.iter().flat_map(|endpoints| endpoints.endpoints().cloned()).collect();
+    let driven: Vec<AsyncEndpoint> = opened.iter().flat_map(|endpoints| endpoints.endpoints().cloned()).collect();
     let busy = job.busy;
     let work = async move {
         let mut lanes = Vec::with_capacity(choices.len());
@@ -180,6 +179,6 @@ fn serves(server: &ServerName) -> String {
 }
 
 /// Returns the time on the clock of a client.
-pub(super) fn now(client: &Client<AnyTransport>) -> bmi::Time {
+pub(super) fn now(client: &Client) -> bmi::Time {
     client.endpoint().now()
 }

@@ -10,7 +10,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bmi_core::Transport;
 use fs_client::{CacheHints, CacheStat, CacheState, CachedFile, Client, FsPath, ServerCache, ServerName};
 use serde_json::{Value, json};
 
@@ -26,11 +25,7 @@ pub(crate) struct Show {
     pub(crate) watch: Option<Duration>,
 }
 
-pub(crate) async fn cache<T: Transport + 'static>(
-    client: &Client<T>,
-    show: &Show,
-    output: &mut Output,
-) -> Result<(), Stop> {
+pub(crate) async fn cache(client: &Client, show: &Show, output: &mut Output) -> Result<(), Stop> {
     let mut before = BTreeMap::new();
     loop {
         match &show.path {
@@ -165,7 +160,7 @@ fn show_hints(hints: &CacheHints) -> String {
 }
 
 /// Shows how much of a file is in the caches of its servers.
-async fn file<T: Transport + 'static>(client: &Client<T>, path: &FsPath, output: &mut Output) -> Result<(), Stop> {
+async fn file(client: &Client, path: &FsPath, output: &mut Output) -> Result<(), Stop> {
     let file = client.open(path).await?;
     let bytes = file.size().await?;
     let cached = file.cached(0, bytes).await?;

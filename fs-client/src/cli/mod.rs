@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use bmi::{Addr, AnyTransport, AsyncEndpoint, Config, OpenOptions, Scheme, driver};
+use bmi::{Addr, AsyncEndpoint, Config, OpenOptions, Scheme, driver};
 use clap::Parser;
 use fs_client::{Client, ClientOptions, Endpoints, ServerName, TransportChoice};
 
@@ -166,12 +166,12 @@ fn manager(global: &Global) -> Result<Addr, Stop> {
 /// Opens an endpoint for each transport that may be used: the manager's and, unless one was
 /// explicitly requested, all that this machine has. TCP is always included, because I/O servers are
 /// known by their TCP addresses where they have one.
-pub(crate) fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints<AnyTransport>, Stop> {
+pub(crate) fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints, Stop> {
     let clock = driver::MonotonicClock::new();
     // The adapter in the user's manager address is this machine's, so it applies here.
     let options = OpenOptions::default().at(manager);
     let endpoint = |scheme| bmi::endpoint(scheme, &options, Config::named("pvfs"), clock);
-    let first: AsyncEndpoint<AnyTransport> = endpoint(manager.scheme()).map_err(Stop::failed)?;
+    let first: AsyncEndpoint = endpoint(manager.scheme()).map_err(Stop::failed)?;
     let mut endpoints = Endpoints::one(manager.scheme(), first);
     for scheme in [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().filter(|scheme| *scheme != manager.scheme()) {
         let asked = over == TransportChoice::Only(scheme);
@@ -196,7 +196,7 @@ pub(crate) fn random_id() -> Result<u128, Stop> {
 }
 
 async fn command(
-    endpoints: Endpoints<AnyTransport>,
+    endpoints: Endpoints,
     manager: Addr,
     options: ClientOptions,
     cli: Cli,

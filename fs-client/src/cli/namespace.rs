@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use bmi_core::Transport;
 use fs_client::{Client, DirEntry, ErrorCode, FsPath, Handle, Kind, Latency, RemoveKind, Stat};
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
@@ -13,11 +12,7 @@ use super::{Stop, size};
 /// Number of attribute requests in progress at the same time.
 const STATS_AT_ONCE: usize = 32;
 
-pub(crate) async fn ping<T: Transport + 'static>(
-    client: &Client<T>,
-    count: u32,
-    output: &mut Output,
-) -> Result<(), Stop> {
+pub(crate) async fn ping(client: &Client, count: u32, output: &mut Output) -> Result<(), Stop> {
     let mut servers = Vec::new();
     for (server, result) in client.latencies(count).await {
         let server = server.to_string();
@@ -37,8 +32,8 @@ pub(crate) async fn ping<T: Transport + 'static>(
     Ok(())
 }
 
-pub(crate) async fn ls<T: Transport + 'static>(
-    client: &Client<T>,
+pub(crate) async fn ls(
+    client: &Client,
     path: &FsPath,
     long: bool,
     recursive: bool,
@@ -73,8 +68,8 @@ pub(crate) async fn ls<T: Transport + 'static>(
     Ok(())
 }
 
-async fn list<T: Transport + 'static>(
-    client: &Client<T>,
+async fn list(
+    client: &Client,
     dir: &FsPath,
     entries: &[DirEntry],
     long: bool,
@@ -162,11 +157,7 @@ fn stat_json(name: &str, stat: &Stat) -> Value {
     value
 }
 
-pub(crate) async fn stat<T: Transport + 'static>(
-    client: &Client<T>,
-    paths: &[FsPath],
-    output: &mut Output,
-) -> Result<(), Stop> {
+pub(crate) async fn stat(client: &Client, paths: &[FsPath], output: &mut Output) -> Result<(), Stop> {
     let mut all = Vec::new();
     for path in paths {
         let stat = match client.stat(path).await {
@@ -205,12 +196,7 @@ pub(crate) async fn stat<T: Transport + 'static>(
     Ok(())
 }
 
-pub(crate) async fn mkdir<T: Transport + 'static>(
-    client: &Client<T>,
-    paths: &[FsPath],
-    parents: bool,
-    output: &mut Output,
-) -> Result<(), Stop> {
+pub(crate) async fn mkdir(client: &Client, paths: &[FsPath], parents: bool, output: &mut Output) -> Result<(), Stop> {
     let mut made = Vec::new();
     for path in paths {
         let result = if parents { client.mkdir_all(path).await } else { client.mkdir(path).await.map(drop) };
@@ -223,8 +209,8 @@ pub(crate) async fn mkdir<T: Transport + 'static>(
     Ok(())
 }
 
-pub(crate) async fn rm<T: Transport + 'static>(
-    client: &Client<T>,
+pub(crate) async fn rm(
+    client: &Client,
     paths: &[FsPath],
     recursive: bool,
     force: bool,
@@ -247,12 +233,7 @@ pub(crate) async fn rm<T: Transport + 'static>(
     Ok(())
 }
 
-pub(crate) async fn mv<T: Transport + 'static>(
-    client: &Client<T>,
-    from: &FsPath,
-    to: &FsPath,
-    output: &mut Output,
-) -> Result<(), Stop> {
+pub(crate) async fn mv(client: &Client, from: &FsPath, to: &FsPath, output: &mut Output) -> Result<(), Stop> {
     let to = into_dir(client, to, from.name()).await?;
     client.rename(from, &to).await?;
     output.field("from", json!(from.as_str()));
@@ -260,12 +241,7 @@ pub(crate) async fn mv<T: Transport + 'static>(
     Ok(())
 }
 
-pub(crate) async fn truncate<T: Transport + 'static>(
-    client: &Client<T>,
-    path: &FsPath,
-    size: u64,
-    output: &mut Output,
-) -> Result<(), Stop> {
+pub(crate) async fn truncate(client: &Client, path: &FsPath, size: u64, output: &mut Output) -> Result<(), Stop> {
     client.truncate(path, size).await?;
     output.field("path", json!(path.as_str()));
     output.field("size", json!(size));
@@ -273,11 +249,7 @@ pub(crate) async fn truncate<T: Transport + 'static>(
 }
 
 /// Returns `target/name` if the target is an existing directory, else the target itself.
-pub(crate) async fn into_dir<T: Transport + 'static>(
-    client: &Client<T>,
-    target: &FsPath,
-    name: Option<&str>,
-) -> Result<FsPath, Stop> {
+pub(crate) async fn into_dir(client: &Client, target: &FsPath, name: Option<&str>) -> Result<FsPath, Stop> {
     let is_dir = match client.lookup(target).await {
         Ok(entry) => entry.handle.dir().is_some(),
         Err(error) if error.code() == ErrorCode::NotFound => false,
@@ -289,7 +261,7 @@ pub(crate) async fn into_dir<T: Transport + 'static>(
     })
 }
 
-pub(crate) async fn statfs<T: Transport + 'static>(client: &Client<T>, output: &mut Output) -> Result<(), Stop> {
+pub(crate) async fn statfs(client: &Client, output: &mut Output) -> Result<(), Stop> {
     let space = client.statfs().await?;
     let (mut capacity, mut free, mut servers) = (0u64, 0u64, Vec::new());
     // Servers may share a disk.

@@ -7,7 +7,6 @@
 //! write      yes              4 KiB  inline        a copy costs less than another message
 //! ```
 
-use bmi_core::Transport;
 use bmi_core::comm::Rule;
 use fs_client::Client;
 use serde_json::{Value, json};
@@ -15,11 +14,7 @@ use serde_json::{Value, json};
 use super::Stop;
 use super::output::Output;
 
-pub(crate) async fn plan<T: Transport + 'static>(
-    client: &Client<T>,
-    calibrate: bool,
-    output: &mut Output,
-) -> Result<(), Stop> {
+pub(crate) async fn plan(client: &Client, calibrate: bool, output: &mut Output) -> Result<(), Stop> {
     let mut plans = Vec::new();
     let all = client.plans(calibrate).await;
     // The servers are connected by now, so this only returns the routes. The manager is first and

@@ -6,14 +6,13 @@
 //!     not shm:///srv/pvfs/sockets/iod-0: another server is there
 //! ```
 
-use bmi_core::Transport;
 use fs_client::Client;
 use serde_json::{Value, json};
 
 use super::Stop;
 use super::output::Output;
 
-pub(crate) async fn servers<T: Transport + 'static>(client: &Client<T>, output: &mut Output) -> Result<(), Stop> {
+pub(crate) async fn servers(client: &Client, output: &mut Output) -> Result<(), Stop> {
     let mut servers = Vec::new();
     for (server, route) in client.routes().await {
         match route {

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bmi_core::Transport;
 use fs_client::copy::{Copied, Copier, Progress};
 use fs_client::{CacheHints, Client, CreateOptions, FsPath};
 use indicatif::ProgressBar;
@@ -31,12 +30,7 @@ pub(crate) struct Put {
     pub(crate) no_sync: bool,
 }
 
-fn copier<T: Transport + 'static>(
-    client: &Client<T>,
-    block: usize,
-    window: usize,
-    bar: ProgressBar,
-) -> Result<(Copier<T>, Failures), Stop> {
+fn copier(client: &Client, block: usize, window: usize, bar: ProgressBar) -> Result<(Copier, Failures), Stop> {
     let failures = Failures::default();
     let noted = failures.clone();
     let copier = Copier::new(client.clone(), block, window, move |progress| match progress {
@@ -70,8 +64,8 @@ fn hints(args: &TransferArgs) -> CacheHints {
     CacheHints { unit, policy, ..CacheHints::default() }
 }
 
-pub(crate) async fn put<T: Transport + 'static>(
-    client: &Client<T>,
+pub(crate) async fn put(
+    client: &Client,
     sources: &[PathBuf],
     target: &FsPath,
     how: &Put,
@@ -105,9 +99,9 @@ pub(crate) async fn put<T: Transport + 'static>(
     Ok(())
 }
 
-async fn put_one<T: Transport + 'static>(
-    client: &Client<T>,
-    copier: &Copier<T>,
+async fn put_one(
+    client: &Client,
+    copier: &Copier,
     source: &Path,
     target: &FsPath,
     args: &TransferArgs,
@@ -141,8 +135,8 @@ async fn put_one<T: Transport + 'static>(
     Ok(if is_dir { copier.put_tree(source, &to).await } else { copier.put_file(source, &to).await? })
 }
 
-pub(crate) async fn get<T: Transport + 'static>(
-    client: &Client<T>,
+pub(crate) async fn get(
+    client: &Client,
     source: &FsPath,
     target: &Path,
     args: &TransferArgs,
@@ -177,11 +171,7 @@ pub(crate) async fn get<T: Transport + 'static>(
     Ok(())
 }
 
-pub(crate) async fn cat<T: Transport + 'static>(
-    client: &Client<T>,
-    paths: &[FsPath],
-    output: &mut Output,
-) -> Result<(), Stop> {
+pub(crate) async fn cat(client: &Client, paths: &[FsPath], output: &mut Output) -> Result<(), Stop> {
     let (copier, _) = copier(client, DEFAULT_BLOCK, DEFAULT_WINDOW, ProgressBar::hidden())?;
     for path in paths {
         if let Err(Stop(_, error)) = to_stdout(&copier, path).await {
@@ -193,7 +183,7 @@ pub(crate) async fn cat<T: Transport + 'static>(
 }
 
 /// Copies a file to standard output. If the reader has gone away, that is not an error.
-async fn to_stdout<T: Transport + 'static>(copier: &Copier<T>, source: &FsPath) -> Result<Copied, Stop> {
+async fn to_stdout(copier: &Copier, source: &FsPath) -> Result<Copied, Stop> {
     let stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
     match copier.get_stream(source, stdout).await {
         Err(error) if error.is_broken_pipe() => Ok(Copied::default()),

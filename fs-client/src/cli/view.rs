@@ -9,7 +9,6 @@
 //!
 //! Each line is one stripe. A lower-case letter is a strip that is not full.
 
-use bmi_core::Transport;
 use fs_client::{Client, Distribution, FsPath, Region};
 use serde_json::{Value, json};
 
@@ -25,12 +24,7 @@ struct Server {
     bytes: u64,
 }
 
-pub(crate) async fn file<T: Transport + 'static>(
-    client: &Client<T>,
-    path: &FsPath,
-    rows: u64,
-    output: &mut Output,
-) -> Result<(), Stop> {
+pub(crate) async fn file(client: &Client, path: &FsPath, rows: u64, output: &mut Output) -> Result<(), Stop> {
     let stat = client.stat(path).await?;
     let Some(distribution) = stat.distribution else {
         return Err(Stop::failed(format!("viewdist {path}: is a directory; only files are striped")));

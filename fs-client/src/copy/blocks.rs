@@ -1,6 +1,6 @@
 //! Blocks of registered memory that copies use again and again.
 
-use bmi_core::{AsyncEndpoint, MemSlice, Memory, MemoryRegion, OneThread, Threading, Transport};
+use bmi_core::{AsyncEndpoint, MemSlice, Memory, MemoryRegion, OneThread, Threading};
 use fs_proto::ErrorCode;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -9,22 +9,22 @@ use crate::error::Error;
 use crate::locked::Locked;
 
 /// Blocks of memory for copies. They are registered once and reused.
-pub struct Blocks<T: Transport, S: Threading = OneThread> {
-    client: Client<T, S>,
+pub struct Blocks<S: Threading = OneThread> {
+    client: Client<S>,
     pub(super) block_size: usize,
     free: Semaphore,
     spare: Locked<Vec<(Memory, Vec<MemoryRegion>)>>,
 }
 
-impl<T: Transport + 'static, S: Threading> Blocks<T, S> {
+impl<S: Threading> Blocks<S> {
     /// Creates a pool of at most `count` blocks of `block_size` bytes, registered with each
     /// endpoint of the client. A block is allocated when it is first needed.
-    pub fn new(client: Client<T, S>, block_size: usize, count: usize) -> Blocks<T, S> {
+    pub fn new(client: Client<S>, block_size: usize, count: usize) -> Blocks<S> {
         Blocks { client, block_size, free: Semaphore::new(count.max(1)), spare: Locked::default() }
     }
 
     /// Waits for a free block.
-    pub(super) async fn take(&self) -> Result<Block<'_, T, S>, Error> {
+    pub(super) async fn take(&self) -> Result<Block<'_, S>, Error> {
         let closed = |_| Error::new(ErrorCode::Io, "no more blocks");
         let permit = self.free.acquire().await.map_err(closed)?;
         let spare = self.spare.with(Vec::pop);
@@ -35,8 +35,7 @@ impl<T: Transport + 'static, S: Threading> Blocks<T, S> {
                 let memory = self.client.memory(self.block_size).map_err(exhausted)?;
                 // An adapter that can register no more memory may still move it piece by piece. So
                 // a failure to register is not an error yet.
-                let register =
-                    |endpoint: &AsyncEndpoint<T, S>| endpoint.with(|endpoint| endpoint.register(&memory)).ok();
+                let register = |endpoint: &AsyncEndpoint<S>| endpoint.with(|endpoint| endpoint.register(&memory)).ok();
                 let regions = self.client.endpoints().filter_map(register).collect();
                 (memory, regions)
             }
@@ -47,14 +46,14 @@ impl<T: Transport + 'static, S: Threading> Blocks<T, S> {
 
 /// A block in use. When it is dropped, its memory is not reused, because an adapter or a server may
 /// still access it after a failed operation. After success the block is [recycled](Block::recycle).
-pub(super) struct Block<'a, T: Transport, S: Threading> {
-    blocks: &'a Blocks<T, S>,
+pub(super) struct Block<'a, S: Threading> {
+    blocks: &'a Blocks<S>,
     memory: Memory,
     regions: Vec<MemoryRegion>,
     _permit: SemaphorePermit<'a>,
 }
 
-impl<T: Transport, S: Threading> Block<'_, T, S> {
+impl<S: Threading> Block<'_, S> {
     pub(super) fn slice(&self, len: usize) -> MemSlice {
         self.memory.slice(0, len)
     }

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use bmi_core::{Threading, Transport};
+use bmi_core::Threading;
 use fs_proto::ErrorCode;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
@@ -23,15 +23,15 @@ use crate::local;
 use crate::path::FsPath;
 
 /// A file that was opened for reading, as it was then.
-struct Remote<T: Transport, S: Threading> {
-    file: File<T, S>,
+struct Remote<S: Threading> {
+    file: File<S>,
     mode: u32,
     /// In bytes.
     size: u64,
     mtime_ns: u64,
 }
 
-impl<T: Transport + 'static, S: Threading> Copier<T, S> {
+impl<S: Threading> Copier<S> {
     /// Fetches one file to the local `target`. An existing file is replaced once the new one is
     /// complete. A target that is not a regular file, such as a pipe, gets its bytes in order.
     ///
@@ -90,7 +90,7 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
     }
 
     /// Opens a file for reading.
-    async fn open(&self, source: &FsPath) -> Result<Remote<T, S>, Error> {
+    async fn open(&self, source: &FsPath) -> Result<Remote<S>, Error> {
         let during = |error: Error| error.during(format!("open {source}"));
         let entry = self.client.lookup(source).await.map_err(during)?;
         let (mode, recorded) = (entry.attr.mode & 0o777, entry.recorded_size);
@@ -118,7 +118,7 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
     async fn get_open(
         &self,
         source: &FsPath,
-        remote: &Remote<T, S>,
+        remote: &Remote<S>,
         output: Arc<fs::File>,
         to: &str,
     ) -> Result<Copied, Error> {
@@ -148,7 +148,7 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
         Ok(Copied { files: 1, bytes, ..Copied::default() })
     }
 
-    async fn read(&self, remote: &Remote<T, S>, offset: u64, block: &Block<'_, T, S>) -> Result<usize, Error> {
+    async fn read(&self, remote: &Remote<S>, offset: u64, block: &Block<'_, S>) -> Result<usize, Error> {
         let want = usize::try_from(remote.size - offset).unwrap_or(usize::MAX).min(self.blocks.block_size);
         let len = remote.file.read_at(offset, block.slice(want)).await?;
         Ok(usize::try_from(len).unwrap_or(want).min(want))
@@ -161,7 +161,7 @@ fn is_file_or_absent(target: &Path) -> bool {
 }
 
 /// Returns true if the local file has the size and the modification time of the remote one.
-fn is_fetched<T: Transport, S: Threading>(target: &Path, remote: &Remote<T, S>) -> bool {
+fn is_fetched<S: Threading>(target: &Path, remote: &Remote<S>) -> bool {
     fs::metadata(target).is_ok_and(|metadata| {
         metadata.is_file() && metadata.len() == remote.size && modified_ns(&metadata) == remote.mtime_ns
     })

@@ -32,7 +32,7 @@ mod tree;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bmi_core::{OneThread, Threading, Transport};
+use bmi_core::{OneThread, Threading};
 use fs_proto::CacheHints;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -80,9 +80,9 @@ pub enum Progress<'a> {
 }
 
 /// Copies files and trees.
-pub struct Copier<T: Transport, S: Threading = OneThread> {
-    client: Client<T, S>,
-    blocks: Blocks<T, S>,
+pub struct Copier<S: Threading = OneThread> {
+    client: Client<S>,
+    blocks: Blocks<S>,
     io: LocalIo,
     lanes: usize,
     files: usize,
@@ -126,18 +126,18 @@ impl std::ops::AddAssign for Copied {
     }
 }
 
-impl<T: Transport + 'static, S: Threading> Copier<T, S> {
+impl<S: Threading> Copier<S> {
     /// Creates a copier with `lanes` blocks of `block_size` bytes in progress for each file, and at
     /// most twice as many over all files. `progress` is called as bytes arrive.
     ///
     /// # Errors
     /// If the thread for local files cannot be started.
     pub fn new(
-        client: Client<T, S>,
+        client: Client<S>,
         block_size: usize,
         lanes: usize,
         progress: impl Fn(Progress<'_>) + Send + Sync + 'static,
-    ) -> Result<Copier<T, S>, Error> {
+    ) -> Result<Copier<S>, Error> {
         let io = LocalIo::start().map_err(|error| Error::local("thread for local files", &error))?;
         let lanes = lanes.max(1);
         let blocks = Blocks::new(client.clone(), block_size.max(4096), lanes * 2);

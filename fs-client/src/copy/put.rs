@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bmi_core::{MemSlice, Threading, Time, Transport};
+use bmi_core::{MemSlice, Threading, Time};
 use fs_proto::Handle;
 use futures_util::future::join_all;
 
@@ -62,9 +62,9 @@ impl Task {
 }
 
 /// A draft that was written and is to be synced and published.
-pub(super) struct Written<T: Transport, S: Threading> {
+pub(super) struct Written<S: Threading> {
     pub(super) task: Task,
-    draft: Draft<T, S>,
+    draft: Draft<S>,
     pub(super) bytes: u64,
     mtime_ns: Option<u64>,
 }
@@ -80,14 +80,14 @@ struct Local {
 }
 
 /// What became of a task.
-pub(super) enum Outcome<T: Transport, S: Threading> {
+pub(super) enum Outcome<S: Threading> {
     /// It is there already.
     Skipped,
-    Written(Written<T, S>),
+    Written(Written<S>),
     Failed(Task, Error),
 }
 
-impl<T: Transport + 'static, S: Threading> Copier<T, S> {
+impl<S: Threading> Copier<S> {
     /// Stores one local file as `target`. An existing file is replaced in one step once the new one
     /// is complete and synced. If the source has no known size, such as a named pipe, it is read to
     /// its end.
@@ -151,7 +151,7 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
     }
 
     /// Opens the source of a task and writes it to a draft, unless it is there already.
-    pub(super) async fn write_draft(&self, mut task: Task) -> Outcome<T, S> {
+    pub(super) async fn write_draft(&self, mut task: Task) -> Outcome<S> {
         let path = task.source.clone();
         let opened = self.io.run(move || open(&path)).await;
         let local = match opened {
@@ -177,7 +177,7 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
     }
 
     /// Writes a local file to a new draft. The draft is abandoned if that fails.
-    async fn write_local(&self, task: Task, local: Local) -> Outcome<T, S> {
+    async fn write_local(&self, task: Task, local: Local) -> Outcome<S> {
         if task.tries == 0 {
             (self.progress)(Progress::File { name: task.target.as_str(), bytes: local.size });
         }
@@ -201,7 +201,7 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
         }
     }
 
-    async fn write_sized(&self, task: &Task, local: &Local, remote: &File<T, S>) -> Result<u64, Error> {
+    async fn write_sized(&self, task: &Task, local: &Local, remote: &File<S>) -> Result<u64, Error> {
         let size = local.size;
         let read = |block: MemSlice, offset: u64| {
             let file = local.file.clone();
@@ -224,7 +224,7 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
         .await
     }
 
-    async fn write_to_end(&self, task: &Task, local: &Local, remote: &File<T, S>) -> Result<u64, Error> {
+    async fn write_to_end(&self, task: &Task, local: &Local, remote: &File<S>) -> Result<u64, Error> {
         let position = Arc::new(AtomicU64::new(0));
         self.in_lanes(|_| {
             let (input, position) = (local.file.clone(), position.clone());
@@ -249,9 +249,9 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
     async fn write(
         &self,
         task: &Task,
-        remote: &File<T, S>,
+        remote: &File<S>,
         offset: u64,
-        block: Block<'_, T, S>,
+        block: Block<'_, S>,
         len: usize,
     ) -> Result<Step, Error> {
         if len > 0 {
@@ -265,8 +265,8 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
 
     /// Syncs and publishes drafts. Returns the result of each, in order. Those that failed are
     /// abandoned.
-    pub(super) async fn complete(&self, batch: Vec<Written<T, S>>) -> Vec<Result<Copied, (Task, Error)>> {
-        let files: Vec<&File<T, S>> = batch.iter().map(|written| written.draft.file()).collect();
+    pub(super) async fn complete(&self, batch: Vec<Written<S>>) -> Vec<Result<Copied, (Task, Error)>> {
+        let files: Vec<&File<S>> = batch.iter().map(|written| written.draft.file()).collect();
         let failures =
             if self.sync { sync_files(&self.client, &files, false).await } else { vec![Vec::new(); files.len()] };
         join_all(batch.into_iter().zip(failures).map(async |(written, failures)| {
@@ -288,7 +288,7 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
     }
 
     /// Abandons a draft. If that fails, the manager removes it later.
-    async fn abandon(&self, draft: Draft<T, S>) {
+    async fn abandon(&self, draft: Draft<S>) {
         if let Err(error) = draft.abandon().await {
             tracing::debug!(%error, "the manager removes the file later");
         }

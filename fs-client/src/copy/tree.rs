@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bmi_core::{Threading, Transport};
+use bmi_core::Threading;
 use fs_proto::{ErrorCode, Handle};
 use futures_util::future::{join_all, ready};
 use futures_util::stream::{self, StreamExt};
@@ -32,17 +32,17 @@ const BATCH_FILES: usize = 128;
 const BATCH_BYTES: u64 = 64 << 20;
 
 /// A tree that is being stored.
-struct Work<T: Transport, S: Threading> {
-    state: Locked<State<T, S>>,
+struct Work<S: Threading> {
+    state: Locked<State<S>>,
     news: Notify,
 }
 
-struct State<T: Transport, S: Threading> {
+struct State<S: Threading> {
     /// Number of lanes that do something, and may add more to do.
     busy: usize,
     dirs: Vec<(PathBuf, FsPath)>,
     files: VecDeque<Task>,
-    batch: Vec<Written<T, S>>,
+    batch: Vec<Written<S>>,
     batch_bytes: u64,
     copied: Copied,
     /// The manager cannot be reached, so nothing more is begun.
@@ -50,20 +50,20 @@ struct State<T: Transport, S: Threading> {
 }
 
 /// The next thing to do.
-enum Job<T: Transport, S: Threading> {
+enum Job<S: Threading> {
     File(Task),
     Dir(PathBuf, FsPath),
-    Batch(Vec<Written<T, S>>),
+    Batch(Vec<Written<S>>),
 }
 
-impl<T: Transport, S: Threading> State<T, S> {
-    fn take_batch(&mut self) -> Job<T, S> {
+impl<S: Threading> State<S> {
+    fn take_batch(&mut self) -> Job<S> {
         self.batch_bytes = 0;
         Job::Batch(std::mem::take(&mut self.batch))
     }
 
     /// Begins the next job, if there is one.
-    fn begin(&mut self) -> Option<Job<T, S>> {
+    fn begin(&mut self) -> Option<Job<S>> {
         // If no other lane is busy, none can add to the batch.
         let job = self.next(self.busy == 0);
         self.busy += usize::from(job.is_some());
@@ -71,7 +71,7 @@ impl<T: Transport, S: Threading> State<T, S> {
     }
 
     /// Returns the next job. `last` is true if no other lane can add to the batch.
-    fn next(&mut self, last: bool) -> Option<Job<T, S>> {
+    fn next(&mut self, last: bool) -> Option<Job<S>> {
         let full = self.batch.len() >= BATCH_FILES || self.batch_bytes >= BATCH_BYTES;
         if full {
             return Some(self.take_batch());
@@ -88,7 +88,7 @@ impl<T: Transport, S: Threading> State<T, S> {
     }
 }
 
-impl<T: Transport + 'static, S: Threading> Copier<T, S> {
+impl<S: Threading> Copier<S> {
     /// Stores a local directory with everything below it as the directory `target`. Links and
     /// special files are not copied, and count as failed. What fails is reported as
     /// [`Progress::Failed`] and counted, and the rest is copied all the same. If the manager cannot
@@ -115,7 +115,7 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
     }
 
     /// Does one job after the other, until there are no more.
-    async fn put_lane(&self, work: &Work<T, S>) {
+    async fn put_lane(&self, work: &Work<S>) {
         loop {
             let news = work.news.notified();
             let (job, last) = work.state.with(|state| (state.begin(), state.busy == 0));
@@ -152,14 +152,14 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
     }
 
     /// A file failed: it is tried again later, or reported.
-    fn failed(&self, work: &Work<T, S>, task: Task, error: Error) {
+    fn failed(&self, work: &Work<S>, task: Task, error: Error) {
         match self.again(task, error) {
             Ok(task) => work.state.with(|state| state.files.push_back(task)),
             Err(error) => self.report(work, error),
         }
     }
 
-    fn report(&self, work: &Work<T, S>, error: Error) {
+    fn report(&self, work: &Work<S>, error: Error) {
         (self.progress)(Progress::Failed { error: &error });
         work.state.with(|state| {
             state.copied.failed += 1;
@@ -168,7 +168,7 @@ impl<T: Transport + 'static, S: Threading> Copier<T, S> {
     }
 
     /// Makes a directory, and adds what is in the local one to the work.
-    async fn put_dir(&self, work: &Work<T, S>, dir: &Path, into: &FsPath) {
+    async fn put_dir(&self, work: &Work<S>, dir: &Path, into: &FsPath) {
         let listed = match self.client.mkdir_all(into).await {
             Ok(()) => self.list_local(dir).await,
             Err(error) => Err(error),

@@ -1,16 +1,15 @@
 //! A simulated adapter under other addresses. It stands in for a transport of another scheme. So a
 //! test can have several transports in one world, and can choose what each address leads to.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use bmi_core::transport::ConnId;
 use bmi_core::{Addr, Error, ErrorKind, Time, Transport, forward_transport};
 use bmi_sim::SimTransport;
 
 /// The address that each address leads to, as one machine sees it.
-pub type Names = Rc<RefCell<BTreeMap<Addr, Addr>>>;
+pub type Names = Arc<Mutex<BTreeMap<Addr, Addr>>>;
 
 /// An adapter whose addresses are translated.
 pub struct Alias {
@@ -25,7 +24,7 @@ impl Alias {
 
     fn find(&self, addr: &Addr) -> Result<Addr, Error> {
         let nobody = || Error::new(ErrorKind::Refused, "nobody listens there").with_peer(addr);
-        self.names.borrow().get(addr).cloned().ok_or_else(nobody)
+        self.names.lock().unwrap().get(addr).cloned().ok_or_else(nobody)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Test bodies that do not depend on the transport. They run over the simulator, over TCP, and
 //! against the mock servers.
 
-use bmi_core::{MemList, Memory, Transport};
+use bmi_core::{MemList, Memory};
 use fs_client::{Client, CreateOptions, Direction, ErrorCode, FsPath, Kind, Path, Region, RemoveKind, SetAttr};
 use proptest::prelude::*;
 
@@ -34,7 +34,7 @@ pub async fn code<V>(result: impl Future<Output = Result<V, fs_client::Error>>) 
 
 /// Runs every body once, over `servers` servers, with a directory of `entries`. At the end no
 /// resources are held.
-pub async fn everything<T: Transport + 'static>(client: &Client<T>, servers: u32, entries: usize) {
+pub async fn everything(client: &Client, servers: u32, entries: usize) {
     namespace(client).await;
     many_entries(client, entries).await;
     striping(client, servers).await;
@@ -49,7 +49,7 @@ pub async fn everything<T: Transport + 'static>(client: &Client<T>, servers: u32
 }
 
 /// Directories, names, attributes.
-pub async fn namespace<T: Transport + 'static>(client: &Client<T>) {
+pub async fn namespace(client: &Client) {
     client.mkdir(&path("/d")).await.unwrap();
     assert_eq!(code(client.mkdir(&path("/d"))).await, ErrorCode::Exists);
     assert_eq!(code(client.mkdir(&path("/no/d"))).await, ErrorCode::NotFound);
@@ -92,7 +92,7 @@ pub async fn namespace<T: Transport + 'static>(client: &Client<T>) {
 }
 
 /// A directory of many entries is listed in pages, complete and in order.
-pub async fn many_entries<T: Transport + 'static>(client: &Client<T>, count: usize) {
+pub async fn many_entries(client: &Client, count: usize) {
     client.mkdir(&path("/many")).await.unwrap();
     let name = |index: usize| format!("entry-with-a-rather-long-name-{index:05}");
     for index in 0..count {
@@ -110,7 +110,7 @@ pub async fn many_entries<T: Transport + 'static>(client: &Client<T>, count: usi
     assert!(sizes.len() > 1, "{count} entries do not fit one message");
 }
 
-pub async fn read<T: Transport + 'static>(file: &fs_client::File<T>, offset: u64, len: usize) -> Vec<u8> {
+pub async fn read(file: &fs_client::File, offset: u64, len: usize) -> Vec<u8> {
     let memory = Memory::from(vec![0xEE; len]);
     let got = file.read_at(offset, &memory).await.unwrap();
     let mut bytes = memory.to_vec();
@@ -120,7 +120,7 @@ pub async fn read<T: Transport + 'static>(file: &fs_client::File<T>, offset: u64
 }
 
 /// Moves the same bytes through every layout, small and large, inline and bulk.
-pub async fn striping<T: Transport + 'static>(client: &Client<T>, most_servers: u32) {
+pub async fn striping(client: &Client, most_servers: u32) {
     for servers in 1..=most_servers {
         for strip in [4096, 5000, 65536] {
             let name = path(&format!("/s-{servers}-{strip}"));
@@ -149,7 +149,7 @@ pub async fn striping<T: Transport + 'static>(client: &Client<T>, most_servers: 
 }
 
 /// Holes, and truncation in both directions.
-pub async fn sparse_and_truncate<T: Transport + 'static>(client: &Client<T>) {
+pub async fn sparse_and_truncate(client: &Client) {
     let file = client.create(&path("/sparse"), striped(4096, 3)).await.unwrap();
     file.write_at(100_000, pattern(10, 1)).await.unwrap();
     assert_eq!(file.size().await.unwrap(), 100_010);
@@ -186,7 +186,7 @@ pub fn any_steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Runs list accesses against a model. Leaves out regions of a write that overlap an earlier one,
 /// because their result is undefined.
-pub async fn list_io<T: Transport + 'static>(file: &fs_client::File<T>, steps: &[Step]) {
+pub async fn list_io(file: &fs_client::File, steps: &[Step]) {
     let mut model: Vec<u8> = Vec::new();
     for (index, step) in steps.iter().enumerate() {
         let mut regions: Vec<Region> = Vec::new();
@@ -249,7 +249,7 @@ pub fn hard_steps() -> Vec<Step> {
 }
 
 /// Checks that a plan agrees with the client's counters.
-pub async fn plans<T: Transport + 'static>(client: &Client<T>) {
+pub async fn plans(client: &Client) {
     let file = client.create(&path("/planned"), striped(65536, 4)).await.unwrap();
     file.write_at(0, pattern(1, 1)).await.unwrap();
     let memory = MemList::from(Memory::zeroed(1 << 20).unwrap());

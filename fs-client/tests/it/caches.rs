@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bmi_core::Config;
-use bmi_sim::{SimTransport, World};
+use bmi_sim::World;
 use fs_client::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CachedFile, Client, ClientOptions, CreateOptions, ErrorCode,
     OpenFileOptions, Path, ServiceKind,
@@ -27,7 +27,7 @@ fn hinted(hints: CacheHints) -> OpenFileOptions {
 }
 
 /// A cluster of real servers with caches, and a client.
-async fn with_caches(world: &World, iods: usize, options: ClientOptions) -> (SimCluster, Client<SimTransport>) {
+async fn with_caches(world: &World, iods: usize, options: ClientOptions) -> (SimCluster, Client) {
     let service = Service::Unifier(CacheSettings::for_bytes(8 << 20));
     let cluster = SimCluster::start(world, ClusterOptions { service, ..ClusterOptions::with_iods(iods) }).unwrap();
     let endpoint = world.node("client").endpoint(Config::named("client")).unwrap();
@@ -36,7 +36,7 @@ async fn with_caches(world: &World, iods: usize, options: ClientOptions) -> (Sim
 }
 
 /// Returns what each server has of the files.
-async fn files(client: &Client<SimTransport>) -> Vec<Vec<CachedFile>> {
+async fn files(client: &Client) -> Vec<Vec<CachedFile>> {
     client.cache_state(100).await.into_iter().map(|server| server.result.unwrap().files).collect()
 }
 

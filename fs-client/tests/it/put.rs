@@ -490,10 +490,10 @@ fn umask() -> u32 {
 
 /// Creates a file of another user, with mode 604 and strips of 16 KiB on two servers.
 fn create_as(cluster: &Cluster, name: &str, uid: u32, gid: u32) {
-    use bmi::{AnyTransport, AsyncEndpoint, Config, OpenOptions, Scheme, driver};
+    use bmi::{AsyncEndpoint, Config, OpenOptions, Scheme, driver};
     use fs_client::{Client, ClientOptions, CreateOptions};
     let clock = driver::MonotonicClock::new();
-    let endpoint: AsyncEndpoint<AnyTransport> =
+    let endpoint: AsyncEndpoint =
         bmi::endpoint(Scheme::Tcp, &OpenOptions::default(), Config::named("test"), clock).unwrap();
     let work = async {
         let options = ClientOptions { uid, gid, ..ClientOptions::new(1) };

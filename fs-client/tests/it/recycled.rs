@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Path};
-use bmi_core::{Addr, AsyncEndpoint, BulkDescriptor, Grant, MemList, Memory, PeerId, RemoteSlice, Transport};
+use bmi_core::{Addr, AsyncEndpoint, BulkDescriptor, Grant, MemList, Memory, PeerId, RemoteSlice};
 use fs_client::{Client, FsPath};
 use fs_proto::{
     DatafileHandle, FsError, Hello, IodRequest, Region, Regions, Reply, Request, RequestBody, RequestId, Role, codec,
@@ -20,15 +20,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LENS: [usize; 4] = [5000, 60_000, 100_000, 700_000];
 
 /// A connection to an I/O server, used without the client library.
-struct Raw<T: Transport> {
-    endpoint: AsyncEndpoint<T>,
+struct Raw {
+    endpoint: AsyncEndpoint,
     peer: PeerId,
     id: u128,
     seq: Cell<u64>,
 }
 
-impl<T: Transport> Raw<T> {
-    async fn connect(endpoint: &AsyncEndpoint<T>, iod: &Addr, id: u128) -> Raw<T> {
+impl Raw {
+    async fn connect(endpoint: &AsyncEndpoint, iod: &Addr, id: u128) -> Raw {
         let peer = endpoint.connect(iod, endpoint.within(PATIENCE)).await.unwrap();
         let raw = Raw { endpoint: endpoint.clone(), peer, id, seq: Cell::new(0) };
         raw.call(RequestBody::Hello(Hello::to(Role::Iod(0))), Body::None, None).await.result.unwrap();
@@ -99,14 +99,14 @@ fn poison_in(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte == POISON).count()
 }
 
-async fn datafile<T: Transport + 'static>(client: &Client<T>, path: &FsPath) -> DatafileHandle {
+async fn datafile(client: &Client, path: &FsPath) -> DatafileHandle {
     client.create(path, striped(1 << 20, 1)).await.unwrap();
     client.lookup(path).await.unwrap().layout.unwrap().datafiles()[0].1
 }
 
 /// A client that is granted buffers, writes one byte into each and reports the end does not find
 /// another client's data in its file. There must be one I/O server, at `iod`.
-pub(crate) async fn a_lying_client_stores_nothing_of_others<T: Transport + 'static>(client: &Client<T>, iod: &Addr) {
+pub(crate) async fn a_lying_client_stores_nothing_of_others(client: &Client, iod: &Addr) {
     let endpoint = client.endpoint();
     let (honest, liar) = (Raw::connect(endpoint, iod, 100).await, Raw::connect(endpoint, iod, 101).await);
     let secret = datafile(client, &"/secret".parse().unwrap()).await;
@@ -122,7 +122,7 @@ pub(crate) async fn a_lying_client_stores_nothing_of_others<T: Transport + 'stat
 }
 
 /// What was never written is read as zeros by every path, whatever the server's buffers held.
-pub(crate) async fn short_reads_bring_nothing_of_others<T: Transport + 'static>(client: &Client<T>, iod: &Addr) {
+pub(crate) async fn short_reads_bring_nothing_of_others(client: &Client, iod: &Addr) {
     let endpoint = client.endpoint();
     let (honest, reader) = (Raw::connect(endpoint, iod, 100).await, Raw::connect(endpoint, iod, 101).await);
     let secret = datafile(client, &"/secret".parse().unwrap()).await;

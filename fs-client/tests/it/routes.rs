@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Scheme, Transport};
+use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Scheme};
 use bmi_sim::{Node, World};
 use fs_client::{Client, ClientOptions, Endpoints, ErrorCode, Route, TransportChoice};
 use fs_proto::{ClusterId, Identity, Role, Start, StoreId};
@@ -16,8 +16,6 @@ use fs_server::store::{DataStore, MemStore, MetaStore};
 
 use crate::alias::{Alias, Names};
 use crate::bodies::{path, pattern, striped};
-
-type Any = Box<dyn Transport>;
 
 /// The scheme by which servers are known in this world.
 const KNOWN: Scheme = Scheme::Tcp;
@@ -42,7 +40,7 @@ fn port(scheme: Scheme) -> u16 {
 const CLUSTER: ClusterId = ClusterId(1);
 
 /// Returns an I/O server over each of the endpoints.
-fn iods(endpoints: &[AsyncEndpoint<Any>], store: &MemStore) -> Vec<Iod<Any, MemStore>> {
+fn iods(endpoints: &[AsyncEndpoint], store: &MemStore) -> Vec<Iod<MemStore>> {
     let first = Iod::new(endpoints[0].clone(), store.clone(), IodSettings::default()).unwrap();
     let others: Vec<_> =
         endpoints[1..].iter().zip(1..).map(|(endpoint, at)| first.beside(endpoint.clone(), at)).collect();
@@ -65,14 +63,14 @@ impl Setting {
         for server in ["manager", "iod0", "iod1"] {
             for scheme in [Scheme::Tcp, Scheme::Ib, Scheme::Shm] {
                 let real = Addr::sim(server, port(scheme));
-                setting.names.borrow_mut().insert(addr(server, scheme), real);
+                setting.names.lock().unwrap().insert(addr(server, scheme), real);
             }
         }
         setting
     }
 
-    fn endpoint(&self, node: &Node) -> AsyncEndpoint<Any> {
-        let transport: Any = Box::new(Alias::new(node.transport().unwrap(), self.names.clone()));
+    fn endpoint(&self, node: &Node) -> AsyncEndpoint {
+        let transport = Box::new(Alias::new(node.transport().unwrap(), self.names.clone()));
         let endpoint = Endpoint::new(transport, Config::named(node.name()), node.now()).unwrap();
         let endpoint = AsyncEndpoint::new(endpoint, self.world.clock());
         node.spawn(bmi_sim::drive(self.world.sim(), endpoint.clone()));
@@ -80,7 +78,7 @@ impl Setting {
     }
 
     /// Makes endpoints that listen over `over`. Returns them, and an identity for a server there.
-    fn listen(&self, name: &str, role: Role, host: &str, over: &[Scheme]) -> (Vec<AsyncEndpoint<Any>>, Identity) {
+    fn listen(&self, name: &str, role: Role, host: &str, over: &[Scheme]) -> (Vec<AsyncEndpoint>, Identity) {
         let node = self.world.node(name);
         let endpoints: Vec<_> = over.iter().map(|_| self.endpoint(&node)).collect();
         for (endpoint, scheme) in endpoints.iter().zip(over) {
@@ -94,10 +92,10 @@ impl Setting {
     }
 
     /// Starts a server that reports this identity.
-    fn serve<H: Handler<Any> + 'static>(
+    fn serve<H: Handler + 'static>(
         &self,
         name: &str,
-        endpoints: Vec<AsyncEndpoint<Any>>,
+        endpoints: Vec<AsyncEndpoint>,
         identity: Identity,
         handlers: Vec<H>,
     ) {
@@ -151,7 +149,7 @@ impl Setting {
     }
 
     /// Creates a client on host `here` with an endpoint for each of `schemes`.
-    async fn client(&self, schemes: &[Scheme], over: TransportChoice) -> Result<Client<Any>, fs_client::Error> {
+    async fn client(&self, schemes: &[Scheme], over: TransportChoice) -> Result<Client, fs_client::Error> {
         let node = self.world.node("client");
         let mut endpoints = Endpoints::one(schemes[0], self.endpoint(&node));
         for scheme in &schemes[1..] {
@@ -169,7 +167,7 @@ impl Setting {
 const ALL: [Scheme; 3] = [Scheme::Tcp, Scheme::Ib, Scheme::Shm];
 
 /// Writes and reads a file on both servers, small and large.
-async fn moves_bytes(client: &Client<Any>) {
+async fn moves_bytes(client: &Client) {
     let file = client.create(&path("/f"), striped(65536, IODS)).await.unwrap();
     let bytes = pattern(1 << 20, 3);
     file.write_at(0, bytes.clone()).await.unwrap();
@@ -179,7 +177,7 @@ async fn moves_bytes(client: &Client<Any>) {
     client.remove(&path("/f"), fs_client::RemoveKind::File).await.unwrap();
 }
 
-async fn routes(client: &Client<Any>) -> Vec<Route> {
+async fn routes(client: &Client) -> Vec<Route> {
     client.routes().await.into_iter().map(|(_, route)| route.unwrap()).collect()
 }
 
@@ -215,12 +213,12 @@ fn a_socket_that_is_another_servers_is_not_used() {
     let setting = Setting::new(2);
     setting.start_all();
     let node = setting.world.node("imp");
-    setting.names.borrow_mut().insert(addr("imp", Scheme::Shm), node.addr(1));
+    setting.names.lock().unwrap().insert(addr("imp", Scheme::Shm), node.addr(1));
     let store = MemStore::new(1 << 30);
     let (endpoints, identity) = setting.listen("imp", Role::Iod(0), "here", &[Scheme::Shm]);
     let handlers = iods(&endpoints, &store);
     setting.serve("imp", endpoints, Identity { cluster: ClusterId(2), ..identity }, handlers);
-    setting.names.borrow_mut().insert(addr("iod0", Scheme::Shm), node.addr(1));
+    setting.names.lock().unwrap().insert(addr("iod0", Scheme::Shm), node.addr(1));
     setting.world.block_on(async {
         let client = setting.client(&[Scheme::Tcp, Scheme::Shm], TransportChoice::Auto).await.unwrap();
         let routes = routes(&client).await;
@@ -245,7 +243,7 @@ fn a_socket_that_is_another_servers_is_not_used() {
 fn a_way_that_does_not_work_is_passed_over_and_named() {
     let setting = Setting::new(3);
     setting.start_all();
-    setting.names.borrow_mut().remove(&addr("iod0", Scheme::Shm));
+    setting.names.lock().unwrap().remove(&addr("iod0", Scheme::Shm));
     setting.world.block_on(async {
         let client = setting.client(&ALL, TransportChoice::Auto).await.unwrap();
         let routes = routes(&client).await;
@@ -262,7 +260,7 @@ fn a_way_that_says_nothing_is_given_up_in_time() {
     let setting = Setting::new(4);
     setting.start_all();
     let halted = setting.world.node("halted");
-    setting.names.borrow_mut().insert(addr("iod0", Scheme::Shm), halted.addr(1));
+    setting.names.lock().unwrap().insert(addr("iod0", Scheme::Shm), halted.addr(1));
     let endpoint = setting.endpoint(&halted);
     endpoint.listen(&addr("iod0", Scheme::Shm)).unwrap();
     setting.world.block_on(async {
@@ -313,7 +311,7 @@ fn a_server_that_was_started_again_is_found_over_the_same_way() {
 }
 
 /// The loss may be noticed only by the first requests after it.
-async fn moves_after_loss(client: &Client<Any>) {
+async fn moves_after_loss(client: &Client) {
     while client.ping().await.iter().any(|pong| pong.result.is_err()) {
         client.endpoint().sleep(Duration::from_millis(10)).await;
     }

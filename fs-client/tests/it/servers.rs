@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bmi_core::comm::Incoming;
 use bmi_core::{Addr, AsyncEndpoint, Config, MemList, Memory, Options, PeerId, Unexpected};
-use bmi_sim::{Node, SimTransport, World};
+use bmi_sim::{Node, World};
 use fs_client::{Client, ClientOptions, Distribution, ErrorCode, Handle, Kind, Layout};
 use fs_proto::{
     Attr, CacheCoverage, CacheHints, CacheState, ClusterId, ClusterInfo, DatafileHandle, DirEntry, DirHandle, Entry,
@@ -127,23 +127,23 @@ impl MockCluster {
         ClientOptions { timeout, retry_for, ..ClientOptions::new(7) }
     }
 
-    pub async fn client(&self) -> Client<SimTransport> {
+    pub async fn client(&self) -> Client {
         self.client_with(self.options()).await
     }
 
-    pub async fn client_with(&self, options: ClientOptions) -> Client<SimTransport> {
+    pub async fn client_with(&self, options: ClientOptions) -> Client {
         let endpoint = self.client_node.endpoint(Config::named("client")).unwrap();
         Client::connect(endpoint, self.manager.addr(PORT), options).await.unwrap()
     }
 }
 
 struct Server {
-    endpoint: AsyncEndpoint<SimTransport>,
+    endpoint: AsyncEndpoint,
     iod: Option<u32>,
     addrs: Vec<Addr>,
     state: Rc<RefCell<State>>,
     faults: Rc<Faults>,
-    unanswered: RefCell<Vec<Incoming<SimTransport>>>,
+    unanswered: RefCell<Vec<Incoming>>,
 }
 
 impl Server {
@@ -229,7 +229,7 @@ impl Server {
 
     async fn iod(
         &self,
-        incoming: &Incoming<SimTransport>,
+        incoming: &Incoming,
         body: IodRequest,
         inline: &mut Option<MemList>,
     ) -> Result<ReplyBody, FsError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bmi_core::driver::Waiting;
 use bmi_core::{Config, Memory};
 use bmi_sim::faults::Loss;
-use bmi_sim::{DiskProfile, Node, Profile, SimConfig, SimTransport, World};
+use bmi_sim::{DiskProfile, Node, Profile, SimConfig, World};
 use fs_client::{Client, ClientOptions, ErrorCode, SetAttr};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use futures_util::FutureExt;
@@ -28,7 +28,7 @@ fn setting(seed: u64, options: ClusterOptions) -> Setting {
 }
 
 impl Setting {
-    async fn client(&self, id: u128) -> Client<SimTransport> {
+    async fn client(&self, id: u128) -> Client {
         let endpoint = self.node.endpoint(Config::named("client")).unwrap();
         let options = ClientOptions { timeout: Duration::from_secs(3), ..ClientOptions::new(id) };
         Client::connect(endpoint, self.cluster.manager(), options).await.unwrap()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bmi_core::driver::Waiting;
 use bmi_core::{Config, HandleConfig, Memory, Time};
-use bmi_sim::{Node, SimConfig, SimTransport, World};
+use bmi_sim::{Node, SimConfig, World};
 use fs_client::{Client, ClientOptions, RemoveKind, SharedClient, SharedFile};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 
@@ -18,7 +18,7 @@ const IODS: usize = 2;
 /// Bytes that each task writes. They are on both servers.
 const LEN: usize = 200_000;
 
-type Sim = SharedClient<SimTransport>;
+type Sim = SharedClient;
 
 /// What a run looked like: the digest of its events, and when each task ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ fn setting(seed: u64) -> Setting {
 }
 
 impl Setting {
-    fn handle(&self, waiting: Waiting) -> bmi_core::Handle<SimTransport> {
+    fn handle(&self, waiting: Waiting) -> bmi_core::Handle {
         self.node.handle(&Config::named("client"), 1, HandleConfig::default().waiting(waiting)).unwrap()
     }
 
@@ -93,7 +93,7 @@ fn options(id: u128) -> ClientOptions {
     ClientOptions { timeout: Duration::from_secs(20), ..ClientOptions::new(id) }
 }
 
-async fn read(file: &SharedFile<SimTransport>, offset: u64, len: usize) -> Vec<u8> {
+async fn read(file: &SharedFile, offset: u64, len: usize) -> Vec<u8> {
     let memory = Memory::zeroed(len).unwrap();
     assert_eq!(file.read_at(offset, &memory).await.unwrap(), len as u64);
     memory.to_vec()

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use bmi::{AnyTransport, OpenOptions};
+use bmi::OpenOptions;
 use bmi_core::{Config, Scheme, driver};
 use fs_client::copy::Copier;
 use fs_client::{Client, ClientOptions, ErrorCode};
@@ -15,7 +15,7 @@ use crate::bodies::{path, pattern, striped};
 
 /// A client over any transport, as in `pvfs`. The library is compiled for this type, so this test
 /// uses the same code.
-type TcpClient = Client<AnyTransport>;
+type TcpClient = Client;
 
 /// Runs `body` with a client of a new cluster.
 fn with_client(iods: usize, busy: bool, body: impl AsyncFnOnce(TcpClient, &mut EmbeddedCluster, &Path)) {

@@ -4,9 +4,9 @@ use std::sync::{Arc, Barrier};
 use std::thread::Builder;
 use std::time::Duration;
 
-use bmi::{AnyTransport, OpenOptions};
+use bmi::OpenOptions;
 use bmi_core::driver::{MonotonicClock, event};
-use bmi_core::{Clock, Config, Endpoint, Memory, Scheme, SharedEndpoint, Transport};
+use bmi_core::{Clock, Config, Endpoint, Memory, Scheme, SharedEndpoint};
 use fs_client::copy::Copier;
 use fs_client::{
     CacheHints, Client, ClientOptions, CreateOptions, Draft, Extended, ExtendedRaw, FsPath, OpenFileOptions, Publish,
@@ -24,7 +24,7 @@ const IODS: usize = 2;
 /// Bytes that each task writes. They are on both servers.
 const LEN: usize = 200_000;
 
-type AnyClient = SharedClient<AnyTransport>;
+type AnyClient = SharedClient;
 
 fn start(over: Scheme) -> (tempfile::TempDir, EmbeddedCluster) {
     let dir = tempfile::tempdir().unwrap();
@@ -33,7 +33,7 @@ fn start(over: Scheme) -> (tempfile::TempDir, EmbeddedCluster) {
     (dir, cluster)
 }
 
-fn endpoint(over: Scheme) -> SharedEndpoint<AnyTransport> {
+fn endpoint(over: Scheme) -> SharedEndpoint {
     let (transport, clock) = (bmi::open(over, &OpenOptions::default()).unwrap(), MonotonicClock::new());
     SharedEndpoint::shared(Endpoint::new(transport, Config::named("test"), clock.now()).unwrap(), clock)
 }
@@ -100,7 +100,7 @@ async fn whole_life(client: &AnyClient, number: u64, round: u64) {
     client.remove(&second, RemoveKind::File).await.unwrap();
 }
 
-async fn read(file: &SharedFile<AnyTransport>, offset: u64, len: usize) -> Vec<u8> {
+async fn read(file: &SharedFile, offset: u64, len: usize) -> Vec<u8> {
     let memory = Memory::zeroed(len).unwrap();
     assert_eq!(file.read_at(offset, &memory).await.unwrap(), len as u64);
     memory.to_vec()
@@ -366,19 +366,19 @@ fn is_shared<V: Send + Sync>(_: &V) {}
 /// A shared client, what it opens, and all futures may go to any thread. The compiler checks it,
 /// for every transport that is `Send`.
 #[allow(dead_code, reason = "the compiler checks it; it never runs")]
-struct Check<'a, T: Transport> {
-    client: &'a SharedClient<T>,
-    file: &'a SharedFile<T>,
+struct Check<'a> {
+    client: &'a SharedClient,
+    file: &'a SharedFile,
     path: &'a FsPath,
 }
 
 #[allow(dead_code, reason = "the compiler checks it; it never runs")]
-impl<T: Transport + Send + 'static> Check<'_, T> {
-    fn connecting(endpoint: SharedEndpoint<T>, manager: bmi_core::Addr) {
+impl Check<'_> {
+    fn connecting(endpoint: SharedEndpoint, manager: bmi_core::Addr) {
         is_send(&Client::connect(endpoint, manager, ClientOptions::new(1)));
     }
 
-    fn connecting_through(handle: bmi_core::Handle<T>, manager: bmi_core::Addr) {
+    fn connecting_through(handle: bmi_core::Handle, manager: bmi_core::Addr) {
         is_send(&Client::connect_through(handle, manager, ClientOptions::new(1)));
     }
 
@@ -434,7 +434,7 @@ impl<T: Transport + Send + 'static> Check<'_, T> {
         is_send(&file.read_shared(0, 1));
     }
 
-    fn copies(&self, copier: &Copier<T, bmi_core::AnyThread>, draft: Draft<T, bmi_core::AnyThread>) {
+    fn copies(&self, copier: &Copier<bmi_core::AnyThread>, draft: Draft<bmi_core::AnyThread>) {
         let (path, local) = (self.path, std::path::Path::new("/tmp"));
         is_shared(copier);
         is_send(&copier.put_file(local, path));

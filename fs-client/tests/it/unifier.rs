@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::Builder;
 
-use bmi::{AnyTransport, OpenOptions};
+use bmi::OpenOptions;
 use bmi_core::driver::{MonotonicClock, event};
 use bmi_core::{Addr, Config, Memory, Scheme};
 use fs_client::{Client, ClientOptions, File};
@@ -17,12 +17,7 @@ use crate::bodies::{path, pattern, striped};
 use crate::cluster::Cluster;
 
 /// Runs `body` with a client.
-fn with_client(
-    scheme: Scheme,
-    manager: &Addr,
-    way: Option<fs_client::Path>,
-    body: impl AsyncFnOnce(Client<AnyTransport>),
-) {
+fn with_client(scheme: Scheme, manager: &Addr, way: Option<fs_client::Path>, body: impl AsyncFnOnce(Client)) {
     with_patient_client(scheme, manager, way, std::time::Duration::from_secs(60), body);
 }
 
@@ -32,7 +27,7 @@ fn with_patient_client(
     manager: &Addr,
     way: Option<fs_client::Path>,
     timeout: std::time::Duration,
-    body: impl AsyncFnOnce(Client<AnyTransport>),
+    body: impl AsyncFnOnce(Client),
 ) {
     let clock = MonotonicClock::new();
     let endpoint = bmi::endpoint(scheme, &OpenOptions::default(), Config::named("test"), clock).unwrap();
@@ -52,7 +47,7 @@ fn unifier() -> Service {
 
 /// Writes and reads pieces of a file, whose bytes are `model`, on each path, and checks that
 /// nothing else has changed.
-async fn pieces(file: &File<AnyTransport>, model: &mut Vec<u8>) {
+async fn pieces(file: &File, model: &mut Vec<u8>) {
     let sizes = [1, 700, 4096, 65_536, 100_001, 700_000, 3 << 20];
     for (round, len) in sizes.into_iter().cycle().take(21).enumerate() {
         let at = (round * 77_777) % 500_000;

@@ -250,10 +250,7 @@ fn run(
 }
 
 /// Returns all endpoints with one handler.
-fn fronts<'a, H: Handler<AnyTransport>>(
-    endpoints: &[AsyncEndpoint<AnyTransport>],
-    handler: &'a H,
-) -> Vec<(AsyncEndpoint<AnyTransport>, &'a H)> {
+fn fronts<'a, H: Handler>(endpoints: &[AsyncEndpoint], handler: &'a H) -> Vec<(AsyncEndpoint, &'a H)> {
     endpoints.iter().map(|endpoint| (endpoint.clone(), handler)).collect()
 }
 

@@ -116,7 +116,7 @@ pub(crate) struct Server {
 #[derive(Clone)]
 struct OpenEndpoint {
     scheme: Scheme,
-    endpoint: AsyncEndpoint<AnyTransport>,
+    endpoint: AsyncEndpoint,
 }
 
 /// The open transports of a server.
@@ -453,7 +453,7 @@ impl Server {
     async fn begin_store(
         &self,
         home: Home,
-        membership: &mut Membership<AnyTransport>,
+        membership: &mut Membership,
         labels: &LabelLock,
     ) -> Result<(Arc<FileStore>, fs_proto::Start), FsError> {
         let Role::Iod { offload, ref service, .. } = self.role else { unreachable!("only an I/O server gets here") };
@@ -548,7 +548,7 @@ impl Server {
 
 /// Compares restored metadata with the datafiles of the I/O servers, and writes the report. A
 /// failure is logged: the manager serves all the same.
-async fn take_inventory(manager: &Manager<AnyTransport>, dir: &Path, progress: fn(&str)) {
+async fn take_inventory(manager: &Manager, dir: &Path, progress: fn(&str)) {
     let path = dir.join(format!("restored-{}.txt", manager.identity().start.epoch));
     progress(&format!("comparing the metadata with the datafiles, into {}", path.display()));
     let inventory = async {

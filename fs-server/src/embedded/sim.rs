@@ -14,7 +14,7 @@ use bmi_cache::Frames;
 use bmi_core::driver::Waiting;
 use bmi_core::{Addr, AsyncEndpoint, ErrorKind};
 use bmi_sim::faults::{DiskUser, Loss};
-use bmi_sim::{DiskFault, Node, Sim, SimDisk, SimTransport};
+use bmi_sim::{DiskFault, Node, Sim, SimDisk};
 use fs_proto::{ClusterId, ErrorCode, FsError, Identity, Role, Start, StoreId};
 use tokio::sync::oneshot;
 
@@ -339,7 +339,7 @@ impl SimCluster {
 
 /// Makes an endpoint, or one for each of `loops`, and makes the first one listen. If the node
 /// refuses, retries until it succeeds, as a system's init does.
-async fn listen(node: &Node, options: &ClusterOptions, loops: Option<usize>) -> Vec<AsyncEndpoint<SimTransport>> {
+async fn listen(node: &Node, options: &ClusterOptions, loops: Option<usize>) -> Vec<AsyncEndpoint> {
     // An endpoint is driven by its own task, so it is created only once.
     let mut made = None;
     loop {
@@ -491,7 +491,7 @@ async fn run_iod(
 struct Began {
     node: Node,
     options: Rc<ClusterOptions>,
-    endpoints: Vec<AsyncEndpoint<SimTransport>>,
+    endpoints: Vec<AsyncEndpoint>,
     loops: Option<usize>,
     label: Label,
     start: Start,
@@ -537,7 +537,7 @@ impl Began {
 
 /// Labels an empty store and begins its next start. If the disk refuses, tries again.
 async fn begin(
-    membership: &mut Membership<SimTransport>,
+    membership: &mut Membership,
     store: &MemStore,
     labels: &LabelLock,
     number: StoreId,

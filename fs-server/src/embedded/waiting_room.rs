@@ -1,8 +1,8 @@
 //! What a server does while it does not serve yet: it tells everybody to wait.
 
 use async_trait::async_trait;
+use bmi_core::AsyncEndpoint;
 use bmi_core::comm::Incoming;
-use bmi_core::{AsyncEndpoint, Transport};
 use fs_proto::{ErrorCode, FsError, Request};
 
 use crate::service::{Answer, Context, Handler, Limits, Standing, serve_until};
@@ -24,9 +24,9 @@ impl WaitingRoom {
     }
 
     /// Answers until `work` ends, and returns its result; `None` if `stop` ends first.
-    pub(super) async fn until<T: Transport, R>(
+    pub(super) async fn until<R>(
         &self,
-        fronts: &[(AsyncEndpoint<T>, &WaitingRoom)],
+        fronts: &[(AsyncEndpoint, &WaitingRoom)],
         limits: Limits,
         work: impl Future<Output = R>,
         stop: impl Future<Output = ()>,
@@ -36,8 +36,8 @@ impl WaitingRoom {
 }
 
 #[async_trait(?Send)]
-impl<T: Transport> Handler<T> for WaitingRoom {
-    async fn handle(&self, _context: &Context, _request: Request, _call: &Incoming<T>) -> Answer {
+impl Handler for WaitingRoom {
+    async fn handle(&self, _context: &Context, _request: Request, _call: &Incoming) -> Answer {
         Answer::error(FsError::new(ErrorCode::Busy, "this server does not serve yet"))
     }
 

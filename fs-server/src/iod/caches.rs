@@ -1,6 +1,5 @@
 //! Answers questions about the cache of the store. Each takes bounded work and a bounded reply.
 
-use bmi_core::Transport;
 use fs_proto::{CacheState, DatafileHandle, ErrorCode, FsError, IodReply, Region};
 
 use super::Iod;
@@ -10,7 +9,7 @@ use crate::store::DataStore;
 /// Most datafiles that one question about the busiest looks at, in some 0.15 ms.
 const LOOK: usize = 1024;
 
-impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
+impl<S: DataStore> Iod<S> {
     /// Returns the state of the cache, and the busiest of the datafiles behind `after`.
     pub(super) fn cache_state(
         &self,

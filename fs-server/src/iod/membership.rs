@@ -28,7 +28,7 @@
 use std::time::Duration;
 
 use bmi_core::comm::Caller;
-use bmi_core::{Addr, AsyncEndpoint, PeerId, Transport, mutated};
+use bmi_core::{Addr, AsyncEndpoint, PeerId, mutated};
 use fs_proto::{
     ClusterId, DatafileHandle, ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, Registration, ReplyBody,
     RequestBody, Role, Sender, Start, StoreId,
@@ -68,8 +68,8 @@ impl LabelLock {
 }
 
 /// An I/O server's connection to its manager.
-pub struct Membership<T: Transport> {
-    caller: Caller<T>,
+pub struct Membership {
+    caller: Caller,
     manager: Addr,
     iod: u32,
     /// A number drawn at random at this start.
@@ -97,17 +97,17 @@ impl Answer {
     }
 }
 
-impl<T: Transport> Membership<T> {
+impl Membership {
     /// Creates the membership of I/O server `iod`. `endpoint` reaches the manager. `instance` is
     /// drawn at random. With `replace`, the store is to replace the one that the server had.
     pub fn new(
-        endpoint: AsyncEndpoint<T>,
+        endpoint: AsyncEndpoint,
         manager: Addr,
         iod: u32,
         instance: u128,
         replace: bool,
         heartbeat: Duration,
-    ) -> Membership<T> {
+    ) -> Membership {
         Membership {
             caller: Caller::new(endpoint),
             manager,

@@ -64,7 +64,7 @@ use async_trait::async_trait;
 use bmi_cache::{ReadyRegions, yield_now};
 use bmi_core::comm::{Direction, Incoming};
 use bmi_core::mem::zone::{ZoneAdapter, ZonePool, ZoneSettings};
-use bmi_core::{AsyncEndpoint, PeerId, ServiceClass, Transport};
+use bmi_core::{AsyncEndpoint, PeerId, ServiceClass};
 use bmi_core::{mutated, mutated_each};
 use fs_proto::limits::{MAX_DATAFILES, MAX_DETAIL, MAX_OFFSET, REPLY_ROOM};
 use fs_proto::{
@@ -151,8 +151,8 @@ pub struct IodParts<S> {
 }
 
 /// An I/O server at one endpoint. Pass it to [`crate::service::serve`].
-pub struct Iod<T: Transport, S> {
-    endpoint: AsyncEndpoint<T>,
+pub struct Iod<S> {
+    endpoint: AsyncEndpoint,
     adapter: u32,
     /// Registers buffers with the endpoint's adapter.
     buffers: ZoneAdapter,
@@ -163,7 +163,7 @@ pub struct Iod<T: Transport, S> {
     parts: IodParts<S>,
 }
 
-impl<T: Transport, S> Deref for Iod<T, S> {
+impl<S> Deref for Iod<S> {
     type Target = IodParts<S>;
 
     fn deref(&self) -> &IodParts<S> {
@@ -174,7 +174,7 @@ impl<T: Transport, S> Deref for Iod<T, S> {
 impl<S> IodParts<S> {
     /// Returns the same server for one more endpoint, which belongs to this thread. `index`
     /// distinguishes the endpoints; the first one's is 0.
-    pub fn at<T: Transport + 'static>(self, endpoint: AsyncEndpoint<T>, index: u32) -> Iod<T, S> {
+    pub fn at(self, endpoint: AsyncEndpoint, index: u32) -> Iod<S> {
         let own = endpoint.clone();
         let buffers = self.zones.add_adapter(move |memory| own.with(|endpoint| endpoint.register(memory)));
         let views = ExposedViews::default();
@@ -182,12 +182,12 @@ impl<S> IodParts<S> {
     }
 }
 
-impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
+impl<S: DataStore> Iod<S> {
     /// Creates an I/O server over `store`.
     ///
     /// # Errors
     /// `Invalid` for settings without room for a single unit.
-    pub fn new(endpoint: AsyncEndpoint<T>, store: S, settings: IodSettings) -> Result<Iod<T, S>, FsError> {
+    pub fn new(endpoint: AsyncEndpoint, store: S, settings: IodSettings) -> Result<Iod<S>, FsError> {
         let zones = ZonePool::new(&settings.zones()?)?;
         let (one_sided, in_flight) = endpoint
             .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().limits.in_flight_bytes));
@@ -200,14 +200,14 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     /// Sets a number that no other start of this server has. If a client sees another number, it
     /// knows that its unsynced data may be lost.
     #[must_use]
-    pub fn started_as(mut self, start: u64) -> Iod<T, S> {
+    pub fn started_as(mut self, start: u64) -> Iod<S> {
         self.parts.start = start;
         self
     }
 
     /// Uses this lock for changes of the store's label.
     #[must_use]
-    pub fn with_labels(mut self, labels: Arc<LabelLock>) -> Iod<T, S> {
+    pub fn with_labels(mut self, labels: Arc<LabelLock>) -> Iod<S> {
         self.parts.labels = labels;
         self
     }
@@ -222,7 +222,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
 
     /// Returns the same server for one more endpoint. They share the store, the buffers and the
     /// queue of clients. `index` distinguishes the endpoints; the first one's is 0.
-    pub fn beside(&self, endpoint: AsyncEndpoint<T>, index: u32) -> Iod<T, S>
+    pub fn beside(&self, endpoint: AsyncEndpoint, index: u32) -> Iod<S>
     where
         S: Clone,
     {
@@ -297,7 +297,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         results
     }
 
-    async fn execute(&self, context: &Context, request: IodRequest, call: &Incoming<T>) -> Result<IodReply, FsError> {
+    async fn execute(&self, context: &Context, request: IodRequest, call: &Incoming) -> Result<IodReply, FsError> {
         if request.is_the_managers() {
             self.check_manager(context, &request)?;
         }
@@ -397,7 +397,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
 }
 
 /// Checks that a call has as much data as the regions, in the right direction.
-fn check_data<T: Transport>(call: &Incoming<T>, direction: Direction, regions: &Regions) -> Result<(), FsError> {
+fn check_data(call: &Incoming, direction: Direction, regions: &Regions) -> Result<(), FsError> {
     let right = call.is_empty() || call.direction() == Some(direction);
     if right && call.len() == regions.total() {
         return Ok(());
@@ -407,8 +407,8 @@ fn check_data<T: Transport>(call: &Incoming<T>, direction: Direction, regions: &
 }
 
 #[async_trait(?Send)]
-impl<T: Transport + 'static, S: DataStore> Handler<T> for Iod<T, S> {
-    async fn handle(&self, context: &Context, request: Request, call: &Incoming<T>) -> Answer {
+impl<S: DataStore> Handler for Iod<S> {
+    async fn handle(&self, context: &Context, request: Request, call: &Incoming) -> Answer {
         let RequestBody::Iod(body) = request.body else {
             return Answer::error(FsError::new(ErrorCode::Invalid, "this is an I/O server, not the manager"));
         };

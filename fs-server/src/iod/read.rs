@@ -4,7 +4,7 @@ use std::any::Any;
 
 use bmi_core::comm::{Direction, Incoming, LONGEST_AHEAD};
 use bmi_core::mutated_each;
-use bmi_core::{MemList, Memory, Options, ServiceClass, Transport};
+use bmi_core::{MemList, Memory, Options, ServiceClass};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, Regions, Reply};
 
 use super::transfer::{Unit, is_small};
@@ -12,11 +12,11 @@ use super::{Iod, check_data};
 use crate::service::{Answer, Context, ReadData};
 use crate::store::{DataStore, Lends, Loan};
 
-impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
+impl<S: DataStore> Iod<S> {
     pub(super) async fn read(
         &self,
         context: &Context,
-        call: &Incoming<T>,
+        call: &Incoming,
         datafile: DatafileHandle,
         regions: &Regions,
     ) -> Result<Answer, FsError> {
@@ -78,7 +78,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     async fn read_unit(
         &self,
         context: &Context,
-        call: &Incoming<T>,
+        call: &Incoming,
         datafile: DatafileHandle,
         unit: &Unit<'_>,
     ) -> Result<(), FsError> {
@@ -113,7 +113,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     async fn store_unit(
         &self,
         context: &Context,
-        call: &Incoming<T>,
+        call: &Incoming,
         unit: &Unit<'_>,
         at: u64,
         from: MemList,

@@ -13,7 +13,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Weak};
 
 use bmi_core::mem::PublishedPages;
-use bmi_core::{Access, Exposure, PeerId, RemoteSlice, Transport, mutated, steps};
+use bmi_core::{Access, Exposure, PeerId, RemoteSlice, mutated, steps};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, ViewGrant, ViewRange, ViewRefusal};
 
 use super::Iod;
@@ -95,7 +95,7 @@ impl ExposedViews {
     }
 }
 
-impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
+impl<S: DataStore> Iod<S> {
     pub(super) async fn read_shared(
         &self,
         context: &Context,

@@ -23,7 +23,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bmi_core::comm::{Incoming, Path};
 use bmi_core::mem::zone::{Lease, Reservation, ZoneAdapter, ZonePool};
-use bmi_core::{MemSlice, Memory, OneSided, PeerId, ServiceClass, Transport, steps};
+use bmi_core::{MemSlice, Memory, OneSided, PeerId, ServiceClass, steps};
 use fs_proto::{ErrorCode, FsError, Region, Regions};
 use futures_util::stream::{self, StreamExt};
 
@@ -137,7 +137,7 @@ impl Unit<'_> {
     }
 }
 
-impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
+impl<S: DataStore> Iod<S> {
     pub(super) fn client(&self, peer: PeerId) -> Client {
         (self.adapter, peer)
     }
@@ -226,14 +226,14 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     }
 
     /// Returns what a store with a cache does before it uses the disk.
-    pub(super) fn disk_turn<'a>(&'a self, context: &'a Context, small: bool) -> OwnTurn<'a, T, S> {
+    pub(super) fn disk_turn<'a>(&'a self, context: &'a Context, small: bool) -> OwnTurn<'a, S> {
         OwnTurn { iod: self, context, small }
     }
 
     /// Returns true if the store's own memory may be used for the data of a call. It is not on
     /// paths where the client's adapter reaches into the server's memory: a chunk of a cache has
     /// bytes of many files.
-    pub(super) fn lends_to(&self, call: &Incoming<T>) -> bool {
+    pub(super) fn lends_to(&self, call: &Incoming) -> bool {
         self.store.lends() != Lends::Nothing && call.path() == Some(Path::ServerBased)
     }
 
@@ -245,14 +245,14 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
 }
 
 /// A turn of a client at the disk. Small transfers need none.
-pub(super) struct OwnTurn<'a, T: Transport, S> {
-    iod: &'a Iod<T, S>,
+pub(super) struct OwnTurn<'a, S> {
+    iod: &'a Iod<S>,
     context: &'a Context,
     small: bool,
 }
 
 #[async_trait(?Send)]
-impl<T: Transport + 'static, S: DataStore> DiskTurn for OwnTurn<'_, T, S> {
+impl<S: DataStore> DiskTurn for OwnTurn<'_, S> {
     async fn take(&self) -> Result<Box<dyn Any>, FsError> {
         let client = (self.iod.adapter, self.context.peer);
         let turn = if self.small { None } else { Some(self.iod.stages.disk.take(client).await) };

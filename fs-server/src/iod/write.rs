@@ -2,7 +2,7 @@
 
 use bmi_core::comm::{Direction, Incoming};
 use bmi_core::mutated;
-use bmi_core::{MemList, Options, Transport};
+use bmi_core::{MemList, Options};
 use fs_proto::{DatafileHandle, FsError, Regions};
 
 use super::transfer::{Unit, is_small};
@@ -10,11 +10,11 @@ use super::{Iod, check_data};
 use crate::service::Context;
 use crate::store::DataStore;
 
-impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
+impl<S: DataStore> Iod<S> {
     pub(super) async fn write(
         &self,
         context: &Context,
-        call: &Incoming<T>,
+        call: &Incoming,
         datafile: DatafileHandle,
         regions: &Regions,
     ) -> Result<(), FsError> {
@@ -33,7 +33,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     async fn write_unit(
         &self,
         context: &Context,
-        call: &Incoming<T>,
+        call: &Incoming,
         datafile: DatafileHandle,
         unit: &Unit<'_>,
     ) -> Result<(), FsError> {

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Time, Transport, step, steps};
+use bmi_core::{Time, step, steps};
 use fs_proto::{ErrorCode, FsError, ManagerReply, ManagerRequest, Reply, RequestId, codec};
 use tokio::sync::oneshot;
 
@@ -105,7 +105,7 @@ impl Queue {
     }
 }
 
-impl<T: Transport> Manager<T> {
+impl Manager {
     /// Carries out a change, and answers. The reply has `room` bytes. `most` is the number of
     /// changes that may wait for a stalled disk.
     pub(super) async fn carry_out(

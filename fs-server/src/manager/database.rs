@@ -31,7 +31,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bmi_core::{Time, Transport, handed_over};
+use bmi_core::{Time, handed_over};
 use fs_proto::{ErrorCode, FsError};
 use redb::{ReadTransaction, WriteTransaction};
 use tokio::sync::{Notify, oneshot};
@@ -152,7 +152,7 @@ impl Database {
     /// work returned, and the metadata after it.
     async fn run<R: Send + 'static>(
         &self,
-        endpoint: &bmi_core::AsyncEndpoint<impl Transport>,
+        endpoint: &bmi_core::AsyncEndpoint,
         work: impl FnOnce(&MetaStore) -> (R, bool) + Send + 'static,
     ) -> Result<(R, Option<View>), FsError> {
         let store = self.store.clone();
@@ -178,7 +178,7 @@ impl Database {
     }
 }
 
-impl<T: Transport> Manager<T> {
+impl Manager {
     /// Does what is queued for the database, in an endless loop: groups of changes, and other work
     /// in between.
     pub(super) async fn work(&self) {

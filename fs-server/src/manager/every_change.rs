@@ -11,10 +11,8 @@ use super::tests::{mkdirs, run};
 use super::*;
 use crate::store::SharedBackend;
 
-type Sim = bmi_sim::SimTransport;
-
 /// Starts a manager. Tries again if the disk fails meanwhile.
-fn begin(disk: &SharedBackend, instance: u128, failed: &mut u32) -> Manager<Sim> {
+fn begin(disk: &SharedBackend, instance: u128, failed: &mut u32) -> Manager {
     let attempt = || {
         let store = MetaStore::on(disk.reopen())?;
         let endpoint = bmi_sim::World::new(1).node("manager").endpoint(bmi_core::Config::default()).unwrap();
@@ -29,7 +27,7 @@ fn begin(disk: &SharedBackend, instance: u128, failed: &mut u32) -> Manager<Sim>
     panic!("only one change of the disk fails");
 }
 
-fn is_there(manager: &Manager<Sim>, path: &str) -> bool {
+fn is_there(manager: &Manager, path: &str) -> bool {
     let place = fs_proto::Place::root(path);
     match run(manager, manager.look(1, &ManagerRequest::Lookup { place }, 1 << 20)) {
         Ok(_) => true,

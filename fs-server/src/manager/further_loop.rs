@@ -31,7 +31,6 @@ use std::future::pending;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bmi_core::Transport;
 use bmi_core::comm::Incoming;
 use fs_proto::limits::REPLY_ROOM;
 use fs_proto::{ErrorCode, FsError, Hello, Identity, ManagerReply, ManagerRequest, ReplyBody, Request, RequestBody};
@@ -78,7 +77,7 @@ pub(crate) struct ManagerLoop {
     errands: mpsc::UnboundedSender<Errand>,
 }
 
-impl<T: Transport> Manager<T> {
+impl Manager {
     /// Returns the manager's part of a further event loop.
     pub(crate) fn further_loop(&self) -> ManagerLoop {
         let (lookups, clients) = (self.lookups.clone(), self.clients.clone());
@@ -108,7 +107,7 @@ impl<T: Transport> Manager<T> {
 
 impl ManagerLoop {
     /// Answers a request that only looks something up, if that is possible on this loop.
-    async fn look<T: Transport>(&self, context: &Context, request: &Request, call: &Incoming<T>) -> Option<Answer> {
+    async fn look(&self, context: &Context, request: &Request, call: &Incoming) -> Option<Answer> {
         let RequestBody::Manager(body) = &request.body else { return None };
         let client = request.id.client;
         let reply = match body {
@@ -129,8 +128,8 @@ impl ManagerLoop {
 }
 
 #[async_trait(?Send)]
-impl<T: Transport> Handler<T> for ManagerLoop {
-    async fn handle(&self, context: &Context, request: Request, call: &Incoming<T>) -> Answer {
+impl Handler for ManagerLoop {
+    async fn handle(&self, context: &Context, request: Request, call: &Incoming) -> Answer {
         if let Some(answer) = self.look(context, &request, call).await {
             return answer;
         }

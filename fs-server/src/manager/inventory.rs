@@ -24,7 +24,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use bmi_core::Transport;
 use bmi_core::comm::Caller;
 use fs_proto::{COUNT_BITS, DatafileHandle, DirHandle, ErrorCode, FsError, IodReply, IodRequest, ReplyBody};
 use redb::{ReadTransaction, ReadableTable};
@@ -59,7 +58,7 @@ impl std::fmt::Display for Inventory {
     }
 }
 
-impl<T: Transport> Manager<T> {
+impl Manager {
     /// Compares the metadata with the datafiles of all I/O servers, and writes the report to `out`.
     /// Waits for servers that are down.
     ///
@@ -137,7 +136,7 @@ impl<T: Transport> Manager<T> {
 
     /// Lists the datafiles of an I/O server. Returns which of `owned` are there, and those that are
     /// not in `owned`, with their sizes where the server could tell.
-    async fn compare(&self, link: &mut Link<T>, owned: &[u64]) -> Result<(Vec<bool>, WithSizes), FsError> {
+    async fn compare(&self, link: &mut Link, owned: &[u64]) -> Result<(Vec<bool>, WithSizes), FsError> {
         if !self.is_up(link.iod()) {
             return Err(FsError::new(ErrorCode::Unreachable, "the I/O server has not registered"));
         }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use bmi_core::{Addr, Transport, step};
+use bmi_core::{Addr, step};
 use fs_proto::{ClusterInfo, FsError, IodInfo, ManagerReply, ManagerRequest, ManagerStat};
 
 use super::{Manager, lookups};
 use crate::service::Session;
 
-impl<T: Transport> Manager<T> {
+impl Manager {
     /// Answers a request that changes nothing. The reply has `room` bytes.
     pub(super) async fn look(
         &self,

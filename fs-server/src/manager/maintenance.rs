@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use bmi_core::comm::Caller;
 use bmi_core::mutated;
-use bmi_core::{PeerId, Time, Transport, step};
+use bmi_core::{PeerId, Time, step};
 use fs_proto::limits::MAX_DATAFILES;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, Hello, IodReply, IodRequest, ReplyBody, Role, Sender};
 use futures_util::future::join_all;
@@ -92,8 +92,8 @@ struct TruncatesAt {
 }
 
 /// A connection to an I/O server.
-pub(super) struct Link<T: Transport> {
-    caller: Caller<T>,
+pub(super) struct Link {
+    caller: Caller,
     iod: u32,
     peer: Option<PeerId>,
     seq: u64,
@@ -123,9 +123,9 @@ impl Default for Orphans {
     }
 }
 
-impl<T: Transport> Link<T> {
+impl Link {
     /// Returns a link to an I/O server that is not connected yet.
-    pub(super) fn new(caller: Caller<T>, iod: u32) -> Link<T> {
+    pub(super) fn new(caller: Caller, iod: u32) -> Link {
         Link { caller, iod, peer: None, seq: 0, is_full: false, is_settled: false, orphans: Orphans::default() }
     }
 
@@ -158,7 +158,7 @@ impl<T: Transport> Link<T> {
     }
 }
 
-impl<T: Transport> Manager<T> {
+impl Manager {
     /// Runs the loops of all I/O servers. Never returns.
     pub(super) async fn maintain(&self) {
         join_all((0..self.iods()).map(|iod| self.maintain_one(iod))).await;
@@ -199,7 +199,7 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Does a step of each duty that is due. Returns whether there was any work.
-    async fn go_round(&self, link: &mut Link<T>, paces: &mut [Pace; 4]) -> bool {
+    async fn go_round(&self, link: &mut Link, paces: &mut [Pace; 4]) -> bool {
         let iod = link.iod;
         // A create may be waiting. But on a full disk, removing is what makes room.
         let urgent = self.pools.borrow().left(iod) == 0 && !link.is_full;
@@ -262,7 +262,7 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Does one step of a duty. Returns whether there was any work.
-    async fn step(&self, link: &mut Link<T>, duty: Duty) -> Result<bool, FsError> {
+    async fn step(&self, link: &mut Link, duty: Duty) -> Result<bool, FsError> {
         let iod = link.iod;
         match duty {
             Duty::Truncates => self.truncate_step(link).await,
@@ -299,7 +299,7 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Connects to the I/O server, unless there is a connection.
-    pub(super) async fn connect(&self, link: &mut Link<T>) -> Result<(), FsError> {
+    pub(super) async fn connect(&self, link: &mut Link) -> Result<(), FsError> {
         let endpoint = link.caller.endpoint();
         if link.peer.is_some_and(|peer| endpoint.limits(peer).is_some()) {
             return Ok(());
@@ -322,7 +322,7 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Cancels or carries out changes of size. Returns whether there was any work.
-    async fn truncate_step(&self, link: &mut Link<T>) -> Result<bool, FsError> {
+    async fn truncate_step(&self, link: &mut Link) -> Result<bool, FsError> {
         let iod = link.iod;
         let found = self.truncates_at(iod).await?;
         if link.is_settled && found.cancelled.is_empty() && found.decided.iter().all(|one| self.is_pausing(iod, one)) {
@@ -444,7 +444,7 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Lets the server create datafiles, and adds them to its pool.
-    async fn fill_pool(&self, link: &mut Link<T>) -> Result<(), FsError> {
+    async fn fill_pool(&self, link: &mut Link) -> Result<(), FsError> {
         let (iod, count) = (link.iod, self.settings.pool.min(MAX_DATAFILES as u32));
         let now_ns = (self.wall)();
         let order = self.transact(move |transaction| {
@@ -472,7 +472,7 @@ impl<T: Transport> Manager<T> {
     ///
     /// # Errors
     /// None was removed, and the server fails, or does not answer.
-    async fn remove_page(&self, link: &mut Link<T>, page: Vec<DatafileHandle>) -> Result<(), FsError> {
+    async fn remove_page(&self, link: &mut Link, page: Vec<DatafileHandle>) -> Result<(), FsError> {
         let result = link.ask(IodRequest::Remove { datafiles: page.clone() }).await;
         match result {
             Err(error) if error.is_retryable() => {

@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
-use bmi_core::{Addr, AsyncEndpoint, Scheme, Transport};
+use bmi_core::{Addr, AsyncEndpoint, Scheme};
 use fs_proto::limits::{DEFAULT_STRIP, MAX_DATAFILES, REPLY_ROOM};
 use fs_proto::{
     ClusterId, ErrorCode, FsError, Hello, Identity, ManagerRequest, ReplyBody, Request, RequestBody, Sender, Start,
@@ -172,10 +172,10 @@ macro_rules! store_faults {
 store_faults!(redb::Error, redb::StorageError, redb::TableError, redb::CommitError);
 
 /// The manager. Pass it to [`crate::service::serve`].
-pub struct Manager<T: Transport> {
-    endpoint: AsyncEndpoint<T>,
+pub struct Manager {
+    endpoint: AsyncEndpoint,
     /// Endpoints for I/O servers that `endpoint` does not reach.
-    others: Vec<(Scheme, AsyncEndpoint<T>)>,
+    others: Vec<(Scheme, AsyncEndpoint)>,
     database: Database,
     settings: ManagerSettings,
     wall: Box<dyn Fn() -> u64>,
@@ -194,7 +194,7 @@ pub struct Manager<T: Transport> {
     snapshots: RefCell<Snapshots>,
     /// Requests that came over other event loops.
     errands: Errands,
-    truncations: Truncations<T>,
+    truncations: Truncations,
     /// The registration that is being recorded.
     registering: Rc<Registering>,
     /// I/O servers that could not create datafiles the last time, with their errors.
@@ -252,7 +252,7 @@ fn identity(transaction: &WriteTransaction) -> Result<Option<(ClusterId, StoreId
     Ok(number("cluster")?.zip(number("store")?).map(|(cluster, store)| (ClusterId(cluster), StoreId(store))))
 }
 
-impl<T: Transport> Manager<T> {
+impl Manager {
     /// Creates a manager over `store`, which [`format()`] has formatted, and begins its next start.
     /// `instance` is drawn at random. `wall` returns the time for attributes, in nanoseconds since
     /// 1970. A program passes the system's clock, the simulator its own.
@@ -261,12 +261,12 @@ impl<T: Transport> Manager<T> {
     /// `Invalid` without I/O servers, with a strip size out of bounds, or with a store that is not
     /// formatted; `Io` if the store cannot be prepared.
     pub fn new(
-        endpoint: AsyncEndpoint<T>,
+        endpoint: AsyncEndpoint,
         store: MetaStore,
         settings: ManagerSettings,
         instance: u128,
         wall: impl Fn() -> u64 + 'static,
-    ) -> Result<Manager<T>, FsError> {
+    ) -> Result<Manager, FsError> {
         let servers = u32::try_from(settings.iods.len()).unwrap_or(u32::MAX);
         fs_proto::Distribution::simple_stripe(settings.strip_size, servers)?;
         if !(1..=MAX_DATAFILES as u32).contains(&settings.pool) {
@@ -371,20 +371,20 @@ impl<T: Transport> Manager<T> {
 
     /// Lets each piece of work on the database take this long.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn taking(mut self, time: Duration) -> Manager<T> {
+    pub(crate) fn taking(mut self, time: Duration) -> Manager {
         self.database.take(time);
         self
     }
 
     /// Adds an endpoint for I/O servers whose addresses are of `scheme`.
     #[must_use]
-    pub fn with_endpoint(mut self, scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Manager<T> {
+    pub fn with_endpoint(mut self, scheme: Scheme, endpoint: AsyncEndpoint) -> Manager {
         self.others.push((scheme, endpoint));
         self
     }
 
     /// Returns the endpoint that reaches `addr`.
-    fn towards(&self, addr: &Addr) -> &AsyncEndpoint<T> {
+    fn towards(&self, addr: &Addr) -> &AsyncEndpoint {
         let other = self.others.iter().find(|(scheme, _)| *scheme == addr.scheme());
         other.map_or(&self.endpoint, |(_, endpoint)| endpoint)
     }
@@ -475,8 +475,8 @@ pub fn identity_of(store: &MetaStore) -> Result<Option<(ClusterId, StoreId)>, Fs
 }
 
 #[async_trait(?Send)]
-impl<T: Transport> Handler<T> for Manager<T> {
-    async fn handle(&self, context: &Context, request: Request, call: &Incoming<T>) -> Answer {
+impl Handler for Manager {
+    async fn handle(&self, context: &Context, request: Request, call: &Incoming) -> Answer {
         let answer = self.answer(context, request).await;
         context.keep_while_drafting(call);
         answer

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bmi_core::{Time, Transport, mutated, step};
+use bmi_core::{Time, mutated, step};
 use fs_proto::FsError;
 use redb::WriteTransaction;
 
@@ -66,7 +66,7 @@ impl Owners {
     }
 }
 
-impl<T: Transport> Manager<T> {
+impl Manager {
     /// Removes the nameless files of clients that have had no connection for a long time, in an
     /// endless loop.
     pub(super) async fn watch_nameless(&self) {

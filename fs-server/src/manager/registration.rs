@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bmi_core::{Transport, mutated};
+use bmi_core::mutated;
 use fs_proto::{COUNT_BITS, DatafileHandle, ErrorCode, FsError, ManagerReply, Registration, Role, Sender, Start};
 use redb::WriteTransaction;
 use tokio::sync::Notify;
@@ -49,7 +49,7 @@ impl Drop for Recording {
     }
 }
 
-impl<T: Transport> Manager<T> {
+impl Manager {
     /// Registers the store of an I/O server.
     pub(super) async fn register(
         &self,

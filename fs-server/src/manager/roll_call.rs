@@ -36,7 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
-use bmi_core::{AsyncEndpoint, Time, Transport};
+use bmi_core::{AsyncEndpoint, Time};
 use fs_proto::{
     COUNT_BITS, ErrorCode, FsError, Identity, MAX_EPOCH, ManagerRequest, Registration, Request, RequestBody, Role,
     Sender, Start,
@@ -115,9 +115,9 @@ impl RollCall {
 
     /// Answers until all I/O servers have reported, or until `stop` ends. Calls `progress` with the
     /// servers that are missing, whenever they are others. Returns whether all have reported.
-    pub(crate) async fn hold<T: Transport>(
+    pub(crate) async fn hold(
         &self,
-        endpoints: &[AsyncEndpoint<T>],
+        endpoints: &[AsyncEndpoint],
         standing: &Standing,
         limits: Limits,
         progress: impl Fn(&str),
@@ -252,8 +252,8 @@ fn forget_sizes(transaction: &WriteTransaction) -> Result<(), Fault> {
 }
 
 #[async_trait(?Send)]
-impl<T: Transport> Handler<T> for RollCall {
-    async fn handle(&self, context: &Context, request: Request, _call: &Incoming<T>) -> Answer {
+impl Handler for RollCall {
+    async fn handle(&self, context: &Context, request: Request, _call: &Incoming) -> Answer {
         let noted = match &request.body {
             RequestBody::Manager(ManagerRequest::Register(registration)) => {
                 self.note(context.hello().map(|hello| hello.sender), registration)

@@ -12,8 +12,6 @@ use super::tests::mkdir;
 use super::*;
 use crate::store::SharedBackend;
 
-type Sim = bmi_sim::SimTransport;
-
 /// What a disk does with the next change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Latch {
@@ -90,7 +88,7 @@ impl StorageBackend for Stalling {
     }
 }
 
-fn start(disk: &Stalling, instance: u128) -> Manager<Sim> {
+fn start(disk: &Stalling, instance: u128) -> Manager {
     let endpoint = bmi_sim::World::new(1).node("manager").endpoint(bmi_core::Config::default()).unwrap();
     let store = MetaStore::on(disk.clone()).unwrap();
     if instance == 1 {
@@ -100,7 +98,7 @@ fn start(disk: &Stalling, instance: u128) -> Manager<Sim> {
 }
 
 /// Runs a test on a runtime with threads, beside the manager's work.
-fn with_threads<F: Future>(manager: &Manager<Sim>, test: F) -> F::Output {
+fn with_threads<F: Future>(manager: &Manager, test: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         tokio::select! {
@@ -111,7 +109,7 @@ fn with_threads<F: Future>(manager: &Manager<Sim>, test: F) -> F::Output {
     })
 }
 
-async fn make(manager: &Manager<Sim>, names: &[&str]) -> Vec<Result<(), ErrorCode>> {
+async fn make(manager: &Manager, names: &[&str]) -> Vec<Result<(), ErrorCode>> {
     let client = |name: &str| u128::from(name.as_bytes()[0]);
     let one = |name| async move {
         let id = fs_proto::RequestId { client: client(name), seq: 1 };
@@ -121,14 +119,14 @@ async fn make(manager: &Manager<Sim>, names: &[&str]) -> Vec<Result<(), ErrorCod
 }
 
 /// Looks something up. It must not wait.
-fn look(manager: &Manager<Sim>, path: &str) -> Result<(), ErrorCode> {
+fn look(manager: &Manager, path: &str) -> Result<(), ErrorCode> {
     let request = ManagerRequest::Lookup { place: Place::root(path) };
     let found = manager.look(9, &request, 1 << 20).now_or_never().expect("it does not wait for the disk");
     found.map(drop).map_err(|error| error.code)
 }
 
 /// Asks for what needs no disk, and for what was committed.
-fn is_served(manager: &Manager<Sim>, dirs: u64) {
+fn is_served(manager: &Manager, dirs: u64) {
     let ask = |request| manager.look(9, &request, 1 << 20).now_or_never().expect("it does not wait").unwrap();
     assert_eq!(ask(ManagerRequest::Ping), ManagerReply::Done);
     assert!(matches!(ask(ManagerRequest::Cluster { first: 0 }), ManagerReply::Cluster(_)));

@@ -182,7 +182,7 @@ impl StorageBackend for Fills {
 }
 
 /// Starts a manager on a disk.
-fn start(disk: &SharedBackend, instance: u128) -> Manager<bmi_sim::SimTransport> {
+fn start(disk: &SharedBackend, instance: u128) -> Manager {
     let world = bmi_sim::World::new(1);
     let endpoint = world.node("manager").endpoint(bmi_core::Config::default()).unwrap();
     let settings = ManagerSettings::new(vec![Addr::tcp("h", 1)]);
@@ -204,7 +204,7 @@ fn a_manager_learns_that_it_has_gone_back_in_time_from_a_start_that_it_does_not_
 }
 
 /// Runs a future beside the manager's work on the database, which is done at once.
-pub(super) fn run<T: Transport, F: Future>(manager: &Manager<T>, future: F) -> F::Output {
+pub(super) fn run<F: Future>(manager: &Manager, future: F) -> F::Output {
     let both = async {
         tokio::select! {
             biased;
@@ -218,7 +218,7 @@ pub(super) fn run<T: Transport, F: Future>(manager: &Manager<T>, future: F) -> F
 }
 
 /// Makes a change, requested by a client.
-pub(super) async fn mkdir<T: Transport>(manager: &Manager<T>, id: RequestId, name: &str) -> Result<(), FsError> {
+pub(super) async fn mkdir(manager: &Manager, id: RequestId, name: &str) -> Result<(), FsError> {
     let place = fs_proto::Place::root(name);
     let request = ManagerRequest::Mkdir { place, mode: 0o755, uid: 0, gid: 0 };
     let deadline = manager.endpoint.now() + Duration::from_secs(60);
@@ -229,7 +229,7 @@ pub(super) async fn mkdir<T: Transport>(manager: &Manager<T>, id: RequestId, nam
 }
 
 /// Makes directories below the root in one commit, each requested by a client of its own.
-pub(super) fn mkdirs<T: Transport>(manager: &Manager<T>, names: &[&str]) -> Vec<Result<(), FsError>> {
+pub(super) fn mkdirs(manager: &Manager, names: &[&str]) -> Vec<Result<(), FsError>> {
     let client = |name: &str| u128::from_be_bytes(std::array::from_fn(|at| *name.as_bytes().get(at).unwrap_or(&0)));
     run(manager, join_all(names.iter().map(|name| mkdir(manager, id(client(name), 1), name))))
 }
@@ -241,7 +241,7 @@ fn a_damaged_object_fails_only_the_changes_that_need_it() {
     let disk = SharedBackend::default();
     let manager = start(&disk, 1);
     assert_eq!(mkdirs(&manager, &["a", "b", "b/c"]), [Ok(()), Ok(()), Ok(())]);
-    let lookup = |manager: &Manager<_>, path: &str| {
+    let lookup = |manager: &Manager, path: &str| {
         let look = |read: &_| namespace::view(read)?.lookup(&fs_proto::Place::root(path));
         run(manager, manager.read(look)).map(|entry| entry.handle.raw())
     };
@@ -276,7 +276,7 @@ fn a_damaged_object_fails_only_the_changes_that_need_it() {
 }
 
 /// Returns the names in the root.
-fn names<T: Transport>(manager: &Manager<T>) -> Result<Vec<String>, FsError> {
+fn names(manager: &Manager) -> Result<Vec<String>, FsError> {
     let list = ManagerRequest::Readdir { dir: fs_proto::DirHandle::ROOT, after: String::new(), max: 100 };
     match run(manager, manager.look(1, &list, 1 << 20))? {
         ManagerReply::Entries { entries, .. } => Ok(entries.into_iter().map(|entry| entry.name).collect()),

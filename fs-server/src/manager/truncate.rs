@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::comm::Caller;
-use bmi_core::{Time, Transport, mutated};
+use bmi_core::{Time, mutated};
 use fs_proto::limits::{MAX_DATAFILES, MAX_OFFSET};
 use fs_proto::{
     DatafileHandle, Entry, ErrorCode, FileHandle, FsError, IodRequest, Layout, PendingTruncate, handle_number,
@@ -43,9 +43,9 @@ use super::{Fault, Manager};
 const MOST: usize = MAX_DATAFILES / 2;
 
 /// The changes of size that this manager is preparing.
-pub(super) struct Truncations<T: Transport> {
+pub(super) struct Truncations {
     /// A connection to each I/O server, once there is a change of size.
-    links: OnceCell<Vec<Mutex<Link<T>>>>,
+    links: OnceCell<Vec<Mutex<Link>>>,
     /// Datafiles that are being prepared. The maintenance loops leave them alone.
     preparing: Shared<BTreeSet<DatafileHandle>>,
     /// Datafiles whose change could not be carried out, each with the pause that follows, and when
@@ -54,10 +54,10 @@ pub(super) struct Truncations<T: Transport> {
     next: Cell<u64>,
 }
 
-impl<T: Transport> Truncations<T> {
+impl Truncations {
     /// Creates the record of a start of the manager. Its numbers are higher than those of all
     /// earlier starts.
-    pub(super) fn new(epoch: u64) -> Truncations<T> {
+    pub(super) fn new(epoch: u64) -> Truncations {
         let next = Cell::new(handle_number(epoch, 0));
         Truncations { links: OnceCell::new(), preparing: Rc::default(), failing: Rc::default(), next }
     }
@@ -98,7 +98,7 @@ impl Drop for Preparing {
     }
 }
 
-impl<T: Transport> Manager<T> {
+impl Manager {
     /// Lets all servers of a file prepare a change of its size, then calls `decide`. That must keep
     /// what it is given until it is known whether the change was decided.
     ///

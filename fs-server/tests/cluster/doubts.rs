@@ -11,7 +11,6 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bmi_core::{Memory, Time};
-use bmi_sim::SimTransport;
 use fs_client::{CreateOptions, Draft, Error, ErrorCode, Publish};
 use fs_proto::Handle;
 
@@ -79,7 +78,7 @@ impl Player {
 
     /// Creates a draft and writes it in several pieces. Returns it with its size. Returns `None` if
     /// that fails.
-    async fn write_draft(&mut self, name: &str) -> Outcome<Option<(Draft<SimTransport>, Known, u64)>> {
+    async fn write_draft(&mut self, name: &str) -> Outcome<Option<(Draft, Known, u64)>> {
         let options = CreateOptions { servers: self.rng.below(4) as u32, ..CreateOptions::default() };
         let draft = self.client().draft(&self.path(name), options).await;
         let Some(draft) = self.settle("create a draft", draft)? else { return Ok(None) };
@@ -123,14 +122,7 @@ impl Player {
     }
 
     /// Publishes a draft that is complete and synced. A reader may have the old file open.
-    async fn publish(
-        &mut self,
-        name: String,
-        draft: Draft<SimTransport>,
-        new: Known,
-        size: u64,
-        begun: Time,
-    ) -> Outcome {
+    async fn publish(&mut self, name: String, draft: Draft, new: Known, size: u64, begun: Time) -> Outcome {
         let old = self.files.remove(&name);
         self.unsure.insert(name.clone());
         self.doubts.insert(name.clone(), Doubt::new(Step::Publish { old: old.clone(), new: new.clone() }));

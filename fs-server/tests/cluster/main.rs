@@ -38,7 +38,7 @@ use bmi_core::comm::Path;
 use bmi_core::{Capabilities, Config};
 use bmi_sim::check::{self, Case};
 use bmi_sim::faults::{Loss, Swarm};
-use bmi_sim::{Node, Rng, SimConfig, SimTransport};
+use bmi_sim::{Node, Rng, SimConfig};
 use fs_client::{Client, ClientOptions, FsPath};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use fs_server::iod::IodSettings;
@@ -162,7 +162,7 @@ async fn insist<T, F: Future<Output = Result<T, fs_client::Error>>>(world: &Case
 }
 
 /// Creates a client on a node that is up.
-async fn client(world: &Case, cluster: &SimCluster, who: usize, lives: usize) -> Client<SimTransport> {
+async fn client(world: &Case, cluster: &SimCluster, who: usize, lives: usize) -> Client {
     let node = world.node(&format!("client{who}"));
     let mut rng = world.rng(who as u64 + 1);
     let paths =
@@ -316,7 +316,7 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
 
 /// Waits until there is no file, no file without a name, no orphan and no datafile but those that
 /// were created in advance.
-async fn nothing_is_left(world: &Case, client: &Client<SimTransport>) -> Result<(), String> {
+async fn nothing_is_left(world: &Case, client: &Client) -> Result<(), String> {
     let mut found = String::new();
     for _ in 0..100 {
         let space = client.statfs().await.map_err(|error| error.to_string())?;

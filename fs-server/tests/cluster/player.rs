@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::{MemList, Memory, Time};
+use bmi_sim::Rng;
 use bmi_sim::check::Case;
-use bmi_sim::{Rng, SimTransport};
 use fs_client::{AccessPattern, CacheHints, CachePolicy, Client, CreateOptions, Draft, Error, ErrorCode, File, FsPath};
 use fs_proto::{Handle, Region, RemoveKind};
 
@@ -30,7 +30,7 @@ const PART: u64 = 30_011;
 /// A file and its history.
 #[derive(Clone)]
 pub struct Known {
-    pub file: File<SimTransport>,
+    pub file: File,
     pub model: Rc<RefCell<Model>>,
 }
 
@@ -39,7 +39,7 @@ pub struct Player {
     pub who: usize,
     pub players: usize,
     /// The client, while the node is up.
-    pub link: Option<Client<SimTransport>>,
+    pub link: Option<Client>,
     /// Number of crashes of its node.
     pub lives: usize,
     pub world: Case,
@@ -52,7 +52,7 @@ pub struct Player {
     /// Files that a step may have changed as a whole.
     pub doubts: BTreeMap<String, Doubt>,
     /// A draft that is published after a long time: name, file, size and beginning.
-    pub kept: Option<(String, Draft<SimTransport>, Known, u64, Time)>,
+    pub kept: Option<(String, Draft, Known, u64, Time)>,
     /// Names that are being changed right now.
     pub changing: Vec<String>,
     pub shared: Option<Known>,
@@ -117,7 +117,7 @@ impl Player {
     }
 
     /// Returns the client.
-    pub fn client(&self) -> Client<SimTransport> {
+    pub fn client(&self) -> Client {
         self.link.clone().expect("it acts only while it is up")
     }
 
@@ -134,7 +134,7 @@ impl Player {
 
     /// Restarts after its node is up again: with a new client and new files, which it finds by
     /// their names.
-    pub async fn get_up(&mut self, client: Client<SimTransport>) -> Outcome {
+    pub async fn get_up(&mut self, client: Client) -> Outcome {
         let open = CreateOptions { exclusive: false, ..CreateOptions::default() };
         let shared = insist(&self.world, || client.create(&self.shared_path, open)).await;
         insist(&self.world, || client.mkdir_all(&self.dir)).await;

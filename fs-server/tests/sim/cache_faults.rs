@@ -201,12 +201,7 @@ impl Machine {
         });
     }
 
-    async fn begin(
-        &self,
-        membership: &mut Membership<SimTransport>,
-        labels: &LabelLock,
-        instance: u128,
-    ) -> Result<Start, FsError> {
+    async fn begin(&self, membership: &mut Membership, labels: &LabelLock, instance: u128) -> Result<Start, FsError> {
         if self.store.label().is_none() {
             let label = membership.ask_for_label(StoreId(instance << 8 | u128::from(self.index) | 1 << 7)).await?;
             self.store.relabel(&label).await?;
@@ -312,7 +307,7 @@ fn without(ranges: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
 struct Run {
     disks: Rc<Disks>,
     machines: Vec<Rc<Machine>>,
-    file: File<SimTransport>,
+    file: File,
     datafiles: Vec<(u32, DatafileHandle)>,
     model: Model,
     writes: u8,

@@ -5,7 +5,7 @@ use fs_client::{CreateOptions, Draft, Publish};
 use super::truncate::{connect, contents, empty_cluster, left, long_file, options, path};
 use super::*;
 
-type FsClient = fs_client::Client<SimTransport>;
+type FsClient = fs_client::Client;
 
 const GRACE: Duration = Duration::from_secs(2);
 /// Most of the grace.
@@ -17,7 +17,7 @@ fn start() -> (World, SimCluster) {
 }
 
 /// Creates and writes a draft.
-async fn draft(client: &FsClient, name: &str, salt: u64) -> Draft<SimTransport> {
+async fn draft(client: &FsClient, name: &str, salt: u64) -> Draft {
     let draft = client.draft(&path(name), CreateOptions::default()).await.unwrap();
     draft.file().write_at(0, &Memory::from(pattern(LEN, salt))).await.unwrap();
     draft.file().sync().await.unwrap();
@@ -28,7 +28,7 @@ async fn nameless(client: &FsClient) -> u64 {
     client.statfs().await.unwrap().manager.nameless
 }
 
-async fn published(client: &FsClient, draft: &Draft<SimTransport>, salt: u64) {
+async fn published(client: &FsClient, draft: &Draft, salt: u64) {
     draft.publish(Publish { size: Some(LEN as u64), ..Publish::default() }).await.unwrap();
     let file = client.open(draft.file().path()).await.unwrap();
     assert!(contents(client, &file).await == pattern(LEN, salt));

@@ -163,7 +163,7 @@ pub(super) struct Server {
     pub(super) addr: Addr,
     store: Counting,
     pub(super) zones: ZonePool<(u32, PeerId)>,
-    pub(super) endpoint: AsyncEndpoint<SimTransport>,
+    pub(super) endpoint: AsyncEndpoint,
     /// The resources of the endpoint when it has no clients.
     pub(super) idle: ResourceUsage,
 }
@@ -550,10 +550,10 @@ fn random_deaths_and_failed_registrations_leak_nothing() {
         for node in &clients {
             server.world.run_for(Duration::from_micros(200 + random(2000)));
             let failing = random(6) as usize;
-            server.endpoint.with(|endpoint| endpoint.transport_mut().fail_registrations(failing));
+            server.world.node("iod").fail_registrations(failing);
             node.kill();
         }
-        server.endpoint.with(|endpoint| endpoint.transport_mut().fail_registrations(0));
+        server.world.node("iod").fail_registrations(0);
         assert!(server.zones.counters().takes > 50, "{:?}", server.zones.counters());
         server.world.run_for(Duration::from_secs(70));
         assert_eq!(server.zones.counters().leased, 0, "seed {seed}");

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Path};
 use bmi_core::{Addr, AsyncEndpoint, Config, ErrorKind, MemList, Memory, PeerId};
-use bmi_sim::{Node, SimTransport, World};
+use bmi_sim::{Node, World};
 use fs_proto::{
     DatafileHandle, Entry, ErrorCode, Existing, FsError, Hello, IodReply, IodRequest, ManagerReply, ManagerRequest,
     Place, Region, Regions, Reply, ReplyBody, Request, RequestBody, RequestId, Role, Sender, codec,
@@ -65,8 +65,8 @@ const TEST_FILES: u64 = 3000;
 /// A client that only makes calls.
 #[derive(Clone)]
 struct Client {
-    endpoint: AsyncEndpoint<SimTransport>,
-    caller: Caller<SimTransport>,
+    endpoint: AsyncEndpoint,
+    caller: Caller,
     id: u128,
     seq: Rc<Cell<u64>>,
     /// The path that its data must take; `None` for the policy's choice.
@@ -78,7 +78,7 @@ impl Client {
         Client::over(node.endpoint(Config::named("client")).unwrap(), id)
     }
 
-    fn over(endpoint: AsyncEndpoint<SimTransport>, id: u128) -> Client {
+    fn over(endpoint: AsyncEndpoint, id: u128) -> Client {
         let caller = Caller::new(endpoint.clone());
         Client { endpoint, caller, id, seq: Rc::default(), forced: Rc::default() }
     }

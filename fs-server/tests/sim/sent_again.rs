@@ -8,7 +8,7 @@ use futures_util::future::{join_all, join3};
 use super::truncate::{empty_cluster, options, path};
 use super::*;
 
-type FsClient = fs_client::Client<SimTransport>;
+type FsClient = fs_client::Client;
 
 /// The changes that a client can request.
 const CHANGES: [&str; 10] =
@@ -26,12 +26,7 @@ async fn connect(world: &World, cluster: &SimCluster) -> FsClient {
 }
 
 /// Makes a change. Its objects are there, and are not changed by any other one.
-async fn make(
-    what: &str,
-    client: &FsClient,
-    file: &File<SimTransport>,
-    draft: Draft<SimTransport>,
-) -> Result<(), fs_client::Error> {
+async fn make(what: &str, client: &FsClient, file: &File, draft: Draft) -> Result<(), fs_client::Error> {
     match what {
         "mkdir" => client.mkdir(&path("dir")).await.map(drop),
         "create" => client.create(&path("new"), CreateOptions::default()).await.map(drop),

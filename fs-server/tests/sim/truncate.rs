@@ -11,7 +11,7 @@ use fs_proto::RemoveKind;
 
 use super::*;
 
-type FsClient = fs_client::Client<SimTransport>;
+type FsClient = fs_client::Client;
 
 /// Length of a file before it is truncated, and after.
 const LONG: usize = 40_000;
@@ -53,7 +53,7 @@ pub(super) fn path(name: &str) -> FsPath {
 }
 
 /// Creates a file of [`LONG`] bytes, synced.
-pub(super) async fn long_file(client: &FsClient, name: &str, salt: u64) -> File<SimTransport> {
+pub(super) async fn long_file(client: &FsClient, name: &str, salt: u64) -> File {
     let file = client.create(&path(name), CreateOptions::default()).await.unwrap();
     file.write_at(0, &Memory::from(pattern(LONG, salt))).await.unwrap();
     file.sync().await.unwrap();
@@ -61,7 +61,7 @@ pub(super) async fn long_file(client: &FsClient, name: &str, salt: u64) -> File<
 }
 
 /// Reads a whole file as soon as its servers serve it. That must be within a second.
-pub(super) async fn contents(client: &FsClient, file: &File<SimTransport>) -> Vec<u8> {
+pub(super) async fn contents(client: &FsClient, file: &File) -> Vec<u8> {
     for _ in 0..10 {
         let memory = Memory::from(vec![0xee; LONG + 10_000]);
         match file.read_at(0, &memory).await {
@@ -215,7 +215,7 @@ fn changes_that_begin_while_others_are_cancelled_are_left_alone() {
             }
             (client, files)
         });
-        let truncate = |file: &File<SimTransport>| {
+        let truncate = |file: &File| {
             let file = file.clone();
             world.node("client1").spawn(async move { file.set_len(SHORT as u64).await })
         };

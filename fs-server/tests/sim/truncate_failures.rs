@@ -13,7 +13,7 @@ const SHORT: usize = 13_000;
 const STRIP: usize = 4096;
 
 /// Lets I/O server 1 fail to change the length of its datafile of this file, for ever.
-async fn fail_at_one(cluster: &SimCluster, file: &File<SimTransport>) {
+async fn fail_at_one(cluster: &SimCluster, file: &File) {
     let datafiles = file.datafiles().await.unwrap();
     let bad = datafiles.iter().find(|datafile| datafile.server.iod == Some(1)).unwrap().handle;
     let fault = move |datafile| (datafile == bad).then(|| FsError::new(ErrorCode::TooLarge, "a bad place"));

@@ -25,13 +25,13 @@ use stalling::{Op, Stalling};
 const LEN: usize = 4096;
 
 struct World {
-    client: Client<AnyTransport>,
+    client: Client,
     cluster: EmbeddedCluster,
     /// The disk of I/O server 0.
     disk: Stalling,
     /// A file on I/O server 0, and one on I/O server 1. Both were written.
-    stalled: File<AnyTransport>,
-    other: File<AnyTransport>,
+    stalled: File,
+    other: File,
 }
 
 fn path(text: &str) -> FsPath {
@@ -42,14 +42,14 @@ fn bytes(salt: u8) -> Vec<u8> {
     (0..LEN).map(|at| (at % 251) as u8 ^ salt).collect()
 }
 
-async fn read(file: &File<AnyTransport>) -> Vec<u8> {
+async fn read(file: &File) -> Vec<u8> {
     let memory = Memory::zeroed(LEN).unwrap();
     file.read_at(0, &memory).await.unwrap();
     memory.to_vec()
 }
 
 /// Creates a file on one server.
-async fn create_at(client: &Client<AnyTransport>, iod: u32, name: &str) -> File<AnyTransport> {
+async fn create_at(client: &Client, iod: u32, name: &str) -> File {
     for attempt in 0..100 {
         let options = CreateOptions { servers: 1, ..CreateOptions::default() };
         let file = client.create(&path(&format!("/{name}-{attempt}")), options).await.unwrap();

@@ -25,7 +25,7 @@ use benches::processes::{self, Processes};
 use benches::report::{self, ReportArgs, SEED, begin, steps};
 use benches::sandbox::Sandbox;
 use benches::tasks::Usage;
-use bmi::{AnyTransport, Memory};
+use bmi::Memory;
 use bmi_core::Scheme;
 use bmi_core::driver::event;
 use bmi_report::stats::{self, middle};
@@ -147,8 +147,8 @@ struct Row {
 
 /// A client and its file.
 struct Bed {
-    client: Client<AnyTransport>,
-    file: File<AnyTransport>,
+    client: Client,
+    file: File,
     server: u32,
     random: Cell<u64>,
     next: Cell<u64>,

@@ -14,10 +14,9 @@ use benches::limit::Limit;
 use benches::processes::Processes;
 use benches::sandbox::Sandbox;
 use benches::{cpu, net};
-use bmi::AnyTransport;
 use bmi_core::comm::Plan;
 use bmi_core::driver::event;
-use bmi_core::{Addr, Config, Scheme, Transport};
+use bmi_core::{Addr, Config, Scheme};
 use bmi_sim::{SimConfig, World};
 use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, SimCluster};
@@ -92,16 +91,12 @@ pub(crate) fn over(
 
 /// Measures where the paths cross, and returns the resulting plan. All I/O servers are on this
 /// host.
-async fn calibrated<T: Transport + 'static>(client: &Client<T>) -> Result<Plan, Failed> {
+async fn calibrated(client: &Client) -> Result<Plan, Failed> {
     let (_, plan) = client.plans(true).await.swap_remove(0);
     Ok(plan?)
 }
 
-fn with_client<R>(
-    manager: &Addr,
-    id: u128,
-    work: impl AsyncFnOnce(Client<AnyTransport>) -> Result<R, Failed>,
-) -> Result<R, Failed> {
+fn with_client<R>(manager: &Addr, id: u128, work: impl AsyncFnOnce(Client) -> Result<R, Failed>) -> Result<R, Failed> {
     let endpoint = net::endpoint(manager.scheme(), "ab")?;
     event::block_on(endpoint.clone(), async {
         work(Client::connect(endpoint, manager.clone(), ClientOptions::new(id)).await?).await

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bmi_core::{Memory, Transport};
+use bmi_core::Memory;
 use fs_client::{Client, CreateOptions, ErrorCode, FsPath, Handle};
 
 use crate::progress::Progress;
@@ -32,7 +32,7 @@ fn place(name: &str) -> Result<FsPath, fs_client::Error> {
 
 /// Allocates the memory from which all pieces are stored, or into which they are read, one after
 /// the other. It is registered and shared only once, as in a program that is written for speed.
-fn buffer<T: Transport + 'static>(client: &Client<T>, tree: &Tree) -> Result<Memory, bmi_core::Error> {
+fn buffer(client: &Client, tree: &Tree) -> Result<Memory, bmi_core::Error> {
     let longest = tree.files.iter().map(|file| file.len).max().unwrap_or(0);
     client.memory(longest.clamp(1, PIECE) as usize)
 }
@@ -42,8 +42,8 @@ fn buffer<T: Transport + 'static>(client: &Client<T>, tree: &Tree) -> Result<Mem
 ///
 /// # Errors
 /// If a file cannot be read or stored.
-pub(crate) async fn store<T: Transport + 'static>(
-    client: &Client<T>,
+pub(crate) async fn store(
+    client: &Client,
     cpu: &dyn Fn() -> Duration,
     tree: &Tree,
     progress: &Progress,
@@ -81,8 +81,8 @@ pub(crate) async fn store<T: Transport + 'static>(
 ///
 /// # Errors
 /// If the store does not answer.
-pub(crate) async fn read_back<T: Transport + 'static>(
-    client: &Client<T>,
+pub(crate) async fn read_back(
+    client: &Client,
     cpu: &dyn Fn() -> Duration,
     tree: &Tree,
     sums: &[u32],
@@ -126,7 +126,7 @@ pub(crate) async fn read_back<T: Transport + 'static>(
 
 /// Compares the store's listing with the tree. Nothing may be missing, and nothing else may be
 /// there.
-async fn compare_names<T: Transport + 'static>(client: &Client<T>, tree: &Tree) -> Result<Vec<String>, Failed> {
+async fn compare_names(client: &Client, tree: &Tree) -> Result<Vec<String>, Failed> {
     let mut found = BTreeSet::new();
     let mut folders = vec![FsPath::root()];
     while let Some(folder) = folders.pop() {
@@ -146,16 +146,16 @@ async fn compare_names<T: Transport + 'static>(client: &Client<T>, tree: &Tree) 
 }
 
 /// Time, processor time and paths of one operation, which may consist of several calls.
-struct Meter<'a, T: Transport> {
-    client: &'a Client<T>,
+struct Meter<'a> {
+    client: &'a Client,
     cpu: &'a dyn Fn() -> Duration,
     before: fs_client::PathCounters,
     time: Duration,
     cpu_time: Duration,
 }
 
-impl<'a, T: Transport + 'static> Meter<'a, T> {
-    fn new(client: &'a Client<T>, cpu: &'a dyn Fn() -> Duration) -> Meter<'a, T> {
+impl<'a> Meter<'a> {
+    fn new(client: &'a Client, cpu: &'a dyn Fn() -> Duration) -> Meter<'a> {
         let zero = Duration::ZERO;
         Meter { client, cpu, before: client.stats().paths, time: zero, cpu_time: zero }
     }
@@ -186,7 +186,7 @@ mod tests {
 
     /// Stores a small tree in a simulated cluster, lets `spoil` change the store, reads the tree
     /// back, and returns the differences.
-    fn differences(spoil: impl AsyncFnOnce(&Client<bmi_sim::SimTransport>)) -> Vec<String> {
+    fn differences(spoil: impl AsyncFnOnce(&Client)) -> Vec<String> {
         let mut tree = Tree::default();
         tree.add_made(3, 1000);
         tree.add_made(2, 300 << 10);

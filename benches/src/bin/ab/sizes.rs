@@ -16,7 +16,7 @@ use benches::net;
 use benches::processes::Processes;
 use benches::report::{self, steps};
 use benches::sandbox::Sandbox;
-use bmi::{AnyTransport, Memory};
+use bmi::Memory;
 use bmi_core::Scheme;
 use bmi_core::driver::event;
 use bmi_report::stats::middle;
@@ -53,7 +53,7 @@ pub(crate) struct Row {
 /// Calls `step` for each part of a file, in order, a few at a time.
 async fn in_order(
     len: u64,
-    client: &Client<AnyTransport>,
+    client: &Client,
     step: impl AsyncFn(u64, &Memory) -> Result<(), Failed>,
 ) -> Result<(), Failed> {
     let next = std::cell::Cell::new(0);
@@ -69,7 +69,7 @@ async fn in_order(
 }
 
 /// Returns the bytes per second of the second time that a file of `len` bytes is read.
-async fn second_time(client: &Client<AnyTransport>, file: &File<AnyTransport>, len: u64) -> Result<f64, Failed> {
+async fn second_time(client: &Client, file: &File, len: u64) -> Result<f64, Failed> {
     in_order(len, client, async |at, memory| {
         mark(memory, at, STEP);
         Ok(file.write_at(at, memory).await.map(drop)?)

@@ -22,7 +22,7 @@ use benches::sandbox::Sandbox;
 use benches::tasks::Usage;
 use benches::workload::Failed;
 use benches::{net, report};
-use bmi::{AnyTransport, Memory};
+use bmi::Memory;
 use bmi_core::Scheme;
 use bmi_core::comm::Direction::{self, Read, Write};
 use bmi_core::driver::event;
@@ -242,9 +242,9 @@ fn plural(number: u16, what: &str) -> String {
 
 /// A client with a file of its own.
 struct Lane {
-    client: Client<AnyTransport>,
+    client: Client,
     path: fs_client::FsPath,
-    file: File<AnyTransport>,
+    file: File,
     memory: Memory,
     seed: u8,
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use benches::workload::Failed;
-use bmi_core::{Memory, Transport};
+use bmi_core::Memory;
 use fs_client::copy::{Copied, Copier};
 use fs_client::{ErrorCode, FsPath};
 
@@ -69,11 +69,7 @@ impl Source {
 ///
 /// # Errors
 /// If one of them fails, or the copy differs from the file.
-pub(crate) async fn measure<T: Transport + 'static>(
-    round: &mut Round<'_, T>,
-    source: &Source,
-    target: &Path,
-) -> Result<(), Failed> {
+pub(crate) async fn measure(round: &mut Round<'_>, source: &Source, target: &Path) -> Result<(), Failed> {
     if !round.wants_any(&[What::Put, What::PutSynced, What::Get]) {
         return Ok(());
     }

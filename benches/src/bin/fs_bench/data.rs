@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use benches::workload::Failed;
 use bmi_core::comm::Direction;
-use bmi_core::{MemList, Memory, Transport};
+use bmi_core::{MemList, Memory};
 use fs_client::{Client, CreateOptions, File, Region};
 
 use crate::content::{self, BLOCK, Checker, Generation};
@@ -34,7 +34,7 @@ const UNIT: usize = 4 << 20;
 ///
 /// # Errors
 /// If an operation fails, or the data that is read is not what was written.
-pub(crate) async fn measure<T: Transport + 'static>(round: &mut Round<'_, T>) -> Result<(), Failed> {
+pub(crate) async fn measure(round: &mut Round<'_>) -> Result<(), Failed> {
     let is_data = |what: &What| matches!(what, What::Random(_) | What::List(_));
     let wanted: Vec<What> = ALL.into_iter().filter(is_data).filter(|what| round.wants_any(&[*what])).collect();
     if wanted.is_empty() {
@@ -53,9 +53,9 @@ pub(crate) async fn measure<T: Transport + 'static>(round: &mut Round<'_, T>) ->
 }
 
 /// The file, and the expected content of each of its blocks.
-struct Target<'a, T: Transport> {
-    client: &'a Client<T>,
-    file: File<T>,
+struct Target<'a> {
+    client: &'a Client,
+    file: File,
     len: u64,
     generations: Vec<Cell<Generation>>,
     newest: Generation,
@@ -79,9 +79,9 @@ struct ListLane {
     last: Option<u64>,
 }
 
-impl<'a, T: Transport + 'static> Target<'a, T> {
+impl<'a> Target<'a> {
     /// Creates a file of `len` bytes, a multiple of [`UNIT`].
-    async fn fill(client: &'a Client<T>, len: u64) -> Result<Target<'a, T>, Failed> {
+    async fn fill(client: &'a Client, len: u64) -> Result<Target<'a>, Failed> {
         let file = client.create(&"/data".parse()?, CreateOptions::default()).await?;
         let memory = client.memory(UNIT)?;
         memory.copy_from(0, &content::blanks(UNIT / BLOCK));
@@ -114,7 +114,7 @@ impl<'a, T: Transport + 'static> Target<'a, T> {
         Ok(())
     }
 
-    async fn random(&mut self, round: &mut Round<'_, T>, what: What, random: Random) -> Result<(), Failed> {
+    async fn random(&mut self, round: &mut Round<'_>, what: What, random: Random) -> Result<(), Failed> {
         let Random { direction, size, in_flight } = random;
         let lane = |number: usize| {
             let memory = self.client.memory(size)?;
@@ -152,7 +152,7 @@ impl<'a, T: Transport + 'static> Target<'a, T> {
         Ok(())
     }
 
-    async fn list(&mut self, round: &mut Round<'_, T>, what: What, direction: Direction) -> Result<(), Failed> {
+    async fn list(&mut self, round: &mut Round<'_>, what: What, direction: Direction) -> Result<(), Failed> {
         let memory = self.client.memory(LIST_PIECES * LIST_STRIDE_IN_MEMORY)?;
         memory.copy_from(0, &content::blanks(memory.len() / BLOCK));
         let piece = |number: usize| memory.slice(number * LIST_STRIDE_IN_MEMORY, LIST_PIECE);

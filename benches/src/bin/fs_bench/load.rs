@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use benches::workload::Failed;
-use bmi_core::{AsyncEndpoint, Time, Transport};
+use bmi_core::{AsyncEndpoint, Time};
 use bmi_report::stats::{Random, middle};
 use fs_client::Client;
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
@@ -34,8 +34,8 @@ impl Times {
 /// # Errors
 /// The first error of a step; the calls in flight are then abandoned. Also an error if no step had
 /// anything to do.
-pub(crate) async fn repeat<T: Transport + 'static, L>(
-    client: &Client<T>,
+pub(crate) async fn repeat<L>(
+    client: &Client,
     time: Duration,
     lanes: &mut [L],
     step: impl AsyncFn(&mut L) -> Result<bool, Failed>,
@@ -58,8 +58,8 @@ pub(crate) async fn repeat<T: Transport + 'static, L>(
 }
 
 /// Runs one lane. Returns the number of its calls.
-async fn run_lane<T: Transport + 'static, L>(
-    endpoint: &AsyncEndpoint<T>,
+async fn run_lane<L>(
+    endpoint: &AsyncEndpoint,
     begin: Time,
     end: Time,
     lane: &mut L,

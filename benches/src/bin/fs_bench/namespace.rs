@@ -7,7 +7,6 @@
 use std::cell::Cell;
 
 use benches::workload::Failed;
-use bmi_core::Transport;
 use fs_client::{Client, CreateOptions, FsPath, RemoveKind};
 
 use crate::line::What;
@@ -18,7 +17,7 @@ use crate::round::Round;
 ///
 /// # Errors
 /// If an operation fails, or a directory does not have the expected entries.
-pub(crate) async fn measure<T: Transport + 'static>(round: &mut Round<'_, T>, in_flight: usize) -> Result<(), Failed> {
+pub(crate) async fn measure(round: &mut Round<'_>, in_flight: usize) -> Result<(), Failed> {
     let wanted = [What::Create(in_flight), What::Stat(in_flight), What::Remove(in_flight)];
     if !round.wants_any(&wanted) {
         return Ok(());
@@ -57,14 +56,14 @@ pub(crate) async fn measure<T: Transport + 'static>(round: &mut Round<'_, T>, in
 }
 
 /// The files of one directory, named by number.
-struct Files<'a, T: Transport> {
-    client: &'a Client<T>,
+struct Files<'a> {
+    client: &'a Client,
     dir: &'a FsPath,
     /// The number of the next file, for whichever lane comes first.
     next: Cell<u64>,
 }
 
-impl<T: Transport + 'static> Files<'_, T> {
+impl Files<'_> {
     /// Returns the number and the path of the next file. It allocates, as a program that creates a
     /// name does.
     fn take(&self) -> Result<(u64, FsPath), Failed> {

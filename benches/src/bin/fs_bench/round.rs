@@ -7,8 +7,8 @@ use benches::net;
 use benches::processes::Processes;
 use benches::sandbox::Sandbox;
 use benches::workload::Failed;
+use bmi_core::Scheme;
 use bmi_core::driver::event;
-use bmi_core::{Scheme, Transport};
 use fs_client::{Client, ClientOptions};
 
 use crate::copies::{self, Source};
@@ -42,8 +42,8 @@ impl Settings {
 }
 
 /// A running round: the state that the modules of the lines share.
-pub(crate) struct Round<'a, T: Transport> {
-    pub(crate) client: Client<T>,
+pub(crate) struct Round<'a> {
+    pub(crate) client: Client,
     pub(crate) settings: &'a Settings,
     scheme: Scheme,
     selection: &'a Selection,
@@ -53,7 +53,7 @@ pub(crate) struct Round<'a, T: Transport> {
     figures: Vec<(What, f64)>,
 }
 
-impl<T: Transport> Round<'_, T> {
+impl Round<'_> {
     /// Returns true if one of these lines is chosen.
     pub(crate) fn wants_any(&self, lines: &[What]) -> bool {
         lines.iter().any(|what| self.selection.find(self.scheme, *what).is_some())

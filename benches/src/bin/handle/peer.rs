@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use benches::limit::Limit;
 use benches::net;
 use bmi::driver::{busy, event};
-use bmi::{Addr, AnyTransport, AsyncEndpoint, Memory, Options, PeerEvent, PeerId};
+use bmi::{Addr, AsyncEndpoint, Memory, Options, PeerEvent, PeerId};
 use tempfile::TempDir;
 
 use crate::phase::{Mode, Phase, Via, What};
@@ -40,7 +40,7 @@ pub(crate) fn serve() -> Result<()> {
     Ok(())
 }
 
-async fn serve_one(endpoint: &AsyncEndpoint<AnyTransport>, phase: &Phase) -> std::result::Result<(), bmi::Error> {
+async fn serve_one(endpoint: &AsyncEndpoint, phase: &Phase) -> std::result::Result<(), bmi::Error> {
     let peer = loop {
         if let PeerEvent::Connected { peer, .. } = endpoint.next_event().await {
             break peer;
@@ -61,16 +61,11 @@ async fn serve_one(endpoint: &AsyncEndpoint<AnyTransport>, phase: &Phase) -> std
     Ok(())
 }
 
-async fn gone(endpoint: &AsyncEndpoint<AnyTransport>) {
+async fn gone(endpoint: &AsyncEndpoint) {
     while !matches!(endpoint.next_event().await, PeerEvent::Lost { .. }) {}
 }
 
-async fn echo(
-    endpoint: &AsyncEndpoint<AnyTransport>,
-    peer: PeerId,
-    size: usize,
-    count: u64,
-) -> std::result::Result<(), bmi::Error> {
+async fn echo(endpoint: &AsyncEndpoint, peer: PeerId, size: usize, count: u64) -> std::result::Result<(), bmi::Error> {
     let (inward, outward) = (Memory::zeroed(size)?, Memory::zeroed(size)?);
     let mut next = endpoint.recv(peer, DATA, &inward, Options::default());
     endpoint.send(peer, ACK, vec![0], Options::default()).await?;
@@ -87,16 +82,12 @@ async fn echo(
     Ok(())
 }
 
-async fn receive(
-    endpoint: &AsyncEndpoint<AnyTransport>,
-    peer: PeerId,
-    count: u64,
-) -> std::result::Result<(), bmi::Error> {
+async fn receive(endpoint: &AsyncEndpoint, peer: PeerId, count: u64) -> std::result::Result<(), bmi::Error> {
     let ring = Memory::zeroed(RATE_SIZE * RATE_WINDOW)?;
     let mut posted = std::collections::VecDeque::new();
     for number in 0..count {
         if posted.len() == RATE_WINDOW {
-            let oldest: bmi::Operation<AnyTransport> = posted.pop_front().expect("a full window");
+            let oldest: bmi::Operation = posted.pop_front().expect("a full window");
             oldest.await?;
         }
         let at = number as usize % RATE_WINDOW * RATE_SIZE;

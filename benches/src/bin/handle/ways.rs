@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use benches::{cpu, net};
 use bmi::driver::{MonotonicClock, busy, event};
 use bmi::{
-    Addr, AnyTransport, AsyncEndpoint, Body, Caller, Config, Error, Handle, HandleConfig, Memory, OneThread,
-    OpenOptions, Operation, Options, PeerId, SharedEndpoint, Threading,
+    Addr, AsyncEndpoint, Body, Caller, Config, Error, Handle, HandleConfig, Memory, OneThread, OpenOptions, Operation,
+    Options, PeerId, SharedEndpoint, Threading,
 };
 use clap::ValueEnum;
 use futures_util::future::{join_all, try_join_all};
@@ -91,7 +91,7 @@ impl Way {
 
 /// A connection to the peer.
 struct Link<S: Threading> {
-    caller: Caller<AnyTransport, S>,
+    caller: Caller<S>,
     peer: PeerId,
 }
 
@@ -102,20 +102,20 @@ impl<S: Threading> Clone for Link<S> {
 }
 
 impl<S: Threading> Link<S> {
-    async fn new(endpoint: AsyncEndpoint<AnyTransport, S>, addr: &Addr) -> Result<Link<S>, Error> {
+    async fn new(endpoint: AsyncEndpoint<S>, addr: &Addr) -> Result<Link<S>, Error> {
         let peer = endpoint.connect(addr, endpoint.within(Duration::from_secs(10))).await?;
         Ok(Link { caller: Caller::new(endpoint), peer })
     }
 
-    fn endpoint(&self) -> &AsyncEndpoint<AnyTransport, S> {
+    fn endpoint(&self) -> &AsyncEndpoint<S> {
         self.caller.endpoint()
     }
 
-    fn recv(&self, tag: u64, into: &Memory) -> Operation<AnyTransport, S> {
+    fn recv(&self, tag: u64, into: &Memory) -> Operation<S> {
         self.endpoint().recv(self.peer, tag, into, Options::default())
     }
 
-    fn send(&self, from: &Memory) -> Operation<AnyTransport, S> {
+    fn send(&self, from: &Memory) -> Operation<S> {
         self.endpoint().send(self.peer, DATA, from, Options::default())
     }
 
@@ -153,7 +153,7 @@ impl<S: Threading> Link<S> {
         let mut sending = VecDeque::with_capacity(window);
         for _ in 0..count {
             if sending.len() == window {
-                let oldest: Operation<_, S> = sending.pop_front().expect("a full window");
+                let oldest: Operation<S> = sending.pop_front().expect("a full window");
                 oldest.await?;
             }
             sending.push_back(self.send(&message));
@@ -270,7 +270,7 @@ fn threads(phase: &Phase, addr: &Addr) -> Result<Outcome, Error> {
 
 /// Runs `part` on several threads.
 fn on_threads<F: Future<Output = Result<(), Error>>>(
-    handle: &Handle<AnyTransport>,
+    handle: &Handle,
     link: &Link<bmi::AnyThread>,
     count: u64,
     part: impl Fn(Link<bmi::AnyThread>) -> F + Sync,
@@ -288,7 +288,7 @@ fn on_threads<F: Future<Output = Result<(), Error>>>(
     Ok(meter.stop(count))
 }
 
-fn open_handle(phase: &Phase, addr: &Addr) -> Result<Handle<AnyTransport>, Error> {
+fn open_handle(phase: &Phase, addr: &Addr) -> Result<Handle, Error> {
     let settings = HandleConfig::default().waiting(phase.mode.waiting());
     bmi::handle(addr.scheme(), &OpenOptions::default(), Config::named("handle"), 1, settings)
 }
@@ -302,7 +302,7 @@ fn tasks(phase: &Phase, addr: &Addr, driven_by_task: bool) -> Result<Outcome, Er
     let endpoint = if driven_by_task {
         let options = OpenOptions::default();
         let clock = MonotonicClock::new();
-        let endpoint: SharedEndpoint<_> = bmi::shared_endpoint(addr.scheme(), &options, Config::named("task"), clock)?;
+        let endpoint: SharedEndpoint = bmi::shared_endpoint(addr.scheme(), &options, Config::named("task"), clock)?;
         runtime.spawn(event::drive_with(endpoint.clone(), phase.mode.waiting()));
         endpoint
     } else {

@@ -7,7 +7,7 @@ use bmi_shm::{ShmConfig, ShmTransport};
 use bmi_tcp::{TcpConfig, TcpTransport};
 
 /// A transport, with properties that this program needs to know.
-pub(crate) trait Backend: Transport + Sized {
+pub(crate) trait Backend: Transport + Send + Sized + 'static {
     /// True if a short message is at the peer when the post returns. If false, the next poll sends
     /// it, so the sender has to poll before the receiver.
     const SENDS_WHEN_POSTED: bool;

@@ -219,7 +219,7 @@ fn play_over<T: Backend>(line: &Line, count: usize) -> std::result::Result<(), b
         let mut raw = Raw::<T>::connect(line, folder.path())?;
         (0..WINDOWS).try_for_each(|_| counted(&mut || raw.play(), count))
     } else {
-        let mut pair = Pair::<T>::connect(line, folder.path())?;
+        let mut pair = Pair::connect::<T>(line, folder.path())?;
         (0..WINDOWS).try_for_each(|_| counted(&mut || pair.play(), count))
     }
 }

@@ -38,8 +38,8 @@ const STEP: u64 = 20_000;
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// One endpoint.
-struct Side<T: Backend> {
-    endpoint: Endpoint<T>,
+struct Side {
+    endpoint: Endpoint,
     peer: Option<PeerId>,
     out: Memory,
     into: Memory,
@@ -55,10 +55,10 @@ struct Side<T: Backend> {
     now: Time,
 }
 
-impl<T: Backend> Side<T> {
-    fn new(name: &str, room: usize) -> Result<Side<T>, Error> {
+impl Side {
+    fn new<T: Backend>(name: &str, room: usize) -> Result<Side, Error> {
         Ok(Side {
-            endpoint: Endpoint::new(T::open()?, Config::named(name), Time::ZERO)?,
+            endpoint: Endpoint::new(Box::new(T::open()?), Config::named(name), Time::ZERO)?,
             peer: None,
             out: Memory::shareable(room)?,
             into: Memory::shareable(room)?,
@@ -110,23 +110,25 @@ impl<T: Backend> Side<T> {
 }
 
 /// Two connected endpoints.
-pub(crate) struct Pair<T: Backend> {
-    sides: [Side<T>; 2],
+pub(crate) struct Pair {
+    sides: [Side; 2],
     mode: Mode,
+    /// [`Backend::SENDS_WHEN_POSTED`]
+    sends_when_posted: bool,
     play: Play,
     len: usize,
     /// Wakes the near side.
     waker: Waker,
 }
 
-impl<T: Backend> Pair<T> {
+impl Pair {
     /// Connects two endpoints and prepares them for the line's operations.
     ///
     /// # Errors
     /// The error of the transport.
-    pub(crate) fn connect(line: &Line, folder: &Path) -> Result<Pair<T>, Error> {
+    pub(crate) fn connect<T: Backend>(line: &Line, folder: &Path) -> Result<Pair, Error> {
         let room = (line.len * line.play.things()).max(4096);
-        let mut sides = [Side::<T>::new("near", room)?, Side::<T>::new("far", room)?];
+        let mut sides = [Side::new::<T>("near", room)?, Side::new::<T>("far", room)?];
         let addr = sides[FAR].endpoint.listen(&T::place(folder))?;
         sides[NEAR].endpoint.connect(&addr, Options::default())?;
         // The connection is an operation, too, and ends.
@@ -135,6 +137,7 @@ impl<T: Backend> Pair<T> {
             waker: sides[NEAR].endpoint.transport().waker(),
             sides,
             mode: line.mode,
+            sends_when_posted: T::SENDS_WHEN_POSTED,
             play: line.play,
             len: line.len,
         };
@@ -199,7 +202,7 @@ impl<T: Backend> Pair<T> {
     fn message(&mut self, from: usize, to: usize) -> Result<(), Error> {
         self.sides[from].send(0, self.len)?;
         // The receive of the answer is pending on the side that sends.
-        let first = if T::SENDS_WHEN_POSTED { to } else { from };
+        let first = if self.sends_when_posted { to } else { from };
         self.advance(first, |sides| sides[to].pending == 0 && sides[from].pending <= 1)?;
         self.sides[to].recv(0, self.len)
     }
@@ -216,7 +219,7 @@ impl<T: Backend> Pair<T> {
         for at in 0..Play::BATCH {
             self.sides[NEAR].send(at * self.len, self.len)?;
         }
-        let first = if T::SENDS_WHEN_POSTED { FAR } else { NEAR };
+        let first = if self.sends_when_posted { FAR } else { NEAR };
         self.advance(first, |sides| sides.iter().all(|side| side.pending == 0))
     }
 
@@ -232,7 +235,7 @@ impl<T: Backend> Pair<T> {
         near.note(posted);
         far.worked = false;
         self.advance(NEAR, |sides| sides[NEAR].pending == 0)?;
-        if self.play == Play::Push && !T::SENDS_WHEN_POSTED { self.drain() } else { Ok(()) }
+        if self.play == Play::Push && !self.sends_when_posted { self.drain() } else { Ok(()) }
     }
 
     /// Lets the far side take the bytes of a push. The push has ended when the kernel has its
@@ -252,7 +255,7 @@ impl<T: Backend> Pair<T> {
     }
 
     /// Lets both sides work until `done`. If they poll, `first` begins.
-    fn advance(&mut self, first: usize, done: impl Fn(&[Side<T>; 2]) -> bool) -> Result<(), Error> {
+    fn advance(&mut self, first: usize, done: impl Fn(&[Side; 2]) -> bool) -> Result<(), Error> {
         let mut turn = first;
         while !done(&self.sides) {
             match self.mode {

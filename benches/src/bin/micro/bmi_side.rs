@@ -7,9 +7,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use bmi_core::driver::{busy, event};
-use bmi_core::{
-    Access, AsyncEndpoint, BulkDescriptor, Error, ErrorKind, Memory, Operation, Options, PeerId, Transport,
-};
+use bmi_core::{Access, AsyncEndpoint, BulkDescriptor, Error, ErrorKind, Memory, Operation, Options, PeerId};
 use bmi_report::{Histogram, stats};
 
 use crate::phase::{Mode, Outcome, Phase, What};
@@ -24,14 +22,14 @@ const DESCRIPTOR: u64 = 3;
 const DESCRIPTOR_ROOM: usize = 512;
 
 /// An endpoint and its only peer.
-pub(crate) struct Ours<T: Transport> {
-    endpoint: AsyncEndpoint<T>,
+pub(crate) struct Ours {
+    endpoint: AsyncEndpoint,
     peer: PeerId,
 }
 
-impl<T: Transport + 'static> Ours<T> {
+impl Ours {
     /// Wraps an endpoint that is connected to `peer`.
-    pub(crate) fn new(endpoint: AsyncEndpoint<T>, peer: PeerId) -> Ours<T> {
+    pub(crate) fn new(endpoint: AsyncEndpoint, peer: PeerId) -> Ours {
         Ours { endpoint, peer }
     }
 
@@ -67,11 +65,11 @@ impl<T: Transport + 'static> Ours<T> {
         })
     }
 
-    fn send(&self, tag: u64, bytes: &bmi_core::MemSlice) -> Operation<T> {
+    fn send(&self, tag: u64, bytes: &bmi_core::MemSlice) -> Operation {
         self.endpoint.send(self.peer, tag, bytes, Options::default())
     }
 
-    fn recv(&self, tag: u64, into: &bmi_core::MemSlice) -> Operation<T> {
+    fn recv(&self, tag: u64, into: &bmi_core::MemSlice) -> Operation {
         self.endpoint.recv(self.peer, tag, into, Options::default())
     }
 
@@ -79,7 +77,7 @@ impl<T: Transport + 'static> Ours<T> {
         self.endpoint.send(self.peer, SIGNAL, vec![1], Options::default()).await.map(drop)
     }
 
-    fn await_signal(&self) -> Operation<T> {
+    fn await_signal(&self) -> Operation {
         self.endpoint.recv(self.peer, SIGNAL, vec![0], Options::default())
     }
 
@@ -187,11 +185,7 @@ impl<T: Transport + 'static> Ours<T> {
 }
 
 /// Runs `future` with the driver for `mode`.
-fn drive<T: Transport + 'static, R>(
-    endpoint: &AsyncEndpoint<T>,
-    mode: Mode,
-    future: impl Future<Output = Result<R, Error>>,
-) -> Result<R, Error> {
+fn drive<R>(endpoint: &AsyncEndpoint, mode: Mode, future: impl Future<Output = Result<R, Error>>) -> Result<R, Error> {
     let result = match mode {
         Mode::Polling => busy::block_on(std::slice::from_ref(endpoint), future),
         Mode::Sleeping => event::block_on(endpoint.clone(), future)?,
@@ -226,13 +220,13 @@ impl Ring {
 }
 
 /// A limited number of operations in flight. The oldest is awaited before another is posted.
-struct Window<T: Transport> {
-    under_way: VecDeque<Operation<T>>,
+struct Window {
+    under_way: VecDeque<Operation>,
     most: usize,
 }
 
-impl<T: Transport> Window<T> {
-    fn new(phase: &Phase) -> Window<T> {
+impl Window {
+    fn new(phase: &Phase) -> Window {
         Window { under_way: VecDeque::with_capacity(phase.window), most: phase.window }
     }
 
@@ -246,7 +240,7 @@ impl<T: Transport> Window<T> {
         Ok(())
     }
 
-    fn add(&mut self, operation: Operation<T>) {
+    fn add(&mut self, operation: Operation) {
         self.under_way.push_back(operation);
     }
 

@@ -6,6 +6,7 @@
 //! Between phases each side sleeps in a read of a pipe, so that the side that is not measured takes
 //! no processor time.
 
+use bmi::Scheme;
 use std::io::{BufRead, BufReader, Error, Lines, Result, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -15,7 +16,7 @@ use std::time::Duration;
 use benches::limit::Limit;
 use benches::{cpu, net};
 use bmi_core::driver::busy;
-use bmi_core::{Addr, AsyncEndpoint, Options, PeerEvent, PeerId, Transport};
+use bmi_core::{Addr, AsyncEndpoint, Options, PeerEvent, PeerId};
 use bmi_perf::system_calls::Counter;
 
 use crate::bmi_side::Ours;
@@ -28,7 +29,7 @@ pub(crate) const ARGUMENT: &str = "--serve-as-peer";
 /// Runs the peer to its end.
 pub(crate) fn serve() -> Result<()> {
     let plain_listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let endpoint = net::tcp_endpoint("micro-peer").map_err(Error::other)?;
+    let endpoint = net::endpoint(Scheme::Tcp, "micro-peer").map_err(Error::other)?;
     let addr = endpoint.listen(&Addr::tcp("127.0.0.1", 0)).map_err(Error::other)?;
     tell(&Hello { plain_port: plain_listener.local_addr()?.port(), ours: addr.to_string() })?;
 
@@ -74,7 +75,7 @@ impl Meter {
     }
 }
 
-async fn accept<T: Transport>(endpoint: &AsyncEndpoint<T>) -> Result<PeerId> {
+async fn accept(endpoint: &AsyncEndpoint) -> Result<PeerId> {
     match endpoint.next_event().await {
         PeerEvent::Connected { peer, .. } => Ok(peer),
         PeerEvent::Lost { reason, .. } => Err(Error::other(reason)),
@@ -95,7 +96,7 @@ pub(crate) struct Peer {
     orders: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
     plain: Plain,
-    ours: Ours<net::Tcp>,
+    ours: Ours,
 }
 
 impl Peer {
@@ -113,7 +114,7 @@ impl Peer {
         let _limit = limit("connecting to the peer process", &process)?;
         let hello: Hello = next_answer(&mut answers)?;
         let plain = Plain::new(TcpStream::connect((Ipv4Addr::LOCALHOST, hello.plain_port))?)?;
-        let endpoint = net::tcp_endpoint("micro").map_err(Error::other)?;
+        let endpoint = net::endpoint(Scheme::Tcp, "micro").map_err(Error::other)?;
         let addr: Addr = hello.ours.parse().map_err(Error::other)?;
         let connected = endpoint.connect(&addr, Options::default());
         let peer = busy::block_on(std::slice::from_ref(&endpoint), connected).map_err(Error::other)?;

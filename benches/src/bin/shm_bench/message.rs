@@ -18,7 +18,7 @@ const SYNC: u64 = 2;
 
 /// An endpoint with one peer.
 pub(crate) struct Messages {
-    endpoint: Endpoint<ShmTransport>,
+    endpoint: Endpoint,
     peer: PeerId,
     clock: MonotonicClock,
     now: Time,
@@ -40,7 +40,7 @@ impl Messages {
     pub(crate) fn listen(folder: &str) -> Result<Messages, Error> {
         let clock = MonotonicClock::new();
         let transport = ShmTransport::new(ShmConfig::default())?;
-        let mut endpoint = Endpoint::new(transport, Config::named("far"), clock.now())?;
+        let mut endpoint = Endpoint::new(Box::new(transport), Config::named("far"), clock.now())?;
         endpoint.listen(&Addr::shm(format!("{folder}/names/message")))?;
         let peer = loop {
             endpoint.poll(clock.now());
@@ -54,7 +54,7 @@ impl Messages {
     pub(crate) fn connect(folder: &str) -> Result<Messages, Error> {
         let clock = MonotonicClock::new();
         let transport = ShmTransport::new(ShmConfig::default())?;
-        let mut endpoint = Endpoint::new(transport, Config::named("near"), clock.now())?;
+        let mut endpoint = Endpoint::new(Box::new(transport), Config::named("near"), clock.now())?;
         let addr = Addr::shm(format!("{folder}/names/message"));
         let deadline = clock.now() + std::time::Duration::from_secs(10);
         loop {
@@ -74,7 +74,7 @@ impl Messages {
         }
     }
 
-    fn start(mut endpoint: Endpoint<ShmTransport>, peer: PeerId, clock: MonotonicClock) -> Result<Messages, Error> {
+    fn start(mut endpoint: Endpoint, peer: PeerId, clock: MonotonicClock) -> Result<Messages, Error> {
         let (out, into) = (Memory::shareable(ROOM)?, Memory::shareable(ROOM)?);
         let held = [&out, &into].map(|memory| {
             memory.copy_from(0, &vec![1; ROOM]);

@@ -25,7 +25,7 @@ pub(crate) fn world_with(config: &ShmConfig) -> World {
 }
 
 /// Returns a backend of adapters with names in a directory of their own.
-pub(crate) fn local(name: &'static str, config: ShmConfig, expected: Capabilities) -> Local<ShmTransport> {
+pub(crate) fn local(name: &'static str, config: ShmConfig, expected: Capabilities) -> Local {
     let folder = tempfile::tempdir().expect("a temporary directory");
     // The transport creates this inner directory, closed to others.
     let names = folder.path().join("names");

@@ -44,7 +44,7 @@ fn cost(world: &World, talker: &mut Talker<'_>, act: impl FnOnce(&mut Talker<'_>
 }
 
 /// Posts receives that nothing arrives for, so that there are many operations.
-fn many_operations(endpoint: &AsyncEndpoint<SimTransport>, peer: PeerId) {
+fn many_operations(endpoint: &AsyncEndpoint, peer: PeerId) {
     for tag in 0..OPERATIONS {
         let memory = Memory::zeroed(8).unwrap();
         endpoint.with(|endpoint| endpoint.post_recv(peer, (1 << 40) + tag, memory, Options::default())).unwrap();
@@ -52,7 +52,7 @@ fn many_operations(endpoint: &AsyncEndpoint<SimTransport>, peer: PeerId) {
 }
 
 /// Creates an endpoint with many operations, and its peer, which has announced many messages.
-fn busy(world: &World) -> (AsyncEndpoint<SimTransport>, PeerId, Talker<'_>) {
+fn busy(world: &World) -> (AsyncEndpoint, PeerId, Talker<'_>) {
     let (endpoint, peer, mut talker) = scene(world);
     many_operations(&endpoint, peer);
     for name in 0..PARKED {
@@ -70,20 +70,20 @@ fn scattered(remote: RemoteSlice) -> Vec<u8> {
     pieces.chain([last]).flat_map(|piece| piece.to_wire()).collect()
 }
 
-fn send(endpoint: &AsyncEndpoint<SimTransport>, peer: PeerId, tag: u64, len: usize) {
+fn send(endpoint: &AsyncEndpoint, peer: PeerId, tag: u64, len: usize) {
     endpoint.with(|endpoint| endpoint.post_send(peer, tag, Memory::zeroed(len).unwrap(), Options::default())).unwrap();
 }
 
 /// Lets the endpoint announce a long message. Returns its name.
-fn announced(endpoint: &AsyncEndpoint<SimTransport>, peer: PeerId, talker: &mut Talker<'_>) -> u64 {
+fn announced(endpoint: &AsyncEndpoint, peer: PeerId, talker: &mut Talker<'_>) -> u64 {
     send(endpoint, peer, 7, LONG);
     let [Heard { kind: ANNOUNCE, op, .. }] = talker.hear()[..] else { panic!("one message") };
     op
 }
 
 /// Lets the endpoint offer a receive. Returns its operation, and its name.
-fn offered(endpoint: &AsyncEndpoint<SimTransport>, peer: PeerId, talker: &mut Talker<'_>) -> (bmi_core::OpId, u64) {
-    let receive = |endpoint: &mut bmi_core::Endpoint<_>| {
+fn offered(endpoint: &AsyncEndpoint, peer: PeerId, talker: &mut Talker<'_>) -> (bmi_core::OpId, u64) {
+    let receive = |endpoint: &mut bmi_core::Endpoint| {
         endpoint.post_recv(peer, 1 << 41, Memory::zeroed(10_000).unwrap(), Options::default())
     };
     let bmi_core::Posted::Pending(op) = endpoint.with(receive).unwrap() else { panic!("nothing arrived") };

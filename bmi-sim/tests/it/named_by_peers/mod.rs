@@ -20,7 +20,7 @@ use bmi_core::{
     Access, AsyncEndpoint, Config, ErrorKind, Memory, MemoryRegion, Options, PeerEvent, PeerId, RemoteKey, RemoteSlice,
     Time,
 };
-use bmi_sim::{SimTransport, World};
+use bmi_sim::World;
 
 use crate::support::{Side, one_event};
 
@@ -180,12 +180,12 @@ fn hello(messages: u16) -> Vec<u8> {
 }
 
 /// Creates an endpoint and its peer, which has connected.
-fn scene(world: &World) -> (AsyncEndpoint<SimTransport>, PeerId, Talker<'_>) {
+fn scene(world: &World) -> (AsyncEndpoint, PeerId, Talker<'_>) {
     scene_granting(world, RECEIVES - 4)
 }
 
 /// Creates an endpoint and its peer, which has granted so many messages.
-fn scene_granting(world: &World, messages: u16) -> (AsyncEndpoint<SimTransport>, PeerId, Talker<'_>) {
+fn scene_granting(world: &World, messages: u16) -> (AsyncEndpoint, PeerId, Talker<'_>) {
     let (node, other) = (world.node("server"), world.node("client"));
     let endpoint = node.endpoint(Config::default()).unwrap();
     let addr = endpoint.listen(&node.addr(1)).unwrap();
@@ -204,7 +204,7 @@ fn scene_granting(world: &World, messages: u16) -> (AsyncEndpoint<SimTransport>,
     (endpoint, peer, talker)
 }
 
-fn parked(endpoint: &AsyncEndpoint<SimTransport>) -> usize {
+fn parked(endpoint: &AsyncEndpoint) -> usize {
     endpoint.resource_usage().parked
 }
 

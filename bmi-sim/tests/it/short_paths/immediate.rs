@@ -9,6 +9,7 @@ use bmi_core::transport::{
 };
 use bmi_core::{Access, Error, MemList, MemSlice, RemoteKey, RemoteSlice, Segment, Time, Transport, forward_transport};
 use bmi_sim::SimTransport;
+use send_wrapper::SendWrapper;
 
 /// Longest transfer that completes when it is posted, in bytes.
 pub const MOST: usize = 64 << 10;
@@ -27,7 +28,7 @@ pub struct Shared {
 /// The adapter.
 pub struct Immediate {
     pub inner: SimTransport,
-    pub shared: Rc<Shared>,
+    pub shared: SendWrapper<Rc<Shared>>,
 }
 
 impl Immediate {

@@ -9,6 +9,7 @@ use bmi_core::{
     PeerEvent, PeerId, Posted, ResourceUsage, Tag, Time,
 };
 use bmi_sim::{Node, SimConfig, World};
+use send_wrapper::SendWrapper;
 
 use super::immediate::{Immediate, Shared};
 use super::{Settings, Step, TAGS, Transfer};
@@ -83,7 +84,7 @@ pub struct Taken {
 
 struct Side {
     node: Node,
-    endpoint: Endpoint<Immediate>,
+    endpoint: Endpoint,
     peer: Option<PeerId>,
     /// Operations that may still run, and can be cancelled.
     running: Vec<OpId>,
@@ -94,8 +95,8 @@ struct Side {
 
 impl Side {
     fn new(node: Node, config: Config, shared: &Rc<Shared>, general_only: bool) -> Side {
-        let transport = Immediate { inner: node.transport().unwrap(), shared: shared.clone() };
-        let mut endpoint = Endpoint::new(transport, config, node.now()).unwrap();
+        let transport = Immediate { inner: node.transport().unwrap(), shared: SendWrapper::new(shared.clone()) };
+        let mut endpoint = Endpoint::new(Box::new(transport), config, node.now()).unwrap();
         if general_only {
             endpoint.use_general_paths_only();
         }

@@ -4,7 +4,7 @@ use std::io::{BufReader, Read};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock};
 
-use bmi::{Addr, AnyTransport, OpenOptions};
+use bmi::{Addr, OpenOptions};
 use bmi_core::{Config, Scheme, driver};
 use bmi_report::Report;
 use fs_client::{Client, ClientOptions, FsPath};
@@ -63,7 +63,7 @@ impl Bed {
     }
 
     /// Does something with a client of the cluster.
-    pub(crate) fn with<R>(&self, body: impl AsyncFnOnce(Client<AnyTransport>) -> R) -> R {
+    pub(crate) fn with<R>(&self, body: impl AsyncFnOnce(Client) -> R) -> R {
         let clock = driver::MonotonicClock::new();
         let endpoint = bmi::endpoint(Scheme::Tcp, &OpenOptions::default(), Config::named("test"), clock).unwrap();
         let connect = Client::connect(endpoint.clone(), self.manager.clone(), ClientOptions::new(77));

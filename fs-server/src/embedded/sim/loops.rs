@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
 use bmi_core::{AsyncEndpoint, PeerId, ServiceClass};
-use bmi_sim::{Node, SimTransport};
+use bmi_sim::Node;
 use fs_proto::{Hello, Identity, IodRequest, Request, RequestBody};
 use tokio::sync::oneshot;
 
@@ -78,7 +78,7 @@ impl Locks {
 
 /// An I/O server's part of one event loop.
 struct Loop<S> {
-    iod: Iod<SimTransport, S>,
+    iod: Iod<S>,
     node: Node,
     settings: IodSettings,
     /// True for the loop that does the background work of the server.
@@ -86,7 +86,7 @@ struct Loop<S> {
 }
 
 impl<S: DataStore> Loop<S> {
-    fn locks(&self, body: &RequestBody, call: &Incoming<SimTransport>) -> Locks {
+    fn locks(&self, body: &RequestBody, call: &Incoming) -> Locks {
         match body {
             RequestBody::Iod(IodRequest::Read { .. } | IodRequest::Write { .. }) => {
                 let data = match () {
@@ -112,8 +112,8 @@ impl<S: DataStore> Loop<S> {
 }
 
 #[async_trait(?Send)]
-impl<S: DataStore> Handler<SimTransport> for Loop<S> {
-    async fn handle(&self, context: &Context, request: Request, call: &Incoming<SimTransport>) -> Answer {
+impl<S: DataStore> Handler for Loop<S> {
+    async fn handle(&self, context: &Context, request: Request, call: &Incoming) -> Answer {
         let all = self.locks(&request.body, call);
         let after = Locks { turns: all.turns / 2, buffers: all.buffers / 2, open_files: all.open_files.min(1) };
         self.take(Locks {
@@ -158,8 +158,8 @@ impl<S: DataStore> Handler<SimTransport> for Loop<S> {
 /// first endpoint.
 pub(super) async fn serve_on_cores<S: DataStore + Clone + 'static>(
     node: &Node,
-    endpoints: &[AsyncEndpoint<SimTransport>],
-    iod: Iod<SimTransport, S>,
+    endpoints: &[AsyncEndpoint],
+    iod: Iod<S>,
     settings: IodSettings,
     standing: &Standing,
     limits: Limits,
