@@ -26,12 +26,17 @@ pub trait Backend {
     /// that node.
     fn transport(&self, node: &str) -> AnyTransport;
 
+    /// Returns whether its adapters can share a listening address (C17). If not, the behaviours of
+    /// [`transport::shards`](crate::transport::shards) do not run.
+    fn has_shards(&self) -> bool {
+        false
+    }
+
     /// Creates `count` adapters on the node of this name that share their listening addresses
     /// (C17).
     ///
     /// # Panics
-    /// If the backend's adapters cannot do that. It does not instantiate
-    /// [`shard_suite!`](crate::shard_suite) then. This is the default.
+    /// If the backend's adapters cannot do that, which is the default.
     fn shards(&self, node: &str, count: usize) -> Vec<AnyTransport> {
         panic!("{} has no {count} adapters for one address on {node}", self.name());
     }

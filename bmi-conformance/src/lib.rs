@@ -2,17 +2,19 @@
 //!
 //! **Why.** The protocol above is written against the contract in [`bmi_core::transport`], not
 //! against a backend. The tests of the contract are here, once, so that every backend keeps all of
-//! it. A new backend implements [`Backend`], pins its capability set, and gets one `#[test]` for
-//! each behaviour:
+//! it. A new backend implements [`Backend`], pins its capability set, and has a test program without
+//! a harness of its own (`harness = false`):
 //!
 //! ```text
-//! bmi_conformance::conformance_suite!(MyBackend::new());
+//! fn main() -> std::process::ExitCode {
+//!     Suite::new("mine").over("plain", || Box::new(MyBackend::new())).run()
+//! }
 //! ```
 //!
 //! | level | what is tested | where |
 //! |---|---|---|
 //! | transport | the contract C1 to C17, adapter against adapter | [`transport`] |
-//! | transport | several adapters behind one address (C17), a suite of its own: [`shard_suite!`] | [`transport::shards`] |
+//! | transport | several adapters behind one address (C17), if [`Backend::has_shards`] | [`transport::shards`] |
 //! | message | the message interface of [`bmi_core::AsyncEndpoint`] over the backend | [`message`] |
 //! | handle | threads that share a [`bmi_core::Handle`], a suite of its own: [`handle_suite!`] | [`handle`] |
 //!
@@ -20,16 +22,16 @@
 //! them. [`allocation`] tests that operations do not allocate, and [`log`] captures log lines.
 //! [`Local`] is the [`Backend`] for adapters that are all in this process.
 //!
-//! The suite runs over `Box<dyn Transport>` for every backend, so that it is compiled once. The box
-//! forwards every method: a lint on its `impl` in [`bmi_core::transport`] makes sure of it.
+//! **Configurations.** A backend has several: with the defaults, with small limits, with faults.
+//! `table.rs` says which behaviours run over which of them, and why. `BMI_FULL=1` runs all over all.
 //!
 //! **Invariants**
 //! 1. No test depends on how long something takes. Waiting is a loop with a bound. Reaching the
 //!    bound fails with the name of what was awaited.
 //! 2. No test skips silently. If the backend's pinned set lacks a capability that a test needs, the
 //!    test checks that the backend refuses.
-//! 3. A test that is not in the list of [`conformance_suite!`] makes `every_behaviour_is_listed`
-//!    fail.
+//! 3. A behaviour that is not in the list of `suite.rs` makes `every_behaviour_is_listed` fail, and
+//!    a part without a row of the table makes `every_part_has_a_row` fail.
 //!
 //! **Faults.** [`FaultyBackend`] wraps any backend. It wraps each of its adapters in a [`Faulty`]
 //! that makes queues full, events late and batches small, as the contract allows. A wrapped backend
@@ -53,6 +55,8 @@ pub mod message;
 pub mod net;
 pub mod rig;
 mod rng;
+mod suite;
+mod table;
 pub mod transport;
 pub mod world;
 
@@ -60,219 +64,4 @@ pub use backend::Backend;
 pub use faulty::{Faulty, FaultyBackend, Plan};
 pub use local::Local;
 pub use rng::Rng;
-
-/// A behaviour: its name and its test.
-struct Behaviour {
-    /// Module and function, as in `transport::connect::several_listeners`.
-    name: &'static str,
-    /// The test. It panics if the backend does not have the behaviour.
-    test: fn(&dyn Backend),
-}
-
-/// Runs the behaviour of this name over a backend, after checking that its capability set is the
-/// pinned one.
-///
-/// # Panics
-/// If the backend does not have the behaviour, if its capabilities differ from the pinned ones, or
-/// if there is no behaviour of this name.
-pub fn run(backend: &dyn Backend, name: &str) {
-    assert_eq!(
-        backend.transport("capabilities").capabilities(),
-        &backend.expected_capabilities(),
-        "the capabilities of {} are not those that it pins",
-        backend.name()
-    );
-    let behaviours = behaviours();
-    let behaviour = behaviours.iter().find(|behaviour| behaviour.name == name);
-    let behaviour = behaviour.unwrap_or_else(|| panic!("no behaviour is called {name}"));
-    (behaviour.test)(backend);
-}
-
-/// Returns all behaviours, in the order of the list.
-fn behaviours() -> Vec<Behaviour> {
-    let mut all: Vec<Behaviour> = conformance_suite!(@list @registry);
-    all.extend::<Vec<Behaviour>>(shard_suite!(@list @registry));
-    all
-}
-
-/// Expands to one `#[test]` for each behaviour of adapters that share a listening address (C17).
-/// The argument creates a backend with [`Backend::shards`].
-///
-/// This list is the only place where such a behaviour is registered.
-#[macro_export]
-macro_rules! shard_suite {
-    ($make:expr) => { $crate::shard_suite! { @list @tests ($make) } };
-    (@list $($how:tt)*) => {
-        $crate::conformance_suite! { $($how)*
-            transport::shards {
-                connections_are_spread_evenly, the_end_of_a_connection_counts, each_member_is_an_adapter,
-                each_member_may_listen, a_group_of_one, a_handed_over_connection_wakes,
-                a_member_that_does_not_poll_stalls_nobody, what_waits_for_a_dropped_member_is_served,
-                a_dropped_listener_leaves_what_it_handed_over,
-            }
-        }
-    };
-}
-
-/// Expands to one `#[test]` for each behaviour, in modules named as in this crate. The argument
-/// creates a backend; it is evaluated for each test.
-///
-/// This list is the only place where a behaviour is registered.
-#[macro_export]
-macro_rules! conformance_suite {
-    ($make:expr) => { $crate::conformance_suite! { @list @tests ($make) } };
-    (@list $($how:tt)*) => {
-        $crate::conformance_suite! { $($how)*
-            transport::connect {
-                private_data_travels_both_ways, too_long_private_data_is_invalid, rejection_carries_a_reason,
-                nobody_listens_is_refused, silent_listener_ends_in_time_out, passed_deadline_ends_at_once,
-                foreign_scheme_is_invalid, several_listeners, receives_are_posted_before_established,
-                what_each_phase_takes, many_connections, names_are_never_used_twice,
-                slots_are_used_again_after_the_end, three_adapters,
-            }
-            transport::channel {
-                gather_and_scatter, inline_is_copied_while_posting, limits_are_enforced, foreign_segments_are_invalid,
-                order_in_both_directions, unsignalled_sends, memory_is_held_until_completion, full_queues_hand_back,
-                receiver_not_ready_ends_the_connection, too_long_ends_the_connection, refused_sends_report_alike,
-                large_messages, read_only_memory_is_never_written,
-            }
-            transport::inline_receive {
-                taken_or_received_each_comes_once, every_other_is_taken, one_connection_takes_and_one_does_not,
-                both_sides_take, immediate_data_beside_messages_that_are_taken, nothing_is_shown_outside_a_connections_life,
-                too_long_is_not_shown, a_message_without_a_receive_is_not_shown,
-            }
-            transport::remote {
-                writes_land_where_they_should, messages_come_behind_writes, immediate_data,
-                immediate_data_without_a_receive, reads_bring_what_is_there, many_reads, chains_of_reads,
-                work_beyond_its_target_is_invalid, forged_access_costs_the_connection, zero_length_access_is_checked,
-                exposure_belongs_to_one_connection, revoked_access_costs_the_connection, exposures_hold_their_region,
-            }
-            transport::immediate_access {
-                lists_of_any_shape, order_with_what_is_posted, what_posting_would_refuse,
-            }
-            transport::end {
-                disconnect_flushes_receives, disconnect_hands_over_what_was_posted, passed_deadline_cuts,
-                disconnect_twice, disconnect_from_a_stalled_peer, dropped_adapter_ends_its_connections,
-                dropped_adapter_lets_go, dropped_while_connecting, unknown_names, a_stalled_peer_stalls_nobody_else,
-            }
-            transport::waiting {
-                event_fd_as_announced, arrivals_wake, one_poll_behind_a_post_wakes,
-                a_sleeper_gets_a_large_message_whole, waker_wakes, idle_is_idle,
-            }
-            message::expected {
-                sizes_around_the_eager_limit, lists_of_different_shapes, tags_match_in_order, extreme_tags,
-                short_receives, too_long_for_the_receive, limits_of_messages, many_outstanding, memory_comes_back,
-                registered_ahead, stale_peer_is_an_error, read_only_memory_is_never_written,
-            }
-            message::unexpected {
-                arrive_without_a_receive, over_the_limit_is_too_long, expected_and_unexpected_do_not_mix,
-                a_crowd_waits_its_turn, held_messages_hold_their_slots, messages_outlive_their_peer, several_tasks_wait,
-            }
-            message::credits {
-                exhausted_in_messages, exhausted_in_bytes, exhausted_in_both_directions, credits_return_on_their_own,
-                one_peer_cannot_starve_another, a_starved_send_times_out, unmatched_are_parked,
-            }
-            message::deadlines {
-                receive_never_matched, rendezvous_never_matched, connect_to_a_silent_listener, peer_stops_polling,
-                already_passed, late_bytes_touch_nothing, timers_in_order, next_deadline_is_the_earliest,
-            }
-            message::offered_receive {
-                receives_posted_ahead, offers_cross_messages, an_offer_that_is_late_beside_another_tag,
-                offers_are_withdrawn,
-            }
-            message::cancel {
-                unmatched_receive, unmatched_rendezvous, send_without_a_credit, connecting_is_given_up, stale_ids_are_harmless,
-                abandoned_operations, in_every_state, futures_are_dropped_at_any_time,
-            }
-            message::polling {
-                one_some_and_all, completion_at_once, uncollected_completions_stay, an_idle_endpoint_is_idle,
-            }
-            message::bulk {
-                pull_between_any_two_lists, push_between_any_two_lists, descriptors_travel, thousands_of_pieces,
-                cancelled_between_pieces, out_of_range_is_refused_here,
-                many_transfers, bulk_beside_messages, exposures_are_held_and_come_back, exposures_outlive_their_peer,
-                forged_descriptors_cut_only_the_forger, descriptors_belong_to_one_peer, revoked_descriptors_are_dead,
-            }
-            message::immediate {
-                over_when_posted, beside_long_ones, what_is_wrong_is_said,
-            }
-            message::fast {
-                messages_of_middle_size_go_fast, lists_without_pieces, order_across_all_paths, unexpected_messages_of_middle_size,
-                registered_memory_is_gathered, without_slots,
-            }
-            message::calls {
-                every_path_both_ways, pages_are_lent_as_announced, calls_with_little_of_everything, the_policy_is_followed_and_told,
-                slots_run_out_and_come_back, long_replies_and_requests, grants_end, a_dead_client_leaves_nothing,
-                any_lists_by_any_path, nonsense_is_no_call, replies_that_cannot_be_right,
-            }
-            message::late {
-                a_late_reply_reaches_no_other_call, late_messages_keep_no_credit, what_arrived_for_a_call_goes_with_it,
-                a_move_that_the_server_ends_early_ends_its_call_alone,
-                a_dropped_request_ends_its_call, replies_shorter_than_their_memory, discards,
-                dropped_while_the_endpoint_is_in_use, reserved_tags_are_refused,
-            }
-            message::peers {
-                limits_are_agreed, refused_connect_names_the_address, work_waits_for_the_connection,
-                a_dead_peer_ends_every_operation, a_dead_caller_is_forgotten, disconnect_flushes,
-                disconnect_ends_receives, disconnect_has_a_deadline, reconnecting_works,
-                a_restarted_peer_is_reached_again, two_connections_are_two_peers, three_endpoints_talk_at_once,
-                events_tell_who_came_and_went, an_evicted_peer_is_told,
-            }
-            message::hostile {
-                garbage_hello_is_refused, mismatch_names_what_is_missing, garbage_acceptance,
-                bad_messages_cut_their_sender, forged_slots, overdrawn_credits, forged_finish, forged_written, wants,
-                announced_but_not_exposed,
-                random_messages,
-            }
-            message::memory { back_when_a_transfer_ends, back_when_a_message_ends }
-            message::recycled {
-                a_grant_holds_nothing_of_others, a_grant_is_pushed_whole, slots_hold_nothing_of_others,
-                a_probe_area_holds_nothing_of_others, packed_reads_hold_nothing_of_others,
-                offered_memory_is_revoked_before_it_is_used_again,
-            }
-            message::property { any_messages, any_bulk }
-            message::rough { everything_ends_and_comes_back }
-        }
-    };
-    (@tests ($make:expr) $($level:ident :: $module:ident { $($test:ident),* $(,)? })*) => {
-        $(mod $module {
-            #[allow(unused_imports, reason = "what makes the backend stands outside")]
-            use super::*;
-            $(#[test]
-            fn $test() {
-                $crate::run(&$make, concat!(stringify!($level), "::", stringify!($module), "::", stringify!($test)));
-            })*
-        })*
-    };
-    (@registry $($level:ident :: $module:ident { $($test:ident),* $(,)? })*) => {
-        vec![$($($crate::Behaviour {
-            name: concat!(stringify!($level), "::", stringify!($module), "::", stringify!($test)),
-            test: $crate::$level::$module::$test,
-        },)*)*]
-    };
-}
-
-#[cfg(test)]
-mod tests {
-    /// Invariant 3: each `pub fn` of a test module is in the list.
-    #[test]
-    fn every_behaviour_is_listed() {
-        let list = include_str!("lib.rs");
-        let src = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let mut found = 0;
-        for level in ["transport", "message"] {
-            for file in std::fs::read_dir(src.join(level)).unwrap() {
-                let path = file.unwrap().path();
-                let text = std::fs::read_to_string(&path).unwrap();
-                let tests = text.lines().filter(|line| line.contains("(backend: &dyn Backend)"));
-                for line in tests.filter_map(|line| line.strip_prefix("pub fn ")) {
-                    let name = line.split(['<', '(']).next().unwrap();
-                    let listed = list.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == name);
-                    assert!(listed, "{name} of {} is not in the list of conformance_suite!", path.display());
-                    found += 1;
-                }
-            }
-        }
-        assert!(found > 50, "only {found} behaviours were found");
-    }
-}
+pub use suite::{Suite, run};

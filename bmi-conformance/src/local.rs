@@ -91,6 +91,10 @@ impl Backend for Local {
         self.shows
     }
 
+    fn has_shards(&self) -> bool {
+        self.shards.is_some()
+    }
+
     fn transport(&self, _node: &str) -> AnyTransport {
         (self.make)()
     }

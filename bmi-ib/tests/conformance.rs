@@ -1,9 +1,10 @@
 //! The shared conformance suite over verbs: with the defaults, with small limits, and behind
 //! adapters that inject faults. Needs an RDMA device; `cargo xtask rxe` has one.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
-use bmi_conformance::{FaultyBackend, Local, Plan};
+use bmi_conformance::{FaultyBackend, Local, Plan, Suite};
 use bmi_core::{Addr, Capabilities, OneSided, Registration};
 use bmi_ib::{IbConfig, IbTransport};
 
@@ -55,20 +56,11 @@ fn little() -> Local {
     ib("ib, scarce", "::1", config, expected)
 }
 
-mod plain {
-    use super::*;
-    bmi_conformance::conformance_suite!(ordinary());
-    bmi_conformance::shard_suite!(ordinary());
-}
-
-mod scarce {
-    use super::*;
-    bmi_conformance::conformance_suite!(little());
-    bmi_conformance::shard_suite!(little());
-}
-
-mod troubled {
-    use super::*;
-    bmi_conformance::conformance_suite!(FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)));
-    bmi_conformance::shard_suite!(FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)));
+fn main() -> ExitCode {
+    Suite::new("ib")
+        .ignored()
+        .over("plain", ordinary)
+        .over("scarce", little)
+        .over("troubled", || FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)))
+        .run()
 }

@@ -4,7 +4,9 @@
 #[path = "it/common/mod.rs"]
 mod common;
 
-use bmi_conformance::{FaultyBackend, Local, Plan};
+use std::process::ExitCode;
+
+use bmi_conformance::{FaultyBackend, Local, Plan, Suite};
 use bmi_core::{Capabilities, OneSided, Registration};
 use bmi_shm::ShmConfig;
 use common::local;
@@ -70,30 +72,12 @@ fn all_ways() -> Local {
     local("shm, changing", config, pinned())
 }
 
-mod plain {
-    use super::*;
-    bmi_conformance::conformance_suite!(ordinary());
-    bmi_conformance::shard_suite!(ordinary());
-}
-
-mod by_kernel {
-    use super::*;
-    bmi_conformance::conformance_suite!(copied());
-}
-
-mod scarce {
-    use super::*;
-    bmi_conformance::conformance_suite!(little());
-    bmi_conformance::shard_suite!(little());
-}
-
-mod changing {
-    use super::*;
-    bmi_conformance::conformance_suite!(all_ways());
-}
-
-mod troubled {
-    use super::*;
-    bmi_conformance::conformance_suite!(FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)));
-    bmi_conformance::shard_suite!(FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)));
+fn main() -> ExitCode {
+    Suite::new("shm")
+        .over("plain", ordinary)
+        .over("by_kernel", copied)
+        .over("scarce", little)
+        .over("changing", all_ways)
+        .over("troubled", || FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)))
+        .run()
 }

@@ -1,10 +1,11 @@
 //! The shared conformance suite over the simulator: unchanged, with tiny queues and jitter, without
 //! RDMA read, with inline receives, and behind adapters that inject faults.
 
+use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_conformance::{Backend, FaultyBackend};
+use bmi_conformance::{Backend, FaultyBackend, Plan, Suite};
 use bmi_core::{Addr, AnyTransport, Capabilities, Clock, OneSided, Registration, Time};
 use bmi_sim::{SimConfig, World};
 
@@ -84,6 +85,10 @@ impl Backend for Sim {
         self.shows
     }
 
+    fn has_shards(&self) -> bool {
+        true
+    }
+
     fn transport(&self, node: &str) -> AnyTransport {
         Box::new(self.world.node(node).transport().expect("the node lives"))
     }
@@ -116,45 +121,14 @@ impl Backend for Sim {
     }
 }
 
-mod plain {
-    use super::*;
-    bmi_conformance::conformance_suite!(Sim::plain());
-    bmi_conformance::shard_suite!(Sim::plain());
-}
-
-mod scarce {
-    use super::*;
-    bmi_conformance::conformance_suite!(Sim::scarce());
-    bmi_conformance::shard_suite!(Sim::scarce());
-}
-
-mod writes_only {
-    use super::*;
-    bmi_conformance::conformance_suite!(Sim::writes_only());
-    bmi_conformance::shard_suite!(Sim::writes_only());
-}
-
-mod inline_receives {
-    use super::*;
-    bmi_conformance::conformance_suite!(Sim::with_inline_receives());
-    bmi_conformance::shard_suite!(Sim::with_inline_receives());
-}
-
-mod troubled {
-    use super::*;
-    bmi_conformance::conformance_suite!(FaultyBackend::new(Box::new(Sim::plain()), bmi_conformance::Plan::mild(3)));
-    bmi_conformance::shard_suite!(FaultyBackend::new(Box::new(Sim::plain()), bmi_conformance::Plan::mild(3)));
-}
-
-/// Messages shown by the adapter itself, by the wrapper, by both or by neither.
-mod troubled_inline_receives {
-    use super::*;
-    bmi_conformance::conformance_suite!(FaultyBackend::new(
-        Box::new(Sim::with_inline_receives()),
-        bmi_conformance::Plan::mild(5)
-    ));
-    bmi_conformance::shard_suite!(FaultyBackend::new(
-        Box::new(Sim::with_inline_receives()),
-        bmi_conformance::Plan::mild(5)
-    ));
+fn main() -> ExitCode {
+    Suite::new("sim")
+        .over("plain", Sim::plain)
+        .over("scarce", Sim::scarce)
+        .over("writes_only", Sim::writes_only)
+        .over("inline_receives", Sim::with_inline_receives)
+        .over("troubled", || FaultyBackend::new(Box::new(Sim::plain()), Plan::mild(3)))
+        // Messages are shown by the adapter itself, by the wrapper, by both or by neither.
+        .over("troubled_inline_receives", || FaultyBackend::new(Box::new(Sim::with_inline_receives()), Plan::mild(5)))
+        .run()
 }

@@ -1,7 +1,9 @@
 //! The shared conformance suite over TCP on loopback: with the defaults, over IPv6 with small
 //! limits, and with adapters that inject faults.
 
-use bmi_conformance::{FaultyBackend, Local, Plan};
+use std::process::ExitCode;
+
+use bmi_conformance::{FaultyBackend, Local, Plan, Suite};
 use bmi_core::{Addr, Capabilities, OneSided, Registration};
 use bmi_tcp::{TcpConfig, TcpTransport};
 
@@ -53,20 +55,10 @@ fn little() -> Local {
     tcp("tcp, scarce", "::1", config, expected)
 }
 
-mod plain {
-    use super::*;
-    bmi_conformance::conformance_suite!(ordinary());
-    bmi_conformance::shard_suite!(ordinary());
-}
-
-mod scarce {
-    use super::*;
-    bmi_conformance::conformance_suite!(little());
-    bmi_conformance::shard_suite!(little());
-}
-
-mod troubled {
-    use super::*;
-    bmi_conformance::conformance_suite!(FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)));
-    bmi_conformance::shard_suite!(FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)));
+fn main() -> ExitCode {
+    Suite::new("tcp")
+        .over("plain", ordinary)
+        .over("scarce", little)
+        .over("troubled", || FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)))
+        .run()
 }

@@ -383,6 +383,10 @@ impl<K: Deref<Target: Backend>> Backend for FaultyBackend<K> {
         self.plan.inline > 0
     }
 
+    fn has_shards(&self) -> bool {
+        self.inner.has_shards()
+    }
+
     fn transport(&self, node: &str) -> AnyTransport {
         self.wrap(self.inner.transport(node), node)
     }
