@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn names_are_never_given_twice_and_slots_only_after_the_end_was_reported() {
-        let mut slots = ConnectionTable::new(Limit { max: 2, what: "connections", setting: "Config::max_connections" });
+        let mut slots =
+            ConnectionTable::new(Limit { max: 2, what: "connections", setting: Some("Config::max_connections") });
         let first = slots.insert(|id| id).unwrap();
         assert_eq!(slots.find_mut(first), Some(&mut first.clone()));
         assert_eq!(slots.remove(first.slot), Some(first));
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_slot_whose_generations_are_used_up_is_not_used_again() {
-        let mut slots = ConnectionTable::new(Limit { max: 9, what: "connections", setting: "-" });
+        let mut slots = ConnectionTable::new(Limit { max: 9, what: "connections", setting: None });
         let first = slots.insert(|id| id).unwrap();
         slots.slots[0].generation = u32::MAX;
         slots.remove(first.slot);

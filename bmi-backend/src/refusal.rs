@@ -9,27 +9,28 @@ use std::io;
 use bmi_core::transport::MAX_PRIVATE_DATA;
 use bmi_core::{Addr, Error, ErrorKind, Scheme};
 
-/// A limit of a backend's configuration.
+/// A limit on the number of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Largest number allowed.
     pub max: usize,
     /// The things counted, in words: `"connections"`.
     pub what: &'static str,
-    /// The setting that changes the limit: `"TcpConfig::max_connections"`.
-    pub setting: &'static str,
+    /// The setting that changes the limit, if there is one: `"TcpConfig::max_connections"`.
+    pub setting: Option<&'static str>,
 }
 
 impl Limit {
     /// Checks that one more is allowed, with `used` in use.
     ///
     /// # Errors
-    /// `Exhausted`. The error names the setting.
+    /// `Exhausted`. The error names the setting, if there is one.
     pub fn admit(&self, used: usize) -> Result<(), Error> {
         if used < self.max {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Exhausted, format!("{used} {}, the limit of {}", self.what, self.setting)))
+        let limit = self.setting.map_or_else(|| "which is the limit".to_owned(), |of| format!("the limit of {of}"));
+        Err(Error::new(ErrorKind::Exhausted, format!("{used} {}, {limit}", self.what)))
     }
 }
 

@@ -49,6 +49,10 @@ pub const MAX_SEGMENTS: usize = 1024;
 pub const MAX_READS: usize = 64;
 /// Longest work request, in bytes. It can be this large because nothing is allocated for it.
 pub const MAX_WORK_LEN: u64 = 1 << 40;
+/// Most registered regions.
+pub const REGIONS: Limit = Limit { max: 1 << 20, what: "regions", setting: None };
+/// Most exposures of one connection. A key has as many slots.
+pub const EXPOSURES: Limit = Limit { max: 1 << 20, what: "exposures on the connection", setting: None };
 
 /// The limits of a work request of a software adapter.
 pub const WORK_LIMITS: WorkLimits =
@@ -249,11 +253,11 @@ mod tests {
     use super::*;
 
     fn regions(max: usize) -> Regions {
-        Regions::new(Limit { max, what: "regions", setting: "Config::max_regions" })
+        Regions::new(Limit { max, what: "regions", setting: None })
     }
 
     fn keys(max: usize) -> Keys {
-        Keys::new(Limit { max, what: "exposures", setting: "Config::max_exposures" })
+        Keys::new(Limit { max, what: "exposures", setting: None })
     }
 
     #[test]

@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_request_passes_up_to_each_limit_and_not_beyond() {
         let memory = Memory::zeroed(200).unwrap();
-        let mut regions = Regions::new(Limit { max: 1, what: "regions", setting: "-" });
+        let mut regions = Regions::new(Limit { max: 1, what: "regions", setting: None });
         let region = regions.register(&memory).unwrap();
         let list = |lens: &[usize]| lens.iter().map(|len| region.segment(0, *len)).collect::<Vec<_>>();
         let invalid = |result: Result<u64, PostError>| matches!(result, Err(PostError::Invalid(_)));

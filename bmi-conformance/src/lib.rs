@@ -2,8 +2,8 @@
 //!
 //! **Why.** The protocol above is written against the contract in [`bmi_core::transport`], not
 //! against a backend. The tests of the contract are here, once, so that every backend keeps all of
-//! it. A new backend implements [`Backend`], pins its capability set, and has a test program without
-//! a harness of its own (`harness = false`):
+//! it. A new backend implements [`Backend`], pins its capability set, and has a test program with
+//! `harness = false`:
 //!
 //! ```text
 //! fn main() -> std::process::ExitCode {
@@ -23,7 +23,8 @@
 //! [`Local`] is the [`Backend`] for adapters that are all in this process.
 //!
 //! **Configurations.** A backend has several: with the defaults, with small limits, with faults.
-//! `table.rs` says which behaviours run over which of them, and why. `BMI_FULL=1` runs all over all.
+//! `table.rs` says which behaviours run over which of them, and why. With `BMI_FULL=1` all run over
+//! all.
 //!
 //! **Invariants**
 //! 1. No test depends on how long something takes. Waiting is a loop with a bound. Reaching the

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::bulk::BulkDescriptor;
 use crate::error::{Error, ErrorKind};
-use crate::lists::{ListPrices, Lists};
+use crate::lists::Lists;
 
 /// The settings of an endpoint. Start from `Config::default()` or [`Config::named`].
 ///
@@ -37,6 +37,9 @@ pub struct Config {
     pub memory: MemoryConfig,
     /// Time limits.
     pub timeouts: TimeoutConfig,
+    /// What no program has had a reason to change. Tests make it scarce.
+    #[doc(hidden)]
+    pub tuning: Tuning,
 }
 
 /// Flow control: limits on what each peer may have in flight to this endpoint. The memory for all
@@ -60,12 +63,6 @@ pub struct CreditConfig {
     /// The peer's credits in bytes: the bytes that its messages which have arrived, but are not yet
     /// received, may take here.
     pub bytes: u32,
-    /// Number of fast-RDMA slots that each peer may write into: at most 8, or 0 for none. They stay
-    /// registered as long as the connection lasts.
-    ///
-    /// One is enough for a peer with one request outstanding [PVFS-IB §4.1.2]. With four, four
-    /// requests can be on their way or in handling.
-    pub fast_slots: u8,
     /// Length of the longest message in a fast-RDMA slot, in bytes. The default has room for 64 KiB
     /// of data [PVFS-IB §6.5] and the request before it.
     pub fast_slot_bytes: usize,
@@ -87,31 +84,14 @@ pub struct LimitConfig {
     ///
     /// While closed connections end, there may be an eighth more of them than `max_peers`.
     pub evict_idle_after: Option<Duration>,
-    /// Largest number of pieces that a list may have, on either side.
-    pub max_pieces: usize,
     /// Length of the longest message and of the longest bulk transfer, in bytes.
     pub max_message: u64,
-    /// Length of a transfer unit, in bytes. Bulk and rendezvous transfers are cut into units, which
-    /// are interleaved.
-    pub transfer_unit: usize,
-    /// Bytes of bulk and rendezvous work that the adapter may have at a time, over all peers. On an
-    /// adapter without service levels, this work is ahead of everything that is posted later. So it
-    /// should be no more than keeps the adapter and the peers busy.
-    pub in_flight_bytes: u64,
-    /// As `in_flight_bytes`, for one peer. At least one unit is always allowed.
-    pub peer_in_flight_bytes: u64,
 }
 
 /// Registration of the program's memory, and how lists are moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryConfig {
-    /// Number of registrations that the pin-down cache keeps after use. 0 keeps none.
-    ///
-    /// The default, 4096, is the number of pieces of a long list. So a list of separate buffers
-    /// finds all of its registrations again. An adapter has room for a hundred thousand
-    /// registrations and more.
-    pub pin_cache_entries: usize,
     /// Bytes of memory that may stay registered after use. Memory that is longer than this is
     /// registered for each use.
     ///
@@ -119,10 +99,6 @@ pub struct MemoryConfig {
     /// default of 1 GiB holds ten of the 100 MB requests of [PVFS-IB §4.2]. If the system allows
     /// less (`RLIMIT_MEMLOCK`), the adapter refuses a registration, and the cache makes room.
     pub pin_cache_bytes: u64,
-    /// How long the registration of memory that the program has dropped may wait to be released
-    /// together with others. The default of 10 ms makes at most a hundred batches a second. If
-    /// registration is free, nothing waits.
-    pub pin_linger: Duration,
     /// If true and registration has a cost, the pieces of one [`Memory`](crate::Memory) are exposed
     /// to a peer as one range, from the first piece to the last (group registration, [PVFS-IB §5]).
     /// There is then one key instead of one for each piece.
@@ -133,8 +109,6 @@ pub struct MemoryConfig {
     /// How lists of memory are moved, unless the operation sets
     /// [`Options::lists`](crate::Options::lists).
     pub lists: Lists,
-    /// The prices that [`Lists::Auto`] compares.
-    pub list_prices: ListPrices,
 }
 
 /// Time limits.
@@ -147,9 +121,6 @@ pub struct TimeoutConfig {
     /// How long an operation waits, after its deadline or a cancel, until the peer no longer
     /// accesses its memory. Then the connection is cut.
     pub fence_grace: Duration,
-    /// If no transfer of a peer has moved for this long, the peer no longer counts in
-    /// [`LimitConfig::in_flight_bytes`]. So it cannot halt the others.
-    pub stall_patience: Duration,
     /// How long a server may use the memory of a call that has no deadline and was dropped before
     /// its reply (see [`comm::Call`](crate::comm::Call)), and how long a client may use memory of a
     /// server that has ended a move of the client early (see
@@ -160,42 +131,55 @@ pub struct TimeoutConfig {
     pub dropped_call: Duration,
 }
 
+/// What no program has had a reason to change. The defaults are for a host of today, and tests set
+/// others so that everything runs out often.
+#[doc(hidden)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tuning {
+    /// Number of fast-RDMA slots that each peer may write into: at most 8, or 0 for none. They stay
+    /// registered as long as the connection lasts.
+    ///
+    /// One is enough for a peer with one request outstanding [PVFS-IB §4.1.2]. With four, four
+    /// requests can be on their way or in handling.
+    pub fast_slots: u8,
+    /// Largest number of pieces that a list may have, on either side.
+    pub max_pieces: usize,
+    /// Length of a transfer unit, in bytes. Bulk and rendezvous transfers are cut into units, which
+    /// are interleaved.
+    pub transfer_unit: usize,
+    /// Bytes of bulk and rendezvous work that the adapter may have at a time, over all peers. On an
+    /// adapter without service levels, this work is ahead of everything that is posted later. So it
+    /// should be no more than keeps the adapter and the peers busy.
+    pub in_flight_bytes: u64,
+    /// As `in_flight_bytes`, for one peer. At least one unit is always allowed.
+    pub peer_in_flight_bytes: u64,
+    /// Number of registrations that the pin-down cache keeps after use. 0 keeps none.
+    ///
+    /// The default, 4096, is the number of pieces of a long list. So a list of separate buffers
+    /// finds all of its registrations again. An adapter has room for a hundred thousand
+    /// registrations and more.
+    pub pin_cache_entries: usize,
+    /// If no transfer of a peer has moved for this long, the peer no longer counts in
+    /// `in_flight_bytes`. So it cannot halt the others.
+    pub stall_patience: Duration,
+}
+
 impl Default for CreditConfig {
     fn default() -> CreditConfig {
-        CreditConfig {
-            eager_limit: 8 << 10,
-            messages: 124,
-            bytes: 1 << 20,
-            fast_slots: 4,
-            fast_slot_bytes: (64 + 4) << 10,
-        }
+        CreditConfig { eager_limit: 8 << 10, messages: 124, bytes: 1 << 20, fast_slot_bytes: (64 + 4) << 10 }
     }
 }
 
 impl Default for LimitConfig {
     fn default() -> LimitConfig {
-        LimitConfig {
-            max_peers: 16_384,
-            evict_idle_after: None,
-            max_pieces: BulkDescriptor::MAX_PIECES,
-            max_message: 1 << 40,
-            transfer_unit: 256 << 10,
-            in_flight_bytes: 4 << 20,
-            peer_in_flight_bytes: 2 << 20,
-        }
+        LimitConfig { max_peers: 16_384, evict_idle_after: None, max_message: 1 << 40 }
     }
 }
 
 impl Default for MemoryConfig {
     fn default() -> MemoryConfig {
-        MemoryConfig {
-            pin_cache_entries: 4096,
-            pin_cache_bytes: 1 << 30,
-            pin_linger: Duration::from_millis(10),
-            expose_groups: true,
-            lists: Lists::Auto,
-            list_prices: ListPrices::default(),
-        }
+        MemoryConfig { pin_cache_bytes: 1 << 30, expose_groups: true, lists: Lists::Auto }
     }
 }
 
@@ -204,8 +188,21 @@ impl Default for TimeoutConfig {
         TimeoutConfig {
             connect: Duration::from_secs(5),
             fence_grace: Duration::from_secs(1),
-            stall_patience: Duration::from_millis(2),
             dropped_call: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            fast_slots: 4,
+            max_pieces: BulkDescriptor::MAX_PIECES,
+            transfer_unit: 256 << 10,
+            in_flight_bytes: 4 << 20,
+            peer_in_flight_bytes: 2 << 20,
+            pin_cache_entries: 4096,
+            stall_patience: Duration::from_millis(2),
         }
     }
 }
@@ -233,42 +230,38 @@ impl Config {
         credit_messages: u16 => credits.messages;
         /// Sets [`CreditConfig::bytes`].
         credit_bytes: u32 => credits.bytes;
-        /// Sets [`CreditConfig::fast_slots`].
-        fast_slots: u8 => credits.fast_slots;
+        #[doc(hidden)]
+        fast_slots: u8 => tuning.fast_slots;
         /// Sets [`CreditConfig::fast_slot_bytes`].
         fast_slot_bytes: usize => credits.fast_slot_bytes;
         /// Sets [`LimitConfig::max_peers`].
         max_peers: usize => limits.max_peers;
         /// Sets [`LimitConfig::evict_idle_after`].
         evict_idle_after: Option<Duration> => limits.evict_idle_after;
-        /// Sets [`LimitConfig::max_pieces`].
-        max_pieces: usize => limits.max_pieces;
+        #[doc(hidden)]
+        max_pieces: usize => tuning.max_pieces;
         /// Sets [`LimitConfig::max_message`], in bytes.
         max_message: u64 => limits.max_message;
-        /// Sets [`LimitConfig::transfer_unit`], in bytes.
-        transfer_unit: usize => limits.transfer_unit;
-        /// Sets [`LimitConfig::in_flight_bytes`].
-        in_flight_bytes: u64 => limits.in_flight_bytes;
-        /// Sets [`LimitConfig::peer_in_flight_bytes`].
-        peer_in_flight_bytes: u64 => limits.peer_in_flight_bytes;
-        /// Sets [`MemoryConfig::pin_cache_entries`].
-        pin_cache_entries: usize => memory.pin_cache_entries;
+        #[doc(hidden)]
+        transfer_unit: usize => tuning.transfer_unit;
+        #[doc(hidden)]
+        in_flight_bytes: u64 => tuning.in_flight_bytes;
+        #[doc(hidden)]
+        peer_in_flight_bytes: u64 => tuning.peer_in_flight_bytes;
+        #[doc(hidden)]
+        pin_cache_entries: usize => tuning.pin_cache_entries;
         /// Sets [`MemoryConfig::pin_cache_bytes`].
         pin_cache_bytes: u64 => memory.pin_cache_bytes;
-        /// Sets [`MemoryConfig::pin_linger`].
-        pin_linger: Duration => memory.pin_linger;
         /// Sets [`MemoryConfig::expose_groups`].
         expose_groups: bool => memory.expose_groups;
         /// Sets [`MemoryConfig::lists`].
         lists: Lists => memory.lists;
-        /// Sets [`MemoryConfig::list_prices`].
-        list_prices: ListPrices => memory.list_prices;
         /// Sets [`TimeoutConfig::connect`].
         connect_timeout: Duration => timeouts.connect;
         /// Sets [`TimeoutConfig::fence_grace`].
         fence_grace: Duration => timeouts.fence_grace;
-        /// Sets [`TimeoutConfig::stall_patience`].
-        stall_patience: Duration => timeouts.stall_patience;
+        #[doc(hidden)]
+        stall_patience: Duration => tuning.stall_patience;
         /// Sets [`TimeoutConfig::dropped_call`].
         dropped_call: Duration => timeouts.dropped_call;
     }
@@ -298,20 +291,20 @@ impl Config {
             }
             Err(Error::new(ErrorKind::Invalid, format!("{setting} is {value}; it must be from {low} to {high}")))
         };
-        let Config { name, credits, limits, memory, timeouts: _ } = self;
+        let Config { name, credits, limits, memory, timeouts: _, tuning } = self;
         within("name's length", name.len() as u64, 0, 64)?;
         within("eager_limit", credits.eager_limit as u64, 256, 1 << 20)?;
         within("credit_messages", credits.messages.into(), 4, 4096)?;
         within("credit_bytes", credits.bytes.into(), 4 * (credits.eager_limit as u64 + 64), 1 << 30)?;
-        within("fast_slots", credits.fast_slots.into(), 0, 8)?;
+        within("fast_slots", tuning.fast_slots.into(), 0, 8)?;
         within("fast_slot_bytes", credits.fast_slot_bytes as u64, credits.eager_limit as u64, 16 << 20)?;
-        within("transfer_unit", limits.transfer_unit as u64, 4096, 1 << 30)?;
-        within("in_flight_bytes", limits.in_flight_bytes, limits.transfer_unit as u64, 1 << 40)?;
-        within("peer_in_flight_bytes", limits.peer_in_flight_bytes, 1, 1 << 40)?;
+        within("transfer_unit", tuning.transfer_unit as u64, 4096, 1 << 30)?;
+        within("in_flight_bytes", tuning.in_flight_bytes, tuning.transfer_unit as u64, 1 << 40)?;
+        within("peer_in_flight_bytes", tuning.peer_in_flight_bytes, 1, 1 << 40)?;
         within("max_peers", limits.max_peers as u64, 1, 1 << 24)?;
-        within("pin_cache_entries", memory.pin_cache_entries as u64, 0, 1 << 24)?;
+        within("pin_cache_entries", tuning.pin_cache_entries as u64, 0, 1 << 24)?;
         within("pin_cache_bytes", memory.pin_cache_bytes, 0, 1 << 62)?;
-        within("max_pieces", limits.max_pieces as u64, 1, 1 << 20)?;
+        within("max_pieces", tuning.max_pieces as u64, 1, 1 << 20)?;
         within("max_message", limits.max_message, 1, 1 << 62)
     }
 }

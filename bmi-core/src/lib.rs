@@ -58,7 +58,7 @@ pub use endpoint::{
 };
 pub use error::{Error, ErrorKind};
 pub use handle::{Handle, HandleConfig, MAX_ENDPOINTS};
-pub use lists::{ListPrices, Lists};
+pub use lists::Lists;
 pub use log_limit::LogLimit;
 pub use mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
 pub use mutated::{mutated, mutated_each};

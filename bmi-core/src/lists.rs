@@ -42,37 +42,25 @@ impl Lists {
     pub fn or(self, other: Lists) -> Lists {
         if self == Lists::Auto { other } else { self }
     }
-}
 
-/// The prices that `Lists::Auto` compares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListPrices {
-    /// Cost of one more work request, at the processor that posts it and at both adapters, in ns.
-    pub request_ns: u32,
-    /// Cost of copying a byte, in ps.
-    pub copy_byte_ps: u32,
-    /// Cost of copying one more piece, whatever its length, in ns.
-    pub copy_piece_ns: u32,
-}
-
-impl Default for ListPrices {
-    /// Returns the prices of the simulator's default profile: 200 ns to post, 50 ns at each
-    /// adapter, and copying at 10 GB/s. One more piece costs a cache miss on each side, about 20
-    /// ns.
-    fn default() -> ListPrices {
-        ListPrices { request_ns: 300, copy_byte_ps: 100, copy_piece_ns: 20 }
-    }
-}
-
-impl ListPrices {
     /// Returns true if copying `bytes` in `pieces` costs less than `requests` work requests plus
-    /// `registering_ns` of registrations.
-    pub fn packing_pays(&self, bytes: u64, pieces: u64, requests: u64, registering_ns: u64) -> bool {
-        let saved = requests.saturating_mul(self.request_ns.into()).saturating_add(registering_ns);
-        let copied = bytes.saturating_mul(self.copy_byte_ps.into()) / 1000;
-        saved > copied.saturating_add(pieces.saturating_mul(self.copy_piece_ns.into()))
+    /// `registering_ns` of registrations. `Lists::Auto` decides by it.
+    pub fn packing_pays(bytes: u64, pieces: u64, requests: u64, registering_ns: u64) -> bool {
+        let saved = requests.saturating_mul(REQUEST_NS).saturating_add(registering_ns);
+        let copied = bytes.saturating_mul(COPY_BYTE_PS) / 1000;
+        saved > copied.saturating_add(pieces.saturating_mul(COPY_PIECE_NS))
     }
 }
+
+// The prices of the simulator's default profile: 200 ns to post, 50 ns at each adapter, and copying
+// at 10 GB/s. One more piece costs a cache miss on each side.
+
+/// Cost of one more work request, at the processor that posts it and at both adapters, in ns.
+const REQUEST_NS: u64 = 300;
+/// Cost of copying a byte, in ps.
+const COPY_BYTE_PS: u64 = 100;
+/// Cost of copying one more piece, whatever its length, in ns.
+const COPY_PIECE_NS: u64 = 20;
 
 #[cfg(test)]
 mod tests {
@@ -80,11 +68,10 @@ mod tests {
 
     #[test]
     fn small_pieces_are_packed_and_large_ones_are_not() {
-        let prices = ListPrices::default();
-        let exposed = |len: u64| prices.packing_pays(1000 * len, 1000, 999, 0);
+        let exposed = |len: u64| Lists::packing_pays(1000 * len, 1000, 999, 0);
         assert!(exposed(64) && exposed(2048), "a request costs more than copying 2 KiB");
         assert!(!exposed(4096) && !exposed(1 << 20));
-        assert!(!prices.packing_pays(0, 1, 0, 0), "nothing to save");
-        assert!(prices.packing_pays(64 << 10, 1, 0, 100_000), "a registration saved");
+        assert!(!Lists::packing_pays(0, 1, 0, 0), "nothing to save");
+        assert!(Lists::packing_pays(64 << 10, 1, 0, 100_000), "a registration saved");
     }
 }

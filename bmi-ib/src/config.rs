@@ -16,9 +16,6 @@ pub struct IbConfig {
     /// greeting. The time counts from its arrival, however many bytes have come since. An accepted
     /// peer that does not confirm is dropped after the same time. 5 s.
     pub handshake_timeout: Duration,
-    /// How long a failed queue pair may take to flush, and its peer to report why, before it is
-    /// destroyed. 200 ms.
-    pub drain: Duration,
     /// How long a port may be down before its connections are ended. 1 s.
     pub port_down_grace: Duration,
     /// Most accepted side channels without a greeting, at least 1. A newcomer always gets a place:
@@ -30,10 +27,6 @@ pub struct IbConfig {
     /// Most connections of all kinds. Of several transports behind one address, each has as many.
     /// 4096.
     pub max_connections: usize,
-    /// Most registered regions. 1 Mi.
-    pub max_regions: usize,
-    /// Most exposures of one connection. 64 Ki.
-    pub max_exposures: usize,
     /// Most work requests in a connection's send queue. 128.
     pub send_queue_depth: usize,
     /// Most receives in a connection's receive queue. 256.
@@ -64,12 +57,9 @@ impl Default for IbConfig {
         IbConfig {
             device: None,
             handshake_timeout: Duration::from_secs(5),
-            drain: Duration::from_millis(200),
             port_down_grace: Duration::from_secs(1),
             max_half_open: 256,
             max_connections: 4096,
-            max_regions: 1 << 20,
-            max_exposures: 64 << 10,
             send_queue_depth: 128,
             recv_queue_depth: 256,
             staging: 256 << 10,
@@ -86,22 +76,25 @@ impl Default for IbConfig {
 
 impl IbConfig {
     pub(crate) fn connections(&self) -> Limit {
-        Limit { max: self.max_connections.min(MAX_SLOTS), what: "connections", setting: "IbConfig::max_connections" }
+        Limit {
+            max: self.max_connections.min(MAX_SLOTS),
+            what: "connections",
+            setting: Some("IbConfig::max_connections"),
+        }
     }
 
     pub(crate) fn shard_limits(&self) -> ShardLimits {
         ShardLimits { max_connections: self.connections().max, max_half_open: self.max_half_open }
     }
-
-    pub(crate) fn regions(&self) -> Limit {
-        Limit { max: self.max_regions, what: "regions", setting: "IbConfig::max_regions" }
-    }
-
-    pub(crate) fn exposures(&self) -> Limit {
-        Limit { max: self.max_exposures, what: "exposures on the connection", setting: "IbConfig::max_exposures" }
-    }
 }
 
+/// How long a failed queue pair may take to flush, and its peer to report why, before it is
+/// destroyed.
+pub(crate) const DRAIN: Duration = Duration::from_millis(200);
+/// Most registered regions.
+pub(crate) const REGIONS: Limit = Limit { max: 1 << 20, what: "regions", setting: None };
+/// Most exposures of one connection.
+pub(crate) const EXPOSURES: Limit = Limit { max: 64 << 10, what: "exposures on the connection", setting: None };
 /// Most connections that the id of a work request can distinguish (`queue_pair::tag`).
 pub(crate) const MAX_SLOTS: usize = 1 << 20;
 /// Longest head of a work request, in bytes.

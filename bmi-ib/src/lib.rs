@@ -207,7 +207,7 @@ impl IbTransport {
             slots: ConnectionTable::new(config.connections()),
             unsettled: false,
             listeners: Listeners::default(),
-            regions: Regions::new(config.regions()),
+            regions: Regions::new(config::REGIONS),
             deadlines: Deadlines::default(),
             pending: EventQueue::default(),
             ready: SlotQueue::default(),
@@ -349,7 +349,7 @@ impl Transport for IbTransport {
         if !self.regions.own(std::slice::from_ref(segment)) {
             return Err(foreign_segment());
         }
-        let limit = self.config.exposures();
+        let limit = config::EXPOSURES;
         let queues = self
             .slots
             .find_mut(conn)

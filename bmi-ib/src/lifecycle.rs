@@ -49,6 +49,7 @@ use mio::{Interest, Token};
 use socket2::{SockRef, TcpKeepalive};
 
 use crate::IbTransport;
+use crate::config::DRAIN;
 use crate::error::{Fault, Violation};
 use crate::greeting::{Message, Port};
 use crate::helpers::Outcome;
@@ -584,7 +585,7 @@ impl IbTransport {
     }
 
     fn drain(&mut self, slot: u32, fault: Fault) {
-        let deadline = self.now + self.config.drain;
+        let deadline = self.now + DRAIN;
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let peer = &connection.peer;
         if matches!(fault, Fault::Violation(_)) && self.log.admits("connection cut", peer.host(), self.now) {

@@ -277,7 +277,7 @@ mod tests {
     /// each, forever.
     #[test]
     fn notes_of_a_regions_users_do_not_pile_up() {
-        let mut regions = Regions::new(Limit { max: 1, what: "regions", setting: "IbConfig::max_regions" });
+        let mut regions = Regions::new(Limit { max: 1, what: "regions", setting: None });
         let region = regions.register(&Memory::zeroed(1).unwrap()).unwrap();
         for slot in [3, 5, 3, 3, 5] {
             regions.note_user(&region, slot);
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn released_regions_come_back() {
-        let limit = Limit { max: 2, what: "regions", setting: "IbConfig::max_regions" };
+        let limit = Limit { max: 2, what: "regions", setting: None };
         let mut regions = Regions::new(limit);
         let memory = Memory::zeroed(1).unwrap();
         let region = regions.register(&memory).unwrap();

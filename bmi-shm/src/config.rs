@@ -29,10 +29,6 @@ pub struct ShmConfig {
     /// Most connections of all kinds, half-open and ending ones too. 20,480, which is more than
     /// `Config::max_peers`. Of several transports behind one address, each has as many.
     pub max_connections: usize,
-    /// Most registered regions. 1 Mi.
-    pub max_regions: usize,
-    /// Most exposures of one connection, never more than 1 Mi. 1 Mi.
-    pub max_exposures: usize,
     /// Most exposures of one connection whose location is advertised to the peer. For the others,
     /// the peer asks through the ring. 4096: as many as the longest list has pieces. Each takes 64
     /// bytes of shared memory once it has been used.
@@ -78,8 +74,6 @@ impl Default for ShmConfig {
             handshake_timeout: Duration::from_secs(5),
             max_half_open: 256,
             max_connections: 20_480,
-            max_regions: 1 << 20,
-            max_exposures: 1 << 20,
             advertised_exposures: 4096,
             ring_len: 256 << 10,
             max_mapped: (1024, 64 << 30),
@@ -143,19 +137,11 @@ impl ShmConfig {
     }
 
     pub(crate) fn connections(&self) -> Limit {
-        Limit { max: self.max_connections, what: "connections", setting: "ShmConfig::max_connections" }
+        Limit { max: self.max_connections, what: "connections", setting: Some("ShmConfig::max_connections") }
     }
 
     pub(crate) fn shard_limits(&self) -> ShardLimits {
         ShardLimits { max_connections: self.max_connections, max_half_open: self.max_half_open }
-    }
-
-    pub(crate) fn regions(&self) -> Limit {
-        Limit { max: self.max_regions, what: "regions", setting: "ShmConfig::max_regions" }
-    }
-
-    pub(crate) fn exposures(&self) -> Limit {
-        Limit { max: self.max_exposures, what: "exposures on the connection", setting: "ShmConfig::max_exposures" }
     }
 }
 

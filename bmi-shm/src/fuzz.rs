@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bmi_backend::software::{Exposures, Keys, Regions};
+use bmi_backend::software::{self, Exposures, Keys, Regions};
 use bmi_core::mem::copy;
 use bmi_core::transport::{ConnId, Event, InlineMessage, InlineReceiver, MAX_PRIVATE_DATA, WorkId, WorkOptions};
 use bmi_core::{Access, Memory, RemoteKey, RemoteSlice, Segment};
@@ -81,7 +81,7 @@ impl Scene {
         let (own, peer) = (area(), area());
         let mut mapped = Mapped::new((4, 1 << 20), Room::new((4, 1 << 20)));
         mapped.insert(PAGES, sys::new_area(PAGES_LEN).expect("pages").1).expect("room");
-        let (mut regions, mut keys) = (Regions::new(config.regions()), Keys::new(config.exposures()));
+        let (mut regions, mut keys) = (Regions::new(software::REGIONS), Keys::new(software::EXPOSURES));
         let mut segment = |len: usize| -> Segment {
             regions.register(&Memory::zeroed(len).expect("memory")).expect("register").segment(0, len)
         };

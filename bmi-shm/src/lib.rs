@@ -87,7 +87,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
 
-use bmi_backend::software::{Keys, Regions};
+use bmi_backend::software::{self, Keys, Regions};
 use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, Shard, SlotQueue, foreign_segment};
 use bmi_core::mem::{RemotePages, RemoteView};
 use bmi_core::transport::{
@@ -252,8 +252,8 @@ impl ShmTransport {
             first: 0,
             listeners: Listeners::default(),
             accept_ready: false,
-            regions: Regions::new(config.regions()),
-            keys: Keys::new(config.exposures()),
+            regions: Regions::new(software::REGIONS),
+            keys: Keys::new(software::EXPOSURES),
             room,
             retired: Retired::new(config.max_retired),
             heard: false,

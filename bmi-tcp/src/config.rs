@@ -7,6 +7,9 @@ use bmi_core::Capabilities;
 
 pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, WORK_LIMITS};
 
+/// Time for a connection that this side cut to send the peer the reason.
+pub(crate) const LINGER: Duration = Duration::from_secs(1);
+
 /// Settings of a [`TcpTransport`](crate::TcpTransport).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -14,8 +17,6 @@ pub struct TcpConfig {
     /// An accepted socket that has not sent a complete valid preamble after this time is dropped.
     /// The time counts from its arrival, however many bytes have come since. Default: 5 s.
     pub handshake_timeout: Duration,
-    /// Time for a connection that this side cut to send the peer the reason. Default: 1 s.
-    pub linger: Duration,
     /// A host that answers nothing for about this long is considered dead. Hosts answer also if
     /// their programs are idle or do not read, so such connections stay.
     ///
@@ -43,11 +44,6 @@ pub struct TcpConfig {
     /// transports behind one address, each has as many. Default: 20,480, which is more than
     /// `Config::max_peers`.
     pub max_connections: usize,
-    /// Largest number of registered regions. Default: 1 Mi.
-    pub max_regions: usize,
-    /// Largest number of exposures of one connection. At most 1 Mi, because a key has that many
-    /// slots. Default: 1 Mi.
-    pub max_exposures: usize,
     /// `SO_SNDBUF` in bytes. `None` leaves it to the system, whose automatic tuning can exceed the
     /// largest fixed size. Default: `None`.
     pub send_buffer: Option<usize>,
@@ -65,12 +61,9 @@ impl Default for TcpConfig {
     fn default() -> TcpConfig {
         TcpConfig {
             handshake_timeout: Duration::from_secs(5),
-            linger: Duration::from_secs(1),
             peer_timeout: Duration::from_secs(10),
             max_half_open: 256,
             max_connections: 20_480,
-            max_regions: 1 << 20,
-            max_exposures: 1 << 20,
             send_buffer: None,
             recv_buffer: None,
             read_ahead: 64 << 10,
@@ -93,18 +86,10 @@ impl TcpConfig {
     }
 
     pub(crate) fn connections(&self) -> Limit {
-        Limit { max: self.max_connections, what: "connections", setting: "TcpConfig::max_connections" }
+        Limit { max: self.max_connections, what: "connections", setting: Some("TcpConfig::max_connections") }
     }
 
     pub(crate) fn shard_limits(&self) -> ShardLimits {
         ShardLimits { max_connections: self.max_connections, max_half_open: self.max_half_open }
-    }
-
-    pub(crate) fn regions(&self) -> Limit {
-        Limit { max: self.max_regions, what: "regions", setting: "TcpConfig::max_regions" }
-    }
-
-    pub(crate) fn exposures(&self) -> Limit {
-        Limit { max: self.max_exposures, what: "exposures on the connection", setting: "TcpConfig::max_exposures" }
     }
 }

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use bmi_backend::software::{Exposures, Keys, Regions};
+use bmi_backend::software::{self, Exposures, Keys, Regions};
 use bmi_core::transport::{ConnId, MAX_PRIVATE_DATA, WorkId, WorkOptions};
 use bmi_core::{Access, Memory, RemoteKey, RemoteSlice, Segment};
 
@@ -51,8 +51,8 @@ struct Exposed {
 }
 
 impl Exposed {
-    fn new(config: &TcpConfig) -> Exposed {
-        let (mut regions, mut keys) = (Regions::new(config.regions()), Keys::new(config.exposures()));
+    fn new() -> Exposed {
+        let (mut regions, mut keys) = (Regions::new(software::REGIONS), Keys::new(software::EXPOSURES));
         let memories = [(); 2].map(|()| Memory::zeroed(ROOM).expect("memory"));
         let mut exposures = Exposures::default();
         let mut expose = |memory: &Memory, access| {
@@ -133,7 +133,7 @@ pub fn stream(bytes: &[u8]) {
     let Some((cuts, rest)) = bytes.split_first() else { return };
     let (cuts, stream) = rest.split_at(rest.len().min(usize::from(cuts & 31)));
     let config = TcpConfig { send_queue_depth: 16, ..TcpConfig::default() };
-    let mut exposed = Exposed::new(&config);
+    let mut exposed = Exposed::new();
     let stream = exposed.with_keys(stream);
     let whole = receive(&config, &mut exposed, std::iter::once(&stream[..]));
     let (mut pieces, mut rest) = (Vec::new(), &stream[..]);

@@ -49,7 +49,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::task::Waker;
 
 use bmi_backend::net::Resolver;
-use bmi_backend::software::{Keys, Regions};
+use bmi_backend::software::{self, Keys, Regions};
 use bmi_backend::{
     ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, Shard, SlotQueue, connection_ended, foreign_segment,
 };
@@ -179,8 +179,8 @@ impl TcpTransport {
             half_open: HalfOpen::new(shard.half_open_places()),
             shard,
             lingering: Slab::new(),
-            regions: Regions::new(config.regions()),
-            keys: Keys::new(config.exposures()),
+            regions: Regions::new(software::REGIONS),
+            keys: Keys::new(software::EXPOSURES),
             deadlines: Deadlines::default(),
             pending: EventQueue::default(),
             ready: SlotQueue::default(),

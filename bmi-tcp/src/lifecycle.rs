@@ -40,7 +40,7 @@ use mio::{Interest, Token};
 use socket2::{SockRef, Socket, TcpKeepalive};
 
 use crate::TcpTransport;
-use crate::config::TcpConfig;
+use crate::config::{LINGER, TcpConfig};
 use crate::error::{Fault, Violation};
 use crate::frame::{Frame, Greeting, PREAMBLE, Preamble};
 use crate::queue_pair::QueuePair;
@@ -469,7 +469,7 @@ impl TcpTransport {
         let entry = self.lingering.vacant_entry();
         let token = Token(entry.key() << super::TOKEN_BITS | super::TOKEN_LINGERING);
         let registered = self.poll.registry().reregister(&mut stream, token, Interest::READABLE);
-        let deadline = self.now + self.config.linger;
+        let deadline = self.now + LINGER;
         if registered.is_ok() {
             entry.insert(Lingering { stream, deadline });
             self.deadlines.add(Some(deadline));
@@ -562,7 +562,7 @@ impl TcpTransport {
 
     /// Cuts the connection to a peer that broke the protocol, and tells it the reason.
     pub(crate) fn cut(&mut self, slot: u32, violation: Violation) {
-        let deadline = self.now + self.config.linger;
+        let deadline = self.now + LINGER;
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let id = connection.id;
         if !matches!(connection.phase, Phase::Established) {

@@ -258,9 +258,7 @@ pub use bmi_core::{
 };
 // Memory and bulk data.
 #[doc(inline)]
-pub use bmi_core::{
-    Access, BulkDescriptor, Exposure, Grant, ListPrices, Lists, MemList, MemSlice, Memory, MemoryRegion,
-};
+pub use bmi_core::{Access, BulkDescriptor, Exposure, Grant, Lists, MemList, MemSlice, Memory, MemoryRegion};
 // Calls.
 #[doc(inline)]
 pub use bmi_core::comm::{Body, Call, Caller, Incoming, Reply, serve};

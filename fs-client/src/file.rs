@@ -185,10 +185,9 @@ impl<S: Threading> File<S> {
             request: room.unwrap_or(endpoint.config().credits.eager_limit).saturating_sub(REQUEST_ROOM),
             regions: MAX_REGIONS,
             // One more goes with a message.
-            pieces: endpoint.config().limits.max_pieces - 1,
+            pieces: endpoint.config().tuning.max_pieces - 1,
             transfer: inner.options.largest_transfer.max(1),
             lists: inner.options.lists.or(endpoint.config().memory.lists),
-            prices: endpoint.config().memory.list_prices,
         })
     }
 

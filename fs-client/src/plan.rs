@@ -38,7 +38,7 @@ use std::ops::Range;
 
 use bmi_core::comm::{self, Direction};
 use bmi_core::extents::{Encoder, MAX_ENCODED};
-use bmi_core::{ListPrices, Lists, MemList, MemSlice};
+use bmi_core::{Lists, MemList, MemSlice};
 use fs_proto::{Distribution, Region};
 
 use crate::error::Failure;
@@ -49,7 +49,7 @@ const PIECE_COST: usize = 8 + 3 + 1 + MAX_ENCODED;
 /// Size of the number of keys, which precedes the table.
 const TABLE_COST: usize = 3;
 
-/// The limits and prices that a plan uses.
+/// The limits that a plan uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanLimits {
     /// Room for ranges and the description of memory in a request, in bytes. It is the longest
@@ -64,8 +64,6 @@ pub struct PlanLimits {
     pub transfer: u64,
     /// How lists of memory are moved.
     pub lists: Lists,
-    /// The prices that [`Lists::Auto`] uses.
-    pub prices: ListPrices,
 }
 
 impl PlanLimits {
@@ -76,7 +74,7 @@ impl PlanLimits {
             return self.lists;
         }
         let extents = pieces + total / strip;
-        if self.prices.packing_pays(total, extents, extents.saturating_sub(1), 0) { Lists::Pack } else { Lists::Chain }
+        if Lists::packing_pays(total, extents, extents.saturating_sub(1), 0) { Lists::Pack } else { Lists::Chain }
     }
 }
 
@@ -305,14 +303,8 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: PlanLimits = PlanLimits {
-        request: 7900,
-        regions: 4096,
-        pieces: 4096,
-        transfer: 16 << 20,
-        lists: Lists::Chain,
-        prices: ListPrices { request_ns: 300, copy_byte_ps: 100, copy_piece_ns: 20 },
-    };
+    const LIMITS: PlanLimits =
+        PlanLimits { request: 7900, regions: 4096, pieces: 4096, transfer: 16 << 20, lists: Lists::Chain };
 
     /// Cuts a memory of `len` bytes into pieces at `cuts`, and returns them in an order drawn from
     /// `keys`. So the lists have any shape.

@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::backup;
-use crate::config::{Config, MAX_THREADS, ServerAddrs};
+use crate::config::{Config, DEFAULT_OFFLOAD, MAX_THREADS, ServerAddrs};
 use crate::control::{self, Cluster, Launch, Report, ServerName};
 use crate::embedded::{Neighbours, Role, Server, format_manager_directory};
 use crate::manager::{HEARTBEAT, ManagerSettings};
@@ -453,7 +453,7 @@ fn iod(
         let text = format!("there is no I/O server {index}; the configuration has {}", config.cluster.iods.len());
         return Err(Failure::Usage(text));
     };
-    let (settings, offload) = (config.limits.iod(), config.limits.offload.0);
+    let (settings, offload) = (config.limits.iod(), DEFAULT_OFFLOAD);
     let number = u32::try_from(index).unwrap_or(u32::MAX);
     let role = Role::Iod {
         index: number,

@@ -23,7 +23,7 @@ use crate::iod::IodSettings;
 use crate::service::Limits;
 
 pub use addrs::ServerAddrs;
-pub use cache::{CacheSection, PolicyName, ServiceName};
+pub use cache::{CacheSection, ServiceName};
 
 /// The contents of the configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -73,35 +73,18 @@ pub struct Storage {
 #[serde(deny_unknown_fields, default)]
 pub struct LimitSection {
     /// Event loops of each server, each on a thread of its own. Limits of requests and of
-    /// connections are for all loops of a server together: each loop has an equal part of
-    /// `requests`, `connections` and `half_open`. Only the loops of the manager have all `requests`
-    /// each.
+    /// connections are for all loops of a server together: each loop has an equal part. Only the
+    /// loops of the manager have all places for requests each.
     pub threads: usize,
-    /// Most requests in progress at the same time, over each of the server's transports.
-    pub requests: usize,
-    /// Most requests in progress at the same time from one client. It is less if many clients have
-    /// requests: one client has at most three quarters of what is left.
-    pub requests_per_client: usize,
     /// Time limit of one request, in seconds.
     pub request_timeout_s: u64,
-    /// A client on whose connection nothing moves for this long is cut off while others wait, in
-    /// seconds.
-    pub stall_timeout_s: u64,
-    /// Size of the longest transfer unit.
-    pub transfer_unit: Size,
     /// Total memory of an I/O server's buffers, shared by all its transports.
     pub buffers: Size,
-    /// Transfers of this size or more are handed to the storage threads.
-    pub offload: Size,
     /// Most connections at the same time, over each of the server's transports.
     pub connections: usize,
     /// A newcomer beyond `connections` takes the place of the connection that was idle longest, if
     /// it was idle for this long, in seconds.
     pub idle_s: u64,
-    /// Most connections, over each transport, that are being made.
-    pub half_open: usize,
-    /// Time limit for a peer to introduce itself, in seconds.
-    pub handshake_timeout_s: u64,
     /// A host that answers nothing for about this long is given up, in seconds (TCP). Hosts answer
     /// also for programs that do not read.
     pub peer_timeout_s: u64,
@@ -112,17 +95,10 @@ impl Default for LimitSection {
         let (limits, iod, tcp) = (Limits::default(), IodSettings::default(), TcpConfig::default());
         LimitSection {
             threads: 1,
-            requests: limits.requests,
-            requests_per_client: limits.per_peer,
             request_timeout_s: limits.request_timeout.as_secs(),
-            stall_timeout_s: limits.stall_timeout.as_secs(),
-            transfer_unit: Size(iod.unit as u64),
             buffers: Size((iod.unit * iod.buffers) as u64),
-            offload: Size(DEFAULT_OFFLOAD),
             connections: DEFAULT_CONNECTIONS,
             idle_s: DEFAULT_IDLE.as_secs(),
-            half_open: tcp.max_half_open,
-            handshake_timeout_s: tcp.handshake_timeout.as_secs(),
             peer_timeout_s: tcp.peer_timeout.as_secs(),
         }
     }
@@ -302,31 +278,17 @@ logs = {logs}
 # How much each server takes on. All of it may be left out.
 [limits]
 # Event loops of each server, each on a thread of its own. Connections are spread over them, and each loop has an equal part of
-# requests (but not the manager's), connections and half_open. More than one helps if a server uses a whole processor and others idle.
+# "connections". More than one helps if a server uses a whole processor and others idle.
 threads = {threads}
-# Requests worked at, at a time, over each transport: of all clients, and of one. A client gets fewer if others need the places.
-requests = {requests}
-requests_per_client = {per_client}
 # Longest time for one request, in seconds.
 request_timeout_s = {timeout}
-# A client that the server waits for, and on whose connection no byte moves for this many seconds, is cut off if other clients wait.
-# It may be slow: only one that has stopped is cut off. It connects again and goes on.
-stall_timeout_s = {stall}
-# Large transfers are cut into units of this size at most; buffers is the memory for all units under way in an I/O server, whatever
-# transports they come over.
-transfer_unit = "{unit}"
+# Memory for all transfers under way in an I/O server, whatever transports they come over.
 buffers = "{buffers}"
-# Transfers of this size or more are handed to the storage threads.
-offload = "{offload}"
 # Connections at a time, over each transport; clients, other servers, all together. A newcomer beyond that takes the place of the
 # connection that was idle longest, if it was idle for idle_s seconds; its client connects again when it needs to. If nobody was
 # idle for so long, the newcomer is refused. Connections need descriptors ("ulimit -Hn").
 connections = {connections}
 idle_s = {idle}
-# Peers that have connected and not introduced themselves: how many at a time, and for how many seconds. A newcomer beyond that takes
-# the place of the oldest one from the address that has most.
-half_open = {half_open}
-handshake_timeout_s = {handshake}
 # A host that answers nothing is given up after about this many seconds (TCP: probes every quarter of it). Programs that hang or do
 # not read keep their connections.
 peer_timeout_s = {peer_timeout}
@@ -341,23 +303,12 @@ service = "normal"
 # memory = "1G"
 # Where the cache is, in a file system in memory: there the next start finds what the disk did not have when the server was killed.
 dir = "{cache_dir}"
-# Files are cached in units of this size: 4K, 8K, 16K, 32K or 64K.
-unit = "{cache_unit}"
-# Which units stay: "scan-resistant" or "lru".
-policy = "scan-resistant"
-# Most bytes that the disk does not have (without this a quarter of the memory), and for how long it does not.
-# dirty = "256M"
+# For how many milliseconds the disk may lack what was written and not synced.
 age_ms = {age}
-# Most bytes that are read ahead of a reader; "0" turns it off.
-read_ahead = "{read_ahead}"
-# Bytes that stay registered with the adapters (without this half of the memory).
-# ready = "512M"
 # Every write reaches the disk before it is acknowledged.
 write_through = false
-# The part of the memory that clients on this host may read in place (without this an eighth); "0" turns it off. For how long what is
-# lent in this way is not taken back without need.
+# The part of the memory that clients on this host may read in place (without this an eighth); "0" turns it off.
 # views = "128M"
-view_lease_ms = {view_lease}
 "#,
             first = servers[0],
             list = list.concat(),
@@ -366,23 +317,13 @@ view_lease_ms = {view_lease}
             iod = text(dir.join("iod{index}")),
             logs = text(dir.join("logs")),
             threads = limits.threads,
-            requests = limits.requests,
-            per_client = limits.requests_per_client,
             timeout = limits.request_timeout_s,
-            stall = limits.stall_timeout_s,
-            unit = limits.transfer_unit,
             buffers = limits.buffers,
-            offload = limits.offload,
             connections = limits.connections,
             idle = limits.idle_s,
-            half_open = limits.half_open,
-            handshake = limits.handshake_timeout_s,
             peer_timeout = limits.peer_timeout_s,
             cache_dir = cache.dir.display(),
-            cache_unit = cache.unit,
             age = cache.age_ms,
-            read_ahead = cache.read_ahead,
-            view_lease = cache.view_lease_ms,
         ))
     }
 }
@@ -396,16 +337,10 @@ impl LimitSection {
             Err(ConfigError(format!("limits.{name} is {value}; it must be from {low} to {high}")))
         };
         within("threads", self.threads as u64, 1, MAX_THREADS as u64)?;
-        within("requests", self.requests as u64, 1, 1 << 16)?;
-        within("requests_per_client", self.requests_per_client as u64, 1, self.requests as u64)?;
         within("request_timeout_s", self.request_timeout_s, 1, 24 * 3600)?;
-        within("stall_timeout_s", self.stall_timeout_s, 1, 3600)?;
-        within("transfer_unit", self.transfer_unit.0, 4096, 64 << 20)?;
-        within("buffers", self.buffers.0, 2 * self.transfer_unit.0, 1 << 40)?;
+        within("buffers", self.buffers.0, 2 * IodSettings::default().unit as u64, 1 << 40)?;
         within("connections", self.connections as u64, 16, 1 << 20)?;
         within("idle_s", self.idle_s, 3, 24 * 3600)?;
-        within("half_open", self.half_open as u64, 1, 1 << 16)?;
-        within("handshake_timeout_s", self.handshake_timeout_s, 1, 3600)?;
         within("peer_timeout_s", self.peer_timeout_s, 1, 24 * 3600)
     }
 
@@ -419,34 +354,24 @@ impl LimitSection {
     /// endpoint, those that are ending (an eighth more), those that are being made, and a few that
     /// the server itself makes.
     pub fn transports(&self) -> OpenOptions {
-        let all = self.connections + self.connections / 8 + self.half_open + MAX_SERVERS;
-        let handshake = Duration::from_secs(self.handshake_timeout_s);
         let mut options = OpenOptions::default();
-        (options.tcp.max_half_open, options.tcp.handshake_timeout, options.tcp.max_connections) =
-            (self.half_open, handshake, all);
-        (options.ib.max_half_open, options.ib.handshake_timeout, options.ib.max_connections) =
-            (self.half_open, handshake, all);
-        (options.shm.max_half_open, options.shm.handshake_timeout, options.shm.max_connections) =
-            (self.half_open, handshake, all);
+        let all = self.connections + self.connections / 8 + options.tcp.max_half_open + MAX_SERVERS;
+        options.tcp.max_connections = all;
+        options.ib.max_connections = all;
+        options.shm.max_connections = all;
         options.tcp.peer_timeout = Duration::from_secs(self.peer_timeout_s);
         options
     }
 
     /// Returns the limits of the request loop.
     pub fn service(&self) -> Limits {
-        Limits {
-            requests: self.requests,
-            per_peer: self.requests_per_client,
-            request_timeout: Duration::from_secs(self.request_timeout_s),
-            stall_timeout: Duration::from_secs(self.stall_timeout_s),
-            ..Limits::default()
-        }
+        Limits { request_timeout: Duration::from_secs(self.request_timeout_s), ..Limits::default() }
     }
 
     /// Returns the settings of an I/O server.
     pub fn iod(&self) -> IodSettings {
-        let unit = self.transfer_unit.0 as usize;
-        IodSettings { unit, buffers: (self.buffers.0 / self.transfer_unit.0) as usize, ..IodSettings::default() }
+        let settings = IodSettings::default();
+        IodSettings { buffers: (self.buffers.0 / settings.unit as u64) as usize, ..settings }
     }
 }
 
@@ -503,7 +428,7 @@ mod tests {
             ("\"tcp://127.0.0.1:7002\"", "\"shm:///run/x\"", "shm:///run/x reaches one machine only"),
             ("\"tcp://127.0.0.1:7002\"", "17", "an address or a list of addresses"),
             ("iod{index}", "iod", "needs {index}"),
-            ("requests = 256", "requests = 0", "limits.requests is 0"),
+            ("threads = 1", "half_open = 256", "unknown field `half_open`"),
             ("threads = 1", "threads = 0", "limits.threads is 0; it must be from 1 to 64"),
             ("idle_s = 10", "idle_s = 0", "limits.idle_s is 0; it must be from 3"),
             ("connections = 4096", "connections = 1", "limits.connections is 1; it must be from 16"),

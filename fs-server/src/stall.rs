@@ -15,7 +15,7 @@
 //!
 //! *Progress counts, not time.* A client that takes its data slowly is not stalled, however long
 //! its request takes ([`Endpoint::awaited_peers`]). Over TCP every byte counts. Over other adapters
-//! a transfer unit ([`LimitConfig::transfer_unit`]) does.
+//! a transfer unit (`transfer_unit`) does.
 //!
 //! **Why the connection.** An adapter, here or at the client, may be in the middle of the memory.
 //! On a stream the rest of a unit must follow its beginning. So only the end of the connection
@@ -42,7 +42,6 @@
 //! [`Endpoint::awaited_peers`]: bmi_core::Endpoint::awaited_peers
 //! [`Endpoint::expose_standing`]: bmi_core::Endpoint::expose_standing
 //! [`Endpoint::cut`]: bmi_core::Endpoint::cut
-//! [`LimitConfig::transfer_unit`]: bmi_core::LimitConfig::transfer_unit
 //! [`TimeoutConfig::fence_grace`]: bmi_core::TimeoutConfig::fence_grace
 
 use std::collections::{BTreeMap, BTreeSet};

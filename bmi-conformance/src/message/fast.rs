@@ -10,7 +10,7 @@ use crate::net::{Net, Pair, soon};
 /// Creates a pair whose sides know each other's slots.
 pub(super) async fn ready(net: &Net<'_>, config: &Config) -> Pair {
     let pair = net.pair(config).await;
-    if config.credits.fast_slots > 0 {
+    if config.tuning.fast_slots > 0 {
         let known = || {
             let fast = |end: &AsyncEndpoint, peer| end.limits(peer).is_some_and(|limits| limits.fast > 0);
             (fast(&pair.a, pair.to_b) && fast(&pair.b, pair.to_a)).then_some(())

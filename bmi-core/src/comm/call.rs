@@ -241,7 +241,7 @@ impl<S: Threading> Caller<S> {
         let front = CALL_HEAD + request.len();
         self.endpoint.look(|endpoint| {
             // One piece more than the user's goes with a message.
-            let too_many = data.pieces().len() >= endpoint.config().limits.max_pieces;
+            let too_many = data.pieces().len() >= endpoint.config().tuning.max_pieces;
             let forced = match () {
                 // Without data there is nothing to describe.
                 () if data.is_empty() => Some(Path::Inline),
@@ -462,6 +462,6 @@ impl<S: Threading> Call<S> {
     }
 
     fn max_pieces(&self) -> usize {
-        self.caller.endpoint.look(|endpoint| endpoint.config().limits.max_pieces)
+        self.caller.endpoint.look(|endpoint| endpoint.config().tuning.max_pieces)
     }
 }

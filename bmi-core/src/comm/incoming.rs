@@ -117,7 +117,7 @@ impl<S: Threading> Incoming<S> {
         let wire = wire.first_chunk().ok_or_else(|| protocol("is no call"))?;
         let head = CallHead::decode(wire, message.len()).map_err(protocol)?;
         let (max_pieces, max_data, kept) =
-            endpoint.look(|e| (e.config().limits.max_pieces, e.config().limits.max_message, e.keep(peer)));
+            endpoint.look(|e| (e.config().tuning.max_pieces, e.config().limits.max_message, e.keep(peer)));
         if head.data > max_data {
             return Err(Error::new(ErrorKind::Protocol, format!("a request with {} bytes of data", head.data)));
         }

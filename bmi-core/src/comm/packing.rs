@@ -68,9 +68,8 @@ impl<S: Threading> Caller<S> {
             Lists::Chain => false,
             Lists::Pack => true,
             Lists::Auto => {
-                let prices = endpoint.config().memory.list_prices;
                 let described = front - CALL_HEAD + pieces * PIECE <= room;
-                !described || prices.packing_pays(bytes as u64, pieces as u64, pieces as u64 - 1, 0)
+                !described || Lists::packing_pays(bytes as u64, pieces as u64, pieces as u64 - 1, 0)
             }
         });
         if !packs {

@@ -36,6 +36,9 @@ use crate::time::Time;
 use crate::timeline::Recorder;
 use crate::transport::{AnyTransport, HostWork, Payload, PostError, ServiceClass, WorkOptions};
 
+/// How long the registration of memory that the program has dropped may wait to be released with
+/// others. So there are at most a hundred batches a second.
+const PIN_LINGER: Duration = Duration::from_millis(10);
 /// Most pieces that the head of a work request describes.
 const PIECES_IN_HEAD: usize = 8;
 
@@ -113,9 +116,9 @@ impl AdapterSide {
         let bounce = Bounce::new(&mut *transport, config.credits.eager_limit)?;
         let fallback_buffers = FallbackBuffers::new(&mut *transport, &config)?;
         let staging = Staging::new(config.credits.fast_slot_bytes);
-        let packing = Packing::new(&mut *transport, config.limits.transfer_unit)?;
+        let packing = Packing::new(&mut *transport, config.tuning.transfer_unit)?;
         let Capabilities { max_inline, rdma_read, .. } = *transport.capabilities();
-        let short_paths = ShortPaths::new(max_inline, config.limits.max_pieces);
+        let short_paths = ShortPaths::new(max_inline, config.tuning.max_pieces);
         Ok(AdapterSide {
             transport,
             config,
@@ -163,7 +166,7 @@ impl AdapterSide {
     /// Checks a list against the settings.
     #[inline]
     pub(super) fn check_list(&self, peer: &Peer, list: &MemList) -> Result<(), Error> {
-        if list.pieces().len() <= self.config.limits.max_pieces {
+        if list.pieces().len() <= self.config.tuning.max_pieces {
             Ok(())
         } else {
             Err(self.too_many_pieces(peer, list))
@@ -179,7 +182,7 @@ impl AdapterSide {
 
     #[cold]
     fn too_many_pieces(&self, peer: &Peer, list: &MemList) -> Error {
-        let (pieces, limit) = (list.pieces().len(), self.config.limits.max_pieces);
+        let (pieces, limit) = (list.pieces().len(), self.config.tuning.max_pieces);
         let text = format!("a list of {pieces} pieces; at most {limit} are allowed (Config::max_pieces sets it)");
         Error::new(ErrorKind::Invalid, text).with_peer(&peer.addr)
     }
@@ -437,8 +440,8 @@ fn check(config: &Config, capabilities: &Capabilities) -> Result<(), Error> {
 /// be dropped.
 fn pin_limits(config: &Config, capabilities: &Capabilities) -> Limits {
     let free = capabilities.registration == Registration::Free;
-    let linger = if free { Duration::ZERO } else { config.memory.pin_linger };
-    Limits { entries: config.memory.pin_cache_entries, bytes: config.memory.pin_cache_bytes, linger }
+    let linger = if free { Duration::ZERO } else { PIN_LINGER };
+    Limits { entries: config.tuning.pin_cache_entries, bytes: config.memory.pin_cache_bytes, linger }
 }
 
 /// Returns the number of pieces of a rendezvous that fit into the head of a work request.

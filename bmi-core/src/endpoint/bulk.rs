@@ -131,7 +131,7 @@ fn check(
         let text = format!("{} bytes at {at} lie outside a descriptor of {}", local.len(), remote.len());
         return Err(invalid(text));
     }
-    let (pieces, limit) = (remote.pieces().len(), adapter.config.limits.max_pieces);
+    let (pieces, limit) = (remote.pieces().len(), adapter.config.tuning.max_pieces);
     if pieces > limit {
         return Err(invalid(format!("a descriptor of {pieces} pieces; at most {limit} are allowed")));
     }

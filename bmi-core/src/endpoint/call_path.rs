@@ -36,7 +36,7 @@ impl Endpoint {
         let limits = peer.and_then(|peer| self.limits(peer));
         let eager = limits.map_or(self.adapter.config.credits.eager_limit, |limits| limits.eager);
         let slots =
-            self.adapter.config.credits.fast_slots > 0 && self.adapter.transport.capabilities().write_with_immediate;
+            self.adapter.config.tuning.fast_slots > 0 && self.adapter.transport.capabilities().write_with_immediate;
         let own = slots.then_some(self.adapter.config.credits.fast_slot_bytes);
         let fast = limits.map_or(own, |limits| Some(limits.fast).filter(|fast| *fast > 0));
         let best = Facts {

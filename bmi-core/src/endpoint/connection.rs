@@ -95,7 +95,7 @@ impl Endpoint {
         }
         let before = peer.link.enter(Link::Up);
         if peer.takes_slots
-            && adapter.config.credits.fast_slots > 0
+            && adapter.config.tuning.fast_slots > 0
             && adapter.transport.capabilities().write_with_immediate
         {
             peer.notify(Notice::FastSlots);

@@ -67,7 +67,7 @@ pub(super) struct FallbackBuffer {
 
 impl FallbackBuffers {
     pub(super) fn new(transport: &mut dyn Transport, config: &Config) -> Result<FallbackBuffers, Error> {
-        let unit = config.limits.transfer_unit.min(LONGEST);
+        let unit = config.tuning.transfer_unit.min(LONGEST);
         let reserve = transport.register(&Memory::zeroed(RESERVE * unit)?)?;
         Ok(FallbackBuffers { unit, reserve, free: Arc::new(Mutex::new((0..RESERVE).collect())) })
     }

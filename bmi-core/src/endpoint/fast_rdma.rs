@@ -69,7 +69,7 @@ const SMALL: usize = 1024;
 
 /// Makes the slots of a connection and tells the peer. Returns true if the notice is off the queue.
 pub(super) fn send_slots(adapter: &mut AdapterSide, peer: &mut Peer) -> bool {
-    let count = adapter.config.credits.fast_slots;
+    let count = adapter.config.tuning.fast_slots;
     let slot_len = (HEADER_LEN + adapter.config.credits.fast_slot_bytes).next_multiple_of(PAGE);
     if !peer.spend_message() {
         return false;

@@ -59,7 +59,7 @@ impl Endpoint {
             return None;
         }
         let slice = remote.pieces().get(at.piece)?.slice(at.offset, len)?;
-        let level = Level::of(options.class, len, self.adapter.config.limits.transfer_unit);
+        let level = Level::of(options.class, len, self.adapter.config.tuning.transfer_unit);
         let packs = pieces.len() > 1 && options.lists.or(self.adapter.config.memory.lists) == Lists::Pack;
         let late = options.deadline.is_some_and(|deadline| deadline <= self.adapter.now);
         if packs || late || !self.adapter.turns.is_free(level) {

@@ -61,7 +61,7 @@ use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
 /// Returns true if a receive has a size and shape that can be offered.
 #[inline]
 pub(super) fn may_be_offered(adapter: &AdapterSide, peer: &Peer, list: &MemList) -> bool {
-    let (eager, unit) = (adapter.eager_limit(peer), adapter.config.limits.transfer_unit);
+    let (eager, unit) = (adapter.eager_limit(peer), adapter.config.tuning.transfer_unit);
     peer.is_up() && list.pieces().len() == 1 && (eager + 1..=unit).contains(&list.len())
 }
 

@@ -80,7 +80,7 @@ pub(super) fn take_turns(adapter: &mut AdapterSide, ops: &mut Operations, peers:
             }
         }
         any |= posted;
-        let patience = adapter.config.timeouts.stall_patience;
+        let patience = adapter.config.tuning.stall_patience;
         if posted || (adapter_full && mark_stalled(&mut adapter.turns, peers, patience, adapter.now)) {
             continue;
         }

@@ -243,7 +243,7 @@ impl Peer {
             eager: config.credits.eager_limit,
             fast: 0,
             message: config.limits.max_message,
-            pieces: config.limits.max_pieces,
+            pieces: config.tuning.max_pieces,
         };
         Peer {
             id,
@@ -306,7 +306,7 @@ impl Peer {
             },
             fast: 0,
             message: config.limits.max_message.min(hello.message),
-            pieces: config.limits.max_pieces.min(hello.pieces as usize),
+            pieces: config.tuning.max_pieces.min(hello.pieces as usize),
         };
     }
 

@@ -32,6 +32,7 @@ use super::peer::{Notice, Peer, Repost};
 use super::send_path::Outgoing;
 use super::unit::Plan;
 use super::{record, transfer, write_rendezvous};
+use crate::config::Config;
 use crate::error::ErrorKind;
 use crate::mem::{MemList, Memory, RemoteSlice};
 use crate::mutated;
@@ -146,8 +147,8 @@ pub(super) fn on_announce(
             .map(|wire| RemoteSlice::from_wire(wire.try_into().expect("exact chunks")))
     };
     let total = pieces().try_fold(0u64, |sum, piece| sum.checked_add(piece.len));
-    let limits = &adapter.config.limits;
-    if total != Some(header.len) || header.len > limits.max_message || pieces().len() > limits.max_pieces {
+    let Config { limits, tuning, .. } = &adapter.config;
+    if total != Some(header.len) || header.len > limits.max_message || pieces().len() > tuning.max_pieces {
         return Err("an announcement whose pieces do not add up");
     }
     let remote: OneOrMany<RemoteSlice> = pieces().collect();

@@ -96,7 +96,7 @@ pub(super) fn start(
     let Some(op) = ops.get(id) else { return Effect::None };
     let Some(list) = &op.list else { return Effect::None };
     let packs = packs(adapter, list, total, op.options.lists);
-    let level = Level::of(op.options.class, total, adapter.config.limits.transfer_unit);
+    let level = Level::of(op.options.class, total, adapter.config.tuning.transfer_unit);
     let registered = match packs {
         true => Ok(OneOrMany::None),
         false => unit::register_list(&mut adapter.registry, &mut adapter.transport, list),
@@ -149,7 +149,7 @@ fn packs(adapter: &AdapterSide, list: &MemList, total: u64, lists: Lists) -> boo
         Lists::Auto => {
             let requests = (pieces.len() - 1) / adapter.transport.capabilities().max_segments;
             let registering = price_of_registering(adapter, list);
-            adapter.config.memory.list_prices.packing_pays(total, pieces.len() as u64, requests as u64, registering)
+            Lists::packing_pays(total, pieces.len() as u64, requests as u64, registering)
         }
     }
 }
@@ -187,7 +187,7 @@ pub(super) fn post_unit(adapter: &mut AdapterSide, ops: &mut Operations, peer: &
     // Half of the queue, so that the next unit can be posted while one is under way.
     let most_requests = u32::try_from(capabilities.send_queue_depth / 2).unwrap_or(u32::MAX).max(1);
     let staged = transfer.open.staged.is_some();
-    let unit = if staged { adapter.packing.buffer_len() } else { adapter.config.limits.transfer_unit } as u64;
+    let unit = if staged { adapter.packing.buffer_len() } else { adapter.config.tuning.transfer_unit } as u64;
     loop {
         let limit = if closing { 1 } else { max_len.min(unit - transfer.open.bytes) };
         let request = if staged {

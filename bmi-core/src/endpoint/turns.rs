@@ -96,10 +96,10 @@ impl Turns {
         if level == Level::Urgent && moving.in_flight[0] == 0 {
             return Ok(());
         }
-        if moving.stalled || moving.total() >= config.limits.peer_in_flight_bytes {
+        if moving.stalled || moving.total() >= config.tuning.peer_in_flight_bytes {
             return Err(Turn::PeerFull);
         }
-        if self.in_flight - self.stalled >= config.limits.in_flight_bytes {
+        if self.in_flight - self.stalled >= config.tuning.in_flight_bytes {
             return Err(Turn::AdapterFull);
         }
         Ok(())

@@ -181,7 +181,7 @@ pub(super) fn on_clear_to_write(
     if header.len != op.len() as u64 || total != Some(header.len) {
         return Err("a ClearToWrite that is not as long as what was announced");
     }
-    if remote.as_slice().len() > adapter.config.limits.max_pieces {
+    if remote.as_slice().len() > adapter.config.tuning.max_pieces {
         return Err("a ClearToWrite for more pieces than were agreed on");
     }
     if op.ending.is_some() {

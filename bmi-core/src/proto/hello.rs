@@ -80,7 +80,7 @@ impl Hello {
             messages: config.credits.messages,
             control: CONTROL_CREDITS,
             bytes: config.credits.bytes,
-            pieces: u32::try_from(config.limits.max_pieces).expect("validated"),
+            pieces: u32::try_from(config.tuning.max_pieces).expect("validated"),
             message: config.limits.max_message,
             name: config.name.clone(),
         }

@@ -16,7 +16,7 @@ use bmi_sim::{Node, SimConfig, World};
 type Endpoint = AsyncEndpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Longer than `Config::pin_linger`.
+/// Longer than a dropped registration waits to be released.
 const SETTLED: Duration = Duration::from_millis(50);
 
 /// Two connected endpoints.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bmi_cache::{ArenaSettings, Policy, Settings};
+use bmi_cache::{ArenaSettings, Settings};
 use serde::Deserialize;
 
 use super::{ConfigError, Size};
@@ -25,25 +25,13 @@ pub struct CacheSection {
     /// The directory of a file system in memory, where the cache is while the server runs and after
     /// it was killed.
     pub dir: PathBuf,
-    /// Bytes of a unit of files for which nobody asks for another size.
-    pub unit: Size,
-    /// Which units stay in the cache.
-    pub policy: PolicyName,
-    /// Most bytes that the disk does not have. A quarter of the memory without this.
-    pub dirty: Option<Size>,
-    /// After this time the disk gets them, in milliseconds.
+    /// After this time the disk gets what was written, in milliseconds.
     pub age_ms: u64,
-    /// Most bytes that are read ahead of a reader. "0" turns reading ahead off.
-    pub read_ahead: Size,
-    /// Bytes that stay registered with the adapters. Half of the memory without this.
-    pub ready: Option<Size>,
     /// Every write reaches the disk before it is acknowledged.
     pub write_through: bool,
     /// The part of the memory that clients on this host may read in place. An eighth of it without
     /// this, if the rest is enough for a cache. "0" turns it off.
     pub views: Option<Size>,
-    /// How long what is lent in this way is not taken back without need, in milliseconds.
-    pub view_lease_ms: u64,
 }
 
 /// The name of a service.
@@ -67,33 +55,15 @@ const NO_SENDFILE: &str = "\"sendfile\" is not offered: the kernel sends from a 
     header of each message, while messages of other requests wait; use \"mmap\", which sends the same pages over every \
     transport, or \"unifier\"";
 
-/// The name of a policy for all files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(test, derive(serde::Serialize))]
-#[serde(rename_all = "kebab-case")]
-pub enum PolicyName {
-    /// [`Policy::Lru`].
-    Lru,
-    /// [`Policy::ScanResistant`].
-    #[default]
-    ScanResistant,
-}
-
 impl Default for CacheSection {
     fn default() -> CacheSection {
         CacheSection {
             service: ServiceName::Normal,
             memory: None,
             dir: PathBuf::from("/dev/shm"),
-            unit: Size(64 << 10),
-            policy: PolicyName::default(),
-            dirty: None,
             age_ms: 5000,
-            read_ahead: Size(4 << 20),
-            ready: None,
             write_through: false,
             views: None,
-            view_lease_ms: ViewSettings::LEASE.as_millis() as u64,
         }
     }
 }
@@ -110,24 +80,13 @@ impl CacheSection {
         let views = self.views.map_or(bytes / SHARE_OF_VIEWS, |views| views.0.min(bytes));
         let spare = self.views.is_some() || bytes - views >= LEAST_CACHE;
         let views = if spare { ViewSettings::for_bytes(views) } else { ViewSettings::for_bytes(0) };
-        let views = ViewSettings { lease: Duration::from_millis(self.view_lease_ms), ..views };
         let bytes = bytes - views.bytes;
         // Whole chunks, so that the cache that is found at the next start has the same size.
         let bytes = bytes - bytes % ArenaSettings::CHUNK as u64;
-        let cache = Settings {
-            unit: u32::try_from(self.unit.0).unwrap_or(0),
-            policy: match self.policy {
-                PolicyName::Lru => Policy::Lru,
-                PolicyName::ScanResistant => Policy::ScanResistant,
-            },
-            dirty: self.dirty.map_or(bytes / 4, |dirty| dirty.0),
-            age: Duration::from_millis(self.age_ms),
-            read_ahead: self.read_ahead.0.min(bytes / 16),
-            ready: self.ready.map_or(bytes / 2, |ready| ready.0),
-            write_through: self.write_through,
-        };
-        let arena = ArenaSettings { bytes, ..CacheSettings::for_bytes(bytes).arena };
-        Service::Unifier(CacheSettings { arena, cache, views })
+        let CacheSettings { arena, cache, .. } = CacheSettings::for_bytes(bytes);
+        let age = Duration::from_millis(self.age_ms);
+        let cache = Settings { age, write_through: self.write_through, ..cache };
+        Service::Unifier(CacheSettings { arena: ArenaSettings { bytes, ..arena }, cache, views })
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
@@ -162,10 +121,10 @@ mod tests {
         let Service::Unifier(settings) = section.service() else { panic!("{section:?}") };
         assert!(settings.arena.bytes >= machine_memory() / 10 && settings.arena.bytes > 0);
         section.validate().unwrap();
-        let text = "service = \"unifier\"\nmemory = \"64M\"\nunit = \"16K\"\npolicy = \"lru\"\nwrite_through = true";
+        let text = "service = \"unifier\"\nmemory = \"64M\"\nage_ms = 70\nwrite_through = true";
         let section: CacheSection = toml::from_str(text).unwrap();
         let Service::Unifier(CacheSettings { arena, cache, views }) = section.service() else { panic!("{section:?}") };
-        assert_eq!((arena.bytes, cache.unit, cache.policy, cache.dirty), (56 << 20, 16 << 10, Policy::Lru, 14 << 20));
+        assert_eq!((arena.bytes, cache.age, cache.dirty), (56 << 20, Duration::from_millis(70), 14 << 20));
         assert!(cache.write_through && cache.ready == 28 << 20);
         assert_eq!(views, ViewSettings { bytes: 8 << 20, lease: ViewSettings::LEASE });
         assert_eq!(CacheSection::default().service(), Service::Normal);
@@ -179,11 +138,11 @@ mod tests {
             let section: CacheSection = toml::from_str(&format!("service = \"unifier\"\n{text}")).unwrap();
             section.validate().unwrap();
             let Service::Unifier(CacheSettings { arena, views, .. }) = section.service() else { panic!("{section:?}") };
-            (arena.bytes >> 20, views.bytes >> 20, views.lease.as_millis())
+            (arena.bytes >> 20, views.bytes >> 20)
         };
-        assert_eq!(parts("memory = \"64M\"\nviews = \"16M\"\nview_lease_ms = 50"), (48, 16, 50));
-        assert_eq!(parts("memory = \"64M\"\nviews = \"0\""), (64, 0, 1000));
-        assert_eq!(parts("memory = \"4M\""), (4, 0, 1000), "the cache needs all of it");
+        assert_eq!(parts("memory = \"64M\"\nviews = \"16M\""), (48, 16));
+        assert_eq!(parts("memory = \"64M\"\nviews = \"0\""), (64, 0));
+        assert_eq!(parts("memory = \"4M\""), (4, 0), "the cache needs all of it");
     }
 
     #[test]
@@ -193,10 +152,7 @@ mod tests {
         assert!(fails("service = \"sendfile\"").contains("use \"mmap\""));
         let unifier = "service = \"unifier\"\n";
         assert!(fails(&format!("{unifier}memory = \"1M\"")).contains("at least"));
-        assert!(fails(&format!("{unifier}unit = \"5000\"")).contains("4, 8, 16"));
-        assert!(fails(&format!("{unifier}memory = \"16M\"\ndirty = \"9M\"")).contains("half"));
         assert!(fails(&format!("{unifier}age_ms = 1")).contains("10 ms"));
         assert!(fails(&format!("{unifier}memory = \"16M\"\nviews = \"15M\"")).contains("at least"));
-        assert!(fails(&format!("{unifier}view_lease_ms = 60001")).contains("60s"));
     }
 }

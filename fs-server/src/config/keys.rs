@@ -68,29 +68,14 @@ fn keys() -> Vec<Key> {
     });
     let limits = section!("limits", LimitSection {
         threads: written(limits.threads), "event loops of each server, 1 to 64; see *Several event loops*";
-        requests: written(limits.requests),
-            "requests worked at at a time, over each transport; requests that move much data and all others are counted \
-             apart";
-        requests_per_client: written(limits.requests_per_client), "of one client";
         request_timeout_s: written(limits.request_timeout_s), "longest time for one request, 1 to 86400 s";
-        stall_timeout_s: written(limits.stall_timeout_s),
-            "a client that a server waits for, and on whose connection nothing moves for this long, is cut off while \
-             other clients wait; 1 to 3600 s";
-        transfer_unit: written(limits.transfer_unit), "largest unit that a transfer is cut into, 4K to 64M";
         buffers: written(limits.buffers), "memory of an I/O server's buffers in all, at least two units";
-        offload: written(limits.offload),
-            "transfers of this size or more go to the storage threads for long work; shorter ones to those for short \
-             work, unless they need no wait";
         connections: written(limits.connections),
             "connections at a time, over each transport, 16 or more. The server lowers it, with a warning, if its limit \
              of open files is too low";
         idle_s: written(limits.idle_s),
             "a newcomer beyond `connections` takes the place of the connection that was idle longest, if it was idle for \
              this long; 3 to 86400 s";
-        half_open: written(limits.half_open),
-            "peers that have connected and not introduced themselves, over each transport. A newcomer beyond that takes \
-             the place of the oldest one from the address that has most";
-        handshake_timeout_s: written(limits.handshake_timeout_s), "time for a peer to introduce itself, 1 to 3600 s";
         peer_timeout_s: written(limits.peer_timeout_s),
             "a host that answers nothing is given up after about this time (up to one and a half times as long; with \
              Linux before 6.15 it may take minutes if its buffers were full), 1 to 86400 s (TCP). Programs that hang or \
@@ -102,18 +87,10 @@ fn keys() -> Vec<Key> {
              All other keys of `[cache]` are for `\"unifier\"`";
         memory: part(SHARE_OF_MEMORY), "memory of the cache of each I/O server, with the part for views; 4M or more";
         dir: written(cache.dir), "where the cache is: a file system in memory";
-        unit: written(cache.unit), "files are cached in units of this size: 4K, 8K, 16K, 32K or 64K";
-        policy: written(cache.policy), "which units stay: `\"scan-resistant\"` or `\"lru\"`";
-        dirty: text("1/4 of the memory without views"), "most bytes that the disk does not have, at most half of it";
         age_ms: written(cache.age_ms), "the disk gets them after this time, 10 ms or more";
-        read_ahead: written(cache.read_ahead),
-            "most bytes that are read ahead of a reader, at most 1/16 of the memory without views; `\"0\"` turns it off";
-        ready: text("1/2 of the memory without views"), "bytes that stay registered with the adapters";
         write_through: written(cache.write_through), "every write reaches the disk before it is acknowledged";
         views: format!("1/{SHARE_OF_VIEWS} of the memory, if the rest is enough for a cache"),
             "the part of the memory that clients on this host may read in place; `\"0\"` turns it off";
-        view_lease_ms: written(cache.view_lease_ms),
-            "how long what is lent in this way is not taken back without need, up to 60000 ms";
     });
     cluster.into_iter().chain(storage).chain(limits).chain(cache).collect()
 }

@@ -190,7 +190,7 @@ impl<S: DataStore> Iod<S> {
     pub fn new(endpoint: AsyncEndpoint, store: S, settings: IodSettings) -> Result<Iod<S>, FsError> {
         let zones = ZonePool::new(&settings.zones()?)?;
         let (one_sided, in_flight) = endpoint
-            .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().limits.in_flight_bytes));
+            .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().tuning.in_flight_bytes));
         let stages = Stages::new(one_sided, in_flight, settings.unit, store.places());
         let (labels, creating, truncates) = (Arc::default(), Arc::default(), Arc::default());
         let parts = IodParts { store, zones, stages, settings, start: 0, labels, creating, truncates };

@@ -73,13 +73,13 @@ fn endpoint(seed: u64, name: &str) -> Config {
         (config.credits.messages, config.credits.bytes) = (4 + rng.below(8) as u16, 64 << 10);
     }
     if rng.below(3) == 0 {
-        config.credits.fast_slots = rng.below(3) as u8;
+        config.tuning.fast_slots = rng.below(3) as u8;
     }
     if rng.below(3) == 0 {
-        (config.limits.transfer_unit, config.credits.eager_limit) = (8 << 10, 2 << 10);
+        (config.tuning.transfer_unit, config.credits.eager_limit) = (8 << 10, 2 << 10);
     }
     if rng.below(3) == 0 {
-        (config.memory.pin_cache_entries, config.memory.expose_groups) = (rng.below(3) as usize, false);
+        (config.tuning.pin_cache_entries, config.memory.expose_groups) = (rng.below(3) as usize, false);
     }
     config
 }
