@@ -604,16 +604,19 @@ pub fn messages_of_many_threads_arrive_in_order(backend: &Backend) {
 }
 
 /// Expands to one `#[test]` for each test of handles. The argument is a [`Backend`] of this module.
+/// An attribute may follow, which each test gets.
 #[macro_export]
 macro_rules! handle_suite {
-    ($backend:expr) => { $crate::handle_suite! { @each ($backend)
+    ($backend:expr) => { $crate::handle_suite! { $backend, #[cfg(all())] } };
+    ($backend:expr, #[$attribute:meta]) => { $crate::handle_suite! { @each ($backend, $attribute)
         threads_share_a_handle, endpoints_share_an_address, dropped_futures_leave_nothing,
         the_last_handle_ends_everything_in_order, a_closed_handle_refuses, a_panic_harms_no_other,
         operations_are_bounded, messages_of_many_threads_arrive_in_order, a_dropped_call_leaves_the_connection,
         an_owner_of_memory_that_panics_harms_no_other,
     } };
-    (@each ($backend:expr) $($name:ident),* $(,)?) => { $(
+    (@each ($backend:expr, $attribute:meta) $($name:ident),* $(,)?) => { $(
         #[test]
+        #[$attribute]
         fn $name() {
             $crate::handle::$name(&$backend);
         }

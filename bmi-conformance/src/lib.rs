@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! fn main() -> std::process::ExitCode {
-//!     Suite::new("mine").over("plain", || Box::new(MyBackend::new())).run()
+//!     Suite::new("mine").over("plain", || MyBackend::new()).run()
 //! }
 //! ```
 //!
@@ -23,15 +23,15 @@
 //! [`Local`] is the [`Backend`] for adapters that are all in this process.
 //!
 //! **Configurations.** A backend has several: with the defaults, with small limits, with faults.
-//! `table.rs` says which behaviours run over which of them, and why. With `BMI_FULL=1` all run over
-//! all.
+//! `suite/table.rs` says which behaviours run over which of them, and why. With `BMI_FULL=1` all
+//! run over all.
 //!
 //! **Invariants**
 //! 1. No test depends on how long something takes. Waiting is a loop with a bound. Reaching the
 //!    bound fails with the name of what was awaited.
 //! 2. No test skips silently. If the backend's pinned set lacks a capability that a test needs, the
 //!    test checks that the backend refuses.
-//! 3. A behaviour that is not in the list of `suite.rs` makes `every_behaviour_is_listed` fail, and
+//! 3. A behaviour that is not in the list of `suite` makes `every_behaviour_is_listed` fail, and
 //!    a part without a row of the table makes `every_part_has_a_row` fail.
 //!
 //! **Faults.** [`FaultyBackend`] wraps any backend. It wraps each of its adapters in a [`Faulty`]
@@ -57,7 +57,6 @@ pub mod net;
 pub mod rig;
 mod rng;
 mod suite;
-mod table;
 pub mod transport;
 pub mod world;
 

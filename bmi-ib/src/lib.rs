@@ -44,7 +44,7 @@
 //! **Fork.** A child does not share the parent's adapter. Kernels from 5.12 on copy pinned pages
 //! for the child at `fork`, so the parent's registrations stay valid. On older kernels
 //! `ibv_fork_init` is called before the first registration. The child must not touch transports; it
-//! may `exec`. `tests/fork.rs` tests it.
+//! may `exec`. `tests/it/fork.rs` tests it.
 
 mod adapter;
 mod config;

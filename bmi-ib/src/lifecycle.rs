@@ -34,7 +34,7 @@
 //! 3. Every phase except Requested and Established has a deadline. The phase Routing has none once
 //!    the connection has ended: the thread's call is over in time.
 //!
-//! **Tests**: the conformance suite, `tests/faults.rs`, `tests/side_channel.rs`.
+//! **Tests**: the conformance suite, `tests/it/faults.rs`, `tests/it/side_channel.rs`.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

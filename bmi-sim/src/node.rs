@@ -210,8 +210,8 @@ impl Node {
         Ok(endpoint)
     }
 
-    /// Returns the number of regions that its adapters have registered. Released ones count until the
-    /// next poll collects them.
+    /// Returns the number of regions that its adapters have registered. Released ones count until
+    /// the next poll collects them.
     pub fn registrations(&self) -> usize {
         let core = self.sim.0.core.borrow();
         let live = |&adapter: &u32| core.adapters[adapter as usize].registrations.live;

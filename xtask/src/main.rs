@@ -8,18 +8,19 @@
 //! | `steps` | the table of test steps, and the loop over it |
 //! | `command` | runs a program: passes its output on, limits its time, collects its totals |
 //! | `totals` | reads the totals in the output of test runners |
+//! | `budget`, `cpu` | what the test command may cost, and what it has cost |
 //! | `mutants` | seeded bugs, and which of them the sweeps find |
 //! | `digests` | the same digests in debug and in release |
 //! | `hostile` | an honest client beside attackers |
 //! | `lines` | how much code and how many tests there are |
 //! | `metadata` | the workspace, as cargo describes it |
 //! | `compare` | two commits, measured side by side |
-//! | `cpu` | processor time of this program and of the programs that it started |
 //! | `pair` | two network namespaces joined by a cable |
 //! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs missing packages and components |
 //! | `storm` | commands of the file system while its servers are killed |
 
+mod budget;
 mod command;
 mod compare;
 mod cpu;
@@ -35,8 +36,9 @@ mod steps;
 mod storm;
 mod totals;
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -86,9 +88,6 @@ enum Task {
     /// Runs the tests of `bmi-ib` over real verbs: in a small emulated machine with Soft-RoCE,
     /// without an adapter.
     Rxe(rxe::RxeArgs),
-    /// The program that runs in that machine.
-    #[command(hide = true)]
-    RxeInside,
     /// Makes two hosts on this machine, joined by a cable with a known rate, delay and loss, and
     /// runs a command in each.
     Pair(pair::PairArgs),
@@ -130,6 +129,10 @@ struct TestArgs {
     /// List the steps and stop.
     #[arg(long)]
     list: bool,
+    /// Run all behaviours of the conformance suite over all configurations, and not only those that
+    /// `bmi-conformance/src/suite/table.rs` lists.
+    #[arg(long)]
+    full: bool,
 }
 
 /// Returns the root of the workspace, which is the directory above this crate's.
@@ -151,13 +154,13 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
+        Task::Test(args) if args.full && std::env::var_os(FULL).is_none() => in_full(),
         Task::Test(args) => steps::run(&root(), &args.only),
         Task::Bench { args } => bench(&args),
         Task::Compare(args) => compare::main(&root(), &args),
         Task::Mutants(args) => mutants::main(&root(), &args),
         Task::Lines(args) => lines::main(&root(), &args),
         Task::Rxe(args) => rxe::main(&root(), &args),
-        Task::RxeInside => rxe::inside::main(),
         Task::Pair(args) => pair::main(&root(), &args),
         Task::PairGuard { server, client } => pair::guard_main(&server, &client),
         Task::PairRelay { spec } => pair::relay_main(&spec),
@@ -166,6 +169,17 @@ fn main() -> ExitCode {
         Task::Hostile(args) => hostile::main(&root(), &args),
         Task::HostileAttacker { spec } => hostile::attacker_main(&spec),
     }
+}
+
+/// The variable that makes the conformance suite run everything (`bmi_conformance::Suite`).
+const FULL: &str = "BMI_FULL";
+
+/// Starts this program anew, with the variable for all that it starts.
+fn in_full() -> ExitCode {
+    let this =
+        std::env::current_exe().map(|exe| Command::new(exe).args(std::env::args_os().skip(1)).env(FULL, "1").exec());
+    eprintln!("cargo xtask: {}", this.unwrap_or_else(|error| error));
+    ExitCode::FAILURE
 }
 
 /// Time limit of the benchmark, longer than any full run. The benchmark limits its own phases.

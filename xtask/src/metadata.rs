@@ -28,9 +28,6 @@ pub(crate) struct Target {
     pub(crate) name: String,
     /// `lib`, `bin`, `test` and so on.
     pub(crate) kind: Vec<String>,
-    /// The features of its crate that the target requires. Cargo does not build it without them.
-    #[serde(default, rename = "required-features")]
-    pub(crate) required_features: Vec<String>,
 }
 
 impl Package {

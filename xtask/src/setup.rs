@@ -2,18 +2,15 @@
 //! Debian.
 //!
 //! **Probes.** Each package has a probe that tells whether the machine has what the package
-//! provides. A probe *uses* it: it runs the program and reads its answer, or compiles and links
-//! with the library. The name of a file proves little. The file may belong to another package
-//! (`libclang-cpp.so` is not libclang), be a smaller program with the same name (busybox has a
-//! `modprobe` and an `ip`), be a shim that fails when it is called, or be only one half of what is
-//! needed.
+//! provides. A program is *used*: it runs, and its answer is read. A program of the same name may
+//! be a smaller one (busybox has a `modprobe` and an `ip`), or a shim that fails when it is called.
+//! Libraries and headers are asked of dpkg. The name of a file proves little there: it may belong
+//! to another package (`libclang-cpp.so` is not libclang), or be only one half of what is needed.
 //!
-//! **How to add a package.** Add its name, its purpose and its probe to [`PACKAGES`],
-//! [`MACHINE_PACKAGES`], [`PEER_PACKAGES`], [`COMPARE_PACKAGES`], [`PAIR_PACKAGES`] or
-//! [`PAIR_CHECK_PACKAGES`]. It is installed if the user is root. Otherwise the step fails and
-//! prints the command to type. Recommended packages are not installed. If one is needed, list it.
+//! **How to add a package.** Add its name, what it is for and its probe to [`PACKAGES`]. It is
+//! installed if the user is root. Otherwise the step fails and prints the command to type.
+//! Recommended packages are not installed. If one is needed, list it.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -21,110 +18,81 @@ use std::time::Duration;
 use crate::command::{Failure, Invocation};
 use crate::rxe::{Kernel, machine};
 
-/// A Debian package that a step needs besides the toolchain.
+/// What a package is needed for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Need {
+    /// Programs that the tests run.
+    Tests,
+    /// The machine of `cargo xtask rxe`.
+    Machine,
+    /// Building the crate `ibverbs`, which the tests use as an independent peer in that machine.
+    Peer,
+    /// `cargo xtask compare` and the program `message_cost`, which count instructions.
+    Counting,
+    /// Namespaces and cables of `cargo xtask pair`.
+    Pair,
+    /// The programs of others with which `cargo xtask pair --check` measures.
+    PairCheck,
+}
+use Need::{Counting, Machine, Pair, PairCheck, Peer, Tests};
+
+/// A Debian package that is needed besides the toolchain.
 struct Package {
     name: &'static str,
+    needs: &'static [Need],
     why: &'static str,
-    works: fn() -> bool,
+    probe: Probe,
 }
 
-/// The packages of programs that the tests run.
-const PACKAGES: &[Package] = &[Package {
-    name: "git",
-    why: "checks out what is compared",
-    works: || answers("git", &["--version"], "git version"),
-}];
+/// How to find out whether a machine has what a package provides.
+enum Probe {
+    /// Each of these programs answers to these arguments with this word.
+    Answers(&'static [&'static str], &'static [&'static str], &'static str),
+    /// This function returns true.
+    Works(fn() -> bool),
+    /// dpkg knows it.
+    Installed,
+}
+use Probe::{Answers, Installed, Works};
 
-/// The packages that `cargo xtask rxe` builds its machine from.
-const MACHINE_PACKAGES: &[Package] = &[
-    Package { name: "qemu-system-x86", why: "the emulator", works: || machine::obstacle().is_none() },
-    Package { name: "linux-image-amd64", why: "a kernel with Soft-RoCE", works: || Kernel::installed().is_some() },
-    Package {
-        name: "busybox-static",
-        why: "the machine's shell",
-        works: || {
-            let applets = said("busybox", &["--list"]).unwrap_or_default();
-            init_applets().all(|name| applets.lines().any(|applet| applet == name))
-        },
-    },
-    Package {
-        name: "kmod",
-        why: "modprobe and insmod",
-        // The insmod of the machine is a copy of `kmod` under another name.
-        works: || ["modprobe", "kmod"].iter().all(|name| answers(name, &["--version"], "kmod version")),
-    },
-    Package { name: "binutils", why: "strip", works: || answers("strip", &["--version"], "GNU strip") },
-    Package {
-        name: "iproute2",
-        why: "ip, tc, rdma",
-        works: || ["ip", "tc", "rdma"].iter().all(|name| answers(name, &["-V"], "iproute2")),
-    },
-    Package { name: "ibverbs-providers", why: "the driver of Soft-RoCE", works: || machine::provider().is_some() },
-    Package {
-        name: "ibverbs-utils",
-        why: "ibv_devinfo, ibv_rc_pingpong",
-        works: || ["ibv_devinfo", "ibv_rc_pingpong"].iter().all(|name| loads(name)),
-    },
-    Package {
-        name: "perftest",
-        why: "what verbs are measured against",
-        works: || {
-            let programs = ["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_send_bw", "ib_write_bw", "ib_read_bw"];
-            programs.iter().all(|name| answers(name, &["--version"], "Version"))
-        },
-    },
-];
-
-/// The packages that are needed to build the crate `ibverbs`, which the tests use as an independent
-/// peer in that machine.
-const PEER_PACKAGES: &[Package] = &[
-    Package {
-        name: "cmake",
-        why: "builds a part of ibverbs",
-        works: || answers("cmake", &["--version"], "cmake version"),
-    },
+#[rustfmt::skip]
+const PACKAGES: &[Package] = &[
+    Package { name: "git", needs: &[Tests], why: "checks out what is compared", probe: Answers(&["git"], &["--version"], "git version") },
+    Package { name: "qemu-system-x86", needs: &[Machine], why: "the emulator", probe: Works(|| machine::obstacle().is_none()) },
+    Package { name: "linux-image-amd64", needs: &[Machine], why: "a kernel with Soft-RoCE", probe: Works(|| Kernel::installed().is_some()) },
+    Package { name: "busybox-static", needs: &[Machine], why: "the machine's first shell", probe: Works(has_applets) },
+    Package { name: "kmod", needs: &[Machine], why: "modprobe", probe: Answers(&["modprobe"], &["--version"], "kmod version") },
+    Package { name: "iproute2", needs: &[Machine, Pair], why: "ip, tc, rdma", probe: Answers(&["ip", "tc", "rdma"], &["-V"], "iproute2") },
+    Package { name: "ibverbs-providers", needs: &[Machine], why: "the driver of Soft-RoCE", probe: Installed },
+    Package { name: "ibverbs-utils", needs: &[Machine], why: "ibv_devinfo, ibv_rc_pingpong", probe: Installed },
+    // `perftest` ends `--version` with status 1.
+    Package { name: "perftest", needs: &[Machine], why: "what verbs are measured against", probe: Answers(&["ib_send_lat", "ib_write_bw"], &["--version"], "Version") },
+    Package { name: "cmake", needs: &[Peer], why: "builds a part of ibverbs", probe: Answers(&["cmake"], &["--version"], "cmake version") },
     // cmake recommends the next one. The build of rdma-core looks for the others.
-    Package { name: "make", why: "is called by cmake", works: || answers("make", &["--version"], "GNU Make") },
-    Package {
-        name: "python3-minimal",
-        why: "is called by that build",
-        works: || answers("python3", &["--version"], "Python 3"),
-    },
-    Package { name: "pkg-config", why: "finds libnl", works: || answers("pkg-config", &["--help"], "--exists") },
-    Package {
-        name: "libnl-route-3-dev",
-        why: "is linked with by that build",
-        works: || succeeds("pkg-config", &["--exists", "libnl-3.0", "libnl-route-3.0"]),
-    },
-    Package { name: "libclang-dev", why: "reads the headers of verbs", works: || has_libclang(&libclang_folders()) },
-    Package {
-        name: "libibverbs-dev",
-        why: "the headers of verbs, and the library to link with",
-        works: || links("#include <infiniband/verbs.h>\nint main(void) { return ibv_fork_init(); }", "ibverbs"),
-    },
-];
-
-/// The package with which `cargo xtask compare` and the program `message_cost` count instructions.
-const COMPARE_PACKAGES: &[Package] = &[Package {
-    name: "valgrind",
-    why: "counts instructions",
+    Package { name: "make", needs: &[Peer], why: "is called by cmake", probe: Answers(&["make"], &["--version"], "GNU Make") },
+    Package { name: "python3-minimal", needs: &[Peer], why: "is called by that build", probe: Answers(&["python3"], &["--version"], "Python 3") },
+    Package { name: "pkg-config", needs: &[Peer], why: "finds libnl", probe: Answers(&["pkg-config"], &["--help"], "--exists") },
+    Package { name: "libnl-route-3-dev", needs: &[Peer], why: "is linked with by that build", probe: Installed },
+    Package { name: "libclang-dev", needs: &[Peer], why: "reads the headers of verbs", probe: Installed },
+    Package { name: "libibverbs-dev", needs: &[Peer], why: "the headers of verbs, and the library to link with", probe: Installed },
     // The program `valgrind` only starts the tool, so `valgrind --version` does not show that the
     // tool is there.
-    works: || succeeds("valgrind", &["--tool=callgrind", "--callgrind-out-file=/dev/null", "/bin/true"]),
-}];
-
-/// The package with which `cargo xtask pair` makes namespaces and cables.
-const PAIR_PACKAGES: &[Package] = &[Package {
-    name: "iproute2",
-    why: "ip, tc",
-    works: || ["ip", "tc"].iter().all(|name| answers(name, &["-V"], "iproute2")),
-}];
-
-/// The programs of others with which `cargo xtask pair --check` measures.
-const PAIR_CHECK_PACKAGES: &[Package] = &[
-    Package { name: "iperf3", why: "measures bandwidth", works: || answers("iperf3", &["--version"], "iperf 3") },
-    Package { name: "sockperf", why: "measures latency", works: || answers("sockperf", &["--version"], "sockperf") },
+    Package { name: "valgrind", needs: &[Counting], why: "counts instructions", probe: Works(has_callgrind) },
+    Package { name: "iperf3", needs: &[PairCheck], why: "measures bandwidth", probe: Answers(&["iperf3"], &["--version"], "iperf 3") },
+    Package { name: "sockperf", needs: &[PairCheck], why: "measures latency", probe: Answers(&["sockperf"], &["--version"], "sockperf") },
 ];
+
+impl Package {
+    fn is_there(&self) -> bool {
+        match self.probe {
+            Answers(programs, args, word) => programs.iter().all(|name| answers(name, args, word)),
+            Works(works) => works(),
+            Installed => {
+                said("dpkg-query", &["-W", "-f", "${db:Status-Status}", self.name]).as_deref() == Some("installed")
+            }
+        }
+    }
+}
 
 /// Components of the toolchain, each with the cargo command that tells whether it is there.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt --version"), ("clippy", "clippy --version")];
@@ -141,32 +109,7 @@ pub(crate) fn set_up(root: &Path) -> Result<(), Failure> {
             Invocation::new(root, "rustup", &format!("component add {component}")).run_aside(LIMIT)?;
         }
     }
-    install(root, PACKAGES)
-}
-
-/// Installs the packages of the emulated machine.
-pub(crate) fn set_up_machine(root: &Path) -> Result<(), Failure> {
-    install(root, MACHINE_PACKAGES)
-}
-
-/// Installs the packages that are needed to build the independent peer.
-pub(crate) fn set_up_peer(root: &Path) -> Result<(), Failure> {
-    install(root, PEER_PACKAGES)
-}
-
-/// Installs the package that counts instructions.
-pub(crate) fn set_up_compare(root: &Path) -> Result<(), Failure> {
-    install(root, COMPARE_PACKAGES)
-}
-
-/// Installs the package that makes namespaces and cables.
-pub(crate) fn set_up_pair(root: &Path) -> Result<(), Failure> {
-    install(root, PAIR_PACKAGES)
-}
-
-/// Installs the programs that measure a pair.
-pub(crate) fn set_up_pair_check(root: &Path) -> Result<(), Failure> {
-    install(root, PAIR_CHECK_PACKAGES)
+    install(root, Tests)
 }
 
 /// Installs the toolchain of a version, with the standard libraries of `targets`. Nothing is
@@ -201,8 +144,10 @@ fn compiles_for(root: &Path, version: &str, target: &str) -> bool {
     run("cargo --version", &[]) && run(&probe, &[folder.to_string_lossy().into_owned()])
 }
 
-fn install(root: &Path, packages: &[Package]) -> Result<(), Failure> {
-    let missing: Vec<&Package> = packages.iter().filter(|package| !(package.works)()).collect();
+/// Installs what is missing of the packages for one purpose.
+pub(crate) fn install(root: &Path, need: Need) -> Result<(), Failure> {
+    let packages = || PACKAGES.iter().filter(|package| package.needs.contains(&need));
+    let missing: Vec<&Package> = packages().filter(|package| !package.is_there()).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -219,9 +164,8 @@ fn install(root: &Path, packages: &[Package]) -> Result<(), Failure> {
         .env("DEBIAN_FRONTEND", "noninteractive")
         .run_aside(LIMIT)
         .map_err(failed)?;
-    match packages.iter().find(|package| !(package.works)()) {
-        Some(package) => {
-            let Package { name, why, .. } = package;
+    match packages().find(|package| !package.is_there()) {
+        Some(Package { name, why, .. }) => {
             Err(Failure::new(format!("package {name} was installed, but its probe still fails ({why})")))
         }
         None => Ok(()),
@@ -258,93 +202,24 @@ fn said(name: &str, args: &[&str]) -> Option<String> {
 }
 
 /// Returns true if a program of this name runs and its answer contains `word`. The exit status does
-/// not count: `perftest` ends `--version` with status 1.
+/// not count.
 fn answers(name: &str, args: &[&str], word: &str) -> bool {
     said(name, args).is_some_and(|text| text.contains(word))
 }
 
-/// Returns true if there is a program of this name and it ends with success.
-fn succeeds(name: &str, args: &[&str]) -> bool {
-    let Some(path) = program(name) else { return false };
-    let silent =
-        |command: &mut Command| command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    silent(Command::new(path).args(args)).is_ok_and(|status| status.success())
+/// Returns true if busybox has the programs that the machine takes from it.
+fn has_applets() -> bool {
+    let applets = said("busybox", &["--list"]).unwrap_or_default();
+    APPLETS.iter().all(|name| applets.lines().any(|applet| applet == *name))
 }
 
-/// Returns true if there is a program of this name and the loader finds all of its libraries.
-fn loads(name: &str) -> bool {
-    program(name).is_some_and(|path| is_loadable(&path))
-}
+const APPLETS: &[&str] = &["sh", "mount", "insmod", "unxz", "switch_root", "cpio", "poweroff"];
 
-/// Returns true if a file is a program or a shared object and the loader finds all of its
-/// libraries.
-pub(crate) fn is_loadable(file: &Path) -> bool {
-    // ldd fails for scripts, and for objects of other architectures.
-    let text = said("ldd", &[&file.to_string_lossy()]).unwrap_or_default();
-    text.contains("=> /") && !text.contains("not found")
-}
-
-/// Returns the programs that the machine's init script takes from busybox.
-fn init_applets() -> impl Iterator<Item = &'static str> {
-    ["sh", "mount", "mkdir", "sleep", "poweroff", "hostname", "setsid", "cttyhack"].into_iter()
-}
-
-/// Returns true if a C program compiles and links with a library.
-fn links(source: &str, library: &str) -> bool {
-    let Some(compiler) = program("cc") else { return false };
-    let child = Command::new(compiler)
-        .args(["-x", "c", "-o", "/dev/null", "-"])
-        .arg(format!("-l{library}"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let Ok(mut child) = child else { return false };
-    let written = child.stdin.take().is_some_and(|mut input| input.write_all(source.as_bytes()).is_ok());
-    child.wait().is_ok_and(|status| status.success()) && written
-}
-
-/// Returns the directories of LLVM's versions, where Debian puts them.
-fn libclang_folders() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| llvm_version(path).is_some()).collect()
-}
-
-/// Returns the number in `llvm-14`.
-fn llvm_version(path: &Path) -> Option<u32> {
-    path.file_name()?.to_str()?.strip_prefix("llvm-")?.parse().ok()
-}
-
-/// Returns true if the newest libclang in these directories has clang's own headers beside it.
-/// Without them it can read no header of the system. bindgen takes the newest one.
-fn has_libclang(folders: &[PathBuf]) -> bool {
-    let entries = |folder: PathBuf| {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        // Links whose target is missing do not count.
-        entries.map(|entry| entry.path()).filter(|path| path.exists()).collect::<Vec<_>>()
-    };
-    let has_library = |folder: &&PathBuf| {
-        let mut files = entries(folder.join("lib")).into_iter();
-        files.any(|path| path.file_name().is_some_and(|name| is_libclang(&name.to_string_lossy())))
-    };
-    let newest = folders.iter().filter(has_library).max_by_key(|folder| llvm_version(folder));
-    let has_headers = |folder: &PathBuf| {
-        entries(folder.join("lib/clang")).iter().any(|version| version.join("include/stddef.h").is_file())
-    };
-    newest.is_some_and(has_headers)
-}
-
-/// Returns true for `libclang.so`, `libclang.so.1`, `libclang-14.so.1` and similar names, which
-/// bindgen looks for. Returns false for `libclang-cpp.so.14` and `libclangBasic.a`.
-fn is_libclang(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix("libclang") else { return false };
-    let rest = match rest.strip_prefix('-') {
-        Some(version) => version.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.'),
-        None => rest,
-    };
-    // Trimming a version also removes the full stop after it.
-    let suffix = if name.starts_with("libclang-") { "so" } else { ".so" };
-    rest.strip_prefix(suffix).is_some_and(|end| end.is_empty() || end.starts_with('.'))
+fn has_callgrind() -> bool {
+    let args = ["--tool=callgrind", "--callgrind-out-file=/dev/null", "/bin/true"];
+    let Some(path) = program("valgrind") else { return false };
+    let ended = Command::new(path).args(args).stdin(Stdio::null()).output();
+    ended.is_ok_and(|output| output.status.success())
 }
 
 /// Returns true if the user is root.
@@ -355,33 +230,9 @@ pub(crate) fn is_root() -> bool {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-
-    /// A directory of this test alone, removed at its end.
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Scratch {
-            let path = std::env::temp_dir().join(format!("bmi-setup-{name}-{}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Scratch(path)
-        }
-
-        fn file(&self, name: &str, mode: u32) {
-            let path = self.0.join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, "").unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     #[test]
     fn programs_are_found_on_the_path() {
@@ -391,30 +242,28 @@ mod tests {
 
     #[test]
     fn a_file_or_a_folder_of_a_programs_name_is_no_program() {
-        let scratch = Scratch::new("programs");
-        scratch.file("a/tool", 0o644);
-        scratch.file("b/tool/readme", 0o644);
-        scratch.file("c/tool", 0o755);
-        let folders = ["a", "b", "c"].map(|name| scratch.0.join(name));
-        assert_eq!(program_in(folders.clone().into_iter(), "tool"), Some(scratch.0.join("c/tool")));
+        let scratch = tempfile::tempdir().unwrap();
+        let file = |name: &str, mode: u32| {
+            let path = scratch.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        file("a/tool", 0o644);
+        file("b/tool/readme", 0o644);
+        file("c/tool", 0o755);
+        let folders = ["a", "b", "c"].map(|name| scratch.path().join(name));
+        assert_eq!(program_in(folders.clone().into_iter(), "tool"), Some(scratch.path().join("c/tool")));
         assert_eq!(program_in(folders[..2].iter().cloned(), "tool"), None);
     }
 
+    /// The list of applets has the programs that the scripts call by name.
     #[test]
-    fn a_script_or_nothing_cannot_be_loaded() {
-        let scratch = Scratch::new("loads");
-        scratch.file("tool", 0o755);
-        assert!(!is_loadable(&scratch.0.join("tool")));
-        assert!(is_loadable(&std::env::current_exe().unwrap()));
-        assert!(loads("cat") && !loads("no-such-program"));
-    }
-
-    /// The list of applets has exactly the programs that the script calls by name.
-    #[test]
-    fn the_init_script_names_the_applets() {
-        let script = include_str!("rxe/init.sh");
-        let words: Vec<&str> = script.split(|c: char| !c.is_ascii_alphanumeric()).collect();
-        assert!(init_applets().all(|applet| words.contains(&applet)));
+    fn the_scripts_name_the_applets() {
+        let scripts =
+            concat!(include_str!("rxe/init.sh"), include_str!("rxe/inside.sh"), include_str!("rxe/machine.rs"));
+        let words: Vec<&str> = scripts.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+        assert!(APPLETS.iter().all(|applet| words.contains(applet)));
     }
 
     #[test]
@@ -425,40 +274,11 @@ mod tests {
     }
 
     #[test]
-    fn a_library_is_there_if_a_program_links_with_it() {
-        assert!(links("#include <math.h>\nint main(void) { return (int)sqrt(0.0); }", "m"));
-        assert!(!links("int main(void) { return 0; }", "no-such-library"));
-        assert!(!links("#include <no/such/header.h>\nint main(void) { return 0; }", "m"));
-    }
-
-    /// On a machine with LLVM's run-time library, the test command ended with "Unable to find
-    /// libclang", because the probe took `libclang-cpp.so.14` for libclang.
-    #[test]
-    fn libclang_cpp_is_not_libclang() {
-        for name in ["libclang.so", "libclang.so.1", "libclang-14.so", "libclang-14.so.1", "libclang-14.so.14.0.6"] {
-            assert!(is_libclang(name), "{name}");
+    fn each_purpose_has_its_packages() {
+        for need in [Tests, Machine, Peer, Counting, Pair, PairCheck] {
+            assert!(PACKAGES.iter().any(|package| package.needs.contains(&need)), "{need:?}");
         }
-        for name in
-            ["libclang-cpp.so.14", "libclang-cpp.so", "libclang_rt.asan.so", "libclangBasic.a", "libclang", "clang.so"]
-        {
-            assert!(!is_libclang(name), "{name}");
-        }
-    }
-
-    #[test]
-    fn libclang_needs_its_library_and_its_headers_in_one_version() {
-        let scratch = Scratch::new("libclang");
-        let folders = ["llvm-13", "llvm-14"].map(|name| scratch.0.join(name));
-        scratch.file("llvm-14/lib/libclang-cpp.so.14", 0o644);
-        scratch.file("llvm-14/lib/clang/14.0.6/include/stddef.h", 0o644);
-        scratch.file("llvm-13/lib/libclang.so.1", 0o644);
-        assert!(!has_libclang(&folders), "the library of one version, the headers of another");
-        symlink("missing", scratch.0.join("llvm-14/lib/libclang.so")).unwrap();
-        assert!(!has_libclang(&folders), "a link to nothing");
-        scratch.file("llvm-14/lib/libclang-14.so.1", 0o644);
-        assert!(has_libclang(&folders));
-        scratch.file("llvm-15/lib/libclang-15.so.1", 0o644);
-        let newer = [&folders[..], &[scratch.0.join("llvm-15")]].concat();
-        assert!(!has_libclang(&newer), "a newer library without headers");
+        let unknown = Package { name: "no-such-package", needs: &[Tests], why: "", probe: Installed };
+        assert!(!unknown.is_there());
     }
 }

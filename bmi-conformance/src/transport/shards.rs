@@ -1,8 +1,7 @@
 //! Several adapters behind one listening address (C17).
 //!
-//! These tests are a suite of their own, [`shard_suite!`](crate::shard_suite), for backends whose
-//! adapters can share an address ([`Backend::shards`]). Side `A` connects. The members of the group
-//! are the sides behind it, and the first of them listens.
+//! These tests are for backends whose adapters can share an address ([`Backend::shards`]). Side `A`
+//! connects. The members of the group are the sides behind it, and the first of them listens.
 
 use std::ops::RangeInclusive;
 

@@ -23,7 +23,7 @@ impl Handle {
     /// the address with the port that was taken.
     ///
     /// # Errors
-    /// Those of [`Transport::listen`].
+    /// Those of [`Transport::listen`](crate::Transport::listen).
     pub fn listen(&self, addr: &Addr) -> Result<Addr, Error> {
         self.first().listen(addr)
     }

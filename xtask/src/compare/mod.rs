@@ -46,7 +46,7 @@ use bmi_report::stats;
 use clap::Args;
 
 use crate::command::Failure;
-use crate::setup;
+use crate::setup::{self, Need};
 use bench::Bench;
 use measure::Comparison;
 use ratio::{Bounds, Judged};
@@ -134,7 +134,7 @@ fn run(root: &Path, args: &CompareArgs) -> Result<Vec<Judged>, Failure> {
         return Err(Failure::new("--realtime needs root"));
     }
     if benches.iter().any(|bench| bench.counts) {
-        setup::set_up_compare(root)?;
+        setup::install(root, Need::Counting)?;
     }
     let revisions = [source::resolve(root, &args.base)?, source::resolve(root, &args.other)?];
     let sides = source::build(root, &revisions, &benches)?;

@@ -22,7 +22,7 @@ use super::link::{Cable, Link, Loss, Rate};
 use super::measure::{ONE, PLAIN, bandwidth, iperf3, round_trip, served, undelayed};
 use super::report::{Row, table};
 use super::{clock, lifetime, perf, shape};
-use crate::setup;
+use crate::setup::{self, Need};
 use crate::totals::Totals;
 
 /// The rounds of a measurement.
@@ -48,7 +48,7 @@ const CHECKS: &[(&str, Check)] = &[("delay", delays), ("rate", rates), ("loss", 
 /// `folder` has the program `bmi-perf` if it need not be built.
 pub(super) fn run(root: &Path, folder: Option<&Path>) -> Result<Totals, String> {
     let program = perf::program(root, folder).map_err(|failure| failure.reason)?;
-    setup::set_up_pair_check(root).map_err(|failure| failure.reason)?;
+    setup::install(root, Need::PairCheck).map_err(|failure| failure.reason)?;
     let mut rows = Vec::new();
     for (what, check) in CHECKS {
         rows.extend(check().unwrap_or_else(|why| vec![Row::broken(*what, "xtask", why)]));

@@ -57,7 +57,7 @@ use clap::Args;
 use self::cable::{CLIENT, Pair, SERVER};
 use self::link::{Cable, Link, Loss, Rate};
 use crate::command::Failure;
-use crate::setup;
+use crate::setup::{self, Need};
 use crate::totals::Totals;
 
 pub(crate) use guard::main as guard_main;
@@ -161,7 +161,7 @@ fn prepare(root: &Path) -> Result<(), String> {
     if !setup::is_root() {
         return Err("network namespaces are made by root; try again as root".to_owned());
     }
-    setup::set_up_pair(root).map_err(|failure: Failure| failure.reason)?;
+    setup::install(root, Need::Pair).map_err(|failure: Failure| failure.reason)?;
     for name in namespaces::sweep()? {
         eprintln!("removed {name}, which a run left that was killed");
     }

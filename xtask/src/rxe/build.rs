@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::command::{Failure, Invocation};
-use crate::metadata::{self, Target};
 use crate::steps;
 
 /// A program that cargo has built.
@@ -31,72 +30,29 @@ fn cargo(root: &Path, args: &str, more: &[String]) -> Result<Vec<Built>, Failure
     Ok(Invocation::cargo(root, &args).args(more).output(LIMIT)?.lines().filter_map(built).collect())
 }
 
-/// Builds the programs that the tests run: the servers, the command, and the A/B run. They are
-/// built as in the test command's own steps.
-pub(crate) fn programs(root: &Path) -> Result<Vec<Built>, Failure> {
-    all(root).map(|all| all.into_iter().filter(|one| !one.is_test).collect())
-}
-
-/// Builds all programs, and the tests that need no device.
-fn all(root: &Path) -> Result<Vec<Built>, Failure> {
-    cargo(root, steps::BUILD, &["--features".into(), steps::features(root)?])
-}
-
-/// The crate whose tests run in the machine.
-const TESTED: &str = "bmi-ib";
-
-/// Builds the test programs of `bmi-ib`: its unit tests, and the tests that need a device.
+/// Builds all programs and all tests, as the step `build` does, so that nothing is built twice.
+/// Returns the tests of `bmi-ib` that need a device.
 pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
-    let ours = |one: &Built| one.is_test && one.package == TESTED;
-    let unit_tests = all(root)?.into_iter().filter(|one| ours(one));
-    // Select the whole workspace, and in it the tests with these names. Then their dependencies
-    // have the same features as in the other steps, and are built already.
-    let names = device_tests(root)?;
-    let mut args: Vec<String> = names.iter().flat_map(|name| ["--test".to_owned(), name.clone()]).collect();
-    args.extend(["--features".to_owned(), format!("{},{TESTED}/{}", steps::features(root)?, steps::DEVICE_TESTS)]);
-    let device_tests = cargo(root, "test --no-run --workspace", &args)?;
-    let is_named = |one: &Built| names.contains(&one.name);
-    Ok(unit_tests.chain(device_tests.into_iter().filter(|one| ours(one) && is_named(one))).collect())
+    let all = cargo(root, steps::BUILD, &["--features".into(), steps::features(root)?])?;
+    // The tests in the library need none. They run with all others.
+    Ok(all.into_iter().filter(|one| one.is_test && one.package == "bmi-ib" && one.name != "bmi_ib").collect())
 }
 
-/// Returns the names of the tests that need a device. Cargo builds them only with the feature.
-fn device_tests(root: &Path) -> Result<Vec<String>, Failure> {
-    let packages = metadata::packages(root)?.into_iter().filter(|package| package.name == TESTED);
-    let needs_device = |target: &Target| target.required_features.iter().any(|one| one == steps::DEVICE_TESTS);
-    let targets = packages.flat_map(|package| package.targets).filter(needs_device);
-    Ok(targets.map(|target| target.name).collect())
+/// Builds the programs whose figures are compared, in release.
+pub(crate) fn measuring_programs(root: &Path) -> Result<(), Failure> {
+    let args = "build --release --package bmi-ib --package bmi-perf --bin ib_measure --bin bmi-perf";
+    cargo(root, args, &[]).map(drop)
 }
-
-/// Builds the programs whose figures are compared, in release: the one of `bmi-ib` that measures
-/// our verbs, and `bmi-perf`, which gets the name [`PERF_IN_RELEASE`].
-pub(crate) fn measure(root: &Path) -> Result<Vec<Built>, Failure> {
-    let args = format!("build --release --package bmi-ib --package {PERF} --bin {MEASURE} --bin {PERF}");
-    let renamed = |one: Built| match one.name == PERF {
-        true => Built { name: PERF_IN_RELEASE.into(), ..one },
-        false => one,
-    };
-    Ok(cargo(root, &args, &[])?.into_iter().map(renamed).collect())
-}
-
-/// The name of the program that measures our verbs.
-pub(crate) const MEASURE: &str = "ib_measure";
-/// The program that measures the library between two hosts, and its crate.
-const PERF: &str = "bmi-perf";
-/// The name of its release build in the machine. The usual scenarios run it as it is built for
-/// tests.
-pub(crate) const PERF_IN_RELEASE: &str = "bmi-perf-release";
 
 /// Builds the test programs of the independent peer. It is outside the workspace, because the
 /// project does not need what the peer is built with.
 pub(crate) fn peer(root: &Path) -> Result<Vec<Built>, Failure> {
+    const PEER: &str = "bmi-ib/peer";
     let target = crate::target(root).join("rxe-peer");
     let args = format!("test --no-run --manifest-path {PEER}/Cargo.toml --target-dir {}", target.display());
     // Its library is empty, and so is the test program of the library.
     cargo(root, &args, &[]).map(|built| built.into_iter().filter(|one| one.is_test && one.name == "peer").collect())
 }
-
-/// The directory of the independent peer.
-pub(crate) const PEER: &str = "bmi-ib/peer";
 
 /// A line of cargo's report.
 #[derive(Deserialize)]

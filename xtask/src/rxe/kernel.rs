@@ -18,14 +18,15 @@ pub(crate) struct Kernel {
     version: String,
 }
 
-/// The modules that every machine loads. Without `crc32_generic`, adding the device fails, and the
+/// The modules with which the machine reaches the files of the host.
+pub(crate) const MODULES_FIRST: &[&str] = &["virtio_pci", "9pnet_virtio", "9p"];
+/// The modules that it loads from there. Without `crc32_generic`, adding the device fails, and the
 /// kernel gives no reason.
-pub(crate) const MODULES: &[&str] =
-    &["virtio_pci", "virtio_console", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "rdma_cm"];
-/// The module for the link between the two ends of one machine.
-pub(crate) const MODULES_ALONE: &[&str] = &["veth", "tun", "sch_netem", "sch_tbf"];
-/// The modules for the link between two machines, with loss.
-pub(crate) const MODULES_PAIR: &[&str] = &["virtio_net", "sch_netem"];
+#[rustfmt::skip]
+pub(crate) const MODULES: &[&str] = &[
+    "virtio_console", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "rdma_cm", "veth", "tun", "virtio_net",
+    "sch_netem", "sch_tbf",
+];
 
 impl Kernel {
     /// Returns the newest kernel that is installed on the host.
@@ -81,7 +82,7 @@ fn has_modules(folder: &Path) -> bool {
     // `kernel/lib/crc32c.ko`. Names of files have hyphens or underscores.
     let name = |path: &str| Some(path.rsplit('/').next()?.split(".ko").next()?.replace('-', "_"));
     let there: BTreeSet<String> = files.chain(builtin.lines()).filter_map(name).collect();
-    [MODULES, MODULES_ALONE, MODULES_PAIR].concat().iter().all(|module| there.contains(*module))
+    [MODULES_FIRST, MODULES].concat().iter().all(|module| there.contains(*module))
 }
 
 /// Returns the files in the output of `modprobe --show-depends`: `insmod FILE OPTIONS`, or
@@ -124,7 +125,7 @@ mod tests {
     fn a_kernel_without_soft_roce_is_passed_over() {
         let folder = std::env::temp_dir().join(format!("bmi-kernels-{}", std::process::id()));
         let (boot, modules) = (folder.join("boot"), folder.join("modules"));
-        let all = [MODULES, MODULES_ALONE, MODULES_PAIR].concat();
+        let all = [MODULES_FIRST, MODULES].concat();
         let install = |version: &str, names: &[&str]| {
             std::fs::create_dir_all(modules.join(version)).unwrap();
             std::fs::create_dir_all(&boot).unwrap();

@@ -33,6 +33,10 @@ pub(crate) enum Play {
     /// [`Play::BATCH`] messages in one direction. A receive is posted for each. Then both sides
     /// poll until all are received.
     Rate,
+    /// As `Ping`, between `async` endpoints of one thread.
+    Task,
+    /// As `Ping`, between `async` endpoints of any thread.
+    SharedTask,
     /// A transfer to memory that the other side exposes.
     Push,
     /// A transfer from memory that the other side exposes.
@@ -64,7 +68,7 @@ impl Play {
     /// Returns the number of things in one operation. [`Play::counts`] names the things.
     pub(crate) fn things(self) -> usize {
         match self {
-            Play::Ping | Play::RawPing => 2,
+            Play::Ping | Play::RawPing | Play::Task | Play::SharedTask => 2,
             Play::Rate | Play::RawRate => Play::BATCH,
             Play::Idle | Play::RawIdle | Play::Wake | Play::Push | Play::Pull => 1,
         }
@@ -75,7 +79,7 @@ impl Play {
         match self {
             Play::Idle | Play::RawIdle => "poll of both sides",
             Play::Wake => "wake-up",
-            Play::Ping | Play::RawPing | Play::Rate | Play::RawRate => "message",
+            Play::Ping | Play::RawPing | Play::Rate | Play::RawRate | Play::Task | Play::SharedTask => "message",
             Play::Push | Play::Pull => "transfer",
         }
     }
@@ -86,6 +90,8 @@ impl Play {
             Play::Wake => "wake",
             Play::Ping => "ping",
             Play::Rate => "rate",
+            Play::Task => "task ping",
+            Play::SharedTask => "shared task ping",
             Play::Push => "push",
             Play::Pull => "pull",
             Play::RawIdle => "raw idle",
@@ -151,7 +157,7 @@ impl Line {
 /// Returns all lines.
 pub(crate) fn all() -> Vec<Line> {
     use Mode::{Polling, Sleeping};
-    use Play::{Idle, Ping, Pull, Push, Rate, RawIdle, RawPing, RawRate, Wake};
+    use Play::{Idle, Ping, Pull, Push, Rate, RawIdle, RawPing, RawRate, SharedTask, Task, Wake};
     const KIB: usize = 1 << 10;
     let mut lines = Vec::new();
     let mut add = |over, mode, plays: &[(Play, usize)]| {
@@ -163,12 +169,15 @@ pub(crate) fn all() -> Vec<Line> {
     let transfers = [(Push, 256 * KIB), (Pull, 256 * KIB), (Push, 257 * KIB), (Pull, 257 * KIB)];
     add(Target::Shm, Polling, &[(Ping, 64 * KIB)]);
     add(Target::Shm, Polling, &transfers);
+    let tasks = [(Task, 8), (SharedTask, 8)];
+    add(Target::Shm, Polling, &tasks);
     let raw = [(RawIdle, 0), (RawPing, 8), (RawRate, 64), (RawPing, 4 * KIB)];
     add(Target::Shm, Polling, &raw);
     add(Target::Shm, Sleeping, &[(Wake, 0), (Ping, 8), (Rate, 64)]);
     let longer = [(Ping, 4 * KIB), (Ping, 64 * KIB), (Push, 64 * KIB), (Pull, 64 * KIB)];
     add(Target::Tcp, Polling, &short);
     add(Target::Tcp, Polling, &longer);
+    add(Target::Tcp, Polling, &tasks);
     add(Target::Tcp, Polling, &raw);
     add(Target::Tcp, Sleeping, &[(Wake, 0), (Ping, 8), (Rate, 64)]);
     add(Target::Tcp, Sleeping, &longer);

@@ -4,8 +4,9 @@
 //! is. So they show a change of one percent. To see it in a time would take hours.
 //!
 //! **How.** Two endpoints of one process send messages to each other in lockstep ([`pair`]; [`raw`]
-//! is the transport alone). Callgrind counts the work of both sides together ([`callgrind`]), in a
-//! process for each line ([`mod@line`]). The kernel's instructions are not counted.
+//! is the transport alone, [`tasks`] the `async` interface). Callgrind counts the work of both
+//! sides together ([`callgrind`]), in a process for each line ([`mod@line`]). The kernel's
+//! instructions are not counted.
 //!
 //! **Limits.** No side waits for a packet here: a side that polls finds a message in the first poll
 //! after it was sent. Over TCP, two real processes also poll without finding anything.
@@ -15,12 +16,14 @@ mod callgrind;
 mod line;
 mod pair;
 mod raw;
+mod tasks;
 
 use std::io::{Error, IsTerminal, Result};
 use std::process::ExitCode;
 
 use benches::report::{self, ReportArgs, begin, steps};
 use benches::sample;
+use bmi_core::{AsyncEndpoint, SharedEndpoint};
 use bmi_report::table::Table;
 use bmi_report::{Kind, Unit};
 use bmi_shm::ShmTransport;
@@ -33,14 +36,16 @@ use crate::callgrind::{Count, WINDOWS};
 use crate::line::{Line, Play, Target};
 use crate::pair::Pair;
 use crate::raw::Raw;
+use crate::tasks::Tasks;
 
 /// Counts the instructions and system calls that a message costs on both sides, with callgrind.
 ///
 /// "polling": both sides poll in turns. "sleeping": each side waits in poll(2) when it has nothing
 /// to do, as a driver that sleeps does. "ping" is one message at a time, and "rate" is 32 at a
 /// time. "push" and "pull" move bytes to and from memory that the other side exposes. "idle" is a
-/// poll of each side that finds nothing, "wake" is one after a sleep. "raw" is the transport
-/// without the protocol. Not counted: instructions of the kernel, and the copy of 64 KiB and more
+/// poll of each side that finds nothing, "wake" is one after a sleep. "task" is a ping of the async
+/// interface for one thread, "shared task" of that for any thread. "raw" is the transport without
+/// the protocol. Not counted: instructions of the kernel, and the copy of 64 KiB and more
 /// over shared memory. Needs valgrind.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  \
@@ -133,7 +138,9 @@ fn chosen(cli: &Cli) -> Vec<Line> {
 fn measure(cli: &Cli) -> Result<()> {
     let lines = chosen(cli);
     if lines.is_empty() {
-        return Err(Error::other("no line has that in its name; there are idle, wake, ping, rate, push, pull, raw"));
+        return Err(Error::other(
+            "no line has that in its name; there are idle, wake, ping, rate, task, push, pull, raw",
+        ));
     }
     callgrind::check()?;
     if cfg!(debug_assertions) {
@@ -220,6 +227,14 @@ fn play_over<T: Backend>(line: &Line, count: usize) -> std::result::Result<(), b
         (0..WINDOWS).try_for_each(|_| counted(&mut || raw.play(), count))
     } else {
         let mut pair = Pair::connect::<T>(line, folder.path())?;
+        if line.play == Play::Task {
+            let mut tasks = Tasks::new(pair, AsyncEndpoint::new)?;
+            return (0..WINDOWS).try_for_each(|_| counted(&mut || tasks.play(), count));
+        }
+        if line.play == Play::SharedTask {
+            let mut tasks = Tasks::new(pair, SharedEndpoint::shared)?;
+            return (0..WINDOWS).try_for_each(|_| counted(&mut || tasks.play(), count));
+        }
         (0..WINDOWS).try_for_each(|_| counted(&mut || pair.play(), count))
     }
 }

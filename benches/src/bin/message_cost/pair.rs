@@ -38,11 +38,11 @@ const STEP: u64 = 20_000;
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// One endpoint.
-struct Side {
-    endpoint: Endpoint,
+pub(crate) struct Side {
+    pub(crate) endpoint: Endpoint,
     peer: Option<PeerId>,
-    out: Memory,
-    into: Memory,
+    pub(crate) out: Memory,
+    pub(crate) into: Memory,
     /// The exposure of all of `into`, for the other side.
     exposed: Option<Exposure>,
     /// The number of posted operations that have not ended.
@@ -52,7 +52,7 @@ struct Side {
     awake: bool,
     /// True if a poll of [`Pair::settle`] has found work since the transfer began.
     worked: bool,
-    now: Time,
+    pub(crate) now: Time,
 }
 
 impl Side {
@@ -71,7 +71,7 @@ impl Side {
         })
     }
 
-    fn peer(&self) -> Result<PeerId, Error> {
+    pub(crate) fn peer(&self) -> Result<PeerId, Error> {
         self.peer.ok_or_else(|| Error::new(ErrorKind::PeerLost, "not connected"))
     }
 
@@ -171,6 +171,16 @@ impl Pair {
             side.poll()?;
         }
         Ok(())
+    }
+
+    /// Returns the length of a message.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Hands over the two endpoints.
+    pub(crate) fn into_sides(self) -> [Side; 2] {
+        self.sides
     }
 
     /// Plays one operation.

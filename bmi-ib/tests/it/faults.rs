@@ -2,20 +2,16 @@
 //! is not ready, a limit on locked memory. Needs an RDMA device. The link tests need the machine of
 //! `cargo xtask rxe`, whose device is on `d0`.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
-mod support;
-
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::support::{self, Pair, Side};
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{ConnId, Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, Addr, Clock, ErrorKind, Memory, RemoteSlice, Transport};
 use bmi_ib::{IbConfig, IbTransport};
-use support::{Pair, Side};
 
 /// The environment variable with the parent's address.
 const PARENT: &str = "BMI_IB_TEST_PARENT";
@@ -69,7 +65,7 @@ fn byte(memory: &Memory, at: usize) -> u8 {
 
 /// Accepts a connection from a child, and returns the memory that the child exposes.
 fn meet_child(side: &mut Side, addr: &Addr) -> (Child, ConnId, RemoteSlice) {
-    let child = spawn("child_that_exposes_memory", &addr.to_string());
+    let child = spawn("faults::child_that_exposes_memory", &addr.to_string());
     let Event::ConnectRequest { conn, .. } = side.next("the child's request") else { panic!("no request") };
     let note = Memory::zeroed(RemoteSlice::WIRE_LEN).unwrap();
     let region = side.transport.register(&note).unwrap();
@@ -142,11 +138,13 @@ fn killed_in_the_middle_of(write: bool) {
 }
 
 #[test]
+#[ignore = "needs an RDMA device: cargo xtask rxe"]
 fn a_peer_killed_in_the_middle_of_reads() {
     killed_in_the_middle_of(false);
 }
 
 #[test]
+#[ignore = "needs an RDMA device: cargo xtask rxe"]
 fn a_peer_killed_in_the_middle_of_writes() {
     killed_in_the_middle_of(true);
 }
@@ -179,6 +177,7 @@ fn message(pair: &mut Pair, near: ConnId, far: ConnId, what: &str) {
 /// A link that stays down ends the connections, with a reason that names the port. When it is up
 /// again, connecting works.
 #[test]
+#[ignore = "needs an RDMA device: cargo xtask rxe"]
 fn a_link_that_stays_down_ends_connections() {
     let _alone = alone();
     let mut config = IbConfig::default();
@@ -216,6 +215,7 @@ fn connect_when_up(pair: &mut Pair) -> (ConnId, ConnId) {
 /// A device without a link is refused at once, whether its port was named or not. The text names
 /// the port and what shows more.
 #[test]
+#[ignore = "needs an RDMA device: cargo xtask rxe"]
 fn a_port_without_a_link_is_refused_by_name() {
     let _alone = alone();
     let mut named = IbConfig::default();
@@ -240,6 +240,7 @@ fn a_port_without_a_link_is_refused_by_name() {
 
 /// A link that is down for less than the grace time ends no connection.
 #[test]
+#[ignore = "needs an RDMA device: cargo xtask rxe"]
 fn a_short_fall_of_the_link_is_survived() {
     let _alone = alone();
     let mut config = IbConfig::default();
@@ -266,6 +267,7 @@ fn a_short_fall_of_the_link_is_survived() {
 
 /// A send that finds no receive is retried a few times. Then both sides end and report why.
 #[test]
+#[ignore = "needs an RDMA device: cargo xtask rxe"]
 fn a_receiver_that_is_not_ready() {
     let _alone = alone();
     let mut pair = Pair::new();
@@ -321,8 +323,9 @@ fn child_with_a_limit() {
 }
 
 #[test]
+#[ignore = "needs an RDMA device: cargo xtask rxe"]
 fn a_limit_on_locked_memory_is_explained() {
     let _alone = alone();
-    let status = spawn("child_with_a_limit", "").wait().unwrap();
+    let status = spawn("faults::child_with_a_limit", "").wait().unwrap();
     assert!(status.success(), "the child says above what went wrong: {status}");
 }

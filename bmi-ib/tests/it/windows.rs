@@ -1,8 +1,6 @@
 //! Shows why the backend exposes memory by registrations and not by memory windows. Needs an RDMA
 //! device.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +76,7 @@ fn pair(context: &Arc<Context>) -> (Side, Side) {
 /// and `memory.rs` may use them. An access that a window refuses is not tried: the kernel then
 /// counts the window's references wrongly (`check_rkey` in its `rxe_resp.c` puts it twice).
 #[test]
+#[ignore = "needs an RDMA device: cargo xtask rxe"]
 fn soft_roce_does_not_check_the_bounds_of_a_window() {
     let context = Context::open(None).unwrap();
     assert!(context.limits().unwrap().windows, "Soft-RoCE says that it has windows of type 2");

@@ -1,7 +1,5 @@
 //! Two adapters in this process, driven by the test.
 
-#![allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -11,42 +9,42 @@ use bmi_core::{Addr, Clock, Error, Time, Transport};
 use bmi_ib::{IbConfig, IbTransport};
 
 /// How long a failing test waits.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An adapter and the events that it has reported.
-pub struct Side {
-    pub transport: IbTransport,
-    pub events: VecDeque<Event>,
+pub(crate) struct Side {
+    pub(crate) transport: IbTransport,
+    pub(crate) events: VecDeque<Event>,
     scratch: Vec<Event>,
     clock: MonotonicClock,
 }
 
 impl Side {
-    pub fn new(clock: MonotonicClock, config: IbConfig) -> Side {
+    pub(crate) fn new(clock: MonotonicClock, config: IbConfig) -> Side {
         Side::over(clock, IbTransport::new(config).expect("this machine has an RDMA device"))
     }
 
-    pub fn over(clock: MonotonicClock, transport: IbTransport) -> Side {
+    pub(crate) fn over(clock: MonotonicClock, transport: IbTransport) -> Side {
         Side { transport, events: VecDeque::new(), scratch: Vec::new(), clock }
     }
 
-    pub fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
 
-    pub fn poll(&mut self) -> bool {
+    pub(crate) fn poll(&mut self) -> bool {
         let busy = self.transport.poll(self.clock.now(), &mut self.scratch);
         self.events.extend(self.scratch.drain(..));
         busy
     }
 
     /// Polls until there is an event.
-    pub fn next(&mut self, what: &str) -> Event {
+    pub(crate) fn next(&mut self, what: &str) -> Event {
         self.next_beside(&mut [], what)
     }
 
     /// Polls this side and others until this one has an event.
-    pub fn next_beside(&mut self, others: &mut [&mut Side], what: &str) -> Event {
+    pub(crate) fn next_beside(&mut self, others: &mut [&mut Side], what: &str) -> Event {
         let give_up = self.now() + PATIENCE;
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -62,7 +60,12 @@ impl Side {
     }
 
     /// Returns the remaining completions of a connection, and why it ended.
-    pub fn end_of(&mut self, conn: ConnId, others: &mut [&mut Side], what: &str) -> (Vec<WorkCompletion>, Error) {
+    pub(crate) fn end_of(
+        &mut self,
+        conn: ConnId,
+        others: &mut [&mut Side],
+        what: &str,
+    ) -> (Vec<WorkCompletion>, Error) {
         let mut completions = Vec::new();
         loop {
             match self.next_beside(others, what) {
@@ -74,31 +77,31 @@ impl Side {
         }
     }
 
-    pub fn listen(&mut self) -> Addr {
+    pub(crate) fn listen(&mut self) -> Addr {
         self.transport.listen(&Addr::ib(None, "127.0.0.1", 0)).expect("listen")
     }
 
-    pub fn dial(&mut self, addr: &Addr) -> ConnId {
+    pub(crate) fn dial(&mut self, addr: &Addr) -> ConnId {
         let deadline = self.now() + PATIENCE;
         self.transport.connect(addr, b"", deadline).expect("connect")
     }
 }
 
 /// Two adapters and a connection between them.
-pub struct Pair {
-    pub a: Side,
-    pub b: Side,
-    pub addr: Addr,
-    pub near: ConnId,
-    pub far: ConnId,
+pub(crate) struct Pair {
+    pub(crate) a: Side,
+    pub(crate) b: Side,
+    pub(crate) addr: Addr,
+    pub(crate) near: ConnId,
+    pub(crate) far: ConnId,
 }
 
 impl Pair {
-    pub fn new() -> Pair {
+    pub(crate) fn new() -> Pair {
         Pair::with(IbConfig::default())
     }
 
-    pub fn with(config: IbConfig) -> Pair {
+    pub(crate) fn with(config: IbConfig) -> Pair {
         let clock = MonotonicClock::new();
         let (mut a, mut b) = (Side::new(clock, config.clone()), Side::new(clock, config));
         let addr = b.listen();
@@ -106,13 +109,13 @@ impl Pair {
         Pair { a, b, addr, near, far }
     }
 
-    pub fn again(&mut self) -> (ConnId, ConnId) {
+    pub(crate) fn again(&mut self) -> (ConnId, ConnId) {
         link(&mut self.a, &mut self.b, &self.addr)
     }
 }
 
 /// Connects `a` to `b`, which listens at `addr`.
-pub fn link(a: &mut Side, b: &mut Side, addr: &Addr) -> (ConnId, ConnId) {
+pub(crate) fn link(a: &mut Side, b: &mut Side, addr: &Addr) -> (ConnId, ConnId) {
     let near = a.dial(addr);
     let Event::ConnectRequest { conn: far, .. } = b.next_beside(&mut [a], "a request") else { panic!("no request") };
     b.transport.accept(far, b"").expect("accept");

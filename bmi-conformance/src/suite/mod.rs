@@ -1,11 +1,12 @@
 //! The list of all behaviours, and the test program that runs them over a backend.
 
+mod table;
+
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
 use crate::backend::Backend;
-use crate::table;
 
 /// A behaviour: its name and its test.
 struct Behaviour {
@@ -155,7 +156,7 @@ const BEHAVIOURS: &[Behaviour] = behaviours! {
 ///
 /// ```text
 /// fn main() -> std::process::ExitCode {
-///     Suite::new("mine").over("plain", || Box::new(MyBackend::new())).run()
+///     Suite::new("mine").over("plain", || MyBackend::new()).run()
 /// }
 /// ```
 pub struct Suite {

@@ -76,13 +76,13 @@ const ROWS: [(&str, &str); 26] = [
 
 /// Returns the parts that have a row.
 #[cfg(test)]
-pub(crate) fn rows() -> impl Iterator<Item = &'static str> {
+pub(super) fn rows() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|(part, _)| *part)
 }
 
 /// Returns whether a part runs over a configuration. One that has no column runs everything, such
 /// as those of a backend outside of this project.
-pub(crate) fn has(backend: &str, configuration: &str, part: &str) -> bool {
+pub(super) fn has(backend: &str, configuration: &str, part: &str) -> bool {
     let Some(column) = COLUMNS.iter().position(|column| *column == (backend, configuration)) else { return true };
     let row = ROWS.iter().find(|row| row.0 == part);
     row.is_none_or(|(_, marks)| marks.bytes().filter(|mark| *mark != b' ').nth(column) == Some(b'x'))

@@ -1,0 +1,83 @@
+//! A message in each direction between two `async` endpoints, of one thread or of any thread
+//! (`bmi_core::Threading`). The difference of the two is the price of the lock.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use bmi_core::{AsyncEndpoint, Clock, Endpoint, Error, Memory, Options, PeerId, Threading, Time};
+
+use crate::pair::{Pair, Side};
+
+const TAG: u64 = 2;
+
+/// A time that does not change.
+pub(crate) struct Stopped(Time);
+
+impl Clock for Stopped {
+    fn now(&self) -> Time {
+        self.0
+    }
+}
+
+/// One endpoint, with the memory of its messages.
+struct End<S: Threading> {
+    endpoint: AsyncEndpoint<S>,
+    peer: PeerId,
+    out: Memory,
+    into: Memory,
+}
+
+/// Two connected endpoints.
+pub(crate) struct Tasks<S: Threading> {
+    ends: [End<S>; 2],
+    len: usize,
+}
+
+impl<S: Threading> Tasks<S> {
+    /// Takes over the endpoints of `pair`. `wrap` gives them their interface.
+    ///
+    /// # Errors
+    /// If they are not connected, or a message fails.
+    pub(crate) fn new(pair: Pair, wrap: fn(Endpoint, Stopped) -> AsyncEndpoint<S>) -> Result<Tasks<S>, Error> {
+        let len = pair.len();
+        let end = |side: Side| -> Result<End<S>, Error> {
+            let peer = side.peer()?;
+            Ok(End { endpoint: wrap(side.endpoint, Stopped(side.now)), peer, out: side.out, into: side.into })
+        };
+        let [near, far] = pair.into_sides();
+        let mut tasks = Tasks { ends: [end(near)?, end(far)?], len };
+        for _ in 0..1000 {
+            tasks.play()?;
+        }
+        Ok(tasks)
+    }
+
+    /// Sends a message in each direction.
+    ///
+    /// # Errors
+    /// If one fails.
+    pub(crate) fn play(&mut self) -> Result<(), Error> {
+        let [near, far] = &self.ends;
+        self.message(near, far)?;
+        self.message(far, near)
+    }
+
+    /// Polls both sides in turns, until the message has been sent and received.
+    fn message(&self, from: &End<S>, to: &End<S>) -> Result<(), Error> {
+        let (mut sent, mut received) = (false, false);
+        let mut recv = pin!(to.endpoint.recv(to.peer, TAG, to.into.slice(0, self.len), Options::default()));
+        let mut send = pin!(from.endpoint.send(from.peer, TAG, from.out.slice(0, self.len), Options::default()));
+        let mut context = Context::from_waker(Waker::noop());
+        while !(sent && received) {
+            if !sent && let Poll::Ready(result) = send.as_mut().poll(&mut context) {
+                (_, sent) = (result?, true);
+            }
+            if !received && let Poll::Ready(result) = recv.as_mut().poll(&mut context) {
+                (_, received) = (result?, true);
+            }
+            from.endpoint.progress();
+            to.endpoint.progress();
+        }
+        Ok(())
+    }
+}
