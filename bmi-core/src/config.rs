@@ -58,7 +58,7 @@ pub struct CreditConfig {
     /// Four more receives are reserved for credits. With them the default makes 128, the smallest
     /// receive queue that a transport may have. If there are fewer credits than two windows of a
     /// program's small messages, the two sides take turns: 64 credits halved the rate at a window
-    /// of 64 (`micro --only rate`).
+    /// of 64 (`bmi-perf here --test rate`).
     pub messages: u16,
     /// The peer's credits in bytes: the bytes that its messages which have arrived, but are not yet
     /// received, may take here.

@@ -10,9 +10,11 @@ use crate::config::{COMPLETIONS, IbConfig, MAX_HEAD, MAX_INLINE, MAX_SEGMENTS, M
 use crate::memory::io_error;
 use crate::verbs::{self, Channel, CompletionQueue, Context, DeviceLimits, Domain, Gid, QueuePairLimits, Unavailable};
 
-/// The cost of registering and deregistering, measured on Soft-RoCE (`ib_measure registration`): 59
-/// µs for one buffer of 400 kB, 2.9 ms for 100 of 4 kB. Most of it is the system calls. Adapters
-/// differ, so this is an order of magnitude. An endpoint that calibrates itself measures its own.
+/// The cost of registering and deregistering, measured on Soft-RoCE: 59 µs for one buffer of 400
+/// kB,
+/// 2.9 ms for 100 of 4 kB ([PVFS-IB §5] has these for an adapter). Most of it is the system calls.
+/// Adapters differ, so this is an order of magnitude. An endpoint that calibrates itself measures
+/// its own.
 const PER_REGION: Duration = Duration::from_micros(28);
 const PER_PAGE: Duration = Duration::from_nanos(300);
 

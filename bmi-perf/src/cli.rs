@@ -5,28 +5,38 @@ use std::time::Duration;
 
 use bmi::paths::Path;
 use bmi_report::stats::Stop;
+use bmi_sim::Profile;
 use clap::{Args, Parser, Subcommand};
 
 use crate::calibrate;
-use crate::case::{Over, Test, Waiting};
+use crate::case::{Interface, Over, Test, Waiting};
+use crate::client::{self, Peer};
 use crate::model::Model;
 use crate::plan::{self, Wanted};
-use crate::run;
 use crate::serve;
 
-/// Measures transports between two hosts: TCP, RDMA verbs and shared memory, beside plain sockets.
+/// Measures transports on this host or between two: TCP, RDMA verbs and shared memory, beside plain
+/// sockets and copies of memory.
 ///
-/// Start `bmi-perf serve ADDRESS` on one host and `bmi-perf run ADDRESS` on the other one. All
-/// transports that both hosts have are measured in turns, in random order, so that other load
-/// affects all alike. A difference is claimed only if the interval of the ratio excludes 1.
+/// `bmi-perf here` measures between two processes of this host. For two hosts, start `bmi-perf
+/// serve ADDRESS` on one and `bmi-perf run ADDRESS` on the other one. All transports that both have
+/// are measured in turns, in random order, so that other load affects all alike. A difference is
+/// claimed only if the interval of the ratio excludes 1.
 #[derive(Debug, Parser)]
 #[command(
     version,
     after_help = "\
-Exit status: 0 if all was measured, 1 if a comparison or --self-check fails, 2 if something went wrong, 130 if the run
-was interrupted. What was measured until then is reported in any case.
+Exit status: 0 if all was measured, 1 if a comparison fails or a profile does not fit, 2 if something went wrong, 130
+if the run was interrupted. What was measured until then is reported in any case.
 
-Example: bmi-perf run 198.18.0.1 --test latency,bandwidth --size 8..1M*8 --html report.html"
+Examples:
+  bmi-perf here                                            the transports of this host, about a minute
+  bmi-perf here --over shm --interface endpoint,backend    what the library adds to a backend
+  bmi-perf here --over tcp --interface endpoint,thread     what a handle for several threads costs
+  bmi-perf here --over tcp --test call-write,call-read     the four paths, and the one that is chosen
+  bmi-perf here --over shm --peers ucx,libfabric           beside programs of other libraries
+  bmi-perf here --sample                                   one line a row: what `cargo xtask compare` reads
+  bmi-perf run 198.18.0.1 --test latency,bandwidth --size 8..1M*8 --html report.html"
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -37,12 +47,16 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Listen, and measure with one client at a time.
     Serve(Serve),
-    /// Measure with a server.
+    /// Measure with a server on another host.
     Run(Box<Run>),
+    /// Measure between two processes of this host: starts a server of its own.
+    Here(Box<Here>),
     /// Print a report that was written with --json, or write it in another form.
     Show(Show),
     /// Say what changed between two reports.
     Compare(Compare),
+    /// Fit a profile of the simulator to a report, or to a file of measurements.
+    Calibrate(Box<Calibrate>),
 }
 
 #[derive(Debug, Args)]
@@ -103,7 +117,43 @@ impl Transport {
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The host on which `bmi-perf serve` runs, with a port if it is not 7470.
-    host: String,
+    pub(crate) host: String,
+    #[command(flatten)]
+    pub(crate) measure: Measure,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Here {
+    /// The processors that the server's threads run on, one after the other: 0,2-3.
+    #[arg(long, value_name = "LIST")]
+    server_cpu_list: Option<String>,
+    /// Programs of other libraries to measure beside, if they are installed.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
+    peers: Vec<Peer>,
+    /// Measure each row briefly, without baselines. Print JSON: a name, a value and a unit for
+    /// each.
+    #[arg(long, conflicts_with_all = ["peers", "quick", "rounds", "least_rounds", "json", "html", "csv", "figures"])]
+    pub(crate) sample: bool,
+    #[command(flatten)]
+    pub(crate) measure: Measure,
+}
+
+impl Here {
+    /// Returns the options of the server.
+    pub(crate) fn server(&self) -> Vec<String> {
+        let list = self.server_cpu_list.iter().flat_map(|list| ["--cpu-list".to_owned(), list.clone()]);
+        list.collect()
+    }
+
+    pub(crate) fn options(&self, command: Vec<String>) -> Result<client::Options, String> {
+        let options = self.measure.options(command)?;
+        let options = client::Options { peers: self.peers.clone(), ..options };
+        Ok(if self.sample { options.of_a_sample() } else { options })
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Measure {
     /// What to measure over. The default is every transport that both hosts have.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     over: Vec<Transport>,
@@ -145,6 +195,9 @@ pub(crate) struct Run {
     /// own choice. The default is all of them.
     #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = path)]
     path: Vec<PathChoice>,
+    /// Interfaces through which the client uses a transport. All of them are compared in turns.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST", default_value = "endpoint")]
+    interface: Vec<Interface>,
     /// Seconds after which no further round begins.
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..864_001))]
     time: u64,
@@ -176,10 +229,6 @@ pub(crate) struct Run {
     /// The device of the server's verbs adapter.
     #[arg(long)]
     server_device: Option<String>,
-    /// Find out whether differences of 5 % are found on these hosts: measure one transport three
-    /// times, as it is, once more, and slowed by 5 %. The exit status is 1 if a verdict is wrong.
-    #[arg(long)]
-    pub(crate) self_check: bool,
     /// A few seconds: short rounds, and few of them.
     #[arg(long)]
     quick: bool,
@@ -210,19 +259,6 @@ pub(crate) struct Output {
     /// on such machines is predicted, and drawn beside what was measured.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Model::parse)]
     pub(crate) model: Vec<Model>,
-    /// Write the measurements that the program `calibrate` fits a profile to.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) calibrate: Option<PathBuf>,
-    /// The transport of --calibrate. The default is the first one of the library in the report.
-    #[arg(long, value_enum, value_name = "TRANSPORT", requires = "calibrate")]
-    calibrate_over: Option<Transport>,
-}
-
-impl Output {
-    /// Returns the name of the transport whose measurements `calibrate` needs.
-    pub(crate) fn calibrate_over(&self) -> Option<&'static str> {
-        self.calibrate_over.map(|transport| transport.over().name())
-    }
 }
 
 #[derive(Debug, Args)]
@@ -231,6 +267,61 @@ pub(crate) struct Show {
     pub(crate) report: PathBuf,
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+/// Turns the prices of a base profile until the simulator measures what the machine did.
+///
+/// What was not measured stays as in the base, so choose one that is similar to the machine. The
+/// profile is written to the standard output as TOML, for every option that takes a profile. A
+/// table of what was measured, and of what the profile gives, is written to the standard error.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  bmi-perf here --over tcp --test latency,bandwidth --size 8,256K --waiting sleeping --json tcp.json
+  bmi-perf calibrate tcp.json > profile.toml
+  bmi-perf calibrate --example > mine.toml                 what can be measured, to fill in
+  bmi-perf calibrate mine.toml --base cx7-400+nvme         from another base, with another disk
+  bmi-perf calibrate --show cx7-400                        what the simulator measures")]
+pub(crate) struct Calibrate {
+    /// A report that was written with --json, or a file of measurements.
+    #[arg(required_unless_present_any = ["example", "show"])]
+    file: Option<PathBuf>,
+    /// The profile to start from, a name or a file; +NAME or +FILE gives it another disk. The
+    /// default is gige-2008 for a report over TCP, cx7-400 for another one, and vapi-2003 for a
+    /// file of measurements.
+    #[arg(long, value_name = "NAME|FILE", value_parser = Profile::from_name_or_file)]
+    pub(crate) base: Option<Profile>,
+    /// The transport of the report. The default is its first one of the library.
+    #[arg(long, value_enum, value_name = "TRANSPORT")]
+    over: Option<Transport>,
+    /// The error of the profile above which the exit status is 1.
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
+    pub(crate) tolerance: f64,
+    /// Print the measurements of the report as a file, to add others, and do not fit.
+    #[arg(long, conflicts_with = "base")]
+    pub(crate) measured: bool,
+    /// Print a file of measurements to fill in.
+    #[arg(long, conflicts_with_all = ["file", "show", "base"])]
+    pub(crate) example: bool,
+    /// Print what the simulator measures of a profile.
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "file", value_parser = Profile::from_name_or_file)]
+    pub(crate) show: Option<Profile>,
+}
+
+impl Calibrate {
+    /// Returns where the measurements come from.
+    pub(crate) fn input(&self) -> calibrate::Input {
+        let over = self.over.map(|transport| transport.over().name());
+        match &self.file {
+            Some(file) => calibrate::Input::File(file.clone(), over),
+            None => calibrate::Input::Example,
+        }
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "a number of percent, as in 5 or 2.5".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -264,8 +355,8 @@ fn path(text: &str) -> Result<PathChoice, String> {
     index.map(|index| PathChoice(Some(index as u8))).ok_or_else(|| format!("no such path: chosen, {}", names()))
 }
 
-impl Run {
-    pub(crate) fn options(&self, command: Vec<String>) -> Result<run::Options, String> {
+impl Measure {
+    pub(crate) fn options(&self, command: Vec<String>) -> Result<client::Options, String> {
         if !(self.width.is_finite() && self.width > 1.0) {
             return Err(format!("--width {}: a number above 1, such as 1.04", self.width));
         }
@@ -284,26 +375,24 @@ impl Run {
             pieces: unique(self.pieces.iter().copied()),
             rates: unique(self.rate.iter().copied()),
             paths: unique(self.path.iter().map(|path| path.0)),
-            self_check: self.self_check,
+            interfaces: unique(self.interface.iter().copied()),
         };
-        if self.self_check && (wanted.overs.len() > 1 || wanted.tests.contains(&Test::LatencyAtRate)) {
-            let text = "--self-check measures one transport (--over tcp), and cannot slow latency-at-rate";
-            return Err(text.to_owned());
-        }
-        if self.output.calibrate.is_some() {
-            calibrate::check(&wanted, self.output.calibrate_over())?;
-        }
         // Which transports there are is not known yet, and does not matter to the bounds.
         let any = Wanted { overs: vec![Over::Tcp], ..wanted.clone() };
-        for case in any.groups().iter().flatten() {
+        let groups = any.groups();
+        for case in groups.iter().flatten() {
             case.check().map_err(|why| format!("{}: {why}", case.row().what()))?;
+        }
+        if groups.is_empty() {
+            let text = "nothing fits: a backend polls on one connection and has no calls or lists, and only a backend \
+                        has write-seen (--interface backend)";
+            return Err(text.to_owned());
         }
         let least = if self.quick { 8 } else { self.least_rounds };
         let most = if self.quick { 8 } else { self.rounds };
-        Ok(run::Options {
-            host: self.host.clone(),
+        Ok(client::Options {
             wanted,
-            baseline: !self.no_baseline && !self.self_check,
+            baseline: !self.no_baseline,
             enough: Stop { width: self.width, least: least.min(most) as usize, most: most as usize },
             round: Duration::from_millis(if self.quick { 10 } else { self.round_ms }),
             count: self.count,
@@ -313,6 +402,8 @@ impl Run {
             device: self.device.clone(),
             server_device: self.server_device.clone(),
             timeline: self.timeline.is_some(),
+            is_sample: false,
+            peers: Vec::new(),
             command,
         })
     }
@@ -344,17 +435,28 @@ mod tests {
                 ("cpu-list", "0"),
                 ("path", "chosen"),
                 ("model", "vapi-2003"),
-                ("calibrate-over", "tcp --calibrate a")
-            ]) >= 20
+                ("base", "vapi-2003"),
+                ("show", "vapi-2003"),
+                ("tolerance", "2"),
+            ]) >= 25
         );
     }
 
-    fn options(line: &str) -> Result<run::Options, String> {
+    fn options(line: &str) -> Result<client::Options, String> {
         let words = ["bmi-perf", "run", "host"].into_iter().chain(line.split_whitespace());
         match Cli::try_parse_from(words).map_err(|error| error.to_string())?.command {
-            Command::Run(run) => run.options(Vec::new()),
+            Command::Run(run) => run.measure.options(Vec::new()),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// `cargo xtask compare` knows the rows of a sample by their names, so nothing changes them.
+    #[test]
+    fn a_sample_takes_no_options_that_change_what_its_lines_mean() {
+        for other in ["--quick", "--json=a", "--rounds=3", "--peers=ucx", "--figures=a.json"] {
+            assert!(Cli::try_parse_from(["bmi-perf", "here", "--sample", other]).is_err(), "{other}");
+        }
+        assert!(Cli::try_parse_from(["bmi-perf", "here", "--sample", "--test=rate"]).is_ok());
     }
 
     #[test]
@@ -369,15 +471,14 @@ mod tests {
             ("--test list-write --size 8 --pieces 9", "pieces"),
             ("--depth 5000", "5000"),
             ("--over carrier-pigeon", "carrier-pigeon"),
-            ("--self-check --over tcp,shm", "one transport"),
-            ("--calibrate a --over tcp --test latency", "bandwidth --size 8,256K --waiting sleeping"),
-            ("--calibrate a --calibrate-over shm --over tcp", "over shm there is no"),
-            ("--self-check --test latency-at-rate", "latency-at-rate"),
+            ("--interface backend --test call-read", "nothing fits"),
+            ("--interface backend --connections 2", "nothing fits"),
+            ("--test write-seen", "--interface backend"),
         ] {
             let refused = options(line).unwrap_err();
             assert!(refused.contains(why), "{line}: {refused}");
         }
-        assert!(options("--calibrate a --over tcp --size 8,256K --waiting sleeping").is_ok());
+        assert!(options("--test write-seen,call-read --interface endpoint,backend").is_ok());
         assert_eq!(options("--path chosen,inline").unwrap().wanted.paths.len(), 2);
     }
 }

@@ -34,14 +34,14 @@ use bmi_report::Host;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::case::{Case, Over, Station};
+use crate::case::{Job, Over, Settings, Station};
 use crate::usage::Usage;
-use crate::worker::Besides;
+use crate::work::adapter::Abilities;
 
 /// The port of a server that was not told another.
 pub(crate) const PORT: u16 = 7470;
 /// The version of this protocol. Both sides must have the same.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// What the first message begins with.
 const MAGIC: &str = "bmi-perf";
 /// Length of the longest message in bytes: addresses of 256 threads, or a timeline.
@@ -59,16 +59,7 @@ pub(crate) enum Ask {
     /// Open endpoints and listen.
     Open { station: Station, settings: Settings },
     /// Run a part of a case.
-    Round { case: Case, count: u64, besides: Besides },
-}
-
-/// How a station is opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Settings {
-    /// The device and port of the server's verbs adapter: `mlx5_0` or `mlx5_0:1`.
-    pub(crate) device: Option<String>,
-    /// Length of the longest message, in bytes.
-    pub(crate) max_message: u64,
+    Round(Job),
 }
 
 /// A message of the server.
@@ -80,7 +71,7 @@ pub(crate) enum Answer {
         /// The identity of the host; sides with the same may share memory.
         host_id: Option<String>,
         /// What it can open, or why not.
-        overs: BTreeMap<Over, Result<(), String>>,
+        overs: BTreeMap<Over, Result<Abilities, String>>,
         /// Why it counts no system calls.
         no_calls: Option<String>,
     },

@@ -3,49 +3,38 @@
 //! | module | what is there |
 //! |---|---|
 //! | `case`, `plan` | what is measured |
-//! | `schedule`, `count` | when, how often, and how many messages |
-//! | `control` | what both sides tell each other besides |
-//! | `run`, `serve` | the two sides |
-//! | `worker` | the threads that measure |
-//! | `library`, `sockets`, `memory` | what they do |
-//! | `self_check` | whether the verdicts on these hosts are right |
-//! | `usage` | what it costs; the library has `system_calls` |
-//! | `host` | what this host can be measured over |
-//! | `timelines` | where the time of a message goes |
-//! | `model`, `calibrate` | the simulator beside the measurement, and what it is fitted to |
+//! | `client`, `serve` | the two sides |
+//! | `control` | what both tell each other besides |
+//! | `work` | the threads that measure, and what they do |
+//! | `measured`, `usage`, `system_calls` | how long it took, and what it cost |
+//! | `stop` | how a part that is under way is ended |
+//! | `model`, `calibrate` | the simulator beside the measurement, and how it is fitted |
 
 mod calibrate;
 mod case;
 mod cli;
+mod client;
 mod control;
-mod count;
-mod host;
-mod library;
 mod measured;
-mod memory;
 mod model;
 mod plan;
-mod progress;
-mod run;
-mod schedule;
-mod self_check;
 mod serve;
-mod sockets;
 mod stop;
-mod timelines;
+mod system_calls;
 mod usage;
-mod worker;
+mod work;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use bmi_perf::system_calls;
-use bmi_report::{FailIf, Figures, Report, figures};
+use bmi_report::{FailIf, Figures, Report, Row, figures};
+use bmi_sim::Profile;
 use clap::Parser;
+use serde_json::{Value, json};
 
 use cli::{Cli, Command, Output};
 
-/// A comparison fails.
+/// A comparison fails, or a profile does not fit.
 const WORSE: u8 = 1;
 /// Something went wrong.
 const FAILED: u8 = 2;
@@ -57,12 +46,17 @@ fn main() -> ExitCode {
         Command::Serve(serve) => serve.options().and_then(|options| {
             serve::serve(&options).map(|()| ExitCode::SUCCESS).map_err(|trouble| trouble.to_string())
         }),
-        Command::Run(run) => measure(&run),
+        Command::Run(run) => run.measure.options(command()).and_then(|options| {
+            let report = client::run(&run.host, &options).map_err(|trouble| trouble.to_string())?;
+            finish(&report, &run.measure)
+        }),
+        Command::Here(here) => measure_here(&here),
         Command::Show(show) => {
             let report = Report::read(&show.report).map_err(|error| error.to_string());
             report.and_then(|report| write(&report, &show.output)).map(|()| ExitCode::SUCCESS)
         }
         Command::Compare(reports) => compare(&reports),
+        Command::Calibrate(calibrate) => fit(&calibrate),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error}");
@@ -70,28 +64,61 @@ fn main() -> ExitCode {
     })
 }
 
-fn measure(run: &cli::Run) -> Result<ExitCode, String> {
-    let options = run.options(std::env::args().collect())?;
-    let report = run::run(&options).map_err(|trouble| trouble.to_string())?;
-    if let (Some(path), Some(trace)) = (&run.timeline, &report.timeline) {
-        std::fs::write(path, trace.to_string()).map_err(|error| format!("{}: {error}", path.display()))?;
-    }
-    let Some(why) = report.interrupted.clone() else {
-        write(&report, &run.output)?;
-        return Ok(if run.self_check { self_checked(&report) } else { ExitCode::SUCCESS });
-    };
-    if !report.rows.is_empty() {
-        write(&report, &run.output)?;
-    }
-    eprintln!("error: {why}");
-    Ok(ExitCode::from(if why == run::INTERRUPTED { INTERRUPTED } else { FAILED }))
+fn command() -> Vec<String> {
+    std::env::args().collect()
 }
 
-/// Says whether all verdicts of a self-check are right.
-fn self_checked(report: &Report) -> ExitCode {
-    let checked = self_check::Checked::of(report);
-    eprintln!("{checked}");
-    ExitCode::from(if checked.is_right() { 0 } else { WORSE })
+fn measure_here(here: &cli::Here) -> Result<ExitCode, String> {
+    let options = here.options(command())?;
+    let server = client::Here::start(&here.server()).map_err(|trouble| trouble.to_string())?;
+    let report = client::run(&server.at, &options).map_err(|trouble| trouble.to_string())?;
+    match (here.sample, &report.interrupted) {
+        (true, None) => sample(&report).map(|()| ExitCode::SUCCESS),
+        (true, Some(why)) => Err(why.clone()),
+        (false, _) => finish(&report, &here.measure),
+    }
+}
+
+/// Prints the rows as `cargo xtask compare` reads them.
+fn sample(report: &Report) -> Result<(), String> {
+    let line = |row: &Row| json!({ "name": row.name(), "value": row.median().middle, "unit": row.unit });
+    let lines: Vec<Value> = report.rows.iter().map(line).collect();
+    println!("{}", serde_json::to_string(&lines).map_err(|error| error.to_string())?);
+    Ok(())
+}
+
+/// Writes the report of a run, and says how the run ended.
+fn finish(report: &Report, measure: &cli::Measure) -> Result<ExitCode, String> {
+    if let (Some(path), Some(trace)) = (&measure.timeline, &report.timeline) {
+        to_file(Some(path), || trace.to_string())?;
+    }
+    if !report.rows.is_empty() || report.interrupted.is_none() {
+        write(report, &measure.output)?;
+    }
+    let Some(why) = &report.interrupted else { return Ok(ExitCode::SUCCESS) };
+    eprintln!("error: {why}");
+    Ok(ExitCode::from(if why == client::INTERRUPTED { INTERRUPTED } else { FAILED }))
+}
+
+/// Prints a profile of the simulator, or the measurements that one is fitted to.
+fn fit(calibrate: &cli::Calibrate) -> Result<ExitCode, String> {
+    if let Some(profile) = &calibrate.show {
+        print!("{}", calibrate::show(profile)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (text, usual) = calibrate.input().text()?;
+    if calibrate.example || calibrate.measured {
+        print!("{text}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let usual = || Profile::from_name_or_file(usual).map_err(|error| error.to_string());
+    let base = calibrate.base.clone().map_or_else(usual, Ok)?;
+    let (profile, table, misfit) = calibrate::fit(&text, &base, calibrate.tolerance)?;
+    eprint!("{table}");
+    print!("{profile}");
+    let Some(why) = misfit else { return Ok(ExitCode::SUCCESS) };
+    eprintln!("error: {why}");
+    Ok(ExitCode::from(WORSE))
 }
 
 /// Prints what changed between two reports.
@@ -112,17 +139,12 @@ fn compare(reports: &cli::Compare) -> Result<ExitCode, String> {
     Ok(ExitCode::from(WORSE))
 }
 
-/// Writes a report, with the predictions of models, and the input of `calibrate`.
+/// Writes a report, with the predictions of models, in the forms that the user asked for, and
+/// prints the table.
 fn write(report: &Report, output: &Output) -> Result<(), String> {
     let mut report = report.clone();
     model::add(&mut report, &output.model);
-    write_forms(&report, output)?;
-    // Last, so that a measurement that is missing does not cost those that there are.
-    output.calibrate.as_deref().map_or(Ok(()), |file| calibrate::write(&report, output.calibrate_over(), file))
-}
-
-/// Writes a report in the forms that the user asked for, and prints the table.
-fn write_forms(report: &Report, output: &Output) -> Result<(), String> {
+    let report = &report;
     to_file(output.html.as_deref(), || bmi_report::html::render(report))?;
     to_file(output.csv.as_deref(), || bmi_report::csv::render(report))?;
     if let Some(path) = &output.figures {

@@ -4,8 +4,6 @@ use std::time::{Duration, Instant};
 
 use bmi_report::Histogram;
 
-use crate::case::{Case, Repeat, SLOWED};
-
 /// The result of a part.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
@@ -17,26 +15,24 @@ pub(crate) struct Measured {
     pub(crate) histogram: Option<Histogram>,
     /// Number of calls that did not take the path that was forced.
     pub(crate) missed: u64,
-    /// Whether operations are made to take longer.
-    is_slowed: bool,
 }
 
 impl Measured {
     /// Begins to measure the time of all operations together.
-    pub(crate) fn in_all(case: &Case) -> Measured {
-        Measured { is_slowed: case.repeat == Repeat::Slowed, ..Measured::default() }
+    pub(crate) fn in_all() -> Measured {
+        Measured::default()
     }
 
     /// Begins to measure the time of each operation.
-    pub(crate) fn of_each(case: &Case) -> Measured {
-        Measured { histogram: Some(Histogram::new()), ..Measured::in_all(case) }
+    pub(crate) fn of_each() -> Measured {
+        Measured { histogram: Some(Histogram::new()), ..Measured::default() }
     }
 
     /// Records an operation that began at `from` and has ended. Returns the end, which is the begin
     /// of the next one: the clock is read once for each operation.
     #[inline]
     pub(crate) fn lap(&mut self, from: Instant) -> Instant {
-        let end = self.end(from);
+        let end = now();
         self.record(end - from);
         end
     }
@@ -51,22 +47,7 @@ impl Measured {
 
     /// Ends the part of a connection.
     pub(crate) fn ended(self, watch: Stopwatch, messages: u64) -> Measured {
-        // Operations that were slowed one by one have taken their time.
-        let end = if self.histogram.is_some() { now() } else { self.end(watch.begin) };
-        Measured { seconds: (end - watch.begin).as_secs_f64(), messages, ..self }
-    }
-
-    /// Returns the time at which what began at `from` has ended. What is slowed ends later.
-    #[inline]
-    fn end(&self, from: Instant) -> Instant {
-        let mut end = now();
-        if self.is_slowed {
-            let due = end + (end - from).mul_f64(SLOWED);
-            while end < due {
-                end = now();
-            }
-        }
-        end
+        Measured { seconds: (now() - watch.begin).as_secs_f64(), messages, ..self }
     }
 
     /// Adds what another connection measured at the same time.
@@ -131,24 +112,10 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::tests::case;
-
-    #[test]
-    fn what_is_slowed_takes_longer() {
-        let slowed = Case { repeat: Repeat::Slowed, ..case() };
-        let from = now();
-        let mut each = Measured::of_each(&slowed);
-        let end = each.lap(from);
-        // The time until the lap was read is not known, but what is slowed never ends before.
-        assert!(end >= from && each.histogram.as_ref().unwrap().len() == 1);
-        let begin = now() - Duration::from_secs(1);
-        let in_all = Measured::in_all(&slowed).ended(Stopwatch { begin }, 1);
-        assert!(in_all.seconds >= 1.0 + SLOWED, "{in_all:?}");
-    }
 
     #[test]
     fn connections_are_added() {
-        let mut one = Measured::of_each(&case());
+        let mut one = Measured::of_each();
         one.record(Duration::from_micros(5));
         let (a, b) =
             (Measured { seconds: 1.0, messages: 10, ..one.clone() }, Measured { seconds: 2.0, messages: 5, ..one });

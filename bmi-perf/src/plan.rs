@@ -5,7 +5,7 @@
 
 use bmi::paths::Path;
 
-use crate::case::{Case, Over, Repeat, Station, Test, Waiting};
+use crate::case::{Case, Interface, Over, Station, Test, Waiting};
 
 /// What a user asked for.
 #[derive(Clone, Debug)]
@@ -22,63 +22,47 @@ pub(crate) struct Wanted {
     pub(crate) rates: Vec<u32>,
     /// The paths of calls. If there are none, all of them, and the library's choice.
     pub(crate) paths: Vec<Option<u8>>,
-    /// Whether every case is measured again, and slowed.
-    pub(crate) self_check: bool,
+    /// The interfaces through which the client uses each transport.
+    pub(crate) interfaces: Vec<Interface>,
 }
 
 impl Wanted {
     /// Returns the groups of cases, in the order in which they are shown.
     pub(crate) fn groups(&self) -> Vec<Vec<Case>> {
-        let mut groups = Vec::new();
-        for &test in &self.tests {
-            let sizes = if self.sizes.is_empty() { usual_sizes(test) } else { &self.sizes };
-            for &waiting in &self.waiting {
-                for &connections in &self.connections {
-                    for &threads in self.threads.iter().filter(|threads| **threads <= connections) {
-                        for depth in self.depths_of(test) {
-                            for pieces in self.pieces_of(test) {
-                                for rate in self.rates_of(test) {
-                                    for path in self.paths_of(test) {
-                                        let of = |over, size| {
-                                            let station = Station { over, connections, threads };
-                                            Case {
-                                                test,
-                                                station,
-                                                waiting,
-                                                size,
-                                                depth,
-                                                pieces,
-                                                rate,
-                                                path,
-                                                repeat: Repeat::First,
-                                            }
-                                        };
-                                        for &size in sizes {
-                                            let group = self.overs.iter().map(|over| of(*over, size));
-                                            let group: Vec<Case> = group.filter(Case::is_possible).collect();
-                                            // A baseline alone answers nothing.
-                                            let has_library =
-                                                group.iter().any(|case| case.station.over.scheme().is_some());
-                                            if has_library || self.overs.iter().all(|over| over.scheme().is_none()) {
-                                                groups.push(self.repeated(group));
-                                            }
-                                        }
-                                    }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        groups
+        self.tests.iter().flat_map(|test| self.cases(*test)).filter_map(|case| self.group(case)).collect()
     }
 
-    /// Returns a group with all that is measured of each of its cases.
-    fn repeated(&self, group: Vec<Case>) -> Vec<Case> {
-        let repeats: &[Repeat] =
-            if self.self_check { &[Repeat::First, Repeat::Again, Repeat::Slowed] } else { &[Repeat::First] };
-        group.into_iter().flat_map(|case| repeats.iter().map(move |repeat| Case { repeat: *repeat, ..case })).collect()
+    /// Returns the product of all settings of a test.
+    fn cases(&self, test: Test) -> Vec<Case> {
+        let station = Station { over: Over::Tcp, interface: Interface::Endpoint, connections: 1, threads: 1 };
+        let waiting = Waiting::Polling;
+        let first = Case { test, station, waiting, size: 1, depth: 1, pieces: 1, rate: 1, path: None };
+        let sizes = if self.sizes.is_empty() { usual_sizes(test) } else { &self.sizes };
+        let cases = times(vec![first], &self.waiting, |case, waiting| case.waiting = waiting);
+        let cases = times(cases, &self.connections, |case, connections| case.station.connections = connections);
+        let mut cases = times(cases, &self.threads, |case, threads| case.station.threads = threads);
+        cases.retain(|case| case.station.threads <= case.station.connections);
+        let cases = times(cases, &self.depths_of(test), |case, depth| case.depth = depth);
+        let cases = times(cases, &self.pieces_of(test), |case, pieces| case.pieces = pieces);
+        let cases = times(cases, &self.rates_of(test), |case, rate| case.rate = rate);
+        let cases = times(cases, &self.paths_of(test), |case, path| case.path = path);
+        times(cases, sizes, |case, size| case.size = size)
+    }
+
+    /// Returns a case over all that it can be measured over, through each interface.
+    fn group(&self, case: Case) -> Option<Vec<Case>> {
+        let interfaces = |over: Over| match over.is_library() {
+            true => self.interfaces.as_slice(),
+            false => &[Interface::Endpoint],
+        };
+        let stations = self.overs.iter().flat_map(|over| {
+            interfaces(*over).iter().map(|interface| Station { over: *over, interface: *interface, ..case.station })
+        });
+        let group: Vec<Case> = stations.map(|station| Case { station, ..case }).filter(Case::is_possible).collect();
+        // A baseline alone answers nothing, unless nothing else was asked for.
+        let has_library = group.iter().any(|case| case.station.over.is_library());
+        let is_asked_for = self.overs.iter().all(|over| !over.is_library());
+        (!group.is_empty() && (has_library || is_asked_for)).then_some(group)
     }
 
     fn depths_of(&self, test: Test) -> Vec<u32> {
@@ -102,11 +86,24 @@ impl Wanted {
     }
 }
 
+/// Returns each of the cases with each of the values.
+fn times<T: Copy>(cases: Vec<Case>, values: &[T], set: impl Fn(&mut Case, T)) -> Vec<Case> {
+    let mut product = Vec::new();
+    for case in cases {
+        product.extend(values.iter().map(|value| {
+            let mut case = case;
+            set(&mut case, *value);
+            case
+        }));
+    }
+    product
+}
+
 /// Returns the sizes of a test for which the user gave none, in bytes.
 fn usual_sizes(test: Test) -> &'static [u64] {
     const K: u64 = 1 << 10;
     match test {
-        Test::Latency | Test::WriteLatency | Test::ReadLatency | Test::WriteImm => {
+        Test::Latency | Test::WriteLatency | Test::ReadLatency | Test::WriteImm | Test::WriteSeen => {
             &[8, 64, 512, 4 * K, 32 * K, 256 * K]
         }
         Test::Bandwidth | Test::BothWays | Test::WriteBandwidth | Test::ReadBandwidth => {
@@ -167,6 +164,11 @@ pub(crate) fn processors(text: &str) -> Result<Vec<usize>, String> {
     Ok(list)
 }
 
+/// Returns the processor of a thread.
+pub(crate) fn processor(processors: &[usize], index: u32) -> Option<usize> {
+    (!processors.is_empty()).then(|| processors[index as usize % processors.len()])
+}
+
 #[cfg(test)]
 mod tests {
     use clap::ValueEnum;
@@ -185,7 +187,7 @@ mod tests {
             pieces: vec![4],
             rates: vec![1000, 2000],
             paths: vec![],
-            self_check: false,
+            interfaces: vec![Interface::Endpoint],
         }
     }
 
@@ -219,6 +221,12 @@ mod tests {
         assert_eq!(overs(&wanted()), [[Over::Tcp, Over::Sockets, Over::Shm, Over::Memory]]);
         let sleeping = Wanted { waiting: vec![Waiting::Sleeping], ..wanted() };
         assert_eq!(overs(&sleeping), [[Over::Tcp, Over::Sockets, Over::Shm]]);
+        let both = Wanted {
+            overs: vec![Over::Shm, Over::Memory],
+            interfaces: vec![Interface::Endpoint, Interface::Backend],
+            ..wanted()
+        };
+        assert_eq!(overs(&both), [[Over::Shm, Over::Shm, Over::Memory]]);
         let alone = Wanted { overs: vec![Over::Sockets], ..wanted() };
         assert_eq!(overs(&alone), [[Over::Sockets]]);
     }

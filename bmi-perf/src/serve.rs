@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-use crate::case::{Over, Station};
-use crate::control::{self, Answer, Ask, Lines, Settings, Trouble};
-use crate::host;
+use crate::case::{MOST_BYTES, MOST_MESSAGES, Over, Settings, Station};
+use crate::control::{self, Answer, Ask, Lines, Trouble};
+use crate::plan::processor;
 use crate::stop::Stop;
 use crate::system_calls::Counter;
 use crate::usage::Usage;
-use crate::worker::{Assignment, Job, Role, Said, Worker};
+use crate::work::{Assignment, Role, Said, Worker, adapter};
 
 /// How long a client that is silent in the middle of a message, or a part that does not end, is
 /// waited for.
@@ -169,7 +169,7 @@ fn run(options: &Options, mut lines: Lines, mut to: TcpStream) -> Result<u64, Tr
         &Answer::Welcome {
             host: bmi_report::host::describe("server", Some(peer)),
             host_id: bmi::host_id(),
-            overs: host::overs(options.device.as_deref()),
+            overs: adapter::all(options.device.as_deref()),
             no_calls: Counter::open().err().map(|error| error.to_string()),
         },
     )?;
@@ -238,7 +238,7 @@ impl Run<'_> {
         loop {
             match self.events.recv().map_err(|error| Trouble::new(error.to_string()))? {
                 Event::Asked(ask) => {
-                    rounds += u64::from(matches!(*ask, Ask::Round { .. }));
+                    rounds += u64::from(matches!(*ask, Ask::Round(_)));
                     let answered = self.answer(*ask);
                     match (answered, self.ended.take()) {
                         // Nobody reads another answer.
@@ -258,14 +258,14 @@ impl Run<'_> {
         match ask {
             Ask::Hello { .. } => Err(Trouble::new("a second greeting")),
             Ask::Open { station, settings } => self.open(station, settings),
-            Ask::Round { case, count, besides } => {
-                case.check().map_err(Trouble)?;
-                if count > crate::case::MOST_MESSAGES {
-                    return Err(Trouble::new(format!("{count} messages in a round")));
+            Ask::Round(job) => {
+                job.case.check().map_err(Trouble)?;
+                if job.count > MOST_MESSAGES {
+                    return Err(Trouble::new(format!("{} messages in a round", job.count)));
                 }
                 let (id, workers) =
-                    self.stations.get(&case.station).ok_or_else(|| Trouble::new("the station is not open"))?;
-                workers.iter().for_each(|worker| worker.give(Job { case, count, besides }));
+                    self.stations.get(&job.case.station).ok_or_else(|| Trouble::new("the station is not open"))?;
+                workers.iter().for_each(|worker| worker.give(job));
                 let (id, number) = (*id, workers.len());
                 let (mut usage, mut timeline) = (Usage::default(), None);
                 for _ in 0..number {
@@ -290,7 +290,8 @@ impl Run<'_> {
         }
         let settings = Settings {
             device: self.options.device.clone().or(settings.device),
-            max_message: settings.max_message.min(crate::case::MOST_BYTES),
+            max_message: settings.max_message.min(MOST_BYTES),
+            room: settings.room.min(MOST_BYTES),
         };
         let id = self.stations.len();
         let names = self.names.join(id.to_string());
@@ -322,7 +323,7 @@ impl Run<'_> {
         control::tell(&mut self.to, &Answer::Opened { addrs })?;
         for _ in 0..station.threads {
             match self.said(id)? {
-                Said::Joined(_) => {}
+                Said::Joined => {}
                 other => return Err(Trouble::new(format!("a thread of the server: {other:?}"))),
             }
         }
@@ -351,9 +352,4 @@ impl Run<'_> {
             }
         }
     }
-}
-
-/// Returns the processor of a thread.
-pub(crate) fn processor(processors: &[usize], index: u32) -> Option<usize> {
-    (!processors.is_empty()).then(|| processors[index as usize % processors.len()])
 }

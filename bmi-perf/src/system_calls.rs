@@ -39,14 +39,14 @@ struct Attributes {
 
 /// A counter of the system calls of the thread that opened it.
 #[derive(Debug)]
-pub struct Counter(File);
+pub(crate) struct Counter(File);
 
 impl Counter {
     /// Opens a counter, which counts from now on.
     ///
     /// # Errors
     /// If the kernel has no such tracepoint, or the user may not use it.
-    pub fn open() -> Result<Counter> {
+    pub(crate) fn open() -> Result<Counter> {
         let read = |folder: &&str| fs::read_to_string(format!("{folder}/events/raw_syscalls/sys_enter/id"));
         let ids: Vec<Result<String>> = FOLDERS.iter().map(read).collect();
         let refused = ids.iter().find_map(|id| id.as_ref().err()).map(Error::kind);
@@ -83,7 +83,7 @@ impl Counter {
     ///
     /// # Errors
     /// If the kernel refuses to read the counter.
-    pub fn read(&self) -> Result<u64> {
+    pub(crate) fn read(&self) -> Result<u64> {
         let mut bytes = [0; 8];
         (&self.0).read_exact(&mut bytes)?;
         Ok(u64::from_ne_bytes(bytes).saturating_sub(1))

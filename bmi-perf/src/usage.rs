@@ -5,6 +5,7 @@
 //! **Source.** proc_pid_status(5).
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -35,41 +36,47 @@ impl Usage {
     }
 }
 
-/// A measurement of the calling thread that is under way.
+/// A measurement that is under way: of the calling thread, or of the whole process.
 pub(crate) struct Meter {
+    is_whole: bool,
     cpu: Duration,
     switches: u64,
     counter: Option<Counter>,
 }
 
 impl Meter {
-    /// Begins to measure. Counts system calls if `counting` is true and the system allows it.
-    pub(crate) fn begin(counting: bool) -> Meter {
-        let counter = counting.then(|| Counter::open().ok()).flatten();
-        Meter { cpu: thread_time(), switches: switches(), counter }
+    /// Begins to measure. Counts system calls of the thread if `counting` is true and the system
+    /// allows it. With `is_whole`, processor time and switches are those of the process.
+    pub(crate) fn begin(counting: bool, is_whole: bool) -> Meter {
+        let counter = (counting && !is_whole).then(|| Counter::open().ok()).flatten();
+        Meter { is_whole, cpu: time(is_whole), switches: switches(is_whole), counter }
     }
 
-    /// Returns what the thread has used since.
+    /// Returns what was used since.
     pub(crate) fn end(self) -> Usage {
         let calls = self.counter.and_then(|counter| counter.read().ok());
-        let cpu = (thread_time() - self.cpu).as_secs_f64();
-        Usage { cpu, switches: switches().saturating_sub(self.switches), calls }
+        let cpu = (time(self.is_whole) - self.cpu).as_secs_f64();
+        // Those of a thread that has ended meanwhile are not known any more.
+        Usage { cpu, switches: switches(self.is_whole).saturating_sub(self.switches), calls }
     }
 }
 
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    // This clock counts up from zero, so a reading is never negative.
+fn time(is_whole: bool) -> Duration {
+    let time = clock_gettime(if is_whole { ClockId::ProcessCPUTime } else { ClockId::ThreadCPUTime });
+    // These clocks count up from zero, so a reading is never negative.
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-fn switches() -> u64 {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    status
-        .lines()
-        .filter_map(|line| line.split_once("voluntary_ctxt_switches:"))
-        .filter_map(|(_, number)| number.trim().parse::<u64>().ok())
-        .sum()
+fn switches(is_whole: bool) -> u64 {
+    let own = || vec![PathBuf::from("/proc/thread-self/status")];
+    let all = || fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let files = if is_whole { all().map(|thread| thread.path().join("status")).collect() } else { own() };
+    let statuses = files.iter().map(|file| fs::read_to_string(file).unwrap_or_default());
+    let of = |status: String| -> u64 {
+        let counts = status.lines().filter_map(|line| line.split_once("voluntary_ctxt_switches:"));
+        counts.filter_map(|(_, number)| number.trim().parse::<u64>().ok()).sum()
+    };
+    statuses.map(of).sum()
 }
 
 #[cfg(test)]
@@ -78,12 +85,12 @@ mod tests {
 
     #[test]
     fn work_and_sleep_are_measured() {
-        let meter = Meter::begin(false);
+        let meter = Meter::begin(false, false);
         let (_sender, receiver) = std::sync::mpsc::channel::<()>();
         assert!(receiver.recv_timeout(Duration::from_millis(1)).is_err());
-        let begin = thread_time();
+        let begin = time(false);
         let mut word = 1u64;
-        while thread_time() == begin {
+        while time(false) == begin {
             word = std::hint::black_box(word.wrapping_mul(3));
         }
         let usage = meter.end();

@@ -5,12 +5,12 @@
 //! command that measured it, and a test of `xtask` compares the two.
 //!
 //! **Layout.** JSON, an object of names and [`Figure`]s, a line for each. A name is the program, a
-//! colon, and the name of the row. ` / ` and another row is the ratio of the values of the two,
-//! ours to theirs:
+//! colon, and the name of the row. ` / ` and what another row ran over is the ratio of the values
+//! of the two, ours to a baseline, or a variant to what it is a variant of:
 //!
 //! ```text
-//! micro: tcp latency 4 KiB, polling
-//! micro: tcp latency 4 KiB, polling / sockets
+//! bmi-perf: tcp latency 4 KiB, polling
+//! bmi-perf: tcp latency 4 KiB, polling / sockets
 //! message_cost: shm ping 8 B, polling, instructions
 //! ```
 //!
@@ -83,7 +83,12 @@ impl Figures {
                 let (scale, unit) = unit(row.unit);
                 add(name(row), scaled(row.median(), scale), unit);
             }
-            for (row, to) in of(Kind::Library).flat_map(|row| of(Kind::Baseline).map(move |to| (row, to))) {
+            let all = || group.figures.iter().map(|figure| figure.row);
+            let pairs = of(Kind::Library).flat_map(|row| all().map(move |to| (row, to)));
+            // `tcp backend` is a variant of `tcp`.
+            let is_variant =
+                |row: &Row, of: &Row| row.over.strip_prefix(&of.over).is_some_and(|rest| rest.starts_with(' '));
+            for (row, to) in pairs.filter(|(row, to)| to.kind == Kind::Baseline || is_variant(row, to)) {
                 let cost = Ratio::of(row, to).interval;
                 // That of the values: a ratio of rates is above 1 where the library moves more.
                 let ratio = match row.unit.less_is_better() {
@@ -233,6 +238,7 @@ mod tests {
         report.rows = vec![
             row("tcp", Kind::Library, Unit::BytesPerSecond, [2.0e9, 2.1e9, 2.2e9, 2.3e9, 2.4e9, 2.5e9, 2.6e9, 2.7e9]),
             row("sockets", Kind::Baseline, Unit::BytesPerSecond, [4e9; 8]),
+            row("tcp backend", Kind::Library, Unit::BytesPerSecond, [3e9; 8]),
             row("shm", Kind::Library, Unit::Instructions, [1691.0; 8]),
             Row { test: "other".into(), ..row("model", Kind::Model, Unit::Seconds, [1.0; 8]) },
         ];
@@ -248,6 +254,9 @@ mod tests {
             "bench: most, by",
             "bench: shm send 4 KiB, instructions",
             "bench: sockets send 4 KiB",
+            "bench: tcp backend send 4 KiB",
+            "bench: tcp backend send 4 KiB / sockets",
+            "bench: tcp backend send 4 KiB / tcp",
             "bench: tcp send 4 KiB",
             "bench: tcp send 4 KiB / sockets",
         ];
@@ -273,7 +282,7 @@ mod tests {
         again.0.insert("bench: most, by".into(), Figure { value: 3.0, ..figures().0["bench: most, by"].clone() });
         again.merge_into(&path).unwrap();
         let read = Figures::read(&path).unwrap();
-        assert_eq!((read.0.len(), read.0["bench: most, by"].value), (5, 3.0));
+        assert_eq!((read.0.len(), read.0["bench: most, by"].value), (8, 3.0));
         std::fs::write(&path, "{").unwrap();
         assert!(Figures::read(&path).is_err_and(|why| why.contains("figures.json")));
         std::fs::remove_dir_all(&folder).unwrap();

@@ -17,6 +17,7 @@
 //! | [`html`] | a report as one page with pictures |
 //! | [`mod@compare`] | two reports compared, and a rule by which that fails |
 //! | [`figures`] | the figures that documents quote |
+//! | `output` (feature `clap`) | where a report goes, as options of a program |
 //! | [`units`], [`table`] | figures and tables for people |
 
 pub mod answer;
@@ -27,6 +28,8 @@ pub mod groups;
 pub mod histogram;
 pub mod host;
 pub mod html;
+#[cfg(feature = "clap")]
+pub mod output;
 pub mod report;
 pub mod stats;
 pub mod table;

@@ -28,7 +28,8 @@
 //! measurements.
 //!
 //! Tested by `tests/it/fit.rs`: it fits measurements of a known profile back, and compares
-//! bandwidths with the prices themselves. `calibrate` tests that its own example is recovered.
+//! bandwidths with the prices themselves. `bmi-perf calibrate` tests that its
+//! own example is recovered.
 
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 //!
 //! **Why.** `clap::Command::debug_assert` checks each command alone and never parses. It does not
 //! find errors between commands, or between a value and the type that it is read into.
-//! `ab workload … --path inline` panicked although `debug_assert` passed. The main job has a
+//! `workload … --path inline` panicked although `debug_assert` passed. The command above it had a
 //! positional argument `path`, and the subcommand had a global option with the same id. When clap
 //! hands global values from command to command, it uses only the id. So the program asked for a
 //! value of one type and found a value of the other.

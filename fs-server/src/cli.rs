@@ -23,6 +23,7 @@ use crate::config::{Config, DEFAULT_OFFLOAD, MAX_THREADS, ServerAddrs};
 use crate::control::{self, Cluster, Launch, Report, ServerName};
 use crate::embedded::{Neighbours, Role, Server, format_manager_directory};
 use crate::manager::{HEARTBEAT, ManagerSettings};
+use crate::scratch::Scratch;
 use crate::store::identity::others;
 
 /// The servers of a small parallel file system.
@@ -35,6 +36,8 @@ use crate::store::identity::others;
 ///   pvfsd start                  start all servers in the background
 ///   pvfsd status                 show which of them run, and where their logs are
 ///   pvfsd stop                   stop them
+///
+/// To try it, or to measure it, "pvfsd scratch" is enough: a cluster that leaves nothing behind.
 ///
 /// Under a service manager, or on several machines, run each server on its own: "pvfsd manager",
 /// "pvfsd iod 0". "pvfs servers" then shows how a client reaches each one.
@@ -204,6 +207,17 @@ enum Command {
     },
     /// Check the configuration and print a summary.
     Check,
+    /// Run a command with a new cluster on this machine, and leave nothing of it.
+    ///
+    /// Needs no configuration. The servers are threads of this process, on free ports of the
+    /// loopback. Their data is in a new directory, in memory if possible, which is removed in the
+    /// end. Without a command, the manager's addresses are printed, and the cluster lasts until the
+    /// standard input ends, or SIGTERM or SIGINT comes. Exit status: that of the command.
+    ///
+    ///   pvfsd scratch -- pvfs bench all
+    ///   pvfsd scratch --iods 1 --threads 2 --over tcp -- sh -c 'pvfs put a.bin / && pvfs ls -l'
+    #[command(verbatim_doc_comment)]
+    Scratch(Scratch),
 }
 
 /// The servers that a command is about.
@@ -308,6 +322,11 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
     match command {
         Command::Init { dir, iods, port, over, force } => init(&path, &dir, iods.into(), port, &over, force)?,
         Command::Check => print(&describe(&load()?))?,
+        Command::Scratch(scratch) => {
+            begin_log("warn", true);
+            let settings = (waiting, threads.unwrap_or(1));
+            return scratch.run(settings, announce, stop_signal()).map_err(Failure::Runtime);
+        }
         Command::Format => format(&load()?)?,
         Command::Backup { file, force } => {
             let config = load()?;
@@ -487,7 +506,7 @@ fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neigh
 
 /// Runs one server on this thread.
 fn serve(server: Server, neighbours: Neighbours) -> Result<(), Failure> {
-    begin_log(server.threads > 1);
+    begin_log("info", server.threads > 1);
     let ready = |addrs: &[Addr]| {
         announce_listening("", addrs);
         Ok(neighbours)
@@ -497,15 +516,16 @@ fn serve(server: Server, neighbours: Neighbours) -> Result<(), Failure> {
 
 /// Runs servers on threads of their own.
 fn run_all(servers: Vec<(ServerName, Server, Neighbours)>) -> Result<(), Failure> {
-    begin_log(true);
+    begin_log("info", true);
     let listening = |name: ServerName, addrs: &[Addr]| announce_listening(&format!("{name}: "), addrs);
     let serving = |name: ServerName| announce(&format!("{name}: serving\n"));
     control::run(servers, listening, serving, stop_signal()).map_err(Failure::Runtime)
 }
 
-/// Logs to standard error, with the names of threads if several servers share the log.
-fn begin_log(shared: bool) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+/// Logs to standard error, with the names of threads if several servers share the log. `usual` is
+/// what is logged unless RUST_LOG says otherwise.
+fn begin_log(usual: &str, shared: bool) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     // A program that calls this function may have set a subscriber already.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let _ = log.with_ansi(io::stderr().is_terminal()).with_thread_names(shared).try_init();
@@ -561,7 +581,11 @@ mod tests {
 
     #[test]
     fn every_option_is_parsed() {
-        let options = cli_check::every_option::<Arguments>(&[("servers", "manager"), ("threads", "2")]);
+        let options = cli_check::every_option::<Arguments>(&[
+            ("servers", "manager"),
+            ("threads", "2"),
+            ("cache", "service=\"unifier\""),
+        ]);
         assert!(options >= 50, "three global options with each of 11 commands, and others, not {options}");
     }
 

@@ -10,6 +10,7 @@
 //! | [`config`], [`cli`] | configuration and command line of `pvfsd` |
 //! | `backup` | backups of the metadata |
 //! | `descriptors` | the file descriptors of a server, and how they are divided |
+//! | [`scratch`] | a cluster that lasts as long as a command |
 //! | `control` | the servers of a machine as a whole: in the background, in one process or several |
 //! | `workers` | threads that do what may wait for a disk |
 //! | [`embedded`] | a whole cluster in one process, for tests and demonstrations |
@@ -31,6 +32,7 @@ pub mod embedded;
 pub mod fuzz;
 pub mod iod;
 pub mod manager;
+pub mod scratch;
 pub mod service;
 mod stall;
 pub mod store;

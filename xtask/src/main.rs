@@ -1,5 +1,5 @@
 //! `cargo xtask`: tasks that take more than one command. `test` is the project's test command, and
-//! `bench` runs the micro-benchmark.
+//! `bench` measures the transport on this host.
 //!
 //! **Why** a program and not a script: it runs wherever the project builds, and it has tests.
 //!
@@ -49,7 +49,7 @@ use clap::{Args, Parser, Subcommand};
     name = "cargo xtask",
     bin_name = "cargo xtask",
     after_help = "Examples:\n  cargo xtask test                 everything, as CI runs it\n  cargo xtask test --list          the steps, in order\n  \
-                  cargo xtask test --only tests    one step alone\n  cargo xtask bench -- --quick     the micro-benchmark, shortened\n  \
+                  cargo xtask test --only tests    one step alone\n  cargo xtask bench -- --quick     the transport on this host, briefly\n  \
                   cargo xtask compare HEAD         is the working tree slower than the last commit?\n  \
                   cargo xtask pair --rate 1gbit    two hosts on this machine, and a shell in one"
 )]
@@ -67,7 +67,7 @@ enum Task {
     /// doctest and example and the main job count as one. A step that counts nothing (fmt, clippy,
     /// rustdoc) counts as one failure if it fails.
     Test(TestArgs),
-    /// Runs the micro-benchmark against plain sockets, in release; see
+    /// Measures the transport on this host beside plain sockets, in release: `bmi-perf here`; see
     /// `cargo xtask bench -- --help`.
     Bench {
         /// Arguments for the benchmark.
@@ -186,7 +186,7 @@ fn in_full() -> ExitCode {
 const BENCH_LIMIT: Duration = Duration::from_secs(1800);
 
 fn bench(args: &[String]) -> ExitCode {
-    let cargo = command::Invocation::cargo(&root(), "run --release --package benches --bin micro --").args(args);
+    let cargo = command::Invocation::cargo(&root(), "run --release --package bmi-perf -- here").args(args);
     match cargo.hand_over(BENCH_LIMIT) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed_and_every_option_is_parsed() {
         super::Cli::command().debug_assert();
-        let values = [("only", "fmt"), ("bench", "micro"), ("env", "NAME=VALUE"), ("width", "1.1")];
+        let values = [("only", "fmt"), ("bench", "bmi-perf"), ("env", "NAME=VALUE"), ("width", "1.1")];
         let values = [&values[..], &[("rate", "1gbit"), ("delay", "1ms"), ("loss", "1%"), ("mtu", "1500")]].concat();
         let values = [&values[..], &[("bound", "1.1"), ("exact-bound", "1.1")]].concat();
         assert!(cli_check::every_option::<super::Cli>(&values) >= 25);

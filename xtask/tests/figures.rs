@@ -5,7 +5,7 @@
 //! digits as its text has:
 //!
 //! ```text
-//! A short message takes 1.25 times as long. <!-- figures: micro: tcp latency 4 B, polling / sockets -->
+//! A short message takes 1.25 times as long. <!-- figures: bmi-perf: tcp latency 4 B, polling / sockets -->
 //! ```
 //!
 //! Programs with `--figures FILE` write the file. In README.md, every measured figure has a name. A
@@ -209,8 +209,8 @@ const NONE: [usize; 0] = [];
 fn figures() -> Figures {
     let figure = |value: f64| serde_json::json!({"value": value, "unit": "", "command": "", "date": "", "commit": ""});
     let all = [
-        ("micro: a / sockets", 1.254),
-        ("micro: b / sockets", 0.561),
+        ("bmi-perf: a / sockets", 1.254),
+        ("bmi-perf: b / sockets", 0.561),
         ("cost: a", 4923.0),
         ("cost: b", 3.03),
         ("paths: c", 8.96),
@@ -227,12 +227,12 @@ fn found(text: &str) -> Vec<usize> {
 /// 2.51.
 #[test]
 fn a_figure_that_is_older_than_its_measurement_is_found() {
-    let text = |ratio: &str| format!("It takes {ratio} times as long.\n<!-- figures: micro: a / sockets -->\n");
+    let text = |ratio: &str| format!("It takes {ratio} times as long.\n<!-- figures: bmi-perf: a / sockets -->\n");
     assert_eq!(found(&text("1.25")), NONE);
     assert_eq!(check(&text("1.16"), &figures(), true).len(), 2, "the old one has no name, the new one no place");
     assert_eq!(
         check(&text("1.16"), &figures(), false),
-        [(2, "micro: a / sockets is 1.254, and the text does not say so in its place".to_owned())]
+        [(2, "bmi-perf: a / sockets is 1.254, and the text does not say so in its place".to_owned())]
     );
     // Digits that were left out must not hide it.
     assert_eq!(check(&text("1"), &figures(), false).len(), 1);
@@ -257,7 +257,7 @@ fn names_come_in_the_order_of_the_text_and_over_several_lines() {
     assert_eq!(found(item), NONE);
     assert_eq!(found(&item.replace("{a,b}", "{b,a}")), [2, 1]);
     assert_eq!(found(&item.replace("paths: c", "paths: d")), [5, 4]);
-    let range = "0.56 to 1.25 <!-- figures: range micro: * / sockets -->";
+    let range = "0.56 to 1.25 <!-- figures: range bmi-perf: * / sockets -->";
     assert_eq!(found(range), NONE);
 }
 
@@ -268,10 +268,10 @@ fn comments_of_figures_do_not_show() {
 
 #[test]
 fn a_table_or_a_fence_is_quoted_by_the_comment_below_it() {
-    let table = "| a | 4923 | 3.03 |\n| b | 1.25 |\n<!-- figures: cost: {a,b}; micro: a / sockets -->\n";
+    let table = "| a | 4923 | 3.03 |\n| b | 1.25 |\n<!-- figures: cost: {a,b}; bmi-perf: a / sockets -->\n";
     assert_eq!(found(table), NONE);
     assert_eq!(check(&table.replace("4923", "5124"), &figures(), false).len(), 1);
-    let fence = "```\nlatency  1.25\n\nrate  0.56\n```\n<!-- figures: micro: {a,b} / sockets -->\n";
+    let fence = "```\nlatency  1.25\n\nrate  0.56\n```\n<!-- figures: bmi-perf: {a,b} / sockets -->\n";
     assert_eq!(found(fence), NONE);
     assert_eq!(found(&fence.replace("0.56", "0.84")), [6]);
 }

@@ -15,22 +15,21 @@ use std::process::Command;
 /// The circles of today: a folder, and those of its modules that name each other by `crate::…` or
 /// `super::…` outside of tests. They may only shrink: an entry that is no longer true is reported.
 const CIRCLES: &str = "
-    benches/src/bin/ab: cache sizes; benches/src/bin/fs_bench: copies data line namespace report round;
     bmi-cache/src: background cache state; bmi-core/src/comm: call packing;
     bmi-core/src/endpoint: adapter_side grant inline_receive lent op operations peer peers record;
     bmi-core/src: async_endpoint bulk comm config endpoint inline_receive mem op proto timeline transport;
-    bmi-perf/src: control library worker; bmi-report/src/html: bars chart; bmi-sim/src/world: core sim timers;
+    bmi-report/src/html: bars chart; bmi-sim/src/world: core sim timers;
     bmi-sim/src: adapter check clock config cpu disk driver events executor faults inline_receive load locks
-        network node queue_pair timeline world; fs-client/src/bench: door leader; fs-client/src/bench: io meta task;
+        network node queue_pair timeline world; fs-client/src/bench: door leader;
     fs-client/src: bench cli; fs-client/src: cache client draft file shared_read sync; fs-proto/src: error region;
     fs-server/src/store: at_once cache_note direct durability file identity mapped open_file open_files ring sys
         transfer; fs-server/src: backup config embedded fuzz iod manager store; fs-server/tests/cluster: doubts player;
     xtask/src/compare: bench source; xtask/src: hostile mutants pair rxe setup steps storm";
 /// The folders of today with more than `ROOM` files of code or text. They may only shrink as well.
 const CROWDS: &str = "
-    benches/src 13; bmi-backend/src 13; bmi-cache/src 17; bmi-conformance/src/message 19; bmi-core/src 21;
-    bmi-core/src/endpoint 52; bmi-ib/src 13; bmi-perf/src 22; bmi-shm/src 25; bmi-sim/src 27;
-    bmi-sim/tests/it 29; docs 15; fs-client/src 20; fs-client/src/bench 17; fs-client/tests/it 24; fs-proto/src 14;
+    bmi-backend/src 13; bmi-cache/src 17; bmi-conformance/src/message 19; bmi-core/src 21;
+    bmi-core/src/endpoint 52; bmi-ib/src 13; bmi-shm/src 25; bmi-sim/src 27;
+    bmi-sim/tests/it 29; docs 15; fs-client/src 20; fs-client/tests/it 24; fs-proto/src 14;
     fs-server/src/manager 25; fs-server/src/store 38; fs-server/tests/sim 21; fuzz/fuzz_targets 18;
     xtask/src/pair 15";
 /// The most files of a folder. A reader can take in a dozen names.

@@ -4,7 +4,6 @@
 
 mod commands;
 mod cores;
-mod fs_bench;
 mod paper;
 mod reports;
 mod waiting;

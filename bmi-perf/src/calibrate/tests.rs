@@ -84,7 +84,12 @@ fn figures_say_from_which_row_they_come() {
     assert!(line("send_one_way_us").contains("# ib latency 8 B, polling: the median of 8 rounds"), "{text}");
     assert!(line("send_mb_per_s").contains("# ib bandwidth 256 KiB, depth 16, polling"), "{text}");
     assert!(line("# read_round_trip_us").contains("# ib RDMA read latency 8 B"), "{text}");
-    assert!(text.contains("register") && text.contains("write_one_way_us ends"), "{text}");
+    assert!(text.contains("register") && text.contains("# Without the time of a write"), "{text}");
+    // With the time of a write of the backend alone, that of a read counts.
+    report.rows.push(row("ib backend", Test::WriteSeen, 8, Waiting::Polling, 6e-6));
+    let text = super::text(&report, None).unwrap();
+    assert!(text.contains("\nwrite_one_way_us = 6.0000 # ib backend RDMA write until seen 8 B, polling"), "{text}");
+    assert!(text.contains("\nread_round_trip_us = "), "{text}");
 }
 
 #[test]

@@ -137,9 +137,8 @@ fn what_cannot_be_is_a_residual() {
     assert!(residuals[0].error().abs() < 0.02 && residuals[1].error() > 0.5, "{residuals:?}");
 }
 
-/// `calibrate --base gige-2008 --micro` with measurements of the micro-benchmark on one host. The
-/// base's interrupt and switch alone took longer than such a message, and the fit never changed
-/// them.
+/// Measurements between two processes of one host, fitted from `gige-2008`. The base's interrupt
+/// and switch alone took longer than such a message, and the fit never changed them.
 #[test]
 fn tcp_within_a_host_is_fitted_though_the_base_has_slower_interrupts() {
     for (latency, rate) in [(7.3, 2687.0), (5.0, 5000.0)] {

@@ -31,7 +31,7 @@ pub(crate) struct Joiner {
     /// The name of the host in the report.
     pub(crate) name: String,
     pub(crate) token: Option<Token>,
-    /// Is used instead of the leader's address of the manager.
+    /// Is used instead of the leader's address of the manager, if there is one cluster.
     pub(crate) manager: Option<String>,
 }
 
@@ -53,7 +53,9 @@ pub(crate) fn join(address: &str, joiner: Joiner) -> Result<u64, String> {
         Some(other) => return Err(format!("{address}: {other:?} instead of a job")),
         None => return Err(format!("{address}: the run ended before it began")),
     };
-    job.manager = manager.unwrap_or(job.manager);
+    if let (Some(manager), [only]) = (manager, &mut job.clusters[..]) {
+        only.manager = manager;
+    }
     let stopper = Stopper::new();
     let crew = match Crew::start(job, name, stopper.clone()) {
         Ok(crew) => crew,

@@ -10,7 +10,7 @@ use bmi_report::{Histogram, Host};
 use fs_client::{FsPath, TransportChoice};
 use serde::{Deserialize, Serialize};
 
-use super::layout::Layout;
+use super::layout::{Layout, TRANSFERS_OF_A_GROUP};
 
 /// Bytes of the largest transfer.
 const LARGEST_TRANSFER: u64 = 1 << 30;
@@ -22,14 +22,18 @@ pub(crate) const MOST_TASKS: u32 = 1024;
 const MOST_FILES: u64 = 10_000_000;
 /// The most directories above a file.
 const DEEPEST: u32 = 64;
+/// The most operations of a task that are in flight.
+const MOST_IN_FLIGHT: u32 = 1024;
+/// The most pieces of a transfer.
+const MOST_PIECES: u64 = 4096;
 /// The most complaints about wrong bytes that a host sends of a phase.
 pub(crate) const MOST_COMPLAINTS: usize = 8;
 
 /// What every host is told before the first phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// The manager's address.
-    pub(crate) manager: String,
+    /// The clusters that are measured, each over each of the transports.
+    pub(crate) clusters: Vec<Cluster>,
     /// The transports: `tcp`, `auto`.
     pub(crate) overs: Vec<String>,
     /// Wait by polling.
@@ -47,15 +51,28 @@ pub(crate) struct Job {
     pub(crate) first: u32,
     /// A task reads what the task with this distance wrote.
     pub(crate) shift: u32,
-    pub(crate) work: Work,
+    /// The directory for local files, on each host; in memory without it.
+    pub(crate) local: Option<String>,
+    /// What is measured, one after the other.
+    pub(crate) works: Vec<Work>,
 }
 
-/// The two benchmarks.
+/// A cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cluster {
+    /// Its name in the report.
+    pub(crate) name: String,
+    /// The manager's address.
+    pub(crate) manager: String,
+}
+
+/// The benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Work {
     Io(Io),
     Meta(Meta),
+    Copy(Copying),
 }
 
 /// Reads and writes, as IOR does them.
@@ -64,8 +81,14 @@ pub(crate) struct Io {
     pub(crate) transfer: u64,
     pub(crate) block: u64,
     pub(crate) segments: u64,
+    /// Parts of a transfer that are apart in the file and in memory.
+    pub(crate) pieces: u64,
+    /// Transfers of a task that are in flight.
+    pub(crate) in_flight: u32,
     pub(crate) shared: bool,
     pub(crate) random: bool,
+    /// The bytes are there before they are written.
+    pub(crate) overwrite: bool,
     pub(crate) sync: bool,
     pub(crate) verify: bool,
     /// The files are there already.
@@ -81,6 +104,15 @@ pub(crate) struct Meta {
     pub(crate) unique: bool,
     /// Directories between that of the run and the files.
     pub(crate) depth: u32,
+    /// Operations of a task that are in flight.
+    pub(crate) in_flight: u32,
+}
+
+/// Whole files, copied from and to this host as `pvfs put` and `pvfs get` do.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Copying {
+    /// Bytes of the file of each task.
+    pub(crate) size: u64,
 }
 
 /// What all tasks do between two barriers.
@@ -93,12 +125,23 @@ pub(crate) enum Phase {
     Make,
     /// Files are opened.
     Open,
+    /// What is to be overwritten is written.
+    Fill,
     Write,
     Read,
     Create,
     Stat,
     List,
     Remove,
+    /// A local file is stored, without waiting for the servers' disks.
+    Put,
+    /// A stored file is removed, so that it can be stored again.
+    Clear,
+    /// A local file is stored durably.
+    PutSynced,
+    Get,
+    /// What was fetched is compared.
+    Check,
     /// What [`Phase::Make`] made is removed.
     Unmake,
     /// The first task removes the directory of the run with everything in it.
@@ -115,16 +158,23 @@ impl Phase {
             Phase::Stat => Some("stat"),
             Phase::List => Some("list"),
             Phase::Remove => Some("remove"),
-            Phase::Begin | Phase::Make | Phase::Open | Phase::Unmake | Phase::End => None,
+            Phase::Put => Some("put"),
+            Phase::PutSynced => Some("put and sync"),
+            Phase::Get => Some("get"),
+            Phase::Begin | Phase::Make | Phase::Open | Phase::Fill => None,
+            Phase::Clear | Phase::Check | Phase::Unmake | Phase::End => None,
         }
     }
 }
 
-/// A phase, and over which of the job's transports.
+/// A phase of one of the job's works, to one of its clusters over one of its transports.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) phase: Phase,
-    pub(crate) over: usize,
+    /// The number of the work.
+    pub(crate) work: usize,
+    /// The number of the lane ([`Job::lanes`]).
+    pub(crate) lane: usize,
 }
 
 /// What a host, or a task, did in a phase.
@@ -177,7 +227,7 @@ impl Part {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Ready {
     pub(crate) host: Host,
-    /// By transport of the job: the schemes over which servers are reached.
+    /// By lane of the job: the schemes over which servers are reached.
     pub(crate) labels: Vec<Vec<String>>,
     /// The servers, with what they serve.
     pub(crate) servers: Vec<(String, String)>,
@@ -195,13 +245,30 @@ impl Job {
         if self.first.checked_add(self.tasks).is_none_or(|end| end > self.all) {
             return Err("the tasks of this host are not among all".to_owned());
         }
-        if self.overs.is_empty() {
+        if self.lanes() == 0 {
             return Err("no transport".to_owned());
         }
-        match self.work {
+        if self.works.is_empty() {
+            return Err("nothing is to be measured".to_owned());
+        }
+        self.works.iter().try_for_each(|work| match work {
             Work::Io(io) => io.check(self.all),
             Work::Meta(meta) => meta.check(self.all),
-        }
+            Work::Copy(copy) if copy.size == 0 => Err("a file to copy has at least one byte".to_owned()),
+            Work::Copy(_) => Ok(()),
+        })
+    }
+
+    /// Returns the number of lanes: one for each cluster and transport. Those of a cluster follow
+    /// each other.
+    pub(crate) fn lanes(&self) -> usize {
+        self.clusters.len() * self.overs.len()
+    }
+
+    /// Returns the bytes of memory that a task needs.
+    pub(crate) fn memory(&self) -> usize {
+        let of = |work: &Work| if let Work::Io(io) = work { io.footprint() * u64::from(io.in_flight) } else { 1 };
+        self.works.iter().map(of).max().unwrap_or(1) as usize
     }
 
     /// Parses the directory.
@@ -221,8 +288,13 @@ impl Job {
 
 impl Io {
     pub(crate) fn layout(&self, tasks: u32) -> Layout {
-        let Io { transfer, block, segments, shared, .. } = *self;
-        Layout { transfer, block, segments, tasks, shared }
+        let Io { transfer, block, segments, pieces, shared, .. } = *self;
+        Layout { transfer, block, segments, pieces, tasks, shared }
+    }
+
+    /// Returns the bytes of memory of a transfer: pieces are as far apart as they are long.
+    pub(crate) fn footprint(&self) -> u64 {
+        if self.pieces == 1 { self.transfer } else { 2 * self.transfer }
     }
 
     fn check(&self, tasks: u32) -> Result<(), String> {
@@ -232,6 +304,19 @@ impl Io {
         }
         if block == 0 || !block.is_multiple_of(transfer) {
             return Err(format!("a block of {block} bytes does not consist of whole transfers of {transfer}"));
+        }
+        check_in_flight(self.in_flight)?;
+        if u64::from(self.in_flight) * self.footprint() > LARGEST_TRANSFER {
+            return Err("the transfers in flight of a task have at most 1G of memory".to_owned());
+        }
+        if !(1..=MOST_PIECES).contains(&self.pieces) || !transfer.is_multiple_of(self.pieces) {
+            let pieces = self.pieces;
+            return Err(format!(
+                "a transfer of {transfer} bytes does not consist of {pieces} pieces of the same length"
+            ));
+        }
+        if self.pieces > 1 && !(block / transfer).is_multiple_of(TRANSFERS_OF_A_GROUP) {
+            return Err(format!("with pieces, a block has {TRANSFERS_OF_A_GROUP} transfers, or a multiple of that"));
         }
         if segments == 0 {
             return Err("a file has at least one segment".to_owned());
@@ -247,8 +332,14 @@ impl Io {
     }
 }
 
+fn check_in_flight(number: u32) -> Result<(), String> {
+    let text = || format!("a task has 1 to {MOST_IN_FLIGHT} operations in flight, not {number}");
+    if (1..=MOST_IN_FLIGHT).contains(&number) { Ok(()) } else { Err(text()) }
+}
+
 impl Meta {
     fn check(&self, tasks: u32) -> Result<(), String> {
+        check_in_flight(self.in_flight)?;
         if !(1..=MOST_FILES).contains(&self.files) {
             return Err(format!("a task has 1 to {MOST_FILES} files, not {}", self.files));
         }
@@ -268,14 +359,17 @@ pub(super) mod tests {
             transfer: 10,
             block: 30,
             segments: 2,
+            pieces: 1,
+            in_flight: 1,
             shared: true,
             random: false,
+            overwrite: false,
             sync: false,
             verify: false,
             existing: false,
         };
         Job {
-            manager: "tcp://h:1".into(),
+            clusters: vec![Cluster { name: "this".into(), manager: "tcp://h:1".into() }],
             overs: vec!["tcp".into()],
             busy: false,
             timeout_ms: 1000,
@@ -286,7 +380,8 @@ pub(super) mod tests {
             all: 4,
             first: 2,
             shift: 2,
-            work: Work::Io(io),
+            local: None,
+            works: vec![Work::Io(io)],
         }
     }
 
@@ -295,9 +390,10 @@ pub(super) mod tests {
         let good = job();
         good.check().unwrap();
         assert_eq!(serde_json::from_str::<Job>(&serde_json::to_string(&good).unwrap()).unwrap(), good);
-        let Work::Io(io) = good.work else { panic!("io") };
-        let with = |io: Io| Job { work: Work::Io(io), ..good.clone() };
-        let names = |meta: Meta| Job { work: Work::Meta(meta), ..good.clone() };
+        let Work::Io(io) = good.works[0] else { panic!("io") };
+        let of = |work: Work| Job { works: vec![work], ..good.clone() };
+        let with = |io: Io| of(Work::Io(io));
+        let names = |meta: Meta| of(Work::Meta(meta));
         for (bad, why) in [
             (Job { tasks: 0, ..good.clone() }, "1 to 1024"),
             (Job { tasks: u32::MAX, ..good.clone() }, "1 to 1024"),
@@ -311,8 +407,15 @@ pub(super) mod tests {
             (with(Io { segments: 0, ..io }), "at least one segment"),
             (with(Io { segments: u64::MAX, ..io }), "can hold"),
             (with(Io { transfer: 1, block: 1 << 30, ..io }), "take larger ones"),
-            (names(Meta { files: 0, unique: false, depth: 0 }), "1 to 10000000"),
-            (names(Meta { files: 1, unique: false, depth: 65 }), "directories deep"),
+            (with(Io { in_flight: 0, ..io }), "in flight, not 0"),
+            (with(Io { in_flight: 1024, transfer: 2 << 20, block: 2 << 20, ..io }), "1G of memory"),
+            (with(Io { pieces: 3, ..io }), "3 pieces"),
+            (with(Io { pieces: 5, ..io }), "4 transfers"),
+            (names(Meta { files: 0, unique: false, depth: 0, in_flight: 1 }), "1 to 10000000"),
+            (names(Meta { files: 1, unique: false, depth: 65, in_flight: 1 }), "directories deep"),
+            (names(Meta { files: 1, unique: false, depth: 0, in_flight: 1025 }), "not 1025"),
+            (of(Work::Copy(Copying { size: 0 })), "at least one byte"),
+            (Job { works: Vec::new(), ..good.clone() }, "nothing is to be measured"),
         ] {
             let error = bad.check().unwrap_err();
             assert!(error.contains(why), "{error}");

@@ -9,9 +9,20 @@
 //!   │ t0 │ t1 │ t2 │  │ t0 │ …      │
 //! ```
 //!
+//! **Pieces.** A transfer may have pieces that are apart. Four transfers then share a range of the
+//! file, in turns, so that together they still access each byte once:
+//!
+//! ```text
+//!   │ t0 │ t1 │ t2 │ t3 │ t0 │ t1 │ t2 │ t3 │ …     a piece of each
+//! ```
+//!
 //! **Source.** IOR's user guide, section *Tutorial*, figure of a shared file.
 
 use bmi_report::stats::Random;
+use fs_client::Region;
+
+/// The transfers with pieces that share a range of the file.
+pub(crate) const TRANSFERS_OF_A_GROUP: u64 = 4;
 
 /// The shape of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +32,8 @@ pub(crate) struct Layout {
     /// Bytes that are contiguous for one task. A multiple of `transfer`.
     pub(crate) block: u64,
     pub(crate) segments: u64,
+    /// Parts of a transfer that are apart in the file.
+    pub(crate) pieces: u64,
     /// All tasks of all hosts.
     pub(crate) tasks: u32,
     /// One file for all tasks.
@@ -46,6 +59,18 @@ impl Layout {
         (segment * blocks + place) * self.block + inside
     }
 
+    /// Returns the parts of a file that a transfer accesses.
+    pub(crate) fn regions(&self, task: u32, number: u64) -> Vec<Region> {
+        if self.pieces == 1 {
+            return vec![Region::new(self.offset(task, number), self.transfer)];
+        }
+        // A block has whole groups.
+        let (first, turn) = (number - number % TRANSFERS_OF_A_GROUP, number % TRANSFERS_OF_A_GROUP);
+        let (begin, piece) = (self.offset(task, first), self.transfer / self.pieces);
+        let at = |number: u64| begin + (number * TRANSFERS_OF_A_GROUP + turn) * piece;
+        (0..self.pieces).map(|number| Region::new(at(number), piece)).collect()
+    }
+
     /// Returns the transfers of a task in the order in which it does them: ascending, or random.
     pub(crate) fn order(&self, task: u32, random: Option<u64>) -> Vec<u64> {
         let mut numbers: Vec<u64> = (0..self.transfers()).collect();
@@ -68,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    const SHARED: Layout = Layout { transfer: 10, block: 30, segments: 2, tasks: 2, shared: true };
+    const SHARED: Layout = Layout { transfer: 10, block: 30, segments: 2, pieces: 1, tasks: 2, shared: true };
 
     #[test]
     fn blocks_are_where_ior_has_them() {
@@ -87,6 +112,17 @@ mod tests {
         assert!(order != layout.order(1, None) && order != layout.order(0, Some(7)));
         assert_eq!(order, layout.order(1, Some(7)));
         assert_eq!(order.into_iter().collect::<BTreeSet<_>>().len(), 300);
+    }
+
+    #[test]
+    fn pieces_of_all_transfers_are_each_byte_once() {
+        let layout = Layout { transfer: 6, block: 48, pieces: 3, ..SHARED };
+        let of = |task, number| layout.regions(task, number);
+        assert_eq!(of(0, 1), [Region::new(2, 2), Region::new(10, 2), Region::new(18, 2)]);
+        let all = (0..2).flat_map(|task| (0..layout.transfers()).flat_map(move |number| of(task, number)));
+        let begins: BTreeSet<u64> = all.map(|region| region.offset).collect();
+        assert_eq!(begins.into_iter().collect::<Vec<_>>(), (0..2 * 2 * 48).step_by(2).collect::<Vec<_>>());
+        assert_eq!(SHARED.regions(1, 0), [Region::new(30, 10)]);
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl Leader {
         let mut ready: Vec<Option<Ready>> = vec![None; count];
         while ready.iter().any(Option::is_none) {
             match self.next()? {
-                Event::Ready(seat, Ok(answer)) if answer.labels.len() != job.overs.len() => {
+                Event::Ready(seat, Ok(answer)) if answer.labels.len() != job.lanes() => {
                     return Err(Ended::Failed(self.of(seat, "it answers for other transports")));
                 }
                 Event::Ready(seat, Ok(answer)) => ready[seat] = Some(answer),
@@ -192,17 +192,18 @@ impl Leader {
         }
     }
 
-    /// Lets this host do the last phase. The others are dismissed.
+    /// Lets this host do the last phases. The others are dismissed.
     ///
     /// # Errors
-    /// If it fails.
-    pub(crate) fn close(&mut self, order: Option<Order>) -> Result<(), Ended> {
+    /// The first that fails. The others are done all the same.
+    pub(crate) fn close(&mut self, orders: Vec<Order>) -> Result<(), Ended> {
         self.closing = true;
         for seat in self.seats.iter_mut().skip(1) {
             seat.present = false;
             seat.dismiss();
         }
-        order.map_or(Ok(()), |order| self.phase(order).map(drop))
+        let done: Vec<Result<(), Ended>> = orders.into_iter().map(|order| self.phase(order).map(drop)).collect();
+        done.into_iter().collect()
     }
 }
 

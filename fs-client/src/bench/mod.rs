@@ -5,10 +5,11 @@
 //! backend of their own. This does what they do, through the client library, over each transport
 //! that the client has.
 //!
-//! **How.** A run has rounds, a round has a step for each transport, in random order, and a step
-//! has phases: the files are made, written, read and removed. The first host leads. It tells all
-//! hosts to begin a phase when all have ended the one before. Each host has a crew of tasks. A task
-//! is a thread with a client and endpoints of its own, which does one operation at a time.
+//! **How.** A run has rounds, a round has a step for each work and lane, in random order, and a
+//! step has phases: the files are made, written, read and removed. A lane is a cluster over a
+//! transport. The first host leads. It tells all hosts to begin a phase when all have ended the one
+//! before. Each host has a crew of tasks. A task is a thread with a client and endpoints of its
+//! own, which has one operation in flight, or more.
 //!
 //! ```text
 //!   leader ──┬── crew of this host ──── task 0, task 1, …
@@ -20,13 +21,11 @@
 //! |---|---|
 //! | [`job`] | what is to be measured; what goes from host to host |
 //! | [`layout`] | which task accesses which bytes, in which order |
-//! | [`pattern`] | the bytes that are written, and the check of what is read |
-//! | [`io`], [`meta`] | the phases of a task |
-//! | [`task`], [`crew`] | a thread with its clients; all of a host |
+//! | [`task`], [`crew`] | a thread with its clients, and its phases; all of a host |
 //! | [`wire`], [`leader`], [`follower`] | several hosts |
-//! | [`door`], [`token`], [`neighbour`] | which hosts may join |
+//! | [`door`] | which hosts may join |
 //! | [`run`], [`outcome`] | rounds, and the report of them |
-//! | [`usage`] | the processor time and the context switches of this process |
+//! | [`usage`] | the processor time and the context switches of processes |
 //!
 //! **Source.** The IOR and mdtest documentation (<https://ior.readthedocs.io>): the layout of
 //! blocks and segments, the order of the phases, and tasks that read what others wrote.
@@ -34,16 +33,12 @@
 pub(crate) mod crew;
 pub(crate) mod door;
 pub(crate) mod follower;
-mod io;
 pub(crate) mod job;
 mod layout;
 pub(crate) mod leader;
-mod meta;
-mod neighbour;
 pub(crate) mod outcome;
-mod pattern;
 pub(crate) mod run;
 mod task;
 pub(crate) mod token;
-mod usage;
+pub(crate) mod usage;
 mod wire;

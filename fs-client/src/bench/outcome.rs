@@ -6,15 +6,16 @@ use std::time::Duration;
 use bmi_report::{Cost, Histogram, Host, Report, Row, Step, Unit, units};
 
 use super::crew::merged;
-use super::job::{Io, Job, Meta, Part, Phase, Ready, Work};
+use super::job::{Copying, Io, Job, Meta, Order, Part, Ready, Work};
+use super::usage::Usage;
 
-/// What was measured of a phase over a transport.
+/// What was measured of a phase in a lane.
 #[derive(Default)]
 struct Figure {
     rounds: Vec<Step>,
     operations: Histogram,
-    cpu: f64,
-    switches: f64,
+    clients: Usage,
+    servers: Usage,
 }
 
 /// Collects what was measured.
@@ -23,7 +24,7 @@ pub(crate) struct Outcome {
     hosts: Vec<Host>,
     labels: Vec<String>,
     /// In the order of the phases of a round.
-    figures: Vec<((Phase, usize), Figure)>,
+    figures: Vec<(Order, Figure)>,
     /// What went wrong: one line each.
     pub(crate) failures: Vec<String>,
     /// Why the run ended early.
@@ -35,30 +36,30 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Begins with no figures for the phases in `phases` that are measured.
-    pub(crate) fn new(job: &Job, ready: &[Ready], phases: &[Phase]) -> Outcome {
-        let measured = phases.iter().filter(|phase| phase.test().is_some());
-        let keys = measured.flat_map(|phase| (0..job.overs.len()).map(|over| (*phase, over)));
-        let figures = keys.map(|key| (key, Figure::default())).collect();
+    /// Begins with no figures for what is to be measured.
+    pub(crate) fn new(job: &Job, ready: &[Ready], measured: Vec<Order>) -> Outcome {
+        let figures = measured.into_iter().map(|order| (order, Figure::default())).collect();
         let hosts = ready.iter().map(|ready| ready.host.clone()).chain(servers(ready)).collect();
         let labels = labels(job, ready);
         let (failures, ended, interrupted, rounds) = (Vec::new(), None, false, 0);
         Outcome { job: job.clone(), hosts, labels, figures, failures, ended, interrupted, rounds }
     }
 
-    /// Returns the name of a transport.
-    pub(crate) fn label(&self, over: usize) -> &str {
-        &self.labels[over]
+    /// Returns the name of a lane.
+    pub(crate) fn label(&self, lane: usize) -> &str {
+        &self.labels[lane]
     }
 
-    /// Adds a phase that all hosts have done.
-    pub(crate) fn add(&mut self, round: u32, (phase, over): (Phase, usize), took: Duration, part: &Part) {
-        let Some((_, figure)) = self.figures.iter_mut().find(|(key, _)| *key == (phase, over)) else { return };
+    /// Adds a phase that all hosts have done, and what servers of this host took meanwhile.
+    pub(crate) fn add(&mut self, round: u32, order: Order, took: Duration, (part, servers): (&Part, Usage)) {
+        let Some((_, figure)) = self.figures.iter_mut().find(|(key, _)| *key == order) else { return };
         let value = part.amount as f64 / took.as_secs_f64().max(1e-9);
         figure.rounds.push(Step { round, value });
         figure.operations.add(&part.operations);
-        figure.cpu += part.cpu;
-        figure.switches += part.switches;
+        figure.clients.cpu += part.cpu;
+        figure.clients.switches += part.switches;
+        figure.servers.cpu += servers.cpu;
+        figure.servers.switches += servers.switches.max(0.0);
     }
 
     /// Returns the report.
@@ -70,44 +71,55 @@ impl Outcome {
             .figures
             .iter()
             .filter(|(_, figure)| !figure.rounds.is_empty())
-            .map(|(key, figure)| self.row(*key, figure))
+            .map(|(order, figure)| self.row(*order, figure))
             .collect();
         report.notes = notes(&self.job);
         report.interrupted.clone_from(&self.ended);
         report
     }
 
-    fn row(&self, (phase, over): (Phase, usize), figure: &Figure) -> Row {
-        let (unit, size, setup) = match self.job.work {
+    fn row(&self, order: Order, figure: &Figure) -> Row {
+        let (unit, size, setup) = match self.job.works[order.work] {
             Work::Io(io) => (Unit::BytesPerSecond, Some(io.transfer), io_setup(&self.job, io)),
             Work::Meta(meta) => (Unit::PerSecond, None, meta_setup(&self.job, meta)),
+            Work::Copy(Copying { size }) => (Unit::BytesPerSecond, Some(size), setup(&self.job, Vec::new())),
         };
         let operations = figure.operations.len().max(1) as f64;
-        let cost = Cost { cpu: figure.cpu / operations, switches: figure.switches / operations, calls: None };
+        let of =
+            |usage: Usage| Cost { cpu: usage.cpu / operations, switches: usage.switches / operations, calls: None };
+        let sides = [("client", figure.clients), ("server", figure.servers)];
+        // Those of servers are known only if their processes were named.
+        let known = sides.into_iter().filter(|(_, usage)| usage.cpu > 0.0);
         Row {
-            test: phase.test().unwrap_or_default().to_owned(),
-            over: self.labels[over].clone(),
+            test: order.phase.test().unwrap_or_default().to_owned(),
+            over: self.labels[order.lane].clone(),
             size,
             setup,
             unit,
             rounds: figure.rounds.clone(),
             histogram: Some(figure.operations.clone()),
-            cost: BTreeMap::from([("client".to_owned(), cost)]),
+            cost: known.map(|(side, usage)| (side.to_owned(), of(usage))).collect::<BTreeMap<_, _>>(),
             ..Row::default()
         }
     }
 }
 
-/// Returns a name for each transport. That of `auto` is what it turned out to be.
+/// Returns a name for each lane: its transport, and its cluster if there are several. The name of
+/// `auto` is what it turned out to be.
 fn labels(job: &Job, ready: &[Ready]) -> Vec<String> {
     let schemes = ready.iter().fold(Vec::new(), |all, ready| merged(all, ready.labels.clone()));
-    let one = |(over, schemes): (&String, Vec<String>)| match over.as_str() {
-        // With others beside it, it could have the same name as one of them.
-        "auto" if job.overs.len() > 1 => format!("auto ({})", schemes.join("+")),
-        "auto" => schemes.join("+"),
-        over => over.to_owned(),
+    let one = |(lane, schemes): (usize, Vec<String>)| {
+        let (cluster, over) = (&job.clusters[lane / job.overs.len()], &*job.overs[lane % job.overs.len()]);
+        match over {
+            _ if job.clusters.len() > 1 && job.overs.len() == 1 => cluster.name.clone(),
+            _ if job.clusters.len() > 1 => format!("{over}, {}", cluster.name),
+            // With others beside it, it could have the same name as one of them.
+            "auto" if job.overs.len() > 1 => format!("auto ({})", schemes.join("+")),
+            "auto" => schemes.join("+"),
+            over => over.to_owned(),
+        }
     };
-    job.overs.iter().zip(schemes).map(one).collect()
+    schemes.into_iter().enumerate().map(one).collect()
 }
 
 /// Returns the servers, as the first host knows them.
@@ -128,14 +140,16 @@ fn many(number: u64, what: &str) -> String {
 
 fn title(job: &Job) -> String {
     let who = format!("{} on {}", many(job.all.into(), "task"), many(hosts(job).into(), "host"));
-    match job.work {
-        Work::Io(io) => {
+    match job.works[..] {
+        [Work::Io(io)] => {
             let bytes = u64::from(job.all) * io.block * io.segments;
             format!("pvfs bench io: {who}, {} in transfers of {}", units::amount(bytes), units::amount(io.transfer))
         }
-        Work::Meta(meta) => {
+        [Work::Meta(meta)] => {
             format!("pvfs bench meta: {who}, {} of each task", many(meta.files, "file"))
         }
+        [Work::Copy(copy)] => format!("pvfs bench copy: {who}, a file of {} of each task", units::amount(copy.size)),
+        _ => format!("pvfs bench: {who}"),
     }
 }
 
@@ -154,6 +168,9 @@ fn io_setup(job: &Job, io: Io) -> BTreeMap<String, String> {
         ("block", format!("blocks of {}", units::amount(io.block))),
         ("segments", io.segments.to_string()),
     ];
+    others.extend((io.pieces > 1).then(|| ("pieces", format!("{} pieces", io.pieces))));
+    others.extend(in_flight(io.in_flight));
+    others.extend(io.overwrite.then(|| ("file", "overwritten".to_owned())));
     others.extend(io.random.then(|| ("order", "random".to_owned())));
     others.extend(io.sync.then(|| ("sync", "synced".to_owned())));
     others.extend(io.verify.then(|| ("check", "verified".to_owned())));
@@ -163,7 +180,14 @@ fn io_setup(job: &Job, io: Io) -> BTreeMap<String, String> {
 
 fn meta_setup(job: &Job, meta: Meta) -> BTreeMap<String, String> {
     let dirs = if meta.unique { "directory per task" } else { "shared directory" };
-    setup(job, vec![("dirs", dirs.to_owned()), ("files", meta.files.to_string()), ("depth", meta.depth.to_string())])
+    let mut others =
+        vec![("dirs", dirs.to_owned()), ("files", meta.files.to_string()), ("depth", meta.depth.to_string())];
+    others.extend(in_flight(meta.in_flight));
+    setup(job, others)
+}
+
+fn in_flight(number: u32) -> Option<(&'static str, String)> {
+    (number > 1).then(|| ("in flight", format!("{number} in flight")))
 }
 
 fn notes(job: &Job) -> Vec<String> {
@@ -171,7 +195,7 @@ fn notes(job: &Job) -> Vec<String> {
         "The time of a phase is from the first begin to the last end of all hosts.".to_owned(),
         format!("The seed is {}.", job.seed),
     ];
-    if matches!(job.work, Work::Io(_)) {
+    if job.works.iter().any(|work| matches!(work, Work::Io(_))) {
         notes.push("Clients cache nothing. Servers may answer reads from their memory.".to_owned());
     }
     notes

@@ -1,7 +1,7 @@
 //! Rounds of a benchmark.
 //!
 //! **Why in random order.** What changes slowly, as the load of the machines or the age of a disk,
-//! then affects all transports alike. A row's values of the same round can be compared.
+//! then affects all lanes alike. A row's values of the same round can be compared.
 //!
 //! **Invariants**
 //! 1. Every step writes new files. Those of the step before are removed, outside of what is
@@ -16,13 +16,14 @@ use bmi_report::stats::Random;
 use super::job::{Job, Order, Phase, Ready};
 use super::leader::{Ended, Leader};
 use super::outcome::Outcome;
+use super::usage::Usage;
 
 /// What to do.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) job: Job,
-    /// The phases of a step, without those that make and remove.
-    pub(crate) phases: Vec<Phase>,
+    /// The phases of a step of each work, without those that make and remove.
+    pub(crate) phases: Vec<Vec<Phase>>,
     pub(crate) rounds: u32,
     /// No round begins after this time.
     pub(crate) at_most: Option<Duration>,
@@ -30,24 +31,38 @@ pub(crate) struct Plan {
     pub(crate) keep: bool,
     /// The files are there already.
     pub(crate) existing: bool,
+    /// Processes of this host whose use of it is measured: servers.
+    pub(crate) servers: Vec<u32>,
 }
 
 impl Plan {
     /// Returns the number of phases that are measured.
     pub(crate) fn steps(&self) -> u64 {
-        let measured = self.phases.iter().filter(|phase| phase.test().is_some()).count() as u64;
-        measured * self.job.overs.len() as u64 * u64::from(self.rounds)
+        self.measured().len() as u64 * u64::from(self.rounds)
+    }
+
+    /// Returns what is measured in each round. What differs only in its lane follows each other.
+    fn measured(&self) -> Vec<Order> {
+        let works = self.phases.iter().enumerate();
+        let phases = works.flat_map(|(work, phases)| phases.iter().map(move |phase| (work, *phase)));
+        let measured = phases.filter(|(_, phase)| phase.test().is_some());
+        measured.flat_map(|(work, phase)| (0..self.job.lanes()).map(move |lane| Order { phase, work, lane })).collect()
+    }
+
+    /// Returns an order for each of the clusters.
+    fn of_clusters(&self, phase: Phase) -> Vec<Order> {
+        let first = (0..self.job.lanes()).step_by(self.job.overs.len());
+        first.map(|lane| Order { phase, work: 0, lane }).collect()
     }
 
     /// Runs everything. `say` is told before each phase that is measured.
     pub(crate) fn run(&self, leader: &mut Leader, ready: &[Ready], say: impl FnMut(&str)) -> Outcome {
         let mut run =
-            Run { plan: self, leader, outcome: Outcome::new(&self.job, ready, &self.phases), made: None, say };
+            Run { plan: self, leader, outcome: Outcome::new(&self.job, ready, self.measured()), made: None, say };
         let ended = run.rounds();
         run.note(ended);
-        let end =
-            (!self.existing && (!self.keep || run.outcome.rounds == 0)).then_some(Order { phase: Phase::End, over: 0 });
-        let closed = run.leader.close(end);
+        let is_kept = self.existing || (self.keep && run.outcome.rounds > 0);
+        let closed = run.leader.close(if is_kept { Vec::new() } else { self.of_clusters(Phase::End) });
         run.note(closed);
         run.outcome
     }
@@ -57,8 +72,8 @@ struct Run<'a, S> {
     plan: &'a Plan,
     leader: &'a mut Leader,
     outcome: Outcome,
-    /// The transport over which the files were made that are there now.
-    made: Option<usize>,
+    /// The work and the lane that made the files that are there now.
+    made: Option<(usize, usize)>,
     say: S,
 }
 
@@ -66,39 +81,46 @@ impl<S: FnMut(&str)> Run<'_, S> {
     fn rounds(&mut self) -> Result<(), Ended> {
         let begun = self.leader.now();
         if !self.plan.existing {
-            self.leader.phase(Order { phase: Phase::Begin, over: 0 })?;
+            for order in self.plan.of_clusters(Phase::Begin) {
+                self.leader.phase(order)?;
+            }
         }
         let mut random = Random::new(self.plan.job.seed);
-        let mut overs: Vec<usize> = (0..self.plan.job.overs.len()).collect();
+        let lanes = self.plan.job.lanes();
+        let mut steps: Vec<(usize, usize)> =
+            (0..self.plan.phases.len() * lanes).map(|at| (at / lanes, at % lanes)).collect();
         for round in 0..self.plan.rounds {
             if round > 0 && self.plan.at_most.is_some_and(|most| self.leader.now().since(begun) >= most) {
                 break;
             }
-            random.shuffle(&mut overs);
-            for over in &overs {
-                self.step(round, *over)?;
+            random.shuffle(&mut steps);
+            for (work, lane) in &steps {
+                self.step(round, *work, *lane)?;
             }
             self.outcome.rounds += 1;
         }
         Ok(())
     }
 
-    fn step(&mut self, round: u32, over: usize) -> Result<(), Ended> {
+    fn step(&mut self, round: u32, work: usize, lane: usize) -> Result<(), Ended> {
+        let of = |phase| Order { phase, work, lane };
         if !self.plan.existing {
-            if let Some(over) = self.made.take() {
-                self.leader.phase(Order { phase: Phase::Unmake, over })?;
+            if let Some((work, lane)) = self.made.take() {
+                self.leader.phase(Order { phase: Phase::Unmake, work, lane })?;
             }
-            self.leader.phase(Order { phase: Phase::Make, over })?;
-            self.made = Some(over);
+            self.leader.phase(of(Phase::Make))?;
+            self.made = Some((work, lane));
         }
-        for phase in &self.plan.phases {
-            let order = Order { phase: *phase, over };
+        for phase in &self.plan.phases[work] {
             if let Some(test) = phase.test() {
-                let label = self.outcome.label(over);
+                let label = self.outcome.label(lane);
                 (self.say)(&format!("round {} of {}: {test} over {label}", round + 1, self.plan.rounds));
             }
-            let (took, part) = self.leader.phase(order)?;
-            self.outcome.add(round, (*phase, over), took, &part);
+            let before = Usage::of(&self.plan.servers);
+            let (took, part) = self.leader.phase(of(*phase))?;
+            let after = Usage::of(&self.plan.servers);
+            let servers = Usage { cpu: after.cpu - before.cpu, switches: after.switches - before.switches };
+            self.outcome.add(round, of(*phase), took, (&part, servers));
             if let Some(complaint) = part.complaint() {
                 self.outcome.failures.push(complaint);
             }

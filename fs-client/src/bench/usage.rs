@@ -1,11 +1,11 @@
-//! The processor time and the context switches of this process.
+//! The processor time and the context switches of processes.
 
-use std::fs;
+use std::fs::{self, DirEntry};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What this process has taken of the machine so far.
-#[derive(Clone, Copy, Debug)]
+/// What processes have taken of the machine so far.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     /// Processor time in seconds, user and system.
     pub(crate) cpu: f64,
@@ -14,20 +14,42 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
+    /// Returns the use of this process.
     pub(crate) fn now() -> Usage {
         let time = clock_gettime(ClockId::ProcessCPUTime);
-        Usage { cpu: time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9, switches: switches() }
+        let cpu = time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9;
+        Usage { cpu, switches: threads("self").map(|thread| switches(&thread)).sum() }
+    }
+
+    /// Returns the use of the threads of other processes of this host. A process that is gone
+    /// counts as nothing.
+    pub(crate) fn of(processes: &[u32]) -> Usage {
+        let all = processes.iter().flat_map(|process| threads(&process.to_string()));
+        all.fold(Usage::default(), |sum, thread| Usage {
+            cpu: sum.cpu + ran(&thread),
+            switches: sum.switches + switches(&thread),
+        })
     }
 }
 
-fn switches() -> f64 {
-    let Ok(threads) = fs::read_dir("/proc/self/task") else { return 0.0 };
-    let of_thread = |text: String| -> u64 {
-        let counts = text.lines().filter(|line| line.contains("voluntary_ctxt_switches"));
-        counts.filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok()).sum()
-    };
-    let texts = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
-    texts.map(of_thread).sum::<u64>() as f64
+fn threads(process: &str) -> impl Iterator<Item = DirEntry> + use<> {
+    fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten()
+}
+
+fn read(thread: &DirEntry, name: &str) -> String {
+    fs::read_to_string(thread.path().join(name)).unwrap_or_default()
+}
+
+/// Returns the seconds for which a thread ran.
+fn ran(thread: &DirEntry) -> f64 {
+    let text = read(thread, "schedstat");
+    text.split_whitespace().next().and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0) * 1e-9
+}
+
+fn switches(thread: &DirEntry) -> f64 {
+    let text = read(thread, "status");
+    let counts = text.lines().filter(|line| line.contains("voluntary_ctxt_switches"));
+    counts.filter_map(|line| line.split_whitespace().last()?.parse::<f64>().ok()).sum()
 }
 
 #[cfg(test)]
@@ -42,5 +64,8 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         assert!(Usage::now().switches > 0.0);
+        let own = Usage::of(&[std::process::id()]);
+        assert!(own.cpu > 0.0 && own.switches > 0.0);
+        assert_eq!(Usage::of(&[u32::MAX]).cpu, 0.0);
     }
 }

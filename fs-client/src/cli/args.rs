@@ -379,6 +379,8 @@ mod tests {
             ("cache-policy", "stream"),
             ("cache-unit", "16K"),
             ("files", "5"),
+            ("report", "a.json"),
+            ("beside", "b=tcp://h:1"),
             ("watch", "1s"),
             ("transfer", "4K"),
             ("block", "1M"),

@@ -1,25 +1,23 @@
 //! The command `bench`: makes a job of the options, gathers the hosts, runs it and shows the
 //! report.
 
-use std::fs::OpenOptions;
 use std::net::TcpListener;
-use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::thread::Builder;
 use std::time::Duration;
 
-use bmi_report::{Report, csv, host, html, text};
+use bmi_report::{Report, host, text};
 use fs_client::TransportChoice;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::Global;
-use super::bench_args::{Bench, IoArgs, RunArgs};
+use super::bench_args::{Bench, IoArgs, LocalArgs, RunArgs};
 use super::output::{Output, complain};
 use super::{Stop, manager, random_id};
 use crate::bench::door::Key;
 use crate::bench::follower::{self, Joiner};
-use crate::bench::job::{Io, Job, MOST_TASKS, Meta, Phase, Work};
+use crate::bench::job::{Cluster, Copying, Io, Job, MOST_TASKS, Meta, Phase, Work};
 use crate::bench::leader::{Ended, Event, Leader};
 use crate::bench::outcome::Outcome;
 use crate::bench::run::Plan;
@@ -37,14 +35,20 @@ pub(super) fn bench(global: &Global, what: &Bench, output: &mut Output) -> Resul
             return join(address, Joiner { name, token, manager }, output);
         }
         Bench::Io { io, run } => (run, io_plan(global, io, run)?),
-        Bench::Meta { files, unique_dir, depth, run } => {
-            let meta = Meta { files: *files, unique: *unique_dir, depth: *depth };
-            (run, meta_plan(global, meta, run)?)
+        Bench::Meta { files, unique_dir, depth, in_flight, run } => {
+            let meta = |in_flight| Meta { files: *files, unique: *unique_dir, depth: *depth, in_flight };
+            (run, plan(global, run, in_flight.iter().map(|number| Work::Meta(meta(*number))).collect(), None)?)
+        }
+        Bench::Copy { size, local, run } => {
+            (run, plan(global, run, vec![Work::Copy(Copying { size: *size })], Some(local))?)
+        }
+        Bench::All { size, quick, verify, local, run } => {
+            let works = all(if *quick { 16 } else { 1 }, *size, *verify);
+            (run, plan(global, run, works, Some(local))?)
         }
     };
     plan.job.check().map_err(Stop::usage)?;
-    let files = [&run.report, &run.html, &run.csv];
-    files.into_iter().flatten().try_for_each(|path| is_writable(path))?;
+    run.report.check().map_err(Stop::failed)?;
     let (began, leader) = (began(), Leader::new());
     interrupt_on_signals(leader.sender())?;
     let outcome = lead(&plan, run, leader, output)?;
@@ -74,70 +78,110 @@ fn io_plan(global: &Global, io: &IoArgs, run: &RunArgs) -> Result<Plan, Stop> {
     if io.keep && existing {
         return Err(Stop::usage("--keep is for files that this run writes; --read alone removes nothing"));
     }
+    if io.overwrite && existing {
+        return Err(Stop::usage("--overwrite is for a run that writes; --read alone does not"));
+    }
     if existing && io.verify && run.seed.is_none() {
         return Err(Stop::usage("--read --verify needs the --seed of the run that wrote the files"));
     }
-    let work = Io {
-        transfer: io.transfer,
+    let work = |transfer, in_flight| Io {
+        transfer,
         block: io.block,
         segments: io.segments,
+        pieces: io.pieces,
+        in_flight,
         shared: !io.file_per_task,
         random: io.random,
+        overwrite: io.overwrite,
         sync: io.sync,
         verify: io.verify,
         existing,
     };
+    let transfers = io.transfer.iter();
+    let works = transfers.flat_map(|transfer| io.in_flight.iter().map(|number| Work::Io(work(*transfer, *number))));
+    let plan = plan(global, run, works.collect(), None)?;
+    if io.keep && plan.job.works.len() > 1 {
+        return Err(Stop::usage("--keep leaves one file: name one --transfer and one number --in-flight"));
+    }
     let mut phases = vec![Phase::Open];
+    phases.extend(io.overwrite.then_some(Phase::Fill));
     phases.extend((both || io.write).then_some(Phase::Write));
     phases.extend((both || io.read).then_some(Phase::Read));
-    let job = job(global, run, Work::Io(work), existing, !io.no_reorder)?;
-    let Plan { job, rounds, at_most, .. } = plan(job, run);
-    Ok(Plan { job, phases, rounds, at_most, keep: io.keep, existing })
+    let (mut job, dir) = (plan.job, run.path.as_str());
+    if io.no_reorder {
+        job.shift = 0;
+    }
+    if existing {
+        dir.clone_into(&mut job.dir);
+    }
+    let phases = vec![phases; job.works.len()];
+    Ok(Plan { job, phases, keep: io.keep, existing, ..plan })
 }
 
-fn meta_plan(global: &Global, meta: Meta, run: &RunArgs) -> Result<Plan, Stop> {
-    let job = job(global, run, Work::Meta(meta), false, true)?;
-    Ok(Plan { phases: vec![Phase::Create, Phase::Stat, Phase::List, Phase::Remove], ..plan(job, run) })
+/// Returns what `bench all` measures, with a part of the usual files and bytes.
+fn all(part: u64, size: u64, verify: bool) -> Vec<Work> {
+    let meta = |files, in_flight| Work::Meta(Meta { files: files / part, unique: false, depth: 0, in_flight });
+    let io = |transfer, block, pieces, in_flight| {
+        let (segments, shared, random, overwrite) = (1, true, true, true);
+        let (sync, existing, block) = (false, false, block / part);
+        Work::Io(Io { transfer, block, segments, pieces, in_flight, shared, random, overwrite, sync, verify, existing })
+    };
+    vec![
+        meta(1 << 10, 1),
+        meta(4 << 10, 64),
+        io(4 << 10, 16 << 20, 1, 1),
+        io(4 << 10, 32 << 20, 1, 16),
+        io(64 << 10, 128 << 20, 1, 1),
+        io(64 << 10, 256 << 20, 1, 16),
+        io(256 << 10, 128 << 20, 64, 1),
+        Work::Copy(Copying { size: size / part }),
+    ]
 }
 
-fn plan(job: Job, run: &RunArgs) -> Plan {
-    let RunArgs { rounds, duration: at_most, .. } = *run;
-    Plan { job, phases: Vec::new(), rounds, at_most, keep: false, existing: false }
+/// Returns the usual phases of a work.
+fn phases(work: &Work) -> Vec<Phase> {
+    match work {
+        Work::Io(io) => {
+            let fill = io.overwrite.then_some(Phase::Fill);
+            [Phase::Open].into_iter().chain(fill).chain([Phase::Write, Phase::Read]).collect()
+        }
+        Work::Meta(_) => vec![Phase::Create, Phase::Stat, Phase::List, Phase::Remove],
+        Work::Copy(_) => vec![Phase::Put, Phase::Clear, Phase::PutSynced, Phase::Get, Phase::Check],
+    }
 }
 
-fn job(global: &Global, run: &RunArgs, work: Work, existing: bool, reorder: bool) -> Result<Job, Stop> {
+fn plan(global: &Global, run: &RunArgs, works: Vec<Work>, local: Option<&LocalArgs>) -> Result<Plan, Stop> {
     let hosts = run.wait_for.saturating_add(1);
     if hosts > MOST_HOSTS {
         return Err(Stop::usage(format!("a run has at most {MOST_HOSTS} hosts")));
     }
     let tasks = run.tasks.min(MOST_TASKS + 1);
     let all = tasks * hosts as u32;
-    let shift = match (reorder, hosts) {
-        (false, _) => 0,
-        (true, 1) => 1 % all.max(1),
-        (true, _) => tasks,
-    };
     let overs: Vec<String> = global.over.iter().map(named).collect();
     if (1..overs.len()).any(|index| overs[..index].contains(&overs[index])) {
         return Err(Stop::usage("--over names a transport twice"));
     }
-    let dir =
-        if existing { run.path.clone() } else { run.path.join(&format!("pvfs-bench-{:016x}", random_id()? as u64))? };
+    let own = Cluster { name: "this".to_owned(), manager: manager(global)?.to_string() };
+    let others = run.beside.iter().map(|(name, addr)| Cluster { name: name.clone(), manager: addr.to_string() });
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    Ok(Job {
-        manager: manager(global)?.to_string(),
+    let job = Job {
+        clusters: std::iter::once(own).chain(others).collect(),
         overs,
         busy: global.busy,
         timeout_ms: millis(global.timeout),
         retry_ms: millis(global.retry_for),
         seed: run.seed.unwrap_or_else(bmi_report::stats::seed),
-        dir: dir.as_str().to_owned(),
+        dir: run.path.join(&format!("pvfs-bench-{:016x}", random_id()? as u64))?.as_str().to_owned(),
         tasks,
         all,
         first: 0,
-        shift,
-        work,
-    })
+        shift: if hosts == 1 { 1 % all.max(1) } else { tasks },
+        local: local.and_then(|local| local.local.clone()),
+        works,
+    };
+    let phases = job.works.iter().map(phases).collect();
+    let RunArgs { rounds, duration: at_most, .. } = *run;
+    Ok(Plan { job, phases, rounds, at_most, keep: false, existing: false, servers: run.server_pid.clone() })
 }
 
 fn named(over: &TransportChoice) -> String {
@@ -224,16 +268,6 @@ fn interrupt_on_signals(events: Sender<Event>) -> Result<(), Stop> {
 
 // ---- the report -------------------------------------------------------------------------------
 
-/// Checks before the run that a file can be written after it.
-fn is_writable(path: &Path) -> Result<(), Stop> {
-    let opened = OpenOptions::new().append(true).create(true).open(path);
-    opened.map(drop).map_err(|error| Stop::failed(format!("{}: {error}", path.display())))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Stop> {
-    std::fs::write(path, text).map_err(|error| Stop::failed(format!("{}: {error}", path.display())))
-}
-
 fn show(plan: &Plan, run: &RunArgs, outcome: &Outcome, began: u64, output: &mut Output) -> Result<(), Stop> {
     let report = outcome.report(began, std::env::args().collect());
     outcome.failures.iter().for_each(|failure| output.failure(failure));
@@ -243,9 +277,7 @@ fn show(plan: &Plan, run: &RunArgs, outcome: &Outcome, began: u64, output: &mut 
     }
     let kept = (plan.keep && outcome.rounds > 0).then_some(&plan.job.dir);
     print(&report, kept, output)?;
-    run.report.iter().try_for_each(|path| write(path, &(report.to_json() + "\n")))?;
-    run.html.iter().try_for_each(|path| write(path, &html::render(&report)))?;
-    run.csv.iter().try_for_each(|path| write(path, &csv::render(&report)))
+    run.report.write(&report).map_err(Stop::failed)
 }
 
 fn print(report: &Report, kept: Option<&String>, output: &mut Output) -> Result<(), Stop> {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bmi::Addr;
+use bmi_report::output::ReportArgs;
 use clap::{Args, Subcommand};
 use fs_client::FsPath;
 
@@ -15,6 +17,9 @@ Examples:
   pvfs bench io --over tcp,shm               two transports, in turns
   pvfs bench io --transfer 4K --random --verify
   pvfs bench meta --files 10000 --tasks 4    create, stat, list, remove, as mdtest
+  pvfs bench copy --size 1G                  put and get
+  pvfs bench all --over tcp,shm              one client: names, small accesses, lists, copies
+  pvfsd scratch -- pvfs bench all            without a cluster: with one that lasts as long
   pvfs bench io --wait-for 1 --listen :7077  wait for another host, where one runs the command
                                              that this one prints: pvfs bench join
 
@@ -33,10 +38,18 @@ Examples:
   pvfs bench io --write --keep --verify --seed 7 --path /data
   pvfs bench io --read --verify --seed 7 --path /data/pvfs-bench-0123456789abcdef
 
+  pvfs bench io -t 4K,64K -b 16M --random --overwrite --in-flight 1,16
+  pvfs bench io -t 256K --pieces 64          lists of 64 pieces with gaps, in the file and in memory
+  pvfs bench io -N 8 --beside 2-loops=tcp://h:7100    another cluster, in turns
+
 Files and blocks are those of IOR. The layout of a shared file with two tasks and two segments:
   | block of task 0 | block of task 1 | block of task 0 | block of task 1 |
 Bandwidth is that of all tasks together, from the first begin to the last end. Opening files is not
-part of it. With --verify, making and comparing the bytes is.";
+part of it. With --verify, making and comparing the bytes is. The time of each operation is in the
+percentiles.
+
+With --pieces, four transfers share a range of the file, a piece of each in turns, so that all bytes
+are accessed once. In memory, pieces are as far apart as they are long.";
 
 const JOIN: &str = "\
 Examples:
@@ -45,6 +58,24 @@ Examples:
 
 No option has the token itself, because all users of a host see each other's command lines. On the
 host of the leader, the same user needs none.";
+
+const ALL: &str = "\
+Examples:
+  pvfs bench all --over tcp,shm --rounds 9
+  pvfsd scratch -- pvfs bench all --over tcp,shm --size 1G
+
+Rows, all of one client on each host, unless there are more --tasks:
+  create, stat, list, remove   files in one directory, one operation at a time, and 64
+  write, read                  4K and 64K at random places of a file that is there, one at a time,
+                               and 16
+  write, read of pieces        64 pieces of 4K in one operation
+  put, put and sync, get       a whole file, as the commands do";
+
+/// Parses another cluster.
+fn beside(text: &str) -> Result<(String, Addr), String> {
+    let (name, addr) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("write NAME=ADDRESS")?;
+    Ok((name.to_owned(), addr.parse().map_err(|error: bmi::Error| error.to_string())?))
+}
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -69,6 +100,37 @@ pub(crate) enum Bench {
         /// Directories between the one of the run and the files
         #[arg(long, value_name = "N", default_value_t = 0)]
         depth: u32,
+        /// Operations of a task that are in flight; several numbers are measured in turns: 1,64
+        #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+        in_flight: Vec<u32>,
+        #[command(flatten)]
+        run: RunArgs,
+    },
+    /// Measure how fast local files are stored, with and without the servers' disks, and fetched
+    #[command(after_help = "Example:\n  pvfs bench copy --size 1G --local /data")]
+    Copy {
+        /// Bytes of the file of each task
+        #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size::bytes)]
+        size: u64,
+        #[command(flatten)]
+        local: LocalArgs,
+        #[command(flatten)]
+        run: RunArgs,
+    },
+    /// Measure what programs usually do: names, small accesses at random places, lists, copies
+    #[command(after_help = ALL)]
+    All {
+        /// Bytes of the file that is copied
+        #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size::bytes)]
+        size: u64,
+        /// A sixteenth of the files and bytes
+        #[arg(long)]
+        quick: bool,
+        /// Compare what is read; copies are always compared
+        #[arg(long, short = 'R')]
+        verify: bool,
+        #[command(flatten)]
+        local: LocalArgs,
         #[command(flatten)]
         run: RunArgs,
     },
@@ -87,18 +149,32 @@ pub(crate) enum Bench {
     },
 }
 
+/// Where local files are.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LocalArgs {
+    /// Where local files are made, on each host; the default is in memory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) local: Option<String>,
+}
+
 /// What `bench io` does.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct IoArgs {
-    /// Bytes of one operation
-    #[arg(long, short = 't', value_name = "SIZE", default_value = "1M", value_parser = size::bytes)]
-    pub(crate) transfer: u64,
+    /// Bytes of one operation; several sizes are measured in turns: 4K,64K
+    #[arg(long, short = 't', value_name = "SIZE", value_delimiter = ',', default_value = "1M", value_parser = size::bytes)]
+    pub(crate) transfer: Vec<u64>,
     /// Contiguous bytes of a task, a multiple of the transfer
     #[arg(long, short = 'b', value_name = "SIZE", default_value = "64M", value_parser = size::bytes)]
     pub(crate) block: u64,
     /// How often the blocks of all tasks are repeated
     #[arg(long, short = 's', value_name = "N", default_value_t = 1)]
     pub(crate) segments: u64,
+    /// Pieces of a transfer, with gaps in the file and in memory
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) pieces: u64,
+    /// Operations of a task that are in flight; several numbers are measured in turns: 1,16
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    pub(crate) in_flight: Vec<u32>,
     /// One file for all tasks, the default
     #[arg(long, conflicts_with = "file_per_task")]
     pub(crate) shared: bool,
@@ -114,6 +190,9 @@ pub(crate) struct IoArgs {
     /// Do the transfers of a task in random order
     #[arg(long, short = 'z')]
     pub(crate) random: bool,
+    /// Write everything once before it is measured, so that no file grows meanwhile
+    #[arg(long, short = 'E')]
+    pub(crate) overwrite: bool,
     /// Wait for the servers' disks at the end of the write phase
     #[arg(long, short = 'e')]
     pub(crate) sync: bool,
@@ -146,15 +225,14 @@ pub(crate) struct RunArgs {
     /// Where the directory of the files is made
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub(crate) path: FsPath,
-    /// Also write the report as JSON, for other programs and for later comparisons
-    #[arg(long, value_name = "FILE")]
-    pub(crate) report: Option<PathBuf>,
-    /// Also write the report as a page with pictures
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Also write the report as a table for spreadsheets
-    #[arg(long, value_name = "FILE")]
-    pub(crate) csv: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+    /// Another cluster, measured in turns with the first one
+    #[arg(long, value_name = "NAME=ADDRESS", value_parser = beside)]
+    pub(crate) beside: Vec<(String, Addr)>,
+    /// Processes of servers on this host: the report has their processor time, too
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pub(crate) server_pid: Vec<u32>,
     /// Begin when this many other hosts have joined; start `pvfs bench join` on each
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) wait_for: usize,

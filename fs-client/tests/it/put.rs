@@ -545,10 +545,11 @@ fn a_large_tree_is_removed_while_others_add_to_it() {
 #[test]
 fn a_deep_tree_is_removed() {
     let cluster = Cluster::start(1);
-    let deep = "/d".repeat(300);
+    let deep = "/d".repeat(1500);
     cluster.ok(&["mkdir", "-p", &deep]);
-    // On a small stack, a tree need not be as deep as it can be.
-    let line = format!("ulimit -s 512; exec {} rm -r /d", env!("CARGO_BIN_EXE_pvfs"));
+    // A tree need not be as deep as it can be if each level has 1.4 kB of the stack. A smaller one
+    // is not enough to read the command line, if the program is not optimised.
+    let line = format!("ulimit -s 2048; exec {} rm -r /d", env!("CARGO_BIN_EXE_pvfs"));
     let removed = Command::new("sh").env("PVFS_MANAGER", &cluster.manager).args(["-c", &line]).output().unwrap();
     assert!(removed.status.success(), "{}: {}", removed.status, stderr(&removed));
     assert_eq!(cluster.ok(&["ls"]), "");

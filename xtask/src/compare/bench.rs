@@ -1,14 +1,15 @@
 //! The benchmarks that can be compared, and the samples that they print.
 //!
-//! A benchmark is a program of the crate `benches` with an option `--sample`. It measures each of
-//! its rows once, within seconds, and prints them as JSON. `benches::sample` defines the format,
-//! and the types here read it.
+//! A benchmark is a program of the crate `benches` or `bmi-perf` with an option `--sample`. It
+//! measures each of its rows once, within seconds, and prints them as JSON. `benches::sample`
+//! defines the format, and the types here read it. The file system is measured by `pvfs bench all`,
+//! which prints a report, with a cluster of `pvfsd scratch`.
 //!
 //! **How to add a benchmark.** Add it to [`BENCHES`].
 
 use std::time::Duration;
 
-use bmi_report::Unit;
+use bmi_report::{Report, Row, Unit};
 use serde::Deserialize;
 
 use super::source::Programs;
@@ -19,22 +20,33 @@ use crate::command::{Failure, Invocation};
 pub(crate) struct Bench {
     /// The name of the program, and of the benchmark for `--bench`.
     pub(crate) name: &'static str,
+    /// What makes it print a sample.
+    args: &'static str,
     /// True if it counts instructions, with valgrind.
     pub(super) counts: bool,
-    /// The other programs that it starts. It finds each of them in its own directory, or by the
-    /// environment variable with the program's name in capitals.
+    /// The other programs that are started.
     pub(super) starts: &'static [&'static str],
 }
 
+/// The command of the file system, which measures a cluster.
+const PVFS: &str = "pvfs";
+/// The program of its servers.
+const PVFSD: &str = "pvfsd";
+
 /// All benchmarks, in the order in which they are reported.
 pub(super) const BENCHES: &[Bench] = &[
-    Bench { name: "message_cost", counts: true, starts: &[] },
-    Bench { name: "micro", counts: false, starts: &[] },
-    Bench { name: "shm_bench", counts: false, starts: &[] },
-    Bench { name: "handle", counts: false, starts: &[] },
-    Bench { name: "sim_rate", counts: false, starts: &[] },
-    Bench { name: "fs_bench", counts: false, starts: &["pvfsd"] },
+    Bench { name: "message_cost", args: "--sample", counts: true, starts: &[] },
+    Bench { name: "bmi-perf", args: PERF, counts: false, starts: &[] },
+    Bench { name: "shm_bench", args: "--sample", counts: false, starts: &[] },
+    Bench { name: "sim_rate", args: "--sample", counts: false, starts: &[] },
+    Bench { name: PVFS, args: ALL, counts: false, starts: &[PVFSD] },
 ];
+
+/// All that `pvfs` measures of one client, once.
+const ALL: &str = "--json --over tcp,shm bench all --rounds 1 --seed 1";
+/// Both transports of every host, through an endpoint and of the backend alone, however a side
+/// waits.
+const PERF: &str = "here --sample --over tcp,shm --interface endpoint,backend --waiting polling,sleeping";
 
 /// Time limit for one sample, which takes some seconds to a minute.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(600);
@@ -72,14 +84,39 @@ pub(super) struct Run {
 }
 
 impl Bench {
-    /// Fails if the program is older than the option `--sample`.
+    /// Fails if the program is older than what it is asked to do.
     pub(super) fn understands_samples(&self, programs: &Programs) -> Result<(), Failure> {
-        let help = Invocation::new(programs.folder(), programs.program(self.name)?, "--help");
-        if help.output(HELP_LIMIT)?.contains("--sample") {
+        let (args, known) = match self.name {
+            PVFS => ("bench all --help", "--quick"),
+            "bmi-perf" => ("here --help", "--sample"),
+            _ => ("--help", "--sample"),
+        };
+        let help = Invocation::new(programs.folder(), programs.program(self.name)?, args);
+        if help.output(HELP_LIMIT).is_ok_and(|help| help.contains(known)) {
             return Ok(());
         }
         let (name, revision) = (self.name, programs.name());
-        Err(Failure::new(format!("{revision}: {name} has no --sample yet; choose other benchmarks with --bench")))
+        Err(Failure::new(format!("{revision}: {name} prints no sample yet; choose other benchmarks with --bench")))
+    }
+
+    /// Returns the command line of a sample, without the arguments of the user.
+    fn command(&self, programs: &Programs) -> Result<Vec<String>, Failure> {
+        let program = |name| programs.program(name).map(|path| path.display().to_string());
+        let mut words = vec![program(self.name)?];
+        if self.name == PVFS {
+            words.splice(0..0, [program(PVFSD)?, "scratch".to_owned(), "--".to_owned()]);
+        }
+        words.extend(self.args.split_whitespace().map(str::to_owned));
+        Ok(words)
+    }
+
+    fn parse(&self, output: &str) -> Result<Sample, String> {
+        if self.name != PVFS {
+            return serde_json::from_str(output).map_err(|error| error.to_string());
+        }
+        let report = Report::from_json(output).map_err(|error| error.to_string())?;
+        let line = |row: &Row| Line { name: row.name(), value: row.median().middle, unit: row.unit };
+        Ok(report.rows.iter().map(line).collect())
     }
 
     /// Runs the benchmark once. If the run fails, runs it again, because a port may have been
@@ -92,21 +129,16 @@ impl Bench {
     }
 
     fn try_sample(&self, programs: &Programs, run: &Run) -> Result<Sample, Failure> {
-        let program = programs.program(self.name)?;
-        let mut invocation = match run.realtime && !self.counts {
+        let mut words = self.command(programs)?;
+        if run.realtime && !self.counts {
             // Even the lowest round-robin priority is above every ordinary program.
-            true => Invocation::new(programs.folder(), "chrt", "-r 1").args(&[program.display().to_string()]),
-            false => Invocation::new(programs.folder(), program, ""),
-        };
-        for name in self.starts {
-            // Without this, a program that the user's environment names would be used for both
-            // sides.
-            invocation = invocation.env(&name.to_uppercase(), programs.program(name)?);
+            words.splice(0..0, ["chrt", "-r", "1"].map(str::to_owned));
         }
-        let invocation = invocation.args(&["--sample".to_owned()]).args(&run.args);
+        words.extend(run.args.iter().cloned());
+        let invocation = Invocation::new(programs.folder(), &words[0], "").args(&words[1..]);
         let failed = |why: String| Failure::new(format!("{} of {}: {why}", self.name, programs.name()));
         let output = invocation.output(SAMPLE_LIMIT).map_err(|failure| failed(failure.reason))?;
-        let sample: Sample = serde_json::from_str(&output).map_err(|error| failed(error.to_string()))?;
+        let sample = self.parse(&output).map_err(failed)?;
         match sample.iter().find(|row| !row.value.is_finite() || row.value < 0.0) {
             Some(row) => Err(failed(format!("{} is {}", row.name, row.value))),
             None if sample.is_empty() => Err(failed("it measured nothing".to_owned())),
@@ -130,6 +162,6 @@ mod tests {
     #[test]
     fn every_benchmark_is_found_by_its_name_and_no_other() {
         assert!(BENCHES.iter().all(|bench| parse(bench.name).is_ok_and(|found| found.name == bench.name)));
-        assert!(parse("no-such").is_err_and(|why| why.contains("micro, shm_bench")));
+        assert!(parse("no-such").is_err_and(|why| why.contains("message_cost, bmi-perf")));
     }
 }

@@ -57,7 +57,7 @@ use ratio::{Bounds, Judged};
   cargo xtask compare HEAD                         the last commit against the working tree
   cargo xtask compare v0.1 main                    two commits
   cargo xtask compare HEAD --bench message_cost    instructions and system calls alone: exact, some minutes
-  cargo xtask compare HEAD --bench fs_bench --limit 1800 -- --only create
+  cargo xtask compare HEAD --bench pvfs --limit 1800 -- --tasks 4
 
 A ratio is the cost of B divided by the cost of A: above 1, B is worse. A row is `worse` if its whole interval is above the
 bound, `better` if its whole interval is below 1/bound, `same` if its interval lies between the two, and `unclear` if the

@@ -168,7 +168,7 @@ mod tests {
         let line = |value| Line { name: "line".into(), value, unit };
         let lines: Vec<(Line, Line)> = values.iter().map(|(a, b)| (line(*a), line(*b))).collect();
         let pairs: Vec<Pair<'_>> = lines.iter().map(|(a, b)| Pair { a: Some(a), b: Some(b) }).collect();
-        judge("micro", "line", &pairs, BOUNDS, 1)
+        judge("bmi-perf", "line", &pairs, BOUNDS, 1)
     }
 
     /// Returns values with the noise of a busy machine: up to 10 percent, and in one of ten cases
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn a_row_of_one_side_is_not_judged() {
         let line = Line { name: "line".into(), value: 1.0, unit: Unit::Seconds };
-        let only = judge("micro", "line", &[Pair { a: None, b: Some(&line) }], BOUNDS, 1);
+        let only = judge("bmi-perf", "line", &[Pair { a: None, b: Some(&line) }], BOUNDS, 1);
         assert_eq!((only.verdict, only.a, only.b, only.is_done(1.04)), (Verdict::OnlyInB, None, Some(1.0), true));
     }
 }

@@ -79,7 +79,7 @@ mod tests {
 
     fn line(name: &str, verdict: Verdict) -> Judged {
         Judged {
-            bench: "micro",
+            bench: "bmi-perf",
             line: name.into(),
             unit: Unit::Seconds,
             a: Some(5.5e-6),
@@ -99,7 +99,7 @@ mod tests {
         assert!(lines[0].starts_with("benchmark  row"), "{text}");
         let words: Vec<&str> = lines[2].split_whitespace().collect();
         let expected =
-            ["micro", "latency", "4", "B", "5.50", "us", "250.00", "ms", "1.500", "1.400..1.625", "9", "WORSE"];
+            ["bmi-perf", "latency", "4", "B", "5.50", "us", "250.00", "ms", "1.500", "1.400..1.625", "9", "WORSE"];
         assert_eq!(words, expected);
         assert!(
             text.ends_with("Of 2 rows 1 are worse, 0 are better, 0 are the same, 1 are unclear: give them more time (--limit) or a narrower --width.\n")

@@ -173,10 +173,13 @@ fn build_one(root: &Path, revision: &Revision, names: &[&str], compiler: &str) -
     }
     let args: Vec<String> = names.iter().flat_map(|name| ["--bin".to_owned(), (*name).to_owned()]).collect();
     let build = all.join("build");
-    Invocation::cargo(&source, "build --release --package benches --package fs-server")
-        .args(&args)
-        .env("CARGO_TARGET_DIR", &build)
-        .hand_over(BUILD_LIMIT)?;
+    Invocation::cargo(
+        &source,
+        "build --release --package benches --package bmi-perf --package fs-server --package fs-client",
+    )
+    .args(&args)
+    .env("CARGO_TARGET_DIR", &build)
+    .hand_over(BUILD_LIMIT)?;
     keep(&build.join("release"), &programs.folder, names)?;
     fs::write(&built_with, compiler).map_err(|error| Failure::new(format!("{}: {error}", built_with.display())))?;
     Ok(programs)

@@ -38,9 +38,9 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
     Ok(all.into_iter().filter(|one| one.is_test && one.package == "bmi-ib" && one.name != "bmi_ib").collect())
 }
 
-/// Builds the programs whose figures are compared, in release.
-pub(crate) fn measuring_programs(root: &Path) -> Result<(), Failure> {
-    let args = "build --release --package bmi-ib --package bmi-perf --bin ib_measure --bin bmi-perf";
+/// Builds the program whose figures are compared, in release.
+pub(crate) fn measuring_program(root: &Path) -> Result<(), Failure> {
+    let args = "build --release --package bmi-perf --bin bmi-perf";
     cargo(root, args, &[]).map(drop)
 }
 

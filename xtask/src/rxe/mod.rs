@@ -326,7 +326,7 @@ fn run_in_one(
     let mut setting = choice.setting.clone();
     let benches = || ratios::NAMES.iter().filter(|name| choice.has(BENCH, name, false));
     if benches().next().is_some() {
-        build::measuring_programs(root)?;
+        build::measuring_program(root)?;
         let release = crate::target(root).join("release");
         setting += &format!("export PATH={}:$PATH; ", quoted(&release.to_string_lossy()));
     }

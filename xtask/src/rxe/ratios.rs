@@ -6,7 +6,7 @@
 //! is. The rounds alternate, so that other load on the host affects both. Other load only makes a
 //! round slower, so the best round of each counts.
 //!
-//! **Our verbs** (`ib_measure`) do what the program of `perftest` with the same name does. The row
+//! **Our verbs** (`bmi-perf --interface backend`) do what the program of `perftest` does. The row
 //! has an aim.
 //!
 //! **The library** must be within [`BOUND`] where both measure the same: one RDMA operation of 64
@@ -39,6 +39,17 @@ const LATENCY_AIM: f64 = 1.3;
 const BANDWIDTH_AIM: f64 = 0.9;
 /// Sizes, and the number of operations with which a round takes less than a second.
 const SIZES: &[(usize, usize)] = &[(64, 4000), (4 << 10, 3000), (64 << 10, 200), (1 << 20, 24)];
+/// The programs of `perftest`, and the tests of `bmi-perf` that measure the same of our verbs.
+const VERBS_OF: [(&str, &str); 6] = [
+    ("ib_send_lat", "latency"),
+    ("ib_write_lat", "write-seen"),
+    ("ib_read_lat", "read-latency"),
+    ("ib_send_bw", "bandwidth"),
+    ("ib_write_bw", "write-bandwidth"),
+    ("ib_read_bw", "read-bandwidth"),
+];
+/// Operations of our verbs in flight, where there are several.
+const DEPTH: usize = 64;
 const SHORT: (usize, usize) = (64, 1000);
 const LONG: (usize, usize) = (64 << 10, 128);
 /// `perftest` and its users count megabytes of this many bytes.
@@ -102,11 +113,11 @@ fn verbs(bench: &mut Bench<'_>, reporter: &mut Reporter) -> Vec<String> {
     reporter.say(&format!(
         "verbs beside perftest; aims: latency at most {LATENCY_AIM}, bandwidth at least {BANDWIDTH_AIM}"
     ));
-    for program in ["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_send_bw", "ib_write_bw", "ib_read_bw"] {
+    for (program, test) in VERBS_OF {
         let value = if program.ends_with("_bw") { Value::Bandwidth } else { Value::Latency };
         let cells = SIZES.iter().map(|&(size, count)| {
-            let ours = format!("ib_measure {program} {size} {count}");
-            let ratio = bench.ratio(value, (size, count), program, &ours, |output| output.trim().parse().ok());
+            let ours = script(&format!("verbs --test {test} --size {size} --depth {DEPTH} --count {count}"));
+            let ratio = bench.ratio(value, (size, count), program, &ours, only_value);
             let met = if value == Value::Bandwidth { ratio >= BANDWIDTH_AIM } else { ratio <= LATENCY_AIM };
             format!("{size:>8} B {ratio:.2}{}", if met { ' ' } else { '!' })
         });

@@ -192,6 +192,12 @@ perf() {
     echo "report: $(tr -d '\n' <report)"
 }
 
+# One run of bmi-perf between two processes, of the backend alone.
+verbs() {
+    bmi-perf here --over ib --interface backend --rounds 1 --no-baseline --json report "$@" >&2
+    echo "report: $(tr -d '\n' <report)"
+}
+
 # A few messages of each test, because an emulated machine is slow. The figures mean nothing.
 every_test() {
     perf_server
@@ -214,8 +220,8 @@ bench_cluster() {
     cluster 127.0.0.1 normal
     for line in "io --verify --seed 7 --shared --transfer 1000 --block 8000 --segments 2" \
         "io --verify --seed 7 --file-per-task --transfer 100000 --block 800000 --random" "meta --files 10"; do
-        pvfs --over ib bench $line --tasks 2 --rounds 2 --report report
-        echo "report: $(tr -d '\n' <report)"
+        pvfs --over ib bench $line --tasks 2 --rounds 2 --report report.json
+        echo "report: $(tr -d '\n' <report.json)"
     done
     nothing_left
 }

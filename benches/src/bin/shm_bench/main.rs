@@ -74,7 +74,7 @@ struct Cli {
     report: ReportArgs,
     /// Measure each row in one pass, without limits and other libraries, in about ten seconds;
     /// print only JSON.
-    #[arg(long, conflicts_with_all = ["quick", "passes", "no_peers", "json", "files"])]
+    #[arg(long, conflicts_with_all = ["quick", "passes", "no_peers", "json", "reports"])]
     sample: bool,
     /// Internal: be the other process, and meet the first one in this directory.
     #[arg(long = "serve-as-peer", hide = true)]

@@ -45,6 +45,10 @@ impl Bed {
         Bed { dir, cluster: Some(cluster), manager }
     }
 
+    pub(crate) fn manager(&self) -> &Addr {
+        &self.manager
+    }
+
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pvfs"));
         command.env("PVFS_MANAGER", self.manager.to_string()).current_dir(self.dir.path());

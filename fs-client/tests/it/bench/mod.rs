@@ -3,6 +3,7 @@
 
 mod bed;
 mod hosts;
+mod scratch;
 mod strangers;
 
 use std::fs;
@@ -117,12 +118,13 @@ fn nothing_is_left_behind_and_transports_take_turns() {
             && text.contains("blocks of 1.0 MiB"),
         "{text}"
     );
-    let files = ["--report", "r.json", "--html", "r.html", "--csv", "r.csv"];
+    let files = ["--report", "r.json", "--report", "r.html", "--report", "r.csv", "--figures", "f.json"];
     bed.run(&[&["bench", "io", "-b", "1M", "-i", "1"], &files[..]].concat());
     let path = |name| bed.dir.path().join(name);
     assert_eq!(Report::read(&path("r.json")).unwrap().rows.len(), 2);
     assert!(fs::read_to_string(path("r.html")).unwrap().contains("pvfs bench io: 1 task on 1 host"));
     assert!(fs::read_to_string(path("r.csv")).unwrap().contains("write"));
+    assert!(fs::read_to_string(path("f.json")).unwrap().contains("pvfs: shm write 1 MiB"));
 }
 
 /// The page of `bench meta` had no picture, and that of `bench io` two dots on cut axes for each
@@ -131,7 +133,7 @@ fn nothing_is_left_behind_and_transports_take_turns() {
 fn the_pages_of_io_and_meta_have_bars_of_each_test_and_transport() {
     let bed = Bed::new();
     for (args, tests) in [(&["io", "-t", "64K", "-b", "128K"][..], 2), (&["meta", "--files", "5"], 4)] {
-        let more = ["-i", "1", "--over", "tcp,shm", "--html", "page.html"];
+        let more = ["-i", "1", "--over", "tcp,shm", "--report", "page.html"];
         let output = bed.run(&[&["bench"], args, &more].concat());
         assert!(output.status.success(), "{output:?}");
         let page = fs::read_to_string(bed.dir.path().join("page.html")).unwrap();
@@ -142,6 +144,67 @@ fn the_pages_of_io_and_meta_have_bars_of_each_test_and_transport() {
         assert_eq!((bars("speed"), bars("processor")), (2 * tests, 2 * tests), "{args:?}");
         assert!(page.contains(": processor time of client<") && !page.contains("time of all hosts"), "{args:?}");
     }
+}
+
+/// Each byte is at its place, whichever way it was written.
+#[test]
+fn lists_and_operations_in_flight_write_the_same_bytes() {
+    let bed = Bed::new();
+    let usual = ["io", "-b", "24K", "--seed", "7", "--tasks", "2", "-i", "1", "--verify", "-w", "-r", "-k"];
+    for more in [&["-t", "1K", "--in-flight", "5"][..], &["-t", "6K", "--pieces", "3", "-z", "-E", "--in-flight", "3"]]
+    {
+        let (report, raw) = bed.report(&[&usual[..], more].concat());
+        let dir = raw["kept"].as_str().unwrap();
+        assert!(bed.bytes(&format!("{dir}/shared")) == pattern(7, 0, 48 << 10), "{more:?}");
+        for row in &report.rows {
+            let transfers = 2 * (24 << 10) / row.size.unwrap();
+            assert_eq!(
+                row.histogram.as_ref().unwrap().len(),
+                transfers,
+                "what is filled is not measured: {}",
+                row.name()
+            );
+        }
+    }
+    let (report, _) = bed.report(&["io", "-t", "1K,2K", "-b", "4K", "--in-flight", "1,4", "-i", "2"]);
+    let names: Vec<String> =
+        report.rows.iter().map(|row| format!("{} {:?}", row.test, row.setup.get("in flight"))).collect();
+    assert_eq!(names.len(), 2 * 2 * 2, "{names:?}");
+    assert!(report.rows.iter().all(|row| row.rounds.len() == 2));
+    let (report, _) = bed.report(&["meta", "--files", "30", "--in-flight", "8", "-i", "1"]);
+    assert!(report.rows.iter().all(|row| row.setup["in flight"] == "8 in flight"));
+    assert_eq!(report.rows[0].histogram.as_ref().unwrap().len(), 30);
+}
+
+#[test]
+fn copies_and_all_that_is_usual_are_measured_and_leave_nothing() {
+    let bed = Bed::new();
+    let local = bed.dir.path().join("local");
+    fs::create_dir(&local).unwrap();
+    let (report, _) = bed.report(&["copy", "--size", "300K", "-i", "2", "-N", "2", "--local", local.to_str().unwrap()]);
+    let tests: Vec<&str> = report.rows.iter().map(|row| &*row.test).collect();
+    assert_eq!(tests, ["put", "put and sync", "get"]);
+    assert!(report.rows.iter().all(|row| row.size == Some(300 << 10) && row.histogram.as_ref().unwrap().len() == 4));
+    let all = ["all", "--quick", "--verify", "--size", "1M", "-i", "1", "--server-pid"];
+    let (report, _) = bed.report(&[&all[..], &[&std::process::id().to_string()]].concat());
+    assert_eq!(report.rows.len(), 2 * 4 + 5 * 2 + 3);
+    let names: std::collections::BTreeSet<String> = report.rows.iter().map(bmi_report::Row::name).collect();
+    assert_eq!(names.len(), report.rows.len(), "{names:?}");
+    // The servers are in this process.
+    assert!(report.rows.iter().any(|row| row.cost["server"].cpu > 0.0));
+    assert_eq!(bed.names("/"), Vec::<String>::new());
+    assert_eq!(fs::read_dir(&local).unwrap().count(), 0);
+}
+
+#[test]
+fn two_clusters_are_measured_in_turns() {
+    let (bed, other) = (Bed::new(), Bed::new());
+    let beside = format!("other={}", other.manager());
+    let (report, _) = bed.report(&["io", "-b", "1M", "-i", "2", "--beside", &beside]);
+    assert_eq!(report.overs(), ["this", "other"]);
+    let read = report.rows.iter().find(|row| row.test == "read").unwrap();
+    assert_eq!(read.pairs(report.beside(read, "other").unwrap()).len(), 2);
+    assert_eq!((bed.names("/"), other.names("/")), (Vec::<String>::new(), Vec::<String>::new()));
 }
 
 #[test]
@@ -161,6 +224,12 @@ fn an_operation_that_fails_ends_the_run_and_leaves_nothing() {
         ("io --read --path /a --verify", "--seed"),
         ("io --write --verify", "--keep"),
         ("io --over tcp,tcp", "twice"),
+        ("io -t 4K,8K --write --keep", "one --transfer"),
+        ("io --read --path /a --overwrite", "--overwrite"),
+        ("io -t 4K --pieces 3", "3 pieces"),
+        ("io --in-flight 0", "in flight, not 0"),
+        ("meta --in-flight 1025", "not 1025"),
+        ("copy --size 0", "at least one byte"),
         ("io --wait-for 1024", "at most 1024 hosts"),
         ("io --wait-for 18446744073709551615", "at most 1024 hosts"),
     ] {

@@ -1,0 +1,48 @@
+//! A server of the client's own: another process of this program on this host.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use crate::control::Trouble;
+
+/// The server, which ends with this.
+#[derive(Debug)]
+pub(crate) struct Here {
+    process: Child,
+    /// What it says, which is not read. It would fail if nobody could.
+    _lines: Option<BufReader<ChildStdout>>,
+    /// Where it listens.
+    pub(crate) at: String,
+}
+
+impl Here {
+    /// Starts the server. It serves one client, at a port of the loopback that the system draws.
+    ///
+    /// # Errors
+    /// If it does not start, or cannot listen.
+    pub(crate) fn start(options: &[String]) -> Result<Here, Trouble> {
+        let io = |error: std::io::Error| Trouble::new(format!("the server on this host: {error}"));
+        let program = std::env::current_exe().map_err(io)?;
+        let mut command = Command::new(program);
+        command.args(["serve", "127.0.0.1:0", "--once"]).args(options).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut process = command.spawn().map_err(io)?;
+        let mut lines = process.stdout.take().map(BufReader::new);
+        let mut line = String::new();
+        // One that cannot listen has ended, and its output with it.
+        let read = lines.as_mut().map_or(Ok(0), |lines| lines.read_line(&mut line));
+        let mut here = Here { process, _lines: lines, at: String::new() };
+        read.map_err(io)?;
+        let at = line.strip_prefix("listening at ").and_then(|rest| rest.split(';').next());
+        let ended = || Trouble::new("the server on this host has ended; it has said why");
+        here.at = at.ok_or_else(ended)?.to_owned();
+        Ok(here)
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,267 @@
+//! Threads that run their parts of cases: one for each thread of a station, on either side.
+//!
+//! **Invariants**
+//! 1. A worker owns its endpoint or socket and its connections, from the opening of the station to
+//!    its end. So a round pays nothing for connecting. A handle is opened for each round, before
+//!    its time begins.
+//! 2. A worker tells everything that happens to it: [`Said`]. It ends when its orders end, or when
+//!    the run is stopped.
+//!
+//! | module | what is there |
+//! |---|---|
+//! | `library`, `backend` | what a side does through the library, and through a backend alone |
+//! | `sockets`, `memory` | what it does for a baseline |
+//! | `produce` | the data that it sends |
+//! | `adapter` | which transports this host has |
+
+pub(crate) mod adapter;
+mod backend;
+mod library;
+mod memory;
+mod produce;
+mod sockets;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+
+use bmi::timeline::Timeline;
+use bmi::{Addr, Error, ErrorKind};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use self::backend::Backend;
+pub(crate) use self::library::DATA;
+use self::library::{Endpoint, Shared, Side};
+use self::sockets::Sockets;
+use crate::case::{Besides, Case, Interface, Job, Over, Settings, Station};
+use crate::measured::Measured;
+use crate::stop::Stop;
+use crate::usage::{Meter, Usage};
+
+/// What a worker is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Part(Job),
+    /// The paths that its transport takes. A peer describes its slots after the connection is made,
+    /// so only a connection that has carried messages knows them.
+    Plan,
+}
+
+/// What a worker tells.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// A server's thread listens.
+    Listening(String),
+    /// All connections of the thread are there.
+    Joined,
+    /// A part has ended.
+    Part(Measured, Usage, Option<Timeline>),
+    /// The paths that the transport takes.
+    Planned(Vec<bmi::paths::Rule>),
+    /// Something failed. The worker has ended.
+    Failed(Error),
+}
+
+/// The side of a worker.
+#[derive(Clone, Debug)]
+pub(crate) enum Role {
+    /// Connects to the address of the server's thread.
+    Client { to: String },
+    /// Listens at an address of this host. `names` is a directory for sockets with a name.
+    Server { ip: IpAddr, names: PathBuf },
+}
+
+/// What a worker needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct Assignment {
+    pub(crate) role: Role,
+    pub(crate) station: Station,
+    /// The index of the thread.
+    pub(crate) index: u32,
+    pub(crate) settings: Settings,
+    /// The processor that it runs on.
+    pub(crate) processor: Option<usize>,
+    pub(crate) stop: Arc<Stop>,
+}
+
+/// A worker and its orders. Dropping it ends the worker after its job.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    orders: Option<Sender<Order>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts a worker, which tells `said` what happens to it.
+    pub(crate) fn start(assignment: Assignment, said: impl Fn(Said) + Send + 'static) -> std::io::Result<Worker> {
+        let (orders, queue) = channel();
+        let name = format!("{} {}", assignment.station.name(), assignment.index);
+        let thread = Builder::new().name(name).spawn(move || {
+            if let Err(error) = work(&assignment, &queue, &said) {
+                said(Said::Failed(error));
+            }
+        })?;
+        Ok(Worker { orders: Some(orders), thread: Some(thread) })
+    }
+
+    /// Gives it a job. A worker that has ended has told why.
+    pub(crate) fn give(&self, job: Job) {
+        self.order(Order::Part(job));
+    }
+
+    /// Asks for its plan, which it tells when it has done its jobs.
+    pub(crate) fn ask_for_plan(&self) {
+        self.order(Order::Plan);
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.send(order);
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // A worker that panicked has printed why.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The connections of a worker.
+enum Means {
+    Library(Side),
+    /// The server's end of connections that are made for each round.
+    Awaited(Endpoint),
+    Shared(Shared),
+    Backend(Box<Backend>),
+    Sockets(Sockets),
+    Nothing,
+}
+
+fn work(of: &Assignment, orders: &Receiver<Order>, said: &dyn Fn(Said)) -> Result<(), Error> {
+    if let Some(processor) = of.processor {
+        let mut set = CpuSet::new();
+        set.set(processor);
+        sched_setaffinity(None, &set)
+            .map_err(|error| Error::new(ErrorKind::Invalid, format!("processor {processor} of --cpu-list: {error}")))?;
+    }
+    let mut means = set_up(of, said)?;
+    said(Said::Joined);
+    for order in orders {
+        let Order::Part(job) = order else {
+            said(Said::Planned(plan(&means)));
+            continue;
+        };
+        if let (Means::Library(side), Besides::Recording, 0) = (&means, job.besides, of.index) {
+            side.record()?;
+        }
+        let meter = Meter::begin(job.besides == Besides::Counting, matches!(means, Means::Shared(_)));
+        let measured = match of.role {
+            Role::Client { .. } => measure(&mut means, &job.case, job.count, of)?,
+            Role::Server { .. } => serve(&mut means, &job.case, job.count, of).map(|()| Measured::default())?,
+        };
+        let usage = meter.end();
+        let timeline = match &means {
+            Means::Library(side) if job.besides == Besides::Recording => side.recorded(),
+            _ => None,
+        };
+        said(Said::Part(measured, usage, timeline));
+    }
+    Ok(())
+}
+
+fn measure(means: &mut Means, case: &Case, count: u64, of: &Assignment) -> Result<Measured, Error> {
+    match means {
+        Means::Library(side) => side.measure(case, count, &of.stop),
+        Means::Shared(shared) => shared.measure(case, count, &of.stop),
+        Means::Backend(backend) => backend.measure(case, count, &of.stop),
+        Means::Sockets(sockets) => sockets.measure(case, count, &of.stop),
+        Means::Nothing => memory::measure(case, count, &of.stop),
+        Means::Awaited(_) => Err(Error::new(ErrorKind::Invalid, "a client that waits for connections")),
+    }
+}
+
+fn serve(means: &mut Means, case: &Case, count: u64, of: &Assignment) -> Result<(), Error> {
+    match means {
+        Means::Library(side) => side.serve(case, count, &of.stop),
+        Means::Awaited(endpoint) => {
+            let connections = of.station.connections_of(of.index);
+            let side = Side::accept(endpoint.clone(), connections, &of.stop)?;
+            side.serve(case, count, &of.stop)?;
+            side.until_they_leave(&of.stop)
+        }
+        Means::Backend(backend) => backend.serve(case, count, &of.stop),
+        Means::Sockets(sockets) => sockets.serve(case, count, &of.stop),
+        Means::Shared(_) | Means::Nothing => Ok(()),
+    }
+}
+
+fn set_up(of: &Assignment, said: &dyn Fn(Said)) -> Result<Means, Error> {
+    let Station { over, interface, .. } = of.station;
+    let connections = of.station.connections_of(of.index);
+    let Some(scheme) = over.scheme() else { return set_up_baseline(of, connections, said) };
+    let settings = of.settings.clone();
+    match &of.role {
+        Role::Client { to } => {
+            let to: Addr = to.parse()?;
+            Ok(match interface {
+                Interface::Backend => Means::Backend(Box::new(Backend::connect(scheme, &settings, &to, &of.stop)?)),
+                _ if interface.is_shared() => Means::Shared(Shared { scheme, to, connections, settings }),
+                _ => {
+                    let endpoint = library::open(scheme, "bmi-perf run", &settings)?;
+                    Means::Library(Side::connect(endpoint, &to, connections, &of.stop)?)
+                }
+            })
+        }
+        Role::Server { ip, names } => {
+            let at = match over {
+                Over::Shm => Addr::shm(names.join(of.index.to_string()).display().to_string()),
+                Over::Ib => Addr::ib(None, ip.to_string(), 0),
+                _ => Addr::tcp(ip.to_string(), 0),
+            };
+            let listening = |at: Addr| said(Said::Listening(at.without_device().to_string()));
+            if interface == Interface::Backend {
+                let backend = Backend::accept(scheme, &settings, &at, listening, &of.stop)?;
+                return Ok(Means::Backend(Box::new(backend)));
+            }
+            let endpoint = library::open(scheme, "bmi-perf serve", &settings)?;
+            listening(endpoint.listen(&at)?);
+            Ok(match interface.is_shared() {
+                true => Means::Awaited(endpoint),
+                false => Means::Library(Side::accept(endpoint, connections, &of.stop)?),
+            })
+        }
+    }
+}
+
+fn set_up_baseline(of: &Assignment, connections: u32, said: &dyn Fn(Said)) -> Result<Means, Error> {
+    match (&of.role, of.station.over) {
+        (Role::Client { to }, Over::Sockets) => {
+            let none = |_| Error::new(ErrorKind::Protocol, format!("the server's address `{to}`"));
+            Ok(Means::Sockets(Sockets::connect(to.parse::<SocketAddr>().map_err(none)?, connections)?))
+        }
+        (Role::Server { ip, .. }, Over::Sockets) => {
+            let (listener, port) = sockets::listen(*ip)?;
+            said(Said::Listening(SocketAddr::new(*ip, port).to_string()));
+            Ok(Means::Sockets(Sockets::accept(&listener, connections, &of.stop)?))
+        }
+        (Role::Client { .. }, _) => Ok(Means::Nothing),
+        (Role::Server { .. }, _) => {
+            said(Said::Listening(String::new()));
+            Ok(Means::Nothing)
+        }
+    }
+}
+
+fn plan(means: &Means) -> Vec<bmi::paths::Rule> {
+    match means {
+        Means::Library(side) => side.plan(),
+        _ => Vec::new(),
+    }
+}
