@@ -9,6 +9,11 @@
 //! with two processors, and nothing built before. On another machine, or where cargo finds what it
 //! built the last time, a run costs something else, and is only warned of. Whether nothing was
 //! built is seen by a program that the step `build` makes and nothing before it.
+//!
+//! **How fast is this machine?** The same machine took 1.6 times the processor time for the same
+//! work from one day to the next, because others used its caches and its clock. So a run begins
+//! with a second of [fixed work](gauge) on all processors, whose time on the day of the budget is
+//! in the budget too. A run on a slower machine may take so much more, up to [`SLOWEST`] times.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +24,8 @@ use serde::Deserialize;
 pub(crate) struct Budget {
     /// Of a whole run.
     pub(crate) sum: f64,
+    /// Of the [fixed work](gauge), on the machine of the budget.
+    gauge: f64,
     /// Of each step that is part of every run, and of building this program.
     steps: BTreeMap<String, f64>,
 }
@@ -31,6 +38,8 @@ pub(crate) struct Run {
     pub(crate) is_cold: bool,
     /// True if the machine is of the kind that the budget is for.
     pub(crate) is_on_usual_machine: bool,
+    /// The processor time of the [fixed work](gauge).
+    pub(crate) gauge: f64,
 }
 
 /// What to do about a run that took too much.
@@ -44,6 +53,8 @@ pub(crate) enum Verdict {
 /// A run may take so many times the sum before that is a failure: the same run takes some percent
 /// more or less, and more on a machine that others use too.
 const TOLERANCE: f64 = 1.25;
+/// A machine that is slower by more than this makes no run dearer.
+const SLOWEST: f64 = 2.0;
 
 impl Budget {
     /// Returns the committed budget.
@@ -58,12 +69,14 @@ impl Budget {
 
     /// Judges a run.
     pub(crate) fn judge(&self, seconds: f64, run: &Run) -> Verdict {
-        let most = TOLERANCE * self.sum;
+        let slower = (run.gauge / self.gauge).clamp(1.0, SLOWEST);
+        let most = TOLERANCE * self.sum * slower;
         if !run.is_whole || seconds <= most {
             return Verdict::Kept;
         }
         let text = format!(
-            "{seconds:.0} s of processor time are more than {TOLERANCE} times the budget of {:.0} s (xtask/budget.json)",
+            "{seconds:.0} s of processor time are more than {TOLERANCE} times the budget of {:.0} s \
+             (xtask/budget.json), on a machine that is {slower:.2} times as slow",
             self.sum
         );
         match (run.is_cold, run.is_on_usual_machine) {
@@ -78,6 +91,34 @@ impl Budget {
 pub(crate) fn is_usual_machine() -> bool {
     let processors = std::thread::available_parallelism().map_or(0, usize::from);
     (std::env::consts::OS, std::env::consts::ARCH, processors) == ("linux", "x86_64", 2)
+}
+
+/// Does a fixed piece of work on every processor at once, of the kind that a compiler does: small
+/// allocations, comparisons, searches in maps. Returns its processor time on one of them.
+pub(crate) fn gauge() -> f64 {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let begin = crate::cpu::seconds();
+    std::thread::scope(|scope| {
+        for _ in 0..processors {
+            scope.spawn(|| std::hint::black_box(work(GAUGE_ROUNDS)));
+        }
+    });
+    (crate::cpu::seconds() - begin) / processors as f64
+}
+
+/// Takes about a second in the development profile.
+const GAUGE_ROUNDS: u32 = 40;
+
+fn work(rounds: u32) -> usize {
+    let mut found = 0;
+    for round in 0..rounds {
+        let word = |number: u32| format!("{:08x}", number.wrapping_mul(0x9E37_79B9) ^ round);
+        let mut words: Vec<String> = (0..20_000).map(word).collect();
+        words.sort_unstable();
+        let map: BTreeMap<&str, usize> = words.iter().enumerate().map(|(place, word)| (word.as_str(), place)).collect();
+        found += (0..20_000).filter(|number| map.contains_key(word(3 * number).as_str())).count();
+    }
+    found
 }
 
 #[cfg(test)]
@@ -101,13 +142,18 @@ mod tests {
     #[test]
     fn only_a_whole_cold_run_on_a_usual_machine_fails() {
         let budget = Budget::committed();
-        let judge = |times: f64, is_whole, is_cold, is_on_usual_machine| {
-            budget.judge(times * budget.sum, &Run { is_whole, is_cold, is_on_usual_machine })
+        let on = |slower: f64, times: f64, is_whole, is_cold, is_on_usual_machine| {
+            let gauge = slower * budget.gauge;
+            budget.judge(times * budget.sum, &Run { is_whole, is_cold, is_on_usual_machine, gauge })
         };
+        let judge = |times, is_whole, is_cold, is_usual| on(1.0, times, is_whole, is_cold, is_usual);
         assert!(matches!(judge(1.26, true, true, true), Verdict::Failed(why) if why.contains("budget.json")));
         assert_eq!(judge(1.24, true, true, true), Verdict::Kept);
         assert_eq!(judge(9.0, false, true, true), Verdict::Kept);
         assert!(matches!(judge(1.26, true, false, true), Verdict::Warned(_)));
         assert!(matches!(judge(1.26, true, true, false), Verdict::Warned(_)));
+        // A slower machine may take longer, but not any time. A faster one is no stricter.
+        assert_eq!([on(1.5, 1.8, true, true, true), on(0.5, 1.2, true, true, true)], [Verdict::Kept, Verdict::Kept]);
+        assert!(matches!(on(9.0, 2.6, true, true, true), Verdict::Failed(_)));
     }
 }
