@@ -366,27 +366,40 @@ fn scenario(mode: Mode, failing: Option<Failing>, power_fails: bool, case: &str)
     (steps, refused)
 }
 
-fn whatever_step_fails(mode: Mode) {
+/// Lets each step fail whose number has this remainder by two. Each half is a test of its own, so
+/// that a slow disk is no reason to end it.
+fn whatever_step_fails(mode: Mode, half: u64) {
     let (steps, refused) = scenario(mode, None, true, "nothing fails");
     assert_eq!((scenario(mode, None, false, "nothing fails"), refused), ((steps, 0), 0));
-    let mut noticed = 0;
-    for step in 1..=steps {
+    let (mut noticed, mut runs) = (0, 0);
+    for step in (1..=steps).filter(|step| step % 2 == half) {
         for (error, power_fails) in [(libc::EIO, true), (libc::ENOSPC, false)] {
             let case = format!("{mode:?}: step {step} of {steps}, error {error}, power failure: {power_fails}");
             let (_, refused) = scenario(mode, Some(Failing { first: step, count: 1, error }), power_fails, &case);
             noticed += u64::from(refused > 0);
+            runs += 1;
         }
     }
-    println!("{steps} steps, each failed twice; {noticed} of the {} runs refused something", 2 * steps);
-    assert!(steps > 100 && noticed * 10 > 2 * steps * 9, "{steps} steps, {noticed} noticed");
+    println!("{steps} steps; {noticed} of the {runs} runs refused something");
+    assert!(steps > 100 && noticed * 10 > runs * 9, "{steps} steps, {noticed} of {runs} noticed");
 }
 
 #[test]
-fn whatever_step_fails_what_was_acknowledged_is_stored() {
-    whatever_step_fails(Mode::Cached);
+fn whatever_odd_step_fails_what_was_acknowledged_is_stored() {
+    whatever_step_fails(Mode::Cached, 1);
 }
 
 #[test]
-fn whatever_step_fails_past_the_page_cache_what_was_acknowledged_is_stored() {
-    whatever_step_fails(Mode::Threads);
+fn whatever_even_step_fails_what_was_acknowledged_is_stored() {
+    whatever_step_fails(Mode::Cached, 0);
+}
+
+#[test]
+fn whatever_odd_step_fails_past_the_page_cache_what_was_acknowledged_is_stored() {
+    whatever_step_fails(Mode::Threads, 1);
+}
+
+#[test]
+fn whatever_even_step_fails_past_the_page_cache_what_was_acknowledged_is_stored() {
+    whatever_step_fails(Mode::Threads, 0);
 }
