@@ -25,7 +25,7 @@ pub(crate) struct Budget {
     /// Of a whole run.
     pub(crate) sum: f64,
     /// Of the [fixed work](gauge), on the machine of the budget.
-    gauge: f64,
+    pub(crate) gauge: f64,
     /// Of each step that is part of every run, and of building this program.
     steps: BTreeMap<String, f64>,
 }

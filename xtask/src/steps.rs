@@ -189,10 +189,12 @@ pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
     }
     let (took, cpu) = (begin.elapsed().as_secs_f64(), cpu::seconds());
     println!(
-        "\nSummary: {took:.1} s, {cpu:.1} s of processor time; the budget of a cold run is {:.0} s of it. Fixed work \
-         took {:.2} s",
-        budget.sum, kind.gauge
+        "\nSummary: {took:.1} s, {cpu:.1} s of processor time; the budget of a cold run is {:.0} s of it",
+        budget.sum
     );
+    if kind.is_whole {
+        println!("  fixed work took {:.2} s; {:.2} s on the machine of the budget", kind.gauge, budget.gauge);
+    }
     println!("  step                   time  processor  of budget");
     summary.iter().chain(&skips).for_each(|line| println!("{}", line.trim_end()));
     if failure.is_none() {
