@@ -141,12 +141,8 @@ impl<S: Threading> AsyncEndpoint<S> {
 
     #[inline]
     fn look_at<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        let (result, mut state) = self.run(f);
-        if state.note_room() {
-            self.release(state, false);
-        } else if let Err(state) = state.release() {
-            self.release(state, false);
-        }
+        let (result, state) = self.run(f);
+        self.release(state, false);
         result
     }
 
@@ -159,7 +155,20 @@ impl<S: Threading> AsyncEndpoint<S> {
 
     /// Releases the endpoint, and wakes whoever can go on. `used` says that it may have something
     /// to do.
-    fn release<'a>(&'a self, mut state: Held<'a, S>, mut used: bool) {
+    #[inline]
+    fn release<'a>(&'a self, mut state: Held<'a, S>, used: bool) {
+        if state.note_use(used) {
+            match state.release() {
+                Ok(()) => return,
+                Err(held) => state = held,
+            }
+        }
+        self.release_and_wake(state, used);
+    }
+
+    /// Releases the endpoint when there are notes to settle, or somebody to wake.
+    #[cold]
+    fn release_and_wake<'a>(&'a self, mut state: Held<'a, S>, mut used: bool) {
         let mut wakes = Wakes::new();
         loop {
             // The endpoint may drop memory, and with it a value of the program.
@@ -584,12 +593,8 @@ impl<S: Threading> AsyncEndpoint<S> {
         if S::CALLERS_PROGRESS && polled.is_some() && state.release_poller(op) {
             // Another future that waits becomes the one that polls.
             state.endpoint.wake_a_waiter();
-            self.release(state, false);
-        } else if state.note_room() {
-            self.release(state, false);
-        } else if let Err(state) = state.release() {
-            self.release(state, false);
         }
+        self.release(state, false);
         polled
     }
 

@@ -128,6 +128,14 @@ impl State {
         }
     }
 
+    /// Notes the end of a use. Returns true if nobody is to be woken for it, and no driver sleeps
+    /// that has to see what was posted. That is the usual case while a driver polls.
+    #[inline]
+    pub(super) fn note_use(&mut self, used: bool) -> bool {
+        self.posted |= used;
+        !(used && self.driver.is_some()) && !self.note_room() && !self.endpoint.has_wakers()
+    }
+
     /// Begins to close the endpoint. Those who wait for what will not come can go on.
     pub(super) fn close(&mut self, now: Time) {
         self.endpoint.close(now);
