@@ -632,6 +632,13 @@ impl<S: Threading> AsyncEndpoint<S> {
     /// Polls the endpoint once, at the clock's time, and wakes the futures that can go on. Returns
     /// whether there was anything to do. Other threads that wait for the endpoint go first.
     pub fn progress(&self) -> bool {
+        self.progress_at(self.now())
+    }
+
+    /// Works as [`AsyncEndpoint::progress`], at `now`. The time of an endpoint never decreases, so
+    /// [`Time::ZERO`] is the time of the poll before.
+    #[inline]
+    pub(crate) fn progress_at(&self, now: Time) -> bool {
         self.inner.state.give_way();
         let (worked, state) = self.run(|state| {
             if S::CALLERS_PROGRESS {
@@ -639,7 +646,7 @@ impl<S: Threading> AsyncEndpoint<S> {
                 state.take_driver();
             }
             state.endpoint.record_wake();
-            state.poll(self.now())
+            state.poll(now)
         });
         self.release(state, false);
         worked

@@ -282,12 +282,13 @@ impl Wakes {
 
     /// Takes wakers of the endpoint, as many as fit. Returns true if there are more.
     pub(super) fn take(&mut self, endpoint: &mut Endpoint) -> bool {
-        let (wakers, more) = endpoint.take_wakers(BATCH - self.len);
-        for (place, waker) in self.wakers[self.len..].iter_mut().zip(wakers) {
-            *place = Some(waker);
+        while self.len < BATCH
+            && let Some(waker) = endpoint.take_waker()
+        {
+            self.wakers[self.len] = Some(waker);
             self.len += 1;
         }
-        more
+        endpoint.has_wakers()
     }
 
     /// Wakes them, in the order in which they were kept.

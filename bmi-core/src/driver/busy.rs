@@ -8,6 +8,11 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::async_endpoint::AsyncEndpoint;
 use crate::threading::Threading;
+use crate::time::Time;
+
+/// Number of rounds between two looks at the clock. A look takes a third of the time of a poll that
+/// finds nothing, and no deadline of the protocol is as short as this many polls.
+const CLOCK_ROUNDS: u32 = 16;
 
 /// Set when the future can go on.
 struct Flag(AtomicBool);
@@ -28,6 +33,7 @@ pub fn block_on<S: Threading, F: Future>(endpoints: &[AsyncEndpoint<S>], future:
     let flag = Arc::new(Flag(AtomicBool::new(true)));
     let waker = Waker::from(Arc::clone(&flag));
     let mut cx = Context::from_waker(&waker);
+    let mut round = 0_u32;
     loop {
         if flag.0.swap(false, Ordering::Acquire)
             && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
@@ -35,9 +41,11 @@ pub fn block_on<S: Threading, F: Future>(endpoints: &[AsyncEndpoint<S>], future:
             return output;
         }
         let mut worked = false;
+        let looks = round.is_multiple_of(CLOCK_ROUNDS);
         for endpoint in endpoints {
-            worked |= endpoint.progress();
+            worked |= endpoint.progress_at(if looks { endpoint.now() } else { Time::ZERO });
         }
+        round = round.wrapping_add(1);
         if !worked {
             std::hint::spin_loop();
         }

@@ -693,11 +693,10 @@ impl Endpoint {
         self.ops.keep_wakers(wakers);
     }
 
-    /// Takes up to `most` wakers of operations that ended, and those that were kept with them, the
-    /// oldest first. Also returns whether there are more.
+    /// Takes the oldest waker of the operations that ended, and of those that were kept with them.
     #[inline]
-    pub(crate) fn take_wakers(&mut self, most: usize) -> (impl Iterator<Item = Waker>, bool) {
-        self.ops.take_wakers(most)
+    pub(crate) fn take_waker(&mut self) -> Option<Waker> {
+        self.ops.take_waker()
     }
 
     pub(crate) fn has_unexpected(&self) -> bool {

@@ -44,7 +44,7 @@ pub(super) struct Operations {
     /// Number of operations that ended and were not collected.
     uncollected: usize,
     /// Wakers of operations that ended. The driver wakes them.
-    wakes: Vec<Waker>,
+    wakes: VecDeque<Waker>,
     /// The records of transfers that ended, to be used again.
     pub(super) transfers: Transfers,
     /// Operations that were asked to end early, and that have no fence yet. The next poll sets it,
@@ -98,7 +98,7 @@ impl Operations {
             timers: Timers::default(),
             done: Vec::new(),
             uncollected: 0,
-            wakes: Vec::new(),
+            wakes: VecDeque::new(),
             transfers: Transfers::default(),
             fences: Vec::new(),
             left: VecDeque::new(),
@@ -295,7 +295,7 @@ impl Operations {
 
     /// Keeps a waker for the driver, which wakes or drops it.
     pub(super) fn keep_waker(&mut self, waker: Waker) {
-        self.wakes.push(waker);
+        self.wakes.push_back(waker);
     }
 
     /// Keeps the waker of one operation that is under way.
@@ -310,13 +310,12 @@ impl Operations {
 
     /// Keeps wakers for the driver.
     pub(super) fn keep_wakers(&mut self, wakers: &mut Vec<Waker>) {
-        self.wakes.append(wakers);
+        self.wakes.extend(wakers.drain(..));
     }
 
-    /// Takes up to `most` wakers, the oldest first. Also returns whether there are more.
-    pub(super) fn take_wakers(&mut self, most: usize) -> (impl Iterator<Item = Waker>, bool) {
-        let more = self.wakes.len() > most;
-        (self.wakes.drain(..most.min(self.wakes.len())), more)
+    /// Takes the oldest waker.
+    pub(super) fn take_waker(&mut self) -> Option<Waker> {
+        self.wakes.pop_front()
     }
 
     // ---- timers ---------------------------------------------------------------------------------
@@ -371,7 +370,7 @@ impl Op {
     /// Drops the memory of an operation that has ended, its timer, and wakes its waiter. Returns
     /// true if nobody collects the completion.
     #[inline(always)]
-    fn settle(&mut self, timers: &mut Timers, wakes: &mut Vec<Waker>) -> bool {
+    fn settle(&mut self, timers: &mut Timers, wakes: &mut VecDeque<Waker>) -> bool {
         self.list = None;
         if self.timer.take().is_some() {
             timers.forget();
