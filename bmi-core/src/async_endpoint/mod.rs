@@ -157,7 +157,7 @@ impl<S: Threading> AsyncEndpoint<S> {
     /// to do.
     #[inline]
     fn release<'a>(&'a self, mut state: Held<'a, S>, used: bool) {
-        if state.note_use(used) {
+        if !state.note_use(used) {
             match state.release() {
                 Ok(()) => return,
                 Err(held) => state = held,

@@ -128,12 +128,12 @@ impl State {
         }
     }
 
-    /// Notes the end of a use. Returns true if nobody is to be woken for it, and no driver sleeps
-    /// that has to see what was posted. That is the usual case while a driver polls.
+    /// Notes the end of a use. Returns true if there is somebody to wake, or a driver sleeps that
+    /// has to see what was posted. While a driver polls, that is seldom so.
     #[inline]
     pub(super) fn note_use(&mut self, used: bool) -> bool {
         self.posted |= used;
-        !(used && self.driver.is_some()) && !self.note_room() && !self.endpoint.has_wakers()
+        self.note_room() || self.endpoint.has_wakers() || used && self.driver.is_some()
     }
 
     /// Begins to close the endpoint. Those who wait for what will not come can go on.
