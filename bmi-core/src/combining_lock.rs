@@ -20,7 +20,7 @@
 //! **Cost.** Without contention, one atomic exchange to acquire and one to release, as for a
 //! `Mutex`.
 //!
-//! **Tests.** `tests/loom.rs` explores the interleavings of notes, waiters and holders.
+//! **Tests.** `tests/it/lock.rs` explores the interleavings of notes, waiters and holders.
 //! `bmi-conformance/src/handle.rs` runs threads.
 
 #![allow(unreachable_pub, reason = "part of a sealed public trait; Rust 1.91 takes it for unreachable")]

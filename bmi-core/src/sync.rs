@@ -1,4 +1,4 @@
-//! The primitives of [`CombiningLock`](crate::combining_lock::CombiningLock). `tests/loom.rs`
+//! The primitives of [`CombiningLock`](crate::combining_lock::CombiningLock). `tests/it/lock.rs`
 //! compiles the lock with those of loom.
 
 pub(crate) use std::cell::UnsafeCell;

@@ -54,7 +54,7 @@
 //! offset. The rest is ours.
 //!
 //! **Tests.** Below each module; `bmi-sim/tests/it/endpoint_timeline.rs` with a known skew in
-//! virtual time; `bmi-core/tests/timeline.rs` over TCP.
+//! virtual time; `bmi-core/tests/it/timeline.rs` over TCP.
 
 mod align;
 pub mod chrome;

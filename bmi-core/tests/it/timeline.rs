@@ -1,5 +1,4 @@
 //! Timelines over TCP on the loopback, by real clocks of which one is ahead by a known time.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
