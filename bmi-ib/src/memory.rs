@@ -7,7 +7,7 @@
 //! first used there. Exposed memory is registered for exactly its range. Memory windows of type 2,
 //! bound to one queue pair, would cost less on an adapter with many connections. But Soft-RoCE
 //! checks accesses through a window against the bounds of the region beneath it, not against the
-//! window's own (`tests/it/windows.rs` shows it). So windows are not used.
+//! window's own, so they cannot be tested there. So windows are not used.
 //!
 //! **Invariants**
 //! 1. [`Regions::register`] pins nothing. It refuses memory that would not fit, so that the error
@@ -16,8 +16,7 @@
 //!    connection.
 //! 3. A peer learns no address: an exposure begins at the offset of its memory in a page.
 //!
-//! **Tests**: the conformance suite's `transport::remote`; `tests/it/hostile.rs`;
-//! `tests/it/faults.rs` for the limit.
+//! **Tests**: the conformance suite's `transport::remote`; `tests/it/faults.rs` for the limit.
 
 use std::collections::HashMap;
 use std::io;

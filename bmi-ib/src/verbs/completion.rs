@@ -28,7 +28,7 @@ impl Channel {
     /// The system's error.
     pub fn new(context: &Arc<Context>) -> io::Result<Arc<Channel>> {
         // SAFETY: the context is open.
-        let raw = NonNull::new(unsafe { loaded().ibv_create_comp_channel(context.raw()) });
+        let raw = NonNull::new(unsafe { (loaded().ibv_create_comp_channel)(context.raw()) });
         let raw = raw.ok_or_else(io::Error::last_os_error)?;
         let channel = Channel { raw, context: Arc::clone(context) };
         set_nonblocking(channel.as_raw_fd())?;
@@ -41,12 +41,12 @@ impl Channel {
         loop {
             let (mut queue, mut user) = (null_mut(), null_mut());
             // SAFETY: the channel exists, and both places are valid.
-            if unsafe { loaded().ibv_get_cq_event(self.raw.as_ptr(), &mut queue, &mut user) } != 0 {
+            if unsafe { (loaded().ibv_get_cq_event)(self.raw.as_ptr(), &mut queue, &mut user) } != 0 {
                 return count;
             }
             // SAFETY: one event of this queue was taken just now. A queue is destroyed only by its
             // owner, which also drains, and destroying waits for acknowledgements.
-            unsafe { loaded().ibv_ack_cq_events(queue, 1) };
+            unsafe { (loaded().ibv_ack_cq_events)(queue, 1) };
             count += 1;
         }
     }
@@ -63,7 +63,7 @@ impl Drop for Channel {
     fn drop(&mut self) {
         let _context = &self.context;
         // SAFETY: made here, and destroyed once, after the queues on it, which hold it.
-        check_destroyed("completion channel", unsafe { loaded().ibv_destroy_comp_channel(self.raw.as_ptr()) });
+        check_destroyed("completion channel", unsafe { (loaded().ibv_destroy_comp_channel)(self.raw.as_ptr()) });
     }
 }
 
@@ -163,7 +163,7 @@ impl CompletionQueue {
         let entries = i32::try_from(entries).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: the context is open, and the channel exists.
         let raw =
-            unsafe { loaded().ibv_create_cq(channel.context.raw(), entries, null_mut(), channel.raw.as_ptr(), 0) };
+            unsafe { (loaded().ibv_create_cq)(channel.context.raw(), entries, null_mut(), channel.raw.as_ptr(), 0) };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
         Ok(Arc::new(CompletionQueue { raw, channel: Arc::clone(channel) }))
     }
@@ -207,6 +207,6 @@ impl Drop for CompletionQueue {
         // Events that were not taken would make the destruction wait forever.
         self.channel.drain();
         // SAFETY: made here, and destroyed once, after the queue pairs on it, which hold it.
-        check_destroyed("completion queue", unsafe { loaded().ibv_destroy_cq(self.raw()) });
+        check_destroyed("completion queue", unsafe { (loaded().ibv_destroy_cq)(self.raw()) });
     }
 }

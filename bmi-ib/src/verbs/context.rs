@@ -23,7 +23,7 @@ impl DeviceList {
         let library = library()?;
         let mut len = 0;
         // SAFETY: `len` is a valid place for the count.
-        let list = NonNull::new(unsafe { library.ibv_get_device_list(&mut len) });
+        let list = NonNull::new(unsafe { (library.ibv_get_device_list)(&mut len) });
         // Without uverbs in the kernel the call fails with ENOSYS: there is no device.
         let list = list.ok_or_else(|| match io::Error::last_os_error() {
             error if error.raw_os_error() == Some(libc::ENOSYS) => {
@@ -46,7 +46,7 @@ impl DeviceList {
     fn names(&self) -> impl Iterator<Item = String> {
         self.iter().map(|device| {
             // SAFETY: the device belongs to this list, and its name is a C string.
-            unsafe { CStr::from_ptr(loaded().ibv_get_device_name(device)) }.to_string_lossy().into_owned()
+            unsafe { CStr::from_ptr((loaded().ibv_get_device_name)(device)) }.to_string_lossy().into_owned()
         })
     }
 }
@@ -54,7 +54,7 @@ impl DeviceList {
 impl Drop for DeviceList {
     fn drop(&mut self) {
         // SAFETY: returned by the library, and freed once.
-        unsafe { loaded().ibv_free_device_list(self.list.as_ptr()) }
+        unsafe { (loaded().ibv_free_device_list)(self.list.as_ptr()) }
     }
 }
 
@@ -71,8 +71,6 @@ pub struct DeviceLimits {
     pub reads_answered: u8,
     /// Most reads that a queue pair may have outstanding.
     pub reads_begun: u8,
-    /// Set if the device reports memory windows of type 2.
-    pub windows: bool,
 }
 
 /// The state of a port when it was queried.
@@ -164,7 +162,7 @@ impl Context {
         };
         let device = list.iter().nth(at).expect("as many names as devices");
         // SAFETY: the device belongs to a list that still exists.
-        let raw = NonNull::new(unsafe { loaded().ibv_open_device(device) });
+        let raw = NonNull::new(unsafe { (loaded().ibv_open_device)(device) });
         let name = known[at].clone();
         let raw = raw
             .ok_or_else(|| Unavailable::Device(format!("{name} cannot be opened ({})", io::Error::last_os_error())))?;
@@ -195,7 +193,7 @@ impl Context {
     pub fn limits(&self) -> io::Result<DeviceLimits> {
         let mut attr = MaybeUninit::<sys::ibv_device_attr>::zeroed();
         // SAFETY: the context is open, and `attr` has room for the answer.
-        check(unsafe { loaded().ibv_query_device(self.raw(), attr.as_mut_ptr()) })?;
+        check(unsafe { (loaded().ibv_query_device)(self.raw(), attr.as_mut_ptr()) })?;
         // SAFETY: all fields are integers, zeroed and then filled.
         let attr = unsafe { attr.assume_init() };
         let small = |value: i32| u8::try_from(value.max(0)).unwrap_or(u8::MAX);
@@ -206,8 +204,6 @@ impl Context {
             segments: count(attr.max_sge),
             reads_answered: small(attr.max_qp_rd_atom),
             reads_begun: small(attr.max_qp_init_rd_atom),
-            windows: attr.device_cap_flags & (sys::IBV_DEVICE_MEM_WINDOW_TYPE_2A | sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B)
-                != 0,
         })
     }
 
@@ -218,7 +214,7 @@ impl Context {
     pub fn ports(&self) -> io::Result<u8> {
         let mut attr = MaybeUninit::<sys::ibv_device_attr>::zeroed();
         // SAFETY: as in `limits`.
-        check(unsafe { loaded().ibv_query_device(self.raw(), attr.as_mut_ptr()) })?;
+        check(unsafe { (loaded().ibv_query_device)(self.raw(), attr.as_mut_ptr()) })?;
         // SAFETY: as in `limits`.
         Ok(unsafe { attr.assume_init() }.phys_port_cnt)
     }
@@ -231,7 +227,7 @@ impl Context {
         let mut attr = MaybeUninit::<sys::ibv_port_attr>::zeroed();
         // SAFETY: the context is open. The call fills the older, shorter structure, which begins
         // like this one. The rest stays zero.
-        check(unsafe { loaded().ibv_query_port(self.raw(), number, attr.as_mut_ptr().cast()) })?;
+        check(unsafe { (loaded().ibv_query_port)(self.raw(), number, attr.as_mut_ptr().cast()) })?;
         // SAFETY: all fields are integers, zeroed and then filled.
         let attr = unsafe { attr.assume_init() };
         Ok(Port {
@@ -254,7 +250,7 @@ impl Context {
         let mut entries = vec![unsafe { MaybeUninit::<sys::ibv_gid_entry>::zeroed().assume_init() }; MOST];
         let size = size_of::<sys::ibv_gid_entry>();
         // SAFETY: the context is open, and there is room for `MOST` entries of `size` bytes.
-        let count = unsafe { loaded()._ibv_query_gid_table(self.raw(), entries.as_mut_ptr(), MOST, 0, size) };
+        let count = unsafe { (loaded()._ibv_query_gid_table)(self.raw(), entries.as_mut_ptr(), MOST, 0, size) };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         let ours = entries.into_iter().take(count).filter(|entry| entry.port_num == u32::from(port));
         Ok(ours
@@ -271,14 +267,14 @@ impl Context {
     pub fn next_async(&self) -> Option<AsyncEvent> {
         let mut event = MaybeUninit::<sys::ibv_async_event>::zeroed();
         // SAFETY: the context is open and its descriptor does not block.
-        if unsafe { loaded().ibv_get_async_event(self.raw(), event.as_mut_ptr()) } != 0 {
+        if unsafe { (loaded().ibv_get_async_event)(self.raw(), event.as_mut_ptr()) } != 0 {
             return None;
         }
         // SAFETY: filled by the call.
         let mut event = unsafe { event.assume_init() };
         let meaning = meaning_of(&event);
         // SAFETY: taken above, and acknowledged once.
-        unsafe { loaded().ibv_ack_async_event(&mut event) };
+        unsafe { (loaded().ibv_ack_async_event)(&mut event) };
         Some(meaning)
     }
 }
@@ -306,7 +302,7 @@ fn meaning_of(event: &sys::ibv_async_event) -> AsyncEvent {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: opened here, and closed once, after everything that was made from it.
-        check_destroyed("device", unsafe { loaded().ibv_close_device(self.raw()) });
+        check_destroyed("device", unsafe { (loaded().ibv_close_device)(self.raw()) });
     }
 }
 

@@ -23,6 +23,35 @@ mod context;
 mod layout;
 mod queue_pair;
 mod region;
+
+/// Asserts a type's size, its alignment, and the offsets of its fields, in bytes.
+macro_rules! layout {
+    ($name:ident, $size:literal, $align:literal $(; $($field:ident $offset:literal),*)?) => {
+        const _: () = {
+            assert!(size_of::<$name>() == $size && align_of::<$name>() == $align);
+            $($(assert!(std::mem::offset_of!($name, $field) == $offset);)*)?
+        };
+    };
+}
+
+/// Declares the functions of the library, and loads them.
+macro_rules! library {
+    ($($name:ident: $function:ty,)*) => {
+        pub struct Ibverbs {
+            $(pub $name: $function,)*
+            // The functions are valid while it lives.
+            _library: libloading::Library,
+        }
+
+        impl Ibverbs {
+            pub unsafe fn new(path: &str) -> Result<Ibverbs, libloading::Error> {
+                let library = libloading::Library::new(path)?;
+                Ok(Ibverbs { $($name: *library.get(concat!(stringify!($name), "\0").as_bytes())?,)* _library: library })
+            }
+        }
+    };
+}
+
 #[allow(
     warnings,
     clippy::all,
@@ -42,7 +71,7 @@ pub use completion::{Channel, CompletionQueue, Outcome, WorkEnd};
 pub use context::{AsyncEvent, Context, DeviceLimits, Gid, Port};
 pub use layout::layout;
 pub use queue_pair::{Chain, Opcode, Path, QueuePair, QueuePairLimits, SendWork, Sge};
-pub use region::{Domain, Region, Rights, Window};
+pub use region::{Domain, Region, Rights};
 
 /// The library's name on every Linux system.
 const LIBRARY: &str = "libibverbs.so.1";
@@ -91,9 +120,9 @@ fn library() -> Result<&'static sys::Ibverbs, Unavailable> {
 /// out of the child.
 fn prepare_fork(library: &sys::Ibverbs) {
     // SAFETY: it has no arguments, and no registration has been made yet.
-    let unneeded = unsafe { library.ibv_is_fork_initialized() } == sys::IBV_FORK_UNNEEDED;
+    let unneeded = unsafe { (library.ibv_is_fork_initialized)() } == sys::IBV_FORK_UNNEEDED;
     // SAFETY: as above.
-    if !unneeded && unsafe { library.ibv_fork_init() } != 0 {
+    if !unneeded && unsafe { (library.ibv_fork_init)() } != 0 {
         tracing::warn!("fork is not safe with RDMA on this host: ibv_fork_init failed");
     }
 }

@@ -6,7 +6,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use super::context::check;
-use super::{CompletionQueue, Domain, Region, Window, check_destroyed, loaded, sys};
+use super::{CompletionQueue, Domain, check_destroyed, loaded, sys};
 
 /// The limits of a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ impl Sge {
 
 /// The operation of a request.
 #[derive(Clone, Copy)]
-pub enum Opcode<'a> {
+pub enum Opcode {
     /// Sends to the peer's next receive.
     Send,
     /// Writes to the peer's memory: address and key.
@@ -83,9 +83,6 @@ pub enum Opcode<'a> {
     WriteWithImmediate(u64, u32, u32),
     /// Reads from the peer's memory: address and key.
     Read(u64, u32),
-    /// Binds a window, for remote reads and writes: the window, a region of the memory, the first
-    /// address, the length, and the window's new key.
-    Bind(&'a Window, &'a Region, u64, u64, u32),
 }
 
 /// A request to send.
@@ -94,7 +91,7 @@ pub struct SendWork<'a> {
     /// Its id, which its completion reports.
     pub id: u64,
     /// Its operation.
-    pub opcode: Opcode<'a>,
+    pub opcode: Opcode,
     /// The bytes to send, or the memory into which a read goes.
     pub segments: &'a [Sge],
     /// Set if its success is reported too.
@@ -168,13 +165,6 @@ impl Chain {
                 request.__bindgen_anon_1.imm_data = immediate.to_be();
             }
             Opcode::Read(addr, key) => to_remote(request, sys::IBV_WR_RDMA_READ, addr, key),
-            Opcode::Bind(window, region, addr, length, rkey) => {
-                request.opcode = sys::IBV_WR_BIND_MW;
-                let access = sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_WRITE;
-                let bind_info = sys::ibv_mw_bind_info { mr: region.raw(), addr, length, mw_access_flags: access };
-                request.__bindgen_anon_2.bind_mw =
-                    sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw: window.raw(), rkey, bind_info };
-            }
         }
         self.len += 1;
     }
@@ -235,7 +225,7 @@ impl QueuePair {
             sq_sig_all: 0,
         };
         // SAFETY: domain and queue exist, and the attributes are complete.
-        let raw = NonNull::new(unsafe { loaded().ibv_create_qp(domain.raw(), &mut init) });
+        let raw = NonNull::new(unsafe { (loaded().ibv_create_qp)(domain.raw(), &mut init) });
         let raw = raw.ok_or_else(io::Error::last_os_error)?;
         let limits = QueuePairLimits { inline: init.cap.max_inline_data, ..limits };
         Ok(QueuePair { raw, domain: Arc::clone(domain), queue: Arc::clone(queue), limits })
@@ -262,7 +252,7 @@ impl QueuePair {
         let mut attr: sys::ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
         change(&mut attr);
         // SAFETY: the queue pair exists, and the attributes are those that the mask names.
-        check(unsafe { loaded().ibv_modify_qp(self.raw.as_ptr(), &mut attr, mask as i32) })
+        check(unsafe { (loaded().ibv_modify_qp)(self.raw.as_ptr(), &mut attr, mask as i32) })
     }
 
     /// Moves it to the state in which receives may be posted.
@@ -393,6 +383,6 @@ impl Drop for QueuePair {
         let _domain = &self.domain;
         // SAFETY: made here, and destroyed once. When the call returns, the adapter no longer
         // accesses anything for this queue pair.
-        check_destroyed("queue pair", unsafe { loaded().ibv_destroy_qp(self.raw.as_ptr()) });
+        check_destroyed("queue pair", unsafe { (loaded().ibv_destroy_qp)(self.raw.as_ptr()) });
     }
 }

@@ -1,4 +1,4 @@
-//! Protection domains, registered memory, memory windows.
+//! Protection domains, registered memory.
 
 use std::io;
 use std::ptr::NonNull;
@@ -25,7 +25,7 @@ impl Domain {
     /// The system's error.
     pub fn new(context: &Arc<Context>) -> io::Result<Arc<Domain>> {
         // SAFETY: the context is open.
-        let raw = NonNull::new(unsafe { loaded().ibv_alloc_pd(context.raw()) });
+        let raw = NonNull::new(unsafe { (loaded().ibv_alloc_pd)(context.raw()) });
         let raw = raw.ok_or_else(io::Error::last_os_error)?;
         Ok(Arc::new(Domain { raw, context: Arc::clone(context) }))
     }
@@ -43,7 +43,7 @@ impl Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         // SAFETY: made here, and freed once, after all objects in it, which hold it.
-        check_destroyed("protection domain", unsafe { loaded().ibv_dealloc_pd(self.raw()) });
+        check_destroyed("protection domain", unsafe { (loaded().ibv_dealloc_pd)(self.raw()) });
     }
 }
 
@@ -56,8 +56,6 @@ pub struct Rights {
     pub remote_read: bool,
     /// Peers in the domain may write it.
     pub remote_write: bool,
-    /// Windows may be bound to it.
-    pub windows: bool,
 }
 
 impl Rights {
@@ -67,7 +65,6 @@ impl Rights {
         bit(self.local_write || self.remote_write, sys::IBV_ACCESS_LOCAL_WRITE)
             | bit(self.remote_read, sys::IBV_ACCESS_REMOTE_READ)
             | bit(self.remote_write, sys::IBV_ACCESS_REMOTE_WRITE)
-            | bit(self.windows, sys::IBV_ACCESS_MW_BIND)
     }
 }
 
@@ -101,7 +98,7 @@ impl Region {
         rights: Rights,
     ) -> io::Result<Region> {
         // SAFETY: the domain exists, and the caller guarantees the bytes.
-        let raw = unsafe { loaded().ibv_reg_mr_iova(domain.raw(), ptr.cast(), len, begin, rights.bits() as i32) };
+        let raw = unsafe { (loaded().ibv_reg_mr_iova)(domain.raw(), ptr.cast(), len, begin, rights.bits() as i32) };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
         Ok(Region { raw, domain: Arc::clone(domain) })
     }
@@ -117,10 +114,6 @@ impl Region {
         // SAFETY: the region exists.
         unsafe { self.raw.as_ref() }.rkey
     }
-
-    pub(super) fn raw(&self) -> *mut sys::ibv_mr {
-        self.raw.as_ptr()
-    }
 }
 
 impl Drop for Region {
@@ -128,49 +121,6 @@ impl Drop for Region {
         let _domain = &self.domain;
         // SAFETY: made here, and deregistered once. When the call returns, the adapter no longer
         // accesses the memory.
-        check_destroyed("memory region", unsafe { loaded().ibv_dereg_mr(self.raw.as_ptr()) });
-    }
-}
-
-/// A memory window of type 2. Once bound, it is a part of a region that the peer of one queue pair
-/// may access. It is used only by the test that shows why the backend does not use windows.
-#[derive(Debug)]
-pub struct Window {
-    raw: NonNull<sys::ibv_mw>,
-    domain: Arc<Domain>,
-}
-
-impl Window {
-    /// Creates a window that is not bound.
-    ///
-    /// # Errors
-    /// The driver's error; `EOPNOTSUPP` if it has no windows.
-    pub fn new(domain: &Arc<Domain>) -> io::Result<Window> {
-        let unsupported = || io::Error::from_raw_os_error(libc::EOPNOTSUPP);
-        // SAFETY: the context is open.
-        let call = unsafe { (*domain.context().raw()).ops.alloc_mw }.ok_or_else(unsupported)?;
-        // SAFETY: the domain exists.
-        let raw = NonNull::new(unsafe { call(domain.raw(), sys::IBV_MW_TYPE_2) });
-        Ok(Window { raw: raw.ok_or_else(io::Error::last_os_error)?, domain: Arc::clone(domain) })
-    }
-
-    pub(super) fn raw(&self) -> *mut sys::ibv_mw {
-        self.raw.as_ptr()
-    }
-
-    /// Returns the key that the next binding must use.
-    pub fn next_key(&self) -> u32 {
-        // SAFETY: the window exists.
-        let key = unsafe { self.raw.as_ref() }.rkey;
-        key & 0xffff_ff00 | (key.wrapping_add(1) & 0xff)
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        // SAFETY: the context is open as long as the domain is.
-        let call = unsafe { (*self.domain.context().raw()).ops.dealloc_mw };
-        // SAFETY: made here, and freed once.
-        check_destroyed("memory window", call.map_or(0, |call| unsafe { call(self.raw()) }));
+        check_destroyed("memory region", unsafe { (loaded().ibv_dereg_mr)(self.raw.as_ptr()) });
     }
 }

@@ -7,8 +7,5 @@ mod crowd;
 mod faults;
 mod fork;
 mod handle;
-mod hostile;
 mod side_channel;
 mod support;
-mod wait;
-mod windows;
