@@ -8,6 +8,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -16,13 +17,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use bmi_core::comm::{Body, Call, Caller, Incoming, Path};
 use bmi_core::transport::Event;
 use bmi_core::{
-    Addr, AnyTransport, AsyncEndpoint, Config, Endpoint, ErrorKind, Operation, Options, PeerEvent, PeerId,
-    ResourceUsage, Time, Transport,
+    Access, Addr, AnyTransport, AsyncEndpoint, BulkDescriptor, Completion, Config, Endpoint, Error, ErrorKind,
+    Exposure, Grant, MemList, Memory, Operation, Options, PeerEvent, PeerId, ResourceUsage, Time, Transport,
 };
 
 use crate::backend::Backend;
+use crate::data::is_sole;
 
 /// The time limit of an operation that is expected to succeed. It is shorter than any patience, so
 /// that the operation itself reports the error.
@@ -274,6 +277,13 @@ impl<'b> Net<'b> {
         .await;
     }
 
+    /// Waits until all of this memory has no other handle.
+    pub async fn released<'m>(&self, what: &str, memory: impl IntoIterator<Item = &'m mut Memory>) {
+        for (number, memory) in memory.into_iter().enumerate() {
+            self.until(&format!("{what}: memory {number} back"), || is_sole(memory).then_some(())).await;
+        }
+    }
+
     /// Waits until the endpoint holds nothing but this many peers.
     pub async fn settled(&self, endpoint: &AsyncEndpoint, peers: usize, what: &str) {
         let idle = ResourceUsage { peers, ..ResourceUsage::default() };
@@ -322,7 +332,7 @@ impl<'b> Net<'b> {
 
     /// Waits for the next event of an endpoint, which must be the loss of this peer. Returns the
     /// reason.
-    pub async fn lost(&self, endpoint: &AsyncEndpoint, expected: PeerId) -> bmi_core::Error {
+    pub async fn lost(&self, endpoint: &AsyncEndpoint, expected: PeerId) -> Error {
         match self.next_event(endpoint, "the loss of a peer").await {
             PeerEvent::Lost { peer, reason } if peer == expected => reason,
             other => panic!("expected {expected:?} lost, got {other:?}"),
@@ -351,7 +361,74 @@ impl<'b> Net<'b> {
     }
 }
 
+/// Operations between the two that are expected to succeed [`SOON`]. Messages and transfers go from
+/// `a` to `b`.
 impl Pair {
+    /// Sends from `a` to `b`.
+    pub fn send(&self, tag: u64, list: impl Into<MemList>) -> Operation {
+        self.a.send(self.to_b, tag, list, soon(&self.a))
+    }
+
+    /// Sends from `a` to `b`, which has posted the receive before. Returns the completion of the
+    /// receive.
+    ///
+    /// # Panics
+    /// If one of them fails.
+    pub async fn pass(&self, tag: u64, list: impl Into<MemList>, into: impl Into<MemList>) -> Completion {
+        let receive = self.recv(tag, into);
+        self.send(tag, list).await.expect("send");
+        receive.await.expect("receive")
+    }
+
+    /// Calls `b` from `a`.
+    ///
+    /// # Panics
+    /// If the call cannot begin.
+    pub fn call(&self, request: &[u8], body: Body, path: Option<Path>) -> Call {
+        Caller::new(self.a.clone()).call(self.to_b, request, body, path, soon(&self.a)).expect("a call")
+    }
+
+    /// Sends an unexpected message from `a` to `b`.
+    pub fn send_unexpected(&self, tag: u64, list: impl Into<MemList>) -> Operation {
+        self.a.send_unexpected(self.to_b, tag, list, soon(&self.a))
+    }
+
+    /// Receives at `b` from `a`.
+    pub fn recv(&self, tag: u64, list: impl Into<MemList>) -> Operation {
+        self.b.recv(self.to_a, tag, list, soon(&self.b))
+    }
+
+    /// Exposes memory of `b` to `a`.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn expose(&self, list: impl Into<MemList>, access: Access) -> Exposure {
+        self.b.expose(self.to_a, list, access).expect("expose")
+    }
+
+    /// Pulls from memory of `b` into memory of `a`.
+    pub fn pull(&self, remote: &BulkDescriptor, at: u64, local: impl Into<MemList>) -> Operation {
+        self.a.pull(self.to_b, remote, at, local, soon(&self.a))
+    }
+
+    /// Pushes from memory of `a` into memory of `b`.
+    pub fn push(&self, remote: &BulkDescriptor, at: u64, local: impl Into<MemList>) -> Operation {
+        self.a.push(self.to_b, remote, at, local, soon(&self.a))
+    }
+
+    /// Grants memory of `b` to `a`.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn grant(&self, list: impl Into<MemList>) -> (Grant, Operation) {
+        self.b.grant(self.to_a, list, soon(&self.b)).expect("grant")
+    }
+
+    /// Pushes from memory of `a` into memory that `b` granted.
+    pub fn push_granted(&self, grant: &Grant, local: impl Into<MemList>) -> Operation {
+        self.a.push_granted(self.to_b, grant, local, soon(&self.a))
+    }
+
     /// Runs [`Net::ping`] between the two.
     pub async fn ping(&self, net: &Net<'_>, what: &str) {
         net.ping((&self.a, self.to_b), (&self.b, self.to_a), what).await;
@@ -367,6 +444,25 @@ impl Pair {
 /// Returns the options of an operation that is expected to succeed.
 pub fn soon(endpoint: &AsyncEndpoint) -> Options {
     endpoint.within(SOON)
+}
+
+/// Waits for the next call of an endpoint.
+///
+/// # Panics
+/// If the next unexpected message is not a call.
+pub async fn next_call(endpoint: &AsyncEndpoint) -> Incoming {
+    Incoming::new(endpoint, endpoint.next_unexpected().await).expect("a call")
+}
+
+/// Returns the error of an operation.
+///
+/// # Panics
+/// If it succeeded, or if the error is of another kind or does not name the operation.
+#[track_caller]
+pub fn fails<T: Debug>(result: Result<T, Error>, kind: ErrorKind, operation: &str) -> Error {
+    let error = result.expect_err(operation);
+    assert_eq!((error.kind(), error.operation()), (kind, Some(operation)), "{error}");
+    error
 }
 
 /// Waits for operations that are expected to succeed.

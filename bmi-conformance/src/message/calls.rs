@@ -8,9 +8,8 @@ use proptest::test_runner::{Config as Cases, TestRunner};
 
 use super::fast::ready;
 use super::{LEFT, tight};
-use crate::backend::Backend;
 use crate::data::{Guarded, filled, memory, pattern};
-use crate::net::{Net, Pair, soon};
+use crate::net::{Net, Pair, next_call, soon};
 
 /// Size of the units in which a server of these tests stages data, in bytes.
 const UNIT: usize = 16 << 10;
@@ -18,7 +17,7 @@ const UNIT: usize = 16 << 10;
 /// Answers the next call as a storage server does, in units, whatever the path. The bytes of a
 /// write are returned; those of a read are `pattern(seed)`. The reply repeats the request.
 async fn answer(b: &AsyncEndpoint, seed: u64) -> Vec<u8> {
-    let incoming = Incoming::new(b, b.next_unexpected().await).expect("a call");
+    let incoming = next_call(b).await;
     let (len, options) = (usize::try_from(incoming.len()).expect("a test's length"), soon(b));
     let request = incoming.request().to_vec();
     let staged = memory(len);
@@ -52,9 +51,8 @@ async fn answer(b: &AsyncEndpoint, seed: u64) -> Vec<u8> {
 /// Makes one write and one read of `list`, by `forced` or by the policy. Returns the paths that
 /// they took.
 async fn both_ways(pair: &Pair, seed: u64, lens: &[usize], forced: Option<Path>, what: &str) -> [Path; 2] {
-    let caller = Caller::new(pair.a.clone());
     let source = Guarded::filled(seed, lens);
-    let call = caller.call(pair.to_b, b"write it", Body::Out(source.list()), forced, soon(&pair.a)).expect(what);
+    let call = pair.call(b"write it", Body::Out(source.list()), forced);
     let (reply, written) = join(call.reply(), answer(&pair.b, 0)).await;
     let reply = reply.unwrap_or_else(|error| panic!("{what}: write: {error}"));
     assert_eq!((&reply.bytes[..], reply.data), (&b"write it"[..], 0), "{what}");
@@ -62,7 +60,7 @@ async fn both_ways(pair: &Pair, seed: u64, lens: &[usize], forced: Option<Path>,
     let wrote = reply.choice.expect("a call with data").path;
 
     let target = Guarded::new(lens);
-    let call = caller.call(pair.to_b, b"read it", Body::In(target.list()), forced, soon(&pair.a)).expect(what);
+    let call = pair.call(b"read it", Body::In(target.list()), forced);
     let (reply, _) = join(call.reply(), answer(&pair.b, seed + 1)).await;
     let reply = reply.unwrap_or_else(|error| panic!("{what}: read: {error}"));
     assert_eq!((&reply.bytes[..], reply.data), (&b"read it"[..], target.len() as u64), "{what}");
@@ -72,109 +70,98 @@ async fn both_ways(pair: &Pair, seed: u64, lens: &[usize], forced: Option<Path>,
 
 /// Every path, when forced, moves lists of any length in both directions. The forced path is taken
 /// wherever it fits.
-pub fn every_path_both_ways(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    let reads = backend.expected_capabilities().rdma_read;
-    net.run(async {
-        let pair = ready(&net, &Config::default()).await;
-        let lists: [&[usize]; 8] =
-            [&[], &[1], &[100, 0, 7], &[4096], &[1000; 6], &[30_000, 1, 20_000], &[65_536], &[100_000, 200_000, 3]];
-        for forced in Path::TAKEN.into_iter().chain([Path::Hybrid]) {
-            for (number, lens) in lists.into_iter().enumerate() {
-                let what = format!("{forced} of {lens:?}");
-                let [wrote, read] = both_ways(&pair, 1 + number as u64, lens, Some(forced), &what).await;
-                let len: usize = lens.iter().sum();
-                let fits = match forced {
-                    _ if len == 0 => false,
-                    Path::Inline => len <= 4096,
-                    Path::FastRdma => len <= 65_536,
-                    _ => reads,
-                };
-                if fits {
-                    assert_eq!(wrote, forced.resolve(Direction::Write), "{what}");
-                    assert_eq!(read, forced.resolve(Direction::Read), "{what}");
-                }
+pub async fn every_path_both_ways(net: &Net<'_>) {
+    let reads = net.backend().expected_capabilities().rdma_read;
+    let pair = ready(net, &Config::default()).await;
+    let lists: [&[usize]; 8] =
+        [&[], &[1], &[100, 0, 7], &[4096], &[1000; 6], &[30_000, 1, 20_000], &[65_536], &[100_000, 200_000, 3]];
+    for forced in Path::TAKEN.into_iter().chain([Path::Hybrid]) {
+        for (number, lens) in lists.into_iter().enumerate() {
+            let what = format!("{forced} of {lens:?}");
+            let [wrote, read] = both_ways(&pair, 1 + number as u64, lens, Some(forced), &what).await;
+            let len: usize = lens.iter().sum();
+            let fits = match forced {
+                _ if len == 0 => false,
+                Path::Inline => len <= 4096,
+                Path::FastRdma => len <= 65_536,
+                _ => reads,
+            };
+            if fits {
+                assert_eq!(wrote, forced.resolve(Direction::Write), "{what}");
+                assert_eq!(read, forced.resolve(Direction::Read), "{what}");
             }
         }
-        pair.settled(&net, "after all paths").await;
-    });
+    }
+    pair.settled(net, "after all paths").await;
 }
 
 /// With small limits and without slots the same calls work, by the remaining paths.
-pub fn calls_with_little_of_everything(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = ready(&net, &tight()).await;
-        for forced in [None, Some(Path::Inline), Some(Path::FastRdma), Some(Path::ClientBased), Some(Path::ServerBased)]
-        {
-            for (number, lens) in [&[10usize][..], &[900], &[1, 2000, 3], &[40_000]].into_iter().enumerate() {
-                both_ways(&pair, 1 + number as u64, lens, forced, &format!("{forced:?} of {lens:?}")).await;
-            }
+pub async fn calls_with_little_of_everything(net: &Net<'_>) {
+    let pair = ready(net, &tight()).await;
+    for forced in [None, Some(Path::Inline), Some(Path::FastRdma), Some(Path::ClientBased), Some(Path::ServerBased)] {
+        for (number, lens) in [&[10usize][..], &[900], &[1, 2000, 3], &[40_000]].into_iter().enumerate() {
+            both_ways(&pair, 1 + number as u64, lens, forced, &format!("{forced:?} of {lens:?}")).await;
         }
-        pair.settled(&net, "after all calls").await;
-    });
+    }
+    pair.settled(net, "after all calls").await;
 }
 
 /// A server gets the client's own pages where the backend announces it, and nowhere else. The
 /// server reads the data of a write in them, and leaves the data of a read in them, in one piece or
 /// in many. The pages are given back with the list.
-pub fn pages_are_lent_as_announced(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    let capabilities = backend.expected_capabilities();
+pub async fn pages_are_lent_as_announced(net: &Net<'_>) {
+    let capabilities = net.backend().expected_capabilities();
     const ROUNDS: u64 = 20;
-    net.run(async {
-        let pair = ready(&net, &Config::default()).await;
-        let caller = Caller::new(pair.a.clone());
-        let (a, b) = (&pair.a, &pair.b);
-        let mut lent = 0;
-        for round in 0..ROUNDS {
-            let shared = Memory::shareable(400_000).expect("memory");
-            let list: MemList =
-                if round % 2 == 0 { shared.slice(77, 300_000).into() } else { striped(&shared, 50_000, 4).collect() };
-            list.copy_from(0, &pattern(round, list.len()));
-            let (forced, at) = (Some(Path::ServerBased), 1000);
-            let call = caller.call(pair.to_b, b"w", Body::Out(list.clone()), forced, soon(a)).expect("call");
-            let serve = async {
-                let incoming = Incoming::new(b, b.next_unexpected().await).expect("a call");
-                assert!(incoming.pages(1, incoming.len()).is_none(), "beyond the data");
-                let pages = incoming.pages(at, incoming.len() - at);
-                if let Some(pages) = &pages {
-                    assert!(
-                        pages.to_vec() == pattern(round, list.len())[at as usize..],
-                        "round {round}: the data of a write"
-                    );
-                }
-                let some = pages.is_some();
-                drop(pages);
-                incoming.reply(b"", None, soon(b)).await.expect("reply");
-                some
-            };
-            let (reply, some) = join(call.reply(), serve).await;
-            reply.expect("write");
-            lent += u64::from(some);
-
-            let call = caller.call(pair.to_b, b"r", Body::In(list.clone()), forced, soon(a)).expect("call");
-            let serve = async {
-                let incoming = Incoming::new(b, b.next_unexpected().await).expect("a call");
-                let pages = incoming.pages(0, incoming.len());
-                let some = pages.is_some();
-                if let Some(pages) = pages {
-                    pages.copy_from(0, &pattern(round + 1, list.len()));
-                }
-                incoming.reply(b"", None, soon(b)).await.expect("reply");
-                some
-            };
-            let (reply, some) = join(call.reply(), serve).await;
-            reply.expect("read");
-            if some {
-                assert!(list.to_vec() == pattern(round + 1, list.len()), "round {round}: the data of a read");
+    let pair = ready(net, &Config::default()).await;
+    let b = &pair.b;
+    let mut lent = 0;
+    for round in 0..ROUNDS {
+        let shared = Memory::shareable(400_000).expect("memory");
+        let list: MemList =
+            if round % 2 == 0 { shared.slice(77, 300_000).into() } else { striped(&shared, 50_000, 4).collect() };
+        list.copy_from(0, &pattern(round, list.len()));
+        let (forced, at) = (Some(Path::ServerBased), 1000);
+        let call = pair.call(b"w", Body::Out(list.clone()), forced);
+        let serve = async {
+            let incoming = next_call(b).await;
+            assert!(incoming.pages(1, incoming.len()).is_none(), "beyond the data");
+            let pages = incoming.pages(at, incoming.len() - at);
+            if let Some(pages) = &pages {
+                assert!(
+                    pages.to_vec() == pattern(round, list.len())[at as usize..],
+                    "round {round}: the data of a write"
+                );
             }
+            let some = pages.is_some();
+            drop(pages);
+            incoming.reply(b"", None, soon(b)).await.expect("reply");
+            some
+        };
+        let (reply, some) = join(call.reply(), serve).await;
+        reply.expect("write");
+        lent += u64::from(some);
+
+        let call = pair.call(b"r", Body::In(list.clone()), forced);
+        let serve = async {
+            let incoming = next_call(b).await;
+            let pages = incoming.pages(0, incoming.len());
+            let some = pages.is_some();
+            if let Some(pages) = pages {
+                pages.copy_from(0, &pattern(round + 1, list.len()));
+            }
+            incoming.reply(b"", None, soon(b)).await.expect("reply");
+            some
+        };
+        let (reply, some) = join(call.reply(), serve).await;
+        reply.expect("read");
+        if some {
+            assert!(list.to_vec() == pattern(round + 1, list.len()), "round {round}: the data of a read");
         }
-        // Memory that was passed with a call may not be mapped yet when the call has arrived.
-        let announced = capabilities.shares_pages && capabilities.rdma_read;
-        assert!(if announced { lent > 0 } else { lent == 0 }, "{lent} of {ROUNDS} had their pages lent");
-        pair.settled(&net, "after all pages were given back").await;
-    });
+    }
+    // Memory that was passed with a call may not be mapped yet when the call has arrived.
+    let announced = capabilities.shares_pages && capabilities.rdma_read;
+    assert!(if announced { lent > 0 } else { lent == 0 }, "{lent} of {ROUNDS} had their pages lent");
+    pair.settled(net, "after all pages were given back").await;
 }
 
 /// Returns pieces of `len` bytes of `memory`, each followed by a gap of the same length.
@@ -183,286 +170,251 @@ fn striped(memory: &Memory, len: usize, count: usize) -> impl Iterator<Item = Me
 }
 
 /// The policy chooses by size. Its counters and the plan report the choice.
-pub fn the_policy_is_followed_and_told(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    let reads = backend.expected_capabilities().rdma_read;
-    net.run(async {
-        let pair = ready(&net, &Config::default()).await;
-        let large = if reads { Path::ServerBased } else { Path::ClientBased };
-        for (len, write, read) in [
-            (4096, Path::Inline, Path::Inline),
-            (20_000, Path::FastRdma, Path::FastRdma),
-            (65_536, Path::FastRdma, Path::FastRdma),
-            (65_537, large, Path::ServerBased),
-        ] {
-            assert_eq!(both_ways(&pair, 1, &[len], None, "by the policy").await, [write, read], "{len} bytes");
-        }
-        let paths = pair.a.with(|e| e.path_counters());
-        assert_eq!(paths.requests(Direction::Write, Path::FastRdma), 2);
-        assert_eq!(paths.bytes(Direction::Read, Path::Inline), 4096);
-        assert_eq!(paths.missed(Miss::NoSlot), 0);
-        let plan = pair.a.with(|e| e.plan(Some(pair.to_b))).to_string();
-        assert!(plan.contains("4 KiB  inline") && plan.contains("64 KiB  fast-rdma"), "{plan}");
-        let forced = Policy { forced: Some(Path::ServerBased), ..Policy::default() };
-        pair.a.with(|e| e.set_policy(forced));
-        assert_eq!(both_ways(&pair, 1, &[100], None, "forced").await[1], Path::ServerBased);
-        assert!(pair.a.with(|e| e.plan(None)).to_string().contains("thresholds: forced"));
-        pair.settled(&net, "after all calls").await;
-    });
+pub async fn the_policy_is_followed_and_told(net: &Net<'_>) {
+    let reads = net.backend().expected_capabilities().rdma_read;
+    let pair = ready(net, &Config::default()).await;
+    let large = if reads { Path::ServerBased } else { Path::ClientBased };
+    for (len, write, read) in [
+        (4096, Path::Inline, Path::Inline),
+        (20_000, Path::FastRdma, Path::FastRdma),
+        (65_536, Path::FastRdma, Path::FastRdma),
+        (65_537, large, Path::ServerBased),
+    ] {
+        assert_eq!(both_ways(&pair, 1, &[len], None, "by the policy").await, [write, read], "{len} bytes");
+    }
+    let paths = pair.a.with(|e| e.path_counters());
+    assert_eq!(paths.requests(Direction::Write, Path::FastRdma), 2);
+    assert_eq!(paths.bytes(Direction::Read, Path::Inline), 4096);
+    assert_eq!(paths.missed(Miss::NoSlot), 0);
+    let plan = pair.a.with(|e| e.plan(Some(pair.to_b))).to_string();
+    assert!(plan.contains("4 KiB  inline") && plan.contains("64 KiB  fast-rdma"), "{plan}");
+    let forced = Policy { forced: Some(Path::ServerBased), ..Policy::default() };
+    pair.a.with(|e| e.set_policy(forced));
+    assert_eq!(both_ways(&pair, 1, &[100], None, "forced").await[1], Path::ServerBased);
+    assert!(pair.a.with(|e| e.plan(None)).to_string().contains("thresholds: forced"));
+    pair.settled(net, "after all calls").await;
 }
 
 /// When all slots hold requests that the server is still processing, the next request takes another
 /// path and reports why. When the requests are answered, the slots are free again.
-pub fn slots_run_out_and_come_back(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = ready(&net, &Config::default().fast_slots(2)).await;
-        let caller = Caller::new(pair.a.clone());
-        for round in 0..3 {
-            let before = pair.a.with(|e| e.path_counters());
-            let calls: Vec<_> = (0..4u64)
-                .map(|seed| {
-                    let body = Body::Out(filled(seed, 30_000).into());
-                    caller.call(pair.to_b, b"", body, None, soon(&pair.a)).expect("call")
-                })
-                .collect();
-            let since = pair.a.with(|e| e.path_counters()).since(&before);
-            let (fast, missed) = (since.requests(Direction::Write, Path::FastRdma), since.missed(Miss::NoSlot));
-            // An adapter that hands a request back leaves it in the queue, and the requests behind
-            // it do not wait for the second slot.
-            assert!(
-                (1..=2).contains(&fast) && fast + missed == 4,
-                "round {round}: {fast} fast, {missed} without a slot"
-            );
-            let served = async {
-                for tag in 0..4 {
-                    assert!(answer(&pair.b, 0).await == pattern(tag, 30_000), "round {round}, call {tag}");
-                }
-            };
-            let (replies, ()) = join(join_all(calls.into_iter().map(|call| call.reply())), served).await;
-            replies.into_iter().for_each(|reply| drop(reply.expect("reply")));
-            pair.settled(&net, "after a round").await;
-        }
-    });
+pub async fn slots_run_out_and_come_back(net: &Net<'_>) {
+    let pair = ready(net, &Config::default().fast_slots(2)).await;
+    for round in 0..3 {
+        let before = pair.a.with(|e| e.path_counters());
+        let calls: Vec<_> = (0..4u64)
+            .map(|seed| {
+                let body = Body::Out(filled(seed, 30_000).into());
+                pair.call(b"", body, None)
+            })
+            .collect();
+        let since = pair.a.with(|e| e.path_counters()).since(&before);
+        let (fast, missed) = (since.requests(Direction::Write, Path::FastRdma), since.missed(Miss::NoSlot));
+        // An adapter that hands a request back leaves it in the queue, and the requests behind
+        // it do not wait for the second slot.
+        assert!((1..=2).contains(&fast) && fast + missed == 4, "round {round}: {fast} fast, {missed} without a slot");
+        let served = async {
+            for tag in 0..4 {
+                assert!(answer(&pair.b, 0).await == pattern(tag, 30_000), "round {round}, call {tag}");
+            }
+        };
+        let (replies, ()) = join(join_all(calls.into_iter().map(|call| call.reply())), served).await;
+        replies.into_iter().for_each(|reply| drop(reply.expect("reply")));
+        pair.settled(net, "after a round").await;
+    }
 }
 
 /// A reply that is longer than the room in a head, with and without requested data; and the longest
 /// request.
-pub fn long_replies_and_requests(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = ready(&net, &Config::default()).await;
-        let caller = Caller::new(pair.a.clone());
-        let long = pattern(3, 1000);
-        for body in [Body::None, Body::In(memory(50).into()), Body::In(memory(200_000).into())] {
-            let call = caller.call(pair.to_b, b"?", body, None, soon(&pair.a)).expect("call");
-            let serve = async {
-                let incoming = Incoming::new(&pair.b, pair.b.next_unexpected().await).expect("a call");
-                incoming.reply(&long, None, soon(&pair.b)).await.expect("reply");
-            };
-            let (reply, ()) = join(call.reply(), serve).await;
-            assert_eq!(reply.expect("reply").bytes, long);
-        }
-        let room = caller.room(pair.to_b);
-        let call = caller.call(pair.to_b, &pattern(4, room), Body::None, None, soon(&pair.a)).expect("call");
+pub async fn long_replies_and_requests(net: &Net<'_>) {
+    let pair = ready(net, &Config::default()).await;
+    let caller = Caller::new(pair.a.clone());
+    let long = pattern(3, 1000);
+    for body in [Body::None, Body::In(memory(50).into()), Body::In(memory(200_000).into())] {
+        let call = pair.call(b"?", body, None);
         let serve = async {
-            let incoming = Incoming::new(&pair.b, pair.b.next_unexpected().await).expect("a call");
-            assert!(incoming.request() == pattern(4, room), "the longest request");
-            incoming.reply(b"", None, soon(&pair.b)).await.expect("reply");
+            let incoming = next_call(&pair.b).await;
+            incoming.reply(&long, None, soon(&pair.b)).await.expect("reply");
         };
         let (reply, ()) = join(call.reply(), serve).await;
-        reply.expect("reply");
-        let refused = caller.call(pair.to_b, &pattern(4, room + 1), Body::None, None, soon(&pair.a));
-        assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::TooLong));
-        pair.settled(&net, "after long messages").await;
-    });
+        assert_eq!(reply.expect("reply").bytes, long);
+    }
+    let room = caller.room(pair.to_b);
+    let call = pair.call(&pattern(4, room), Body::None, None);
+    let serve = async {
+        let incoming = next_call(&pair.b).await;
+        assert!(incoming.request() == pattern(4, room), "the longest request");
+        incoming.reply(b"", None, soon(&pair.b)).await.expect("reply");
+    };
+    let (reply, ()) = join(call.reply(), serve).await;
+    reply.expect("reply");
+    let refused = caller.call(pair.to_b, &pattern(4, room + 1), Body::None, None, soon(&pair.a));
+    assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::TooLong));
+    pair.settled(net, "after long messages").await;
 }
 
 /// A grant is used once and ends its operation. A grant that was cancelled or has expired can no
 /// longer be written, and what is announced for it is dropped.
-pub fn grants_end(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight()).await;
-        let target = memory(10_000);
-        let (grant, written) = pair.b.grant(pair.to_a, &target, soon(&pair.b)).expect("grant");
-        pair.a.push_granted(pair.to_b, &grant, pattern(1, 10_000), soon(&pair.a)).await.expect("push");
-        assert_eq!(written.await.expect("written").len, 10_000);
-        assert!(target.to_vec() == pattern(1, 10_000));
-        let (_, cancelled) = pair.b.grant(pair.to_a, &target, soon(&pair.b)).expect("grant");
-        cancelled.cancel();
-        assert_eq!(cancelled.await.expect_err("cancelled").kind(), ErrorKind::Cancelled);
-        let passed = Options::by(pair.b.now());
-        let (_, late) = pair.b.grant(pair.to_a, &target, passed).expect("grant");
-        assert_eq!(late.await.expect_err("late").kind(), ErrorKind::TimedOut);
-        // The token of a grant that is over, with other memory that may be written: the
-        // announcement is ignored.
-        let other = memory(100);
-        let exposure = pair.b.expose(pair.to_a, &other, Access::WRITE).expect("expose");
-        let stale = bmi_core::Grant { descriptor: exposure.descriptor().clone(), token: grant.token };
-        pair.a.push_granted(pair.to_b, &stale, pattern(2, 100), soon(&pair.a)).await.expect("push");
-        pair.ping(&net, "behind a stale token").await;
-        assert!(other.to_vec() == pattern(2, 100));
-        drop(exposure);
-        pair.settled(&net, "after all grants").await;
-    });
+pub async fn grants_end(net: &Net<'_>) {
+    let pair = net.pair(&tight()).await;
+    let target = memory(10_000);
+    let (grant, written) = pair.grant(&target);
+    pair.push_granted(&grant, pattern(1, 10_000)).await.expect("push");
+    assert_eq!(written.await.expect("written").len, 10_000);
+    assert!(target.to_vec() == pattern(1, 10_000));
+    let (_, cancelled) = pair.grant(&target);
+    cancelled.cancel();
+    assert_eq!(cancelled.await.expect_err("cancelled").kind(), ErrorKind::Cancelled);
+    let passed = Options::by(pair.b.now());
+    let (_, late) = pair.b.grant(pair.to_a, &target, passed).expect("grant");
+    assert_eq!(late.await.expect_err("late").kind(), ErrorKind::TimedOut);
+    // The token of a grant that is over, with other memory that may be written: the
+    // announcement is ignored.
+    let other = memory(100);
+    let exposure = pair.expose(&other, Access::WRITE);
+    let stale = bmi_core::Grant { descriptor: exposure.descriptor().clone(), token: grant.token };
+    pair.push_granted(&stale, pattern(2, 100)).await.expect("push");
+    pair.ping(net, "behind a stale token").await;
+    assert!(other.to_vec() == pattern(2, 100));
+    drop(exposure);
+    pair.settled(net, "after all grants").await;
 }
 
 /// A client that dies in the middle of its calls leaves nothing behind at the server.
-pub fn a_dead_client_leaves_nothing(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = ready(&net, &Config::default()).await;
-        let caller = Caller::new(pair.a.clone());
-        let sizes =
-            [(100, Path::Inline), (30_000, Path::FastRdma), (200_000, Path::ServerBased), (50_000, Path::ClientBased)];
-        let calls = sizes.into_iter().map(|(len, path)| {
-            let body = Body::Out(filled(1, len).into());
-            caller.call(pair.to_b, b"", body, Some(path), soon(&pair.a)).expect("call")
-        });
-        let calls: Vec<_> = calls.collect();
-        let mut incoming = Vec::new();
-        for _ in 0..calls.len() {
-            incoming.push(Incoming::new(&pair.b, pair.b.next_unexpected().await).expect("a call"));
-        }
-        let gone = pair.a.disconnect(pair.to_b, Options::by(pair.a.now()));
-        drop(calls);
-        let _ = gone.await;
-        net.until("the client is lost", || {
-            pair.b.with(|e| e.poll_event()).filter(|event| matches!(event, PeerEvent::Lost { .. })).map(|_| ())
-        })
-        .await;
-        drop(incoming);
-        net.settled(&pair.b, 0, "after the client is gone").await;
-        net.settled(&pair.a, 0, "the client itself").await;
+pub async fn a_dead_client_leaves_nothing(net: &Net<'_>) {
+    let pair = ready(net, &Config::default()).await;
+    let sizes =
+        [(100, Path::Inline), (30_000, Path::FastRdma), (200_000, Path::ServerBased), (50_000, Path::ClientBased)];
+    let calls = sizes.into_iter().map(|(len, path)| {
+        let body = Body::Out(filled(1, len).into());
+        pair.call(b"", body, Some(path))
     });
+    let calls: Vec<_> = calls.collect();
+    let mut incoming = Vec::new();
+    for _ in 0..calls.len() {
+        incoming.push(next_call(&pair.b).await);
+    }
+    let gone = pair.a.disconnect(pair.to_b, Options::by(pair.a.now()));
+    drop(calls);
+    let _ = gone.await;
+    net.until("the client is lost", || {
+        pair.b.with(|e| e.poll_event()).filter(|event| matches!(event, PeerEvent::Lost { .. })).map(|_| ())
+    })
+    .await;
+    drop(incoming);
+    net.settled(&pair.b, 0, "after the client is gone").await;
+    net.settled(&pair.a, 0, "the client itself").await;
 }
 
 /// Two lists of any shapes move exactly the right bytes by every path.
-pub fn any_lists_by_any_path(backend: &dyn Backend) {
+pub async fn any_lists_by_any_path(net: &Net<'_>) {
     let few = || proptest::collection::vec(prop_oneof![0usize..20, 500usize..6000, 20_000usize..70_000], 0..6);
     // More pieces than a message describes.
     let many = || proptest::collection::vec(0usize..100, 2000..3000);
     let shape = || prop_oneof![9 => few(), 1 => many()];
     let lists = || prop_oneof![Just(Lists::Auto), Just(Lists::Auto), Just(Lists::Chain), Just(Lists::Pack)];
     let path = prop_oneof![Just(None), (0usize..4).prop_map(|path| Some(Path::TAKEN[path])), Just(Some(Path::Hybrid))];
-    let mut runner = TestRunner::new(Cases { cases: 12, failure_persistence: None, ..Cases::default() });
     let held = any::<bool>();
-    let result = runner.run(
-        &(proptest::collection::vec((shape(), path, held, lists()), 1..6), any::<bool>()),
-        |(calls, small)| {
-            let net = Net::new(backend);
-            let config = if small { tight().fast_slots(1).fast_slot_bytes(4096) } else { Config::default() };
-            net.run(async {
-                let pair = ready(&net, &config).await;
-                for (number, (lens, path, held, lists)) in calls.iter().enumerate() {
-                    let seed = 1 + 2 * number as u64;
-                    // A list that a message cannot describe is packed, unless that was ruled out.
-                    let lists = if lens.len() > 1000 && *lists == Lists::Chain { Lists::Auto } else { *lists };
-                    let what = format!("call {number}, {path:?} of {} pieces, {lists:?}: {:.40?}", lens.len(), lens);
-                    // Memory that is already registered takes other paths.
-                    let source: MemList = Guarded::filled(seed, lens).list();
-                    let regions: Vec<_> = if *held {
-                        source
-                            .pieces()
-                            .iter()
-                            .filter_map(|piece| pair.a.with(|e| e.register(piece.memory())).ok())
-                            .collect()
-                    } else {
-                        Vec::new()
-                    };
-                    let caller = Caller::new(pair.a.clone());
-                    let call = caller
-                        .call(pair.to_b, b"w", Body::Out(source.clone()), *path, soon(&pair.a).lists(lists))
-                        .expect(&what);
-                    let (reply, written) = join(call.reply(), answer(&pair.b, 0)).await;
-                    reply.unwrap_or_else(|error| panic!("{what}: {error}"));
-                    assert!(written == source.to_vec(), "{what}: written");
-                    let call = caller
-                        .call(pair.to_b, b"r", Body::In(source.clone()), *path, soon(&pair.a).lists(lists))
-                        .expect(&what);
-                    let (reply, _) = join(call.reply(), answer(&pair.b, seed + 1)).await;
-                    reply.unwrap_or_else(|error| panic!("{what}: {error}"));
-                    assert!(source.to_vec() == pattern(seed + 1, source.len()), "{what}: read");
-                    drop(regions);
-                }
-                pair.settled(&net, "after all calls").await;
-            });
-            Ok(())
-        },
-    );
+    let shapes = (proptest::collection::vec((shape(), path, held, lists()), 1..6), any::<bool>());
+    let mut runner = TestRunner::new(Cases { cases: 12, failure_persistence: None, ..Cases::default() });
+    let result = runner.run(&shapes, |(calls, small)| {
+        let net = &Net::new(net.backend());
+        let config = if small { tight().fast_slots(1).fast_slot_bytes(4096) } else { Config::default() };
+        net.run(async {
+            let pair = ready(net, &config).await;
+            for (number, (lens, path, held, lists)) in calls.iter().enumerate() {
+                any_lists(&pair, number, lens, *path, *held, *lists).await;
+            }
+            pair.settled(net, "after all calls").await;
+        });
+        Ok(())
+    });
     result.unwrap_or_else(|error| panic!("{error}"));
 }
 
+/// Makes one write and one read of a list of `lens`, whose memory is registered before if `held`.
+async fn any_lists(pair: &Pair, number: usize, lens: &[usize], path: Option<Path>, held: bool, lists: Lists) {
+    let seed = 1 + 2 * number as u64;
+    // A list that a message cannot describe is packed, unless that was ruled out.
+    let lists = if lens.len() > 1000 && lists == Lists::Chain { Lists::Auto } else { lists };
+    let what = format!("call {number}, {path:?} of {} pieces, {lists:?}: {lens:.40?}", lens.len());
+    let list: MemList = Guarded::filled(seed, lens).list();
+    // Memory that is already registered takes other paths.
+    let register = |piece: &MemSlice| pair.a.with(|e| e.register(piece.memory())).ok();
+    let regions: Vec<_> = list.pieces().iter().filter(|_| held).filter_map(register).collect();
+    let (caller, options) = (Caller::new(pair.a.clone()), soon(&pair.a).lists(lists));
+    let call = caller.call(pair.to_b, b"w", Body::Out(list.clone()), path, options).expect(&what);
+    let (reply, written) = join(call.reply(), answer(&pair.b, 0)).await;
+    reply.unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(written == list.to_vec(), "{what}: written");
+    let call = caller.call(pair.to_b, b"r", Body::In(list.clone()), path, options).expect(&what);
+    let (reply, _) = join(call.reply(), answer(&pair.b, seed + 1)).await;
+    reply.unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(list.to_vec() == pattern(seed + 1, list.len()), "{what}: read");
+    drop(regions);
+}
+
 /// Bytes that are not a call are refused, and so are calls with false claims.
-pub fn nonsense_is_no_call(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = ready(&net, &Config::default()).await;
-        for (number, len) in [0usize, 1, 23, 24, 100, 8000, 30_000].into_iter().enumerate() {
-            let bytes: Memory = Memory::from(pattern(number as u64, len));
-            pair.a.send_unexpected(pair.to_b, 1, bytes, soon(&pair.a)).await.expect("send");
-            let message = pair.b.next_unexpected().await;
-            assert_eq!(message.len(), len);
-            let error = Incoming::new(&pair.b, message).expect_err("no call");
-            assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
-        }
-        pair.settled(&net, "after nonsense").await;
-    });
+pub async fn nonsense_is_no_call(net: &Net<'_>) {
+    let pair = ready(net, &Config::default()).await;
+    for (number, len) in [0usize, 1, 23, 24, 100, 8000, 30_000].into_iter().enumerate() {
+        let bytes: Memory = Memory::from(pattern(number as u64, len));
+        pair.send_unexpected(1, bytes).await.expect("send");
+        let message = pair.b.next_unexpected().await;
+        assert_eq!(message.len(), len);
+        let error = Incoming::new(&pair.b, message).expect_err("no call");
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+    }
+    pair.settled(net, "after nonsense").await;
 }
 
 /// A reply that cannot be right ends the call with `Protocol`: lengths that wrap, grants for more
 /// than the data, kinds that do not exist.
-pub fn replies_that_cannot_be_right(backend: &dyn Backend) {
+pub async fn replies_that_cannot_be_right(net: &Net<'_>) {
     /// Returns the header of a reply: kind, bytes, place.
     fn header(kind: u8, bytes: usize, at: u64) -> Vec<u8> {
         let bytes = u32::try_from(bytes).expect("a test's length").to_le_bytes();
         [&[kind, 0, 0, 0][..], &bytes[..], &at.to_le_bytes()].concat()
     }
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = ready(&net, &Config::default().dropped_call(LEFT)).await;
-        let caller = Caller::new(pair.a.clone());
-        let forged = [
-            header(0, 0, u64::MAX),
-            header(0, 0, u64::MAX - 111),
-            header(0, u32::MAX as usize, 0),
-            header(1, 0, 0),
-            header(2, 0, u64::MAX),
-            header(3, u32::MAX as usize, 0),
-            header(0, 0, 101),
-            header(5, 0, 0),
-            Vec::new(),
-        ];
-        for (number, forged) in forged.into_iter().enumerate() {
-            let body = Body::In(memory(100).into());
-            let call = caller.call(pair.to_b, b"r", body, Some(Path::Inline), soon(&pair.a)).expect("a call");
-            let serve = async {
-                let asked = pair.b.next_unexpected().await;
-                pair.b.send(pair.to_a, asked.tag(), forged, soon(&pair.b)).await.expect("send");
-            };
-            let (reply, ()) = join(call.reply(), serve).await;
-            assert_eq!(reply.expect_err("a lie").kind(), ErrorKind::Protocol, "lie {number}");
-        }
-        // The server grants memory for the same bytes again and again.
-        let body = Body::Out(filled(1, 5000).into());
-        let call = caller.call(pair.to_b, b"w", body, Some(Path::ClientBased), soon(&pair.a)).expect("a call");
+    let pair = ready(net, &Config::default().dropped_call(LEFT)).await;
+    let forged = [
+        header(0, 0, u64::MAX),
+        header(0, 0, u64::MAX - 111),
+        header(0, u32::MAX as usize, 0),
+        header(1, 0, 0),
+        header(2, 0, u64::MAX),
+        header(3, u32::MAX as usize, 0),
+        header(0, 0, 101),
+        header(5, 0, 0),
+        Vec::new(),
+    ];
+    for (number, forged) in forged.into_iter().enumerate() {
+        let body = Body::In(memory(100).into());
+        let call = pair.call(b"r", body, Some(Path::Inline));
         let serve = async {
             let asked = pair.b.next_unexpected().await;
-            let target = memory(5000);
-            for number in 0..2 {
-                let (grant, written) = pair.b.grant(pair.to_a, &target, soon(&pair.b)).expect("grant");
-                let wire = grant.descriptor.encode(grant.token.to_le_bytes().to_vec());
-                let message = [header(1, wire.len(), 0), wire].concat();
-                pair.b.send(pair.to_a, asked.tag(), message, soon(&pair.b)).await.expect("send");
-                // The second grant ends the call, and with it a push that is still under way.
-                if number == 0 {
-                    written.await.expect("the first one is used");
-                }
-            }
+            pair.b.send(pair.to_a, asked.tag(), forged, soon(&pair.b)).await.expect("send");
         };
         let (reply, ()) = join(call.reply(), serve).await;
-        assert_eq!(reply.expect_err("a lie").kind(), ErrorKind::Protocol, "grants without end");
-        pair.settled(&net, "after all lies").await;
-    });
+        assert_eq!(reply.expect_err("a lie").kind(), ErrorKind::Protocol, "lie {number}");
+    }
+    // The server grants memory for the same bytes again and again.
+    let body = Body::Out(filled(1, 5000).into());
+    let call = pair.call(b"w", body, Some(Path::ClientBased));
+    let serve = async {
+        let asked = pair.b.next_unexpected().await;
+        let target = memory(5000);
+        for number in 0..2 {
+            let (grant, written) = pair.grant(&target);
+            let wire = grant.descriptor.encode(grant.token.to_le_bytes().to_vec());
+            let message = [header(1, wire.len(), 0), wire].concat();
+            pair.b.send(pair.to_a, asked.tag(), message, soon(&pair.b)).await.expect("send");
+            // The second grant ends the call, and with it a push that is still under way.
+            if number == 0 {
+                written.await.expect("the first one is used");
+            }
+        }
+    };
+    let (reply, ()) = join(call.reply(), serve).await;
+    assert_eq!(reply.expect_err("a lie").kind(), ErrorKind::Protocol, "grants without end");
+    pair.settled(net, "after all lies").await;
 }

@@ -1,12 +1,10 @@
 //! Cancelling, abandoning, and dropping futures, in every state that an operation passes through.
 
 use bmi_core::{Access, AsyncEndpoint, Completion, Config, ErrorKind, MemList, OpId, OpKind, Options, Posted};
-use futures_util::future::join;
 
 use super::tight;
-use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
-use crate::net::{Net, Pair, soon};
+use crate::net::{Net, Pair};
 
 /// Returns limits as in [`tight`], with enough time for a slow peer to let go, so that no
 /// connection is cut.
@@ -26,146 +24,123 @@ async fn end_of(net: &Net<'_>, endpoint: &AsyncEndpoint, op: OpId, what: &str) -
 
 /// A receive without a matching message ends `Cancelled`. A message that comes later goes to the
 /// next receive.
-pub fn unmatched_receive(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight()).await;
-        let (first, second) = (Guarded::new(&[100]), Guarded::new(&[100]));
-        let options = Options::default().user(77);
-        let op = pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, first.list(), options)));
-        net.turns(5).await;
-        pair.b.with(|e| e.cancel(op));
-        let end = end_of(&net, &pair.b, op, "the cancelled receive").await;
-        assert_eq!((end.op, end.kind, end.status, end.user), (op, OpKind::Recv, Err(ErrorKind::Cancelled), 77));
-        let error = pair.b.with(|e| e.explain(&end)).expect("a failure can be explained");
-        assert_eq!((error.kind(), error.operation()), (ErrorKind::Cancelled, Some("receive")), "{error}");
-        let recv = pair.b.recv(pair.to_a, 1, second.list(), soon(&pair.b));
-        pair.a.send(pair.to_b, 1, pattern(1, 100), soon(&pair.a)).await.expect("send");
-        recv.await.expect("receive");
-        first.check_untouched("the cancelled receive");
-        second.check("the next receive", &pattern(1, 100));
-        pair.settled(&net, "at the end").await;
-    });
+pub async fn unmatched_receive(net: &Net<'_>) {
+    let pair = net.pair(&tight()).await;
+    let (first, second) = (Guarded::new(&[100]), Guarded::new(&[100]));
+    let options = Options::default().user(77);
+    let op = pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, first.list(), options)));
+    net.turns(5).await;
+    pair.b.with(|e| e.cancel(op));
+    let end = end_of(net, &pair.b, op, "the cancelled receive").await;
+    assert_eq!((end.op, end.kind, end.status, end.user), (op, OpKind::Recv, Err(ErrorKind::Cancelled), 77));
+    let error = pair.b.with(|e| e.explain(&end)).expect("a failure can be explained");
+    assert_eq!((error.kind(), error.operation()), (ErrorKind::Cancelled, Some("receive")), "{error}");
+    pair.pass(1, pattern(1, 100), second.list()).await;
+    first.check_untouched("the cancelled receive");
+    second.check("the next receive", &pattern(1, 100));
+    pair.settled(net, "at the end").await;
 }
 
 /// An announced send without a matching receive ends `Cancelled`. A receive posted later gets the
 /// next message.
-pub fn unmatched_rendezvous(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight()).await;
-        let op = pending(pair.a.with(|e| e.post_send(pair.to_b, 1, pattern(1, 50_000), Options::default())));
-        net.turns(30).await;
-        pair.a.with(|e| e.cancel(op));
-        let end = end_of(&net, &pair.a, op, "the cancelled send").await;
-        assert_eq!((end.kind, end.status), (OpKind::Send, Err(ErrorKind::Cancelled)));
-        let target = memory(50_000);
-        let recv = pair.b.recv(pair.to_a, 1, &target, soon(&pair.b));
-        let (sent, received) = join(pair.a.send(pair.to_b, 1, pattern(2, 30_000), soon(&pair.a)), recv).await;
-        sent.expect("send");
-        assert_eq!(received.expect("receive").len, 30_000);
-        assert!(target.to_vec()[..30_000] == pattern(2, 30_000));
-        pair.settled(&net, "at the end").await;
-    });
+pub async fn unmatched_rendezvous(net: &Net<'_>) {
+    let pair = net.pair(&tight()).await;
+    let op = pending(pair.a.with(|e| e.post_send(pair.to_b, 1, pattern(1, 50_000), Options::default())));
+    net.turns(30).await;
+    pair.a.with(|e| e.cancel(op));
+    let end = end_of(net, &pair.a, op, "the cancelled send").await;
+    assert_eq!((end.kind, end.status), (OpKind::Send, Err(ErrorKind::Cancelled)));
+    let target = memory(50_000);
+    assert_eq!(pair.pass(1, pattern(2, 30_000), &target).await.len, 30_000);
+    assert!(target.to_vec()[..30_000] == pattern(2, 30_000));
+    pair.settled(net, "at the end").await;
 }
 
 /// A send that waits for a credit ends `Cancelled` and is never sent.
-pub fn send_without_a_credit(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight()).await;
-        let first: Vec<_> = (0..10).map(|n| pair.a.send(pair.to_b, 1, pattern(n, 1000), soon(&pair.a))).collect();
-        let waiting = pending(pair.a.with(|e| e.post_send(pair.to_b, 1, pattern(99, 1000), Options::default())));
-        let last = pair.a.send(pair.to_b, 1, pattern(10, 1000), soon(&pair.a));
-        net.turns(20).await;
-        pair.a.with(|e| e.cancel(waiting));
-        let end = end_of(&net, &pair.a, waiting, "the cancelled send").await;
-        assert_eq!(end.status, Err(ErrorKind::Cancelled));
-        for n in 0..=10 {
-            let target = memory(1000);
-            pair.b.recv(pair.to_a, 1, &target, soon(&pair.b)).await.expect("receive");
-            assert!(target.to_vec() == pattern(n, 1000), "message {n}");
-        }
-        for sent in first {
-            sent.await.expect("send");
-        }
-        last.await.expect("send");
-        pair.settled(&net, "at the end").await;
-    });
+pub async fn send_without_a_credit(net: &Net<'_>) {
+    let pair = net.pair(&tight()).await;
+    let first: Vec<_> = (0..10).map(|n| pair.send(1, pattern(n, 1000))).collect();
+    let waiting = pending(pair.a.with(|e| e.post_send(pair.to_b, 1, pattern(99, 1000), Options::default())));
+    let last = pair.send(1, pattern(10, 1000));
+    net.turns(20).await;
+    pair.a.with(|e| e.cancel(waiting));
+    let end = end_of(net, &pair.a, waiting, "the cancelled send").await;
+    assert_eq!(end.status, Err(ErrorKind::Cancelled));
+    for n in 0..=10 {
+        let target = memory(1000);
+        pair.recv(1, &target).await.expect("receive");
+        assert!(target.to_vec() == pattern(n, 1000), "message {n}");
+    }
+    for sent in first {
+        sent.await.expect("send");
+    }
+    last.await.expect("send");
+    pair.settled(net, "at the end").await;
 }
 
 /// Connecting is cancelled before the peer has answered.
-pub fn connecting_is_given_up(backend: &dyn Backend) {
+pub async fn connecting_is_given_up(net: &Net<'_>) {
     use bmi_core::Transport;
-    let net = Net::new(backend);
-    net.run(async {
-        let silent = net.bare("silent");
-        let addr = silent.with(|t| t.listen(&net.listen_addr("silent"))).expect("listen");
-        let a = net.endpoint("a", &Config::default());
-        let (peer, op) = a.with(|e| e.connect(&addr, Options::default())).expect("connect starts");
-        let target = memory(10);
-        let waiting = a.recv(peer, 1, &target, Options::default());
-        net.turns(20).await;
-        a.with(|e| e.cancel(op));
-        let end = end_of(&net, &a, op, "the cancelled connect").await;
-        assert_eq!((end.kind, end.status), (OpKind::Connect, Err(ErrorKind::Cancelled)));
-        waiting.await.expect_err("the peer never was");
-        net.settled(&a, 0, "after the cancelled connect").await;
-        drop(Box::pin(a.connect(&addr, Options::default())));
-        let mut dropped = Box::pin(a.connect(&addr, Options::default()));
-        let polled = futures_util::poll!(&mut dropped);
-        assert!(polled.is_pending());
-        drop(dropped);
-        net.settled(&a, 0, "after the dropped connect").await;
-    });
+    let silent = net.bare("silent");
+    let addr = silent.with(|t| t.listen(&net.listen_addr("silent"))).expect("listen");
+    let a = net.endpoint("a", &Config::default());
+    let (peer, op) = a.with(|e| e.connect(&addr, Options::default())).expect("connect starts");
+    let target = memory(10);
+    let waiting = a.recv(peer, 1, &target, Options::default());
+    net.turns(20).await;
+    a.with(|e| e.cancel(op));
+    let end = end_of(net, &a, op, "the cancelled connect").await;
+    assert_eq!((end.kind, end.status), (OpKind::Connect, Err(ErrorKind::Cancelled)));
+    waiting.await.expect_err("the peer never was");
+    net.settled(&a, 0, "after the cancelled connect").await;
+    drop(Box::pin(a.connect(&addr, Options::default())));
+    let mut dropped = Box::pin(a.connect(&addr, Options::default()));
+    let polled = futures_util::poll!(&mut dropped);
+    assert!(polled.is_pending());
+    drop(dropped);
+    net.settled(&a, 0, "after the dropped connect").await;
 }
 
 /// A stale id never reaches another operation, whatever is done with it.
-pub fn stale_ids_are_harmless(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight()).await;
-        let stale = pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, memory(10), Options::default())));
-        pair.b.with(|e| e.cancel(stale));
-        end_of(&net, &pair.b, stale, "the cancelled receive").await;
-        let target = memory(10);
-        let fresh = pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, &target, Options::default())));
-        assert_ne!(stale, fresh);
-        pair.b.with(|e| {
-            e.cancel(stale);
-            e.abandon(stale);
-            e.cancel(stale);
-            assert_eq!(e.poll_op(stale), None);
-        });
-        net.turns(10).await;
-        assert_eq!(pair.b.with(|e| e.poll_op(fresh)), None, "the new operation goes on");
-        pair.a.send(pair.to_b, 1, pattern(1, 10), soon(&pair.a)).await.expect("send");
-        let end = end_of(&net, &pair.b, fresh, "the new receive").await;
-        assert_eq!((end.status, end.len), (Ok(()), 10));
-        assert_eq!(pair.b.with(|e| e.poll_op(fresh)), None, "a completion is handed out once");
-        pair.settled(&net, "at the end").await;
+pub async fn stale_ids_are_harmless(net: &Net<'_>) {
+    let pair = net.pair(&tight()).await;
+    let stale = pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, memory(10), Options::default())));
+    pair.b.with(|e| e.cancel(stale));
+    end_of(net, &pair.b, stale, "the cancelled receive").await;
+    let target = memory(10);
+    let fresh = pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, &target, Options::default())));
+    assert_ne!(stale, fresh);
+    pair.b.with(|e| {
+        e.cancel(stale);
+        e.abandon(stale);
+        e.cancel(stale);
+        assert_eq!(e.poll_op(stale), None);
     });
+    net.turns(10).await;
+    assert_eq!(pair.b.with(|e| e.poll_op(fresh)), None, "the new operation goes on");
+    pair.send(1, pattern(1, 10)).await.expect("send");
+    let end = end_of(net, &pair.b, fresh, "the new receive").await;
+    assert_eq!((end.status, end.len), (Ok(()), 10));
+    assert_eq!(pair.b.with(|e| e.poll_op(fresh)), None, "a completion is handed out once");
+    pair.settled(net, "at the end").await;
 }
 
 /// An abandoned operation never reports, and everything it held is released.
-pub fn abandoned_operations(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight()).await;
-        let (mut near, mut far) = (memory(50_000), memory(50_000));
-        let send = pending(pair.a.with(|e| e.post_send(pair.to_b, 1, &near, Options::default())));
-        let recv = pending(pair.b.with(|e| e.post_recv(pair.to_a, 2, &far, Options::default())));
-        net.turns(10).await;
-        pair.a.with(|e| e.abandon(send));
-        pair.b.with(|e| e.abandon(recv));
-        pair.settled(&net, "after both were abandoned").await;
-        let mut completions = Vec::new();
-        pair.a.with(|e| e.poll_all(&mut completions));
-        pair.b.with(|e| e.poll_all(&mut completions));
-        assert_eq!(completions, []);
-        assert!(is_sole(&mut near) && is_sole(&mut far));
-        pair.ping(&net, "afterwards").await;
-    });
+pub async fn abandoned_operations(net: &Net<'_>) {
+    let pair = net.pair(&tight()).await;
+    let (mut near, mut far) = (memory(50_000), memory(50_000));
+    let send = pending(pair.a.with(|e| e.post_send(pair.to_b, 1, &near, Options::default())));
+    let recv = pending(pair.b.with(|e| e.post_recv(pair.to_a, 2, &far, Options::default())));
+    net.turns(10).await;
+    pair.a.with(|e| e.abandon(send));
+    pair.b.with(|e| e.abandon(recv));
+    pair.settled(net, "after both were abandoned").await;
+    let mut completions = Vec::new();
+    pair.a.with(|e| e.poll_all(&mut completions));
+    pair.b.with(|e| e.poll_all(&mut completions));
+    assert_eq!(completions, []);
+    assert!(is_sole(&mut near) && is_sole(&mut far));
+    pair.ping(net, "afterwards").await;
 }
 
 /// The side of a transfer that is cancelled.
@@ -217,14 +192,14 @@ async fn strike(net: &Net<'_>, pair: &Pair, blow: Blow, size: usize, turns: u32)
         && let Posted::Pending(op) = send
     {
         if pair.a.with(|e| e.poll_op(op)).inspect(|end| sent = Some(*end)).is_none() {
-            let other = pair.b.recv(pair.to_a, 1, memory(size), soon(&pair.b)).await;
+            let other = pair.recv(1, memory(size)).await;
             other.unwrap_or_else(|error| panic!("{what}: another receive: {error}"));
             sent = Some(end_of(net, &pair.a, op, &format!("{what}: the send, with another receive")).await);
         }
     } else if let (None, Some(op)) = (received, recv)
         && pair.b.with(|e| e.poll_op(op)).inspect(|end| received = Some(*end)).is_none()
     {
-        let other = pair.a.send(pair.to_b, 1, pattern(9, size), soon(&pair.a)).await;
+        let other = pair.send(1, pattern(9, size)).await;
         other.unwrap_or_else(|error| panic!("{what}: another send: {error}"));
         received = Some(end_of(net, &pair.b, op, &format!("{what}: the receive, with another send")).await);
     }
@@ -236,8 +211,8 @@ async fn strike(net: &Net<'_>, pair: &Pair, blow: Blow, size: usize, turns: u32)
         target.check(&what, &pattern(9, size));
     }
     // An eager message whose receive was cancelled after it was sent is parked for the next one.
-    if sent.status.is_ok() && received.status.is_err() && pair.b.with(|e| e.resource_usage()).parked > 0 {
-        pair.b.recv(pair.to_a, 1, memory(size), soon(&pair.b)).await.expect("the parked message");
+    if sent.status.is_ok() && received.status.is_err() && pair.b.resource_usage().parked > 0 {
+        pair.recv(1, memory(size)).await.expect("the parked message");
     }
     pair.settled(net, &what).await;
     let (mut source, mut target) = (source.into_sole(), target.into_sole());
@@ -248,64 +223,56 @@ async fn strike(net: &Net<'_>, pair: &Pair, blow: Blow, size: usize, turns: u32)
 /// A transfer is cancelled at either side or both, after every number of turns, from none to well
 /// beyond its end. Each side ends `Ok` or `Cancelled`, `Ok` means all bytes, and nothing is left
 /// over.
-pub fn in_every_state(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&patient()).await;
-        for size in [100, 60_000] {
-            for blow in [Blow::Send, Blow::Recv, Blow::Both] {
-                for turns in (0..16).chain([24, 25, 40, 41]) {
-                    strike(&net, &pair, blow, size, turns).await;
-                }
+pub async fn in_every_state(net: &Net<'_>) {
+    let pair = net.pair(&patient()).await;
+    for size in [100, 60_000] {
+        for blow in [Blow::Send, Blow::Recv, Blow::Both] {
+            for turns in (0..16).chain([24, 25, 40, 41]) {
+                strike(net, &pair, blow, size, turns).await;
             }
         }
-    });
+    }
 }
 
 /// Futures of every kind are dropped after every number of turns. Nothing leaks, and the connection
 /// works if it still exists.
-pub fn futures_are_dropped_at_any_time(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&patient()).await;
-        for turns in (0..14).chain([20, 30]) {
-            let what = format!("dropped after {turns} turns");
-            let mut buffers: Vec<_> = (0..6).map(|n| memory(40_000 + n)).collect();
-            let list = |index: usize| MemList::from(&buffers[index]);
-            let exposure = pair.b.expose(pair.to_a, list(4), Access::READ_WRITE).expect("expose");
-            let work = (
-                pair.a.send(pair.to_b, 1, list(0), Options::default()),
-                pair.b.recv(pair.to_a, 1, list(1), Options::default()),
-                pair.a.recv(pair.to_b, 2, list(2), Options::default()),
-                pair.a.pull(pair.to_b, exposure.descriptor(), 0, list(3), Options::default()),
-                pair.a.push(
-                    pair.to_b,
-                    exposure.descriptor(),
-                    0,
-                    list(5).range(0, 30_000).collect::<MemList>(),
-                    Options::default(),
-                ),
-                pair.a.send(pair.to_b, 3, pattern(1, 900), Options::default()),
-                pair.a.send_unexpected(pair.to_b, 4, pattern(1, 900), Options::default()),
-            );
-            net.turns(turns).await;
-            drop(work);
-            // Eager messages are gone once they are sent; the receiver takes them out.
-            net.until(&format!("{what}: nothing on its way"), || {
-                while pair.b.with(|e| e.poll_unexpected()).is_some() {}
-                pair.a.with(|e| e.resource_usage().operations == 0).then_some(())
-            })
-            .await;
-            pair.ping(&net, &what).await;
-            drop(exposure);
+pub async fn futures_are_dropped_at_any_time(net: &Net<'_>) {
+    let pair = net.pair(&patient()).await;
+    for turns in (0..14).chain([20, 30]) {
+        let what = format!("dropped after {turns} turns");
+        let mut buffers: Vec<_> = (0..6).map(|n| memory(40_000 + n)).collect();
+        let list = |index: usize| MemList::from(&buffers[index]);
+        let exposure = pair.expose(list(4), Access::READ_WRITE);
+        let work = (
+            pair.a.send(pair.to_b, 1, list(0), Options::default()),
+            pair.b.recv(pair.to_a, 1, list(1), Options::default()),
+            pair.a.recv(pair.to_b, 2, list(2), Options::default()),
+            pair.a.pull(pair.to_b, exposure.descriptor(), 0, list(3), Options::default()),
+            pair.a.push(
+                pair.to_b,
+                exposure.descriptor(),
+                0,
+                list(5).range(0, 30_000).collect::<MemList>(),
+                Options::default(),
+            ),
+            pair.a.send(pair.to_b, 3, pattern(1, 900), Options::default()),
+            pair.a.send_unexpected(pair.to_b, 4, pattern(1, 900), Options::default()),
+        );
+        net.turns(turns).await;
+        drop(work);
+        // Eager messages are gone once they are sent; the receiver takes them out.
+        net.until(&format!("{what}: nothing on its way"), || {
             while pair.b.with(|e| e.poll_unexpected()).is_some() {}
-            while pair.b.with(|e| e.resource_usage()).parked > 0 {
-                pair.b.recv(pair.to_a, 3, memory(900), soon(&pair.b)).await.expect("the parked message");
-            }
-            pair.settled(&net, &what).await;
-            for (index, buffer) in buffers.iter_mut().enumerate() {
-                net.until(&format!("{what}: buffer {index} back"), || is_sole(buffer).then_some(())).await;
-            }
+            pair.a.with(|e| e.resource_usage().operations == 0).then_some(())
+        })
+        .await;
+        pair.ping(net, &what).await;
+        drop(exposure);
+        while pair.b.with(|e| e.poll_unexpected()).is_some() {}
+        while pair.b.resource_usage().parked > 0 {
+            pair.recv(3, memory(900)).await.expect("the parked message");
         }
-    });
+        pair.settled(net, &what).await;
+        net.released(&what, &mut buffers).await;
+    }
 }

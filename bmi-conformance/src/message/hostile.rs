@@ -11,9 +11,8 @@ use bmi_core::{
 use futures_util::future::join;
 
 use super::{reads, tight};
-use crate::backend::Backend;
-use crate::data::{Guarded, is_sole, memory, pattern};
-use crate::net::{Bare, Net, Pair, soon};
+use crate::data::{Guarded, memory, pattern};
+use crate::net::{Bare, Net, Pair, fails, soon};
 use crate::rig::conn_of;
 use crate::rng::Rng;
 
@@ -196,102 +195,92 @@ async fn unharmed(net: &Net<'_>, pair: &Pair, what: &str) {
 
 /// A hello that is garbage, cut off, or offers too little is rejected with words. No other peer
 /// notices.
-pub fn garbage_hello_is_refused(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let (pair, intruder) = scene(&net).await;
-        let mut garbage: Vec<Vec<u8>> =
-            vec![vec![], vec![0; MAX_PRIVATE_DATA], vec![255; MAX_PRIVATE_DATA], b"GET / HTTP/1.1".to_vec()];
-        garbage.extend((0..intruder.hello.len()).step_by(5).map(|len| intruder.hello[..len].to_vec()));
-        let mut rng = Rng::new(5);
-        for _ in 0..10 {
-            let len = rng.index(MAX_PRIVATE_DATA);
-            garbage.push(pattern(rng.next_u64(), len));
-        }
-        // All fields behind the magic bytes, version and features are all ones or all zero.
-        for fill in [0, 255] {
-            let mut hello = intruder.hello.clone();
-            hello[24..].fill(fill);
-            garbage.push(hello);
-        }
-        for (number, hello) in garbage.iter().enumerate() {
-            let refusal = match intruder.knock(&net, &pair.addr, hello).await {
-                Err(refusal) => refusal,
-                Ok(_) => panic!("hello {number} was accepted: {hello:?}"),
-            };
-            let words = String::from_utf8_lossy(&refusal);
-            assert!(words.contains("hello") || words.contains("lacks") || words.contains("version"), "{words:?}");
-            pair.ping(&net, "beside a refused hello").await;
-        }
-        unharmed(&net, &pair, "after all refused hellos").await;
-    });
+pub async fn garbage_hello_is_refused(net: &Net<'_>) {
+    let (pair, intruder) = scene(net).await;
+    let mut garbage: Vec<Vec<u8>> =
+        vec![vec![], vec![0; MAX_PRIVATE_DATA], vec![255; MAX_PRIVATE_DATA], b"GET / HTTP/1.1".to_vec()];
+    garbage.extend((0..intruder.hello.len()).step_by(5).map(|len| intruder.hello[..len].to_vec()));
+    let mut rng = Rng::new(5);
+    for _ in 0..10 {
+        let len = rng.index(MAX_PRIVATE_DATA);
+        garbage.push(pattern(rng.next_u64(), len));
+    }
+    // All fields behind the magic bytes, version and features are all ones or all zero.
+    for fill in [0, 255] {
+        let mut hello = intruder.hello.clone();
+        hello[24..].fill(fill);
+        garbage.push(hello);
+    }
+    for (number, hello) in garbage.iter().enumerate() {
+        let refusal = match intruder.knock(net, &pair.addr, hello).await {
+            Err(refusal) => refusal,
+            Ok(_) => panic!("hello {number} was accepted: {hello:?}"),
+        };
+        let words = String::from_utf8_lossy(&refusal);
+        assert!(words.contains("hello") || words.contains("lacks") || words.contains("version"), "{words:?}");
+        pair.ping(net, "beside a refused hello").await;
+    }
+    unharmed(net, &pair, "after all refused hellos").await;
 }
 
 /// A version or feature that does not fit is named, both to the refused peer and by its endpoint.
 /// Bytes appended to a hello are ignored.
-pub fn mismatch_names_what_is_missing(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let (pair, intruder) = scene(&net).await;
-        let spoil = |at: usize, bytes: &[u8]| {
-            let mut hello = intruder.hello.clone();
-            hello[at..at + bytes.len()].copy_from_slice(bytes);
-            hello
+pub async fn mismatch_names_what_is_missing(net: &Net<'_>) {
+    let (pair, intruder) = scene(net).await;
+    let spoil = |at: usize, bytes: &[u8]| {
+        let mut hello = intruder.hello.clone();
+        hello[at..at + bytes.len()].copy_from_slice(bytes);
+        hello
+    };
+    let cases = [
+        (spoil(4, &[9, 0, 8, 0]), "version"),
+        (spoil(4, &[0, 0, 0, 0]), "version"),
+        (spoil(8, &(7u64 & !2).to_le_bytes()), "bulk"),
+        (spoil(8, &0u64.to_le_bytes()), "rendezvous"),
+        (spoil(16, &(7u64 | 1 << 40).to_le_bytes()), "0x10000000000"),
+    ];
+    let mut refusals = Vec::new();
+    for (hello, word) in cases {
+        let Err(refusal) = intruder.knock(net, &pair.addr, &hello).await else { panic!("accepted, for {word}") };
+        let words = String::from_utf8_lossy(&refusal).into_owned();
+        assert!(words.contains(word), "{words:?} does not name {word}");
+        refusals.push((refusal, word));
+    }
+    let mut longer = intruder.hello.clone();
+    longer.extend([1, 2, 3]);
+    let Ok(breach) = intruder.knock(net, &pair.addr, &longer).await else { panic!("a later version may append") };
+    intruder.leave(&breach);
+    // The other way round: the error of an endpoint that gets such an answer.
+    let addr = intruder.bare.with(|t| t.listen(&net.listen_addr("intruder"))).expect("listen");
+    for (refusal, word) in refusals {
+        let connecting = pair.a.connect(&addr, soon(&pair.a));
+        let answer = async {
+            let asked = |event: &Event| matches!(event, Event::ConnectRequest { .. });
+            let event = net.event(&intruder.bare, "a request", asked).await;
+            intruder.bare.with(|t| t.reject(conn_of(&event), &refusal));
         };
-        let cases = [
-            (spoil(4, &[9, 0, 8, 0]), "version"),
-            (spoil(4, &[0, 0, 0, 0]), "version"),
-            (spoil(8, &(7u64 & !2).to_le_bytes()), "bulk"),
-            (spoil(8, &0u64.to_le_bytes()), "rendezvous"),
-            (spoil(16, &(7u64 | 1 << 40).to_le_bytes()), "0x10000000000"),
-        ];
-        let mut refusals = Vec::new();
-        for (hello, word) in cases {
-            let Err(refusal) = intruder.knock(&net, &pair.addr, &hello).await else { panic!("accepted, for {word}") };
-            let words = String::from_utf8_lossy(&refusal).into_owned();
-            assert!(words.contains(word), "{words:?} does not name {word}");
-            refusals.push((refusal, word));
-        }
-        let mut longer = intruder.hello.clone();
-        longer.extend([1, 2, 3]);
-        let Ok(breach) = intruder.knock(&net, &pair.addr, &longer).await else { panic!("a later version may append") };
-        intruder.leave(&breach);
-        // The other way round: the error of an endpoint that gets such an answer.
-        let addr = intruder.bare.with(|t| t.listen(&net.listen_addr("intruder"))).expect("listen");
-        for (refusal, word) in refusals {
-            let connecting = pair.a.connect(&addr, soon(&pair.a));
-            let answer = async {
-                let asked = |event: &Event| matches!(event, Event::ConnectRequest { .. });
-                let event = net.event(&intruder.bare, "a request", asked).await;
-                intruder.bare.with(|t| t.reject(conn_of(&event), &refusal));
-            };
-            let error = join(connecting, answer).await.0.expect_err("refused");
-            assert_eq!((error.kind(), error.operation()), (ErrorKind::Incompatible, Some("connect")), "{error}");
-            assert!(error.to_string().contains(word), "{error} does not name {word}");
-        }
-        unharmed(&net, &pair, "after all refusals").await;
-    });
+        let error = fails(join(connecting, answer).await.0, ErrorKind::Incompatible, "connect");
+        assert!(error.to_string().contains(word), "{error} does not name {word}");
+    }
+    unharmed(net, &pair, "after all refusals").await;
 }
 
 /// A listener accepts with garbage instead of a hello. Connecting ends in an error.
-pub fn garbage_acceptance(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let (pair, intruder) = scene(&net).await;
-        let addr = intruder.bare.with(|t| t.listen(&net.listen_addr("intruder"))).expect("listen");
-        for answer in [&b""[..], b"welcome", &[0; MAX_PRIVATE_DATA], &intruder.hello[..40]] {
-            let connecting = pair.b.connect(&addr, soon(&pair.b));
-            let answer = async {
-                let asked = |event: &Event| matches!(event, Event::ConnectRequest { .. });
-                let event = net.event(&intruder.bare, "a request", asked).await;
-                intruder.bare.with(|t| t.accept(conn_of(&event), answer)).expect("accept");
-            };
-            let error = join(connecting, answer).await.0.expect_err("garbage instead of a hello");
-            assert!(matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Incompatible), "{error}");
-            assert_eq!(error.operation(), Some("connect"), "{error}");
-        }
-        unharmed(&net, &pair, "after all answers").await;
-    });
+pub async fn garbage_acceptance(net: &Net<'_>) {
+    let (pair, intruder) = scene(net).await;
+    let addr = intruder.bare.with(|t| t.listen(&net.listen_addr("intruder"))).expect("listen");
+    for answer in [&b""[..], b"welcome", &[0; MAX_PRIVATE_DATA], &intruder.hello[..40]] {
+        let connecting = pair.b.connect(&addr, soon(&pair.b));
+        let answer = async {
+            let asked = |event: &Event| matches!(event, Event::ConnectRequest { .. });
+            let event = net.event(&intruder.bare, "a request", asked).await;
+            intruder.bare.with(|t| t.accept(conn_of(&event), answer)).expect("accept");
+        };
+        let error = join(connecting, answer).await.0.expect_err("garbage instead of a hello");
+        assert!(matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Incompatible), "{error}");
+        assert_eq!(error.operation(), Some("connect"), "{error}");
+    }
+    unharmed(net, &pair, "after all answers").await;
 }
 
 /// Returns messages that contradict themselves or the protocol, one for each rule.
@@ -349,269 +338,244 @@ fn bad_messages() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Each message that breaks a rule costs the intruder its connection and is counted. It disturbs no
 /// other peer.
-pub fn bad_messages_cut_their_sender(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let (pair, intruder) = scene(&net).await;
-        for (what, message) in bad_messages() {
-            let before = pair.b.counters().violations;
-            let breach = intruder.breach(&net, &pair.addr).await;
-            intruder.say(&net, &breach, &message).await;
-            intruder.is_cut(&net, &breach, what).await;
-            assert_eq!(pair.b.counters().violations, before + 1, "{what} is counted");
-            pair.ping(&net, what).await;
-        }
-        unharmed(&net, &pair, "after all bad messages").await;
-    });
+pub async fn bad_messages_cut_their_sender(net: &Net<'_>) {
+    let (pair, intruder) = scene(net).await;
+    for (what, message) in bad_messages() {
+        let before = pair.b.counters().violations;
+        let breach = intruder.breach(net, &pair.addr).await;
+        intruder.say(net, &breach, &message).await;
+        intruder.is_cut(net, &breach, what).await;
+        assert_eq!(pair.b.counters().violations, before + 1, "{what} is counted");
+        pair.ping(net, what).await;
+    }
+    unharmed(net, &pair, "after all bad messages").await;
 }
 
 /// The contents of a fast-RDMA slot, and the number of the slot, are checked like any other
 /// message.
-pub fn forged_slots(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight().fast_slots(2).fast_slot_bytes(4096)).await;
-        let mut intruder = Intruder::new(&net).await;
-        intruder.hello[8] |= 16;
-        let zero = Forged::default();
-        let message = Forged { kind: UNEXPECTED, len: 3000, ..zero }.with(&[7; 3000]);
-        let cases: [(&str, u32, Vec<u8>, u32); 7] = [
-            ("a slot that is not there", 2, message.clone(), 1),
-            ("a slot far away", u32::MAX >> 1, message.clone(), 1),
-            ("the same slot twice", 0, message.clone(), 2),
-            ("a message longer than its slot", 1, Forged { kind: UNEXPECTED, len: 8192, ..zero }.with(&[]), 1),
-            ("a length that overflows", 1, Forged { kind: EAGER, len: u64::MAX, ..zero }.with(&[]), 1),
-            ("a finish in a slot", 1, Forged { kind: FINISH, ..zero }.with(&[]), 1),
-            ("credits never spent, in a slot", 1, Forged { kind: UNEXPECTED, bytes: 1, ..zero }.with(&[]), 1),
-        ];
-        for (what, immediate, bytes, times) in cases {
-            let breach = intruder.breach(&net, &pair.addr).await;
-            let told = intruder.hear(&net, &breach).await;
-            assert_eq!(told[0] & 15, SLOTS, "{what}: slots are described first");
-            let remote = RemoteSlice::from_wire(told[32..56].try_into().expect("24 bytes"));
-            let target = WriteTarget { remote, immediate: Some(immediate) };
-            for _ in 0..times {
-                intruder.write(&net, &breach, &bytes, target).await;
-            }
-            intruder.is_cut(&net, &breach, what).await;
-            pair.ping(&net, what).await;
+pub async fn forged_slots(net: &Net<'_>) {
+    let pair = net.pair(&tight().fast_slots(2).fast_slot_bytes(4096)).await;
+    let mut intruder = Intruder::new(net).await;
+    intruder.hello[8] |= 16;
+    let zero = Forged::default();
+    let message = Forged { kind: UNEXPECTED, len: 3000, ..zero }.with(&[7; 3000]);
+    let cases: [(&str, u32, Vec<u8>, u32); 7] = [
+        ("a slot that is not there", 2, message.clone(), 1),
+        ("a slot far away", u32::MAX >> 1, message.clone(), 1),
+        ("the same slot twice", 0, message.clone(), 2),
+        ("a message longer than its slot", 1, Forged { kind: UNEXPECTED, len: 8192, ..zero }.with(&[]), 1),
+        ("a length that overflows", 1, Forged { kind: EAGER, len: u64::MAX, ..zero }.with(&[]), 1),
+        ("a finish in a slot", 1, Forged { kind: FINISH, ..zero }.with(&[]), 1),
+        ("credits never spent, in a slot", 1, Forged { kind: UNEXPECTED, bytes: 1, ..zero }.with(&[]), 1),
+    ];
+    for (what, immediate, bytes, times) in cases {
+        let breach = intruder.breach(net, &pair.addr).await;
+        let told = intruder.hear(net, &breach).await;
+        assert_eq!(told[0] & 15, SLOTS, "{what}: slots are described first");
+        let remote = RemoteSlice::from_wire(told[32..56].try_into().expect("24 bytes"));
+        let target = WriteTarget { remote, immediate: Some(immediate) };
+        for _ in 0..times {
+            intruder.write(net, &breach, &bytes, target).await;
         }
-        unharmed(&net, &pair, "after all forged slots").await;
-    });
+        intruder.is_cut(net, &breach, what).await;
+        pair.ping(net, what).await;
+    }
+    unharmed(net, &pair, "after all forged slots").await;
 }
 
 /// Messages without credit, and messages longer than any receive, cost the connection. The number
 /// of messages before that is bounded.
-pub fn overdrawn_credits(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let (pair, intruder) = scene(&net).await;
-        let zero = Forged::default();
-        for kind in [EAGER, UNEXPECTED] {
-            let breach = intruder.breach(&net, &pair.addr).await;
-            for _ in 0..40 {
-                intruder.say(&net, &breach, &Forged { kind, len: 1000, tag: 5, ..zero }.with(&[7; 1000])).await;
-            }
-            intruder.is_cut(&net, &breach, "messages without credits").await;
-            unharmed(&net, &pair, "after messages without credits").await;
-        }
-        let breach = intruder.breach(&net, &pair.addr).await;
+pub async fn overdrawn_credits(net: &Net<'_>) {
+    let (pair, intruder) = scene(net).await;
+    let zero = Forged::default();
+    for kind in [EAGER, UNEXPECTED] {
+        let breach = intruder.breach(net, &pair.addr).await;
         for _ in 0..40 {
-            intruder.say(&net, &breach, &Forged { kind: CREDIT, ..zero }.with(&[])).await;
+            intruder.say(net, &breach, &Forged { kind, len: 1000, tag: 5, ..zero }.with(&[7; 1000])).await;
         }
-        // Some of them are answered. In the end there are more messages than credits, unless each
-        // credit came back in time.
-        intruder.leave(&breach);
-        let breach = intruder.breach(&net, &pair.addr).await;
-        intruder.say(&net, &breach, &Forged { kind: EAGER, len: 5000, ..zero }.with(&[7; 5000])).await;
-        intruder.is_cut(&net, &breach, "a message longer than any receive").await;
-        unharmed(&net, &pair, "after all excesses").await;
-    });
+        intruder.is_cut(net, &breach, "messages without credits").await;
+        unharmed(net, &pair, "after messages without credits").await;
+    }
+    let breach = intruder.breach(net, &pair.addr).await;
+    for _ in 0..40 {
+        intruder.say(net, &breach, &Forged { kind: CREDIT, ..zero }.with(&[])).await;
+    }
+    // Some of them are answered. In the end there are more messages than credits, unless each
+    // credit came back in time.
+    intruder.leave(&breach);
+    let breach = intruder.breach(net, &pair.addr).await;
+    intruder.say(net, &breach, &Forged { kind: EAGER, len: 5000, ..zero }.with(&[7; 5000])).await;
+    intruder.is_cut(net, &breach, "a message longer than any receive").await;
+    unharmed(net, &pair, "after all excesses").await;
 }
 
 /// A forged end of a rendezvous, the intruder's own or another peer's, ends only the intruder.
-pub fn forged_finish(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let (pair, intruder) = scene(&net).await;
-        let zero = Forged { kind: FINISH, ..Forged::default() };
-        // Of its own rendezvous, with a wrong length or name.
-        for wrong in ["length", "name"] {
-            let breach = intruder.breach(&net, &pair.addr).await;
-            let peer = newest_peer(&net, &pair.b).await;
-            let mut bytes = memory(50_000);
-            let send = pair.b.send(peer, 1, &bytes, Options::default());
-            let announce = intruder.hear(&net, &breach).await;
-            assert_eq!(announce[0], ANNOUNCE, "a long message is announced");
-            let op = u64::from_le_bytes(announce[24..32].try_into().expect("eight bytes"));
-            let finish = match wrong {
-                "length" => Forged { len: 49_999, op, ..zero },
-                _ => Forged { len: 50_000, op: op ^ 1 << 32, ..zero },
-            };
-            intruder.say(&net, &breach, &finish.with(&[])).await;
-            intruder.is_cut(&net, &breach, wrong).await;
-            let error = send.await.expect_err("its receiver lied");
-            assert_eq!((error.kind(), error.operation()), (ErrorKind::PeerLost, Some("send")), "{error}");
-            net.until("the memory back", || is_sole(&mut bytes).then_some(())).await;
-        }
-        // Of another peer's rendezvous, by every name that it may have.
-        let honest = pair.b.send(pair.to_a, 1, pattern(1, 50_000), soon(&pair.b));
-        net.until("the announcement", || (pair.a.with(|e| e.resource_usage()).parked > 0).then_some(())).await;
-        for name in (0..6u64).flat_map(|slot| [slot, slot | 1 << 32, slot | 2 << 32]) {
-            let breach = intruder.breach(&net, &pair.addr).await;
-            intruder.say(&net, &breach, &Forged { len: 50_000, op: name, ..zero }.with(&[])).await;
-            intruder.is_cut(&net, &breach, "a finish of another's operation").await;
-        }
-        let target = memory(50_000);
-        pair.a.recv(pair.to_b, 1, &target, soon(&pair.a)).await.expect("the honest peer's receive");
-        honest.await.expect("the honest peer's send");
-        assert!(target.to_vec() == pattern(1, 50_000));
-        unharmed(&net, &pair, "after all forgeries").await;
-    });
+pub async fn forged_finish(net: &Net<'_>) {
+    let (pair, intruder) = scene(net).await;
+    let zero = Forged { kind: FINISH, ..Forged::default() };
+    // Of its own rendezvous, with a wrong length or name.
+    for wrong in ["length", "name"] {
+        let breach = intruder.breach(net, &pair.addr).await;
+        let peer = newest_peer(net, &pair.b).await;
+        let mut bytes = memory(50_000);
+        let send = pair.b.send(peer, 1, &bytes, Options::default());
+        let announce = intruder.hear(net, &breach).await;
+        assert_eq!(announce[0], ANNOUNCE, "a long message is announced");
+        let op = word(&announce, 24);
+        let finish = match wrong {
+            "length" => Forged { len: 49_999, op, ..zero },
+            _ => Forged { len: 50_000, op: op ^ 1 << 32, ..zero },
+        };
+        intruder.say(net, &breach, &finish.with(&[])).await;
+        intruder.is_cut(net, &breach, wrong).await;
+        fails(send.await, ErrorKind::PeerLost, "send");
+        net.released("the memory back", [&mut bytes]).await;
+    }
+    // Of another peer's rendezvous, by every name that it may have.
+    let honest = pair.b.send(pair.to_a, 1, pattern(1, 50_000), soon(&pair.b));
+    net.until("the announcement", || (pair.a.resource_usage().parked > 0).then_some(())).await;
+    for name in (0..6u64).flat_map(|slot| [slot, slot | 1 << 32, slot | 2 << 32]) {
+        let breach = intruder.breach(net, &pair.addr).await;
+        intruder.say(net, &breach, &Forged { len: 50_000, op: name, ..zero }.with(&[])).await;
+        intruder.is_cut(net, &breach, "a finish of another's operation").await;
+    }
+    let target = memory(50_000);
+    pair.a.recv(pair.to_b, 1, &target, soon(&pair.a)).await.expect("the honest peer's receive");
+    honest.await.expect("the honest peer's send");
+    assert!(target.to_vec() == pattern(1, 50_000));
+    unharmed(net, &pair, "after all forgeries").await;
 }
 
 /// A peer that claims to have written into an offered receive, beyond its end or twice, is cut off.
 /// The receive ends.
-pub fn forged_written(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let (pair, intruder) = scene(&net).await;
-        for (what, lens) in [("beyond its end", &[3001][..]), ("twice", &[3000, 3000]), ("far beyond", &[u64::MAX])] {
-            let breach = intruder.breach(&net, &pair.addr).await;
-            let peer = newest_peer(&net, &pair.b).await;
-            let mut target = memory(3000);
-            let receive = pair.b.recv(peer, 1, &target, Options::default());
-            let offer = intruder.hear(&net, &breach).await;
-            assert_eq!(offer[0], READY, "a receive of middle size is offered");
-            let op = u64::from_le_bytes(offer[24..32].try_into().expect("eight bytes"));
-            for len in lens {
-                let written = Forged { kind: WRITTEN, len: *len, op, ..Forged::default() };
-                intruder.say(&net, &breach, &written.with(&[])).await;
-            }
-            intruder.is_cut(&net, &breach, what).await;
-            match receive.await {
-                Ok(done) => assert!(lens.len() == 2 && done.len == 3000, "{what}"),
-                Err(error) => assert_eq!((error.kind(), error.operation()), (ErrorKind::PeerLost, Some("receive"))),
-            }
-            net.until("the memory back", || is_sole(&mut target).then_some(())).await;
+pub async fn forged_written(net: &Net<'_>) {
+    let (pair, intruder) = scene(net).await;
+    for (what, lens) in [("beyond its end", &[3001][..]), ("twice", &[3000, 3000]), ("far beyond", &[u64::MAX])] {
+        let breach = intruder.breach(net, &pair.addr).await;
+        let peer = newest_peer(net, &pair.b).await;
+        let mut target = memory(3000);
+        let receive = pair.b.recv(peer, 1, &target, Options::default());
+        let offer = intruder.hear(net, &breach).await;
+        assert_eq!(offer[0], READY, "a receive of middle size is offered");
+        let op = word(&offer, 24);
+        for len in lens {
+            let written = Forged { kind: WRITTEN, len: *len, op, ..Forged::default() };
+            intruder.say(net, &breach, &written.with(&[])).await;
         }
-        unharmed(&net, &pair, "after all forgeries").await;
-    });
+        intruder.is_cut(net, &breach, what).await;
+        match receive.await {
+            Ok(done) => assert!(lens.len() == 2 && done.len == 3000, "{what}"),
+            Err(error) => assert_eq!((error.kind(), error.operation()), (ErrorKind::PeerLost, Some("receive"))),
+        }
+        net.released("the memory back", [&mut target]).await;
+    }
+    unharmed(net, &pair, "after all forgeries").await;
 }
 
 /// A peer that answers an announcement with ClearToWrite gets the message written there, once.
 /// Adapters without RDMA read receive in this way. A ClearToWrite that lies costs the connection,
 /// and the send ends.
-pub fn wants(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let (pair, intruder) = scene(&net).await;
-        let zero = Forged { kind: WANT, tag: 77, ..Forged::default() };
-        // The claimed length, the number of requests, and whether the memory is exposed.
-        let cases = [(5000, 1, true), (5000, 2, true), (4999, 1, true), (u64::MAX, 1, true), (5000, 1, false)];
-        for (len, times, exposed) in cases {
-            let what = format!("a ClearToWrite for {len}, {times} times");
-            let breach = intruder.breach(&net, &pair.addr).await;
-            let peer = newest_peer(&net, &pair.b).await;
-            let mut source = bmi_core::Memory::from(pattern(1, 5000));
-            let send = pair.b.send(peer, 1, &source, Options::default());
-            let announced = intruder.hear(&net, &breach).await;
-            assert_eq!(announced[0] & 15, ANNOUNCE, "{what}: a long message is announced");
-            let op = u64::from_le_bytes(announced[24..32].try_into().expect("eight bytes"));
-            let target = memory(5000);
-            let mine = intruder.bare.with(|t| {
-                let region = t.register(&target);
-                let region = (0..100).fold(region, |region, _| region.or_else(|_| t.register(&target)));
-                t.expose(breach.conn, &region.expect("register").segment(0, 5000), Access::WRITE).expect("expose")
-            });
-            let place = if exposed { mine } else { slice(5000) };
-            for _ in 0..times {
-                intruder.say(&net, &breach, &Forged { len, op, ..zero }.with(&place.to_wire())).await;
-            }
-            if (len, times, exposed) == (5000, 1, true) {
-                let written = intruder.hear(&net, &breach).await;
-                let words = [written[0].into(), word(&written, 16), word(&written, 24)];
-                assert_eq!(words, [u64::from(WRITTEN), 5000, 77], "{what}");
-                assert_eq!(target.to_vec(), pattern(1, 5000), "{what}");
-                assert_eq!(send.await.expect("a send that was wanted").len, 5000, "{what}");
-                intruder.leave(&breach);
-            } else if let Err(error) = send.await {
-                assert_eq!(error.operation(), Some("send"), "{what}: {error}");
-            } else {
-                // An emulated adapter may have ended the write before it learns that the peer has
-                // no such memory.
-                let told_late = backend.expected_capabilities().one_sided == OneSided::Emulated && !exposed;
-                assert!(times == 2 || told_late, "{what}: it was sent nowhere");
-            }
-            intruder.is_cut(&net, &breach, &what).await;
-            net.until("the memory back", || is_sole(&mut source).then_some(())).await;
+pub async fn wants(net: &Net<'_>) {
+    let (pair, intruder) = scene(net).await;
+    let zero = Forged { kind: WANT, tag: 77, ..Forged::default() };
+    // The claimed length, the number of requests, and whether the memory is exposed.
+    let cases = [(5000, 1, true), (5000, 2, true), (4999, 1, true), (u64::MAX, 1, true), (5000, 1, false)];
+    for (len, times, exposed) in cases {
+        let what = format!("a ClearToWrite for {len}, {times} times");
+        let breach = intruder.breach(net, &pair.addr).await;
+        let peer = newest_peer(net, &pair.b).await;
+        let mut source = bmi_core::Memory::from(pattern(1, 5000));
+        let send = pair.b.send(peer, 1, &source, Options::default());
+        let announced = intruder.hear(net, &breach).await;
+        assert_eq!(announced[0] & 15, ANNOUNCE, "{what}: a long message is announced");
+        let op = word(&announced, 24);
+        let target = memory(5000);
+        let mine = intruder.bare.with(|t| {
+            let region = t.register(&target);
+            let region = (0..100).fold(region, |region, _| region.or_else(|_| t.register(&target)));
+            t.expose(breach.conn, &region.expect("register").segment(0, 5000), Access::WRITE).expect("expose")
+        });
+        let place = if exposed { mine } else { slice(5000) };
+        for _ in 0..times {
+            intruder.say(net, &breach, &Forged { len, op, ..zero }.with(&place.to_wire())).await;
         }
-        unharmed(&net, &pair, "after all wants").await;
-    });
+        if (len, times, exposed) == (5000, 1, true) {
+            let written = intruder.hear(net, &breach).await;
+            let words = [written[0].into(), word(&written, 16), word(&written, 24)];
+            assert_eq!(words, [u64::from(WRITTEN), 5000, 77], "{what}");
+            assert_eq!(target.to_vec(), pattern(1, 5000), "{what}");
+            assert_eq!(send.await.expect("a send that was wanted").len, 5000, "{what}");
+            intruder.leave(&breach);
+        } else if let Err(error) = send.await {
+            assert_eq!(error.operation(), Some("send"), "{what}: {error}");
+        } else {
+            // An emulated adapter may have ended the write before it learns that the peer has
+            // no such memory.
+            let told_late = net.backend().expected_capabilities().one_sided == OneSided::Emulated && !exposed;
+            assert!(times == 2 || told_late, "{what}: it was sent nowhere");
+        }
+        intruder.is_cut(net, &breach, &what).await;
+        net.released("the memory back", [&mut source]).await;
+    }
+    unharmed(net, &pair, "after all wants").await;
 }
 
-fn word(message: &[u8], at: usize) -> u64 {
+pub(super) fn word(message: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(message[at..at + 8].try_into().expect("eight bytes"))
 }
 
 /// An announcement of memory that was never exposed. The receive that it matches ends in an error,
 /// and its memory is released untouched.
-pub fn announced_but_not_exposed(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let (pair, intruder) = scene(&net).await;
-        let breach = intruder.breach(&net, &pair.addr).await;
-        let peer = newest_peer(&net, &pair.b).await;
-        let target = Guarded::new(&[5000]);
-        let receive = pair.b.recv(peer, 1, target.list(), Options::default());
-        let announce = Forged { kind: ANNOUNCE, tag: 1, len: 5000, op: 3, ..Forged::default() };
-        intruder.say(&net, &breach, &announce.with(&slice(5000).to_wire())).await;
-        if !reads(backend) {
-            // The intruder is asked to write instead, and does not.
-            let wanted = intruder.hear(&net, &breach).await;
-            assert_eq!(wanted[0] & 15, WANT, "a want");
-            intruder.leave(&breach);
-        }
-        let error = receive.await.expect_err("there is nothing to read");
-        assert_eq!(error.operation(), Some("receive"), "{error}");
-        intruder.is_cut(&net, &breach, "its own adapter cuts").await;
-        target.check_untouched("a receive of nothing");
-        unharmed(&net, &pair, "after a lying announcement").await;
-    });
+pub async fn announced_but_not_exposed(net: &Net<'_>) {
+    let (pair, intruder) = scene(net).await;
+    let breach = intruder.breach(net, &pair.addr).await;
+    let peer = newest_peer(net, &pair.b).await;
+    let target = Guarded::new(&[5000]);
+    let receive = pair.b.recv(peer, 1, target.list(), Options::default());
+    let announce = Forged { kind: ANNOUNCE, tag: 1, len: 5000, op: 3, ..Forged::default() };
+    intruder.say(net, &breach, &announce.with(&slice(5000).to_wire())).await;
+    if !reads(net) {
+        // The intruder is asked to write instead, and does not.
+        let wanted = intruder.hear(net, &breach).await;
+        assert_eq!(wanted[0] & 15, WANT, "a want");
+        intruder.leave(&breach);
+    }
+    let error = receive.await.expect_err("there is nothing to read");
+    assert_eq!(error.operation(), Some("receive"), "{error}");
+    intruder.is_cut(net, &breach, "its own adapter cuts").await;
+    target.check_untouched("a receive of nothing");
+    unharmed(net, &pair, "after a lying announcement").await;
 }
 
 /// Many messages of random bytes, and of real headers with random fields. Nothing panics, hangs or
 /// leaks.
-pub fn random_messages(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let (pair, intruder) = scene(&net).await;
-        let mut rng = Rng::new(42);
-        for round in 0..40 {
-            let breach = intruder.breach(&net, &pair.addr).await;
-            for _ in 0..6 {
-                let payload = {
-                    let len = rng.index(100);
-                    pattern(rng.next_u64(), len)
-                };
-                let small = |rng: &mut Rng| if rng.chance(700) { 0 } else { rng.next_u64() >> rng.index(64) };
-                let message = if rng.chance(200) {
-                    payload
-                } else {
-                    let kind = 1 + rng.index(12) as u8;
-                    let len = if rng.chance(800) && kind <= 2 { payload.len() as u64 } else { small(&mut rng) };
-                    let (tag, op) = (small(&mut rng), if kind <= 2 { 0 } else { small(&mut rng) });
-                    let bare = kind >= FINISH && rng.chance(800);
-                    Forged { kind, tag, len, op, ..Forged::default() }.with(if bare { &[] } else { &payload })
-                };
-                intruder.say(&net, &breach, &message).await;
-            }
-            intruder.leave(&breach);
-            intruder.is_cut(&net, &breach, "it left or was cut").await;
-            pair.ping(&net, &format!("beside round {round} of random messages")).await;
+pub async fn random_messages(net: &Net<'_>) {
+    let (pair, intruder) = scene(net).await;
+    let mut rng = Rng::new(42);
+    for round in 0..40 {
+        let breach = intruder.breach(net, &pair.addr).await;
+        for _ in 0..6 {
+            let payload = {
+                let len = rng.index(100);
+                pattern(rng.next_u64(), len)
+            };
+            let small = |rng: &mut Rng| if rng.chance(700) { 0 } else { rng.next_u64() >> rng.index(64) };
+            let message = if rng.chance(200) {
+                payload
+            } else {
+                let kind = 1 + rng.index(12) as u8;
+                let len = if rng.chance(800) && kind <= 2 { payload.len() as u64 } else { small(&mut rng) };
+                let (tag, op) = (small(&mut rng), if kind <= 2 { 0 } else { small(&mut rng) });
+                let bare = kind >= FINISH && rng.chance(800);
+                Forged { kind, tag, len, op, ..Forged::default() }.with(if bare { &[] } else { &payload })
+            };
+            intruder.say(net, &breach, &message).await;
         }
-        unharmed(&net, &pair, "after all random messages").await;
-    });
+        intruder.leave(&breach);
+        intruder.is_cut(net, &breach, "it left or was cut").await;
+        pair.ping(net, &format!("beside round {round} of random messages")).await;
+    }
+    unharmed(net, &pair, "after all random messages").await;
 }
 
 /// Returns the peer that connected last to an endpoint.

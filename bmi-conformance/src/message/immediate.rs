@@ -7,9 +7,8 @@
 use bmi_core::{Access, Completion, Config, ErrorKind, Lists, OpKind, Options, Posted, Time};
 
 use super::{reads, tight};
-use crate::backend::Backend;
 use crate::data::{Guarded, memory, pattern};
-use crate::net::{Net, Pair, soon};
+use crate::net::{Net, Pair, fails, soon};
 
 /// Returns the completion of a transfer, and whether it was complete when it was posted.
 async fn end_of(net: &Net<'_>, pair: &Pair, posted: Result<Posted, bmi_core::Error>) -> (Completion, bool) {
@@ -32,110 +31,98 @@ async fn end_of(net: &Net<'_>, pair: &Pair, posted: Result<Posted, bmi_core::Err
 /// A short transfer completes in the same way, immediately or later. Its completion reports the
 /// same, its bytes are in place before a message that is sent after it, it is counted, and nothing
 /// remains.
-pub fn over_when_posted(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight()).await;
-        let far = Guarded::filled(1, &[900, 3000, 100]);
-        let exposure = pair.b.expose(pair.to_a, far.list(), Access::READ_WRITE).expect("expose");
-        let mut image = pattern(1, 4000);
-        pair.ping(&net, "before the first").await;
-        let (mut at_once, mut pulls, mut pushes) = (0, 0, 0);
-        // Within one piece of the peer's list, and across two; lists of one piece and of more.
-        let shapes: [(u64, &[usize]); 5] =
-            [(0, &[64]), (900, &[3000]), (1000, &[10, 0, 20]), (890, &[20]), (3999, &[1])];
-        for (number, (at, lens)) in (0..20).flat_map(|_| shapes).enumerate() {
-            let (what, user) = (format!("transfer {number}"), number as u64);
-            let lists = [Lists::Auto, Lists::Chain, Lists::Pack][number % 3];
-            let options = soon(&pair.a).user(user).lists(lists);
-            let source = Guarded::filled(user, lens);
-            let told = pair.b.recv(pair.to_a, 1, memory(1), soon(&pair.b));
-            let posted = pair.a.with(|e| e.post_push(pair.to_b, exposure.descriptor(), at, source.list(), options));
-            let (end, over) = end_of(&net, &pair, posted).await;
-            assert_eq!((end.kind, end.peer, end.status), (OpKind::Push, Some(pair.to_b), Ok(())), "{what}");
-            assert_eq!((end.len, end.user), (source.len() as u64, user), "{what}");
-            assert!(!over || lists != Lists::Pack || lens.len() == 1, "{what}: packing was asked for");
-            (at_once, pushes) = (at_once + u64::from(over), pushes + 1);
-            pair.a.send(pair.to_b, 1, vec![1], soon(&pair.a)).await.expect("send");
-            told.await.expect("receive");
-            image[at as usize..at as usize + source.len()].copy_from_slice(&pattern(user, source.len()));
-            far.check(&what, &image);
-            if reads(backend) {
-                let target = Guarded::new(lens);
-                let posted = pair.a.with(|e| e.post_pull(pair.to_b, exposure.descriptor(), at, target.list(), options));
-                let (end, over) = end_of(&net, &pair, posted).await;
-                assert_eq!((end.kind, end.status), (OpKind::Pull, Ok(())), "{what}");
-                assert_eq!((end.len, end.user), (target.len() as u64, user), "{what}");
-                (at_once, pulls) = (at_once + u64::from(over), pulls + 1);
-                target.check(&what, &image[at as usize..at as usize + target.len()]);
-            }
+pub async fn over_when_posted(net: &Net<'_>) {
+    let pair = net.pair(&tight()).await;
+    let far = Guarded::filled(1, &[900, 3000, 100]);
+    let exposure = pair.expose(far.list(), Access::READ_WRITE);
+    let mut image = pattern(1, 4000);
+    pair.ping(net, "before the first").await;
+    let (mut at_once, mut pulls, mut pushes) = (0, 0, 0);
+    // Within one piece of the peer's list, and across two; lists of one piece and of more.
+    let shapes: [(u64, &[usize]); 5] = [(0, &[64]), (900, &[3000]), (1000, &[10, 0, 20]), (890, &[20]), (3999, &[1])];
+    for (number, (at, lens)) in (0..20).flat_map(|_| shapes).enumerate() {
+        let (what, user) = (format!("transfer {number}"), number as u64);
+        let lists = [Lists::Auto, Lists::Chain, Lists::Pack][number % 3];
+        let options = soon(&pair.a).user(user).lists(lists);
+        let source = Guarded::filled(user, lens);
+        let told = pair.recv(1, memory(1));
+        let posted = pair.a.with(|e| e.post_push(pair.to_b, exposure.descriptor(), at, source.list(), options));
+        let (end, over) = end_of(net, &pair, posted).await;
+        assert_eq!((end.kind, end.peer, end.status), (OpKind::Push, Some(pair.to_b), Ok(())), "{what}");
+        assert_eq!((end.len, end.user), (source.len() as u64, user), "{what}");
+        assert!(!over || lists != Lists::Pack || lens.len() == 1, "{what}: packing was asked for");
+        (at_once, pushes) = (at_once + u64::from(over), pushes + 1);
+        pair.send(1, vec![1]).await.expect("send");
+        told.await.expect("receive");
+        image[at as usize..at as usize + source.len()].copy_from_slice(&pattern(user, source.len()));
+        far.check(&what, &image);
+        if reads(net) {
+            let target = Guarded::new(lens);
+            let posted = pair.a.with(|e| e.post_pull(pair.to_b, exposure.descriptor(), at, target.list(), options));
+            let (end, over) = end_of(net, &pair, posted).await;
+            assert_eq!((end.kind, end.status), (OpKind::Pull, Ok(())), "{what}");
+            assert_eq!((end.len, end.user), (target.len() as u64, user), "{what}");
+            (at_once, pulls) = (at_once + u64::from(over), pulls + 1);
+            target.check(&what, &image[at as usize..at as usize + target.len()]);
         }
-        let counters = pair.a.counters();
-        assert_eq!((counters.pushes, counters.pulls, counters.immediate), (pushes, pulls, at_once));
-        assert_eq!(counters.bytes_pushed, 20 * 3115);
-        assert_eq!(counters.bytes_pulled, if reads(backend) { 20 * 3115 } else { 0 });
-        drop(exposure);
-        pair.settled(&net, "after all transfers").await;
-    });
+    }
+    let counters = pair.a.counters();
+    assert_eq!((counters.pushes, counters.pulls, counters.immediate), (pushes, pulls, at_once));
+    assert_eq!(counters.bytes_pushed, 20 * 3115);
+    assert_eq!(counters.bytes_pulled, if reads(net) { 20 * 3115 } else { 0 });
+    drop(exposure);
+    pair.settled(net, "after all transfers").await;
 }
 
 /// Short transfers run while long ones are under way. All end, each with its own bytes, and none
 /// waits without end.
-pub fn beside_long_ones(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&Config::default()).await;
-        let (long, short) = (3 << 20, 500);
-        let far = Guarded::filled(1, &[long, 40 * short]);
-        let exposure = pair.b.expose(pair.to_a, far.list(), Access::READ_WRITE).expect("expose");
-        pair.ping(&net, "before the first").await;
-        let mut bulk = Vec::new();
-        let sources: Vec<_> = (0..40).map(|number| Guarded::filled(100 + number, &[short])).collect();
-        for (number, source) in sources.iter().enumerate() {
-            if number % 8 == 0 {
-                let part = Guarded::filled(2, &[long]);
-                bulk.push(pair.a.push(pair.to_b, exposure.descriptor(), 0, part.list(), soon(&pair.a)));
-            }
-            let at = (long + number * short) as u64;
-            let pushed = pair.a.push(pair.to_b, exposure.descriptor(), at, source.list(), soon(&pair.a));
-            assert_eq!(pushed.await.expect("a short push").len, short as u64);
+pub async fn beside_long_ones(net: &Net<'_>) {
+    let pair = net.pair(&Config::default()).await;
+    let (long, short) = (3 << 20, 500);
+    let far = Guarded::filled(1, &[long, 40 * short]);
+    let exposure = pair.expose(far.list(), Access::READ_WRITE);
+    pair.ping(net, "before the first").await;
+    let mut bulk = Vec::new();
+    let sources: Vec<_> = (0..40).map(|number| Guarded::filled(100 + number, &[short])).collect();
+    for (number, source) in sources.iter().enumerate() {
+        if number % 8 == 0 {
+            let part = Guarded::filled(2, &[long]);
+            bulk.push(pair.push(exposure.descriptor(), 0, part.list()));
         }
-        for push in bulk {
-            assert_eq!(push.await.expect("a long push").len, long as u64);
-        }
-        pair.ping(&net, "behind all").await;
-        let mut image = pattern(2, long);
-        (0..40).for_each(|number| image.extend(pattern(100 + number, short)));
-        far.check("all bytes", &image);
-        drop(exposure);
-        pair.settled(&net, "after all transfers").await;
-    });
+        let at = (long + number * short) as u64;
+        let pushed = pair.push(exposure.descriptor(), at, source.list());
+        assert_eq!(pushed.await.expect("a short push").len, short as u64);
+    }
+    for push in bulk {
+        assert_eq!(push.await.expect("a long push").len, long as u64);
+    }
+    pair.ping(net, "behind all").await;
+    let mut image = pattern(2, long);
+    (0..40).for_each(|number| image.extend(pattern(100 + number, short)));
+    far.check("all bytes", &image);
+    drop(exposure);
+    pair.settled(net, "after all transfers").await;
 }
 
 /// Errors are reported as usual: a range out of bounds, a peer that is gone, a deadline that has
 /// passed.
-pub fn what_is_wrong_is_said(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight()).await;
-        let far = Guarded::filled(1, &[100]);
-        let exposure = pair.b.expose(pair.to_a, far.list(), Access::READ_WRITE).expect("expose");
-        pair.ping(&net, "before the first").await;
-        let post = |at, len, options| {
-            let list = memory(len);
-            pair.a.with(|e| e.post_push(pair.to_b, exposure.descriptor(), at, &list, options))
-        };
-        for (at, len) in [(0, 101), (100, 1), (101, 1), (u64::MAX, 1), (u64::MAX - 5, 20)] {
-            let error = post(at, len, Options::default()).expect_err("out of range");
-            assert_eq!((error.kind(), error.operation()), (ErrorKind::Invalid, Some("push")), "{error}");
-        }
-        // The transfer may complete before its deadline is checked, but it must not complete when
-        // it is posted.
-        let late = post(0, 100, Options::by(Time::ZERO)).expect("post").pending().expect("its deadline has passed");
-        let end = net.until("the late push", || pair.a.with(|e| e.poll_op(late))).await;
-        assert!(matches!(end.status, Ok(()) | Err(ErrorKind::TimedOut)), "{end:?}");
-        pair.a.disconnect(pair.to_b, soon(&pair.a)).await.expect("disconnect");
-        let error = post(0, 100, Options::default()).expect_err("the peer is gone");
-        assert_eq!((error.kind(), error.operation()), (ErrorKind::PeerLost, Some("push")), "{error}");
-    });
+pub async fn what_is_wrong_is_said(net: &Net<'_>) {
+    let pair = net.pair(&tight()).await;
+    let far = Guarded::filled(1, &[100]);
+    let exposure = pair.expose(far.list(), Access::READ_WRITE);
+    pair.ping(net, "before the first").await;
+    let post = |at, len, options| {
+        let list = memory(len);
+        pair.a.with(|e| e.post_push(pair.to_b, exposure.descriptor(), at, &list, options))
+    };
+    for (at, len) in [(0, 101), (100, 1), (101, 1), (u64::MAX, 1), (u64::MAX - 5, 20)] {
+        fails(post(at, len, Options::default()), ErrorKind::Invalid, "push");
+    }
+    // The transfer may complete before its deadline is checked, but it must not complete when
+    // it is posted.
+    let late = post(0, 100, Options::by(Time::ZERO)).expect("post").pending().expect("its deadline has passed");
+    let end = net.until("the late push", || pair.a.with(|e| e.poll_op(late))).await;
+    assert!(matches!(end.status, Ok(()) | Err(ErrorKind::TimedOut)), "{end:?}");
+    pair.a.disconnect(pair.to_b, soon(&pair.a)).await.expect("disconnect");
+    fails(post(0, 100, Options::default()), ErrorKind::PeerLost, "push");
 }

@@ -4,9 +4,8 @@ use bmi_core::{Access, Config, Memory};
 use futures_util::future::join;
 
 use super::{reads, tight};
-use crate::backend::Backend;
 use crate::data::{is_sole, memory, pattern};
-use crate::net::{Net, soon};
+use crate::net::Net;
 
 /// Lengths in bytes: work that may be done while it is posted, one unit, and several units.
 const SIZES: [usize; 4] = [1, 4 << 10, 100_000, 1 << 20];
@@ -23,60 +22,54 @@ fn of_each_kind(seed: u64, len: usize) -> [Memory; 2] {
 }
 
 /// A pull or push has given its memory back when it ends, whatever its length.
-pub fn back_when_a_transfer_ends(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        for config in [Config::default(), tight()] {
-            let pair = net.pair(&config).await;
-            for (size, round) in SIZES.into_iter().flat_map(|size| (0..ROUNDS).map(move |round| (size, round))) {
-                for (mut far, mut near) in of_each_kind(1, size).into_iter().zip(of_each_kind(2 + round, size)) {
-                    let what = format!("{size} bytes, round {round}");
-                    let exposure = pair.b.expose(pair.to_a, &far, Access::READ_WRITE).expect("expose");
-                    if reads(backend) {
-                        let pulled = pair.a.pull(pair.to_b, exposure.descriptor(), 0, &near, soon(&pair.a)).await;
-                        assert_eq!(pulled.expect("pull").len, size as u64);
-                        assert!(is_sole(&mut near), "a pull of {what} has ended and holds its memory");
-                        assert!(near.to_vec() == pattern(1, size), "{what}: other bytes were pulled");
-                        near.copy_from(0, &pattern(2 + round, size));
-                    }
-                    let pushed = pair.a.push(pair.to_b, exposure.descriptor(), 0, &near, soon(&pair.a)).await;
-                    assert_eq!(pushed.expect("push").len, size as u64);
-                    assert!(is_sole(&mut near), "a push of {what} has ended and holds its memory");
-                    pair.ping(&net, "behind the push").await;
-                    assert!(far.to_vec() == pattern(2 + round, size), "{what}: other bytes were pushed");
-                    drop(exposure);
-                    pair.settled(&net, &what).await;
-                    net.until("the exposed memory", || is_sole(&mut far).then_some(())).await;
+pub async fn back_when_a_transfer_ends(net: &Net<'_>) {
+    for config in [Config::default(), tight()] {
+        let pair = net.pair(&config).await;
+        for (size, round) in SIZES.into_iter().flat_map(|size| (0..ROUNDS).map(move |round| (size, round))) {
+            for (mut far, mut near) in of_each_kind(1, size).into_iter().zip(of_each_kind(2 + round, size)) {
+                let what = format!("{size} bytes, round {round}");
+                let exposure = pair.expose(&far, Access::READ_WRITE);
+                if reads(net) {
+                    let pulled = pair.pull(exposure.descriptor(), 0, &near).await;
+                    assert_eq!(pulled.expect("pull").len, size as u64);
+                    assert!(is_sole(&mut near), "a pull of {what} has ended and holds its memory");
+                    assert!(near.to_vec() == pattern(1, size), "{what}: other bytes were pulled");
+                    near.copy_from(0, &pattern(2 + round, size));
                 }
+                let pushed = pair.push(exposure.descriptor(), 0, &near).await;
+                assert_eq!(pushed.expect("push").len, size as u64);
+                assert!(is_sole(&mut near), "a push of {what} has ended and holds its memory");
+                pair.ping(net, "behind the push").await;
+                assert!(far.to_vec() == pattern(2 + round, size), "{what}: other bytes were pushed");
+                drop(exposure);
+                pair.settled(net, &what).await;
+                net.released("the exposed memory", [&mut far]).await;
             }
         }
-    });
+    }
 }
 
 /// A send or a receive has given its memory back when it ends, at both ends and whatever its
 /// length.
-pub fn back_when_a_message_ends(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        for config in [Config::default(), tight()] {
-            let pair = net.pair(&config).await;
-            for (size, round) in SIZES.into_iter().flat_map(|size| (0..ROUNDS).map(move |round| (size, round))) {
-                for (mut source, mut target) in of_each_kind(3 + round, size).into_iter().zip(of_each_kind(1, size)) {
-                    let what = format!("{size} bytes, round {round}");
-                    let receive = async {
-                        let received = pair.b.recv(pair.to_a, 1, &target, soon(&pair.b)).await;
-                        assert_eq!(received.expect("receive").len, size as u64);
-                        assert!(is_sole(&mut target), "a receive of {what} has ended and holds its memory");
-                        assert!(target.to_vec() == pattern(3 + round, size), "{what}: other bytes arrived");
-                    };
-                    let send = async {
-                        pair.a.send(pair.to_b, 1, &source, soon(&pair.a)).await.expect("send");
-                        assert!(is_sole(&mut source), "a send of {what} has ended and holds its memory");
-                    };
-                    join(receive, send).await;
-                }
+pub async fn back_when_a_message_ends(net: &Net<'_>) {
+    for config in [Config::default(), tight()] {
+        let pair = net.pair(&config).await;
+        for (size, round) in SIZES.into_iter().flat_map(|size| (0..ROUNDS).map(move |round| (size, round))) {
+            for (mut source, mut target) in of_each_kind(3 + round, size).into_iter().zip(of_each_kind(1, size)) {
+                let what = format!("{size} bytes, round {round}");
+                let receive = async {
+                    let received = pair.recv(1, &target).await;
+                    assert_eq!(received.expect("receive").len, size as u64);
+                    assert!(is_sole(&mut target), "a receive of {what} has ended and holds its memory");
+                    assert!(target.to_vec() == pattern(3 + round, size), "{what}: other bytes arrived");
+                };
+                let send = async {
+                    pair.send(1, &source).await.expect("send");
+                    assert!(is_sole(&mut source), "a send of {what} has ended and holds its memory");
+                };
+                join(receive, send).await;
             }
-            pair.settled(&net, "after all messages").await;
         }
-    });
+        pair.settled(net, "after all messages").await;
+    }
 }

@@ -24,10 +24,12 @@ use std::time::Duration;
 
 use bmi_core::Config;
 
-/// Returns whether the backend's adapters can read their peers' memory. Otherwise pulls are
+use crate::net::Net;
+
+/// Returns whether the net's adapters can read their peers' memory. Otherwise pulls are
 /// refused, and these tests use pushes instead.
-pub(crate) fn reads(backend: &dyn crate::Backend) -> bool {
-    backend.expected_capabilities().rdma_read
+pub(crate) fn reads(net: &Net<'_>) -> bool {
+    net.backend().expected_capabilities().rdma_read
 }
 
 /// How long memory is left to a peer that may access it although the operation has ended.

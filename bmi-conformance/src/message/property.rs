@@ -12,8 +12,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 
 use super::{reads, tight};
-use crate::backend::Backend;
-use crate::data::{Guarded, is_sole, memory, pattern};
+use crate::data::{Guarded, memory, pattern};
 use crate::net::{Net, Pair, soon};
 
 /// One message: its two lists, when each side is posted, whether one of them is cancelled, and
@@ -68,13 +67,17 @@ fn bulk() -> impl Strategy<Value = Bulk> {
     })
 }
 
-/// Tries a property on the backend's number of cases.
-fn check<S: Strategy>(backend: &dyn Backend, strategy: &S, property: impl Fn(&Net<'_>, S::Value)) {
-    let cases =
-        Cases { cases: backend.property_cases(), failure_persistence: None, max_shrink_iters: 200, ..Cases::default() };
+/// Tries a property on the backend's number of cases, each with a net of its own.
+fn check<S: Strategy>(net: &Net<'_>, strategy: &S, property: impl Fn(&Net<'_>, S::Value)) {
+    let cases = Cases {
+        cases: net.backend().property_cases(),
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        ..Cases::default()
+    };
     let mut runner = TestRunner::new_with_rng(cases, TestRng::from_seed(RngAlgorithm::ChaCha, &[0x5a; 32]));
     let tried = runner.run(strategy, |case| {
-        property(&Net::new(backend), case);
+        property(&Net::new(net.backend()), case);
         Ok(())
     });
     tried.unwrap_or_else(|failure| panic!("{failure}"));
@@ -83,8 +86,8 @@ fn check<S: Strategy>(backend: &dyn Backend, strategy: &S, property: impl Fn(&Ne
 /// Any messages in both directions, posted in any order, some cancelled. Each receive gets the
 /// bytes of the send that it matches in the order of its tag, or `TooLong`. Guard bytes stay, and
 /// nothing leaks.
-pub fn any_messages(backend: &dyn Backend) {
-    check(backend, &vec(message(), 1..14), |net, messages| {
+pub async fn any_messages(net: &Net<'_>) {
+    check(net, &vec(message(), 1..14), |net, messages| {
         net.run(async {
             let config = tight().fence_grace(crate::net::SOON);
             let pair = net.pair(&config).await;
@@ -174,10 +177,8 @@ async fn exchange(net: &Net<'_>, pair: &Pair, messages: &[Message]) {
         }
     }
     sweep(net, pair, messages).await;
-    for guarded in sources.into_iter().chain(targets) {
-        let mut memory = guarded.into_sole();
-        net.until("all memory back", || is_sole(&mut memory).then_some(())).await;
-    }
+    let mut memory: Vec<_> = sources.into_iter().chain(targets).map(Guarded::into_sole).collect();
+    net.released("messages", &mut memory).await;
 }
 
 /// Receives messages that were sent eagerly to cancelled receives, then checks that nothing is
@@ -196,8 +197,8 @@ async fn sweep(net: &Net<'_>, pair: &Pair, messages: &[Message]) {
 
 /// Any pulls and pushes, all at once. Exactly the bytes of the range move, nothing else is touched,
 /// and nothing leaks.
-pub fn any_bulk(backend: &dyn Backend) {
-    check(backend, &vec(bulk(), 1..10), |net, transfers| {
+pub async fn any_bulk(net: &Net<'_>) {
+    check(net, &vec(bulk(), 1..10), |net, transfers| {
         net.run(async {
             let pair = net.pair(&tight()).await;
             let work = transfers.iter().enumerate().map(|(n, bulk)| transfer(&pair, n as u64, bulk));
@@ -209,17 +210,14 @@ pub fn any_bulk(backend: &dyn Backend) {
                 let what = format!("transfer {n}");
                 let (near, mut far) = (pattern(n as u64, local.len()), pattern(1000 + n as u64, exposed.len()));
                 let range = at..at + local.len();
-                if transfers[n].push || !reads(backend) {
+                if transfers[n].push || !reads(net) {
                     far[range].copy_from_slice(&near);
                     local.check(&what, &near);
                 } else {
                     local.check(&what, &far[range]);
                 }
                 exposed.check(&what, &far);
-                for guarded in [exposed, local] {
-                    let mut memory = guarded.into_sole();
-                    net.until("all memory back", || is_sole(&mut memory).then_some(())).await;
-                }
+                net.released("a transfer", &mut [exposed, local].map(Guarded::into_sole)).await;
             }
             pair.settled(net, "after all transfers").await;
         });
@@ -238,7 +236,7 @@ async fn transfer(pair: &Pair, n: u64, bulk: &Bulk) -> (Guarded, Guarded, usize,
     }
     let local = Guarded::filled(n, &local);
     let at = room as u64 * bulk.at / 1000;
-    let exposure = pair.b.expose(pair.to_a, exposed.list(), Access::READ_WRITE).expect("expose");
+    let exposure = pair.expose(exposed.list(), Access::READ_WRITE);
     let (peer, descriptor) = (pair.to_b, exposure.descriptor());
     let options = soon(&pair.a).lists(bulk.lists);
     let work = if bulk.push || !pair.a.with(|endpoint| endpoint.capabilities().rdma_read) {

@@ -3,7 +3,7 @@
 //! Each test has one peer, or the program, fill memory with poison. Then another peer uses the same
 //! memory, does less than it claims, and looks at what it gets.
 
-use bmi_core::comm::{Body, Caller, Incoming, Path};
+use bmi_core::comm::{Body, Caller, Path};
 use bmi_core::transport::{Event, PostError, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};
 use bmi_core::{
     AnyTransport, AsyncEndpoint, BulkDescriptor, Config, ErrorKind, Grant, Lists, MemList, Memory, RemoteSlice,
@@ -11,11 +11,10 @@ use bmi_core::{
 };
 use futures_util::future::join;
 
-use super::hostile::{Breach, Forged, Intruder, PROBE, SLOTS, UNEXPECTED};
+use super::hostile::{Breach, Forged, Intruder, PROBE, SLOTS, UNEXPECTED, word};
 use super::{reads, tight};
-use crate::backend::Backend;
 use crate::data::{memory, pattern};
-use crate::net::{Net, soon};
+use crate::net::{Net, next_call, soon};
 use crate::rig::conn_of;
 
 /// The byte that must not arrive anywhere.
@@ -37,79 +36,70 @@ fn is_clean(what: &str, bytes: &[u8]) {
 
 /// A peer that writes one byte into granted memory, and says that this was all, leaves nothing of
 /// what the memory held before.
-pub fn a_grant_holds_nothing_of_others(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight()).await;
-        let target = poisoned(10_000);
-        let list: MemList = [target.slice(5000, 4000), target.slice(10, 3000)].into_iter().collect();
-        let (grant, written) = pair.b.grant(pair.to_a, list.clone(), soon(&pair.b)).expect("grant");
-        let start = RemoteSlice { len: 1, ..grant.descriptor.pieces()[0] };
-        let descriptor = BulkDescriptor::try_from(vec![start]).expect("one byte");
-        let lie = Grant { descriptor, token: grant.token };
-        pair.a.push_granted(pair.to_b, &lie, vec![1], soon(&pair.a)).await.expect("push");
-        written.await.expect("the peer says that it has written all");
-        is_clean("a grant", &list.to_vec());
-        assert_eq!(list.to_vec()[0], 1);
-        let rest = [target.slice(0, 10).to_vec(), target.slice(3010, 1990).to_vec(), target.slice(9000, 1000).to_vec()];
-        assert!(rest.concat().iter().all(|byte| *byte == POISON), "memory that was not granted stays");
-        pair.settled(&net, "after a lie").await;
-    });
+pub async fn a_grant_holds_nothing_of_others(net: &Net<'_>) {
+    let pair = net.pair(&tight()).await;
+    let target = poisoned(10_000);
+    let list: MemList = [target.slice(5000, 4000), target.slice(10, 3000)].into_iter().collect();
+    let (grant, written) = pair.grant(list.clone());
+    let start = RemoteSlice { len: 1, ..grant.descriptor.pieces()[0] };
+    let descriptor = BulkDescriptor::try_from(vec![start]).expect("one byte");
+    let lie = Grant { descriptor, token: grant.token };
+    pair.push_granted(&lie, vec![1]).await.expect("push");
+    written.await.expect("the peer says that it has written all");
+    is_clean("a grant", &list.to_vec());
+    assert_eq!(list.to_vec()[0], 1);
+    let rest = [target.slice(0, 10).to_vec(), target.slice(3010, 1990).to_vec(), target.slice(9000, 1000).to_vec()];
+    assert!(rest.concat().iter().all(|byte| *byte == POISON), "memory that was not granted stays");
+    pair.settled(net, "after a lie").await;
 }
 
 /// A push of fewer bytes than were granted is refused. The peer would take it for complete.
-pub fn a_grant_is_pushed_whole(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight()).await;
-        let target = memory(10_000);
-        let (grant, written) = pair.b.grant(pair.to_a, &target, soon(&pair.b)).expect("grant");
-        for len in [1, 9_999, 10_001] {
-            let pushed = pair.a.push_granted(pair.to_b, &grant, pattern(1, len), soon(&pair.a)).await;
-            let error = pushed.expect_err("not as long as the grant");
-            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-        }
-        pair.a.push_granted(pair.to_b, &grant, pattern(1, 10_000), soon(&pair.a)).await.expect("push");
-        assert_eq!(written.await.expect("written").len, 10_000);
-        assert!(target.to_vec() == pattern(1, 10_000));
-        pair.settled(&net, "after a whole push").await;
-    });
+pub async fn a_grant_is_pushed_whole(net: &Net<'_>) {
+    let pair = net.pair(&tight()).await;
+    let target = memory(10_000);
+    let (grant, written) = pair.grant(&target);
+    for len in [1, 9_999, 10_001] {
+        let pushed = pair.push_granted(&grant, pattern(1, len)).await;
+        let error = pushed.expect_err("not as long as the grant");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+    pair.push_granted(&grant, pattern(1, 10_000)).await.expect("push");
+    assert_eq!(written.await.expect("written").len, 10_000);
+    assert!(target.to_vec() == pattern(1, 10_000));
+    pair.settled(net, "after a whole push").await;
 }
 
 /// A message in a fast-RDMA slot that is shorter than it says does not end in a message of another
 /// peer.
-pub fn slots_hold_nothing_of_others(backend: &dyn Backend) {
+pub async fn slots_hold_nothing_of_others(net: &Net<'_>) {
     const LEN: u64 = 4096;
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight().fast_slots(2).fast_slot_bytes(LEN as usize)).await;
-        let mut intruder = Intruder::new(&net).await;
-        intruder.hello[8] |= 16;
-        let header = Forged { kind: UNEXPECTED, len: LEN, ..Forged::default() };
-        for payload in [&[POISON; LEN as usize][..], &[]] {
-            let breach = intruder.breach(&net, &pair.addr).await;
-            let told = intruder.hear(&net, &breach).await;
-            assert_eq!(told[0] & 15, SLOTS, "slots are described first");
-            let remote = RemoteSlice::from_wire(told[32..56].try_into().expect("24 bytes"));
-            let slot_len = u64::from_le_bytes(told[16..24].try_into().expect("eight bytes"));
-            for slot in 0..2u32 {
-                let remote = remote.slice(u64::from(slot) * slot_len, 32 + LEN).expect("a slot");
-                let target = WriteTarget { remote, immediate: Some(slot) };
-                intruder.write(&net, &breach, &header.with(payload), target).await;
-            }
-            for _ in 0..2 {
-                let message = pair.b.next_unexpected().await;
-                assert_eq!(message.len(), LEN as usize);
-                if payload.is_empty() {
-                    is_clean("a message in a slot", message.bytes());
-                }
-            }
-            intruder.leave(&breach);
-            intruder.is_cut(&net, &breach, "it left").await;
+    let pair = net.pair(&tight().fast_slots(2).fast_slot_bytes(LEN as usize)).await;
+    let mut intruder = Intruder::new(net).await;
+    intruder.hello[8] |= 16;
+    let header = Forged { kind: UNEXPECTED, len: LEN, ..Forged::default() };
+    for payload in [&[POISON; LEN as usize][..], &[]] {
+        let breach = intruder.breach(net, &pair.addr).await;
+        let told = intruder.hear(net, &breach).await;
+        assert_eq!(told[0] & 15, SLOTS, "slots are described first");
+        let remote = RemoteSlice::from_wire(told[32..56].try_into().expect("24 bytes"));
+        let slot_len = word(&told, 16);
+        for slot in 0..2u32 {
+            let remote = remote.slice(u64::from(slot) * slot_len, 32 + LEN).expect("a slot");
+            let target = WriteTarget { remote, immediate: Some(slot) };
+            intruder.write(net, &breach, &header.with(payload), target).await;
         }
-        pair.ping(&net, "beside half messages").await;
-        pair.settled(&net, "after half messages").await;
-    });
+        for _ in 0..2 {
+            let message = pair.b.next_unexpected().await;
+            assert_eq!(message.len(), LEN as usize);
+            if payload.is_empty() {
+                is_clean("a message in a slot", message.bytes());
+            }
+        }
+        intruder.leave(&breach);
+        intruder.is_cut(net, &breach, "it left").await;
+    }
+    pair.ping(net, "beside half messages").await;
+    pair.settled(net, "after half messages").await;
 }
 
 /// Opens the probe area of the victim.
@@ -122,34 +112,31 @@ async fn open(net: &Net<'_>, intruder: &Intruder, breach: &Breach) -> RemoteSlic
 
 /// What a peer wrote into the area for probes cannot be read by another peer, neither at the same
 /// time nor later.
-pub fn a_probe_area_holds_nothing_of_others(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&tight()).await;
-        let intruder = Intruder::new(&net).await;
-        let first = intruder.breach(&net, &pair.addr).await;
-        let area = open(&net, &intruder, &first).await;
-        let target = RemoteSlice { len: LOOK as u64, ..area };
-        for at in (0..LOOK as u64).step_by(250) {
-            let part = target.slice(at, 250).expect("within the area");
-            intruder.write(&net, &first, &[POISON; 250], part.into()).await;
+pub async fn a_probe_area_holds_nothing_of_others(net: &Net<'_>) {
+    let pair = net.pair(&tight()).await;
+    let intruder = Intruder::new(net).await;
+    let first = intruder.breach(net, &pair.addr).await;
+    let area = open(net, &intruder, &first).await;
+    let target = RemoteSlice { len: LOOK as u64, ..area };
+    for at in (0..LOOK as u64).step_by(250) {
+        let part = target.slice(at, 250).expect("within the area");
+        intruder.write(net, &first, &[POISON; 250], part.into()).await;
+    }
+    // The answer to an echo comes after the writes.
+    intruder.say(net, &first, &Forged { kind: PROBE, tag: 8, ..Forged::default() }.with(&[])).await;
+    assert_eq!(intruder.hear(net, &first).await[0] & 15, PROBE, "an echo");
+    for what in ["at the same time", "later"] {
+        let second = intruder.breach(net, &pair.addr).await;
+        let area = open(net, &intruder, &second).await;
+        if reads(net) {
+            is_clean(what, &look(net, &intruder, &second, RemoteSlice { len: LOOK as u64, ..area }).await);
         }
-        // The answer to an echo comes after the writes.
-        intruder.say(&net, &first, &Forged { kind: PROBE, tag: 8, ..Forged::default() }.with(&[])).await;
-        assert_eq!(intruder.hear(&net, &first).await[0] & 15, PROBE, "an echo");
-        for what in ["at the same time", "later"] {
-            let second = intruder.breach(&net, &pair.addr).await;
-            let area = open(&net, &intruder, &second).await;
-            if reads(backend) {
-                is_clean(what, &look(&net, &intruder, &second, RemoteSlice { len: LOOK as u64, ..area }).await);
-            }
-            for breach in [&second, &first] {
-                intruder.leave(breach);
-            }
-            intruder.is_cut(&net, &second, "it left").await;
+        for breach in [&second, &first] {
+            intruder.leave(breach);
         }
-        pair.settled(&net, "after all probes").await;
-    });
+        intruder.is_cut(net, &second, "it left").await;
+    }
+    pair.settled(net, "after all probes").await;
 }
 
 /// Reads memory of the victim.
@@ -173,35 +160,32 @@ async fn look(net: &Net<'_>, intruder: &Intruder, breach: &Breach, from: RemoteS
 
 /// A server that answers a read without moving its data does not make the client see what another
 /// server sent before. The client packs the data of both into the same buffer.
-pub fn packed_reads_hold_nothing_of_others(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&Config::default()).await;
-        let other = net.endpoint("c", &Config::default());
-        let addr = other.listen(&net.listen_addr("c")).expect("listen");
-        let (to_other, _) = net.connect(&pair.a, &other, &addr).await;
-        let caller = Caller::new(pair.a.clone());
-        let target = memory(30_000);
-        let list: MemList = [target.slice(20_000, 9000), target.slice(0, 11_000)].into_iter().collect();
-        for (peer, server, honest) in [(pair.to_b, &pair.b, true), (to_other, &other, false)] {
-            let options = soon(&pair.a).lists(Lists::Pack);
-            target.copy_from(0, &[0; 30_000]);
-            let body = Body::In(list.clone());
-            let call = caller.call(peer, b"read", body, Some(Path::ServerBased), options).expect("a call");
-            let (reply, ()) = join(call.reply(), serve_read(server, honest)).await;
-            reply.expect("a reply");
-            if honest {
-                assert!(list.to_vec().iter().all(|byte| *byte == POISON), "the data of a read");
-            } else {
-                is_clean("a packed read", &target.to_vec());
-            }
+pub async fn packed_reads_hold_nothing_of_others(net: &Net<'_>) {
+    let pair = net.pair(&Config::default()).await;
+    let other = net.endpoint("c", &Config::default());
+    let addr = other.listen(&net.listen_addr("c")).expect("listen");
+    let (to_other, _) = net.connect(&pair.a, &other, &addr).await;
+    let caller = Caller::new(pair.a.clone());
+    let target = memory(30_000);
+    let list: MemList = [target.slice(20_000, 9000), target.slice(0, 11_000)].into_iter().collect();
+    for (peer, server, honest) in [(pair.to_b, &pair.b, true), (to_other, &other, false)] {
+        let options = soon(&pair.a).lists(Lists::Pack);
+        target.copy_from(0, &[0; 30_000]);
+        let body = Body::In(list.clone());
+        let call = caller.call(peer, b"read", body, Some(Path::ServerBased), options).expect("a call");
+        let (reply, ()) = join(call.reply(), serve_read(server, honest)).await;
+        reply.expect("a reply");
+        if honest {
+            assert!(list.to_vec().iter().all(|byte| *byte == POISON), "the data of a read");
+        } else {
+            is_clean("a packed read", &target.to_vec());
         }
-    });
+    }
 }
 
 /// Answers a read, with poison or without moving the data.
 async fn serve_read(server: &AsyncEndpoint, moves: bool) {
-    let incoming = Incoming::new(server, server.next_unexpected().await).expect("a call");
+    let incoming = next_call(server).await;
     if moves {
         let data = poisoned(usize::try_from(incoming.len()).expect("a test's length"));
         incoming.store(0, &data, soon(server)).await.expect("store");
@@ -211,26 +195,22 @@ async fn serve_read(server: &AsyncEndpoint, moves: bool) {
 
 /// When a server's `store` has ended, the client can no longer read the buffer. The server may fill
 /// it for another client at once.
-pub fn offered_memory_is_revoked_before_it_is_used_again(backend: &dyn Backend) {
-    let net = Net::new(backend);
-    net.run(async {
-        let pair = net.pair(&Config::default()).await;
-        let caller = Caller::new(pair.a.clone());
-        let path = if reads(backend) { Path::ClientBased } else { Path::ServerBased };
-        let target = memory(20_000);
-        let body = Body::In(MemList::from(&target));
-        let call = caller.call(pair.to_b, b"read", body, Some(path), soon(&pair.a)).expect("a call");
-        let serve = async {
-            let incoming = Incoming::new(&pair.b, pair.b.next_unexpected().await).expect("a call");
-            let data = poisoned(20_000);
-            incoming.store(0, &data, soon(&pair.b)).await.expect("store");
-            let held = pair.b.with(|endpoint| endpoint.resource_usage());
-            assert_eq!(held.exposures, 0, "the buffer is the server's again: {held:?}");
-            incoming.reply(b"done", None, soon(&pair.b)).await.expect("reply");
-        };
-        let (reply, ()) = join(call.reply(), serve).await;
-        reply.expect("a reply");
-        assert!(target.to_vec().iter().all(|byte| *byte == POISON), "the data of a read");
-        pair.settled(&net, "after a read").await;
-    });
+pub async fn offered_memory_is_revoked_before_it_is_used_again(net: &Net<'_>) {
+    let pair = net.pair(&Config::default()).await;
+    let path = if reads(net) { Path::ClientBased } else { Path::ServerBased };
+    let target = memory(20_000);
+    let body = Body::In(MemList::from(&target));
+    let call = pair.call(b"read", body, Some(path));
+    let serve = async {
+        let incoming = next_call(&pair.b).await;
+        let data = poisoned(20_000);
+        incoming.store(0, &data, soon(&pair.b)).await.expect("store");
+        let held = pair.b.resource_usage();
+        assert_eq!(held.exposures, 0, "the buffer is the server's again: {held:?}");
+        incoming.reply(b"done", None, soon(&pair.b)).await.expect("reply");
+    };
+    let (reply, ()) = join(call.reply(), serve).await;
+    reply.expect("a reply");
+    assert!(target.to_vec().iter().all(|byte| *byte == POISON), "the data of a read");
+    pair.settled(net, "after a read").await;
 }

@@ -7,8 +7,7 @@ use bmi_core::{Access, AsyncEndpoint, ErrorKind, MemList, Options, PeerEvent, Pe
 use futures_util::future::join_all;
 
 use super::{reads, tight};
-use crate::backend::Backend;
-use crate::data::{is_sole, memory};
+use crate::data::memory;
 use crate::faulty::{FaultyBackend, Plan};
 use crate::net::Net;
 use crate::rng::Rng;
@@ -23,9 +22,9 @@ const BRIEF: Duration = Duration::from_millis(60);
 /// Random operations of every kind between three endpoints, under several seeds. Each ends in time,
 /// with an error that names the operation. Then nothing is held any more, and all memory is
 /// released.
-pub fn everything_ends_and_comes_back(backend: &dyn Backend) {
+pub async fn everything_ends_and_comes_back(net: &Net<'_>) {
     for seed in 0..SEEDS {
-        let faulty = FaultyBackend::new(backend, Plan::rough(seed));
+        let faulty = FaultyBackend::new(net.backend(), Plan::rough(seed));
         let net = Net::new(&faulty);
         net.run(storm(&net, seed));
     }
@@ -103,7 +102,7 @@ async fn storm(net: &Net<'_>, seed: u64) {
             let station = &stations[rng.index(3)];
             if let Some(peer) = station.peers.first() {
                 let (list, options) = (MemList::from(&buffers[0]), station.end.within(BRIEF));
-                work.push(if rng.chance(500) && reads(net.backend()) {
+                work.push(if rng.chance(500) && reads(net) {
                     ("pull", station.end.pull(*peer, exposure.descriptor(), 0, list, options))
                 } else {
                     ("push", station.end.push(*peer, exposure.descriptor(), 0, list, options))
@@ -125,9 +124,7 @@ async fn storm(net: &Net<'_>, seed: u64) {
         drop(exposures);
     }
     calm(net, &mut stations).await;
-    for (index, buffer) in buffers.iter_mut().enumerate() {
-        net.until(&format!("seed {seed}: buffer {index} back"), || is_sole(buffer).then_some(())).await;
-    }
+    net.released(&format!("seed {seed}"), &mut buffers).await;
 }
 
 /// Ends all connections and checks that nothing is held.
@@ -149,7 +146,7 @@ async fn calm(net: &Net<'_>, stations: &mut [Station]) {
                     station.end.with(|e| e.abandon(op));
                 }
             }
-            (station.end.with(|e| e.resource_usage()).peers == 0).then_some(())
+            (station.end.resource_usage().peers == 0).then_some(())
         })
         .await;
         station.attend();

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 use crate::backend::Backend;
+use crate::net::Net;
 
 /// A behaviour: its name and its test.
 struct Behaviour {
@@ -27,8 +28,15 @@ macro_rules! behaviours {
     ($($level:ident :: $module:ident { $($test:ident),* $(,)? })*) => {
         &[$($(Behaviour {
             name: concat!(stringify!($level), "::", stringify!($module), "::", stringify!($test)),
-            test: crate::$level::$module::$test,
+            test: behaviours!(@$level $module $test),
         },)*)*]
+    };
+    (@transport $module:ident $test:ident) => { crate::transport::$module::$test };
+    (@message $module:ident $test:ident) => {
+        |backend| {
+            let net = Net::new(backend);
+            net.run(crate::message::$module::$test(&net));
+        }
     };
 }
 
@@ -243,9 +251,12 @@ mod tests {
                 let path = file.unwrap().path();
                 let text = std::fs::read_to_string(&path).unwrap();
                 let module = path.file_stem().unwrap().to_str().unwrap();
-                let tests = text.lines().filter(|line| line.contains("(backend: &dyn Backend)"));
-                for line in tests.filter_map(|line| line.strip_prefix("pub fn ")) {
-                    let name = format!("{level}::{module}::{}", line.split('(').next().unwrap());
+                for line in text.lines() {
+                    let test =
+                        line.strip_suffix("(backend: &dyn Backend) {").and_then(|line| line.strip_prefix("pub fn "));
+                    let test = test.or_else(|| line.strip_prefix("pub async fn ")?.strip_suffix("(net: &Net<'_>) {"));
+                    let Some(test) = test else { continue };
+                    let name = format!("{level}::{module}::{test}");
                     assert!(BEHAVIOURS.iter().any(|behaviour| behaviour.name == name), "{name} is not in the list");
                     found += 1;
                 }
