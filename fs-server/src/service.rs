@@ -35,7 +35,7 @@ use std::fmt;
 use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -123,12 +123,12 @@ pub(crate) struct Session {
     kept: Mutex<Option<Kept>>,
 }
 
-/// Who a server is, and whether it serves yet. A clone is another handle to the same state, also
-/// for another event loop.
+/// Who a server is, and whether it serves. A clone is another handle to the same, also for another
+/// event loop.
 #[derive(Clone, Debug)]
-pub struct Standing(Arc<Mutex<State>>);
+pub struct Standing(Arc<State>);
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum State {
     Serving(Identity),
     Waiting(String),
@@ -139,33 +139,19 @@ enum State {
 impl Standing {
     /// Creates the standing of a server that serves.
     pub fn serving(identity: Identity) -> Standing {
-        Standing(Arc::new(Mutex::new(State::Serving(identity))))
+        Standing(Arc::new(State::Serving(identity)))
     }
 
     /// Creates the standing of a server that does not serve yet. `why` is told to those who ask.
     pub fn waiting(why: impl Into<String>) -> Standing {
-        Standing(Arc::new(Mutex::new(State::Waiting(why.into()))))
+        Standing(Arc::new(State::Waiting(why.into())))
     }
 
     /// Creates the standing of a server that does not serve yet, but handles the requests of other
     /// servers of its cluster, however much they have seen of it. `why` is the answer to every
     /// Hello.
     pub(crate) fn gathering(identity: Identity, why: impl Into<String>) -> Standing {
-        Standing(Arc::new(Mutex::new(State::Gathering(identity, why.into()))))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// From now on the server serves, as `identity`.
-    pub fn serve(&self, identity: Identity) {
-        *self.state() = State::Serving(identity);
-    }
-
-    /// Returns true if the server serves.
-    pub fn serves(&self) -> bool {
-        matches!(*self.state(), State::Serving(_))
+        Standing(Arc::new(State::Gathering(identity, why.into())))
     }
 
     /// Returns the identity.
@@ -173,7 +159,7 @@ impl Standing {
     /// # Errors
     /// `Busy` if the server does not serve yet.
     pub fn identity(&self) -> Result<Identity, FsError> {
-        match &*self.state() {
+        match &*self.0 {
             State::Serving(identity) => Ok(identity.clone()),
             State::Waiting(why) | State::Gathering(_, why) => Err(FsError::new(ErrorCode::Busy, why)),
         }
@@ -185,7 +171,7 @@ impl Standing {
     /// # Errors
     /// `WrongServer`.
     fn hears(&self, hello: &Hello) -> Result<bool, FsError> {
-        match &*self.state() {
+        match &*self.0 {
             State::Gathering(identity, _) => {
                 identity.check(&Hello { seen: None, ..hello.clone() })?;
                 Ok(matches!(hello.sender, Sender::Server(Role::Iod(_), _)))
@@ -370,10 +356,15 @@ pub trait Handler {
         let _ = peer;
     }
 
-    /// Does the background work of the server. It runs once per server, however many transports
-    /// there are. It never returns.
-    async fn background(&self);
+    /// Does the background work of the server, if there is any. It runs once per server, however
+    /// many transports there are. It never returns.
+    async fn background(&self) {
+        pending().await
+    }
 }
+
+/// An endpoint, and who answers there.
+pub type Front<'a> = (AsyncEndpoint, &'a dyn Handler);
 
 /// The classes of requests that are counted separately: those that move much data, all others, and
 /// those of the others that never wait and find no place. No class waits for another.
@@ -475,9 +466,9 @@ impl Desk {
 
 /// Serves requests until `stop` ends. Then it takes no more requests, ends those in progress, and
 /// closes its connections. Serves nothing on a connection before a Hello that fits `standing`.
-pub async fn serve<H: Handler>(
+pub async fn serve(
     endpoint: &AsyncEndpoint,
-    handler: &H,
+    handler: &dyn Handler,
     standing: &Standing,
     limits: Limits,
     stop: impl Future<Output = ()>,
@@ -488,12 +479,7 @@ pub async fn serve<H: Handler>(
 /// Serves requests like [`serve`], but over several endpoints at once, each with its own handler.
 /// The handlers share one store, so only the background work of the first one runs. Returns when
 /// the last loop has ended.
-pub async fn serve_all<H: Handler>(
-    fronts: &[(AsyncEndpoint, &H)],
-    standing: &Standing,
-    limits: Limits,
-    stop: impl Future<Output = ()>,
-) {
+pub async fn serve_all(fronts: &[Front<'_>], standing: &Standing, limits: Limits, stop: impl Future<Output = ()>) {
     let all = serve_beside(fronts, standing, limits, stop);
     match fronts.first() {
         Some((_, handler)) => beside(*handler, all).await,
@@ -503,8 +489,8 @@ pub async fn serve_all<H: Handler>(
 
 /// Serves requests like [`serve_all`], but without background work: it runs on another event loop
 /// of the same server.
-pub(crate) async fn serve_beside<H: Handler>(
-    fronts: &[(AsyncEndpoint, &H)],
+pub(crate) async fn serve_beside(
+    fronts: &[Front<'_>],
     standing: &Standing,
     limits: Limits,
     stop: impl Future<Output = ()>,
@@ -518,15 +504,17 @@ pub(crate) async fn serve_beside<H: Handler>(
     while loops.next().await.is_some() {}
 }
 
-/// Serves requests like [`serve_all`] until `work` ends, and returns its result; `None` if `stop`
-/// ends first.
-pub(crate) async fn serve_until<H: Handler, R>(
-    fronts: &[(AsyncEndpoint, &H)],
+/// Serves requests over each of the endpoints like [`serve_all`], until `work` ends, and returns
+/// its result; `None` if `stop` ends first.
+pub(crate) async fn serve_until<R>(
+    endpoints: &[AsyncEndpoint],
+    handler: &dyn Handler,
     standing: &Standing,
     limits: Limits,
     work: impl Future<Output = R>,
     stop: impl Future<Output = ()>,
 ) -> Option<R> {
+    let fronts: Vec<Front<'_>> = endpoints.iter().map(|endpoint| (endpoint.clone(), handler)).collect();
     let mut result = None;
     let over = async {
         tokio::select! {
@@ -535,12 +523,12 @@ pub(crate) async fn serve_until<H: Handler, R>(
             () = stop => {}
         }
     };
-    serve_all(fronts, standing, limits, over).await;
+    serve_all(&fronts, standing, limits, over).await;
     result
 }
 
 /// Runs `work` to its end, with the handler's background work beside it.
-pub(crate) async fn beside<H: Handler>(handler: &H, work: impl Future<Output = ()>) {
+pub(crate) async fn beside(handler: &dyn Handler, work: impl Future<Output = ()>) {
     let background = async {
         handler.background().await;
         pending().await
@@ -553,9 +541,9 @@ pub(crate) async fn beside<H: Handler>(handler: &H, work: impl Future<Output = (
 }
 
 /// The loop for one endpoint.
-async fn attend<H: Handler>(
+async fn attend(
     endpoint: &AsyncEndpoint,
-    handler: &H,
+    handler: &dyn Handler,
     standing: &Standing,
     limits: Limits,
     stop: impl Future<Output = ()>,
@@ -614,14 +602,14 @@ async fn attend<H: Handler>(
 }
 
 /// Returns true if the request of a message is answered from memory.
-fn is_quick<H: Handler>(handler: &H, message: &Unexpected) -> bool {
+fn is_quick(handler: &dyn Handler, message: &Unexpected) -> bool {
     let request = (message.len() <= QUICK_MESSAGE).then(|| request_of(message)).flatten();
     let request = request.and_then(|bytes| codec::decode_request(&bytes).ok());
     request.is_some_and(|request| matches!(request.body, RequestBody::Hello(_)) || handler.never_waits(&request.body))
 }
 
 /// Cuts the connections of stalled clients if others wait.
-fn cut_stalled<H: Handler>(endpoint: &AsyncEndpoint, handler: &H, desk: &Desk, watch: &mut StallWatch) {
+fn cut_stalled(endpoint: &AsyncEndpoint, handler: &dyn Handler, desk: &Desk, watch: &mut StallWatch) {
     let mut awaited = endpoint.awaited_peers();
     awaited.retain(|peer, _| desk.serves(*peer));
     let stalled = watch.check(awaited);
@@ -635,9 +623,9 @@ fn cut_stalled<H: Handler>(endpoint: &AsyncEndpoint, handler: &H, desk: &Desk, w
 }
 
 /// Handles one request, from its bytes to its reply. Returns its peer and lane.
-async fn answer<H: Handler>(
+async fn answer(
     endpoint: &AsyncEndpoint,
-    handler: &H,
+    handler: &dyn Handler,
     standing: &Standing,
     limits: Limits,
     job: Job,
@@ -690,9 +678,9 @@ async fn answer<H: Handler>(
 
 /// Answers a Hello: accepts it, or says who this server is. A refused connection stays open, so
 /// that the answer arrives. Nothing is served on it.
-fn greet<H: Handler>(
+fn greet(
     endpoint: &AsyncEndpoint,
-    handler: &H,
+    handler: &dyn Handler,
     standing: &Standing,
     context: &Context,
     hello: &Hello,

@@ -3,6 +3,7 @@
 //! `tcp://`.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Scheme};
@@ -40,8 +41,8 @@ fn port(scheme: Scheme) -> u16 {
 const CLUSTER: ClusterId = ClusterId(1);
 
 /// Returns an I/O server over each of the endpoints.
-fn iods(endpoints: &[AsyncEndpoint], store: &MemStore) -> Vec<Iod<MemStore>> {
-    let first = Iod::new(endpoints[0].clone(), store.clone(), IodSettings::default()).unwrap();
+fn iods(endpoints: &[AsyncEndpoint], store: &MemStore) -> Vec<Iod<Rc<MemStore>>> {
+    let first = Iod::new(endpoints[0].clone(), Rc::new(store.clone()), IodSettings::default()).unwrap();
     let others: Vec<_> =
         endpoints[1..].iter().zip(1..).map(|(endpoint, at)| first.beside(endpoint.clone(), at)).collect();
     std::iter::once(first).chain(others).collect()
@@ -100,7 +101,8 @@ impl Setting {
         handlers: Vec<H>,
     ) {
         self.world.node(name).spawn(async move {
-            let fronts: Vec<_> = endpoints.into_iter().zip(&handlers).collect();
+            let handlers = handlers.iter().map(|handler| handler as &dyn Handler);
+            let fronts: Vec<_> = endpoints.into_iter().zip(handlers).collect();
             serve_all(&fronts, &Standing::serving(identity), Limits::default(), std::future::pending()).await;
         });
     }
@@ -122,7 +124,8 @@ impl Setting {
             let start = membership.begin(&store, &labels).await.unwrap();
             let identity = Identity { store: store.label().unwrap().store, start, ..identity };
             let standing = Standing::serving(identity);
-            let fronts: Vec<_> = endpoints.into_iter().zip(&handlers).collect();
+            let handlers = handlers.iter().map(|handler| handler as &dyn Handler);
+            let fronts: Vec<_> = endpoints.into_iter().zip(handlers).collect();
             let stop = async { drop(membership.keep(&store, &labels, start).await) };
             serve_all(&fronts, &standing, Limits::default(), stop).await;
         });

@@ -36,7 +36,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
-use super::waiting_room::WaitingRoom;
+use super::waiting_room::wait_until;
 use crate::iod::IodParts;
 use crate::manager::{ManagerLoop, RollCall};
 use crate::service::{Handler, Limits, Standing, serve_beside, serve_until};
@@ -216,42 +216,27 @@ fn run(
     let mut stop = std::pin::pin!(stopped.map(drop).fuse());
     let begun = async {
         match before {
-            Before::Waiting(why) => {
-                let room = WaitingRoom::new(why);
-                room.until(&fronts(&endpoints, &room), limits, begun, stop.as_mut()).await
-            }
+            Before::Waiting(why) => wait_until(why, &endpoints, limits, begun, stop.as_mut()).await,
             Before::RollCall(roll_call, standing) => {
-                serve_until(&fronts(&endpoints, &**roll_call), standing, limits, begun, stop.as_mut()).await
+                serve_until(&endpoints, &**roll_call, standing, limits, begun, stop.as_mut()).await
             }
         }
     };
     let begun = event::block_on_all_with(&endpoints, waiting, begun)?;
     // Otherwise the first loop has stopped before it served.
     let Some(Ok(Work { parts, standing })) = begun else { return Ok(()) };
-    let serves = || {
-        // Fails if the first loop has stopped meanwhile. Then this one is told so as well.
-        let _ = serving.send(());
+    let handler = |(endpoint, index): (&AsyncEndpoint, u32)| -> Box<dyn Handler> {
+        match &parts {
+            Parts::Iod(parts) => Box::new(parts.clone().at(endpoint.clone(), index)),
+            Parts::Manager(manager) => Box::new(manager.clone()),
+        }
     };
-    match parts {
-        Parts::Iod(parts) => {
-            let adapters = endpoints.iter().zip(adapter(number, 0)..);
-            let iods: Vec<_> = adapters.map(|(endpoint, index)| parts.clone().at(endpoint.clone(), index)).collect();
-            drop(parts);
-            let fronts: Vec<_> = endpoints.iter().cloned().zip(&iods).collect();
-            serves();
-            Ok(event::block_on_all_with(&endpoints, waiting, serve_beside(&fronts, &standing, limits, stop))?)
-        }
-        Parts::Manager(manager) => {
-            let fronts = fronts(&endpoints, &manager);
-            serves();
-            Ok(event::block_on_all_with(&endpoints, waiting, serve_beside(&fronts, &standing, limits, stop))?)
-        }
-    }
-}
-
-/// Returns all endpoints with one handler.
-fn fronts<'a, H: Handler>(endpoints: &[AsyncEndpoint], handler: &'a H) -> Vec<(AsyncEndpoint, &'a H)> {
-    endpoints.iter().map(|endpoint| (endpoint.clone(), handler)).collect()
+    let handlers: Vec<_> = endpoints.iter().zip(adapter(number, 0)..).map(handler).collect();
+    drop(parts);
+    let fronts: Vec<_> = endpoints.iter().cloned().zip(handlers.iter().map(|handler| &**handler)).collect();
+    // Fails if the first loop has stopped meanwhile. Then this one is told so as well.
+    let _ = serving.send(());
+    Ok(event::block_on_all_with(&endpoints, waiting, serve_beside(&fronts, &standing, limits, stop))?)
 }
 
 /// Returns the number of an endpoint's adapter, which no other endpoint of the server has.

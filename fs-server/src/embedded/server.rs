@@ -32,11 +32,11 @@ use fs_proto::{ErrorCode, FsError, Identity, StoreId};
 use futures_util::FutureExt;
 
 use super::loops::{Before, LoopSettings, Loops, Parts, Work, adapter};
-use super::waiting_room::WaitingRoom;
+use super::waiting_room::{wait_until, why_iod};
 use crate::descriptors::{self, Division};
 use crate::iod::{Iod, IodSettings, LabelLock, Membership};
 use crate::manager::{Manager, ManagerIdentity, ManagerSettings, RollCall, invalid_directory};
-use crate::service::{Limits, Standing, beside, serve_all, serve_beside};
+use crate::service::{Front, Handler, Limits, Standing, beside, serve_all, serve_beside};
 use crate::store::{CachedFiles, DataStore, Directory, FileStore, Label, MetaStore, Service};
 use crate::workers::Workers;
 
@@ -310,7 +310,8 @@ impl Server {
         let standing = Standing::serving(self.manager_identity(manager.identity(), addrs));
         let work = Work { parts: Parts::Manager(manager.further_loop()), standing };
         self.block_on(&opened, loops.begin(&work))??;
-        let fronts: Vec<_> = opened.iter().map(|open| (open.endpoint.clone(), &manager)).collect();
+        let fronts: Vec<Front<'_>> =
+            opened.iter().map(|open| (open.endpoint.clone(), &manager as &dyn Handler)).collect();
         serving();
         let failure = Cell::new(None);
         let inventory = async {
@@ -365,7 +366,7 @@ impl Server {
         let manager =
             neighbours.first().ok_or_else(|| FsError::new(ErrorCode::Invalid, "the manager has no address"))?;
         let Opened { first, further, clock } = opened;
-        let before = Before::Waiting(WaitingRoom::why_iod(index));
+        let before = Before::Waiting(why_iod(index));
         let settings = self.loop_settings(format!("iod{index}"), before, clock);
         thread::scope(|scope| {
             let mut loops = Loops::start(scope, &settings, further)?;
@@ -394,9 +395,7 @@ impl Server {
         let mut membership = Membership::new(endpoint, manager.clone(), *index, instance, *replace, *heartbeat);
         let labels = Arc::new(LabelLock::default());
         let mut stop = std::pin::pin!(stop.fuse());
-        // Who asks meanwhile is told to wait.
-        let room = WaitingRoom::new(WaitingRoom::why_iod(*index));
-        let waiting: Vec<_> = opened.iter().map(|open| (open.endpoint.clone(), &room)).collect();
+        let endpoints: Vec<_> = opened.iter().map(|open| open.endpoint.clone()).collect();
         let begin = async {
             let none = || FsError::new(ErrorCode::Invalid, "the store has lost its label");
             let begin = async {
@@ -419,20 +418,23 @@ impl Server {
             loops.begin(&work).await?;
             Ok::<_, FsError>((cached, start, first, work.standing))
         };
-        let begun = self.block_on(&opened, room.until(&waiting, self.limits, begin, stop.as_mut()))?;
+        // Who asks meanwhile is told to wait.
+        let why = why_iod(*index);
+        let begun = wait_until(&why, &endpoints, self.limits, begin, stop.as_mut());
+        let begun = self.block_on(&opened, begun)?;
         let Some(begun) = begun else { return Ok(()) };
         let (cached, start, first, standing) = begun?;
         let store = cached.store();
         let others = opened[1..].iter().zip(1..).map(|(open, at)| first.beside(open.endpoint.clone(), adapter(0, at)));
         let others: Vec<_> = others.collect();
-        let handlers = std::iter::once(&first).chain(&others);
-        let fronts: Vec<_> = opened.iter().map(|open| open.endpoint.clone()).zip(handlers).collect();
+        let handlers = std::iter::once(&first).chain(&others).map(|iod| iod as &dyn Handler);
+        let fronts: Vec<_> = endpoints.into_iter().zip(handlers).collect();
         serving();
         let refusal = Cell::new(None);
         let stop = async {
             tokio::select! {
                 () = stop => {}
-                error = membership.keep(&store, &labels, start) => refusal.set(Some(error)),
+                error = membership.keep(&*store, &labels, start) => refusal.set(Some(error)),
                 error = store.failure() => refusal.set(Some(error)),
                 error = loops.ended() => refusal.set(Some(error)),
             }
@@ -465,7 +467,7 @@ impl Server {
         let service = service.clone();
         // The names of all datafiles are read, while the others are told to wait.
         let store = Arc::new(Workers::new("disk-opening", 1).run(move || home.open(label, offload, &service)).await??);
-        let start = membership.begin(&store, labels).await?;
+        let start = membership.begin(&*store, labels).await?;
         Ok((store, start))
     }
 

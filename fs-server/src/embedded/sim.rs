@@ -22,7 +22,7 @@ use self::loops::serve_on_cores;
 use self::page_cache::PageCache;
 pub use self::page_cache::PageCacheOptions;
 use super::ClusterOptions;
-use super::waiting_room::WaitingRoom;
+use super::waiting_room::{wait_until, why_iod};
 use crate::iod::{Iod, LabelLock, Membership};
 use crate::manager::{self, Manager};
 use crate::service::{Standing, beside, serve, serve_beside};
@@ -54,48 +54,43 @@ impl Medium for SimDisk {
     }
 }
 
-/// A disk that takes no time, on a node with a clock.
-struct Timeless(Node);
-
-#[async_trait(?Send)]
-impl Medium for Timeless {
-    async fn read(&self, _bytes: u64) -> Result<(), FsError> {
-        Ok(())
-    }
-
-    async fn write(&self, _bytes: u64) -> Result<(), FsError> {
-        Ok(())
-    }
-
-    async fn sync(&self) -> Result<(), FsError> {
-        Ok(())
-    }
-
-    fn wall_ns(&self) -> u64 {
-        self.0.wall_ns()
-    }
-}
-
-/// A node's disk, with the node's clock.
-struct Timed(SimDisk, Node);
+/// A node's disk, with the node's clock. Without the disk it takes no time.
+struct Timed(Option<SimDisk>, Node);
 
 #[async_trait(?Send)]
 impl Medium for Timed {
     async fn read(&self, bytes: u64) -> Result<(), FsError> {
-        Medium::read(&self.0, bytes).await
+        match &self.0 {
+            Some(disk) => Medium::read(disk, bytes).await,
+            None => Ok(()),
+        }
     }
 
     async fn write(&self, bytes: u64) -> Result<(), FsError> {
-        Medium::write(&self.0, bytes).await
+        match &self.0 {
+            Some(disk) => Medium::write(disk, bytes).await,
+            None => Ok(()),
+        }
     }
 
     async fn sync(&self) -> Result<(), FsError> {
-        Medium::sync(&self.0).await
+        match &self.0 {
+            Some(disk) => Medium::sync(disk).await,
+            None => Ok(()),
+        }
     }
 
     fn wall_ns(&self) -> u64 {
         self.1.wall_ns()
     }
+}
+
+/// Creates a store of I/O server `index` on a medium.
+fn store_on(medium: impl Medium + 'static, index: usize, options: &ClusterOptions) -> MemStore {
+    let capacity = options.disk_capacity;
+    let store = if options.disk_cache { MemStore::cached(medium, capacity) } else { MemStore::on(medium, capacity) };
+    let store = store.on_disk(index as u64);
+    if options.service == Service::Mmap { store.mapped() } else { store }
 }
 
 /// A node's power failure, for the stores on its disk.
@@ -233,24 +228,12 @@ impl SimCluster {
         let options = Rc::new(options);
         let store = |index: usize| {
             let node = sim.node(&format!("iod{index}"));
-            let (disk, capacity) = (Timed(node.disk(), node.clone()), options.disk_capacity);
-            let finish = |store: MemStore| {
-                let store = store.on_disk(index as u64);
-                if options.service == Service::Mmap { store.mapped() } else { store }
+            let Some(settings) = page_cache else {
+                return store_on(Timed(options.disk_costs.then(|| node.disk()), node.clone()), index, &options);
             };
-            if let Some(settings) = page_cache {
-                let cache = PageCache::new(&node, settings);
-                node.disk().attach(Rc::new(cache.clone()));
-                let cached = if options.disk_cache { MemStore::cached } else { MemStore::on };
-                return finish(cached(cache, capacity));
-            }
-            let store = match (options.disk_costs, options.disk_cache) {
-                (true, true) => MemStore::cached(disk, capacity),
-                (true, false) => MemStore::on(disk, capacity),
-                (false, true) => MemStore::cached(Timeless(node), capacity),
-                (false, false) => MemStore::on(Timeless(node), capacity),
-            };
-            finish(store)
+            let cache = PageCache::new(&node, settings);
+            node.disk().attach(Rc::new(cache.clone()));
+            store_on(cache, index, &options)
         };
         let stores = (0..options.iods).map(store).collect();
         let caches = (0..options.iods).map(|_| Rc::default()).collect();
@@ -337,28 +320,31 @@ impl SimCluster {
     }
 }
 
-/// Makes an endpoint, or one for each of `loops`, and makes the first one listen. If the node
-/// refuses, retries until it succeeds, as a system's init does.
-async fn listen(node: &Node, options: &ClusterOptions, loops: Option<usize>) -> Vec<AsyncEndpoint> {
-    // An endpoint is driven by its own task, so it is created only once.
-    let mut made = None;
+/// An I/O server of a simulated cluster, at one endpoint.
+type SimIod = Iod<Rc<dyn DataStore>>;
+
+/// Does a step of a start until it succeeds, as a system's init does.
+async fn until_started<R>(node: &Node, begin: impl AsyncFn() -> Result<R, FsError>) -> R {
     loop {
-        let mut begin = || {
-            let config = || options.endpoint(&node.name());
-            let endpoints = match (&made, loops) {
-                (Some(endpoints), _) => Vec::clone(endpoints),
-                (None, None) => made.insert(vec![node.endpoint(config())?]).clone(),
-                (None, Some(loops)) => made.insert(node.shards(&config(), Waiting::Busy, loops)?).clone(),
-            };
-            endpoints[0].listen(&node.addr(PORT))?;
-            Ok::<_, FsError>(endpoints)
-        };
-        match begin() {
-            Ok(endpoints) => return endpoints,
+        match begin().await {
+            Ok(begun) => return begun,
             Err(error) => tracing::warn!(node = node.name(), %error, "not started; tried again"),
         }
         node.sleep(START_AGAIN).await;
     }
+}
+
+/// Makes an endpoint, or one for each of `loops`, and makes the first one listen.
+async fn listen(node: &Node, options: &ClusterOptions, loops: Option<usize>) -> Vec<AsyncEndpoint> {
+    let config = options.endpoint(&node.name());
+    let make = async || match loops {
+        None => Ok(vec![node.endpoint(config.clone())?]),
+        Some(loops) => Ok(node.shards(&config, Waiting::Busy, loops)?),
+    };
+    // An endpoint is driven by its own task, so it is created only once.
+    let endpoints = until_started(node, make).await;
+    until_started(node, async || Ok(endpoints[0].listen(&node.addr(PORT))?)).await;
+    endpoints
 }
 
 /// Returns a number that no other start of a server has: each node is its own machine, and the time
@@ -376,19 +362,12 @@ async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, m
     let loops = (options.threads > 1).then_some(options.threads);
     let endpoints = listen(&node, &options, loops).await;
     let endpoint = &endpoints[0];
-    let manager = loop {
+    let begin = async || {
+        let (store, settings) = (MetaStore::on(metadata.reopen())?, options.manager(iods.clone()));
         let clock = node.clone();
-        let begin = || {
-            let (store, settings) = (MetaStore::on(metadata.reopen())?, options.manager(iods.clone()));
-            let manager = Manager::new(endpoint.clone(), store, settings, instance(&node), move || clock.wall_ns())?;
-            Ok::<_, FsError>(manager.taking(options.commit_time))
-        };
-        match begin() {
-            Ok(manager) => break manager,
-            Err(error) => tracing::warn!(node = node.name(), %error, "not started; tried again"),
-        }
-        node.sleep(START_AGAIN).await;
+        Manager::new(endpoint.clone(), store, settings, instance(&node), move || clock.wall_ns())
     };
+    let manager = until_started(&node, begin).await.taking(options.commit_time);
     let own = manager.identity();
     let standing = Standing::serving(identity(&node, &Label::new(own.cluster, Role::Manager, own.store), own.start));
     let further = endpoints.iter().enumerate().skip(1).map(|(core, endpoint)| {
@@ -450,88 +429,48 @@ async fn run_iod(
     let number = StoreId(instance << 32 | u128::from(index) | 1 << 31);
     let mut membership = Membership::new(endpoint.clone(), manager, index, instance, false, options.heartbeat);
     let labels = Arc::new(LabelLock::default());
-    let room = WaitingRoom::new(WaitingRoom::why_iod(index));
-    let fronts: Vec<_> = endpoints.iter().map(|endpoint| (endpoint.clone(), &room)).collect();
     let begin = begin(&mut membership, &store, &labels, number, &node);
-    let begun = room.until(&fronts, options.limits, begin, std::pin::pin!(std::future::pending())).await;
+    let never = std::future::pending();
+    let begun = wait_until(&why_iod(index), &endpoints, options.limits, begin, never).await;
     let (label, start) = match begun {
         Some(Ok(begun)) => begun,
         Some(Err(error)) => return tracing::error!(%error, "the I/O server stops"),
         None => return,
     };
-    let began = Began { node: node.clone(), options: options.clone(), endpoints, loops, label, start, instance };
-    let keep = membership.keep(&store, &labels, start);
-    let failed = match &options.service {
-        Service::Normal | Service::Mmap => began.serve(store.clone(), labels.clone(), keep).await,
+    let stored: Rc<dyn DataStore> = match &options.service {
+        Service::Normal | Service::Mmap => Rc::new(store.clone()),
         Service::Unifier(settings) => {
-            let clock = node.clone();
-            let unified = loop {
-                let begin = async {
-                    let (frames, clock) = (cache.frames(began.label.store, settings)?, clock.clone());
-                    let unified =
-                        UnifiedStore::new(store.clone(), frames, settings.cache.clone(), move || clock.wall_ns());
-                    unified.reconcile().await?;
-                    Ok::<_, FsError>(Rc::new(unified))
-                };
-                match begin.await {
-                    Ok(unified) => break unified,
-                    Err(error) => tracing::warn!(node = node.name(), %error, "not started; tried again"),
-                }
-                node.sleep(START_AGAIN).await;
+            let begin = async || {
+                let (frames, clock) = (cache.frames(label.store, settings)?, node.clone());
+                let behind = Rc::new(store.clone());
+                let unified = UnifiedStore::new(behind, frames, settings.cache.clone(), move || clock.wall_ns());
+                unified.reconcile().await?;
+                Ok(Rc::new(unified))
             };
-            began.serve(unified, labels.clone(), keep).await
+            until_started(&node, begin).await
         }
     };
-    if failed {
-        start_again(&node);
-    }
-}
-
-/// An I/O server that has begun its start.
-struct Began {
-    node: Node,
-    options: Rc<ClusterOptions>,
-    endpoints: Vec<AsyncEndpoint>,
-    loops: Option<usize>,
-    label: Label,
-    start: Start,
-    instance: u128,
-}
-
-impl Began {
-    /// Serves from a store until the server must stop. Returns true if the store has failed.
-    async fn serve<S: DataStore + Clone + 'static>(
-        self,
-        store: S,
-        labels: Arc<LabelLock>,
-        keep: impl Future<Output = FsError>,
-    ) -> bool {
-        let Began { node, options, endpoints, loops, label, start, instance } = self;
-        let iod = loop {
-            match Iod::new(endpoints[0].clone(), store.clone(), options.iod) {
-                Ok(iod) => break iod.started_as(instance as u64).with_labels(labels.clone()),
-                Err(error) => tracing::warn!(node = node.name(), %error, "not started; tried again"),
+    let iod = until_started(&node, async || Iod::new(endpoint.clone(), stored.clone(), options.iod)).await;
+    let iod = iod.started_as(instance as u64).with_labels(labels.clone());
+    let standing = Standing::serving(identity(&node, &label, start));
+    let failed = Cell::new(false);
+    let stop = async {
+        let error = tokio::select! {
+            biased;
+            error = membership.keep(&store, &labels, start) => error,
+            error = stored.failure() => {
+                failed.set(true);
+                error
             }
-            node.sleep(START_AGAIN).await;
         };
-        let standing = Standing::serving(identity(&node, &label, start));
-        let failed = Cell::new(false);
-        let stop = async {
-            let error = tokio::select! {
-                biased;
-                error = keep => error,
-                error = store.failure() => {
-                    failed.set(true);
-                    error
-                }
-            };
-            tracing::error!(%error, "the I/O server stops");
-        };
-        match loops {
-            None => serve(&endpoints[0], &iod, &standing, options.limits, stop).await,
-            Some(_) => serve_on_cores(&node, &endpoints, iod, options.iod, &standing, options.limits, stop).await,
-        }
-        failed.get()
+        tracing::error!(%error, "the I/O server stops");
+    };
+    match loops {
+        None => serve(endpoint, &iod, &standing, options.limits, stop).await,
+        Some(_) => serve_on_cores(&node, &endpoints, iod, options.iod, &standing, options.limits, stop).await,
+    }
+    if failed.get() {
+        start_again(&node);
     }
 }
 

@@ -4,12 +4,12 @@ use fs_proto::{CacheState, DatafileHandle, ErrorCode, FsError, IodReply, Region}
 
 use super::Iod;
 use crate::service::Context;
-use crate::store::DataStore;
+use crate::store::{DataStore, StoreHandle};
 
 /// Most datafiles that one question about the busiest looks at, in some 0.15 ms.
 const LOOK: usize = 1024;
 
-impl<S: DataStore> Iod<S> {
+impl<S: StoreHandle> Iod<S> {
     /// Returns the state of the cache, and the busiest of the datafiles behind `after`.
     pub(super) fn cache_state(
         &self,

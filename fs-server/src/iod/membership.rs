@@ -54,7 +54,11 @@ impl LabelLock {
     ///
     /// # Errors
     /// Those of [`DataStore::relabel`]; `Invalid` if the store has no label.
-    pub async fn change(&self, store: &impl DataStore, edit: impl FnOnce(&mut Label)) -> Result<Label, FsError> {
+    pub async fn change(
+        &self,
+        store: &(impl DataStore + ?Sized),
+        edit: impl FnOnce(&mut Label),
+    ) -> Result<Label, FsError> {
         let _guard = self.0.lock().await;
         let none = || FsError::new(ErrorCode::Invalid, "the store has no label");
         let mut label = store.label().ok_or_else(none)?;
@@ -145,7 +149,7 @@ impl Membership {
     ///
     /// # Errors
     /// That of the manager if it refuses; those of the store.
-    pub async fn begin(&mut self, store: &impl DataStore, lock: &LabelLock) -> Result<Start, FsError> {
+    pub async fn begin(&mut self, store: &dyn DataStore, lock: &LabelLock) -> Result<Start, FsError> {
         let epoch = store.label().map_or(0, |label| label.epoch) + 1;
         let mut start = Start { epoch, instance: self.instance };
         match self.register(store.label().as_ref(), start, false).await {
@@ -169,7 +173,7 @@ impl Membership {
     /// Writes a start that the manager has judged into the label.
     async fn offer(
         &self,
-        store: &impl DataStore,
+        store: &dyn DataStore,
         lock: &LabelLock,
         start: Start,
         answer: &Answer,
@@ -190,7 +194,7 @@ impl Membership {
 
     /// Confirms again and again that the server is up. Returns only when the manager of its cluster
     /// refuses the store.
-    pub async fn keep(&mut self, store: &impl DataStore, lock: &LabelLock, start: Start) -> FsError {
+    pub async fn keep(&mut self, store: &dyn DataStore, lock: &LabelLock, start: Start) -> FsError {
         let mut pause = SHORTEST;
         loop {
             match self.confirm(store, lock, start).await {
@@ -226,7 +230,7 @@ impl Membership {
     }
 
     /// Registers a labelled store. On a new connection, asks the manager to judge first.
-    async fn confirm(&mut self, store: &impl DataStore, lock: &LabelLock, start: Start) -> Result<(), FsError> {
+    async fn confirm(&mut self, store: &dyn DataStore, lock: &LabelLock, start: Start) -> Result<(), FsError> {
         let (peer, manager) = self.connect(store.label().as_ref(), start).await?;
         let knows = |label: Label| label.offered == Some(start) && label.manager == Some(manager);
         if self.judged != Some(peer) || !store.label().is_some_and(knows) {

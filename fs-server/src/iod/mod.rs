@@ -73,7 +73,7 @@ use fs_proto::{
 };
 
 use crate::service::{Answer, Context, Handler};
-use crate::store::{DataStore, Held};
+use crate::store::{DataStore, Held, StoreHandle};
 pub use membership::{LabelLock, Membership};
 use shared::ExposedViews;
 use tokio::sync::Mutex;
@@ -182,7 +182,7 @@ impl<S> IodParts<S> {
     }
 }
 
-impl<S: DataStore> Iod<S> {
+impl<S: StoreHandle> Iod<S> {
     /// Creates an I/O server over `store`.
     ///
     /// # Errors
@@ -213,19 +213,13 @@ impl<S: DataStore> Iod<S> {
     }
 
     /// Returns what all endpoints of the server share.
-    pub fn parts(&self) -> IodParts<S>
-    where
-        S: Clone,
-    {
+    pub fn parts(&self) -> IodParts<S> {
         self.parts.clone()
     }
 
     /// Returns the same server for one more endpoint. They share the store, the buffers and the
     /// queue of clients. `index` distinguishes the endpoints; the first one's is 0.
-    pub fn beside(&self, endpoint: AsyncEndpoint, index: u32) -> Iod<S>
-    where
-        S: Clone,
-    {
+    pub fn beside(&self, endpoint: AsyncEndpoint, index: u32) -> Iod<S> {
         self.parts().at(endpoint, index)
     }
 
@@ -256,7 +250,7 @@ impl<S: DataStore> Iod<S> {
             return Err(FsError::new(ErrorCode::Invalid, format!("{count} datafiles from {first} on")));
         };
         let _one = self.creating.lock().await;
-        let label = self.labels.change(&self.store, |label| {
+        let label = self.labels.change(&*self.store, |label| {
             if first > label.highest {
                 label.highest = last;
             }
@@ -289,7 +283,7 @@ impl<S: DataStore> Iod<S> {
             if left < MAX_RESULT && !results.is_empty() {
                 break;
             }
-            let result = self.truncates.commit(&self.store, *change, before).await;
+            let result = self.truncates.commit(&*self.store, *change, before).await;
             // A handle has at most ten bytes.
             left = left.saturating_sub(12 + result.as_ref().map_or_else(|error| error.detail.len() + 4, |()| 0));
             results.push((change.0, result.err().map(|error| FsError { ranges: Vec::new(), ..error })));
@@ -347,14 +341,14 @@ impl<S: DataStore> Iod<S> {
                 Ok(IodReply::Synced { start: self.start() })
             }
             IodRequest::PrepareTruncate { datafile, size, number } => {
-                self.truncates.prepare(&self.store, datafile, size, number).await?;
+                self.truncates.prepare(&*self.store, datafile, size, number).await?;
                 Ok(IodReply::Done)
             }
             IodRequest::CommitTruncates { before, datafiles } => {
                 Ok(IodReply::Committed(self.commit_truncates(before, &datafiles, context.room).await))
             }
             IodRequest::CancelTruncates { before, except } => {
-                self.truncates.cancel(&self.store, before, except).await?;
+                self.truncates.cancel(&*self.store, before, except).await?;
                 Ok(IodReply::Done)
             }
             IodRequest::Getsize { datafile } => {
@@ -407,7 +401,7 @@ fn check_data(call: &Incoming, direction: Direction, regions: &Regions) -> Resul
 }
 
 #[async_trait(?Send)]
-impl<S: DataStore> Handler for Iod<S> {
+impl<S: StoreHandle> Handler for Iod<S> {
     async fn handle(&self, context: &Context, request: Request, call: &Incoming) -> Answer {
         let RequestBody::Iod(body) = request.body else {
             return Answer::error(FsError::new(ErrorCode::Invalid, "this is an I/O server, not the manager"));

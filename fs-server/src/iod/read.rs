@@ -10,9 +10,9 @@ use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, Regions, Reply};
 use super::transfer::{Unit, is_small};
 use super::{Iod, check_data};
 use crate::service::{Answer, Context, ReadData};
-use crate::store::{DataStore, Lends, Loan};
+use crate::store::{DataStore, Lends, Loan, StoreHandle};
 
-impl<S: DataStore> Iod<S> {
+impl<S: StoreHandle> Iod<S> {
     pub(super) async fn read(
         &self,
         context: &Context,

@@ -19,7 +19,7 @@ use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, ViewGrant, ViewRang
 use super::Iod;
 use super::transfer::is_small;
 use crate::service::Context;
-use crate::store::{DataStore, SharedRange};
+use crate::store::{DataStore, SharedRange, StoreHandle};
 
 /// A segment that a peer may read.
 struct Exposed {
@@ -95,7 +95,7 @@ impl ExposedViews {
     }
 }
 
-impl<S: DataStore> Iod<S> {
+impl<S: StoreHandle> Iod<S> {
     pub(super) async fn read_shared(
         &self,
         context: &Context,

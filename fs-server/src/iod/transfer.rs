@@ -30,7 +30,7 @@ use futures_util::stream::{self, StreamExt};
 use super::turns::Turns;
 use super::{Client, Iod};
 use crate::service::Context;
-use crate::store::{DataStore, DiskTurn, Lends, remainder};
+use crate::store::{DataStore, DiskTurn, Lends, StoreHandle, remainder};
 
 /// How long a unit may take over the network before the next one may begin anyway. A unit of 512
 /// KiB takes this long at some 50 MB/s. A client that is slower, or has stalled, does not fill the
@@ -137,7 +137,7 @@ impl Unit<'_> {
     }
 }
 
-impl<S: DataStore> Iod<S> {
+impl<S: StoreHandle> Iod<S> {
     pub(super) fn client(&self, peer: PeerId) -> Client {
         (self.adapter, peer)
     }
@@ -252,7 +252,7 @@ pub(super) struct OwnTurn<'a, S> {
 }
 
 #[async_trait(?Send)]
-impl<S: DataStore> DiskTurn for OwnTurn<'_, S> {
+impl<S: StoreHandle> DiskTurn for OwnTurn<'_, S> {
     async fn take(&self) -> Result<Box<dyn Any>, FsError> {
         let client = (self.iod.adapter, self.context.peer);
         let turn = if self.small { None } else { Some(self.iod.stages.disk.take(client).await) };

@@ -58,9 +58,9 @@ impl Truncates {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) async fn prepare<S: DataStore>(
+    pub(super) async fn prepare(
         &self,
-        store: &S,
+        store: &(impl DataStore + ?Sized),
         datafile: DatafileHandle,
         size: u64,
         number: u64,
@@ -77,9 +77,9 @@ impl Truncates {
     }
 
     /// Carries out a change that was prepared with a number below `before`.
-    pub(super) async fn commit<S: DataStore>(
+    pub(super) async fn commit(
         &self,
-        store: &S,
+        store: &(impl DataStore + ?Sized),
         (datafile, cut, size): (DatafileHandle, u64, u64),
         before: u64,
     ) -> Result<(), FsError> {
@@ -100,9 +100,9 @@ impl Truncates {
         Ok(())
     }
 
-    pub(super) async fn cancel<S: DataStore>(
+    pub(super) async fn cancel(
         &self,
-        store: &S,
+        store: &(impl DataStore + ?Sized),
         before: u64,
         except: Vec<DatafileHandle>,
     ) -> Result<(), FsError> {

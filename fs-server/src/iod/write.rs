@@ -8,9 +8,9 @@ use fs_proto::{DatafileHandle, FsError, Regions};
 use super::transfer::{Unit, is_small};
 use super::{Iod, check_data};
 use crate::service::Context;
-use crate::store::DataStore;
+use crate::store::{DataStore, StoreHandle};
 
-impl<S: DataStore> Iod<S> {
+impl<S: StoreHandle> Iod<S> {
     pub(super) async fn write(
         &self,
         context: &Context,

@@ -150,8 +150,4 @@ impl Handler for ManagerLoop {
             let _ = self.errands.send(Errand::GoneBack(how));
         }
     }
-
-    async fn background(&self) {
-        pending().await
-    }
 }

@@ -123,8 +123,7 @@ impl RollCall {
         progress: impl Fn(&str),
         stop: impl Future<Output = ()>,
     ) -> bool {
-        let fronts: Vec<_> = endpoints.iter().map(|endpoint| (endpoint.clone(), self)).collect();
-        serve_until(&fronts, standing, limits, self.complete(progress), stop).await.is_some()
+        serve_until(endpoints, self, standing, limits, self.complete(progress), stop).await.is_some()
     }
 
     fn reports(&self) -> MutexGuard<'_, BTreeMap<u32, Report>> {
@@ -261,10 +260,6 @@ impl Handler for RollCall {
             _ => Ok(()),
         };
         Answer::error(noted.err().unwrap_or_else(|| FsError::new(ErrorCode::Busy, WHY)))
-    }
-
-    async fn background(&self) {
-        std::future::pending().await
     }
 }
 

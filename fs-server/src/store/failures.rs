@@ -1,5 +1,7 @@
 //! Tests of a store of files whose disk fails.
 
+use std::sync::Arc;
+
 use bmi_cache::{ArenaSettings, Frames, Settings};
 use futures_util::FutureExt;
 
@@ -25,16 +27,25 @@ fn failing<R>(first: u64, count: u64, error: i32, work: impl FnOnce() -> R) -> R
     result
 }
 
-/// Runs a test with each way of moving bytes. Without a runtime the caller's thread makes all
-/// calls, so no ring is used.
-fn each(test: impl Fn(Mode)) {
-    [Mode::Cached, Mode::Threads].into_iter().for_each(test);
-}
-
 /// Opens a store that keeps 256 files open.
 fn open(mode: Mode, dir: &Path) -> FileStore {
     let store = mode.open(dir, 1000);
     if store.moves_directly() { store.keeping_open(512) } else { store.keeping_open(256) }
+}
+
+/// Runs a test with such a store that has some datafiles, and with a way to open it again.
+fn with_store(mode: Mode, first: DatafileHandle, count: u32, test: impl FnOnce(FileStore, &dyn Fn() -> FileStore)) {
+    let dir = disk_dir();
+    let again = || open(mode, dir.path());
+    let store = again();
+    run(store.create(first, count)).unwrap();
+    test(store, &again);
+}
+
+/// Runs a test with each way of moving bytes. Without a runtime the caller's thread makes all
+/// calls, so no ring is used.
+fn each(first: DatafileHandle, count: u32, test: impl Fn(FileStore, &dyn Fn() -> FileStore)) {
+    [Mode::Cached, Mode::Threads].into_iter().for_each(|mode| with_store(mode, first, count, &test));
 }
 
 /// The steps of writing to a datafile for the first time, and of reading one whose file is not
@@ -77,15 +88,12 @@ fn has_failed(store: &FileStore) -> bool {
 /// the system had discarded what it could not write.
 #[test]
 fn a_datafile_whose_sync_failed_is_lost_until_it_is_removed() {
-    each(|mode| {
-        for error in [libc::EIO, libc::ENOSPC] {
-            let dir = disk_dir();
-            let store = open(mode, dir.path());
-            run(store.create(FILE, 2)).unwrap();
+    for error in [libc::EIO, libc::ENOSPC] {
+        each(FILE, 2, |store, again| {
             write(&store, FILE, 1).unwrap();
             let failed = failing(1, 1, error, || sync(&store, FILE)).unwrap_err();
             assert!(failed.code == ErrorCode::Io && failed.detail.contains("store it again"), "{failed}");
-            for store in [&store, &open(mode, dir.path())] {
+            for store in [&store, &again()] {
                 for outcome in outcomes(store) {
                     let error = outcome.unwrap();
                     assert!(error.code == ErrorCode::Lost && error.detail.contains("the last sync of"), "{error}");
@@ -95,34 +103,31 @@ fn a_datafile_whose_sync_failed_is_lost_until_it_is_removed() {
                 write(store, other, 1).and_then(|()| sync(store, other)).unwrap();
             }
             run(store.remove(&[FILE])).unwrap();
-            for store in [&store, &open(mode, dir.path())] {
+            for store in [&store, &again()] {
                 let error = read(store, FILE).unwrap_err();
                 assert!(error.detail.contains("does not exist here"), "{error}");
             }
-        }
-    });
+        });
+    }
 }
 
 /// The steps of a first sync: the data, opening and syncing the subdirectory, and the catalogue's
 /// write and sync.
 #[test]
 fn a_store_that_cannot_record_what_happened_has_failed() {
-    each(|mode| {
-        // The step that fails, how many fail, whether the datafile is marked, and whether the store
-        // has failed.
-        let cases = [
-            (1, 1, true, false),
-            (1, 2, true, true),
-            (1, 3, true, true),
-            (2, 1, false, false),
-            (3, 1, false, true),
-            (4, 1, false, false),
-            (5, 1, false, true),
-        ];
-        for (first, count, marked, ends) in cases {
-            let dir = disk_dir();
-            let store = open(mode, dir.path());
-            run(store.create(FILE, 1)).unwrap();
+    // The step that fails, how many fail, whether the datafile is marked, and whether the store
+    // has failed.
+    let cases = [
+        (1, 1, true, false),
+        (1, 2, true, true),
+        (1, 3, true, true),
+        (2, 1, false, false),
+        (3, 1, false, true),
+        (4, 1, false, false),
+        (5, 1, false, true),
+    ];
+    for (first, count, marked, ends) in cases {
+        each(FILE, 1, |store, _| {
             write(&store, FILE, 1).unwrap();
             failing(first, count, libc::EIO, || sync(&store, FILE)).unwrap_err();
             let case = format!("step {first}, {count}");
@@ -138,18 +143,15 @@ fn a_store_that_cannot_record_what_happened_has_failed() {
                 sync(&store, FILE).unwrap();
                 assert_eq!(read(&store, FILE), Ok(vec![1; LEN]), "{case}");
             }
-        }
-    });
+        });
+    }
 }
 
 /// Replays a bug: with more files than can be open, an error of the system's writeback could be
 /// gone with the descriptor, and the next sync succeeded.
 #[test]
 fn an_error_of_the_writeback_reaches_the_next_sync() {
-    each(|mode| {
-        let dir = disk_dir();
-        let store = open(mode, dir.path());
-        run(store.create(DatafileHandle(0), 300)).unwrap();
+    each(DatafileHandle(0), 300, |store, _| {
         let written = |raw: u64| write(&store, DatafileHandle(raw), 1);
         (0..256).try_for_each(written).unwrap();
         // 64 files are written before one of them is closed. That of the third one fails. Then the
@@ -173,10 +175,7 @@ fn an_error_of_the_writeback_reaches_the_next_sync() {
 
 #[test]
 fn an_error_of_writing_ahead_reaches_the_next_sync() {
-    each(|mode| {
-        let dir = disk_dir();
-        let store = open(mode, dir.path());
-        run(store.create(DatafileHandle(0), 300)).unwrap();
+    each(DatafileHandle(0), 300, |store, _| {
         let written = |raw: u64| write(&store, DatafileHandle(raw), 1);
         (0..200).try_for_each(written).unwrap();
         let work = store.write_ahead().unwrap();
@@ -201,35 +200,29 @@ fn an_error_of_writing_ahead_reaches_the_next_sync() {
 
 #[test]
 fn a_file_that_cannot_be_opened_is_no_failed_sync() {
-    each(|mode| {
-        for error in [libc::EMFILE, libc::ENFILE] {
-            let dir = disk_dir();
-            let store = open(mode, dir.path());
-            run(store.create(FILE, 1)).unwrap();
+    for error in [libc::EMFILE, libc::ENFILE] {
+        each(FILE, 1, |store, again| {
             let busy = failing(1, 1, error, || write(&store, FILE, 1)).unwrap_err();
             assert!(busy.code == ErrorCode::Busy && busy.detail.contains("raise its limit"), "{busy}");
             write(&store, FILE, 1).unwrap();
             // The subdirectory, when its names are to be synced.
             assert_eq!(failing(2, 1, error, || sync(&store, FILE)).unwrap_err().code, ErrorCode::Busy);
             drop(store);
-            let store = open(mode, dir.path());
+            let store = again();
             assert_eq!(failing(1, 1, error, || sync(&store, FILE)).unwrap_err().code, ErrorCode::Busy);
             sync(&store, FILE).unwrap();
             assert_eq!(read(&store, FILE), Ok(vec![1; LEN]));
-        }
-    });
+        });
+    }
 }
 
 /// Replays a bug: with many connections no descriptor was free, and requests failed although the
 /// store kept files open that nobody used.
 #[test]
 fn unused_files_are_closed_when_no_descriptor_is_free() {
-    each(|mode| {
-        let other = |raw: u64| DatafileHandle(FILE.0 + raw);
-        for error in [libc::EMFILE, libc::ENFILE] {
-            let dir = disk_dir();
-            let store = open(mode, dir.path());
-            run(store.create(FILE, 60)).unwrap();
+    let other = |raw: u64| DatafileHandle(FILE.0 + raw);
+    for error in [libc::EMFILE, libc::ENFILE] {
+        each(FILE, 60, |store, _| {
             (0..40).try_for_each(|raw| write(&store, other(raw), 1)).unwrap();
             // When the file is looked for. The others must be written before some are closed.
             failing(1, 1, error, || write(&store, other(40), 1)).unwrap();
@@ -254,18 +247,15 @@ fn unused_files_are_closed_when_no_descriptor_is_free() {
             assert!(none.code == ErrorCode::Busy && none.detail.contains("no file descriptor is free"), "{none}");
             write(&store, other(50), 1).unwrap();
             assert!(!has_failed(&store));
-        }
-    });
+        });
+    }
 }
 
 /// Replays a bug: the file of a datafile that could not be removed was closed, and an error of its
 /// writeback with it.
 #[test]
 fn a_removal_that_fails_leaves_unsynced_data_noticed() {
-    each(|mode| {
-        let dir = disk_dir();
-        let store = open(mode, dir.path());
-        run(store.create(FILE, 1)).unwrap();
+    each(FILE, 1, |store, _| {
         write(&store, FILE, 1).and_then(|()| sync(&store, FILE)).unwrap();
         write(&store, FILE, 2).unwrap();
         // The file itself cannot be removed.
@@ -412,8 +402,8 @@ fn truncated_bytes_do_not_come_back_wherever_the_process_ends() {
     for step in 1.. {
         let dir = disk_dir();
         let frames = Frames::anonymous(ArenaSettings { bytes: CACHE, chunk: 64 << 10 }).unwrap();
-        let open =
-            || UnifiedStore::new(open(Mode::Cached, dir.path()), frames.clone(), Settings::for_bytes(CACHE), || 0);
+        let files = || Arc::new(open(Mode::Cached, dir.path()));
+        let open = || UnifiedStore::new(files(), frames.clone(), Settings::for_bytes(CACHE), || 0);
         let store = open();
         run(store.create(FILE, 1)).unwrap();
         run(store.write(FILE, &[Region::new(0, 1000)], &vec![1; 1000].into())).unwrap();

@@ -14,7 +14,8 @@ use super::lists::Rest;
 use super::marks::Mark;
 use super::{DataStore, DiskTurn, Fates, Held, Label, Lends, Loan, SECTOR, absent, cut_off, remainder};
 
-/// The behaviour of a store's disk apart from holding bytes: taking time, and failing.
+/// The behaviour of a store's disk apart from holding bytes: taking time, and failing. A medium
+/// without methods of its own takes no time and never fails.
 ///
 /// A medium that has memory of its own in front of the disk, such as the system's page cache,
 /// implements the methods with regions. For the others these are requests of so many bytes.
@@ -24,19 +25,27 @@ pub trait Medium {
     ///
     /// # Errors
     /// The error that a failure of the disk should produce, usually `Io`.
-    async fn read(&self, bytes: u64) -> Result<(), FsError>;
+    async fn read(&self, bytes: u64) -> Result<(), FsError> {
+        let _ = bytes;
+        Ok(())
+    }
 
     /// Writes `bytes` to the disk, or to its cache.
     ///
     /// # Errors
     /// As for `read`.
-    async fn write(&self, bytes: u64) -> Result<(), FsError>;
+    async fn write(&self, bytes: u64) -> Result<(), FsError> {
+        let _ = bytes;
+        Ok(())
+    }
 
     /// Makes all earlier writes durable.
     ///
     /// # Errors
     /// As for `read`.
-    async fn sync(&self) -> Result<(), FsError>;
+    async fn sync(&self) -> Result<(), FsError> {
+        Ok(())
+    }
 
     /// Reads regions of a datafile into somebody's memory.
     ///
@@ -85,20 +94,7 @@ pub trait Medium {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Free;
 
-#[async_trait(?Send)]
-impl Medium for Free {
-    async fn read(&self, _bytes: u64) -> Result<(), FsError> {
-        Ok(())
-    }
-
-    async fn write(&self, _bytes: u64) -> Result<(), FsError> {
-        Ok(())
-    }
-
-    async fn sync(&self) -> Result<(), FsError> {
-        Ok(())
-    }
-}
+impl Medium for Free {}
 
 fn total(regions: &[Region]) -> u64 {
     regions.iter().map(|region| region.len).sum()

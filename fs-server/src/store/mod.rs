@@ -52,10 +52,9 @@ mod views;
 use std::any::Any;
 use std::fs::{self, File};
 use std::io;
+use std::ops::Deref;
 use std::path::Path;
 use std::pin::Pin;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -77,7 +76,7 @@ pub(crate) use meta::fault;
 pub use service::{CacheSettings, LEAST_CACHE, Service};
 pub use shared::SharedBackend;
 pub use unified::UnifiedStore;
-pub use views::{SharedRange, ViewSettings, ViewStatistics};
+pub use views::{SharedRange, ViewSettings};
 
 /// Size and modification time of a datafile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -406,173 +405,11 @@ pub trait DataStore {
     }
 }
 
-/// Implements [`DataStore`] for handles of a shared store.
-macro_rules! shared_store {
-    ($handle:ident) => {
-        #[async_trait(?Send)]
-        impl<S: DataStore + ?Sized> DataStore for $handle<S> {
-            fn label(&self) -> Option<Label> {
-                (**self).label()
-            }
+/// A handle of a store, for the event loops of a server and for a cache in front of the store. A
+/// clone is another handle of the same store.
+pub trait StoreHandle: Deref<Target: DataStore> + Clone + 'static {}
 
-            async fn relabel(&self, label: &Label) -> Result<(), FsError> {
-                (**self).relabel(label).await
-            }
-
-            fn places(&self) -> usize {
-                (**self).places()
-            }
-
-            async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
-                (**self).create(first, count).await
-            }
-
-            async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
-                (**self).discard(first, count).await
-            }
-
-            async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
-                (**self).remove(datafiles).await
-            }
-
-            async fn list(
-                &self,
-                after: Option<DatafileHandle>,
-                max: usize,
-            ) -> Result<(Vec<DatafileHandle>, bool), FsError> {
-                (**self).list(after, max).await
-            }
-
-            async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
-                (**self).write(datafile, regions, from).await
-            }
-
-            async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError> {
-                (**self).read(datafile, regions, into).await
-            }
-
-            fn refusal(&self, datafile: DatafileHandle) -> Option<FsError> {
-                (**self).refusal(datafile)
-            }
-
-            fn lends(&self) -> Lends {
-                (**self).lends()
-            }
-
-            async fn lend(
-                &self,
-                datafile: DatafileHandle,
-                regions: &[Region],
-                turn: &dyn DiskTurn,
-            ) -> Result<Option<Loan>, FsError> {
-                (**self).lend(datafile, regions, turn).await
-            }
-
-            async fn receive(
-                &self,
-                datafile: DatafileHandle,
-                regions: &[Region],
-            ) -> Result<Option<Box<dyn Receipt>>, FsError> {
-                (**self).receive(datafile, regions).await
-            }
-
-            async fn share(
-                &self,
-                datafile: DatafileHandle,
-                range: ViewRange,
-                now: Time,
-                turn: &dyn DiskTurn,
-            ) -> Result<Result<SharedRange, ViewRefusal>, FsError> {
-                (**self).share(datafile, range, now, turn).await
-            }
-
-            fn register(
-                &self,
-                regions: &mut ReadyRegions,
-                register: &mut dyn FnMut(&Memory) -> Result<MemoryRegion, Error>,
-            ) {
-                (**self).register(regions, register);
-            }
-
-            fn any_waits(&self) -> bool {
-                (**self).any_waits()
-            }
-
-            fn service(&self) -> ServiceKind {
-                (**self).service()
-            }
-
-            fn advise(&self, datafile: DatafileHandle, hints: CacheHints) {
-                (**self).advise(datafile, hints);
-            }
-
-            fn cache_stat(&self) -> Option<CacheStat> {
-                (**self).cache_stat()
-            }
-
-            fn busiest(
-                &self,
-                after: Option<DatafileHandle>,
-                look: usize,
-                most: usize,
-            ) -> (Vec<CachedFile>, Option<DatafileHandle>) {
-                (**self).busiest(after, look, most)
-            }
-
-            fn coverage(&self, datafile: DatafileHandle, region: Region) -> Option<(CacheCoverage, Option<u64>)> {
-                (**self).coverage(datafile, region)
-            }
-
-            async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {
-                (**self).tend(sleep).await
-            }
-
-            async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
-                (**self).prepare_truncate(datafile, size).await
-            }
-
-            async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
-                (**self).truncate(datafile, size).await
-            }
-
-            async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {
-                (**self).commit_truncate(datafile, cut, size).await
-            }
-
-            async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
-                (**self).cancel_truncates(except).await
-            }
-
-            async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
-                (**self).sync(datafiles).await
-            }
-
-            async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
-                (**self).held(datafile).await
-            }
-
-            async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
-                (**self).size(datafile).await
-            }
-
-            async fn failure(&self) -> FsError {
-                (**self).failure().await
-            }
-
-            fn known_stat(&self) -> Option<IodStat> {
-                (**self).known_stat()
-            }
-
-            async fn stat(&self) -> Result<IodStat, FsError> {
-                (**self).stat().await
-            }
-        }
-    };
-}
-
-// For the event loops of a server, and for those of a simulated one.
-shared_store!(Arc);
-shared_store!(Rc);
+impl<H: Deref<Target: DataStore> + Clone + 'static> StoreHandle for H {}
 
 /// Returns the error for a datafile that does not exist.
 fn absent(datafile: DatafileHandle) -> FsError {

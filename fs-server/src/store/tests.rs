@@ -1,6 +1,7 @@
 //! Tests the guarantees of every store, for both kinds, and the properties that only files have.
 
 use std::fs;
+use std::sync::Arc;
 
 use bmi_core::Memory;
 use proptest::prelude::*;
@@ -69,18 +70,6 @@ fn regions_are_written_and_read_in_order() {
         assert_eq!(store.size(FILE).await, Ok(70_040));
         store.sync(&[FILE]).await.unwrap();
         assert_eq!(store.stat().await.unwrap().datafiles, 1);
-    });
-}
-
-#[test]
-fn what_was_never_written_is_zero() {
-    each(async |store| {
-        assert_eq!(read(store, &[region(5, 10_000)]).await.unwrap(), vec![0; 10_000]);
-        assert_eq!(store.size(FILE).await, Ok(0));
-        store.sync(&[FILE]).await.unwrap();
-        store.write(FILE, &[region(10_000, 1)], &vec![7].into()).await.unwrap();
-        let bytes = read(store, &[region(9_999, 5_000)]).await.unwrap();
-        assert_eq!((bytes[0], bytes[1], &bytes[2..]), (0, 7, &[0; 4_998][..]));
     });
 }
 
@@ -267,7 +256,6 @@ fn datafiles_that_are_synced_together_are_all_durable() {
     });
 }
 
-/// Replays a bug: a datafile that was missing or cut off read as zeros.
 /// Replays a bug of the simulated store: the second attempt found no datafile, and made nothing
 /// durable.
 #[test]
@@ -276,14 +264,6 @@ fn a_discard_that_failed_is_durable_when_it_succeeds() {
 
     #[async_trait(?Send)]
     impl Medium for FailsOnce {
-        async fn read(&self, _bytes: u64) -> Result<(), FsError> {
-            Ok(())
-        }
-
-        async fn write(&self, _bytes: u64) -> Result<(), FsError> {
-            Ok(())
-        }
-
         async fn sync(&self) -> Result<(), FsError> {
             if self.0.replace(false) { Err(FsError::new(ErrorCode::Io, "the disk failed")) } else { Ok(()) }
         }
@@ -301,6 +281,7 @@ fn a_discard_that_failed_is_durable_when_it_succeeds() {
     });
 }
 
+/// Replays a bug: a datafile that was missing or cut off read as zeros.
 #[test]
 fn a_datafile_that_was_cut_off_is_not_read_as_zeros() {
     each_mode(async |mode, dir| {
@@ -647,12 +628,6 @@ fn a_removal_that_was_not_synced_may_be_lost() {
     struct Stuck(std::rc::Rc<std::cell::Cell<bool>>);
     #[async_trait::async_trait(?Send)]
     impl Medium for Stuck {
-        async fn read(&self, _bytes: u64) -> Result<(), FsError> {
-            Ok(())
-        }
-        async fn write(&self, _bytes: u64) -> Result<(), FsError> {
-            Ok(())
-        }
         async fn sync(&self) -> Result<(), FsError> {
             if self.0.get() { Err(FsError::new(ErrorCode::Io, "a disk that does not sync")) } else { Ok(()) }
         }

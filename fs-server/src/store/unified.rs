@@ -42,8 +42,8 @@ use fs_proto::{
 };
 
 use super::lists::{Rest, copy, cut};
-use super::views::{SharedRange, ViewSettings, ViewStatistics, Views};
-use super::{DataStore, DiskTurn, Held, Label, Lends, Lent, Loan, Receipt, queries, remainder};
+use super::views::{SharedRange, ViewSettings, Views};
+use super::{DataStore, DiskTurn, Held, Label, Lends, Lent, Loan, Receipt, StoreHandle, queries, remainder};
 
 /// Most units of the cache that one question about a region looks at, in some 0.1 ms.
 const LOOK: usize = 4096;
@@ -52,7 +52,7 @@ const LOOK: usize = 4096;
 struct Behind<S>(S);
 
 #[async_trait(?Send)]
-impl<S: DataStore> Disk for Behind<S> {
+impl<S: StoreHandle> Disk for Behind<S> {
     type Error = FsError;
 
     async fn read(&self, file: u64, extents: &[Extent], into: &MemList) -> Result<(), FsError> {
@@ -107,7 +107,7 @@ impl DiskTurn for AtOnce {
 
 /// A store with a cache of its own in front of another store. `C` returns the time in nanoseconds
 /// since 1970, 0 without a clock.
-pub struct UnifiedStore<S: DataStore, C> {
+pub struct UnifiedStore<S: StoreHandle, C> {
     cache: Cache<Behind<S>>,
     clock: C,
     /// When datafiles with dirty bytes were last written.
@@ -116,16 +116,16 @@ pub struct UnifiedStore<S: DataStore, C> {
 }
 
 /// Bytes of the cache that are lent. Their range lock keeps them as they are.
-impl<S: DataStore + 'static> Lent for Reading<Behind<S>> {}
+impl<S: StoreHandle> Lent for Reading<Behind<S>> {}
 
 /// A write whose bytes arrive in the cache.
-struct Arriving<S: DataStore> {
+struct Arriving<S: StoreHandle> {
     writing: Writing<Behind<S>>,
     regions: Vec<Region>,
 }
 
 #[async_trait(?Send)]
-impl<S: DataStore> Receipt for Arriving<S> {
+impl<S: StoreHandle> Receipt for Arriving<S> {
     fn list(&self) -> &MemList {
         self.writing.list()
     }
@@ -136,7 +136,7 @@ impl<S: DataStore> Receipt for Arriving<S> {
     }
 }
 
-impl<S: DataStore, C: Fn() -> u64> UnifiedStore<S, C> {
+impl<S: StoreHandle, C: Fn() -> u64> UnifiedStore<S, C> {
     /// Puts a cache in front of `store`. What an earlier process has left in `frames` is in it.
     pub fn new(store: S, frames: Frames, settings: Settings, clock: C) -> UnifiedStore<S, C> {
         let cache = Cache::new(Behind(store), frames, settings);
@@ -150,13 +150,8 @@ impl<S: DataStore, C: Fn() -> u64> UnifiedStore<S, C> {
         self
     }
 
-    /// Returns the use of the memory for views.
-    pub fn view_statistics(&self) -> ViewStatistics {
-        self.views.statistics()
-    }
-
     /// Returns the store behind the cache.
-    pub fn behind(&self) -> &S {
+    pub fn behind(&self) -> &S::Target {
         &self.cache.disk().0
     }
 
@@ -237,7 +232,7 @@ impl<S: DataStore, C: Fn() -> u64> UnifiedStore<S, C> {
 }
 
 #[async_trait(?Send)]
-impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
+impl<S: StoreHandle, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
     fn label(&self) -> Option<Label> {
         self.behind().label()
     }
@@ -542,6 +537,7 @@ impl<S: DataStore + 'static, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
+    use std::rc::Rc;
     use std::task::{Context, Poll};
 
     use bmi_cache::ArenaSettings;
@@ -571,9 +567,9 @@ mod tests {
         unreachable!("it ends")
     }
 
-    fn unified(disk: u64) -> UnifiedStore<MemStore, fn() -> u64> {
+    fn unified(disk: u64) -> UnifiedStore<Rc<MemStore>, fn() -> u64> {
         let frames = Frames::anonymous(ArenaSettings::new(CACHE)).unwrap();
-        UnifiedStore::new(MemStore::new(disk), frames, Settings::for_bytes(CACHE), || 0)
+        UnifiedStore::new(Rc::new(MemStore::new(disk)), frames, Settings::for_bytes(CACHE), || 0)
     }
 
     /// Regions that overlap are parts by themselves, and the cache has all of them at once.
@@ -623,7 +619,8 @@ mod tests {
         const UNIT: u64 = 64 << 10;
         const LEN: u64 = 20 * UNIT + 100;
         let frames = Frames::anonymous(ArenaSettings::new(64 * CACHE)).unwrap();
-        let store = UnifiedStore::new(MemStore::new(64 * CACHE), frames, Settings::for_bytes(64 * CACHE), || 0);
+        let store =
+            UnifiedStore::new(Rc::new(MemStore::new(64 * CACHE)), frames, Settings::for_bytes(64 * CACHE), || 0);
         let list = MemList::from(Memory::zeroed(LEN as usize).unwrap());
         assert_eq!(polls(store.create(FILE, 1)), 1);
         assert_eq!(polls(store.behind().write(FILE, &[Region::new(0, LEN)], &list)), 1);

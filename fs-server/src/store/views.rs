@@ -75,17 +75,6 @@ pub struct SharedRange {
     pub lease: Duration,
 }
 
-/// Use of the memory for views.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ViewStatistics {
-    /// Segments that exist.
-    pub segments: usize,
-    /// Bytes of granules that are lent.
-    pub bytes: u64,
-    /// Bytes of memory that the segments take, with their headers and what clients have touched.
-    pub resident: u64,
-}
-
 /// A datafile and a window of it.
 type Place = (u64, u64);
 
@@ -343,15 +332,6 @@ impl Views {
             }
         });
     }
-
-    /// Returns the use of the memory.
-    pub(super) fn statistics(&self) -> ViewStatistics {
-        self.with(|state| ViewStatistics {
-            segments: state.segments.len(),
-            bytes: state.bytes(),
-            resident: state.segments.values().map(|segment| segment.pages.resident()).sum(),
-        })
-    }
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -359,6 +339,13 @@ mod tests {
     use bmi_core::Memory;
 
     use super::*;
+
+    /// Returns the number of segments, the bytes of granules that are lent, and those of memory
+    /// that the segments take, with their headers and what clients have touched.
+    fn use_of(views: &Views) -> (usize, u64, u64) {
+        let resident = |state: &State| state.segments.values().map(|segment| segment.pages.resident()).sum();
+        views.with(|state| (state.segments.len(), state.bytes(), resident(state)))
+    }
 
     const LEASE: Duration = Duration::from_millis(100);
     const FILE: DatafileHandle = DatafileHandle(7);
@@ -398,14 +385,14 @@ mod tests {
         share(&views, 7, range(0, 8), 1, at(0)).unwrap();
         let before: Vec<u64> = (0..8).map(|granule| word(&views, 7, granule)).collect();
         assert!(before.iter().all(|version| *version > 0));
-        assert_eq!(views.statistics(), ViewStatistics { segments: 1, bytes: 8 << 16, resident: (8 << 16) + 4096 });
+        assert_eq!(use_of(&views), (1, 8 << 16, (8 << 16) + 4096));
         // A byte of each of two neighbours, and a region of no bytes.
         let (last, none) = (Region::new(3 * VIEW_GRANULE - 1, 2), Region::new(0, 0));
         views.withdraw(FILE, &[last, none]);
         views.withdraw(DatafileHandle(6), &[Region::new(0, u64::MAX)]);
         let gone: Vec<u32> = (0..8).filter(|granule| word(&views, 7, *granule) == 0).collect();
         assert_eq!(gone, [2, 3]);
-        assert_eq!(views.statistics().resident, (6 << 16) + 4096);
+        assert_eq!(use_of(&views).2, (6 << 16) + 4096);
         share(&views, 7, range(0, 8), 2, at(0)).unwrap();
         assert!((2..4).all(|granule| !before.contains(&word(&views, 7, granule))), "no version comes twice");
         assert_eq!((word(&views, 7, 1), word(&views, 7, 4)), (before[1], before[4]), "the others stay");
@@ -414,7 +401,7 @@ mod tests {
         assert_eq!((word(&views, 7, 4) > 0, word(&views, 7, 5), word(&views, 7, 7)), (true, 0, 0));
         let pages = views.with(|state| state.segments[&(7, 0)].pages.clone());
         views.forget(FILE);
-        assert_eq!(views.statistics(), ViewStatistics::default());
+        assert_eq!(use_of(&views), (0, 0, 0));
         let mut entry = [1; 8];
         pages.memory().copy_to(view_entry(0), &mut entry);
         assert_eq!(entry, [0; 8], "who still has it mapped is told");
@@ -432,12 +419,12 @@ mod tests {
         assert!([1, 2].iter().all(|granule| word(&views, 1, *granule) > 0) && word(&views, 2, 0) > 0);
         share(&views, 3, range(1, 1), 3, at(100)).unwrap();
         assert_eq!((word(&views, 1, 1) > 0, word(&views, 1, 2)), (true, 0), "its lease was renewed");
-        assert_eq!(views.statistics().bytes, 4 * VIEW_GRANULE);
+        assert_eq!(use_of(&views).1, 4 * VIEW_GRANULE);
         // Nothing of the range itself is given up for it. What can never fit is refused at once.
         share(&views, 4, range(0, 4), 4, at(1000)).unwrap();
         assert_eq!(share(&views, 4, range(0, 5), 4, at(5000)), Err(ViewRefusal::Full));
         assert_eq!(share(&views, 5, ViewRange::of(0, VIEW_WINDOW).unwrap(), 5, at(5000)), Err(ViewRefusal::Full));
-        assert_eq!(views.statistics().bytes, 4 * VIEW_GRANULE);
+        assert_eq!(use_of(&views).1, 4 * VIEW_GRANULE);
         let off = self::views(0);
         assert_eq!(share(&off, 1, range(0, 1), 1, at(0)), Err(ViewRefusal::Off));
     }
@@ -469,11 +456,11 @@ mod tests {
             let shared = share(&views, file, range(0, 1), 1, at(0));
             assert_eq!(shared.is_ok(), file < MOST_SEGMENTS as u64, "{file}");
         }
-        assert_eq!(views.statistics().segments, MOST_SEGMENTS);
+        assert_eq!(use_of(&views).0, MOST_SEGMENTS);
         for file in 1000..2000 {
             share(&views, file, range(0, 1), 1, at(file * 100)).unwrap();
         }
-        let ViewStatistics { segments, bytes, resident } = views.statistics();
+        let (segments, bytes, resident) = use_of(&views);
         assert_eq!((segments, bytes), (MOST_SEGMENTS, MOST_SEGMENTS as u64 * VIEW_GRANULE));
         assert_eq!(resident, MOST_SEGMENTS as u64 * (VIEW_GRANULE + 4096));
     }

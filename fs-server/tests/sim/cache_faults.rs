@@ -35,7 +35,7 @@ use futures_util::future::select;
 
 use super::*;
 
-type Store = UnifiedStore<MemStore, Box<dyn Fn() -> u64>>;
+type Store = UnifiedStore<Rc<MemStore>, Box<dyn Fn() -> u64>>;
 
 const PORT: u16 = 7000;
 const SERVERS: u32 = 2;
@@ -181,7 +181,7 @@ impl Machine {
             let node = node.clone();
             move || node.wall_ns()
         });
-        let unified = Rc::new(UnifiedStore::new(self.store.clone(), self.frames.clone(), cache, clock));
+        let unified = Rc::new(UnifiedStore::new(Rc::new(self.store.clone()), self.frames.clone(), cache, clock));
         unified.reconcile().await.unwrap();
         self.unified.replace(Some(unified.clone()));
         let settings = IodSettings { unit: 16 << 10, buffers: 8, depth: 2 };

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bmi_core::mem::PublishedPages;
 use bmi_core::mem::zone::ZonePool;
 use bmi_core::{ResourceUsage, Time};
-use bmi_sim::{Profile, SimConfig, SimDisk};
+use bmi_sim::{Profile, SimConfig};
 use fs_proto::{
     ClusterId, DatafileHandle, ErrorCode, FsError, Identity, IodRequest, IodStat, Role, Start, StoreId, ViewRange,
     ViewRefusal,
@@ -170,7 +170,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start(config: SimConfig, settings: IodSettings) -> Server {
-        Server::start_on(config, settings, |node| Disk(node.disk()))
+        Server::start_on(config, settings, |node| node.disk())
     }
 
     /// Starts a server with another disk.
@@ -190,7 +190,7 @@ impl Server {
             kind: Rc::default(),
             pages: Rc::default(),
         };
-        let iod = Iod::new(endpoint.clone(), store.clone(), settings).unwrap();
+        let iod = Iod::new(endpoint.clone(), Rc::new(store.clone()), settings).unwrap();
         let (zones, server, idle) = (iod.zones().clone(), endpoint.clone(), endpoint.resource_usage());
         store.store.exchange(Contents::default().with_datafiles(DatafileHandle(0), 2000));
         let identity = Identity {
@@ -209,23 +209,6 @@ impl Server {
     /// Lets it lend views, each in the same segment.
     pub(super) fn lend_views(&self) {
         *self.store.pages.borrow_mut() = Some(Arc::new(PublishedPages::new(4096).unwrap()));
-    }
-}
-
-struct Disk(SimDisk);
-
-#[async_trait(?Send)]
-impl Medium for Disk {
-    async fn read(&self, bytes: u64) -> Result<(), FsError> {
-        self.0.read(bytes).await.map_err(FsError::from)
-    }
-
-    async fn write(&self, bytes: u64) -> Result<(), FsError> {
-        self.0.write(bytes).await.map_err(FsError::from)
-    }
-
-    async fn sync(&self) -> Result<(), FsError> {
-        self.0.sync().await.map_err(FsError::from)
     }
 }
 

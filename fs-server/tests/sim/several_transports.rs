@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use fs_proto::{ClusterId, Identity, Start, StoreId};
 use fs_server::iod::{Iod, IodSettings};
-use fs_server::service::{Limits, Standing, serve_all};
+use fs_server::service::{Handler, Limits, Standing, serve_all};
 use fs_server::store::MemStore;
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
@@ -38,10 +38,10 @@ fn two_endpoints_serve_one_store_and_stop_together() {
     let ended = Rc::new(Cell::new(false));
     let (told, who) = (ended.clone(), Standing::serving(me.clone()));
     node.spawn(async move {
-        let first = Iod::new(endpoints[0].clone(), store, IodSettings::default()).unwrap();
+        let first = Iod::new(endpoints[0].clone(), Rc::new(store), IodSettings::default()).unwrap();
         let second = first.beside(endpoints[1].clone(), 1);
         let iods = [first, second];
-        let fronts: Vec<_> = endpoints.into_iter().zip(&iods).collect();
+        let fronts: Vec<_> = endpoints.into_iter().zip(iods.iter().map(|iod| iod as &dyn Handler)).collect();
         serve_all(&fronts, &who, Limits::default(), stopped.map(|_| ())).await;
         told.set(true);
     });
@@ -70,19 +70,17 @@ fn two_endpoints_serve_one_store_and_stop_together() {
 
 #[test]
 fn servers_say_who_they_are_and_another_start_is_another_instance() {
-    let (world, cluster) = cluster(2, ClusterOptions::with_iods(2));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(2, ClusterOptions::with_iods(2), async |_, cluster, client| {
         let manager = client.connect(&cluster.manager()).await;
-        let who = identity(&client, manager, Role::Manager).await;
+        let who = identity(client, manager, Role::Manager).await;
         assert_eq!((who.role, who.host.as_str(), who.addrs), (Role::Manager, "manager", vec![cluster.manager()]));
         let peer = client.connect(&cluster.iods()[1]).await;
-        let before = identity(&client, peer, Role::Iod(1)).await;
+        let before = identity(client, peer, Role::Iod(1)).await;
         assert_eq!((before.role, before.addrs.as_slice()), (Role::Iod(1), &cluster.iods()[1..]));
         client.endpoint.sleep(Duration::from_millis(1)).await;
         cluster.restart_iod(1);
         let peer = client.connect(&cluster.iods()[1]).await;
-        let after = identity(&client, peer, Role::Iod(1)).await;
+        let after = identity(client, peer, Role::Iod(1)).await;
         assert_eq!(after.role, Role::Iod(1));
         assert!(!after.is_same(&before) && after.is_same(&after.within(0)));
     });

@@ -4,7 +4,7 @@
 //! **Why here.** Where several threads serve one store, each short piece of work on what they share
 //! is done under a lock. In the simulator the loops are tasks of one thread, so the code needs no
 //! lock, and its time has to be charged ([`Node::locked`]). A request is charged for the locks that
-//! it takes on its way through [`Iod`]:
+//! it takes on its way through [`Iod`](crate::iod::Iod):
 //!
 //! | request | turns | buffers | open files |
 //! |---|---|---|---|
@@ -33,9 +33,9 @@ use bmi_sim::Node;
 use fs_proto::{Hello, Identity, IodRequest, Request, RequestBody};
 use tokio::sync::oneshot;
 
-use crate::iod::{Iod, IodSettings};
+use super::SimIod;
+use crate::iod::IodSettings;
 use crate::service::{Answer, Context, Handler, Limits, Standing, serve};
-use crate::store::DataStore;
 
 const TURNS: &str = "turns";
 const BUFFERS: &str = "buffers";
@@ -77,15 +77,15 @@ impl Locks {
 }
 
 /// An I/O server's part of one event loop.
-struct Loop<S> {
-    iod: Iod<S>,
+struct Loop {
+    iod: SimIod,
     node: Node,
     settings: IodSettings,
     /// True for the loop that does the background work of the server.
     first: bool,
 }
 
-impl<S: DataStore> Loop<S> {
+impl Loop {
     fn locks(&self, body: &RequestBody, call: &Incoming) -> Locks {
         match body {
             RequestBody::Iod(IodRequest::Read { .. } | IodRequest::Write { .. }) => {
@@ -112,7 +112,7 @@ impl<S: DataStore> Loop<S> {
 }
 
 #[async_trait(?Send)]
-impl<S: DataStore> Handler for Loop<S> {
+impl Handler for Loop {
     async fn handle(&self, context: &Context, request: Request, call: &Incoming) -> Answer {
         let all = self.locks(&request.body, call);
         let after = Locks { turns: all.turns / 2, buffers: all.buffers / 2, open_files: all.open_files.min(1) };
@@ -156,10 +156,10 @@ impl<S: DataStore> Handler for Loop<S> {
 
 /// Serves over each endpoint on a core of its own, until `stop` ends. `iod` is the server of the
 /// first endpoint.
-pub(super) async fn serve_on_cores<S: DataStore + Clone + 'static>(
+pub(super) async fn serve_on_cores(
     node: &Node,
     endpoints: &[AsyncEndpoint],
-    iod: Iod<S>,
+    iod: SimIod,
     settings: IodSettings,
     standing: &Standing,
     limits: Limits,

@@ -1,14 +1,13 @@
 //! The requests to an I/O server, over files and over a cache of its own.
 
-use async_trait::async_trait;
 use bmi_cache::{ArenaSettings, Frames, Settings};
 use bmi_core::comm::Path;
-use bmi_sim::{SimConfig, SimDisk};
+use bmi_sim::SimConfig;
 use fs_proto::limits::{MAX_DATAFILES, MAX_REGIONS};
 use fs_proto::{CacheHints, ClusterId, Identity, Start, StoreId, VIEW_WINDOW};
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::service::{Limits, Standing, serve};
-use fs_server::store::{FileStore, Label, Medium, MemStore, UnifiedStore, ViewSettings};
+use fs_server::store::{FileStore, Label, MemStore, UnifiedStore, ViewSettings};
 use futures_util::future::join_all;
 use tempfile::TempDir;
 
@@ -31,24 +30,7 @@ const FEW: u64 = 64;
 /// The start of the manager that the store knows.
 const MANAGER: Start = Start { epoch: 1, instance: 1 };
 
-/// A disk that takes time, so that others run while it is used.
-struct Disk(SimDisk);
-
-#[async_trait(?Send)]
-impl Medium for Disk {
-    async fn read(&self, bytes: u64) -> Result<(), FsError> {
-        self.0.read(bytes).await.map_err(FsError::from)
-    }
-
-    async fn write(&self, bytes: u64) -> Result<(), FsError> {
-        self.0.write(bytes).await.map_err(FsError::from)
-    }
-
-    async fn sync(&self) -> Result<(), FsError> {
-        self.0.sync().await.map_err(FsError::from)
-    }
-}
-
+/// A server, and connections to it.
 struct Server {
     world: World,
     node: Node,
@@ -90,7 +72,7 @@ impl Server {
         };
         let label = Label { manager: Some(MANAGER), ..Label::new(identity.cluster, role, identity.store) };
         world.block_on(store.relabel(&label)).unwrap();
-        let iod = Iod::new(endpoint.clone(), store, IodSettings::default()).unwrap();
+        let iod = Iod::new(endpoint.clone(), Rc::new(store), IodSettings::default()).unwrap();
         let standing = Standing::serving(identity);
         node.spawn(async move { serve(&endpoint, &iod, &standing, Limits::default(), std::future::pending()).await });
         let client = Client::new(&world.node("client"), 1);
@@ -306,7 +288,8 @@ fn every_request_to_an_io_server_with_a_cache_is_bounded() {
         let frames = Frames::anonymous(ArenaSettings::new(CACHE)).unwrap();
         let age = Duration::from_secs(600);
         let settings = Settings { age, dirty: CACHE / 2, ..Settings::for_bytes(CACHE) };
-        let store = MemStore::on(Disk(node.disk()), 1 << 40);
+        // A disk that takes time, so that others run while it is used.
+        let store = Rc::new(MemStore::on(node.disk(), 1 << 40));
         UnifiedStore::new(store, frames, settings, || 0).with_views(ViewSettings::for_bytes(CACHE / 8))
     });
     check(&server, ROWS);
