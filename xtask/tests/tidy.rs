@@ -30,7 +30,7 @@ const CROWDS: &str = "
     bmi-backend/src 13; bmi-cache/src 17; bmi-conformance/src/message 19; bmi-core/src 21;
     bmi-core/src/endpoint 52; bmi-ib/src 13; bmi-shm/src 25; bmi-sim/src 27;
     bmi-sim/tests/it 29; docs 15; fs-client/src 20; fs-client/tests/it 24; fs-proto/src 14;
-    fs-server/src/manager 25; fs-server/src/store 38; fs-server/tests/sim 21; fuzz/fuzz_targets 18;
+    fs-server/src/manager 24; fs-server/src/store 38; fs-server/tests/sim 21; fuzz/fuzz_targets 18;
     xtask/src/pair 15";
 /// The most files of a folder. A reader can take in a dozen names.
 const ROOM: usize = 12;

@@ -11,7 +11,7 @@
 //! 4. An I/O server's store is the same as before, and no older (`members`).
 //! 5. A manager that has gone back in time creates no file. It stops when an I/O server reports a
 //!    start of the manager that it does not know, or a higher handle than it has assigned.
-//! 6. A file is not seen until it is complete (`namespace/nameless.rs`, `owners`), and its size is
+//! 6. A file is not seen until it is complete (`namespace/nameless.rs`, `clients`), and its size is
 //!    changed at all of its servers or at none (`truncate`).
 //! 7. Restored metadata is served only after all I/O servers have reported how far they have come
 //!    (`roll_call`). Then it is compared with what they have (`inventory`).
@@ -32,7 +32,6 @@ mod lookups;
 mod maintenance;
 mod members;
 mod namespace;
-mod owners;
 mod placement;
 mod pools;
 mod registration;
@@ -66,7 +65,6 @@ use further_loop::Errands;
 use lookups::Lookups;
 use members::Members;
 use namespace::Change;
-use owners::Owners;
 use pools::Pools;
 use registration::Registering;
 use snapshot::Snapshots;
@@ -275,7 +273,7 @@ impl Manager {
         }
         let begun = begin(&store, &settings, instance, endpoint.now(), wall()).map_err(Fault::into_error)?;
         let Begun { identity, starts, asked, assigned, members, pools } = begun;
-        let owners = Owners::begin(&store, endpoint.now()).map_err(Fault::into_error)?;
+        let clients = Clients::begin(&store, endpoint.now()).map_err(Fault::into_error)?;
         let (database, lookups) = Database::new(store).map_err(Fault::into_error)?;
         Ok(Manager {
             endpoint,
@@ -291,7 +289,7 @@ impl Manager {
             pools: Rc::new(RefCell::new(pools)),
             lookups,
             changes: Queue::default(),
-            clients: Arc::new(Clients::new(owners)),
+            clients: Arc::new(clients),
             snapshots: RefCell::default(),
             errands: Errands::default(),
             truncations: Truncations::new(identity.start.epoch),

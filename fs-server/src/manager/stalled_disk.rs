@@ -52,6 +52,15 @@ impl Stalling {
         }
     }
 
+    /// Waits until an operation waits, which must be before `change` ends.
+    async fn reached_before<R>(&self, change: impl Future<Output = R>) {
+        tokio::select! {
+            biased;
+            _ = change => panic!("acknowledged before it was stored"),
+            () = self.reached() => {}
+        }
+    }
+
     fn pass(&self) {
         let mut latch = self.latch.0.lock().unwrap();
         while *latch != Latch::Open {
@@ -145,11 +154,7 @@ fn lookups_are_answered_while_a_commit_waits_for_the_disk() {
         assert_eq!(make(&manager, &["old"]).await, [Ok(())]);
         disk.close();
         let mut first = Box::pin(make(&manager, &["a", "b", "c"]));
-        tokio::select! {
-            biased;
-            _ = &mut first => panic!("acknowledged before it was stored"),
-            () = disk.reached() => {}
-        }
+        disk.reached_before(&mut first).await;
         let mut second = Box::pin(make(&manager, &["d", "e"]));
         for _ in 0..10 {
             assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
@@ -173,11 +178,7 @@ fn a_failed_commit_answers_its_own_changes_with_the_error() {
         assert_eq!(make(&manager, &["old"]).await, [Ok(())]);
         disk.close();
         let mut failing = Box::pin(make(&manager, &["a", "b"]));
-        tokio::select! {
-            biased;
-            _ = &mut failing => panic!("acknowledged before it was stored"),
-            () = disk.reached() => {}
-        }
+        disk.reached_before(&mut failing).await;
         let mut later = Box::pin(make(&manager, &["c", "d"]));
         assert!((&mut later).now_or_never().is_none());
         // One change of the disk fails, because it is full. Then there is room again.
@@ -191,11 +192,7 @@ fn a_failed_commit_answers_its_own_changes_with_the_error() {
         // A sync that fails ends the manager.
         disk.close();
         let mut failing = Box::pin(make(&manager, &["e", "f"]));
-        tokio::select! {
-            biased;
-            _ = &mut failing => panic!("acknowledged before it was stored"),
-            () = disk.reached() => {}
-        }
+        disk.reached_before(&mut failing).await;
         let mut later = Box::pin(make(&manager, &["g"]));
         assert!((&mut later).now_or_never().is_none() && manager.failure.borrow().is_none());
         is_served(&manager, 4);

@@ -1,13 +1,10 @@
 //! Tests of the table of replies and of a failing store.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use fs_proto::{DatafileHandle, ErrorCode, ManagerReply, RequestId, Start, codec};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use redb::StorageBackend;
 
 use super::dedup::{CLIENTS, Dedup, WINDOW};
 use super::*;
@@ -144,41 +141,6 @@ fn clients_beyond_the_limit_are_forgotten_when_their_changes_are_long_ago() {
     }
     let known = [59, 60, 79, 80, 109, 200].map(|seconds| queue.turn_before(at(seconds)));
     assert_eq!(known, [0, 3, 3, 5, 5, 8]);
-}
-
-/// A disk that can become full.
-#[derive(Clone, Debug, Default)]
-struct Fills {
-    bytes: SharedBackend,
-    full: Arc<AtomicBool>,
-}
-
-impl Fills {
-    fn check(&self) -> io::Result<()> {
-        if self.full.load(Ordering::Relaxed) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
-    }
-}
-
-impl StorageBackend for Fills {
-    fn len(&self) -> io::Result<u64> {
-        self.bytes.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.bytes.read(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.check().and_then(|()| self.bytes.set_len(len))
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.check().and_then(|()| self.bytes.sync_data())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.check().and_then(|()| self.bytes.write(offset, data))
-    }
 }
 
 /// Starts a manager on a disk.
@@ -320,20 +282,15 @@ fn a_manager_stops_after_a_failed_sync_and_its_next_start_reads_the_disk() {
 /// restarted.
 #[test]
 fn a_store_whose_disk_was_full_goes_on_when_there_is_room_again() {
-    let disk = Fills::default();
-    let world = bmi_sim::World::new(1);
-    let endpoint = world.node("manager").endpoint(bmi_core::Config::default()).unwrap();
-    let settings = ManagerSettings::new(vec![Addr::tcp("h", 1)]);
-    let store = MetaStore::on(disk.clone()).unwrap();
-    format(&store, ClusterId(1), StoreId(2), 0).unwrap();
-    let manager = Manager::new(endpoint, store, settings, 7, || 0).unwrap();
+    let disk = SharedBackend::default();
+    let manager = start(&disk, 1);
     let mkdir = |seq: u64, name: &str| run(&manager, mkdir(&manager, id(1, seq), name)).map_err(|error| error.code);
     let files = || run(&manager, manager.look(1, &ManagerRequest::Statfs, 4096)).map_err(|error| error.code);
     assert_eq!(mkdir(1, "a"), Ok(()));
-    disk.full.store(true, Ordering::Relaxed);
+    disk.refuse(Some((io::ErrorKind::StorageFull, false)));
     assert_eq!(mkdir(2, "b"), Err(ErrorCode::NoSpace));
     assert!(mkdir(3, "c").is_err());
-    disk.full.store(false, Ordering::Relaxed);
+    disk.refuse(None);
     let ManagerReply::Stat(stat) = files().unwrap() else { panic!("statfs") };
     assert_eq!(stat.dirs, 2, "the root, and what was acknowledged");
     assert_eq!(mkdir(4, "d"), Ok(()));

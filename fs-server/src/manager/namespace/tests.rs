@@ -328,6 +328,7 @@ fn a_draft_replaces_a_file_when_it_is_published() {
     let how = Publication { file, place: &place, inherit: true, mode: None, mtime_ns: Some(77), size: Some(9) };
     let stranger = change(&store, |change| change.publish(CLIENT + 1, how));
     assert_eq!(stranger.unwrap_err(), ErrorCode::Stale);
+    change(&store, |change| change.abandon(CLIENT + 1, file)).unwrap();
     let new = change(&store, |change| change.publish(CLIENT, how)).unwrap();
     assert_eq!(lookup(&store, "f"), Ok(new.clone()));
     assert_eq!((new.attr.mode, new.attr.uid, new.attr.gid, new.attr.nlink), (0o640, 5, 6, 1));
