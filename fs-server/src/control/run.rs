@@ -1,40 +1,13 @@
 //! Servers as threads of this process. Each has its own endpoints, so they share nothing but the
 //! process.
 
-use std::io;
 use std::pin::pin;
-use std::thread::{Builder, JoinHandle};
 
 use bmi::Addr;
-use fs_proto::FsError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::ServerName;
-use crate::embedded::{Neighbours, Server};
-
-/// What a server's thread reports.
-enum Event {
-    Listening(ServerName, Vec<Addr>),
-    Serving(ServerName),
-    Ended(ServerName),
-}
-
-/// Reports the end of a server's thread when it is dropped, also by a panic.
-struct Ending(ServerName, mpsc::UnboundedSender<Event>);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        // The receiver is gone if the end was requested.
-        let _ = self.1.send(Event::Ended(self.0));
-    }
-}
-
-/// A server on its thread.
-struct Running {
-    name: ServerName,
-    stop: oneshot::Sender<()>,
-    thread: JoinHandle<Result<(), FsError>>,
-}
+use crate::embedded::{Event, Neighbours, Server, ServerThread};
 
 /// Runs the servers, the manager first, until `stop` ends or one of them does. Calls `listening`
 /// with the addresses of each one that listens, and `serving` with the name of each one that
@@ -63,8 +36,11 @@ pub(crate) fn run(
         let (mut first, mut later) = if servers.is_empty() { (others, Vec::new()) } else { (servers, others) };
         loop {
             for (name, server, neighbours) in first.drain(..) {
-                match launch(name, server, neighbours, &events) {
-                    Ok(server) => running.push(server),
+                let events = events.clone();
+                // The receiver is gone if the end was requested.
+                let report = move |event| drop(events.send((name, event)));
+                match ServerThread::start(&name.to_string(), server, || Ok(neighbours), report) {
+                    Ok(server) => running.push((name, server)),
                     Err(error) => {
                         errors.push(format!("{name}: no thread: {error}"));
                         return None;
@@ -75,12 +51,12 @@ pub(crate) fn run(
                 biased;
                 () = &mut stop => return None,
                 event = happened.recv() => match event {
-                    Some(Event::Listening(name, addrs)) => listening(name, &addrs),
-                    Some(Event::Serving(name)) => {
+                    Some((name, Event::Listening(addrs))) => listening(name, &addrs),
+                    Some((name, Event::Serving)) => {
                         serving(name);
                         first.append(&mut later);
                     }
-                    Some(Event::Ended(name)) => return Some(name),
+                    Some((name, Event::Ended)) => return Some(name),
                     // Not possible while `events` exists.
                     None => return None,
                 },
@@ -91,41 +67,13 @@ pub(crate) fn run(
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
-fn launch(
-    name: ServerName,
-    server: Server,
-    neighbours: Neighbours,
-    events: &mpsc::UnboundedSender<Event>,
-) -> io::Result<Running> {
-    let (stop, stopped) = oneshot::channel::<()>();
-    let events = events.clone();
-    let run = move || {
-        let ending = Ending(name, events);
-        let ready = |addrs: &[Addr]| {
-            let _ = ending.1.send(Event::Listening(name, addrs.to_vec()));
-            Ok(neighbours)
-        };
-        let serving = || drop(ending.1.send(Event::Serving(name)));
-        server.run(ready, serving, async {
-            // Dropping the sender also stops the server.
-            let _ = stopped.await;
-        })
-    };
-    Ok(Running { name, stop, thread: Builder::new().name(name.to_string()).spawn(run)? })
-}
-
 /// Stops the manager, then all I/O servers at the same time. Returns what they failed with. `ended`
 /// is the server that ended by itself.
-fn end(mut running: Vec<Running>, ended: Option<ServerName>) -> Vec<String> {
-    let iods = running.split_off(running.iter().filter(|server| server.name == ServerName::Manager).count());
+fn end(mut running: Vec<(ServerName, ServerThread)>, ended: Option<ServerName>) -> Vec<String> {
+    let iods = running.split_off(running.iter().filter(|(name, _)| *name == ServerName::Manager).count());
     let mut errors = Vec::new();
     for servers in [running, iods] {
-        let stopped = servers.into_iter().map(|Running { name, stop, thread }| {
-            // The server may have ended already.
-            let _ = stop.send(());
-            (name, thread)
-        });
-        let threads: Vec<_> = stopped.collect();
+        let threads: Vec<_> = servers.into_iter().map(|(name, server)| (name, server.stop())).collect();
         for (name, thread) in threads {
             match thread.join() {
                 Ok(Ok(())) if ended == Some(name) => errors.push(format!("{name} ended, but nothing stopped it")),

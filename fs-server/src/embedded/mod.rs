@@ -30,7 +30,8 @@ use crate::store::Service;
 pub(crate) use server::{DATABASE, Neighbours, Role, Server, format_manager_directory, random_number, wall_clock};
 #[cfg(feature = "sim")]
 pub use sim::{PageCacheOptions, SIM_CLUSTER, SimCluster};
-pub use threads::{EmbeddedCluster, ServerThread};
+pub use threads::EmbeddedCluster;
+pub(crate) use threads::{Event, ServerThread};
 
 /// The shape and settings of an embedded cluster. `ClusterOptions::default()` has four I/O servers.
 #[derive(Clone, Debug)]

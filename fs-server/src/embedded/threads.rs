@@ -1,5 +1,6 @@
 //! The cluster on this machine: each server on its own thread, or threads, over any transports.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
@@ -16,46 +17,87 @@ use crate::config::CacheSection;
 /// How long a server may take to come up.
 const START: Duration = Duration::from_secs(30);
 
-/// A server on its own thread.
-pub struct ServerThread {
-    name: String,
-    addrs: Vec<Addr>,
-    neighbours: mpsc::Sender<Neighbours>,
-    serving: mpsc::Receiver<()>,
+/// What a server reports from its thread.
+pub(crate) enum Event {
+    Listening(Vec<Addr>),
+    Serving,
+    /// By itself, by a panic, or because it was told to.
+    Ended,
+}
+
+/// Calls a function with the events of a server, with its end when this is dropped.
+struct Reports<F: Fn(Event)>(F);
+
+impl<F: Fn(Event)> Drop for Reports<F> {
+    fn drop(&mut self) {
+        (self.0)(Event::Ended);
+    }
+}
+
+/// A server on its own thread. Dropping it stops the server without waiting for it.
+pub(crate) struct ServerThread {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<(), FsError>>,
 }
 
 impl ServerThread {
-    /// Starts a server, and waits until it listens.
-    fn start(name: &str, server: Server) -> Result<ServerThread, FsError> {
-        let (listening, ready) = mpsc::channel();
-        let (neighbours, given) = mpsc::channel();
-        let (begun, serving) = mpsc::channel();
+    /// Starts a server. Calls `report` on its thread, and `neighbours` once it listens.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub(crate) fn start(
+        name: &str,
+        server: Server,
+        neighbours: impl FnOnce() -> Result<Neighbours, FsError> + Send + 'static,
+        report: impl Fn(Event) + Send + 'static,
+    ) -> io::Result<ServerThread> {
         let (stop, stopped) = oneshot::channel();
         let run = move || {
+            let reports = Reports(report);
             let ready = |addrs: &[Addr]| {
-                // If this fails, the starting thread has stopped waiting, and it stops this server.
-                let _ = listening.send(addrs.to_vec());
-                given.recv().map_err(|_| FsError::new(ErrorCode::Unreachable, "stopped before it served"))
+                (reports.0)(Event::Listening(addrs.to_vec()));
+                neighbours()
             };
-            let serving = || {
-                let _ = begun.send(());
-            };
-            server.run(ready, serving, async {
+            server.run(ready, || (reports.0)(Event::Serving), async {
                 // Dropping the sender also stops the server.
                 let _ = stopped.await;
             })
         };
-        let thread = Builder::new()
-            .name(name.to_owned())
-            .spawn(run)
+        Ok(ServerThread { stop, thread: Builder::new().name(name.to_owned()).spawn(run)? })
+    }
+
+    /// Tells the server to stop. Returns its thread.
+    pub(crate) fn stop(self) -> JoinHandle<Result<(), FsError>> {
+        // The server may have ended already.
+        let _ = self.stop.send(());
+        self.thread
+    }
+}
+
+/// A server of a cluster, which is told its neighbours when all listen.
+struct Starting {
+    name: String,
+    addrs: Vec<Addr>,
+    neighbours: mpsc::Sender<Neighbours>,
+    events: mpsc::Receiver<Event>,
+    thread: ServerThread,
+}
+
+impl Starting {
+    /// Starts a server, and waits until it listens.
+    fn start(name: &str, server: Server) -> Result<Starting, FsError> {
+        let (report, events) = mpsc::channel();
+        let (neighbours, given) = mpsc::channel();
+        // If this fails, the starting thread has stopped waiting, and it stops this server.
+        let given = move || given.recv().map_err(|_| FsError::new(ErrorCode::Unreachable, "stopped before it served"));
+        let thread = ServerThread::start(name, server, given, move |event| drop(report.send(event)))
             .map_err(|error| FsError::new(ErrorCode::Busy, format!("thread {name}: {error}")))?;
-        let name = name.to_owned();
-        match ready.recv_timeout(START) {
-            Ok(addrs) => Ok(ServerThread { name, addrs, neighbours, serving, stop, thread }),
-            Err(error) => Err(why_not(&name, error, thread)),
+        let mut starting = Starting { name: name.to_owned(), addrs: Vec::new(), neighbours, events, thread };
+        match starting.events.recv_timeout(START) {
+            Ok(Event::Listening(addrs)) => starting.addrs = addrs,
+            other => return Err(starting.why_not(&other)),
         }
+        Ok(starting)
     }
 
     /// Tells the server its neighbours.
@@ -65,40 +107,23 @@ impl ServerThread {
     }
 
     /// Waits until the server serves.
-    fn wait_until_it_serves(self) -> Result<ServerThread, FsError> {
-        match self.serving.recv_timeout(START) {
-            Ok(()) => Ok(self),
-            Err(error) => {
-                drop(self.stop);
-                Err(why_not(&self.name, error, self.thread))
-            }
+    fn serving(self) -> Result<Slot, FsError> {
+        match self.events.recv_timeout(START) {
+            Ok(Event::Serving) => Ok(Slot { addrs: self.addrs, server: Some(self.thread) }),
+            other => Err(self.why_not(&other)),
         }
     }
 
-    /// Returns the addresses that the server listens on. The first is the one that it is known by.
-    pub fn addrs(&self) -> &[Addr] {
-        &self.addrs
-    }
-
-    /// Stops the server and waits for its end.
-    ///
-    /// # Errors
-    /// The error that the server failed with; `Io` if it panicked.
-    pub fn stop(self) -> Result<(), FsError> {
-        // The server may have ended already.
-        let _ = self.stop.send(());
-        self.thread.join().unwrap_or_else(|_| Err(FsError::new(ErrorCode::Io, "the server's thread panicked")))
-    }
-}
-
-/// Returns the reason why a server did not come up.
-fn why_not(name: &str, error: mpsc::RecvTimeoutError, thread: JoinHandle<Result<(), FsError>>) -> FsError {
-    match error {
-        mpsc::RecvTimeoutError::Timeout => FsError::new(ErrorCode::Timeout, format!("{name} did not come up")),
-        mpsc::RecvTimeoutError::Disconnected => match thread.join() {
+    /// Returns the reason why a server did not come up.
+    fn why_not(self, last: &Result<Event, mpsc::RecvTimeoutError>) -> FsError {
+        let name = self.name;
+        if let Err(mpsc::RecvTimeoutError::Timeout) = last {
+            return FsError::new(ErrorCode::Timeout, format!("{name} did not come up"));
+        }
+        match self.thread.stop().join() {
             Ok(Err(error)) => error.with_server(name),
             _ => FsError::new(ErrorCode::Io, format!("{name} ended before it served")),
-        },
+        }
     }
 }
 
@@ -120,12 +145,11 @@ struct Slot {
 }
 
 impl Slot {
-    fn of(server: ServerThread) -> Slot {
-        Slot { addrs: server.addrs().to_vec(), server: Some(server) }
-    }
-
+    /// Stops the server and waits for its end. Returns the error that it failed with.
     fn stop(&mut self) -> Result<(), FsError> {
-        self.server.take().map_or(Ok(()), ServerThread::stop)
+        let Some(server) = self.server.take() else { return Ok(()) };
+        let panicked = |_| Err(FsError::new(ErrorCode::Io, "the server's thread panicked"));
+        server.stop().join().unwrap_or_else(panicked)
     }
 }
 
@@ -148,13 +172,12 @@ impl EmbeddedCluster {
         for index in 0..options.iods {
             iods.push(launch_iod(&dir, &options, index, anywhere(&dir, &options.over, &format!("iod{index}"))?)?);
         }
-        let known: Vec<Addr> = iods.iter().map(|iod| iod.addrs()[0].clone()).collect();
+        let known: Vec<Addr> = iods.iter().map(|iod| iod.addrs[0].clone()).collect();
         manager.introduce(known.clone());
-        let manager = manager.wait_until_it_serves()?;
-        iods.iter().for_each(|iod| iod.introduce(manager.addrs().to_vec()));
-        let iods = iods.into_iter().map(|iod| iod.wait_until_it_serves().map(Slot::of));
-        let iods = iods.collect::<Result<Vec<Slot>, FsError>>()?;
-        Ok(EmbeddedCluster { manager: Slot::of(manager), dir, options, iods, known })
+        let manager = manager.serving()?;
+        iods.iter().for_each(|iod| iod.introduce(manager.addrs.clone()));
+        let iods = iods.into_iter().map(Starting::serving).collect::<Result<Vec<Slot>, FsError>>()?;
+        Ok(EmbeddedCluster { manager, dir, options, iods, known })
     }
 
     /// Returns the address that the manager is known by.
@@ -170,11 +193,6 @@ impl EmbeddedCluster {
     /// Returns the addresses that the I/O servers are known by.
     pub fn iods(&self) -> &[Addr] {
         &self.known
-    }
-
-    /// Returns all addresses of an I/O server.
-    pub fn iod_addrs(&self, index: usize) -> &[Addr] {
-        &self.iods[index].addrs
     }
 
     /// Stops an I/O server. Its addresses stay reserved for it.
@@ -194,29 +212,7 @@ impl EmbeddedCluster {
         if slot.server.is_none() {
             let server = launch_iod(&self.dir, &self.options, index, slot.addrs.clone())?;
             server.introduce(self.manager.addrs.clone());
-            slot.server = Some(server.wait_until_it_serves()?);
-        }
-        Ok(())
-    }
-
-    /// Stops the manager. Its addresses stay reserved for it.
-    ///
-    /// # Errors
-    /// The error that the manager failed with.
-    pub fn stop_manager(&mut self) -> Result<(), FsError> {
-        self.manager.stop()
-    }
-
-    /// Starts the manager again, on its old addresses.
-    ///
-    /// # Errors
-    /// The error that prevents it from starting.
-    pub fn start_manager(&mut self) -> Result<(), FsError> {
-        if self.manager.server.is_none() {
-            let addrs = self.manager.addrs.clone();
-            let server = launch_manager(&self.dir, &self.options, addrs)?;
-            server.introduce(self.known.clone());
-            self.manager.server = Some(server.wait_until_it_serves()?);
+            *slot = server.serving()?;
         }
         Ok(())
     }
@@ -246,7 +242,7 @@ fn anywhere(dir: &Path, over: &[Scheme], name: &str) -> Result<Vec<Addr>, FsErro
     over.iter().map(one).collect()
 }
 
-fn launch_iod(dir: &Path, options: &ClusterOptions, index: usize, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
+fn launch_iod(dir: &Path, options: &ClusterOptions, index: usize, listen: Vec<Addr>) -> Result<Starting, FsError> {
     let name = format!("iod{index}");
     let role = Role::Iod {
         index: u32::try_from(index).unwrap_or(u32::MAX),
@@ -263,12 +259,12 @@ fn launch_iod(dir: &Path, options: &ClusterOptions, index: usize, listen: Vec<Ad
     launch(&name, role, options, listen)
 }
 
-fn launch_manager(dir: &Path, options: &ClusterOptions, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
+fn launch_manager(dir: &Path, options: &ClusterOptions, listen: Vec<Addr>) -> Result<Starting, FsError> {
     let settings = options.manager(Vec::new());
     launch("manager", Role::Manager { dir: dir.join("manager"), settings, restored: None }, options, listen)
 }
 
-fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
+fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -> Result<Starting, FsError> {
     let server = Server {
         role,
         // All servers are known by addresses of the first scheme.
@@ -283,5 +279,5 @@ fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -
         // The servers, the manager among them, and the program.
         sharers: options.iods + 2,
     };
-    ServerThread::start(name, server)
+    Starting::start(name, server)
 }
