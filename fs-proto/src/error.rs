@@ -60,61 +60,45 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
+    /// Returns the code as a short lower-case phrase, and as the error number of Linux.
+    const fn words(self) -> (&'static str, i32) {
+        match self {
+            ErrorCode::NotFound => ("no such file or directory", 2),
+            ErrorCode::Exists => ("exists already", 17),
+            ErrorCode::NotDirectory => ("not a directory", 20),
+            ErrorCode::IsDirectory => ("is a directory", 21),
+            ErrorCode::NotEmpty => ("directory not empty", 39),
+            ErrorCode::NameTooLong => ("name too long", 36),
+            ErrorCode::NoSpace => ("no space left", 28),
+            ErrorCode::Io => ("i/o error", 5),
+            ErrorCode::Permission => ("permission denied", 13),
+            ErrorCode::Invalid => ("invalid request", 22),
+            ErrorCode::Stale => ("stale handle", 116),
+            ErrorCode::TooLarge => ("too large", 27),
+            ErrorCode::Timeout => ("timed out", 110),
+            ErrorCode::Unreachable => ("server unreachable", 113),
+            ErrorCode::Busy => ("server busy", 16),
+            ErrorCode::Protocol => ("protocol error", 71),
+            ErrorCode::WrongServer => ("wrong server", 78),
+            ErrorCode::OutOfDate => ("out of date", 116),
+            ErrorCode::Lost => ("data lost", 61),
+            ErrorCode::Unfinished => ("not carried out yet", 115),
+        }
+    }
+
     /// Returns the code as a short lower-case phrase.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            ErrorCode::NotFound => "no such file or directory",
-            ErrorCode::Exists => "exists already",
-            ErrorCode::NotDirectory => "not a directory",
-            ErrorCode::IsDirectory => "is a directory",
-            ErrorCode::NotEmpty => "directory not empty",
-            ErrorCode::NameTooLong => "name too long",
-            ErrorCode::NoSpace => "no space left",
-            ErrorCode::Io => "i/o error",
-            ErrorCode::Permission => "permission denied",
-            ErrorCode::Invalid => "invalid request",
-            ErrorCode::Stale => "stale handle",
-            ErrorCode::TooLarge => "too large",
-            ErrorCode::Timeout => "timed out",
-            ErrorCode::Unreachable => "server unreachable",
-            ErrorCode::Busy => "server busy",
-            ErrorCode::Protocol => "protocol error",
-            ErrorCode::WrongServer => "wrong server",
-            ErrorCode::OutOfDate => "out of date",
-            ErrorCode::Lost => "data lost",
-            ErrorCode::Unfinished => "not carried out yet",
-        }
+        self.words().0
+    }
+
+    /// Returns the Linux error number, for a mount.
+    pub const fn errno(self) -> i32 {
+        self.words().1
     }
 
     /// Returns true if the same request may succeed later without a change by the caller.
     pub const fn is_retryable(self) -> bool {
         matches!(self, ErrorCode::Timeout | ErrorCode::Unreachable | ErrorCode::Busy)
-    }
-
-    /// Returns the Linux error number, for a mount.
-    pub const fn errno(self) -> i32 {
-        match self {
-            ErrorCode::NotFound => 2,
-            ErrorCode::Exists => 17,
-            ErrorCode::NotDirectory => 20,
-            ErrorCode::IsDirectory => 21,
-            ErrorCode::NotEmpty => 39,
-            ErrorCode::NameTooLong => 36,
-            ErrorCode::NoSpace => 28,
-            ErrorCode::Io => 5,
-            ErrorCode::Permission => 13,
-            ErrorCode::Invalid => 22,
-            ErrorCode::Stale => 116,
-            ErrorCode::TooLarge => 27,
-            ErrorCode::Timeout => 110,
-            ErrorCode::Unreachable => 113,
-            ErrorCode::Busy => 16,
-            ErrorCode::Protocol => 71,
-            ErrorCode::WrongServer => 78,
-            ErrorCode::OutOfDate => 116,
-            ErrorCode::Lost => 61,
-            ErrorCode::Unfinished => 115,
-        }
     }
 }
 

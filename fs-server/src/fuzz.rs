@@ -4,8 +4,7 @@
 //! The programs in `fuzz/` call them with the fuzzer's bytes, the tests below with the committed
 //! corpora (`fuzz/corpus`). A body panics if a decoder breaks one of its rules.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller};
@@ -19,23 +18,12 @@ use crate::embedded::{ClusterOptions, SimCluster};
 use crate::store::Contents;
 pub use crate::store::fuzz::{label, records};
 
-/// A directory that exists as long as this value.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Calls `body` with an empty directory, in memory if there is such a place.
 pub(crate) fn scratch<R>(body: impl FnOnce(&Path) -> R) -> R {
-    let memory = PathBuf::from("/dev/shm");
-    let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
-    let dir = place.join(format!("pvfs-fuzz-{}-{:?}", std::process::id(), std::thread::current().id()));
-    let dir = Scratch(dir);
-    fs::create_dir(&dir.0).expect("a directory");
-    body(&dir.0)
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    let dir = dir.expect("a directory");
+    body(dir.path())
 }
 
 /// A configuration.

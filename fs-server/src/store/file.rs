@@ -495,16 +495,11 @@ impl FileStore {
         result.map_err(|(more, error)| failed((moved + more, error)))
     }
 
-    async fn write_out(&self, files: Vec<Named>) -> Result<(), FsError> {
-        let disk = self.disk.clone();
-        self.disk.long.run(move || disk.write_out(&files)).await
-    }
-
     /// Closes files, or writes them so that they can be closed.
     async fn close(&self, closing: Closing) -> Result<(), FsError> {
         match closing {
             Closing::Closed(files) => self.short(move |_| drop(files)).await,
-            Closing::Unwritten(files) => self.write_out(files).await,
+            Closing::Unwritten(files) => self.long(move |disk| disk.write_out(&files)).await,
         }
     }
 
@@ -532,8 +527,8 @@ impl FileStore {
     ) -> Result<io::Result<R>, FsError> {
         let work = Arc::new(work);
         loop {
-            let (disk, work) = (self.disk.clone(), work.clone());
-            match self.disk.long.run(move || work(&disk)).await? {
+            let work = work.clone();
+            match self.long(move |disk| work(disk)).await? {
                 Err(error) if no_descriptor(&error).is_some() && self.close_unused().await? => {}
                 result => return Ok(result),
             }
@@ -618,8 +613,7 @@ impl FileStore {
         datafile: DatafileHandle,
         change: impl FnOnce(&Marks) -> io::Result<()> + Send + 'static,
     ) -> Result<(), FsError> {
-        let disk = self.disk.clone();
-        let result = self.disk.long.run(move || disk.mark(change)).await?;
+        let result = self.long(move |disk| disk.mark(change)).await?;
         result.map_err(|error| fault("marking", datafile, &error))
     }
 }
@@ -677,15 +671,13 @@ impl DataStore for FileStore {
 
     async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
         self.disk.failure.check()?;
-        let disk = self.disk.clone();
-        let result = self.disk.long.run(move || disk.create(first, count));
-        result.await?.map_err(|error| fault("creating datafiles from", first, &error))
+        let result = self.long(move |disk| disk.create(first, count)).await?;
+        result.map_err(|error| fault("creating datafiles from", first, &error))
     }
 
     async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
         self.disk.failure.check()?;
-        let disk = self.disk.clone();
-        let result = self.disk.long.run(move || -> io::Result<Vec<DatafileHandle>> {
+        let result = self.long(move |disk| -> io::Result<Vec<DatafileHandle>> {
             let mut empty = Vec::new();
             // One that is marked was in use.
             for datafile in range(first, count).filter(|datafile| disk.marks.find(*datafile).is_none()) {

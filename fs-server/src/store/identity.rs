@@ -316,12 +316,8 @@ pub(crate) fn read_label(dir: &Path) -> io::Result<Option<Result<Label, String>>
 /// so that it is the right one even if its path leads elsewhere by now.
 pub(crate) fn write_label(dir: &File, label: &Label) -> io::Result<()> {
     let text = toml::to_string(&IdentityFile::of(label)).map_err(io::Error::other)?;
-    write_identity(dir, &format!("# Which store this directory is. Written by pvfsd; do not edit or copy it.\n{text}"))
-}
-
-/// Replaces the identity file, atomically and durably.
-pub(crate) fn write_identity(dir: &File, text: &str) -> io::Result<()> {
-    replace_file(dir, IDENTITY, NEW, text)
+    let what = "# Which store this directory is. Written by pvfsd; do not edit or copy it.\n";
+    replace_file(dir, IDENTITY, NEW, &format!("{what}{text}"))
 }
 
 /// Replaces the file `name`, atomically and durably, by `spare`, which is kept for the next time.
