@@ -49,9 +49,7 @@ async fn page(
 
 #[test]
 fn hints_take_effect_and_nonsense_is_counted() {
-    let (world, cluster) = cluster(1, unifier(8 << 20));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(1, unifier(8 << 20), async |_, cluster, client| {
         let iod = client.connect(&cluster.iods()[0]).await;
         let hints = CacheHints {
             unit: Some(8192),
@@ -59,11 +57,11 @@ fn hints_take_effect_and_nonsense_is_counted() {
             pattern: AccessPattern::Random,
             write_through: true,
         };
-        advise(&client, iod, file(1), hints).await;
+        advise(client, iod, file(1), hints).await;
         for index in [1, 2] {
             client.write(iod, file(index), &regions(&[(0, 100)]), &vec![1; 100].into()).await.unwrap();
         }
-        let found = state(&client, iod, None, 10).await;
+        let found = state(client, iod, None, 10).await;
         let seen = |file: &CachedFile| (file.datafile, file.unit, file.hints, file.dirty);
         let expected = [(file(1), 8192, hints, 0), (file(2), 65536, CacheHints::default(), 100)];
         assert_eq!(found.files.iter().map(seen).collect::<Vec<_>>(), expected);
@@ -73,9 +71,9 @@ fn hints_take_effect_and_nonsense_is_counted() {
         // A datafile that does not exist, a unit that is not possible, and numbers of a later
         // version.
         let (policy, pattern) = (CachePolicy::Other(77), AccessPattern::Other(78));
-        advise(&client, iod, file(u64::MAX), CacheHints { unit: Some(u32::MAX), policy, pattern, ..hints }).await;
-        advise(&client, iod, file(1), CacheHints { unit: Some(6000), ..hints }).await;
-        let found = state(&client, iod, None, 1).await;
+        advise(client, iod, file(u64::MAX), CacheHints { unit: Some(u32::MAX), policy, pattern, ..hints }).await;
+        advise(client, iod, file(1), CacheHints { unit: Some(6000), ..hints }).await;
+        let found = state(client, iod, None, 1).await;
         assert_eq!((found.cache.unwrap().ignored_hints, found.files[0].hints.unit), (4, None));
         assert_eq!(found.files[0].hints.policy, CachePolicy::Keep, "the rest of the hints counts");
     });
@@ -86,21 +84,19 @@ fn hints_take_effect_and_nonsense_is_counted() {
 fn the_busiest_files_come_in_pages_that_fit_a_reply() {
     const FILES: u64 = 50;
     let endpoint = Config::default().eager_limit(1024);
-    let (world, cluster) = cluster(2, ClusterOptions { endpoint, ..unifier(16 << 20) });
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(2, ClusterOptions { endpoint, ..unifier(16 << 20) }, async |_, cluster, client| {
         let iod = client.connect(&cluster.iods()[0]).await;
         for index in 0..FILES {
             let len = 100 + index * 37 % FILES;
             client.write(iod, file(index), &regions(&[(0, len)]), &vec![1; len as usize].into()).await.unwrap();
         }
-        let few = state(&client, iod, None, 3).await;
+        let few = state(client, iod, None, 3).await;
         let written: Vec<u64> = few.files.iter().map(|file| file.written).collect();
         assert_eq!((written, few.next), (vec![149, 148, 147], None), "one page looks at all");
         // All that are asked for have no room. So a page is about as many as it has room for.
         let (mut seen, mut after, mut pages) = (BTreeSet::new(), None, 0);
         loop {
-            let page = state(&client, iod, after, FILES as u32).await;
+            let page = state(client, iod, after, FILES as u32).await;
             assert!(page.files.len() < FILES as usize / 3, "{}", page.files.len());
             assert!(page.files.is_sorted_by_key(|file| std::cmp::Reverse(file.written)));
             assert!(page.files.iter().all(|file| seen.insert(file.datafile)), "no file comes twice");
@@ -112,8 +108,8 @@ fn the_busiest_files_come_in_pages_that_fit_a_reply() {
         }
         assert_eq!(seen, (0..FILES).map(file).collect());
         assert!(pages > 3, "{pages}");
-        assert_eq!(state(&client, iod, None, 0).await.files, []);
-        assert_eq!(state(&client, iod, Some(file(FILES)), 9).await.files, []);
+        assert_eq!(state(client, iod, None, 0).await.files, []);
+        assert_eq!(state(client, iod, Some(file(FILES)), 9).await.files, []);
     });
 }
 
@@ -121,41 +117,37 @@ fn the_busiest_files_come_in_pages_that_fit_a_reply() {
 #[test]
 fn the_coverage_of_a_range_is_exact_and_comes_in_parts() {
     const LEN: u64 = 20 << 20;
-    let (world, cluster) = cluster(3, unifier(64 << 20));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(3, unifier(64 << 20), async |_, cluster, client| {
         let iod = client.connect(&cluster.iods()[0]).await;
-        assert_eq!(page(&client, iod, file(1), 0, u64::MAX).await, (CacheCoverage::default(), None));
-        advise(&client, iod, file(1), CacheHints { unit: Some(4096), ..CacheHints::default() }).await;
+        assert_eq!(page(client, iod, file(1), 0, u64::MAX).await, (CacheCoverage::default(), None));
+        advise(client, iod, file(1), CacheHints { unit: Some(4096), ..CacheHints::default() }).await;
         client.write(iod, file(1), &regions(&[(0, LEN)]), &vec![1; LEN as usize].into()).await.unwrap();
         let (mut sum, mut at, mut parts) = (CacheCoverage::default(), Some(1000), 0);
         while let Some(from) = at {
-            let (part, next) = page(&client, iod, file(1), from, LEN - 1500 - from).await;
+            let (part, next) = page(client, iod, file(1), from, LEN - 1500 - from).await;
             assert!(next.is_none_or(|next| next > from));
             sum += part;
             (at, parts) = (next, parts + 1);
         }
         assert_eq!((sum.cached, sum.dirty, parts), (LEN - 2500, LEN - 2500, 2), "5,120 units");
         client.iod(iod, IodRequest::Sync { datafiles: vec![file(1)] }).await.unwrap();
-        let (part, _) = page(&client, iod, file(1), 5000, 100_000).await;
+        let (part, _) = page(client, iod, file(1), 5000, 100_000).await;
         assert_eq!((part.cached, part.dirty, part.ready), (100_000, 0, 100_000));
         // Whatever the range is, the answer is no error.
         for (offset, len) in [(LEN, 100), (u64::MAX, u64::MAX), (0, 0), (LEN - 5, u64::MAX)] {
             let cached = if offset == LEN - 5 { 5 } else { 0 };
-            assert_eq!(page(&client, iod, file(1), offset, len).await.0.cached, cached, "{len} bytes at {offset}");
+            assert_eq!(page(client, iod, file(1), offset, len).await.0.cached, cached, "{len} bytes at {offset}");
         }
     });
 }
 
 #[test]
 fn a_server_without_a_cache_ignores_hints_and_says_what_it_is() {
-    let (world, cluster) = cluster(4, ClusterOptions::with_iods(1));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(4, ClusterOptions::with_iods(1), async |_, cluster, client| {
         let iod = client.connect(&cluster.iods()[0]).await;
-        advise(&client, iod, file(1), CacheHints { unit: Some(1), ..CacheHints::default() }).await;
+        advise(client, iod, file(1), CacheHints { unit: Some(1), ..CacheHints::default() }).await;
         client.write(iod, file(1), &regions(&[(0, 100)]), &vec![1; 100].into()).await.unwrap();
-        assert_eq!(state(&client, iod, None, 10).await, CacheState::default());
+        assert_eq!(state(client, iod, None, 10).await, CacheState::default());
         assert_eq!(CacheState::default().service, ServiceKind::Normal);
         let none = IodReply::CacheCoverage { coverage: None, next: None };
         assert_eq!(client.iod(iod, IodRequest::CacheCoverage { datafile: file(1), offset: 0, len: 1 }).await, Ok(none));
@@ -185,9 +177,7 @@ fn hints_end_with_the_server() {
 /// before anything is prepared.
 #[test]
 fn a_view_is_refused_over_a_network() {
-    let (world, cluster) = cluster(6, unifier(8 << 20));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(6, unifier(8 << 20), async |_, cluster, client| {
         let iod = client.connect(&cluster.iods()[0]).await;
         let ask = async |datafile, offset, len| client.iod(iod, IodRequest::ReadShared { datafile, offset, len }).await;
         for (offset, len) in [(0, 1), (5 << 60, 1 << 20), (0, 16 << 20)] {

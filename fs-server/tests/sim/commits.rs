@@ -158,10 +158,8 @@ fn a_failed_commit_answers_exactly_its_changes_with_the_error() {
 #[test]
 fn a_change_that_is_late_may_be_made_and_is_made_once() {
     for loops in LOOPS {
-        let (world, cluster) = cluster(2, slow(loops, 12));
-        let client = Client::new(&world.node("client"), 1);
-        world.block_on(async {
-            let manager = quiet(&client, &cluster).await;
+        with_client(2, slow(loops, 12), async |_, cluster, client| {
+            let manager = quiet(client, cluster).await;
             let request = client.request(mkdir("a"));
             let late = client.send(manager, &request, Body::None).await.unwrap().result;
             assert_eq!(code(late), Some(ErrorCode::Timeout));
@@ -230,12 +228,10 @@ fn changes_that_wait_for_a_stalled_disk_leave_room_for_others() {
 fn a_server_that_starts_again_while_its_registration_is_recorded_is_accepted() {
     for loops in LOOPS {
         for pause_ms in [1, 500, 1000, 1600, 2500, 3500, 4500, 6000] {
-            let (world, cluster) = cluster(4, slow(loops, 3));
-            let client = Client::new(&world.node("client"), 1);
-            world.block_on(async {
+            with_client(4, slow(loops, 3), async |_, cluster, client| {
                 client.endpoint.sleep(Duration::from_millis(pause_ms)).await;
                 cluster.restart_iod(0);
-                let manager = quiet(&client, &cluster).await;
+                let manager = quiet(client, cluster).await;
                 client.entry(manager, create("file")).await.unwrap();
             });
         }

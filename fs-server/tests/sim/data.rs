@@ -75,47 +75,9 @@ fn a_read_ahead_of_its_reply_needs_no_slot() {
 }
 
 #[test]
-fn holes_and_the_bytes_beyond_the_end_are_zero() {
-    let (world, cluster) = cluster(3, ClusterOptions::with_iods(1));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
-        let iod = client.connect(&cluster.iods()[0]).await;
-        assert_eq!(client.read(iod, FILE, &regions(&[(0, 20_000)])).await.unwrap(), vec![0; 20_000], "never written");
-        client.write(iod, FILE, &regions(&[(100_000, 50)]), &vec![9; 50].into()).await.unwrap();
-        let bytes = client.read(iod, FILE, &regions(&[(99_990, 20_000)])).await.unwrap();
-        assert_eq!((&bytes[..10], &bytes[10..60], &bytes[60..]), (&[0; 10][..], &[9; 50][..], &[0; 19_940][..]));
-        let size = client.iod(iod, IodRequest::Truncate { datafile: FILE, size: 100_020 }).await;
-        assert_eq!(size, Ok(IodReply::Written { len: 0, size: 100_020, start: 1 }));
-        let size = client.iod(iod, IodRequest::Truncate { datafile: FILE, size: 200_000 }).await;
-        assert_eq!(size, Ok(IodReply::Written { len: 0, size: 200_000, start: 1 }));
-        let bytes = client.read(iod, FILE, &regions(&[(100_000, 50)])).await.unwrap();
-        assert_eq!((&bytes[..20], &bytes[20..]), (&[9; 20][..], &[0; 30][..]), "cut off, then extended");
-    });
-}
-
-#[test]
-fn a_removed_datafile_stays_removed() {
-    let (world, cluster) = cluster(4, ClusterOptions::with_iods(1));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
-        let iod = client.connect(&cluster.iods()[0]).await;
-        client.write(iod, FILE, &regions(&[(0, 50)]), &vec![9; 50].into()).await.unwrap();
-        let remove = || IodRequest::Remove { datafiles: vec![FILE] };
-        assert_eq!(code(client.iod(iod, remove()).await), Some(ErrorCode::Permission), "only the manager removes");
-        let manager = client.connect_as_manager(&cluster, 0).await;
-        assert_eq!(client.iod(manager, remove()).await, Ok(IodReply::Done));
-        assert_eq!(client.iod(manager, remove()).await, Ok(IodReply::Done), "again");
-        let late = client.write(iod, FILE, &regions(&[(0, 50)]), &vec![9; 50].into()).await;
-        assert_eq!(code(late), Some(ErrorCode::Lost));
-    });
-}
-
-#[test]
 fn a_full_disk_names_the_ranges_and_keeps_the_rest() {
     let options = ClusterOptions { disk_capacity: 512 << 10, ..ClusterOptions::with_iods(1) };
-    let (world, cluster) = cluster(5, options);
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(5, options, async |_, cluster, client| {
         let iod = client.connect(&cluster.iods()[0]).await;
         let kept = pattern(100_000, 5);
         client.write(iod, FILE, &regions(&[(0, 100_000)]), &kept.clone().into()).await.unwrap();
@@ -165,38 +127,8 @@ fn many_clients_share_few_buffers_and_all_end() {
 }
 
 #[test]
-fn a_client_with_much_to_do_does_not_hold_up_one_with_little() {
-    let iod = IodSettings { unit: 64 << 10, buffers: 2, depth: 2 };
-    let (world, cluster) = cluster(8, ClusterOptions { iod, disk_costs: true, ..ClusterOptions::with_iods(1) });
-    let addr = cluster.iods()[0].clone();
-    let write = |node: &Node, id: u64, requests: u64, len: u64| {
-        let (client, addr, sim) = (Client::new(node, id.into()), addr.clone(), world.sim());
-        node.spawn(async move {
-            let iod = client.connect(&addr).await;
-            let started = sim.now();
-            let writes = (0..requests).map(|file| {
-                let (client, bytes) = (client.clone(), vec![7; len as usize]);
-                let handle = DatafileHandle(id * 1000 + file);
-                async move { client.write(iod, handle, &regions(&[(0, len)]), &bytes.into()).await.unwrap() }
-            });
-            futures_util::future::join_all(writes).await;
-            (started, sim.now())
-        })
-    };
-    let hog = write(&world.node("hog"), 1, 20, 2 << 20);
-    let modest = write(&world.node("modest"), 2, 1, 256 << 10);
-    let ((hog_start, hog_end), (start, end)) = world.block_on(async { (hog.await.unwrap(), modest.await.unwrap()) });
-    // The transfers have 4 units against 640. With turns, the 4 units wait for about as many of the
-    // other client. In a single queue they would wait for 20 times as many, or for all.
-    let (few, many) = (end.since(start), hog_end.since(hog_start));
-    assert!(few < many / 16, "{few:?} of {many:?}");
-}
-
-#[test]
 fn requests_that_make_no_sense_are_refused() {
-    let (world, cluster) = cluster(7, ClusterOptions::with_iods(1));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(7, ClusterOptions::with_iods(1), async |_, cluster, client| {
         let iod = client.connect(&cluster.iods()[0]).await;
         assert_eq!(code(client.ask(iod, mkdir("a")).await), Some(ErrorCode::Invalid), "not a manager");
         let cut = IodRequest::Truncate { datafile: FILE, size: u64::MAX };

@@ -2,7 +2,7 @@
 
 use fs_client::{CreateOptions, Draft, Publish};
 
-use super::truncate::{connect, contents, empty_cluster, left, long_file, options, path};
+use super::truncate::{connect, contents, empty_cluster, left, long_file, options, path, with_fs};
 use super::*;
 
 type FsClient = fs_client::Client;
@@ -12,8 +12,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const MOST: Duration = Duration::from_millis(1500);
 const LEN: usize = 30_000;
 
-fn start() -> (World, SimCluster) {
-    empty_cluster(1, ClusterOptions { nameless_grace: GRACE, ..options(2) })
+fn graced() -> ClusterOptions {
+    ClusterOptions { nameless_grace: GRACE, ..options(2) }
 }
 
 /// Creates and writes a draft.
@@ -36,24 +36,22 @@ async fn published(client: &FsClient, draft: &Draft, salt: u64) {
 
 #[test]
 fn a_client_that_comes_back_in_time_keeps_its_draft() {
-    let (world, cluster) = start();
-    world.block_on(async {
-        let client = connect(&world, &cluster, 1).await;
-        let kept = draft(&client, "file", 1).await;
+    with_fs(1, graced(), async |world, cluster, client| {
+        let kept = draft(client, "file", 1).await;
         for _ in 0..3 {
             world.cut(&world.node("client1"), &cluster.manager_node());
             client.endpoint().sleep(MOST).await;
-            assert_eq!(nameless(&client).await, 1, "this connects again");
+            assert_eq!(nameless(client).await, 1, "this connects again");
             client.endpoint().sleep(MOST).await;
         }
-        published(&client, &kept, 1).await;
-        assert_eq!(nameless(&client).await, 0);
+        published(client, &kept, 1).await;
+        assert_eq!(nameless(client).await, 0);
     });
 }
 
 #[test]
 fn a_client_that_does_not_come_back_in_time_loses_its_draft() {
-    let (world, cluster) = start();
+    let (world, cluster) = empty_cluster(1, graced());
     world.block_on(async {
         let (client, other) = (connect(&world, &cluster, 1).await, connect(&world, &cluster, 2).await);
         let lost = draft(&client, "file", 1).await;
@@ -70,7 +68,7 @@ fn a_client_that_does_not_come_back_in_time_loses_its_draft() {
 
 #[test]
 fn a_manager_that_was_restarted_keeps_drafts_for_the_whole_grace() {
-    let (world, cluster) = start();
+    let (world, cluster) = empty_cluster(1, graced());
     world.block_on(async {
         let (client, other) = (connect(&world, &cluster, 1).await, connect(&world, &cluster, 2).await);
         let (kept, _lost) = (draft(&client, "file", 1).await, draft(&client, "other", 2).await);
@@ -89,31 +87,8 @@ fn a_manager_that_was_restarted_keeps_drafts_for_the_whole_grace() {
 }
 
 #[test]
-fn only_its_client_publishes_or_abandons_a_draft() {
-    let (world, cluster) = start();
-    world.block_on(async {
-        let client = connect(&world, &cluster, 1).await;
-        let kept = draft(&client, "file", 1).await;
-        let other = Client::new(&world.node("client2"), 2);
-        let manager = other.connect(&cluster.manager()).await;
-        let file = kept.file().handle();
-        let place = Place::root("stolen");
-        let publish = ManagerRequest::Publish { file, place, inherit: false, mode: None, mtime_ns: None, size: None };
-        assert_eq!(code(other.manager(manager, publish).await), Some(ErrorCode::Stale));
-        assert_eq!(other.manager(manager, ManagerRequest::Abandon { file }).await, Ok(ManagerReply::Done));
-        assert_eq!(nameless(&client).await, 1);
-        published(&client, &kept, 1).await;
-        // It is no draft any more.
-        let again = kept.publish(Publish::default()).await.unwrap_err();
-        assert_eq!(again.code(), ErrorCode::Stale);
-        kept.abandon().await.unwrap();
-        assert!(client.lookup(&path("file")).await.is_ok());
-    });
-}
-
-#[test]
 fn a_reader_of_a_replaced_file_gets_its_bytes_or_is_told() {
-    let (world, cluster) = start();
+    let (world, cluster) = empty_cluster(1, graced());
     world.block_on(async {
         let (client, reader) = (connect(&world, &cluster, 1).await, connect(&world, &cluster, 2).await);
         long_file(&client, "file", 1).await;
@@ -139,17 +114,15 @@ fn a_reader_of_a_replaced_file_gets_its_bytes_or_is_told() {
 /// With such a size, a datafile would seem to be cut off.
 #[test]
 fn a_draft_with_a_hole_at_its_end_is_not_published_with_its_size() {
-    let (world, cluster) = start();
-    world.block_on(async {
-        let client = connect(&world, &cluster, 1).await;
-        let draft = draft(&client, "file", 1).await;
+    with_fs(1, graced(), async |_, _, client| {
+        let draft = draft(client, "file", 1).await;
         let size = Some(2 * LEN as u64);
         let refused = draft.publish(Publish { size, ..Publish::default() }).await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::Invalid, "{refused}");
         draft.file().set_len(2 * LEN as u64).await.unwrap();
         draft.publish(Publish { size, ..Publish::default() }).await.unwrap();
         let file = client.open(&path("file")).await.unwrap();
-        let found = contents(&client, &file).await;
+        let found = contents(client, &file).await;
         assert!(found[..LEN] == pattern(LEN, 1) && found[LEN..].iter().all(|byte| *byte == 0));
         assert_eq!(file.size().await.unwrap(), 2 * LEN as u64);
     });

@@ -34,6 +34,10 @@ async fn datafiles(client: &Client, cluster: &SimCluster) -> u64 {
 
 #[test]
 fn a_removed_file_leaves_nothing_even_if_its_server_was_down() {
+    [false, true].into_iter().for_each(remove_without_a_server);
+}
+
+fn remove_without_a_server(manager_crashes: bool) {
     let (world, cluster) = cluster(1, ClusterOptions::with_iods(2));
     let client = Client::new(&world.node("client"), 1);
     let handles = world.block_on(async {
@@ -57,34 +61,14 @@ fn a_removed_file_leaves_nothing_even_if_its_server_was_down() {
         let Ok(ManagerReply::Stat(stat)) = client.manager(manager, ManagerRequest::Statfs).await else { panic!() };
         assert_eq!(stat.orphans, 1, "the one whose server is down");
     });
+    if manager_crashes {
+        cluster.restart_manager();
+    }
     cluster.restart_iod(1);
     world.block_on(async {
         let manager = client.connect(&cluster.manager()).await;
         no_orphans(&client, manager).await;
-        assert_eq!(datafiles(&client, &cluster).await, 0);
-    });
-}
-
-#[test]
-fn orphans_survive_a_crash_of_the_manager() {
-    let (world, cluster) = cluster(2, ClusterOptions::with_iods(1));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
-        let manager = client.connect(&cluster.manager()).await;
-        let entry = client.entry(manager, create("file")).await.unwrap();
-        let (_, datafile) = entry.layout.unwrap().datafiles()[0];
-        let iod = client.connect(&cluster.iods()[0]).await;
-        client.write(iod, datafile, &regions(&[(0, 10_000)]), &vec![1; 10_000].into()).await.unwrap();
-        cluster.iod_node(0).kill();
-        let remove = ManagerRequest::Remove { place: Place::root("file"), kind: RemoveKind::File };
-        assert_eq!(client.manager(manager, remove).await, Ok(ManagerReply::Done));
-    });
-    cluster.restart_manager();
-    cluster.restart_iod(0);
-    world.block_on(async {
-        let manager = client.connect(&cluster.manager()).await;
-        no_orphans(&client, manager).await;
-        assert_eq!(datafiles(&client, &cluster).await, 0);
+        assert_eq!(datafiles(&client, &cluster).await, 0, "the manager crashes: {manager_crashes}");
     });
 }
 
@@ -156,9 +140,7 @@ fn a_transfer_of_absurd_length_fails_at_once() {
 
 #[test]
 fn another_version_is_told_so() {
-    let (world, cluster) = cluster(4, ClusterOptions::with_iods(1));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(4, ClusterOptions::with_iods(1), async |_, cluster, client| {
         let peer = client.connect(&cluster.manager()).await;
         let reply = client.call(peer, &[codec::VERSION + 1, 0, 0], Body::None).await.unwrap();
         let error = reply.result.unwrap_err();
@@ -168,38 +150,8 @@ fn another_version_is_told_so() {
 }
 
 #[test]
-fn a_client_that_dies_in_a_transfer_leaves_the_server_free_for_others() {
-    let iod = fs_server::iod::IodSettings { unit: 32 << 10, buffers: 2, depth: 2 };
-    let (world, cluster) = cluster(5, ClusterOptions { iod, disk_costs: true, ..ClusterOptions::with_iods(1) });
-    let (doomed_node, node) = (world.node("doomed"), world.node("client"));
-    let addr = cluster.iods()[0].clone();
-    let doomed = Client::new(&doomed_node, 1);
-    let task = doomed_node.spawn({
-        let addr = addr.clone();
-        async move {
-            let iod = doomed.connect(&addr).await;
-            let bytes = vec![1; 64 << 20];
-            doomed.write(iod, DatafileHandle(1), &regions(&[(0, 64 << 20)]), &bytes.into()).await
-        }
-    });
-    world.run_for(Duration::from_millis(50));
-    assert!(!task.is_finished());
-    doomed_node.kill();
-    let client = Client::new(&node, 2);
-    world.block_on(async {
-        let iod = client.connect(&addr).await;
-        let bytes = pattern(1 << 20, 9);
-        let all = regions(&[(0, 1 << 20)]);
-        client.write(iod, DatafileHandle(2), &all, &bytes.clone().into()).await.unwrap();
-        assert_eq!(client.read(iod, DatafileHandle(2), &all).await.unwrap(), bytes);
-    });
-}
-
-#[test]
 fn a_broken_disk_is_an_error_with_ranges_and_no_more() {
-    let (world, cluster) = cluster(6, ClusterOptions { disk_costs: true, ..ClusterOptions::with_iods(1) });
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(6, ClusterOptions { disk_costs: true, ..ClusterOptions::with_iods(1) }, async |_, cluster, client| {
         let iod = client.connect(&cluster.iods()[0]).await;
         let all = regions(&[(4096, 1 << 20)]);
         let bytes = MemList::from(vec![3; 1 << 20]);

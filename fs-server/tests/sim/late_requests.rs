@@ -16,9 +16,7 @@ const FILE: DatafileHandle = DatafileHandle(77);
 #[test]
 fn a_request_that_waited_too_long_is_not_begun() {
     let limits = Limits { per_peer: 1, ..Limits::default() };
-    let (world, cluster) = cluster(1, ClusterOptions { limits, ..ClusterOptions::with_iods(1) });
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(1, ClusterOptions { limits, ..ClusterOptions::with_iods(1) }, async |_, cluster, client| {
         let iod = client.connect(&cluster.iods()[0]).await;
         let write = |offset: u64, len: usize, timeout_ms: u32| {
             let (client, regions) = (client.clone(), regions(&[(offset, len as u64)]));
@@ -72,9 +70,7 @@ fn a_transfer_that_runs_out_of_time_does_not_cost_the_connection() {
 /// remember only a limited number.
 #[test]
 fn a_connection_speaks_for_one_client() {
-    let (world, cluster) = cluster(3, ClusterOptions::with_iods(1));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(3, ClusterOptions::with_iods(1), async |_, cluster, client| {
         let manager = client.connect(&cluster.manager()).await;
         client.entry(manager, mkdir("a")).await.unwrap();
         let other = Client { id: 2, ..client.clone() };

@@ -53,6 +53,13 @@ fn cluster(seed: u64, options: ClusterOptions) -> (World, SimCluster) {
     (world, cluster)
 }
 
+/// Runs a test with such a cluster and a client of it.
+fn with_client(seed: u64, options: ClusterOptions, test: impl AsyncFnOnce(&World, &SimCluster, &Client)) {
+    let (world, cluster) = cluster(seed, options);
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(test(&world, &cluster, &client));
+}
+
 fn with_datafiles(cluster: &SimCluster) {
     for index in 0..cluster.iods().len() {
         cluster.store(index).exchange(Contents::default().with_datafiles(DatafileHandle(0), TEST_FILES));

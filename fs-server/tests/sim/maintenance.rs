@@ -3,7 +3,7 @@
 use fs_client::CreateOptions;
 use fs_proto::RemoveKind;
 
-use super::truncate::{connect, empty_cluster, left, long_file, options, path};
+use super::truncate::{left, long_file, options, path, with_fs};
 use super::*;
 
 /// Replays a bug: the manager lets a server remove up to 256 datafiles at once, those of the lowest
@@ -11,11 +11,9 @@ use super::*;
 #[test]
 fn a_datafile_that_cannot_be_removed_stops_nothing_else() {
     const FILES: u64 = 20;
-    let (world, cluster) = empty_cluster(1, options(2));
-    world.block_on(async {
-        let client = connect(&world, &cluster, 1).await;
-        let (bad, cut) = (long_file(&client, "bad", 1).await, long_file(&client, "cut", 2).await);
-        long_file(&client, "good", 3).await;
+    with_fs(1, options(2), async |_, cluster, client| {
+        let (bad, cut) = (long_file(client, "bad", 1).await, long_file(client, "cut", 2).await);
+        long_file(client, "good", 3).await;
         let datafiles = bad.datafiles().await.unwrap();
         let lasting = datafiles.iter().find(|datafile| datafile.server.iod == Some(1)).unwrap().handle;
         let fault = move |datafile| (datafile == lasting).then(|| FsError::new(ErrorCode::Io, "a bad place"));
@@ -33,7 +31,7 @@ fn a_datafile_that_cannot_be_removed_stops_nothing_else() {
         }
         cluster.store(1).fail_removals(|_| None);
         client.endpoint().sleep(Duration::from_secs(31)).await;
-        assert_eq!(left(&client).await, 2 * (1 + FILES));
+        assert_eq!(left(client).await, 2 * (1 + FILES));
     });
 }
 
@@ -42,15 +40,13 @@ fn a_datafile_that_cannot_be_removed_stops_nothing_else() {
 #[test]
 fn very_many_datafiles_that_cannot_be_removed_stop_nothing_else() {
     const BAD: usize = 260;
-    let (world, cluster) = empty_cluster(1, options(2));
-    world.block_on(async {
-        let client = connect(&world, &cluster, 1).await;
+    with_fs(1, options(2), async |_, cluster, client| {
         let mut bad = 0;
         for number in 0..BAD {
-            let file = long_file(&client, &format!("bad{number}"), 1).await;
+            let file = long_file(client, &format!("bad{number}"), 1).await;
             bad += file.datafiles().await.unwrap().iter().filter(|datafile| datafile.server.iod == Some(1)).count();
         }
-        let good = long_file(&client, "good", 2).await.datafiles().await.unwrap();
+        let good = long_file(client, "good", 2).await.datafiles().await.unwrap();
         let first = good.iter().find(|datafile| datafile.server.iod == Some(1)).unwrap().handle;
         let fault = move |datafile| (datafile < first).then(|| FsError::new(ErrorCode::Io, "a bad place"));
         cluster.store(1).fail_removals(fault);

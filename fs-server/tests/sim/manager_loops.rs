@@ -127,49 +127,6 @@ fn a_lookup_over_another_loop_waits_for_the_size_that_is_being_recorded() {
     });
 }
 
-/// The manager is killed again and again, and starts again, while clients on all loops work. What
-/// was acknowledged is there.
-#[test]
-fn nothing_that_was_acknowledged_over_any_loop_is_lost() {
-    for seed in 0..5 {
-        let config = SimConfig { profile: Profile { cpu_cores: 2, ..Profile::default() }, ..SimConfig::seeded(seed) };
-        let world = World::with(config);
-        let options = ClusterOptions { commit_time: Duration::from_millis(2), ..ClusterOptions::with_iods(1) };
-        let cluster = SimCluster::start(&world, ClusterOptions { threads: LOOPS, ..options }).unwrap();
-        let made = world.block_on(async {
-            let work = join_all((0..6).map(async |who: u32| {
-                let client = Client::new(&world.node(&format!("client{who}")), u128::from(who) + 1);
-                let mut manager = client.connect(&cluster.manager()).await;
-                let mut made = Vec::new();
-                for number in 0..20 {
-                    let [mkdir, ..] = mkdir_and_lookups(&format!("{who}-{number}"));
-                    match client.manager(manager, mkdir).await {
-                        Ok(_) => made.push(format!("{who}-{number}")),
-                        Err(_) => manager = client.connect(&cluster.manager()).await,
-                    }
-                }
-                made
-            }));
-            let crashes = async {
-                for pause in [11, 23, 37] {
-                    world.node("init").sleep(Duration::from_millis(pause + seed)).await;
-                    cluster.restart_manager();
-                }
-            };
-            futures_util::future::join(work, crashes).await.0
-        });
-        assert!(made.iter().map(Vec::len).sum::<usize>() > 60, "{made:?}");
-        cluster.restart_manager();
-        world.block_on(async {
-            for (client, manager) in clients(&world, &cluster).await {
-                for name in made.iter().flatten() {
-                    client.entry(manager, lookup(name)).await.unwrap();
-                }
-            }
-        });
-    }
-}
-
 /// A request that only the first loop can answer has its errors and its effects over every loop.
 #[test]
 fn every_loop_refuses_what_the_manager_refuses() {

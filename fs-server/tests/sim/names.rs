@@ -8,9 +8,7 @@ use super::*;
 
 #[test]
 fn files_are_made_found_moved_and_removed() {
-    let (world, cluster) = cluster(1, ClusterOptions::with_iods(3));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(1, ClusterOptions::with_iods(3), async |_, cluster, client| {
         let manager = client.connect(&cluster.manager()).await;
         assert_eq!(client.manager(manager, ManagerRequest::Ping).await, Ok(ManagerReply::Done));
         client.entry(manager, mkdir("/a")).await.unwrap();
@@ -33,9 +31,7 @@ fn files_are_made_found_moved_and_removed() {
 
 #[test]
 fn a_directory_is_listed_page_by_page() {
-    let (world, cluster) = cluster(2, ClusterOptions::with_iods(1));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(2, ClusterOptions::with_iods(1), async |_, cluster, client| {
         let manager = client.connect(&cluster.manager()).await;
         // The names are long, so that pages are limited by the message size and not by the count.
         let names: Vec<String> = (0..100).map(|index| format!("{index:04}{}", "x".repeat(200))).collect();
@@ -60,9 +56,7 @@ fn a_directory_is_listed_page_by_page() {
 
 #[test]
 fn the_cluster_says_who_it_is() {
-    let (world, cluster) = cluster(3, ClusterOptions::with_iods(2));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
+    with_client(3, ClusterOptions::with_iods(2), async |_, cluster, client| {
         let manager = client.connect(&cluster.manager()).await;
         for addr in cluster.iods() {
             client.connect(&addr).await;
@@ -77,22 +71,6 @@ fn the_cluster_says_who_it_is() {
         assert_eq!(info, Ok(ManagerReply::Cluster(ClusterInfo { iods, total: 2, strip_size: 65536 })));
         let rest = client.manager(manager, ManagerRequest::Cluster { first: 7 }).await;
         assert_eq!(rest, Ok(ManagerReply::Cluster(ClusterInfo { iods: vec![], total: 2, strip_size: 65536 })));
-    });
-}
-
-#[test]
-fn changes_that_come_together_share_a_commit_and_all_happen() {
-    let (world, cluster) = cluster(4, ClusterOptions::with_iods(1));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
-        let manager = client.connect(&cluster.manager()).await;
-        let names: Vec<String> = (0..60).map(|index| format!("f{index}")).collect();
-        let made = names.iter().map(|name| client.entry(manager, create(name)));
-        let entries = futures_util::future::join_all(made).await;
-        let mut handles: Vec<_> = entries.into_iter().map(|entry| entry.unwrap().handle).collect();
-        handles.sort();
-        handles.dedup();
-        assert_eq!(handles.len(), 60);
     });
 }
 

@@ -33,6 +33,15 @@ pub(super) fn empty_cluster(seed: u64, options: ClusterOptions) -> (World, SimCl
     (world, cluster)
 }
 
+/// Runs a test with such a cluster and a client of it.
+pub(super) fn with_fs(seed: u64, options: ClusterOptions, test: impl AsyncFnOnce(&World, &SimCluster, &FsClient)) {
+    let (world, cluster) = empty_cluster(seed, options);
+    world.block_on(async {
+        let client = connect(&world, &cluster, 1).await;
+        test(&world, &cluster, &client).await;
+    });
+}
+
 pub(super) async fn connect(world: &World, cluster: &SimCluster, id: u128) -> FsClient {
     let node = world.node(&format!("client{id}"));
     let endpoint = node.endpoint(Config::named("client")).unwrap();
@@ -156,10 +165,8 @@ fn what_was_decided_before_a_crash_of_the_manager_is_carried_out() {
 /// this server.
 #[test]
 fn a_cancellation_does_not_reach_later_changes() {
-    let (world, cluster) = cluster(1, ClusterOptions::with_iods(1));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
-        let manager = client.connect_as_manager(&cluster, 0).await;
+    with_client(1, ClusterOptions::with_iods(1), async |_, cluster, client| {
+        let manager = client.connect_as_manager(cluster, 0).await;
         let number = 5 | 1 << 60;
         let prepare = |number| IodRequest::PrepareTruncate { datafile: FILE, size: 100, number };
         client.iod(manager, prepare(number)).await.unwrap();
@@ -174,10 +181,8 @@ fn a_cancellation_does_not_reach_later_changes() {
 
 #[test]
 fn a_request_to_prepare_that_comes_after_its_cancellation_is_refused() {
-    let (world, cluster) = cluster(2, ClusterOptions::with_iods(1));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
-        let manager = client.connect_as_manager(&cluster, 0).await;
+    with_client(2, ClusterOptions::with_iods(1), async |_, cluster, client| {
+        let manager = client.connect_as_manager(cluster, 0).await;
         let first = 1 << 60;
         let prepare = |number, size| IodRequest::PrepareTruncate { datafile: FILE, size, number };
         let cancel = |before, except| IodRequest::CancelTruncates { before, except };
@@ -252,19 +257,17 @@ fn changes_that_begin_while_others_are_cancelled_are_left_alone() {
 
 #[test]
 fn a_truncation_while_a_server_is_down_fails_and_changes_nothing() {
-    let (world, cluster) = empty_cluster(1, options(3));
-    world.block_on(async {
-        let client = connect(&world, &cluster, 1).await;
-        let file = long_file(&client, "file", 1).await;
+    with_fs(1, options(3), async |_, cluster, client| {
+        let file = long_file(client, "file", 1).await;
         cluster.iod_node(1).kill();
         for _ in 0..3 {
             assert_eq!(file.set_len(SHORT as u64).await.unwrap_err().code(), ErrorCode::Unreachable);
         }
         cluster.iod_node(1).restart();
         client.endpoint().sleep(Duration::from_millis(300)).await;
-        assert!(contents(&client, &file).await == pattern(LONG, 1));
+        assert!(contents(client, &file).await == pattern(LONG, 1));
         file.set_len(SHORT as u64).await.unwrap();
-        assert!(contents(&client, &file).await == pattern(SHORT, 1));
+        assert!(contents(client, &file).await == pattern(SHORT, 1));
     });
 }
 
@@ -325,10 +328,8 @@ fn a_truncation_that_is_asked_for_again_cuts_off_no_later_write() {
 /// answer. If a server was down by then, the client was told that nothing had changed.
 #[test]
 fn a_truncation_that_is_asked_for_again_has_its_answer_although_a_server_is_down() {
-    let (world, cluster) = empty_cluster(5, options(3));
-    world.block_on(async {
-        let client = connect(&world, &cluster, 1).await;
-        let file = long_file(&client, "file", 1).await.handle();
+    with_fs(5, options(3), async |world, cluster, client| {
+        let file = long_file(client, "file", 1).await.handle();
         let raw = Client::new(&world.node("raw"), 9);
         let manager = raw.connect(&cluster.manager()).await;
         let request = raw.request(ManagerRequest::Truncate { file, size: SHORT as u64 });
@@ -411,17 +412,15 @@ fn a_user_is_told_once_that_a_busy_file_is_waited_for() {
 #[test]
 fn a_truncation_at_one_server_is_durable_as_at_several() {
     for size in [SHORT, LONG + 5_000] {
-        let (world, cluster) = empty_cluster(6, options(1));
-        world.block_on(async {
-            let client = connect(&world, &cluster, 1).await;
-            let file = long_file(&client, "file", 1).await;
+        with_fs(6, options(1), async |_, cluster, client| {
+            let file = long_file(client, "file", 1).await;
             file.set_len(size as u64).await.unwrap();
             cluster.iod_node(0).crash(&mut Loss::everything());
             cluster.iod_node(0).restart();
             client.endpoint().sleep(Duration::from_millis(200)).await;
             let mut expected = pattern(LONG, 1);
             expected.resize(size, 0);
-            assert!(contents(&client, &file).await == expected);
+            assert!(contents(client, &file).await == expected);
             // Nothing is in doubt.
             file.sync().await.unwrap();
         });

@@ -4,7 +4,7 @@
 use fs_client::{CreateOptions, File};
 use fs_proto::RemoveKind;
 
-use super::truncate::{connect, contents, empty_cluster, left, long_file, options, path};
+use super::truncate::{contents, left, long_file, options, path, with_fs};
 use super::*;
 
 const LONG: usize = 40_000;
@@ -30,19 +30,17 @@ fn works_again(cluster: &SimCluster) {
 /// acknowledged all the same.
 #[test]
 fn a_change_of_size_that_fails_for_ever_stops_nothing_else() {
-    let (world, cluster) = empty_cluster(1, options(2));
-    world.block_on(async {
-        let client = connect(&world, &cluster, 1).await;
-        let (bad, good) = (long_file(&client, "bad", 1).await, long_file(&client, "good", 2).await);
-        long_file(&client, "removed", 3).await;
-        fail_at_one(&cluster, &bad).await;
+    with_fs(1, options(2), async |_, cluster, client| {
+        let (bad, good) = (long_file(client, "bad", 1).await, long_file(client, "good", 2).await);
+        long_file(client, "removed", 3).await;
+        fail_at_one(cluster, &bad).await;
         let error = bad.set_len(SHORT as u64).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Unfinished, "{error}");
         good.set_len(SHORT as u64).await.unwrap();
-        assert!(contents(&client, &good).await == pattern(SHORT, 2));
+        assert!(contents(client, &good).await == pattern(SHORT, 2));
         client.remove(&path("removed"), RemoveKind::File).await.unwrap();
         client.endpoint().sleep(Duration::from_millis(200)).await;
-        assert_eq!(left(&client).await, 4);
+        assert_eq!(left(client).await, 4);
         // More than are in the pools.
         for number in 0..20 {
             client.create(&path(&format!("new{number}")), CreateOptions::default()).await.unwrap();
@@ -53,11 +51,9 @@ fn a_change_of_size_that_fails_for_ever_stops_nothing_else() {
 #[test]
 fn a_change_of_size_that_fails_is_told_with_its_reason_until_another_one_mends_it() {
     for how in ["another size", "longer", "removed", "it passes"] {
-        let (world, cluster) = empty_cluster(2, options(2));
-        world.block_on(async {
-            let client = connect(&world, &cluster, 1).await;
-            let file = long_file(&client, "file", 1).await;
-            fail_at_one(&cluster, &file).await;
+        with_fs(2, options(2), async |_, cluster, client| {
+            let file = long_file(client, "file", 1).await;
+            fail_at_one(cluster, &file).await;
             assert_eq!(file.set_len(SHORT as u64).await.unwrap_err().code(), ErrorCode::Unfinished);
             for restart in [false, true] {
                 if restart {
@@ -85,17 +81,17 @@ fn a_change_of_size_that_fails_is_told_with_its_reason_until_another_one_mends_i
             assert!(error.code() == ErrorCode::Unfinished && error.to_string().contains("pvfs stat"), "{error}");
             match how {
                 "another size" => {
-                    works_again(&cluster);
+                    works_again(cluster);
                     file.set_len(0).await.unwrap();
-                    assert!(contents(&client, &file).await.is_empty());
+                    assert!(contents(client, &file).await.is_empty());
                 }
                 "longer" => {
                     // What the first change has cut off does not come back, although it was not
                     // carried out everywhere before this one is decided.
                     assert_eq!(file.set_len(LONG as u64).await.unwrap_err().code(), ErrorCode::Unfinished);
-                    works_again(&cluster);
+                    works_again(cluster);
                     client.endpoint().sleep(Duration::from_secs(1)).await;
-                    let found = contents(&client, &file).await;
+                    let found = contents(client, &file).await;
                     let server = |at: usize| at / STRIP % 2;
                     let is_used = |at: usize| server(at) == usize::from(file.servers()[0].iod != Some(0));
                     let mut expected = pattern(SHORT, 1);
@@ -105,14 +101,14 @@ fn a_change_of_size_that_fails_is_told_with_its_reason_until_another_one_mends_i
                 }
                 "removed" => client.remove(&path("file"), RemoveKind::File).await.unwrap(),
                 _ => {
-                    works_again(&cluster);
+                    works_again(cluster);
                     client.endpoint().sleep(Duration::from_secs(31)).await;
-                    assert_eq!(contents(&client, &file).await.len(), SHORT);
+                    assert_eq!(contents(client, &file).await.len(), SHORT);
                 }
             }
             client.endpoint().sleep(Duration::from_millis(200)).await;
             if how == "removed" {
-                assert_eq!(left(&client).await, 0);
+                assert_eq!(left(client).await, 0);
             } else {
                 assert!(client.stat(&path("file")).await.unwrap().unfinished.is_empty());
             }
@@ -123,11 +119,9 @@ fn a_change_of_size_that_fails_is_told_with_its_reason_until_another_one_mends_i
 /// A change that is to mend another one is given up: its server is down. Then the first one counts.
 #[test]
 fn a_change_that_would_mend_another_one_and_is_not_decided_changes_nothing() {
-    let (world, cluster) = empty_cluster(3, options(2));
-    world.block_on(async {
-        let client = connect(&world, &cluster, 1).await;
-        let file = long_file(&client, "file", 1).await;
-        fail_at_one(&cluster, &file).await;
+    with_fs(3, options(2), async |_, cluster, client| {
+        let file = long_file(client, "file", 1).await;
+        fail_at_one(cluster, &file).await;
         assert_eq!(file.set_len(SHORT as u64).await.unwrap_err().code(), ErrorCode::Unfinished);
         client.endpoint().sleep(Duration::from_secs(2)).await;
         // It is prepared at one server, and not at the other one.
@@ -138,24 +132,22 @@ fn a_change_that_would_mend_another_one_and_is_not_decided_changes_nothing() {
         client.endpoint().sleep(Duration::from_secs(2)).await;
         let stat = client.stat(&path("file")).await.unwrap();
         assert!(stat.unfinished.len() == 1 && stat.attr.size == SHORT as u64, "{stat:?}");
-        works_again(&cluster);
+        works_again(cluster);
         client.endpoint().sleep(Duration::from_secs(31)).await;
-        assert!(contents(&client, &file).await == pattern(SHORT, 1));
+        assert!(contents(client, &file).await == pattern(SHORT, 1));
         file.set_len(7).await.unwrap();
-        assert!(contents(&client, &file).await == pattern(7, 1));
+        assert!(contents(client, &file).await == pattern(7, 1));
     });
 }
 
 #[test]
 fn a_size_that_no_file_can_have_is_refused_by_the_manager() {
-    let (world, cluster) = empty_cluster(4, options(2));
-    world.block_on(async {
-        let client = connect(&world, &cluster, 1).await;
-        let file = long_file(&client, "file", 1).await;
+    with_fs(4, options(2), async |world, cluster, client| {
+        let file = long_file(client, "file", 1).await;
         let raw = Client::new(&world.node("raw"), 9);
         let manager = raw.connect(&cluster.manager()).await;
         let truncate = |size| ManagerRequest::Truncate { file: file.handle(), size };
         assert_eq!(code(raw.manager(manager, truncate(1 << 63)).await), Some(ErrorCode::TooLarge));
-        assert!(contents(&client, &file).await == pattern(LONG, 1));
+        assert!(contents(client, &file).await == pattern(LONG, 1));
     });
 }
