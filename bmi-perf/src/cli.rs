@@ -430,7 +430,7 @@ mod tests {
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
         assert!(
-            cli_check::every_option::<Cli>(&[
+            testbed::cli::every_option::<Cli>(&[
                 ("size", "64K"),
                 ("cpu-list", "0"),
                 ("path", "chosen"),

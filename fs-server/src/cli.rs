@@ -581,7 +581,7 @@ mod tests {
 
     #[test]
     fn every_option_is_parsed() {
-        let options = cli_check::every_option::<Arguments>(&[
+        let options = testbed::cli::every_option::<Arguments>(&[
             ("servers", "manager"),
             ("threads", "2"),
             ("cache", "service=\"unifier\""),

@@ -211,6 +211,6 @@ mod tests {
 
     #[test]
     fn every_option_is_parsed() {
-        assert!(cli_check::every_option::<super::Cli>(&[("over", "tcp"), ("report", "a.json")]) >= 8);
+        assert!(testbed::cli::every_option::<super::Cli>(&[("over", "tcp"), ("report", "a.json")]) >= 8);
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct LinesArgs {
 }
 
 /// Crates that only tests use.
-const FOR_TESTS: [&str; 2] = ["bmi-conformance", "cli-check"];
+const FOR_TESTS: [&str; 2] = ["bmi-conformance", "testbed"];
 const GIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The lines of a crate, or of a file.

@@ -11,21 +11,19 @@
 //! | `budget`, `cpu` | what the test command may cost, and what it has cost |
 //! | `mutants` | seeded bugs, and which of them the sweeps find |
 //! | `digests` | the same digests in debug and in release |
-//! | `hostile` | an honest client beside attackers |
 //! | `lines` | how much code and how many tests there are |
 //! | `metadata` | the workspace, as cargo describes it |
 //! | `compare` | two commits, measured side by side |
 //! | `pair` | two network namespaces joined by a cable |
 //! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs missing packages and components |
-//! | `storm` | commands of the file system while its servers are killed |
+//! | `stress` | storm and hostile: long tests of a cluster of processes |
 
 mod budget;
 mod command;
 mod compare;
 mod cpu;
 mod digests;
-mod hostile;
 mod lines;
 mod metadata;
 mod mutants;
@@ -33,7 +31,7 @@ mod pair;
 mod rxe;
 mod setup;
 mod steps;
-mod storm;
+mod stress;
 mod totals;
 
 use std::os::unix::process::CommandExt;
@@ -107,18 +105,9 @@ enum Task {
     },
     /// Runs commands of the file system while its servers are killed and stopped, and compares all
     /// that is read with a model.
-    Storm(storm::StormArgs),
-    /// The process that ends the servers of a storm.
-    #[command(hide = true)]
-    StormGuard,
+    Storm(stress::StressArgs),
     /// Attacks the servers of the file system, and reports what an honest client notices.
-    Hostile(hostile::HostileArgs),
-    /// A process that attacks.
-    #[command(hide = true)]
-    HostileAttacker {
-        /// What it does, as JSON.
-        spec: String,
-    },
+    Hostile(stress::StressArgs),
 }
 
 #[derive(Args)]
@@ -164,10 +153,8 @@ fn main() -> ExitCode {
         Task::Pair(args) => pair::main(&root(), &args),
         Task::PairGuard { server, client } => pair::guard_main(&server, &client),
         Task::PairRelay { spec } => pair::relay_main(&spec),
-        Task::Storm(args) => storm::main(&root(), &args),
-        Task::StormGuard => storm::guard::main(),
-        Task::Hostile(args) => hostile::main(&root(), &args),
-        Task::HostileAttacker { spec } => hostile::attacker_main(&spec),
+        Task::Storm(args) => stress::main(&root(), "storm", &args),
+        Task::Hostile(args) => stress::main(&root(), "hostile", &args),
     }
 }
 
@@ -206,6 +193,6 @@ mod tests {
         let values = [("only", "fmt"), ("bench", "bmi-perf"), ("env", "NAME=VALUE"), ("width", "1.1")];
         let values = [&values[..], &[("rate", "1gbit"), ("delay", "1ms"), ("loss", "1%"), ("mtu", "1500")]].concat();
         let values = [&values[..], &[("bound", "1.1"), ("exact-bound", "1.1")]].concat();
-        assert!(cli_check::every_option::<super::Cli>(&values) >= 25);
+        assert!(testbed::cli::every_option::<super::Cli>(&values) >= 25);
     }
 }

@@ -24,7 +24,7 @@ const CIRCLES: &str = "
     fs-client/src: bench cli; fs-client/src: cache client draft file shared_read sync; fs-proto/src: error region;
     fs-server/src/store: at_once cache_note direct durability file identity mapped open_file open_files ring sys
         transfer; fs-server/src: backup config embedded fuzz iod manager store; fs-server/tests/cluster: doubts player;
-    xtask/src/compare: bench source; xtask/src: hostile mutants pair rxe setup steps storm";
+    xtask/src/compare: bench source; xtask/src: mutants pair rxe setup steps";
 /// The folders of today with more than `ROOM` files of code or text. They may only shrink as well.
 const CROWDS: &str = "
     bmi-backend/src 13; bmi-cache/src 17; bmi-conformance/src/message 19; bmi-core/src 21;

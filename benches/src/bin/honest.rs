@@ -213,7 +213,7 @@ mod tests {
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
         let values = [("manager", "tcp://h:1"), ("dir", "/d")];
-        assert!(cli_check::every_option::<Cli>(&values) >= 3);
+        assert!(testbed::cli::every_option::<Cli>(&values) >= 3);
     }
 
     #[test]

@@ -121,6 +121,6 @@ mod tests {
     #[test]
     fn every_option_is_parsed() {
         let values = [("addr", "tcp://127.0.0.1:0"), ("replicas", "shm:///a")];
-        assert_eq!(cli_check::every_option::<super::Cli>(&values), 2);
+        assert_eq!(testbed::cli::every_option::<super::Cli>(&values), 2);
     }
 }

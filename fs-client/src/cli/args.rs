@@ -388,7 +388,7 @@ mod tests {
             ("address", "h:1"),
         ];
         assert!(
-            cli_check::every_option::<Cli>(&values) >= 160,
+            testbed::cli::every_option::<Cli>(&values) >= 160,
             "seven global options with each of 18 commands, and others"
         );
     }

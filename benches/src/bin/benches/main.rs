@@ -71,6 +71,6 @@ mod tests {
     fn every_option_is_parsed() {
         let values =
             [("over", "tcp"), ("path", "inline"), ("strategy", "extended"), ("only", "fig7"), ("report", "a.json")];
-        assert!(cli_check::every_option::<super::Cli>(&values) >= 7 * 5);
+        assert!(testbed::cli::every_option::<super::Cli>(&values) >= 7 * 5);
     }
 }

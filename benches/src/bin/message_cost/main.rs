@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed_and_a_sample_excludes_what_changes_its_lines() {
         Cli::command().debug_assert();
-        assert!(cli_check::every_option::<Cli>(&[("report", "a.json")]) >= 5);
+        assert!(testbed::cli::every_option::<Cli>(&[("report", "a.json")]) >= 5);
         for other in ["--json", "--count=9"] {
             assert!(Cli::try_parse_from(["message_cost", "--sample", other]).is_err(), "{other}");
         }

@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed_and_a_sample_excludes_what_changes_its_lines() {
         Cli::command().debug_assert();
-        assert!(cli_check::every_option::<Cli>(&[("report", "a.json")]) >= 6);
+        assert!(testbed::cli::every_option::<Cli>(&[("report", "a.json")]) >= 6);
         for other in ["--quick", "--json", "--no-peers", "--passes=3", "--report=a.json"] {
             assert!(Cli::try_parse_from(["shm_bench", "--sample", other]).is_err(), "{other}");
         }

@@ -318,6 +318,6 @@ mod tests {
 
     #[test]
     fn every_option_is_parsed() {
-        assert!(cli_check::every_option::<super::Cli>(&[("profile", "vapi-2003"), ("report", "a.json")]) >= 9);
+        assert!(testbed::cli::every_option::<super::Cli>(&[("profile", "vapi-2003"), ("report", "a.json")]) >= 9);
     }
 }
