@@ -45,7 +45,8 @@ impl Relay {
     /// Starts a relay over TCP to `server`, which is `host:port`. Returns its own `host:port`.
     pub(super) fn tcp(server: &str) -> io::Result<(Relay, String)> {
         let server: SocketAddr = server.parse().map_err(io::Error::other)?;
-        let listener = TcpListener::bind((server.ip(), 0))?;
+        // Not at the server's host: the port there of a server that is not up yet seems to be free.
+        let listener = TcpListener::bind("127.0.0.1:0")?;
         let addr = listener.local_addr()?.to_string();
         let dial = move || {
             let socket = TcpStream::connect(server)?;

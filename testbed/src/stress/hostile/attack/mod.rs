@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use testbed::process::{now_us, sleep};
 use testbed::{Outcome, named};
 
-use super::spec::{Done, Over, Spec, Stream, Task};
+use super::spec::{Done, Kind, Over, Spec, Stream, Task};
 
 /// Longest wait for an answer of a server that a stream needs before it goes on.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
@@ -89,6 +89,11 @@ fn send_all(
             let target = random.below(spec.targets.len());
             let (addr, streams) = (&spec.targets[target].addr, &recordings[target]);
             let stream = &streams[random.below(streams.len())];
+            let stream = &match spec.kind {
+                Kind::Cut => mutation::cut(stream, &mut random),
+                Kind::Mutate => mutation::changed(stream, &mut random),
+                _ => stream.clone(),
+            };
             let sent: io::Result<(u64, OwnedFd)> = match spec.over {
                 Over::Tcp => tcp::send(spec.kind, addr, stream, &mut random),
                 Over::Shm => shm::send(spec.kind, addr, stream, &mut random),

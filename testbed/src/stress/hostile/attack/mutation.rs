@@ -5,11 +5,13 @@
 
 use bmi_report::stats::Random;
 
+use crate::hostile::spec::Stream;
+
 /// Words that lengths and numbers are replaced by.
 const EXTREMES: [u64; 9] = [0, 1, 0x7fff_ffff, 0xffff_ffff, 1 << 32, 1 << 40, i64::MAX as u64, u64::MAX - 7, u64::MAX];
 
 /// Changes `bytes` in one to three ways. Bytes that become none are left as none.
-pub(super) fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..1 + random.below(3) {
         change(bytes, random);
     }
@@ -40,6 +42,42 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
         _ if random.below(2) == 0 => drop(bytes.drain(at..at + some(random))),
         _ => bytes.truncate(at),
     }
+}
+
+/// Returns a stream with one to four changes of its parts and lines.
+pub(super) fn changed(stream: &Stream, random: &mut Random) -> Stream {
+    let mut stream = stream.clone();
+    for _ in 0..1 + random.below(4) {
+        let (part, lines) = (random.below(stream.parts.len()), stream.lines.len());
+        match random.below(10) {
+            0 => stream.parts.insert(part, stream.parts[part].clone()),
+            1 if stream.parts.len() > 1 => drop(stream.parts.remove(part)),
+            2 => {
+                stream.area_len = [0, 4096, stream.area_len.saturating_sub(1), stream.area_len + 4096][random.below(4)]
+            }
+            4 if lines > 0 => stream.lines.truncate(1 + random.below(lines)),
+            5 if lines > 0 => {
+                let (from, to) = (random.below(lines), random.below(lines));
+                stream.lines[to].1 = stream.lines[from].1.clone();
+            }
+            6.. if lines > 0 => mutate(&mut stream.lines[random.below(lines)].1, random),
+            // Most changes of a handshake are refused at once, so it is one part of many.
+            _ => mutate(&mut stream.parts[part].sent, random),
+        }
+    }
+    stream
+}
+
+/// Returns a stream that ends in the middle of a part, and after any line.
+pub(super) fn cut(stream: &Stream, random: &mut Random) -> Stream {
+    let mut stream = stream.clone();
+    stream.lines.truncate(random.below(stream.lines.len() + 1));
+    stream.parts.truncate(1 + random.below(stream.parts.len()));
+    if let Some(last) = stream.parts.last_mut() {
+        last.sent.truncate(random.below(last.sent.len().max(1)));
+        last.answered = 0;
+    }
+    stream
 }
 
 #[cfg(test)]

@@ -19,7 +19,6 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use testbed::process::sleep;
 
-use super::mutation::mutate;
 use super::{ANSWER_LIMIT, random_bytes};
 use crate::hostile::recording;
 use crate::hostile::spec::{Kind, Part, Stream};
@@ -50,8 +49,6 @@ pub(super) fn send(kind: Kind, path: &str, stream: &Stream, random: &mut Random)
     let _ = match kind {
         Kind::Garbage => garbage(&mut link, stream, random),
         Kind::Lengths => lengths(&mut link, stream, random),
-        Kind::Mutate => replay(&mut link, &changed(stream, random)),
-        Kind::Cut => cut(&mut link, stream, random),
         _ => replay(&mut link, stream),
     };
     Ok((link.sent, link.socket))
@@ -170,57 +167,6 @@ fn replay(link: &mut Link, stream: &Stream) -> io::Result<()> {
         link.say(sent, &fds)?;
     }
     link.wake()
-}
-
-/// Returns a stream with some of its packets and lines changed.
-fn changed(stream: &Stream, random: &mut Random) -> Stream {
-    let mut stream = stream.clone();
-    for _ in 0..1 + random.below(4) {
-        let lines = stream.lines.len();
-        match random.below(10) {
-            0 => {
-                // The hello: most changes of it are refused at once, so they are rare.
-                mutate(&mut stream.parts[0].sent, random);
-            }
-            1 => {
-                let packet = random.below(stream.parts.len());
-                mutate(&mut stream.parts[packet].sent, random);
-            }
-            2 => {
-                let packet = random.below(stream.parts.len());
-                let again = stream.parts[packet].clone();
-                stream.parts.push(again);
-            }
-            3 => {
-                stream.area_len = [0, 4096, stream.area_len.saturating_sub(1), stream.area_len + 4096][random.below(4)]
-            }
-            _ if lines == 0 => {}
-            4 => stream.lines.truncate(1 + random.below(lines)),
-            5 => {
-                let (from, to) = (random.below(lines), random.below(lines));
-                stream.lines[to].1 = stream.lines[from].1.clone();
-            }
-            _ => {
-                let line = random.below(lines);
-                mutate(&mut stream.lines[line].1, random);
-            }
-        }
-    }
-    stream
-}
-
-/// Sends a stream up to a random line or packet.
-fn cut(link: &mut Link, stream: &Stream, random: &mut Random) -> io::Result<()> {
-    if random.below(4) == 0 {
-        let hello = &stream.parts[0].sent;
-        let area = memfd(stream.area_len, GOOD)?;
-        let len = random.below(hello.len());
-        return link.say(&hello[..len], &[area.as_fd()]);
-    }
-    let mut stream = stream.clone();
-    stream.lines.truncate(random.below(stream.lines.len() + 1));
-    stream.parts.truncate(1 + random.below(stream.parts.len()));
-    replay(link, &stream)
 }
 
 /// Descriptors that no server may take, each with the length that is claimed for it.

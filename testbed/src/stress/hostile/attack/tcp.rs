@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use bmi_report::stats::Random;
 
-use super::mutation::mutate;
 use super::{ANSWER_LIMIT, TURN_LIMIT, random_bytes};
 use crate::hostile::spec::{Kind, Part, Stream};
 
@@ -26,8 +25,6 @@ pub(super) fn send(kind: Kind, addr: &str, stream: &Stream, random: &mut Random)
     let _ = match kind {
         Kind::Garbage => socket.garbage(stream, random),
         Kind::Lengths => socket.lengths(stream, random),
-        Kind::Cut => socket.replay(&cut(stream, random)),
-        Kind::Mutate => socket.replay(&changed(stream, random)),
         _ => socket.replay(&stream.parts),
     };
     if kind == Kind::Cut && random.below(2) == 0 {
@@ -67,31 +64,6 @@ fn await_answer(socket: &mut TcpStream, mut awaited: usize, limit: Duration) -> 
         }
     }
     Ok(())
-}
-
-/// Returns the turns of a stream with one to four of them changed.
-fn changed(stream: &Stream, random: &mut Random) -> Vec<Part> {
-    let mut turns = stream.parts.clone();
-    for _ in 0..1 + random.below(3) {
-        let at = random.below(turns.len());
-        match random.below(8) {
-            0 => turns.insert(at, turns[at].clone()),
-            1 if turns.len() > 1 => drop(turns.remove(at)),
-            _ => mutate(&mut turns[at].sent, random),
-        }
-    }
-    turns
-}
-
-/// Returns the turns of a stream up to a random byte.
-fn cut(stream: &Stream, random: &mut Random) -> Vec<Part> {
-    let mut turns = stream.parts.clone();
-    turns.truncate(1 + random.below(turns.len()));
-    if let Some(last) = turns.last_mut() {
-        last.sent.truncate(random.below(last.sent.len().max(1)));
-        last.answered = 0;
-    }
-    turns
 }
 
 /// A connection, and the number of bytes that it has sent.
