@@ -6,20 +6,18 @@ use std::fmt::Write;
 /// Rows under a heading.
 #[derive(Debug)]
 pub struct Table {
-    heading: Vec<String>,
-    rows: Vec<Vec<String>>,
+    pub(crate) heading: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
     /// Whether each column is text.
-    text: Vec<bool>,
+    pub(crate) text: Vec<bool>,
 }
 
 impl Table {
     /// Creates a table. The first `text_columns` columns are text, the others are figures.
-    pub fn new<const N: usize>(text_columns: usize, heading: [&str; N]) -> Table {
-        Table {
-            heading: heading.map(str::to_owned).to_vec(),
-            rows: Vec::new(),
-            text: (0..N).map(|column| column < text_columns).collect(),
-        }
+    pub fn new(text_columns: usize, heading: impl IntoIterator<Item = impl Into<String>>) -> Table {
+        let heading: Vec<String> = heading.into_iter().map(Into::into).collect();
+        let text = (0..heading.len()).map(|column| column < text_columns).collect();
+        Table { heading, rows: Vec::new(), text }
     }
 
     /// Makes more columns text, by their numbers from 0 on.
@@ -29,9 +27,20 @@ impl Table {
     }
 
     /// Adds a row with as many cells as the heading has.
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        debug_assert_eq!(N, self.heading.len());
-        self.rows.push(cells.to_vec());
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+        debug_assert_eq!(self.rows.last().map(Vec::len), Some(self.heading.len()));
+    }
+
+    /// Leaves cells blank that repeat the one above, in the columns of text on the left.
+    pub(crate) fn without_repeats(mut self) -> Table {
+        for number in (1..self.rows.len()).rev() {
+            let [.., above, row] = &mut self.rows[..=number] else { break };
+            let repeated = row.iter().zip(above.iter()).zip(&self.text);
+            let repeated = repeated.take_while(|((cell, above), is_text)| **is_text && cell == above).count();
+            row[..repeated].fill(String::new());
+        }
+        self
     }
 
     /// Formats the table as text, with a line feed after each line.

@@ -6,7 +6,7 @@
 //! other, and a blank cell repeats the one above.
 
 use crate::answer::{self, span};
-use crate::groups::{self, Figure, Group, percentiles, ratio_figure};
+use crate::groups::{self, Figure, Group, PERCENTILES, percentiles, ratio_figure};
 use crate::report::{Kind, Report, Row};
 use crate::table::Table;
 use crate::units;
@@ -21,7 +21,7 @@ pub fn render(report: &Report) -> String {
     for part in groups::parts(&groups) {
         parts.push(test(&part));
     }
-    parts.extend(plans(report));
+    parts.extend(plans(report).map(|table| format!("the path of data of each size\n\n{}", table.render())));
     parts.extend(foot(report));
     parts.join("\n")
 }
@@ -38,16 +38,8 @@ fn test(groups: &[&Group<'_>]) -> String {
     let all = || groups.iter().flat_map(|group| &group.figures);
     let mut heading = Row { size: None, ..groups[0].row().clone() }.what();
     heading.extend(groups[0].counted().map(|what| format!(": {what}")));
-    let mut text = format!("{heading}\n\n{}", medians(groups));
-    if let Some(shares) = shares(groups) {
-        text += &format!("\n{shares}");
-    }
-    if all().any(|figure| figure.ratios().next().is_some()) {
-        text += &format!("\n{}", ratios(groups));
-    }
-    if all().any(|figure| !figure.row.cost.is_empty()) {
-        text += &format!("\n{}", costs(groups));
-    }
+    let tables: Vec<String> = tables(groups).into_iter().map(|table| table.without_repeats().render()).collect();
+    let mut text = format!("{heading}\n\n{}", tables.join("\n"));
     for row in all().map(|figure| figure.row) {
         for note in &row.notes {
             text += &wrapped(&format!("{}: {note}", row.name()), "  ");
@@ -56,17 +48,15 @@ fn test(groups: &[&Group<'_>]) -> String {
     text
 }
 
-/// The sizes of a column, in which one is shown only where it differs from the one above.
-#[derive(Default)]
-struct Sizes(Option<Option<u64>>);
+/// Returns the tables of a test and setup: medians; then percentiles, ratios and costs, if there are
+/// any.
+pub(crate) fn tables(groups: &[&Group<'_>]) -> Vec<Table> {
+    let others = [shares(groups), ratios(groups), costs(groups)];
+    std::iter::once(medians(groups)).chain(others.into_iter().filter(|table| !table.rows.is_empty())).collect()
+}
 
-impl Sizes {
-    fn cell(&mut self, row: &Row) -> String {
-        match self.0.replace(row.size) {
-            Some(last) if last == row.size => String::new(),
-            _ => row.size.map_or("-".to_owned(), |size| units::size(size as usize)),
-        }
-    }
+fn size(row: &Row) -> String {
+    row.size.map_or("-".to_owned(), |size| units::size(size as usize))
 }
 
 /// Returns the transport, marked if it is not the library that was measured.
@@ -82,40 +72,30 @@ pub(crate) fn over(row: &Row) -> String {
     }
 }
 
-fn medians(groups: &[&Group<'_>]) -> String {
+fn medians(groups: &[&Group<'_>]) -> Table {
     let mut table = Table::new(2, ["size", "over", "median", "interval", "rounds"]);
-    let mut sizes = Sizes::default();
-    for figure in groups.iter().flat_map(|group| &group.figures) {
-        let [median, interval, rounds] = median(figure);
-        table.row([sizes.cell(figure.row), over(figure.row), median, interval, rounds]);
+    for Figure { row, median, .. } in groups.iter().flat_map(|group| &group.figures) {
+        let middle = if median.middle.is_nan() { "-".to_owned() } else { row.unit.figure(median.middle) };
+        table.row([size(row), over(row), middle, span(row.unit, *median), row.rounds.len().to_string()]);
     }
-    table.render()
+    table
 }
 
 /// Returns the table of percentiles, with the rows that have any.
-fn shares(groups: &[&Group<'_>]) -> Option<String> {
-    let mut table = Table::new(2, ["size", "over", "p50", "p99", "p99.9", "p99.99"]);
-    let (mut sizes, mut is_empty) = (Sizes::default(), true);
+fn shares(groups: &[&Group<'_>]) -> Table {
+    let mut table = Table::new(2, ["size", "over"].into_iter().chain(PERCENTILES.map(|(name, _)| name)));
     for row in groups.iter().flat_map(|group| &group.figures).map(|figure| figure.row) {
         let shares = percentiles(row);
         if shares.iter().any(Option::is_some) {
-            let [p50, p99, p999, p9999] = shares.map(|value| value.map_or("-".to_owned(), units::time));
-            table.row([sizes.cell(row), over(row), p50, p99, p999, p9999]);
-            is_empty = false;
+            let shares = shares.map(|value| value.map_or("-".to_owned(), units::time));
+            table.row([size(row), over(row)].into_iter().chain(shares));
         }
     }
-    (!is_empty).then(|| table.render())
+    table
 }
 
-fn median(figure: &Figure<'_>) -> [String; 3] {
-    let (row, median) = (figure.row, figure.median);
-    let middle = if median.middle.is_nan() { "-".to_owned() } else { row.unit.figure(median.middle) };
-    [middle, span(row.unit, median), row.rounds.len().to_string()]
-}
-
-fn ratios(groups: &[&Group<'_>]) -> String {
-    let mut table = Table::new(3, ["size", "over", "compared with", "cost", "interval", "that is"]);
-    let mut sizes = Sizes::default();
+fn ratios(groups: &[&Group<'_>]) -> Table {
+    let mut table = Table::new(3, ["size", "over", "compared with", "cost", "interval", "rounds", "that is"]);
     for figure in groups.iter().flat_map(|group| &group.figures) {
         for ratio in figure.ratios() {
             let interval = ratio.interval;
@@ -123,35 +103,34 @@ fn ratios(groups: &[&Group<'_>]) -> String {
                 true => "-".to_owned(),
                 false => format!("{} to {}", ratio_figure(interval.low), ratio_figure(interval.high)),
             };
-            let (to, cost) = (over(ratio.to), format!("x {}", ratio_figure(interval.middle)));
-            let words = ratio.verdict.words().to_owned();
-            table.row([sizes.cell(figure.row), over(figure.row), to, cost, span, words]);
+            let (cost, rounds) = (format!("x {}", ratio_figure(interval.middle)), ratio.rounds.to_string());
+            let (from, to, words) = (over(figure.row), over(ratio.to), ratio.verdict.words().to_owned());
+            table.row([size(figure.row), from, to, cost, span, rounds, words]);
         }
     }
-    table.render()
+    table
 }
 
-fn costs(groups: &[&Group<'_>]) -> String {
+fn costs(groups: &[&Group<'_>]) -> Table {
     let mut table = Table::new(3, ["size", "over", "host", "processor time", "context switches", "system calls"]);
-    let mut sizes = Sizes::default();
     for row in groups.iter().flat_map(|group| &group.figures).map(|figure| figure.row) {
-        let mut over = over(row);
         for (role, cost) in &row.cost {
             let calls = cost.calls.map_or("-".to_owned(), |calls| format!("{calls:.2}"));
             let (cpu, switches) = (units::time(cost.cpu), format!("{:.3}", cost.switches));
-            table.row([sizes.cell(row), std::mem::take(&mut over), role.clone(), cpu, switches, calls]);
+            table.row([size(row), over(row), role.clone(), cpu, switches, calls]);
         }
     }
-    table.render()
+    table
 }
 
-fn plans(report: &Report) -> Option<String> {
+/// Returns the table of the paths of data, or `None` if no plan is known.
+pub(crate) fn plans(report: &Report) -> Option<Table> {
     let mut table = Table::new(2, ["over", "direction", "size", "path", "why"]).with_text(&[3, 4]);
     for span in groups::plans(report) {
         let plan = span.first;
         table.row([plan.over.clone(), plan.direction.clone(), span.sizes(), plan.path.clone(), plan.why.clone()]);
     }
-    (!report.plans.is_empty()).then(|| format!("the path of data of each size\n\n{}", table.render()))
+    (!report.plans.is_empty()).then_some(table)
 }
 
 fn foot(report: &Report) -> Option<String> {
@@ -242,9 +221,9 @@ size  over      p50      p99  p99.9  p99.99
 -------------------------------------------
 8 B   tcp   9.01 us  9.01 us      -       -
 
-size  over  compared with         cost      interval  that is
--------------------------------------------------------------
-8 B   tcp   sockets (baseline)  x 1.12  1.12 to 1.12   slower
+size  over  compared with         cost      interval  rounds  that is
+---------------------------------------------------------------------
+8 B   tcp   sockets (baseline)  x 1.12  1.12 to 1.12       8   slower
 
 size  over  host    processor time  context switches  system calls
 ------------------------------------------------------------------

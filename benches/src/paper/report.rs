@@ -215,28 +215,21 @@ impl Figure {
             self.series.iter().flat_map(|series| series.points.iter().map(|point| point.0)).collect();
         xs.sort_by(f64::total_cmp);
         xs.dedup();
-        let head = std::iter::once(self.x.clone()).chain(self.series.iter().map(|series| series.name.clone()));
-        let mut rows = vec![head.collect::<Vec<String>>()];
+        let names = self.series.iter().map(|series| &series.name);
+        let mut table = Table::new(1, std::iter::once(&self.x).chain(names));
         for x in xs {
-            let mut row = vec![match &self.style {
+            let first = match &self.style {
                 Style::Bars(names) => names.get(x as usize).cloned().unwrap_or_default(),
                 Style::Sizes => bmi_report::units::size(x as usize),
                 Style::Lines => number(x),
-            }];
-            for series in &self.series {
+            };
+            let value = |series: &Series| {
                 let found = series.points.iter().find(|point| point.0 == x);
-                row.push(found.map_or("-".to_owned(), |point| number(point.1)));
-            }
-            rows.push(row);
+                found.map_or("-".to_owned(), |point| number(point.1))
+            };
+            table.row(std::iter::once(first).chain(self.series.iter().map(value)));
         }
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-        let mut text = format!("  ({})\n", self.y);
-        for row in rows {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
-            text += &format!("  {}\n", cells.collect::<Vec<_>>().join("  "));
-        }
-        text
+        format!("({})\n\n{}", self.y, table.render())
     }
 }
 

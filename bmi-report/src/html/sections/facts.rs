@@ -3,6 +3,7 @@
 use super::{Page, section, table};
 use crate::html::escape;
 use crate::report::{Host, Report};
+use crate::table::Table;
 use crate::text::command;
 use crate::units::date;
 
@@ -102,16 +103,12 @@ pub(in crate::html) fn hosts(page: &Page<'_>) -> String {
     let fact = |host: &Host, name: &str| {
         host.facts.iter().find(|(other, _)| other == name).map_or("-".to_owned(), |(_, fact)| fact.clone())
     };
-    let row = |name: &&str| {
-        let mut cells = vec![(*name).to_owned()];
-        cells.extend(hosts.iter().map(|host| fact(host, name)));
-        cells
-    };
-    let mut heading = vec![String::new()];
-    heading.extend(hosts.iter().map(|host| format!("{} {}", host.role, host.name)));
-    let heading: Vec<&str> = heading.iter().map(String::as_str).collect();
-    let rows: Vec<Vec<String>> = names.iter().map(row).collect();
-    section("hosts", "The hosts", "", &table(heading.len(), &heading, &rows))
+    let heads = hosts.iter().map(|host| format!("{} {}", host.role, host.name));
+    let mut contents = Table::new(1 + hosts.len(), std::iter::once(String::new()).chain(heads));
+    for name in names {
+        contents.row(std::iter::once(name.to_owned()).chain(hosts.iter().map(|host| fact(host, name))));
+    }
+    section("hosts", "The hosts", "", &table(&contents))
 }
 
 /// The notes of the report.

@@ -14,6 +14,7 @@ use super::escape;
 use super::palette::Palette;
 use crate::groups::Group;
 use crate::report::{Report, Row};
+use crate::table::Table;
 
 /// What all sections are made of.
 pub(super) struct Page<'a> {
@@ -82,15 +83,17 @@ fn hint(row: &Row, without: &[&str], note: &str) -> String {
     if setup.is_empty() { note.to_owned() } else { format!("{setup}; {note}") }
 }
 
-/// Makes a table of texts. The first `text_columns` are aligned to the left.
-fn table(text_columns: usize, heading: &[&str], rows: &[Vec<String>]) -> String {
-    let class = |column: usize| if column < text_columns { "" } else { " class=\"n\"" };
-    let cells = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
-        let cell = |(column, cell): (usize, &str)| format!("<{tag}{}>{}</{tag}>", class(column), escape::figures(cell));
-        cells.enumerate().map(cell).collect::<String>()
+/// Shows a table.
+fn table(table: &Table) -> String {
+    let cells = |tag: &str, cells: &[String]| {
+        let cell = |(cell, is_text): (&String, &bool)| match (is_text, cell.strip_prefix("x ")) {
+            (true, _) => format!("<{tag}>{}</{tag}>", escape::figures(cell)),
+            (false, Some(ratio)) => format!("<{tag} class=\"n\">× {}</{tag}>", escape::figures(ratio)),
+            (false, None) => format!("<{tag} class=\"n\">{}</{tag}>", escape::figures(cell)),
+        };
+        cells.iter().zip(&table.text).map(cell).collect::<String>()
     };
-    let heading = cells("th", &mut heading.iter().copied());
-    let rows = rows.iter().map(|row| format!("<tr>{}</tr>\n", cells("td", &mut row.iter().map(String::as_str))));
-    let rows = rows.collect::<String>();
+    let heading = cells("th", &table.heading);
+    let rows: String = table.rows.iter().map(|row| format!("<tr>{}</tr>\n", cells("td", row))).collect();
     format!("<div class=\"wide\"><table><thead><tr>{heading}</tr></thead><tbody>\n{rows}</tbody></table></div>\n")
 }

@@ -3,9 +3,10 @@
 use super::speed::{add, chart, label};
 use super::{PATH, Page, grid, section, setup, table, title};
 use crate::answer::span;
-use crate::groups::{self, Figure, Span};
+use crate::groups::Figure;
 use crate::html::chart::{Colour, Crossing, Dash, Point, Series};
 use crate::report::{Plan, Row, Unit};
+use crate::text::plans;
 use crate::units;
 
 /// The order of the paths, as their names begin. It tells the colour.
@@ -130,15 +131,7 @@ fn rounded(bytes: f64) -> String {
 
 /// The plan as a table.
 pub(in crate::html) fn plan(page: &Page<'_>) -> String {
-    let row = |span: &Span<'_>| {
-        let plan = span.first;
-        vec![plan.over.clone(), plan.direction.clone(), span.sizes(), plan.path.clone(), plan.why.clone()]
-    };
-    let rows: Vec<Vec<String>> = groups::plans(page.report).iter().map(row).collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    let contents = table(5, &["over", "direction", "size", "path", "why"], &rows);
+    let contents = plans(page.report).map(|plans| table(&plans)).unwrap_or_default();
     let hint = "Which path the library takes for data of each size, and the reason that it gives.";
     section("plan", "The plan", hint, &contents)
 }

@@ -16,7 +16,6 @@
 //!
 //! **Source.** Künsch: The jackknife and the bootstrap for general stationary observations (Annals
 //! of Statistics 17, 1989).
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use bmi_report::stats::{Interval, Random, Stop, paired_ratio};
 use serde::Deserialize;
@@ -91,20 +90,20 @@ fn check(text: &str) {
 
 #[test]
 fn latency_over_tcp() {
-    check(include_str!("recordings/tcp-latency-sleeping.json"));
+    check(include_str!("../recordings/tcp-latency-sleeping.json"));
 }
 
 #[test]
 fn latency_over_tcp_of_processes_that_poll_on_busy_processors() {
-    check(include_str!("recordings/tcp-latency-polling.json"));
+    check(include_str!("../recordings/tcp-latency-polling.json"));
 }
 
 #[test]
 fn bandwidth_over_tcp() {
-    check(include_str!("recordings/tcp-send-sleeping.json"));
+    check(include_str!("../recordings/tcp-send-sleeping.json"));
 }
 
 #[test]
 fn latency_over_shared_memory() {
-    check(include_str!("recordings/shm-latency.json"));
+    check(include_str!("../recordings/shm-latency.json"));
 }

@@ -1,6 +1,6 @@
 //! Facts that hold for the page, the tables and the CSV of a report, whatever they look like.
 
-#[path = "../examples/sample/mod.rs"]
+#[path = "../../examples/sample/mod.rs"]
 mod sample;
 
 use std::collections::BTreeMap;
