@@ -25,6 +25,7 @@
 //! | [`Shard`] | several transports behind one listening address | x | x | x |
 //! | [`Limit`], [`listen_failed`], [`request_gone`], and others | actionable errors of the system, a limit or a call | x | x | x |
 //! | [`WorkLimits`] | checks of a work request against the capabilities | x | x | x |
+//! | [`Helpers`] | threads for calls that may block | x | x | |
 //! | [`waker`] | the waker of a transport that has a descriptor to wait on | x | x | x |
 //! | [`software`] | registrations, exposures, keys, refusals, capabilities of an adapter without hardware | x | | x |
 //! | [`net`] (feature `net`) | host names, TCP listeners, dialing | x | x | |
@@ -41,6 +42,7 @@ mod connection_table;
 mod deadlines;
 mod event_queue;
 mod half_open;
+mod helpers;
 mod listeners;
 #[cfg(feature = "net")]
 pub mod net;
@@ -55,11 +57,12 @@ pub use connection_table::ConnectionTable;
 pub use deadlines::Deadlines;
 pub use event_queue::EventQueue;
 pub use half_open::HalfOpen;
+pub use helpers::{Helpers, Outcome};
 pub use listeners::{Listeners, Round};
 pub use refusal::{
     Limit, check_private, check_scheme, connection_ended, foreign_segment, listen_failed, lost, request_gone, unreached,
 };
-pub use shards::{Place, Shard, ShardLimits};
+pub use shards::{Limits, Place, Shard};
 pub use slot_queue::{SlotQueue, Turn};
 pub use wake::waker;
 pub use work_limits::{WorkLimits, total_len};

@@ -1,25 +1,20 @@
 //! Host names and TCP sockets, without blocking the caller (C1).
 //!
 //! **Protocol** of reaching an address. IP addresses and `localhost` need no lookup ([`literal`]).
-//! Any other name goes to a helper thread ([`Resolver`]), which starts with the first such name.
-//! The thread puts the answer in a mailbox and wakes the transport. Names are looked up one after
-//! another. A slow lookup delays the next, whose connect then ends by its own deadline. The thread
-//! ends when its transport is dropped and the current lookup has finished. Then each address is
+//! Any other name goes to a helper thread ([`Resolver`]). Names are looked up one after another. A
+//! slow lookup delays the next, whose connect then ends by its own deadline. Then each address is
 //! dialed in turn ([`dial`]). When its socket reports an event, [`dialed`] returns the result.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::thread;
 
 use bmi_core::transport::ConnId;
-use bmi_core::{Addr, Error, ErrorKind, Returns};
+use bmi_core::{Addr, Error, ErrorKind};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::listen_failed;
+use crate::{Helpers, Outcome, listen_failed};
 
 /// Number of connections that the system queues for a listener until they are accepted.
 const BACKLOG: i32 = 1024;
@@ -113,88 +108,43 @@ fn stream(at: SocketAddr) -> io::Result<Socket> {
     Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))
 }
 
-/// The result of a lookup.
-#[derive(Debug)]
-pub struct Answer {
-    /// The connection that asked for it.
-    pub conn: ConnId,
-    /// The addresses, possibly none.
-    pub result: io::Result<Vec<SocketAddr>>,
-}
-
-struct Question {
-    conn: ConnId,
-    host: String,
-    port: u16,
-}
-
-/// State shared by the helper thread and the transport.
-struct Mailbox {
-    answers: Returns<Answer>,
-    waker: Waker,
-}
+/// The addresses of a name, possibly none.
+pub type Answer = Outcome<Vec<SocketAddr>>;
 
 /// Looks up names on a thread of its own. The transport collects the answers in its poll.
-pub struct Resolver {
-    thread: &'static str,
-    mailbox: Arc<Mailbox>,
-    questions: Option<Sender<Question>>,
-}
+pub struct Resolver(Helpers<Vec<SocketAddr>>);
 
 impl Resolver {
     /// Creates a resolver without a thread. The thread will be named `thread` (the system shows 15
     /// bytes). It wakes the transport with `waker`.
     pub fn new(thread: &'static str, waker: Waker) -> Resolver {
-        Resolver { thread, mailbox: Arc::new(Mailbox { answers: Returns::default(), waker }), questions: None }
+        Resolver(Helpers::new(thread, 1, waker))
     }
 
     /// Starts to look up `addr` for `conn`.
     ///
     /// # Errors
-    /// `Exhausted` if no thread can be started, `Io` if the thread has ended.
+    /// `Exhausted` if no thread can be started.
     pub fn ask(&mut self, conn: ConnId, addr: &Addr) -> Result<(), Error> {
-        if self.questions.is_none() {
-            let (sender, questions) = channel();
-            let mailbox = Arc::downgrade(&self.mailbox);
-            thread::Builder::new()
-                .name(self.thread.to_owned())
-                .spawn(move || serve(&questions, &mailbox))
-                .map_err(|error| Error::new(ErrorKind::Exhausted, "no thread to look names up").caused_by(error))?;
-            self.questions = Some(sender);
-        }
-        let question = Question { conn, host: addr.host().to_owned(), port: addr.port() };
-        let sent = self.questions.as_ref().is_some_and(|questions| questions.send(question).is_ok());
-        if sent { Ok(()) } else { Err(Error::new(ErrorKind::Io, "the thread that looks names up is gone")) }
+        let (host, port) = (addr.host().to_owned(), addr.port());
+        let asked = self.0.run(conn, move || Ok((host.as_str(), port).to_socket_addrs()?.collect()));
+        asked.map_err(|error| Error::new(ErrorKind::Exhausted, "no thread to look names up").caused_by(error))
     }
 
-    /// Returns the answers that have arrived.
-    pub fn answers(&self) -> Vec<Answer> {
-        let mut answers = Vec::new();
-        self.mailbox.answers.drain(&mut answers);
-        answers
+    /// Returns the answers that have arrived. Allocates nothing if there are none.
+    pub fn answers(&mut self) -> Vec<Answer> {
+        self.0.outcomes()
     }
 
     /// Returns true if an answer is waiting.
     #[inline]
     pub fn has_answers(&self) -> bool {
-        !self.mailbox.answers.is_empty()
-    }
-}
-
-fn serve(questions: &Receiver<Question>, mailbox: &Weak<Mailbox>) {
-    while let Ok(Question { conn, host, port }) = questions.recv() {
-        let result = (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
-        let Some(mailbox) = mailbox.upgrade() else { return };
-        mailbox.answers.push(Answer { conn, result });
-        mailbox.waker.wake_by_ref();
+        self.0.has_outcomes()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::task::Wake;
-
     use super::*;
 
     #[test]
@@ -238,7 +188,7 @@ mod tests {
                 if let Some(result) = dialed(&stream) {
                     return result;
                 }
-                thread::yield_now();
+                std::thread::yield_now();
             }
         };
         let to = literal(&addr).unwrap()[0];
@@ -251,22 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_wakes_the_transport() {
-        struct Flag(AtomicBool);
-        impl Wake for Flag {
-            fn wake(self: Arc<Flag>) {
-                self.0.store(true, Ordering::SeqCst);
-            }
-        }
-        let flag = Arc::new(Flag(AtomicBool::new(false)));
-        let mut resolver = Resolver::new("test-resolve", Waker::from(flag.clone()));
+    fn an_answer_arrives_for_its_connection() {
+        let mut resolver = Resolver::new("test-resolve", Waker::noop().clone());
         let conn = ConnId { slot: 3, generation: 1 };
         // Not a valid name, so no server is asked.
         resolver.ask(conn, &Addr::tcp("::1%no-such-interface", 1)).unwrap();
-        while !flag.0.load(Ordering::SeqCst) {
-            thread::yield_now();
+        while !resolver.has_answers() {
+            std::thread::yield_now();
         }
-        assert!(resolver.has_answers());
         let answers = resolver.answers();
         assert_eq!((answers.len(), answers[0].conn), (1, conn));
         assert!(answers[0].result.is_err() && !resolver.has_answers());

@@ -16,7 +16,7 @@ pub struct Limit {
     pub max: usize,
     /// The things counted, in words: `"connections"`.
     pub what: &'static str,
-    /// The setting that changes the limit, if there is one: `"TcpConfig::max_connections"`.
+    /// The setting that changes the limit, if there is one: `"TcpConfig::limits"`.
     pub setting: Option<&'static str>,
 }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 /// Largest number of accepted sockets that wait for one member.
 const MAX_WAITING: usize = 64;
@@ -50,14 +51,29 @@ pub struct Shard<S> {
     index: usize,
 }
 
-/// The limits of each member of a group. They are those of a transport that is alone.
+/// The limits of a transport on its connections. Of several transports behind one address, each has
+/// them for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShardLimits {
-    /// Largest number of connections, those that wait in the queue included.
+pub struct Limits {
+    /// Largest number of connections of all kinds, half-open and ending ones too. An endpoint can
+    /// close idle ones for a newcomer only if it is not the transport that has no room.
     pub max_connections: usize,
-    /// Largest number of half-open connections, those that wait in the queue included. At least 1;
-    /// at least 2 where there are several members.
+    /// Largest number of accepted connections that have not introduced themselves, at least 1. A
+    /// newcomer always gets a place: if all are taken, the host or process that has most of them
+    /// loses its oldest one ([`HalfOpen`](crate::HalfOpen)). Of several transports behind one
+    /// address each has at least 2. A quarter of them, at most 64, is for sockets that another one
+    /// has accepted for it.
     pub max_half_open: usize,
+    /// Time after which an accepted connection is dropped if it has not introduced itself
+    /// completely. It counts from the arrival, however many bytes have come since.
+    pub handshake_timeout: Duration,
+}
+
+impl Default for Limits {
+    /// 20,480 connections, which is more than `Config::max_peers`; 256 half-open ones; 5 s.
+    fn default() -> Limits {
+        Limits { max_connections: 20_480, max_half_open: 256, handshake_timeout: Duration::from_secs(5) }
+    }
 }
 
 #[derive(Debug)]
@@ -105,13 +121,13 @@ impl Drop for Place {
 impl<S> Shard<S> {
     /// Returns the members of a new group, one for each waker. A member's waker wakes its
     /// transport.
-    pub fn group(wakers: Vec<Waker>, limits: ShardLimits) -> Vec<Shard<S>> {
+    pub fn group(wakers: Vec<Waker>, limits: Limits) -> Vec<Shard<S>> {
         let (count, group) = (wakers.len(), Arc::new(Group::new(wakers, limits)));
         (0..count).map(|index| Shard { group: Arc::clone(&group), index }).collect()
     }
 
     /// Returns the only member of a group. It assigns every socket to itself.
-    pub fn alone(waker: Waker, limits: ShardLimits) -> Shard<S> {
+    pub fn alone(waker: Waker, limits: Limits) -> Shard<S> {
         Shard { group: Arc::new(Group::new(vec![waker], limits)), index: 0 }
     }
 
@@ -182,8 +198,8 @@ impl<S> Drop for Shard<S> {
 }
 
 impl<S> Group<S> {
-    fn new(wakers: Vec<Waker>, limits: ShardLimits) -> Group<S> {
-        let ShardLimits { max_connections, max_half_open } = limits;
+    fn new(wakers: Vec<Waker>, limits: Limits) -> Group<S> {
+        let Limits { max_connections, max_half_open, .. } = limits;
         let max_waiting = if wakers.len() > 1 { (max_half_open / 4).clamp(1, MAX_WAITING) } else { 0 };
         let member = |waker| Member {
             connections: Arc::default(),
@@ -262,7 +278,7 @@ mod tests {
     fn group(count: usize, max_connections: usize, max_half_open: usize) -> (Vec<Shard<u32>>, Vec<Arc<Alarm>>) {
         let alarms: Vec<_> = (0..count).map(|_| Arc::<Alarm>::default()).collect();
         let wakers = alarms.iter().map(|alarm| Waker::from(Arc::clone(alarm))).collect();
-        (Shard::group(wakers, ShardLimits { max_connections, max_half_open }), alarms)
+        (Shard::group(wakers, Limits { max_connections, max_half_open, ..Limits::default() }), alarms)
     }
 
     fn woken(alarms: &[Arc<Alarm>]) -> Vec<usize> {
@@ -305,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_member_alone_keeps_everything_and_has_all_places() {
-        let limits = ShardLimits { max_connections: 2, max_half_open: 8 };
+        let limits = Limits { max_connections: 2, max_half_open: 8, ..Limits::default() };
         let alone = Shard::alone(Waker::noop().clone(), limits);
         assert_eq!(alone.half_open_places(), 8);
         let own: Vec<_> = (0..4).filter_map(|number| alone.assign(number)).collect();
@@ -356,7 +372,7 @@ mod tests {
         drop((own, taken));
 
         let socket = Arc::new(());
-        let limits = ShardLimits { max_connections: 9, max_half_open: 8 };
+        let limits = Limits { max_connections: 9, max_half_open: 8, ..Limits::default() };
         let mut shards = Shard::group(vec![Waker::noop().clone(); 2], limits);
         let own = shards[0].assign(Arc::clone(&socket)).expect("the first");
         assert!(shards[0].assign(Arc::clone(&socket)).is_none());

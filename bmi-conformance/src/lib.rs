@@ -45,6 +45,7 @@
 #![warn(clippy::disallowed_types)]
 
 pub mod allocation;
+pub mod alone;
 mod backend;
 pub mod data;
 pub mod faulty;

@@ -83,7 +83,7 @@ impl Adapter {
     /// Finds out how many bytes the adapter takes inline, by asking for less and less.
     fn probe(&mut self, config: &IbConfig) -> Result<(), Error> {
         let domain = Domain::new(&self.context).map_err(|error| io_error("no protection domain", error))?;
-        let mut inline = config.adapter_inline;
+        let mut inline = config.tuning.adapter_inline;
         loop {
             let wanted = room(config, inline);
             let queue = self.take_completions(wanted)?;
@@ -101,7 +101,7 @@ impl Adapter {
     }
 
     pub(crate) fn capabilities(&self, config: &IbConfig) -> Capabilities {
-        let reads = config.max_outstanding_reads.min(self.limits.reads_begun).min(self.limits.reads_answered);
+        let reads = config.tuning.max_outstanding_reads.min(self.limits.reads_begun).min(self.limits.reads_answered);
         let mut capabilities = Capabilities::minimal();
         capabilities.one_sided = OneSided::Native;
         capabilities.rdma_read = reads > 0;
@@ -111,8 +111,8 @@ impl Adapter {
         capabilities.max_head = MAX_HEAD;
         capabilities.max_inline = MAX_INLINE;
         capabilities.max_work_len = MAX_WORK_LEN.min(self.state.max_message.into());
-        capabilities.send_queue_depth = config.send_queue_depth;
-        capabilities.recv_queue_depth = config.recv_queue_depth;
+        capabilities.send_queue_depth = config.tuning.send_queue_depth;
+        capabilities.recv_queue_depth = config.tuning.recv_queue_depth;
         capabilities.max_outstanding_reads = reads.into();
         // A queue pair has one service level, and its order binds a connection to one queue pair.
         capabilities.service_levels = 1;
@@ -188,8 +188,8 @@ impl Adapter {
 /// the marker, and a spare one.
 fn room(config: &IbConfig, inline: u32) -> QueuePairLimits {
     QueuePairLimits {
-        sends: config.send_queue_depth as u32 + 2,
-        receives: config.recv_queue_depth as u32,
+        sends: config.tuning.send_queue_depth as u32 + 2,
+        receives: config.tuning.recv_queue_depth as u32,
         segments: MAX_SEGMENTS as u32 + 1,
         inline,
     }

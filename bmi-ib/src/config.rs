@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bmi_backend::{Limit, ShardLimits};
+use bmi_backend::{Limit, Limits};
 use bmi_core::Device;
 
 /// Settings of an [`IbTransport`](crate::IbTransport).
@@ -12,33 +12,11 @@ pub struct IbConfig {
     /// The adapter and its port. Without an adapter, the first device is used; without a port, its
     /// first active one.
     pub device: Option<Device>,
-    /// Time after which an accepted side channel is dropped if it has not sent its complete, valid
-    /// greeting. The time counts from its arrival, however many bytes have come since. An accepted
-    /// peer that does not confirm is dropped after the same time. 5 s.
-    pub handshake_timeout: Duration,
+    /// Limits on the connections: 4096 of them, and the defaults otherwise. An accepted peer that
+    /// does not confirm is dropped after `handshake_timeout` as well.
+    pub limits: Limits,
     /// How long a port may be down before its connections are ended. 1 s.
     pub port_down_grace: Duration,
-    /// Most accepted side channels without a greeting, at least 1. A newcomer always gets a place:
-    /// if all are taken, the address that has most of them loses its oldest one
-    /// ([`bmi_backend::HalfOpen`]). Of several transports behind one address
-    /// ([`IbTransport::shards`](crate::IbTransport::shards)) each has as many, at least 2. A
-    /// quarter of them, at most 64, is for sockets that another one has accepted for it. 256.
-    pub max_half_open: usize,
-    /// Most connections of all kinds. Of several transports behind one address, each has as many.
-    /// 4096.
-    pub max_connections: usize,
-    /// Most work requests in a connection's send queue. 128.
-    pub send_queue_depth: usize,
-    /// Most receives in a connection's receive queue. 256.
-    pub recv_queue_depth: usize,
-    /// Registered bytes of a connection for heads and inline payload, at least 32 KiB. 256 KiB.
-    pub staging: usize,
-    /// Most payload bytes that the adapter is asked to take inside a request. It may offer fewer.
-    /// 256.
-    pub adapter_inline: u32,
-    /// Most outstanding reads of a connection, if the adapter supports as many. More reads are
-    /// queued in this backend. 16.
-    pub max_outstanding_reads: u8,
     /// The peer's adapter must answer within 4.096 µs times two to the power of this. 14, which is
     /// 67 ms.
     pub ack_timeout: u8,
@@ -50,47 +28,82 @@ pub struct IbConfig {
     pub service_level: u8,
     /// Traffic class of the connections' packets on RoCE. 0.
     pub traffic_class: u8,
+    /// What no program has had a reason to change. Tests make it scarce.
+    #[doc(hidden)]
+    pub tuning: Tuning,
+}
+
+/// What no program has had a reason to change.
+#[doc(hidden)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tuning {
+    /// Most work requests in a connection's send queue.
+    pub send_queue_depth: usize,
+    /// Most receives in a connection's receive queue.
+    pub recv_queue_depth: usize,
+    /// Registered bytes of a connection for heads and inline payload, at least 32 KiB.
+    pub staging: usize,
+    /// Most payload bytes that the adapter is asked to take inside a request. It may offer fewer.
+    pub adapter_inline: u32,
+    /// Most outstanding reads of a connection, if the adapter supports as many. More reads are
+    /// queued in this backend.
+    pub max_outstanding_reads: u8,
 }
 
 impl Default for IbConfig {
     fn default() -> IbConfig {
         IbConfig {
             device: None,
-            handshake_timeout: Duration::from_secs(5),
+            limits: Limits { max_connections: 4096, ..Limits::default() },
             port_down_grace: Duration::from_secs(1),
-            max_half_open: 256,
-            max_connections: 4096,
-            send_queue_depth: 128,
-            recv_queue_depth: 256,
-            staging: 256 << 10,
-            adapter_inline: 256,
-            max_outstanding_reads: 16,
             ack_timeout: 14,
             retries: 6,
             not_ready_retries: 3,
             service_level: 0,
             traffic_class: 0,
+            tuning: Tuning {
+                send_queue_depth: 128,
+                recv_queue_depth: 256,
+                staging: 256 << 10,
+                adapter_inline: 256,
+                max_outstanding_reads: 16,
+            },
         }
     }
 }
 
 impl IbConfig {
-    pub(crate) fn connections(&self) -> Limit {
-        Limit {
-            max: self.max_connections.min(MAX_SLOTS),
-            what: "connections",
-            setting: Some("IbConfig::max_connections"),
-        }
+    /// Returns settings with short queues, one read at a time, nothing inline, and a small ring.
+    #[doc(hidden)]
+    pub fn scarce() -> IbConfig {
+        let tuning = Tuning {
+            send_queue_depth: 16,
+            recv_queue_depth: 128,
+            staging: 32 << 10,
+            adapter_inline: 0,
+            max_outstanding_reads: 1,
+        };
+        IbConfig { tuning, ..IbConfig::default() }
     }
 
-    pub(crate) fn shard_limits(&self) -> ShardLimits {
-        ShardLimits { max_connections: self.connections().max, max_half_open: self.max_half_open }
+    pub(crate) fn connections(&self) -> Limit {
+        Limit { max: self.bounds().max_connections, what: "connections", setting: Some("IbConfig::limits") }
+    }
+
+    /// Returns the limits, as far as the names of connections allow.
+    pub(crate) fn bounds(&self) -> Limits {
+        Limits { max_connections: self.limits.max_connections.min(MAX_SLOTS), ..self.limits }
     }
 }
 
 /// How long a failed queue pair may take to flush, and its peer to report why, before it is
 /// destroyed.
 pub(crate) const DRAIN: Duration = Duration::from_millis(200);
+/// Most threads that connect queue pairs. On RoCE the kernel looks up the peer's hardware address
+/// for it, which takes about a second if no host has the address that the peer named. A few such
+/// peers do not delay the others.
+pub(crate) const HELPERS: usize = 8;
 /// Most registered regions.
 pub(crate) const REGIONS: Limit = Limit { max: 1 << 20, what: "regions", setting: None };
 /// Most exposures of one connection.

@@ -9,9 +9,8 @@
 //! |---|---|
 //! | `config` | [`IbConfig`], limits |
 //! | `adapter` | device, port, addresses, capabilities, completion queues |
-//! | `connect` | listening, dialing, handshake, the end of a connection |
+//! | `lifecycle` | listening, dialing, handshake, the end of a connection |
 //! | `greeting`, `side_channel` | the TCP connection beside each queue pair |
-//! | `helpers` | threads for calls that may block |
 //! | `queue_pair` | posted work |
 //! | `staging` | the registered ring for heads and inline payload |
 //! | `progress` | the poll loop, completions, waiting |
@@ -53,7 +52,6 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod greeting;
-mod helpers;
 mod lifecycle;
 mod memory;
 mod progress;
@@ -70,8 +68,8 @@ use std::task::Waker;
 
 use bmi_backend::net::Resolver;
 use bmi_backend::{
-    ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, Shard, SlotQueue, WorkLimits, connection_ended,
-    foreign_segment,
+    ConnectionTable, Deadlines, EventQueue, HalfOpen, Helpers, Listeners, Shard, SlotQueue, WorkLimits,
+    connection_ended, foreign_segment,
 };
 use bmi_core::transport::{
     Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
@@ -89,7 +87,6 @@ pub use config::IbConfig;
 use adapter::Adapter;
 use config::MAX_SEGMENTS;
 use error::Fault;
-use helpers::Helpers;
 use lifecycle::{Connection, Newcomer, Phase};
 use memory::Regions;
 use queue_pair::QueuePair;
@@ -128,7 +125,8 @@ pub struct IbTransport {
     /// This transport's part of a group that shares listening addresses.
     shard: Shard<Newcomer>,
     resolver: Resolver,
-    helpers: Helpers,
+    /// Threads that connect queue pairs.
+    helpers: Helpers<()>,
     regions: Regions,
     deadlines: Deadlines,
     pending: EventQueue,
@@ -176,7 +174,7 @@ impl IbTransport {
     /// `Exhausted` if the system has no descriptor or object for it.
     pub fn new(config: IbConfig) -> Result<IbTransport, Error> {
         let (adapter, poll, waker) = open(&config)?;
-        let shard = Shard::alone(waker.clone(), config.shard_limits());
+        let shard = Shard::alone(waker.clone(), config.bounds());
         Ok(IbTransport::with(config, adapter, poll, waker, shard))
     }
 
@@ -188,7 +186,7 @@ impl IbTransport {
     pub fn shards(config: IbConfig, count: usize) -> Result<Vec<IbTransport>, Error> {
         let opened = (0..count).map(|_| open(&config)).collect::<Result<Vec<_>, Error>>()?;
         let wakers = opened.iter().map(|(_, _, waker)| waker.clone()).collect();
-        let shards = Shard::group(wakers, config.shard_limits());
+        let shards = Shard::group(wakers, config.bounds());
         let member = |((adapter, poll, waker), shard)| IbTransport::with(config.clone(), adapter, poll, waker, shard);
         Ok(opened.into_iter().zip(shards).map(member).collect())
     }
@@ -202,7 +200,7 @@ impl IbTransport {
             poll,
             epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
             resolver: Resolver::new("bmi-ib-resolve", waker.clone()),
-            helpers: Helpers::new(waker.clone()),
+            helpers: Helpers::new("bmi-ib-connect", config::HELPERS, waker.clone()),
             waker,
             slots: ConnectionTable::new(config.connections()),
             unsettled: false,

@@ -18,12 +18,12 @@
 //!
 //! The accepting side's queue pair is ready to send before the connecting side's queue pair can
 //! receive, so the accepting side waits for READY. While a connection is in the phase Routing, a
-//! helper thread connects its queue pair (`helpers`). Nothing may destroy the queue pair meanwhile.
-//! So if the connection ends, the end is reported when the thread is done, which takes about a
-//! second if no host has the address that the peer named. While a connection drains, its queue pair
-//! is in the error state, and every request comes back flushed. If the adapter reports that the
-//! queue pair failed but not why, draining also waits for the peer's reason, which comes over the
-//! side channel.
+//! helper thread connects its queue pair ([`Helpers`](bmi_backend::Helpers)). Nothing may destroy
+//! the queue pair meanwhile. So if the connection ends, the end is reported when the thread is
+//! done, which takes about a second if no host has the address that the peer named. While a
+//! connection drains, its queue pair is in the error state, and every request comes back flushed.
+//! If the adapter reports that the queue pair failed but not why, draining also waits for the
+//! peer's reason, which comes over the side channel.
 //!
 //! **Invariants**
 //! 1. A half-open side channel owns a buffer for one message and nothing more. There are at most
@@ -41,7 +41,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use bmi_backend::net::{self, Answer};
-use bmi_backend::{Place, Round, check_private, check_scheme, listen_failed, request_gone};
+use bmi_backend::{Outcome, Place, Round, check_private, check_scheme, listen_failed, request_gone};
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
 use mio::net::{TcpListener, TcpStream};
@@ -52,7 +52,6 @@ use crate::IbTransport;
 use crate::config::DRAIN;
 use crate::error::{Fault, Violation};
 use crate::greeting::{Message, Port};
-use crate::helpers::Outcome;
 use crate::queue_pair::QueuePair;
 use crate::side_channel::SideChannel;
 use crate::verbs::Path;
@@ -167,7 +166,7 @@ impl IbTransport {
     fn handle_newcomer(&mut self, newcomer: Newcomer, place: Place) {
         let Newcomer { mut stream, from, arrived } = newcomer;
         let (peer, origin) = (Addr::ib(None, from.ip().to_string(), from.port()), net::origin(from.ip()));
-        let deadline = arrived + self.config.handshake_timeout;
+        let deadline = arrived + self.config.limits.handshake_timeout;
         while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
             self.end(id.slot, id, Fault::MadeRoom);
         }
@@ -347,7 +346,7 @@ impl IbTransport {
             _ => None,
         };
         let Some(queues) = &mut connection.queues else { return Ok(()) };
-        let reads_begun = limits.reads_begun.min(peer.reads_answered).min(self.config.max_outstanding_reads);
+        let reads_begun = limits.reads_begun.min(peer.reads_answered).min(self.config.tuning.max_outstanding_reads);
         queues.max_reads = reads_begun.max(1).into();
         let path = Path {
             port,
@@ -373,7 +372,7 @@ impl IbTransport {
     }
 
     /// Continues when a helper thread has connected a queue pair, or could not.
-    pub(crate) fn handle_route(&mut self, Outcome { conn, result }: Outcome) {
+    pub(crate) fn handle_route(&mut self, Outcome { conn, result }: Outcome<()>) {
         let Some(connection) = self.slots.find_mut(conn) else { return };
         if !matches!(connection.phase, Phase::Routing { .. }) {
             return;
@@ -492,7 +491,7 @@ impl IbTransport {
         }) else {
             return Err(request_gone());
         };
-        let deadline = self.now + self.config.handshake_timeout;
+        let deadline = self.now + self.config.limits.handshake_timeout;
         if let Err(fault) = self.connect_queues(conn.slot, &peer, Next::Accept(private.into()), deadline) {
             // The event that follows reports the error.
             let error = fault.into_error(&name);

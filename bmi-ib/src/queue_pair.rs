@@ -150,8 +150,8 @@ impl QueuePair {
         domain: Arc<Domain>,
         config: &IbConfig,
     ) -> Result<QueuePair, bmi_core::Error> {
-        let staging = Staging::new(&domain, config.staging.max(32 << 10))?;
-        let depth = config.send_queue_depth;
+        let staging = Staging::new(&domain, config.tuning.staging.max(32 << 10))?;
+        let depth = config.tuning.send_queue_depth;
         Ok(QueuePair {
             conn,
             verbs: Arc::new(verbs),
@@ -160,8 +160,8 @@ impl QueuePair {
             staging,
             domain,
             depth,
-            recv_depth: config.recv_queue_depth,
-            max_reads: usize::from(config.max_outstanding_reads),
+            recv_depth: config.tuning.recv_queue_depth,
+            max_reads: usize::from(config.tuning.max_outstanding_reads),
             requests: VecDeque::with_capacity(depth + 2),
             request_segments: VecDeque::with_capacity(depth),
             waiting: VecDeque::with_capacity(depth),
@@ -169,8 +169,8 @@ impl QueuePair {
             reads: VecDeque::with_capacity(depth),
             read_segments: VecDeque::with_capacity(depth),
             reads_out: 0,
-            recvs: VecDeque::with_capacity(config.recv_queue_depth),
-            recv_segments: VecDeque::with_capacity(config.recv_queue_depth),
+            recvs: VecDeque::with_capacity(config.tuning.recv_queue_depth),
+            recv_segments: VecDeque::with_capacity(config.tuning.recv_queue_depth),
             next_send: 0,
             next_recv: 0,
             silent: 0,

@@ -45,15 +45,9 @@ fn ordinary() -> Local {
 
 /// Side channels over IPv6, short queues, one read at a time, nothing inline, a small ring.
 fn little() -> Local {
-    let mut config = IbConfig::default();
-    config.send_queue_depth = 16;
-    config.recv_queue_depth = 128;
-    config.max_outstanding_reads = 1;
-    config.adapter_inline = 0;
-    config.staging = 32 << 10;
     let mut expected = pinned();
     (expected.send_queue_depth, expected.recv_queue_depth, expected.max_outstanding_reads) = (16, 128, 1);
-    ib("ib, scarce", "::1", config, expected)
+    ib("ib, scarce", "::1", IbConfig::scarce(), expected)
 }
 
 fn main() -> ExitCode {

@@ -1,9 +1,7 @@
 //! The settings of this backend, with defaults that suit a storage server and its clients on one
 //! host.
 
-use std::time::Duration;
-
-use bmi_backend::{Limit, ShardLimits, software};
+use bmi_backend::{Limit, Limits, software};
 use bmi_core::{Capabilities, Error, ErrorKind};
 
 pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, WORK_LIMITS};
@@ -17,34 +15,15 @@ pub(crate) const MAX_IN_PLACE_PIECES: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShmConfig {
-    /// Time after which an accepted socket is dropped if it has not sent its complete, valid hello.
-    /// 5 s.
-    pub handshake_timeout: Duration,
-    /// Most accepted sockets without a hello, at least 1. A newcomer always gets a place: if all
-    /// are taken, the process that has most of them loses its oldest one
-    /// ([`bmi_backend::HalfOpen`]). Of several transports behind one address
-    /// ([`ShmTransport::shards`](crate::ShmTransport::shards)) each has as many, at least 2. A
-    /// quarter of them, at most 64, is for sockets that another one has accepted for it. 256.
-    pub max_half_open: usize,
-    /// Most connections of all kinds, half-open and ending ones too. 20,480, which is more than
-    /// `Config::max_peers`. Of several transports behind one address, each has as many.
-    pub max_connections: usize,
-    /// Most exposures of one connection whose location is advertised to the peer. For the others,
-    /// the peer asks through the ring. 4096: as many as the longest list has pieces. Each takes 64
-    /// bytes of shared memory once it has been used.
-    pub advertised_exposures: usize,
-    /// Bytes of the ring from this side to the peer: a power of two from 64 KiB to 64 MiB. 256 KiB,
-    /// which stays in the cache.
-    pub ring_len: usize,
-    /// Most memory that a peer has passed and that stays mapped, per connection: the number of
-    /// pieces, and their bytes together. The least recently used piece is unmapped first. Never
-    /// more than half of the bytes of `max_mapped_in_all`. 1024 pieces, 64 GiB.
-    pub max_mapped: (usize, u64),
-    /// The same for all connections together. Bytes of a piece that finds no room go another way. A
-    /// process may have some 65,000 mappings. The system charges a page to the process that touches
-    /// it first. So the bytes bound what peers can make this process pay for by memory that they
-    /// have passed and never touched. Choose them below the memory limit of the process. Several
-    /// transports behind one address share this room. 16,384 pieces, 16 GiB.
+    /// Limits on the connections.
+    pub limits: Limits,
+    /// Most memory that peers have passed and that stays mapped, for all connections together: the
+    /// number of pieces, and their bytes together. One connection has 1024 pieces and half of the
+    /// bytes at most. Bytes of a piece that finds no room go another way. A process may have some
+    /// 65,000 mappings. The system charges a page to the process that touches it first. So the
+    /// bytes bound what peers can make this process pay for by memory that they have passed and
+    /// never touched. Choose them below the memory limit of the process. Several transports behind
+    /// one address share this room. 16,384 pieces, 16 GiB.
     pub max_mapped_in_all: (usize, u64),
     /// Most memory of this side that peers may keep after its operation has ended, because they do
     /// not finish writing to it: the number of exposures, and the bytes of their memories. Above
@@ -62,35 +41,69 @@ pub struct ShmConfig {
     pub cross_memory: bool,
     /// Users whose processes may connect, besides this process's own user and root. None.
     pub allowed_users: Vec<u32>,
-    /// Most work requests in a connection's send queue. 1024.
+    /// What no program has had a reason to change. Tests make it scarce.
+    #[doc(hidden)]
+    pub tuning: Tuning,
+}
+
+/// What no program has had a reason to change.
+#[doc(hidden)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tuning {
+    /// Most exposures of one connection whose location is advertised to the peer. For the others,
+    /// the peer asks through the ring. The default is as many as the longest list has pieces. Each
+    /// takes 64 bytes of shared memory once it has been used.
+    pub advertised_exposures: usize,
+    /// Bytes of the ring from this side to the peer: a power of two from 64 KiB to 64 MiB. The
+    /// default stays in the cache.
+    pub ring_len: usize,
+    /// Most pieces of memory that a peer has passed and that stay mapped, per connection. The least
+    /// recently used piece is unmapped first.
+    pub max_mapped: usize,
+    /// Most work requests in a connection's send queue.
     pub send_queue_depth: usize,
-    /// Most receives in a connection's receive queue. 4096.
+    /// Most receives in a connection's receive queue.
     pub recv_queue_depth: usize,
 }
 
 impl Default for ShmConfig {
     fn default() -> ShmConfig {
         ShmConfig {
-            handshake_timeout: Duration::from_secs(5),
-            max_half_open: 256,
-            max_connections: 20_480,
-            advertised_exposures: 4096,
-            ring_len: 256 << 10,
-            max_mapped: (1024, 64 << 30),
+            limits: Limits::default(),
             max_mapped_in_all: (16 << 10, 16 << 30),
             max_retired: (256, 1 << 30),
             share_pages: true,
             cross_memory: true,
             allowed_users: Vec::new(),
-            send_queue_depth: 1024,
-            recv_queue_depth: 4096,
+            tuning: Tuning {
+                advertised_exposures: 4096,
+                ring_len: 256 << 10,
+                max_mapped: 1024,
+                send_queue_depth: 1024,
+                recv_queue_depth: 4096,
+            },
         }
     }
 }
 
 impl ShmConfig {
+    /// Returns settings with the smallest ring, short queues, and room for the location of two
+    /// exposures and for one mapped piece of the peer's memory.
+    #[doc(hidden)]
+    pub fn scarce() -> ShmConfig {
+        let tuning = Tuning {
+            advertised_exposures: 2,
+            ring_len: 64 << 10,
+            max_mapped: 1,
+            send_queue_depth: 32,
+            recv_queue_depth: 128,
+        };
+        ShmConfig { tuning, ..ShmConfig::default() }
+    }
+
     pub(crate) fn geometry(&self) -> Geometry {
-        Geometry { ring_len: self.ring_len, exposures: self.advertised_exposures }
+        Geometry { ring_len: self.tuning.ring_len, exposures: self.tuning.advertised_exposures }
     }
 
     /// Returns whether processes of `user` may talk to this process, which runs as `own`. The
@@ -119,8 +132,8 @@ impl ShmConfig {
         }
         let why = format!(
             "ring_len is {}, advertised_exposures {}; a power of two from {} to {} bytes and at most {} are possible",
-            self.ring_len,
-            self.advertised_exposures,
+            self.tuning.ring_len,
+            self.tuning.advertised_exposures,
             Geometry::RING.start(),
             Geometry::RING.end(),
             Geometry::MAX_EXPOSURES
@@ -131,17 +144,13 @@ impl ShmConfig {
     /// Returns the capabilities of a transport with this configuration. The initiator's processor
     /// moves the bytes where it can reach the memory. Where it cannot, the peer must poll.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        let mut capabilities = software::capabilities(self.send_queue_depth, self.recv_queue_depth);
+        let mut capabilities = software::capabilities(self.tuning.send_queue_depth, self.tuning.recv_queue_depth);
         capabilities.shares_pages = self.share_pages;
         capabilities
     }
 
     pub(crate) fn connections(&self) -> Limit {
-        Limit { max: self.max_connections, what: "connections", setting: Some("ShmConfig::max_connections") }
-    }
-
-    pub(crate) fn shard_limits(&self) -> ShardLimits {
-        ShardLimits { max_connections: self.max_connections, max_half_open: self.max_half_open }
+        Limit { max: self.limits.max_connections, what: "connections", setting: Some("ShmConfig::limits") }
     }
 }
 

@@ -6,7 +6,7 @@
 //!    have gone.
 //! 2. Whatever gives it other work calls [`Connection::wake`].
 //!
-//! **Tests**: those of `connect` and `progress`; `tests/it/inline_receive.rs`.
+//! **Tests**: those of `lifecycle` and `progress`; `tests/it/inline_receive.rs`.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -24,7 +24,7 @@ use crate::packet::{Hello, Packet};
 use crate::queue_pair::QueuePair;
 use crate::socket;
 
-/// The phase of a connection (see `connect`).
+/// The phase of a connection (see `lifecycle`).
 pub(crate) enum Phase {
     Dialing {
         private: Box<[u8]>,

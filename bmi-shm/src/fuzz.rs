@@ -76,10 +76,10 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let config = ShmConfig { send_queue_depth: 16, ..ShmConfig::default() };
+        let config = ShmConfig::scarce();
         let area = || Area::new(sys::new_area(GEOMETRY.len()).expect("an area").1, GEOMETRY);
         let (own, peer) = (area(), area());
-        let mut mapped = Mapped::new((4, 1 << 20), Room::new((4, 1 << 20)));
+        let mut mapped = Mapped::new(4, Room::new((4, 2 << 20)));
         mapped.insert(PAGES, sys::new_area(PAGES_LEN).expect("pages").1).expect("room");
         let (mut regions, mut keys) = (Regions::new(software::REGIONS), Keys::new(software::EXPOSURES));
         let mut segment = |len: usize| -> Segment {

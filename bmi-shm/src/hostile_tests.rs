@@ -41,10 +41,10 @@ impl Victim {
         Victim::with(ShmConfig::default())
     }
 
-    fn with(config: ShmConfig) -> Victim {
+    fn with(mut config: ShmConfig) -> Victim {
+        config.tuning.ring_len = 64 << 10;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("names/victim");
-        let config = ShmConfig { ring_len: 64 << 10, ..config };
         let mut transport = ShmTransport::new(config.clone()).unwrap();
         let mut honest = ShmTransport::new(config).unwrap();
         let addr = Addr::shm(path.to_str().unwrap());

@@ -14,7 +14,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `config` | [`ShmConfig`], limits, capabilities |
-//! | `connect` | listening, dialing, handshake, exposures, the end of a connection |
+//! | `lifecycle` | listening, dialing, handshake, exposures, the end of a connection |
 //! | `connection` | a connection and its fast paths: sending and receiving short messages |
 //! | `ring` | the lock-free ring and the wake-up rule, checked by loom |
 //! | `area` | the memory that one side writes and the other reads: layout |
@@ -215,7 +215,7 @@ impl ShmTransport {
     pub fn new(config: ShmConfig) -> Result<ShmTransport, Error> {
         config.validate().map_err(|error| error.during(CREATE))?;
         let (epoll, waker) = new_epoll()?;
-        let shard = Shard::alone(waker.clone(), config.shard_limits());
+        let shard = Shard::alone(waker.clone(), config.limits);
         let room = Room::new(config.max_mapped_in_all);
         Ok(ShmTransport::with(config, epoll, waker, shard, room))
     }
@@ -230,7 +230,7 @@ impl ShmTransport {
         config.validate().map_err(|error| error.during(CREATE))?;
         let epolls = (0..count).map(|_| new_epoll()).collect::<Result<Vec<_>, Error>>()?;
         let wakers = epolls.iter().map(|(_, waker)| waker.clone()).collect();
-        let shards = Shard::group(wakers, config.shard_limits());
+        let shards = Shard::group(wakers, config.limits);
         let room = Room::new(config.max_mapped_in_all);
         let member = |((epoll, waker), shard)| ShmTransport::with(config.clone(), epoll, waker, shard, room.clone());
         Ok(epolls.into_iter().zip(shards).map(member).collect())

@@ -28,7 +28,7 @@
 //! 2. Queues exist from `connect` on, or from the arrival of the complete, valid hello on. The link
 //!    exists from the moment on when both areas do.
 //!
-//! **Tests**: `tests/it/connection.rs`, `hostile_tests`, `tests/process_death.rs`.
+//! **Tests**: `tests/it/connection.rs`, `hostile_tests`, `tests/it/process_death.rs`.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -206,7 +206,7 @@ impl ShmTransport {
     fn handle_newcomer(&mut self, newcomer: Newcomer, place: Place) {
         let Newcomer { socket, origin, crosses, arrived } = newcomer;
         let peer = name_of(origin);
-        let deadline = arrived + self.config.handshake_timeout;
+        let deadline = arrived + self.config.limits.handshake_timeout;
         while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
             self.end(id.slot, id, Fault::MadeRoom);
         }
@@ -437,7 +437,7 @@ impl ShmTransport {
         if let Some(secret) = secret {
             connection.say(&Packet::Proof { secret });
         }
-        let mapped = Mapped::new(self.config.max_mapped, self.room.clone());
+        let mapped = Mapped::new(self.config.tuning.max_mapped, self.room.clone());
         let link = Link::new(own.clone(), peer, process, mapped);
         connection.link = Some(Box::new(link));
         connection.phase = Phase::Established;
@@ -530,7 +530,7 @@ impl ShmTransport {
         if !matches!(connection.phase, Phase::Established) {
             return self.end(slot, id, fault);
         }
-        let ring = self.config.ring_len.max(1 << 20);
+        let ring = self.config.tuning.ring_len.max(1 << 20);
         // A record takes at least one line, and a poll takes hundreds of records.
         connection.draining.get_or_insert(Draining { fault, polls: (ring / 64) as u32 });
         connection.more = true;

@@ -194,13 +194,13 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    pub(crate) fn new(most: (usize, u64), room: Arc<Room>) -> Mapped {
-        let most = (most.0, most.1.min(room.most_of_one()));
+    /// Creates an empty set that keeps at most `most` pieces.
+    pub(crate) fn new(most: usize, room: Arc<Room>) -> Mapped {
         Mapped {
             pieces: HashMap::new(),
             bytes: 0,
             clock: 0,
-            most,
+            most: (most, room.most_of_one()),
             room,
             asked: VecDeque::new(),
             sent: 0,
@@ -217,8 +217,7 @@ impl Mapped {
         self.unmapped = Some(number);
         let (ptr, len, writable) = (mapping.ptr(), mapping.len(), mapping.is_writable());
         if len as u64 > self.most.1 || self.most.0 == 0 {
-            let text = "more than ShmConfig::max_mapped, or half of ShmConfig::max_mapped_in_all";
-            return Err(io::Error::new(io::ErrorKind::OutOfMemory, text));
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, "more than half of ShmConfig::max_mapped_in_all"));
         }
         if self.is_full_for(len as u64) {
             self.make_room_for(len as u64);
@@ -367,13 +366,13 @@ mod tests {
     #[test]
     fn the_least_recently_used_goes_first() {
         let room = Room::new((10, 1 << 20));
-        let mut mapped = Mapped::new((2, 1 << 20), room.clone());
+        let mut mapped = Mapped::new(2, room.clone());
         mapped.insert(1, mapping(4096)).unwrap();
         mapped.insert(2, mapping(4096)).unwrap();
         assert!(mapped.find(1).is_some());
         mapped.insert(3, mapping(4096)).unwrap();
         assert!(mapped.find(1).is_some() && mapped.find(2).is_none() && mapped.find(3).is_some());
-        let mut small = Mapped::new((10, 8192), room);
+        let mut small = Mapped::new(10, Room::new((10, 2 * 8192)));
         small.insert(1, mapping(8192)).unwrap();
         small.insert(2, mapping(4096)).unwrap();
         assert!(small.find(1).is_none() && small.find(2).is_some());
@@ -389,7 +388,7 @@ mod tests {
     #[test]
     fn all_connections_together_have_a_bound() {
         let room = Room::new((3, 1 << 20));
-        let mut connections = [(); 4].map(|()| Mapped::new((2, 1 << 20), room.clone()));
+        let mut connections = [(); 4].map(|()| Mapped::new(2, room.clone()));
         let found = connections.each_mut().map(|mapped| mapped.insert(1, mapping(4096)).is_ok());
         assert_eq!(found, [true, true, true, false]);
         assert_eq!(connections.each_mut().map(|mapped| mapped.find(1).is_some()), [true, true, true, false]);
@@ -410,7 +409,7 @@ mod tests {
     /// for anything any number of times is not kept in mind more than once for each memory.
     #[test]
     fn no_request_is_overwritten_and_their_number_is_bounded() {
-        let mut mapped = Mapped::new((4, 1 << 20), Room::new((10, 1 << 20)));
+        let mut mapped = Mapped::new(4, Room::new((10, 1 << 20)));
         let all = 0..MAX_ASKED as u32 + 5;
         all.clone().chain(all.clone()).for_each(|number| mapped.ask(number));
         let mut asked = Vec::new();

@@ -25,7 +25,7 @@ use bmi_core::transport::{
 use bmi_core::{RemoteSlice, Segment};
 
 use crate::completions::{Completions, Pending};
-use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, ShmConfig, WORK_LIMITS};
+use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, ShmConfig, Tuning, WORK_LIMITS};
 use crate::error::Refusal;
 use crate::segments::{Cursor, Receives, SegmentQueue};
 
@@ -171,12 +171,13 @@ pub(crate) struct QueuePair {
 
 impl QueuePair {
     pub(crate) fn new(conn: ConnId, config: &ShmConfig) -> QueuePair {
+        let Tuning { send_queue_depth, recv_queue_depth, .. } = config.tuning;
         // Room for a full queue of requests, each with the largest head.
-        let staging_limit = (config.send_queue_depth * MAX_HEAD).max(4 * MAX_INLINE);
+        let staging_limit = (send_queue_depth * MAX_HEAD).max(4 * MAX_INLINE);
         QueuePair {
             conn,
-            send_depth: config.send_queue_depth,
-            recv_depth: config.recv_queue_depth,
+            send_depth: send_queue_depth,
+            recv_depth: recv_queue_depth,
             staging: VecDeque::new(),
             staging_limit,
             requests: VecDeque::new(),

@@ -31,7 +31,7 @@
 //! claims as it executes another program stays retired until that one ends. Work that a process
 //! leaves to the kernel beyond its own end (`io_uring`) is not seen.
 //!
-//! **Tests.** `tests/it/retired.rs` with a disk that stalls; `tests/process_death.rs`;
+//! **Tests.** `tests/it/retired.rs` with a disk that stalls; `tests/it/process_death.rs`;
 //! `hostile_tests` with a peer that never gives up its claims.
 
 use std::collections::HashMap;

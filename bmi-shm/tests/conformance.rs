@@ -52,12 +52,9 @@ fn copied() -> Local {
 
 /// Everything goes through the smallest ring, and the queues are short.
 fn little() -> Local {
-    let mut config = ShmConfig::default();
+    let mut config = ShmConfig::scarce();
     config.share_pages = false;
     config.cross_memory = false;
-    config.ring_len = 64 << 10;
-    config.send_queue_depth = 32;
-    config.recv_queue_depth = 128;
     let mut expected = pinned_without_pages();
     (expected.send_queue_depth, expected.recv_queue_depth) = (32, 128);
     local("shm, scarce", config, expected)
@@ -67,8 +64,8 @@ fn little() -> Local {
 /// change.
 fn all_ways() -> Local {
     let mut config = ShmConfig::default();
-    config.advertised_exposures = 2;
-    config.max_mapped = (1, 1 << 30);
+    config.tuning.advertised_exposures = 2;
+    config.tuning.max_mapped = 1;
     local("shm, changing", config, pinned())
 }
 

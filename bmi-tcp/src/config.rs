@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bmi_backend::{Limit, ShardLimits, software};
+use bmi_backend::{Limit, Limits, software};
 use bmi_core::Capabilities;
 
 pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, WORK_LIMITS};
@@ -14,9 +14,8 @@ pub(crate) const LINGER: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpConfig {
-    /// An accepted socket that has not sent a complete valid preamble after this time is dropped.
-    /// The time counts from its arrival, however many bytes have come since. Default: 5 s.
-    pub handshake_timeout: Duration,
+    /// Limits on the connections.
+    pub limits: Limits,
     /// A host that answers nothing for about this long is considered dead. Hosts answer also if
     /// their programs are idle or do not read, so such connections stay.
     ///
@@ -32,48 +31,59 @@ pub struct TcpConfig {
     /// (whole seconds, at least one), and gives up after three. Zero keeps the system's defaults,
     /// which are hours. Default: 10 s, so a probe every 2 s.
     pub peer_timeout: Duration,
-    /// Largest number of accepted sockets without a preamble, at least 1. A newcomer always gets a
-    /// place: if all are taken, the address that has most of them loses its oldest one
-    /// ([`bmi_backend::HalfOpen`]). Of several transports behind one address
-    /// ([`TcpTransport::shards`](crate::TcpTransport::shards)) each has as many, at least 2. A
-    /// quarter of them, at most 64, is for sockets that another one has accepted for it. Default:
-    /// 256.
-    pub max_half_open: usize,
-    /// Largest number of connections of all kinds, half-open and ending ones too. An endpoint can
-    /// close idle ones for a newcomer only if it is not the transport that has no room. Of several
-    /// transports behind one address, each has as many. Default: 20,480, which is more than
-    /// `Config::max_peers`.
-    pub max_connections: usize,
+    /// What no program has had a reason to change. Tests make it scarce.
+    #[doc(hidden)]
+    pub tuning: Tuning,
+}
+
+/// What no program has had a reason to change.
+#[doc(hidden)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tuning {
     /// `SO_SNDBUF` in bytes. `None` leaves it to the system, whose automatic tuning can exceed the
-    /// largest fixed size. Default: `None`.
+    /// largest fixed size.
     pub send_buffer: Option<usize>,
-    /// `SO_RCVBUF` in bytes; `None` as above. Default: `None`.
+    /// `SO_RCVBUF` in bytes; `None` as above.
     pub recv_buffer: Option<usize>,
-    /// Bytes read ahead of the current frame, for each connection. At least 4 KiB. Default: 64 KiB.
+    /// Bytes read ahead of the current frame, for each connection. At least 4 KiB.
     pub read_ahead: usize,
-    /// Number of work requests that fit a connection's send queue. Default: 1024.
+    /// Number of work requests that fit a connection's send queue.
     pub send_queue_depth: usize,
-    /// Number of receives that fit a connection's receive queue. Default: 4096.
+    /// Number of receives that fit a connection's receive queue.
     pub recv_queue_depth: usize,
 }
 
 impl Default for TcpConfig {
     fn default() -> TcpConfig {
         TcpConfig {
-            handshake_timeout: Duration::from_secs(5),
+            limits: Limits::default(),
             peer_timeout: Duration::from_secs(10),
-            max_half_open: 256,
-            max_connections: 20_480,
-            send_buffer: None,
-            recv_buffer: None,
-            read_ahead: 64 << 10,
-            send_queue_depth: 1024,
-            recv_queue_depth: 4096,
+            tuning: Tuning {
+                send_buffer: None,
+                recv_buffer: None,
+                read_ahead: 64 << 10,
+                send_queue_depth: 1024,
+                recv_queue_depth: 4096,
+            },
         }
     }
 }
 
 impl TcpConfig {
+    /// Returns settings with which every frame arrives in pieces and queues are soon full.
+    #[doc(hidden)]
+    pub fn scarce() -> TcpConfig {
+        let tuning = Tuning {
+            send_buffer: Some(4 << 10),
+            recv_buffer: Some(4 << 10),
+            read_ahead: 4 << 10,
+            send_queue_depth: 32,
+            recv_queue_depth: 128,
+        };
+        TcpConfig { tuning, ..TcpConfig::default() }
+    }
+
     /// Returns how often to look whether the hosts of peers are alive, if at all.
     pub(crate) fn watch_period(&self) -> Option<Duration> {
         let period = (self.peer_timeout / 4).max(Duration::from_millis(1));
@@ -82,14 +92,10 @@ impl TcpConfig {
 
     /// Returns the capabilities of a transport with this configuration.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        software::capabilities(self.send_queue_depth, self.recv_queue_depth)
+        software::capabilities(self.tuning.send_queue_depth, self.tuning.recv_queue_depth)
     }
 
     pub(crate) fn connections(&self) -> Limit {
-        Limit { max: self.max_connections, what: "connections", setting: Some("TcpConfig::max_connections") }
-    }
-
-    pub(crate) fn shard_limits(&self) -> ShardLimits {
-        ShardLimits { max_connections: self.max_connections, max_half_open: self.max_half_open }
+        Limit { max: self.limits.max_connections, what: "connections", setting: Some("TcpConfig::limits") }
     }
 }

@@ -132,7 +132,7 @@ fn receive<'a>(config: &TcpConfig, exposed: &mut Exposed, stream: impl Iterator<
 pub fn stream(bytes: &[u8]) {
     let Some((cuts, rest)) = bytes.split_first() else { return };
     let (cuts, stream) = rest.split_at(rest.len().min(usize::from(cuts & 31)));
-    let config = TcpConfig { send_queue_depth: 16, ..TcpConfig::default() };
+    let config = TcpConfig::scarce();
     let mut exposed = Exposed::new();
     let stream = exposed.with_keys(stream);
     let whole = receive(&config, &mut exposed, std::iter::once(&stream[..]));

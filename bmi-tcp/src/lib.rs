@@ -8,7 +8,7 @@
 //! | where | what |
 //! |---|---|
 //! | `config` | [`TcpConfig`], limits, capabilities |
-//! | `connect` | listening, dialing, handshake, the end of a connection |
+//! | `lifecycle` | listening, dialing, handshake, the end of a connection |
 //! | `queue_pair` | posted work: requests, reads, replies, receives |
 //! | `frame` | the wire format |
 //! | `wire` | outgoing bytes in order: staged bytes, headers, user memory |
@@ -140,7 +140,7 @@ impl TcpTransport {
     /// `Io` or `Exhausted` if the system has no descriptor for it.
     pub fn new(config: TcpConfig) -> Result<TcpTransport, Error> {
         let (poll, waker) = new_poll()?;
-        let shard = Shard::alone(waker.clone(), config.shard_limits());
+        let shard = Shard::alone(waker.clone(), config.limits);
         Ok(TcpTransport::with(config, poll, waker, shard))
     }
 
@@ -162,7 +162,7 @@ impl TcpTransport {
     pub fn shards(config: TcpConfig, count: usize) -> Result<Vec<TcpTransport>, Error> {
         let polls = (0..count).map(|_| new_poll()).collect::<Result<Vec<_>, Error>>()?;
         let wakers = polls.iter().map(|(_, waker)| waker.clone()).collect();
-        let shards = Shard::group(wakers, config.shard_limits());
+        let shards = Shard::group(wakers, config.limits);
         let members = polls.into_iter().zip(shards);
         Ok(members.map(|((poll, waker), shard)| TcpTransport::with(config.clone(), poll, waker, shard)).collect())
     }

@@ -165,10 +165,10 @@ impl Lingering {
 }
 
 fn tune(socket: &Socket, config: &TcpConfig) -> io::Result<()> {
-    if let Some(bytes) = config.send_buffer {
+    if let Some(bytes) = config.tuning.send_buffer {
         socket.set_send_buffer_size(bytes)?;
     }
-    if let Some(bytes) = config.recv_buffer {
+    if let Some(bytes) = config.tuning.recv_buffer {
         socket.set_recv_buffer_size(bytes)?;
     }
     Ok(())
@@ -335,7 +335,7 @@ impl TcpTransport {
     fn handle_newcomer(&mut self, newcomer: Newcomer, place: Place) {
         let Newcomer { mut stream, from, arrived } = newcomer;
         let (peer, origin) = (Addr::tcp(from.ip().to_string(), from.port()), net::origin(from.ip()));
-        let deadline = arrived + self.config.handshake_timeout;
+        let deadline = arrived + self.config.limits.handshake_timeout;
         while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
             self.end(id.slot, id, Fault::MadeRoom);
         }
@@ -406,7 +406,7 @@ impl TcpTransport {
                 self.ready.add(slot);
             }
             (Ok(Some((Greeting::Accept, private))), Phase::Greeting { .. }) => {
-                connection.inbound.grow(self.config.read_ahead.max(4 << 10));
+                connection.inbound.grow(self.config.tuning.read_ahead.max(4 << 10));
                 connection.phase = Phase::Established;
                 self.deadlines.refresh();
                 events.push(Event::Established { conn: id, private });
@@ -428,7 +428,7 @@ impl TcpTransport {
 
     pub(crate) fn accept_request(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
         check_private(private)?;
-        let read_ahead = self.config.read_ahead.max(4 << 10);
+        let read_ahead = self.config.tuning.read_ahead.max(4 << 10);
         let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
         let Some(connection) = self.slots.find_mut(conn).filter(requested) else {
             return Err(request_gone());
@@ -463,7 +463,7 @@ impl TcpTransport {
     /// of half-open sockets. Otherwise a peer that makes this side shut sockets faster than they go
     /// away could use up its descriptors.
     fn linger(&mut self, mut stream: TcpStream) {
-        if self.lingering.len() >= self.config.max_half_open {
+        if self.lingering.len() >= self.config.limits.max_half_open {
             return;
         }
         let entry = self.lingering.vacant_entry();

@@ -32,7 +32,7 @@ use bmi_core::transport::{
 };
 use bmi_core::{RemoteSlice, Segment};
 
-use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, TcpConfig, WORK_LIMITS};
+use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, TcpConfig, Tuning, WORK_LIMITS};
 use crate::frame::{Frame, LONG_HEADER, PIECE, piece};
 use crate::vectored_io::Piece;
 use crate::wire::Wire;
@@ -178,12 +178,13 @@ const LONGEST_ROUND: u64 = 4 * PIECE;
 
 impl QueuePair {
     pub(crate) fn new(conn: ConnId, config: &TcpConfig) -> QueuePair {
+        let Tuning { send_queue_depth, recv_queue_depth, .. } = config.tuning;
         QueuePair {
             conn,
             // Has room for a full queue of requests, each with a header and the largest head.
-            wire: Wire::new((config.send_queue_depth * (LONG_HEADER + MAX_HEAD)).max(4 * MAX_INLINE)),
-            send_depth: config.send_queue_depth,
-            recv_depth: config.recv_queue_depth,
+            wire: Wire::new((send_queue_depth * (LONG_HEADER + MAX_HEAD)).max(4 * MAX_INLINE)),
+            send_depth: send_queue_depth,
+            recv_depth: recv_queue_depth,
             requests: VecDeque::new(),
             next_request: 0,
             request_segments: SegmentQueue::default(),

@@ -44,15 +44,9 @@ fn ordinary() -> Local {
 /// Over IPv6, with very small socket buffers and short queues, so that every frame arrives in
 /// pieces.
 fn little() -> Local {
-    let mut config = TcpConfig::default();
-    config.send_buffer = Some(4 << 10);
-    config.recv_buffer = Some(4 << 10);
-    config.read_ahead = 4 << 10;
-    config.send_queue_depth = 32;
-    config.recv_queue_depth = 128;
     let mut expected = pinned();
     (expected.send_queue_depth, expected.recv_queue_depth) = (32, 128);
-    tcp("tcp, scarce", "::1", config, expected)
+    tcp("tcp, scarce", "::1", TcpConfig::scarce(), expected)
 }
 
 fn main() -> ExitCode {

@@ -22,9 +22,9 @@ type Opener = Arc<dyn Fn(usize) -> Result<Vec<AnyTransport>, Error> + Send + Syn
 /// use bmi::{OpenOptions, TcpConfig};
 ///
 /// let mut tcp = TcpConfig::default();
-/// tcp.handshake_timeout = Duration::from_secs(2);
+/// tcp.limits.handshake_timeout = Duration::from_secs(2);
 /// let options = OpenOptions::default().tcp(tcp);
-/// assert_eq!(options.tcp.handshake_timeout, Duration::from_secs(2));
+/// assert_eq!(options.tcp.limits.handshake_timeout, Duration::from_secs(2));
 /// ```
 #[derive(Clone, Default)]
 #[non_exhaustive]

@@ -355,10 +355,10 @@ impl LimitSection {
     /// the server itself makes.
     pub fn transports(&self) -> OpenOptions {
         let mut options = OpenOptions::default();
-        let all = self.connections + self.connections / 8 + options.tcp.max_half_open + MAX_SERVERS;
-        options.tcp.max_connections = all;
-        options.ib.max_connections = all;
-        options.shm.max_connections = all;
+        let all = self.connections + self.connections / 8 + options.tcp.limits.max_half_open + MAX_SERVERS;
+        options.tcp.limits.max_connections = all;
+        options.ib.limits.max_connections = all;
+        options.shm.limits.max_connections = all;
         options.tcp.peer_timeout = Duration::from_secs(self.peer_timeout_s);
         options
     }
@@ -401,9 +401,12 @@ mod tests {
             bmi_core::Config::default().max_peers(DEFAULT_CONNECTIONS).evict_idle_after(Some(DEFAULT_IDLE))
         );
         let tcp = config.limits.transports().tcp;
-        assert!(tcp.max_connections > endpoint.limits.max_peers + endpoint.limits.max_peers / 8 + tcp.max_half_open);
+        assert!(
+            tcp.limits.max_connections
+                > endpoint.limits.max_peers + endpoint.limits.max_peers / 8 + tcp.limits.max_half_open
+        );
         let mut expected = TcpConfig::default();
-        expected.max_connections = tcp.max_connections;
+        expected.limits.max_connections = tcp.limits.max_connections;
         assert_eq!(tcp, expected);
         assert_eq!(config.iod_dir(1), Path::new("/srv/pvfs/iod1"));
         assert_eq!(config.storage.logs.as_deref(), Some(Path::new("/srv/pvfs/logs")));

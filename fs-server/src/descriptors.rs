@@ -91,15 +91,15 @@ impl Division {
     ) -> Division {
         let mut allowed: Vec<(&mut usize, usize)> = Vec::new();
         if schemes.contains(&Scheme::Tcp) {
-            allowed.push((&mut transports.tcp.max_connections, 1));
+            allowed.push((&mut transports.tcp.limits.max_connections, 1));
         }
         if schemes.contains(&Scheme::Ib) {
             // The socket of the side channel.
-            allowed.push((&mut transports.ib.max_connections, 1));
+            allowed.push((&mut transports.ib.limits.max_connections, 1));
         }
         if schemes.contains(&Scheme::Shm) {
             // The socket. The shared area has one more, until the peer has it.
-            allowed.push((&mut transports.shm.max_connections, 1));
+            allowed.push((&mut transports.shm.limits.max_connections, 1));
         }
         let sum = allowed.iter().fold(0usize, |sum, (most, each)| sum.saturating_add(most.saturating_mul(*each)));
         let division = Division::new(limit, loops, sum, stores);
@@ -202,16 +202,16 @@ mod tests {
     #[test]
     fn transports_share_what_there_is_in_proportion() {
         let mut transports = OpenOptions::default();
-        (transports.tcp.max_connections, transports.shm.max_connections) = (3000, 1000);
-        let untouched = transports.ib.max_connections;
+        (transports.tcp.limits.max_connections, transports.shm.limits.max_connections) = (3000, 1000);
+        let untouched = transports.ib.limits.max_connections;
         let all = [Scheme::Tcp, Scheme::Shm];
         let division = Division::settle(20_000, 1, true, &all, &mut transports);
         assert_eq!((division.connections, division.wanted), (4000, 4000));
-        assert_eq!((transports.tcp.max_connections, transports.shm.max_connections), (3000, 1000));
+        assert_eq!((transports.tcp.limits.max_connections, transports.shm.limits.max_connections), (3000, 1000));
         let division = Division::settle(1024, 1, true, &all, &mut transports);
         assert_eq!(division.connections, 704);
-        assert_eq!((transports.tcp.max_connections, transports.shm.max_connections), (528, 176));
-        assert_eq!(transports.ib.max_connections, untouched, "the server has no such transport");
+        assert_eq!((transports.tcp.limits.max_connections, transports.shm.limits.max_connections), (528, 176));
+        assert_eq!(transports.ib.limits.max_connections, untouched, "the server has no such transport");
     }
 
     #[test]

@@ -16,9 +16,9 @@ const PLACES: usize = 16;
 
 /// A group of three: the first one, which listens, the others, and the address.
 fn group(clock: MonotonicClock, mut config: IbConfig) -> (Side, Vec<IbTransport>, Addr) {
-    config.max_half_open = PLACES;
+    config.limits.max_half_open = PLACES;
     // Side channels leave only because others need their places, or when a test says so.
-    config.handshake_timeout = Duration::from_secs(600);
+    config.limits.handshake_timeout = Duration::from_secs(600);
     let mut members = IbTransport::shards(config, 3).expect("this machine has an RDMA device");
     let mut listener = Side::over(clock, members.remove(0));
     let addr = listener.listen();
@@ -125,7 +125,7 @@ fn silent_sockets_at_members_that_do_not_poll_keep_nobody_out() {
 fn each_member_has_its_own_limit_of_connections() {
     let clock = MonotonicClock::new();
     let mut config = IbConfig::default();
-    config.max_connections = 4;
+    config.limits.max_connections = 4;
     let (mut listener, mut members, addr) = group(clock, config);
     let crowd: Vec<_> = (0..40).map(|_| silent(&addr)).collect();
     until_left(&mut listener, &crowd, 3 * 4);

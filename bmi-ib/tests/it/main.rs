@@ -7,5 +7,6 @@ mod crowd;
 mod faults;
 mod fork;
 mod handle;
+mod memory;
 mod side_channel;
 mod support;

@@ -34,14 +34,14 @@ fn message(kind: u8) -> [u8; 64] {
 
 fn impatient() -> IbConfig {
     let mut config = IbConfig::default();
-    config.handshake_timeout = Duration::from_millis(300);
+    config.limits.handshake_timeout = Duration::from_millis(300);
     config
 }
 
 /// Side channels leave only because others need their places.
 fn patient() -> IbConfig {
     let mut config = IbConfig::default();
-    config.handshake_timeout = Duration::from_secs(600);
+    config.limits.handshake_timeout = Duration::from_secs(600);
     config
 }
 
@@ -94,7 +94,7 @@ fn works(a: &mut Side, near: ConnId, b: &mut Side, far: ConnId, what: &str) {
 fn silent_side_channels_are_bounded_and_dropped_in_time() {
     let clock = MonotonicClock::new();
     let mut config = impatient();
-    config.max_half_open = 2;
+    config.limits.max_half_open = 2;
     let mut b = Side::new(clock, config);
     let addr = b.listen();
     let mut sockets: Vec<TcpStream> = (0..5).map(|_| raw_to(&addr)).collect();
@@ -131,7 +131,7 @@ fn is_open(mut socket: &TcpStream) -> bool {
 fn silent_side_channels_keep_nobody_out() {
     let clock = MonotonicClock::new();
     let mut config = patient();
-    (config.max_half_open, config.max_connections) = (16, 8);
+    (config.limits.max_half_open, config.limits.max_connections) = (16, 8);
     let mut b = Side::new(clock, config);
     let mut a = Side::new(clock, IbConfig::default());
     let addr = b.listen();
@@ -153,7 +153,7 @@ fn silent_side_channels_keep_nobody_out() {
 #[ignore = "needs an RDMA device: cargo xtask rxe"]
 fn a_crowd_from_one_address_does_not_push_out_a_slow_peer_at_another() {
     let mut config = patient();
-    config.max_half_open = 4;
+    config.limits.max_half_open = 4;
     let mut b = Side::new(MonotonicClock::new(), config);
     let addr = b.listen();
     let mut slow = raw_from(Ipv4Addr::new(127, 0, 0, 2), &addr);

@@ -117,14 +117,14 @@ fn one_poll_wakes_a_sleeper_whatever_else_it_has_to_do() {
 #[test]
 fn the_poll_that_makes_room_wakes_a_sleeper_that_waits_for_it() {
     let mut config = ShmConfig::default();
-    (config.ring_len, config.share_pages) = (64 << 10, false);
+    (config.tuning.ring_len, config.share_pages) = (64 << 10, false);
     let mut world = world_with(&config);
     let (ca, cb) = world.connect();
     // Messages from one line of the ring to the longest that are sent inline.
     for len in [16, 200, 1000, 8000] {
         let (_, room) = world.b.memory(len);
         let (_, source) = world.a.pattern(len);
-        let messages = config.ring_len / (8 + len).next_multiple_of(64) + 10;
+        let messages = config.tuning.ring_len / (8 + len).next_multiple_of(64) + 10;
         for round in 0..10 {
             let (now, what) = (world.now, format!("{messages} messages of {len} bytes, round {round}"));
             for _ in 0..messages {

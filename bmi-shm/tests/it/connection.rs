@@ -108,7 +108,7 @@ fn a_name_that_changed_hands_is_left_to_its_new_owner() {
 fn configurations_out_of_bounds_are_refused() {
     for ring_len in [0, 1000, 32 << 10, 96 << 10, 128 << 20] {
         let mut config = ShmConfig::default();
-        config.ring_len = ring_len;
+        config.tuning.ring_len = ring_len;
         let error = ShmTransport::new(config).map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{ring_len}: {error}");
     }
@@ -119,8 +119,8 @@ fn configurations_out_of_bounds_are_refused() {
 fn sides_with_different_rings_understand_each_other() {
     let mut world = world();
     let mut config = ShmConfig::default();
-    config.ring_len = 64 << 10;
-    config.advertised_exposures = 0;
+    config.tuning.ring_len = 64 << 10;
+    config.tuning.advertised_exposures = 0;
     world.a = Side::new(ShmTransport::new(config).unwrap());
     let (ca, cb) = world.connect();
     for len in [10, 5000, 300_000] {
@@ -159,7 +159,7 @@ fn what_was_sent_before_a_sudden_end_still_arrives() {
 #[test]
 fn a_closing_connection_lets_its_owner_sleep() {
     let mut config = ShmConfig::default();
-    config.ring_len = 64 << 10;
+    config.tuning.ring_len = 64 << 10;
     let mut world = world_with(&config);
     let (ca, cb) = world.connect();
     let (_, room) = world.a.memory(4000);
@@ -190,10 +190,10 @@ fn a_closing_connection_lets_its_owner_sleep() {
 #[test]
 fn a_closing_connection_that_waits_for_room_is_woken() {
     let mut config = ShmConfig::default();
-    config.ring_len = 64 << 10;
+    config.tuning.ring_len = 64 << 10;
     let mut world = world_with(&config);
     let (ca, cb) = world.connect();
-    let records = config.ring_len / 64 - 1;
+    let records = config.tuning.ring_len / 64 - 1;
     for _ in 0..records {
         world.b.transport.post_recv(cb, WorkId(1), &[]).unwrap();
         world.a.transport.post_send(ca, WorkId(2), b"", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();

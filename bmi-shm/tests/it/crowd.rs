@@ -43,7 +43,7 @@ fn visit(world: &mut World, listener: &Addr) {
 #[test]
 fn silent_sockets_keep_nobody_out() {
     let mut config = ShmConfig::default();
-    config.max_half_open = 64;
+    config.limits.max_half_open = 64;
     let mut world = world_with(&config);
     let addr = world.addr();
     let listener = world.b.transport.listen(&addr).unwrap();
@@ -63,7 +63,7 @@ fn silent_sockets_keep_nobody_out() {
 #[test]
 fn silent_sockets_at_members_that_do_not_poll_keep_nobody_out() {
     let mut config = ShmConfig::default();
-    config.max_half_open = 16;
+    config.limits.max_half_open = 16;
     let mut world = world_with(&config);
     let mut members = ShmTransport::shards(config, 3).unwrap();
     world.b.transport = members.remove(0);

@@ -53,37 +53,6 @@ fn poll(world: &mut World, receiver: &mut dyn InlineReceiver) -> (bool, Vec<(u64
     (moved, events.collect())
 }
 
-/// Whichever messages a receiver takes, it gets all of them in order if it takes the shown ones
-/// first and then handles the events. Only messages that were not taken consume receives.
-#[test]
-fn messages_taken_and_not_taken_keep_their_order() {
-    const COUNT: u8 = 200;
-    let mut world = world();
-    let (ca, cb) = world.connect();
-    let memory = receives(&mut world, cb, usize::from(COUNT), 8);
-    let pattern = |number: u8| number % 7 == 3 || number.is_multiple_of(5);
-    let (mut order, mut used, mut sent) = (Vec::new(), 0, 0);
-    while order.len() < usize::from(COUNT) {
-        if sent < COUNT {
-            (0..=sent % 4).for_each(|step| send(&mut world, ca, &[sent + step; 3], WorkOptions::UNSIGNALLED));
-            sent += sent % 4 + 1;
-        }
-        let mut receiver = choosing(|message: &[u8]| pattern(message[0]));
-        let (moved, events) = poll(&mut world, &mut receiver);
-        let taken: Vec<u8> = receiver.shown.iter().map(|(_, message)| message[0]).filter(|one| pattern(*one)).collect();
-        assert_eq!(moved, !(taken.is_empty() && events.is_empty()));
-        assert!(receiver.shown.len() <= taken.len() + 1, "none is shown behind one that was not taken");
-        assert!(receiver.shown.iter().all(|(conn, message)| *conn == cb && message[..] == [message[0]; 3]));
-        order.extend(taken);
-        for event in events {
-            assert_eq!((event.0, event.1, event.2), (used, WorkStatus::Ok, 3), "receives are used in their order");
-            order.push(memory.to_vec()[used as usize * 8]);
-            used += 1;
-        }
-    }
-    assert_eq!(order, (0..sent).collect::<Vec<_>>());
-}
-
 /// A regression test. A connection that was found among the resting ones had two turns in one poll.
 /// A message that was not taken in the first turn was overtaken in the second.
 #[test]
@@ -182,29 +151,4 @@ fn only_whole_messages_are_shown() {
     send(&mut world, ca, b"seen", WorkOptions::UNSIGNALLED);
     let work = world.work_b();
     assert_eq!((work.work, work.len), (WorkId(1), 4));
-}
-
-/// A message without a receive, or too long for its receive, is not shown.
-#[test]
-fn what_has_no_room_is_not_shown() {
-    for (rooms, status) in [(0, None), (1, Some(WorkStatus::TooLong))] {
-        let mut world = world();
-        let (ca, cb) = world.connect();
-        let _memory = receives(&mut world, cb, rooms, 8);
-        send(&mut world, ca, b"too long for it", WorkOptions::UNSIGNALLED);
-        let mut receiver = choosing(|_: &[u8]| true);
-        let (mut ends, mut over) = (Vec::new(), false);
-        while !over {
-            let now = world.now;
-            world.b.transport.poll_inline(now, &mut world.b.events, &mut receiver);
-            for event in std::mem::take(&mut world.b.events) {
-                match event {
-                    Event::Work(work) => ends.push(work.status),
-                    Event::Disconnected { conn, .. } => over = conn == cb,
-                    other => panic!("{other:?}"),
-                }
-            }
-        }
-        assert_eq!((ends, receiver.shown), (status.into_iter().collect(), vec![]));
-    }
 }

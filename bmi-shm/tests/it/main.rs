@@ -2,11 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
+mod allocation;
 mod calls;
 mod common;
 mod connection;
 mod crowd;
+mod descriptors;
+mod footprint;
 mod handle;
 mod inline_receive;
+mod memory;
+mod pages;
+mod process_death;
 mod retired;
 mod views;

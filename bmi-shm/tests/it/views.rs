@@ -100,7 +100,7 @@ fn pages_that_were_passed_for_reading_are_never_written_to() {
 #[test]
 fn mappings_of_views_are_bounded() {
     let mut config = ShmConfig::default();
-    (config.max_mapped, config.max_mapped_in_all) = ((4, 1 << 20), (3, 1 << 20));
+    (config.tuning.max_mapped, config.max_mapped_in_all) = (4, (3, 2 << 20));
     let mut world = world_with(&config);
     let (ca, cb) = world.connect();
     let (mut kept, mut owned) = (Vec::new(), Vec::new());

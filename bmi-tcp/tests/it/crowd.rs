@@ -77,7 +77,7 @@ fn silent_sockets_keep_nobody_out() {
 #[test]
 fn trickling_sockets_keep_nobody_out_and_no_byte_prolongs_their_time() {
     let mut config = TcpConfig::default();
-    config.handshake_timeout = Duration::from_secs(5);
+    config.limits.handshake_timeout = Duration::from_secs(5);
     let mut world = world_with(&config);
     let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
     let mut crowd: Vec<_> = (0..CROWD).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
@@ -97,7 +97,7 @@ fn trickling_sockets_keep_nobody_out_and_no_byte_prolongs_their_time() {
 #[test]
 fn a_crowd_from_one_address_does_not_push_out_a_slow_peer_at_another() {
     let mut config = TcpConfig::default();
-    config.max_half_open = 16;
+    config.limits.max_half_open = 16;
     let mut world = world_with(&config);
     let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
     let mut slow = socket_from(Ipv4Addr::new(127, 0, 0, 2), &listener);
@@ -112,20 +112,9 @@ fn a_crowd_from_one_address_does_not_push_out_a_slow_peer_at_another() {
 }
 
 #[test]
-fn one_address_may_have_all_places_while_they_suffice() {
-    let mut config = TcpConfig::default();
-    config.max_half_open = 16;
-    let mut world = world_with(&config);
-    let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
-    let crowd: Vec<_> = (0..16).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
-    world.settle();
-    assert!(crowd.iter().all(is_open));
-}
-
-#[test]
 fn half_open_sockets_take_no_place_of_a_connection() {
     let mut config = TcpConfig::default();
-    (config.max_half_open, config.max_connections) = (16, 8);
+    (config.limits.max_half_open, config.limits.max_connections) = (16, 8);
     let mut world = world_with(&config);
     let listener = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
     let crowd: Vec<_> = (0..40).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
@@ -196,7 +185,7 @@ fn poll(members: &mut [TcpTransport], now: Time) -> Vec<Event> {
 #[test]
 fn silent_sockets_take_the_places_of_each_member_of_a_group_and_no_more() {
     let mut config = TcpConfig::default();
-    config.max_half_open = 16;
+    config.limits.max_half_open = 16;
     let (mut world, mut members, listener) = group(&config);
     let mut crowd = Vec::new();
     for _ in 0..10 {
@@ -223,7 +212,7 @@ fn silent_sockets_take_the_places_of_each_member_of_a_group_and_no_more() {
 #[test]
 fn silent_sockets_at_a_member_that_does_not_poll_keep_nobody_out() {
     let mut config = TcpConfig::default();
-    config.max_half_open = 16;
+    config.limits.max_half_open = 16;
     let (mut world, mut members, listener) = group(&config);
     let crowd: Vec<_> = (0..100).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
     world.settle();
@@ -241,7 +230,7 @@ fn silent_sockets_at_a_member_that_does_not_poll_keep_nobody_out() {
 #[test]
 fn each_member_of_a_group_has_its_own_limit_of_connections() {
     let mut config = TcpConfig::default();
-    (config.max_half_open, config.max_connections) = (16, 4);
+    (config.limits.max_half_open, config.limits.max_connections) = (16, 4);
     let (mut world, mut members, listener) = group(&config);
     let crowd: Vec<_> = (0..40).map(|_| socket_from(Ipv4Addr::LOCALHOST, &listener)).collect();
     world.settle();

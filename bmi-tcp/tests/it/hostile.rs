@@ -74,7 +74,7 @@ fn another_version_is_told_ours() {
 #[test]
 fn sockets_of_another_version_do_not_pile_up() {
     let mut config = bmi_tcp::TcpConfig::default();
-    config.max_half_open = 3;
+    config.limits.max_half_open = 3;
     let mut world = world_with(&config);
     let addr = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
     let mut bytes = preamble(1, &[]);

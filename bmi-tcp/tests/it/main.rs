@@ -2,12 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
+mod allocation;
 mod calibration;
 mod common;
 mod connection;
 mod crowd;
 mod handle;
 mod hostile;
+#[cfg(target_os = "linux")]
+mod memory;
+mod no_event_fd;
 mod remote_access;
 mod silence;
 mod transfer;

@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 fn impatient() -> World {
     let mut config = TcpConfig::default();
     config.peer_timeout = TIMEOUT;
-    config.send_buffer = Some(64 << 10);
+    config.tuning.send_buffer = Some(64 << 10);
     world_with(&config)
 }
 
@@ -69,7 +69,8 @@ fn a_program_that_does_not_read_for_long_keeps_its_connection() {
     assert_eq!(world.work_a(), completion(ca, 2, WorkKind::Send, WorkStatus::Ok, BULK as u64));
     assert!(target.to_vec() == pattern(BULK));
     // All is acknowledged. After one more check, nothing is due.
-    while watch.now() - world.now < TIMEOUT {
+    let arrived = watch.now();
+    while watch.now() - arrived < TIMEOUT {
         for side in [&mut world.a, &mut world.b] {
             side.transport.poll(watch.now(), &mut side.events);
         }

@@ -182,14 +182,14 @@ impl Server {
         if division.is_short() {
             let transports = &self.transports;
             for scheme in schemes {
-                let (all, half_open) = match scheme {
-                    Scheme::Tcp => (transports.tcp.max_connections, transports.tcp.max_half_open),
-                    Scheme::Ib => (transports.ib.max_connections, transports.ib.max_half_open),
-                    Scheme::Shm => (transports.shm.max_connections, transports.shm.max_half_open),
+                let limits = match scheme {
+                    Scheme::Tcp => &transports.tcp.limits,
+                    Scheme::Ib => &transports.ib.limits,
+                    Scheme::Shm => &transports.shm.limits,
                     _ => continue,
                 };
                 let most = &mut self.endpoint.limits.max_peers;
-                *most = Division::established(all, half_open).min(*most);
+                *most = Division::established(limits.max_connections, limits.max_half_open).min(*most);
             }
         }
         division.log(self.sharers);
@@ -210,12 +210,10 @@ impl Server {
         let peers = &mut self.endpoint.limits.max_peers;
         *peers = peers.div_ceil(loops);
         let OpenOptions { tcp, ib, shm, .. } = &mut self.transports;
-        for connections in [&mut tcp.max_connections, &mut ib.max_connections, &mut shm.max_connections] {
-            *connections = (*connections / loops).max(1);
-        }
-        for half_open in [&mut tcp.max_half_open, &mut ib.max_half_open, &mut shm.max_half_open] {
+        for limits in [&mut tcp.limits, &mut ib.limits, &mut shm.limits] {
+            limits.max_connections = (limits.max_connections / loops).max(1);
             // One is being made, and one waits for the loop.
-            *half_open = (*half_open).div_ceil(loops).max(2);
+            limits.max_half_open = limits.max_half_open.div_ceil(loops).max(2);
         }
     }
 

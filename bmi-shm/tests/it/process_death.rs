@@ -1,13 +1,12 @@
 //! Processes that are killed at any moment. Their peers notice at once, and nothing is left behind.
 //! The victim is this test program itself, started with an environment variable.
-#![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 
 use bmi_conformance::Rng;
+use bmi_conformance::alone::alone;
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{ConnId, Event, Payload, PostError, RetiredMemory, WorkId, WorkOptions, WorkStatus};
 use bmi_core::{Access, Addr, Clock, ErrorKind, Memory, RemoteSlice, Segment, Transport};
@@ -28,10 +27,6 @@ fn kill(mut child: Child) {
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(9), "the victim had ended by itself");
 }
-
-/// Held by each test that runs in this process. The tests count resources of the whole process, and
-/// several tests may share one.
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// The descriptors and mappings of one process.
 #[derive(Debug, PartialEq, Eq)]
@@ -188,7 +183,9 @@ fn clients_are_killed_a_thousand_times() {
     if let Ok(addr) = std::env::var(VICTIM) {
         work_until_killed(&addr.parse().unwrap());
     }
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !alone(|| ()) {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     let addr = Addr::shm(folder.path().join("names/server").to_str().unwrap());
     let mut transport = ShmTransport::new(ShmConfig::default()).unwrap();
@@ -215,7 +212,7 @@ fn clients_are_killed_a_thousand_times() {
     let mut rng = Rng::new(3);
     let mut established = 0;
     for _ in 0..1000 {
-        let child = spawn("clients_are_killed_a_thousand_times", &addr);
+        let child = spawn("process_death::clients_are_killed_a_thousand_times", &addr);
         // Usually until the victim has connected and for some more polls; sometimes not as long.
         let wait = rng.below(8) != 0;
         let seen = server.seen;
@@ -288,7 +285,9 @@ fn memory_that_a_killed_process_was_at_comes_back() {
     if let Ok(addr) = std::env::var(VICTIM) {
         stall_until_killed(&addr.parse().unwrap());
     }
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !alone(|| ()) {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     let addr = Addr::shm(folder.path().join("names/client").to_str().unwrap());
     let mut transport = ShmTransport::new(ShmConfig::default()).unwrap();
@@ -296,7 +295,7 @@ fn memory_that_a_killed_process_was_at_comes_back() {
     let mut memory = Memory::shareable(ROOM).unwrap();
     let whole = transport.register(&memory).unwrap().segment(0, ROOM);
     let before = resource_usage(folder.path());
-    let mut child = spawn("memory_that_a_killed_process_was_at_comes_back", &addr);
+    let mut child = spawn("process_death::memory_that_a_killed_process_was_at_comes_back", &addr);
     let (clock, mut events, mut remote) = (MonotonicClock::new(), Vec::new(), None);
     let mut ended = false;
     while !ended {
@@ -351,12 +350,14 @@ fn names_of_killed_listeners_are_taken_over() {
             transport.poll(clock.now(), &mut Vec::new());
         }
     }
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !alone(|| ()) {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("names/listener");
     let addr = Addr::shm(path.to_str().unwrap());
     for _ in 0..20 {
-        let child = spawn("names_of_killed_listeners_are_taken_over", &addr);
+        let child = spawn("process_death::names_of_killed_listeners_are_taken_over", &addr);
         // The name appears when the socket is bound, a moment before it listens. Wait until it
         // accepts connections.
         while bind_probe(&path).is_err() {

@@ -1,7 +1,6 @@
-//! The memory that connections over TCP cost. The test is alone in its program.
+//! The memory that connections over TCP cost.
 
-#![cfg(target_os = "linux")]
-
+use bmi_conformance::alone::alone;
 use bmi_conformance::idle_memory::{self, Bounds};
 use bmi_core::Addr;
 use bmi_tcp::{TcpConfig, TcpTransport};
@@ -12,6 +11,9 @@ const BOUNDS: Bounds =
 
 #[test]
 fn idle_connections_cost_little_and_leave_nothing() {
+    if !alone(|| ()) {
+        return;
+    }
     let transport = || TcpTransport::new(TcpConfig::default()).expect("transport");
     idle_memory::idle_connections_cost_little_and_leave_nothing(transport, &Addr::tcp("127.0.0.1", 0), 400, BOUNDS);
 }

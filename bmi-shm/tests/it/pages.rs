@@ -1,31 +1,21 @@
 //! Memory that both sides have mapped: it is mapped, it is unmapped, and the peer's pages can be
 //! handed to the kernel.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-#[path = "it/common/mod.rs"]
-mod common;
-
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
+use bmi_conformance::alone::alone;
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{Armed, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus};
-use bmi_core::{Access, ErrorKind, Memory, RemoteKey, Transport};
+use bmi_core::{Access, Memory, RemoteKey, Transport};
 use bmi_shm::ShmConfig;
-use common::{World, world, world_with};
 
-/// Lets one test run at a time. Mappings are counted for the whole process, and not every test
-/// runner gives each test a process.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::common::{World, world, world_with};
 
-/// Counts the mappings of this library's memory in this process.
+/// Counts the mappings of this library's memory in this process, which runs one test.
 fn mappings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("memfd:bmi-memory")).count()
@@ -33,7 +23,9 @@ fn mappings() -> usize {
 
 #[test]
 fn memory_is_mapped_once_and_unmapped_when_its_owner_drops_it() {
-    let _alone = alone();
+    if !alone(|| ()) {
+        return;
+    }
     let mut world = world();
     let (ca, cb) = world.connect();
     let before = mappings();
@@ -68,9 +60,11 @@ fn memory_is_mapped_once_and_unmapped_when_its_owner_drops_it() {
 /// come back, and every byte arrives.
 #[test]
 fn mappings_are_bounded_and_come_back() {
-    let _alone = alone();
+    if !alone(|| ()) {
+        return;
+    }
     let mut config = ShmConfig::default();
-    config.max_mapped = (2, 1 << 30);
+    config.tuning.max_mapped = 2;
     config.cross_memory = false;
     let mut world = world_with(&config);
     let (ca, cb) = world.connect();
@@ -103,9 +97,8 @@ fn mappings_are_bounded_and_come_back() {
 #[test]
 fn every_memory_that_is_asked_for_comes_back() {
     const EACH: usize = 20;
-    let _alone = alone();
     let mut config = ShmConfig::default();
-    config.max_mapped = (EACH, 1 << 30);
+    config.tuning.max_mapped = EACH;
     config.cross_memory = false;
     let mut world = world_with(&config);
     let (ca, cb) = world.connect();
@@ -129,7 +122,9 @@ fn every_memory_that_is_asked_for_comes_back() {
 /// peer has copied them. The first one goes through the ring, while the memory is being passed.
 #[test]
 fn long_messages_stay_where_they_are_until_the_peer_copies_them() {
-    let _alone = alone();
+    if !alone(|| ()) {
+        return;
+    }
     let mut world = world();
     let (ca, cb) = world.connect();
     let before = mappings();
@@ -182,7 +177,6 @@ fn lent(world: &mut World, len: usize) -> (Memory, RemotePages, RemoteKey) {
 /// byte passes through this side's memory.
 #[test]
 fn the_kernel_moves_between_a_peers_pages_and_a_file() {
-    let _alone = alone();
     let mut world = world();
     const LEN: usize = 3 << 20;
     let (memory, pages, _) = lent(&mut world, LEN);
@@ -210,7 +204,6 @@ fn the_kernel_moves_between_a_peers_pages_and_a_file() {
 /// client's problem. Every call moves all bytes, and no process faults.
 #[test]
 fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same() {
-    let _alone = alone();
     const LEN: usize = 8 << 20;
     const STEP: usize = 1 << 20;
     let mut world = world();
@@ -254,7 +247,6 @@ fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same()
 /// Otherwise nothing happens.
 #[test]
 fn pages_are_lent_by_key_bounds_and_rights() {
-    let _alone = alone();
     let mut world = world();
     let (ca, cb) = world.connect();
     let (_, segment) = world.b.memory(5000);
@@ -283,36 +275,10 @@ fn pages_are_lent_by_key_bounds_and_rights() {
     assert_eq!(world.work_b().status, WorkStatus::Ok);
 }
 
-/// Revoking an exposure whose pages the peer has lent to its kernel ends the connection. The memory
-/// is held until the peer gives it back. The pages stay mapped until then, although the connection
-/// is gone.
-#[test]
-fn revoking_lent_pages_ends_the_connection_and_holds_the_memory() {
-    let _alone = alone();
-    let mut world = world();
-    let (mut memory, pages, key) = lent(&mut world, 5000);
-    let cb = bmi_core::transport::ConnId { slot: 0, generation: 0 };
-    world.b.transport.revoke(cb, key);
-    let end = world.until(|world| world.b.take_end(cb));
-    assert_eq!(end.kind(), ErrorKind::Cancelled, "{end}");
-    world.until(|world| world.a.take(|event| matches!(event, Event::Disconnected { .. }).then_some(())));
-    for _ in 0..100 {
-        world.poll();
-    }
-    assert!(memory.get_mut().is_none(), "the peer may still be at it");
-    let file = tempfile::tempfile().unwrap();
-    // SAFETY: as above: mapped as long as `pages` lives.
-    let written = unsafe { libc::pwrite(std::os::fd::AsRawFd::as_raw_fd(&file), pages.as_ptr().cast(), 5000, 0) };
-    assert_eq!(written, 5000);
-    drop(pages);
-    world.until(|_| memory.get_mut().is_some().then_some(()));
-}
-
 /// Work on mapped memory is done while it is posted, up to 256 KiB in as many pieces as a request
 /// may have, if nothing is queued before it. Through other ways it never is.
 #[test]
 fn short_work_on_mapped_memory_is_done_at_once() {
-    let _alone = alone();
     const MOST: usize = 256 << 10;
     let mut world = world();
     let (ca, cb) = world.connect();
@@ -357,7 +323,6 @@ fn short_work_on_mapped_memory_is_done_at_once() {
 /// at once. So one poll copied all that had arrived, up to a quarter of a gigabyte.
 #[test]
 fn a_stream_of_long_messages_is_copied_in_bounded_turns() {
-    let _alone = alone();
     const LEN: usize = 1 << 20;
     let mut world = world();
     let (ca, cb) = world.connect();
@@ -397,9 +362,8 @@ fn a_stream_of_long_messages_is_copied_in_bounded_turns() {
 /// forever.
 #[test]
 fn who_was_refused_is_not_let_sleep_while_the_next_poll_makes_room() {
-    let _alone = alone();
     let mut config = ShmConfig::default();
-    config.send_queue_depth = 4;
+    config.tuning.send_queue_depth = 4;
     let mut world = world_with(&config);
     let (ca, cb) = world.connect();
     let (_, segment) = world.b.memory(100);
@@ -423,7 +387,6 @@ fn who_was_refused_is_not_let_sleep_while_the_next_poll_makes_room() {
 /// The plan reports how bulk is moved, depending on this side's settings and the kernel.
 #[test]
 fn the_ways_of_bulk_are_told() {
-    let _alone = alone();
     let told = |share_pages, cross_memory| {
         let mut config = ShmConfig::default();
         (config.share_pages, config.cross_memory) = (share_pages, cross_memory);

@@ -1,16 +1,4 @@
-//! Threads for calls that may block, so that no poll does (C1).
-//!
-//! **Why.** To connect a queue pair on RoCE, the kernel looks up the peer's hardware address. If no
-//! host has the address that the peer named, that takes about a second. A poll that waited for it
-//! would stop all other connections.
-//!
-//! **Protocol.** [`Helpers::run`] hands a call to a thread. The thread puts the result in a mailbox
-//! and wakes the transport, which collects it in its poll. There are at most [`MOST`] threads, and
-//! they start when they are needed. Calls beyond that wait. The threads end when the transport is
-//! dropped and their current call has returned.
-//!
-//! **Invariant.** When a result is in the mailbox, the thread has dropped the call and all that the
-//! call held.
+//! Threads for calls that may block.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,56 +9,61 @@ use std::thread;
 use bmi_core::Returns;
 use bmi_core::transport::ConnId;
 
-/// Most threads. A few peers that name addresses of no host do not delay the others.
-const MOST: usize = 8;
+/// A call that may block, and the connection that it is for.
+type Call<T> = (ConnId, Box<dyn FnOnce() -> io::Result<T> + Send>);
 
-/// A call that may block.
-type Call = Box<dyn FnOnce() -> io::Result<()> + Send>;
-
-/// The result of a call for a connection.
-pub(crate) struct Outcome {
-    pub(crate) conn: ConnId,
-    pub(crate) result: io::Result<()>,
+/// The result of a call.
+#[derive(Debug)]
+pub struct Outcome<T> {
+    /// The connection that it was for.
+    pub conn: ConnId,
+    /// What it returned.
+    pub result: io::Result<T>,
 }
 
 /// State shared by the threads and the transport.
-struct Mailbox {
-    outcomes: Returns<Outcome>,
+struct Mailbox<T> {
+    outcomes: Returns<Outcome<T>>,
     waker: Waker,
 }
 
-/// The threads of a transport.
-pub(crate) struct Helpers {
-    mailbox: Arc<Mailbox>,
-    calls: Sender<(ConnId, Call)>,
-    waiting: Arc<Mutex<Receiver<(ConnId, Call)>>>,
+/// The threads of a transport for calls that may block, so that no poll does (C1).
+///
+/// **Protocol.** [`Helpers::run`] hands a call to a thread. The thread puts the result in a mailbox
+/// and wakes the transport, which collects it in its poll. Threads start when they are needed, and
+/// their number is limited. Calls beyond that wait. The threads end when the transport is dropped
+/// and their current call has returned.
+///
+/// **Invariant.** When a result is in the mailbox, the thread has dropped the call and all that the
+/// call held.
+pub struct Helpers<T> {
+    name: &'static str,
+    most: usize,
+    mailbox: Arc<Mailbox<T>>,
+    calls: Sender<Call<T>>,
+    waiting: Arc<Mutex<Receiver<Call<T>>>>,
     threads: usize,
     /// Calls whose outcome was not collected yet.
     under_way: usize,
 }
 
-impl Helpers {
-    /// Creates helpers without a thread. The threads wake the transport with `waker`.
-    pub(crate) fn new(waker: Waker) -> Helpers {
+impl<T: Send + 'static> Helpers<T> {
+    /// Creates helpers without a thread. There will be `most` threads at most, each named `name`
+    /// (the system shows 15 bytes). They wake the transport with `waker`.
+    pub fn new(name: &'static str, most: usize, waker: Waker) -> Helpers<T> {
         let (calls, waiting) = channel();
         let mailbox = Arc::new(Mailbox { outcomes: Returns::default(), waker });
-        Helpers { mailbox, calls, waiting: Arc::new(Mutex::new(waiting)), threads: 0, under_way: 0 }
+        Helpers { name, most, mailbox, calls, waiting: Arc::new(Mutex::new(waiting)), threads: 0, under_way: 0 }
     }
 
     /// Makes a call on a thread.
     ///
     /// # Errors
     /// That of the system if there is no thread and none can be started.
-    pub(crate) fn run(
-        &mut self,
-        conn: ConnId,
-        call: impl FnOnce() -> io::Result<()> + Send + 'static,
-    ) -> io::Result<()> {
-        if self.under_way >= self.threads && self.threads < MOST {
+    pub fn run(&mut self, conn: ConnId, call: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<()> {
+        if self.under_way >= self.threads && self.threads < self.most {
             let (waiting, mailbox) = (self.waiting.clone(), Arc::downgrade(&self.mailbox));
-            let started = thread::Builder::new().name("bmi-ib-connect".to_owned()).spawn(move || {
-                serve(&waiting, &mailbox);
-            });
+            let started = thread::Builder::new().name(self.name.to_owned()).spawn(move || serve(&waiting, &mailbox));
             match started {
                 Ok(_) => self.threads += 1,
                 Err(error) if self.threads == 0 => return Err(error),
@@ -82,7 +75,7 @@ impl Helpers {
     }
 
     /// Returns the outcomes that have arrived. Allocates nothing if there are none.
-    pub(crate) fn outcomes(&mut self) -> Vec<Outcome> {
+    pub fn outcomes(&mut self) -> Vec<Outcome<T>> {
         let mut outcomes = Vec::new();
         self.mailbox.outcomes.drain(&mut outcomes);
         self.under_way -= outcomes.len();
@@ -90,12 +83,13 @@ impl Helpers {
     }
 
     /// Returns true if an outcome is waiting.
-    pub(crate) fn has_outcomes(&self) -> bool {
+    #[inline]
+    pub fn has_outcomes(&self) -> bool {
         !self.mailbox.outcomes.is_empty()
     }
 }
 
-fn serve(waiting: &Mutex<Receiver<(ConnId, Call)>>, mailbox: &Weak<Mailbox>) {
+fn serve<T>(waiting: &Mutex<Receiver<Call<T>>>, mailbox: &Weak<Mailbox<T>>) {
     loop {
         // One thread waits for the next call, and the others for that thread.
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -123,9 +117,11 @@ mod tests {
         }
     }
 
-    fn helpers() -> (Helpers, Receiver<()>) {
+    const MOST: usize = 8;
+
+    fn helpers() -> (Helpers<()>, Receiver<()>) {
         let (rings, rung) = channel();
-        (Helpers::new(Waker::from(Arc::new(Bell(Mutex::new(rings))))), rung)
+        (Helpers::new("test", MOST, Waker::from(Arc::new(Bell(Mutex::new(rings))))), rung)
     }
 
     fn conn(slot: u32) -> ConnId {

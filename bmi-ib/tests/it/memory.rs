@@ -1,6 +1,7 @@
 //! The memory that connections over verbs cost: all slots are pinned as long as the connection
-//! lasts. The test is alone in its program. Needs an RDMA device.
+//! lasts. Needs an RDMA device.
 
+use bmi_conformance::alone::alone;
 use bmi_conformance::idle_memory::{self, Bounds};
 use bmi_core::Addr;
 use bmi_ib::{IbConfig, IbTransport};
@@ -13,6 +14,9 @@ const BOUNDS: Bounds = Bounds { busy: 1_300_000, chatted: MOST, idle: MOST, left
 #[test]
 #[ignore = "needs an RDMA device: cargo xtask rxe"]
 fn connections_cost_what_they_pin() {
+    if !alone(|| ()) {
+        return;
+    }
     let transport = || IbTransport::new(IbConfig::default()).expect("this machine has an RDMA device");
     let addr = Addr::ib(None, "127.0.0.1", 0);
     idle_memory::idle_connections_cost_little_and_leave_nothing(transport, &addr, 200, BOUNDS);

@@ -1,11 +1,8 @@
-//! There is no allocation in the steady state. This is a program of its own, because the allocator
-//! counts for the whole process.
-
-#[path = "it/common/mod.rs"]
-mod common;
+//! Tests that the steady state does not allocate.
 
 use bmi_conformance::allocation::{self, Counting};
-use common::world;
+
+use crate::common::world;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
