@@ -42,18 +42,6 @@ fn units_in_use_are_asked_for_once_and_then_a_few_each_time() {
     }
 }
 
-#[test]
-fn a_free_unit_among_many_in_use_is_found() {
-    for policy in [Policy::None, Policy::Stream, Policy::Lru, Policy::ScanResistant, Policy::Keep] {
-        let mut policies = policies(5000);
-        policies.insert_all(0..5000, policy);
-        for free in [4999, 0, 2500, 2501, 77] {
-            assert_eq!(policies.victim(&mut |id| id == free), Some(free), "{policy:?}");
-        }
-        assert_eq!(policies.victim(&mut |_| false), None);
-    }
-}
-
 /// All units of a large cache may be in use, or dirty. A search for a free one stopped the server.
 #[test]
 fn a_long_search_is_made_in_pieces_and_misses_no_unit() {
@@ -88,19 +76,6 @@ fn a_long_search_is_made_in_pieces_and_misses_no_unit() {
 }
 
 #[test]
-fn units_that_were_in_use_remain_the_oldest() {
-    let mut policies = policies(1000);
-    policies.insert_all(0..1000, Policy::Lru);
-    // As many as a search meets again each time.
-    let used = SCAN / 2;
-    assert_eq!(policies.victim(&mut |id| id >= used), Some(used));
-    assert_eq!(policies.victim(&mut |id| id >= used + 5), Some(used + 5));
-    // They are in use no more.
-    let expected: Vec<usize> = (0..1000).collect();
-    assert_eq!(policies.drain(|_| true), expected);
-}
-
-#[test]
 fn of_many_units_in_use_each_is_asked_for_in_turn() {
     let mut policies = policies(10_000);
     policies.insert_all(0..10_000, Policy::Lru);
@@ -113,17 +88,6 @@ fn of_many_units_in_use_each_is_asked_for_in_turn() {
         victim == used / 2
     });
     assert!(turns.unwrap() <= used / (SCAN / 2), "{turns:?}");
-}
-
-#[test]
-fn a_unit_that_is_used_again_is_not_old_any_more() {
-    let mut policies = policies(100);
-    policies.insert_all(0..100, Policy::Lru);
-    assert_eq!(policies.victim(&mut |id| id >= 10), Some(10));
-    policies.touch(5, Policy::Lru);
-    let mut expected: Vec<usize> = (0..100).filter(|id| *id != 5).collect();
-    expected.push(5);
-    assert_eq!(policies.drain(|_| true), expected);
 }
 
 #[test]
