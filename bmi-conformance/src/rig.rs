@@ -49,6 +49,12 @@ impl Side {
         self.events.extend(scratch.drain(..));
         Some(busy)
     }
+
+    /// Takes out the first unread event for which `wanted` returns true.
+    fn take(&mut self, wanted: impl FnMut(&Event) -> bool) -> Option<Event> {
+        let at = self.events.iter().position(wanted)?;
+        self.events.remove(at)
+    }
 }
 
 /// A few adapters of one backend.
@@ -167,11 +173,7 @@ impl<'b> Rig<'b> {
     /// Returns the next event of a side that concerns this connection. Other events stay in the
     /// queue.
     pub fn next_of(&mut self, side: usize, conn: ConnId, what: &str) -> Event {
-        self.wait(what, |rig| {
-            let events = &mut rig.sides[side].events;
-            let at = events.iter().position(|event| conn_of(event) == conn)?;
-            events.remove(at)
-        })
+        self.wait(what, |rig| rig.sides[side].take(|event| conn_of(event) == conn))
     }
 
     /// Returns the events that a side has reported and the test has not read.
@@ -267,19 +269,14 @@ impl<'b> Rig<'b> {
 
     /// Returns the next connection request at a side.
     pub fn request(&mut self, side: usize, what: &str) -> ConnId {
-        self.wait(what, |rig| {
-            let events = &mut rig.sides[side].events;
-            let at = events.iter().position(|event| matches!(event, Event::ConnectRequest { .. }))?;
-            events.remove(at).map(|event| conn_of(&event))
-        })
+        let asks = |event: &Event| matches!(event, Event::ConnectRequest { .. });
+        self.wait(what, |rig| rig.sides[side].take(asks).map(|event| conn_of(&event)))
     }
 
     /// Takes out the first unread connection request of a side that has this private data.
     pub fn take_request(&mut self, side: usize, wanted: &[u8]) -> Option<ConnId> {
-        let events = &mut self.sides[side].events;
         let is_wanted = |event: &Event| matches!(event, Event::ConnectRequest { private, .. } if **private == *wanted);
-        let at = events.iter().position(is_wanted)?;
-        events.remove(at).map(|event| conn_of(&event))
+        self.sides[side].take(is_wanted).map(|event| conn_of(&event))
     }
 
     /// Sends one message each way. Everything that was under way before has then arrived, and the
@@ -300,11 +297,8 @@ impl<'b> Rig<'b> {
     }
 
     fn take_work(&mut self, side: usize, conn: ConnId, kind: WorkKind, work: u64) -> Option<WorkCompletion> {
-        let events = &mut self.sides[side].events;
-        let at = events.iter().position(
-            |event| matches!(event, Event::Work(c) if c.conn == conn && c.kind == kind && c.work == WorkId(work)),
-        )?;
-        match events.remove(at) {
+        let is_wanted = |event: &Event| matches!(event, Event::Work(c) if c.conn == conn && c.kind == kind && c.work == WorkId(work));
+        match self.sides[side].take(is_wanted) {
             Some(Event::Work(completion)) => Some(completion),
             _ => None,
         }

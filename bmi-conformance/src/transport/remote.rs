@@ -216,72 +216,33 @@ pub fn work_beyond_its_target_is_invalid(backend: &dyn Backend) {
     assert_eq!(target.to_vec(), [0; 8]);
 }
 
-/// A forged access.
-struct Forgery {
-    what: &'static str,
-    access: Access,
-    write: bool,
-    forge: fn(RemoteSlice) -> RemoteSlice,
-}
+/// A forged access: its name, what the memory is exposed for, whether it is a write, and the forged
+/// slice.
+type Forgery = (&'static str, Access, bool, fn(RemoteSlice) -> RemoteSlice);
 
 const READ: bool = false;
 const WRITE: bool = true;
 
 const FORGERIES: [Forgery; 13] = [
-    Forgery { what: "write by a wrong key", access: Access::READ_WRITE, write: WRITE, forge: |s| forged(s, 1) },
-    Forgery { what: "read by a wrong key", access: Access::READ_WRITE, write: READ, forge: |s| forged(s, 1 << 63) },
-    Forgery {
-        what: "write by key 0",
-        access: Access::READ_WRITE,
-        write: WRITE,
-        forge: |s| RemoteSlice { key: RemoteKey(0), ..s },
-    },
-    Forgery { what: "write where reading is allowed", access: Access::READ, write: WRITE, forge: |s| s },
-    Forgery { what: "read where writing is allowed", access: Access::WRITE, write: READ, forge: |s| s },
-    Forgery { what: "write where nothing is allowed", access: Access::LOCAL, write: WRITE, forge: |s| s },
-    Forgery {
-        what: "write one byte behind the end",
-        access: Access::READ_WRITE,
-        write: WRITE,
-        forge: |s| RemoteSlice { addr: s.addr + 1, ..s },
-    },
-    Forgery {
-        what: "read one byte behind the end",
-        access: Access::READ_WRITE,
-        write: READ,
-        forge: |s| RemoteSlice { addr: s.addr + 1, ..s },
-    },
-    Forgery {
-        what: "write one byte before the beginning",
-        access: Access::READ_WRITE,
-        write: WRITE,
-        forge: |s| RemoteSlice { addr: s.addr.wrapping_sub(1), ..s },
-    },
-    Forgery {
-        what: "read one byte before the beginning",
-        access: Access::READ_WRITE,
-        write: READ,
-        forge: |s| RemoteSlice { addr: s.addr.wrapping_sub(1), ..s },
-    },
-    Forgery {
-        what: "write to an address that overflows",
-        access: Access::READ_WRITE,
-        write: WRITE,
-        forge: |s| RemoteSlice { addr: u64::MAX - 3, ..s },
-    },
-    Forgery {
-        what: "read from an address that overflows",
-        access: Access::READ_WRITE,
-        write: READ,
-        forge: |s| RemoteSlice { addr: u64::MAX - 3, ..s },
-    },
-    Forgery {
-        what: "write far away",
-        access: Access::READ_WRITE,
-        write: WRITE,
-        forge: |s| RemoteSlice { addr: s.addr ^ (1 << 40), ..s },
-    },
+    ("write by a wrong key", Access::READ_WRITE, WRITE, |s| forged(s, 1)),
+    ("read by a wrong key", Access::READ_WRITE, READ, |s| forged(s, 1 << 63)),
+    ("write by key 0", Access::READ_WRITE, WRITE, |s| RemoteSlice { key: RemoteKey(0), ..s }),
+    ("write where reading is allowed", Access::READ, WRITE, |s| s),
+    ("read where writing is allowed", Access::WRITE, READ, |s| s),
+    ("write where nothing is allowed", Access::LOCAL, WRITE, |s| s),
+    ("write one byte behind the end", Access::READ_WRITE, WRITE, |s| at(s, s.addr + 1)),
+    ("read one byte behind the end", Access::READ_WRITE, READ, |s| at(s, s.addr + 1)),
+    ("write one byte before the beginning", Access::READ_WRITE, WRITE, |s| at(s, s.addr.wrapping_sub(1))),
+    ("read one byte before the beginning", Access::READ_WRITE, READ, |s| at(s, s.addr.wrapping_sub(1))),
+    ("write to an address that overflows", Access::READ_WRITE, WRITE, |s| at(s, u64::MAX - 3)),
+    ("read from an address that overflows", Access::READ_WRITE, READ, |s| at(s, u64::MAX - 3)),
+    ("write far away", Access::READ_WRITE, WRITE, |s| at(s, s.addr ^ (1 << 40))),
 ];
+
+/// Returns the slice at another address.
+fn at(slice: RemoteSlice, addr: u64) -> RemoteSlice {
+    RemoteSlice { addr, ..slice }
+}
 
 /// Accesses `remote` and checks that this costs the connection. No byte may change on either side,
 /// nothing after it may be delivered, and `other` must go on undisturbed. The connection ends
@@ -327,14 +288,14 @@ pub fn forged_access_costs_the_connection(backend: &dyn Backend) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
     let other = rig.link_at(A, B, &addr);
-    for forgery in FORGERIES {
-        if !forgery.write && !backend.expected_capabilities().rdma_read {
+    for (what, access, write, forge) in FORGERIES {
+        if !write && !backend.expected_capabilities().rdma_read {
             continue;
         }
         let link = rig.link_at(A, B, &addr);
         let target = Guarded::filled(3, &[64]);
-        let remote = expose_piece(&mut rig, B, link.far, &target, forgery.access);
-        costs_the_connection(&mut rig, (link, other), (forgery.forge)(remote), forgery.write, &target, forgery.what);
+        let remote = expose_piece(&mut rig, B, link.far, &target, access);
+        costs_the_connection(&mut rig, (link, other), forge(remote), write, &target, what);
     }
 }
 
