@@ -81,7 +81,7 @@ impl Cluster {
 
     /// Returns the process of a server, or 0 if it does not run.
     pub fn pid(&self, index: usize) -> u32 {
-        self.servers[index].as_ref().map_or(0, Process::id)
+        self.servers[index].as_ref().map_or(0, |server| server.id())
     }
 
     /// Returns `pvfsd` with this cluster's configuration.
@@ -127,7 +127,7 @@ impl Cluster {
     /// Returns how a server has ended, if it has ended by itself. It can be started again then.
     pub fn ended(&mut self, index: usize) -> Outcome<Option<ExitStatus>> {
         let Some(server) = &mut self.servers[index] else { return Ok(None) };
-        let status = server.ended()?;
+        let status = server.try_wait()?;
         if status.is_some() {
             self.servers[index] = None;
         }

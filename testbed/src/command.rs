@@ -92,13 +92,13 @@ impl Pvfs {
         let begin_us = now_us();
         let mut command = self.command(args);
         let mut process = Process::start(command.stdout(file("stdout")?).stderr(file("stderr")?))?;
-        let descriptor = pidfd_open(Pid::from_child(&process.child), PidfdFlags::empty())?;
+        let descriptor = pidfd_open(Pid::from_child(&process), PidfdFlags::empty())?;
         let hangs = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&COMMAND_LIMIT))? == 0;
         let end_us = now_us();
         if hangs {
-            process.child.kill()?;
+            process.kill()?;
         }
-        let status = process.child.wait()?;
+        let status = process.wait()?;
         let verdict = match status.code() {
             _ if hangs => Verdict::Broken(format!("it was killed after {} s", COMMAND_LIMIT.tv_sec)),
             Some(0) => Verdict::Acknowledged,

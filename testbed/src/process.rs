@@ -2,9 +2,10 @@
 //! processes share.
 
 use std::fs;
-use std::io;
+use std::io::{self, BufRead, BufReader};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
@@ -16,8 +17,7 @@ use crate::{Outcome, named};
 /// has ended, however that was.
 #[derive(Debug)]
 pub struct Process {
-    /// The process. It is reaped only by [`Process::ended`] and by dropping.
-    pub child: Child,
+    child: Child,
 }
 
 impl Process {
@@ -38,20 +38,24 @@ impl Process {
         Ok(Process { child })
     }
 
-    /// Returns its id.
-    pub fn id(&self) -> u32 {
-        self.child.id()
+    /// Starts a process and reads the lines that it prints, until `is_last` is true for one or it
+    /// has closed its output. Returns the lines too. What it prints later is not read.
+    pub fn start_until(command: &mut Command, is_last: impl Fn(&str) -> bool) -> Outcome<(Process, Vec<String>)> {
+        let mut process = Process::start(command.stdout(Stdio::piped()))?;
+        let mut lines = Vec::new();
+        for line in process.stdout.iter_mut().flat_map(|out| BufReader::new(out).lines()) {
+            lines.push(line?);
+            if lines.last().is_some_and(|line| is_last(line)) {
+                break;
+            }
+        }
+        Ok((process, lines))
     }
 
     /// Sends a signal. That it has ended is no error.
     pub fn signal(&self, signal: Signal) {
         // It is not reaped, so that its id is its own.
         let _ = kill_process(Pid::from_child(&self.child), signal);
-    }
-
-    /// Returns how it has ended, and reaps it, if it has ended by itself.
-    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
     }
 
     /// Returns true if it has ended, without reaping it.
@@ -68,6 +72,20 @@ impl Process {
     pub fn moved(&self) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/io", self.id())).unwrap_or_default();
         ["rchar:", "wchar:"].iter().filter_map(|name| number(&text, name)).sum()
+    }
+}
+
+impl Deref for Process {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.child
+    }
+}
+
+impl DerefMut for Process {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.child
     }
 }
 
@@ -156,8 +174,6 @@ pub fn until(limit: Duration, mut is: impl FnMut() -> Outcome<bool>) -> Outcome<
 
 #[cfg(test)]
 mod tests {
-    use std::process::Stdio;
-
     use super::*;
 
     #[test]

@@ -150,7 +150,7 @@ impl Plan<'_> {
 fn finish(processes: Vec<Process>) -> Outcome<Done> {
     let mut sum = Done::default();
     for mut process in processes {
-        drop(process.child.stdin.take());
+        drop(process.stdin.take());
         let mut text = String::new();
         output(&mut process)?.read_to_string(&mut text)?;
         sum += serde_json::from_str(text.trim()).map_err(|_| "an attacker ended before its time")?;
@@ -159,5 +159,5 @@ fn finish(processes: Vec<Process>) -> Outcome<Done> {
 }
 
 fn output(process: &mut Process) -> Outcome<&mut impl Read> {
-    Ok(process.child.stdout.as_mut().ok_or("an attacker has no output")?)
+    Ok(process.stdout.as_mut().ok_or("an attacker has no output")?)
 }

@@ -31,7 +31,7 @@ impl Honest {
         command.args([manager, &format!("/honest-{over}")]).env_remove("BMI_MUTANT");
         // Its standard input stays open as long as the process is held here.
         let mut process = Process::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
-        let out = process.child.stdout.take().ok_or("an honest client has no output")?;
+        let out = process.stdout.take().ok_or("an honest client has no output")?;
         let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
         let into = samples.clone();
         let read = move || {
