@@ -31,7 +31,8 @@ if the run was interrupted. What was measured until then is reported in any case
 
 Examples:
   bmi-perf here                                            the transports of this host, about a minute
-  bmi-perf here --over shm --interface endpoint,backend    what the library adds to a backend
+  bmi-perf here --over shm --interface polled,backend      what the library adds to a backend
+  bmi-perf here --over shm --interface endpoint,polled     what tasks and an executor add to that
   bmi-perf here --over tcp --interface endpoint,thread     what a handle for several threads costs
   bmi-perf here --over tcp --test call-write,call-read     the four paths, and the one that is chosen
   bmi-perf here --over shm --peers ucx,libfabric           beside programs of other libraries
@@ -384,8 +385,8 @@ impl Measure {
             case.check().map_err(|why| format!("{}: {why}", case.row().what()))?;
         }
         if groups.is_empty() {
-            let text = "nothing fits: a backend polls on one connection and has no calls or lists, and only a backend \
-                        has write-seen (--interface backend)";
+            let text = "nothing fits: backend and polled are for one connection, and have no calls or lists; only a \
+                        backend has write-seen (--interface backend)";
             return Err(text.to_owned());
         }
         let least = if self.quick { 8 } else { self.least_rounds };
@@ -422,13 +423,10 @@ fn unique<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
-    fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
+    fn every_option_is_parsed() {
         assert!(
             testbed::cli::every_option::<Cli>(&[
                 ("size", "64K"),

@@ -142,17 +142,20 @@ fn here(options: &str) -> Output {
     Command::new(PROGRAM).arg("here").args(options.split_whitespace()).output().unwrap()
 }
 
-/// A backend alone has all tests of messages and of single operations.
+/// A backend alone has all tests of messages and of single operations. An endpoint that is polled
+/// has no writes with immediate data, and does not show when a write is in place.
 #[test]
-fn a_backend_is_measured_without_the_library() {
+fn a_backend_and_a_polled_endpoint_are_measured_without_an_executor() {
     let tests = "latency,bandwidth,rate,write-latency,write-bandwidth,read-latency,read-bandwidth,write-imm,write-seen";
     let report = report(&here(&format!(
-        "--over tcp,shm --interface backend --test {tests},call-read --size 64,100000 --depth 3 --count 10 --rounds 2 \
-         --no-baseline --json -"
+        "--over tcp,shm --interface backend,polled --test {tests},call-read --size 64,100000 --depth 3 --count 10 \
+         --rounds 2 --no-baseline --json -"
     )));
-    assert_eq!((&report.interrupted, report.overs()), (&None, vec!["tcp backend", "shm backend"]));
+    assert_eq!(report.interrupted, None);
+    assert_eq!(report.overs(), ["tcp backend", "tcp polled", "shm backend", "shm polled"]);
     for over in report.overs() {
-        assert_eq!(report.rows.iter().filter(|row| row.over == over).count(), 2 * 9, "{over}");
+        let tests = if over.ends_with("backend") { 9 } else { 7 };
+        assert_eq!(report.rows.iter().filter(|row| row.over == over).count(), 2 * tests, "{over}");
     }
     for row in &report.rows {
         assert!(row.rounds.len() == 2 && row.values().iter().all(|value| *value > 0.0), "{row:?}");
@@ -180,12 +183,11 @@ fn a_handle_is_measured_beside_an_endpoint() {
 /// `cargo xtask compare` knows the rows by these names.
 #[test]
 fn a_sample_has_a_line_for_each_row() {
-    let output =
-        here("--sample --over tcp --interface endpoint,backend --test latency --size 8 --count 20 --waiting polling");
+    let output = here("--sample --over tcp --interface endpoint,polled,backend --test latency --size 8 --count 20");
     assert!(output.status.success(), "{output:?}");
     let lines: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
     let names: Vec<&str> = lines.iter().map(|line| line["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["tcp latency 8 B, polling", "tcp backend latency 8 B, polling"]);
+    assert_eq!(names, ["tcp", "tcp polled", "tcp backend"].map(|over| format!("{over} latency 8 B, polling")));
     assert!(lines.iter().all(|line| line["value"].as_f64().unwrap() > 0.0 && line["unit"] == "s"), "{lines:?}");
 }
 

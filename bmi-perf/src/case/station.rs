@@ -78,6 +78,8 @@ pub(crate) enum Interface {
     Endpoint,
     /// The backend alone, on both sides: no matching, no credits, no paths. It polls.
     Backend,
+    /// An endpoint on one thread, on both sides, which posts and polls: no tasks, no executor.
+    Polled,
     /// A handle, by `block_on` of as many threads as there are connections.
     Thread,
     /// A handle, by as many tasks of a runtime with two workers.
@@ -89,9 +91,15 @@ impl Interface {
         match self {
             Interface::Endpoint => "endpoint",
             Interface::Backend => "backend",
+            Interface::Polled => "polled",
             Interface::Thread => "thread",
             Interface::Tokio => "tokio",
         }
+    }
+
+    /// Returns true if both sides post and poll, on one connection, without an executor.
+    pub(crate) fn polls(self) -> bool {
+        matches!(self, Interface::Backend | Interface::Polled)
     }
 
     /// Returns true if the client's threads share an endpoint, which is opened for each round: the
@@ -119,7 +127,7 @@ pub(crate) struct Settings {
     pub(crate) device: Option<String>,
     /// Length of the longest message, in bytes.
     pub(crate) max_message: u64,
-    /// Most bytes of the buffers of a case, which a backend registers once.
+    /// Most bytes of the buffers of a case, which an interface that polls registers once.
     pub(crate) room: u64,
 }
 
@@ -144,8 +152,8 @@ impl Station {
             (connections, _) if connections > MOST_CONNECTIONS => {
                 Err(format!("{connections} connections; at most {MOST_CONNECTIONS}"))
             }
-            _ if self.interface == Interface::Backend && (self.connections, self.threads) != (1, 1) => {
-                Err("a backend is measured on one connection of one thread".to_owned())
+            _ if self.interface.polls() && (self.connections, self.threads) != (1, 1) => {
+                Err(format!("{} is measured on one connection of one thread", self.name()))
             }
             (_, threads) if threads > MOST_THREADS => Err(format!("{threads} threads; at most {MOST_THREADS}")),
             (connections, threads) if threads > connections => {

@@ -105,6 +105,7 @@ impl Test {
     pub(crate) fn has(self, interface: Interface) -> bool {
         match interface {
             Interface::Backend => self.is_of_backend(),
+            Interface::Polled => self.is_of_backend() && !matches!(self, Test::WriteImm | Test::WriteSeen),
             _ => self != Test::WriteSeen,
         }
     }

@@ -212,8 +212,8 @@ impl Run<'_> {
     fn open_stations(&mut self) -> Result<(), Trouble> {
         let cases = || self.groups.iter().flatten().map(|measurement| measurement.case);
         let max_message = cases().map(|case| case.size).max().unwrap_or(0);
-        let of_a_backend = cases().filter(|case| case.station.interface == Interface::Backend);
-        let room = of_a_backend.map(|case| case.size * case.buffers() as u64).max().unwrap_or(0);
+        let polled = cases().filter(|case| case.station.interface.polls());
+        let room = polled.map(|case| case.size * case.buffers() as u64).max().unwrap_or(0);
         let mut stations: Vec<Station> = cases().map(|case| case.station).collect();
         stations.sort_unstable();
         stations.dedup();

@@ -11,6 +11,7 @@
 //! It runs on the client alone: the server has nothing to do. The second thread may use all
 //! processors but the first one's, also if the client keeps to one.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 
@@ -54,10 +55,14 @@ fn hand_over(case: &Case, count: u64, stop: &Stop) -> Result<Measured, Error> {
     };
     let copies_out = case.test == Test::Latency;
     let here = sched_getcpu();
+    // The other thread begins on this thread's processor, and cannot leave it while this one spins:
+    // at real-time priority that takes the whole time slice of 100 ms.
+    let ready = Barrier::new(2);
     std::thread::scope(|scope| {
         let other = Builder::new().name("hand-over".to_owned()).spawn_scoped(scope, || {
             leave(here);
             let mut own = vec![1; case.len()];
+            ready.wait();
             for number in 1..=count {
                 await_flag(&went, number)?;
                 if copies_out {
@@ -70,6 +75,7 @@ fn hand_over(case: &Case, count: u64, stop: &Stop) -> Result<Measured, Error> {
         })?;
         let mut own = vec![1; case.len()];
         let mut measured = Measured::of_each();
+        ready.wait();
         let watch = Stopwatch::start();
         let mut last = watch.begin;
         for number in 1..=count {

@@ -9,15 +9,16 @@
 //!
 //! | module | what is there |
 //! |---|---|
-//! | `library`, `backend` | what a side does through the library, and through a backend alone |
+//! | `library` | what a side does through the library |
+//! | `polling` | what it does without an executor: through a backend alone, or a polled endpoint |
 //! | `sockets`, `memory` | what it does for a baseline |
 //! | `produce` | the data that it sends |
 //! | `adapter` | which transports this host has |
 
 pub(crate) mod adapter;
-mod backend;
 mod library;
 mod memory;
+mod polling;
 mod produce;
 mod sockets;
 
@@ -31,11 +32,11 @@ use bmi::timeline::Timeline;
 use bmi::{Addr, Error, ErrorKind};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use self::backend::Backend;
 pub(crate) use self::library::DATA;
 use self::library::{Endpoint, Shared, Side};
+use self::polling::{Meeting, Part};
 use self::sockets::Sockets;
-use crate::case::{Besides, Case, Interface, Job, Over, Settings, Station};
+use crate::case::{Besides, Case, Job, Over, Settings, Station};
 use crate::measured::Measured;
 use crate::stop::Stop;
 use crate::usage::{Meter, Usage};
@@ -139,7 +140,7 @@ enum Means {
     /// The server's end of connections that are made for each round.
     Awaited(Endpoint),
     Shared(Shared),
-    Backend(Box<Backend>),
+    Polling(Box<dyn Part>),
     Sockets(Sockets),
     Nothing,
 }
@@ -180,7 +181,7 @@ fn measure(means: &mut Means, case: &Case, count: u64, of: &Assignment) -> Resul
     match means {
         Means::Library(side) => side.measure(case, count, &of.stop),
         Means::Shared(shared) => shared.measure(case, count, &of.stop),
-        Means::Backend(backend) => backend.measure(case, count, &of.stop),
+        Means::Polling(side) => side.measure(case, count, &of.stop),
         Means::Sockets(sockets) => sockets.measure(case, count, &of.stop),
         Means::Nothing => memory::measure(case, count, &of.stop),
         Means::Awaited(_) => Err(Error::new(ErrorKind::Invalid, "a client that waits for connections")),
@@ -196,7 +197,7 @@ fn serve(means: &mut Means, case: &Case, count: u64, of: &Assignment) -> Result<
             side.serve(case, count, &of.stop)?;
             side.until_they_leave(&of.stop)
         }
-        Means::Backend(backend) => backend.serve(case, count, &of.stop),
+        Means::Polling(side) => side.serve(case, count, &of.stop),
         Means::Sockets(sockets) => sockets.serve(case, count, &of.stop),
         Means::Shared(_) | Means::Nothing => Ok(()),
     }
@@ -211,7 +212,9 @@ fn set_up(of: &Assignment, said: &dyn Fn(Said)) -> Result<Means, Error> {
         Role::Client { to } => {
             let to: Addr = to.parse()?;
             Ok(match interface {
-                Interface::Backend => Means::Backend(Box::new(Backend::connect(scheme, &settings, &to, &of.stop)?)),
+                _ if interface.polls() => {
+                    Means::Polling(polling::open(interface, scheme, &settings, &Meeting::At(&to), &of.stop)?)
+                }
                 _ if interface.is_shared() => Means::Shared(Shared { scheme, to, connections, settings }),
                 _ => {
                     let endpoint = library::open(scheme, "bmi-perf run", &settings)?;
@@ -226,9 +229,9 @@ fn set_up(of: &Assignment, said: &dyn Fn(Said)) -> Result<Means, Error> {
                 _ => Addr::tcp(ip.to_string(), 0),
             };
             let listening = |at: Addr| said(Said::Listening(at.without_device().to_string()));
-            if interface == Interface::Backend {
-                let backend = Backend::accept(scheme, &settings, &at, listening, &of.stop)?;
-                return Ok(Means::Backend(Box::new(backend)));
+            if interface.polls() {
+                let meeting = Meeting::Here(&at, &listening);
+                return Ok(Means::Polling(polling::open(interface, scheme, &settings, &meeting, &of.stop)?));
             }
             let endpoint = library::open(scheme, "bmi-perf serve", &settings)?;
             listening(endpoint.listen(&at)?);

@@ -52,7 +52,7 @@ pub(super) fn open(scheme: Scheme, name: &str, settings: &Settings) -> Result<En
     bmi::endpoint(scheme, &adapter::options(settings)?, config(name, settings), MonotonicClock::new())
 }
 
-fn config(name: &str, settings: &Settings) -> Config {
+pub(super) fn config(name: &str, settings: &Settings) -> Config {
     Config::named(name).max_message(settings.max_message.max(1 << 20))
 }
 

@@ -2,11 +2,10 @@
 
 use bmi::{Error, ErrorKind};
 
-use super::{Backend, SIGNALLED, UNSIGNALLED};
+use super::{Part, Port, Side};
 use crate::case::{Case, Test};
 use crate::measured::{Measured, Stopwatch};
 use crate::stop::Stop;
-use crate::work::produce::produce;
 
 /// Receives that a side of a ping-pong has ahead. It posts the next one while its message is on the
 /// way.
@@ -23,9 +22,8 @@ fn half(case: &Case) -> u64 {
     (u64::from(case.depth) / 2).max(1)
 }
 
-impl Backend {
-    /// Runs the client's part.
-    pub(in crate::work) fn measure(&mut self, case: &Case, count: u64, stop: &Stop) -> Result<Measured, Error> {
+impl<P: Port> Part for Side<P> {
+    fn measure(&mut self, case: &Case, count: u64, stop: &Stop) -> Result<Measured, Error> {
         self.take_places(case)?;
         self.post_first_of(case, count, true)?;
         self.signal(stop)?;
@@ -42,8 +40,7 @@ impl Backend {
         Ok(measured)
     }
 
-    /// Runs the server's part.
-    pub(in crate::work) fn serve(&mut self, case: &Case, count: u64, stop: &Stop) -> Result<(), Error> {
+    fn serve(&mut self, case: &Case, count: u64, stop: &Stop) -> Result<(), Error> {
         self.take_places(case)?;
         self.receive(1, stop)?;
         self.post_first_of(case, count, false)?;
@@ -52,7 +49,7 @@ impl Backend {
             Test::Latency | Test::WriteImm => self.pongs(case, count, stop)?,
             Test::WriteSeen => {
                 for number in 0..count {
-                    self.await_last_byte(number, stop)?;
+                    self.await_last_byte(case, number, stop)?;
                     self.write_last_byte(case, number, stop)?;
                 }
                 self.await_end(stop)?;
@@ -62,29 +59,31 @@ impl Backend {
         }
         self.flush(stop)
     }
+}
 
+impl<P: Port> Side<P> {
     /// Does what is left to do: no poll happens between rounds. The last post may leave only with
     /// the next poll, and so may the word to the peer that a long message was copied.
     fn flush(&mut self, stop: &Stop) -> Result<(), Error> {
-        while self.poll(stop)? {}
+        while self.poll(stop)? || !self.port.is_idle() {}
         Ok(())
     }
 
     /// Takes the places of the messages of a case. Those that are received are of the peer's, too.
     fn take_places(&mut self, case: &Case) -> Result<(), Error> {
         let (len, number) = (case.len(), case.buffers());
-        if len * number > self.out.memory().len() {
+        if len * number > self.port.outgoing().len() {
             return Err(Error::new(ErrorKind::Invalid, "the station has no room for the case"));
         }
-        self.going = (0..number).map(|place| self.out.segment(place * len, len)).collect();
+        self.going = (0..number).map(|place| self.port.place(true, place * len, len)).collect();
         self.coming = match case.test {
             Test::Latency | Test::Bandwidth | Test::Rate => {
-                (0..number).map(|place| self.into.segment(place * len, len)).collect()
+                (0..number).map(|place| self.port.place(false, place * len, len)).collect()
             }
             _ => Vec::new(),
         };
         if case.test == Test::WriteSeen {
-            self.into.memory().copy_from(len - 1, &[0]);
+            self.port.incoming().copy_from(len - 1, &[0]);
         }
         Ok(())
     }
@@ -109,10 +108,10 @@ impl Backend {
         let mut last = watch.begin;
         for _ in 0..count {
             match case.test {
-                Test::Latency => self.send(case, 0, UNSIGNALLED, stop)?,
+                Test::Latency => self.send(case, 0, false, stop)?,
                 _ => {
-                    produce(case, &self.going[0].to_slice());
-                    self.write(0, Some(1), UNSIGNALLED, stop)?;
+                    P::produce(case, &self.going[0]);
+                    self.write(case, 0, Some(1), false, stop)?;
                 }
             }
             self.post_next()?;
@@ -127,7 +126,7 @@ impl Backend {
             self.receive(1, stop)?;
             let is_last = number == count;
             match case.test {
-                Test::Latency => self.send(case, 0, if is_last { SIGNALLED } else { UNSIGNALLED }, stop)?,
+                Test::Latency => self.send(case, 0, is_last, stop)?,
                 _ => self.signal(stop)?,
             }
             self.post_next()?;
@@ -142,7 +141,7 @@ impl Backend {
         let mut last = watch.begin;
         for number in 0..count {
             self.write_last_byte(case, number, stop)?;
-            self.await_last_byte(number, stop)?;
+            self.await_last_byte(case, number, stop)?;
             last = measured.lap(last);
         }
         let measured = measured.ended(watch, count);
@@ -152,16 +151,16 @@ impl Backend {
 
     /// Writes a message whose last byte tells its number.
     fn write_last_byte(&mut self, case: &Case, number: u64, stop: &Stop) -> Result<(), Error> {
-        produce(case, &self.going[0].to_slice());
-        self.out.memory().copy_from(case.len() - 1, &[value(number)]);
-        self.write(0, None, UNSIGNALLED, stop)
+        P::produce(case, &self.going[0]);
+        self.port.outgoing().copy_from(case.len() - 1, &[value(number)]);
+        self.write(case, 0, None, false, stop)
     }
 
-    fn await_last_byte(&mut self, number: u64, stop: &Stop) -> Result<(), Error> {
-        let at = self.going[0].len() - 1;
+    fn await_last_byte(&mut self, case: &Case, number: u64, stop: &Stop) -> Result<(), Error> {
+        let at = case.len() - 1;
         let (mut seen, mut looks) = ([0], 0u32);
         while seen[0] != value(number) {
-            self.into.memory().copy_to(at, &mut seen);
+            self.port.incoming().copy_to(at, &mut seen);
             looks += 1;
             if looks.is_multiple_of(LOOKS) {
                 self.poll(stop)?;
@@ -181,7 +180,7 @@ impl Backend {
                 (credit, signals) = (credit + half(case), signals - 1);
             }
             credit -= 1;
-            self.send(case, (number % self.going.len() as u64) as usize, UNSIGNALLED, stop)?;
+            self.send(case, (number % self.going.len() as u64) as usize, false, stop)?;
         }
         for _ in 0..signals {
             self.receive(1, stop)?;
@@ -211,10 +210,10 @@ impl Backend {
         for number in 0..count {
             let place = (number % most) as usize;
             if case.test.reads() {
-                self.read(place, stop)?;
+                self.read(case, place, stop)?;
             } else {
-                produce(case, &self.going[place].to_slice());
-                self.write(place, None, SIGNALLED, stop)?;
+                P::produce(case, &self.going[place]);
+                self.write(case, place, None, true, stop)?;
             }
             // A place is used again when its transfer has ended.
             if number + 1 >= most {
@@ -253,5 +252,5 @@ fn value(number: u64) -> u8 {
 }
 
 fn not_here() -> Error {
-    Error::new(ErrorKind::Unsupported, "a backend does not have this test: leave out --interface backend")
+    Error::new(ErrorKind::Unsupported, "this test needs another interface: leave out --interface backend,polled")
 }
