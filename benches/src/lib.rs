@@ -2,7 +2,7 @@
 //! [workloads](workload) of the papers and their [reproduction](paper), and an I/O server on
 //! [several cores](cores).
 //!
-//! The programs are in `src/bin`:
+//! The programs. Their code is in modules here, so that their tests are in one program:
 //!
 //! | program | what it measures |
 //! |---|---|
@@ -12,14 +12,16 @@
 //! | `sim_rate` | events per second in the simulator, and whether a seed gives the same digest twice |
 //! | `message_cost` | instructions and system calls of a message, counted under callgrind |
 
+pub mod commands;
 pub mod cores;
 pub mod cpu;
 pub mod limit;
-pub mod lines;
 pub mod memory_limit;
+pub mod message_cost;
 pub mod net;
 pub mod paper;
 pub mod report;
 pub mod sample;
+pub mod sim_rate;
 pub mod tasks;
 pub mod workload;

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 
-use bmi_core::comm::{Plan, Rule};
 pub use bmi_report::output::{BOTH, ReportArgs, begin};
 use bmi_report::{Kind, Row, Step, Unit};
 
@@ -17,18 +16,6 @@ pub const SEED: u64 = 1;
 /// Returns the values as rounds, the first of which has the number `first`.
 pub fn steps(first: usize, values: impl IntoIterator<Item = f64>) -> Vec<Step> {
     values.into_iter().enumerate().map(|(round, value)| Step { round: (first + round) as u32, value }).collect()
-}
-
-/// Returns the rows of a plan, one for each size at which the path changes.
-pub fn plans(over: &str, plan: &Plan) -> Vec<bmi_report::Plan> {
-    let row = |rule: &Rule| bmi_report::Plan {
-        over: over.to_owned(),
-        direction: rule.direction.as_str().to_owned(),
-        size: rule.from,
-        path: rule.path.as_str().to_owned(),
-        why: format!("{}; {} memory", rule.why, if rule.registered { "registered" } else { "new" }),
-    };
-    plan.rules.iter().map(row).collect()
 }
 
 /// Returns a row without rounds.

@@ -202,13 +202,6 @@ fn own_sources() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_command_line_is_well_formed() {
-        super::Cli::command().debug_assert();
-    }
-
     #[test]
     fn every_option_is_parsed() {
         assert!(testbed::cli::every_option::<super::Cli>(&[("over", "tcp"), ("report", "a.json")]) >= 8);

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use bmi_report::stats::Random;
+
 /// Directories and files, by their paths in the store. The paths are relative, with `/` between the
 /// parts. A directory comes before its entries.
 #[derive(Debug, Default)]
@@ -141,16 +143,12 @@ impl Tree {
     }
 }
 
-/// Returns bytes that look random and are the same for the same seed (xorshift64*, Marsaglia 2003,
-/// Vigna 2016).
+/// Returns bytes that look random and are the same for the same seed.
 fn made(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed | 1;
+    let mut random = Random::new(seed);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        bytes.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
+        bytes.extend_from_slice(&random.number().to_le_bytes());
     }
     bytes.truncate(len);
     bytes

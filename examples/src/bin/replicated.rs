@@ -115,12 +115,3 @@ fn main() -> Result<(), Error> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn every_option_is_parsed() {
-        let values = [("addr", "tcp://127.0.0.1:0"), ("replicas", "shm:///a")];
-        assert_eq!(testbed::cli::every_option::<super::Cli>(&values), 2);
-    }
-}

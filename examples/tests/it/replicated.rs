@@ -20,7 +20,8 @@ fn replica(dir: &Path, name: &str, addr: &str) -> Server {
 fn survive(dir: &Path, addrs: [&str; 3]) {
     let start = |index: usize, addr: &str| replica(dir, &index.to_string(), addr);
     let replicas = |servers: [&Server; 3]| servers.map(|server| server.addr.clone());
-    let put = |value: &str, all: &[String]| succeed(replicated(&["put", "key", value]).args(all));
+    let put =
+        |value: &str, all: &[String]| succeed(replicated(&["put", "--patience-ms", "5000", "key", value]).args(all));
     let get = |all: &[String]| succeed(replicated(&["get", "key"]).args(all));
 
     let [a, b, c] = [0, 1, 2].map(|index| start(index, addrs[index]));

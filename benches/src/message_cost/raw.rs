@@ -5,8 +5,8 @@ use std::path::Path;
 use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, Error, ErrorKind, Memory, MemoryRegion, Segment, Time};
 
-use crate::backend::Backend;
-use crate::line::{Line, Play};
+use super::backend::Backend;
+use super::line::{Line, Play};
 
 /// The index of the side that begins.
 const NEAR: usize = 0;

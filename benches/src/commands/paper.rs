@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use benches::paper::report::{Comparison, Report, summary};
-use benches::paper::{ALL, Reproduction, Scale, svg};
-use benches::report::{ReportArgs, begin};
+use crate::paper::report::{Comparison, Report, summary};
+use crate::paper::{ALL, Reproduction, Scale, svg};
+use crate::report::{ReportArgs, begin};
 use serde::Serialize;
 
-use crate::Failed;
+use super::Failed;
 
 /// Reproduces experiments of the papers in the simulator: the real client and server, on the
 /// papers' machines.

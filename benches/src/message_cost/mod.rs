@@ -21,8 +21,8 @@ mod tasks;
 use std::io::{Error, IsTerminal, Result};
 use std::process::ExitCode;
 
-use benches::report::{self, ReportArgs, begin, steps};
-use benches::sample;
+use crate::report::{self, ReportArgs, begin, steps};
+use crate::sample;
 use bmi_core::{AsyncEndpoint, SharedEndpoint};
 use bmi_report::table::Table;
 use bmi_report::{Kind, Unit};
@@ -31,12 +31,12 @@ use bmi_tcp::TcpTransport;
 use clap::Parser;
 use serde::Serialize;
 
-use crate::backend::Backend;
-use crate::callgrind::{Count, WINDOWS};
-use crate::line::{Line, Play, Target};
-use crate::pair::Pair;
-use crate::raw::Raw;
-use crate::tasks::Tasks;
+use self::backend::Backend;
+use self::callgrind::{Count, WINDOWS};
+use self::line::{Line, Play, Target};
+use self::pair::Pair;
+use self::raw::Raw;
+use self::tasks::Tasks;
 
 /// Counts the instructions and system calls that a message costs on both sides, with callgrind.
 ///
@@ -111,7 +111,8 @@ impl Row {
     }
 }
 
-fn main() -> ExitCode {
+/// Runs the program `message_cost`.
+pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.play {
         Some(name) => play_named(name, cli.count),
@@ -254,13 +255,10 @@ fn counted(
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
-    fn the_command_line_is_well_formed_and_a_sample_excludes_what_changes_its_lines() {
-        Cli::command().debug_assert();
+    fn every_option_is_parsed_and_a_sample_excludes_what_changes_its_lines() {
         assert!(testbed::cli::every_option::<Cli>(&[("report", "a.json")]) >= 5);
         for other in ["--json", "--count=9"] {
             assert!(Cli::try_parse_from(["message_cost", "--sample", other]).is_err(), "{other}");

@@ -6,7 +6,7 @@ use bmi::Memory;
 use bmi_core::Scheme;
 use fs_server::scratch::Servers;
 
-use crate::Failed;
+use super::Failed;
 
 /// The services, the first of which the others are compared with.
 pub(crate) const SERVICES: [&str; 3] = ["normal", "mmap", "unifier"];

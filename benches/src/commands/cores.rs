@@ -1,12 +1,12 @@
 //! `cores`: an I/O server on several cores, in the simulator.
 
-use benches::cores::{Row, Scale, rows};
-use benches::report::{self, ReportArgs, begin, steps};
+use crate::cores::{Row, Scale, rows};
+use crate::report::{self, ReportArgs, begin, steps};
 use bmi_core::comm::Direction;
 use bmi_report::table::Table;
 use bmi_report::{Kind, Unit, units};
 
-use crate::Failed;
+use super::Failed;
 
 /// Predicts what an I/O server with an event loop on each of 1, 2, 4 and 8 cores serves to 64
 /// clients, in the simulator.

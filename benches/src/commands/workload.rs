@@ -3,21 +3,20 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use benches::limit::Limit;
-use benches::lines;
-use benches::report::{self, ReportArgs, begin, steps};
-use benches::workload::access::Access;
-use benches::workload::interleaved::{Interleaved, Strategy};
-use benches::workload::pvfs_test::PvfsTest;
-use benches::workload::tile::{Tile, TileMemory};
-use benches::workload::{Bed, Setup, Span, bed, slowest};
+use crate::limit::Limit;
+use crate::report::{self, ReportArgs, begin, steps};
+use crate::workload::access::Access;
+use crate::workload::interleaved::{Interleaved, Strategy};
+use crate::workload::pvfs_test::PvfsTest;
+use crate::workload::tile::{Tile, TileMemory};
+use crate::workload::{Bed, Setup, Span, bed, slowest};
 use bmi_core::comm::{Direction, Path};
 use bmi_core::{Lists, Scheme};
 use bmi_report::{Kind, Row, Unit};
 use bmi_sim::Profile;
 use clap::{Args, Subcommand};
 
-use crate::Failed;
+use super::Failed;
 
 /// Runs a program of the papers over transports of this machine, or in the simulator on other
 /// machines.
@@ -208,7 +207,7 @@ impl Run {
             let row = |one: Measured| one.row(over, &self.setup(&setup), first.unwrap_or(0));
             report.rows.extend(measured.into_iter().map(row));
         }
-        print!("{}", lines::render(&report));
+        print!("{}", bmi_report::text::render(&report));
         self.report.write(&report)?;
         Ok(true)
     }
@@ -246,7 +245,7 @@ impl Run {
     }
 
     /// Returns what was done.
-    fn measure(&self, bed: &Bed, setup: &Setup) -> Result<Vec<Measured>, benches::workload::Failed> {
+    fn measure(&self, bed: &Bed, setup: &Setup) -> Result<Vec<Measured>, crate::workload::Failed> {
         let rounds = usize::from(self.place.rounds);
         /// The rounds in which a process wrote, and in which it read.
         type Took = (Vec<Span>, Vec<Span>);
@@ -346,8 +345,8 @@ impl Measured {
 mod tests {
     use clap::Parser;
 
+    use super::super::Cli;
     use super::*;
-    use crate::Cli;
 
     #[test]
     fn a_report_may_be_named_before_and_after_the_program() {

@@ -10,10 +10,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use benches::limit::Limit;
-use benches::memory_limit::MemoryLimit;
-use benches::net;
-use benches::report::{self, steps};
+use crate::limit::Limit;
+use crate::memory_limit::MemoryLimit;
+use crate::net;
+use crate::report::{self, steps};
 use bmi::Memory;
 use bmi_core::Scheme;
 use bmi_core::driver::event;
@@ -24,8 +24,8 @@ use fs_client::{Client, ClientOptions, CreateOptions, File, RemoveKind};
 use futures_util::future::try_join_all;
 use serde::Serialize;
 
-use crate::Failed;
-use crate::services::{self, SERVICES, mark};
+use super::Failed;
+use super::services::{self, SERVICES, mark};
 
 /// The sizes of the file, in percent of the cache's memory.
 const SIZES: [u64; 6] = [60, 75, 90, 100, 125, 150];

@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use benches::limit::Limit;
-use benches::net;
-use benches::report::{self, ReportArgs, SEED, begin, steps};
-use benches::tasks::Usage;
+use crate::limit::Limit;
+use crate::net;
+use crate::report::{self, ReportArgs, SEED, begin, steps};
+use crate::tasks::Usage;
 use bmi::Memory;
 use bmi_core::Scheme;
 use bmi_core::driver::event;
@@ -34,9 +34,9 @@ use fs_client::{Client, ClientOptions, CreateOptions, File, Region};
 use futures_util::future::try_join_all;
 use serde::Serialize;
 
-use crate::Failed;
-use crate::services::{self, BLOCK, SERVICES, mark};
-use crate::sizes;
+use super::Failed;
+use super::services::{self, BLOCK, SERVICES, mark};
+use super::sizes;
 
 /// Compares the services of an I/O server: through the page cache, through mapped files, and
 /// through a cache of its own.

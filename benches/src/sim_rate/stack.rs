@@ -5,7 +5,7 @@ use std::time::Instant;
 use bmi_core::{Addr, AsyncEndpoint, Config, Error, Memory, Options, PeerEvent, Tag};
 use bmi_sim::{SimConfig, World};
 
-use crate::Run;
+use super::Run;
 
 const PING: Tag = 1;
 const PONG: Tag = 2;

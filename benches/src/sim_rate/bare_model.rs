@@ -8,7 +8,7 @@ use bmi_core::transport::{Armed, ConnId, Event, Payload, Transport, WorkId, Work
 use bmi_core::{Error, Memory, MemoryRegion, Time};
 use bmi_sim::{Node, SimConfig, SimTransport, World};
 
-use crate::Run;
+use super::Run;
 
 const LEN: usize = 64;
 

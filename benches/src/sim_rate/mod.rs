@@ -14,8 +14,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use benches::report::{ReportArgs, begin, row, steps};
-use benches::sample;
+use crate::report::{ReportArgs, begin, row, steps};
+use crate::sample;
 use bmi_core::Config;
 use bmi_report::Unit;
 use bmi_report::units;
@@ -278,7 +278,8 @@ fn run(cli: &Cli) -> Outcome<()> {
     Ok(())
 }
 
-fn main() -> ExitCode {
+/// Runs the program `sim_rate`.
+pub fn main() -> ExitCode {
     match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -290,13 +291,13 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::{CommandFactory, Parser};
+    use clap::Parser;
 
     use super::{Cli, chosen};
 
     #[test]
-    fn the_command_line_is_well_formed_and_a_sample_excludes_what_changes_its_lines() {
-        Cli::command().debug_assert();
+    fn every_option_is_parsed_and_a_sample_excludes_what_changes_its_lines() {
+        assert!(testbed::cli::every_option::<Cli>(&[("profile", "vapi-2003"), ("report", "a.json")]) >= 9);
         for other in
             ["--quick", "--nodes=8", "--rounds=3", "--size=8", "--profile=vapi-2003", "--seed=2", "--trace=t.json"]
         {
@@ -314,10 +315,5 @@ mod tests {
         assert_eq!(names(&["--sample"]), [stack, bare, most]);
         assert_eq!(names(&["--sample", "--only", "Bare Model"]), [bare, most]);
         assert!(names(&["--only", "idle"]).is_empty());
-    }
-
-    #[test]
-    fn every_option_is_parsed() {
-        assert!(testbed::cli::every_option::<super::Cli>(&[("profile", "vapi-2003"), ("report", "a.json")]) >= 9);
     }
 }

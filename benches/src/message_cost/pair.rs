@@ -23,8 +23,8 @@ use bmi_core::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::backend::Backend;
-use crate::line::{Line, Mode, Play};
+use super::backend::Backend;
+use super::line::{Line, Mode, Play};
 
 /// The index of the side that begins.
 const NEAR: usize = 0;

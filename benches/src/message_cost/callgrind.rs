@@ -17,10 +17,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::line::Line;
+use super::line::Line;
 
 /// The function whose work is counted, with the name that callgrind gives it.
-pub(crate) const FUNCTION: &str = "message_cost::counted";
+pub(crate) const FUNCTION: &str = "benches::message_cost::counted";
 /// The number of times that the child calls it.
 pub(crate) const WINDOWS: usize = 3;
 /// Time limit. A line takes a second or two.

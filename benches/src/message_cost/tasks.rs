@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use bmi_core::{AsyncEndpoint, Clock, Endpoint, Error, Memory, Options, PeerId, Threading, Time};
 
-use crate::pair::{Pair, Side};
+use super::pair::{Pair, Side};
 
 const TAG: u64 = 2;
 

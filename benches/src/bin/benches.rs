@@ -1,0 +1,5 @@
+//! Runs [`benches::commands`].
+
+fn main() -> std::process::ExitCode {
+    benches::commands::main()
+}
