@@ -141,25 +141,16 @@ impl Invocation {
 
     /// Runs the program and returns its standard output. Its standard error is passed on.
     pub(crate) fn output(self, limit: Duration) -> Result<String, Failure> {
-        let (mut from, to) = std::io::pipe().map_err(|error| Failure::new(format!("no pipe: {error}")))?;
-        let reader = Builder::new().name("kept output".into()).spawn(move || {
-            let mut output = Vec::new();
-            from.read_to_end(&mut output).map(|_| output)
-        });
-        let reader = reader.map_err(|error| Failure::new(format!("no thread: {error}")))?;
-        self.run_to(to, std::io::stderr(), limit)?;
-        let output = reader.join().unwrap_or_else(|_| Ok(Vec::new()));
-        output
-            .map(|output| String::from_utf8_lossy(&output).into_owned())
-            .map_err(|error| Failure::new(error.to_string()))
+        let kept = Kept::default();
+        self.run_to(kept.clone(), std::io::stderr(), limit)?;
+        Ok(kept.text())
     }
 
     /// Runs the program and returns how it ended, and what it printed on both streams.
     pub(crate) fn captured(self, limit: Duration) -> (Result<(), Failure>, String) {
         let kept = Kept::default();
-        let result = self.run_to(kept.clone(), kept.clone(), limit).map(|_| ());
-        let output = kept.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (result, String::from_utf8_lossy(&output).into_owned())
+        let result = self.run_to(kept.clone(), kept.clone(), limit).map(drop);
+        (result, kept.text())
     }
 
     /// Returns true if the program runs and ends with success. Its output is discarded.
@@ -176,6 +167,12 @@ impl Invocation {
 /// A buffer that keeps output.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Kept {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+}
 
 impl Write for Kept {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -248,7 +245,7 @@ fn wait(
 ///
 /// A process group would not do, because a key press that interrupts this program must reach them
 /// too.
-fn descendants(process: u32) -> Vec<u32> {
+pub(crate) fn descendants(process: u32) -> Vec<u32> {
     let mut family = vec![process];
     let mut next = 0;
     while let Some(parent) = family.get(next) {

@@ -12,7 +12,7 @@
 //! | `mutants` | seeded bugs, and which of them the sweeps find |
 //! | `digests` | the same digests in debug and in release |
 //! | `lines` | how much code and how many tests there are |
-//! | `metadata` | the workspace, as cargo describes it |
+//! | `metadata` | the workspace, as cargo describes it, and the programs that it builds |
 //! | `compare` | two commits, measured side by side |
 //! | `pair` | two network namespaces joined by a cable |
 //! | `rxe` | real verbs in an emulated machine |
@@ -89,14 +89,6 @@ enum Task {
     /// Makes two hosts on this machine, joined by a cable with a known rate, delay and loss, and
     /// runs a command in each.
     Pair(pair::PairArgs),
-    /// The process that removes a pair.
-    #[command(hide = true)]
-    PairGuard {
-        /// The namespace of the server.
-        server: String,
-        /// The namespace of the client.
-        client: String,
-    },
     /// The cable of a pair.
     #[command(hide = true)]
     PairRelay {
@@ -151,7 +143,6 @@ fn main() -> ExitCode {
         Task::Lines(args) => lines::main(&root(), &args),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::Pair(args) => pair::main(&root(), &args),
-        Task::PairGuard { server, client } => pair::guard_main(&server, &client),
         Task::PairRelay { spec } => pair::relay_main(&spec),
         Task::Storm(args) => stress::main(&root(), "storm", &args),
         Task::Hostile(args) => stress::main(&root(), "hostile", &args),

@@ -1,20 +1,15 @@
-//! A pair of namespaces, made and joined.
-//!
-//! **Invariant.** The guard is there before the first namespace is.
+//! A pair of hosts, made and joined.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use super::guard::{Guard, OWN_PROGRAM};
+use super::hosts::{self, DEVICE, Host};
+use super::isolation::{self, OWN_PROGRAM};
 use super::link::{Cable, Link, Loss};
-use super::namespaces::{self, DEVICE, Names, run};
 use super::{clock, relay, shape};
-use crate::command::Invocation;
-use crate::setup;
 
 /// The addresses of the two hosts, from the range for benchmarks (RFC 2544, appendix C.2.2).
 pub(super) const SERVER: &str = "198.18.0.1";
@@ -26,10 +21,10 @@ const PREFIX: u8 = 30;
 /// How long a serve command may take until it listens.
 const LISTEN_LIMIT: Duration = Duration::from_secs(2);
 
-/// Two namespaces joined by a cable. They are removed when this is dropped, unless they are kept.
+/// Two hosts joined by a cable. What runs for them ends when this is dropped.
 pub(super) struct Pair {
-    guard: Guard,
-    names: Names,
+    pub(super) server: Host,
+    pub(super) client: Host,
     relay: Option<Child>,
     servers: Vec<Child>,
     /// The sockets that listened in the server when the last of them was started.
@@ -37,68 +32,60 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Makes the namespaces and the cable.
-    pub(super) fn make(link: &Link, keep: bool) -> Result<Pair, String> {
-        let names = Names::new(keep);
-        let guard = Guard::start(&names)?;
-        let mut pair = Pair { guard, names, relay: None, servers: Vec::new(), listening: 0 };
-        pair.names.both().into_iter().try_for_each(namespaces::make)?;
+    /// Makes the hosts and the cable. A cable that is to be kept writes nothing to the terminal.
+    pub(super) fn make(link: &Link, is_kept: bool) -> Result<Pair, String> {
+        let (server, client) = (Host::make()?, Host::make()?);
+        let mut pair = Pair { server, client, relay: None, servers: Vec::new(), listening: 0 };
         let has_netem = match link.cable {
             Cable::Relay => false,
-            Cable::Auto => link.needs_more_than_a_rate() && has_netem(&pair.names.server),
-            Cable::Netem if has_netem(&pair.names.server) => true,
+            Cable::Auto => link.needs_more_than_a_rate() && has_netem(&pair.server),
+            Cable::Netem if has_netem(&pair.server) => true,
             Cable::Netem => return Err("this kernel has no netem; --cable relay does without it".to_owned()),
         };
         match link.cable {
             Cable::Auto if !link.needs_more_than_a_rate() => pair.join_by_veth()?,
             _ if has_netem => pair.join_by_veth()?,
-            _ => pair.join_by_relay(link, keep)?,
+            _ => pair.join_by_relay(link, is_kept)?,
         }
-        for (name, address) in [(&pair.names.server, SERVER), (&pair.names.client, CLIENT)] {
+        for (host, address) in [(&pair.server, SERVER), (&pair.client, CLIENT)] {
             // No addresses of IPv6: their discovery would be packets that nobody asked for.
-            run("ip", &format!("-n {name} link set {DEVICE} mtu {} addrgenmode none", link.mtu))?;
-            run("ip", &format!("-n {name} addr add {address}/{PREFIX} dev {DEVICE}"))?;
+            host.run("ip", &format!("link set {DEVICE} mtu {} addrgenmode none", link.mtu))?;
+            host.run("ip", &format!("addr add {address}/{PREFIX} dev {DEVICE}"))?;
             let mut parent = "root";
             if has_netem {
-                run("tc", &format!("-n {name} qdisc replace dev {DEVICE} {}", shape::netem(link)))?;
+                host.run("tc", &format!("qdisc replace dev {DEVICE} {}", shape::netem(link)))?;
                 parent = "parent 1:";
             }
             if let Some(rate) = link.rate {
                 let tbf = shape::tbf(link, rate, parent);
-                run("tc", &format!("-n {name} qdisc replace dev {DEVICE} {tbf}"))?;
+                host.run("tc", &format!("qdisc replace dev {DEVICE} {tbf}"))?;
             }
         }
-        for name in pair.names.both() {
-            run("ip", &format!("-n {name} link set {DEVICE} up"))?;
-        }
-        if keep {
-            pair.guard.keep()?;
+        for host in [&pair.server, &pair.client] {
+            host.run("ip", &format!("link set {DEVICE} up"))?;
         }
         Ok(pair)
     }
 
     fn join_by_veth(&self) -> Result<(), String> {
-        let Names { server, client } = &self.names;
-        run("ip", &format!("-n {server} link add {DEVICE} type veth peer name {DEVICE} netns {client}"))
+        let client = self.client.path();
+        self.server.run("ip", &format!("link add {DEVICE} type veth peer name {DEVICE} netns {client}"))
     }
 
-    fn join_by_relay(&mut self, link: &Link, keep: bool) -> Result<(), String> {
+    fn join_by_relay(&mut self, link: &Link, is_kept: bool) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("the cable cannot be started: {error}");
-        let Names { server, client } = self.names.clone();
         let spec = relay::Spec {
-            server,
-            client,
+            server: self.server.path(),
+            client: self.client.path(),
             delay_ns: link.delay.as_nanos() as u64,
             loss_millionths: link.loss.0,
             seed: link.seed,
         };
         let spec = serde_json::to_string(&spec).map_err(|error| error.to_string())?;
         let mut command = Command::new(OWN_PROGRAM);
-        // A process group of its own: the guard ends it, and not Ctrl-C, which a command may
-        // handle.
+        // A process group of its own: Ctrl-C, which a command may handle, does not end the cable.
         command.arg0("xtask").args(["pair-relay", &spec]).process_group(0);
-        // A relay that is kept must not keep the terminal open.
-        let errors = if keep { Stdio::null() } else { Stdio::inherit() };
+        let errors = if is_kept { Stdio::null() } else { Stdio::inherit() };
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn().map_err(failed)?;
         let out = child.stdout.take();
         self.relay = Some(child);
@@ -112,33 +99,25 @@ impl Pair {
         }
     }
 
-    /// Returns a command that runs a program on one of the hosts.
-    pub(super) fn command(&self, host: &str, program: &str, args: &[String]) -> Command {
-        let name = if host == SERVER { &self.names.server } else { &self.names.client };
-        let mut command = namespaces::inside(name, program, args);
+    /// Returns a command that runs a program in one of the hosts.
+    pub(super) fn command(&self, host: &Host, program: &str, args: &[String]) -> Command {
+        let mut command = host.command(program, args);
         command.env("PAIR_SERVER", SERVER).env("PAIR_CLIENT", CLIENT);
         command
-    }
-
-    /// Returns a program of the client whose time is limited.
-    pub(super) fn measured(&self, program: &str, args: &[String]) -> Invocation {
-        let ip = setup::program("ip").unwrap_or_else(|| "ip".into());
-        let client = &self.names.client;
-        Invocation::new(Path::new("."), ip, &format!("netns exec {client} {program}")).args(args)
     }
 
     /// Starts a shell command in the server, and waits until it listens.
     pub(super) fn serve(&mut self, line: &str) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("`{line}` cannot be started: {error}");
-        let mut command = self.command(SERVER, "sh", &["-c".to_owned(), line.to_owned()]);
+        let mut command = self.command(&self.server, "sh", &["-c".to_owned(), line.to_owned()]);
         // Standard output is the client's.
         let out = std::io::stderr().as_fd().try_clone_to_owned().map_err(failed)?;
         let mut child = command.stdin(Stdio::null()).stdout(out).spawn().map_err(failed)?;
         let (mut ended, mut listening) = (None, self.listening);
         clock::until(LISTEN_LIMIT, || {
             ended = child.try_wait().ok().flatten();
-            if namespaces::is_inside(child.id(), &self.names.server) {
-                listening = namespaces::listeners(child.id());
+            if self.server.has(child.id()) {
+                listening = hosts::listeners(child.id());
             }
             ended.is_some() || listening > self.listening
         });
@@ -156,10 +135,6 @@ impl Pair {
         ends.filter(|status| !status.success()).collect()
     }
 
-    pub(super) fn names(&self) -> &Names {
-        &self.names
-    }
-
     /// Returns true if the cable is a TUN device.
     pub(super) fn is_relayed(&self) -> bool {
         self.relay.is_some()
@@ -170,22 +145,24 @@ impl Pair {
         self.relay.as_ref().map(Child::id)
     }
 
-    /// Leaves a pair that is kept as it is.
-    pub(super) fn leave(mut self) {
+    /// Gives the hosts these names, and leaves them there with the cable.
+    pub(super) fn keep(mut self, [server, client]: [&str; 2]) -> Result<(), String> {
+        self.server.keep(server)?;
+        self.client.keep(client)?;
         self.relay = None;
+        Ok(())
     }
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        self.guard.finish();
+        self.servers.iter_mut().for_each(isolation::end);
         if let Some(relay) = &mut self.relay {
-            let _ = relay.kill();
+            // It ends with its device, and says what it could not carry.
+            if self.server.run("ip", &format!("link delete {DEVICE}")).is_err() {
+                let _ = relay.kill();
+            }
             let _ = relay.wait();
-        }
-        // The guard has ended them.
-        for server in &mut self.servers {
-            let _ = server.wait();
         }
     }
 }
@@ -198,10 +175,10 @@ impl Link {
 }
 
 /// Returns true if the kernel has `netem`: the loopback device of a new namespace gets one.
-fn has_netem(name: &str) -> bool {
-    let has = run("tc", &format!("-n {name} qdisc add dev lo root netem delay 1us")).is_ok();
+fn has_netem(host: &Host) -> bool {
+    let has = host.run("tc", "qdisc add dev lo root netem delay 1us").is_ok();
     if has {
-        let _ = run("tc", &format!("-n {name} qdisc delete dev lo root"));
+        let _ = host.run("tc", "qdisc delete dev lo root");
     }
     has
 }

@@ -61,7 +61,7 @@ pub(super) fn iperf3(pair: &Pair, args: &[&str]) -> Result<Value, String> {
 /// Runs a program of the client and returns what it says.
 fn output(pair: &Pair, program: &str, args: &[&str]) -> Result<String, String> {
     let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-    let (result, text) = pair.measured(program, &args).captured(LIMIT);
+    let (result, text) = pair.client.limited(program, &args).captured(LIMIT);
     result.map(|()| text.clone()).map_err(|failure| format!("{failure}:\n{text}"))
 }
 

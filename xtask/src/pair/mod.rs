@@ -11,16 +11,14 @@
 //! relay (`--check` measures both).
 //!
 //! **Invariants**
-//! 1. All that a run makes is removed at its end, however it ends ([`guard`]). If its guard was
-//!    killed too, the next run does that ([`namespaces::sweep`]).
-//! 2. A process is ended by its id, and only if it is in one of the two namespaces.
-//! 3. No packet leaves the two namespaces. The host's own network is not changed.
+//! 1. All that a run makes is removed by the kernel at its end, however it ends ([`isolation`]).
+//! 2. No packet leaves the two namespaces. The machine's own network is not changed.
 //!
 //! | module | what |
 //! |---|---|
 //! | `link` | what is asked of the cable |
-//! | `namespaces` | namespaces, their processes and their end |
-//! | `guard` | the process that removes them |
+//! | `hosts` | the namespaces, and programs in them |
+//! | `isolation` | the end of all processes of a run |
 //! | `cable` | a pair, made and joined |
 //! | `shape` | rate, delay and loss in the kernel |
 //! | `relay`, `queue`, `tun` | delay and loss in a process |
@@ -35,11 +33,11 @@
 mod cable;
 mod check;
 mod clock;
-mod guard;
+mod hosts;
+mod isolation;
 mod lifetime;
 mod link;
 mod measure;
-mod namespaces;
 mod perf;
 mod queue;
 mod relay;
@@ -56,11 +54,10 @@ use clap::Args;
 
 use self::cable::{CLIENT, Pair, SERVER};
 use self::link::{Cable, Link, Loss, Rate};
-use crate::command::Failure;
+use crate::command::{Failure, Invocation};
 use crate::setup::{self, Need};
 use crate::totals::Totals;
 
-pub(crate) use guard::main as guard_main;
 pub(crate) use relay::main as relay_main;
 
 /// Options of `cargo xtask pair`.
@@ -116,6 +113,9 @@ pub(crate) struct PairArgs {
     /// With --check: the directory with the program bmi-perf [default: it is built, in release].
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
+    /// Run as the first process of a namespace. The path is that of a pipe (`isolation`).
+    #[arg(long, hide = true)]
+    leader: Option<PathBuf>,
     /// The program that runs in the client, with its arguments [default: a shell].
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -126,60 +126,61 @@ const FAILED: u8 = 2;
 
 /// `cargo xtask pair`.
 pub(crate) fn main(root: &Path, args: &PairArgs) -> ExitCode {
-    let run = || {
-        prepare(root)?;
-        if !args.check {
-            return run(args);
+    let run = || match &args.leader {
+        None => {
+            prepare(root)?;
+            if args.keep { keep(args) } else { isolation::lead().map(code) }
         }
-        let totals = check::run(root, args.bin_dir.as_deref())?;
-        println!("{totals}");
-        Ok(ExitCode::from(u8::from(totals.failed > 0)))
+        Some(end) => {
+            isolation::follow(end)?;
+            let ended = if args.check { check(root, args) } else { run(args) };
+            isolation::end_others();
+            ended
+        }
     };
-    match run() {
-        Ok(code) => code,
-        Err(why) => {
-            eprintln!("error: {why}");
-            ExitCode::from(FAILED)
-        }
-    }
+    ExitCode::from(run().unwrap_or_else(|why: String| {
+        eprintln!("error: {why}");
+        FAILED
+    }))
 }
 
 /// The step of the test command.
 pub(crate) fn step(root: &Path) -> Result<Totals, Failure> {
+    /// A release build, and some minutes of measurements.
+    const LIMIT: Duration = Duration::from_secs(4800);
     if !setup::is_root() {
         return Err(Failure::skip("network namespaces are made by root"));
     }
-    let totals = prepare(root).and_then(|()| check::run(root, None)).map_err(Failure::new)?;
-    match totals.failed {
-        0 => Ok(totals),
-        failed => Err(Failure::counted(format!("{failed} rows are wrong; again: cargo xtask pair --check"), totals)),
-    }
+    Invocation::new(root, isolation::OWN_PROGRAM, "pair --check").run(LIMIT)?;
+    Ok(Totals::PASSED)
 }
 
-/// Looks for what a pair needs, and removes leftovers.
+/// Looks for what a pair needs.
 fn prepare(root: &Path) -> Result<(), String> {
     if !setup::is_root() {
         return Err("network namespaces are made by root; try again as root".to_owned());
     }
-    setup::install(root, Need::Pair).map_err(|failure: Failure| failure.reason)?;
-    for name in namespaces::sweep()? {
-        eprintln!("removed {name}, which a run left that was killed");
-    }
-    Ok(())
+    setup::install(root, Need::Pair).map_err(|failure: Failure| failure.reason)
 }
 
-fn run(args: &PairArgs) -> Result<ExitCode, String> {
-    let PairArgs { rate, delay, loss, mtu, cable, seed, .. } = *args;
-    let link = Link { rate, delay, loss, mtu, cable, seed };
+fn check(root: &Path, args: &PairArgs) -> Result<u8, String> {
+    let totals = check::run(root, args.bin_dir.as_deref())?;
+    println!("{totals}");
+    Ok(u8::from(totals.failed > 0))
+}
+
+impl PairArgs {
+    fn link(&self) -> Link {
+        let PairArgs { rate, delay, loss, mtu, cable, seed, .. } = *self;
+        Link { rate, delay, loss, mtu, cable, seed }
+    }
+}
+
+fn run(args: &PairArgs) -> Result<u8, String> {
     if let Some(program) = args.command.first().filter(|name| setup::program(name).is_none()) {
         return Err(format!("there is no program `{program}`"));
     }
-    let mut pair = Pair::make(&link, args.keep)?;
-    if args.keep {
-        print_kept(&pair);
-        pair.leave();
-        return Ok(ExitCode::SUCCESS);
-    }
+    let mut pair = Pair::make(&args.link(), false)?;
     if let Some(line) = &args.serve {
         pair.serve(line)?;
     }
@@ -187,18 +188,18 @@ fn run(args: &PairArgs) -> Result<ExitCode, String> {
     for ended in pair.failed() {
         eprintln!("warning: the serve command has ended: {ended}");
     }
-    Ok(ExitCode::from(code(status)))
+    Ok(code(status))
 }
 
 /// Runs the program of the client, or a shell.
 fn work(pair: &Pair, words: &[String]) -> Result<ExitStatus, String> {
     let shell = std::env::var("SHELL").ok().filter(|shell| setup::program(shell).is_some());
     let mut command: Command = match words.split_first() {
-        Some((program, args)) => pair.command(CLIENT, program, args),
+        Some((program, args)) => pair.command(&pair.client, program, args),
         None => {
             eprintln!("a shell in the client {CLIENT}; the server is {SERVER}; `exit` removes both");
-            eprintln!("a program in the server: ip netns exec {} PROGRAM", pair.names().server);
-            pair.command(CLIENT, &shell.unwrap_or_else(|| "sh".to_owned()), &[])
+            eprintln!("a program in the server: nsenter --net={} PROGRAM", pair.server.path());
+            pair.command(&pair.client, &shell.unwrap_or_else(|| "sh".to_owned()), &[])
         }
     };
     command.status().map_err(|error| format!("the command cannot be started: {error}"))
@@ -210,12 +211,15 @@ fn code(status: ExitStatus) -> u8 {
     number.and_then(|number| u8::try_from(number).ok()).unwrap_or(1)
 }
 
-fn print_kept(pair: &Pair) {
-    let names = pair.names();
-    println!("server {} {SERVER}\nclient {} {CLIENT}", names.server, names.client);
-    eprintln!("run a program in one:  ip netns exec {} PROGRAM", names.client);
-    eprintln!("remove both:           ip netns delete {}; ip netns delete {}", names.server, names.client);
-    eprintln!("end what runs in one:  ip netns pids {} | xargs -r kill", names.server);
+/// Makes a pair that stays, and prints its names.
+fn keep(args: &PairArgs) -> Result<u8, String> {
+    let [server, client] = ["server", "client"].map(|host| format!("bmi-kept-{}-{host}", std::process::id()));
+    Pair::make(&args.link(), true)?.keep([&server, &client])?;
+    println!("server {server} {SERVER}\nclient {client} {CLIENT}");
+    eprintln!("run a program in one:  ip netns exec {client} PROGRAM");
+    eprintln!("remove both:           ip netns delete {server}; ip netns delete {client}");
+    eprintln!("end what runs in one:  ip netns pids {server} | xargs -r kill");
+    Ok(0)
 }
 
 #[cfg(test)]

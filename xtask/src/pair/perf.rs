@@ -13,15 +13,17 @@
 //! with one socket blocks in `recvfrom`, which saves system calls and a fifth of the time. With two
 //! sockets it waits in `poll`, as `bmi-perf` does.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::Value;
+use bmi_report::{Report, stats};
+use tempfile::NamedTempFile;
 
 use super::cable::{Pair, SERVER};
 use super::link::{Cable, Link, Rate};
 use super::measure::{self, PLAIN, served, undelayed};
-use super::report::{Row, median};
+use super::report::Row;
 use super::shape;
 use crate::command::{Failure, Invocation};
 
@@ -65,22 +67,19 @@ fn measured(pair: &Pair, program: &Path, over: &[&str], test: &[&str]) -> Result
     let fixed = ["run", SERVER, "--json", "-", "--waiting", "sleeping", "--rounds", "5", "--least-rounds", "5"];
     let list = over.join(",");
     let args: Vec<String> = [&fixed[..], &["--over", &list], test].concat().into_iter().map(str::to_owned).collect();
-    let text = pair.measured(&program.to_string_lossy(), &args).output(RUN_LIMIT);
-    let report: Value = serde_json::from_str(&text.map_err(|failure| failure.reason)?)
-        .map_err(|error| format!("bmi-perf reports no JSON: {error}"))?;
+    let text = pair.client.limited(&program.to_string_lossy(), &args).output(RUN_LIMIT);
+    let report = Report::from_json(&text.map_err(|failure| failure.reason)?);
+    let report = report.map_err(|error| format!("bmi-perf: {error}"))?;
     over.iter().map(|over| value(&report, over)).collect()
 }
 
 /// Finds the rounds of the row of a transport, and returns their median.
-fn value(report: &Value, over: &str) -> Result<f64, String> {
-    let rows = report["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let row = rows.iter().find(|row| row["over"] == over);
-    let row = row.ok_or_else(|| format!("bmi-perf reports nothing over {over}"))?;
-    let rounds = row["rounds"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let values: Vec<f64> = rounds.iter().filter_map(|round| round["value"].as_f64()).collect();
+fn value(report: &Report, over: &str) -> Result<f64, String> {
+    let row = report.rows.iter().find(|row| row.over == over);
+    let mut values = row.ok_or_else(|| format!("bmi-perf reports nothing over {over}"))?.values();
     match values.is_empty() {
         true => Err(format!("bmi-perf reports no round over {over}")),
-        false => Ok(median(&values)),
+        false => Ok(stats::middle(&mut values)),
     }
 }
 
@@ -136,9 +135,9 @@ fn rates(program: &Path, rate: Rate, error: f64) -> Result<Vec<Row>, String> {
 /// The same beside programs of others, over a bare cable.
 fn peers(program: &Path) -> Result<Vec<Row>, String> {
     let mut pair = pair(program, PLAIN)?;
-    let feed = Feed::new()?;
-    pair.serve(&format!("exec sockperf server -f {} -F poll >/dev/null 2>&1", feed.0.display()))?;
-    let name = feed.0.to_string_lossy();
+    let feed = feed().map_err(|error| format!("a file for sockperf: {error}"))?;
+    let name = feed.path().to_string_lossy();
+    pair.serve(&format!("exec sockperf server -f {name} -F poll >/dev/null 2>&1"))?;
     let (mut latency, mut bandwidth) = ([f64::INFINITY; 2], [0.0_f64; 2]);
     for _ in 0..ROUNDS {
         let their = measure::round_trip(&pair, &["-f", &name, "-F", "poll", "-m", "64"])? / 2.0;
@@ -157,42 +156,32 @@ fn peers(program: &Path) -> Result<Vec<Row>, String> {
     ])
 }
 
-/// A file that names two sockets of `sockperf`, removed when this is dropped.
-struct Feed(PathBuf);
-
-impl Feed {
-    fn new() -> Result<Feed, String> {
-        let path = std::env::temp_dir().join(format!("bmi-pair-{}-sockets", std::process::id()));
-        let lines = format!("T:{SERVER}:11112\nT:{SERVER}:11113\n");
-        std::fs::write(&path, lines).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Feed(path))
-    }
-}
-
-impl Drop for Feed {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// Writes a file that names two sockets of `sockperf`.
+fn feed() -> std::io::Result<NamedTempFile> {
+    let mut file = NamedTempFile::new()?;
+    write!(file, "T:{SERVER}:11112\nT:{SERVER}:11113\n")?;
+    Ok(file)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use bmi_report::{Row, Step};
 
     use super::*;
 
     #[test]
     fn the_rounds_of_a_transport_are_found() {
-        let rounds = |values: &[f64]| values.iter().map(|value| json!({ "value": value })).collect::<Vec<_>>();
-        let report = json!({ "rows": [
-            { "over": "tcp", "rounds": rounds(&[1.0]) },
-            { "over": "sockets", "rounds": rounds(&[3.0, 9.0, 2.0]) },
-            { "over": "shm", "rounds": [] },
-        ]});
+        let row = |over: &str, values: &[f64]| Row {
+            over: over.to_owned(),
+            rounds: values.iter().map(|value| Step { round: 0, value: *value }).collect(),
+            ..Row::default()
+        };
+        let rows = vec![row("tcp", &[1.0]), row("sockets", &[3.0, 9.0, 2.0]), row("shm", &[])];
+        let report = Report { rows, ..Report::default() };
         assert_eq!([value(&report, "tcp"), value(&report, "sockets")], [Ok(1.0), Ok(3.0)]);
         assert!(value(&report, "ib").unwrap_err().contains("nothing over ib"));
         assert!(value(&report, "shm").unwrap_err().contains("no round"));
-        assert!(value(&json!({}), "tcp").is_err());
+        assert!(value(&Report::default(), "tcp").is_err());
     }
 
     #[test]

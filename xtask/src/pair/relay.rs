@@ -29,11 +29,12 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::UnshareFlags;
 use serde::{Deserialize, Serialize};
 
 use super::clock::now_ns;
+use super::hosts::{DEVICE, run};
 use super::link::Loss;
-use super::namespaces::{DEVICE, run};
 use super::queue::Queue;
 use super::tun;
 use crate::setup;
@@ -51,6 +52,7 @@ const DEVICE_QUEUE: u32 = 10_000;
 /// What the relay is told, as JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Spec {
+    /// The paths of the namespaces.
     pub(super) server: String,
     pub(super) client: String,
     pub(super) delay_ns: u64,
@@ -73,11 +75,11 @@ pub(crate) fn main(spec: &str) -> ExitCode {
 /// Makes the devices and moves them to their namespaces.
 fn start(spec: &Spec) -> Result<[File; 2], String> {
     let failed = |error: std::io::Error| format!("no TUN device: {error}");
-    tun::leave_network().map_err(failed)?;
+    tun::leave(UnshareFlags::NEWNET).map_err(failed)?;
     let devices = [tun::open("server").map_err(failed)?, tun::open("client").map_err(failed)?];
-    for (device, name) in [("server", &spec.server), ("client", &spec.client)] {
+    for (device, path) in [("server", &spec.server), ("client", &spec.client)] {
         run("ip", &format!("link set {device} txqueuelen {DEVICE_QUEUE}"))?;
-        run("ip", &format!("link set {device} netns {name} name {DEVICE}"))?;
+        run("ip", &format!("link set {device} netns {path} name {DEVICE}"))?;
     }
     hurry();
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));

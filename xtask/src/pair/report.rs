@@ -1,6 +1,6 @@
 //! The table of `--check`.
 
-use std::fmt::Write;
+use bmi_report::table::Table;
 
 /// A thing that is known, and what was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,36 +58,16 @@ impl Row {
     pub(super) fn is_right(&self) -> bool {
         self.is_right
     }
-
-    fn cells(&self) -> [&str; 5] {
-        let verdict = if self.is_right { "ok" } else { "WRONG" };
-        [&self.what, self.program, &self.expected, &self.measured, verdict]
-    }
 }
 
 /// Returns the table as text.
 pub(super) fn table(rows: &[Row]) -> String {
-    let head = ["what", "program", "expected", "measured", "verdict"];
-    let lines: Vec<[&str; 5]> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..5).map(width).collect();
-    let mut text = String::new();
-    for line in &lines {
-        let mut out = String::new();
-        for (cell, width) in line.iter().zip(&widths) {
-            let _ = write!(out, "{cell:<width$}  ");
-        }
-        text.push_str(out.trim_end());
-        text.push('\n');
+    let mut table = Table::new(5, ["what", "program", "expected", "measured", "verdict"]);
+    for Row { what, program, expected, measured, is_right } in rows {
+        let verdict = if *is_right { "ok" } else { "WRONG" };
+        table.row([what.as_str(), program, expected, measured, verdict].map(str::to_owned));
     }
-    text
-}
-
-/// Returns the middle of some values, which is 0 for none.
-pub(super) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+    table.render()
 }
 
 #[cfg(test)]
@@ -102,22 +82,5 @@ mod tests {
         assert!(Row::fact("ends", "xtask", "yes", Ok(true)).is_right());
         assert!(!Row::fact("ends", "xtask", "yes", Ok(false)).is_right());
         assert!(!Row::broken("rate", "iperf3", "no route".into()).is_right());
-    }
-
-    #[test]
-    fn the_table_has_columns() {
-        let rows = [
-            Row::within("rate", "iperf3", "Mb/s", 1000.0, 0.03, 990.0),
-            Row::broken("a longer one", "sockperf", "no route".into()),
-        ];
-        let text = table(&rows);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1], "rate          iperf3    1000.0 Mb/s ± 3 %  990.0 Mb/s (-1.0 %)  ok");
-        assert_eq!(lines[2], "a longer one  sockperf                     no route             WRONG");
-    }
-
-    #[test]
-    fn the_median_is_the_middle() {
-        assert_eq!([median(&[3.0, 1.0, 2.0]), median(&[])], [2.0, 0.0]);
     }
 }

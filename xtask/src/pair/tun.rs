@@ -47,10 +47,10 @@ pub(super) fn open(name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Moves this thread to a new network namespace without a name.
-pub(super) fn leave_network() -> io::Result<()> {
+/// Moves this thread to new namespaces without names, or for [`UnshareFlags::NEWPID`] its children.
+pub(super) fn leave(namespaces: UnshareFlags) -> io::Result<()> {
     // SAFETY: only `UnshareFlags::FILES` is unsafe, and it is not among the flags.
-    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+    unsafe { unshare_unsafe(namespaces - UnshareFlags::FILES) }?;
     Ok(())
 }
 
