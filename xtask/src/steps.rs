@@ -1,5 +1,6 @@
 //! The table of test steps, and the loop over it.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -29,91 +30,45 @@ pub(crate) struct Step {
 /// All steps, in order: those that fail fastest come first. Steps that need more than this machine
 /// may have run on request.
 pub(crate) const STEPS: &[Step] = &[
-    Step {
-        name: "setup",
-        what: "installs what the machine lacks: components of the toolchain, packages",
-        always: true,
-        run: |root| setup::set_up(root).map(|()| NOTHING),
-    },
-    Step { name: "fmt", what: "the code is formatted as rustfmt.toml says", always: true, run: fmt },
-    Step { name: "clippy", what: "no warnings, over all targets and features", always: true, run: clippy },
-    Step { name: "rustdoc", what: "the documentation builds without warnings", always: true, run: rustdoc },
-    Step {
-        name: "package",
-        what: "cargo makes a package of every crate that other projects use",
-        always: true,
-        run: package,
-    },
-    Step {
-        name: "portable",
-        what: "the libraries with the lowest Rust version, for Linux on aarch64 and for macOS",
-        always: true,
-        run: portable,
-    },
-    Step {
-        name: "build",
-        what: "all programs and all tests build, once, for the steps below",
-        always: true,
-        run: |root| build(root).map(|()| NOTHING),
-    },
-    Step { name: "tests", what: "unit, property, conformance and file system tests", always: true, run: tests },
-    Step {
-        name: "miri",
-        what: "the ring of bmi-shm, its records and its packets under Miri, where a nightly toolchain has it",
-        always: false,
-        run: miri,
-    },
-    Step {
-        name: "mutants",
-        what: "the sweeps find the bugs that are seeded in the code",
-        always: true,
-        run: mutants::step,
-    },
-    Step {
-        name: "digests",
-        what: "the sweeps' digests are the same in debug and in release",
-        always: false,
-        run: digests::step,
-    },
-    Step { name: "doctests", what: "the examples in the documentation", always: true, run: doctests },
-    Step {
-        name: "examples",
-        what: "every program of examples/ that needs no arguments runs to a good end",
-        always: true,
-        run: examples,
-    },
-    Step {
-        name: "main-job",
-        what: "the A/B run on a small tree, over every transport here and in the simulator",
-        always: true,
-        run: main_job,
-    },
-    Step {
-        name: "storm",
-        what: "commands of the file system while its servers are killed, compared with a model",
-        always: true,
-        run: storm,
-    },
-    Step {
-        name: "hostile",
-        what: "an honest client of the file system beside every kind of attacker",
-        always: true,
-        run: hostile,
-    },
-    Step {
-        name: "fuse",
-        what: "an I/O server on a disk that stalls for real: a FUSE file system; needs root and /dev/fuse",
-        always: true,
-        run: fuse,
-    },
-    Step {
-        name: "pair",
-        what: "two hosts on one machine: rate, delay and loss of the cable, and its end; needs root",
-        always: false,
-        run: pair::step,
-    },
-    Step { name: "rxe", what: "real verbs, in an emulated machine with Soft-RoCE", always: true, run: rxe::step },
+    step("setup", "installs what the machine lacks: components of the toolchain, packages", |root| {
+        setup::set_up(root).map(|()| NOTHING)
+    }),
+    step("fmt", "the code is formatted as rustfmt.toml says", fmt),
+    step("clippy", "no warnings, over all targets and features", clippy),
+    step("rustdoc", "the documentation builds without warnings", rustdoc),
+    step("package", "cargo makes a package of every crate that other projects use", package),
+    step("portable", "the libraries with the lowest Rust version, for Linux on aarch64 and for macOS", portable),
+    step("build", "all programs and all tests build, once, for the steps below", |root| build(root).map(|()| NOTHING)),
+    step("tests", "unit, property, conformance and file system tests", tests),
+    on_request(step(
+        "miri",
+        "the ring of bmi-shm, its records and its packets under Miri, where a nightly toolchain has it",
+        miri,
+    )),
+    step("mutants", "the sweeps find the bugs that are seeded in the code", mutants::step),
+    on_request(step("digests", "the sweeps' digests are the same in debug and in release", digests::step)),
+    step("doctests", "the examples in the documentation", doctests),
+    step("examples", "every program of examples/ that needs no arguments runs to a good end", examples),
+    step("main-job", "the A/B run on a small tree, over every transport here and in the simulator", main_job),
+    step("storm", "commands of the file system while its servers are killed, compared with a model", storm),
+    step("hostile", "an honest client of the file system beside every kind of attacker", hostile),
+    step("fuse", "an I/O server on a disk that stalls for real: a FUSE file system; needs root and /dev/fuse", fuse),
+    on_request(step(
+        "pair",
+        "two hosts on one machine: rate, delay and loss of the cable, and its end; needs root",
+        pair::step,
+    )),
+    step("rxe", "real verbs, in an emulated machine with Soft-RoCE", rxe::step),
 ];
+
+/// A step that is part of every run.
+const fn step(name: &'static str, what: &'static str, run: fn(&Path) -> Result<Totals, Failure>) -> Step {
+    Step { name, what, always: true, run }
+}
+
+const fn on_request(step: Step) -> Step {
+    Step { always: false, ..step }
+}
 
 /// The totals of a step that counts nothing.
 const NOTHING: Totals = Totals::NONE;
@@ -306,13 +261,35 @@ fn tests(root: &Path) -> Result<Totals, Failure> {
     };
     // The tests of the command lines start servers. With this variable they do not build them
     // again.
-    let totals = Invocation::cargo(root, runner)
+    let tests = Invocation::cargo(root, runner)
         .args(&[features(root)?])
         .env("PVFSD", built(root, "pvfsd"))
         // No seeded bug is active here, whatever the user's environment contains.
-        .env("BMI_MUTANT", "")
-        .run(CARGO_LIMIT)?;
+        .env("BMI_MUTANT", "");
+    let totals = leaving_nothing(&crate::target(root).join("temp"), tests)?;
     Ok(if has_nextest { totals } else { Totals { skipped: 0, ..totals } })
+}
+
+/// Runs tests with this directory for temporary files. Fails if they leave anything there, and
+/// removes it.
+fn leaving_nothing(folder: &Path, tests: Invocation) -> Result<Totals, Failure> {
+    let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", folder.display()));
+    let names = |folder: &Path| -> Vec<String> {
+        let entries = folder.read_dir().into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    // A run that was killed has left it.
+    let _ = fs::remove_dir_all(folder);
+    fs::create_dir_all(folder).map_err(failed)?;
+    let result = tests.env("TMPDIR", folder).run(CARGO_LIMIT);
+    let left = names(folder).into_iter().map(|name| format!("{name} ({})", names(&folder.join(&name)).join(" ")));
+    let left = left.collect::<Vec<_>>().join(", ");
+    fs::remove_dir_all(folder).map_err(failed)?;
+    let totals = result?;
+    match left.is_empty() {
+        true => Ok(totals),
+        false => Err(Failure::counted(format!("the tests left temporary files, with what is in them: {left}"), totals)),
+    }
 }
 
 /// Returns all features of all crates, in the form that `--features` takes.
@@ -371,21 +348,15 @@ pub(crate) fn built(root: &Path, name: &str) -> PathBuf {
 /// them.
 const NEED_ARGUMENTS: [&str; 2] = ["hello", "replicated"];
 
-/// Runs the programs of `examples/src/bin`: they are found, not listed, so that none is forgotten.
+/// Runs the programs of the crate `examples`: they are found, not listed, so that none is
+/// forgotten.
 fn examples(root: &Path) -> Result<Totals, Failure> {
-    let mut names = Vec::new();
-    let folder = root.join("examples/src/bin");
-    let entries = folder.read_dir().map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
-    for entry in entries {
-        let path = entry.map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
-        }
-    }
-    names.retain(|name| !NEED_ARGUMENTS.contains(&name.as_str()));
+    let packages = metadata::packages(root)?.into_iter().filter(|package| package.name == "examples");
+    let programs = packages.flat_map(metadata::Package::programs);
+    let mut names: Vec<String> = programs.filter(|name| !NEED_ARGUMENTS.contains(&name.as_str())).collect();
     names.sort();
     if names.is_empty() {
-        return Err(Failure::new(format!("no example found in {}", folder.display())));
+        return Err(Failure::new("no example found in examples/"));
     }
     build(root)?;
     let mut totals = NOTHING;
@@ -442,6 +413,17 @@ mod tests {
         let names: Vec<String> = public(&crate::root()).unwrap().into_iter().map(|package| package.name).collect();
         assert!(["bmi", "bmi-core", "bmi-sim", "fs-client"].iter().all(|name| names.iter().any(|one| one == name)));
         assert!(!["xtask", "benches", "examples", "testbed"].iter().any(|name| names.iter().any(|one| one == name)));
+    }
+
+    #[test]
+    fn temporary_files_that_are_left_are_named_and_removed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path().join("temp");
+        let run = |program: &str, args: &str| leaving_nothing(&folder, Invocation::new(scratch.path(), program, args));
+        assert_eq!(run("mktemp", "--dry-run").unwrap(), NOTHING);
+        assert!(run("mkdir", "-p temp/.tmpA/names").is_err_and(|why| why.reason.contains(".tmpA (names)")));
+        assert!(run("false", "").is_err_and(|why| why.reason.contains("`false` failed")));
+        assert!(!folder.exists());
     }
 
     /// The step `tests` does not count what is ignored.

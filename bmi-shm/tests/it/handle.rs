@@ -1,6 +1,5 @@
 //! Handles for any thread, over shared memory.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bmi_conformance::handle::{Adapter, Backend};
@@ -13,13 +12,17 @@ fn open(count: usize) -> Vec<Adapter> {
     transports.into_iter().map(|transport| Box::new(transport) as Adapter).collect()
 }
 
-/// Returns a name in the directory of this process.
+thread_local! {
+    /// The directory of the names of a test, which has a thread of its own: it is removed with
+    /// that. A static one would stay.
+    static FOLDER: TempDir = tempfile::tempdir().expect("a temporary directory");
+}
+
+/// Returns a name in the directory of this test.
 fn addr() -> Addr {
-    static FOLDER: OnceLock<TempDir> = OnceLock::new();
     static NAMES: AtomicU32 = AtomicU32::new(0);
-    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary directory"));
     let name = NAMES.fetch_add(1, Ordering::Relaxed);
-    Addr::shm(folder.path().join(format!("names/{name}")).to_str().expect("a path in text"))
+    FOLDER.with(|folder| Addr::shm(folder.path().join(format!("names/{name}")).to_str().expect("a path in text")))
 }
 
 bmi_conformance::handle_suite!(Backend { open, addr });

@@ -164,7 +164,7 @@ fn build_one(root: &Path, revision: &Revision, names: &[&str], compiler: &str) -
     eprintln!("building {}", revision.name);
     let source = all.join("source");
     check_out(root, revision, &source, &all.join("index"))?;
-    let known = program_names(&source)?;
+    let known: Vec<String> = metadata::packages(&source)?.into_iter().flat_map(metadata::Package::programs).collect();
     if let Some(missing) = names.iter().find(|name| !known.iter().any(|known| known == *name)) {
         let name = &revision.name;
         return Err(Failure::new(format!(
@@ -208,12 +208,6 @@ fn check_out(root: &Path, revision: &Revision, source: &Path, index: &Path) -> R
     there("checkout-index --all --force --quiet")
 }
 
-/// Returns the names of the programs in the crates of a checkout.
-fn program_names(source: &Path) -> Result<Vec<String>, Failure> {
-    let targets = metadata::packages(source)?.into_iter().flat_map(|package| package.targets);
-    Ok(targets.filter(|target| target.kind.iter().any(|kind| kind == "bin")).map(|target| target.name).collect())
-}
-
 /// Copies the built programs out of cargo's target directory.
 fn keep(from: &Path, to: &Path, names: &[&str]) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", to.display()));
@@ -253,8 +247,8 @@ mod tests {
     /// program of another revision.
     #[test]
     fn a_checkout_after_an_interrupted_one_has_the_files_of_its_tree_and_no_others() {
-        let all = std::env::temp_dir().join(format!("bmi-compare-{}", std::process::id()));
-        let (root, source, index) = (all.join("root"), all.join("source"), all.join("index"));
+        let all = tempfile::tempdir().unwrap();
+        let [root, source, index] = ["root", "source", "index"].map(|name| all.path().join(name));
         fs::create_dir_all(&root).unwrap();
         let run =
             |args: &str| git(&root, &format!("-c user.name=a -c user.email=a@b {args}")).output(GIT_LIMIT).unwrap();
@@ -278,8 +272,6 @@ mod tests {
         assert!(!source.join("old").exists());
         fs::remove_file(source.join("both")).unwrap();
         check_out(&root, &one, &source, &index).unwrap();
-        let there = source.read_dir().unwrap().count();
-        fs::remove_dir_all(&all).unwrap();
-        assert_eq!(there, 2);
+        assert_eq!(source.read_dir().unwrap().count(), 2);
     }
 }

@@ -123,8 +123,8 @@ mod tests {
 
     #[test]
     fn a_kernel_without_soft_roce_is_passed_over() {
-        let folder = std::env::temp_dir().join(format!("bmi-kernels-{}", std::process::id()));
-        let (boot, modules) = (folder.join("boot"), folder.join("modules"));
+        let folder = tempfile::tempdir().unwrap();
+        let (boot, modules) = (folder.path().join("boot"), folder.path().join("modules"));
         let all = [MODULES_FIRST, MODULES].concat();
         let install = |version: &str, names: &[&str]| {
             std::fs::create_dir_all(modules.join(version)).unwrap();
@@ -140,7 +140,6 @@ mod tests {
         install("6.1.0-29-amd64", &all[1..]);
         std::fs::write(modules.join("6.1.0-29-amd64/modules.builtin"), format!("kernel/{}.ko\n", all[0])).unwrap();
         let found = Kernel::newest(&boot, &modules).map(|kernel| kernel.version);
-        std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(found.as_deref(), Some("6.1.0-29-amd64"));
     }
 
