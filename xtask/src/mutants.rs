@@ -7,15 +7,16 @@
 //! **How.** The names of the bugs are read from the sources. The sweeps are those of the step
 //! `tests`, which are built with the feature `mutants`. Each run of a sweep is a process with at
 //! most one bug, which `BMI_MUTANT` names. A bug is found if a sweep that passes without it fails,
-//! or does not end in time. What a sweep cannot see, for instance what a loop costs or how a real
-//! socket behaves, has an ordinary test: [`ORDINARY`] names it, and that test must fail.
+//! or does not end in time.
 //!
 //! **Seeds.** [`SEEDS_FILE`] has the sweep and the seed that found each bug the last time. Only
 //! that seed is run, with the bug and without it. A change of the code may make the seed find
 //! nothing more. Then all sweeps look for the bug anew, and `--learn` records what finds it now.
+//! What a sweep cannot see, for instance what a loop costs or how a real socket behaves, has an
+//! ordinary test: the file names it instead of a seed, and that test must fail.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -25,6 +26,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Failure, Invocation};
+use crate::metadata::{self, Built};
 use crate::steps;
 use crate::totals::Totals;
 
@@ -55,12 +57,10 @@ pub(crate) struct MutantsArgs {
 
 /// The number of seeds of a sweep that searches.
 const SEEDS: u32 = 60;
-/// The seeds that are known to find the bugs, as JSON.
+/// The seeds and the tests that are known to find the bugs, as JSON.
 const SEEDS_FILE: &str = "xtask/seeds.json";
 /// The percentage of the bugs that must be found.
 const LEAST_PERCENT: usize = 95;
-/// Time limit for building the sweeps.
-const BUILD_LIMIT: Duration = Duration::from_secs(2400);
 /// Time limit for one sweep. Without a bug, each takes some seconds.
 const SWEEP_LIMIT: Duration = Duration::from_secs(180);
 
@@ -94,178 +94,6 @@ impl Sweep {
     }
 }
 
-/// A bug that no sweep can see, and the test that must fail with it.
-struct Ordinary {
-    bug: &'static str,
-    package: &'static str,
-    /// The test program: the name of an integration test, or [`UNIT_TESTS`].
-    program: &'static str,
-    test: &'static str,
-}
-
-/// The program of the unit tests of a package.
-const UNIT_TESTS: &str = "lib";
-
-/// The bugs that ordinary tests find.
-const ORDINARY: &[Ordinary] = &[
-    Ordinary {
-        bug: "cache/frames-of-an-earlier-start",
-        package: "bmi-cache",
-        program: UNIT_TESTS,
-        test: "arena::tests::open::frames_that_the_owner_has_not_noted_are_refused_while_they_hold_something",
-    },
-    Ordinary {
-        bug: "cache/repeated-commit-discards",
-        package: "fs-server",
-        program: UNIT_TESTS,
-        test: "store::unified::tests::a_repeated_commit_discards_nothing_that_was_written_while_it_waited",
-    },
-    Ordinary {
-        bug: "cache/unit-computed-for-each-of-its-parts",
-        package: "bmi-cache",
-        program: UNIT_TESTS,
-        test: "tests::strided::a_strided_list_write_does_not_stop_the_server",
-    },
-    Ordinary {
-        bug: "iod/long-lists-without-a-break",
-        package: "fs-server",
-        program: "sim",
-        test: "bounds::iod::every_request_to_an_io_server_with_a_cache_is_bounded",
-    },
-    Ordinary {
-        bug: "cache/victims-searched-without-a-break",
-        package: "fs-server",
-        program: "sim",
-        test: "bounds::iod::every_request_to_an_io_server_with_a_cache_is_bounded",
-    },
-    Ordinary {
-        bug: "admission/one-peer-takes-all",
-        package: "bmi-core",
-        program: UNIT_TESTS,
-        test: "comm::admission::tests::one_peer_has_three_quarters_and_many_leave_a_place",
-    },
-    Ordinary {
-        bug: "identity/any-server-is-accepted",
-        package: "fs-proto",
-        program: UNIT_TESTS,
-        test: "identity::tests::a_server_is_the_expected_one_or_an_error_names_both",
-    },
-    Ordinary {
-        bug: "admission/turns-searched-without-a-place",
-        package: "bmi-core",
-        program: UNIT_TESTS,
-        test: "comm::admission::tests::peers_that_wait_are_not_searched_while_no_place_is_free",
-    },
-    Ordinary {
-        bug: "iod/views-of-all-peers-swept",
-        package: "fs-server",
-        program: "sim",
-        test: "bounds::iod::every_request_to_an_io_server_with_a_cache_is_bounded",
-    },
-    Ordinary {
-        bug: "manager/unknown-start-not-noticed",
-        package: "fs-server",
-        program: UNIT_TESTS,
-        test: "manager::tests::a_manager_learns_that_it_has_gone_back_in_time_from_a_start_that_it_does_not_know",
-    },
-    Ordinary {
-        bug: "manager/heartbeat-compared-with-all",
-        package: "fs-server",
-        program: "sim",
-        test: "bounds::manager::every_request_to_a_manager_is_bounded",
-    },
-    Ordinary {
-        bug: "cache/scattered-bytes-kept",
-        package: "bmi-cache",
-        program: UNIT_TESTS,
-        test: "tests::strided::a_strided_list_write_that_is_given_up_does_not_stop_the_server",
-    },
-    Ordinary {
-        bug: "cache/locks-compared-without-a-break",
-        package: "bmi-cache",
-        program: UNIT_TESTS,
-        test: "range_locks::tests::others_run_while_very_many_locks_are_compared",
-    },
-    Ordinary {
-        bug: "cache/all-units-discarded-at-once",
-        package: "fs-server",
-        program: "sim",
-        test: "bounds::iod::every_request_to_an_io_server_with_a_cache_is_bounded",
-    },
-    Ordinary {
-        bug: "cache/batch-of-any-number-of-units",
-        package: "fs-server",
-        program: "sim",
-        test: "bounds::iod::every_request_to_an_io_server_with_a_cache_is_bounded",
-    },
-    Ordinary {
-        bug: "endpoint/view-counts-as-awaited",
-        package: "fs-server",
-        program: "sim",
-        test: "disk_stall::clients_that_were_lent_views_are_not_cut_because_the_disk_stalls",
-    },
-    Ordinary {
-        bug: "manager/failed-duty-stops-the-others",
-        package: "fs-server",
-        program: "sim",
-        test: "maintenance::a_datafile_that_cannot_be_removed_stops_nothing_else",
-    },
-    Ordinary {
-        bug: "tcp/a-peer-that-does-not-read-is-dead",
-        package: "bmi-tcp",
-        program: "it",
-        test: "silence::a_program_that_does_not_read_for_long_keeps_its_connection",
-    },
-    Ordinary {
-        bug: "names/kept-without-their-entries",
-        package: "bmi-sim",
-        program: "it",
-        test: "named_by_peers::the_name_of_an_announcement_that_was_received_cancels_no_other_message",
-    },
-    Ordinary {
-        bug: "names/searched-one-by-one",
-        package: "bmi-sim",
-        program: "it",
-        test: "named_by_peers::frames::a_message_of_each_kind_is_bounded",
-    },
-    Ordinary {
-        bug: "offered-receive/unseen-searched-one-by-one",
-        package: "bmi-sim",
-        program: "it",
-        test: "named_by_peers::frames::a_message_of_each_kind_is_bounded",
-    },
-    Ordinary {
-        bug: "lent/revoked-at-once",
-        package: "bmi-sim",
-        program: "it",
-        test: "ended_early::a_move_that_the_server_ends_early_ends_its_call_alone",
-    },
-    Ordinary {
-        bug: "lent/left-without-bound",
-        package: "bmi-sim",
-        program: "it",
-        test: "ended_early::a_bounded_number_of_memories_is_left",
-    },
-    Ordinary {
-        bug: "call/an-operation-for-each-grant",
-        package: "bmi-sim",
-        program: "it",
-        test: "ended_early::a_call_has_few_operations_however_many_grants_there_are",
-    },
-    Ordinary {
-        bug: "eviction/without-a-word",
-        package: "bmi-sim",
-        program: "it",
-        test: "evictions::a_request_that_crosses_the_decision_is_not_handled",
-    },
-    Ordinary {
-        bug: "queue/cleared-for-each-that-leaves",
-        package: "bmi-sim",
-        program: "it",
-        test: "named_by_peers::frames::what_a_peer_causes_without_a_message_is_bounded",
-    },
-];
-
 /// A seeded bug.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Bug {
@@ -274,15 +102,21 @@ struct Bug {
     package: String,
 }
 
-/// Where a bug was found.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct Known {
-    sweep: String,
-    seed: u64,
+/// What finds a bug.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Finder {
+    /// A seed of a sweep.
+    Seed { sweep: String, seed: u64 },
+    /// A test of a program, which is an integration test or [`UNIT_TESTS`].
+    Test { package: String, program: String, test: String },
 }
 
-/// The seeds that are known to find bugs, by bug.
-type Seeds = BTreeMap<String, Known>;
+/// The program of the unit tests of a package.
+const UNIT_TESTS: &str = "lib";
+
+/// What is known to find the bugs, by bug.
+type Finders = BTreeMap<String, Finder>;
 
 /// The result for one bug.
 #[derive(Clone, Debug, Serialize)]
@@ -329,9 +163,11 @@ fn check(root: &Path, args: &MutantsArgs) -> Result<Totals, Failure> {
         bugs.iter().for_each(|bug| println!("{:<52} {}", bug.name, bug.package));
         return Ok(Totals::NONE);
     }
-    let programs = build(root, &bugs)?;
     let seeds = read_seeds(root)?;
-    let known = if args.learn { Seeds::new() } else { seeds.clone() };
+    let mut known = seeds.clone();
+    // Without a seed, all sweeps search.
+    known.retain(|_, finder| !args.learn || matches!(finder, Finder::Test { .. }));
+    let programs = Programs::build(root, &bugs, &known)?;
     let outcomes = try_all(args, &bugs, &Search { root, args, programs, known, sound: Mutex::default() })?;
     if args.learn {
         write_seeds(root, seeds, &outcomes)?;
@@ -343,23 +179,24 @@ fn check(root: &Path, args: &MutantsArgs) -> Result<Totals, Failure> {
     report(&outcomes, args.json)
 }
 
-fn read_seeds(root: &Path) -> Result<Seeds, Failure> {
+fn read_seeds(root: &Path) -> Result<Finders, Failure> {
     let unreadable = |error: &dyn std::fmt::Display| Failure::new(format!("{SEEDS_FILE}: {error}"));
     let text = std::fs::read_to_string(root.join(SEEDS_FILE)).map_err(|error| unreadable(&error))?;
     serde_json::from_str(&text).map_err(|error| unreadable(&error))
 }
 
-/// Writes the seeds of the bugs that sweeps have found. Keeps those of bugs that were not tried.
-fn write_seeds(root: &Path, mut seeds: Seeds, outcomes: &[Outcome]) -> Result<(), Failure> {
-    for outcome in outcomes {
+/// Writes the seeds of the bugs that sweeps have found. Keeps the tests, and the seeds of bugs that
+/// were not tried.
+fn write_seeds(root: &Path, mut seeds: Finders, outcomes: &[Outcome]) -> Result<(), Failure> {
+    for outcome in outcomes.iter().filter(|outcome| outcome.searched) {
         seeds.remove(&outcome.name);
-        if let (Some(sweep), Some(seed)) = (&outcome.found_by, outcome.seed) {
-            seeds.insert(outcome.name.clone(), Known { sweep: sweep.clone(), seed });
+        if let (Some(sweep), Some(seed)) = (outcome.found_by.clone(), outcome.seed) {
+            seeds.insert(outcome.name.clone(), Finder::Seed { sweep, seed });
         }
     }
     let rows: Vec<String> = seeds
         .iter()
-        .map(|(bug, known)| format!("  {}: {}", serde_json::json!(bug), serde_json::json!(known)))
+        .map(|(bug, finder)| format!("  {}: {}", serde_json::json!(bug), serde_json::json!(finder)))
         .collect();
     let text = format!("{{\n{}\n}}\n", rows.join(",\n"));
     std::fs::write(root.join(SEEDS_FILE), text).map_err(|error| Failure::new(format!("{SEEDS_FILE}: {error}")))
@@ -429,7 +266,7 @@ struct Search<'a> {
     root: &'a Path,
     args: &'a MutantsArgs,
     programs: Programs,
-    known: Seeds,
+    known: Finders,
     /// The runs that have passed without a bug.
     sound: Mutex<BTreeSet<Run>>,
 }
@@ -452,17 +289,22 @@ impl Search<'_> {
         let name = bug.name.clone();
         let (found_by, how) = (None, String::new());
         let mut outcome = Outcome { name, found_by, seed: None, searched: false, how, reached: false, seconds: 0.0 };
-        if let Some((row, program)) = self.programs.ordinary.get(bug.name.as_str()) {
-            outcome.note("its test", ordinary_command(self.root, row, program).captured(SWEEP_LIMIT));
-            return Ok(outcome);
-        }
-        let known = self.known.get(&bug.name);
-        if let Some(known) = known
-            && let Some(sweep) = SWEEPS.iter().position(|sweep| sweep.test == known.sweep && sweep.looks_for(bug))
-            && self.run(sweep, (known.seed, known.seed + 1), bug, &mut outcome)?
-        {
-            outcome.seed = Some(known.seed);
-            return Ok(outcome);
+        match self.known.get(&bug.name) {
+            None => {}
+            Some(Finder::Test { package, program, test }) => {
+                let command = test_command(self.root, package, self.programs.path(package, program)?, test, &bug.name);
+                outcome.note("its test", command.captured(SWEEP_LIMIT));
+                return Ok(outcome);
+            }
+            Some(Finder::Seed { sweep, seed }) => {
+                let at = SWEEPS.iter().position(|one| one.test == sweep && one.looks_for(bug));
+                if let Some(at) = at
+                    && self.run(at, (*seed, seed + 1), bug, &mut outcome)?
+                {
+                    outcome.seed = Some(*seed);
+                    return Ok(outcome);
+                }
+            }
         }
         outcome.searched = true;
         for (at, sweep) in SWEEPS.iter().enumerate().filter(|(_, sweep)| sweep.looks_for(bug)) {
@@ -476,21 +318,23 @@ impl Search<'_> {
     /// Runs a sweep without the bug, unless that was done, and with it. Returns true if it found
     /// the bug.
     fn run(&self, sweep: usize, seeds: (u64, u64), bug: &Bug, outcome: &mut Outcome) -> Result<bool, Failure> {
-        let (area, test, variable) = CACHE;
-        let caches = SWEEPS[sweep].test == test && bug.name.starts_with(area);
+        let (area, cluster, variable) = CACHE;
+        let Sweep { package, test, .. } = SWEEPS[sweep];
+        let caches = test == cluster && bug.name.starts_with(area);
         let run = Run { sweep, seeds, caches };
-        let command = |bug| sweep_command(self.root, SWEEPS[sweep].package, &self.programs.sweeps[sweep], seeds, bug);
+        let program = self.programs.path(package, test)?;
+        let command = |bug| sweep_command(self.root, package, program, seeds, bug);
         // One at a time: others may wait for the same one.
         let mut sound = self.sound.lock().unwrap_or_else(PoisonError::into_inner);
         if !sound.contains(&run) {
             let plain = command(None);
             let (result, output) = if caches { plain.env(variable, "1") } else { plain }.captured(SWEEP_LIMIT);
-            let failed = |why| Failure::new(format!("{} fails without any bug: {why}\n{output}", SWEEPS[sweep].test));
+            let failed = |why| Failure::new(format!("{test} fails without any bug: {why}\n{output}"));
             result.map_err(failed)?;
             sound.insert(run);
         }
         drop(sound);
-        Ok(outcome.note(SWEEPS[sweep].test, command(Some(&bug.name)).captured(SWEEP_LIMIT)))
+        Ok(outcome.note(test, command(Some(&bug.name)).captured(SWEEP_LIMIT)))
     }
 }
 
@@ -533,65 +377,41 @@ fn sweep_command(root: &Path, package: &str, program: &Path, (from, to): (u64, u
 }
 
 /// Returns a run of the ordinary test that must find a bug.
-fn ordinary_command(root: &Path, row: &Ordinary, program: &Path) -> Invocation {
+fn test_command(root: &Path, package: &str, program: &Path, test: &str, bug: &str) -> Invocation {
     // Cargo runs tests in the directory of their package.
-    let dir = root.join(row.package);
-    let invocation = Invocation::new(&dir, program, &format!("{} --exact --nocapture", row.test));
-    invocation.env("RUST_BACKTRACE", "0").env("BMI_MUTANT", row.bug).env("CARGO_PKG_NAME", row.package)
+    let invocation = Invocation::new(&root.join(package), program, &format!("{test} --exact --nocapture"));
+    invocation.env("RUST_BACKTRACE", "0").env("BMI_MUTANT", bug).env("CARGO_PKG_NAME", package)
 }
 
-/// The programs that look for bugs.
-struct Programs {
-    /// Those of [`SWEEPS`], in their order.
-    sweeps: Vec<PathBuf>,
-    /// The rows of [`ORDINARY`] for the bugs that are tried, by bug.
-    ordinary: BTreeMap<&'static str, (&'static Ordinary, PathBuf)>,
-}
+/// The programs that look for bugs: those of [`SWEEPS`], and of the tests that are known.
+struct Programs(Vec<Built>);
 
-/// Builds the sweeps, and the ordinary tests that look for `bugs`.
-fn build(root: &Path, bugs: &[Bug]) -> Result<Programs, Failure> {
-    #[derive(Deserialize)]
-    struct Message {
-        executable: Option<PathBuf>,
-        package_id: Option<String>,
-        target: Option<Target>,
-    }
-    #[derive(Deserialize)]
-    struct Target {
-        name: String,
-        kind: Vec<String>,
-    }
-    let rows: Vec<&Ordinary> = ORDINARY.iter().filter(|row| bugs.iter().any(|bug| bug.name == row.bug)).collect();
-    // Build as the test command does. Then nothing is left to build here after its other steps.
-    let mut args = vec!["--features".to_owned(), steps::features(root)?];
-    let tests: BTreeSet<&str> =
-        SWEEPS.iter().map(|sweep| sweep.test).chain(rows.iter().map(|row| row.program)).collect();
-    for test in tests {
-        match test {
-            UNIT_TESTS => args.push("--lib".to_owned()),
-            test => args.extend(["--test", test].map(str::to_owned)),
+impl Programs {
+    /// Builds the sweeps, and the ordinary tests that look for `bugs`.
+    fn build(root: &Path, bugs: &[Bug], known: &Finders) -> Result<Programs, Failure> {
+        let tests = bugs.iter().filter_map(|bug| match known.get(&bug.name) {
+            Some(Finder::Test { program, .. }) => Some(program.as_str()),
+            _ => None,
+        });
+        let tests: BTreeSet<&str> = SWEEPS.iter().map(|sweep| sweep.test).chain(tests).collect();
+        // Build as the test command does. Then nothing is left to build here after its other steps.
+        let mut args = vec!["--features".to_owned(), steps::features(root)?];
+        for test in tests {
+            match test {
+                UNIT_TESTS => args.push("--lib".to_owned()),
+                test => args.extend(["--test", test].map(str::to_owned)),
+            }
         }
+        metadata::build(root, "test --no-run --workspace", &args).map(Programs)
     }
-    let build = Invocation::cargo(root, "test --no-run --workspace --message-format json").args(&args);
-    let output = build.output(BUILD_LIMIT)?;
-    let messages: Vec<Message> = output.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let program = |package: &str, test: &str| {
-        let is_it = |message: &&Message| {
-            // `path+file:///…/fs-server#0.1.0`
-            let id = message.package_id.as_deref().unwrap_or_default();
-            let is_package = id.rsplit_once('#').is_some_and(|(path, _)| path.rsplit('/').next() == Some(package));
-            let is_program = |target: &Target| match test {
-                UNIT_TESTS => target.kind.iter().any(|kind| kind == "lib"),
-                test => target.name == test && target.kind.iter().any(|kind| kind == "test"),
-            };
-            is_package && message.executable.is_some() && message.target.as_ref().is_some_and(is_program)
-        };
-        let found = messages.iter().find(is_it).and_then(|message| message.executable.clone());
-        found.ok_or_else(|| Failure::new(format!("cargo built no test {test} of {package}")))
-    };
-    let sweeps = SWEEPS.iter().map(|sweep| program(sweep.package, sweep.test)).collect::<Result<_, _>>()?;
-    let ordinary = rows.into_iter().map(|row| Ok((row.bug, (row, program(row.package, row.program)?))));
-    Ok(Programs { sweeps, ordinary: ordinary.collect::<Result<_, Failure>>()? })
+
+    /// Returns the path of a test program of a package.
+    fn path(&self, package: &str, program: &str) -> Result<&Path, Failure> {
+        let is_program = |built: &Built| built.name == program || program == UNIT_TESTS && built.is_unit_tests();
+        let found = self.0.iter().find(|built| built.package == package && built.is_test && is_program(built));
+        let missing = || Failure::new(format!("cargo built no test {program} of {package}"));
+        found.map(|built| &*built.path).ok_or_else(missing)
+    }
 }
 
 /// Returns the bugs in the sources, sorted by name.
@@ -649,14 +469,6 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_tests_are_named_for_bugs_that_exist() {
-        let bugs = bugs(&crate::root()).unwrap();
-        for row in ORDINARY {
-            assert!(bugs.iter().any(|bug| bug.name == row.bug), "{}", row.bug);
-        }
-    }
-
-    #[test]
     fn bugs_of_the_cache_are_looked_for_over_servers_with_caches_only() {
         let bug = |name: &str, package: &str| Bug { name: name.to_owned(), package: package.to_owned() };
         let by =
@@ -669,12 +481,12 @@ mod tests {
     }
 
     #[test]
-    fn seeds_are_known_for_bugs_that_exist_and_have_no_test_of_their_own() {
+    fn seeds_and_tests_are_known_for_bugs_that_exist() {
         let (root, bugs) = (crate::root(), bugs(&crate::root()).unwrap());
-        for (name, known) in read_seeds(&root).unwrap() {
+        for (name, finder) in read_seeds(&root).unwrap() {
             let bug = bugs.iter().find(|bug| bug.name == name).unwrap_or_else(|| panic!("{name}"));
-            assert!(ORDINARY.iter().all(|row| row.bug != name), "{name}");
-            assert!(SWEEPS.iter().any(|sweep| sweep.test == known.sweep && sweep.looks_for(bug)), "{name}");
+            let Finder::Seed { sweep, .. } = finder else { continue };
+            assert!(SWEEPS.iter().any(|one| one.test == sweep && one.looks_for(bug)), "{name}");
         }
         assert_eq!(seed_in("…\nagain: BMI_SEED=17 cargo test -p bmi-sim\nagain: BMI_SEED=3 cargo"), Some(17));
         assert_eq!(seed_in("killed"), None);
