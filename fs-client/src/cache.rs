@@ -154,11 +154,7 @@ impl<S: Threading> File<S> {
     pub async fn advise(&self, hints: CacheHints) -> Result<(), Error> {
         self.advice().set(hints);
         let told = join_all((0..self.servers().len()).map(|datafile| self.tell(datafile, Resend::Repeat))).await;
-        let failures: Vec<Failure> = told.into_iter().filter_map(Result::err).collect();
-        if failures.is_empty() {
-            return Ok(());
-        }
-        Err(Error::combined(failures).during(format!("advise {}", self.path())))
+        Error::unless_all(told).map(drop).map_err(|error| error.during(format!("advise {}", self.path())))
     }
 
     /// Tells one server, unless it was told already.
@@ -203,20 +199,11 @@ impl<S: Threading> File<S> {
             let (server, handle) = (self.servers()[datafile].clone(), self.datafile_handle(datafile));
             Ok::<_, Failure>(ServerCoverage { server, datafile: handle, len: end - first, coverage })
         });
-        let (mut servers, mut failures, mut total) = (Vec::new(), Vec::new(), CacheCoverage::default());
-        for answer in join_all(asked).await {
-            match answer {
-                Ok(server) => {
-                    total += server.coverage.unwrap_or_default();
-                    servers.push(server);
-                }
-                Err(failure) => failures.push(failure),
-            }
-        }
-        if failures.is_empty() {
-            return Ok(Cached { total, servers });
-        }
-        Err(Error::combined(failures).during(format!("cache of {}", self.path())))
+        let servers = Error::unless_all(join_all(asked).await);
+        let servers = servers.map_err(|error| error.during(format!("cache of {}", self.path())))?;
+        let mut total = CacheCoverage::default();
+        servers.iter().filter_map(|server| server.coverage).for_each(|coverage| total += coverage);
+        Ok(Cached { total, servers })
     }
 
     /// Returns how much of a range of one datafile is in its server's cache.

@@ -185,6 +185,18 @@ impl Error {
         Error(Arc::new(Inner { operation: None, failures }))
     }
 
+    /// Returns all values, or all failures combined.
+    pub(crate) fn unless_all<V>(results: Vec<Result<V, Failure>>) -> Result<Vec<V>, Error> {
+        let (mut values, mut failures) = (Vec::with_capacity(results.len()), Vec::new());
+        for result in results {
+            match result {
+                Ok(value) => values.push(value),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        if failures.is_empty() { Ok(values) } else { Err(Error::combined(failures)) }
+    }
+
     /// Names the operation that failed, such as `"write"` or `"mkdir /a"`, unless it has a name
     /// already.
     #[must_use]

@@ -460,7 +460,7 @@ impl<S: Threading> File<S> {
             return Ok(());
         }
         let ask = |index: usize, datafile| (written[index] < must(index)).then_some(IodRequest::Getsize { datafile });
-        let sizes = all(self.ask_all(Resend::Repeat, ask, held).await)?;
+        let sizes = self.ask_all(Resend::Repeat, ask, held).await?;
         let is_short = |(index, held): (usize, &Option<(u64, u64)>)| held.is_some_and(|(size, _)| size < must(index));
         if sizes.iter().enumerate().any(is_short) {
             return Err(Error::new(ErrorCode::Invalid, "the file has a hole at the end of a datafile"));
@@ -481,7 +481,7 @@ impl<S: Threading> File<S> {
     pub(crate) async fn datafiles_with(&self, unfinished: &[PendingTruncate]) -> Result<Vec<Datafile>, Error> {
         let known = |datafile: DatafileHandle| unfinished.iter().find(|one| one.datafile == datafile);
         let ask = |_, datafile| known(datafile).is_none().then_some(IodRequest::Getsize { datafile });
-        let held = match all(self.ask_all(Resend::Repeat, ask, held).await) {
+        let held = match self.ask_all(Resend::Repeat, ask, held).await {
             Ok(held) => held,
             Err(error) => return Err(self.explain(error).await),
         };
@@ -497,7 +497,7 @@ impl<S: Threading> File<S> {
     /// Returns the file's size. Asks only the servers whose datafile size is not in `known`.
     async fn size_with(&self, known: &[Option<u64>]) -> Result<u64, Error> {
         let ask = |index: usize, datafile| known[index].is_none().then_some(IodRequest::Getsize { datafile });
-        let asked = all(self.ask_all(Resend::Repeat, ask, held).await)?;
+        let asked = self.ask_all(Resend::Repeat, ask, held).await?;
         let asked = asked.iter().map(|held| held.map(|(size, _)| size));
         let sizes: Vec<u64> = known.iter().zip(asked).map(|(known, asked)| known.or(asked).unwrap_or(0)).collect();
         Ok(self.distribution().file_size(&sizes))
@@ -522,7 +522,7 @@ impl<S: Threading> File<S> {
         }
         self.client.withdraw_size(self.handle()).await.map_err(during)?;
         let truncate = |_, datafile| Some(IodRequest::Truncate { datafile, size });
-        match all(self.ask_all(Resend::Never, truncate, written).await) {
+        match self.ask_all(Resend::Never, truncate, written).await {
             Ok(_) => Ok(()),
             Err(error) => Err(during(self.explain(error).await)),
         }
@@ -535,7 +535,7 @@ impl<S: Threading> File<S> {
         resend: Resend,
         request: impl Fn(usize, DatafileHandle) -> Option<IodRequest>,
         take: fn(&IodReply) -> Option<R>,
-    ) -> Vec<Result<Option<R>, Failure>> {
+    ) -> Result<Vec<Option<R>>, Error> {
         let inner = self.client.inner();
         let deadline = inner.deadline();
         let asked = self.inner.layout.datafiles().iter().enumerate().map(|(index, (_, datafile))| {
@@ -547,7 +547,7 @@ impl<S: Threading> File<S> {
                 found.map(Some).ok_or_else(|| unexpected(server, &reply))
             }
         });
-        join_all(asked).await
+        Error::unless_all(join_all(asked).await)
     }
 }
 
@@ -559,19 +559,6 @@ fn written(reply: &IodReply) -> Option<u64> {
 /// Returns the size of a datafile and the time of its last change.
 fn held(reply: &IodReply) -> Option<(u64, u64)> {
     if let IodReply::Held { size, mtime_ns } = reply { Some((*size, *mtime_ns)) } else { None }
-}
-
-/// Returns all answers, or all failures combined.
-fn all<R>(answers: Vec<Result<Option<R>, Failure>>) -> Result<Vec<Option<R>>, Error> {
-    let mut failures = Vec::new();
-    let mut found = Vec::new();
-    for answer in answers {
-        match answer {
-            Ok(answer) => found.push(answer),
-            Err(failure) => failures.push(failure),
-        }
-    }
-    if failures.is_empty() { Ok(found) } else { Err(Error::combined(failures)) }
 }
 
 /// Adds a failure. Joins it with an earlier one of the same server with the same code.

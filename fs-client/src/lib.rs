@@ -13,6 +13,7 @@
 //! | [`Endpoints`], [`Route`] | which transport is used for a server, and why |
 //! | [`CacheHints`], [`Cached`], [`CacheState`] | how a file will be used, and what the caches of the servers have |
 //! | [`copy`] | whole files and trees, to and from the local machine |
+//! | `cli`, `bench` | the command `pvfs` and its benchmarks; not for other programs |
 //! | [`Error`] | what failed, at which server, with which ranges of the file |
 //!
 //! The library starts no task and reads no clock. A driver must drive the endpoint. A client over
@@ -46,7 +47,10 @@
 // Any thread may use a client: see `locked`.
 #![deny(clippy::await_holding_lock)]
 
+mod bench;
 mod cache;
+#[doc(hidden)]
+pub mod cli;
 mod client;
 mod connection;
 pub mod copy;

@@ -19,7 +19,7 @@
 //! 3. Mappings that a file keeps are bounded. All mappings of the client are bounded by its
 //!    transport.
 //!
-//! **Tests.** `tests/views.rs`.
+//! **Tests.** `tests/it/views.rs`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -296,17 +296,7 @@ impl<S: Threading> File<S> {
                 Some(lent) => Ok(Ok(lent)),
                 None => self.ask_for(wanted).await,
             });
-            let (mut answers, mut failures) = (Vec::with_capacity(wanted.len()), Vec::new());
-            for answer in join_all(asked).await {
-                match answer {
-                    Ok(answer) => answers.push(answer),
-                    Err(failure) => failures.push(failure),
-                }
-            }
-            if !failures.is_empty() {
-                return Err(Error::combined(failures));
-            }
-            answers.into_iter().collect()
+            Error::unless_all(join_all(asked).await)?.into_iter().collect()
         };
         let lent = match lent {
             Ok(lent) => lent,

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
+use crate::{FsPath, TransportChoice};
 use bmi_report::{Histogram, Host};
-use fs_client::{FsPath, TransportChoice};
 use serde::{Deserialize, Serialize};
 
 use super::layout::{Layout, TRANSFERS_OF_A_GROUP};
@@ -273,7 +273,7 @@ impl Job {
 
     /// Parses the directory.
     pub(crate) fn dir(&self) -> Result<FsPath, String> {
-        self.dir.parse().map_err(|error: fs_client::Error| error.to_string())
+        self.dir.parse().map_err(|error: crate::Error| error.to_string())
     }
 
     /// Parses the transports.

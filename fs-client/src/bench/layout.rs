@@ -18,8 +18,8 @@
 //!
 //! **Source.** IOR's user guide, section *Tutorial*, figure of a shared file.
 
+use crate::Region;
 use bmi_report::stats::Random;
-use fs_client::Region;
 
 /// The transfers with pieces that share a range of the file.
 pub(crate) const TRANSFERS_OF_A_GROUP: u64 = 4;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::{CachePolicy, FsPath, TransportChoice};
 use bmi::{Addr, Scheme};
 use clap::{Args, Parser, Subcommand};
-use fs_client::{CachePolicy, FsPath, TransportChoice};
 
 use super::bench_args::{BENCH, Bench};
 use super::size;

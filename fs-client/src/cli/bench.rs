@@ -6,9 +6,9 @@ use std::sync::mpsc::Sender;
 use std::thread::Builder;
 use std::time::Duration;
 
+use crate::TransportChoice;
 use bmi_report::{Report, host, text};
-use fs_client::TransportChoice;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::Global;
@@ -281,9 +281,7 @@ fn show(plan: &Plan, run: &RunArgs, outcome: &Outcome, began: u64, output: &mut 
 }
 
 fn print(report: &Report, kept: Option<&String>, output: &mut Output) -> Result<(), Stop> {
-    if let Value::Object(fields) = serde_json::to_value(report).map_err(Stop::failed)? {
-        fields.into_iter().for_each(|(name, value)| output.field(&name, value));
-    }
+    output.fields(report)?;
     output.line(text::render(report).trim_end());
     if let Some(dir) = kept {
         output.field("kept", json!(dir));

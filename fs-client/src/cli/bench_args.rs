@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::FsPath;
 use bmi::Addr;
 use bmi_report::output::ReportArgs;
 use clap::{Args, Subcommand};
-use fs_client::FsPath;
 
 use super::size;
 

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fs_client::{CacheHints, CacheStat, CacheState, CachedFile, Client, FsPath, ServerCache, ServerName};
+use crate::{CacheHints, CacheStat, CacheState, CachedFile, Client, FsPath, ServerCache, ServerName};
 use serde_json::{Value, json};
 
 use super::output::{Output, printable};
@@ -190,11 +190,7 @@ async fn file(client: &Client, path: &FsPath, output: &mut Output) -> Result<(),
         printable(path.as_str())
     ));
     table(&rows, 2).into_iter().for_each(|line| output.line(line));
-    output.field("path", json!(path.as_str()));
-    output.field("size", json!(bytes));
-    output.field("coverage", json!(total));
-    output.field("servers", json!(fields));
-    Ok(())
+    output.fields(&json!({ "path": path.as_str(), "size": bytes, "coverage": total, "servers": fields }))
 }
 
 /// Formats a part of a whole in percent.
@@ -222,7 +218,7 @@ fn table(rows: &[Vec<String>], left: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use fs_client::{AccessPattern, CachePolicy, ErrorCode, ServiceKind};
+    use crate::{AccessPattern, CachePolicy, ErrorCode, ServiceKind};
 
     use super::*;
 
@@ -248,13 +244,17 @@ mod tests {
         CacheState { service: ServiceKind::Unifier, cache: Some(cache), ..CacheState::default() }
     }
 
+    /// Returns what is shown of these caches and of so many files.
+    fn shown(json: bool, files: Option<u32>, caches: Vec<ServerCache>) -> Output {
+        let mut output = Output::new(&crate::cli::args::Global::for_tests(json));
+        servers(caches, &Show { path: None, files, watch: None }, &mut BTreeMap::new(), &mut output);
+        output
+    }
+
     #[test]
     fn a_row_for_each_server_and_one_for_all() {
-        let global = &crate::cli::args::Global::for_tests(false);
-        let mut output = Output::new(global);
-        let show = Show { path: None, files: None, watch: None };
-        let caches = || vec![server(0, unifier(1000, 999)), server(1, CacheState::default()), server(2, unifier(0, 0))];
-        servers(caches(), &show, &mut BTreeMap::new(), &mut output);
+        let caches = vec![server(0, unifier(1000, 999)), server(1, CacheState::default()), server(2, unifier(0, 0))];
+        let output = shown(false, None, caches);
         let text = [
             "server                service   most  resident   cached  dirty    ready    hits  ahead used  unused  failed writes  ignored hints",
             "tcp://h:7001 (iod 0)  unifier  1 GiB   640 MiB  1.5 MiB   17 B  512 MiB  99.9 %       2 KiB     0 B              3              1",
@@ -286,11 +286,9 @@ mod tests {
 
     #[test]
     fn a_server_that_does_not_answer_does_not_hide_the_others() {
-        let mut output = Output::new(&crate::cli::args::Global::for_tests(true));
         let mut lost = server(0, CacheState::default());
-        lost.result = Err(fs_client::Error::from(fs_client::Failure::here(ErrorCode::Unreachable, "gone")));
-        let show = Show { path: None, files: Some(1), watch: None };
-        servers(vec![lost, server(1, unifier(1, 1))], &show, &mut BTreeMap::new(), &mut output);
+        lost.result = Err(crate::Error::from(crate::Failure::here(ErrorCode::Unreachable, "gone")));
+        let output = shown(true, Some(1), vec![lost, server(1, unifier(1, 1))]);
         let json = output.document();
         assert!(json["servers"][0]["error"].as_str().unwrap().contains("gone"));
         assert_eq!((&json["servers"][1]["service"], &json["files"]), (&json!("unifier"), &json!([])));
@@ -319,9 +317,7 @@ mod tests {
         let odd = CachedFile { hints, failed: true, ..file(3, 20) };
         let one = CacheState { files: vec![file(1, 30), file(2, 10)], ..unifier(0, 0) };
         let other = CacheState { files: vec![odd], ..unifier(0, 0) };
-        let mut output = Output::new(&crate::cli::args::Global::for_tests(false));
-        let show = Show { path: None, files: Some(2), watch: None };
-        servers(vec![server(0, one), server(1, other)], &show, &mut BTreeMap::new(), &mut output);
+        let output = shown(false, Some(2), vec![server(0, one), server(1, other)]);
         let text: Vec<_> = output.text().lines().skip(5).collect();
         assert_eq!(text.len(), 3, "a title and two files: {text:#?}");
         assert!(text[1].starts_with("tcp://h:7001 (iod 0)") && text[1].contains(" 30 B  50.0 %"), "{text:#?}");

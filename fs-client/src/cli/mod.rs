@@ -26,9 +26,9 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::{Client, ClientOptions, Endpoints, ServerName, TransportChoice};
 use bmi::{Addr, AsyncEndpoint, Config, OpenOptions, Scheme, driver};
 use clap::Parser;
-use fs_client::{Client, ClientOptions, Endpoints, ServerName, TransportChoice};
 
 use args::{Cli, Command, Global};
 pub(crate) use output::complain;
@@ -51,8 +51,8 @@ impl Stop {
     }
 }
 
-impl From<fs_client::Error> for Stop {
-    fn from(error: fs_client::Error) -> Stop {
+impl From<crate::Error> for Stop {
+    fn from(error: crate::Error) -> Stop {
         Stop::failed(error)
     }
 }
@@ -64,7 +64,7 @@ impl From<std::io::Error> for Stop {
 }
 
 /// Parses the command line, runs the command and prints the output.
-pub(crate) fn main() -> ExitCode {
+pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fs_client::{Client, DirEntry, ErrorCode, FsPath, Handle, Kind, Latency, RemoveKind, Stat};
+use crate::{Client, DirEntry, ErrorCode, FsPath, Handle, Kind, Latency, RemoveKind, Stat};
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
@@ -13,22 +13,11 @@ use super::{Stop, size};
 const STATS_AT_ONCE: usize = 32;
 
 pub(crate) async fn ping(client: &Client, count: u32, output: &mut Output) -> Result<(), Stop> {
-    let mut servers = Vec::new();
-    for (server, result) in client.latencies(count).await {
-        let server = server.to_string();
-        match result {
-            Ok(Latency { least, sum }) => {
-                let (least, mean) = (least.as_secs_f64() * 1e6, sum.as_secs_f64() * 1e6 / f64::from(count));
-                output.line(format!("{server}: best {least:.1} µs, mean {mean:.1} µs of {count}"));
-                servers.push(json!({ "server": server, "best_us": least, "mean_us": mean, "count": count }));
-            }
-            Err(error) => {
-                servers.push(json!({ "server": server, "error": error.to_string() }));
-                output.failure(error);
-            }
-        }
-    }
-    output.field("servers", json!(servers));
+    output.servers("servers", client.latencies(count).await, |output, server, Latency { least, sum }| {
+        let (least, mean) = (least.as_secs_f64() * 1e6, sum.as_secs_f64() * 1e6 / f64::from(count));
+        output.line(format!("{server}: best {least:.1} µs, mean {mean:.1} µs of {count}"));
+        json!({ "server": server, "best_us": least, "mean_us": mean, "count": count })
+    });
     Ok(())
 }
 
@@ -149,9 +138,10 @@ fn stat_json(name: &str, stat: &Stat) -> Value {
             "strip_size": distribution.strip_size(),
             "servers": distribution.servers(),
         });
-        let datafile = |datafile: &fs_client::Datafile| json!({ "server": datafile.server.to_string(), "handle": datafile.handle.to_string(), "size": datafile.size });
+        let datafile = |datafile: &crate::Datafile| json!({ "server": datafile.server.to_string(), "handle": datafile.handle.to_string(), "size": datafile.size });
         value["datafiles"] = stat.datafiles.iter().map(datafile).collect();
-        let unfinished = |one: &fs_client::Unfinished| json!({ "server": one.server.to_string(), "size": one.size, "error": one.error });
+        let unfinished =
+            |one: &crate::Unfinished| json!({ "server": one.server.to_string(), "size": one.size, "error": one.error });
         value["unfinished_truncations"] = stat.unfinished.iter().map(unfinished).collect();
     }
     value
@@ -236,16 +226,12 @@ pub(crate) async fn rm(
 pub(crate) async fn mv(client: &Client, from: &FsPath, to: &FsPath, output: &mut Output) -> Result<(), Stop> {
     let to = into_dir(client, to, from.name()).await?;
     client.rename(from, &to).await?;
-    output.field("from", json!(from.as_str()));
-    output.field("to", json!(to.as_str()));
-    Ok(())
+    output.fields(&json!({ "from": from.as_str(), "to": to.as_str() }))
 }
 
 pub(crate) async fn truncate(client: &Client, path: &FsPath, size: u64, output: &mut Output) -> Result<(), Stop> {
     client.truncate(path, size).await?;
-    output.field("path", json!(path.as_str()));
-    output.field("size", json!(size));
-    Ok(())
+    output.fields(&json!({ "path": path.as_str(), "size": size }))
 }
 
 /// Returns `target/name` if the target is an existing directory, else the target itself.
@@ -263,40 +249,30 @@ pub(crate) async fn into_dir(client: &Client, target: &FsPath, name: Option<&str
 
 pub(crate) async fn statfs(client: &Client, output: &mut Output) -> Result<(), Stop> {
     let space = client.statfs().await?;
-    let (mut capacity, mut free, mut servers) = (0u64, 0u64, Vec::new());
+    let (mut capacity, mut free) = (0u64, 0u64);
     // Servers may share a disk.
     let mut disks = BTreeSet::new();
-    for server in space.servers {
-        let name = server.server.to_string();
-        match server.result {
-            Ok(stat) => {
-                if disks.insert(stat.disk) {
-                    capacity = capacity.saturating_add(stat.capacity);
-                    free = free.saturating_add(stat.free);
-                }
-                let (total, left) = (size::show_bytes(stat.capacity), size::show_bytes(stat.free));
-                output.line(format!("{name}: {left} free of {total}, {} datafiles", stat.datafiles));
-                let fields = json!({ "server": name, "capacity": stat.capacity, "free": stat.free, "datafiles": stat.datafiles, "disk": format!("{:016x}", stat.disk) });
-                servers.push(fields);
-            }
-            Err(error) => {
-                servers.push(json!({ "server": name, "error": error.to_string() }));
-                output.failure(error);
-            }
+    let servers = space.servers.into_iter().map(|server| (server.server, server.result));
+    output.servers("servers", servers, |output, server, stat| {
+        if disks.insert(stat.disk) {
+            capacity = capacity.saturating_add(stat.capacity);
+            free = free.saturating_add(stat.free);
         }
-    }
+        let (total, left) = (size::show_bytes(stat.capacity), size::show_bytes(stat.free));
+        output.line(format!("{server}: {left} free of {total}, {} datafiles", stat.datafiles));
+        json!({
+            "server": server, "capacity": stat.capacity, "free": stat.free, "datafiles": stat.datafiles,
+            "disk": format!("{:016x}", stat.disk),
+        })
+    });
     let manager = space.manager;
     let (total, left) = (size::show_bytes(capacity), size::show_bytes(free));
     output.line(format!("{}: {} files, {} directories", client.manager(), manager.files, manager.dirs));
     let disks = if disks.len() == 1 { "1 disk".to_owned() } else { format!("{} disks", disks.len()) };
     output.line(format!("all: {left} free of {total} on {disks}"));
-    output.field("nameless_files", json!(manager.nameless));
-    output.field("orphaned_datafiles", json!(manager.orphans));
-    output.field("prepared_datafiles", json!(manager.prepared));
-    output.field("servers", json!(servers));
-    output.field("files", json!(manager.files));
-    output.field("directories", json!(manager.dirs));
-    output.field("capacity", json!(capacity));
-    output.field("free", json!(free));
-    Ok(())
+    output.fields(&json!({
+        "nameless_files": manager.nameless, "orphaned_datafiles": manager.orphans,
+        "prepared_datafiles": manager.prepared, "files": manager.files, "directories": manager.dirs,
+        "capacity": capacity, "free": free,
+    }))
 }

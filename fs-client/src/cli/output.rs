@@ -6,10 +6,12 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::args::Global;
 use super::{Stop, size};
+use crate::{Error, ServerName};
 
 /// Collects the output of a command.
 pub(crate) struct Output {
@@ -45,6 +47,36 @@ impl Output {
     /// Sets a field of the JSON document.
     pub(crate) fn field(&mut self, name: &str, value: Value) {
         self.document.insert(name.to_owned(), value);
+    }
+
+    /// Sets several fields of the JSON document: those of a struct or of an object.
+    pub(crate) fn fields(&mut self, value: &impl Serialize) -> Result<(), Stop> {
+        if let Value::Object(fields) = serde_json::to_value(value).map_err(Stop::failed)? {
+            self.document.extend(fields);
+        }
+        Ok(())
+    }
+
+    /// Sets a field that has an object for each server: what `show` returns, or the error, which is
+    /// also reported.
+    pub(crate) fn servers<V>(
+        &mut self,
+        name: &str,
+        all: impl IntoIterator<Item = (ServerName, Result<V, Error>)>,
+        mut show: impl FnMut(&mut Output, &str, V) -> Value,
+    ) {
+        let mut objects = Vec::new();
+        for (server, result) in all {
+            let server = server.to_string();
+            objects.push(match result {
+                Ok(value) => show(self, &server, value),
+                Err(error) => {
+                    self.failure(&error);
+                    json!({ "server": server, "error": error.to_string() })
+                }
+            });
+        }
+        self.field(name, json!(objects));
     }
 
     /// Reports that one part of the command failed. The other parts continue.
@@ -179,7 +211,7 @@ pub(crate) fn complain(line: &str) {
 }
 
 /// Formats a result as `3 files, 1.5 GiB in 0.71 s, 2.27 GB/s`.
-pub(crate) fn transferred(copied: &fs_client::copy::Copied, took: Duration) -> String {
+pub(crate) fn transferred(copied: &crate::copy::Copied, took: Duration) -> String {
     let many = |count: u64, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
     let mut what = many(copied.files, "file", "files");
     if copied.directories > 0 {
@@ -215,10 +247,10 @@ pub(crate) fn one_line(text: &str) -> String {
 }
 
 /// Formats permissions as `rwxr-x---`, preceded by `d` for a directory.
-pub(crate) fn show_mode(kind: fs_client::Kind, mode: u32) -> String {
+pub(crate) fn show_mode(kind: crate::Kind, mode: u32) -> String {
     let letters =
         "rwxrwxrwx".chars().enumerate().map(|(bit, letter)| if mode & (0o400 >> bit) != 0 { letter } else { '-' });
-    let first = if kind == fs_client::Kind::Dir { 'd' } else { '-' };
+    let first = if kind == crate::Kind::Dir { 'd' } else { '-' };
     std::iter::once(first).chain(letters).collect()
 }
 
@@ -270,7 +302,7 @@ mod tests {
 
     #[test]
     fn modes() {
-        assert_eq!(show_mode(fs_client::Kind::Dir, 0o750), "drwxr-x---");
-        assert_eq!(show_mode(fs_client::Kind::File, 0o644), "-rw-r--r--");
+        assert_eq!(show_mode(crate::Kind::Dir, 0o750), "drwxr-x---");
+        assert_eq!(show_mode(crate::Kind::File, 0o644), "-rw-r--r--");
     }
 }

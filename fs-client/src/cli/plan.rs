@@ -7,37 +7,29 @@
 //! write      yes              4 KiB  inline        a copy costs less than another message
 //! ```
 
+use crate::Client;
 use bmi_core::comm::Rule;
-use fs_client::Client;
 use serde_json::{Value, json};
 
 use super::Stop;
 use super::output::Output;
 
 pub(crate) async fn plan(client: &Client, calibrate: bool, output: &mut Output) -> Result<(), Stop> {
-    let mut plans = Vec::new();
-    let all = client.plans(calibrate).await;
+    let plans = client.plans(calibrate).await;
     // The servers are connected by now, so this only returns the routes. The manager is first and
     // has no data.
     let routes = client.routes().await.into_iter().skip(1).map(|(_, route)| route);
-    for ((server, plan), route) in all.into_iter().zip(routes) {
-        match plan.and_then(|plan| Ok((plan, route?))) {
-            Ok((plan, route)) => {
-                output.line(route.to_string());
-                plan.to_string().lines().for_each(|line| output.line(line));
-                let rules: Vec<Value> = plan.rules.iter().map(rule).collect();
-                plans.push(json!({
-                    "server": server.to_string(), "over": route.addr.scheme().as_str(), "address": route.addr.to_string(),
-                    "reason": route.reason, "thresholds": plan.thresholds, "rules": rules,
-                }));
-            }
-            Err(error) => {
-                plans.push(json!({ "server": server.to_string(), "error": error.to_string() }));
-                output.failure(error);
-            }
-        }
-    }
-    output.field("plans", json!(plans));
+    let both =
+        plans.into_iter().zip(routes).map(|((server, plan), route)| (server, plan.and_then(|p| Ok((p, route?)))));
+    output.servers("plans", both, |output, server, (plan, route)| {
+        output.line(route.to_string());
+        plan.to_string().lines().for_each(|line| output.line(line));
+        let rules: Vec<Value> = plan.rules.iter().map(rule).collect();
+        json!({
+            "server": server, "over": route.addr.scheme().as_str(), "address": route.addr.to_string(),
+            "reason": route.reason, "thresholds": plan.thresholds, "rules": rules,
+        })
+    });
     Ok(())
 }
 

@@ -6,38 +6,25 @@
 //!     not shm:///srv/pvfs/sockets/iod-0: another server is there
 //! ```
 
-use fs_client::Client;
+use crate::Client;
 use serde_json::{Value, json};
 
 use super::Stop;
 use super::output::Output;
 
 pub(crate) async fn servers(client: &Client, output: &mut Output) -> Result<(), Stop> {
-    let mut servers = Vec::new();
-    for (server, route) in client.routes().await {
-        match route {
-            Ok(mut route) => {
-                let passed_over = std::mem::take(&mut route.passed_over);
-                output.line(route.to_string());
-                let not = |(addr, why): &(bmi::Addr, String)| json!({ "address": addr.to_string(), "reason": why });
-                let others: Vec<Value> = passed_over.iter().map(not).collect();
-                for (addr, why) in &passed_over {
-                    output.line(format!("    not {addr}: {why}"));
-                }
-                servers.push(json!({
-                    "server": server.to_string(),
-                    "over": route.addr.scheme().as_str(),
-                    "address": route.addr.to_string(),
-                    "reason": route.reason,
-                    "passed_over": others,
-                }));
-            }
-            Err(error) => {
-                servers.push(json!({ "server": server.to_string(), "error": error.to_string() }));
-                output.failure(error);
-            }
+    output.servers("servers", client.routes().await, |output, server, mut route| {
+        let passed_over = std::mem::take(&mut route.passed_over);
+        output.line(route.to_string());
+        let not = |(addr, why): &(bmi::Addr, String)| json!({ "address": addr.to_string(), "reason": why });
+        let others: Vec<Value> = passed_over.iter().map(not).collect();
+        for (addr, why) in &passed_over {
+            output.line(format!("    not {addr}: {why}"));
         }
-    }
-    output.field("servers", json!(servers));
+        json!({
+            "server": server, "over": route.addr.scheme().as_str(), "address": route.addr.to_string(),
+            "reason": route.reason, "passed_over": others,
+        })
+    });
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fs_client::CacheHints;
+use crate::CacheHints;
 
 /// Largest strip, in bytes. A larger strip has no benefit and leaves the other servers idle.
 const MAX_STRIP: u64 = 1 << 30;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fs_client::copy::{Copied, Copier, Progress};
-use fs_client::{CacheHints, Client, CreateOptions, FsPath};
+use crate::copy::{Copied, Copier, Progress};
+use crate::{CacheHints, Client, CreateOptions, FsPath};
 use indicatif::ProgressBar;
 use serde_json::json;
 
@@ -95,8 +95,7 @@ pub(crate) async fn put(
     }
     bar.finish_and_clear();
     output.printed_failures(take(&failures));
-    report("put", &total, client.endpoint().now().since(start), output);
-    Ok(())
+    report("put", &total, client.endpoint().now().since(start), output)
 }
 
 async fn put_one(
@@ -167,8 +166,7 @@ pub(crate) async fn get(
     let copied = if is_dir { Ok(copier.get_tree(source, &to).await) } else { copier.get_file(source, &to).await };
     bar.finish_and_clear();
     output.printed_failures(take(&failures));
-    report("get", &copied?, client.endpoint().now().since(start), output);
-    Ok(())
+    report("get", &copied?, client.endpoint().now().since(start), output)
 }
 
 pub(crate) async fn cat(client: &Client, paths: &[FsPath], output: &mut Output) -> Result<(), Stop> {
@@ -191,16 +189,12 @@ async fn to_stdout(copier: &Copier, source: &FsPath) -> Result<Copied, Stop> {
     }
 }
 
-fn report(what: &str, copied: &Copied, took: Duration, output: &mut Output) {
+fn report(what: &str, copied: &Copied, took: Duration, output: &mut Output) -> Result<(), Stop> {
     // If nothing was done, print only the errors.
     if copied.files + copied.directories > 0 || !output.has_failures() {
         output.summary(format!("{what}: {}", transferred(copied, took)));
     }
-    output.field("files", json!(copied.files));
-    output.field("directories", json!(copied.directories));
-    output.field("bytes", json!(copied.bytes));
-    output.field("skipped", json!(copied.skipped));
-    output.field("failed", json!(copied.failed));
-    output.field("seconds", json!(took.as_secs_f64()));
-    output.field("bytes_per_second", json!(copied.bytes as f64 / took.as_secs_f64().max(1e-9)));
+    output.fields(copied)?;
+    let seconds = took.as_secs_f64();
+    output.fields(&json!({ "seconds": seconds, "bytes_per_second": copied.bytes as f64 / seconds.max(1e-9) }))
 }

@@ -9,7 +9,7 @@
 //!
 //! Each line is one stripe. A lower-case letter is a strip that is not full.
 
-use fs_client::{Client, Distribution, FsPath, Region};
+use crate::{Client, Distribution, FsPath, Region};
 use serde_json::{Value, json};
 
 use super::args::LayoutArgs;
@@ -29,10 +29,9 @@ pub(crate) async fn file(client: &Client, path: &FsPath, rows: u64, output: &mut
     let Some(distribution) = stat.distribution else {
         return Err(Stop::failed(format!("viewdist {path}: is a directory; only files are striped")));
     };
-    let server = |datafile: &fs_client::Datafile| Server { name: datafile.server.to_string(), bytes: datafile.size };
+    let server = |datafile: &crate::Datafile| Server { name: datafile.server.to_string(), bytes: datafile.size };
     let servers: Vec<Server> = stat.datafiles.iter().map(server).collect();
-    draw(path.as_str(), stat.attr.size, &distribution, &servers, rows, output);
-    Ok(())
+    draw(path.as_str(), stat.attr.size, &distribution, &servers, rows, output)
 }
 
 /// Draws an imaginary file.
@@ -46,11 +45,17 @@ pub(crate) fn imagined(file_size: u64, layout: &LayoutArgs, rows: u64, output: &
     let bytes = |index: usize| distribution.datafile_size(index, file_size);
     let server = |index: usize| Server { name: format!("iod {index}"), bytes: bytes(index) };
     let servers: Vec<Server> = (0..count as usize).map(server).collect();
-    draw("(not stored)", file_size, &distribution, &servers, rows, output);
-    Ok(())
+    draw("(not stored)", file_size, &distribution, &servers, rows, output)
 }
 
-fn draw(name: &str, file_size: u64, distribution: &Distribution, servers: &[Server], rows: u64, output: &mut Output) {
+fn draw(
+    name: &str,
+    file_size: u64,
+    distribution: &Distribution,
+    servers: &[Server],
+    rows: u64,
+    output: &mut Output,
+) -> Result<(), Stop> {
     let strip_size = distribution.strip_size();
     let strip = size::show_exact(strip_size);
     output.line(format!("{}: {file_size} bytes, strips of {strip} on {} servers", printable(name), servers.len()));
@@ -77,12 +82,10 @@ fn draw(name: &str, file_size: u64, distribution: &Distribution, servers: &[Serv
     let strips: Vec<Value> = distribution.strips(Region::new(0, file_size)).take(MOST_STRIPS).map(ranges).collect();
     let named: Vec<Value> =
         servers.iter().map(|server| json!({ "server": server.name, "bytes": server.bytes })).collect();
-    output.field("name", json!(name));
-    output.field("size", json!(file_size));
-    output.field("strip_size", json!(strip_size));
-    output.field("servers", json!(named));
-    output.field("strips", json!(strips));
-    output.field("strips_total", json!(file_size.div_ceil(strip_size)));
+    output.fields(&json!({
+        "name": name, "size": file_size, "strip_size": strip_size, "servers": named, "strips": strips,
+        "strips_total": file_size.div_ceil(strip_size),
+    }))
 }
 
 /// Returns the label of a server: `A` to `Z`, then `A1`, …

@@ -11,8 +11,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use fs_client::copy::Copier;
-use fs_client::{ErrorCode, FsPath};
+use crate::copy::Copier;
+use crate::{ErrorCode, FsPath};
 
 use super::lane::{Lane, now, settle, text};
 use super::pattern::Pattern;

@@ -10,8 +10,8 @@
 
 use std::cell::RefCell;
 
+use crate::{CreateOptions, File, FsPath, Region, RemoveKind};
 use bmi::MemList;
-use fs_client::{CreateOptions, File, FsPath, Region, RemoveKind};
 
 use super::flight;
 use super::lane::{Lane, now, settle, text};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::{Client, File};
 use bmi::Memory;
-use fs_client::{Client, File};
 
 use crate::bench::job::Part;
 
@@ -23,7 +23,7 @@ pub(super) struct Lane {
 }
 
 /// Returns the line of an error.
-pub(super) fn text(error: fs_client::Error) -> String {
+pub(super) fn text(error: crate::Error) -> String {
     error.to_string()
 }
 

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 
-use fs_client::{CreateOptions, FsPath, RemoveKind};
+use crate::{CreateOptions, FsPath, RemoveKind};
 
 use super::flight;
 use super::lane::{Lane, now, settle, text};
@@ -69,11 +69,7 @@ impl Namer<'_> {
     }
 
     /// Does something for each file of a task.
-    async fn each(
-        &self,
-        task: u32,
-        work: impl AsyncFn(&FsPath) -> Result<(), fs_client::Error>,
-    ) -> Result<Part, String> {
+    async fn each(&self, task: u32, work: impl AsyncFn(&FsPath) -> Result<(), crate::Error>) -> Result<Part, String> {
         let dir = self.bottom(task)?;
         let part = RefCell::new(Part::default());
         let step = async |_, number| {

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::{Client, ClientOptions, ErrorCode, FsPath, ServerName, TransportChoice};
 use bmi::{Addr, AsyncEndpoint, driver};
-use fs_client::{Client, ClientOptions, ErrorCode, FsPath, ServerName, TransportChoice};
 use futures_util::future::{Either, select};
 use tokio::sync::{mpsc as orders, watch};
 
