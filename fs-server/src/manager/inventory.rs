@@ -28,9 +28,9 @@ use bmi_core::comm::Caller;
 use fs_proto::{COUNT_BITS, DatafileHandle, DirHandle, ErrorCode, FsError, IodReply, IodRequest, ReplyBody};
 use redb::{ReadTransaction, ReadableTable};
 
+use super::Manager;
 use super::maintenance::Link;
-use super::namespace::{NAMES, OBJECTS, Object};
-use super::{Fault, Manager};
+use super::namespace::{NAMES, OBJECTS, Object, objects_from};
 use crate::call;
 
 /// Number of objects that are looked at before other work is done.
@@ -108,16 +108,7 @@ impl Manager {
     async fn visit(&self, mut visit: impl FnMut(u64, &Object)) -> Result<(), FsError> {
         let mut from = Some(0);
         while let Some(first) = from.take() {
-            let page = |read: &ReadTransaction| {
-                let mut page = Vec::new();
-                for row in read.open_table(OBJECTS)?.range(first..)?.take(STEP + 1) {
-                    let (raw, bytes) = row?;
-                    let raw = raw.value();
-                    let object = Object::decode(bytes.value());
-                    page.push((raw, object.map_err(|error| Fault::Corrupt(format!("object {raw}: {error}")))?));
-                }
-                Ok(page)
-            };
+            let page = |read: &ReadTransaction| objects_from(&read.open_table(OBJECTS)?, first, STEP + 1);
             let page = self.read(page).await?;
             from = page.get(STEP).map(|(raw, _)| *raw);
             page.iter().take(STEP).for_each(|(raw, object)| visit(*raw, object));

@@ -35,7 +35,9 @@ use fs_proto::{
     Attr, DatafileHandle, DirEntry, DirHandle, Distribution, Entry, ErrorCode, Existing, FileHandle, FsError, Handle,
     Kind, Layout, MAX_EPOCH, ManagerStat, Place, RemoveKind, SetAttr, handle_number,
 };
-use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction};
+use redb::{
+    AccessGuard, ReadTransaction, ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction,
+};
 use serde::{Deserialize, Serialize};
 
 use super::Fault;
@@ -162,14 +164,28 @@ pub(super) fn orphans(
     Ok(list)
 }
 
+/// Decodes a stored object.
+fn decoded(raw: u64, bytes: &[u8]) -> Result<Object, Fault> {
+    Object::decode(bytes).map_err(|error| Fault::Corrupt(format!("object {raw}: {error}")))
+}
+
+/// Returns at most `most` objects from the number `first` on, with their numbers.
+pub(super) fn objects_from(
+    objects: &impl ReadableTable<u64, &'static [u8]>,
+    first: u64,
+    most: usize,
+) -> Result<Vec<(u64, Object)>, Fault> {
+    let read = |row: Result<(AccessGuard<'_, u64>, AccessGuard<'_, &'static [u8]>), redb::StorageError>| {
+        let (raw, bytes) = row?;
+        Ok((raw.value(), decoded(raw.value(), bytes.value())?))
+    };
+    objects.range(first..)?.take(most).map(read).collect()
+}
+
 impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O, N> {
     fn find(&self, raw: u64) -> Result<Option<Object>, Fault> {
         step();
-        let Some(bytes) = self.objects.get(raw)? else { return Ok(None) };
-        match Object::decode(bytes.value()) {
-            Ok(object) => Ok(Some(object)),
-            Err(error) => Err(Fault::Corrupt(format!("object {raw}: {error}"))),
-        }
+        self.objects.get(raw)?.map(|bytes| decoded(raw, bytes.value())).transpose()
     }
 
     fn object(&self, raw: u64) -> Result<Object, Fault> {

@@ -45,7 +45,7 @@ use redb::{ReadableTable, WriteTransaction};
 use tokio::sync::Notify;
 
 use super::members::{Members, Recorded};
-use super::namespace::{COUNTERS, NAMELESS, OBJECTS, ORPHANS, Object, TRUNCATES};
+use super::namespace::{COUNTERS, NAMELESS, OBJECTS, ORPHANS, Object, TRUNCATES, objects_from};
 use super::pools::{DISCARDS, POOLS};
 use super::{ASKED, Fault, ManagerIdentity, ManagerSettings, RESTORED};
 use crate::service::{Answer, Context, Handler, Limits, Standing, serve_until};
@@ -223,29 +223,19 @@ impl RollCall {
 /// Forgets the recorded sizes of all files, and all files without a name.
 fn forget_sizes(transaction: &WriteTransaction) -> Result<(), Fault> {
     let mut objects = transaction.open_table(OBJECTS)?;
-    let corrupt = |raw: u64, error: postcard::Error| Fault::Corrupt(format!("object {raw}: {error}"));
     let mut from = Some(0);
     while let Some(first) = from.take() {
-        let (mut recorded, mut nameless, mut last) = (Vec::new(), Vec::new(), None);
-        for row in objects.range(first..)?.take(STEP) {
-            let (raw, bytes) = row?;
-            let raw = raw.value();
-            let object = Object::decode(bytes.value()).map_err(|error| corrupt(raw, error))?;
+        let page = objects_from(&objects, first, STEP)?;
+        from = page.last().and_then(|(raw, _)| raw.checked_add(1));
+        for (raw, object) in page {
             if object.is_nameless() {
-                nameless.push(raw);
+                objects.remove(raw)?;
             } else if object.recorded_size.is_some() {
-                recorded.push((raw, Object { recorded_size: None, ..object }));
+                let bytes = postcard::to_stdvec(&Object { recorded_size: None, ..object });
+                let bytes = bytes.map_err(|error| Fault::Corrupt(format!("object {raw}: {error}")))?;
+                objects.insert(raw, bytes.as_slice())?;
             }
-            last = Some(raw);
         }
-        for raw in nameless {
-            objects.remove(raw)?;
-        }
-        for (raw, object) in recorded {
-            let bytes = postcard::to_stdvec(&object).map_err(|error| corrupt(raw, error))?;
-            objects.insert(raw, bytes.as_slice())?;
-        }
-        from = last.and_then(|raw| raw.checked_add(1));
     }
     Ok(())
 }

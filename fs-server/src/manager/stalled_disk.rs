@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use redb::StorageBackend;
 
-use super::tests::mkdir;
+use super::tests::{mkdir, start};
 use super::*;
 use crate::store::SharedBackend;
 
@@ -95,15 +95,6 @@ impl StorageBackend for Stalling {
         self.pass();
         self.bytes.write(offset, data)
     }
-}
-
-fn start(disk: &Stalling, instance: u128) -> Manager {
-    let endpoint = bmi_sim::World::new(1).node("manager").endpoint(bmi_core::Config::default()).unwrap();
-    let store = MetaStore::on(disk.clone()).unwrap();
-    if instance == 1 {
-        format(&store, ClusterId(1), StoreId(2), 0).unwrap();
-    }
-    Manager::new(endpoint, store, ManagerSettings::new(vec![Addr::tcp("h", 1)]), instance, || 0).unwrap()
 }
 
 /// Runs a test on a runtime with threads, beside the manager's work.

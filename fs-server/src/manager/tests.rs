@@ -1,10 +1,9 @@
 //! Tests of the table of replies and of a failing store.
 
-use std::io;
-
 use fs_proto::{DatafileHandle, ErrorCode, ManagerReply, RequestId, Start, codec};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use redb::StorageBackend;
 
 use super::dedup::{CLIENTS, Dedup, WINDOW};
 use super::*;
@@ -144,15 +143,13 @@ fn clients_beyond_the_limit_are_forgotten_when_their_changes_are_long_ago() {
 }
 
 /// Starts a manager on a disk.
-fn start(disk: &SharedBackend, instance: u128) -> Manager {
-    let world = bmi_sim::World::new(1);
-    let endpoint = world.node("manager").endpoint(bmi_core::Config::default()).unwrap();
-    let settings = ManagerSettings::new(vec![Addr::tcp("h", 1)]);
+pub(super) fn start(disk: &(impl StorageBackend + Clone), instance: u128) -> Manager {
+    let endpoint = bmi_sim::World::new(1).node("manager").endpoint(bmi_core::Config::default()).unwrap();
     let store = MetaStore::on(disk.clone()).unwrap();
     if instance == 1 {
         format(&store, ClusterId(1), StoreId(2), 0).unwrap();
     }
-    Manager::new(endpoint, store, settings, instance, || 0).unwrap()
+    Manager::new(endpoint, store, ManagerSettings::new(vec![Addr::tcp("h", 1)]), instance, || 0).unwrap()
 }
 
 #[test]
@@ -278,25 +275,6 @@ fn a_manager_stops_after_a_failed_sync_and_its_next_start_reads_the_disk() {
     }
 }
 
-/// Replays a bug: the database refused everything after one failure, until the manager was
-/// restarted.
-#[test]
-fn a_store_whose_disk_was_full_goes_on_when_there_is_room_again() {
-    let disk = SharedBackend::default();
-    let manager = start(&disk, 1);
-    let mkdir = |seq: u64, name: &str| run(&manager, mkdir(&manager, id(1, seq), name)).map_err(|error| error.code);
-    let files = || run(&manager, manager.look(1, &ManagerRequest::Statfs, 4096)).map_err(|error| error.code);
-    assert_eq!(mkdir(1, "a"), Ok(()));
-    disk.refuse(Some((io::ErrorKind::StorageFull, false)));
-    assert_eq!(mkdir(2, "b"), Err(ErrorCode::NoSpace));
-    assert!(mkdir(3, "c").is_err());
-    disk.refuse(None);
-    let ManagerReply::Stat(stat) = files().unwrap() else { panic!("statfs") };
-    assert_eq!(stat.dirs, 2, "the root, and what was acknowledged");
-    assert_eq!(mkdir(4, "d"), Ok(()));
-    assert_eq!(mkdir(5, "a"), Err(ErrorCode::Exists));
-}
-
 #[test]
 fn a_database_is_formatted_once_and_counts_its_starts() {
     let store = MetaStore::in_memory().unwrap();
@@ -323,14 +301,5 @@ fn a_store_in_a_file_can_be_opened_anew() {
     let store = MetaStore::open(dir.path().join("metadata.redb")).unwrap();
     with(&store, CLIENTS, |dedup| dedup.remember(id(1, 1), 1, b"one", u64::MAX, nobody).unwrap());
     store.close_failed();
-    with(&store, CLIENTS, |dedup| assert_eq!(recall(dedup, 1, 1), Ok(Some(b"one".to_vec()))));
-}
-
-#[test]
-fn answers_survive_a_crash_with_their_changes() {
-    let backend = SharedBackend::default();
-    let store = MetaStore::on(backend.clone()).unwrap();
-    with(&store, CLIENTS, |dedup| dedup.remember(id(1, 1), 1, b"one", u64::MAX, nobody).unwrap());
-    let store = MetaStore::on(backend.crash()).unwrap();
     with(&store, CLIENTS, |dedup| assert_eq!(recall(dedup, 1, 1), Ok(Some(b"one".to_vec()))));
 }
