@@ -1,13 +1,33 @@
-//! Threads for calls that may block.
+//! Wakers, and threads for calls that may block.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::Waker;
+use std::task::{Wake, Waker};
 use std::thread;
 
 use bmi_core::Returns;
 use bmi_core::transport::ConnId;
+
+struct WakeBy<F>(F);
+
+impl<F: Fn() -> io::Result<()> + Send + Sync + 'static> Wake for WakeBy<F> {
+    fn wake(self: Arc<WakeBy<F>>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<WakeBy<F>>) {
+        if let Err(error) = (self.0)() {
+            tracing::error!(%error, "cannot wake the transport");
+        }
+    }
+}
+
+/// Returns the waker of a transport. `make_readable` makes the transport's descriptor readable, on
+/// any thread and without blocking. If it fails, the error is logged: a waker cannot return it.
+pub fn waker(make_readable: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Waker {
+    Waker::from(Arc::new(WakeBy(make_readable)))
+}
 
 /// A call that may block, and the connection that it is for.
 type Call<T> = (ConnId, Box<dyn FnOnce() -> io::Result<T> + Send>);
@@ -103,8 +123,8 @@ fn serve<T>(waiting: &Mutex<Receiver<Call<T>>>, mailbox: &Weak<Mailbox<T>>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc::sync_channel;
-    use std::task::Wake;
 
     use super::*;
 
@@ -196,5 +216,18 @@ mod tests {
         drop(helpers);
         release.send(()).unwrap();
         rung.recv().expect_err("the bell is dropped, and was not rung");
+    }
+
+    #[test]
+    fn every_wake_up_reaches_the_descriptor_also_after_one_that_failed() {
+        let calls = Arc::new(AtomicU32::new(0));
+        let counted = calls.clone();
+        let waker = waker(move || match counted.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Ok(()),
+        });
+        waker.wake_by_ref();
+        waker.wake();
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
     }
 }

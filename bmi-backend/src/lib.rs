@@ -50,19 +50,17 @@ mod refusal;
 mod shards;
 mod slot_queue;
 pub mod software;
-mod wake;
 mod work_limits;
 
 pub use connection_table::ConnectionTable;
 pub use deadlines::Deadlines;
 pub use event_queue::EventQueue;
 pub use half_open::HalfOpen;
-pub use helpers::{Helpers, Outcome};
+pub use helpers::{Helpers, Outcome, waker};
 pub use listeners::{Listeners, Round};
 pub use refusal::{
     Limit, check_private, check_scheme, connection_ended, foreign_segment, listen_failed, lost, request_gone, unreached,
 };
 pub use shards::{Limits, Place, Shard};
 pub use slot_queue::{SlotQueue, Turn};
-pub use wake::waker;
 pub use work_limits::{WorkLimits, total_len};

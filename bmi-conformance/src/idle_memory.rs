@@ -1,7 +1,7 @@
 //! The memory that connections cost: while they are idle, and when they are gone.
 //!
-//! A test of this must be alone in its process ([`alone`](mod@crate::alone)), because it reads how
-//! much memory of the process is resident. Time is a number that the test advances.
+//! A test of this must be alone in its process ([`alone`](crate::world::alone)), because it reads
+//! how much memory of the process is resident. Time is a number that the test advances.
 
 use std::time::Duration;
 

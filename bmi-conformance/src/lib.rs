@@ -45,7 +45,6 @@
 #![warn(clippy::disallowed_types)]
 
 pub mod allocation;
-pub mod alone;
 mod backend;
 pub mod data;
 pub mod faulty;

@@ -4,6 +4,7 @@
 //! **Why.** Such tests examine one adapter more closely than a common suite can. Time is an
 //! argument: it does not move unless a test moves it.
 
+use std::process::Command;
 use std::time::Duration;
 
 use bmi_core::transport::{ConnId, Event, WorkCompletion, WorkId, WorkKind, WorkStatus};
@@ -192,4 +193,40 @@ impl<T: Transport> World<T> {
     pub fn work_b(&mut self) -> WorkCompletion {
         self.until(|world| world.b.take_work())
     }
+}
+
+/// Set in a process that runs one test.
+const ALONE: &str = "BMI_TEST_ALONE";
+
+/// Gives a test a process of its own, because it counts what the whole process has, or limits it.
+/// Returns true in a process that runs only the calling test. In any other, runs the test in such
+/// a process, and returns false when it has passed there: the caller has nothing left to do.
+///
+/// ```text
+/// #[test]
+/// fn a_connection_has_one_descriptor() {
+///     if !alone(|| ()) {
+///         return;
+///     }
+/// ```
+///
+/// `here` is a closure without effect. The name of its type has the name of the test.
+///
+/// # Panics
+/// If the test fails in the other process.
+pub fn alone<F: Fn()>(_here: F) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let here = std::any::type_name::<F>();
+    let (_, test) = here.split_once("::").expect("a function in a program");
+    let test = test.trim_end_matches("::{{closure}}");
+    let program = std::env::current_exe().expect("this program has a name");
+    let run = ["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"];
+    let output = Command::new(program).args(run).env(ALONE, "1").output().expect("this program can run again");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && text.contains("1 passed");
+    assert!(passed, "{test} in a process of its own: {text}{}", String::from_utf8_lossy(&output.stderr));
+    print!("{text}");
+    false
 }

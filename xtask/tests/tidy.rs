@@ -28,7 +28,7 @@ const CIRCLES: &str = "
 /// The folders of today with more than `ROOM` files of code or text. They may only shrink as well.
 const CROWDS: &str = "
     bmi-backend/src 13; bmi-cache/src 17; bmi-conformance/src/message 19; bmi-core/src 21;
-    bmi-core/src/endpoint 52; bmi-ib/src 13; bmi-shm/src 25; bmi-sim/src 27;
+    bmi-core/src/endpoint 52; bmi-shm/src 25; bmi-sim/src 27;
     bmi-sim/tests/it 29; docs 15; fs-client/src 20; fs-client/tests/it 24; fs-proto/src 14;
     fs-server/src/manager 24; fs-server/src/store 38; fs-server/tests/sim 21; fuzz/fuzz_targets 18;
     xtask/src/pair 15";

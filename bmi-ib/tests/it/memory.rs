@@ -1,8 +1,8 @@
 //! The memory that connections over verbs cost: all slots are pinned as long as the connection
 //! lasts. Needs an RDMA device.
 
-use bmi_conformance::alone::alone;
 use bmi_conformance::idle_memory::{self, Bounds};
+use bmi_conformance::world::alone;
 use bmi_core::Addr;
 use bmi_ib::{IbConfig, IbTransport};
 

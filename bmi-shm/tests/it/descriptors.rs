@@ -3,8 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use bmi_conformance::alone::alone;
-use bmi_conformance::world::{completion, pattern};
+use bmi_conformance::world::{alone, completion, pattern};
 use bmi_core::transport::{Event, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, ErrorKind, Transport};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

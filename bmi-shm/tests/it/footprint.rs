@@ -1,12 +1,13 @@
 //! What connections take from the system, and what is given back when they have ended: descriptors,
 //! mappings and memory.
 
-use bmi_conformance::alone::alone;
+use bmi_conformance::allocation::{self, Counting};
 use bmi_conformance::data::memory;
+use bmi_conformance::idle_memory::{self, Bounds};
 use bmi_conformance::net::{Net, soon};
-use bmi_conformance::world::Side;
+use bmi_conformance::world::{Side, alone};
 use bmi_core::transport::{ConnId, Payload, WorkId, WorkOptions};
-use bmi_core::{Access, Config, Memory, Transport};
+use bmi_core::{Access, Addr, Config, Memory, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
 
 use crate::common::{World, local, world, world_with};
@@ -184,4 +185,34 @@ fn what_peers_shared_is_given_back_when_they_have_gone() {
             assert_eq!(*before.get_or_insert(after), after, "round {round}");
         }
     });
+}
+
+/// The rings of both directions are resident at both ends, and the slots that the peer may write
+/// into. Receive slots are not.
+const BOUNDS: Bounds = Bounds { busy: 900_000, chatted: 2 << 20, idle: 600 << 10, left: 16 << 10 };
+
+#[test]
+fn idle_connections_cost_little_and_leave_nothing() {
+    if !alone(|| ()) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    let addr = Addr::shm(folder.path().join("own/server").to_str().expect("a name"));
+    let transport = || ShmTransport::new(ShmConfig::default()).expect("transport");
+    idle_memory::idle_connections_cost_little_and_leave_nothing(transport, &addr, 100, BOUNDS);
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn the_data_path_allocates_nothing_in_the_steady_state() {
+    allocation::data_path(&mut world());
+}
+
+#[test]
+fn messages_allocate_nothing_in_the_steady_state() {
+    let mut world = world();
+    let addr = world.addr();
+    allocation::messages(world.a.transport, world.b.transport, &addr);
 }

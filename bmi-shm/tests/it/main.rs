@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-mod allocation;
 mod calls;
 mod common;
 mod connection;
@@ -11,7 +10,6 @@ mod descriptors;
 mod footprint;
 mod handle;
 mod inline_receive;
-mod memory;
 mod pages;
 mod process_death;
 mod retired;

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Waker;
 
-use bmi_conformance::alone::alone;
-use bmi_conformance::world::{completion, pattern};
+use bmi_conformance::world::{alone, completion, pattern};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{Armed, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, Memory, RemoteKey, Transport};

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
 use bmi_conformance::Rng;
-use bmi_conformance::alone::alone;
+use bmi_conformance::world::alone;
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{ConnId, Event, Payload, PostError, RetiredMemory, WorkId, WorkOptions, WorkStatus};
 use bmi_core::{Access, Addr, Clock, ErrorKind, Memory, RemoteSlice, Segment, Transport};

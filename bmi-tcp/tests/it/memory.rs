@@ -1,7 +1,7 @@
 //! The memory that connections over TCP cost.
 
-use bmi_conformance::alone::alone;
 use bmi_conformance::idle_memory::{self, Bounds};
+use bmi_conformance::world::alone;
 use bmi_core::Addr;
 use bmi_tcp::{TcpConfig, TcpTransport};
 
