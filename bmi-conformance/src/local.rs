@@ -2,7 +2,6 @@
 //! differ in a few values only.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use bmi_core::driver::MonotonicClock;
 use bmi_core::{Addr, AnyTransport, Capabilities, Clock, Time, Transport};
@@ -120,10 +119,6 @@ impl Backend for Local {
 
     fn pass(&self, _until: Option<Time>) {
         std::thread::yield_now();
-    }
-
-    fn patience(&self) -> Duration {
-        Duration::from_secs(20)
     }
 
     fn property_cases(&self) -> u32 {

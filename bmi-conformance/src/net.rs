@@ -44,33 +44,20 @@ struct Member {
     what: Driven,
 }
 
+#[derive(Clone)]
 enum Driven {
     Endpoint(AsyncEndpoint),
     Bare(Bare),
 }
 
-impl Clone for Driven {
-    fn clone(&self) -> Driven {
-        match self {
-            Driven::Endpoint(endpoint) => Driven::Endpoint(endpoint.clone()),
-            Driven::Bare(bare) => Driven::Bare(bare.clone()),
-        }
-    }
-}
-
 /// An adapter without an endpoint: a peer that sends whatever the test wants.
+#[derive(Clone)]
 pub struct Bare(Rc<RefCell<BareInner>>);
 
 struct BareInner {
     transport: AnyTransport,
     events: VecDeque<Event>,
     scratch: Vec<Event>,
-}
-
-impl Clone for Bare {
-    fn clone(&self) -> Bare {
-        Bare(Rc::clone(&self.0))
-    }
 }
 
 impl Bare {
@@ -161,12 +148,9 @@ impl<'b> Net<'b> {
     /// dropped, as when its process dies.
     pub fn kill(&self, name: &str) {
         let mut members = self.members.borrow_mut();
-        let before = members.len();
-        let (dead, alive) = members.drain(..).partition(|member: &Member| member.name == name);
-        *members = alive;
-        assert!(members.len() < before, "no member is called {name}");
+        let dead: Vec<Member> = members.extract_if(.., |member| member.name == name).collect();
+        assert!(!dead.is_empty(), "no member is called {name}");
         drop(members);
-        let dead: Vec<Member> = dead;
         drop(dead);
     }
 
@@ -361,8 +345,8 @@ impl<'b> Net<'b> {
     }
 }
 
-/// Operations between the two that are expected to succeed [`SOON`]. Messages and transfers go from
-/// `a` to `b`.
+/// Operations that are expected to succeed within [`SOON`]. Messages and transfers go from `a` to
+/// `b`.
 impl Pair {
     /// Sends from `a` to `b`.
     pub fn send(&self, tag: u64, list: impl Into<MemList>) -> Operation {

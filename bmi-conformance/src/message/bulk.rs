@@ -267,7 +267,7 @@ pub async fn exposures_are_held_and_come_back(net: &Net<'_>) {
     assert!(!is_sole(&mut memory), "exposed memory is held");
     drop(exposure);
     pair.settled(net, "after the exposure was dropped").await;
-    net.released("the memory back", [&mut memory]).await;
+    net.released("the memory", [&mut memory]).await;
 }
 
 /// An exposure outlives its peer without harm.
@@ -278,7 +278,7 @@ pub async fn exposures_outlive_their_peer(net: &Net<'_>) {
     pair.a.disconnect(pair.to_b, soon(&pair.a)).await.expect("disconnect");
     net.lost(&pair.b, pair.to_a).await;
     net.settled(&pair.b, 0, "the peer is gone, the exposure is kept").await;
-    net.released("the memory back", [&mut bytes]).await;
+    net.released("the memory", [&mut bytes]).await;
     drop(exposure);
     net.turns(5).await;
     net.settled(&pair.b, 0, "the exposure is dropped").await;

@@ -244,8 +244,8 @@ pub async fn memory_comes_back(net: &Net<'_>) {
         let (sent, received) = join(pair.send(1, &source), recv).await;
         sent.expect("send");
         received.expect("receive");
-        net.released("the sender's memory back", [&mut source]).await;
-        net.released("the receiver's memory back", [&mut target]).await;
+        net.released("the sender's memory", [&mut source]).await;
+        net.released("the receiver's memory", [&mut target]).await;
         assert!(source.to_vec() == target.to_vec());
     }
 }

@@ -429,7 +429,7 @@ pub async fn forged_finish(net: &Net<'_>) {
         intruder.say(net, &breach, &finish.with(&[])).await;
         intruder.is_cut(net, &breach, wrong).await;
         fails(send.await, ErrorKind::PeerLost, "send");
-        net.released("the memory back", [&mut bytes]).await;
+        net.released("the memory", [&mut bytes]).await;
     }
     // Of another peer's rendezvous, by every name that it may have.
     let honest = pair.b.send(pair.to_a, 1, pattern(1, 50_000), soon(&pair.b));
@@ -467,7 +467,7 @@ pub async fn forged_written(net: &Net<'_>) {
             Ok(done) => assert!(lens.len() == 2 && done.len == 3000, "{what}"),
             Err(error) => assert_eq!((error.kind(), error.operation()), (ErrorKind::PeerLost, Some("receive"))),
         }
-        net.released("the memory back", [&mut target]).await;
+        net.released("the memory", [&mut target]).await;
     }
     unharmed(net, &pair, "after all forgeries").await;
 }
@@ -515,7 +515,7 @@ pub async fn wants(net: &Net<'_>) {
             assert!(times == 2 || told_late, "{what}: it was sent nowhere");
         }
         intruder.is_cut(net, &breach, &what).await;
-        net.released("the memory back", [&mut source]).await;
+        net.released("the memory", [&mut source]).await;
     }
     unharmed(net, &pair, "after all wants").await;
 }

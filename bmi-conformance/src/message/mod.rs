@@ -1,5 +1,7 @@
 //! The message level: the promises of [`bmi_core::AsyncEndpoint`] and [`bmi_core::Endpoint`], over
 //! the backend's adapters.
+//!
+//! A behaviour is an `async` function of the [`Net`] that the suite makes for it.
 
 pub mod bulk;
 pub mod calls;
@@ -26,8 +28,8 @@ use bmi_core::Config;
 
 use crate::net::Net;
 
-/// Returns whether the net's adapters can read their peers' memory. Otherwise pulls are
-/// refused, and these tests use pushes instead.
+/// Returns whether the net's adapters can read their peers' memory. Otherwise pulls are refused,
+/// and these tests use pushes instead.
 pub(crate) fn reads(net: &Net<'_>) -> bool {
     net.backend().expected_capabilities().rdma_read
 }

@@ -137,7 +137,7 @@ pub async fn offers_are_withdrawn(net: &Net<'_>) {
             }
             pair.ping(net, &what).await;
             pair.settled(net, &what).await;
-            net.released("the memory back", [&mut target]).await;
+            net.released("the memory", [&mut target]).await;
         }
     }
 }

@@ -188,7 +188,7 @@ pub async fn disconnect_has_a_deadline(net: &Net<'_>) {
     assert_eq!(error.operation(), Some("send"), "{error}");
     net.lost(&pair.b, pair.to_a).await;
     net.settled(&pair.a, 0, "after the deadline").await;
-    net.released("the memory back", [&mut bytes]).await;
+    net.released("the memory", [&mut bytes]).await;
 }
 
 /// Connecting again after an end works, many times, with new names.
