@@ -5,12 +5,12 @@ mod strided;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -39,7 +39,7 @@ impl Random {
 
     async fn pause(&self, most: u64) {
         for _ in 0..self.below(most) {
-            poll_once().await;
+            yield_now().await;
         }
     }
 }
@@ -381,7 +381,7 @@ fn a_writer_waits_for_dirty_bytes_that_are_held() {
         async move {
             while !go.get() {
                 random.pause(2).await;
-                poll_once().await;
+                yield_now().await;
             }
             cache.write(1, &[own]).await.unwrap().commit().await.unwrap();
         }
@@ -416,16 +416,6 @@ fn nothing_is_read_ahead_behind_the_end_of_a_file() {
     let counters = statistics.counters;
     assert!(counters.ahead_used > end / 2, "{counters:?}");
     assert_eq!((counters.filled, statistics.cached), (21 * UNIT, 21 * UNIT), "{counters:?}");
-}
-
-/// Lets the others go on once.
-async fn poll_once() {
-    let mut polled = false;
-    poll_fn(|context| {
-        context.waker().wake_by_ref();
-        if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
 }
 
 proptest! {
