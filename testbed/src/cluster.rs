@@ -68,12 +68,6 @@ impl Cluster {
         fs::write(&new, config).and_then(|()| fs::rename(&new, &file)).map_err(named(file.display()))
     }
 
-    /// Returns the number of servers.
-    #[expect(clippy::len_without_is_empty, reason = "there is always a manager")]
-    pub fn len(&self) -> usize {
-        self.servers.len()
-    }
-
     /// Returns the name of a server, as `pvfsd` has it.
     pub fn name(index: usize) -> String {
         if index == 0 { "manager".to_owned() } else { format!("iod{}", index - 1) }
@@ -153,7 +147,7 @@ impl Cluster {
                 |line: usize| format!("{}: {}", Cluster::name(index), log[line..log.len().min(line + 2)].join(" "));
             places.into_iter().map(text).collect::<Vec<_>>()
         };
-        (0..self.len()).flat_map(of).collect()
+        (0..self.servers.len()).flat_map(of).collect()
     }
 }
 

@@ -28,7 +28,7 @@ pub struct History(Vec<Write>);
 
 impl History {
     /// Returns the history of a name that does not exist.
-    pub fn new() -> History {
+    pub fn absent() -> History {
         History(vec![Write { state: None, begin_us: 0, end_us: 0, acknowledged: true }])
     }
 
@@ -78,7 +78,7 @@ mod tests {
     }
 
     fn history(writes: &[(Option<Content>, u64, u64, bool)]) -> History {
-        let mut history = History::new();
+        let mut history = History::absent();
         for (state, begin_us, end_us, acknowledged) in writes {
             let number = history.begin(*state, *begin_us);
             history.end(number, *end_us, *acknowledged);

@@ -73,12 +73,12 @@ pub struct Worlds(BTreeSet<World>);
 
 impl Worlds {
     /// Returns the model of names that do not exist.
-    pub fn new() -> Worlds {
+    pub fn absent() -> Worlds {
         Worlds(BTreeSet::from([World::new()]))
     }
 
     /// Returns the number of worlds.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn an_acknowledged_operation_leaves_one_state_and_a_failed_one_two() {
-        let mut worlds = Worlds::new();
+        let mut worlds = Worlds::absent();
         worlds.acknowledged(&[put("/a", 1)]).unwrap();
         assert_eq!(worlds.certain("/a"), Some(version(1)));
         worlds.failed(&[put("/a", 2)]);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_failed_rename_is_seen_at_both_names_or_at_none() {
-        let mut before = Worlds::new();
+        let mut before = Worlds::absent();
         before.acknowledged(&[put("/a", 1)]).unwrap();
         before.acknowledged(&[put("/b", 2)]).unwrap();
         before.failed(&[rename("/a", "/b")]);
@@ -200,32 +200,32 @@ mod tests {
 
     #[test]
     fn what_cannot_have_succeeded_resolves_or_contradicts() {
-        let mut worlds = Worlds::new();
+        let mut worlds = Worlds::absent();
         assert_eq!(worlds.acknowledged(&[Change::Remove("/a".into())]), Err(Contradiction));
         worlds.failed(&[put("/a", 1)]);
         worlds.clone().acknowledged(&[rename("/a", "/b")]).unwrap();
         worlds.acknowledged(&[Change::Remove("/a".into())]).unwrap();
-        assert_eq!((worlds.len(), worlds.names().len()), (1, 0));
+        assert_eq!((worlds.count(), worlds.names().len()), (1, 0));
         worlds.acknowledged(&[Change::Clear("/a".into())]).unwrap();
     }
 
     #[test]
     fn a_tree_that_failed_is_there_in_any_part() {
-        let mut worlds = Worlds::new();
+        let mut worlds = Worlds::absent();
         let tree = [put("/t/a", 1), put("/t/b", 2), put("/t/c", 3)];
         worlds.failed(&tree);
-        assert_eq!(worlds.len(), 8);
+        assert_eq!(worlds.count(), 8);
         worlds.acknowledged(&tree).unwrap();
-        assert_eq!(worlds.len(), 1);
+        assert_eq!(worlds.count(), 1);
         worlds.failed(&[Change::Clear("/t/a".into()), Change::Clear("/t/b".into())]);
-        assert_eq!(worlds.len(), 4);
+        assert_eq!(worlds.count(), 4);
         worlds.observed("/t/a", exactly(None)).unwrap();
-        assert_eq!((worlds.len(), worlds.certain("/t/c")), (2, Some(version(3))));
+        assert_eq!((worlds.count(), worlds.certain("/t/c")), (2, Some(version(3))));
     }
 
     #[test]
     fn a_failed_truncation_is_whole() {
-        let mut worlds = Worlds::new();
+        let mut worlds = Worlds::absent();
         worlds.acknowledged(&[put("/a", 1)]).unwrap();
         worlds.failed(&[Change::Truncate("/a".into(), 40)]);
         let cut = version(1).truncated(40);
@@ -236,10 +236,10 @@ mod tests {
 
     #[test]
     fn a_forgotten_name_is_in_no_world() {
-        let mut worlds = Worlds::new();
+        let mut worlds = Worlds::absent();
         worlds.acknowledged(&[put("/b", 2)]).unwrap();
         worlds.failed(&[put("/a", 1)]);
         worlds.forget("/a");
-        assert_eq!((worlds.len(), worlds.names()), (1, BTreeSet::from(["/b".to_owned()])));
+        assert_eq!((worlds.count(), worlds.names()), (1, BTreeSet::from(["/b".to_owned()])));
     }
 }

@@ -76,12 +76,12 @@ impl Scene {
     /// Returns what the attackers attack.
     pub(super) fn targets(&self, over: Over) -> Vec<Target> {
         let of = |index| Target { addr: self.place(index, over), recording: self.recording(index, over) };
-        (0..self.cluster.len()).map(of).collect()
+        (0..self.cluster.servers.len()).map(of).collect()
     }
 
     /// Returns the processes of the servers.
     pub(super) fn pids(&self) -> Vec<u32> {
-        (0..self.cluster.len()).map(|index| self.cluster.pid(index)).collect()
+        (0..self.cluster.servers.len()).map(|index| self.cluster.pid(index)).collect()
     }
 
     /// Returns what each server uses.
@@ -91,7 +91,9 @@ impl Scene {
 
     /// Returns the bytes of the logs of all servers.
     pub(super) fn log_bytes(&self) -> u64 {
-        (0..self.cluster.len()).map(|index| fs::metadata(self.cluster.log(index)).map_or(0, |log| log.len())).sum()
+        (0..self.cluster.servers.len())
+            .map(|index| fs::metadata(self.cluster.log(index)).map_or(0, |log| log.len()))
+            .sum()
     }
 
     /// Returns what the honest client over a transport noticed in a window of time.
@@ -115,7 +117,7 @@ impl Scene {
     /// Looks for servers that have ended or panicked since the last time. Starts them again.
     pub(super) fn check(&mut self) -> Outcome<Vec<String>> {
         let mut wrong = Vec::new();
-        for index in 0..self.cluster.len() {
+        for index in 0..self.cluster.servers.len() {
             if let Some(status) = self.cluster.ended(index)? {
                 let (name, last) = (Cluster::name(index), self.cluster.last_line(index));
                 wrong.push(format!("{name} has ended, {status}: {last}"));
@@ -134,7 +136,7 @@ impl Scene {
 
     /// Starts the servers, with relays before them, records commands, and removes the relays.
     fn record(&mut self) -> Outcome {
-        let servers = self.cluster.len();
+        let servers = self.cluster.servers.len();
         let relays = (0..servers).map(|index| Relay::tcp(&self.place(index, Over::Tcp)));
         let relays = relays.collect::<Result<Vec<_>, _>>().map_err(named("relay"))?;
         // The manager tells clients the addresses of the I/O servers, which are those of relays.

@@ -52,7 +52,7 @@ impl<'a> Killer<'a> {
     /// Starts all servers.
     pub(super) fn start(cluster: Cluster, storm: &'a Storm, services: Services, random: Random) -> Outcome<Killer<'a>> {
         let log = File::create(storm.dir.join("killer.log")).map_err(named("killer.log"))?;
-        let (due, blows) = (vec![None; cluster.len()], Blows::default());
+        let (due, blows) = (vec![None; cluster.servers.len()], Blows::default());
         let mut killer = Killer { storm, cluster, services, starts: 0, random, due, blows, kills: 0, log };
         (0..killer.due.len()).try_for_each(|index| killer.start_server(index))?;
         Ok(killer)
@@ -81,7 +81,7 @@ impl<'a> Killer<'a> {
 
     /// Hits a server.
     fn blow(&mut self) {
-        let running: Vec<usize> = (0..self.cluster.len()).filter(|index| self.due[*index].is_none()).collect();
+        let running: Vec<usize> = (0..self.cluster.servers.len()).filter(|index| self.due[*index].is_none()).collect();
         let Some(index) = running.get(self.random.below(running.len().max(1))).copied() else { return };
         let name = Cluster::name(index);
         let now_us = self.storm.now_us();

@@ -111,7 +111,7 @@ impl Storm {
             began_us: now_us(),
             pvfs: Pvfs { program, options, dir: dir.clone() },
             dir,
-            shared: (0..SHARED).map(|index| (format!("/shared/s{index}"), Mutex::new(History::new()))).collect(),
+            shared: (0..SHARED).map(|index| (format!("/shared/s{index}"), Mutex::new(History::absent()))).collect(),
             versions: Mutex::default(),
             abandoned: Mutex::default(),
             tally: Mutex::default(),

@@ -63,7 +63,7 @@ impl<'a> Worker<'a> {
             storm,
             pvfs,
             random,
-            worlds: Worlds::new(),
+            worlds: Worlds::absent(),
             files: (0..FILES).map(|index| format!("/{name}/f{index}")).collect(),
             trees: (0..TREES).map(|index| format!("/{name}/t{index}")).collect(),
             used: FILES,
@@ -77,7 +77,7 @@ impl<'a> Worker<'a> {
     /// Works until the storm is over.
     pub(super) fn run(&mut self) -> Outcome {
         while !self.storm.is_over.load(Ordering::Relaxed) {
-            let unresolved = if self.worlds.len() > MANY_WORLDS { self.worlds.unresolved() } else { None };
+            let unresolved = if self.worlds.count() > MANY_WORLDS { self.worlds.unresolved() } else { None };
             let good = match unresolved {
                 Some(name) => self.get(&name)?,
                 None => self.step()?,
