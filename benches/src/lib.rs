@@ -7,7 +7,6 @@
 //! | program | what it measures |
 //! |---|---|
 //! | `benches` | the papers' programs and experiments, and what caches and cores give an I/O server |
-//! | `shm_bench` | shared memory, beside the limits of the machine, UCX and libfabric |
 //! | `honest` | no benchmark: the honest client beside the attackers of `cargo xtask hostile` |
 //! | `sim_rate` | events per second in the simulator, and whether a seed gives the same digest twice |
 //! | `message_cost` | instructions and system calls of a message, counted under callgrind |

@@ -48,8 +48,8 @@ fn test(groups: &[&Group<'_>]) -> String {
     text
 }
 
-/// Returns the tables of a test and setup: medians; then percentiles, ratios and costs, if there are
-/// any.
+/// Returns the tables of a test and setup: medians; then percentiles, ratios and costs, if there
+/// are any.
 pub(crate) fn tables(groups: &[&Group<'_>]) -> Vec<Table> {
     let others = [shares(groups), ratios(groups), costs(groups)];
     std::iter::once(medians(groups)).chain(others.into_iter().filter(|table| !table.rows.is_empty())).collect()

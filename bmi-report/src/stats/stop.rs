@@ -18,7 +18,7 @@
 //! difference of 5 % was found there in half of the runs, with 800 in nine of ten, and with 1200 in
 //! 95 of 100. A round of 10 ms makes that half a minute.
 //!
-//! **Tests.** `tests/known_truth.rs`, on recordings of real runs.
+//! **Tests.** `tests/it/known_truth.rs`, on recordings of real runs.
 //!
 //! **Source.** Glynn, Whitt: The asymptotic validity of sequential stopping rules for stochastic
 //! simulations (Annals of Applied Probability 2, 1992).

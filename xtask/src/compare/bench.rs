@@ -37,16 +37,14 @@ const PVFSD: &str = "pvfsd";
 pub(super) const BENCHES: &[Bench] = &[
     Bench { name: "message_cost", args: "--sample", counts: true, starts: &[] },
     Bench { name: "bmi-perf", args: PERF, counts: false, starts: &[] },
-    Bench { name: "shm_bench", args: "--sample", counts: false, starts: &[] },
     Bench { name: "sim_rate", args: "--sample", counts: false, starts: &[] },
     Bench { name: PVFS, args: ALL, counts: false, starts: &[PVFSD] },
 ];
 
 /// All that `pvfs` measures of one client, once.
 const ALL: &str = "--json --over tcp,shm bench all --rounds 1 --seed 1";
-/// Both transports of every host, through an endpoint and of the backend alone, however a side
-/// waits.
-const PERF: &str = "here --sample --over tcp,shm --interface endpoint,backend --waiting polling,sleeping";
+/// Both transports of every host, through each interface for one thread, however a side waits.
+const PERF: &str = "here --sample --over tcp,shm --interface endpoint,polled,backend --waiting polling,sleeping";
 
 /// Time limit for one sample, which takes some seconds to a minute.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(600);
@@ -88,7 +86,7 @@ impl Bench {
     pub(super) fn understands_samples(&self, programs: &Programs) -> Result<(), Failure> {
         let (args, known) = match self.name {
             PVFS => ("bench all --help", "--quick"),
-            "bmi-perf" => ("here --help", "--sample"),
+            "bmi-perf" => ("here --help", "polled"),
             _ => ("--help", "--sample"),
         };
         let help = Invocation::new(programs.folder(), programs.program(self.name)?, args);

@@ -8,8 +8,8 @@ use super::{DESCRIPTION, Ended, Opened, Port, produce};
 use crate::case::Case;
 use crate::work::library::{DATA, config};
 
-/// Sends after which it is polled, so that credits come back before there are none: a send that waits
-/// for credit takes a longer way.
+/// Sends after which it is polled, so that credits come back before there are none: a send that
+/// waits for credit takes a longer way.
 const SENDS: u32 = 32;
 
 pub(super) struct Endpoint {
