@@ -11,16 +11,20 @@
 //! | `sim_rate` | events per second in the simulator, and whether a seed gives the same digest twice |
 //! | `message_cost` | instructions and system calls of a message, counted under callgrind |
 
-pub mod commands;
+mod commands;
 pub mod cores;
 pub mod cpu;
 pub mod limit;
 pub mod memory_limit;
-pub mod message_cost;
+mod message_cost;
 pub mod net;
 pub mod paper;
 pub mod report;
 pub mod sample;
-pub mod sim_rate;
+mod sim_rate;
 pub mod tasks;
 pub mod workload;
+
+pub use self::commands::main as run_benches;
+pub use self::message_cost::main as run_message_cost;
+pub use self::sim_rate::main as run_sim_rate;

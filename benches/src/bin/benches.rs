@@ -1,5 +1,5 @@
-//! Runs [`benches::commands`].
+//! The program `benches`, whose code is in the library.
 
 fn main() -> std::process::ExitCode {
-    benches::commands::main()
+    benches::run_benches()
 }

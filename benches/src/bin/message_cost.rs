@@ -1,5 +1,5 @@
-//! Runs [`benches::message_cost`].
+//! The program `message_cost`, whose code is in the library.
 
 fn main() -> std::process::ExitCode {
-    benches::message_cost::main()
+    benches::run_message_cost()
 }

@@ -1,5 +1,5 @@
-//! Runs [`benches::sim_rate`].
+//! The program `sim_rate`, whose code is in the library.
 
 fn main() -> std::process::ExitCode {
-    benches::sim_rate::main()
+    benches::run_sim_rate()
 }

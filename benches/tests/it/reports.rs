@@ -20,6 +20,8 @@ fn a_workload_reports_the_rounds_of_each_place() {
     let (printed, report) = run(benches, &[&few[..], &["tile", "--tiles", "2x1", "--size", "64x24"]].concat());
     let kinds: Vec<(&str, Kind)> = report.rows.iter().map(|row| (&*row.over, row.kind)).collect();
     let (tcp, sim) = (("tcp", Kind::Library), ("sim", Kind::Model));
+    // Lines of prose are broken at spaces.
+    let printed = printed.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(kinds, [tcp, tcp, sim, sim], "a place that is named twice is measured once");
     for row in &report.rows {
         assert_eq!((row.rounds.len(), row.size, row.unit), (2, Some(64 * 24 * 24), Unit::BytesPerSecond));

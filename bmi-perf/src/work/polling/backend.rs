@@ -11,10 +11,11 @@ use crate::case::Case;
 const HEAD: usize = 64;
 /// The name of every work request: only their number counts.
 const ANY: WorkId = WorkId(0);
+/// The name of the connection before there is one.
+const NONE: ConnId = ConnId { slot: u32::MAX, generation: 0 };
 
 pub(super) struct Backend {
     transport: AnyTransport,
-    /// Names nothing until there is a connection.
     conn: ConnId,
     is_established: bool,
     events: Vec<Event>,
@@ -30,9 +31,8 @@ impl Backend {
         let Opened { mut transport, outgoing, incoming, .. } = with;
         let (outgoing, incoming) = (transport.register(&outgoing)?, transport.register(&incoming)?);
         let remote = RemoteSlice::from_wire(&[0; DESCRIPTION]);
-        let conn = ConnId { slot: u32::MAX, generation: 0 };
         let (events, ended) = (Vec::new(), Ended::default());
-        Ok(Backend { transport, conn, is_established: false, events, ended, outgoing, incoming, remote })
+        Ok(Backend { transport, conn: NONE, is_established: false, events, ended, outgoing, incoming, remote })
     }
 
     fn post_two(&mut self) -> Result<(), Error> {
@@ -51,7 +51,7 @@ impl Backend {
                 WorkKind::Recv => self.ended.receives += 1,
                 _ => self.ended.others += 1,
             },
-            Event::ConnectRequest { conn, .. } if !self.is_established => {
+            Event::ConnectRequest { conn, .. } if self.conn == NONE => {
                 self.conn = conn;
                 self.post_two()?;
                 self.transport.accept(conn, &[])?;
