@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -57,22 +56,18 @@ impl Lines {
 }
 
 /// `cargo xtask lines`.
-pub(crate) fn main(root: &Path, args: &LinesArgs) -> ExitCode {
-    match count_all(root) {
-        Ok(crates) if args.json => println!("{}", serde_json::json!(crates)),
-        Ok(crates) => {
-            println!("{:<16} files    code comments   tests comments     all", "crate");
-            for (name, lines) in crates {
-                let [files, code, comments, tests, of_tests, all] = lines.numbers();
-                println!("{name:<16} {files:>5} {code:>7} {comments:>8} {tests:>7} {of_tests:>8} {all:>7}");
-            }
-        }
-        Err(failure) => {
-            eprintln!("{failure}");
-            return ExitCode::FAILURE;
-        }
+pub(crate) fn main(root: &Path, args: &LinesArgs) -> Result<(), Failure> {
+    let crates = count_all(root)?;
+    if args.json {
+        println!("{}", serde_json::json!(crates));
+        return Ok(());
     }
-    ExitCode::SUCCESS
+    println!("{:<16} files    code comments   tests comments     all", "crate");
+    for (name, lines) in crates {
+        let [files, code, comments, tests, of_tests, all] = lines.numbers();
+        println!("{name:<16} {files:>5} {code:>7} {comments:>8} {tests:>7} {of_tests:>8} {all:>7}");
+    }
+    Ok(())
 }
 
 /// Returns the lines of each crate, and last of all together.

@@ -41,6 +41,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use command::{Failure, Invocation};
+
 /// Tasks that take more than one command.
 #[derive(Parser)]
 #[command(
@@ -137,10 +139,10 @@ fn main() -> ExitCode {
         }
         Task::Test(args) if args.full && std::env::var_os(FULL).is_none() => in_full(),
         Task::Test(args) => steps::run(&root(), &args.only),
-        Task::Bench { args } => bench(&args),
+        Task::Bench { args } => exit(bench(&args)),
         Task::Compare(args) => compare::main(&root(), &args),
-        Task::Mutants(args) => mutants::main(&root(), &args),
-        Task::Lines(args) => lines::main(&root(), &args),
+        Task::Mutants(args) => exit(mutants::main(&root(), &args)),
+        Task::Lines(args) => exit(lines::main(&root(), &args)),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::Pair(args) => pair::main(&root(), &args),
         Task::PairRelay { spec } => pair::relay_main(&spec),
@@ -163,15 +165,20 @@ fn in_full() -> ExitCode {
 /// Time limit of the benchmark, longer than any full run. The benchmark limits its own phases.
 const BENCH_LIMIT: Duration = Duration::from_secs(1800);
 
-fn bench(args: &[String]) -> ExitCode {
-    let cargo = command::Invocation::cargo(&root(), "run --release --package bmi-perf -- here").args(args);
-    match cargo.hand_over(BENCH_LIMIT) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
+fn bench(args: &[String]) -> Result<(), Failure> {
+    let cargo = Invocation::cargo(&root(), "run --release --package bmi-perf -- here").args(args);
+    cargo.hand_over(BENCH_LIMIT)
+}
+
+/// Prints why something failed.
+fn exit(result: Result<(), Failure>) -> ExitCode {
+    result.map_or_else(
+        |failure| {
             eprintln!("{failure}");
             ExitCode::FAILURE
-        }
-    }
+        },
+        |()| ExitCode::SUCCESS,
+    )
 }
 
 #[cfg(test)]

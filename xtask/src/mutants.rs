@@ -17,7 +17,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -136,14 +135,8 @@ struct Outcome {
 }
 
 /// `cargo xtask mutants`.
-pub(crate) fn main(root: &Path, args: &MutantsArgs) -> ExitCode {
-    match check(root, args) {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("{failure}");
-            ExitCode::FAILURE
-        }
-    }
+pub(crate) fn main(root: &Path, args: &MutantsArgs) -> Result<(), Failure> {
+    check(root, args).map(drop)
 }
 
 /// The step of the test command.

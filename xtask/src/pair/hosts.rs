@@ -30,11 +30,12 @@ impl Host {
     pub(super) fn make() -> Result<Host, String> {
         let failed = |error: std::io::Error| format!("there is no network namespace: {error}");
         // A thread alone leaves, and its namespace is kept by the descriptor.
-        let made = std::thread::spawn(|| {
+        let leave = || {
             tun::leave(UnshareFlags::NEWNET)?;
             File::open("/proc/thread-self/ns/net")
-        });
-        let namespace = made.join().map_err(|_| "a thread has panicked".to_owned())?.map_err(failed)?;
+        };
+        let made = std::thread::scope(|scope| scope.spawn(leave).join());
+        let namespace = made.map_err(|_| "a thread has panicked".to_owned())?.map_err(failed)?;
         let host = Host { namespace };
         host.run("ip", "link set lo up")?;
         Ok(host)

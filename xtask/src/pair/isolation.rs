@@ -44,12 +44,12 @@ pub(super) fn follow(end: &Path) -> Result<(), String> {
     let mut end = fs::File::open(end).map_err(|error| format!("{}: {error}", end.display()))?;
     run("mount", "--make-rprivate /")?;
     run("mount", "-t proc proc /proc")?;
-    std::thread::spawn(move || {
+    let watch = std::thread::Builder::new().name("end".into()).spawn(move || {
         let _ = end.read(&mut [0]);
         end_others();
         std::process::exit(1)
     });
-    Ok(())
+    watch.map(drop).map_err(|error| format!("no thread: {error}"))
 }
 
 /// Asks all other processes of the namespace to end, and waits a moment. The kernel ends the rest
