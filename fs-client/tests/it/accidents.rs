@@ -1,18 +1,14 @@
-//! Accidents around the commands: interrupted transfers, and output for programs.
+//! Accidents around the commands: interrupted transfers, commands that are stopped in the middle
+//! (`SIGSTOP`) while others go on, and output for programs.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Command, Output};
+use std::fs;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
-use crate::bodies::pattern;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::bodies::{names_in, pattern, stores};
 use crate::cluster::{Cluster, complaint};
-
-fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
 
 /// Runs `pvfs` under a shell's limits.
 fn limited(cluster: &Cluster, before: &str, args: &str) -> Output {
@@ -27,36 +23,34 @@ fn limited(cluster: &Cluster, before: &str, args: &str) -> Output {
 #[test]
 fn a_get_that_fails_or_is_killed_leaves_what_was_there() {
     let cluster = Cluster::start(2);
-    fs::write(cluster.path("f"), pattern(9_000_000, 1)).unwrap();
-    cluster.ok(&["put", "f", "/f"]);
+    stores(&cluster, "/f", &pattern(9_000_000, 1));
     fs::create_dir(cluster.path("into")).unwrap();
     for there in [false, true] {
         if there {
             fs::write(cluster.path("into/f"), "old").unwrap();
         }
-        let before = names(&cluster.path("into"));
+        let before = names_in(&cluster.path("into"));
         // The disk accepts only four megabytes.
         let line = complaint(&limited(&cluster, "trap '' XFSZ; ulimit -f 8000", "get /f into"), 1);
         assert!(line.contains("into/f") && line.contains("too large"), "{line}");
-        assert_eq!(names(&cluster.path("into")), before, "there: {there}");
+        assert_eq!(names_in(&cluster.path("into")), before, "there: {there}");
         let killed = limited(&cluster, "ulimit -c 0; ulimit -f 8000", "get /f into");
         assert_eq!(killed.status.code(), None, "killed in the middle by the limit");
-        assert_eq!(names(&cluster.path("into")), before, "there: {there}");
+        assert_eq!(names_in(&cluster.path("into")), before, "there: {there}");
         if there {
             assert_eq!(fs::read_to_string(cluster.path("into/f")).unwrap(), "old");
         }
     }
     cluster.ok(&["get", "/f", "into"]);
     assert!(fs::read(cluster.path("into/f")).unwrap() == pattern(9_000_000, 1));
-    assert_eq!(names(&cluster.path("into")), ["f"]);
+    assert_eq!(names_in(&cluster.path("into")), ["f"]);
 }
 
 #[test]
 fn what_is_no_file_is_written_to_in_order_and_stays() {
     let cluster = Cluster::start(2);
     let bytes = pattern(9_000_000, 2);
-    fs::write(cluster.path("f"), &bytes).unwrap();
-    cluster.ok(&["put", "f", "/f"]);
+    stores(&cluster, "/f", &bytes);
     cluster.ok(&["get", "/f", "/dev/null"]);
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
     assert!(Command::new("mkfifo").arg(cluster.path("pipe")).status().unwrap().success());
@@ -65,20 +59,6 @@ fn what_is_no_file_is_written_to_in_order_and_stays() {
     cluster.ok(&["get", "/f", "pipe"]);
     assert!(reader.wait().unwrap().success());
     assert!(fs::read(cluster.path("read")).unwrap() == bytes);
-}
-
-/// Replays a bug: `put -r` and `get -r` of a tree with executable files lost their permissions.
-#[test]
-fn permissions_survive_put_and_get() {
-    let cluster = Cluster::start(1);
-    for (name, mode) in [("program", 0o755), ("secret", 0o600), ("empty", 0o711)] {
-        fs::write(cluster.path(name), if name == "empty" { "" } else { "x" }).unwrap();
-        fs::set_permissions(cluster.path(name), Permissions::from_mode(mode)).unwrap();
-        cluster.ok(&["put", name, &format!("/{name}")]);
-        cluster.ok(&["get", &format!("/{name}"), "back"]);
-        assert_eq!(fs::metadata(cluster.path("back")).unwrap().permissions().mode() & 0o777, mode, "{name}");
-        fs::remove_file(cluster.path("back")).unwrap();
-    }
 }
 
 /// Replays a bug: with `--json`, nothing was printed if the command ended early.
@@ -113,8 +93,7 @@ fn names_with_control_codes_stay_on_their_line() {
 fn a_file_that_is_written_to_has_a_new_time() {
     let cluster = Cluster::start(2);
     let time = |args: &[&str]| cluster.json(args)["files"][0]["mtime_ns"].as_u64().unwrap();
-    fs::write(cluster.path("f"), pattern(100_000, 1)).unwrap();
-    cluster.ok(&["put", "f", "/f"]);
+    stores(&cluster, "/f", &pattern(100_000, 1));
     let first = time(&["stat", "/f"]);
     cluster.ok(&["truncate", "/f", "70K"]);
     let second = time(&["stat", "/f"]);
@@ -123,15 +102,95 @@ fn a_file_that_is_written_to_has_a_new_time() {
     assert_eq!(listed, second);
 }
 
+// ---- commands that are stopped ------------------------------------------------------------------
+
+/// Number of commands that are stopped.
+const STOPPED: usize = 12;
+/// Size of the file that they move. It has no bytes on a disk, and no command comes to its end.
+const ENDLESS: u64 = 1 << 40;
+/// A command that has moved this many bytes is in the middle.
+const MIDDLE: u64 = 8 << 20;
+/// Time limit of the requests of the other commands.
+const TIMEOUT: &str = "8s";
+
+/// A command in the background.
+struct Running(Child);
+
+impl Running {
+    /// Returns how many bytes the command has read from files and written to files.
+    fn bytes(&self) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/io", self.0.id())).unwrap();
+        let value = |line: &str| line.split_once(": ").unwrap().1.parse::<u64>().unwrap();
+        text.lines().filter(|line| line.starts_with("rchar") || line.starts_with("wchar")).map(value).sum()
+    }
+
+    /// Waits until the command has moved `more` bytes.
+    #[expect(clippy::disallowed_methods, reason = "waits for other processes")]
+    fn moves(&mut self, more: u64) {
+        let until = self.bytes() + more;
+        while self.bytes() < until {
+            assert_eq!(self.0.try_wait().unwrap(), None, "it goes on without end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts commands, and stops all of them when each is in the middle of its file.
+fn stopped(cluster: &Cluster, args: impl Fn(usize) -> Vec<String>) -> Vec<Running> {
+    let start = |index| {
+        let args = args(index);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        Running(cluster.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    };
+    let mut all: Vec<_> = (0..STOPPED).map(start).collect();
+    all.iter_mut().for_each(|one| one.moves(MIDDLE));
+    all.iter().for_each(|one| one.signal(Signal::STOP));
+    all
+}
+
+/// Stores and fetches files. No request of it waits for [`TIMEOUT`].
+fn others_go_on(cluster: &Cluster) {
+    fs::write(cluster.path("f"), pattern(9_000_000, 1)).unwrap();
+    for round in 0..4 {
+        let (name, copy) = (format!("/f{round}"), format!("copy{round}"));
+        cluster.ok(&["--timeout", TIMEOUT, "put", "f", &name]);
+        cluster.ok(&["--timeout", TIMEOUT, "get", &name, &copy]);
+        assert!(fs::read(cluster.path(&copy)).unwrap() == pattern(9_000_000, 1));
+    }
+}
+
+/// Replays a bug: the stopped commands kept the buffers of the I/O server, and its places for
+/// requests, for 10 to 30 s.
 #[test]
-fn put_and_get_keep_the_modification_time() {
-    let cluster = Cluster::start(2);
-    let modified = |name: &str| fs::metadata(cluster.path(name)).unwrap().modified().unwrap();
-    let file = fs::File::create(cluster.path("f")).unwrap();
-    fs::write(cluster.path("f"), pattern(100_000, 1)).unwrap();
-    file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789)).unwrap();
-    cluster.ok(&["put", "f", "/f"]);
-    assert!(cluster.ok(&["stat", "/f"]).contains("modified 2001-09-09 01:46:40"));
-    cluster.ok(&["get", "/f", "back"]);
-    assert_eq!(modified("back"), modified("f"));
+fn gets_that_are_stopped_do_not_stop_others() {
+    let cluster = Cluster::start(1);
+    cluster.ok(&["put", "pvfs.toml", "/endless"]);
+    cluster.ok(&["truncate", "/endless", &ENDLESS.to_string()]);
+    let get = ["get", "--window", "64", "/endless", "/dev/null"];
+    let mut all = stopped(&cluster, |_| get.map(String::from).to_vec());
+    others_go_on(&cluster);
+    // One that goes on connects again.
+    all[0].signal(Signal::CONT);
+    all[0].moves(MIDDLE);
+}
+
+/// The same bug, with commands whose data the server reads.
+#[test]
+fn puts_that_are_stopped_do_not_stop_others() {
+    let cluster = Cluster::start(1);
+    fs::File::create(cluster.path("endless")).unwrap().set_len(ENDLESS).unwrap();
+    let put = |index| ["put", "--window", "64", "endless", &format!("/put{index}")].map(String::from).to_vec();
+    let _all = stopped(&cluster, put);
+    others_go_on(&cluster);
 }

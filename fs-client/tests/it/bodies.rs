@@ -1,9 +1,20 @@
-//! Test bodies that do not depend on the transport. They run over the simulator, over TCP, and
-//! against the mock servers.
+//! Test bodies that do not depend on the transport. They run over the simulator, over TCP, and over
+//! shared memory.
 
-use bmi_core::{MemList, Memory};
-use fs_client::{Client, CreateOptions, Direction, ErrorCode, FsPath, Kind, Path, Region, RemoveKind, SetAttr};
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bmi::OpenOptions;
+use bmi_core::driver::{MonotonicClock, event};
+use bmi_core::{Addr, Config, MemList, Memory, Scheme, Threading};
+use fs_client::{
+    Client, ClientOptions, CreateOptions, Direction, ErrorCode, File, FsPath, Kind, Path, Region, RemoveKind, SetAttr,
+};
 use proptest::prelude::*;
+
+use crate::cluster::Cluster;
 
 pub fn path(text: &str) -> FsPath {
     text.parse().unwrap()
@@ -23,6 +34,98 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
 
 pub fn striped(strip_size: u64, servers: u32) -> CreateOptions {
     CreateOptions { strip_size, servers, ..CreateOptions::default() }
+}
+
+/// Returns the options of another client. Each has a number of its own: the manager knows the last
+/// changes of each.
+pub fn options() -> ClientOptions {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let id = u128::from(std::process::id()) << 64 | u128::from(NEXT.fetch_add(1, Ordering::Relaxed));
+    ClientOptions { timeout: Duration::from_secs(60), ..ClientOptions::new(id) }
+}
+
+/// Runs `body` with a client over a transport of this machine.
+pub fn with_client<R>(
+    scheme: Scheme,
+    manager: &Addr,
+    options: ClientOptions,
+    body: impl AsyncFnOnce(Client) -> R,
+) -> R {
+    let clock = MonotonicClock::new();
+    let endpoint = bmi::endpoint(scheme, &OpenOptions::default(), Config::named("test"), clock).unwrap();
+    let work = async { body(Client::connect(endpoint.clone(), manager.clone(), options).await.unwrap()).await };
+    event::block_on(endpoint.clone(), work).unwrap()
+}
+
+/// Runs a test in a process of its own, for instance because it counts the threads of its process.
+/// `name` is that of the test.
+pub fn in_own_process(name: &str, test: impl FnOnce()) {
+    if std::env::var_os("OWN_PROCESS").is_some_and(|own| own == name) {
+        return test();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", name, "--nocapture"]).env("OWN_PROCESS", name).output().unwrap();
+    let [said, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success() && said.contains(" 1 passed"), "{said}{errors}");
+}
+
+/// Looks again until a condition holds, for at most a minute.
+#[expect(clippy::disallowed_methods, reason = "waits for other processes")]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..6000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("not within a minute: {what}");
+}
+
+/// Stores a file that has these bytes.
+pub fn stores(cluster: &Cluster, name: &str, bytes: &[u8]) {
+    fs::write(cluster.path("stored"), bytes).unwrap();
+    cluster.ok(&["put", "stored", name]);
+}
+
+/// Fetches a file, which must have these bytes.
+pub fn fetches(cluster: &Cluster, name: &str, bytes: &[u8]) {
+    cluster.ok(&["get", name, "fetched"]);
+    assert!(fs::read(cluster.path("fetched")).unwrap() == bytes, "{name}");
+}
+
+/// Returns the names in a local directory.
+pub fn names_in(dir: &std::path::Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Copies a local tree.
+pub fn copy_tree(from: &std::path::Path, to: &std::path::Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        match entry.path().is_dir() {
+            true => copy_tree(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// Fails unless two trees have the same directories, files, bytes and modification times of files.
+pub fn assert_same_tree(a: &std::path::Path, b: &std::path::Path) {
+    assert_eq!(names_in(a), names_in(b), "{}", a.display());
+    for name in names_in(a) {
+        let (a, b) = (a.join(&name), b.join(&name));
+        if a.is_dir() {
+            assert_same_tree(&a, &b);
+            continue;
+        }
+        assert!(fs::read(&a).unwrap() == fs::read(&b).unwrap(), "{} differs", a.display());
+        let modified = |path: &std::path::Path| fs::metadata(path).unwrap().modified().unwrap();
+        assert_eq!(modified(&a), modified(&b), "{}", a.display());
+    }
 }
 
 pub async fn code<V>(result: impl Future<Output = Result<V, fs_client::Error>>) -> ErrorCode {
@@ -110,7 +213,7 @@ pub async fn many_entries(client: &Client, count: usize) {
     assert!(sizes.len() > 1, "{count} entries do not fit one message");
 }
 
-pub async fn read(file: &fs_client::File, offset: u64, len: usize) -> Vec<u8> {
+pub async fn read<S: Threading>(file: &File<S>, offset: u64, len: usize) -> Vec<u8> {
     let memory = Memory::from(vec![0xEE; len]);
     let got = file.read_at(offset, &memory).await.unwrap();
     let mut bytes = memory.to_vec();
@@ -186,7 +289,7 @@ pub fn any_steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Runs list accesses against a model. Leaves out regions of a write that overlap an earlier one,
 /// because their result is undefined.
-pub async fn list_io(file: &fs_client::File, steps: &[Step]) {
+pub async fn list_io(file: &File, steps: &[Step]) {
     let mut model: Vec<u8> = Vec::new();
     for (index, step) in steps.iter().enumerate() {
         let mut regions: Vec<Region> = Vec::new();
@@ -266,4 +369,57 @@ pub async fn plans(client: &Client) {
     }
     assert_eq!(took.bytes(Direction::Write, Path::ServerBased), 1 << 20);
     assert_eq!(plan.to_string().lines().count(), 1 + plan.transfers.len());
+}
+
+// ---- tasks that share a client ------------------------------------------------------------------
+
+/// Number of I/O servers of the files below.
+pub const IODS: usize = 2;
+/// Bytes that a task writes. They are on both servers.
+pub const LEN: usize = 200_000;
+
+/// Does with a file what can be done with one.
+pub async fn whole_life<S: Threading>(client: &Client<S>, number: u64, round: u64) {
+    let dir = path(&format!("/dir{number}"));
+    let (first, second) = (dir.join(&format!("a{round}")).unwrap(), dir.join(&format!("b{round}")).unwrap());
+    client.mkdir_all(&dir).await.unwrap();
+    let file = client.create(&first, striped(65536, IODS as u32)).await.unwrap();
+    let bytes = pattern(LEN, number * 1000 + round);
+    file.write_at(0, bytes.clone()).await.unwrap();
+    file.sync().await.unwrap();
+    client.rename(&first, &second).await.unwrap();
+    let names: Vec<_> = client.readdir(&dir).await.unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!(names, [format!("b{round}")]);
+    let found = client.open(&second).await.unwrap();
+    assert_eq!(found.size().await.unwrap(), LEN as u64);
+    assert!(read(&found, 0, LEN).await == bytes);
+    client.remove(&second, RemoveKind::File).await.unwrap();
+}
+
+/// The work of one task: with files of its own, and with its part of a common one.
+pub async fn share<S: Threading>(client: &Client<S>, common: &File<S>, number: u64, rounds: u64) {
+    for round in 0..rounds {
+        whole_life(client, number, round).await;
+        let (at, bytes) = (number * LEN as u64, pattern(LEN, number + round));
+        common.write_at(at, bytes.clone()).await.unwrap();
+        assert!(read(common, at, LEN).await == bytes);
+    }
+    common.sync().await.unwrap();
+}
+
+/// Checks the common file after so many tasks have ended.
+pub async fn was_shared<S: Threading>(common: &File<S>, tasks: u64, rounds: u64) {
+    for number in 0..tasks {
+        assert!(read(common, number * LEN as u64, LEN).await == pattern(LEN, number + rounds - 1));
+    }
+}
+
+/// Requests of all kinds, with data that is in the messages. The caller may drop it at any time.
+pub async fn small_requests<S: Threading>(client: &Client<S>, common: &File<S>, number: u64, round: u64) {
+    const SMALL: usize = 3000;
+    client.readdir(&path("/")).await.unwrap();
+    assert_eq!(read(common, 0, SMALL).await.len(), SMALL);
+    common.write_at(LEN as u64 * (1 + number), pattern(SMALL, number)).await.unwrap();
+    common.sync().await.unwrap();
+    client.create(&path(&format!("/left{number}-{round}")), striped(65536, IODS as u32)).await.unwrap();
 }

@@ -6,14 +6,15 @@ use std::time::Duration;
 use bmi_core::Config;
 use bmi_sim::World;
 use fs_client::{
-    AccessPattern, CacheCoverage, CacheHints, CachePolicy, CachedFile, Client, ClientOptions, CreateOptions, ErrorCode,
-    OpenFileOptions, Path, ServiceKind,
+    AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheState, CachedFile, Client, ClientOptions,
+    CreateOptions, ErrorCode, File, OpenFileOptions, Path, ServiceKind,
 };
+use fs_proto::{DatafileHandle, IodReply, IodRequest, RequestBody};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use fs_server::store::{CacheSettings, Service};
 
 use crate::bodies::{code, path, pattern, striped};
-use crate::servers::MockCluster;
+use crate::relay::{Deed, Relayed};
 
 const HINTS: CacheHints = CacheHints {
     unit: Some(8192),
@@ -33,6 +34,15 @@ async fn with_caches(world: &World, iods: usize, options: ClientOptions) -> (Sim
     let endpoint = world.node("client").endpoint(Config::named("client")).unwrap();
     let client = Client::connect(endpoint, cluster.manager(), options).await.unwrap();
     (cluster, client)
+}
+
+/// Takes the hints that I/O servers have got since the last call.
+fn told(cluster: &Relayed) -> Vec<(u32, DatafileHandle, CacheHints)> {
+    let hints = |(iod, body)| match body {
+        RequestBody::Iod(IodRequest::Advise { datafile, hints }) => Some((iod?, datafile, hints)),
+        _ => None,
+    };
+    cluster.passed().into_iter().filter_map(hints).collect()
 }
 
 /// Returns what each server has of the files.
@@ -72,35 +82,39 @@ fn hints_arrive_before_the_first_data_on_every_path() {
 
 #[test]
 fn a_server_is_told_once_with_the_first_access_and_at_once_if_asked_for() {
-    let cluster = MockCluster::new(2, 3);
+    let cluster = Relayed::new(2, 3);
     cluster.world.block_on(async {
         let client = cluster.client().await;
-        let told = || std::mem::take(&mut cluster.state.borrow_mut().advised);
-        let servers = |told: Vec<(u32, _, CacheHints)>| {
-            let mut servers: Vec<_> = told.into_iter().map(|(iod, _, hints)| (iod, hints.policy)).collect();
-            servers.sort_by_key(|(iod, _)| *iod);
+        // By the place of a server in the file.
+        let servers = |file: &File, told: Vec<(u32, DatafileHandle, CacheHints)>| {
+            let place = |iod| file.servers().iter().position(|server| server.iod == Some(iod)).unwrap();
+            let mut servers: Vec<_> = told.into_iter().map(|(iod, _, hints)| (place(iod), hints.policy)).collect();
+            servers.sort_by_key(|(place, _)| *place);
             servers
         };
         let options = CreateOptions { hints: HINTS, ..striped(4096, 3) };
         let file = client.create(&path("/f"), options).await.unwrap();
-        assert_eq!(told(), [], "opening sends nothing");
+        assert_eq!(told(&cluster), [], "opening sends nothing");
         file.write_at(4096, pattern(8192, 1)).await.unwrap();
-        assert_eq!(servers(told()), [(1, CachePolicy::Stream), (2, CachePolicy::Stream)]);
+        assert_eq!(servers(&file, told(&cluster)), [(1, CachePolicy::Stream), (2, CachePolicy::Stream)]);
         for _ in 0..3 {
             file.write_at(0, pattern(50_000, 1)).await.unwrap();
             crate::bodies::read(&file, 0, 50_000).await;
         }
-        assert_eq!(servers(told()), [(0, CachePolicy::Stream)], "the others know");
+        assert_eq!(servers(&file, told(&cluster)), [(0, CachePolicy::Stream)], "the others know");
         let keep = CacheHints { policy: CachePolicy::Keep, ..CacheHints::default() };
         file.advise(keep).await.unwrap();
-        let all = told();
-        let handles: Vec<_> = file.datafiles().await.unwrap().iter().map(|datafile| datafile.handle).collect();
-        assert!(all.iter().all(|(iod, datafile, hints)| handles[*iod as usize] == *datafile && *hints == keep));
-        assert_eq!(servers(all).len(), 3);
+        let all = told(&cluster);
+        let datafiles = file.datafiles().await.unwrap();
+        for (iod, datafile, hints) in &all {
+            let own = datafiles.iter().find(|datafile| datafile.server.iod == Some(*iod)).unwrap();
+            assert_eq!((own.handle, *hints), (*datafile, keep));
+        }
+        assert_eq!(all.len(), 3);
         file.advise(CacheHints::default()).await.unwrap();
-        assert_eq!(servers(told()).len(), 3, "no hints are news, too");
+        assert_eq!(told(&cluster).len(), 3, "no hints are news, too");
         client.open(&path("/f")).await.unwrap().write_at(0, pattern(50_000, 1)).await.unwrap();
-        assert_eq!(told(), [], "who has nothing to tell sends nothing");
+        assert_eq!(told(&cluster), [], "who has nothing to tell sends nothing");
     });
 }
 
@@ -109,7 +123,7 @@ fn a_server_is_told_once_with_the_first_access_and_at_once_if_asked_for() {
 #[test]
 fn hints_cost_no_round_trip() {
     let first_write = |hints: CacheHints| {
-        let cluster = MockCluster::new(3, 1);
+        let cluster = Relayed::new(3, 1);
         cluster.world.block_on(async {
             let client = cluster.client().await;
             let ping = async || client.ping().await.pop().unwrap().result.unwrap();
@@ -120,7 +134,7 @@ fn hints_cost_no_round_trip() {
             let begun = cluster.world.now();
             file.write_at(0, pattern(2000, 1)).await.unwrap();
             let took = cluster.world.now().since(begun);
-            assert_eq!(cluster.state.borrow().advised.len(), usize::from(hints != CacheHints::default()));
+            assert_eq!(told(&cluster).len(), usize::from(hints != CacheHints::default()));
             (took, round_trip)
         })
     };
@@ -130,10 +144,16 @@ fn hints_cost_no_round_trip() {
 
 #[test]
 fn servers_that_do_not_answer_hints_delay_no_access() {
-    let cluster = MockCluster::new(4, 2);
+    let cluster = Relayed::new(4, 2);
     cluster.world.block_on(async {
         let client = cluster.client().await;
-        cluster.faults.deaf.set(true);
+        let deafen = || {
+            cluster.set(|_, request| match request {
+                RequestBody::Iod(IodRequest::Advise { .. }) => Deed::Keep,
+                _ => Deed::Pass,
+            });
+        };
+        deafen();
         let file = client.create(&path("/f"), CreateOptions { hints: HINTS, ..striped(4096, 2) }).await.unwrap();
         let begun = cluster.world.now();
         file.write_at(0, pattern(8192, 1)).await.unwrap();
@@ -141,31 +161,33 @@ fn servers_that_do_not_answer_hints_delay_no_access() {
         let error = file.advise(HINTS).await.unwrap_err();
         assert!(error.to_string().starts_with("advise /f at 2 servers failed"), "{error}");
         // They are told once they listen.
-        cluster.faults.deaf.set(false);
+        cluster.pass();
         assert_eq!(crate::bodies::read(&file, 0, 8192).await, pattern(8192, 1));
-        assert_eq!(cluster.state.borrow().advised.len(), 2);
-        cluster.faults.deaf.set(true);
+        assert_eq!(told(&cluster).len(), 2);
+        deafen();
         file.write_at(0, pattern(8192, 1)).await.unwrap();
-        assert_eq!(cluster.state.borrow().advised.len(), 2, "and not again");
+        cluster.pass();
+        file.write_at(0, pattern(8192, 1)).await.unwrap();
+        assert_eq!(told(&cluster), [], "and not again");
     });
 }
 
 /// A server that goes down before it was told. A failure to tell it fails nothing else.
 #[test]
 fn a_server_that_is_lost_is_told_when_it_is_back() {
-    let cluster = MockCluster::new(5, 2);
+    let cluster = Relayed::new(5, 2);
     cluster.world.block_on(async {
         let client = cluster.client().await;
         let file = client.create(&path("/f"), striped(4096, 2)).await.unwrap();
         file.write_at(0, pattern(8192, 1)).await.unwrap();
-        cluster.iods[1].kill();
+        let second = file.servers()[1].iod.unwrap();
+        cluster.cluster.iod_node(second as usize).kill();
         let error = file.advise(HINTS).await.unwrap_err();
         assert_eq!((error.code(), error.failures().len()), (ErrorCode::Unreachable, 1), "{error}");
-        cluster.iods[1].restart();
-        cluster.start(&cluster.iods[1], Some(1));
+        cluster.cluster.iod_node(second as usize).restart();
         file.write_at(0, pattern(8192, 1)).await.unwrap();
-        let told: Vec<u32> = cluster.state.borrow().advised.iter().map(|(iod, ..)| *iod).collect();
-        assert_eq!(told, [0, 1]);
+        let told: Vec<u32> = told(&cluster).iter().map(|(iod, ..)| *iod).collect();
+        assert_eq!(told, [1 - second, second]);
     });
 }
 
@@ -261,14 +283,33 @@ fn servers_without_a_cache_say_so() {
 
 #[test]
 fn answers_in_parts_are_put_together_and_endless_ones_are_refused() {
-    let cluster = MockCluster::new(9, 2);
+    let cluster = Relayed::new(9, 2);
     cluster.world.block_on(async {
         let client = cluster.client().await;
         let file = client.create(&path("/f"), striped(4096, 2)).await.unwrap();
+        let of_cache = |endless: bool| {
+            move |_, request: &RequestBody| {
+                let reply = match request {
+                    RequestBody::Iod(IodRequest::CacheState { after, .. }) if endless => {
+                        let next = Some(after.unwrap_or(DatafileHandle(1)));
+                        IodReply::CacheState(Box::new(CacheState { next, ..CacheState::default() }))
+                    }
+                    RequestBody::Iod(IodRequest::CacheCoverage { offset, len, .. }) => {
+                        // All of it is there, and told in two parts.
+                        let half = if endless { 0 } else { len.div_ceil(2) };
+                        let coverage = Some(CacheCoverage { cached: half, dirty: half.min(1), ready: 0 });
+                        IodReply::CacheCoverage { coverage, next: (endless || *len > 1).then_some(offset + half) }
+                    }
+                    _ => return Deed::Pass,
+                };
+                Deed::reply(Ok(reply.into()))
+            }
+        };
+        cluster.set(of_cache(false));
         let all = file.cached(100, 20_000).await.unwrap();
         assert_eq!(all.total.cached, 20_000, "the servers answer half of the rest each time");
         assert!(all.servers.iter().all(|server| server.coverage.unwrap().dirty > 5), "in many parts");
-        cluster.faults.endless.set(true);
+        cluster.set(of_cache(true));
         assert_eq!(code(file.cached(0, 10_000)).await, ErrorCode::Protocol);
         for server in client.cache_state(10).await {
             assert_eq!(server.result.unwrap_err().code(), ErrorCode::Protocol);

@@ -6,12 +6,12 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::bodies::eventually;
 use crate::cluster::pvfsd;
 
 /// A configuration with directories of its own. Dropping it ends every server that it started.
@@ -102,6 +102,12 @@ impl Machine {
         entries.filter_map(|entry| mine(entry.file_name().to_str()?.parse().ok()?)).collect()
     }
 
+    /// Takes the address of a server that does not run.
+    fn occupy(&self, server: usize) -> TcpListener {
+        let servers = self.servers(&["status"], 3);
+        TcpListener::bind(servers[server]["addresses"][0].as_str().unwrap().replace("tcp://", "")).unwrap()
+    }
+
     /// Makes a command of the file system, so that the servers are known to serve.
     fn serves(&self) {
         let addr = self.servers(&["status"], 0)[0]["addresses"][0].as_str().unwrap().to_owned();
@@ -122,18 +128,6 @@ impl Drop for Machine {
 fn kill(pid: u32) {
     // It may have ended already.
     let _ = kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), Signal::KILL);
-}
-
-/// Looks again until a condition holds, for at most a minute.
-#[expect(clippy::disallowed_methods, reason = "waits for other processes")]
-fn eventually(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..6000 {
-        if condition() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("not within a minute: {what}");
 }
 
 fn states(servers: &[Value]) -> Vec<&str> {
@@ -216,8 +210,7 @@ fn a_cluster_in_one_process_is_stopped_as_a_whole() {
 fn a_server_that_cannot_start_is_named_with_the_end_of_its_log() {
     let machine = Machine::new(2);
     // The second I/O server's address is in use.
-    let addr = machine.servers(&["status"], 3)[2]["addresses"][0].as_str().unwrap().replace("tcp://", "");
-    let other = TcpListener::bind(&addr).unwrap();
+    let other = machine.occupy(2);
     let error = machine.fails(&["start"], 1);
     let log = machine.path("data/logs/iod1.log").display().to_string();
     assert!(error.contains("pvfsd: iod1: the process ended (exit status: 1)") && error.contains(&log), "{error}");
@@ -230,8 +223,7 @@ fn a_server_that_cannot_start_is_named_with_the_end_of_its_log() {
     machine.ok(&["stop"]);
 
     // Without the manager, nothing else is started.
-    let addr = machine.servers(&["status"], 3)[0]["addresses"][0].as_str().unwrap().replace("tcp://", "");
-    let other = TcpListener::bind(&addr).unwrap();
+    let other = machine.occupy(0);
     let servers = machine.servers(&["start"], 1);
     assert_eq!(states(&servers), ["failed", "not_started", "not_started"]);
     let error = machine.fails(&["start", "--one-process"], 1);
@@ -265,8 +257,7 @@ fn servers_in_the_foreground_of_one_process_end_together() {
     assert_eq!(states(&stopped), ["stopped", "stopped", "not_running"]);
 
     // One that fails ends the others.
-    let addr = machine.servers(&["status"], 3)[2]["addresses"][0].as_str().unwrap().replace("tcp://", "");
-    let other = TcpListener::bind(&addr).unwrap();
+    let other = machine.occupy(2);
     let error = machine.fails(&["run"], 1);
     assert!(error.contains("iod1: ") && error.contains("in use"), "{error}");
     assert_eq!(states(&machine.servers(&["status"], 3)), ["stopped"; 3]);

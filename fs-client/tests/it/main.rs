@@ -1,11 +1,9 @@
-//! Tests of the client and its commands, over the simulator, against mock servers, and against real
-//! clusters.
+//! Tests of the client and its commands, over the simulator, and against real clusters of threads
+//! and of processes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod accidents;
-#[allow(dead_code, unreachable_pub, reason = "helpers of the tests")]
-mod alias;
 mod bench;
 #[allow(dead_code, unreachable_pub, reason = "helpers of the tests")]
 mod bodies;
@@ -15,20 +13,22 @@ mod cli;
 mod cluster;
 mod control;
 mod crowd;
-mod log;
-mod mock;
+mod descriptors;
+mod faults;
+mod lists;
+mod loops;
 mod put;
 #[allow(dead_code, unreachable_pub, reason = "helpers of the tests")]
 mod recycled;
+#[allow(dead_code, unreachable_pub, reason = "helpers of the tests")]
+mod relay;
 mod restore;
 mod routes;
-#[allow(dead_code, unreachable_pub, reason = "helpers of the tests")]
-mod servers;
 mod sim;
 mod sim_shared;
-mod stalled;
 mod tcp;
 mod threads;
 mod unifier;
-mod versions;
+#[cfg(target_os = "linux")]
+mod views;
 mod whose_bytes;

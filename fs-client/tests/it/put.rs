@@ -13,24 +13,16 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
+use bmi::Scheme;
+use fs_client::{ClientOptions, CreateOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::bodies::{path, pattern};
+use crate::bodies::{assert_same_tree, eventually, options, path, pattern, stores, striped, with_client};
 use crate::cluster::{Cluster, complaint};
 
 /// Enough for servers that come back on a busy machine.
 const PATIENT: &str = "60s";
-
-/// Waits until a condition holds. Fails after a minute or more.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let mut tries = 0;
-    while !holds() {
-        assert!(tries < 6000, "{what}");
-        tries += 1;
-        pause(10);
-    }
-}
 
 #[expect(clippy::disallowed_methods, reason = "the processes that are waited for have no endpoint here")]
 fn pause(ms: u64) {
@@ -56,7 +48,7 @@ fn count(cluster: &Cluster, field: &str) -> u64 {
 
 /// Waits until the I/O servers have removed what is not used any more.
 fn until_removed(cluster: &Cluster) {
-    until("the datafiles of removed files are removed", || count(cluster, "orphaned_datafiles") == 0);
+    eventually("the datafiles of removed files are removed", || count(cluster, "orphaned_datafiles") == 0);
 }
 
 fn stat(cluster: &Cluster, name: &str) -> Value {
@@ -79,26 +71,6 @@ fn piped(cluster: &Cluster, args: &[&str]) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Fails unless two trees have the same directories, files, bytes and modification times of files.
-fn assert_same_tree(a: &Path, b: &Path) {
-    let names = |dir: &Path| {
-        let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        names.sort();
-        names
-    };
-    assert_eq!(names(a), names(b), "{}", a.display());
-    for name in names(a) {
-        let (a, b) = (a.join(&name), b.join(&name));
-        if a.is_dir() {
-            assert_same_tree(&a, &b);
-            continue;
-        }
-        assert!(fs::read(&a).unwrap() == fs::read(&b).unwrap(), "{} differs", a.display());
-        let modified = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
-        assert_eq!(modified(&a), modified(&b), "{}", a.display());
-    }
-}
-
 // ---- whole files --------------------------------------------------------------------------------
 
 /// Replays a bug: with a server down, `put --servers 4` over a file cut it off at the other servers
@@ -107,9 +79,8 @@ fn assert_same_tree(a: &Path, b: &Path) {
 fn a_put_that_misses_a_server_leaves_the_old_file() {
     let mut cluster = Cluster::start(4);
     let (old, new) = (pattern(1_000_000, 1), pattern(700_000, 2));
-    fs::write(cluster.path("old"), &old).unwrap();
     fs::write(cluster.path("new"), &new).unwrap();
-    cluster.ok(&["put", "old", "/f"]);
+    stores(&cluster, "/f", &old);
     cluster.kill_server(2);
     let line = complaint(&cluster.run(&["put", "--servers", "4", "new", "/f"]), 1);
     assert!(line.contains("(iod 1)"), "{line}");
@@ -129,8 +100,7 @@ fn a_put_that_misses_a_server_leaves_the_old_file() {
 fn a_put_that_is_killed_leaves_the_old_file() {
     let cluster = Cluster::start(2);
     let (old, part) = (pattern(300_000, 1), pattern(8 << 20, 2));
-    fs::write(cluster.path("old"), &old).unwrap();
-    cluster.ok(&["put", "old", "/f"]);
+    stores(&cluster, "/f", &old);
     assert!(Command::new("mkfifo").arg(cluster.path("fifo")).status().unwrap().success());
     for (source, target) in [("-", "/f"), ("fifo", "/f"), ("fifo", "/new")] {
         let mut put = piped(&cluster, &["put", source, target, "--block-size", "64K"]);
@@ -197,13 +167,11 @@ fn of_two_puts_to_one_name_one_whole_file_is_left() {
 fn a_stream_of_a_file_that_is_replaced_fails() {
     let cluster = Cluster::start(3);
     let (old, new) = (pattern(8 << 20, 1), pattern(9 << 20, 2));
-    fs::write(cluster.path("old"), &old).unwrap();
-    fs::write(cluster.path("new"), &new).unwrap();
-    cluster.ok(&["put", "old", "/f"]);
+    stores(&cluster, "/f", &old);
     let mut get = piped(&cluster, &["get", "/f", "-", "--block-size", "64K", "--window", "2"]);
     let mut bytes = vec![0; 100_000];
     get.stdout.as_mut().unwrap().read_exact(&mut bytes).unwrap();
-    cluster.ok(&["put", "new", "/f"]);
+    stores(&cluster, "/f", &new);
     until_removed(&cluster);
     get.stdout.as_mut().unwrap().read_to_end(&mut bytes).unwrap();
     let line = complaint(&get.wait_with_output().unwrap(), 1);
@@ -237,7 +205,7 @@ fn a_get_of_a_file_that_is_replaced_fetches_one_whole_file() {
         round += 1;
         let args = ["-q", "get", "/f", "into/f", "--block-size", "64K", "--window", "1"];
         let mut get = cluster.command(&args).spawn().unwrap();
-        until("the fetch begins", || fetched_bytes(&get, &into) > 0 || get.try_wait().unwrap().is_some());
+        eventually("the fetch begins", || fetched_bytes(&get, &into) > 0 || get.try_wait().unwrap().is_some());
         let in_the_middle = get.try_wait().unwrap().is_none() && {
             kill_process(Pid::from_child(&get), Signal::STOP).unwrap();
             (1..size as u64).contains(&fetched_bytes(&get, &into))
@@ -280,7 +248,7 @@ fn put_while_restarted(cluster: &mut Cluster, victim: usize) {
         let args = ["put", "-r", "source", &to, "--block-size", "256K", "--retry-for", PATIENT];
         let mut put = piped(cluster, &args);
         let mut ended = false;
-        until("the put begins", || {
+        eventually("the put begins", || {
             ended = put.try_wait().unwrap().is_some();
             ended || count(cluster, "nameless_files") > 0
         });
@@ -356,7 +324,7 @@ fn each_file_of_a_tree_is_reported_when_the_manager_is_gone() {
     };
     stop(&cluster, Signal::STOP);
     let put = piped(&cluster, &["--json", "put", "-r", "source", "/t", "--window", "1", "--retry-for", "500ms"]);
-    until("all are in progress", || manager_only_count(&cluster) == 21);
+    eventually("all are in progress", || manager_only_count(&cluster) == 21);
     cluster.kill_server(0);
     stop(&cluster, Signal::CONT);
     let output = put.wait_with_output().unwrap();
@@ -469,6 +437,7 @@ fn a_replaced_file_keeps_mode_owner_and_layout() {
     cluster.ok(&["put", "f", "/f"]);
     assert_eq!(facts(), is("0604", 16 << 10, 2));
     assert_eq!(stat(&cluster, "/f")["mtime_ns"], 1_000_000_000_123_456_789_u64);
+    assert!(cluster.ok(&["stat", "/f"]).contains("modified 2001-09-09 01:46:40"));
     cluster.ok(&["put", "f", "/f", "--mode", "751", "--strip-size", "32K", "--servers", "3"]);
     assert_eq!(facts(), is("0751", 32 << 10, 3));
     cluster.ok(&["put", "f", "/f"]);
@@ -490,18 +459,11 @@ fn umask() -> u32 {
 
 /// Creates a file of another user, with mode 604 and strips of 16 KiB on two servers.
 fn create_as(cluster: &Cluster, name: &str, uid: u32, gid: u32) {
-    use bmi::{AsyncEndpoint, Config, OpenOptions, Scheme, driver};
-    use fs_client::{Client, ClientOptions, CreateOptions};
-    let clock = driver::MonotonicClock::new();
-    let endpoint: AsyncEndpoint =
-        bmi::endpoint(Scheme::Tcp, &OpenOptions::default(), Config::named("test"), clock).unwrap();
-    let work = async {
-        let options = ClientOptions { uid, gid, ..ClientOptions::new(1) };
-        let client = Client::connect(endpoint.clone(), cluster.manager.parse().unwrap(), options).await.unwrap();
-        let create = CreateOptions { strip_size: 16 << 10, servers: 2, mode: 0o604, ..CreateOptions::default() };
+    let options = ClientOptions { uid, gid, ..options() };
+    with_client(Scheme::Tcp, &cluster.manager.parse().unwrap(), options, async |client| {
+        let create = CreateOptions { mode: 0o604, ..striped(16 << 10, 2) };
         client.create(&path(name), create).await.unwrap();
-    };
-    driver::event::block_on(endpoint.clone(), work).unwrap();
+    });
 }
 
 /// Replays a bug: `rm -r` removed one file after the other, and ended at the first error.
@@ -523,7 +485,7 @@ fn a_large_tree_is_removed_while_others_add_to_it() {
     // What is added meanwhile is removed as well, or a directory is not empty and stays with what
     // is above it.
     let mut adding = cluster.command(&put).stderr(Stdio::null()).spawn().unwrap();
-    until("files are added", || count(&cluster, "files") > 0 || adding.try_wait().unwrap().is_some());
+    eventually("files are added", || count(&cluster, "files") > 0 || adding.try_wait().unwrap().is_some());
     let removed = cluster.run(&["rm", "-r", "/t"]);
     let line = stderr(&removed);
     match removed.status.code() {
@@ -562,8 +524,7 @@ fn a_deep_tree_is_removed() {
 fn a_server_that_is_waited_for_is_named_once() {
     let mut cluster = Cluster::start(2);
     let bytes = pattern(2_000_000, 1);
-    fs::write(cluster.path("f"), &bytes).unwrap();
-    cluster.ok(&["put", "f", "/f"]);
+    stores(&cluster, "/f", &bytes);
     for (index, name) in [(1, "(iod 0)"), (0, "(manager)")] {
         cluster.kill_server(index);
         let args = ["get", "/f", "back", "--block-size", "64K", "--retry-for", PATIENT];

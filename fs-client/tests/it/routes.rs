@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Scheme};
-use bmi_sim::{Node, World};
+use bmi_core::{Addr, AsyncEndpoint, Scheme};
+use bmi_sim::World;
 use fs_client::{Client, ClientOptions, Endpoints, ErrorCode, Route, TransportChoice};
 use fs_proto::{ClusterId, Identity, Role, Start, StoreId};
 use fs_server::iod::{Iod, IodSettings, LabelLock, Membership};
@@ -15,8 +15,8 @@ use fs_server::manager::{Manager, ManagerSettings, format};
 use fs_server::service::{Handler, Limits, Standing, serve_all};
 use fs_server::store::{DataStore, MemStore, MetaStore};
 
-use crate::alias::{Alias, Names};
 use crate::bodies::{path, pattern, striped};
+use crate::relay::{Alias, Names};
 
 /// The scheme by which servers are known in this world.
 const KNOWN: Scheme = Scheme::Tcp;
@@ -70,18 +70,10 @@ impl Setting {
         setting
     }
 
-    fn endpoint(&self, node: &Node) -> AsyncEndpoint {
-        let transport = Box::new(Alias::new(node.transport().unwrap(), self.names.clone()));
-        let endpoint = Endpoint::new(transport, Config::named(node.name()), node.now()).unwrap();
-        let endpoint = AsyncEndpoint::new(endpoint, self.world.clock());
-        node.spawn(bmi_sim::drive(self.world.sim(), endpoint.clone()));
-        endpoint
-    }
-
     /// Makes endpoints that listen over `over`. Returns them, and an identity for a server there.
     fn listen(&self, name: &str, role: Role, host: &str, over: &[Scheme]) -> (Vec<AsyncEndpoint>, Identity) {
         let node = self.world.node(name);
-        let endpoints: Vec<_> = over.iter().map(|_| self.endpoint(&node)).collect();
+        let endpoints: Vec<_> = over.iter().map(|_| Alias::endpoint(&node, &self.names)).collect();
         for (endpoint, scheme) in endpoints.iter().zip(over) {
             endpoint.listen(&addr(name, *scheme)).unwrap();
         }
@@ -154,9 +146,9 @@ impl Setting {
     /// Creates a client on host `here` with an endpoint for each of `schemes`.
     async fn client(&self, schemes: &[Scheme], over: TransportChoice) -> Result<Client, fs_client::Error> {
         let node = self.world.node("client");
-        let mut endpoints = Endpoints::one(schemes[0], self.endpoint(&node));
+        let mut endpoints = Endpoints::one(schemes[0], Alias::endpoint(&node, &self.names));
         for scheme in &schemes[1..] {
-            endpoints = endpoints.and(*scheme, self.endpoint(&node));
+            endpoints = endpoints.and(*scheme, Alias::endpoint(&node, &self.names));
         }
         if !schemes.contains(&Scheme::Ib) {
             endpoints = endpoints.without(Scheme::Ib, "no adapter");
@@ -264,7 +256,7 @@ fn a_way_that_says_nothing_is_given_up_in_time() {
     setting.start_all();
     let halted = setting.world.node("halted");
     setting.names.lock().unwrap().insert(addr("iod0", Scheme::Shm), halted.addr(1));
-    let endpoint = setting.endpoint(&halted);
+    let endpoint = Alias::endpoint(&halted, &setting.names);
     endpoint.listen(&addr("iod0", Scheme::Shm)).unwrap();
     setting.world.block_on(async {
         let client = setting.client(&[Scheme::Tcp, Scheme::Shm], TransportChoice::Auto).await.unwrap();

@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use bmi_conformance::log::capture;
 use bmi_core::driver::Waiting;
 use bmi_core::{Config, Memory};
 use bmi_sim::faults::Loss;
@@ -11,37 +12,36 @@ use fs_client::{Client, ClientOptions, ErrorCode, SetAttr};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use futures_util::FutureExt;
 use proptest::prelude::*;
+use tracing::Level;
 
 use crate::bodies::{path, pattern, striped};
 
-struct Setting {
-    world: World,
-    cluster: SimCluster,
-    node: Node,
+/// A cluster, and the node of a client.
+pub(crate) struct Setting {
+    pub(crate) world: World,
+    pub(crate) cluster: SimCluster,
+    pub(crate) node: Node,
 }
 
-fn setting(seed: u64, options: ClusterOptions) -> Setting {
-    let world = World::new(seed);
-    let cluster = SimCluster::start(&world.sim(), options).unwrap();
-    let node = world.node("client");
-    Setting { world, cluster, node }
+pub(crate) fn setting(seed: u64, options: ClusterOptions) -> Setting {
+    Setting::in_world(World::new(seed), options)
 }
 
 impl Setting {
-    async fn client(&self, id: u128) -> Client {
+    pub(crate) fn in_world(world: World, options: ClusterOptions) -> Setting {
+        let cluster = SimCluster::start(&world.sim(), options).unwrap();
+        let node = world.node("client");
+        Setting { world, cluster, node }
+    }
+
+    pub(crate) async fn client(&self, id: u128) -> Client {
+        self.client_with(ClientOptions { timeout: Duration::from_secs(3), ..ClientOptions::new(id) }).await
+    }
+
+    pub(crate) async fn client_with(&self, options: ClientOptions) -> Client {
         let endpoint = self.node.endpoint(Config::named("client")).unwrap();
-        let options = ClientOptions { timeout: Duration::from_secs(3), ..ClientOptions::new(id) };
         Client::connect(endpoint, self.cluster.manager(), options).await.unwrap()
     }
-}
-
-#[test]
-fn the_whole_interface() {
-    let setting = setting(1, ClusterOptions::with_iods(4));
-    setting.world.block_on(async {
-        let client = setting.client(1).await;
-        crate::bodies::everything(&client, 4, 500).await;
-    });
 }
 
 #[test]
@@ -367,4 +367,107 @@ fn a_sync_does_not_vouch_for_what_a_restarted_server_has_lost() {
         assert_eq!(file.read_at(0, &read).await.unwrap(), bytes.len() as u64);
         assert!(read.to_vec() == bytes, "what was synced is there");
     });
+}
+
+#[test]
+fn a_manager_that_stays_away_ends_the_wait_at_the_time_limit() {
+    let setting = setting(4, ClusterOptions::with_iods(1));
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        setting.cluster.manager_node().kill();
+        let start = setting.world.now();
+        let error = client.mkdir(&path("/d")).await.unwrap_err();
+        assert!(matches!(error.code(), ErrorCode::Unreachable | ErrorCode::Timeout), "{error}");
+        assert!(error.to_string().contains("sim://manager:7000 (manager)"), "{error}");
+        assert!(setting.world.now().since(start) < Duration::from_secs(5));
+    });
+}
+
+#[test]
+fn nobody_at_the_address_is_said_at_once() {
+    let setting = setting(5, ClusterOptions::with_iods(1));
+    setting.world.block_on(async {
+        let endpoint = setting.node.endpoint(Config::named("client")).unwrap();
+        let start = setting.world.now();
+        let options = ClientOptions { retry_for: Duration::ZERO, ..ClientOptions::new(1) };
+        let result = Client::connect(endpoint, setting.cluster.manager_node().addr(99), options).await;
+        let Err(error) = result else { panic!("connected to nobody") };
+        assert_eq!(error.code(), ErrorCode::Unreachable);
+        assert!(error.to_string().starts_with("connect at sim://manager:99 (manager) failed: "), "{error}");
+        assert!(setting.world.now().since(start) < Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn a_server_that_was_restarted_is_connected_again() {
+    let setting = setting(10, ClusterOptions::with_iods(2));
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        let file = client.create(&path("/f"), striped(65536, 2)).await.unwrap();
+        file.write_at(0, pattern(200_000, 1)).await.unwrap();
+        setting.world.cut(&setting.node, &setting.cluster.iod_node(0));
+        assert_eq!(crate::bodies::read(&file, 0, 200_000).await, pattern(200_000, 1));
+        setting.cluster.restart_iod(1);
+        assert_eq!(crate::bodies::read(&file, 0, 200_000).await, pattern(200_000, 1), "a read is sent again by itself");
+    });
+}
+
+#[test]
+fn futures_may_be_dropped_at_any_time() {
+    let setting = setting(11, ClusterOptions::with_iods(3));
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        let file = client.create(&path("/f"), striped(4096, 3)).await.unwrap();
+        file.write_at(0, pattern(300_000, 1)).await.unwrap();
+        for step in 0..60u64 {
+            let memory = Memory::zeroed(100_000).unwrap();
+            let read = std::pin::pin!(file.read_at(step * 100, &memory));
+            let sleep = std::pin::pin!(setting.world.sim().sleep(Duration::from_micros(step * 7)));
+            futures_util::future::select(read, sleep).await;
+        }
+        assert_eq!(crate::bodies::read(&file, 0, 300_000).await, pattern(300_000, 1));
+        setting.world.sim().sleep(Duration::from_secs(5)).await;
+        let left = client.endpoint().with(|endpoint| endpoint.resource_usage());
+        assert_eq!((left.operations, left.exposures), (0, 0), "{left:?}");
+    });
+}
+
+/// Replays a bug: to ping a server that hangs took a time limit for each of three rounds.
+#[test]
+fn the_pings_of_a_server_that_hangs_take_one_time_limit() {
+    let setting = setting(77, ClusterOptions::with_iods(2));
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        client.ping().await;
+        setting.cluster.iod_node(1).pause();
+        let begun = setting.world.now();
+        let latencies = client.latencies(3).await;
+        assert!(latencies[0].1.is_ok() && latencies[1].1.is_ok());
+        assert_eq!(latencies[2].1.as_ref().unwrap_err().code(), ErrorCode::Timeout);
+        let took = setting.world.now() - begun;
+        assert!(took < client.options().timeout * 3 / 2, "{took:?}");
+    });
+}
+
+/// Each command connects to all servers, and leaves them. That is no news for an operator.
+#[test]
+fn a_client_that_does_nothing_wrong_causes_no_log_lines() {
+    let setting = setting(1, ClusterOptions::with_iods(4));
+    setting.world.block_on(setting.node.sleep(Duration::from_secs(5))); // the servers come up
+    let ((), lines) = capture(|| {
+        setting.world.block_on(async {
+            for id in 1..4 {
+                let client = setting.client(id).await;
+                if id == 1 {
+                    crate::bodies::everything(&client, 4, 500).await;
+                }
+                client.lookup(&path("/")).await.unwrap();
+                drop(client);
+                setting.node.sleep(Duration::from_secs(1)).await;
+            }
+        });
+    });
+    assert!(lines.iter().any(|line| line.text.starts_with("connected")), "lines of the servers are captured");
+    let loud: Vec<_> = lines.iter().filter(|line| line.level <= Level::INFO).collect();
+    assert!(loud.is_empty(), "{loud:?}");
 }

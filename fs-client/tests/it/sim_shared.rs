@@ -5,20 +5,15 @@ use std::time::Duration;
 
 use bmi_core::driver::Waiting;
 use bmi_core::{Config, HandleConfig, Memory, Time};
-use bmi_sim::{Node, SimConfig, World};
-use fs_client::{Client, ClientOptions, RemoveKind, SharedClient, SharedFile};
-use fs_server::embedded::{ClusterOptions, SimCluster};
+use bmi_sim::{SimConfig, World};
+use fs_client::{Client, ClientOptions, SharedClient};
+use fs_server::embedded::ClusterOptions;
 
-use crate::bodies::{path, pattern, striped};
+use crate::bodies::{IODS, LEN, path, pattern, read, small_requests, striped, whole_life};
+use crate::sim::Setting;
 
 /// Number of tasks that share a client.
 const TASKS: u64 = 6;
-/// Number of I/O servers.
-const IODS: usize = 2;
-/// Bytes that each task writes. They are on both servers.
-const LEN: usize = 200_000;
-
-type Sim = SharedClient;
 
 /// What a run looked like: the digest of its events, and when each task ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,18 +22,10 @@ struct Run {
     ended: Vec<Time>,
 }
 
-struct Setting {
-    world: World,
-    cluster: SimCluster,
-    node: Node,
-}
-
 /// Every message is late by a time that the seed draws.
 fn setting(seed: u64) -> Setting {
     let world = World::with(SimConfig { jitter_ns: 20_000, ..SimConfig::seeded(seed) });
-    let cluster = SimCluster::start(&world.sim(), ClusterOptions::with_iods(IODS)).unwrap();
-    let node = world.node("client");
-    Setting { world, cluster, node }
+    Setting::in_world(world, ClusterOptions::with_iods(IODS))
 }
 
 impl Setting {
@@ -46,7 +33,7 @@ impl Setting {
         self.node.handle(&Config::named("client"), 1, HandleConfig::default().waiting(waiting)).unwrap()
     }
 
-    fn client(&self, waiting: Waiting) -> Sim {
+    fn shared_client(&self, waiting: Waiting) -> SharedClient {
         let connecting = Client::connect_through(self.handle(waiting), self.cluster.manager(), options(1));
         self.world.block_on(connecting).unwrap()
     }
@@ -54,8 +41,8 @@ impl Setting {
     /// Runs `work` for each number in a task of the client's node, and `meanwhile` beside them.
     fn tasks<F: Future<Output = ()> + 'static>(
         &self,
-        client: &Sim,
-        work: impl Fn(Sim, u64) -> F,
+        client: &SharedClient,
+        work: impl Fn(SharedClient, u64) -> F,
         meanwhile: impl Future<Output = ()>,
     ) -> Vec<Time> {
         let tasks = (0..TASKS).map(|number| {
@@ -74,7 +61,7 @@ impl Setting {
     }
 
     /// Waits until the client's endpoint holds a connection to each server and nothing else.
-    fn until_idle(&self, client: &Sim) {
+    fn until_idle(&self, client: &SharedClient) {
         self.world.block_on(async {
             for _ in 0..1000 {
                 client.endpoint().sleep(Duration::from_millis(10)).await;
@@ -93,30 +80,6 @@ fn options(id: u128) -> ClientOptions {
     ClientOptions { timeout: Duration::from_secs(20), ..ClientOptions::new(id) }
 }
 
-async fn read(file: &SharedFile, offset: u64, len: usize) -> Vec<u8> {
-    let memory = Memory::zeroed(len).unwrap();
-    assert_eq!(file.read_at(offset, &memory).await.unwrap(), len as u64);
-    memory.to_vec()
-}
-
-/// Does with a file what can be done with one.
-async fn whole_life(client: &Sim, number: u64, round: u64) {
-    let dir = path(&format!("/dir{number}"));
-    let (first, second) = (dir.join(&format!("a{round}")).unwrap(), dir.join(&format!("b{round}")).unwrap());
-    client.mkdir_all(&dir).await.unwrap();
-    let file = client.create(&first, striped(65536, IODS as u32)).await.unwrap();
-    let bytes = pattern(LEN, number * 1000 + round);
-    file.write_at(0, bytes.clone()).await.unwrap();
-    file.sync().await.unwrap();
-    client.rename(&first, &second).await.unwrap();
-    let names: Vec<_> = client.readdir(&dir).await.unwrap().into_iter().map(|entry| entry.name).collect();
-    assert_eq!(names, [format!("b{round}")]);
-    let found = client.open(&second).await.unwrap();
-    assert_eq!(found.size().await.unwrap(), LEN as u64);
-    assert!(read(&found, 0, LEN).await == bytes);
-    client.remove(&second, RemoveKind::File).await.unwrap();
-}
-
 /// Runs each of a few seeds twice. The two runs are the same, and no two seeds are.
 fn repeats(run: impl Fn(u64, Waiting) -> Run) {
     for waiting in [Waiting::Busy, Waiting::Event] {
@@ -133,27 +96,15 @@ fn repeats(run: impl Fn(u64, Waiting) -> Run) {
 fn tasks_share_a_client_and_a_run_can_be_repeated() {
     repeats(|seed, waiting| {
         let setting = setting(seed);
-        let client = setting.client(waiting);
+        let client = setting.shared_client(waiting);
         let name = path("/common");
         let common = setting.world.block_on(client.create(&name, striped(65536, IODS as u32))).unwrap();
-        let work = |client: Sim, number: u64| {
+        let work = |client: SharedClient, number: u64| {
             let common = common.clone();
-            async move {
-                for round in 0..3 {
-                    whole_life(&client, number, round).await;
-                    let (at, bytes) = (number * LEN as u64, pattern(LEN, number + round));
-                    common.write_at(at, bytes.clone()).await.unwrap();
-                    assert!(read(&common, at, LEN).await == bytes);
-                }
-                common.sync().await.unwrap();
-            }
+            async move { crate::bodies::share(&client, &common, number, 3).await }
         };
         let ended = setting.tasks(&client, work, async {});
-        setting.world.block_on(async {
-            for number in 0..TASKS {
-                assert!(read(&common, number * LEN as u64, LEN).await == pattern(LEN, number + 2));
-            }
-        });
+        setting.world.block_on(crate::bodies::was_shared(&common, TASKS, 3));
         setting.until_idle(&client);
         Run { digest: setting.world.digest(), ended }
     });
@@ -163,17 +114,16 @@ fn tasks_share_a_client_and_a_run_can_be_repeated() {
 /// connections. The data of those that are dropped is in the messages.
 #[test]
 fn dropped_futures_leave_nothing_and_a_run_can_be_repeated() {
-    const SMALL: usize = 3000;
     repeats(|seed, waiting| {
         let setting = setting(seed);
-        let client = setting.client(waiting);
+        let client = setting.shared_client(waiting);
         let common = setting.world.block_on(async {
             let common = client.create(&path("/dropped"), striped(65536, IODS as u32)).await.unwrap();
             common.write_at(0, pattern(LEN, 1)).await.unwrap();
             common
         });
         let dropped = std::rc::Rc::new(std::cell::Cell::new(0));
-        let work = |client: Sim, number: u64| {
+        let work = |client: SharedClient, number: u64| {
             let (common, dropped) = (common.clone(), dropped.clone());
             async move {
                 for round in 0..20 {
@@ -181,14 +131,7 @@ fn dropped_futures_leave_nothing_and_a_run_can_be_repeated() {
                         whole_life(&client, number, round).await;
                         continue;
                     }
-                    let name = path(&format!("/left{number}-{round}"));
-                    let work = async {
-                        client.readdir(&path("/")).await.unwrap();
-                        read(&common, 0, SMALL).await;
-                        common.write_at(LEN as u64 * (1 + number), pattern(SMALL, number)).await.unwrap();
-                        common.sync().await.unwrap();
-                        client.create(&name, striped(65536, IODS as u32)).await.unwrap();
-                    };
+                    let work = small_requests(&client, &common, number, round);
                     tokio::select! {
                         biased;
                         () = work => {}
@@ -213,7 +156,7 @@ fn dropped_futures_leave_nothing_and_a_run_can_be_repeated() {
 fn tasks_go_on_when_servers_start_again_and_a_run_can_be_repeated() {
     repeats(|seed, waiting| {
         let setting = setting(seed);
-        let client = setting.client(waiting);
+        let client = setting.shared_client(waiting);
         let (node, cluster) = (&setting.node, &setting.cluster);
         let restarts = async {
             for at in 0..6 {
@@ -226,7 +169,7 @@ fn tasks_go_on_when_servers_start_again_and_a_run_can_be_repeated() {
             }
         };
         let lost = std::rc::Rc::new(std::cell::Cell::new(0));
-        let work = |client: Sim, number: u64| {
+        let work = |client: SharedClient, number: u64| {
             let lost = lost.clone();
             async move {
                 let file = client.create(&path(&format!("/f{number}")), striped(65536, IODS as u32)).await.unwrap();

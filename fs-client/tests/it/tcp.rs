@@ -6,19 +6,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use bmi::OpenOptions;
+use bmi_core::comm::{Body, Caller};
 use bmi_core::{Config, Scheme, driver};
 use fs_client::copy::Copier;
 use fs_client::{Client, ClientOptions, ErrorCode};
+use fs_proto::{Hello, ManagerRequest, ReplyBody, Request, RequestBody, RequestId, Role, codec};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 
 use crate::bodies::{path, pattern, striped};
 
-/// A client over any transport, as in `pvfs`. The library is compiled for this type, so this test
-/// uses the same code.
-type TcpClient = Client;
-
 /// Runs `body` with a client of a new cluster.
-fn with_client(iods: usize, busy: bool, body: impl AsyncFnOnce(TcpClient, &mut EmbeddedCluster, &Path)) {
+fn with_client(iods: usize, busy: bool, body: impl AsyncFnOnce(Client, &mut EmbeddedCluster, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     let mut cluster = EmbeddedCluster::start(dir.path().join("data"), ClusterOptions::with_iods(iods)).unwrap();
     let clock = driver::MonotonicClock::new();
@@ -114,5 +112,35 @@ fn a_server_that_is_away_is_named_and_what_was_synced_comes_back_with_it() {
         let found = crate::bodies::read(&file, 0, 1 << 20).await;
         let (old, new) = (pattern(1 << 20, 1), pattern(1 << 20, 2));
         assert!(found[..65536] == new[..65536] && found[65536..131_072] == old[65536..131_072]);
+    });
+}
+
+fn request(body: impl Into<RequestBody>) -> Vec<u8> {
+    let id = RequestId { client: 1, seq: 1 };
+    codec::encode_request(&Request { id, unanswered: 1, timeout_ms: 5000, body: body.into() })
+}
+
+/// A client of another version of the protocol is told so.
+#[test]
+fn a_request_of_version_4_is_answered_with_an_error_about_versions() {
+    with_client(1, false, async |client, cluster, _| {
+        let endpoint = client.endpoint();
+        let caller = Caller::new(endpoint.clone());
+        let patience = Duration::from_secs(20);
+        let peer = endpoint.connect(cluster.manager(), endpoint.within(patience)).await.unwrap();
+        let ask = async |bytes: &[u8]| {
+            let call = caller.call(peer, bytes, Body::None, None, endpoint.within(patience)).unwrap();
+            codec::decode_reply(&call.reply().await.unwrap().bytes).unwrap().result
+        };
+        // Version 4 began without a Hello.
+        let mut old = request(ManagerRequest::Ping);
+        old[0] = 4;
+        let error = ask(&old).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::Protocol);
+        assert!(error.detail.contains("version 4") && error.detail.contains("version 7"), "{error}");
+        // The connection goes on, and serves this version.
+        let identity = ask(&request(RequestBody::Hello(Hello::to(Role::Manager)))).await.unwrap();
+        assert!(matches!(identity, ReplyBody::Identity(_)));
+        ask(&request(ManagerRequest::Ping)).await.unwrap();
     });
 }

@@ -15,16 +15,10 @@ use fs_client::{
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use tokio::task::JoinSet;
 
-use crate::bodies::{path, pattern, striped};
+use crate::bodies::{IODS, LEN, path, pattern, read, small_requests, striped, whole_life};
 
 /// Number of tasks that share a client.
 const TASKS: u64 = 8;
-/// Number of I/O servers.
-const IODS: usize = 2;
-/// Bytes that each task writes. They are on both servers.
-const LEN: usize = 200_000;
-
-type AnyClient = SharedClient;
 
 fn start(over: Scheme) -> (tempfile::TempDir, EmbeddedCluster) {
     let dir = tempfile::tempdir().unwrap();
@@ -44,7 +38,7 @@ fn options(id: u128) -> ClientOptions {
 }
 
 /// Runs `body` with a client of a new cluster.
-async fn with_client<F: Future<Output = ()>>(over: Scheme, body: impl FnOnce(AnyClient) -> F) {
+async fn with_client<F: Future<Output = ()>>(over: Scheme, body: impl FnOnce(SharedClient) -> F) {
     let (_dir, cluster) = start(over);
     let endpoint = endpoint(over);
     let driver = tokio::spawn(event::drive(endpoint.clone()));
@@ -62,13 +56,13 @@ async fn all(mut tasks: JoinSet<()>) {
 }
 
 /// Waits until the client's endpoint holds connections only: one to each server.
-async fn until_idle(client: &AnyClient) {
+async fn until_idle(client: &SharedClient) {
     until_idle_with(client, 1).await;
 }
 
 /// Waits until the endpoint of so many clients holds connections only. All but `client` may have
 /// lost theirs.
-async fn until_idle_with(client: &AnyClient, clients: usize) {
+async fn until_idle_with(client: &SharedClient, clients: usize) {
     let mut left = None;
     for _ in 0..1000 {
         client.endpoint().sleep(Duration::from_millis(10)).await;
@@ -82,55 +76,21 @@ async fn until_idle_with(client: &AnyClient, clients: usize) {
     panic!("this did not come back: {left:?}");
 }
 
-/// Does with a file what can be done with one.
-async fn whole_life(client: &AnyClient, number: u64, round: u64) {
-    let dir = path(&format!("/dir{number}"));
-    let (first, second) = (dir.join(&format!("a{round}")).unwrap(), dir.join(&format!("b{round}")).unwrap());
-    client.mkdir_all(&dir).await.unwrap();
-    let file = client.create(&first, striped(65536, IODS as u32)).await.unwrap();
-    let bytes = pattern(LEN, number * 1000 + round);
-    file.write_at(0, bytes.clone()).await.unwrap();
-    file.sync().await.unwrap();
-    client.rename(&first, &second).await.unwrap();
-    let names: Vec<_> = client.readdir(&dir).await.unwrap().into_iter().map(|entry| entry.name).collect();
-    assert_eq!(names, [format!("b{round}")]);
-    let found = client.open(&second).await.unwrap();
-    assert_eq!(found.size().await.unwrap(), LEN as u64);
-    assert!(read(&found, 0, LEN).await == bytes);
-    client.remove(&second, RemoveKind::File).await.unwrap();
-}
-
-async fn read(file: &SharedFile, offset: u64, len: usize) -> Vec<u8> {
-    let memory = Memory::zeroed(len).unwrap();
-    assert_eq!(file.read_at(offset, &memory).await.unwrap(), len as u64);
-    memory.to_vec()
-}
-
 /// Tasks with files of their own, and with one file at different offsets.
-async fn share(client: AnyClient) {
+async fn share(client: SharedClient) {
     let common = client.create(&path("/common"), striped(65536, IODS as u32)).await.unwrap();
     let mut tasks = JoinSet::new();
     for number in 0..TASKS {
         let (client, common) = (client.clone(), common.clone());
-        tasks.spawn(async move {
-            for round in 0..5 {
-                whole_life(&client, number, round).await;
-                let (at, bytes) = (number * LEN as u64, pattern(LEN, number + round));
-                common.write_at(at, bytes.clone()).await.unwrap();
-                assert!(read(&common, at, LEN).await == bytes);
-            }
-            common.sync().await.unwrap();
-        });
+        tasks.spawn(async move { crate::bodies::share(&client, &common, number, 5).await });
     }
     all(tasks).await;
-    for number in 0..TASKS {
-        assert!(read(&common, number * LEN as u64, LEN).await == pattern(LEN, number + 4));
-    }
+    crate::bodies::was_shared(&common, TASKS, 5).await;
     until_idle(&client).await;
 }
 
 /// Runs `work`, and drops it after `soon` if it has not ended.
-async fn drop_after(client: &AnyClient, soon: Duration, work: impl Future<Output = ()>) {
+async fn drop_after(client: &SharedClient, soon: Duration, work: impl Future<Output = ()>) {
     tokio::select! {
         () = work => {}
         () = client.endpoint().sleep(soon) => {}
@@ -139,8 +99,7 @@ async fn drop_after(client: &AnyClient, soon: Duration, work: impl Future<Output
 
 /// Tasks whose futures are dropped early, beside tasks that do their work over the same
 /// connections. The data of those that are dropped is in the messages.
-async fn drop_futures(client: AnyClient) {
-    const SMALL: usize = 3000;
+async fn drop_futures(client: SharedClient) {
     let common = client.create(&path("/dropped"), striped(65536, IODS as u32)).await.unwrap();
     common.write_at(0, pattern(LEN, 1)).await.unwrap();
     let mut tasks = JoinSet::new();
@@ -152,14 +111,7 @@ async fn drop_futures(client: AnyClient) {
                     whole_life(&client, number, round).await;
                     continue;
                 }
-                let name = path(&format!("/left{number}-{round}"));
-                let work = async {
-                    client.readdir(&path("/")).await.unwrap();
-                    read(&common, 0, SMALL).await;
-                    common.write_at(LEN as u64 * (1 + number), pattern(SMALL, number)).await.unwrap();
-                    common.sync().await.unwrap();
-                    client.create(&name, CreateOptions::default()).await.unwrap();
-                };
+                let work = small_requests(&client, &common, number, round);
                 drop_after(&client, Duration::from_micros(round * 150), work).await;
             }
         });
@@ -172,7 +124,7 @@ async fn drop_futures(client: AnyClient) {
 /// Transfers that are dropped while the servers move their data. That may cost their connections,
 /// so other transfers of the same client may fail. Another client of the same endpoint does its
 /// work.
-async fn drop_transfers(client: AnyClient) {
+async fn drop_transfers(client: SharedClient) {
     let (endpoint, manager) = (client.endpoint().clone(), client.manager().addr.clone());
     let rough = Client::connect(endpoint, manager, options(12)).await.unwrap();
     let common = rough.create(&path("/dropped"), striped(65536, IODS as u32)).await.unwrap();
@@ -205,7 +157,7 @@ async fn drop_transfers(client: AnyClient) {
 }
 
 /// Clients that are dropped while they connect.
-async fn drop_connecting(client: AnyClient) {
+async fn drop_connecting(client: SharedClient) {
     // Both servers are connected.
     whole_life(&client, 0, 0).await;
     for round in 0..40 {
@@ -226,7 +178,7 @@ async fn drop_connecting(client: AnyClient) {
 }
 
 /// A task that panics while it holds a file, beside tasks that do their work.
-async fn panic_with_a_file(client: AnyClient) {
+async fn panic_with_a_file(client: SharedClient) {
     let file = client.create(&path("/held"), striped(65536, IODS as u32)).await.unwrap();
     file.write_at(0, pattern(LEN, 1)).await.unwrap();
     let held = file.clone();

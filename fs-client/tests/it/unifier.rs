@@ -3,43 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 
-use bmi::OpenOptions;
-use bmi_core::driver::{MonotonicClock, event};
-use bmi_core::{Addr, Config, Memory, Scheme};
-use fs_client::{Client, ClientOptions, File};
+use bmi_core::{Addr, Memory, Scheme};
+use fs_client::{ClientOptions, File};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use fs_server::store::{CacheSettings, Service};
 
-use crate::bodies::{path, pattern, striped};
+use crate::bodies::{options, path, pattern, striped, with_client};
 use crate::cluster::Cluster;
-
-/// Runs `body` with a client.
-fn with_client(scheme: Scheme, manager: &Addr, way: Option<fs_client::Path>, body: impl AsyncFnOnce(Client)) {
-    with_patient_client(scheme, manager, way, std::time::Duration::from_secs(60), body);
-}
-
-/// As [`with_client`], with the time limit of each operation.
-fn with_patient_client(
-    scheme: Scheme,
-    manager: &Addr,
-    way: Option<fs_client::Path>,
-    timeout: std::time::Duration,
-    body: impl AsyncFnOnce(Client),
-) {
-    let clock = MonotonicClock::new();
-    let endpoint = bmi::endpoint(scheme, &OpenOptions::default(), Config::named("test"), clock).unwrap();
-    let work = async {
-        // Each client has a number of its own: the manager knows the last changes of each.
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed).into();
-        let options = ClientOptions { timeout, path: way, ..ClientOptions::new(id) };
-        body(Client::connect(endpoint.clone(), manager.clone(), options).await.unwrap()).await;
-    };
-    event::block_on(endpoint.clone(), work).unwrap();
-}
 
 fn unifier() -> Service {
     Service::Unifier(CacheSettings::for_bytes(8 << 20))
@@ -70,14 +43,15 @@ fn everything_over(scheme: Scheme, threads: usize, first: Service) {
 
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    let options = ClusterOptions { over: vec![scheme], threads, service: first, ..ClusterOptions::with_iods(4) };
-    let servers = EmbeddedCluster::start(&data, options.clone()).unwrap();
+    let usual = ClusterOptions { over: vec![scheme], threads, ..ClusterOptions::with_iods(4) };
+    let with = |service| ClusterOptions { service, ..usual.clone() };
+    let servers = EmbeddedCluster::start(&data, with(first)).unwrap();
     let mut models = Vec::new();
-    with_client(scheme, servers.manager(), None, async |client| crate::bodies::everything(&client, 4, 3000).await);
+    with_client(scheme, servers.manager(), options(), async |client| crate::bodies::everything(&client, 4, 3000).await);
     for (number, way) in
         [None, Some(Inline), Some(FastRdma), Some(ServerBased), Some(ClientBased)].into_iter().enumerate()
     {
-        with_client(scheme, servers.manager(), way, async |client| {
+        with_client(scheme, servers.manager(), ClientOptions { path: way, ..options() }, async |client| {
             let file = client.create(&path(&format!("/f{number}")), striped(65_536, 2)).await.unwrap();
             let mut model = Vec::new();
             pieces(&file, &mut model).await;
@@ -90,8 +64,8 @@ fn everything_over(scheme: Scheme, threads: usize, first: Service) {
     servers.stop().unwrap();
     // A server that stops writes everything to the disk. One without a cache then has it.
     for service in [Service::Mmap, Service::Normal, unifier()] {
-        let servers = EmbeddedCluster::start(&data, ClusterOptions { service, ..options.clone() }).unwrap();
-        with_client(scheme, servers.manager(), None, async |client| {
+        let servers = EmbeddedCluster::start(&data, with(service)).unwrap();
+        with_client(scheme, servers.manager(), options(), async |client| {
             for (number, model) in models.iter().enumerate() {
                 let file = client.open(&path(&format!("/f{number}"))).await.unwrap();
                 assert_eq!(file.size().await.unwrap(), model.len() as u64);
@@ -142,16 +116,17 @@ fn files_that_are_cut_off_under_their_mappings_end_no_server() {
     for scheme in [Scheme::Tcp, Scheme::Shm] {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
-        let options = ClusterOptions { over: vec![scheme], service: Service::Mmap, ..ClusterOptions::with_iods(1) };
-        let servers = EmbeddedCluster::start(&data, options).unwrap();
+        let mapped = ClusterOptions { over: vec![scheme], service: Service::Mmap, ..ClusterOptions::with_iods(1) };
+        let servers = EmbeddedCluster::start(&data, mapped).unwrap();
         let bytes = pattern(4 << 20, 3);
-        with_client(scheme, servers.manager(), None, async |client| {
+        with_client(scheme, servers.manager(), options(), async |client| {
             let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
             file.write_at(0, bytes.clone()).await.unwrap();
         });
         // A read may end its connection, and is then repeated until its time is over.
-        let (way, soon) = (Some(fs_client::Path::ServerBased), std::time::Duration::from_millis(200));
-        with_patient_client(scheme, servers.manager(), way, soon, async |client| {
+        let (path_taken, timeout) = (Some(fs_client::Path::ServerBased), std::time::Duration::from_millis(200));
+        let soon = ClientOptions { path: path_taken, timeout, ..options() };
+        with_client(scheme, servers.manager(), soon, async |client| {
             let Ok(file) = client.open(&path("/f")).await else { panic!("nothing is wrong yet") };
             let datafile = datafile_of(&data, 4 << 20).expect("one datafile has the bytes");
             let open = fs::File::options().write(true).open(datafile).unwrap();
@@ -175,7 +150,7 @@ fn files_that_are_cut_off_under_their_mappings_end_no_server() {
             ends.store(true, Ordering::Relaxed);
             cutter.join().unwrap();
         });
-        with_client(scheme, servers.manager(), None, async |client| {
+        with_client(scheme, servers.manager(), options(), async |client| {
             let file = client.open(&path("/f")).await.unwrap();
             file.write_at(0, bytes.clone()).await.unwrap();
             assert!(crate::bodies::read(&file, 0, bytes.len()).await == bytes);
@@ -227,7 +202,7 @@ fn acknowledged_writes_survive_kill_9() {
     let bytes = pattern(2_000_003, 7);
     for (round, next) in ["unifier", "normal"].into_iter().enumerate() {
         let name = path(&format!("/f{round}"));
-        with_client(Scheme::Tcp, &manager, None, async |client| {
+        with_client(Scheme::Tcp, &manager, options(), async |client| {
             let file = client.create(&name, striped(65_536, 1)).await.unwrap();
             file.write_at(5, bytes.clone()).await.unwrap();
         });
@@ -237,7 +212,7 @@ fn acknowledged_writes_survive_kill_9() {
         assert_eq!(caches(&cluster).len(), 1);
         configure(&cluster, next);
         cluster.start_server(1);
-        with_client(Scheme::Tcp, &manager, None, async |client| {
+        with_client(Scheme::Tcp, &manager, options(), async |client| {
             for round in 0..=round {
                 let file = client.open(&path(&format!("/f{round}"))).await.unwrap();
                 assert!(crate::bodies::read(&file, 5, bytes.len()).await == bytes, "after a start as {next}");
@@ -250,7 +225,7 @@ fn acknowledged_writes_survive_kill_9() {
 
 /// Writes a byte, which stays in the cache.
 fn write_byte(manager: &Addr, byte: u8) {
-    with_client(Scheme::Tcp, manager, None, async |client| {
+    with_client(Scheme::Tcp, manager, options(), async |client| {
         let file = client.open(&path("/f")).await.unwrap();
         file.write_at(0, vec![byte]).await.unwrap();
     });
@@ -258,7 +233,7 @@ fn write_byte(manager: &Addr, byte: u8) {
 
 fn byte(manager: &Addr) -> u8 {
     let mut found = 0;
-    with_client(Scheme::Tcp, manager, None, async |client| {
+    with_client(Scheme::Tcp, manager, options(), async |client| {
         let file = client.open(&path("/f")).await.unwrap();
         found = crate::bodies::read(&file, 0, 1).await[0];
     });
@@ -273,7 +248,7 @@ fn cluster_with_a_synced_byte() -> (Cluster, Addr) {
     cluster.kill_server(1);
     configure(&cluster, "unifier");
     cluster.start_server(1);
-    with_client(Scheme::Tcp, &manager, None, async |client| {
+    with_client(Scheme::Tcp, &manager, options(), async |client| {
         let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
         file.write_at(0, vec![65]).await.unwrap();
         file.sync().await.unwrap();

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::bodies::pattern;
+use crate::bodies::{copy_tree, fetches, names_in, pattern, stores};
 use crate::cluster::{Cluster, complaint};
 
 const SIZE: usize = 300_000;
@@ -14,16 +14,19 @@ const SIZE: usize = 300_000;
 /// Stores files of different contents under these names.
 fn put_all(cluster: &Cluster, names: &[String]) {
     for (name, salt) in names.iter().zip(1..) {
-        fs::write(cluster.path(name), pattern(SIZE, salt)).unwrap();
-        cluster.ok(&["put", name, &format!("/{name}")]);
+        stores(cluster, &format!("/{name}"), &pattern(SIZE, salt));
     }
 }
 
 /// Checks that the files are as they were stored.
 fn check_all(cluster: &Cluster, names: &[String]) {
-    for name in names {
-        cluster.ok(&["get", &format!("/{name}"), "back"]);
-        assert!(fs::read(cluster.path("back")).unwrap() == fs::read(cluster.path(name)).unwrap(), "{name}");
+    check_from(cluster, names, 1);
+}
+
+/// As [`check_all`], for files of which the first one was stored as number `first`.
+fn check_from(cluster: &Cluster, names: &[String], first: u64) {
+    for (name, salt) in names.iter().zip(first..) {
+        fetches(cluster, &format!("/{name}"), &pattern(SIZE, salt));
     }
 }
 
@@ -34,26 +37,6 @@ fn named(what: &str, count: usize) -> Vec<String> {
 /// Starts a server that must refuse its directory. Returns why.
 fn refused(cluster: &mut Cluster, index: usize, options: &[&str]) -> String {
     cluster.try_start_server(index, options).expect_err("it must not serve")
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
-/// Returns the names in a directory.
-fn names_in(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 /// Replays a bug: a manager whose disk was not mounted began anew, and assigned the handles of live
@@ -80,7 +63,7 @@ fn a_manager_whose_disk_is_not_mounted_does_not_start() {
     assert!(String::from_utf8(formatted.stderr).unwrap().contains("is in use"));
     // A directory without its database is no better.
     fs::remove_dir(cluster.path("manager")).unwrap();
-    copy(&cluster.path("aside"), &cluster.path("manager"));
+    copy_tree(&cluster.path("aside"), &cluster.path("manager"));
     fs::remove_file(cluster.path("manager/metadata.redb")).unwrap();
     let why = refused(&mut cluster, 0, &[]);
     assert!(why.contains("metadata.redb is gone") && why.contains("mounted"), "{why}");
@@ -92,43 +75,13 @@ fn a_manager_whose_disk_is_not_mounted_does_not_start() {
     check_all(&cluster, &old);
 }
 
-/// Replays a bug: a manager that was restored from an older copy assigned handles again. A file of
-/// 100,000 bytes came back with another file's tail.
-#[test]
-fn a_manager_from_an_older_copy_does_not_serve() {
-    let mut cluster = Cluster::start(2);
-    put_all(&cluster, &named("old", 3));
-    cluster.kill_server(0);
-    copy(&cluster.path("manager"), &cluster.path("copy"));
-    cluster.start_server(0);
-    let later = named("later", 5);
-    put_all(&cluster, &later);
-    cluster.kill_server(0);
-    fs::rename(cluster.path("manager"), cluster.path("newest")).unwrap();
-    copy(&cluster.path("copy"), &cluster.path("manager"));
-    // It serves until an I/O server reports, which may be before this returns.
-    let _ = cluster.try_start_server(0, &[]);
-    if let Some(mut manager) = cluster.servers[0].take() {
-        assert_eq!(manager.wait().unwrap().code(), Some(1));
-    }
-    let log = fs::read_to_string(cluster.path("log-0")).unwrap();
-    assert!(log.contains("has gone back in time") && log.contains("--restored"), "{log}");
-    fs::remove_dir_all(cluster.path("manager")).unwrap();
-    fs::rename(cluster.path("newest"), cluster.path("manager")).unwrap();
-    cluster.start_server(0);
-    check_all(&cluster, &later);
-    put_all(&cluster, &named("new", 5));
-    check_all(&cluster, &later);
-}
-
 /// Replays a bug: an I/O server served an empty directory until the manager, which was down, had
 /// refused it. A running `get` ended with status 0, and many of its bytes were zeros.
 #[test]
 fn an_io_server_whose_disk_is_not_mounted_does_not_serve() {
     let mut cluster = Cluster::start(2);
     let bytes = pattern(64 << 20, 7);
-    fs::write(cluster.path("big"), &bytes).unwrap();
-    cluster.ok(&["put", "big", "/big"]);
+    stores(&cluster, "/big", &bytes);
     let mut get = cluster.command(&["get", "/big", "-", "--block-size", "64K", "--window", "1"]);
     let mut get = get.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut out = get.stdout.take().unwrap();
@@ -168,25 +121,24 @@ fn an_io_server_whose_disk_is_not_mounted_does_not_serve() {
     assert!(!cluster.path("iod1").exists(), "a directory that was made to be locked is removed");
     fs::rename(cluster.path("aside"), cluster.path("iod1")).unwrap();
     cluster.start_server(2);
-    cluster.ok(&["get", "/big", "back"]);
-    assert!(fs::read(cluster.path("back")).unwrap() == bytes);
+    fetches(&cluster, "/big", &bytes);
 }
 
 #[test]
 fn swapped_copied_and_foreign_directories_are_refused_and_left_as_they_were() {
     let mut cluster = Cluster::start(2);
+    let dir = cluster.dir.path().to_owned();
+    let rename = |from: &str, to: &str| fs::rename(dir.join(from), dir.join(to)).unwrap();
     let files = named("f", 4);
     put_all(&cluster, &files);
     let busy = cluster.pvfsd(&["iod", "0"]);
     assert!(String::from_utf8(busy.stderr).unwrap().contains("another server is at work on it"));
     cluster.kill_server(1);
     cluster.kill_server(2);
-    let rename = |from: &str, to: &str| fs::rename(cluster.path(from), cluster.path(to)).unwrap();
     rename("iod0", "aside");
     rename("iod1", "iod0");
     let why = refused(&mut cluster, 1, &[]);
     assert!(why.contains("belongs to iod 1") && why.contains("not to iod 0"), "{why}");
-    let rename = |from: &str, to: &str| fs::rename(cluster.path(from), cluster.path(to)).unwrap();
     rename("iod0", "iod1");
     // A directory with somebody's files.
     fs::create_dir(cluster.path("iod0")).unwrap();
@@ -195,19 +147,16 @@ fn swapped_copied_and_foreign_directories_are_refused_and_left_as_they_were() {
     assert!(why.contains("thesis.tex"), "{why}");
     assert_eq!(names_in(&cluster.path("iod0")), ["thesis.tex"]);
     fs::remove_dir_all(cluster.path("iod0")).unwrap();
-    let rename = |from: &str, to: &str| fs::rename(cluster.path(from), cluster.path(to)).unwrap();
     rename("aside", "iod0");
     // A copy from before the last start.
-    copy(&cluster.path("iod0"), &cluster.path("copy"));
+    copy_tree(&cluster.path("iod0"), &cluster.path("copy"));
     cluster.start_server(1);
     cluster.kill_server(1);
-    let rename = |from: &str, to: &str| fs::rename(cluster.path(from), cluster.path(to)).unwrap();
     rename("iod0", "newest");
-    copy(&cluster.path("copy"), &cluster.path("iod0"));
+    copy_tree(&cluster.path("copy"), &cluster.path("iod0"));
     let again = refused(&mut cluster, 1, &[]);
     assert!(again.contains("gone back in time") && again.contains("--replace"), "{again}");
     fs::remove_dir_all(cluster.path("iod0")).unwrap();
-    let rename = |from: &str, to: &str| fs::rename(cluster.path(from), cluster.path(to)).unwrap();
     rename("newest", "iod0");
     cluster.start_server(1);
     cluster.start_server(2);
@@ -234,6 +183,12 @@ fn a_lost_disk_is_replaced_and_what_it_held_is_an_error() {
     // From now on it is the server's directory.
     cluster.kill_server(2);
     cluster.start_server(2);
+    check_all(&cluster, &new);
+    // Replays a bug: a server whose files were all removed registered as one that never had any.
+    cluster.ok(&["rm", "/new0", "/new1", "/new2"]);
+    cluster.kill_server(2);
+    cluster.start_server(2);
+    put_all(&cluster, &new);
     check_all(&cluster, &new);
 }
 
@@ -270,7 +225,7 @@ fn a_server_of_another_cluster_is_named_and_not_used() {
     theirs.start_server(2);
     check_all(&theirs, &others);
     ours.start_server(2);
-    check_all(&ours, &files[2..]);
+    check_from(&ours, &files[2..], 3);
 }
 
 /// Returns the path of a datafile.
@@ -285,7 +240,7 @@ fn a_missing_or_cut_datafile_is_an_error() {
     let mut cluster = Cluster::start(2);
     let files = named("f", 3);
     put_all(&cluster, &files);
-    cluster.ok(&["put", "f2", "/synced"]);
+    stores(&cluster, "/synced", &pattern(SIZE, 4));
     let datafile = |name: &str| {
         let stat = cluster.json(&["stat", name]);
         let datafile = stat["files"][0]["datafiles"][1].clone();
@@ -311,7 +266,7 @@ fn a_missing_or_cut_datafile_is_an_error() {
     // Nor is a wrong size shown.
     let line = complaint(&cluster.run(&["stat", "/f1"]), 1);
     assert!(line.contains("data lost"), "{line}");
-    check_all(&cluster, &files[2..]);
+    check_from(&cluster, &files[2..], 3);
     cluster.ok(&["rm", "/f0", "/f1", "/synced"]);
 }
 
@@ -319,52 +274,26 @@ fn a_missing_or_cut_datafile_is_an_error() {
 #[test]
 fn a_file_is_read_without_the_servers_that_hold_none_of_it() {
     let mut cluster = Cluster::start(3);
-    fs::write(cluster.path("small"), pattern(1000, 1)).unwrap();
-    cluster.ok(&["put", "small", "/small"]);
+    stores(&cluster, "/small", &pattern(1000, 1));
     let stat = cluster.json(&["stat", "/small"]);
     let first = stat["files"][0]["datafiles"][0]["server"].as_str().unwrap().to_owned();
     let dead: Vec<usize> = (0..3).filter(|iod| !first.contains(&format!("(iod {iod})"))).collect();
     for iod in &dead {
         cluster.kill_server(iod + 1);
     }
-    cluster.ok(&["get", "/small", "back"]);
-    assert!(fs::read(cluster.path("back")).unwrap() == pattern(1000, 1));
+    fetches(&cluster, "/small", &pattern(1000, 1));
     // New files avoid the dead servers, unless a number is asked for.
-    cluster.ok(&["put", "small", "/new"]);
+    cluster.ok(&["put", "stored", "/new"]);
     assert_eq!(cluster.json(&["stat", "/new"])["files"][0]["datafiles"].as_array().unwrap().len(), 1);
-    let line = complaint(&cluster.run(&["put", "--servers", "3", "--strip-size", "4K", "small", "/three"]), 1);
+    let line = complaint(&cluster.run(&["put", "--servers", "3", "--strip-size", "4K", "stored", "/three"]), 1);
     assert!(line.contains("(iod"), "{line}");
     for iod in dead {
         cluster.start_server(iod + 1);
     }
-    cluster.ok(&["put", "small", "/all"]);
+    cluster.ok(&["put", "stored", "/all"]);
     assert_eq!(cluster.json(&["stat", "/all"])["files"][0]["datafiles"].as_array().unwrap().len(), 3);
     // A write withdraws the size.
     let longer = [pattern(1000, 1), pattern(200_000, 2)].concat();
-    fs::write(cluster.path("small"), &longer).unwrap();
-    cluster.ok(&["put", "small", "/small"]);
-    cluster.ok(&["get", "/small", "back"]);
-    assert!(fs::read(cluster.path("back")).unwrap() == longer);
-}
-
-/// Replays a bug: a server whose files were all removed registered as one that never had any.
-#[test]
-fn a_server_whose_files_were_removed_is_the_same_server() {
-    let mut cluster = Cluster::start(1);
-    let files = named("f", 3);
-    put_all(&cluster, &files);
-    cluster.ok(&["rm", "/f0", "/f1", "/f2"]);
-    cluster.kill_server(1);
-    cluster.start_server(1);
-    put_all(&cluster, &files);
-    check_all(&cluster, &files);
-}
-
-/// Replays a bug: a disk that several servers share was counted once for each of them.
-#[test]
-fn one_disk_is_counted_once() {
-    let cluster = Cluster::start(3);
-    let space = cluster.json(&["statfs"]);
-    assert_eq!(space["capacity"], space["servers"][0]["capacity"]);
-    assert!(cluster.ok(&["statfs"]).contains("on 1 disk"));
+    stores(&cluster, "/small", &longer);
+    fetches(&cluster, "/small", &longer);
 }

@@ -4,12 +4,13 @@ use std::io::{BufReader, Read};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock};
 
-use bmi::{Addr, OpenOptions};
-use bmi_core::{Config, Scheme, driver};
+use bmi::{Addr, Scheme};
 use bmi_report::Report;
-use fs_client::{Client, ClientOptions, FsPath};
+use fs_client::{Client, FsPath};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use serde_json::Value;
+
+use crate::bodies::{options, with_client};
 
 /// A process that is just being made has the locks of all data directories of this process. So no
 /// cluster starts meanwhile.
@@ -68,11 +69,7 @@ impl Bed {
 
     /// Does something with a client of the cluster.
     pub(crate) fn with<R>(&self, body: impl AsyncFnOnce(Client) -> R) -> R {
-        let clock = driver::MonotonicClock::new();
-        let endpoint = bmi::endpoint(Scheme::Tcp, &OpenOptions::default(), Config::named("test"), clock).unwrap();
-        let connect = Client::connect(endpoint.clone(), self.manager.clone(), ClientOptions::new(77));
-        let work = async { body(connect.await.unwrap()).await };
-        driver::event::block_on(endpoint.clone(), work).unwrap()
+        with_client(Scheme::Tcp, &self.manager, options(), body)
     }
 
     /// Returns the names in a directory.

@@ -1,13 +1,6 @@
 //! Shared reads: clients look at the pages of real servers, over shared memory. And what becomes of
 //! the memory when they do not let go.
 
-#![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "it/bodies.rs"]
-mod bodies;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -16,14 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bmi::OpenOptions;
-use bmi_core::driver::{MonotonicClock, event};
-use bmi_core::{Addr, Config, Scheme};
-use fs_client::{Client, ClientOptions, File, RemoveKind, SharedView, Stale};
+use bmi_core::Scheme;
+use fs_client::{File, RemoveKind, SharedView, Stale};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use fs_server::store::{CacheSettings, Service, ViewSettings};
 
-use crate::bodies::{path, pattern, striped};
+use crate::bodies::{options, path, pattern, striped, with_client};
 
 const K: usize = 1 << 10;
 /// Length of a view segment.
@@ -56,19 +47,6 @@ fn servers(scheme: Scheme, iods: u32, views: ViewSettings) -> (tempfile::TempDir
     (dir, servers)
 }
 
-/// Runs `body` with a client.
-fn with_client<R>(scheme: Scheme, manager: &Addr, body: impl AsyncFnOnce(Client) -> R) -> R {
-    let clock = MonotonicClock::new();
-    let endpoint = bmi::endpoint(scheme, &OpenOptions::default(), Config::named("test"), clock).unwrap();
-    let work = async {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed).into();
-        let options = ClientOptions { timeout: Duration::from_secs(60), ..ClientOptions::new(id) };
-        body(Client::connect(endpoint.clone(), manager.clone(), options).await.unwrap()).await
-    };
-    event::block_on(endpoint.clone(), work).unwrap()
-}
-
 async fn lent(file: &File, offset: usize, len: usize) -> SharedView {
     let view = file.read_shared(offset as u64, len as u64).await.unwrap();
     assert!(view.is_lent(), "{}", file.plan_shared(offset as u64, len as u64));
@@ -84,7 +62,7 @@ fn bytes(view: &SharedView) -> Result<Vec<u8>, Stale> {
 fn a_view_has_the_bytes_of_the_file() {
     let _alone = alone();
     let (_dir, servers) = servers(Scheme::Shm, 3, ViewSettings::for_bytes(4 << 20));
-    with_client(Scheme::Shm, servers.manager(), async |client| {
+    with_client(Scheme::Shm, servers.manager(), options(), async |client| {
         for (name, strip, over) in [("/one", 65_536, 1), ("/small", 4096, 3), ("/odd", 100_000, 2)] {
             let file = client.create(&path(name), striped(strip, over)).await.unwrap();
             let model = pattern(900_001, strip);
@@ -117,7 +95,7 @@ fn a_view_has_the_bytes_of_the_file() {
 fn a_view_is_stale_when_its_bytes_change() {
     let _alone = alone();
     let (_dir, servers) = servers(Scheme::Shm, 1, ViewSettings::for_bytes(4 << 20));
-    with_client(Scheme::Shm, servers.manager(), async |client| {
+    with_client(Scheme::Shm, servers.manager(), options(), async |client| {
         let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
         let mut model = pattern(1 << 20, 1);
         file.write_at(0, model.clone()).await.unwrap();
@@ -172,7 +150,7 @@ fn memory_and_segments_are_bounded_whatever_clients_keep() {
     let _alone = alone();
     let views = ViewSettings { bytes: 1 << 20, lease: Duration::from_millis(1) };
     let (_dir, servers) = servers(Scheme::Shm, 1, views);
-    with_client(Scheme::Shm, servers.manager(), async |client| {
+    with_client(Scheme::Shm, servers.manager(), options(), async |client| {
         let mut kept = Vec::new();
         for number in 0..40 {
             let file = client.create(&path(&format!("/f{number}")), striped(65_536, 1)).await.unwrap();
@@ -207,7 +185,7 @@ fn memory_and_segments_are_bounded_whatever_clients_keep() {
 fn a_segment_has_no_bytes_of_other_files() {
     let _alone = alone();
     let (_dir, servers) = servers(Scheme::Shm, 1, ViewSettings::for_bytes(4 << 20));
-    with_client(Scheme::Shm, servers.manager(), async |client| {
+    with_client(Scheme::Shm, servers.manager(), options(), async |client| {
         let secret = client.create(&path("/secret"), striped(65_536, 1)).await.unwrap();
         secret.write_at(0, vec![0xEE; 1 << 20]).await.unwrap();
         let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
@@ -256,9 +234,9 @@ fn bytes_are_read_where_they_cannot_be_lent_and_the_plan_says_why() {
             true => Service::Unifier(CacheSettings { views, ..CacheSettings::for_bytes(8 << 20) }),
             false => Service::Normal,
         };
-        let options = ClusterOptions { over: vec![scheme], service, ..ClusterOptions::with_iods(2) };
-        let servers = EmbeddedCluster::start(dir.path().join("data"), options).unwrap();
-        with_client(scheme, servers.manager(), async |client| {
+        let cluster = ClusterOptions { over: vec![scheme], service, ..ClusterOptions::with_iods(2) };
+        let servers = EmbeddedCluster::start(dir.path().join("data"), cluster).unwrap();
+        with_client(scheme, servers.manager(), options(), async |client| {
             let file = client.create(&path("/f"), striped(4096, 2)).await.unwrap();
             let model = pattern(100_000, 3);
             file.write_at(0, model.clone()).await.unwrap();
@@ -291,12 +269,12 @@ fn a_checked_view_is_never_a_mixture_nor_old() {
     let _alone = alone();
     let (_dir, servers) = servers(Scheme::Shm, 1, ViewSettings::for_bytes(1 << 20));
     let (manager, written, done) = (servers.manager().clone(), AtomicU64::new(0), AtomicBool::new(false));
-    with_client(Scheme::Shm, &manager, async |client| {
+    with_client(Scheme::Shm, &manager, options(), async |client| {
         let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
         file.write_at(1000, vec![0; LEN]).await.unwrap();
     });
     let read = || {
-        with_client(Scheme::Shm, &manager, async |client| {
+        with_client(Scheme::Shm, &manager, options(), async |client| {
             let file = client.open(&path("/f")).await.unwrap();
             let (mut lent, mut stale, mut found) = (0u64, 0u64, vec![0; LEN]);
             while !done.load(Ordering::SeqCst) || lent == 0 {
@@ -316,7 +294,7 @@ fn a_checked_view_is_never_a_mixture_nor_old() {
         })
     };
     let write = || {
-        with_client(Scheme::Shm, &manager, async |client| {
+        with_client(Scheme::Shm, &manager, options(), async |client| {
             let file = client.open(&path("/f")).await.unwrap();
             for number in 1..=WRITES {
                 file.write_at(1000, vec![number as u8; LEN]).await.unwrap();
@@ -343,7 +321,7 @@ fn a_checked_view_is_never_a_mixture_nor_old() {
 fn child(role: &str, argument: &str) -> (Child, String) {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new(program);
-    command.args(["--exact", "child_process", "--nocapture", "--test-threads", "1"]);
+    command.args(["--exact", "views::child_process", "--nocapture", "--test-threads", "1"]);
     command.env("VIEWS_ROLE", role).env("VIEWS_ARGUMENT", argument);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -362,7 +340,7 @@ fn wait_for_the_end() {
 fn child_process() {
     let (Ok(role), Ok(argument)) = (std::env::var("VIEWS_ROLE"), std::env::var("VIEWS_ARGUMENT")) else { return };
     match role.as_str() {
-        "client" => with_client(Scheme::Shm, &argument.parse().unwrap(), async |client| {
+        "client" => with_client(Scheme::Shm, &argument.parse().unwrap(), options(), async |client| {
             let file = client.open(&path("/f")).await.unwrap();
             let view = lent(&file, 0, 1 << 20).await;
             println!("VIEWS {}", view.check().is_ok());
@@ -382,7 +360,7 @@ fn a_client_that_hangs_or_dies_keeps_nothing() {
     let _alone = alone();
     let views = ViewSettings { bytes: 1 << 20, lease: Duration::from_millis(1) };
     let (_dir, servers) = servers(Scheme::Shm, 1, views);
-    with_client(Scheme::Shm, servers.manager(), async |client| {
+    with_client(Scheme::Shm, servers.manager(), options(), async |client| {
         let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
         file.write_at(0, pattern(1 << 20, 1)).await.unwrap();
         let (mut hanging, said) = child("client", &servers.manager().to_string());
@@ -408,7 +386,7 @@ fn a_client_that_hangs_or_dies_keeps_nothing() {
 fn a_view_of_a_dead_server_is_stale() {
     let _alone = alone();
     let (mut server, manager) = child("server", "");
-    with_client(Scheme::Shm, &manager.parse().unwrap(), async |client| {
+    with_client(Scheme::Shm, &manager.parse().unwrap(), options(), async |client| {
         let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
         file.write_at(0, pattern(100_000, 1)).await.unwrap();
         let view = lent(&file, 0, 100_000).await;
@@ -428,7 +406,7 @@ fn a_view_of_a_stopped_server_is_stale() {
     let _alone = alone();
     let (_dir, servers) = servers(Scheme::Shm, 1, ViewSettings::for_bytes(4 << 20));
     let manager = servers.manager().clone();
-    with_client(Scheme::Shm, &manager, async |client| {
+    with_client(Scheme::Shm, &manager, options(), async |client| {
         let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
         file.write_at(0, pattern(100_000, 1)).await.unwrap();
         let view = lent(&file, 0, 100_000).await;

@@ -1,41 +1,19 @@
 //! Servers with several event loops, over real transports: clients whose connections are on
 //! different loops use the same files.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "it/bodies.rs"]
-mod bodies;
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "it/cluster.rs"]
-mod cluster;
-
 use std::fs;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use bmi::OpenOptions;
-use bmi_core::driver::{MonotonicClock, event};
-use bmi_core::{Addr, Config, Scheme};
-use fs_client::{Client, ClientOptions};
+use bmi_core::Scheme;
+use fs_client::Client;
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 
-use crate::bodies::{path, pattern, striped};
+use crate::bodies::{in_own_process, options, path, pattern, striped, with_client};
 use crate::cluster::Cluster;
 
-/// Runs `body` with a client on this thread, which has the number `id`.
-fn with_client(scheme: Scheme, manager: &Addr, id: u128, body: impl AsyncFnOnce(Client)) {
-    let clock = MonotonicClock::new();
-    let endpoint = bmi::endpoint(scheme, &OpenOptions::default(), Config::named("test"), clock).unwrap();
-    let work = async {
-        let options = ClientOptions { timeout: Duration::from_secs(60), ..ClientOptions::new(id) };
-        body(Client::connect(endpoint.clone(), manager.clone(), options).await.unwrap()).await;
-    };
-    event::block_on(endpoint.clone(), work).unwrap();
-}
-
-/// Returns how often the threads with this name have waited.
+/// Returns how often the threads of this process with this name have waited.
 fn waits(name: &str) -> u64 {
     let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let of = |task: std::path::PathBuf| {
@@ -55,10 +33,10 @@ fn clients_on_several_loops(scheme: Scheme) {
     /// Bytes that a client writes in a round: an inline write, or a transfer in several units.
     const LENGTHS: [usize; 3] = [1000, 70_000, 1_500_000];
     let dir = tempfile::tempdir().unwrap();
-    let options = ClusterOptions { over: vec![scheme], threads: 3, ..ClusterOptions::with_iods(2) };
-    let mut servers = EmbeddedCluster::start(dir.path().join("data"), options).unwrap();
+    let cluster = ClusterOptions { over: vec![scheme], threads: 3, ..ClusterOptions::with_iods(2) };
+    let mut servers = EmbeddedCluster::start(dir.path().join("data"), cluster).unwrap();
     let manager = servers.manager().clone();
-    with_client(scheme, &manager, 1, async |client| {
+    with_client(scheme, &manager, options(), async |client| {
         client.create(&path("/same"), striped(65536, 2)).await.unwrap();
         crate::bodies::striping(&client, 2).await;
     });
@@ -83,7 +61,7 @@ fn clients_on_several_loops(scheme: Scheme) {
                 }
                 same.sync().await.unwrap();
             };
-            scope.spawn(move || with_client(scheme, manager, 10 + number as u128, work));
+            scope.spawn(move || with_client(scheme, manager, options(), work));
         }
     });
     for name in ["manager-loop1", "manager-loop2", "iod0-loop1", "iod0-loop2", "iod1-loop1", "iod1-loop2"] {
@@ -91,7 +69,7 @@ fn clients_on_several_loops(scheme: Scheme) {
     }
     // What was written over one loop is read over another, also after a restart.
     let check = || {
-        with_client(scheme, &manager, 99, async |client| {
+        with_client(scheme, &manager, options(), async |client| {
             let same = client.open(&path("/same")).await.unwrap();
             for number in 0..CLIENTS {
                 let bytes = bytes(number, ROUNDS - 1);
@@ -108,12 +86,14 @@ fn clients_on_several_loops(scheme: Scheme) {
 
 #[test]
 fn clients_on_several_loops_use_the_same_files_over_tcp() {
-    clients_on_several_loops(Scheme::Tcp);
+    let name = "loops::clients_on_several_loops_use_the_same_files_over_tcp";
+    in_own_process(name, || clients_on_several_loops(Scheme::Tcp));
 }
 
 #[test]
 fn clients_on_several_loops_use_the_same_files_over_shared_memory() {
-    clients_on_several_loops(Scheme::Shm);
+    let name = "loops::clients_on_several_loops_use_the_same_files_over_shared_memory";
+    in_own_process(name, || clients_on_several_loops(Scheme::Shm));
 }
 
 /// Waits until a command has read this many bytes.

@@ -1,22 +1,14 @@
 //! Servers that may have few file descriptors, with many connections beside their work.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
-#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
-#[path = "it/bodies.rs"]
-mod bodies;
-#[allow(dead_code, reason = "shared by several test programs, each of which uses its part")]
-#[path = "it/cluster.rs"]
-mod cluster;
-
 use std::fs;
 use std::time::Duration;
 
 use bmi::OpenOptions;
 use bmi_core::{Config, Scheme, driver};
-use bodies::{path, pattern, read};
-use cluster::Cluster;
-use fs_client::{Client, ClientOptions, CreateOptions};
+use fs_client::{Client, CreateOptions};
+
+use crate::bodies::{in_own_process, options, path, pattern, read};
+use crate::cluster::Cluster;
 
 /// Returns the warnings in the log of a server.
 fn warnings(cluster: &Cluster, server: usize) -> Vec<String> {
@@ -29,6 +21,12 @@ fn warnings(cluster: &Cluster, server: usize) -> Vec<String> {
 /// 300 datafiles are tried.
 #[test]
 fn idle_connections_take_no_descriptor_of_the_datafiles() {
+    let name = "descriptors::idle_connections_take_no_descriptor_of_the_datafiles";
+    in_own_process(name, crowded_with_idle_connections);
+}
+
+/// This process needs more than 400 descriptors itself.
+fn crowded_with_idle_connections() {
     let mut cluster = Cluster::start(1);
     cluster.kill_server(1);
     cluster.try_start_server_after("ulimit -n 256", 1, &[]).unwrap();
@@ -41,8 +39,7 @@ fn idle_connections_take_no_descriptor_of_the_datafiles() {
     let (endpoint, crowd) = (open("client"), open("crowd"));
     let endpoints = [endpoint.clone(), crowd.clone()];
     let work = async {
-        let options = ClientOptions { timeout: Duration::from_secs(60), ..ClientOptions::new(11) };
-        let client: Client = Client::connect(endpoint, cluster.manager.parse().unwrap(), options).await.unwrap();
+        let client: Client = Client::connect(endpoint, cluster.manager.parse().unwrap(), options()).await.unwrap();
         // The client has its connection.
         client.statfs().await.unwrap();
         let iod = client.iods()[0].addr.clone();
