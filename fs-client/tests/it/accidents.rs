@@ -2,10 +2,11 @@
 //! (`SIGSTOP`) while others go on, and output for programs.
 
 use std::fs;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+use testbed::process::{Process, until};
 
 use crate::bodies::{names_in, pattern, stores};
 use crate::cluster::{Cluster, complaint};
@@ -113,48 +114,25 @@ const MIDDLE: u64 = 8 << 20;
 /// Time limit of the requests of the other commands.
 const TIMEOUT: &str = "8s";
 
-/// A command in the background.
-struct Running(Child);
-
-impl Running {
-    /// Returns how many bytes the command has read from files and written to files.
-    fn bytes(&self) -> u64 {
-        let text = fs::read_to_string(format!("/proc/{}/io", self.0.id())).unwrap();
-        let value = |line: &str| line.split_once(": ").unwrap().1.parse::<u64>().unwrap();
-        text.lines().filter(|line| line.starts_with("rchar") || line.starts_with("wchar")).map(value).sum()
-    }
-
-    /// Waits until the command has moved `more` bytes.
-    #[expect(clippy::disallowed_methods, reason = "waits for other processes")]
-    fn moves(&mut self, more: u64) {
-        let until = self.bytes() + more;
-        while self.bytes() < until {
-            assert_eq!(self.0.try_wait().unwrap(), None, "it goes on without end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Waits until a command has moved `more` bytes.
+fn moves(command: &mut Process, more: u64) {
+    let end = command.moved() + more;
+    let has_moved = || {
+        assert_eq!(command.try_wait()?, None, "it goes on without end");
+        Ok(command.moved() >= end)
+    };
+    assert!(until(Duration::from_secs(600), has_moved).unwrap());
 }
 
 /// Starts commands, and stops all of them when each is in the middle of its file.
-fn stopped(cluster: &Cluster, args: impl Fn(usize) -> Vec<String>) -> Vec<Running> {
+fn stopped(cluster: &Cluster, args: impl Fn(usize) -> Vec<String>) -> Vec<Process> {
     let start = |index| {
         let args = args(index);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        Running(cluster.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        Process::start(cluster.command(&args).stdout(Stdio::null()).stderr(Stdio::null())).unwrap()
     };
     let mut all: Vec<_> = (0..STOPPED).map(start).collect();
-    all.iter_mut().for_each(|one| one.moves(MIDDLE));
+    all.iter_mut().for_each(|one| moves(one, MIDDLE));
     all.iter().for_each(|one| one.signal(Signal::STOP));
     all
 }
@@ -182,7 +160,7 @@ fn gets_that_are_stopped_do_not_stop_others() {
     others_go_on(&cluster);
     // One that goes on connects again.
     all[0].signal(Signal::CONT);
-    all[0].moves(MIDDLE);
+    moves(&mut all[0], MIDDLE);
 }
 
 /// The same bug, with commands whose data the server reads.

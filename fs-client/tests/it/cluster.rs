@@ -1,13 +1,13 @@
 //! A cluster of `pvfsd` processes, and the command `pvfs` against it.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use serde_json::Value;
+use testbed::process::Process;
 
 /// Returns the server program. `PVFSD` names one; otherwise it is the one beside `pvfs` if that is
 /// up to date. That is the case in a run of the whole workspace, which builds both. Otherwise it is
@@ -51,10 +51,26 @@ fn is_current(program: &Path) -> bool {
     all.peek().is_some() && all.all(older)
 }
 
+/// The cluster in a temporary directory, with its servers.
 pub(crate) struct Cluster {
+    // Dropped in this order: the servers, then their directory.
+    inner: testbed::cluster::Cluster,
     pub(crate) dir: tempfile::TempDir,
     pub(crate) manager: String,
-    pub(crate) servers: Vec<Option<Child>>,
+}
+
+impl Deref for Cluster {
+    type Target = testbed::cluster::Cluster;
+
+    fn deref(&self) -> &Self::Target {
+        &self.inner
+    }
+}
+
+impl DerefMut for Cluster {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.inner
+    }
 }
 
 impl Cluster {
@@ -66,33 +82,16 @@ impl Cluster {
     /// its TCP address, its number (0 is the manager) and the directory.
     pub(crate) fn start_with(iods: usize, addrs: impl Fn(&str, usize, &Path) -> String) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
-        // Ports that are free now. All are held at the same time, so that they differ.
-        let held: Vec<_> = (0..=iods).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let tcp: Vec<_> = held.iter().map(|l| format!("tcp://{}", l.local_addr().unwrap())).collect();
-        let addrs: Vec<_> = tcp.iter().enumerate().map(|(number, tcp)| addrs(tcp, number, dir.path())).collect();
-        let config = format!(
-            "[cluster]\nmanager = {}\niods = [{}]\n[storage]\nmanager = {:?}\niod = {:?}\n",
-            addrs[0],
-            addrs[1..].join(", "),
-            dir.path().join("manager"),
-            format!("{}/iod{{index}}", dir.path().display()),
-        );
-        fs::write(dir.path().join("pvfs.toml"), config).unwrap();
-        drop(held);
-        let mut cluster = Cluster { dir, manager: tcp[0].clone(), servers: Vec::new() };
-        let formatted = cluster.pvfsd(&["format"]);
-        assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
-        for index in 0..=iods {
-            cluster.servers.push(None);
-            cluster.start_server(index);
-        }
+        let addrs = |number: usize, tcp: &str| addrs(tcp, number, dir.path());
+        let inner = testbed::cluster::Cluster::begin_with(dir.path(), pvfsd(), iods, addrs).unwrap();
+        let mut cluster = Cluster { manager: inner.tcp[0].clone(), inner, dir };
+        (0..=iods).for_each(|index| cluster.start_server(index));
         cluster
     }
 
     /// Runs `pvfsd` to its end.
     pub(crate) fn pvfsd(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(pvfsd());
-        command.arg("--config").arg(self.path("pvfs.toml")).args(args).output().unwrap()
+        self.inner.pvfsd().args(args).output().unwrap()
     }
 
     /// Starts a server and waits until it serves. 0 is the manager, the others are I/O servers.
@@ -114,32 +113,24 @@ impl Cluster {
     /// Starts a server like [`Cluster::try_start_server`], after a line of the shell, which for
     /// instance sets limits.
     pub(crate) fn try_start_server_after(&mut self, line: &str, index: usize, options: &[&str]) -> Result<(), String> {
+        let log = self.path(&format!("log-{index}"));
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("{line}; exec \"$0\" \"$@\"")).arg(pvfsd());
-        command.arg("--config").arg(self.dir.path().join("pvfs.toml")).stdout(Stdio::piped());
-        command.stderr(fs::File::create(self.path(&format!("log-{index}"))).unwrap());
-        match index {
-            0 => command.arg("manager"),
-            _ => command.args(["iod", &(index - 1).to_string()]),
-        };
-        let mut child = command.args(options).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
-        let mut said = Vec::new();
-        let serves = lines.map_while(Result::ok).inspect(|line| said.push(line.clone())).any(|line| line == "serving");
+        command.arg("--config").arg(self.path("pvfs.toml")).args(testbed::cluster::Cluster::role(index)).args(options);
+        command.stderr(fs::File::create(&log).unwrap());
+        let (mut server, said) = Process::start_until(&mut command, |line| line == "serving").unwrap();
         fs::write(self.path(&format!("said-{index}")), said.join("\n")).unwrap();
-        if !serves {
-            let status = child.wait().unwrap();
-            return Err(format!("{status}: {}", fs::read_to_string(self.path(&format!("log-{index}"))).unwrap()));
+        if said.last().is_none_or(|line| line != "serving") {
+            let status = server.wait().unwrap();
+            return Err(format!("{status}: {}", fs::read_to_string(log).unwrap()));
         }
-        self.servers[index] = Some(child);
+        self.servers[index] = Some(server);
         Ok(())
     }
 
     /// Kills a server as `kill -9` does.
     pub(crate) fn kill_server(&mut self, index: usize) {
-        let mut child = self.servers[index].take().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop(self.servers[index].take().unwrap());
     }
 
     /// Returns a command of `pvfs`. It does not wait for servers that are down, unless `args` say
@@ -172,15 +163,6 @@ impl Cluster {
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        for mut child in self.servers.drain(..).flatten() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 

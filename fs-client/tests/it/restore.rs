@@ -8,11 +8,13 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use testbed::process::Process;
+
 use crate::bodies::{copy_tree, eventually};
-use crate::cluster::{Cluster, pvfsd};
+use crate::cluster::Cluster;
 
 /// The bytes of a file: different for each name and position.
 fn contents(name: &str) -> Vec<u8> {
@@ -60,10 +62,10 @@ impl Cluster {
     }
 
     /// Starts the manager without waiting until it serves.
-    fn spawn_manager(&self, options: &[&str]) -> Child {
-        let mut command = Command::new(pvfsd());
-        command.arg("--config").arg(self.path("pvfs.toml")).arg("manager").args(options).stdout(Stdio::piped());
-        command.stderr(fs::File::create(self.path("log-0")).unwrap()).spawn().unwrap()
+    fn spawn_manager(&self, options: &[&str]) -> Process {
+        let mut command = testbed::cluster::Cluster::pvfsd(self);
+        command.arg("manager").args(options).stdout(Stdio::piped());
+        Process::start(command.stderr(fs::File::create(self.path("log-0")).unwrap())).unwrap()
     }
 
     /// Waits until the I/O servers have this number of datafiles that are not empty: those of

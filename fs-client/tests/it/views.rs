@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,10 +42,14 @@ fn segments() -> (usize, u64) {
 /// Starts servers with caches that lend `views` bytes.
 fn servers(scheme: Scheme, iods: u32, views: ViewSettings) -> (tempfile::TempDir, EmbeddedCluster) {
     let dir = tempfile::tempdir().unwrap();
+    let servers = servers_in(dir.path(), scheme, iods, views);
+    (dir, servers)
+}
+
+fn servers_in(dir: &Path, scheme: Scheme, iods: u32, views: ViewSettings) -> EmbeddedCluster {
     let service = Service::Unifier(CacheSettings { views, ..CacheSettings::for_bytes(16 << 20) });
     let options = ClusterOptions { over: vec![scheme], service, ..ClusterOptions::with_iods(iods as usize) };
-    let servers = EmbeddedCluster::start(dir.path().join("data"), options).unwrap();
-    (dir, servers)
+    EmbeddedCluster::start(dir.join("data"), options).unwrap()
 }
 
 async fn lent(file: &File, offset: usize, len: usize) -> SharedView {
@@ -347,7 +352,8 @@ fn child_process() {
             wait_for_the_end();
         }),
         _ => {
-            let (_dir, servers) = servers(Scheme::Shm, 1, ViewSettings::for_bytes(4 << 20));
+            // The directory is the parent's, because this process is killed.
+            let servers = servers_in(Path::new(&argument), Scheme::Shm, 1, ViewSettings::for_bytes(4 << 20));
             println!("VIEWS {}", servers.manager());
             wait_for_the_end();
         }
@@ -385,7 +391,8 @@ fn a_client_that_hangs_or_dies_keeps_nothing() {
 #[test]
 fn a_view_of_a_dead_server_is_stale() {
     let _alone = alone();
-    let (mut server, manager) = child("server", "");
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, manager) = child("server", dir.path().to_str().unwrap());
     with_client(Scheme::Shm, &manager.parse().unwrap(), options(), async |client| {
         let file = client.create(&path("/f"), striped(65_536, 1)).await.unwrap();
         file.write_at(0, pattern(100_000, 1)).await.unwrap();
