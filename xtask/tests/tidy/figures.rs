@@ -12,8 +12,6 @@
 //! figure is measured if it has a decimal point or a thousands separator, or a unit such as %, µs,
 //! GB/s or times.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::path::Path;
 use std::process::Command;
 

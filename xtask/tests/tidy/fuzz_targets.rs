@@ -1,7 +1,5 @@
 //! Each fuzz target has a corpus, and an ordinary test replays it.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -8,6 +8,9 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+mod figures;
+mod fuzz_targets;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
