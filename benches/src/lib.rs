@@ -14,6 +14,7 @@
 mod commands;
 pub mod cores;
 pub mod cpu;
+mod honest;
 pub mod limit;
 pub mod memory_limit;
 mod message_cost;
@@ -26,5 +27,6 @@ pub mod tasks;
 pub mod workload;
 
 pub use self::commands::main as run_benches;
+pub use self::honest::main as run_honest;
 pub use self::message_cost::main as run_message_cost;
 pub use self::sim_rate::main as run_sim_rate;
