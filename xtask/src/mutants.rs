@@ -308,26 +308,31 @@ impl Search<'_> {
         Ok(outcome)
     }
 
-    /// Runs a sweep without the bug, unless that was done, and with it. Returns true if it found
-    /// the bug.
+    /// Runs a sweep with the bug. If it fails, runs it without the bug too, up to the seed that
+    /// failed, unless that was done. Returns true if it found the bug.
     fn run(&self, sweep: usize, seeds: (u64, u64), bug: &Bug, outcome: &mut Outcome) -> Result<bool, Failure> {
         let (area, cluster, variable) = CACHE;
         let Sweep { package, test, .. } = SWEEPS[sweep];
         let caches = test == cluster && bug.name.starts_with(area);
-        let run = Run { sweep, seeds, caches };
         let program = self.programs.path(package, test)?;
-        let command = |bug| sweep_command(self.root, package, program, seeds, bug);
+        let captured = |seeds: (u64, u64), bug| {
+            let command = sweep_command(self.root, package, program, seeds, bug);
+            let command = if caches && bug.is_none() { command.env(variable, "1") } else { command };
+            command.captured(SWEEP_LIMIT * (seeds.1 - seeds.0).div_ceil(SEEDS.into()) as u32)
+        };
+        if !outcome.note(test, captured(seeds, Some(&bug.name))) {
+            return Ok(false);
+        }
+        let seeds = (seeds.0, outcome.seed.map_or(seeds.1, |seed| seed + 1));
+        let run = Run { sweep, seeds, caches };
         // One at a time: others may wait for the same one.
         let mut sound = self.sound.lock().unwrap_or_else(PoisonError::into_inner);
         if !sound.contains(&run) {
-            let plain = command(None);
-            let (result, output) = if caches { plain.env(variable, "1") } else { plain }.captured(SWEEP_LIMIT);
-            let failed = |why| Failure::new(format!("{test} fails without any bug: {why}\n{output}"));
-            result.map_err(failed)?;
+            let (result, output) = captured(seeds, None);
+            result.map_err(|why| Failure::new(format!("{test} fails without any bug: {why}\n{output}")))?;
             sound.insert(run);
         }
-        drop(sound);
-        Ok(outcome.note(test, command(Some(&bug.name)).captured(SWEEP_LIMIT)))
+        Ok(true)
     }
 }
 
