@@ -142,8 +142,19 @@ impl<S: Threading> AsyncEndpoint<S> {
     #[inline]
     fn look_at<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let (result, state) = self.run(f);
-        self.release(state, false);
+        self.release_unused(state);
         result
+    }
+
+    /// Releases the endpoint after a use that gave it nothing to do. Wakers that are kept wait for
+    /// the next use or poll: one of them may be that of the future which is being polled.
+    #[inline]
+    fn release_unused<'a>(&'a self, mut state: Held<'a, S>) {
+        if state.note_room() {
+            self.release_and_wake(state, false);
+        } else if let Err(state) = state.release() {
+            self.release_and_wake(state, false);
+        }
     }
 
     /// Does what remains to be done for a dropped value: now, or when the endpoint is free.
@@ -593,8 +604,10 @@ impl<S: Threading> AsyncEndpoint<S> {
         if S::CALLERS_PROGRESS && polled.is_some() && state.release_poller(op) {
             // Another future that waits becomes the one that polls.
             state.endpoint.wake_a_waiter();
+            self.release(state, false);
+        } else {
+            self.release_unused(state);
         }
-        self.release(state, false);
         polled
     }
 

@@ -3,6 +3,7 @@
 
 mod lock;
 mod timeline;
+mod waking;
 
 /// The lock, compiled from its source with the primitives of [`sync`].
 #[path = "../../src/combining_lock.rs"]

@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use tempfile::TempDir;
+
 use crate::control::Trouble;
 
 /// The server, which ends with this.
@@ -13,6 +15,8 @@ pub(crate) struct Here {
     _lines: Option<BufReader<ChildStdout>>,
     /// Where it listens.
     pub(crate) at: String,
+    /// Its temporary files. It is killed at the end, and would leave them.
+    _temporary: TempDir,
 }
 
 impl Here {
@@ -23,14 +27,15 @@ impl Here {
     pub(crate) fn start(options: &[String]) -> Result<Here, Trouble> {
         let io = |error: std::io::Error| Trouble::new(format!("the server on this host: {error}"));
         let program = std::env::current_exe().map_err(io)?;
+        let temporary = tempfile::tempdir().map_err(io)?;
         let mut command = Command::new(program);
         command.args(["serve", "127.0.0.1:0", "--once"]).args(options).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut process = command.spawn().map_err(io)?;
+        let mut process = command.env("TMPDIR", temporary.path()).spawn().map_err(io)?;
         let mut lines = process.stdout.take().map(BufReader::new);
         let mut line = String::new();
         // One that cannot listen has ended, and its output with it.
         let read = lines.as_mut().map_or(Ok(0), |lines| lines.read_line(&mut line));
-        let mut here = Here { process, _lines: lines, at: String::new() };
+        let mut here = Here { process, _lines: lines, at: String::new(), _temporary: temporary };
         read.map_err(io)?;
         let at = line.strip_prefix("listening at ").and_then(|rest| rest.split(';').next());
         let ended = || Trouble::new("the server on this host has ended; it has said why");
