@@ -10,8 +10,8 @@ use crate::async_endpoint::AsyncEndpoint;
 use crate::threading::Threading;
 use crate::time::Time;
 
-/// Number of rounds between two looks at the clock. A look takes a third of the time of a poll that
-/// finds nothing, and no deadline of the protocol is as short as this many polls.
+/// Number of rounds between two looks at the clock, which cost a part of a poll that finds nothing.
+/// So a deadline may be noticed this many polls late.
 const CLOCK_ROUNDS: u32 = 16;
 
 /// Set when the future can go on.
