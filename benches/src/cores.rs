@@ -195,7 +195,7 @@ impl One {
     async fn stream(self, client: &Client, file: &SimFile, stream: usize, done: &Cell<u64>) -> Result<(), Failed> {
         let offset = (stream * self.bytes) as u64;
         let (memory, expected) = (client.memory(self.bytes)?, pattern(offset, self.bytes));
-        let _region = client.endpoint().with(|endpoint| endpoint.register(&memory))?;
+        let _region = client.endpoint().with(|engine| engine.register(&memory))?;
         memory.copy_from(0, &expected);
         loop {
             if self.direction == Direction::Write {

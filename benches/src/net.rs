@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use bmi::driver::MonotonicClock;
-use bmi::{AsyncEndpoint, Config, Error, OpenOptions, Scheme};
+use bmi::{Config, Endpoint, Error, OpenOptions, Scheme};
 
 /// Creates an endpoint over the backend of the scheme, with default settings. The name is for logs.
 ///
 /// # Errors
 /// `Unsupported` if this build or this machine does not have the backend; otherwise the error of
 /// the backend.
-pub fn endpoint(scheme: Scheme, name: &str) -> Result<AsyncEndpoint, Error> {
+pub fn endpoint(scheme: Scheme, name: &str) -> Result<Endpoint, Error> {
     bmi::endpoint(scheme, &OpenOptions::default(), Config::named(name), MonotonicClock::new())
 }
 

@@ -19,7 +19,7 @@ use std::cell::Cell;
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{Event, Payload, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
-    Access, Addr, AnyTransport, Clock, Config, Counters, Endpoint, Memory, Options, PeerEvent, Posted, Transport,
+    Access, Addr, AnyTransport, Clock, Config, Counters, Engine, Memory, Options, PeerEvent, Posted, Transport,
 };
 
 use crate::world::World;
@@ -140,7 +140,7 @@ pub fn messages(a: impl Transport + Send + 'static, b: impl Transport + Send + '
 
 fn exchange(a: AnyTransport, b: AnyTransport, addr: &Addr) {
     let clock = MonotonicClock::new();
-    let endpoint = |transport| Endpoint::new(transport, Config::default(), clock.now()).expect("endpoint");
+    let endpoint = |transport| Engine::new(transport, Config::default(), clock.now()).expect("endpoint");
     let (mut a, mut b) = (endpoint(a), endpoint(b));
     let addr = b.listen(addr).expect("listen");
     let (to_b, connecting) = a.connect(&addr, Options::default()).expect("connect");
@@ -185,7 +185,7 @@ fn exchange(a: AnyTransport, b: AnyTransport, addr: &Addr) {
         ];
         for (tag, len, source) in lens {
             for receive_first in [true, false] {
-                let receive = |b: &mut Endpoint| {
+                let receive = |b: &mut Engine| {
                     let posted = b.post_recv(to_a, tag, target.slice(0, len), Options::default()).expect("post");
                     usize::from(posted.pending().is_some())
                 };

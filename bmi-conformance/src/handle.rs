@@ -12,8 +12,8 @@ use std::time::Duration;
 use bmi_core::comm::{Body, Direction, Incoming, Path};
 use bmi_core::driver::{MonotonicClock, Waiting};
 use bmi_core::{
-    Access, Addr, AnyThread, Clock, Config, Endpoint, Error, ErrorKind, Handle, HandleConfig, Memory, Options,
-    PeerEvent, PeerId, Transport,
+    Access, Addr, AnyThread, Clock, Config, Engine, Error, ErrorKind, Handle, HandleConfig, Memory, Options, PeerEvent,
+    PeerId, Transport,
 };
 use futures_util::future::join_all;
 
@@ -37,7 +37,7 @@ fn handle(backend: &Backend, name: &str, count: usize, settings: HandleConfig) -
     let clock = MonotonicClock::new();
     let mut config = Config::named(name);
     config.timeouts.fence_grace = Duration::from_secs(2);
-    let open = |adapter| Endpoint::new(adapter, config.clone(), clock.now()).expect("an endpoint");
+    let open = |adapter| Engine::new(adapter, config.clone(), clock.now()).expect("an endpoint");
     Handle::start((backend.open)(count).into_iter().map(open).collect(), clock, settings).expect("a handle")
 }
 

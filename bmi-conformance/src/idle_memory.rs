@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bmi_core::{Addr, AnyTransport, Completion, Config, Endpoint, Memory, Options, PeerEvent, PeerId, Time, Transport};
+use bmi_core::{Addr, AnyTransport, Completion, Config, Engine, Memory, Options, PeerEvent, PeerId, Time, Transport};
 
 /// Messages that one client has under way: as many as the program may hold in receive slots.
 const HELD: usize = 60;
@@ -26,8 +26,8 @@ pub struct Bounds {
 }
 
 struct World {
-    client: Endpoint,
-    server: Endpoint,
+    client: Engine,
+    server: Engine,
     now: Time,
 }
 
@@ -46,7 +46,7 @@ fn pinned() -> usize {
 }
 
 /// Returns all completions.
-fn all(end: &mut Endpoint) -> Vec<Completion> {
+fn all(end: &mut Engine) -> Vec<Completion> {
     let mut all = Vec::new();
     end.poll_all(&mut all);
     all
@@ -54,12 +54,12 @@ fn all(end: &mut Endpoint) -> Vec<Completion> {
 
 impl World {
     fn new(transport: &dyn Fn() -> AnyTransport) -> World {
-        let end = |name| Endpoint::new(transport(), Config::named(name), Time::ZERO).expect("endpoint");
+        let end = |name| Engine::new(transport(), Config::named(name), Time::ZERO).expect("endpoint");
         World { client: end("client"), server: end("server"), now: Time::ZERO }
     }
 
     /// Polls both sides until `done` returns true.
-    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Endpoint, &mut Endpoint) -> bool) {
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Engine, &mut Engine) -> bool) {
         for _ in 0..10_000_000 {
             self.client.poll(self.now);
             self.server.poll(self.now);

@@ -15,7 +15,7 @@
 //! |---|---|---|
 //! | transport | the contract C1 to C17, adapter against adapter | [`transport`] |
 //! | transport | several adapters behind one address (C17), if [`Backend::has_shards`] | [`transport::shards`] |
-//! | message | the message interface of [`bmi_core::AsyncEndpoint`] over the backend | [`message`] |
+//! | message | the message interface of [`bmi_core::Endpoint`] over the backend | [`message`] |
 //! | handle | threads that share a [`bmi_core::Handle`], a suite of its own: [`handle_suite!`] | [`handle`] |
 //!
 //! A backend may need tests of properties that the suite does not know; [`world`] has helpers for

@@ -20,8 +20,8 @@ use std::time::Duration;
 use bmi_core::comm::{Body, Call, Caller, Incoming, Path};
 use bmi_core::transport::Event;
 use bmi_core::{
-    Access, Addr, AnyTransport, AsyncEndpoint, BulkDescriptor, Completion, Config, Endpoint, Error, ErrorKind,
-    Exposure, Grant, MemList, Memory, Operation, Options, PeerEvent, PeerId, ResourceUsage, Time, Transport,
+    Access, Addr, AnyTransport, BulkDescriptor, Completion, Config, Endpoint, Engine, Error, ErrorKind, Exposure,
+    Grant, MemList, Memory, Operation, Options, PeerEvent, PeerId, ResourceUsage, Time, Transport,
 };
 
 use crate::backend::Backend;
@@ -46,7 +46,7 @@ struct Member {
 
 #[derive(Clone)]
 enum Driven {
-    Endpoint(AsyncEndpoint),
+    Engine(Endpoint),
     Bare(Bare),
 }
 
@@ -93,9 +93,9 @@ impl Wake for Flag {
 /// Two endpoints and their names for each other.
 pub struct Pair {
     /// The endpoint that connected, called `a`.
-    pub a: AsyncEndpoint,
+    pub a: Endpoint,
     /// The endpoint that listened, called `b`.
-    pub b: AsyncEndpoint,
+    pub b: Endpoint,
     /// The name of `b` at `a`.
     pub to_b: PeerId,
     /// The name of `a` at `b`.
@@ -116,19 +116,19 @@ impl<'b> Net<'b> {
     }
 
     /// Creates an endpoint on the node `name`.
-    pub fn endpoint(&self, name: &str, config: &Config) -> AsyncEndpoint {
+    pub fn endpoint(&self, name: &str, config: &Config) -> Endpoint {
         let config = config.clone().name(name.to_owned());
         // Under rough faults an adapter may refuse its first registrations; another one is made
         // then.
         let made = (0..100).find_map(|_| {
-            match Endpoint::new(self.backend.transport(name), config.clone(), self.backend.now()) {
+            match Engine::new(self.backend.transport(name), config.clone(), self.backend.now()) {
                 Err(error) if error.kind() == ErrorKind::Exhausted => None,
                 result => Some(result),
             }
         });
         let endpoint = made.expect("an adapter that can register").expect("endpoint");
-        let endpoint = AsyncEndpoint::new(endpoint, self.backend.clock());
-        self.join(name, Driven::Endpoint(endpoint.clone()));
+        let endpoint = Endpoint::new(endpoint, self.backend.clock());
+        self.join(name, Driven::Engine(endpoint.clone()));
         endpoint
     }
 
@@ -201,7 +201,7 @@ impl<'b> Net<'b> {
                 continue;
             }
             let (worked, deadline) = match &what {
-                Driven::Endpoint(endpoint) => (endpoint.progress(), endpoint.next_deadline()),
+                Driven::Engine(endpoint) => (endpoint.progress(), endpoint.next_deadline()),
                 Driven::Bare(bare) => bare.poll(self.backend.now()),
             };
             busy |= worked;
@@ -217,7 +217,7 @@ impl<'b> Net<'b> {
         let mut text = format!("now {}, waiting for {:?}", self.backend.now(), self.waiting_for.borrow());
         for member in self.members.borrow().iter() {
             match &member.what {
-                Driven::Endpoint(endpoint) => {
+                Driven::Engine(endpoint) => {
                     let (resource_usage, counters) = endpoint.with(|e| (e.resource_usage(), e.counters()));
                     let deadline = endpoint.next_deadline();
                     text += &format!("\n  {}: next {deadline:?}, {resource_usage:?}, {counters:?}", member.name);
@@ -269,7 +269,7 @@ impl<'b> Net<'b> {
     }
 
     /// Waits until the endpoint holds nothing but this many peers.
-    pub async fn settled(&self, endpoint: &AsyncEndpoint, peers: usize, what: &str) {
+    pub async fn settled(&self, endpoint: &Endpoint, peers: usize, what: &str) {
         let idle = ResourceUsage { peers, ..ResourceUsage::default() };
         self.until(&format!("{what}: nothing held but {peers} peers"), || {
             (endpoint.with(|e| e.resource_usage()) == idle).then_some(())
@@ -291,7 +291,7 @@ impl<'b> Net<'b> {
     }
 
     /// Connects `from` to `to`, which listens at `addr`. Returns their names for each other.
-    pub async fn connect(&self, from: &AsyncEndpoint, to: &AsyncEndpoint, addr: &Addr) -> (PeerId, PeerId) {
+    pub async fn connect(&self, from: &Endpoint, to: &Endpoint, addr: &Addr) -> (PeerId, PeerId) {
         let near = from.connect(addr, from.within(SOON)).await.expect("connect");
         let far = self.arrived(to).await;
         self.seen(from, near).await;
@@ -299,7 +299,7 @@ impl<'b> Net<'b> {
     }
 
     /// Returns the next peer that connected to an endpoint.
-    pub async fn arrived(&self, endpoint: &AsyncEndpoint) -> PeerId {
+    pub async fn arrived(&self, endpoint: &Endpoint) -> PeerId {
         match self.next_event(endpoint, "a peer that connects").await {
             PeerEvent::Connected { peer, outgoing: false, .. } => peer,
             other => panic!("expected a peer that connects, got {other:?}"),
@@ -307,7 +307,7 @@ impl<'b> Net<'b> {
     }
 
     /// Waits for the `Connected` event of a peer that this side connected to.
-    pub async fn seen(&self, endpoint: &AsyncEndpoint, expected: PeerId) {
+    pub async fn seen(&self, endpoint: &Endpoint, expected: PeerId) {
         match self.next_event(endpoint, "the event of a peer that was connected to").await {
             PeerEvent::Connected { peer, outgoing: true, .. } if peer == expected => {}
             other => panic!("expected {expected:?} connected, got {other:?}"),
@@ -316,7 +316,7 @@ impl<'b> Net<'b> {
 
     /// Waits for the next event of an endpoint, which must be the loss of this peer. Returns the
     /// reason.
-    pub async fn lost(&self, endpoint: &AsyncEndpoint, expected: PeerId) -> Error {
+    pub async fn lost(&self, endpoint: &Endpoint, expected: PeerId) -> Error {
         match self.next_event(endpoint, "the loss of a peer").await {
             PeerEvent::Lost { peer, reason } if peer == expected => reason,
             other => panic!("expected {expected:?} lost, got {other:?}"),
@@ -324,7 +324,7 @@ impl<'b> Net<'b> {
     }
 
     /// Returns the next event of an endpoint.
-    pub async fn next_event(&self, endpoint: &AsyncEndpoint, what: &str) -> PeerEvent {
+    pub async fn next_event(&self, endpoint: &Endpoint, what: &str) -> PeerEvent {
         self.waiting_for.borrow_mut().push(what.to_owned());
         let event = endpoint.next_event().await;
         self.waiting_for.borrow_mut().retain(|other| other != what);
@@ -332,7 +332,7 @@ impl<'b> Net<'b> {
     }
 
     /// Sends a small expected message each way, which shows that the connection works.
-    pub async fn ping(&self, (a, to_b): (&AsyncEndpoint, PeerId), (b, to_a): (&AsyncEndpoint, PeerId), what: &str) {
+    pub async fn ping(&self, (a, to_b): (&Endpoint, PeerId), (b, to_a): (&Endpoint, PeerId), what: &str) {
         const PING: u64 = 0x7069_6e67;
         for (from, to, peer, back) in [(a, b, to_b, to_a), (b, a, to_a, to_b)] {
             let into = crate::data::memory(8);
@@ -426,7 +426,7 @@ impl Pair {
 }
 
 /// Returns the options of an operation that is expected to succeed.
-pub fn soon(endpoint: &AsyncEndpoint) -> Options {
+pub fn soon(endpoint: &Endpoint) -> Options {
     endpoint.within(SOON)
 }
 
@@ -434,7 +434,7 @@ pub fn soon(endpoint: &AsyncEndpoint) -> Options {
 ///
 /// # Panics
 /// If the next unexpected message is not a call.
-pub async fn next_call(endpoint: &AsyncEndpoint) -> Incoming {
+pub async fn next_call(endpoint: &Endpoint) -> Incoming {
     Incoming::new(endpoint, endpoint.next_unexpected().await).expect("a call")
 }
 

@@ -23,7 +23,7 @@ use crate::lists::Lists;
 
 /// The settings of an endpoint. Start from `Config::default()` or [`Config::named`].
 ///
-/// [`Config::validate`] checks all values; [`Endpoint::new`](crate::Endpoint::new) calls it.
+/// [`Config::validate`] checks all values; [`Engine::new`](crate::Engine::new) calls it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {

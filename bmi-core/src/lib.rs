@@ -3,8 +3,8 @@
 //! | where | what |
 //! |---|---|
 //! | [`transport`] | the contract of a backend: queue pairs, registration, completions |
-//! | [`Endpoint`] | the message interface: expected and unexpected messages, bulk, deadlines, cancel, polling |
-//! | [`AsyncEndpoint`] | the message interface for `async` code |
+//! | [`Engine`] | the message interface: expected and unexpected messages, bulk, deadlines, cancel, polling |
+//! | [`Endpoint`] | the message interface for `async` code |
 //! | [`comm`] | the communication manager: four paths for the data of a request, and the choice between them |
 //! | [`driver`] | loops that drive an endpoint: under tokio, on a thread without a runtime, by busy polling |
 //! | [`timeline`] | what an endpoint did and when, from both sides of a connection |
@@ -18,7 +18,6 @@
 #![warn(clippy::disallowed_types)]
 
 mod addr;
-mod async_endpoint;
 mod bulk;
 mod capability;
 mod combining_lock;
@@ -26,6 +25,7 @@ pub mod comm;
 mod config;
 pub mod driver;
 mod endpoint;
+mod engine;
 mod error;
 pub mod extents;
 mod forward;
@@ -49,13 +49,11 @@ pub mod timeline;
 pub mod transport;
 
 pub use addr::{Addr, CustomScheme, Device, Scheme};
-pub use async_endpoint::{AsyncEndpoint, Operation, SharedEndpoint};
 pub use bulk::{BulkDescriptor, Exposure};
 pub use capability::{Capabilities, OneSided, Registration};
 pub use config::{Config, CreditConfig, LimitConfig, MemoryConfig, TimeoutConfig};
-pub use endpoint::{
-    Counters, Endpoint, Grant, Kept, MAX_TAG, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected,
-};
+pub use endpoint::{Endpoint, Operation, SharedEndpoint};
+pub use engine::{Counters, Engine, Grant, Kept, MAX_TAG, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
 pub use error::{Error, ErrorKind};
 pub use handle::{Handle, HandleConfig, MAX_ENDPOINTS};
 pub use lists::Lists;

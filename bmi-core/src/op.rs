@@ -33,7 +33,7 @@ impl fmt::Debug for OpId {
 /// Identifies a peer of one endpoint. A stale id is detected, as for an [`OpId`].
 ///
 /// The upper 8 bits of the slot are the number of the endpoint
-/// ([`Endpoint::numbered`](crate::Endpoint::numbered)), 0 for an endpoint by itself.
+/// ([`Engine::numbered`](crate::Engine::numbered)), 0 for an endpoint by itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub(crate) Key);
 
@@ -163,7 +163,7 @@ impl Options {
     }
 }
 
-/// The result of an operation, small and cheap to copy. [`crate::Endpoint::explain`] turns a
+/// The result of an operation, small and cheap to copy. [`crate::Engine::explain`] turns a
 /// failure into a [`crate::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {

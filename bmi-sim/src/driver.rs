@@ -13,30 +13,25 @@ use std::time::Duration;
 
 use bmi_core::driver::{Waiter, Waiting};
 use bmi_core::transport::Armed;
-use bmi_core::{AsyncEndpoint, Threading, Time};
+use bmi_core::{Endpoint, Threading, Time};
 
 use crate::node::Node;
 use crate::world::{Sim, Sleep};
 
 /// Drives `endpoint` for as long as the future is polled. Waiting costs nothing. Takes any
 /// transport, including a wrapper around a [`crate::SimTransport`].
-pub async fn drive<S: Threading>(sim: Sim, endpoint: AsyncEndpoint<S>) {
+pub async fn drive<S: Threading>(sim: Sim, endpoint: Endpoint<S>) {
     run(sim, endpoint, None).await;
 }
 
 /// Drives `endpoint` on `node`, and waits as `waiting` says. [`Node::endpoint`] spawns it.
-pub async fn drive_with<S: Threading>(node: Node, endpoint: AsyncEndpoint<S>, waiting: Waiting) {
+pub async fn drive_with<S: Threading>(node: Node, endpoint: Endpoint<S>, waiting: Waiting) {
     let idle = Idle { node: node.clone(), adapter: None, waiter: Waiter::new(waiting), since: None };
     run(node.sim.clone(), endpoint, Some(idle)).await;
 }
 
 /// As [`drive_with`], for an endpoint that is woken by this adapter of the node and by no other.
-pub(crate) async fn drive_adapter<S: Threading>(
-    node: Node,
-    endpoint: AsyncEndpoint<S>,
-    waiting: Waiting,
-    adapter: u32,
-) {
+pub(crate) async fn drive_adapter<S: Threading>(node: Node, endpoint: Endpoint<S>, waiting: Waiting, adapter: u32) {
     let idle = Idle { node: node.clone(), adapter: Some(adapter), waiter: Waiter::new(waiting), since: None };
     run(node.sim.clone(), endpoint, Some(idle)).await;
 }
@@ -44,7 +39,7 @@ pub(crate) async fn drive_adapter<S: Threading>(
 /// As [`drive_adapter`], until the endpoint is closed.
 pub(crate) async fn drive_until_closed<S: Threading>(
     node: Node,
-    endpoint: AsyncEndpoint<S>,
+    endpoint: Endpoint<S>,
     waiting: Waiting,
     adapter: u32,
 ) {
@@ -92,7 +87,7 @@ impl Idle {
     }
 }
 
-async fn run<S: Threading>(sim: Sim, endpoint: AsyncEndpoint<S>, mut idle: Option<Idle>) {
+async fn run<S: Threading>(sim: Sim, endpoint: Endpoint<S>, mut idle: Option<Idle>) {
     // The timer is kept when the next deadline is a later one. Waking too early is cheaper than a
     // new timer for each operation.
     let mut timer = pin!(None);

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};
 use bmi_core::{
-    Access, Addr, Completion, Config, Endpoint, Exposure, Memory, MemoryRegion, OpId, Options, PeerEvent, PeerId,
-    Posted, RemoteKey, RemoteSlice, ResourceUsage, Time, Transport, Unexpected,
+    Access, Addr, Completion, Config, Engine, Exposure, Memory, MemoryRegion, OpId, Options, PeerEvent, PeerId, Posted,
+    RemoteKey, RemoteSlice, ResourceUsage, Time, Transport, Unexpected,
 };
 
 use crate::{SimConfig, SimTransport, World};
@@ -69,7 +69,7 @@ impl Steps<'_> {
 /// An endpoint, and a bare adapter that is connected to it.
 struct Scene {
     world: World,
-    victim: Endpoint,
+    victim: Engine,
     peer: Option<PeerId>,
     /// What the endpoint holds without a peer.
     idle: ResourceUsage,
@@ -97,7 +97,7 @@ impl Scene {
         let world = World::with(config);
         let hello = hello(&world);
         let transport = world.node("victim").transport().expect("the node is alive");
-        let mut victim = Endpoint::new(Box::new(transport), settings(), world.now()).expect("an endpoint");
+        let mut victim = Engine::new(Box::new(transport), settings(), world.now()).expect("an endpoint");
         let addr = victim.listen(&Addr::sim("victim", 1)).expect("listen");
         let mut intruder = world.node("intruder").transport().expect("the node is alive");
         let landing = intruder.register(&Memory::zeroed(RECEIVES * ROOM).expect("memory")).expect("register");
@@ -319,7 +319,7 @@ fn hello(world: &World) -> Vec<u8> {
     let mut listener = world.node("listener").transport().expect("the node is alive");
     let addr = listener.listen(&Addr::sim("listener", 1)).expect("listen");
     let transport = world.node("model").transport().expect("the node is alive");
-    let mut model = Endpoint::new(Box::new(transport), settings(), world.now()).expect("an endpoint");
+    let mut model = Engine::new(Box::new(transport), settings(), world.now()).expect("an endpoint");
     model.connect(&addr, Options::default()).expect("connect");
     let mut events = Vec::new();
     for _ in 0..1000 {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::driver::Waiting;
-use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Error, Handle, HandleConfig, Time};
+use bmi_core::{Addr, Config, Endpoint, Engine, Error, Handle, HandleConfig, Time};
 
 use crate::adapter::SimTransport;
 use crate::clock::SimClock;
@@ -143,8 +143,8 @@ impl Node {
     /// Creates an endpoint on the node, driven by a task of its own that polls.
     ///
     /// # Errors
-    /// As [`Endpoint::new`]; `Io` if the node has been killed.
-    pub fn endpoint(&self, config: Config) -> Result<AsyncEndpoint, Error> {
+    /// As [`Engine::new`]; `Io` if the node has been killed.
+    pub fn endpoint(&self, config: Config) -> Result<Endpoint, Error> {
         self.endpoint_waiting(config, Waiting::Busy)
     }
 
@@ -152,7 +152,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::endpoint`].
-    pub fn endpoint_waiting(&self, config: Config, waiting: Waiting) -> Result<AsyncEndpoint, Error> {
+    pub fn endpoint_waiting(&self, config: Config, waiting: Waiting) -> Result<Endpoint, Error> {
         let endpoint = self.observed(self.transport()?, config)?;
         self.spawn(drive_with(self.clone(), endpoint.clone(), waiting));
         Ok(endpoint)
@@ -166,7 +166,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::endpoint`].
-    pub fn shards(&self, config: &Config, waiting: Waiting, count: usize) -> Result<Vec<AsyncEndpoint>, Error> {
+    pub fn shards(&self, config: &Config, waiting: Waiting, count: usize) -> Result<Vec<Endpoint>, Error> {
         let mut members = Vec::new();
         for (core, transport) in self.transports(count)?.into_iter().enumerate() {
             let adapter = transport.id;
@@ -191,7 +191,7 @@ impl Node {
     pub fn handle(&self, config: &Config, count: usize, settings: HandleConfig) -> Result<Handle, Error> {
         let transports = self.transports(count)?;
         let adapters: Vec<u32> = transports.iter().map(|transport| transport.id).collect();
-        let open = |transport: SimTransport| Endpoint::new(Box::new(transport), config.clone(), self.now());
+        let open = |transport: SimTransport| Engine::new(Box::new(transport), config.clone(), self.now());
         let endpoints = transports.into_iter().map(open).collect::<Result<_, _>>()?;
         let (handle, endpoints) = Handle::undriven(endpoints, self.clock(), settings)?;
         for (endpoint, adapter) in endpoints.into_iter().zip(adapters) {
@@ -203,8 +203,8 @@ impl Node {
     }
 
     /// Creates an endpoint over a transport of this node, and has its resources observed.
-    fn observed(&self, transport: SimTransport, config: Config) -> Result<AsyncEndpoint, Error> {
-        let endpoint = AsyncEndpoint::new(Endpoint::new(Box::new(transport), config, self.now())?, self.clock());
+    fn observed(&self, transport: SimTransport, config: Config) -> Result<Endpoint, Error> {
+        let endpoint = Endpoint::new(Engine::new(Box::new(transport), config, self.now())?, self.clock());
         let observer = endpoint.observer();
         self.sim.0.with(|core| core.observers.push((self.id, Box::new(observer))));
         Ok(endpoint)

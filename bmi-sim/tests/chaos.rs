@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, AsyncEndpoint, Config, Error, ErrorKind, MemList, Memory, Options, PeerId};
+use bmi_core::{Access, Config, Endpoint, Error, ErrorKind, MemList, Memory, Options, PeerId};
 use bmi_sim::check::seeds;
 use bmi_sim::{Node, Rng, SimConfig, World};
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 const CLIENTS: u64 = 3;
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -41,7 +41,7 @@ async fn serve(node: Node) {
     }
 }
 
-async fn ask(endpoint: &Endpoint, peer: PeerId, tag: u64, rng: &mut Rng) -> Result<(), Error> {
+async fn ask(endpoint: &Engine, peer: PeerId, tag: u64, rng: &mut Rng) -> Result<(), Error> {
     let request: Vec<u8> = (0..1 + rng.below(2_000)).map(|_| rng.next_u64() as u8).collect();
     let mut expected = request.clone();
     expected.reverse();
@@ -57,7 +57,7 @@ async fn ask(endpoint: &Endpoint, peer: PeerId, tag: u64, rng: &mut Rng) -> Resu
 
 /// Asks until the trouble is over, and then once more. Returns the numbers of answers and of
 /// errors.
-async fn client(node: Node, server: Node, seed: u64, endpoint: Endpoint) -> (u64, u64) {
+async fn client(node: Node, server: Node, seed: u64, endpoint: Engine) -> (u64, u64) {
     let mut rng = Rng::new(seed);
     let (mut answers, mut errors, mut tag) = (0, 0, 0);
     let mut peer = None;
@@ -139,7 +139,7 @@ fn run(seed: u64) -> (u64, u64, u64) {
     let server = world.node("server");
     server.spawn(serve(server.clone()));
     let clients: Vec<Node> = (0..CLIENTS).map(|id| world.node(&format!("client{id}"))).collect();
-    let endpoints: Vec<Endpoint> = clients.iter().map(|node| node.endpoint(config()).unwrap()).collect();
+    let endpoints: Vec<Engine> = clients.iter().map(|node| node.endpoint(config()).unwrap()).collect();
     let tasks: Vec<_> = clients
         .iter()
         .zip(&endpoints)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bmi_core::driver::MonotonicClock;
 use bmi_core::{
-    Addr, AnyTransport, AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Handle, HandleConfig, Scheme,
+    Addr, AnyTransport, Clock, Config, Endpoint, Engine, Error, ErrorKind, Handle, HandleConfig, Scheme,
     SharedEndpoint, Transport,
 };
 
@@ -169,15 +169,15 @@ pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error
 /// use std::thread;
 ///
 /// use bmi::driver::{MonotonicClock, event};
-/// use bmi::{Addr, AsyncEndpoint, Clock, Config, Endpoint, Error, OpenOptions, Scheme, Transport};
+/// use bmi::{Addr, Endpoint, Clock, Config, Engine, Error, OpenOptions, Scheme, Transport};
 ///
 /// # fn main() -> Result<(), Error> {
 /// let clock = MonotonicClock::new();
 /// let mut transports = bmi::open_shards(Scheme::Tcp, &OpenOptions::default(), 2)?;
 /// let addr = transports[0].listen(&Addr::tcp("127.0.0.1", 0))?;
 /// let serve = move |transport| {
-///     let endpoint = Endpoint::new(transport, Config::named("server"), clock.now())?;
-///     let endpoint = AsyncEndpoint::new(endpoint, clock);
+///     let endpoint = Engine::new(transport, Config::named("server"), clock.now())?;
+///     let endpoint = Endpoint::new(endpoint, clock);
 ///     // Answers one request.
 ///     event::block_on(endpoint.clone(), async {
 ///         let request = endpoint.next_unexpected().await;
@@ -268,22 +268,22 @@ fn left_out(scheme: &str) -> Error {
 /// clock. On a real machine that is a [`MonotonicClock`](bmi_core::driver::MonotonicClock).
 ///
 /// # Errors
-/// The errors of [`open`] and of [`Endpoint::new`].
+/// The errors of [`open`] and of [`Engine::new`].
 pub fn endpoint(
     scheme: Scheme,
     options: &OpenOptions,
     config: Config,
     clock: impl Clock + 'static,
-) -> Result<AsyncEndpoint, Error> {
-    let endpoint = Endpoint::new(open(scheme, options)?, config, clock.now())?;
-    Ok(AsyncEndpoint::new(endpoint, clock))
+) -> Result<Endpoint, Error> {
+    let endpoint = Engine::new(open(scheme, options)?, config, clock.now())?;
+    Ok(Endpoint::new(endpoint, clock))
 }
 
 // An endpoint may be made on one thread and driven on another.
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<AnyTransport>();
-    is_send::<Endpoint>();
+    is_send::<Engine>();
 };
 
 /// Opens an endpoint that any thread can use, and that the program drives. [`handle`] opens one
@@ -297,7 +297,7 @@ pub fn shared_endpoint(
     config: Config,
     clock: impl Clock + Send + Sync + 'static,
 ) -> Result<SharedEndpoint, Error> {
-    let endpoint = Endpoint::new(open(scheme, options)?, config, clock.now())?;
+    let endpoint = Engine::new(open(scheme, options)?, config, clock.now())?;
     Ok(SharedEndpoint::shared(endpoint, clock))
 }
 
@@ -329,7 +329,7 @@ pub fn shared_endpoint(
 /// ```
 ///
 /// # Errors
-/// The errors of [`open_shards`], of [`Endpoint::new`] and of [`Handle::start`].
+/// The errors of [`open_shards`], of [`Engine::new`] and of [`Handle::start`].
 pub fn handle(
     scheme: Scheme,
     options: &OpenOptions,
@@ -339,7 +339,7 @@ pub fn handle(
 ) -> Result<Handle, Error> {
     let clock = MonotonicClock::new();
     let transports = open_shards(scheme, options, count)?;
-    let open = |transport| Endpoint::new(transport, config.clone(), clock.now());
+    let open = |transport| Engine::new(transport, config.clone(), clock.now());
     let endpoints = transports.into_iter().map(open).collect::<Result<_, _>>()?;
     Handle::start(endpoints, clock, settings)
 }

@@ -9,13 +9,13 @@
 //! | you write | use | it gives you |
 //! |---|---|---|
 //! | a server and its clients | [`Caller`], [`Incoming`] and [`serve`] | requests with data and replies; the library chooses how the data travels |
-//! | a protocol of your own, `async` | [`AsyncEndpoint`] | messages with tags, pull and push of exposed memory, as futures |
+//! | a protocol of your own, `async` | [`Endpoint`] | messages with tags, pull and push of exposed memory, as futures |
 //! | a program of several threads | [`Handle`] | all of the above from any thread: `Send` futures, or blocking; drivers of its own |
-//! | a program without an executor | [`Endpoint`] | the same operations: post, poll or [`wait`](Endpoint::wait) |
+//! | a program without an executor | [`Engine`] | the same operations: post, poll or [`wait`](Engine::wait) |
 //!
 //! An endpoint only works while a [`driver`] polls it. [`driver::event`] runs it under tokio,
 //! [`driver::thread`] without a runtime, and [`driver::busy`] with the lowest latency on a core of
-//! its own. One thread owns an [`AsyncEndpoint`]. Any thread may use a [`SharedEndpoint`]. A
+//! its own. One thread owns an [`Endpoint`]. Any thread may use a [`SharedEndpoint`]. A
 //! [`Handle`] is one of these or several, behind one address, each with a thread that drives it.
 //!
 //! ## Calls
@@ -94,7 +94,7 @@
 //!
 //! ## Without an executor
 //!
-//! The methods of [`Endpoint`] post an operation. [`Endpoint::wait`] blocks the thread until it
+//! The methods of [`Engine`] post an operation. [`Engine::wait`] blocks the thread until it
 //! ends.
 //!
 //! ```
@@ -103,11 +103,11 @@
 //! use std::time::Duration;
 //!
 //! use bmi::driver::MonotonicClock;
-//! use bmi::{Addr, AnyTransport, Clock, Config, Endpoint, Error, Memory, OpenOptions, Options, PeerEvent, Scheme};
+//! use bmi::{Addr, AnyTransport, Clock, Config, Engine, Error, Memory, OpenOptions, Options, PeerEvent, Scheme};
 //!
-//! fn open(name: &str, clock: &MonotonicClock) -> Result<Endpoint, Error> {
+//! fn open(name: &str, clock: &MonotonicClock) -> Result<Engine, Error> {
 //!     let transport = bmi::open(Scheme::Tcp, &OpenOptions::default())?;
-//!     Endpoint::new(transport, Config::named(name), clock.now())
+//!     Engine::new(transport, Config::named(name), clock.now())
 //! }
 //!
 //! # fn main() -> Result<(), Error> {
@@ -175,8 +175,8 @@
 //! exposure ends when it is dropped.
 //!
 //! ```no_run
-//! # use bmi::{Access, AnyTransport, AsyncEndpoint, BulkDescriptor, Error, Memory, PeerId};
-//! # async fn f(a: &AsyncEndpoint, b: &AsyncEndpoint, peer: PeerId) -> Result<(), Error> {
+//! # use bmi::{Access, AnyTransport, Endpoint, BulkDescriptor, Error, Memory, PeerId};
+//! # async fn f(a: &Endpoint, b: &Endpoint, peer: PeerId) -> Result<(), Error> {
 //! # let soon = a.within(std::time::Duration::from_secs(1));
 //! let memory = Memory::zeroed(1 << 20)?;
 //! let exposure = a.expose(peer, &memory, Access::WRITE)?;
@@ -190,7 +190,7 @@
 //!
 //! # Deadlines and errors
 //!
-//! An operation with a deadline ends by then, whatever the peer does. [`AsyncEndpoint::within`]
+//! An operation with a deadline ends by then, whatever the peer does. [`Endpoint::within`]
 //! makes [`Options`] with a deadline. Dropping a future abandons its operation.
 //!
 //! An [`Error`] has the operation, the peer and the reason. [`Error::kind`] says what a caller can
@@ -252,8 +252,8 @@ pub use bmi_core::{
 // Endpoints, and what they report.
 #[doc(inline)]
 pub use bmi_core::{
-    AnyThread, AnyTransport, AsyncEndpoint, Capabilities, Completion, Counters, Endpoint, Handle, HandleConfig,
-    OneSided, OneThread, OpId, OpKind, Operation, Options, PeerEvent, PeerId, PeerLimits, Pinned, Posted, Registration,
+    AnyThread, AnyTransport, Capabilities, Completion, Counters, Endpoint, Engine, Handle, HandleConfig, OneSided,
+    OneThread, OpId, OpKind, Operation, Options, PeerEvent, PeerId, PeerLimits, Pinned, Posted, Registration,
     ResourceUsage, ServiceClass, SharedEndpoint, Tag, Threading, Transport, Unexpected,
 };
 // Memory and bulk data.

@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi::{Addr, AsyncEndpoint, Error, Memory, PeerId};
+use bmi::{Addr, Endpoint, Error, Memory, PeerId};
 
 /// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -69,7 +69,7 @@ impl Ledger {
 
 /// Books deposits, and never ends. A deposit is an unexpected message: client and number, eight
 /// bytes each. The answer is empty.
-pub async fn keep(endpoint: AsyncEndpoint, ledger: Rc<RefCell<Ledger>>) {
+pub async fn keep(endpoint: Endpoint, ledger: Rc<RefCell<Ledger>>) {
     loop {
         let deposit = endpoint.next_unexpected().await;
         let Some((client, number)) = deposit.bytes().split_first_chunk::<8>() else { continue };
@@ -81,7 +81,7 @@ pub async fn keep(endpoint: AsyncEndpoint, ledger: Rc<RefCell<Ledger>>) {
 }
 
 /// Deposits once: sends the deposit until there is an answer.
-pub async fn deposit(endpoint: &AsyncEndpoint, ledger: &Addr, client: u64, number: u64) {
+pub async fn deposit(endpoint: &Endpoint, ledger: &Addr, client: u64, number: u64) {
     let mut peer = None;
     while let Err(error) = attempt(endpoint, ledger, &mut peer, client, number).await {
         // Close the connection, so that nothing of this attempt can arrive during the next one.
@@ -97,7 +97,7 @@ pub async fn deposit(endpoint: &AsyncEndpoint, ledger: &Addr, client: u64, numbe
 }
 
 async fn attempt(
-    endpoint: &AsyncEndpoint,
+    endpoint: &Endpoint,
     ledger: &Addr,
     peer: &mut Option<PeerId>,
     client: u64,

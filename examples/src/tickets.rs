@@ -7,13 +7,13 @@
 
 use std::time::Duration;
 
-use bmi::{AsyncEndpoint, Error, ErrorKind, Memory, PeerId, Tag};
+use bmi::{Endpoint, Error, ErrorKind, Memory, PeerId, Tag};
 
 /// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Runs the dispenser: answers each request with the next number, and never ends.
-pub async fn dispense(endpoint: &AsyncEndpoint) {
+pub async fn dispense(endpoint: &Endpoint) {
     let mut next = 0u64;
     loop {
         // A request is an unexpected message. The taker waits for the reply with the same tag.
@@ -29,7 +29,7 @@ pub async fn dispense(endpoint: &AsyncEndpoint) {
 ///
 /// # Errors
 /// `PeerLost` or `TimedOut`. The ticket is then lost, if one was drawn.
-pub async fn take(endpoint: &AsyncEndpoint, dispenser: PeerId, tag: Tag) -> Result<u64, Error> {
+pub async fn take(endpoint: &Endpoint, dispenser: PeerId, tag: Tag) -> Result<u64, Error> {
     let buffer = Memory::zeroed(8)?;
     // Post the receive before the request, because the reply may come at once.
     let reply = endpoint.recv(dispenser, tag, &buffer, endpoint.within(PATIENCE));

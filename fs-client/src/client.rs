@@ -14,7 +14,7 @@ use std::time::Duration;
 use bmi_core::comm::{self, Calibrations, Path, PathCounters, Plan};
 use bmi_core::mem::Foreign;
 use bmi_core::mutated;
-use bmi_core::{Addr, AnyThread, AsyncEndpoint, Lists, Memory, OneThread, Options, Threading, Time};
+use bmi_core::{Addr, AnyThread, Endpoint, Lists, Memory, OneThread, Options, Threading, Time};
 use fs_proto::{
     CacheHints, ClusterId, DirEntry, DirHandle, Entry, ErrorCode, Existing, FileHandle, Handle, IodReply, IodRequest,
     IodStat, Kind, ManagerReply, ManagerRequest, ManagerStat, PendingTruncate, Place, RemoveKind, ReplyBody,
@@ -260,11 +260,7 @@ impl<S: Threading> Client<S> {
     ///
     /// # Errors
     /// If the manager cannot be reached, or uses another version of the protocol.
-    pub async fn connect(
-        endpoint: AsyncEndpoint<S>,
-        manager: Addr,
-        options: ClientOptions,
-    ) -> Result<Client<S>, Error> {
+    pub async fn connect(endpoint: Endpoint<S>, manager: Addr, options: ClientOptions) -> Result<Client<S>, Error> {
         Client::connect_over(Endpoints::one(manager.scheme(), endpoint), manager, options).await
     }
 
@@ -332,12 +328,12 @@ impl<S: Threading> Client<S> {
     // ---- getters --------------------------------------------------------------------------------
 
     /// Returns the endpoint that the client uses. If there are several, returns the first.
-    pub fn endpoint(&self) -> &AsyncEndpoint<S> {
+    pub fn endpoint(&self) -> &Endpoint<S> {
         self.0.connections.endpoint()
     }
 
     /// Returns all endpoints that the client uses.
-    pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<S>> {
+    pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint<S>> {
         self.0.connections.endpoints()
     }
 
@@ -380,7 +376,7 @@ impl<S: Threading> Client<S> {
 
     /// Returns the counters of the client's activity.
     pub fn stats(&self) -> ClientStats {
-        let each = self.endpoints().map(|endpoint| endpoint.with(|endpoint| endpoint.path_counters()));
+        let each = self.endpoints().map(|endpoint| endpoint.with(|engine| engine.path_counters()));
         let paths = each.fold(PathCounters::default(), |sum, paths| sum.plus(&paths));
         ClientStats { paths, resent: self.0.connections.resent() }
     }
@@ -727,7 +723,7 @@ impl<S: Threading> Client<S> {
         if let Some(known) = known {
             comm::calibrate(endpoint, peer, known, Options::by(deadline)).await.map_err(failed)?;
         }
-        Ok(endpoint.with(|endpoint| endpoint.plan(Some(peer))))
+        Ok(endpoint.with(|engine| engine.plan(Some(peer))))
     }
 
     /// Returns the space in use and free, of the manager and all I/O servers.

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Path, Reply};
 use bmi_core::mutated;
-use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Lists, Options, PeerId, Threading, Time};
+use bmi_core::{Addr, Endpoint, ErrorKind, Lists, Options, PeerId, Threading, Time};
 use fs_proto::limits::MAX_SERVERS;
 use fs_proto::{
     ClusterId, ErrorCode, FsError, ManagerReply, ManagerRequest, ReplyBody, Request, RequestBody, RequestId, codec,
@@ -238,12 +238,12 @@ impl<S: Threading> Connections<S> {
     }
 
     /// Returns the first endpoint. All endpoints share its clock.
-    pub(crate) fn endpoint(&self) -> &AsyncEndpoint<S> {
+    pub(crate) fn endpoint(&self) -> &Endpoint<S> {
         self.endpoints.at(0)
     }
 
     /// Returns all endpoints.
-    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<S>> {
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &Endpoint<S>> {
         self.endpoints.endpoints()
     }
 
@@ -253,7 +253,7 @@ impl<S: Threading> Connections<S> {
     }
 
     /// Returns the endpoint through which a server was reached.
-    fn through(&self, via: Via) -> &AsyncEndpoint<S> {
+    fn through(&self, via: Via) -> &Endpoint<S> {
         self.endpoints.at(via.endpoint_index)
     }
 
@@ -274,7 +274,7 @@ impl<S: Threading> Connections<S> {
 
     /// Returns the endpoint through which a server is reached and the server's peer id there, or
     /// `None` while it is not connected.
-    pub(crate) fn connected(&self, addr: &Addr) -> Option<(&AsyncEndpoint<S>, PeerId)> {
+    pub(crate) fn connected(&self, addr: &Addr) -> Option<(&Endpoint<S>, PeerId)> {
         let via = self.via(addr)?;
         let endpoint = self.through(via);
         endpoint.limits(via.peer).map(|_| (endpoint, via.peer))

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bmi_core::comm::{Body, Direction};
 use bmi_core::mutated;
-use bmi_core::{AnyThread, AsyncEndpoint, MemList, OneThread, Threading};
+use bmi_core::{AnyThread, Endpoint, MemList, OneThread, Threading};
 use fs_proto::limits::{MAX_OFFSET, MAX_REGIONS};
 use fs_proto::{
     CacheHints, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, PendingTruncate,
@@ -195,7 +195,7 @@ impl<S: Threading> File<S> {
     /// as registered there.
     fn paths(&self, memory: &MemList) -> Vec<ServerPaths> {
         let connections = &self.client.inner().connections;
-        let paths = |endpoint: &AsyncEndpoint<S>, peer| {
+        let paths = |endpoint: &Endpoint<S>, peer| {
             endpoint.with(|endpoint| {
                 let registered = memory.pieces().iter().all(|piece| endpoint.is_registered(piece.memory()));
                 ServerPaths { plan: endpoint.plan(peer), registered }

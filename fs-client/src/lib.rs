@@ -17,7 +17,7 @@
 //! | [`Error`] | what failed, at which server, with which ranges of the file |
 //!
 //! The library starts no task and reads no clock. A driver must drive the endpoint. A client over
-//! an [`AsyncEndpoint`](bmi_core::AsyncEndpoint) belongs to one thread. A [`SharedClient`], over a
+//! an [`Endpoint`](bmi_core::Endpoint) belongs to one thread. A [`SharedClient`], over a
 //! [`SharedEndpoint`](bmi_core::SharedEndpoint) or through a [`Handle`](bmi_core::Handle), may be
 //! used by any thread: it, its files and all futures are `Send`. In the simulator, tasks of a node
 //! share it. Any future may be dropped at any time.

@@ -145,7 +145,7 @@ impl<S: Threading> File<S> {
     /// [forgotten](bmi_core::mem::Foreign::forget) there. Until the future has ended, nothing else
     /// may access the bytes of the pieces. A future that was *dropped* has not ended: an adapter
     /// may access the memory until the client's endpoints hold no operation and no exposure any
-    /// more ([`AsyncEndpoint::resource_usage`](bmi_core::AsyncEndpoint::resource_usage)).
+    /// more ([`Endpoint::resource_usage`](bmi_core::Endpoint::resource_usage)).
     pub unsafe fn read_extended_raw(&self, access: ExtendedRaw<'_>) -> impl Future<Output = Result<u64, Error>> {
         // SAFETY: the caller makes the same promise.
         let lists = unsafe { self.foreign_lists(&access) };

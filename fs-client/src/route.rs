@@ -34,7 +34,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller};
-use bmi_core::{Addr, AsyncEndpoint, ErrorKind, OneThread, Options, PeerId, Scheme, Threading, Time};
+use bmi_core::{Addr, Endpoint, ErrorKind, OneThread, Options, PeerId, Scheme, Threading, Time};
 use fs_proto::{ErrorCode, Hello, Identity, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
 
 use crate::error::{Failure, ServerName};
@@ -58,19 +58,19 @@ pub enum TransportChoice {
 
 /// A client's endpoints: one for each transport that it may use.
 pub struct Endpoints<S: Threading = OneThread> {
-    open: Vec<(Scheme, AsyncEndpoint<S>)>,
+    open: Vec<(Scheme, Endpoint<S>)>,
     absent: Vec<(Scheme, String)>,
 }
 
 impl<S: Threading> Endpoints<S> {
     /// Creates a set with a single endpoint, for addresses of one scheme.
-    pub fn one(scheme: Scheme, endpoint: AsyncEndpoint<S>) -> Endpoints<S> {
+    pub fn one(scheme: Scheme, endpoint: Endpoint<S>) -> Endpoints<S> {
         Endpoints { open: vec![(scheme, endpoint)], absent: Vec::new() }
     }
 
     /// Adds another endpoint. All endpoints must use the same clock.
     #[must_use]
-    pub fn and(mut self, scheme: Scheme, endpoint: AsyncEndpoint<S>) -> Endpoints<S> {
+    pub fn and(mut self, scheme: Scheme, endpoint: Endpoint<S>) -> Endpoints<S> {
         self.open.push((scheme, endpoint));
         self
     }
@@ -83,7 +83,7 @@ impl<S: Threading> Endpoints<S> {
     }
 
     /// Returns the endpoints.
-    pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<S>> {
+    pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint<S>> {
         self.open.iter().map(|(_, endpoint)| endpoint)
     }
 
@@ -94,7 +94,7 @@ impl<S: Threading> Endpoints<S> {
     }
 
     /// Returns the endpoint at `index`.
-    pub(crate) fn at(&self, index: usize) -> &AsyncEndpoint<S> {
+    pub(crate) fn at(&self, index: usize) -> &Endpoint<S> {
         &self.open[index].1
     }
 
@@ -225,7 +225,7 @@ pub(crate) async fn reach<S: Threading>(
 
 /// A connection that is not taken yet. Dropping it ends the connection.
 struct Newcomer<'a, S: Threading> {
-    endpoint: &'a AsyncEndpoint<S>,
+    endpoint: &'a Endpoint<S>,
     /// `None` after it was taken.
     peer: Option<PeerId>,
 }
@@ -321,7 +321,7 @@ async fn try_way<S: Threading>(
 /// Opens a connection: says which server is expected, and checks the answer. The request has the
 /// sequence number 0, which no other request has.
 async fn greet<S: Threading>(
-    endpoint: &AsyncEndpoint<S>,
+    endpoint: &Endpoint<S>,
     peer: PeerId,
     server: &ServerName,
     client: u128,
@@ -349,7 +349,7 @@ async fn greet<S: Threading>(
 }
 
 /// Ends a connection without waiting for the end.
-pub(crate) fn leave<S: Threading>(endpoint: &AsyncEndpoint<S>, peer: PeerId) {
+pub(crate) fn leave<S: Threading>(endpoint: &Endpoint<S>, peer: PeerId) {
     endpoint.with(|endpoint| {
         // An error means that the connection has ended already.
         if let Ok(op) = endpoint.disconnect(peer, Options::default()) {

@@ -251,7 +251,7 @@ impl<S: Threading> File<S> {
         wanted.iter().find_map(|wanted| {
             let server = &self.servers()[wanted.datafile];
             let lends = match self.client().inner().connections.connected(&server.addr) {
-                Some((endpoint, _)) => endpoint.with(|endpoint| endpoint.transport().capabilities().shares_pages),
+                Some((endpoint, _)) => endpoint.with(|engine| engine.transport().capabilities().shares_pages),
                 None => true, // it is connected first
             };
             if !lends {
@@ -395,10 +395,10 @@ impl<S: Threading> File<S> {
         let server = &self.servers()[wanted.datafile];
         for _ in 0..LOOKS {
             let (endpoint, peer) = self.client().inner().connections.connected(&server.addr)?;
-            if !endpoint.with(|endpoint| endpoint.transport().capabilities().shares_pages) {
+            if !endpoint.with(|engine| engine.transport().capabilities().shares_pages) {
                 return None;
             }
-            if let Some(view) = endpoint.with(|endpoint| endpoint.view(peer, remote)) {
+            if let Some(view) = endpoint.with(|engine| engine.view(peer, remote)) {
                 return Some(view);
             }
             // The pages come beside the reply.

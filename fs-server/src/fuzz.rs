@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller};
-use bmi_core::{Addr, AsyncEndpoint, Memory, PeerId};
+use bmi_core::{Addr, Endpoint, Memory, PeerId};
 use bmi_sim::World;
 use fs_proto::{DatafileHandle, Hello, IodRequest, ManagerRequest, Request, RequestBody, RequestId, Role, codec};
 
@@ -45,7 +45,7 @@ const LONGEST: usize = 8192;
 
 /// A client that sends any bytes as requests.
 struct Client {
-    endpoint: AsyncEndpoint,
+    endpoint: Endpoint,
     caller: Caller,
     seq: u64,
 }

@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::comm::{Admission, Incoming, announced, request_of};
-use bmi_core::{AsyncEndpoint, ErrorKind, Kept, MemList, PeerEvent, PeerId, ServiceClass, Time, Unexpected};
+use bmi_core::{Endpoint, ErrorKind, Kept, MemList, PeerEvent, PeerId, ServiceClass, Time, Unexpected};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
 use fs_proto::{ErrorCode, FsError, Hello, Identity, Reply, ReplyBody, Request, RequestBody, Role, Sender};
@@ -258,7 +258,7 @@ impl Context {
     /// Keeps the connection of `call` as long as its client has drafts. Called when a change was
     /// answered, on the event loop of the connection.
     pub(crate) fn keep_while_drafting(&self, call: &Incoming) {
-        self.session.keep_while_drafting(|| call.endpoint().with(|endpoint| endpoint.keep(call.peer())));
+        self.session.keep_while_drafting(|| call.endpoint().with(|engine| engine.keep(call.peer())));
     }
 
     /// Returns the connection.
@@ -364,7 +364,7 @@ pub trait Handler {
 }
 
 /// An endpoint, and who answers there.
-pub type Front<'a> = (AsyncEndpoint, &'a dyn Handler);
+pub type Front<'a> = (Endpoint, &'a dyn Handler);
 
 /// The classes of requests that are counted separately: those that move much data, all others, and
 /// those of the others that never wait and find no place. No class waits for another.
@@ -467,7 +467,7 @@ impl Desk {
 /// Serves requests until `stop` ends. Then it takes no more requests, ends those in progress, and
 /// closes its connections. Serves nothing on a connection before a Hello that fits `standing`.
 pub async fn serve(
-    endpoint: &AsyncEndpoint,
+    endpoint: &Endpoint,
     handler: &dyn Handler,
     standing: &Standing,
     limits: Limits,
@@ -507,7 +507,7 @@ pub(crate) async fn serve_beside(
 /// Serves requests over each of the endpoints like [`serve_all`], until `work` ends, and returns
 /// its result; `None` if `stop` ends first.
 pub(crate) async fn serve_until<R>(
-    endpoints: &[AsyncEndpoint],
+    endpoints: &[Endpoint],
     handler: &dyn Handler,
     standing: &Standing,
     limits: Limits,
@@ -542,7 +542,7 @@ pub(crate) async fn beside(handler: &dyn Handler, work: impl Future<Output = ()>
 
 /// The loop for one endpoint.
 async fn attend(
-    endpoint: &AsyncEndpoint,
+    endpoint: &Endpoint,
     handler: &dyn Handler,
     standing: &Standing,
     limits: Limits,
@@ -609,7 +609,7 @@ fn is_quick(handler: &dyn Handler, message: &Unexpected) -> bool {
 }
 
 /// Cuts the connections of stalled clients if others wait.
-fn cut_stalled(endpoint: &AsyncEndpoint, handler: &dyn Handler, desk: &Desk, watch: &mut StallWatch) {
+fn cut_stalled(endpoint: &Endpoint, handler: &dyn Handler, desk: &Desk, watch: &mut StallWatch) {
     let mut awaited = endpoint.awaited_peers();
     awaited.retain(|peer, _| desk.serves(*peer));
     let stalled = watch.check(awaited);
@@ -624,7 +624,7 @@ fn cut_stalled(endpoint: &AsyncEndpoint, handler: &dyn Handler, desk: &Desk, wat
 
 /// Handles one request, from its bytes to its reply. Returns its peer and lane.
 async fn answer(
-    endpoint: &AsyncEndpoint,
+    endpoint: &Endpoint,
     handler: &dyn Handler,
     standing: &Standing,
     limits: Limits,
@@ -678,13 +678,7 @@ async fn answer(
 
 /// Answers a Hello: accepts it, or says who this server is. A refused connection stays open, so
 /// that the answer arrives. Nothing is served on it.
-fn greet(
-    endpoint: &AsyncEndpoint,
-    handler: &dyn Handler,
-    standing: &Standing,
-    context: &Context,
-    hello: &Hello,
-) -> Answer {
+fn greet(endpoint: &Endpoint, handler: &dyn Handler, standing: &Standing, context: &Context, hello: &Hello) -> Answer {
     let identity = match standing.identity() {
         Ok(identity) => identity,
         Err(waiting) => {
@@ -700,7 +694,7 @@ fn greet(
         }
     };
     if let Err(error) = identity.check(hello) {
-        if endpoint.with(|endpoint| endpoint.admits_log_line("a connection to the wrong server", context.peer)) {
+        if endpoint.with(|engine| engine.admits_log_line("a connection to the wrong server", context.peer)) {
             tracing::warn!(peer = ?context.peer, %error, "a connection to the wrong server");
         }
         handler.refused(hello, &identity);
@@ -712,8 +706,8 @@ fn greet(
 }
 
 /// Ends the connection to a peer that sent a malformed request.
-async fn cut(endpoint: &AsyncEndpoint, limits: Limits, peer: PeerId, error: &impl fmt::Display) {
-    if endpoint.with(|endpoint| endpoint.admits_log_line("malformed request", peer)) {
+async fn cut(endpoint: &Endpoint, limits: Limits, peer: PeerId, error: &impl fmt::Display) {
+    if endpoint.with(|engine| engine.admits_log_line("malformed request", peer)) {
         tracing::warn!(?peer, from = ?endpoint.peer_addr(peer), %error, "malformed request; connection closed");
     }
     // An error means that the connection has ended already.

@@ -14,7 +14,7 @@
 //! are. Before, the shares bound what each of them holds ([`bmi_core::mem::zone`]).
 //!
 //! *Progress counts, not time.* A client that takes its data slowly is not stalled, however long
-//! its request takes ([`Endpoint::awaited_peers`]). Over TCP every byte counts. Over other adapters
+//! its request takes ([`Engine::awaited_peers`]). Over TCP every byte counts. Over other adapters
 //! a transfer unit (`transfer_unit`) does.
 //!
 //! **Why the connection.** An adapter, here or at the client, may be in the middle of the memory.
@@ -25,13 +25,13 @@
 //!
 //! **Invariants**
 //! 1. *Nothing is lost.* A cut ends every operation of the peer, as the loss of any connection does
-//!    ([`Endpoint::cut`]). Each request's future then runs to its end and drops its buffers, its
+//!    ([`Engine::cut`]). Each request's future then runs to its end and drops its buffers, its
 //!    turn and its place. A buffer that an adapter may still touch is given up instead
 //!    ([`bmi_core::mem::zone`]).
 //! 2. *No deadlock.* The rule takes and waits for nothing. It only ends waits.
 //! 3. *Only the client's own delay counts.* A request that waits for the disk, for a buffer or for
 //!    the turn of another client does not make its client a stalled one. Nor do views that the
-//!    client was lent ([`Endpoint::expose_standing`]). Checks count, not the clock: if the server
+//!    client was lent ([`Engine::expose_standing`]). Checks count, not the clock: if the server
 //!    itself was stopped, that is one check.
 //!
 //! **Source.** An addition; [PVFS-IB] has no rule for clients that stop. Tested by
@@ -39,9 +39,9 @@
 //! `fs-client/tests/it/accidents.rs`.
 //!
 //! [`Limits::stall_timeout`]: crate::service::Limits::stall_timeout
-//! [`Endpoint::awaited_peers`]: bmi_core::Endpoint::awaited_peers
-//! [`Endpoint::expose_standing`]: bmi_core::Endpoint::expose_standing
-//! [`Endpoint::cut`]: bmi_core::Endpoint::cut
+//! [`Engine::awaited_peers`]: bmi_core::Engine::awaited_peers
+//! [`Engine::expose_standing`]: bmi_core::Engine::expose_standing
+//! [`Engine::cut`]: bmi_core::Engine::cut
 //! [`TimeoutConfig::fence_grace`]: bmi_core::TimeoutConfig::fence_grace
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,7 +7,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use bmi::driver::MonotonicClock;
-use bmi::{AsyncEndpoint, Config, Error, OpenOptions, Scheme};
+use bmi::{Config, Endpoint, Error, OpenOptions, Scheme};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The exit status of a run that took too long.
@@ -17,7 +17,7 @@ const TIMED_OUT: i32 = 3;
 ///
 /// # Errors
 /// `Unsupported` if this machine does not have the backend; otherwise the error of the backend.
-pub(crate) fn endpoint(scheme: Scheme) -> Result<AsyncEndpoint, Error> {
+pub(crate) fn endpoint(scheme: Scheme) -> Result<Endpoint, Error> {
     bmi::endpoint(scheme, &OpenOptions::default(), Config::named("ab"), MonotonicClock::new())
 }
 

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use crate::report::{self, ReportArgs, begin, steps};
 use crate::sample;
-use bmi_core::{AsyncEndpoint, SharedEndpoint};
+use bmi_core::{Endpoint, SharedEndpoint};
 use bmi_report::table::Table;
 use bmi_report::{Kind, Unit};
 use bmi_shm::ShmTransport;
@@ -229,7 +229,7 @@ fn play_over<T: Backend>(line: &Line, count: usize) -> std::result::Result<(), b
     } else {
         let mut pair = Pair::connect::<T>(line, folder.path())?;
         if line.play == Play::Task {
-            let mut tasks = Tasks::new(pair, AsyncEndpoint::new)?;
+            let mut tasks = Tasks::new(pair, Endpoint::new)?;
             return (0..WINDOWS).try_for_each(|_| counted(&mut || tasks.play(), count));
         }
         if line.play == Play::SharedTask {

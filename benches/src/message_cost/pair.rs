@@ -19,7 +19,7 @@ use std::task::Waker;
 
 use bmi_core::transport::Armed;
 use bmi_core::{
-    Access, Completion, Config, Endpoint, Error, ErrorKind, Exposure, Memory, Options, PeerEvent, PeerId, Posted, Time,
+    Access, Completion, Config, Engine, Error, ErrorKind, Exposure, Memory, Options, PeerEvent, PeerId, Posted, Time,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -39,7 +39,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// One endpoint.
 pub(crate) struct Side {
-    pub(crate) endpoint: Endpoint,
+    pub(crate) endpoint: Engine,
     peer: Option<PeerId>,
     pub(crate) out: Memory,
     pub(crate) into: Memory,
@@ -58,7 +58,7 @@ pub(crate) struct Side {
 impl Side {
     fn new<T: Backend>(name: &str, room: usize) -> Result<Side, Error> {
         Ok(Side {
-            endpoint: Endpoint::new(Box::new(T::open()?), Config::named(name), Time::ZERO)?,
+            endpoint: Engine::new(Box::new(T::open()?), Config::named(name), Time::ZERO)?,
             peer: None,
             out: Memory::shareable(room)?,
             into: Memory::shareable(room)?,

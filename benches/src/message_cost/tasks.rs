@@ -4,7 +4,7 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use bmi_core::{AsyncEndpoint, Clock, Endpoint, Error, Memory, Options, PeerId, Threading, Time};
+use bmi_core::{Clock, Endpoint, Engine, Error, Memory, Options, PeerId, Threading, Time};
 
 use super::pair::{Pair, Side};
 
@@ -21,7 +21,7 @@ impl Clock for Stopped {
 
 /// One endpoint, with the memory of its messages.
 struct End<S: Threading> {
-    endpoint: AsyncEndpoint<S>,
+    endpoint: Endpoint<S>,
     peer: PeerId,
     out: Memory,
     into: Memory,
@@ -38,7 +38,7 @@ impl<S: Threading> Tasks<S> {
     ///
     /// # Errors
     /// If they are not connected, or a message fails.
-    pub(crate) fn new(pair: Pair, wrap: fn(Endpoint, Stopped) -> AsyncEndpoint<S>) -> Result<Tasks<S>, Error> {
+    pub(crate) fn new(pair: Pair, wrap: fn(Engine, Stopped) -> Endpoint<S>) -> Result<Tasks<S>, Error> {
         let len = pair.len();
         let end = |side: Side| -> Result<End<S>, Error> {
             let peer = side.peer()?;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use bmi_core::{Addr, AsyncEndpoint, Config, Error, Memory, Options, PeerEvent, Tag};
+use bmi_core::{Addr, Config, Endpoint, Error, Memory, Options, PeerEvent, Tag};
 use bmi_sim::{SimConfig, World};
 
 use super::Run;
@@ -42,7 +42,7 @@ pub(crate) fn run(config: SimConfig, nodes: u32, rounds: u64, size: u32) -> Resu
     Ok((run, world))
 }
 
-async fn ping(endpoint: &AsyncEndpoint, addr: &Addr, size: usize, rounds: u64) -> Result<(), Error> {
+async fn ping(endpoint: &Endpoint, addr: &Addr, size: usize, rounds: u64) -> Result<(), Error> {
     let peer = endpoint.connect(addr, Options::default()).await?;
     let (out, back) = (Memory::zeroed(size)?, Memory::zeroed(size)?);
     for _ in 0..rounds {
@@ -53,7 +53,7 @@ async fn ping(endpoint: &AsyncEndpoint, addr: &Addr, size: usize, rounds: u64) -
     Ok(())
 }
 
-async fn pong(endpoint: &AsyncEndpoint, size: usize, rounds: u64) -> Result<(), Error> {
+async fn pong(endpoint: &Endpoint, size: usize, rounds: u64) -> Result<(), Error> {
     let peer = match endpoint.next_event().await {
         PeerEvent::Connected { peer, .. } => peer,
         PeerEvent::Lost { reason, .. } => return Err(reason),

@@ -53,7 +53,7 @@ impl Workload for Access {
                     Some((memory, _)) if self.registered => memory,
                     _ => rank.client().memory(size)?,
                 };
-                let register = || rank.client().endpoint().with(|endpoint| endpoint.register(&memory));
+                let register = || rank.client().endpoint().with(|engine| engine.register(&memory));
                 let region: Option<MemoryRegion> = self.registered.then(register).transpose()?;
                 let (offset, expected) = ((round * size) as u64, bytes(round));
                 if self.direction == Direction::Write {
@@ -95,6 +95,6 @@ impl Workload for Crossings {
             plan?;
         }
         rank.barrier().await?;
-        Ok(rank.client().endpoint().with(|endpoint| endpoint.policy().thresholds))
+        Ok(rank.client().endpoint().with(|engine| engine.policy().thresholds))
     }
 }

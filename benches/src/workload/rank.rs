@@ -192,7 +192,7 @@ impl Rank {
     /// Records that the program itself has copied `bytes` bytes in `pieces` pieces. A simulated
     /// processor takes time for it. A real one has already done so.
     pub fn copied(&self, bytes: u64, pieces: u64) {
-        self.client.endpoint().with(|endpoint| endpoint.transport_mut().charge(HostWork::Copy { bytes, pieces }));
+        self.client.endpoint().with(|engine| engine.transport_mut().charge(HostWork::Copy { bytes, pieces }));
     }
 
     /// Returns the address at which it may listen for the other ranks. It is a free port.

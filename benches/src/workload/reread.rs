@@ -67,7 +67,7 @@ impl Workload for Reread {
         let file = rank.client().create(&path, CreateOptions { exclusive: false, ..CreateOptions::default() }).await?;
         let block = rank.client().memory(self.block)?;
         // Each access uses the same memory.
-        let _registered = rank.client().endpoint().with(|endpoint| endpoint.register(&block))?;
+        let _registered = rank.client().endpoint().with(|engine| engine.register(&block))?;
         let (mut written, mut times) = (0, Vec::new());
         for &size in &self.sizes {
             while written < size {

@@ -8,9 +8,7 @@ use std::time::Duration;
 use benches::cpu;
 use benches::net::endpoint;
 use bmi_core::driver::{Waiting, event, thread};
-use bmi_core::{Addr, AsyncEndpoint, Error, Memory, Options};
-
-type Endpoint = AsyncEndpoint;
+use bmi_core::{Addr, Endpoint, Error, Memory, Options};
 
 const IDLE: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! Calls: a request with its data by each of the four paths, in both directions.
 
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Miss, Path, Policy};
-use bmi_core::{Access, AsyncEndpoint, Config, ErrorKind, Lists, MemList, MemSlice, Memory, Options, PeerEvent};
+use bmi_core::{Access, Config, Endpoint, ErrorKind, Lists, MemList, MemSlice, Memory, Options, PeerEvent};
 use futures_util::future::{join, join_all};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
@@ -16,7 +16,7 @@ const UNIT: usize = 16 << 10;
 
 /// Answers the next call as a storage server does, in units, whatever the path. The bytes of a
 /// write are returned; those of a read are `pattern(seed)`. The reply repeats the request.
-async fn answer(b: &AsyncEndpoint, seed: u64) -> Vec<u8> {
+async fn answer(b: &Endpoint, seed: u64) -> Vec<u8> {
     let incoming = next_call(b).await;
     let (len, options) = (usize::try_from(incoming.len()).expect("a test's length"), soon(b));
     let request = incoming.request().to_vec();

@@ -1,6 +1,6 @@
 //! Cancelling, abandoning, and dropping futures, in every state that an operation passes through.
 
-use bmi_core::{Access, AsyncEndpoint, Completion, Config, ErrorKind, MemList, OpId, OpKind, Options, Posted};
+use bmi_core::{Access, Completion, Config, Endpoint, ErrorKind, MemList, OpId, OpKind, Options, Posted};
 
 use super::tight;
 use crate::data::{Guarded, is_sole, memory, pattern};
@@ -18,7 +18,7 @@ fn pending(posted: Result<Posted, bmi_core::Error>) -> OpId {
 }
 
 /// Waits for the end of an operation.
-async fn end_of(net: &Net<'_>, endpoint: &AsyncEndpoint, op: OpId, what: &str) -> Completion {
+async fn end_of(net: &Net<'_>, endpoint: &Endpoint, op: OpId, what: &str) -> Completion {
     net.until(what, || endpoint.with(|e| e.poll_op(op))).await
 }
 

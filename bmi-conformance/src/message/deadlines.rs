@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, AsyncEndpoint, Completion, Error, ErrorKind, Options};
+use bmi_core::{Access, Completion, Endpoint, Error, ErrorKind, Options};
 
 use super::{reads, tight};
 use crate::data::{Guarded, is_sole, memory, pattern};
@@ -170,7 +170,7 @@ pub async fn timers_in_order(net: &Net<'_>) {
 pub async fn next_deadline_is_the_earliest(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     let far = Options::by(bmi_core::Time::from_nanos(u64::MAX));
-    let (b, peer): (&AsyncEndpoint, _) = (&pair.b, pair.to_a);
+    let (b, peer): (&Endpoint, _) = (&pair.b, pair.to_a);
     let waiting = b.recv(peer, 1, memory(10), far);
     let near = b.within(Duration::from_secs(2));
     let sooner = b.recv(peer, 2, memory(10), near);

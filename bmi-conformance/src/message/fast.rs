@@ -1,7 +1,7 @@
 //! Fast RDMA: messages of middle size in slots that the peer registered when the connection was
 //! made.
 
-use bmi_core::{AsyncEndpoint, Config, ErrorKind, MemList, Memory, Options};
+use bmi_core::{Config, Endpoint, ErrorKind, MemList, Memory, Options};
 
 use crate::data::{Guarded, memory, pattern};
 use crate::net::{Net, Pair, soon};
@@ -11,7 +11,7 @@ pub(super) async fn ready(net: &Net<'_>, config: &Config) -> Pair {
     let pair = net.pair(config).await;
     if config.tuning.fast_slots > 0 {
         let known = || {
-            let fast = |end: &AsyncEndpoint, peer| end.limits(peer).is_some_and(|limits| limits.fast > 0);
+            let fast = |end: &Endpoint, peer| end.limits(peer).is_some_and(|limits| limits.fast > 0);
             (fast(&pair.a, pair.to_b) && fast(&pair.b, pair.to_a)).then_some(())
         };
         net.until("both sides know the other's slots", known).await;

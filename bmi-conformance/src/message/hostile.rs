@@ -6,7 +6,7 @@
 
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
-    Access, Addr, AnyTransport, AsyncEndpoint, ErrorKind, OneSided, Options, RemoteKey, RemoteSlice, Time, Transport,
+    Access, Addr, AnyTransport, Endpoint, ErrorKind, OneSided, Options, RemoteKey, RemoteSlice, Time, Transport,
 };
 use futures_util::future::join;
 
@@ -579,7 +579,7 @@ pub async fn random_messages(net: &Net<'_>) {
 }
 
 /// Returns the peer that connected last to an endpoint.
-async fn newest_peer(net: &Net<'_>, endpoint: &AsyncEndpoint) -> bmi_core::PeerId {
+async fn newest_peer(net: &Net<'_>, endpoint: &Endpoint) -> bmi_core::PeerId {
     let mut newest = None;
     net.until("the intruder's connection", || {
         while let Some(event) = endpoint.with(|e| e.poll_event()) {

@@ -238,7 +238,7 @@ pub async fn dropped_while_the_endpoint_is_in_use(net: &Net<'_>) {
     pair.b.with(|_| drop(message));
     let (grant, written) = pair.grant(memory(5000));
     pair.b.with(|_| drop((grant, written)));
-    pair.a.with(|endpoint| endpoint.set_policy(Policy::default()));
+    pair.a.with(|engine| engine.set_policy(Policy::default()));
     pair.settled(net, "at the end").await;
 }
 

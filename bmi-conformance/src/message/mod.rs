@@ -1,4 +1,4 @@
-//! The message level: the promises of [`bmi_core::AsyncEndpoint`] and [`bmi_core::Endpoint`], over
+//! The message level: the promises of [`bmi_core::Endpoint`] and [`bmi_core::Engine`], over
 //! the backend's adapters.
 //!
 //! A behaviour is an `async` function of the [`Net`] that the suite makes for it.

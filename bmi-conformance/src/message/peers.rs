@@ -270,7 +270,7 @@ pub async fn three_endpoints_talk_at_once(net: &Net<'_>) {
     let (c_to_b, b_to_c) = net.connect(&c, &pair.b, &pair.addr).await;
     let addr = c.listen(&net.listen_addr("c")).expect("listen");
     let (a_to_c, c_to_a) = net.connect(&pair.a, &c, &addr).await;
-    let talk = |from: &bmi_core::AsyncEndpoint, to: &bmi_core::AsyncEndpoint, peer, back, seed: u64| {
+    let talk = |from: &bmi_core::Endpoint, to: &bmi_core::Endpoint, peer, back, seed: u64| {
         let (from, to) = (from.clone(), to.clone());
         async move {
             for n in 0..25u64 {

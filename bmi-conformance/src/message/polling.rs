@@ -1,13 +1,13 @@
 //! Completions: of one operation, of some, of all; and their contents.
 
-use bmi_core::{AsyncEndpoint, Config, OpId, OpKind, Options, Posted};
+use bmi_core::{Config, Endpoint, OpId, OpKind, Options, Posted};
 
 use super::tight;
 use crate::data::{memory, pattern};
 use crate::net::Net;
 
 /// Posts receives of tags 0 to 5 with user words of 100 and up.
-fn receives(end: &AsyncEndpoint, peer: bmi_core::PeerId) -> Vec<OpId> {
+fn receives(end: &Endpoint, peer: bmi_core::PeerId) -> Vec<OpId> {
     let post = |tag| end.with(|e| e.post_recv(peer, tag, memory(10), Options::default().user(100 + tag)));
     (0..6).map(|tag| post(tag).expect("post").pending().expect("nothing has arrived")).collect()
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use bmi_core::{Access, AsyncEndpoint, ErrorKind, Exposure, Lists};
+use bmi_core::{Access, Endpoint, ErrorKind, Exposure, Lists};
 use futures_util::future::join_all;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -97,10 +97,7 @@ pub async fn any_messages(net: &Net<'_>) {
 }
 
 /// Returns the ends that a message goes from and to.
-fn ends<'p>(
-    pair: &'p Pair,
-    message: &Message,
-) -> (&'p AsyncEndpoint, bmi_core::PeerId, &'p AsyncEndpoint, bmi_core::PeerId) {
+fn ends<'p>(pair: &'p Pair, message: &Message) -> (&'p Endpoint, bmi_core::PeerId, &'p Endpoint, bmi_core::PeerId) {
     if message.to_b { (&pair.a, pair.to_b, &pair.b, pair.to_a) } else { (&pair.b, pair.to_a, &pair.a, pair.to_b) }
 }
 
@@ -239,7 +236,7 @@ async fn transfer(pair: &Pair, n: u64, bulk: &Bulk) -> (Guarded, Guarded, usize,
     let exposure = pair.expose(exposed.list(), Access::READ_WRITE);
     let (peer, descriptor) = (pair.to_b, exposure.descriptor());
     let options = soon(&pair.a).lists(bulk.lists);
-    let work = if bulk.push || !pair.a.with(|endpoint| endpoint.capabilities().rdma_read) {
+    let work = if bulk.push || !pair.a.with(|engine| engine.capabilities().rdma_read) {
         pair.a.push(peer, descriptor, at, local.list(), options)
     } else {
         pair.a.pull(peer, descriptor, at, local.list(), options)

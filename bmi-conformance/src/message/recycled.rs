@@ -6,8 +6,7 @@
 use bmi_core::comm::{Body, Caller, Path};
 use bmi_core::transport::{Event, PostError, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};
 use bmi_core::{
-    AnyTransport, AsyncEndpoint, BulkDescriptor, Config, ErrorKind, Grant, Lists, MemList, Memory, RemoteSlice,
-    Transport,
+    AnyTransport, BulkDescriptor, Config, Endpoint, ErrorKind, Grant, Lists, MemList, Memory, RemoteSlice, Transport,
 };
 use futures_util::future::join;
 
@@ -184,7 +183,7 @@ pub async fn packed_reads_hold_nothing_of_others(net: &Net<'_>) {
 }
 
 /// Answers a read, with poison or without moving the data.
-async fn serve_read(server: &AsyncEndpoint, moves: bool) {
+async fn serve_read(server: &Endpoint, moves: bool) {
     let incoming = next_call(server).await;
     if moves {
         let data = poisoned(usize::try_from(incoming.len()).expect("a test's length"));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, AsyncEndpoint, ErrorKind, MemList, Options, PeerEvent, PeerId};
+use bmi_core::{Access, Endpoint, ErrorKind, MemList, Options, PeerEvent, PeerId};
 use futures_util::future::join_all;
 
 use super::{reads, tight};
@@ -32,7 +32,7 @@ pub async fn everything_ends_and_comes_back(net: &Net<'_>) {
 
 /// An endpoint and its peers.
 struct Station {
-    end: AsyncEndpoint,
+    end: Endpoint,
     addr: bmi_core::Addr,
     peers: Vec<PeerId>,
 }

@@ -6,7 +6,7 @@
 //! the fallback.
 //!
 //! **Protocol.** The peer's endpoint answers probes without involving its program
-//! ([`crate::Endpoint`], `endpoint/probe.rs`). Times are measured by the endpoint's clock. Each is
+//! ([`crate::Engine`], `engine/probe.rs`). Times are measured by the endpoint's clock. Each is
 //! the minimum of a few rounds:
 //!
 //! ```text
@@ -51,9 +51,9 @@ use serde::{Deserialize, Serialize};
 
 use super::path::{Direction, Path};
 use super::policy::{Crossovers, Policy, Thresholds};
-use crate::async_endpoint::{AsyncEndpoint, Operation};
 use crate::capability::Registration;
-use crate::endpoint::{AREA, ProbePath};
+use crate::endpoint::{Endpoint, Operation};
+use crate::engine::{AREA, ProbePath};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{MemList, Memory, MemoryRegion};
 use crate::op::{Options, PeerId, Posted};
@@ -208,7 +208,7 @@ impl Calibrations {
 
 /// Returns a name for the adapter that leads to `peer`, for [`Calibrations`]: scheme, host, and the
 /// adapter's capabilities. `None` if the peer is unknown.
-pub fn adapter<S: Threading>(endpoint: &AsyncEndpoint<S>, peer: PeerId) -> Option<String> {
+pub fn adapter<S: Threading>(endpoint: &Endpoint<S>, peer: PeerId) -> Option<String> {
     let addr = endpoint.peer_addr(peer)?;
     let what = endpoint.with(|endpoint| {
         let able = endpoint.capabilities();
@@ -222,7 +222,7 @@ pub fn adapter<S: Threading>(endpoint: &AsyncEndpoint<S>, peer: PeerId) -> Optio
 /// # Errors
 /// As [`measure`]. The endpoint keeps its policy in that case.
 pub async fn calibrate<S: Threading>(
-    endpoint: &AsyncEndpoint<S>,
+    endpoint: &Endpoint<S>,
     peer: PeerId,
     known: &mut Calibrations,
     options: Options,
@@ -245,11 +245,7 @@ pub async fn calibrate<S: Threading>(
 /// # Errors
 /// `Unsupported` if the peer answers no probes, `Exhausted` if the connection is busy, `PeerLost`,
 /// `TimedOut`.
-pub async fn measure<S: Threading>(
-    endpoint: &AsyncEndpoint<S>,
-    peer: PeerId,
-    options: Options,
-) -> Result<Measured, Error> {
+pub async fn measure<S: Threading>(endpoint: &Endpoint<S>, peer: PeerId, options: Options) -> Result<Measured, Error> {
     let limits = endpoint.limits(peer).ok_or_else(|| Error::new(ErrorKind::PeerLost, "not connected"))?;
     let memory = Memory::zeroed(AREA)?;
     let rig = Rig { endpoint, peer, options, memory: &memory };
@@ -264,7 +260,7 @@ pub async fn measure<S: Threading>(
         Curve::through([(SIZES[0], rig.copy(SIZES[0])?), (SIZES[1], rig.copy(SIZES[1])?), (AREA, rig.copy(AREA)?)]);
     let (register_region_ns, register_page_ns) = rig.registration(round).await?;
     // From here on the memory is registered.
-    let region = endpoint.with(|endpoint| endpoint.register(&memory))?;
+    let region = endpoint.with(|engine| engine.register(&memory))?;
     let gathered = rig.fast(limits.fast, empty).await?;
     let one_sided = rig.one_sided(empty, &region).await?;
     Ok(Measured {
@@ -284,7 +280,7 @@ pub async fn measure<S: Threading>(
 
 /// State shared by the measurements.
 struct Rig<'a, S: Threading> {
-    endpoint: &'a AsyncEndpoint<S>,
+    endpoint: &'a Endpoint<S>,
     peer: PeerId,
     options: Options,
     memory: &'a Memory,
@@ -293,7 +289,7 @@ struct Rig<'a, S: Threading> {
 impl<S: Threading> Rig<'_, S> {
     fn ask(&self, path: ProbePath, len: usize) -> Operation<S> {
         let list: MemList = self.memory.slice(0, len).into();
-        let posted = self.endpoint.with(|endpoint| endpoint.post_echo(self.peer, path, list, self.options));
+        let posted = self.endpoint.with(|engine| engine.post_echo(self.peer, path, list, self.options));
         self.endpoint.operation(posted.map(Posted::Pending))
     }
 
@@ -341,7 +337,7 @@ impl<S: Threading> Rig<'_, S> {
                 let at = at * (AROUND / copies);
                 to.slice(at, len).copy_from_slice_of(&from.slice(at, len));
                 let work = HostWork::Copy { bytes: len as u64, pieces: 1 };
-                self.endpoint.with(|endpoint| endpoint.transport_mut().charge(work));
+                self.endpoint.with(|engine| engine.transport_mut().charge(work));
             }
             if round > 0 {
                 least = least.min((self.endpoint.now() - start) / copies as u32);
@@ -353,7 +349,7 @@ impl<S: Threading> Rig<'_, S> {
     /// Returns the cost of registering and releasing, for a region and for a page. `round` is the
     /// time of an echo, during which the adapter notices the release.
     async fn registration(&self, round: Duration) -> Result<(u64, u64), Error> {
-        if self.endpoint.with(|endpoint| endpoint.capabilities().registration == Registration::Free) {
+        if self.endpoint.with(|engine| engine.capabilities().registration == Registration::Free) {
             return Ok((0, 0));
         }
         let mut times = [0; 2];
@@ -365,7 +361,7 @@ impl<S: Threading> Rig<'_, S> {
                 let start = self.endpoint.now();
                 // Registered directly with the adapter, because the pin-down cache would keep the
                 // registration.
-                drop(self.endpoint.with(|endpoint| endpoint.transport_mut().register(&memory))?);
+                drop(self.endpoint.with(|engine| engine.transport_mut().register(&memory))?);
                 self.ask(ProbePath::Eager, 0).await?;
                 least = least.min((self.endpoint.now() - start).saturating_sub(round));
             }
@@ -378,13 +374,13 @@ impl<S: Threading> Rig<'_, S> {
     /// Measures RDMA writes and reads between `region` and the peer's area.
     async fn one_sided(&self, empty: Duration, region: &MemoryRegion) -> Result<OneSided, Error> {
         let (endpoint, peer) = (self.endpoint, self.peer);
-        let opened = endpoint.with(|endpoint| endpoint.post_open(peer, self.options));
+        let opened = endpoint.with(|engine| engine.post_open(peer, self.options));
         endpoint.operation(opened.map(Posted::Pending)).await?;
-        let area = endpoint.with(|endpoint| endpoint.probe_area(peer));
+        let area = endpoint.with(|engine| engine.probe_area(peer));
         let area = area
             .filter(|area| area.len() >= AREA as u64)
             .ok_or_else(|| Error::new(ErrorKind::Exhausted, "the peer has no memory to measure with"))?;
-        let can_read = endpoint.with(|endpoint| endpoint.capabilities().rdma_read);
+        let can_read = endpoint.with(|engine| engine.capabilities().rdma_read);
         let mut written = [SIZES[0], SIZES[1], AREA].map(|len| (len, Duration::MAX));
         let (mut pushed, mut read) = (written, written);
         for at in 0..written.len() {

@@ -11,9 +11,9 @@ use super::policy::Choice;
 use super::wire::{
     CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, bad_reply, descriptor, put_descriptor,
 };
-use crate::async_endpoint::{AsyncEndpoint, Dropped, Operation};
 use crate::bulk::Exposure;
-use crate::endpoint::{CallPart, DroppedCall, Grant, read_only};
+use crate::endpoint::{Dropped, Endpoint, Operation};
+use crate::engine::{CallPart, DroppedCall, Grant, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory};
 use crate::mutated;
@@ -43,7 +43,7 @@ pub enum Body {
 
 /// Makes calls over one endpoint. A clone is another handle to the same caller.
 pub struct Caller<S: Threading = OneThread> {
-    endpoint: AsyncEndpoint<S>,
+    endpoint: Endpoint<S>,
     spare: S::Pointer<S::Slot<Vec<Memory>>>,
     /// Buffers that lists were packed into.
     pub(super) packing: S::Pointer<S::Slot<Vec<PackingBuffer>>>,
@@ -58,7 +58,7 @@ impl<S: Threading> Clone for Caller<S> {
 /// What a call has with its endpoint. Dropping it ends the use of the call's id. If the request is
 /// under way, the endpoint keeps what the server needs ([`Call`] says how long).
 struct UnderWay<S: Threading> {
-    endpoint: AsyncEndpoint<S>,
+    endpoint: Endpoint<S>,
     peer: PeerId,
     id: Tag,
     send: Operation<S>,
@@ -128,13 +128,13 @@ pub struct Reply {
 
 impl<S: Threading> Caller<S> {
     /// Returns a caller over `endpoint`.
-    pub fn new(endpoint: AsyncEndpoint<S>) -> Caller<S> {
+    pub fn new(endpoint: Endpoint<S>) -> Caller<S> {
         let (spare, packing) = (S::pointer(S::Slot::new(Vec::new())), S::pointer(S::Slot::new(Vec::new())));
         Caller { endpoint, spare, packing }
     }
 
     /// Returns the endpoint.
-    pub fn endpoint(&self) -> &AsyncEndpoint<S> {
+    pub fn endpoint(&self) -> &Endpoint<S> {
         &self.endpoint
     }
 
@@ -210,7 +210,7 @@ impl<S: Threading> Caller<S> {
             }
             _ => MemList::from(&buffer),
         };
-        let id = self.endpoint.look(|endpoint| endpoint.open_call(peer))?;
+        let id = self.endpoint.look(|engine| engine.open_call(peer))?;
         let into_slot = Options { slot: slot && head.carries_data(), ..options };
         let bytes = data.as_ref().map_or(0, |data| data.len() as u64);
         let (recv, send) = self.endpoint.with(|endpoint| {
@@ -265,7 +265,7 @@ impl<S: Threading> Caller<S> {
         let ahead = choice.path == Path::FastRdma && direction == Direction::Read && data.pieces().len() <= FEW_PIECES;
         let exposed = match way {
             Way::ServerBased => true,
-            Way::Message => ahead && self.endpoint.look(|endpoint| endpoint.is_registered_or_free(data)),
+            Way::Message => ahead && self.endpoint.look(|engine| engine.is_registered_or_free(data)),
             Way::None | Way::ClientBased => false,
         };
         let access = if direction == Direction::Write { Access::READ } else { Access::WRITE };
@@ -462,6 +462,6 @@ impl<S: Threading> Call<S> {
     }
 
     fn max_pieces(&self) -> usize {
-        self.caller.endpoint.look(|endpoint| endpoint.config().tuning.max_pieces)
+        self.caller.endpoint.look(|engine| engine.config().tuning.max_pieces)
     }
 }

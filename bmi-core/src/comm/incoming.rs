@@ -13,9 +13,9 @@ use super::path::{Direction, Path};
 use super::wire::{
     CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, descriptor, put_descriptor,
 };
-use crate::async_endpoint::{AsyncEndpoint, Dropped};
 use crate::bulk::{BulkDescriptor, Exposure};
-use crate::endpoint::{CallPart, Endpoint, Kept, Unexpected, read_only};
+use crate::endpoint::{Dropped, Endpoint};
+use crate::engine::{CallPart, Engine, Kept, Unexpected, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory};
 use crate::mutated;
@@ -56,7 +56,7 @@ pub fn request_of(message: &Unexpected) -> Option<Vec<u8>> {
 /// A request from a client, with the means to move its data and to answer it. If it is dropped
 /// without a reply, the call ends with `Cancelled` at once.
 pub struct Incoming<S: Threading = OneThread> {
-    endpoint: AsyncEndpoint<S>,
+    endpoint: Endpoint<S>,
     peer: PeerId,
     /// The id of the call.
     id: Tag,
@@ -77,7 +77,7 @@ pub struct Incoming<S: Threading = OneThread> {
 }
 
 /// Tells a caller that there will be no reply.
-pub(crate) fn leave_unanswered(endpoint: &mut Endpoint, peer: PeerId, id: Tag, now: Time) {
+pub(crate) fn leave_unanswered(endpoint: &mut Engine, peer: PeerId, id: Tag, now: Time) {
     let message = ReplyHeader { kind: ReplyKind::Unanswered, bytes: 0, at: 0 }.encode().to_vec();
     let options = Options::within(now, endpoint.config().timeouts.fence_grace);
     // Without a connection there is nobody to tell.
@@ -100,11 +100,11 @@ impl<S: Threading> Incoming<S> {
     ///
     /// # Errors
     /// `Protocol` if the bytes are not a call. The connection to that peer should then be closed.
-    pub fn new(endpoint: &AsyncEndpoint<S>, message: Unexpected) -> Result<Incoming<S>, Error> {
+    pub fn new(endpoint: &Endpoint<S>, message: Unexpected) -> Result<Incoming<S>, Error> {
         let (peer, id) = (message.peer(), message.tag());
         let protocol = |what: &str| Error::new(ErrorKind::Protocol, format!("a message that {what}"));
         // A connection that is lost has no calls, but its requests are still here.
-        if !endpoint.look(|endpoint| endpoint.is_call_of(peer, id) || endpoint.limits(peer).is_none()) {
+        if !endpoint.look(|engine| engine.is_call_of(peer, id) || endpoint.limits(peer).is_none()) {
             return Err(protocol("has not the id of a call"));
         }
         // The contents of a fast-RDMA slot are copied, never referred to: the peer can write to it
@@ -147,7 +147,7 @@ impl<S: Threading> Incoming<S> {
                 let bytes = message.bytes()[at..].to_vec();
                 let work = HostWork::Copy { bytes: bytes.len() as u64, pieces: 1 };
                 drop(message);
-                endpoint.look(|endpoint| endpoint.transport_mut().charge(work));
+                endpoint.look(|engine| engine.transport_mut().charge(work));
                 (Some(Memory::from(bytes).all()), None)
             }
         };
@@ -157,7 +157,7 @@ impl<S: Threading> Incoming<S> {
     }
 
     /// The endpoint that the call came in at.
-    pub fn endpoint(&self) -> &AsyncEndpoint<S> {
+    pub fn endpoint(&self) -> &Endpoint<S> {
         &self.endpoint
     }
 
@@ -236,7 +236,7 @@ impl<S: Threading> Incoming<S> {
     /// and nothing that `into` held before. If this ends early there, the client may still write
     /// for a while, because to stop it would end the connection. So `into` stays
     /// [retired](Memory::is_retired): a pool must not use it again
-    /// ([`Endpoint::post_grant`](crate::Endpoint::post_grant) says how long).
+    /// ([`Engine::post_grant`](crate::Engine::post_grant) says how long).
     ///
     /// # Errors
     /// `Invalid` if the call is not a write, or the data is too short; `PeerLost`, `TimedOut`.
@@ -257,7 +257,7 @@ impl<S: Threading> Incoming<S> {
                 from = from.slice(piece.len(), from.len() - piece.len());
             }
             let work = HostWork::copy(into.len(), &into);
-            self.endpoint.look(|endpoint| endpoint.transport_mut().charge(work));
+            self.endpoint.look(|engine| engine.transport_mut().charge(work));
             return Ok(());
         }
         if let Some(remote) = &self.remote {
@@ -300,7 +300,7 @@ impl<S: Threading> Incoming<S> {
         taken.await?;
         if let Some(offer) = offered.offer.take() {
             // The caller may fill the memory for another client at once.
-            self.endpoint.with(|endpoint| endpoint.withdraw(offer));
+            self.endpoint.with(|engine| engine.withdraw(offer));
         }
         self.note_stored(end);
         Ok(())
@@ -319,7 +319,7 @@ impl<S: Threading> Incoming<S> {
             Direction::Write => Access::READ,
             Direction::Read => Access::WRITE,
         };
-        let pages = self.endpoint.with(|endpoint| endpoint.map_remote(self.peer, remote, at, len, access));
+        let pages = self.endpoint.with(|engine| engine.map_remote(self.peer, remote, at, len, access));
         if pages.is_some() && access.remote_write {
             self.note_stored(at + len);
         }
@@ -387,7 +387,7 @@ impl<S: Threading> Incoming<S> {
                 // (C3), so the reply need not wait for the data to complete.
                 let bulk = options.class(ServiceClass::Message);
                 let push = self.endpoint.push(self.peer, remote, 0, data, bulk);
-                let issued = push.id().is_none_or(|op| self.endpoint.look(|endpoint| endpoint.is_issued(op)));
+                let issued = push.id().is_none_or(|op| self.endpoint.look(|engine| engine.is_issued(op)));
                 if issued {
                     ahead = Some(push);
                 } else {
@@ -417,7 +417,7 @@ impl<S: Threading> Incoming<S> {
 /// Memory that the client may read until it says that it has. If this side ends the wait early, the
 /// memory is left to the client: to revoke it would end the connection.
 struct Offered<'a, S: Threading> {
-    endpoint: &'a AsyncEndpoint<S>,
+    endpoint: &'a Endpoint<S>,
     offer: Option<Exposure>,
     memory: MemList,
 }

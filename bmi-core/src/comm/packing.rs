@@ -104,7 +104,7 @@ impl<S: Threading> Caller<S> {
 
     fn charge(&self, list: &MemList) {
         let work = HostWork::Copy { bytes: list.len() as u64, pieces: list.pieces().len() as u64 };
-        self.endpoint().look(|endpoint| endpoint.transport_mut().charge(work));
+        self.endpoint().look(|engine| engine.transport_mut().charge(work));
     }
 
     /// Returns the smallest kept buffer that is long enough, if possible one that was used for the

@@ -9,8 +9,8 @@ use futures_util::stream::{FuturesUnordered, Stream};
 
 use super::admission::Admission;
 use super::incoming::Incoming;
-use crate::async_endpoint::AsyncEndpoint;
-use crate::endpoint::Unexpected;
+use crate::endpoint::Endpoint;
+use crate::engine::Unexpected;
 use crate::error::Error;
 use crate::threading::Threading;
 
@@ -29,10 +29,10 @@ use crate::threading::Threading;
 /// use std::convert::Infallible;
 ///
 /// use bmi_core::comm::serve;
-/// use bmi_core::{AsyncEndpoint, Transport};
+/// use bmi_core::{Endpoint, Transport};
 ///
 /// /// Replies to each call with its request.
-/// async fn echo(endpoint: &AsyncEndpoint) -> Infallible {
+/// async fn echo(endpoint: &Endpoint) -> Infallible {
 ///     serve(endpoint, 64, async |call| {
 ///         let request = call.request().to_vec();
 ///         let options = call.within(std::time::Duration::from_secs(1));
@@ -44,7 +44,7 @@ use crate::threading::Threading;
 ///
 /// # Panics
 /// If `max_calls` is 0.
-pub async fn serve<S, H>(endpoint: &AsyncEndpoint<S>, max_calls: usize, handler: H) -> Infallible
+pub async fn serve<S, H>(endpoint: &Endpoint<S>, max_calls: usize, handler: H) -> Infallible
 where
     S: Threading,
     H: AsyncFn(Incoming<S>) -> Result<(), Error>,
@@ -53,7 +53,7 @@ where
     let answer = async |call: Incoming<S>| {
         let peer = call.peer();
         if let Err(error) = handler(call).await
-            && endpoint.with(|endpoint| endpoint.admits_log_line("a call was not answered", peer))
+            && endpoint.with(|engine| engine.admits_log_line("a call was not answered", peer))
         {
             tracing::warn!(?peer, %error, "a call was not answered");
         }
@@ -97,7 +97,7 @@ where
 
 /// The messages that wait for their turn.
 struct Queue<'a, S: Threading> {
-    endpoint: &'a AsyncEndpoint<S>,
+    endpoint: &'a Endpoint<S>,
     admission: Admission<Unexpected>,
 }
 
@@ -108,7 +108,7 @@ impl<S: Threading> Queue<'_, S> {
         match Incoming::new(self.endpoint, message) {
             Ok(call) => Some(call),
             Err(error) => {
-                if self.endpoint.with(|endpoint| endpoint.admits_log_line("cut off", peer)) {
+                if self.endpoint.with(|engine| engine.admits_log_line("cut off", peer)) {
                     tracing::warn!(?peer, %error, "cut off");
                 }
                 self.endpoint.cut(peer, error);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::async_endpoint::AsyncEndpoint;
+use crate::endpoint::Endpoint;
 use crate::threading::Threading;
 use crate::time::Time;
 
@@ -28,7 +28,7 @@ impl Wake for Flag {
 }
 
 /// Runs `future` to its end on this thread. Polls all `endpoints` in turn, and never sleeps.
-pub fn block_on<S: Threading, F: Future>(endpoints: &[AsyncEndpoint<S>], future: F) -> F::Output {
+pub fn block_on<S: Threading, F: Future>(endpoints: &[Endpoint<S>], future: F) -> F::Output {
     let mut future = pin!(future);
     let flag = Arc::new(Flag(AtomicBool::new(true)));
     let waker = Waker::from(Arc::clone(&flag));

@@ -27,7 +27,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, Sleep};
 
 use super::{Waiter, Waiting};
-use crate::async_endpoint::AsyncEndpoint;
+use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::threading::Threading;
 use crate::time::Time;
@@ -43,7 +43,7 @@ const POLLS: usize = 8;
 ///
 /// # Errors
 /// `Io` if tokio cannot wait on the transport's event fd.
-pub async fn drive<S: Threading>(endpoint: AsyncEndpoint<S>) -> Result<Infallible, Error> {
+pub async fn drive<S: Threading>(endpoint: Endpoint<S>) -> Result<Infallible, Error> {
     drive_with(endpoint, Waiting::Event).await
 }
 
@@ -51,7 +51,7 @@ pub async fn drive<S: Threading>(endpoint: AsyncEndpoint<S>) -> Result<Infallibl
 ///
 /// # Errors
 /// As [`drive`].
-pub async fn drive_with<S: Threading>(endpoint: AsyncEndpoint<S>, waiting: Waiting) -> Result<Infallible, Error> {
+pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -> Result<Infallible, Error> {
     let fd = endpoint.clone_event_fd()?;
     // SAFETY: the descriptor belongs to this function. It stays open until the `AsyncFd` is
     // dropped, and an `OwnedFd` always returns the same descriptor.
@@ -118,7 +118,7 @@ impl Alarm {
 
 /// Sleeps until there may be something to do.
 async fn wait<S: Threading>(
-    endpoint: &AsyncEndpoint<S>,
+    endpoint: &Endpoint<S>,
     fd: Option<&AsyncFd<OwnedFd>>,
     alarm: &mut Alarm,
 ) -> Result<(), Error> {
@@ -155,11 +155,11 @@ async fn wait<S: Threading>(
 ///
 /// When it returns, nothing drives the endpoint any more, and what was posted last may not have
 /// left. A future that ends with a send disconnects the peer, which waits for it
-/// ([`AsyncEndpoint::disconnect`]).
+/// ([`Endpoint::disconnect`]).
 ///
 /// # Errors
 /// As [`drive`].
-pub fn block_on<S: Threading, F: Future>(endpoint: AsyncEndpoint<S>, future: F) -> Result<F::Output, Error> {
+pub fn block_on<S: Threading, F: Future>(endpoint: Endpoint<S>, future: F) -> Result<F::Output, Error> {
     block_on_with(endpoint, Waiting::Event, future)
 }
 
@@ -168,7 +168,7 @@ pub fn block_on<S: Threading, F: Future>(endpoint: AsyncEndpoint<S>, future: F) 
 /// # Errors
 /// As [`drive`].
 pub fn block_on_with<S: Threading, F: Future>(
-    endpoint: AsyncEndpoint<S>,
+    endpoint: Endpoint<S>,
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {
@@ -188,7 +188,7 @@ pub fn block_on_with<S: Threading, F: Future>(
 ///
 /// # Errors
 /// As [`drive`], of the first endpoint that fails.
-pub fn block_on_all<S: Threading, F: Future>(endpoints: &[AsyncEndpoint<S>], future: F) -> Result<F::Output, Error> {
+pub fn block_on_all<S: Threading, F: Future>(endpoints: &[Endpoint<S>], future: F) -> Result<F::Output, Error> {
     block_on_all_with(endpoints, Waiting::Event, future)
 }
 
@@ -197,7 +197,7 @@ pub fn block_on_all<S: Threading, F: Future>(endpoints: &[AsyncEndpoint<S>], fut
 /// # Errors
 /// As [`block_on_all`].
 pub fn block_on_all_with<S: Threading, F: Future>(
-    endpoints: &[AsyncEndpoint<S>],
+    endpoints: &[Endpoint<S>],
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {

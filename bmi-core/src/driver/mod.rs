@@ -6,7 +6,7 @@
 //! | `event` (feature `tokio`) | `async` programs under tokio: sleeps, polls, or both ([`Waiting`]) |
 //! | [`thread`] | `async` code on one thread without a runtime |
 //! | [`busy`] | the lowest latency on a core of its own; several endpoints |
-//! | [`Endpoint::wait`](crate::Endpoint::wait) | programs without an executor |
+//! | [`Engine::wait`](crate::Engine::wait) | programs without an executor |
 //!
 //! All but [`busy`] sleep while there is nothing to do. They sleep on the transport's event fd. If
 //! the transport has none, they sleep until it calls the waker. The simulator has its own driver in

@@ -22,7 +22,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{Waiter, Waiting};
-use crate::async_endpoint::AsyncEndpoint;
+use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::threading::Threading;
 use crate::time::Time;
@@ -102,12 +102,12 @@ struct Bed {
 ///
 /// When it returns, nothing drives the endpoint any more, and what was posted last may not have
 /// left. A future that ends with a send disconnects the peer, which waits for it
-/// ([`AsyncEndpoint::disconnect`]).
+/// ([`Endpoint::disconnect`]).
 ///
 /// # Errors
 /// `Io` if the system cannot wait.
 pub fn block_on<S: Threading, F: Future>(
-    endpoint: &AsyncEndpoint<S>,
+    endpoint: &Endpoint<S>,
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {
@@ -147,7 +147,7 @@ pub fn block_on<S: Threading, F: Future>(
 
 /// Sleeps until there may be something to do.
 fn sleep<S: Threading>(
-    endpoint: &AsyncEndpoint<S>,
+    endpoint: &Endpoint<S>,
     alarm: &Alarm,
     waker: &Waker,
     bed: Option<&mut Bed>,

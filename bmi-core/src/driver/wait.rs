@@ -5,7 +5,7 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 
 use super::thread::{park, wait_for};
-use crate::endpoint::Endpoint;
+use crate::engine::Engine;
 use crate::error::{Error, ErrorKind};
 use crate::op::{Completion, Posted};
 use crate::time::{Clock, Time};
@@ -22,11 +22,11 @@ impl Wake for Unpark {
 
 /// Methods for programs without an executor. They block the calling thread and drive the endpoint
 /// meanwhile.
-impl Endpoint {
+impl Engine {
     /// Waits for an operation to end, and returns its completion. Takes what a `post_*` method
     /// returned, or the id of an operation.
     ///
-    /// `clock` must be the clock whose time was passed to [`Endpoint::new`].
+    /// `clock` must be the clock whose time was passed to [`Engine::new`].
     ///
     /// # Errors
     /// The operation's own error, which names operation and peer. `TimedOut` if the operation has
@@ -53,8 +53,8 @@ impl Endpoint {
     /// nothing to do.
     ///
     /// ```no_run
-    /// # use bmi_core::{Clock, Endpoint, Error, PeerEvent, Time, Transport};
-    /// # fn first(endpoint: &mut Endpoint, clock: &impl Clock, end: Time) -> Result<(), Error> {
+    /// # use bmi_core::{Clock, Engine, Error, PeerEvent, Time, Transport};
+    /// # fn first(endpoint: &mut Engine, clock: &impl Clock, end: Time) -> Result<(), Error> {
     /// let event: PeerEvent = endpoint.wait_until(clock, end, |endpoint| endpoint.poll_event())?;
     /// let message = endpoint.wait_until(clock, end, |endpoint| endpoint.poll_unexpected())?;
     /// # Ok(())
@@ -67,7 +67,7 @@ impl Endpoint {
         &mut self,
         clock: &impl Clock,
         deadline: Time,
-        mut ready: impl FnMut(&mut Endpoint) -> Option<R>,
+        mut ready: impl FnMut(&mut Engine) -> Option<R>,
     ) -> Result<R, Error> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {

@@ -1,709 +1,738 @@
-//! The message interface: an endpoint, its peers, and the operations between them.
+//! The `async` interface of an endpoint. A future may be dropped at any time. Its operation is then
+//! abandoned, and the endpoint keeps the memory until no adapter can touch it.
 //!
-//! A driver drives the endpoint: it posts operations, calls [`Endpoint::poll`] to make progress,
-//! and takes the completions. The endpoint does no I/O of its own, reads no clock, and starts no
-//! thread. Each poll passes the time in. All methods take `&mut self`, so there is one owner and no
-//! lock.
+//! An operation is posted when the method is *called*, not when the future is first polled. So a
+//! receive can be posted before the request that provokes its message:
 //!
 //! ```text
-//!  post_send, post_recv, post_send_unexpected, post_pull, post_push, connect …      -> Posted::{Done, Pending(op)}
-//!  poll(now)                         makes progress: transport, protocol, deadlines
-//!  poll_op(op), poll_some(ops), poll_all()      -> completions
-//!  poll_unexpected(), poll_event()              -> unexpected messages; peers that came and went
-//!  next_deadline(), arm(waker), event_fd()      -> how long to sleep, and on what
+//! let reply = endpoint.recv(server, tag, &buffer, options);     // posted here
+//! endpoint.send_unexpected(server, tag, request, options).await?;
+//! let len = reply.await?.len;
 //! ```
 //!
-//! **Parts.** [`adapter_side::AdapterSide`] has the transport and all memory that is registered
-//! with it, [`operations::Operations`] the records of operations, and [`peers::Peers`] the
-//! connections. The endpoint itself only looks up who is concerned. The protocols are functions of
-//! these parts ([`effect`] says how), one file each. `docs/endpoint.md` follows three messages
-//! through them.
+//! A clone is another handle to the same endpoint. A driver must drive the endpoint (see
+//! [`crate::driver`]).
 //!
-//! **Invariants**
-//! 1. Every posted operation ends exactly once. The id of an operation that has ended and was
-//!    collected finds nothing.
-//! 2. When an operation ends, its resources (memory, exposures, credits, slots) are back, or belong
-//!    to the peer.
-//! 3. Messages to one peer leave in the order in which they were posted. Messages of one tag match
-//!    the receives of that tag in order.
+//! **Threads.** An [`Endpoint`] belongs to the tasks of one thread, and runs on any executor
+//! that takes `!Send` futures. A [`SharedEndpoint`] is the same for any thread: it and its futures
+//! are `Send` if the transport is. Its endpoint is behind a lock
+//! ([`CombiningLock`](crate::combining_lock::CombiningLock)).
 //!
-//! **Source.** BMI (Carns, PVFS2): `BMI_post_send`, `post_recv`, `post_sendunexpected`, their
-//! `_list` forms, `test`, `testsome`, `testcontext`, `testunexpected`, `cancel`, `memalloc`,
-//! `set_info`, `addr_lookup`, `addr_rev_lookup`. There are four differences. Ids are checked. The
-//! operation owns its memory. Every operation can have a deadline. Bulk transfer is part of the
-//! interface.
+//! **Protocol** of a use:
+//! 1. Take the lock. Post, collect or poll.
+//! 2. Settle the notes of values that were dropped meanwhile.
+//! 3. If the driver sleeps, and something is to be done for what was posted: do it, and arm the
+//!    adapter again for the driver (only where callers make progress). If that is not enough, the
+//!    driver will be woken.
+//! 4. Release the lock. Then wake the futures that can go on, and the driver. A waker of a future
+//!    may run any code, so none is called under the lock.
 
-mod adapter_side;
-mod awaited_peers;
-mod bounce_buffers;
-mod bulk;
-mod call_ids;
-mod call_path;
-mod calls;
-mod closing;
-mod connection;
-mod deadlines;
-mod dropped_calls;
-mod eager;
-mod early_end;
-mod effect;
-mod events;
-mod exposure;
-mod fallback_buffers;
-mod fast_rdma;
-mod fast_slots;
-mod grant;
-mod idle_eviction;
-mod idle_memory;
-mod immediate_completion;
-mod inbox;
-mod inline_receive;
-mod lent;
-mod offered_receive;
-mod offers;
-mod op;
-mod operations;
-mod pacing;
-mod packing_buffers;
-mod parked;
-mod peer;
-mod peers;
-mod probe;
-mod progress;
-mod receive;
-mod record;
-mod rendezvous;
-mod report;
-mod send;
-mod send_path;
-mod settlement;
-mod short_paths;
-mod staging_buffers;
-mod transfer;
-mod turns;
-mod unit;
-mod work;
-mod write_rendezvous;
+mod held;
+mod operation;
+mod state;
 
-pub use call_ids::MAX_TAG;
-pub(crate) use call_ids::is_call;
-pub(crate) use calls::CallPart;
-pub(crate) use dropped_calls::DroppedCall;
-pub use grant::Grant;
-pub use idle_eviction::Kept;
-pub(crate) use probe::{AREA, ProbePath};
-pub use report::{Counters, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use std::os::fd::BorrowedFd;
-use std::task::Waker;
-
-use adapter_side::AdapterSide;
-pub(crate) use adapter_side::read_only;
-use call_path::Choices;
-pub(crate) use closing::closed;
-use exposure::Exposures;
-use idle_memory::Sweeps;
-use inbox::Inbox;
-use op::State;
-use operations::Operations;
-use peers::Peers;
+use held::InUse;
+pub use operation::Operation;
+use operation::Progress;
+pub(crate) use state::Dropped;
+use state::{Poller, State, Wakes};
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
-use crate::capability::Capabilities;
-use crate::config::Config;
-use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList, Memory, MemoryRegion, PinCounts};
-use crate::mutated;
-use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
-use crate::proto::credit;
-use crate::proto::header::Kind;
-use crate::time::Time;
-use crate::transport::{AnyTransport, Armed, Event, Transport};
+use crate::engine::{CallPart, Counters, Engine, Grant, PeerEvent, PeerLimits, ResourceUsage, Unexpected};
+use crate::error::Error;
+use crate::mem::{Access, MemList};
+use crate::op::{Completion, OpId, Options, PeerId, Posted, Tag};
+use crate::threading::{AnyThread, Lock, OneThread, Shared, Threading};
+use crate::time::{Clock, Time};
+use crate::transport::Armed;
 
-/// An endpoint: a transport and the protocol over it.
-pub struct Endpoint {
-    // The first field, so that it is dropped first. After that no adapter accesses memory of the
-    // fields below.
-    adapter: AdapterSide,
-    ops: Operations,
-    peers: Peers,
-    inbox: Inbox,
-    exposures: Exposures,
-    choices: Choices,
-    sweeps: Sweeps,
-    /// The events of a poll, kept for their capacity.
-    events: Vec<Event>,
-    /// No new peers come, and nothing more is posted.
-    closing: bool,
+/// How long a future polls that is alone. A task should not keep its thread for more than about
+/// 100 µs.
+const TURN: Duration = Duration::from_micros(50);
+/// Number of polls of a future that is not alone.
+const TURN_OF_MANY: u32 = 8;
+/// Number of operations that one task may have under way: the two of a call, or of an exchange.
+const ALONE: usize = 2;
+
+/// A handle to an endpoint, for `async` code.
+pub struct Endpoint<S: Threading = OneThread> {
+    inner: S::Pointer<Inner<S>>,
+}
+
+/// A handle to an endpoint that any thread can use, if the transport is `Send`.
+pub type SharedEndpoint = Endpoint<AnyThread>;
+
+struct Inner<S: Threading> {
+    state: S::Lock<State, Dropped>,
+    clock: S::Clock,
+}
+
+type Guard<'a, S> = <<S as Shared>::Lock<State, Dropped> as Lock<State, Dropped>>::Guard<'a>;
+type Held<'a, S> = held::Held<Guard<'a, S>>;
+
+impl<S: Threading> Clone for Endpoint<S> {
+    fn clone(&self) -> Self {
+        Endpoint { inner: self.inner.clone() }
+    }
 }
 
 impl Endpoint {
-    /// Creates an endpoint over `transport`. `now` is the time of the driver's clock.
-    ///
-    /// # Errors
-    /// `Invalid` for settings out of bounds (see [`Config::validate`]), or beyond the queue depth
-    /// of the transport; `Unsupported` if the heads of the transport are too short for the
-    /// protocol; `Exhausted` if there is no memory.
-    pub fn new(transport: AnyTransport, config: Config, now: Time) -> Result<Endpoint, Error> {
-        Ok(Endpoint {
-            adapter: AdapterSide::new(transport, config, now)?,
-            ops: Operations::new(),
-            peers: Peers::new(),
-            inbox: Inbox::default(),
-            exposures: Exposures::default(),
-            choices: Choices::default(),
-            sweeps: Sweeps::default(),
-            events: Vec::new(),
-            closing: false,
-        })
+    /// Creates the `async` interface of `endpoint`, for the tasks of one thread. `clock` gives the
+    /// time for operations and timers.
+    pub fn new(endpoint: Engine, clock: impl Clock + 'static) -> Endpoint {
+        let clock: Box<dyn Clock> = Box::new(clock);
+        Endpoint::from_parts(endpoint, clock)
+    }
+}
+
+impl SharedEndpoint {
+    /// Creates the `async` interface of `endpoint`, for any thread. `clock` gives the time for
+    /// operations and timers.
+    pub fn shared(endpoint: Engine, clock: impl Clock + Send + Sync + 'static) -> SharedEndpoint {
+        let clock: Box<dyn Clock + Send + Sync> = Box::new(clock);
+        Endpoint::from_parts(endpoint, clock)
+    }
+}
+
+impl<S: Threading> Endpoint<S> {
+    fn from_parts(endpoint: Engine, clock: S::Clock) -> Endpoint<S> {
+        let state = S::Lock::new(State::new(endpoint));
+        Endpoint { inner: S::pointer(Inner { state, clock }) }
     }
 
-    /// Gives the endpoint a number among those of one program. The ids of its peers contain it
-    /// ([`PeerId::endpoint`]), so no two endpoints have an id in common.
-    #[must_use]
-    pub fn numbered(mut self, number: u8) -> Endpoint {
-        self.peers.number(number);
-        self
+    /// Runs `f` on the endpoint itself. `f` must use neither this handle nor a clone of it. It may
+    /// drop operations, calls and messages: what remains to be done for them is done after it.
+    /// Other threads that use the endpoint wait meanwhile.
+    ///
+    /// # Panics
+    /// If `f` uses a handle to this endpoint.
+    pub fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+        let (result, state) = self.run(|state| f(&mut state.endpoint));
+        self.release(state, true);
+        result
+    }
+
+    /// Takes the lock and runs `f`. A panic of `f` releases the endpoint as its return would: notes
+    /// are settled, and those who can go on are woken.
+    #[inline]
+    fn run<R>(&self, f: impl FnOnce(&mut State) -> R) -> (R, Held<'_, S>) {
+        let mut used = InUse::new(self.acquire(), |held| self.release(held, true));
+        let result = f(used.state());
+        (result, used.end())
+    }
+
+    #[inline]
+    fn acquire(&self) -> Held<'_, S> {
+        held::Held::new(self.inner.state.acquire())
+    }
+
+    /// Runs `f`, which gives the endpoint nothing to do.
+    #[inline]
+    pub(crate) fn look<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+        self.look_at(|state| f(&mut state.endpoint))
+    }
+
+    #[inline]
+    fn look_at<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        let (result, state) = self.run(f);
+        self.release_unused(state);
+        result
+    }
+
+    /// Releases the endpoint after a use that gave it nothing to do. Wakers that are kept wait for
+    /// the next use or poll: one of them may be that of the future which is being polled.
+    #[inline]
+    fn release_unused<'a>(&'a self, mut state: Held<'a, S>) {
+        if state.note_room() {
+            self.release_and_wake(state, false);
+        } else if let Err(state) = state.release() {
+            self.release_and_wake(state, false);
+        }
+    }
+
+    /// Does what remains to be done for a dropped value: now, or when the endpoint is free.
+    pub(crate) fn settle(&self, dropped: Dropped) {
+        if let Some(state) = self.inner.state.leave(dropped) {
+            self.release(held::Held::new(state), true);
+        }
+    }
+
+    /// Releases the endpoint, and wakes whoever can go on. `used` says that it may have something
+    /// to do.
+    #[inline]
+    fn release<'a>(&'a self, mut state: Held<'a, S>, used: bool) {
+        if !state.note_use(used) {
+            match state.release() {
+                Ok(()) => return,
+                Err(held) => state = held,
+            }
+        }
+        self.release_and_wake(state, used);
+    }
+
+    /// Releases the endpoint when there are notes to settle, or somebody to wake.
+    #[cold]
+    fn release_and_wake<'a>(&'a self, mut state: Held<'a, S>, mut used: bool) {
+        let mut wakes = Wakes::new();
+        loop {
+            // The endpoint may drop memory, and with it a value of the program.
+            while let Some(dropped) = state.take_note() {
+                state.settle(dropped, self.now());
+                used = true;
+            }
+            if std::mem::take(&mut used) {
+                state.posted = true;
+                if S::CALLERS_PROGRESS {
+                    state.progress_for_driver(&mut wakes.driver, || self.now());
+                    state.note_arrivals();
+                } else {
+                    wakes.driver = wakes.driver.take().or(state.take_driver());
+                }
+            }
+            state.note_room();
+            let more = wakes.take(&mut state.endpoint);
+            match state.release() {
+                Err(held) => state = held,
+                Ok(()) => {
+                    wakes.wake();
+                    if !more {
+                        break;
+                    }
+                    state = self.acquire();
+                }
+            }
+        }
+        wakes.driver.take().into_iter().for_each(Waker::wake);
     }
 
     // ---- getters --------------------------------------------------------------------------------
 
-    /// Returns the settings of the endpoint.
-    pub fn config(&self) -> &Config {
-        &self.adapter.config
-    }
-
-    /// Returns the capabilities of the adapter.
-    pub fn capabilities(&self) -> &Capabilities {
-        self.adapter.transport.capabilities()
-    }
-
-    /// Returns the transport.
-    pub fn transport(&self) -> &dyn Transport {
-        &*self.adapter.transport
-    }
-
-    /// Returns the transport, for settings that only the backend has. The caller must not post work
-    /// on it, because the endpoint does not expect that.
-    pub fn transport_mut(&mut self) -> &mut dyn Transport {
-        &mut *self.adapter.transport
-    }
-
-    /// Returns the time of the last poll.
+    /// Returns the time of the clock.
     pub fn now(&self) -> Time {
-        self.adapter.now
+        self.inner.clock.now()
     }
 
-    /// Returns the counters of everything that the endpoint has done.
-    pub fn counters(&self) -> Counters {
-        let PinCounts { hits, misses, evictions, failures, batches } = self.adapter.registry.counts();
-        Counters {
-            pin_hits: hits,
-            pin_misses: misses,
-            pin_evictions: evictions,
-            pin_failures: failures,
-            pin_batches: batches,
-            ..self.adapter.counters
-        }
+    /// Returns options whose deadline is `timeout` from now.
+    pub fn within(&self, timeout: Duration) -> Options {
+        Options::within(self.now(), timeout)
     }
 
-    /// Returns the contents of the pin-down cache. Checks every entry.
-    pub fn pinned(&self) -> Pinned {
-        let (entries, bytes) = self.adapter.registry.held();
-        Pinned { entries, bytes, in_use: self.adapter.registry.in_use() }
-    }
-
-    /// Returns the resources that the endpoint holds.
-    pub fn resource_usage(&self) -> ResourceUsage {
-        let peers = || self.peers.iter();
-        let adapter = &self.adapter;
-        let retired = adapter.transport.retired_memory();
-        ResourceUsage {
-            peers: self.peers.len(),
-            operations: self.ops.len(),
-            slots: peers().map(|peer| peer.held).sum(),
-            fast_slots: peers().map(|peer| peer.account.slots_in_use()).sum(),
-            parked: peers().map(|peer| peer.parked.len()).sum(),
-            parked_bytes: peers().map(|peer| peer.parked_bytes).sum(),
-            exposures: peers().map(|peer| peer.exposures).sum(),
-            work: adapter.work + adapter.bounce.in_use() + adapter.staging.in_use() + adapter.packing.in_use(),
-            fallback_buffers: adapter.fallback_buffers.in_use(),
-            retired: retired.exposures,
-            retired_bytes: retired.bytes,
-        }
-    }
-
-    /// Returns the resources of work that must end at some time. This is
-    /// [`Endpoint::resource_usage`] without connections, timers and retired memory.
-    pub fn unfinished(&self) -> ResourceUsage {
-        let timers = self.ops.iter().filter(|(_, op)| op.kind == OpKind::Timer).count();
-        let held = self.resource_usage();
-        ResourceUsage { peers: 0, operations: held.operations - timers, retired: 0, retired_bytes: 0, ..held }
-    }
-
-    /// Returns true if the adapter has work of this side: sends, reads and writes that have not
-    /// completed.
-    pub fn is_sending(&self) -> bool {
-        self.adapter.work > 0 || self.adapter.bounce.in_use() > 0
-    }
-
-    /// Returns the address of a peer (BMI's reverse look-up). Peers that were lost recently also
-    /// have one.
+    /// See [`Engine::peer_addr`].
     pub fn peer_addr(&self, peer: PeerId) -> Option<Addr> {
-        self.peers.addr(peer).cloned()
+        self.look(|engine| engine.peer_addr(peer))
     }
 
-    /// Returns the limits agreed with a peer. `None` until the peer is connected, and after it is
-    /// lost.
+    /// See [`Engine::limits`].
     pub fn limits(&self, peer: PeerId) -> Option<PeerLimits> {
-        self.peers.get(peer).filter(|peer| peer.is_up()).map(|peer| peer.limits)
+        self.look(|engine| engine.limits(peer))
     }
 
-    /// Returns the error of a failed completion, with operation, peer and reason. Returns `None` on
-    /// success.
-    pub fn explain(&self, completion: &Completion) -> Option<Error> {
-        let kind = completion.status.err()?;
-        let reason = completion.peer.and_then(|peer| self.peers.reason_of_loss(peer));
-        let error = match (kind, reason) {
-            (ErrorKind::TimedOut, _) if self.lacks_credit(completion) => Error::new(
-                kind,
-                "the deadline passed, and the peer has given no credit back: it does not take its messages",
-            ),
-            (ErrorKind::TimedOut, _) => Error::new(kind, "the deadline passed"),
-            (_, Some(reason)) => Error::because(kind, reason),
-            (ErrorKind::Cancelled, None) => Error::new(kind, "by this side or the peer"),
-            (ErrorKind::TooLong, None) => Error::new(kind, format!("{} bytes are more than fit", completion.len)),
-            _ => Error::new(kind, ""),
-        };
-        let error = error.during(completion.kind.as_str());
-        Some(match completion.peer.and_then(|peer| self.peer_addr(peer)) {
-            Some(addr) => error.with_peer(addr),
-            None => error,
-        })
+    /// See [`Engine::counters`].
+    pub fn counters(&self) -> Counters {
+        self.look(|engine| engine.counters())
     }
 
-    /// Returns true if the operation is a send, and there is no credit for a message of full length
-    /// now.
-    fn lacks_credit(&self, completion: &Completion) -> bool {
-        let peer = completion.peer.and_then(|peer| self.peers.get(peer));
-        matches!(completion.kind, OpKind::Send | OpKind::SendUnexpected)
-            && peer.is_some_and(|peer| {
-                let cost = credit::cost(self.adapter.eager_limit(peer));
-                peer.credit.as_ref().is_some_and(|credit| !credit.can_spend(cost))
-            })
+    /// See [`Engine::resource_usage`].
+    pub fn resource_usage(&self) -> ResourceUsage {
+        self.look(|engine| engine.resource_usage())
     }
 
-    /// Returns whether the program should write a log line of this kind about a peer. The endpoint
-    /// counts the lines that are not written, and reports their number
-    /// ([`LogLimit`](crate::LogLimit)).
-    pub fn admits_log_line(&mut self, kind: &'static str, peer: PeerId) -> bool {
-        let host = self.peers.addr(peer).map_or("lost peers", Addr::host);
-        self.adapter.log.admits(kind, host, self.adapter.now)
-    }
-
-    // ---- connections ----------------------------------------------------------------------------
-
-    /// Accepts connections at `addr`. Returns the address with the port that was taken.
-    ///
-    /// # Errors
-    /// Those of [`Transport::listen`].
-    pub fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
-        self.adapter.transport.listen(addr).map_err(|error| error.during("listen"))
-    }
-
-    /// Starts to connect. The operation (`OpKind::Connect`) ends when the peer is connected, or
-    /// cannot be. The default deadline is [`Config::connect_timeout`]. Work may be posted to the
-    /// peer at once, and waits for the connection.
-    ///
-    /// # Errors
-    /// `Invalid` for an address that is not the transport's, `Exhausted`.
-    pub fn connect(&mut self, addr: &Addr, options: Options) -> Result<(PeerId, OpId), Error> {
-        self.start_connect(addr, options).map_err(|error| error.during("connect").with_peer(addr))
-    }
-
-    /// Ends a connection after everything that was posted before has been sent. The operation
-    /// (`OpKind::Disconnect`) ends when the connection is gone. The default deadline is
-    /// [`Config::fence_grace`].
-    ///
-    /// Receives are cancelled. The peer drops unexpected messages that its program has not taken
-    /// when the connection ends. A program that must know that a message was handled waits for a
-    /// reply.
-    ///
-    /// # Errors
-    /// `PeerLost` if the connection is gone or already ending.
-    pub fn disconnect(&mut self, peer: PeerId, options: Options) -> Result<OpId, Error> {
-        self.start_disconnect(peer, options)
-    }
-
-    /// Ends a connection at once, without sending what is queued. Its operations end with
-    /// `PeerLost`, and [`PeerEvent::Lost`] has the reason. The call is ignored for a peer that is
-    /// gone.
-    pub fn cut(&mut self, peer: PeerId, reason: Error) {
-        if let Some(peer) = self.peers.get_mut(peer) {
-            self.adapter.cut(peer, reason);
+    /// Returns a function that returns [`Engine::unfinished`]. It does not keep the endpoint
+    /// alive, and returns `None` when the endpoint is gone. It is for finding leaks.
+    pub fn observer(&self) -> impl Fn() -> Option<ResourceUsage> + use<S> {
+        let inner = S::downgrade(&self.inner);
+        move || {
+            let endpoint: Endpoint<S> = Endpoint { inner: S::upgrade(&inner)? };
+            Some(endpoint.look(|engine| engine.unfinished()))
         }
     }
 
-    // ---- memory ---------------------------------------------------------------------------------
+    /// See [`Engine::is_sending`].
+    pub fn is_sending(&self) -> bool {
+        self.look(|engine| engine.is_sending())
+    }
 
-    /// Registers memory ahead of use, for as long as the region is held. After that, the pin-down
-    /// cache may keep the registration. Other memory is registered when an operation needs it.
+    /// See [`Engine::awaited_peers`].
+    pub fn awaited_peers(&self) -> BTreeMap<PeerId, u64> {
+        self.look(|engine| engine.awaited_peers())
+    }
+
+    // ---- connections and memory -----------------------------------------------------------------
+
+    /// See [`Engine::listen`].
     ///
     /// # Errors
-    /// Those of [`Transport::register`].
-    pub fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
-        self.adapter.registry.register(&mut self.adapter.transport, memory).map_err(|error| error.during("register"))
+    /// As there.
+    pub fn listen(&self, addr: &Addr) -> Result<Addr, Error> {
+        self.with(|engine| engine.listen(addr))
     }
 
-    /// Returns true if memory is already registered, so that work on it needs no registration. This
-    /// is the paper's `check_if_registered`.
-    pub fn is_registered(&self, memory: &Memory) -> bool {
-        self.adapter.registry.is_registered(memory)
-    }
-
-    /// Exposes a list of memory to one peer with the rights `access`, until the exposure is dropped
-    /// or the peer is lost.
-    ///
-    /// If registration costs time, pieces of one [`Memory`] become one exposure that includes the
-    /// gaps between them. [`Config::expose_groups`] turns this off.
-    ///
-    /// Memory that cannot be registered cannot be exposed, because a copy would not show what the
-    /// program and the peer write. The caller may expose memory of [`Memory::zeroed`] instead, and
-    /// copy.
+    /// Connects to `addr`. Dropping the future abandons the attempt.
     ///
     /// # Errors
-    /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`] pieces.
-    pub fn expose(&mut self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
-        self.start_exposure(peer, &list.into(), access, false).map_err(|error| error.during("expose"))
+    /// `Refused`, `Incompatible`, `TimedOut`, or another reason that the peer was not reached.
+    /// `Invalid` for an address of another scheme.
+    pub async fn connect(&self, addr: &Addr, options: Options) -> Result<PeerId, Error> {
+        let options =
+            Options { deadline: options.deadline.or_else(|| Some(self.now() + self.connect_timeout())), ..options };
+        let (peer, op) = self.with_room(|engine| engine.connect(addr, options))?;
+        self.operation(Ok(Posted::Pending(op))).await.map(|_| peer)
     }
 
-    /// Like [`Endpoint::expose`], for memory that the peer may access or not, as it likes, and that
-    /// nothing of this side waits for. So the exposure neither makes the peer an awaited one
-    /// ([`Endpoint::awaited_peers`]), nor keeps the connection from being closed when it is idle
-    /// ([`LimitConfig::evict_idle_after`](crate::LimitConfig::evict_idle_after)).
+    fn connect_timeout(&self) -> Duration {
+        self.look(|engine| engine.config().timeouts.connect)
+    }
+
+    /// Ends a connection after everything posted before has been sent; see
+    /// [`Engine::disconnect`].
     ///
     /// # Errors
-    /// As [`Endpoint::expose`].
-    pub fn expose_standing(
-        &mut self,
-        peer: PeerId,
-        list: impl Into<MemList>,
-        access: Access,
-    ) -> Result<Exposure, Error> {
-        self.start_exposure(peer, &list.into(), access, true).map_err(|error| error.during("expose"))
+    /// `PeerLost` if the connection is gone already.
+    pub async fn disconnect(&self, peer: PeerId, options: Options) -> Result<(), Error> {
+        let grace = self.look(|engine| engine.config().timeouts.fence_grace);
+        let options = Options { deadline: options.deadline.or_else(|| Some(self.now() + grace)), ..options };
+        let op = self.with(|engine| engine.disconnect(peer, options))?;
+        self.operation(Ok(Posted::Pending(op))).await.map(|_| ())
     }
 
-    /// Returns the number of ranges that are exposed to a peer.
-    pub(crate) fn exposures_of(&self, peer: PeerId) -> usize {
-        self.peers.get(peer).map_or(0, |peer| peer.exposures)
+    /// See [`Engine::cut`].
+    pub fn cut(&self, peer: PeerId, reason: Error) {
+        self.with(|engine| engine.cut(peer, reason));
     }
 
-    /// Ends an exposure at once. The peer can no longer reach the memory when this returns, whereas
-    /// a dropped exposure ends at the next poll.
-    pub(crate) fn withdraw(&mut self, exposure: Exposure) {
-        drop(exposure);
-        self.take_returns();
+    /// See [`Engine::expose`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn expose(&self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
+        self.with(|engine| engine.expose(peer, list, access))
+    }
+
+    /// See [`Engine::expose_standing`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn expose_standing(&self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
+        self.with(|engine| engine.expose_standing(peer, list, access))
     }
 
     // ---- operations -----------------------------------------------------------------------------
 
-    /// Sends an expected message. It goes into the receive that the peer posts, or has posted, for
-    /// this tag.
-    ///
-    /// Success says that the memory is free again, not that the peer has the message. Only a send
-    /// by rendezvous ends after its receive. Wait for a reply to know that a message arrived.
-    ///
-    /// # Errors
-    /// `PeerLost`, `Invalid` for too many pieces or a tag above [`MAX_TAG`], `TooLong` beyond the
-    /// limit of a message. Nothing was posted then. An answer to a peer's call may have the tag of
-    /// the call.
-    #[inline]
-    pub fn post_send(
-        &mut self,
+    /// Sends an expected message; see [`Engine::post_send`].
+    pub fn send(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<S> {
+        let posted = self.with(|engine| engine.post_send(peer, tag, list, options));
+        self.operation(posted)
+    }
+
+    /// Sends an unexpected message, which needs no receive; see [`Engine::post_send_unexpected`].
+    pub fn send_unexpected(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<S> {
+        let posted = self.with(|engine| engine.post_send_unexpected(peer, tag, list, options));
+        self.operation(posted)
+    }
+
+    /// Receives an expected message; see [`Engine::post_recv`].
+    pub fn recv(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<S> {
+        let posted = self.with(|engine| engine.post_recv(peer, tag, list, options));
+        self.operation(posted)
+    }
+
+    /// Sends a message of a call.
+    pub(crate) fn send_in_call(
+        &self,
         peer: PeerId,
-        tag: Tag,
+        id: Tag,
         list: impl Into<MemList>,
         options: Options,
-    ) -> Result<Posted, Error> {
-        if is_call(tag) {
-            self.check_answer(peer, tag)?;
-        }
-        self.start_send(peer, Kind::Eager, tag, list.into(), options)
+    ) -> Operation<S> {
+        let posted = self.with(|engine| engine.post_in_call(CallPart::Send, peer, id, list.into(), options));
+        self.operation(posted)
     }
 
-    /// Sends a message that needs no receive. The peer finds it with `poll_unexpected`. The message
-    /// has at most [`PeerLimits::eager`] or [`PeerLimits::fast`] bytes, whichever is more. If it is
-    /// longer than `eager`, it waits for a free fast-RDMA slot.
-    ///
-    /// # Errors
-    /// As [`Endpoint::post_send`].
-    pub fn post_send_unexpected(
-        &mut self,
+    /// Receives a message of a call.
+    pub(crate) fn recv_in_call(
+        &self,
         peer: PeerId,
-        tag: Tag,
+        id: Tag,
         list: impl Into<MemList>,
         options: Options,
-    ) -> Result<Posted, Error> {
-        if is_call(tag) {
-            return Err(call_ids::reserved_tag(tag).during("send unexpected"));
-        }
-        self.start_send(peer, Kind::Unexpected, tag, list.into(), options)
+    ) -> Operation<S> {
+        let posted = self.with(|engine| engine.post_in_call(CallPart::Receive, peer, id, list.into(), options));
+        self.operation(posted)
     }
 
-    /// Receives the next expected message of `peer` with `tag`. The message may be shorter than the
-    /// list. If it is longer, both sides end in `TooLong`, the sender only if it sent by
-    /// rendezvous.
-    ///
-    /// # Errors
-    /// `PeerLost`, `Invalid` for too many pieces.
-    pub fn post_recv(
-        &mut self,
-        peer: PeerId,
-        tag: Tag,
-        list: impl Into<MemList>,
-        options: Options,
-    ) -> Result<Posted, Error> {
-        self.start_recv(peer, tag, list.into(), options)
+    /// Drops the next expected message with this tag; see [`Engine::post_discard`].
+    pub fn discard(&self, peer: PeerId, tag: Tag, options: Options) -> Operation<S> {
+        let posted = self.with(|engine| engine.post_discard(peer, tag, options));
+        self.operation(posted)
     }
 
-    /// Drops the next expected message of `peer` with `tag`, whatever its length. Takes the place
-    /// of a receive in the order of the tag. If the message comes by rendezvous, its send ends with
-    /// `Cancelled`.
-    ///
-    /// A message that nobody receives stays parked, and its sender's credits with it. So a program
-    /// that gives up a receive whose message may still arrive posts this in its stead.
-    ///
-    /// # Errors
-    /// `PeerLost`.
-    pub fn post_discard(&mut self, peer: PeerId, tag: Tag, options: Options) -> Result<Posted, Error> {
-        self.start_discard(peer, tag, options)
-    }
-
-    /// Reads memory that `peer` exposed: as many bytes as `local` holds, starting at `at`.
-    ///
-    /// # Errors
-    /// `PeerLost`; `Invalid` if the range is not within the descriptor; `Unsupported` without RDMA
-    /// read, and then the other side has to push.
-    pub fn post_pull(
-        &mut self,
+    /// Reads `local.len()` bytes at `at` of the memory that `remote` describes; see
+    /// [`Engine::post_pull`].
+    pub fn pull(
+        &self,
         peer: PeerId,
         remote: &BulkDescriptor,
         at: u64,
         local: impl Into<MemList>,
         options: Options,
-    ) -> Result<Posted, Error> {
-        self.start_bulk(OpKind::Pull, peer, remote, at, local.into(), options)
+    ) -> Operation<S> {
+        let posted = self.with(|engine| engine.post_pull(peer, remote, at, local, options));
+        self.operation(posted)
     }
 
-    /// Writes `local` to memory that `peer` exposed, starting at `at`. A message that is sent after
-    /// the push has ended arrives after its bytes.
-    ///
-    /// # Errors
-    /// As [`Endpoint::post_pull`].
-    pub fn post_push(
-        &mut self,
+    /// Writes `local` to `at` of the memory that `remote` describes; see [`Engine::post_push`].
+    pub fn push(
+        &self,
         peer: PeerId,
         remote: &BulkDescriptor,
         at: u64,
         local: impl Into<MemList>,
         options: Options,
-    ) -> Result<Posted, Error> {
-        self.start_bulk(OpKind::Push, peer, remote, at, local.into(), options)
+    ) -> Operation<S> {
+        let posted = self.with(|engine| engine.post_push(peer, remote, at, local, options));
+        self.operation(posted)
     }
 
-    /// Posts an operation that ends at the time `at`.
-    pub fn post_timer(&mut self, at: Time, user: u64) -> OpId {
-        let options = Options { deadline: Some(at), user, ..Options::default() };
-        let op = self.ops.post(OpKind::Timer, None, 0, None, options, State::Waiting);
-        if self.closing {
-            self.end_operation(op, ErrorKind::Cancelled);
-        }
-        op
+    /// Lets the peer write `list` once; see [`Engine::post_grant`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn grant(
+        &self,
+        peer: PeerId,
+        list: impl Into<MemList>,
+        options: Options,
+    ) -> Result<(Grant, Operation<S>), Error> {
+        let (grant, op) = self.with(|engine| engine.post_grant(peer, list, options))?;
+        Ok((grant, self.operation(Ok(Posted::Pending(op)))))
     }
 
-    /// Asks an operation to end early. It still completes, with `Cancelled`, or with its usual
-    /// status if that came first.
-    pub fn cancel(&mut self, op: OpId) {
-        self.end_operation(op, ErrorKind::Cancelled);
+    /// Writes `local` into the memory that the peer has granted, and notifies the peer; see
+    /// [`Engine::post_push_granted`].
+    pub fn push_granted(
+        &self,
+        peer: PeerId,
+        grant: &Grant,
+        local: impl Into<MemList>,
+        options: Options,
+    ) -> Operation<S> {
+        let posted = self.with(|engine| engine.post_push_granted(peer, grant, local, options));
+        self.operation(posted)
     }
 
-    /// Cancels an operation and drops its completion, for a caller that is no longer interested in
-    /// it.
-    pub fn abandon(&mut self, op: OpId) {
-        let Some(record) = self.ops.get_mut(op) else { return };
-        if record.is_done() {
-            let done = self.ops.collect(op);
-            // The connection is not wanted any more.
-            if let Some(Completion { kind: OpKind::Connect, peer: Some(peer), status: Ok(()), .. }) = done
-                && let Some(record) = self.peers.get(peer)
-            {
-                self.adapter.transport.disconnect(record.conn, self.adapter.now);
+    /// Waits for `duration`.
+    pub async fn sleep(&self, duration: Duration) {
+        self.sleep_until(self.now() + duration).await;
+    }
+
+    /// Waits until `at`.
+    pub async fn sleep_until(&self, at: Time) {
+        let op = self.with(|engine| engine.post_timer(at, 0));
+        // A timer ends only at its time, because no other code has its id.
+        let _ = self.operation(Ok(Posted::Pending(op))).await;
+    }
+
+    /// Returns the next unexpected message. Several tasks may wait; each message goes to one of
+    /// them.
+    pub async fn next_unexpected(&self) -> Unexpected {
+        poll_fn(|cx| self.poll_unexpected(cx)).await
+    }
+
+    /// Returns the next event of a peer that came or went. Several tasks may wait; each event goes
+    /// to one of them.
+    pub async fn next_event(&self) -> PeerEvent {
+        poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    pub(crate) fn poll_unexpected(&self, cx: &Context<'_>) -> Poll<Unexpected> {
+        self.look_at(|state| match state.endpoint.poll_unexpected() {
+            Some(message) => Poll::Ready(message),
+            None => {
+                state.message_waiters.add(cx.waker(), &mut state.endpoint);
+                Poll::Pending
             }
+        })
+    }
+
+    pub(crate) fn poll_event(&self, cx: &Context<'_>) -> Poll<PeerEvent> {
+        self.look_at(|state| match state.endpoint.poll_event() {
+            Some(event) => Poll::Ready(event),
+            None => {
+                state.event_waiters.add(cx.waker(), &mut state.endpoint);
+                Poll::Pending
+            }
+        })
+    }
+
+    // ---- for handles ----------------------------------------------------------------------------
+
+    /// Polls the endpoint once, for a caller that waits. A driver that sleeps goes on to do so, but
+    /// the adapter may not be armed for it any more: see [`Endpoint::rearm`].
+    pub(crate) fn progress_of_caller(&self) -> bool {
+        self.inner.state.give_way();
+        let (worked, state) = self.run(|state| state.poll(self.now()));
+        self.release(state, false);
+        worked
+    }
+
+    /// Arms the adapter again for a driver that sleeps, or wakes the driver. For a caller that has
+    /// polled, and polls no more.
+    pub(crate) fn rearm(&self) {
+        self.release(self.acquire(), true);
+    }
+
+    /// Lets the futures of operations poll the endpoint while they wait.
+    pub(crate) fn let_futures_poll(&self) {
+        self.look_at(|state| state.poller = Poller::Free);
+    }
+
+    /// Sets the largest number of operations. [`Endpoint::post`] refuses more.
+    pub(crate) fn set_max_operations(&self, most: usize) {
+        self.look_at(|state| state.max_operations = most);
+    }
+
+    /// Posts an operation, if there is room.
+    pub(crate) fn post(&self, post: impl FnOnce(&mut Engine) -> Result<Posted, Error>) -> Operation<S> {
+        let posted = self.with_room(post);
+        self.operation(posted)
+    }
+
+    /// Runs `f` on the endpoint, which posts an operation, if there is room.
+    ///
+    /// # Errors
+    /// `Exhausted`, or that of `f`.
+    pub(crate) fn with_room<R>(&self, f: impl FnOnce(&mut Engine) -> Result<R, Error>) -> Result<R, Error> {
+        let (result, state) = self.run(|state| {
+            state.check_room()?;
+            f(&mut state.endpoint)
+        });
+        self.release(state, true);
+        result
+    }
+
+    /// Waits until there is room for one more operation, or the endpoint is closing.
+    pub(crate) async fn room(&self) {
+        poll_fn(|cx| {
+            self.look_at(|state| {
+                if state.has_room() || state.endpoint.is_closing() {
+                    return Poll::Ready(());
+                }
+                state.room_waiters.add(cx.waker(), &mut state.endpoint);
+                Poll::Pending
+            })
+        })
+        .await;
+    }
+
+    /// Begins to close the endpoint: connections end in order, nothing more is posted. It must be
+    /// driven until it has [closed](Self::closed).
+    pub fn close(&self) {
+        let ((), state) = self.run(|state| state.close(self.now()));
+        self.release(state, true);
+    }
+
+    /// Returns true if the endpoint is closing, or closed.
+    pub fn is_closing(&self) -> bool {
+        self.look(|engine| engine.is_closing())
+    }
+
+    /// Waits until the endpoint is closed. Every operation has ended then, and a driver may stop.
+    pub async fn closed(&self) {
+        poll_fn(|cx| {
+            self.look_at(|state| {
+                if state.endpoint.has_closed() {
+                    return Poll::Ready(());
+                }
+                state.end_waiters.add(cx.waker(), &mut state.endpoint);
+                Poll::Pending
+            })
+        })
+        .await;
+    }
+
+    /// Returns true if the endpoint is closed.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.look(|engine| engine.has_closed())
+    }
+
+    /// Checks that there is room for one more operation.
+    ///
+    /// # Errors
+    /// `Exhausted`.
+    pub(crate) fn check_room(&self) -> Result<(), Error> {
+        self.look_at(|state| state.check_room())
+    }
+
+    /// Returns the number of polls so far, by whichever thread.
+    pub(crate) fn polls(&self) -> u64 {
+        self.look_at(|state| state.polls)
+    }
+
+    pub(crate) fn operation(&self, posted: Result<Posted, Error>) -> Operation<S> {
+        let state = match posted {
+            Ok(Posted::Done(completion)) => Progress::Done(completion),
+            Ok(Posted::Pending(op)) => Progress::Pending(op),
+            Err(error) => Progress::Refused(error),
+        };
+        Operation { endpoint: self.clone(), state }
+    }
+
+    /// Returns the completion of `op`, or `None` after arranging to wake the task when there is
+    /// one. `Some(None)` means that there is no such operation.
+    ///
+    /// If drivers poll, the future of one operation at a time does so instead, because a driver
+    /// would take another thread. It polls in each of its turns. Between them, the other tasks of
+    /// its executor run.
+    #[inline]
+    fn poll_op(&self, op: OpId, cx: &Context<'_>) -> Option<Option<Completion>> {
+        if S::CALLERS_PROGRESS && self.look_at(|state| !state.endpoint.has_ended(op) && state.take_poller(op)) {
+            self.poll_a_turn(op);
+            if !self.look_at(|state| state.endpoint.has_ended(op)) {
+                cx.waker().wake_by_ref();
+                // Other threads may wait for this core.
+                std::thread::yield_now();
+            }
+        }
+        let (polled, mut state) = self.run(|state| state.endpoint.poll_op_or_wake(op, cx.waker()));
+        if S::CALLERS_PROGRESS && polled.is_some() && state.release_poller(op) {
+            // Another future that waits becomes the one that polls.
+            state.endpoint.wake_a_waiter();
+            self.release(state, false);
         } else {
-            record.abandoned = true;
-            let waker = record.waker.take();
-            waker.into_iter().for_each(|waker| self.ops.keep_waker(waker));
-            self.end_operation(op, ErrorKind::Cancelled);
+            self.release_unused(state);
+        }
+        polled
+    }
+
+    /// Polls until `op` has ended, or another task can go on; as long as a task may keep its thread
+    /// if no other task waits for the endpoint, and a few times otherwise.
+    fn poll_a_turn(&self, op: OpId) {
+        let since = self.now();
+        for polls in 0.. {
+            self.inner.state.give_way();
+            let now = self.now();
+            let (_, state) = self.run(|state| state.poll(now));
+            let is_alone = state.endpoint.operations() <= ALONE;
+            let over = if is_alone { now - since > TURN } else { polls >= TURN_OF_MANY };
+            let ended = over || state.endpoint.has_ended(op) || state.endpoint.has_wakers();
+            self.release(state, false);
+            if ended {
+                return;
+            }
+            std::hint::spin_loop();
         }
     }
 
-    // ---- progress and completions ---------------------------------------------------------------
-
-    /// Makes progress at the time `now`, which must not go back. Returns whether there was anything
-    /// to do.
-    #[inline]
-    pub fn poll(&mut self, now: Time) -> bool {
-        self.progress(now)
-    }
-
-    /// Returns the completion of `op` if it has ended. Its id is free then.
-    pub fn poll_op(&mut self, op: OpId) -> Option<Completion> {
-        self.ops.collect(op)
-    }
-
-    /// Adds an operation, and its peer, to an error.
-    pub(crate) fn during(&self, op: OpId, error: Error) -> Error {
-        let Some(record) = self.ops.get(op) else { return error };
-        let error = error.during(record.kind.as_str());
-        match record.peer.and_then(|peer| self.peer_addr(peer)) {
-            Some(addr) => error.with_peer(addr),
-            None => error,
-        }
-    }
-
-    /// Returns whether there is such an operation: under way, or ended and not yet collected.
-    pub fn is_known(&self, op: OpId) -> bool {
-        self.ops.get(op).is_some()
-    }
-
-    /// Appends the completions of those of `ops` that have ended. Returns how many there were.
-    pub fn poll_some(&mut self, ops: &[OpId], into: &mut Vec<Completion>) -> usize {
-        let before = into.len();
-        into.extend(ops.iter().filter_map(|op| self.poll_op(*op)));
-        into.len() - before
-    }
-
-    /// Appends all completions, in the order in which the operations ended. Returns how many there
-    /// were.
-    #[inline]
-    pub fn poll_all(&mut self, into: &mut Vec<Completion>) -> usize {
-        self.ops.collect_all(into)
-    }
-
-    /// Returns the next unexpected message.
-    pub fn poll_unexpected(&mut self) -> Option<Unexpected> {
-        let message = self.inbox.pop()?;
-        record::taken(&self.adapter.recorder, &message);
-        Some(message)
-    }
-
-    /// Returns the next event about a peer. If the program does not take them, the oldest events
-    /// beyond 1024 are lost.
-    pub fn poll_event(&mut self) -> Option<PeerEvent> {
-        self.peers.next_event()
-    }
-
-    // ---- waiting --------------------------------------------------------------------------------
-
-    /// Returns the time at which to poll though nothing arrives.
-    pub fn next_deadline(&self) -> Option<Time> {
-        let fences = (!self.ops.fences.is_empty()).then_some(self.adapter.now);
-        let all = [
-            fences,
-            self.ops.next_timer().filter(|_| !mutated("wait/forgets-deadlines")),
-            self.adapter.turns.next_check(),
-            self.adapter.registry.next_deadline(),
-            self.adapter.log.next_deadline(),
-            self.sweeps.next(),
-            self.adapter.transport.next_deadline(),
-        ];
-        let mut earliest = None;
-        for deadline in all {
-            if deadline.is_some() && (earliest.is_none() || deadline < earliest) {
-                earliest = deadline;
+    fn outcome(&self, completion: Completion) -> Result<Completion, Error> {
+        match completion.status {
+            Ok(()) => Ok(completion),
+            Err(kind) => {
+                let error = self.look(|engine| engine.explain(&completion));
+                Err(error.unwrap_or_else(|| Error::new(kind, "")))
             }
         }
-        earliest
     }
 
-    /// Gets ready to sleep (see [`Transport::arm`]). `waker` is also woken when an unexpected
-    /// message or an exposure is dropped, whether or not there is an event fd.
+    // ---- for drivers ----------------------------------------------------------------------------
+
+    /// Polls the endpoint once, at the clock's time, and wakes the futures that can go on. Returns
+    /// whether there was anything to do. Other threads that wait for the endpoint go first.
+    pub fn progress(&self) -> bool {
+        self.progress_at(self.now())
+    }
+
+    /// Works as [`Endpoint::progress`], at `now`. The time of an endpoint never decreases, so
+    /// [`Time::ZERO`] is the time of the poll before.
     #[inline]
-    pub fn arm(&mut self, waker: &Waker) -> Armed {
-        // Transfers and peers that wait for the adapter are resumed by its progress, which wakes
-        // the waiter.
-        if self.peers.has_dirty() || !self.ops.fences.is_empty() || self.has_returns() {
-            return Armed::Busy;
-        }
-        let armed = self.adapter.transport.arm(waker);
-        let quiet = armed == Armed::Waiting
-            && (mutated("wait/dropped-messages-wake-nobody") || self.inbox.released.wake_at_next(waker))
-            && self.exposures.revoked.wake_at_next(waker)
-            && self.adapter.registry.arm(waker);
-        if quiet { Armed::Waiting } else { Armed::Busy }
+    pub(crate) fn progress_at(&self, now: Time) -> bool {
+        self.inner.state.give_way();
+        let (worked, state) = self.run(|state| {
+            if S::CALLERS_PROGRESS {
+                // It does not sleep. So callers leave everything to it.
+                state.take_driver();
+            }
+            state.endpoint.record_wake();
+            state.poll(now)
+        });
+        self.release(state, false);
+        worked
     }
 
-    /// Returns the transport's descriptor to sleep on, if it has one.
-    pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.adapter.transport.event_fd()
+    /// Returns true if at most one task has operations under way.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_used_alone(&self) -> bool {
+        self.look(|engine| engine.operations() <= ALONE)
     }
 
-    // ---- for the async interface ----------------------------------------------------------------
-
-    /// Returns the number of operations that are under way, or have ended and are not collected.
-    #[inline]
-    pub(crate) fn operations(&self) -> usize {
-        self.ops.len()
+    /// Returns the time at which to call `progress` even if nothing arrives.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.look(|engine| engine.next_deadline())
     }
 
-    /// Returns the completion of `op`, or `None` after arranging to wake `waker` when there is one.
-    /// `Some(None)` means that there is no such operation.
-    pub(crate) fn poll_op_or_wake(&mut self, op: OpId, waker: &Waker) -> Option<Option<Completion>> {
-        let Some(record) = self.ops.get_mut(op) else { return Some(None) };
-        if record.is_done() {
-            return Some(self.ops.collect(op));
-        }
-        if record.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            return None;
-        }
-        // The old waker is dropped where wakers are woken, and not here within the caller's borrow.
-        let old = record.waker.replace(waker.clone());
-        old.into_iter().for_each(|old| self.ops.keep_waker(old));
-        None
+    /// Prepares to sleep. `waker` is woken when a task uses the endpoint, for example to post or to
+    /// cancel an operation, and when a message or an exposure is dropped. A task on another thread
+    /// does not wake it if it can do itself what is to be done. It is also woken when the transport
+    /// has something to do, unless the transport has an event fd for that.
+    pub fn arm(&self, waker: &Waker) -> Armed {
+        self.arm_until(waker).0
     }
 
-    /// Returns true if an operation has ended, or is not known.
-    pub(crate) fn has_ended(&self, op: OpId) -> bool {
-        self.ops.get(op).is_none_or(|record| record.is_done())
+    /// Works as [`Endpoint::arm`]. Also returns the time at which to call `progress` at the
+    /// latest. A driver of a shared endpoint sleeps until exactly this time: a caller that posts
+    /// something with a later deadline does not wake it. One driver may sleep at a time, because
+    /// only the last one that prepared to is woken.
+    pub fn arm_until(&self, waker: &Waker) -> (Armed, Option<Time>) {
+        self.look_at(|state| state.arm(waker))
     }
 
-    /// Wakes the task of one operation that is under way, if there is one.
-    pub(crate) fn wake_a_waiter(&mut self) {
-        self.ops.wake_a_waiter();
+    /// Runs `f` on the transport's event fd, if it has one.
+    pub fn with_event_fd<R>(&self, f: impl FnOnce(Option<BorrowedFd<'_>>) -> R) -> R {
+        self.look(|endpoint| f(endpoint.event_fd()))
     }
 
-    /// Returns true if there are wakers to take.
-    pub(crate) fn has_wakers(&self) -> bool {
-        self.ops.has_wakers()
-    }
-
-    /// Keeps wakers with those of the operations that ended.
-    pub(crate) fn keep_wakers(&mut self, wakers: &mut Vec<Waker>) {
-        self.ops.keep_wakers(wakers);
-    }
-
-    /// Takes the oldest waker of the operations that ended, and of those that were kept with them.
-    #[inline]
-    pub(crate) fn take_waker(&mut self) -> Option<Waker> {
-        self.ops.take_waker()
-    }
-
-    pub(crate) fn has_unexpected(&self) -> bool {
-        !self.inbox.is_empty()
-    }
-
-    pub(crate) fn has_events(&self) -> bool {
-        self.peers.has_events()
+    /// Returns a duplicate of the transport's event fd, if it has one.
+    pub(crate) fn clone_event_fd(&self) -> Result<Option<OwnedFd>, Error> {
+        Ok(self.with_event_fd(|fd| fd.map(|fd| fd.try_clone_to_owned()).transpose())?)
     }
 }
+
+/// A shared endpoint, what is made of it, and all futures may go to any thread.
+const _: fn() = || {
+    use crate::comm::{Body, Call, Caller, Incoming};
+
+    fn is_send<V: Send>() {}
+    fn is_sync<V: Sync>() {}
+    fn can_be_sent<V: Send>(_: V) {}
+    is_send::<Engine>();
+    is_send::<SharedEndpoint>();
+    is_sync::<SharedEndpoint>();
+    is_send::<Operation<AnyThread>>();
+    is_sync::<Operation<AnyThread>>();
+    is_send::<Unexpected>();
+    is_send::<Call<AnyThread>>();
+    is_send::<Caller<AnyThread>>();
+    is_sync::<Caller<AnyThread>>();
+    is_send::<Incoming<AnyThread>>();
+    is_sync::<Incoming<AnyThread>>();
+    let _ = |endpoint: SharedEndpoint, addr: Addr, peer: PeerId, list: MemList, options: Options| {
+        can_be_sent(endpoint.connect(&addr, options));
+        can_be_sent(endpoint.disconnect(peer, options));
+        can_be_sent(endpoint.next_unexpected());
+        can_be_sent(endpoint.next_event());
+        can_be_sent(endpoint.sleep(Duration::ZERO));
+        let call = Caller::new(endpoint.clone()).call(peer, b"", Body::In(list.clone()), None, options);
+        can_be_sent(call.map(Call::reply));
+    };
+    let _ = |call: Incoming<AnyThread>, list: MemList, options: Options| {
+        can_be_sent(call.fetch(0, list.clone(), options));
+        can_be_sent(call.store(0, list.clone(), options));
+        can_be_sent(call.reply(b"", Some(list), options));
+    };
+};

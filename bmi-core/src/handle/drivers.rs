@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, Builder};
 use std::time::Duration;
 
-use crate::async_endpoint::SharedEndpoint;
 use crate::driver::{Waiting, thread as driver};
+use crate::endpoint::SharedEndpoint;
 use crate::error::Error;
 
 /// Number of polls between two looks for other threads that poll. A poll that gives way to such

@@ -2,7 +2,7 @@
 //!
 //! **Why.** Most programs that embed a transport have several threads: an executor's workers, or
 //! threads of their own. A [`Handle`] is `Clone + Send + Sync`, and has the operations of
-//! [`AsyncEndpoint`](crate::AsyncEndpoint) and the calls of [`comm`](crate::comm). Its futures are
+//! [`Endpoint`](crate::Endpoint) and the calls of [`comm`](crate::comm). Its futures are
 //! `Send` and may be dropped at any time. Memory crosses as it is: an operation takes a
 //! [`Memory`](crate::mem::Memory), which is counted, and nothing is copied.
 //!
@@ -45,10 +45,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::addr::Addr;
-use crate::async_endpoint::{Dropped, SharedEndpoint};
 use crate::comm::Caller;
 use crate::driver::Waiting;
-use crate::endpoint::{Counters, Endpoint, PeerLimits, ResourceUsage};
+use crate::endpoint::{Dropped, SharedEndpoint};
+use crate::engine::{Counters, Engine, PeerLimits, ResourceUsage};
 use crate::error::{Error, ErrorKind};
 use crate::op::{Options, PeerId};
 use crate::threading::AnyThread;
@@ -126,7 +126,7 @@ impl Handle {
     /// `Invalid` without endpoints, or with more than [`MAX_ENDPOINTS`]; `Io` if the system starts
     /// no more threads, or cannot wait on the event fd of a transport.
     pub fn start(
-        endpoints: Vec<Endpoint>,
+        endpoints: Vec<Engine>,
         clock: impl Clock + Clone + Send + Sync + 'static,
         config: HandleConfig,
     ) -> Result<Handle, Error> {
@@ -147,7 +147,7 @@ impl Handle {
     /// # Errors
     /// `Invalid`, as [`Handle::start`].
     pub fn undriven(
-        endpoints: Vec<Endpoint>,
+        endpoints: Vec<Engine>,
         clock: impl Clock + Clone + Send + Sync + 'static,
         config: HandleConfig,
     ) -> Result<(Handle, Vec<SharedEndpoint>), Error> {
@@ -155,7 +155,7 @@ impl Handle {
             let text = format!("a handle over {} endpoints: it takes 1 to {MAX_ENDPOINTS}", endpoints.len());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let share = |(number, endpoint): (u8, Endpoint)| {
+        let share = |(number, endpoint): (u8, Engine)| {
             let endpoint = SharedEndpoint::shared(endpoint.numbered(number), clock.clone());
             endpoint.set_max_operations(config.max_operations.max(1));
             endpoint
@@ -183,22 +183,22 @@ impl Handle {
         self.first().within(timeout)
     }
 
-    /// See [`Endpoint::peer_addr`].
+    /// See [`Engine::peer_addr`].
     pub fn peer_addr(&self, peer: PeerId) -> Option<Addr> {
         self.of(peer)?.peer_addr(peer)
     }
 
-    /// See [`Endpoint::limits`].
+    /// See [`Engine::limits`].
     pub fn limits(&self, peer: PeerId) -> Option<PeerLimits> {
         self.of(peer)?.limits(peer)
     }
 
-    /// Returns [`Endpoint::counters`] of each endpoint.
+    /// Returns [`Engine::counters`] of each endpoint.
     pub fn counters(&self) -> Vec<Counters> {
         self.endpoints().map(SharedEndpoint::counters).collect()
     }
 
-    /// Returns [`Endpoint::resource_usage`] of each endpoint.
+    /// Returns [`Engine::resource_usage`] of each endpoint.
     pub fn resource_usage(&self) -> Vec<ResourceUsage> {
         self.endpoints().map(SharedEndpoint::resource_usage).collect()
     }

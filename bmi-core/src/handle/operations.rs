@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::{Handle, no_such_peer};
 use crate::addr::Addr;
-use crate::async_endpoint::{Operation, SharedEndpoint};
 use crate::bulk::{BulkDescriptor, Exposure};
 use crate::comm::{Body, Call, Incoming, Path};
-use crate::endpoint::{Endpoint, Grant, PeerEvent, Unexpected, closed};
+use crate::endpoint::{Operation, SharedEndpoint};
+use crate::engine::{Engine, Grant, PeerEvent, Unexpected, closed};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList};
 use crate::op::{Options, PeerId, Posted, Tag};
@@ -32,14 +32,14 @@ impl Handle {
     /// attempt.
     ///
     /// # Errors
-    /// As [`AsyncEndpoint::connect`](crate::AsyncEndpoint::connect). `Exhausted` if too many
+    /// As [`Endpoint::connect`](crate::Endpoint::connect). `Exhausted` if too many
     /// operations are under way in that endpoint.
     pub async fn connect(&self, addr: &Addr, options: Options) -> Result<PeerId, Error> {
         self.shared.callers[self.next_turn()].endpoint().connect(addr, options).await
     }
 
     /// Ends a connection after everything posted before has been sent; see
-    /// [`Endpoint::disconnect`].
+    /// [`Engine::disconnect`].
     ///
     /// # Errors
     /// `PeerLost` if the connection is gone already.
@@ -47,14 +47,14 @@ impl Handle {
         self.of(peer).ok_or_else(no_such_peer)?.disconnect(peer, options).await
     }
 
-    /// See [`Endpoint::cut`].
+    /// See [`Engine::cut`].
     pub fn cut(&self, peer: PeerId, reason: Error) {
         if let Some(endpoint) = self.of(peer) {
             endpoint.cut(peer, reason);
         }
     }
 
-    /// See [`Endpoint::expose`].
+    /// See [`Engine::expose`].
     ///
     /// # Errors
     /// As there. `Exhausted` if as many ranges are exposed to the peer as there may be operations.
@@ -71,12 +71,12 @@ impl Handle {
 
     // ---- messages and bulk data -----------------------------------------------------------------
 
-    /// Sends an expected message; see [`Endpoint::post_send`].
+    /// Sends an expected message; see [`Engine::post_send`].
     pub fn send(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<AnyThread> {
         self.post(peer, |endpoint| endpoint.post_send(peer, tag, list, options))
     }
 
-    /// Sends an unexpected message, which needs no receive; see [`Endpoint::post_send_unexpected`].
+    /// Sends an unexpected message, which needs no receive; see [`Engine::post_send_unexpected`].
     pub fn send_unexpected(
         &self,
         peer: PeerId,
@@ -87,18 +87,18 @@ impl Handle {
         self.post(peer, |endpoint| endpoint.post_send_unexpected(peer, tag, list, options))
     }
 
-    /// Receives an expected message; see [`Endpoint::post_recv`].
+    /// Receives an expected message; see [`Engine::post_recv`].
     pub fn recv(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<AnyThread> {
         self.post(peer, |endpoint| endpoint.post_recv(peer, tag, list, options))
     }
 
-    /// Drops the next expected message with this tag; see [`Endpoint::post_discard`].
+    /// Drops the next expected message with this tag; see [`Engine::post_discard`].
     pub fn discard(&self, peer: PeerId, tag: Tag, options: Options) -> Operation<AnyThread> {
         self.post(peer, |endpoint| endpoint.post_discard(peer, tag, options))
     }
 
     /// Reads `local.len()` bytes at `at` of the memory that `remote` describes; see
-    /// [`Endpoint::post_pull`].
+    /// [`Engine::post_pull`].
     pub fn pull(
         &self,
         peer: PeerId,
@@ -110,7 +110,7 @@ impl Handle {
         self.post(peer, |endpoint| endpoint.post_pull(peer, remote, at, local, options))
     }
 
-    /// Writes `local` to `at` of the memory that `remote` describes; see [`Endpoint::post_push`].
+    /// Writes `local` to `at` of the memory that `remote` describes; see [`Engine::post_push`].
     pub fn push(
         &self,
         peer: PeerId,
@@ -122,7 +122,7 @@ impl Handle {
         self.post(peer, |endpoint| endpoint.post_push(peer, remote, at, local, options))
     }
 
-    /// Lets the peer write `list` once; see [`Endpoint::post_grant`].
+    /// Lets the peer write `list` once; see [`Engine::post_grant`].
     ///
     /// # Errors
     /// As there. `Exhausted` if too many operations are under way.
@@ -133,12 +133,12 @@ impl Handle {
         options: Options,
     ) -> Result<(Grant, Operation<AnyThread>), Error> {
         let endpoint = self.of(peer).ok_or_else(no_such_peer)?;
-        let (grant, op) = endpoint.with_room(|endpoint| endpoint.post_grant(peer, list, options))?;
+        let (grant, op) = endpoint.with_room(|engine| engine.post_grant(peer, list, options))?;
         Ok((grant, endpoint.operation(Ok(Posted::Pending(op)))))
     }
 
     /// Writes `local` into the memory that the peer has granted, and notifies the peer; see
-    /// [`Endpoint::post_push_granted`].
+    /// [`Engine::post_push_granted`].
     pub fn push_granted(
         &self,
         peer: PeerId,
@@ -175,7 +175,7 @@ impl Handle {
         Ok(())
     }
 
-    fn post(&self, peer: PeerId, post: impl FnOnce(&mut Endpoint) -> Result<Posted, Error>) -> Operation<AnyThread> {
+    fn post(&self, peer: PeerId, post: impl FnOnce(&mut Engine) -> Result<Posted, Error>) -> Operation<AnyThread> {
         match self.of(peer) {
             Some(endpoint) => endpoint.post(post),
             None => self.first().operation(Err(no_such_peer())),
@@ -235,7 +235,7 @@ impl Handle {
             match Incoming::new(endpoint, message) {
                 Ok(call) => return Ok(call),
                 Err(error) => {
-                    if endpoint.look(|endpoint| endpoint.admits_log_line("cut off", peer)) {
+                    if endpoint.look(|engine| engine.admits_log_line("cut off", peer)) {
                         tracing::warn!(?peer, %error, "cut off");
                     }
                     endpoint.cut(peer, error);

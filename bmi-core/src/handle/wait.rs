@@ -7,9 +7,9 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use super::Handle;
-use crate::async_endpoint::SharedEndpoint;
 use crate::driver::Waiter;
 use crate::driver::thread::{Alarm, Sleeper};
+use crate::endpoint::SharedEndpoint;
 
 /// Arms the adapters again for drivers that sleep, when this thread polls no more, also after a
 /// panic.

@@ -324,7 +324,7 @@ impl Memory {
     /// Returns true if an operation on the memory has ended while its peer may still access the
     /// bytes ([`Transport::retired_memory`](crate::Transport::retired_memory)), if a call was
     /// dropped whose server may ([`comm::Call`](crate::comm::Call)), or as long as a client may
-    /// write a grant ([`Endpoint::post_grant`](crate::Endpoint::post_grant)). A pool must not use
+    /// write a grant ([`Engine::post_grant`](crate::Engine::post_grant)). A pool must not use
     /// such memory again. Dropping it is safe, because the backend or the endpoint holds it.
     pub fn is_retired(&self) -> bool {
         self.0.retired.load(Ordering::Relaxed) > 0

@@ -20,19 +20,19 @@
 //! **Protocol.**
 //!
 //! ```text
-//!   program A   Endpoint::record(options, clock) … Endpoint::timeline() ──────────────┐
-//!   program B   Endpoint::record(options, clock) … Endpoint::timeline().encode() ──> decode
+//!   program A   Engine::record(options, clock) … Engine::timeline() ──────────────┐
+//!   program B   Engine::record(options, clock) … Engine::timeline().encode() ──> decode
 //!                                                                                     │
 //!                       merge(&a, &b) ──> align the clocks ──> Merged::write_chrome <─┘
 //! ```
 //!
 //! ```no_run
 //! # use bmi_core::driver::MonotonicClock;
-//! # use bmi_core::{AsyncEndpoint, Timeline, TimelineOptions, Transport};
-//! # fn example(endpoint: AsyncEndpoint, fetched: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
-//! endpoint.with(|endpoint| endpoint.record(TimelineOptions::default(), MonotonicClock::new()))?;
+//! # use bmi_core::{Endpoint, Timeline, TimelineOptions, Transport};
+//! # fn example(endpoint: Endpoint, fetched: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
+//! endpoint.with(|engine| engine.record(TimelineOptions::default(), MonotonicClock::new()))?;
 //! // … what is to be seen …
-//! let mine = endpoint.with(|endpoint| endpoint.timeline()).unwrap_or_default();
+//! let mine = endpoint.with(|engine| engine.timeline()).unwrap_or_default();
 //! let theirs = Timeline::decode(fetched)?;
 //! bmi_core::timeline::merge(&mine, &theirs).write_chrome(std::fs::File::create("timeline.json")?)?;
 //! # Ok(())

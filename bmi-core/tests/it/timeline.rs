@@ -8,7 +8,7 @@ use bmi_core::comm::{Body, Caller, serve};
 use bmi_core::driver::{MonotonicClock, busy};
 use bmi_core::timeline::{What, align, merge};
 use bmi_core::{
-    AsyncEndpoint, Clock, Config, Endpoint, ErrorKind, Memory, Options, PeerEvent, Time, Timeline, TimelineOptions,
+    Clock, Config, Endpoint, Engine, ErrorKind, Memory, Options, PeerEvent, Time, Timeline, TimelineOptions,
 };
 use bmi_tcp::{TcpConfig, TcpTransport};
 use futures_util::future::{Either, select};
@@ -30,10 +30,10 @@ fn transport() -> TcpTransport {
     TcpTransport::new(TcpConfig::default()).unwrap()
 }
 
-fn endpoint(clock: MonotonicClock, ahead: Duration) -> AsyncEndpoint {
-    let mut endpoint = Endpoint::new(Box::new(transport()), Config::default(), clock.now()).unwrap();
+fn endpoint(clock: MonotonicClock, ahead: Duration) -> Endpoint {
+    let mut endpoint = Engine::new(Box::new(transport()), Config::default(), clock.now()).unwrap();
     endpoint.record(TimelineOptions::default(), Skewed(clock, ahead)).unwrap();
-    AsyncEndpoint::new(endpoint, clock)
+    Endpoint::new(endpoint, clock)
 }
 
 /// Makes calls and sends messages over TCP. Returns what both sides recorded. The server's clock is
@@ -66,7 +66,7 @@ fn exchange() -> [Timeline; 2] {
             Either::Right((never, _)) => match never {},
         }
     });
-    both.map(|endpoint| endpoint.with(|endpoint| endpoint.timeline()).unwrap())
+    both.map(|endpoint| endpoint.with(|engine| engine.timeline()).unwrap())
 }
 
 #[test]
@@ -118,7 +118,7 @@ impl Clock for Ticks {
 #[test]
 fn a_thread_that_waits_records_its_sleep() {
     let clock = Ticks::default();
-    let mut endpoint = Endpoint::new(Box::new(transport()), Config::default(), clock.now()).unwrap();
+    let mut endpoint = Engine::new(Box::new(transport()), Config::default(), clock.now()).unwrap();
     endpoint.record(TimelineOptions { events: 100 }, clock.clone()).unwrap();
     let deadline = clock.now() + Duration::from_millis(20);
     let waited = endpoint.wait_until(&clock, deadline, |_| None::<()>);

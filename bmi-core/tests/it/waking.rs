@@ -8,7 +8,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use bmi_core::driver::MonotonicClock;
-use bmi_core::{AsyncEndpoint, Clock, Config, Endpoint};
+use bmi_core::{Clock, Config, Endpoint, Engine};
 use bmi_tcp::{TcpConfig, TcpTransport};
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ impl Wake for Counting {
 fn polling_a_future_with_another_waker_wakes_nobody() {
     let clock = MonotonicClock::new();
     let transport = Box::new(TcpTransport::new(TcpConfig::default()).unwrap());
-    let endpoint = AsyncEndpoint::new(Endpoint::new(transport, Config::named("alone"), clock.now()).unwrap(), clock);
+    let endpoint = Endpoint::new(Engine::new(transport, Config::named("alone"), clock.now()).unwrap(), clock);
     while endpoint.progress() {}
     let counts = [Arc::new(Counting::default()), Arc::new(Counting::default())];
     let wakers = counts.each_ref().map(|count| Waker::from(Arc::clone(count)));

@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi::{
-    Access, AsyncEndpoint, BulkDescriptor, Config, Error, MemSlice, Memory, Operation, Options, PeerEvent, PeerId,
-};
+use bmi::{Access, BulkDescriptor, Config, Endpoint, Error, MemSlice, Memory, Operation, Options, PeerEvent, PeerId};
 use bmi_sim::{Node, Profile, SimConfig, World};
 
 use super::Question;
@@ -75,7 +73,7 @@ type Pending = VecDeque<Operation>;
 
 /// One side of the connection.
 struct Side {
-    endpoint: AsyncEndpoint,
+    endpoint: Endpoint,
     peer: PeerId,
     question: Question,
     /// The buffers that are used in turn.
@@ -85,7 +83,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(endpoint: AsyncEndpoint, peer: PeerId, question: Question) -> Result<Side, Error> {
+    fn new(endpoint: Endpoint, peer: PeerId, question: Question) -> Result<Side, Error> {
         let Question { size, depth, .. } = question;
         let buffers = || -> Result<(Memory, Rc<[MemSlice]>), Error> {
             let memory = Memory::zeroed(size * depth)?;

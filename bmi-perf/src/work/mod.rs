@@ -29,11 +29,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
 use bmi::timeline::Timeline;
-use bmi::{Addr, Error, ErrorKind};
+use bmi::{Addr, Endpoint, Error, ErrorKind};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 pub(crate) use self::library::DATA;
-use self::library::{Endpoint, Shared, Side};
+use self::library::{Shared, Side};
 use self::polling::{Meeting, Part};
 use self::sockets::Sockets;
 use crate::case::{Besides, Case, Job, Over, Settings, Station};

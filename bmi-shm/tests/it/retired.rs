@@ -19,7 +19,7 @@ use bmi_core::comm::{Body, Caller, Incoming, Path};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{Armed, ConnId, Event, RetiredMemory, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{
-    Access, Addr, AsyncEndpoint, Clock, Config, Endpoint, ErrorKind, Memory, RemoteKey, RemoteSlice, Time, Transport,
+    Access, Addr, Clock, Config, Endpoint, Engine, ErrorKind, Memory, RemoteKey, RemoteSlice, Time, Transport,
 };
 use bmi_shm::{ShmConfig, ShmTransport};
 
@@ -249,7 +249,7 @@ impl Clock for ByHand {
     }
 }
 
-type End = AsyncEndpoint;
+type End = Endpoint;
 
 /// Runs a future over two endpoints. Time passes while nothing else happens.
 fn run<R>(clock: &ByHand, ends: [&End; 2], future: impl Future<Output = R>) -> R {
@@ -258,7 +258,7 @@ fn run<R>(clock: &ByHand, ends: [&End; 2], future: impl Future<Output = R>) -> R
         if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
             return result;
         }
-        let moved = ends.map(AsyncEndpoint::progress);
+        let moved = ends.map(Endpoint::progress);
         clock.pass(if moved == [false, false] { Duration::from_millis(1) } else { Duration::ZERO });
     }
     panic!("it does not end");
@@ -275,7 +275,7 @@ fn a_call_whose_server_stalls_ends_in_time_and_leaves_its_memory() {
     let config = Config::default();
     let [client, server] = [(); 2].map(|()| {
         let transport = ShmTransport::new(ShmConfig::default()).unwrap();
-        AsyncEndpoint::new(Endpoint::new(Box::new(transport), config.clone(), clock.now()).unwrap(), clock.clone())
+        Endpoint::new(Engine::new(Box::new(transport), config.clone(), clock.now()).unwrap(), clock.clone())
     });
     let ends = [&client, &server];
     server.listen(&addr).unwrap();

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use bmi_core::comm::{self, Calibrations, Crossovers, Direction, Measured, Path, Policy};
-use bmi_core::{AsyncEndpoint, Config, ErrorKind, Options, PeerId};
+use bmi_core::{Config, Endpoint, ErrorKind, Options, PeerId};
 use bmi_sim::{Node, SimConfig, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Returns a client connected to a server that does nothing, with its slots described.
-async fn connected(client: &Node, server: &Node, config: Config) -> (AsyncEndpoint, PeerId) {
+async fn connected(client: &Node, server: &Node, config: Config) -> (Endpoint, PeerId) {
     let s = server.endpoint(config.clone()).unwrap();
     let c = client.endpoint(config).unwrap();
     let addr = s.listen(&server.addr(0)).unwrap();

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Direction, Path, serve};
 use bmi_core::driver::Waiting;
-use bmi_core::{Addr, AsyncEndpoint, Config, Error, ErrorKind, HandleConfig, Memory, Options, PeerId, ResourceUsage};
+use bmi_core::{Addr, Config, Endpoint, Error, ErrorKind, HandleConfig, Memory, Options, PeerId, ResourceUsage};
 use bmi_sim::{Node, World};
 use futures_util::future::{Either, select};
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,8 +35,8 @@ struct Seen {
 struct Rig {
     world: World,
     near: Node,
-    client: Endpoint,
-    server: Endpoint,
+    client: Engine,
+    server: Engine,
     addr: Addr,
     seen: Rc<Seen>,
 }

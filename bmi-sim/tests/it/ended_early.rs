@@ -7,11 +7,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Path, Reply, serve};
-use bmi_core::{Addr, AsyncEndpoint, Config, Error, ErrorKind, Memory, PeerId};
+use bmi_core::{Addr, Config, Endpoint, Error, ErrorKind, Memory, PeerId};
 use bmi_sim::{Node, World};
 use futures_util::future::{join_all, select};
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -29,8 +29,8 @@ const ECHO: &[u8] = b"e";
 struct Rig {
     world: World,
     near: Node,
-    client: Endpoint,
-    server: Endpoint,
+    client: Engine,
+    server: Engine,
     addr: Addr,
     /// The server's memory of each call.
     used: Rc<RefCell<Vec<Memory>>>,

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, AsyncEndpoint, Config, ErrorKind, Memory, OneSided, Options, PeerEvent, Tag};
+use bmi_core::{Access, Config, Endpoint, ErrorKind, Memory, OneSided, Options, PeerEvent, Tag};
 use bmi_sim::{Node, SimConfig, World};
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Answers each unexpected message with its bytes under the same tag.
-async fn echo(endpoint: Endpoint) {
+async fn echo(endpoint: Engine) {
     loop {
         let request = endpoint.next_unexpected().await;
         let bytes = Memory::from(request.bytes().to_vec());
@@ -20,7 +20,7 @@ async fn echo(endpoint: Endpoint) {
     }
 }
 
-fn server_and_client(world: &World) -> (Node, Node, Endpoint, Endpoint) {
+fn server_and_client(world: &World) -> (Node, Node, Engine, Engine) {
     let (server, client) = (world.node("server"), world.node("client"));
     let (s, c) = (server.endpoint(Config::default()).unwrap(), client.endpoint(Config::default()).unwrap());
     s.listen(&server.addr(1)).unwrap();
@@ -28,7 +28,7 @@ fn server_and_client(world: &World) -> (Node, Node, Endpoint, Endpoint) {
 }
 
 /// Asks for an echo of `len` bytes.
-async fn ask(c: &Endpoint, peer: bmi_core::PeerId, tag: Tag, len: usize) -> Result<Vec<u8>, bmi_core::Error> {
+async fn ask(c: &Engine, peer: bmi_core::PeerId, tag: Tag, len: usize) -> Result<Vec<u8>, bmi_core::Error> {
     let (request, reply) = (Memory::from(vec![tag as u8; len]), Memory::zeroed(len)?);
     let options = c.within(SECOND);
     let answer = c.recv(peer, tag, reply.clone(), options);

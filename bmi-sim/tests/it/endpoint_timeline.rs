@@ -7,11 +7,11 @@ use std::time::Duration;
 use bmi_core::comm::{Body, Caller, Path, serve};
 use bmi_core::driver::Waiting;
 use bmi_core::timeline::{Class, Direction, Way, What, align, merge};
-use bmi_core::{AsyncEndpoint, Clock, Config, Memory, OpKind, Options, PeerId, Time, Timeline, TimelineOptions};
+use bmi_core::{Clock, Config, Endpoint, Memory, OpKind, Options, PeerId, Time, Timeline, TimelineOptions};
 use bmi_sim::{Node, Profile, SimClock, SimConfig, World};
 use serde_json::Value;
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// A message of 8 bytes takes 6 µs with this profile, and the two processors some more.
@@ -35,13 +35,13 @@ struct Recording {
     ahead_ns: [u64; 2],
 }
 
-fn record(node: &Node, endpoint: &Endpoint, events: usize, ahead: u64) {
+fn record(node: &Node, endpoint: &Engine, events: usize, ahead: u64) {
     let clock = Skewed(node.clock(), ahead);
-    endpoint.with(|endpoint| endpoint.record(TimelineOptions { events }, clock)).unwrap();
+    endpoint.with(|engine| engine.record(TimelineOptions { events }, clock)).unwrap();
 }
 
 /// Exchanges messages of every length, and makes calls by every path.
-async fn talk(client: &Endpoint, peer: PeerId) {
+async fn talk(client: &Engine, peer: PeerId) {
     let (caller, options) = (Caller::new(client.clone()), Options::default());
     for round in 0..ROUNDS as u64 {
         for len in [8, 5_000, 20_000, LONG] {
@@ -61,7 +61,7 @@ async fn talk(client: &Endpoint, peer: PeerId) {
 }
 
 /// Answers what [`talk`] sends: first all messages of a round, then its calls.
-async fn answer(server: &Endpoint) {
+async fn answer(server: &Engine) {
     for round in 0..ROUNDS as u64 {
         for _ in 0..4 {
             let request = server.next_unexpected().await;
@@ -104,7 +104,7 @@ fn run(recording: Option<Recording>) -> (u64, Option<[Timeline; 2]>) {
         talking.await.unwrap();
         world.sim().sleep(SECOND).await;
     });
-    let timelines = recording.map(|_| both.map(|endpoint| endpoint.with(|endpoint| endpoint.timeline()).unwrap()));
+    let timelines = recording.map(|_| both.map(|endpoint| endpoint.with(|engine| engine.timeline()).unwrap()));
     (world.digest(), timelines)
 }
 
@@ -285,14 +285,14 @@ fn one_client_is_found_among_several() {
         }
         world.sim().sleep(SECOND).await;
     });
-    let servers = server.with(|endpoint| endpoint.timeline()).unwrap();
+    let servers = server.with(|engine| engine.timeline()).unwrap();
     assert_eq!(servers.peers.len(), 3);
     for (number, client) in clients.iter().enumerate() {
-        let found = align(&client.with(|endpoint| endpoint.timeline()).unwrap(), &servers).unwrap();
+        let found = align(&client.with(|engine| engine.timeline()).unwrap(), &servers).unwrap();
         assert_eq!(found.messages, 2 * (number + 1));
         assert!((found.offset_ns - 77_000).abs() <= found.error_ns, "{found:?}");
     }
-    let last = server.with(|endpoint| endpoint.stop_recording()).unwrap();
+    let last = server.with(|engine| engine.stop_recording()).unwrap();
     assert!(last.entries.len() >= servers.entries.len());
-    assert!(server.with(|endpoint| endpoint.timeline()).is_none());
+    assert!(server.with(|engine| engine.timeline()).is_none());
 }

@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Incoming};
-use bmi_core::{Access, Addr, AsyncEndpoint, Config, ErrorKind, Memory, Options, PeerEvent, PeerId};
+use bmi_core::{Access, Addr, Config, Endpoint, ErrorKind, Memory, Options, PeerEvent, PeerId};
 use bmi_sim::World;
 use futures_util::FutureExt;
 use futures_util::future::join;
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(10);
 
 /// A server that keeps `max_peers` connections, and as many clients.
 struct Full {
-    server: Endpoint,
+    server: Engine,
     addr: Addr,
-    clients: Vec<Endpoint>,
+    clients: Vec<Engine>,
     /// The server, as each client names it.
     to_server: Vec<PeerId>,
     /// The clients, as the server names them.
@@ -40,7 +40,7 @@ fn full(world: &World, max_peers: usize, evict_idle_after: Option<Duration>) -> 
     full
 }
 
-async fn next_peer(server: &Endpoint) -> PeerId {
+async fn next_peer(server: &Engine) -> PeerId {
     loop {
         if let PeerEvent::Connected { peer, .. } = server.next_event().await {
             return peer;

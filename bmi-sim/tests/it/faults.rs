@@ -5,18 +5,18 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Access, AsyncEndpoint, Config, ErrorKind, Memory, Options, PeerEvent, PeerId, Time};
+use bmi_core::{Access, Config, Endpoint, ErrorKind, Memory, Options, PeerEvent, PeerId, Time};
 use bmi_sim::faults::{DiskUser, Fault, Loss, Plan};
 use bmi_sim::{DiskFault, DiskProfile, Node, Profile, SimConfig, World};
 use futures_util::future::{Either, select};
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 /// Two nodes with a connection from the first to the second.
 struct Pair {
     world: World,
     nodes: [Node; 2],
-    ends: [Endpoint; 2],
+    ends: [Engine; 2],
     peer: PeerId,
 }
 
@@ -151,7 +151,7 @@ fn registrations_fail_as_often_as_the_plan_says() {
     pair.world.at(pair.world.now(), move |_| {
         for _ in 0..3 {
             let memory = Memory::zeroed(4096).unwrap();
-            seen.borrow_mut().push(end.with(|endpoint| endpoint.register(&memory)).map(drop).map_err(|e| e.kind()));
+            seen.borrow_mut().push(end.with(|engine| engine.register(&memory)).map(drop).map_err(|e| e.kind()));
         }
     });
     pair.world.run_for(Duration::from_nanos(10));

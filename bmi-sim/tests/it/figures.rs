@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Path};
-use bmi_core::{AsyncEndpoint, Config, Memory, Options};
+use bmi_core::{Config, Endpoint, Memory, Options};
 use bmi_sim::{Node, Profile, SimConfig, World};
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -20,9 +20,9 @@ fn testbed() -> SimConfig {
 /// Answers calls as an I/O server with its files in memory. Data that came with a request goes to
 /// the file directly. Other data is moved in units between the client and two registered buffers of
 /// the server, while the file processes the other buffer.
-async fn serve(node: Node, endpoint: Endpoint, unit: usize) {
+async fn serve(node: Node, endpoint: Engine, unit: usize) {
     let buffers = [0, 1].map(|_| Memory::zeroed(unit).unwrap());
-    let _regions = buffers.each_ref().map(|memory| endpoint.with(|endpoint| endpoint.register(memory)).unwrap());
+    let _regions = buffers.each_ref().map(|memory| endpoint.with(|engine| engine.register(memory)).unwrap());
     loop {
         let message = endpoint.next_unexpected().await;
         let incoming = Incoming::new(&endpoint, message).unwrap();
@@ -128,7 +128,7 @@ fn scheme(direction: Direction, path: Path, hit: bool) -> Vec<f64> {
             // The first call does one-time work.
             for _ in 0..2 {
                 let memory = Memory::zeroed(size).unwrap();
-                let region = hit.then(|| endpoint.with(|endpoint| endpoint.register(&memory)).unwrap());
+                let region = hit.then(|| endpoint.with(|engine| engine.register(&memory)).unwrap());
                 node.sleep(Duration::from_millis(10)).await;
                 let body = match direction {
                     Direction::Write => Body::Out(memory.all().into()),
@@ -192,7 +192,7 @@ fn pipelined(direction: Direction) -> Vec<f64> {
             run(Config::default(), unit, move |node, caller, peer| async move {
                 let endpoint = caller.endpoint().clone();
                 let memory = Memory::zeroed(LEN).unwrap();
-                let _region = endpoint.with(|endpoint| endpoint.register(&memory)).unwrap();
+                let _region = endpoint.with(|engine| engine.register(&memory)).unwrap();
                 node.sleep(Duration::from_millis(100)).await;
                 let body = match direction {
                     Direction::Write => Body::Out(memory.all().into()),

@@ -27,8 +27,8 @@ use bmi_core::comm::{Body, Caller, Incoming, serve};
 use bmi_core::driver::Waiting;
 use bmi_core::transport::{ConnId, Payload, PostError, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
-    Addr, AsyncEndpoint, Config, Endpoint, Error, Memory, Options, PeerId, RemoteKey, RemoteSlice, Segment, Time,
-    Transport, forward_transport,
+    Addr, Config, Endpoint, Engine, Error, Memory, Options, PeerId, RemoteKey, RemoteSlice, Segment, Time, Transport,
+    forward_transport,
 };
 use bmi_sim::{Node, Rng, SimTransport, World, drive_with};
 use send_wrapper::SendWrapper;
@@ -370,7 +370,7 @@ fn run(seed: u64, most: u64) -> (u64, u64) {
         let is_last = dice.changed.get() >= most || number == SESSIONS;
         if is_last || number.is_multiple_of(CHECKED) {
             world.run_for(SETTLED);
-            while server.with(|endpoint| endpoint.poll_event()).is_some() {}
+            while server.with(|engine| engine.poll_event()).is_some() {}
             assert_eq!(server.resource_usage(), idle, "seed {seed}, session {number}");
         }
         if is_last {
@@ -391,7 +391,7 @@ fn honest_step(world: &World, caller: &Caller, peer: PeerId, number: u64) {
 
 fn hostile_client(node: &Node, dice: &Rc<Dice>) -> Caller {
     let transport = Mutator { inner: node.transport().unwrap(), dice: SendWrapper::new(dice.clone()) };
-    let endpoint = AsyncEndpoint::new(Endpoint::new(Box::new(transport), config(), node.now()).unwrap(), node.clock());
+    let endpoint = Endpoint::new(Engine::new(Box::new(transport), config(), node.now()).unwrap(), node.clock());
     node.spawn(drive_with(node.clone(), endpoint.clone(), Waiting::Busy));
     Caller::new(endpoint)
 }

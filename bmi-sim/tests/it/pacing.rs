@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Access, AsyncEndpoint, BulkDescriptor, Config, Memory, Options, PeerEvent, PeerId, ServiceClass};
+use bmi_core::{Access, BulkDescriptor, Config, Endpoint, Memory, Options, PeerEvent, PeerId, ServiceClass};
 use bmi_sim::{Node, World};
 
 const UNIT: usize = 64 << 10;
@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Crowd {
     world: World,
     server: Node,
-    endpoint: AsyncEndpoint,
+    endpoint: Endpoint,
     clients: Vec<Node>,
     /// Each client as a peer of the server, and its exposed memory.
     peers: Vec<(PeerId, BulkDescriptor)>,

@@ -8,12 +8,10 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use bmi_core::mem::{Extent, Foreign};
-use bmi_core::{
-    Access, AsyncEndpoint, Config, Counters, Error, ErrorKind, MemList, Memory, Options, PeerEvent, PeerId,
-};
+use bmi_core::{Access, Config, Counters, Endpoint, Error, ErrorKind, MemList, Memory, Options, PeerEvent, PeerId};
 use bmi_sim::{Node, SimConfig, World};
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Longer than a dropped registration waits to be released.
@@ -23,8 +21,8 @@ const SETTLED: Duration = Duration::from_millis(50);
 struct Pair {
     world: World,
     nodes: (Node, Node),
-    a: Endpoint,
-    b: Endpoint,
+    a: Engine,
+    b: Engine,
     to_b: PeerId,
     to_a: PeerId,
     /// The number of registrations of each adapter before anything has happened.

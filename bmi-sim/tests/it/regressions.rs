@@ -3,19 +3,19 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, AsyncEndpoint, Config, ErrorKind, MemList, Memory, Options, PeerEvent, PeerId};
+use bmi_core::{Access, Config, Endpoint, ErrorKind, MemList, Memory, Options, PeerEvent, PeerId};
 use bmi_sim::{Node, SimConfig, World};
 use futures_util::future::join;
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 struct Pair {
     /// Keeps the nodes.
     _nodes: [Node; 2],
-    a: Endpoint,
-    b: Endpoint,
+    a: Engine,
+    b: Engine,
     to_b: PeerId,
     to_a: PeerId,
 }

@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, serve};
-use bmi_core::{AsyncEndpoint, Config, ErrorKind, Memory, PeerEvent};
+use bmi_core::{Config, Endpoint, ErrorKind, Memory, PeerEvent};
 use bmi_sim::World;
 use bytes::Bytes;
 use futures_util::future::{join_all, select};
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -37,7 +37,7 @@ fn start(world: &World, max_calls: usize) -> (Rc<Cell<usize>>, bmi_core::Addr) {
     (most, addr)
 }
 
-async fn echo(endpoint: &Endpoint, peer: bmi_core::PeerId, tag: u64) {
+async fn echo(endpoint: &Engine, peer: bmi_core::PeerId, tag: u64) {
     let request = tag.to_le_bytes();
     let call = Caller::new(endpoint.clone()).call(peer, &request, Body::None, None, endpoint.within(SECOND));
     assert_eq!(call.unwrap().reply().await.unwrap().bytes[..], request, "call {tag}");

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bmi_core::driver::Waiting;
 use bmi_core::transport::{Event, Transport};
-use bmi_core::{Addr, AsyncEndpoint, Config, ErrorKind, Memory, Options, PeerId};
+use bmi_core::{Addr, Config, Endpoint, ErrorKind, Memory, Options, PeerId};
 use bmi_sim::{Node, Profile, SimConfig, SimTransport, World};
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -16,20 +16,20 @@ fn world() -> World {
     World::with(SimConfig::with_profile(Profile { cpu_cores: 4, ..Profile::default() }))
 }
 
-fn shards(node: &Node, count: usize) -> (Vec<Endpoint>, Addr) {
+fn shards(node: &Node, count: usize) -> (Vec<Engine>, Addr) {
     let members = node.shards(&Config::default(), Waiting::Busy, count).unwrap();
     let addr = members[0].listen(&node.addr(1)).unwrap();
     (members, addr)
 }
 
 /// Connects a client, and waits until the server knows it too.
-async fn connect(client: &Endpoint, addr: &Addr) -> Result<PeerId, bmi_core::Error> {
+async fn connect(client: &Engine, addr: &Addr) -> Result<PeerId, bmi_core::Error> {
     let peer = client.connect(addr, client.within(SECOND)).await?;
     client.sleep(Duration::from_millis(1)).await;
     Ok(peer)
 }
 
-fn peers(members: &[Endpoint]) -> Vec<usize> {
+fn peers(members: &[Engine]) -> Vec<usize> {
     members.iter().map(|member| member.resource_usage().peers).collect()
 }
 
@@ -138,7 +138,7 @@ fn every_member_serves_its_clients_on_its_core() {
         });
     }
     let clients = ["a", "b"].map(|name| world.node(name).endpoint(Config::default()).unwrap());
-    let ask = async |client: &Endpoint| {
+    let ask = async |client: &Engine| {
         let peer = connect(client, &addr).await.unwrap();
         let (start, reply) = (client.now(), Memory::zeroed(5).unwrap());
         let answer = client.recv(peer, 7, reply.clone(), Options::default());

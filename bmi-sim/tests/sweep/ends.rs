@@ -79,7 +79,7 @@ pub(crate) fn a_lost_peer(world: &World, rng: &mut Rng) {
         let remote = shown.descriptor().clone();
         e.node.sleep(Duration::from_millis(1)).await;
         let never = bmi_core::Options::default();
-        let reads = e.endpoint.with(|endpoint| endpoint.capabilities().rdma_read);
+        let reads = e.endpoint.with(|engine| engine.capabilities().rdma_read);
         let operations = [
             e.endpoint.recv(e.peer, 1, memory(100), never),
             e.endpoint.recv(e.peer, 2, memory(20_000), never),
@@ -103,7 +103,7 @@ pub(crate) fn a_lost_peer(world: &World, rng: &mut Rng) {
             }
         }
     });
-    assert!(e.endpoint.with(|endpoint| endpoint.poll_unexpected()).is_none(), "a message of a peer that is gone");
+    assert!(e.endpoint.with(|engine| engine.poll_unexpected()).is_none(), "a message of a peer that is gone");
     check_idle(e, 0, "after its peer was killed");
 }
 

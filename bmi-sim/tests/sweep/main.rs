@@ -23,11 +23,11 @@ mod script;
 use std::time::Duration;
 
 use bmi_core::comm::{Direction, Path, PathCounters};
-use bmi_core::{AsyncEndpoint, Capabilities, Config, PeerEvent, PeerId, ResourceUsage};
+use bmi_core::{Capabilities, Config, Endpoint, PeerEvent, PeerId, ResourceUsage};
 use bmi_sim::check::seeds;
 use bmi_sim::{Node, Rng, SimConfig, World};
 
-type Endpoint = AsyncEndpoint;
+type Engine = Endpoint;
 
 /// Longer than any operation takes that does not have to wait.
 const SOON: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ const GRACE: Duration = Duration::from_millis(300);
 #[derive(Clone)]
 struct Side {
     node: Node,
-    endpoint: Endpoint,
+    endpoint: Engine,
     peer: PeerId,
 }
 
@@ -95,7 +95,7 @@ fn settings(rng: &mut Rng) -> Config {
         .fence_grace(GRACE)
 }
 
-fn endpoint(world: &World, name: &str, config: Config) -> (Node, Endpoint) {
+fn endpoint(world: &World, name: &str, config: Config) -> (Node, Engine) {
     let node = world.node(name);
     let endpoint = node.endpoint(config).unwrap();
     (node, endpoint)
@@ -124,7 +124,7 @@ fn check_idle(side: &Side, peers: usize, what: &str) {
     let held = side.endpoint.resource_usage();
     assert_eq!(held, ResourceUsage { peers, ..ResourceUsage::default() }, "{what}, {}", side.node.name());
     assert_eq!(side.endpoint.counters().violations, 0, "{what}, {}", side.node.name());
-    assert_eq!(side.endpoint.with(|endpoint| endpoint.pinned().in_use), 0, "{what}, {}", side.node.name());
+    assert_eq!(side.endpoint.with(|engine| engine.pinned().in_use), 0, "{what}, {}", side.node.name());
 }
 
 #[test]

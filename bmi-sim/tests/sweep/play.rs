@@ -54,7 +54,7 @@ impl Plot {
 
 /// Plays all scripts and streams of a seed. Returns the paths that the data of calls took.
 pub(crate) fn play(world: &World, sides: &[Side; 2], rng: &mut Rng) -> PathCounters {
-    let reads = sides[0].endpoint.with(|endpoint| endpoint.capabilities().rdma_read);
+    let reads = sides[0].endpoint.with(|engine| engine.capabilities().rdma_read);
     let mut scripts: Vec<Script> = (0..EXCHANGES).map(|_| Script::draw(rng, reads)).collect();
     // A message that is sent before it is requested is parked until its request, which is behind
     // it, has arrived. A peer may park only four of them, and offers may take half of that. With
@@ -98,7 +98,7 @@ pub(crate) fn play(world: &World, sides: &[Side; 2], rng: &mut Rng) -> PathCount
         assert!(!server.is_finished());
         server.abort();
     }
-    let counters = sides.each_ref().map(|side| side.endpoint.with(|endpoint| endpoint.path_counters()));
+    let counters = sides.each_ref().map(|side| side.endpoint.with(|engine| engine.path_counters()));
     counters[0].plus(&counters[1])
 }
 
@@ -261,7 +261,7 @@ async fn call_with_data(side: &Side, plot: &Plot, number: usize, what: &str) {
     };
     let bytes = plot.bytes(number, lens.iter().sum());
     let data = if *out { Guarded::filled(plot.seed_of(number), lens) } else { Guarded::new(lens) };
-    let region = registered.then(|| side.endpoint.with(|endpoint| endpoint.register(data.memory())).expect(what));
+    let region = registered.then(|| side.endpoint.with(|engine| engine.register(data.memory())).expect(what));
     let body = if *out { Body::Out(data.list()) } else { Body::In(data.list()) };
     let caller = Caller::new(side.endpoint.clone());
     let (request, options) = ((number as u64).to_le_bytes(), side.endpoint.within(SOON).lists(*lists));

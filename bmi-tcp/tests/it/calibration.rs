@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use bmi_core::comm::{self, Calibrations, Direction, Path};
 use bmi_core::driver::{MonotonicClock, busy};
-use bmi_core::{AsyncEndpoint, Clock, Config, Endpoint, Options, PeerEvent};
+use bmi_core::{Clock, Config, Endpoint, Engine, Options, PeerEvent};
 use bmi_tcp::{TcpConfig, TcpTransport};
 
-fn endpoint() -> AsyncEndpoint {
+fn endpoint() -> Endpoint {
     let clock = MonotonicClock::new();
     let transport = TcpTransport::new(TcpConfig::default()).unwrap();
-    AsyncEndpoint::new(Endpoint::new(Box::new(transport), Config::default(), clock.now()).unwrap(), clock)
+    Endpoint::new(Engine::new(Box::new(transport), Config::default(), clock.now()).unwrap(), clock)
 }
 
 #[test]

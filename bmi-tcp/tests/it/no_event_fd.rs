@@ -8,7 +8,7 @@ use std::time::Duration;
 use bmi_core::driver::{MonotonicClock, Waiting, event, thread as on_thread};
 use bmi_core::transport::Armed;
 use bmi_core::{
-    Addr, AsyncEndpoint, Capabilities, Clock, Config, Endpoint, Error, ErrorKind, Memory, Options, PeerEvent, Posted,
+    Addr, Capabilities, Clock, Config, Endpoint, Engine, Error, ErrorKind, Memory, Options, PeerEvent, Posted,
     Transport, forward_transport,
 };
 use bmi_tcp::{TcpConfig, TcpTransport};
@@ -63,16 +63,16 @@ impl Transport for WithoutFd {
         bulk_ways, retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline, waker);
 }
 
-fn endpoint(name: &str) -> AsyncEndpoint {
+fn endpoint(name: &str) -> Endpoint {
     let clock = MonotonicClock::new();
-    AsyncEndpoint::new(
-        Endpoint::new(Box::new(WithoutFd::new()), Config::named(name), clock.now()).expect("an endpoint"),
+    Endpoint::new(
+        Engine::new(Box::new(WithoutFd::new()), Config::named(name), clock.now()).expect("an endpoint"),
         clock,
     )
 }
 
 /// Sends back the first message. The end of the connection waits until it has left.
-async fn echo(endpoint: &AsyncEndpoint) -> Result<(), Error> {
+async fn echo(endpoint: &Endpoint) -> Result<(), Error> {
     let message = endpoint.next_unexpected().await;
     let soon = endpoint.within(PATIENCE);
     endpoint.send(message.peer(), message.tag(), message.bytes().to_vec(), soon).await?;
@@ -102,12 +102,12 @@ fn tokio_and_a_thread_sleep_until_the_waker_is_called() {
 #[test]
 fn a_blocked_wait_ends_by_the_waker_or_by_its_deadline() {
     let clock = MonotonicClock::new();
-    let open = |name| Endpoint::new(Box::new(WithoutFd::new()), Config::named(name), clock.now()).unwrap();
+    let open = |name| Engine::new(Box::new(WithoutFd::new()), Config::named(name), clock.now()).unwrap();
     let (mut client, mut server) = (open("client"), open("server"));
     let addr = server.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
     let serving = thread::Builder::new().spawn(move || {
         let end = clock.now() + PATIENCE;
-        let message = server.wait_until(&clock, end, Endpoint::poll_unexpected).unwrap();
+        let message = server.wait_until(&clock, end, Engine::poll_unexpected).unwrap();
         assert_eq!(message.bytes(), b"hello");
         server.wait_until(&clock, end, |server| match server.poll_event()? {
             PeerEvent::Lost { reason, .. } => Some(reason),

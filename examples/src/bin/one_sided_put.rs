@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use bmi::driver::{MonotonicClock, busy};
 use bmi::{
-    Access, Addr, AsyncEndpoint, BulkDescriptor, Config, Error, ErrorKind, MemList, Memory, OpenOptions, Scheme, Tag,
+    Access, Addr, BulkDescriptor, Config, Endpoint, Error, ErrorKind, MemList, Memory, OpenOptions, Scheme, Tag,
 };
 use futures_util::future::try_join;
 
@@ -35,12 +35,12 @@ const LEN: usize = 1 << 20;
 /// Largest number of pieces in a descriptor that is accepted.
 const MAX_PIECES: usize = 16;
 
-fn open(name: &str) -> Result<AsyncEndpoint, Error> {
+fn open(name: &str) -> Result<Endpoint, Error> {
     bmi::endpoint(Scheme::Tcp, &OpenOptions::default(), Config::named(name), MonotonicClock::new())
 }
 
 /// Exposes two pieces of one buffer, with a gap between them, and waits until they are written.
-async fn owner(endpoint: &AsyncEndpoint, writer: &Addr) -> Result<Memory, Error> {
+async fn owner(endpoint: &Endpoint, writer: &Addr) -> Result<Memory, Error> {
     let peer = endpoint.connect(writer, endpoint.within(PATIENCE)).await?;
     let buffer = Memory::zeroed(2 * LEN)?;
     let pieces: MemList = [buffer.slice(0, LEN / 4), buffer.slice(LEN, LEN * 3 / 4)].into_iter().collect();
@@ -57,7 +57,7 @@ async fn owner(endpoint: &AsyncEndpoint, writer: &Addr) -> Result<Memory, Error>
 
 /// Receives the offer and writes there from one contiguous buffer. The lengths must agree, not the
 /// shapes.
-async fn writer(endpoint: &AsyncEndpoint) -> Result<(), Error> {
+async fn writer(endpoint: &Endpoint) -> Result<(), Error> {
     // An unexpected message needs no posted receive. Requests arrive at a server in this way.
     let offer = endpoint.next_unexpected().await;
     // A descriptor that describes memory which was not exposed is refused by the peer's adapter.

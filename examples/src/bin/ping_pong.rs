@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bmi::driver::{MonotonicClock, busy};
-use bmi::{Addr, AsyncEndpoint, Config, Error, ErrorKind, Memory, OpenOptions, Options, PeerEvent, Scheme, Tag};
+use bmi::{Addr, Config, Endpoint, Error, ErrorKind, Memory, OpenOptions, Options, PeerEvent, Scheme, Tag};
 
 /// Both sides use the same tags. A receive matches the next message of its peer with its tag.
 const PING: Tag = 1;
@@ -23,12 +23,12 @@ const ROUNDS: u32 = 2000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Opens an endpoint: a transport (here TCP) with the message protocol over it.
-fn open(name: &str) -> Result<AsyncEndpoint, Error> {
+fn open(name: &str) -> Result<Endpoint, Error> {
     bmi::endpoint(Scheme::Tcp, &OpenOptions::default(), Config::named(name), MonotonicClock::new())
 }
 
 /// Waits for a peer, then sends back each message that it sends.
-async fn echo(endpoint: &AsyncEndpoint) -> Result<(), Error> {
+async fn echo(endpoint: &Endpoint) -> Result<(), Error> {
     // Peers that connect or are lost are reported as events. The first event must be our peer.
     let peer = match endpoint.next_event().await {
         PeerEvent::Connected { peer, .. } => peer,
@@ -48,7 +48,7 @@ async fn echo(endpoint: &AsyncEndpoint) -> Result<(), Error> {
 
 /// Connects, then measures the time of each round.
 #[expect(clippy::disallowed_methods, reason = "measures real time")]
-async fn ping(endpoint: &AsyncEndpoint, addr: &Addr) -> Result<Vec<Duration>, Error> {
+async fn ping(endpoint: &Endpoint, addr: &Addr) -> Result<Vec<Duration>, Error> {
     let peer = endpoint.connect(addr, endpoint.within(PATIENCE)).await?;
     let message = Memory::from(b"how long does this take?".to_vec());
     let answer = Memory::zeroed(64)?;

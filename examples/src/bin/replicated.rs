@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bmi::driver::{MonotonicClock, event};
-use bmi::{Addr, AsyncEndpoint, Config, Error, ErrorKind, OpenOptions};
+use bmi::{Addr, Config, Endpoint, Error, ErrorKind, OpenOptions};
 use clap::{Args, Parser, Subcommand};
 use examples::replicated::{Client, Folder, MAX_BLOCK, run};
 
@@ -72,14 +72,14 @@ struct Store {
     patience_ms: u64,
 }
 
-fn open(addr: &Addr, name: &str) -> Result<AsyncEndpoint, Error> {
+fn open(addr: &Addr, name: &str) -> Result<Endpoint, Error> {
     let config = Config::named(name).max_message(MAX_BLOCK);
     bmi::endpoint(addr.scheme(), &OpenOptions::default().at(addr), config, MonotonicClock::new())
 }
 
 impl Store {
     #[expect(clippy::disallowed_methods, reason = "a number that no other client has")]
-    fn client(self) -> Result<(AsyncEndpoint, Client), Error> {
+    fn client(self) -> Result<(Endpoint, Client), Error> {
         let endpoint = open(&self.replicas[0], "client")?;
         let writer = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let patience = Duration::from_millis(self.patience_ms);

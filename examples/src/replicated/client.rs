@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use bmi::{Addr, AsyncEndpoint, Body, Bytes, Caller, Error, ErrorKind, Memory, Options, PeerId};
+use bmi::{Addr, Body, Bytes, Caller, Endpoint, Error, ErrorKind, Memory, Options, PeerId};
 use futures_util::StreamExt;
 use futures_util::future::select;
 use futures_util::stream::FuturesUnordered;
@@ -33,7 +33,7 @@ struct Replica {
 impl Client {
     /// Returns a client. `writer` must differ from that of every other client. Each call to a
     /// replica ends after `patience`.
-    pub fn new(endpoint: AsyncEndpoint, replicas: Vec<Addr>, writer: u64, patience: Duration) -> Client {
+    pub fn new(endpoint: Endpoint, replicas: Vec<Addr>, writer: u64, patience: Duration) -> Client {
         let replicas: Vec<_> = replicas.into_iter().map(|addr| Replica { addr, peer: None }).collect();
         let quorum = replicas.len() / 2 + 1;
         Client { caller: Caller::new(endpoint), replicas, patience, quorum, writer, last: 0 }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use bmi::{AsyncEndpoint, Error, ErrorKind, Incoming, MemList, Memory, serve};
+use bmi::{Endpoint, Error, ErrorKind, Incoming, MemList, Memory, serve};
 use futures_util::lock::Mutex;
 
 use super::wire::{Held, Kind, Request};
@@ -15,7 +15,7 @@ const MAX_CALLS: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Serves calls, and never returns. Drop it to stop.
-pub async fn run(endpoint: &AsyncEndpoint, blocks: impl Blocks) -> Infallible {
+pub async fn run(endpoint: &Endpoint, blocks: impl Blocks) -> Infallible {
     let blocks = Mutex::new(blocks);
     serve(endpoint, MAX_CALLS, async |call| answer(&blocks, call).await).await
 }

@@ -27,7 +27,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::{Client, ClientOptions, Endpoints, ServerName, TransportChoice};
-use bmi::{Addr, AsyncEndpoint, Config, OpenOptions, Scheme, driver};
+use bmi::{Addr, Config, Endpoint, OpenOptions, Scheme, driver};
 use clap::Parser;
 
 use args::{Cli, Command, Global};
@@ -171,7 +171,7 @@ pub(crate) fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints, S
     // The adapter in the user's manager address is this machine's, so it applies here.
     let options = OpenOptions::default().at(manager);
     let endpoint = |scheme| bmi::endpoint(scheme, &options, Config::named("pvfs"), clock);
-    let first: AsyncEndpoint = endpoint(manager.scheme()).map_err(Stop::failed)?;
+    let first: Endpoint = endpoint(manager.scheme()).map_err(Stop::failed)?;
     let mut endpoints = Endpoints::one(manager.scheme(), first);
     for scheme in [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().filter(|scheme| *scheme != manager.scheme()) {
         let asked = over == TransportChoice::Only(scheme);

@@ -1,6 +1,6 @@
 //! Blocks of registered memory that copies use again and again.
 
-use bmi_core::{AsyncEndpoint, MemSlice, Memory, MemoryRegion, OneThread, Threading};
+use bmi_core::{Endpoint, MemSlice, Memory, MemoryRegion, OneThread, Threading};
 use fs_proto::ErrorCode;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -35,7 +35,7 @@ impl<S: Threading> Blocks<S> {
                 let memory = self.client.memory(self.block_size).map_err(exhausted)?;
                 // An adapter that can register no more memory may still move it piece by piece. So
                 // a failure to register is not an error yet.
-                let register = |endpoint: &AsyncEndpoint<S>| endpoint.with(|endpoint| endpoint.register(&memory)).ok();
+                let register = |endpoint: &Endpoint<S>| endpoint.with(|engine| engine.register(&memory)).ok();
                 let regions = self.client.endpoints().filter_map(register).collect();
                 (memory, regions)
             }

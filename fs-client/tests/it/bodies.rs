@@ -147,7 +147,7 @@ pub async fn everything(client: &Client, servers: u32, entries: usize) {
     list_io(&file, &hard_steps()).await;
     assert!(client.ping().await.iter().all(|pong| pong.result.is_ok()));
     assert!(client.statfs().await.unwrap().servers.iter().all(|server| server.result.is_ok()));
-    let left = client.endpoint().with(|endpoint| endpoint.resource_usage());
+    let left = client.endpoint().with(|engine| engine.resource_usage());
     assert_eq!((left.operations, left.exposures, left.parked), (0, 0, 0), "everything came back: {left:?}");
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bmi::{Addr, OpenOptions};
 use bmi_core::driver::{MonotonicClock, event};
-use bmi_core::{AsyncEndpoint, Clock, Config, ErrorKind, Scheme, Time};
+use bmi_core::{Clock, Config, Endpoint, ErrorKind, Scheme, Time};
 use bmi_sim::World;
 use fs_client::{Client, ClientOptions, Publish};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, SimCluster};
@@ -29,7 +29,7 @@ impl Clock for Shifted {
 
 /// Connects to a server as often as it has places, and more. Each newcomer waits until there is a
 /// place for it, and says nothing.
-async fn crowd(endpoint: &AsyncEndpoint, server: &Addr, peers: usize) {
+async fn crowd(endpoint: &Endpoint, server: &Addr, peers: usize) {
     for _ in 0..peers {
         while let Err(error) = endpoint.connect(server, endpoint.within(20 * SECOND)).await {
             // A peer that was closed for a newcomer may count until its end is known.

@@ -26,7 +26,7 @@ fn lists_move_by_every_path_and_in_every_way() {
             assert!(paths.requests(Direction::Write, path) > 0, "{path_taken:?}, {lists:?}: {paths}");
             // Exposures that were dropped are revoked at the next poll.
             setting.world.sim().sleep(Duration::from_millis(1)).await;
-            let left = client.endpoint().with(|endpoint| endpoint.resource_usage());
+            let left = client.endpoint().with(|engine| engine.resource_usage());
             assert_eq!(
                 (left.operations, left.exposures, left.parked),
                 (0, 0, 0),

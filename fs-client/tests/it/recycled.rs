@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Path};
-use bmi_core::{Addr, AsyncEndpoint, BulkDescriptor, Grant, MemList, Memory, PeerId, RemoteSlice};
+use bmi_core::{Addr, BulkDescriptor, Endpoint, Grant, MemList, Memory, PeerId, RemoteSlice};
 use fs_client::{Client, FsPath};
 use fs_proto::{
     DatafileHandle, FsError, Hello, IodRequest, Region, Regions, Reply, Request, RequestBody, RequestId, Role, codec,
@@ -21,14 +21,14 @@ const LENS: [usize; 4] = [5000, 60_000, 100_000, 700_000];
 
 /// A connection to an I/O server, used without the client library.
 struct Raw {
-    endpoint: AsyncEndpoint,
+    endpoint: Endpoint,
     peer: PeerId,
     id: u128,
     seq: Cell<u64>,
 }
 
 impl Raw {
-    async fn connect(endpoint: &AsyncEndpoint, iod: &Addr, id: u128) -> Raw {
+    async fn connect(endpoint: &Endpoint, iod: &Addr, id: u128) -> Raw {
         let peer = endpoint.connect(iod, endpoint.within(PATIENCE)).await.unwrap();
         let raw = Raw { endpoint: endpoint.clone(), peer, id, seq: Cell::new(0) };
         raw.call(RequestBody::Hello(Hello::to(Role::Iod(0))), Body::None, None).await.result.unwrap();
@@ -70,7 +70,7 @@ impl Raw {
         message.extend(&request);
         let soon = self.endpoint.within(PATIENCE);
         let buffer = Memory::zeroed(8 << 10).unwrap();
-        let (tag, _) = self.endpoint.with(|endpoint| endpoint.forge_request(self.peer, message.into(), soon)).unwrap();
+        let (tag, _) = self.endpoint.with(|engine| engine.forge_request(self.peer, message.into(), soon)).unwrap();
         let mut received = self.endpoint.recv(self.peer, tag, &buffer, soon);
         loop {
             let answer = received.await.unwrap();

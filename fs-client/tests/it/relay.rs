@@ -11,8 +11,8 @@ use std::time::Duration;
 use bmi_core::comm::{Body, Caller, Direction, Incoming};
 use bmi_core::transport::ConnId;
 use bmi_core::{
-    Addr, AsyncEndpoint, Config, Endpoint, Error, ErrorKind, MemList, Memory, Options, PeerId, Time, Transport,
-    Unexpected, forward_transport,
+    Addr, Config, Endpoint, Engine, Error, ErrorKind, MemList, Memory, Options, PeerId, Time, Transport, Unexpected,
+    forward_transport,
 };
 use bmi_sim::{Node, SimTransport, World};
 use fs_client::{Client, ClientOptions};
@@ -32,10 +32,10 @@ pub struct Alias {
 
 impl Alias {
     /// Returns an endpoint over such an adapter of a node, which the node drives.
-    pub fn endpoint(node: &Node, names: &Names) -> AsyncEndpoint {
+    pub fn endpoint(node: &Node, names: &Names) -> Endpoint {
         let transport = Alias { inner: node.transport().unwrap(), names: names.clone() };
-        let endpoint = Endpoint::new(Box::new(transport), Config::named(node.name()), node.now()).unwrap();
-        let endpoint = AsyncEndpoint::new(endpoint, node.sim().clock());
+        let endpoint = Engine::new(Box::new(transport), Config::named(node.name()), node.now()).unwrap();
+        let endpoint = Endpoint::new(endpoint, node.sim().clock());
         node.spawn(bmi_sim::drive(node.sim().clone(), endpoint.clone()));
         endpoint
     }
@@ -164,7 +164,7 @@ impl Relayed {
 }
 
 struct Relay {
-    endpoint: AsyncEndpoint,
+    endpoint: Endpoint,
     caller: Caller,
     iod: Option<u32>,
     /// The address of the server.

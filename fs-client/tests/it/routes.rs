@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Addr, AsyncEndpoint, Scheme};
+use bmi_core::{Addr, Endpoint, Scheme};
 use bmi_sim::World;
 use fs_client::{Client, ClientOptions, Endpoints, ErrorCode, Route, TransportChoice};
 use fs_proto::{ClusterId, Identity, Role, Start, StoreId};
@@ -41,7 +41,7 @@ fn port(scheme: Scheme) -> u16 {
 const CLUSTER: ClusterId = ClusterId(1);
 
 /// Returns an I/O server over each of the endpoints.
-fn iods(endpoints: &[AsyncEndpoint], store: &MemStore) -> Vec<Iod<Rc<MemStore>>> {
+fn iods(endpoints: &[Endpoint], store: &MemStore) -> Vec<Iod<Rc<MemStore>>> {
     let first = Iod::new(endpoints[0].clone(), Rc::new(store.clone()), IodSettings::default()).unwrap();
     let others: Vec<_> =
         endpoints[1..].iter().zip(1..).map(|(endpoint, at)| first.beside(endpoint.clone(), at)).collect();
@@ -71,7 +71,7 @@ impl Setting {
     }
 
     /// Makes endpoints that listen over `over`. Returns them, and an identity for a server there.
-    fn listen(&self, name: &str, role: Role, host: &str, over: &[Scheme]) -> (Vec<AsyncEndpoint>, Identity) {
+    fn listen(&self, name: &str, role: Role, host: &str, over: &[Scheme]) -> (Vec<Endpoint>, Identity) {
         let node = self.world.node(name);
         let endpoints: Vec<_> = over.iter().map(|_| Alias::endpoint(&node, &self.names)).collect();
         for (endpoint, scheme) in endpoints.iter().zip(over) {
@@ -85,13 +85,7 @@ impl Setting {
     }
 
     /// Starts a server that reports this identity.
-    fn serve<H: Handler + 'static>(
-        &self,
-        name: &str,
-        endpoints: Vec<AsyncEndpoint>,
-        identity: Identity,
-        handlers: Vec<H>,
-    ) {
+    fn serve<H: Handler + 'static>(&self, name: &str, endpoints: Vec<Endpoint>, identity: Identity, handlers: Vec<H>) {
         self.world.node(name).spawn(async move {
             let handlers = handlers.iter().map(|handler| handler as &dyn Handler);
             let fronts: Vec<_> = endpoints.into_iter().zip(handlers).collect();

@@ -427,7 +427,7 @@ fn futures_may_be_dropped_at_any_time() {
         }
         assert_eq!(crate::bodies::read(&file, 0, 300_000).await, pattern(300_000, 1));
         setting.world.sim().sleep(Duration::from_secs(5)).await;
-        let left = client.endpoint().with(|endpoint| endpoint.resource_usage());
+        let left = client.endpoint().with(|engine| engine.resource_usage());
         assert_eq!((left.operations, left.exposures), (0, 0), "{left:?}");
     });
 }

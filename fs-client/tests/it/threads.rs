@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bmi::OpenOptions;
 use bmi_core::driver::{MonotonicClock, event};
-use bmi_core::{Clock, Config, Endpoint, Memory, Scheme, SharedEndpoint};
+use bmi_core::{Clock, Config, Engine, Memory, Scheme, SharedEndpoint};
 use fs_client::copy::Copier;
 use fs_client::{
     CacheHints, Client, ClientOptions, CreateOptions, Draft, Extended, ExtendedRaw, FsPath, OpenFileOptions, Publish,
@@ -29,7 +29,7 @@ fn start(over: Scheme) -> (tempfile::TempDir, EmbeddedCluster) {
 
 fn endpoint(over: Scheme) -> SharedEndpoint {
     let (transport, clock) = (bmi::open(over, &OpenOptions::default()).unwrap(), MonotonicClock::new());
-    SharedEndpoint::shared(Endpoint::new(transport, Config::named("test"), clock.now()).unwrap(), clock)
+    SharedEndpoint::shared(Engine::new(transport, Config::named("test"), clock.now()).unwrap(), clock)
 }
 
 /// Options of a client that has the number `id`.

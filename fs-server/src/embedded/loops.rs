@@ -30,7 +30,7 @@ use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 use bmi::AnyTransport;
 use bmi_core::driver::{MonotonicClock, Waiting, event};
-use bmi_core::{AsyncEndpoint, Clock, Config, Endpoint};
+use bmi_core::{Clock, Config, Endpoint, Engine};
 use fs_proto::{ErrorCode, FsError};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -210,7 +210,7 @@ fn run(
     stopped: oneshot::Receiver<()>,
 ) -> Result<(), FsError> {
     let LoopSettings { ref before, ref endpoint, limits, waiting, clock, .. } = *settings;
-    let open = |transport| Ok(AsyncEndpoint::new(Endpoint::new(transport, endpoint.clone(), clock.now())?, clock));
+    let open = |transport| Ok(Endpoint::new(Engine::new(transport, endpoint.clone(), clock.now())?, clock));
     let endpoints = transports.into_iter().map(open).collect::<Result<Vec<_>, FsError>>()?;
     // Dropping the sender also stops the loop.
     let mut stop = std::pin::pin!(stopped.map(drop).fuse());
@@ -225,7 +225,7 @@ fn run(
     let begun = event::block_on_all_with(&endpoints, waiting, begun)?;
     // Otherwise the first loop has stopped before it served.
     let Some(Ok(Work { parts, standing })) = begun else { return Ok(()) };
-    let handler = |(endpoint, index): (&AsyncEndpoint, u32)| -> Box<dyn Handler> {
+    let handler = |(endpoint, index): (&Endpoint, u32)| -> Box<dyn Handler> {
         match &parts {
             Parts::Iod(parts) => Box::new(parts.clone().at(endpoint.clone(), index)),
             Parts::Manager(manager) => Box::new(manager.clone()),

@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::driver::{MonotonicClock, Waiting, event};
-use bmi_core::{Addr, AsyncEndpoint, Clock, Endpoint, Scheme};
+use bmi_core::{Addr, Clock, Endpoint, Engine, Scheme};
 use fs_proto::{ErrorCode, FsError, Identity, StoreId};
 use futures_util::FutureExt;
 
@@ -116,7 +116,7 @@ pub(crate) struct Server {
 #[derive(Clone)]
 struct OpenEndpoint {
     scheme: Scheme,
-    endpoint: AsyncEndpoint,
+    endpoint: Endpoint,
 }
 
 /// The open transports of a server.
@@ -509,11 +509,11 @@ impl Server {
             let open = || {
                 let mut group = bmi::open_shards(scheme, &transports, loops)?.into_iter();
                 let first = group.next().expect("as many as were asked for");
-                Ok::<_, bmi_core::Error>((Endpoint::new(first, self.endpoint.clone(), clock.now())?, group))
+                Ok::<_, bmi_core::Error>((Engine::new(first, self.endpoint.clone(), clock.now())?, group))
             };
             match open() {
                 Ok((endpoint, group)) => {
-                    opened.push(OpenEndpoint { scheme, endpoint: AsyncEndpoint::new(endpoint, clock) });
+                    opened.push(OpenEndpoint { scheme, endpoint: Endpoint::new(endpoint, clock) });
                     further.iter_mut().zip(group).for_each(|(further, transport)| further.push(transport));
                 }
                 Err(error) if opened.is_empty() => return Err(FsError::from(error)),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bmi_cache::Frames;
 use bmi_core::driver::Waiting;
-use bmi_core::{Addr, AsyncEndpoint, ErrorKind};
+use bmi_core::{Addr, Endpoint, ErrorKind};
 use bmi_sim::faults::{DiskUser, Loss};
 use bmi_sim::{DiskFault, Node, Sim, SimDisk};
 use fs_proto::{ClusterId, ErrorCode, FsError, Identity, Role, Start, StoreId};
@@ -335,7 +335,7 @@ async fn until_started<R>(node: &Node, begin: impl AsyncFn() -> Result<R, FsErro
 }
 
 /// Makes an endpoint, or one for each of `loops`, and makes the first one listen.
-async fn listen(node: &Node, options: &ClusterOptions, loops: Option<usize>) -> Vec<AsyncEndpoint> {
+async fn listen(node: &Node, options: &ClusterOptions, loops: Option<usize>) -> Vec<Endpoint> {
     let config = options.endpoint(&node.name());
     let make = async || match loops {
         None => Ok(vec![node.endpoint(config.clone())?]),

@@ -1,7 +1,7 @@
 //! What a server does while it does not serve yet: it tells everybody to wait.
 
 use async_trait::async_trait;
-use bmi_core::AsyncEndpoint;
+use bmi_core::Endpoint;
 use bmi_core::comm::Incoming;
 use fs_proto::{ErrorCode, FsError, Request};
 
@@ -21,7 +21,7 @@ impl Handler for WaitingRoom {
 /// `None` if `stop` ends first.
 pub(super) async fn wait_until<R>(
     why: &str,
-    endpoints: &[AsyncEndpoint],
+    endpoints: &[Endpoint],
     limits: Limits,
     work: impl Future<Output = R>,
     stop: impl Future<Output = ()>,

@@ -28,7 +28,7 @@
 use std::time::Duration;
 
 use bmi_core::comm::Caller;
-use bmi_core::{Addr, AsyncEndpoint, PeerId, mutated};
+use bmi_core::{Addr, Endpoint, PeerId, mutated};
 use fs_proto::{
     ClusterId, DatafileHandle, ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, Registration, ReplyBody,
     RequestBody, Role, Sender, Start, StoreId,
@@ -105,7 +105,7 @@ impl Membership {
     /// Creates the membership of I/O server `iod`. `endpoint` reaches the manager. `instance` is
     /// drawn at random. With `replace`, the store is to replace the one that the server had.
     pub fn new(
-        endpoint: AsyncEndpoint,
+        endpoint: Endpoint,
         manager: Addr,
         iod: u32,
         instance: u128,

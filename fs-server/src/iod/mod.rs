@@ -64,7 +64,7 @@ use async_trait::async_trait;
 use bmi_cache::{ReadyRegions, yield_now};
 use bmi_core::comm::{Direction, Incoming};
 use bmi_core::mem::zone::{ZoneAdapter, ZonePool, ZoneSettings};
-use bmi_core::{AsyncEndpoint, PeerId, ServiceClass};
+use bmi_core::{Endpoint, PeerId, ServiceClass};
 use bmi_core::{mutated, mutated_each};
 use fs_proto::limits::{MAX_DATAFILES, MAX_DETAIL, MAX_OFFSET, REPLY_ROOM};
 use fs_proto::{
@@ -152,7 +152,7 @@ pub struct IodParts<S> {
 
 /// An I/O server at one endpoint. Pass it to [`crate::service::serve`].
 pub struct Iod<S> {
-    endpoint: AsyncEndpoint,
+    endpoint: Endpoint,
     adapter: u32,
     /// Registers buffers with the endpoint's adapter.
     buffers: ZoneAdapter,
@@ -174,9 +174,9 @@ impl<S> Deref for Iod<S> {
 impl<S> IodParts<S> {
     /// Returns the same server for one more endpoint, which belongs to this thread. `index`
     /// distinguishes the endpoints; the first one's is 0.
-    pub fn at(self, endpoint: AsyncEndpoint, index: u32) -> Iod<S> {
+    pub fn at(self, endpoint: Endpoint, index: u32) -> Iod<S> {
         let own = endpoint.clone();
-        let buffers = self.zones.add_adapter(move |memory| own.with(|endpoint| endpoint.register(memory)));
+        let buffers = self.zones.add_adapter(move |memory| own.with(|engine| engine.register(memory)));
         let views = ExposedViews::default();
         Iod { endpoint, adapter: index, buffers, ready: RefCell::default(), views, parts: self }
     }
@@ -187,7 +187,7 @@ impl<S: StoreHandle> Iod<S> {
     ///
     /// # Errors
     /// `Invalid` for settings without room for a single unit.
-    pub fn new(endpoint: AsyncEndpoint, store: S, settings: IodSettings) -> Result<Iod<S>, FsError> {
+    pub fn new(endpoint: Endpoint, store: S, settings: IodSettings) -> Result<Iod<S>, FsError> {
         let zones = ZonePool::new(&settings.zones()?)?;
         let (one_sided, in_flight) = endpoint
             .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().tuning.in_flight_bytes));
@@ -219,7 +219,7 @@ impl<S: StoreHandle> Iod<S> {
 
     /// Returns the same server for one more endpoint. They share the store, the buffers and the
     /// queue of clients. `index` distinguishes the endpoints; the first one's is 0.
-    pub fn beside(&self, endpoint: AsyncEndpoint, index: u32) -> Iod<S> {
+    pub fn beside(&self, endpoint: Endpoint, index: u32) -> Iod<S> {
         self.parts().at(endpoint, index)
     }
 

@@ -4,7 +4,7 @@
 //! 1. A view segment is exposed to each peer at most once, for reading. The exposure ends with the
 //!    connection, or when some more views were asked for after the store has given the segment up.
 //! 2. What a peer does with a view, and whether it lives, is of no concern here: nothing waits for
-//!    it. So the exposure is a standing one ([`bmi_core::Endpoint::expose_standing`]). A peer with
+//!    it. So the exposure is a standing one ([`bmi_core::Engine::expose_standing`]). A peer with
 //!    views is neither stalled nor busy because of them.
 
 use std::cell::RefCell;
@@ -107,7 +107,7 @@ impl<S: StoreHandle> Iod<S> {
             let text = format!("a view of {len} bytes at {offset}; it must be within one window");
             return Err(FsError::new(ErrorCode::Invalid, text));
         };
-        if !self.endpoint.with(|endpoint| endpoint.transport().capabilities().shares_pages) {
+        if !self.endpoint.with(|engine| engine.transport().capabilities().shares_pages) {
             return Ok(IodReply::Shared(Err(ViewRefusal::NotLocal)));
         }
         context.check(self.endpoint.now())?;

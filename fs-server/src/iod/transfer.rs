@@ -239,7 +239,7 @@ impl<S: StoreHandle> Iod<S> {
 
     /// Registers the memory that the store lends most with this endpoint's adapter.
     pub(super) fn register_ready(&self) {
-        let register = &mut |memory: &Memory| self.endpoint.with(|endpoint| endpoint.register(memory));
+        let register = &mut |memory: &Memory| self.endpoint.with(|engine| engine.register(memory));
         self.store.register(&mut self.ready.borrow_mut(), register);
     }
 }

@@ -152,7 +152,7 @@ impl Database {
     /// work returned, and the metadata after it.
     async fn run<R: Send + 'static>(
         &self,
-        endpoint: &bmi_core::AsyncEndpoint,
+        endpoint: &bmi_core::Endpoint,
         work: impl FnOnce(&MetaStore) -> (R, bool) + Send + 'static,
     ) -> Result<(R, Option<View>), FsError> {
         let store = self.store.clone();

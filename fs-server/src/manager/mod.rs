@@ -47,7 +47,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
-use bmi_core::{Addr, AsyncEndpoint, Scheme};
+use bmi_core::{Addr, Endpoint, Scheme};
 use fs_proto::limits::{DEFAULT_STRIP, MAX_DATAFILES, REPLY_ROOM};
 use fs_proto::{
     ClusterId, ErrorCode, FsError, Hello, Identity, ManagerRequest, ReplyBody, Request, RequestBody, Sender, Start,
@@ -171,9 +171,9 @@ store_faults!(redb::Error, redb::StorageError, redb::TableError, redb::CommitErr
 
 /// The manager. Pass it to [`crate::service::serve`].
 pub struct Manager {
-    endpoint: AsyncEndpoint,
+    endpoint: Endpoint,
     /// Endpoints for I/O servers that `endpoint` does not reach.
-    others: Vec<(Scheme, AsyncEndpoint)>,
+    others: Vec<(Scheme, Endpoint)>,
     database: Database,
     settings: ManagerSettings,
     wall: Box<dyn Fn() -> u64>,
@@ -259,7 +259,7 @@ impl Manager {
     /// `Invalid` without I/O servers, with a strip size out of bounds, or with a store that is not
     /// formatted; `Io` if the store cannot be prepared.
     pub fn new(
-        endpoint: AsyncEndpoint,
+        endpoint: Endpoint,
         store: MetaStore,
         settings: ManagerSettings,
         instance: u128,
@@ -376,13 +376,13 @@ impl Manager {
 
     /// Adds an endpoint for I/O servers whose addresses are of `scheme`.
     #[must_use]
-    pub fn with_endpoint(mut self, scheme: Scheme, endpoint: AsyncEndpoint) -> Manager {
+    pub fn with_endpoint(mut self, scheme: Scheme, endpoint: Endpoint) -> Manager {
         self.others.push((scheme, endpoint));
         self
     }
 
     /// Returns the endpoint that reaches `addr`.
-    fn towards(&self, addr: &Addr) -> &AsyncEndpoint {
+    fn towards(&self, addr: &Addr) -> &Endpoint {
         let other = self.others.iter().find(|(scheme, _)| *scheme == addr.scheme());
         other.map_or(&self.endpoint, |(_, endpoint)| endpoint)
     }

@@ -36,7 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
-use bmi_core::{AsyncEndpoint, Time};
+use bmi_core::{Endpoint, Time};
 use fs_proto::{
     COUNT_BITS, ErrorCode, FsError, Identity, MAX_EPOCH, ManagerRequest, Registration, Request, RequestBody, Role,
     Sender, Start,
@@ -117,7 +117,7 @@ impl RollCall {
     /// servers that are missing, whenever they are others. Returns whether all have reported.
     pub(crate) async fn hold(
         &self,
-        endpoints: &[AsyncEndpoint],
+        endpoints: &[Endpoint],
         standing: &Standing,
         limits: Limits,
         progress: impl Fn(&str),

@@ -163,7 +163,7 @@ pub(super) struct Server {
     pub(super) addr: Addr,
     store: Counting,
     pub(super) zones: ZonePool<(u32, PeerId)>,
-    pub(super) endpoint: AsyncEndpoint,
+    pub(super) endpoint: Endpoint,
     /// The resources of the endpoint when it has no clients.
     pub(super) idle: ResourceUsage,
 }

@@ -31,7 +31,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Path};
-use bmi_core::{Addr, AsyncEndpoint, Config, ErrorKind, MemList, Memory, PeerId};
+use bmi_core::{Addr, Config, Endpoint, ErrorKind, MemList, Memory, PeerId};
 use bmi_sim::{Node, World};
 use fs_proto::{
     DatafileHandle, Entry, ErrorCode, Existing, FsError, Hello, IodReply, IodRequest, ManagerReply, ManagerRequest,
@@ -72,7 +72,7 @@ const TEST_FILES: u64 = 3000;
 /// A client that only makes calls.
 #[derive(Clone)]
 struct Client {
-    endpoint: AsyncEndpoint,
+    endpoint: Endpoint,
     caller: Caller,
     id: u128,
     seq: Rc<Cell<u64>>,
@@ -85,7 +85,7 @@ impl Client {
         Client::over(node.endpoint(Config::named("client")).unwrap(), id)
     }
 
-    fn over(endpoint: AsyncEndpoint, id: u128) -> Client {
+    fn over(endpoint: Endpoint, id: u128) -> Client {
         let caller = Caller::new(endpoint.clone());
         Client { endpoint, caller, id, seq: Rc::default(), forced: Rc::default() }
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use bmi::driver::{MonotonicClock, busy, event};
 use bmi::timeline::{Timeline, TimelineOptions};
 use bmi::{
-    Addr, AsyncEndpoint, Config, Error, ErrorKind, MemSlice, Memory, OneThread, Operation, Options, PeerEvent, PeerId,
+    Addr, Config, Endpoint, Error, ErrorKind, MemSlice, Memory, OneThread, Operation, Options, PeerEvent, PeerId,
     Scheme, Threading,
 };
 use futures_util::future::try_join_all;
@@ -41,9 +41,6 @@ const RECORDED: usize = 4096;
 /// How long a connection may take to be made.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An endpoint of one thread.
-pub(super) type Endpoint = AsyncEndpoint;
-
 /// Opens an endpoint.
 ///
 /// # Errors
@@ -57,7 +54,7 @@ pub(super) fn config(name: &str, settings: &Settings) -> Config {
 }
 
 /// Connects so many times to a server's thread.
-async fn connect<S: Threading>(to: &Addr, endpoint: &AsyncEndpoint<S>, number: u32) -> Result<Vec<PeerId>, Error> {
+async fn connect<S: Threading>(to: &Addr, endpoint: &Endpoint<S>, number: u32) -> Result<Vec<PeerId>, Error> {
     let mut peers = Vec::new();
     for _ in 0..number {
         peers.push(endpoint.connect(to, endpoint.within(PATIENCE)).await?);
@@ -152,7 +149,7 @@ impl Side {
     /// Begins to record a timeline.
     pub(super) fn record(&self) -> Result<(), Error> {
         let options = TimelineOptions { events: RECORDED };
-        self.endpoint.with(|endpoint| endpoint.record(options, MonotonicClock::new()))
+        self.endpoint.with(|engine| engine.record(options, MonotonicClock::new()))
     }
 
     /// Returns what was recorded, if anything was, and ends the recording.
@@ -166,7 +163,7 @@ impl Side {
 
     /// Returns the paths that the data of calls takes.
     pub(super) fn plan(&self) -> Vec<bmi::paths::Rule> {
-        self.endpoint.with(|endpoint| endpoint.plan(self.peers.first().copied()).rules)
+        self.endpoint.with(|engine| engine.plan(self.peers.first().copied()).rules)
     }
 }
 
@@ -196,14 +193,14 @@ async fn all<R>(parts: impl Iterator<Item = impl Future<Output = Result<R, Error
 
 /// A connection and what happens on it.
 struct Link<S: Threading = OneThread> {
-    endpoint: AsyncEndpoint<S>,
+    endpoint: Endpoint<S>,
     peer: PeerId,
     case: Case,
     count: u64,
 }
 
 fn links<S: Threading>(
-    endpoint: &AsyncEndpoint<S>,
+    endpoint: &Endpoint<S>,
     peers: &[PeerId],
     case: &Case,
     count: u64,

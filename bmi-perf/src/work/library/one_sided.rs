@@ -46,7 +46,7 @@ impl<S: Threading> Link<S> {
         let Targets { memory, each: locals, .. } = self.targets()?;
         // Register it now, and not with the first operation, which is measured. If that fails, the
         // operations copy.
-        let _registered = self.endpoint.with(|endpoint| endpoint.register(&memory)).ok();
+        let _registered = self.endpoint.with(|engine| engine.register(&memory)).ok();
         let remote = self.remote().await?;
         let streams = self.case.test.streams();
         let mut measured = if streams { Measured::in_all() } else { Measured::of_each() };

@@ -25,7 +25,7 @@
 //! | `parts` | what happens in a round |
 
 mod backend;
-mod endpoint;
+mod engine;
 mod parts;
 
 use std::time::Duration;
@@ -35,7 +35,7 @@ use bmi::{Addr, Clock, Error, ErrorKind, Memory, Scheme, Time};
 use bmi_core::RemoteSlice;
 
 use self::backend::Backend;
-use self::endpoint::Endpoint;
+use self::engine::Polled;
 use super::produce::produce;
 use crate::case::{Case, Interface, MOST_BYTES, Settings};
 use crate::measured::Measured;
@@ -135,7 +135,7 @@ pub(super) fn open(
 ) -> Result<Box<dyn Part>, Error> {
     Ok(match interface {
         Interface::Backend => Box::new(Side::<Backend>::open(scheme, settings, meeting, stop)?),
-        _ => Box::new(Side::<Endpoint>::open(scheme, settings, meeting, stop)?),
+        _ => Box::new(Side::<Polled>::open(scheme, settings, meeting, stop)?),
     })
 }
 

@@ -44,15 +44,15 @@ fn cost(world: &World, talker: &mut Talker<'_>, act: impl FnOnce(&mut Talker<'_>
 }
 
 /// Posts receives that nothing arrives for, so that there are many operations.
-fn many_operations(endpoint: &AsyncEndpoint, peer: PeerId) {
+fn many_operations(endpoint: &Endpoint, peer: PeerId) {
     for tag in 0..OPERATIONS {
         let memory = Memory::zeroed(8).unwrap();
-        endpoint.with(|endpoint| endpoint.post_recv(peer, (1 << 40) + tag, memory, Options::default())).unwrap();
+        endpoint.with(|engine| engine.post_recv(peer, (1 << 40) + tag, memory, Options::default())).unwrap();
     }
 }
 
 /// Creates an endpoint with many operations, and its peer, which has announced many messages.
-fn busy(world: &World) -> (AsyncEndpoint, PeerId, Talker<'_>) {
+fn busy(world: &World) -> (Endpoint, PeerId, Talker<'_>) {
     let (endpoint, peer, mut talker) = scene(world);
     many_operations(&endpoint, peer);
     for name in 0..PARKED {
@@ -70,20 +70,20 @@ fn scattered(remote: RemoteSlice) -> Vec<u8> {
     pieces.chain([last]).flat_map(|piece| piece.to_wire()).collect()
 }
 
-fn send(endpoint: &AsyncEndpoint, peer: PeerId, tag: u64, len: usize) {
-    endpoint.with(|endpoint| endpoint.post_send(peer, tag, Memory::zeroed(len).unwrap(), Options::default())).unwrap();
+fn send(endpoint: &Endpoint, peer: PeerId, tag: u64, len: usize) {
+    endpoint.with(|engine| engine.post_send(peer, tag, Memory::zeroed(len).unwrap(), Options::default())).unwrap();
 }
 
 /// Lets the endpoint announce a long message. Returns its name.
-fn announced(endpoint: &AsyncEndpoint, peer: PeerId, talker: &mut Talker<'_>) -> u64 {
+fn announced(endpoint: &Endpoint, peer: PeerId, talker: &mut Talker<'_>) -> u64 {
     send(endpoint, peer, 7, LONG);
     let [Heard { kind: ANNOUNCE, op, .. }] = talker.hear()[..] else { panic!("one message") };
     op
 }
 
 /// Lets the endpoint offer a receive. Returns its operation, and its name.
-fn offered(endpoint: &AsyncEndpoint, peer: PeerId, talker: &mut Talker<'_>) -> (bmi_core::OpId, u64) {
-    let receive = |endpoint: &mut bmi_core::Endpoint| {
+fn offered(endpoint: &Endpoint, peer: PeerId, talker: &mut Talker<'_>) -> (bmi_core::OpId, u64) {
+    let receive = |endpoint: &mut bmi_core::Engine| {
         endpoint.post_recv(peer, 1 << 41, Memory::zeroed(10_000).unwrap(), Options::default())
     };
     let bmi_core::Posted::Pending(op) = endpoint.with(receive).unwrap() else { panic!("nothing arrived") };
@@ -217,7 +217,7 @@ const ROWS: &[Row] = &[
         cost: |world| {
             let (endpoint, peer, mut talker) = busy(world);
             let (op, name) = offered(&endpoint, peer, &mut talker);
-            endpoint.with(|endpoint| endpoint.cancel(op));
+            endpoint.with(|engine| engine.cancel(op));
             let [Heard { kind: WITHDRAW, .. }] = talker.hear()[..] else { panic!("one message") };
             cost(world, &mut talker, |talker| talker.say(WITHDRAWN, 0, 0, name, &[]))
         },
@@ -310,7 +310,7 @@ const BESIDE: &[Row] = &[
                 while t.poll(Time::ZERO, &mut Vec::new()) {}
             };
             (0..PEERS).for_each(|_| connect());
-            let peers: Vec<PeerId> = std::iter::from_fn(|| match endpoint.with(|endpoint| endpoint.poll_event()) {
+            let peers: Vec<PeerId> = std::iter::from_fn(|| match endpoint.with(|engine| engine.poll_event()) {
                 Some(PeerEvent::Connected { peer, .. }) => Some(peer),
                 _ => None,
             })
@@ -350,7 +350,7 @@ const BESIDE: &[Row] = &[
                 // Every other one waits on.
                 let options = if tag % 2 == 0 { options } else { Options::default() };
                 let memory = Memory::zeroed(8).unwrap();
-                endpoint.with(|endpoint| endpoint.post_send(peer, tag, memory, options)).unwrap();
+                endpoint.with(|engine| engine.post_send(peer, tag, memory, options)).unwrap();
             }
             talker.pause();
             world.node("server").longest_piece();

@@ -17,8 +17,7 @@ use std::time::Duration;
 
 use bmi_core::transport::{Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions};
 use bmi_core::{
-    Access, AsyncEndpoint, Config, ErrorKind, Memory, MemoryRegion, Options, PeerEvent, PeerId, RemoteKey, RemoteSlice,
-    Time,
+    Access, Config, Endpoint, ErrorKind, Memory, MemoryRegion, Options, PeerEvent, PeerId, RemoteKey, RemoteSlice, Time,
 };
 use bmi_sim::World;
 
@@ -180,12 +179,12 @@ fn hello(messages: u16) -> Vec<u8> {
 }
 
 /// Creates an endpoint and its peer, which has connected.
-fn scene(world: &World) -> (AsyncEndpoint, PeerId, Talker<'_>) {
+fn scene(world: &World) -> (Endpoint, PeerId, Talker<'_>) {
     scene_granting(world, RECEIVES - 4)
 }
 
 /// Creates an endpoint and its peer, which has granted so many messages.
-fn scene_granting(world: &World, messages: u16) -> (AsyncEndpoint, PeerId, Talker<'_>) {
+fn scene_granting(world: &World, messages: u16) -> (Endpoint, PeerId, Talker<'_>) {
     let (node, other) = (world.node("server"), world.node("client"));
     let endpoint = node.endpoint(Config::default()).unwrap();
     let addr = endpoint.listen(&node.addr(1)).unwrap();
@@ -204,7 +203,7 @@ fn scene_granting(world: &World, messages: u16) -> (AsyncEndpoint, PeerId, Talke
     (endpoint, peer, talker)
 }
 
-fn parked(endpoint: &AsyncEndpoint) -> usize {
+fn parked(endpoint: &Endpoint) -> usize {
     endpoint.resource_usage().parked
 }
 

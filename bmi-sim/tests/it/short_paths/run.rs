@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::{
-    Access, Completion, Config, Counters, Endpoint, Error, ErrorKind, Exposure, MemList, Memory, OpId, OpKind, Options,
+    Access, Completion, Config, Counters, Engine, Error, ErrorKind, Exposure, MemList, Memory, OpId, OpKind, Options,
     PeerEvent, PeerId, Posted, ResourceUsage, Tag, Time,
 };
 use bmi_sim::{Node, SimConfig, World};
@@ -84,7 +84,7 @@ pub struct Taken {
 
 struct Side {
     node: Node,
-    endpoint: Endpoint,
+    endpoint: Engine,
     peer: Option<PeerId>,
     /// Operations that may still run, and can be cancelled.
     running: Vec<OpId>,
@@ -96,7 +96,7 @@ struct Side {
 impl Side {
     fn new(node: Node, config: Config, shared: &Rc<Shared>, general_only: bool) -> Side {
         let transport = Immediate { inner: node.transport().unwrap(), shared: SendWrapper::new(shared.clone()) };
-        let mut endpoint = Endpoint::new(Box::new(transport), config, node.now()).unwrap();
+        let mut endpoint = Engine::new(Box::new(transport), config, node.now()).unwrap();
         if general_only {
             endpoint.use_general_paths_only();
         }

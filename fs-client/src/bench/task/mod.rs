@@ -19,7 +19,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::{Client, ClientOptions, ErrorCode, FsPath, ServerName, TransportChoice};
-use bmi::{Addr, AsyncEndpoint, driver};
+use bmi::{Addr, Endpoint, driver};
 use futures_util::future::{Either, select};
 use tokio::sync::{mpsc as orders, watch};
 
@@ -75,7 +75,7 @@ fn try_run(job: Arc<Job>, rank: u32, ends: Ends) -> Result<(), String> {
             opened.push((cli::open(&manager, *over).map_err(|stop| stop.1)?, manager.clone(), *over));
         }
     }
-    let driven: Vec<AsyncEndpoint> = opened.iter().flat_map(|(endpoints, ..)| endpoints.endpoints().cloned()).collect();
+    let driven: Vec<Endpoint> = opened.iter().flat_map(|(endpoints, ..)| endpoints.endpoints().cloned()).collect();
     let busy = job.busy;
     let work = async move {
         let mut lanes = Vec::with_capacity(opened.len());

@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
-use bmi_core::{AsyncEndpoint, PeerId, ServiceClass};
+use bmi_core::{Endpoint, PeerId, ServiceClass};
 use bmi_sim::Node;
 use fs_proto::{Hello, Identity, IodRequest, Request, RequestBody};
 use tokio::sync::oneshot;
@@ -158,7 +158,7 @@ impl Handler for Loop {
 /// first endpoint.
 pub(super) async fn serve_on_cores(
     node: &Node,
-    endpoints: &[AsyncEndpoint],
+    endpoints: &[Endpoint],
     iod: SimIod,
     settings: IodSettings,
     standing: &Standing,
