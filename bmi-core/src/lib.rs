@@ -52,7 +52,7 @@ pub use addr::{Addr, CustomScheme, Device, Scheme};
 pub use bulk::{BulkDescriptor, Exposure};
 pub use capability::{Capabilities, OneSided, Registration};
 pub use config::{Config, CreditConfig, LimitConfig, MemoryConfig, TimeoutConfig};
-pub use endpoint::{Endpoint, Operation, SharedEndpoint};
+pub use endpoint::{Endpoint, Message, Operation, Peer, SharedEndpoint, SharedPeer};
 pub use engine::{Counters, Engine, Grant, Kept, MAX_TAG, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
 pub use error::{Error, ErrorKind};
 pub use handle::{Handle, HandleConfig, MAX_ENDPOINTS};

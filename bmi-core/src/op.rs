@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::comm::Path;
 use crate::error::ErrorKind;
 use crate::lists::Lists;
 use crate::proto::table::Key;
@@ -131,6 +132,9 @@ pub struct Options {
     /// For a send: uses a fast-RDMA slot of the peer if one is free, even if the message fits an
     /// eager message.
     pub slot: bool,
+    /// For a call: the path of its data, if that path is available. `None` leaves the choice to the
+    /// policy.
+    pub path: Option<Path>,
 }
 
 impl Options {
@@ -154,6 +158,12 @@ impl Options {
     #[must_use]
     pub fn lists(self, lists: Lists) -> Options {
         Options { lists, ..self }
+    }
+
+    /// Sets the path of a call's data.
+    #[must_use]
+    pub fn path(self, path: impl Into<Option<Path>>) -> Options {
+        Options { path: path.into(), ..self }
     }
 
     /// Sets the service class.

@@ -52,11 +52,11 @@ use serde::{Deserialize, Serialize};
 use super::path::{Direction, Path};
 use super::policy::{Crossovers, Policy, Thresholds};
 use crate::capability::Registration;
-use crate::endpoint::{Endpoint, Operation};
+use crate::endpoint::{Endpoint, Operation, Peer};
 use crate::engine::{AREA, ProbePath};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{MemList, Memory, MemoryRegion};
-use crate::op::{Options, PeerId, Posted};
+use crate::op::{Options, Posted};
 use crate::threading::Threading;
 use crate::transport::HostWork;
 
@@ -208,10 +208,10 @@ impl Calibrations {
 
 /// Returns a name for the adapter that leads to `peer`, for [`Calibrations`]: scheme, host, and the
 /// adapter's capabilities. `None` if the peer is unknown.
-pub fn adapter<S: Threading>(endpoint: &Endpoint<S>, peer: PeerId) -> Option<String> {
-    let addr = endpoint.peer_addr(peer)?;
-    let what = endpoint.with(|endpoint| {
-        let able = endpoint.capabilities();
+pub fn adapter<S: Threading>(peer: &Peer<S>) -> Option<String> {
+    let addr = peer.addr()?;
+    let what = peer.endpoint.look(|engine| {
+        let able = engine.capabilities();
         format!("{:?},{},{}", able.one_sided, able.rdma_read, able.max_inline)
     });
     Some(format!("{}://{}#{what}", addr.scheme(), addr.host()).replace(char::is_whitespace, ""))
@@ -222,20 +222,19 @@ pub fn adapter<S: Threading>(endpoint: &Endpoint<S>, peer: PeerId) -> Option<Str
 /// # Errors
 /// As [`measure`]. The endpoint keeps its policy in that case.
 pub async fn calibrate<S: Threading>(
-    endpoint: &Endpoint<S>,
-    peer: PeerId,
+    peer: &Peer<S>,
     known: &mut Calibrations,
     options: Options,
 ) -> Result<Measured, Error> {
-    let adapter = adapter(endpoint, peer).ok_or_else(|| Error::new(ErrorKind::PeerLost, "not connected"))?;
+    let adapter = adapter(peer).ok_or_else(|| Error::new(ErrorKind::PeerLost, "not connected"))?;
     let measured = match known.get(&adapter) {
         Some(measured) => *measured,
-        None => measure(endpoint, peer, options).await?,
+        None => measure(peer, options).await?,
     };
     known.insert(adapter, measured);
-    endpoint.with(|endpoint| {
-        let forced = endpoint.policy().forced;
-        endpoint.set_policy(Policy { forced, ..measured.policy() });
+    peer.endpoint.with(|engine| {
+        let forced = engine.policy().forced;
+        engine.set_policy(Policy { forced, ..measured.policy() });
     });
     Ok(measured)
 }
@@ -245,8 +244,9 @@ pub async fn calibrate<S: Threading>(
 /// # Errors
 /// `Unsupported` if the peer answers no probes, `Exhausted` if the connection is busy, `PeerLost`,
 /// `TimedOut`.
-pub async fn measure<S: Threading>(endpoint: &Endpoint<S>, peer: PeerId, options: Options) -> Result<Measured, Error> {
-    let limits = endpoint.limits(peer).ok_or_else(|| Error::new(ErrorKind::PeerLost, "not connected"))?;
+pub async fn measure<S: Threading>(peer: &Peer<S>, options: Options) -> Result<Measured, Error> {
+    let endpoint = &peer.endpoint;
+    let limits = peer.limits().ok_or_else(|| Error::new(ErrorKind::PeerLost, "not connected"))?;
     let memory = Memory::zeroed(AREA)?;
     let rig = Rig { endpoint, peer, options, memory: &memory };
     // The first echo is not counted. It pays for one-time work: allocating memory, waking threads.
@@ -281,7 +281,7 @@ pub async fn measure<S: Threading>(endpoint: &Endpoint<S>, peer: PeerId, options
 /// State shared by the measurements.
 struct Rig<'a, S: Threading> {
     endpoint: &'a Endpoint<S>,
-    peer: PeerId,
+    peer: &'a Peer<S>,
     options: Options,
     memory: &'a Memory,
 }
@@ -289,7 +289,7 @@ struct Rig<'a, S: Threading> {
 impl<S: Threading> Rig<'_, S> {
     fn ask(&self, path: ProbePath, len: usize) -> Operation<S> {
         let list: MemList = self.memory.slice(0, len).into();
-        let posted = self.endpoint.with(|engine| engine.post_echo(self.peer, path, list, self.options));
+        let posted = self.endpoint.with(|engine| engine.post_echo(self.peer.id(), path, list, self.options));
         self.endpoint.operation(posted.map(Posted::Pending))
     }
 
@@ -374,9 +374,9 @@ impl<S: Threading> Rig<'_, S> {
     /// Measures RDMA writes and reads between `region` and the peer's area.
     async fn one_sided(&self, empty: Duration, region: &MemoryRegion) -> Result<OneSided, Error> {
         let (endpoint, peer) = (self.endpoint, self.peer);
-        let opened = endpoint.with(|engine| engine.post_open(peer, self.options));
+        let opened = endpoint.with(|engine| engine.post_open(peer.id(), self.options));
         endpoint.operation(opened.map(Posted::Pending)).await?;
-        let area = endpoint.with(|engine| engine.probe_area(peer));
+        let area = endpoint.with(|engine| engine.probe_area(peer.id()));
         let area = area
             .filter(|area| area.len() >= AREA as u64)
             .ok_or_else(|| Error::new(ErrorKind::Exhausted, "the peer has no memory to measure with"))?;
@@ -388,16 +388,16 @@ impl<S: Threading> Rig<'_, S> {
             let piece = || region.memory().slice(0, len);
             for _ in 0..ROUNDS {
                 let start = endpoint.now();
-                let push = endpoint.push(peer, &area, 0, piece(), self.options);
+                let push = peer.push(&area, 0, piece(), self.options);
                 self.ask(ProbePath::Eager, 0).await?;
                 written[at].1 = written[at].1.min((endpoint.now() - start).saturating_sub(empty));
                 push.await?;
                 let start = endpoint.now();
-                endpoint.push(peer, &area, 0, piece(), self.options).await?;
+                peer.push(&area, 0, piece(), self.options).await?;
                 pushed[at].1 = pushed[at].1.min(endpoint.now() - start);
                 if can_read {
                     let start = endpoint.now();
-                    endpoint.pull(peer, &area, 0, piece(), self.options).await?;
+                    peer.pull(&area, 0, piece(), self.options).await?;
                     read[at].1 = read[at].1.min(endpoint.now() - start);
                 }
             }

@@ -5,24 +5,22 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::packing::{Packed, PackingBuffer};
+use super::packing::Packed;
 use super::path::{Direction, Path};
 use super::policy::Choice;
 use super::wire::{
     CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, bad_reply, descriptor, put_descriptor,
 };
 use crate::bulk::Exposure;
-use crate::endpoint::{Dropped, Endpoint, Operation};
+use crate::endpoint::{Dropped, Operation, Peer};
 use crate::engine::{CallPart, DroppedCall, Grant, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory};
 use crate::mutated;
-use crate::op::{Options, PeerId, Tag};
-use crate::threading::{OneThread, Slot, Threading};
+use crate::op::{Options, Tag};
+use crate::threading::{OneThread, Threading};
 use crate::transport::ServiceClass;
 
-/// Number of reply buffers kept for later calls.
-const SPARE: usize = 256;
 /// Largest number of pieces of the user's memory that a server writes ahead of a reply. For more
 /// pieces, one message and a copy cost less.
 const FEW_PIECES: usize = 16;
@@ -41,25 +39,10 @@ pub enum Body {
     In(MemList),
 }
 
-/// Makes calls over one endpoint. A clone is another handle to the same caller.
-pub struct Caller<S: Threading = OneThread> {
-    endpoint: Endpoint<S>,
-    spare: S::Pointer<S::Slot<Vec<Memory>>>,
-    /// Buffers that lists were packed into.
-    pub(super) packing: S::Pointer<S::Slot<Vec<PackingBuffer>>>,
-}
-
-impl<S: Threading> Clone for Caller<S> {
-    fn clone(&self) -> Self {
-        Caller { endpoint: self.endpoint.clone(), spare: self.spare.clone(), packing: self.packing.clone() }
-    }
-}
-
 /// What a call has with its endpoint. Dropping it ends the use of the call's id. If the request is
 /// under way, the endpoint keeps what the server needs ([`Call`] says how long).
 struct UnderWay<S: Threading> {
-    endpoint: Endpoint<S>,
-    peer: PeerId,
+    peer: Peer<S>,
     id: Tag,
     send: Operation<S>,
     recv: Operation<S>,
@@ -70,7 +53,8 @@ struct UnderWay<S: Threading> {
 
 impl<S: Threading> Drop for UnderWay<S> {
     fn drop(&mut self) {
-        let UnderWay { peer, id, ref mut send, ref mut recv, .. } = *self;
+        let UnderWay { id, ref mut send, ref mut recv, .. } = *self;
+        let peer = self.peer.id();
         let dropped = match (send.release(), recv.release()) {
             (None, None) => Dropped::Call(peer, id),
             (send, recv) => {
@@ -80,7 +64,7 @@ impl<S: Threading> Drop for UnderWay<S> {
                 Dropped::EarlyCall(Box::new(DroppedCall { peer, id, send, recv, exposure, retired }))
             }
         };
-        self.endpoint.settle(dropped);
+        self.peer.endpoint.settle(dropped);
     }
 }
 
@@ -99,7 +83,6 @@ impl<S: Threading> Drop for UnderWay<S> {
 /// stops its work some time before its client's deadline loses no connection.
 #[must_use = "dropping it abandons the call"]
 pub struct Call<S: Threading = OneThread> {
-    caller: Caller<S>,
     under_way: UnderWay<S>,
     options: Options,
     /// The user's list that the data comes from or goes to, if it is packed.
@@ -126,39 +109,22 @@ pub struct Reply {
     pub choice: Option<Choice>,
 }
 
-impl<S: Threading> Caller<S> {
-    /// Returns a caller over `endpoint`.
-    pub fn new(endpoint: Endpoint<S>) -> Caller<S> {
-        let (spare, packing) = (S::pointer(S::Slot::new(Vec::new())), S::pointer(S::Slot::new(Vec::new())));
-        Caller { endpoint, spare, packing }
-    }
-
-    /// Returns the endpoint.
-    pub fn endpoint(&self) -> &Endpoint<S> {
-        &self.endpoint
-    }
-
-    /// Returns the largest length of a request to `peer` in bytes, including its memory descriptor
-    /// but without data. Returns 0 without a connection.
-    pub fn room(&self, peer: PeerId) -> usize {
-        self.endpoint.limits(peer).map_or(0, |limits| limits.eager.max(limits.fast).saturating_sub(CALL_HEAD))
+/// Calls.
+impl<S: Threading> Peer<S> {
+    /// Returns the largest length of a request in bytes, including its memory descriptor but
+    /// without data. Returns 0 without a connection.
+    pub fn request_room(&self) -> usize {
+        self.limits().map_or(0, |limits| limits.eager.max(limits.fast).saturating_sub(CALL_HEAD))
     }
 
     /// Sends `request` with `body` and prepares for the reply. Any number of calls to a peer may be
-    /// under way, from any number of callers of its endpoint. `forced` overrides the policy's path,
-    /// if that path is available.
+    /// under way. [`Options::path`] overrides the policy's path.
     ///
     /// # Errors
     /// `PeerLost`, `Exhausted`, or `TooLong` if the request does not fit a message. Nothing was
     /// sent in these cases.
-    pub fn call(
-        &self,
-        peer: PeerId,
-        request: &[u8],
-        body: Body,
-        forced: Option<Path>,
-        options: Options,
-    ) -> Result<Call<S>, Error> {
+    pub fn call(&self, request: &[u8], body: Body, options: Options) -> Result<Call<S>, Error> {
+        self.endpoint.check_room()?;
         let (direction, data) = match body {
             Body::None => (None, None),
             Body::Out(list) => (Some(Direction::Write), Some(list)),
@@ -166,16 +132,16 @@ impl<S: Threading> Caller<S> {
             Body::In(list) => (Some(Direction::Read), Some(list)),
         };
         let choice =
-            direction.zip(data.as_ref()).map(|(direction, data)| self.choose(peer, direction, request, data, forced));
+            direction.zip(data.as_ref()).map(|(direction, data)| self.choose(direction, request, data, options.path));
         let way = choice.map_or(Way::None, |choice| Way::of(choice.path));
         let packed = match (direction, &data) {
             (Some(direction), Some(list)) if matches!(way, Way::ServerBased | Way::ClientBased) => {
-                self.pack(peer, direction, CALL_HEAD + request.len(), list, options.lists)?
+                self.pack(direction, CALL_HEAD + request.len(), list, options.lists)?
             }
             _ => None,
         };
         let data = packed.as_ref().map(|packed| packed.data().into()).or(data);
-        let exposure = self.expose(peer, direction, way, choice, data.as_ref())?;
+        let exposure = self.expose_for_call(direction, way, choice, data.as_ref())?;
         let slot = choice.is_some_and(|choice| choice.path == Path::FastRdma);
         let narrow = way == Way::Message && direction == Some(Direction::Read) && exposure.is_none();
 
@@ -201,7 +167,8 @@ impl<S: Threading> Caller<S> {
             }
             _ => Memory::from(front).into(),
         };
-        let buffer = self.buffer(peer, narrow)?;
+        let len = if narrow { REPLY_HEAD } else { self.limits().map_or(0, |limits| limits.eager).max(REPLY_HEAD) };
+        let buffer = self.endpoint.call_buffers().take_reply(len)?;
         // The receive is posted first, because the reply may come while the request is still being
         // posted.
         let into: MemList = match &data {
@@ -210,6 +177,7 @@ impl<S: Threading> Caller<S> {
             }
             _ => MemList::from(&buffer),
         };
+        let peer = self.id();
         let id = self.endpoint.look(|engine| engine.open_call(peer))?;
         let into_slot = Options { slot: slot && head.carries_data(), ..options };
         let bytes = data.as_ref().map_or(0, |data| data.len() as u64);
@@ -220,24 +188,16 @@ impl<S: Threading> Caller<S> {
         });
         let (recv, send) = (self.endpoint.operation(recv), self.endpoint.operation(send));
         let refusal = send.refusal();
-        let mut under_way = UnderWay { endpoint: self.endpoint.clone(), peer, id, send, recv, data, exposure };
+        let mut under_way = UnderWay { peer: self.clone(), id, send, recv, data, exposure };
         if let Some(error) = refusal {
             // The server knows of no memory.
             under_way.exposure = None;
             return Err(error);
         }
-        let caller = self.clone();
-        Ok(Call { caller, under_way, options, packed, buffer, narrow, direction, moved: 0, choice })
+        Ok(Call { under_way, options, packed, buffer, narrow, direction, moved: 0, choice })
     }
 
-    fn choose(
-        &self,
-        peer: PeerId,
-        direction: Direction,
-        request: &[u8],
-        data: &MemList,
-        forced: Option<Path>,
-    ) -> Choice {
+    fn choose(&self, direction: Direction, request: &[u8], data: &MemList, forced: Option<Path>) -> Choice {
         let front = CALL_HEAD + request.len();
         self.endpoint.look(|endpoint| {
             // One piece more than the user's goes with a message.
@@ -248,14 +208,13 @@ impl<S: Threading> Caller<S> {
                 () if too_many => Some(Path::ServerBased),
                 () => forced,
             };
-            endpoint.choose_path(peer, direction, front, data, forced)
+            endpoint.choose_path(self.id(), direction, front, data, forced)
         })
     }
 
     /// Exposes the data to the server, if the path needs it.
-    fn expose(
+    fn expose_for_call(
         &self,
-        peer: PeerId,
         direction: Option<Direction>,
         way: Way,
         choice: Option<Choice>,
@@ -269,29 +228,7 @@ impl<S: Threading> Caller<S> {
             Way::None | Way::ClientBased => false,
         };
         let access = if direction == Direction::Write { Access::READ } else { Access::WRITE };
-        exposed.then(|| self.endpoint.expose(peer, data.clone(), access)).transpose()
-    }
-
-    /// Returns memory for the server's messages.
-    fn buffer(&self, peer: PeerId, narrow: bool) -> Result<Memory, Error> {
-        let len = if narrow {
-            REPLY_HEAD
-        } else {
-            self.endpoint.limits(peer).map_or(REPLY_HEAD, |limits| limits.eager.max(REPLY_HEAD))
-        };
-        let spare = self.spare.with(|spare| {
-            let at = spare.iter().rposition(|buffer| buffer.len() >= len)?;
-            Some(spare.swap_remove(at))
-        });
-        spare.map_or_else(|| Memory::zeroed(len), Ok)
-    }
-
-    fn keep(&self, buffer: Memory) {
-        self.spare.with(|spare| {
-            if spare.len() < SPARE {
-                spare.push(buffer);
-            }
-        });
+        exposed.then(|| self.endpoint.with(|engine| engine.expose(self.id(), data.clone(), access))).transpose()
     }
 }
 
@@ -339,9 +276,9 @@ impl<S: Threading> Call<S> {
                         push.await?;
                     }
                     if let Some(packed) = self.packed {
-                        self.caller.unpack(packed, reply.data);
+                        self.under_way.peer.unpack(packed, reply.data);
                     }
-                    self.caller.keep(self.buffer);
+                    self.under_way.peer.endpoint.call_buffers().keep_reply(self.buffer);
                     return Ok(reply);
                 }
                 ReplyKind::Continued => return self.continued(header, len).await,
@@ -385,7 +322,7 @@ impl<S: Threading> Call<S> {
     /// Returns the error of a call that the server gave up.
     fn unanswered(&self) -> Error {
         let error = Error::new(ErrorKind::Cancelled, "the server gave the request up without a reply").during("call");
-        match self.caller.endpoint.peer_addr(self.under_way.peer) {
+        match self.under_way.peer.addr() {
             Some(addr) => error.with_peer(addr),
             None => error,
         }
@@ -397,13 +334,13 @@ impl<S: Threading> Call<S> {
         if !self.narrow || whole(carried, 0) != Some(len) {
             return Err(bad_reply("that contradicts its length"));
         }
-        let endpoint = self.caller.endpoint();
-        let limit = endpoint.limits(self.under_way.peer).map_or(0, |limits| limits.eager);
+        let peer = &self.under_way.peer;
+        let limit = peer.limits().map_or(0, |limits| limits.eager);
         if header.bytes as usize > limit {
             return Err(bad_reply("longer than a message"));
         }
         let buffer = Memory::zeroed(header.bytes as usize)?;
-        let done = endpoint.recv_in_call(self.under_way.peer, self.under_way.id, &buffer, self.options).await?;
+        let done = peer.recv_in_call(self.under_way.id, &buffer, self.options).await?;
         if done.len != u64::from(header.bytes) {
             return Err(bad_reply("that contradicts its length"));
         }
@@ -419,8 +356,7 @@ impl<S: Threading> Call<S> {
         }
         let mut bytes = vec![0; body];
         self.buffer.slice(REPLY_HEADER, body).copy_to(&mut bytes);
-        let UnderWay { peer, id, ref endpoint, .. } = self.under_way;
-        self.under_way.recv = endpoint.recv_in_call(peer, id, &self.buffer, self.options);
+        self.under_way.recv = self.under_way.peer.recv_in_call(self.under_way.id, &self.buffer, self.options);
         let data = self.under_way.data.as_ref().ok_or_else(|| bad_reply("with a grant for a request without data"))?;
         Ok((data.clone(), bytes))
     }
@@ -433,7 +369,8 @@ impl<S: Threading> Call<S> {
         let at = if mutated("call/grant-for-the-beginning") { 0 } else { header.at };
         let part = self.cut(&data, at, grant.descriptor.len())?;
         let options = self.options.class(ServiceClass::Bulk);
-        Ok(self.caller.endpoint.push_granted(self.under_way.peer, &grant, part, options))
+        let peer = &self.under_way.peer;
+        Ok(peer.post_for_call(|engine| engine.post_push_granted(peer.id(), &grant, part, options)))
     }
 
     /// Reads from the memory that the server offers, and reports when that is done.
@@ -441,9 +378,9 @@ impl<S: Threading> Call<S> {
         let (data, body) = self.part(header, len)?;
         let offer = descriptor(&body, self.max_pieces())?;
         let part = self.cut(&data, header.at, offer.len())?;
-        let (endpoint, peer) = (self.caller.endpoint.clone(), self.under_way.peer);
-        endpoint.pull(peer, &offer, 0, part, self.options.class(ServiceClass::Bulk)).await?;
-        endpoint.send_in_call(peer, self.under_way.id, Memory::from(Vec::new()), self.options).await?;
+        let (peer, options) = (&self.under_way.peer, self.options.class(ServiceClass::Bulk));
+        peer.post_for_call(|engine| engine.post_pull(peer.id(), &offer, 0, part, options)).await?;
+        peer.send_in_call(self.under_way.id, Memory::from(Vec::new()), self.options).await?;
         Ok(())
     }
 
@@ -462,6 +399,6 @@ impl<S: Threading> Call<S> {
     }
 
     fn max_pieces(&self) -> usize {
-        self.caller.endpoint.look(|engine| engine.config().tuning.max_pieces)
+        self.under_way.peer.endpoint.look(|engine| engine.config().tuning.max_pieces)
     }
 }

@@ -14,7 +14,7 @@ use super::wire::{
     CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, descriptor, put_descriptor,
 };
 use crate::bulk::{BulkDescriptor, Exposure};
-use crate::endpoint::{Dropped, Endpoint};
+use crate::endpoint::{Dropped, Endpoint, Message, Operation, Peer};
 use crate::engine::{CallPart, Engine, Kept, Unexpected, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory};
@@ -56,8 +56,7 @@ pub fn request_of(message: &Unexpected) -> Option<Vec<u8>> {
 /// A request from a client, with the means to move its data and to answer it. If it is dropped
 /// without a reply, the call ends with `Cancelled` at once.
 pub struct Incoming<S: Threading = OneThread> {
-    endpoint: Endpoint<S>,
-    peer: PeerId,
+    peer: Peer<S>,
     /// The id of the call.
     id: Tag,
     head: CallHead,
@@ -89,7 +88,24 @@ pub(crate) fn leave_unanswered(endpoint: &mut Engine, peer: PeerId, id: Tag, now
 impl<S: Threading> Drop for Incoming<S> {
     fn drop(&mut self) {
         if !self.answered && !mutated("call/dropped-request-not-told") {
-            self.endpoint.settle(Dropped::Unanswered(self.peer, self.id));
+            self.peer.endpoint.settle(Dropped::Unanswered(self.peer.id(), self.id));
+        }
+    }
+}
+
+impl<S: Threading> Message<S> {
+    /// Returns the call that the message is. If it is none, cuts its sender off and returns `None`.
+    pub fn into_call(self) -> Option<Incoming<S>> {
+        let peer = self.peer().clone();
+        match Incoming::new(self) {
+            Ok(call) => Some(call),
+            Err(error) => {
+                if peer.admits_log_line("cut off") {
+                    tracing::warn!(?peer, %error, "cut off");
+                }
+                peer.cut(error);
+                None
+            }
         }
     }
 }
@@ -100,11 +116,12 @@ impl<S: Threading> Incoming<S> {
     ///
     /// # Errors
     /// `Protocol` if the bytes are not a call. The connection to that peer should then be closed.
-    pub fn new(endpoint: &Endpoint<S>, message: Unexpected) -> Result<Incoming<S>, Error> {
-        let (peer, id) = (message.peer(), message.tag());
+    pub fn new(message: Message<S>) -> Result<Incoming<S>, Error> {
+        let (peer, message) = message.into_parts();
+        let (endpoint, id) = (&peer.endpoint, message.tag());
         let protocol = |what: &str| Error::new(ErrorKind::Protocol, format!("a message that {what}"));
         // A connection that is lost has no calls, but its requests are still here.
-        if !endpoint.look(|engine| engine.is_call_of(peer, id) || endpoint.limits(peer).is_none()) {
+        if !endpoint.look(|engine| engine.is_call_of(peer.id(), id) || engine.limits(peer.id()).is_none()) {
             return Err(protocol("has not the id of a call"));
         }
         // The contents of a fast-RDMA slot are copied, never referred to: the peer can write to it
@@ -117,7 +134,7 @@ impl<S: Threading> Incoming<S> {
         let wire = wire.first_chunk().ok_or_else(|| protocol("is no call"))?;
         let head = CallHead::decode(wire, message.len()).map_err(protocol)?;
         let (max_pieces, max_data, kept) =
-            endpoint.look(|e| (e.config().tuning.max_pieces, e.config().limits.max_message, e.keep(peer)));
+            endpoint.look(|e| (e.config().tuning.max_pieces, e.config().limits.max_message, e.keep(peer.id())));
         if head.data > max_data {
             return Err(Error::new(ErrorKind::Protocol, format!("a request with {} bytes of data", head.data)));
         }
@@ -151,24 +168,23 @@ impl<S: Threading> Incoming<S> {
                 (Some(Memory::from(bytes).all()), None)
             }
         };
-        let endpoint = endpoint.clone();
         let (stored, answered) = (S::Slot::new(0), false);
-        Ok(Incoming { endpoint, peer, id, head, request, remote, data, message, _kept: kept, stored, answered })
+        Ok(Incoming { peer, id, head, request, remote, data, message, _kept: kept, stored, answered })
     }
 
     /// The endpoint that the call came in at.
     pub fn endpoint(&self) -> &Endpoint<S> {
-        &self.endpoint
+        &self.peer.endpoint
     }
 
     /// Options whose deadline is `timeout` from now.
     pub fn within(&self, timeout: Duration) -> Options {
-        self.endpoint.within(timeout)
+        self.peer.within(timeout)
     }
 
     /// Returns the client.
-    pub fn peer(&self) -> PeerId {
-        self.peer
+    pub fn peer(&self) -> &Peer<S> {
+        &self.peer
     }
 
     /// Returns the id of the call, which no other call of the peer's has while this one lasts.
@@ -226,7 +242,7 @@ impl<S: Threading> Incoming<S> {
     /// Returns the largest length of a reply in bytes, without data. Returns 0 if the client is
     /// gone.
     pub fn room(&self) -> usize {
-        self.endpoint.limits(self.peer).map_or(0, |limits| limits.eager.saturating_sub(REPLY_HEADER))
+        self.peer.limits().map_or(0, |limits| limits.eager.saturating_sub(REPLY_HEADER))
     }
 
     /// Copies the data of a write from `at` on into `into`, until `into` is full.
@@ -257,13 +273,16 @@ impl<S: Threading> Incoming<S> {
                 from = from.slice(piece.len(), from.len() - piece.len());
             }
             let work = HostWork::copy(into.len(), &into);
-            self.endpoint.look(|engine| engine.transport_mut().charge(work));
+            self.peer.endpoint.look(|engine| engine.transport_mut().charge(work));
             return Ok(());
         }
         if let Some(remote) = &self.remote {
-            return self.endpoint.pull(self.peer, remote, at, into, options).await.map(|_| ());
+            let pull = self.peer.post_for_call(|engine| engine.post_pull(self.peer.id(), remote, at, into, options));
+            return pull.await.map(|_| ());
         }
-        let (grant, written) = self.endpoint.grant(self.peer, into, options)?;
+        let endpoint = &self.peer.endpoint;
+        let (grant, op) = endpoint.with(|engine| engine.post_grant(self.peer.id(), into, options))?;
+        let written = endpoint.operation(Ok(Posted::Pending(op)));
         let mut body = grant.token.to_le_bytes().to_vec();
         put_descriptor(&mut body, &grant.descriptor);
         self.tell(ReplyKind::Grant, at, &body, options).await?;
@@ -284,23 +303,24 @@ impl<S: Threading> Incoming<S> {
         }
         let end = at + from.len() as u64;
         if let Some(remote) = &self.remote {
-            self.endpoint.push(self.peer, remote, at, from, options).await?;
+            self.push(remote, at, from, options).await?;
             self.note_stored(end);
             return Ok(());
         }
         if self.head.way != Way::ClientBased {
             return Err(Error::new(ErrorKind::Invalid, "the data of this read goes with its reply"));
         }
-        let offer = self.endpoint.expose(self.peer, from.clone(), Access::READ)?;
+        let endpoint = &self.peer.endpoint;
+        let offer = endpoint.with(|engine| engine.expose(self.peer.id(), from.clone(), Access::READ))?;
         let mut body = Vec::new();
         put_descriptor(&mut body, offer.descriptor());
-        let mut offered = Offered { endpoint: &self.endpoint, offer: Some(offer), memory: from };
-        let taken = self.endpoint.recv_in_call(self.peer, self.id, Memory::from(Vec::new()), options);
+        let mut offered = Offered { endpoint, offer: Some(offer), memory: from };
+        let taken = self.peer.recv_in_call(self.id, Memory::from(Vec::new()), options);
         self.tell(ReplyKind::Offer, at, &body, options).await?;
         taken.await?;
         if let Some(offer) = offered.offer.take() {
             // The caller may fill the memory for another client at once.
-            self.endpoint.with(|engine| engine.withdraw(offer));
+            endpoint.with(|engine| engine.withdraw(offer));
         }
         self.note_stored(end);
         Ok(())
@@ -319,11 +339,15 @@ impl<S: Threading> Incoming<S> {
             Direction::Write => Access::READ,
             Direction::Read => Access::WRITE,
         };
-        let pages = self.endpoint.with(|engine| engine.map_remote(self.peer, remote, at, len, access));
+        let pages = self.peer.endpoint.with(|engine| engine.map_remote(self.peer.id(), remote, at, len, access));
         if pages.is_some() && access.remote_write {
             self.note_stored(at + len);
         }
         pages
+    }
+
+    fn push(&self, remote: &BulkDescriptor, at: u64, from: MemList, options: Options) -> Operation<S> {
+        self.peer.post_for_call(|engine| engine.post_push(self.peer.id(), remote, at, from, options))
     }
 
     /// Returns the end of the data of a read that was stored.
@@ -346,7 +370,7 @@ impl<S: Threading> Incoming<S> {
     async fn tell(&self, kind: ReplyKind, at: u64, body: &[u8], options: Options) -> Result<(), Error> {
         let bytes = u32::try_from(body.len()).expect("as long as a descriptor");
         let message = [&ReplyHeader { kind, bytes, at }.encode()[..], body].concat();
-        self.endpoint.send_in_call(self.peer, self.id, message, options).await.map(|_| ())
+        self.peer.send_in_call(self.id, message, options).await.map(|_| ())
     }
 
     /// Sends the reply. `data` is the data of a read from its beginning, or `None` if there is no
@@ -386,8 +410,8 @@ impl<S: Threading> Incoming<S> {
                 // The data is posted ahead of the reply. Requests arrive in the order of posting
                 // (C3), so the reply need not wait for the data to complete.
                 let bulk = options.class(ServiceClass::Message);
-                let push = self.endpoint.push(self.peer, remote, 0, data, bulk);
-                let issued = push.id().is_none_or(|op| self.endpoint.look(|engine| engine.is_issued(op)));
+                let push = self.push(remote, 0, data, bulk);
+                let issued = push.id().is_none_or(|op| self.peer.endpoint.look(|engine| engine.is_issued(op)));
                 if issued {
                     ahead = Some(push);
                 } else {
@@ -398,8 +422,8 @@ impl<S: Threading> Incoming<S> {
             _ => front.into(),
         };
         let slot = self.head.slot && carried > 0;
-        let reply = self.endpoint.send_in_call(self.peer, self.id, message, Options { slot, ..options });
-        let rest = continued.then(|| self.endpoint.send_in_call(self.peer, self.id, bytes.to_vec(), options));
+        let reply = self.peer.send_in_call(self.id, message, Options { slot, ..options });
+        let rest = continued.then(|| self.peer.send_in_call(self.id, bytes.to_vec(), options));
         // The rest of a reply is not told from a refusal. After a whole reply a refusal is late.
         self.answered = continued;
         if let Some(ahead) = ahead {

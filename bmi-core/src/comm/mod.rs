@@ -3,8 +3,8 @@
 //!
 //! **Why.** A storage request comes with data of any size, in memory that may or may not be
 //! registered, for a peer that may or may not have room for it. There are four paths, and each is
-//! best in some case ([PVFS-IB §3.2.3, §4.1]). A program need not know them. It makes a [`Caller`]
-//! call with a request and a list of memory. The server takes an [`Incoming`] and fetches or stores
+//! best in some case ([PVFS-IB §3.2.3, §4.1]). A program need not know them. It makes a call
+//! ([`Peer::call`](crate::Peer::call)) with a request and a list of memory. The server takes an [`Incoming`] and fetches or stores
 //! the data, whatever the path.
 //!
 //! **Protocol.** `docs/protocol.md`, section 10, draws the messages of each path, and
@@ -28,7 +28,7 @@ mod wire;
 
 pub use admission::Admission;
 pub use calibration::{Calibrations, Curve, MATERIAL, Measured, adapter, calibrate, measure};
-pub use call::{Body, Call, Caller, Reply};
+pub use call::{Body, Call, Reply};
 pub(crate) use incoming::leave_unanswered;
 pub use incoming::{Incoming, announced, request_of};
 pub use path::{Direction, Miss, Path, PathCounters};

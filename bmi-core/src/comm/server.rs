@@ -9,8 +9,7 @@ use futures_util::stream::{FuturesUnordered, Stream};
 
 use super::admission::Admission;
 use super::incoming::Incoming;
-use crate::endpoint::Endpoint;
-use crate::engine::Unexpected;
+use crate::endpoint::{Endpoint, Message};
 use crate::error::Error;
 use crate::threading::Threading;
 
@@ -51,15 +50,15 @@ where
 {
     assert!(max_calls > 0, "a server that serves no calls");
     let answer = async |call: Incoming<S>| {
-        let peer = call.peer();
+        let peer = call.peer().clone();
         if let Err(error) = handler(call).await
-            && endpoint.with(|engine| engine.admits_log_line("a call was not answered", peer))
+            && peer.admits_log_line("a call was not answered")
         {
             tracing::warn!(?peer, %error, "a call was not answered");
         }
-        peer
+        peer.id()
     };
-    let mut queue = Queue { endpoint, admission: Admission::new(max_calls, max_calls) };
+    let mut queue = Queue { admission: Admission::new(max_calls, max_calls) };
     let mut calls = FuturesUnordered::new();
     let mut next = pin!(None);
     poll_fn(|cx| {
@@ -82,7 +81,7 @@ where
                     Poll::Pending => break,
                 };
                 next.set(None);
-                if let Some(message) = queue.admission.admit(message.peer(), message) {
+                if let Some(message) = queue.admission.admit(message.peer().id(), message) {
                     calls.extend(queue.begin(message).map(&answer));
                     moved = true;
                 }
@@ -96,35 +95,28 @@ where
 }
 
 /// The messages that wait for their turn.
-struct Queue<'a, S: Threading> {
-    endpoint: &'a Endpoint<S>,
-    admission: Admission<Unexpected>,
+struct Queue<S: Threading> {
+    admission: Admission<Message<S>>,
 }
 
-impl<S: Threading> Queue<'_, S> {
+impl<S: Threading> Queue<S> {
     /// Takes a message that has a place. If it is not a call, cuts off its sender.
-    fn begin(&mut self, message: Unexpected) -> Option<Incoming<S>> {
-        let peer = message.peer();
-        match Incoming::new(self.endpoint, message) {
-            Ok(call) => Some(call),
-            Err(error) => {
-                if self.endpoint.with(|engine| engine.admits_log_line("cut off", peer)) {
-                    tracing::warn!(?peer, %error, "cut off");
-                }
-                self.endpoint.cut(peer, error);
-                self.admission.finished(peer);
-                self.admission.forget(peer);
-                None
-            }
+    fn begin(&mut self, message: Message<S>) -> Option<Incoming<S>> {
+        let peer = message.peer().id();
+        let call = message.into_call();
+        if call.is_none() {
+            self.admission.finished(peer);
+            self.admission.forget(peer);
         }
+        call
     }
 }
 
-impl<S: Threading> Drop for Queue<'_, S> {
+impl<S: Threading> Drop for Queue<S> {
     /// Tells the callers that there will be no reply.
     fn drop(&mut self) {
         for message in self.admission.drain() {
-            drop(Incoming::new(self.endpoint, message));
+            drop(Incoming::new(message));
         }
     }
 }

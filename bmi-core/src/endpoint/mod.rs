@@ -5,8 +5,8 @@
 //! receive can be posted before the request that provokes its message:
 //!
 //! ```text
-//! let reply = endpoint.recv(server, tag, &buffer, options);     // posted here
-//! endpoint.send_unexpected(server, tag, request, options).await?;
+//! let reply = server.recv(tag, &buffer, options);     // posted here
+//! server.send_unexpected(tag, request, options).await?;
 //! let len = reply.await?.len;
 //! ```
 //!
@@ -27,8 +27,10 @@
 //! 4. Release the lock. Then wake the futures that can go on, and the driver. A waker of a future
 //!    may run any code, so none is called under the lock.
 
+mod call_buffers;
 mod held;
 mod operation;
+mod peer;
 mod state;
 
 use std::collections::BTreeMap;
@@ -37,18 +39,19 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use call_buffers::CallBuffers;
+pub(crate) use call_buffers::PackingBuffer;
 use held::InUse;
 pub use operation::Operation;
 use operation::Progress;
+pub use peer::{Message, Peer, SharedPeer};
 pub(crate) use state::Dropped;
 use state::{Poller, State, Wakes};
 
 use crate::addr::Addr;
-use crate::bulk::{BulkDescriptor, Exposure};
-use crate::engine::{CallPart, Counters, Engine, Grant, PeerEvent, PeerLimits, ResourceUsage, Unexpected};
+use crate::engine::{Counters, Engine, PeerEvent, ResourceUsage};
 use crate::error::Error;
-use crate::mem::{Access, MemList};
-use crate::op::{Completion, OpId, Options, PeerId, Posted, Tag};
+use crate::op::{Completion, OpId, Options, PeerId, Posted};
 use crate::threading::{AnyThread, Lock, OneThread, Shared, Threading};
 use crate::time::{Clock, Time};
 use crate::transport::Armed;
@@ -72,6 +75,7 @@ pub type SharedEndpoint = Endpoint<AnyThread>;
 struct Inner<S: Threading> {
     state: S::Lock<State, Dropped>,
     clock: S::Clock,
+    call_buffers: CallBuffers<S>,
 }
 
 type Guard<'a, S> = <<S as Shared>::Lock<State, Dropped> as Lock<State, Dropped>>::Guard<'a>;
@@ -104,7 +108,7 @@ impl SharedEndpoint {
 impl<S: Threading> Endpoint<S> {
     fn from_parts(endpoint: Engine, clock: S::Clock) -> Endpoint<S> {
         let state = S::Lock::new(State::new(endpoint));
-        Endpoint { inner: S::pointer(Inner { state, clock }) }
+        Endpoint { inner: S::pointer(Inner { state, clock, call_buffers: CallBuffers::default() }) }
     }
 
     /// Runs `f` on the endpoint itself. `f` must use neither this handle nor a clone of it. It may
@@ -114,7 +118,11 @@ impl<S: Threading> Endpoint<S> {
     /// # Panics
     /// If `f` uses a handle to this endpoint.
     pub fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
-        let (result, state) = self.run(|state| f(&mut state.endpoint));
+        self.with_state(|state| f(&mut state.engine))
+    }
+
+    fn with_state<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        let (result, state) = self.run(f);
         self.release(state, true);
         result
     }
@@ -136,7 +144,7 @@ impl<S: Threading> Endpoint<S> {
     /// Runs `f`, which gives the endpoint nothing to do.
     #[inline]
     pub(crate) fn look<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
-        self.look_at(|state| f(&mut state.endpoint))
+        self.look_at(|state| f(&mut state.engine))
     }
 
     #[inline]
@@ -197,7 +205,7 @@ impl<S: Threading> Endpoint<S> {
                 }
             }
             state.note_room();
-            let more = wakes.take(&mut state.endpoint);
+            let more = wakes.take(&mut state.engine);
             match state.release() {
                 Err(held) => state = held,
                 Ok(()) => {
@@ -222,16 +230,6 @@ impl<S: Threading> Endpoint<S> {
     /// Returns options whose deadline is `timeout` from now.
     pub fn within(&self, timeout: Duration) -> Options {
         Options::within(self.now(), timeout)
-    }
-
-    /// See [`Engine::peer_addr`].
-    pub fn peer_addr(&self, peer: PeerId) -> Option<Addr> {
-        self.look(|engine| engine.peer_addr(peer))
-    }
-
-    /// See [`Engine::limits`].
-    pub fn limits(&self, peer: PeerId) -> Option<PeerLimits> {
-        self.look(|engine| engine.limits(peer))
     }
 
     /// See [`Engine::counters`].
@@ -279,153 +277,18 @@ impl<S: Threading> Endpoint<S> {
     /// # Errors
     /// `Refused`, `Incompatible`, `TimedOut`, or another reason that the peer was not reached.
     /// `Invalid` for an address of another scheme.
-    pub async fn connect(&self, addr: &Addr, options: Options) -> Result<PeerId, Error> {
+    pub async fn connect(&self, addr: &Addr, options: Options) -> Result<Peer<S>, Error> {
         let options =
             Options { deadline: options.deadline.or_else(|| Some(self.now() + self.connect_timeout())), ..options };
         let (peer, op) = self.with_room(|engine| engine.connect(addr, options))?;
-        self.operation(Ok(Posted::Pending(op))).await.map(|_| peer)
+        self.operation(Ok(Posted::Pending(op))).await.map(|_| self.peer(peer))
     }
 
     fn connect_timeout(&self) -> Duration {
         self.look(|engine| engine.config().timeouts.connect)
     }
 
-    /// Ends a connection after everything posted before has been sent; see
-    /// [`Engine::disconnect`].
-    ///
-    /// # Errors
-    /// `PeerLost` if the connection is gone already.
-    pub async fn disconnect(&self, peer: PeerId, options: Options) -> Result<(), Error> {
-        let grace = self.look(|engine| engine.config().timeouts.fence_grace);
-        let options = Options { deadline: options.deadline.or_else(|| Some(self.now() + grace)), ..options };
-        let op = self.with(|engine| engine.disconnect(peer, options))?;
-        self.operation(Ok(Posted::Pending(op))).await.map(|_| ())
-    }
-
-    /// See [`Engine::cut`].
-    pub fn cut(&self, peer: PeerId, reason: Error) {
-        self.with(|engine| engine.cut(peer, reason));
-    }
-
-    /// See [`Engine::expose`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn expose(&self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
-        self.with(|engine| engine.expose(peer, list, access))
-    }
-
-    /// See [`Engine::expose_standing`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn expose_standing(&self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
-        self.with(|engine| engine.expose_standing(peer, list, access))
-    }
-
     // ---- operations -----------------------------------------------------------------------------
-
-    /// Sends an expected message; see [`Engine::post_send`].
-    pub fn send(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<S> {
-        let posted = self.with(|engine| engine.post_send(peer, tag, list, options));
-        self.operation(posted)
-    }
-
-    /// Sends an unexpected message, which needs no receive; see [`Engine::post_send_unexpected`].
-    pub fn send_unexpected(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<S> {
-        let posted = self.with(|engine| engine.post_send_unexpected(peer, tag, list, options));
-        self.operation(posted)
-    }
-
-    /// Receives an expected message; see [`Engine::post_recv`].
-    pub fn recv(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<S> {
-        let posted = self.with(|engine| engine.post_recv(peer, tag, list, options));
-        self.operation(posted)
-    }
-
-    /// Sends a message of a call.
-    pub(crate) fn send_in_call(
-        &self,
-        peer: PeerId,
-        id: Tag,
-        list: impl Into<MemList>,
-        options: Options,
-    ) -> Operation<S> {
-        let posted = self.with(|engine| engine.post_in_call(CallPart::Send, peer, id, list.into(), options));
-        self.operation(posted)
-    }
-
-    /// Receives a message of a call.
-    pub(crate) fn recv_in_call(
-        &self,
-        peer: PeerId,
-        id: Tag,
-        list: impl Into<MemList>,
-        options: Options,
-    ) -> Operation<S> {
-        let posted = self.with(|engine| engine.post_in_call(CallPart::Receive, peer, id, list.into(), options));
-        self.operation(posted)
-    }
-
-    /// Drops the next expected message with this tag; see [`Engine::post_discard`].
-    pub fn discard(&self, peer: PeerId, tag: Tag, options: Options) -> Operation<S> {
-        let posted = self.with(|engine| engine.post_discard(peer, tag, options));
-        self.operation(posted)
-    }
-
-    /// Reads `local.len()` bytes at `at` of the memory that `remote` describes; see
-    /// [`Engine::post_pull`].
-    pub fn pull(
-        &self,
-        peer: PeerId,
-        remote: &BulkDescriptor,
-        at: u64,
-        local: impl Into<MemList>,
-        options: Options,
-    ) -> Operation<S> {
-        let posted = self.with(|engine| engine.post_pull(peer, remote, at, local, options));
-        self.operation(posted)
-    }
-
-    /// Writes `local` to `at` of the memory that `remote` describes; see [`Engine::post_push`].
-    pub fn push(
-        &self,
-        peer: PeerId,
-        remote: &BulkDescriptor,
-        at: u64,
-        local: impl Into<MemList>,
-        options: Options,
-    ) -> Operation<S> {
-        let posted = self.with(|engine| engine.post_push(peer, remote, at, local, options));
-        self.operation(posted)
-    }
-
-    /// Lets the peer write `list` once; see [`Engine::post_grant`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn grant(
-        &self,
-        peer: PeerId,
-        list: impl Into<MemList>,
-        options: Options,
-    ) -> Result<(Grant, Operation<S>), Error> {
-        let (grant, op) = self.with(|engine| engine.post_grant(peer, list, options))?;
-        Ok((grant, self.operation(Ok(Posted::Pending(op)))))
-    }
-
-    /// Writes `local` into the memory that the peer has granted, and notifies the peer; see
-    /// [`Engine::post_push_granted`].
-    pub fn push_granted(
-        &self,
-        peer: PeerId,
-        grant: &Grant,
-        local: impl Into<MemList>,
-        options: Options,
-    ) -> Operation<S> {
-        let posted = self.with(|engine| engine.post_push_granted(peer, grant, local, options));
-        self.operation(posted)
-    }
 
     /// Waits for `duration`.
     pub async fn sleep(&self, duration: Duration) {
@@ -441,7 +304,7 @@ impl<S: Threading> Endpoint<S> {
 
     /// Returns the next unexpected message. Several tasks may wait; each message goes to one of
     /// them.
-    pub async fn next_unexpected(&self) -> Unexpected {
+    pub async fn next_unexpected(&self) -> Message<S> {
         poll_fn(|cx| self.poll_unexpected(cx)).await
     }
 
@@ -451,24 +314,32 @@ impl<S: Threading> Endpoint<S> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    pub(crate) fn poll_unexpected(&self, cx: &Context<'_>) -> Poll<Unexpected> {
-        self.look_at(|state| match state.endpoint.poll_unexpected() {
+    pub(crate) fn poll_unexpected(&self, cx: &Context<'_>) -> Poll<Message<S>> {
+        let polled = self.look_at(|state| match state.engine.poll_unexpected() {
             Some(message) => Poll::Ready(message),
             None => {
-                state.message_waiters.add(cx.waker(), &mut state.endpoint);
+                state.message_waiters.add(cx.waker(), &mut state.engine);
+                Poll::Pending
+            }
+        });
+        polled.map(|message| Message::new(self, message))
+    }
+
+    pub(crate) fn poll_event(&self, cx: &Context<'_>) -> Poll<PeerEvent> {
+        self.look_at(|state| match state.engine.poll_event() {
+            Some(event) => Poll::Ready(event),
+            None => {
+                state.event_waiters.add(cx.waker(), &mut state.engine);
                 Poll::Pending
             }
         })
     }
 
-    pub(crate) fn poll_event(&self, cx: &Context<'_>) -> Poll<PeerEvent> {
-        self.look_at(|state| match state.endpoint.poll_event() {
-            Some(event) => Poll::Ready(event),
-            None => {
-                state.event_waiters.add(cx.waker(), &mut state.endpoint);
-                Poll::Pending
-            }
-        })
+    // ---- for calls ------------------------------------------------------------------------------
+
+    /// Returns the buffers that calls keep for later ones.
+    pub(crate) fn call_buffers(&self) -> &CallBuffers<S> {
+        &self.inner.call_buffers
     }
 
     // ---- for handles ----------------------------------------------------------------------------
@@ -498,33 +369,25 @@ impl<S: Threading> Endpoint<S> {
         self.look_at(|state| state.max_operations = most);
     }
 
-    /// Posts an operation, if there is room.
-    pub(crate) fn post(&self, post: impl FnOnce(&mut Engine) -> Result<Posted, Error>) -> Operation<S> {
-        let posted = self.with_room(post);
-        self.operation(posted)
-    }
-
     /// Runs `f` on the endpoint, which posts an operation, if there is room.
     ///
     /// # Errors
     /// `Exhausted`, or that of `f`.
     pub(crate) fn with_room<R>(&self, f: impl FnOnce(&mut Engine) -> Result<R, Error>) -> Result<R, Error> {
-        let (result, state) = self.run(|state| {
+        self.with_state(|state| {
             state.check_room()?;
-            f(&mut state.endpoint)
-        });
-        self.release(state, true);
-        result
+            f(&mut state.engine)
+        })
     }
 
     /// Waits until there is room for one more operation, or the endpoint is closing.
-    pub(crate) async fn room(&self) {
+    pub async fn room(&self) {
         poll_fn(|cx| {
             self.look_at(|state| {
-                if state.has_room() || state.endpoint.is_closing() {
+                if state.has_room() || state.engine.is_closing() {
                     return Poll::Ready(());
                 }
-                state.room_waiters.add(cx.waker(), &mut state.endpoint);
+                state.room_waiters.add(cx.waker(), &mut state.engine);
                 Poll::Pending
             })
         })
@@ -547,10 +410,10 @@ impl<S: Threading> Endpoint<S> {
     pub async fn closed(&self) {
         poll_fn(|cx| {
             self.look_at(|state| {
-                if state.endpoint.has_closed() {
+                if state.engine.has_closed() {
                     return Poll::Ready(());
                 }
-                state.end_waiters.add(cx.waker(), &mut state.endpoint);
+                state.end_waiters.add(cx.waker(), &mut state.engine);
                 Poll::Pending
             })
         })
@@ -592,18 +455,18 @@ impl<S: Threading> Endpoint<S> {
     /// its executor run.
     #[inline]
     fn poll_op(&self, op: OpId, cx: &Context<'_>) -> Option<Option<Completion>> {
-        if S::CALLERS_PROGRESS && self.look_at(|state| !state.endpoint.has_ended(op) && state.take_poller(op)) {
+        if S::CALLERS_PROGRESS && self.look_at(|state| !state.engine.has_ended(op) && state.take_poller(op)) {
             self.poll_a_turn(op);
-            if !self.look_at(|state| state.endpoint.has_ended(op)) {
+            if !self.look_at(|state| state.engine.has_ended(op)) {
                 cx.waker().wake_by_ref();
                 // Other threads may wait for this core.
                 std::thread::yield_now();
             }
         }
-        let (polled, mut state) = self.run(|state| state.endpoint.poll_op_or_wake(op, cx.waker()));
+        let (polled, mut state) = self.run(|state| state.engine.poll_op_or_wake(op, cx.waker()));
         if S::CALLERS_PROGRESS && polled.is_some() && state.release_poller(op) {
             // Another future that waits becomes the one that polls.
-            state.endpoint.wake_a_waiter();
+            state.engine.wake_a_waiter();
             self.release(state, false);
         } else {
             self.release_unused(state);
@@ -619,9 +482,9 @@ impl<S: Threading> Endpoint<S> {
             self.inner.state.give_way();
             let now = self.now();
             let (_, state) = self.run(|state| state.poll(now));
-            let is_alone = state.endpoint.operations() <= ALONE;
+            let is_alone = state.engine.operations() <= ALONE;
             let over = if is_alone { now - since > TURN } else { polls >= TURN_OF_MANY };
-            let ended = over || state.endpoint.has_ended(op) || state.endpoint.has_wakers();
+            let ended = over || state.engine.has_ended(op) || state.engine.has_wakers();
             self.release(state, false);
             if ended {
                 return;
@@ -658,7 +521,7 @@ impl<S: Threading> Endpoint<S> {
                 // It does not sleep. So callers leave everything to it.
                 state.take_driver();
             }
-            state.endpoint.record_wake();
+            state.engine.record_wake();
             state.poll(now)
         });
         self.release(state, false);
@@ -705,30 +568,25 @@ impl<S: Threading> Endpoint<S> {
 
 /// A shared endpoint, what is made of it, and all futures may go to any thread.
 const _: fn() = || {
-    use crate::comm::{Body, Call, Caller, Incoming};
+    use crate::comm::{Body, Call, Incoming};
+    use crate::mem::MemList;
 
-    fn is_send<V: Send>() {}
-    fn is_sync<V: Sync>() {}
+    fn is_shared<V: Send + Sync>() {}
     fn can_be_sent<V: Send>(_: V) {}
-    is_send::<Engine>();
-    is_send::<SharedEndpoint>();
-    is_sync::<SharedEndpoint>();
-    is_send::<Operation<AnyThread>>();
-    is_sync::<Operation<AnyThread>>();
-    is_send::<Unexpected>();
-    is_send::<Call<AnyThread>>();
-    is_send::<Caller<AnyThread>>();
-    is_sync::<Caller<AnyThread>>();
-    is_send::<Incoming<AnyThread>>();
-    is_sync::<Incoming<AnyThread>>();
-    let _ = |endpoint: SharedEndpoint, addr: Addr, peer: PeerId, list: MemList, options: Options| {
+    can_be_sent::<Option<Engine>>(None);
+    is_shared::<SharedEndpoint>();
+    is_shared::<SharedPeer>();
+    is_shared::<Operation<AnyThread>>();
+    can_be_sent::<Option<(Message<AnyThread>, Call<AnyThread>)>>(None);
+    is_shared::<Incoming<AnyThread>>();
+    let _ = |endpoint: SharedEndpoint, addr: Addr, peer: SharedPeer, list: MemList, options: Options| {
         can_be_sent(endpoint.connect(&addr, options));
-        can_be_sent(endpoint.disconnect(peer, options));
         can_be_sent(endpoint.next_unexpected());
         can_be_sent(endpoint.next_event());
         can_be_sent(endpoint.sleep(Duration::ZERO));
-        let call = Caller::new(endpoint.clone()).call(peer, b"", Body::In(list.clone()), None, options);
-        can_be_sent(call.map(Call::reply));
+        can_be_sent(endpoint.room());
+        can_be_sent(peer.disconnect(options));
+        can_be_sent(peer.call(b"", Body::In(list.clone()), options).map(Call::reply));
     };
     let _ = |call: Incoming<AnyThread>, list: MemList, options: Options| {
         can_be_sent(call.fetch(0, list.clone(), options));

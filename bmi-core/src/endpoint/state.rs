@@ -18,7 +18,7 @@ const KEPT_WAITERS: usize = 1024;
 
 /// An endpoint, and who waits for it.
 pub(super) struct State {
-    pub(super) endpoint: Engine,
+    pub(super) engine: Engine,
     /// The driver, while it sleeps.
     pub(super) driver: Option<Sleeper>,
     /// Set if a task has used the endpoint since the last poll.
@@ -90,9 +90,9 @@ pub(super) struct Wakes {
 }
 
 impl State {
-    pub(super) fn new(endpoint: Engine) -> State {
+    pub(super) fn new(engine: Engine) -> State {
         State {
-            endpoint,
+            engine,
             driver: None,
             posted: true,
             message_waiters: Waiters::default(),
@@ -110,21 +110,21 @@ impl State {
     pub(super) fn poll(&mut self, now: Time) -> bool {
         self.posted = false;
         self.polls += 1;
-        let worked = self.endpoint.poll(now);
+        let worked = self.engine.poll(now);
         self.note_arrivals();
         worked
     }
 
     /// Lets those go on who wait for what is there now.
     pub(super) fn note_arrivals(&mut self) {
-        if self.endpoint.has_unexpected() {
-            self.endpoint.keep_wakers(&mut self.message_waiters.0);
+        if self.engine.has_unexpected() {
+            self.engine.keep_wakers(&mut self.message_waiters.0);
         }
-        if self.endpoint.has_events() {
-            self.endpoint.keep_wakers(&mut self.event_waiters.0);
+        if self.engine.has_events() {
+            self.engine.keep_wakers(&mut self.event_waiters.0);
         }
-        if self.endpoint.has_closed() {
-            self.endpoint.keep_wakers(&mut self.end_waiters.0);
+        if self.engine.has_closed() {
+            self.engine.keep_wakers(&mut self.end_waiters.0);
         }
     }
 
@@ -133,23 +133,23 @@ impl State {
     #[inline]
     pub(super) fn note_use(&mut self, used: bool) -> bool {
         self.posted |= used;
-        self.note_room() || self.endpoint.has_wakers() || used && self.driver.is_some()
+        self.note_room() || self.engine.has_wakers() || used && self.driver.is_some()
     }
 
     /// Begins to close the endpoint. Those who wait for what will not come can go on.
     pub(super) fn close(&mut self, now: Time) {
-        self.endpoint.close(now);
+        self.engine.close(now);
         for waiters in [&mut self.message_waiters, &mut self.event_waiters, &mut self.room_waiters] {
-            self.endpoint.keep_wakers(&mut waiters.0);
+            self.engine.keep_wakers(&mut waiters.0);
         }
-        if self.endpoint.has_closed() {
-            self.endpoint.keep_wakers(&mut self.end_waiters.0);
+        if self.engine.has_closed() {
+            self.engine.keep_wakers(&mut self.end_waiters.0);
         }
     }
 
     /// Returns true if there is room for one more operation.
     pub(super) fn has_room(&self) -> bool {
-        self.endpoint.operations() < self.max_operations
+        self.engine.operations() < self.max_operations
     }
 
     /// Checks that there is room for one more operation.
@@ -170,7 +170,7 @@ impl State {
         if self.room_waiters.0.is_empty() || !self.has_room() {
             return false;
         }
-        self.endpoint.keep_wakers(&mut self.room_waiters.0);
+        self.engine.keep_wakers(&mut self.room_waiters.0);
         true
     }
 
@@ -196,7 +196,7 @@ impl State {
     /// The future of `op` was dropped. If it was the one that polls, another one becomes that.
     fn end_wait(&mut self, op: OpId) {
         if self.release_poller(op) {
-            self.endpoint.wake_a_waiter();
+            self.engine.wake_a_waiter();
         }
     }
 
@@ -205,15 +205,15 @@ impl State {
         match dropped {
             Dropped::Operation(op) => {
                 self.end_wait(op);
-                self.endpoint.abandon(op);
+                self.engine.abandon(op);
             }
-            Dropped::Call(peer, id) => self.endpoint.close_call(peer, id),
+            Dropped::Call(peer, id) => self.engine.close_call(peer, id),
             Dropped::EarlyCall(call) => {
                 [call.send, call.recv].into_iter().flatten().for_each(|op| self.end_wait(op));
-                self.endpoint.drop_call(*call, now);
+                self.engine.drop_call(*call, now);
             }
-            Dropped::Exposed(exposed) => self.endpoint.leave_exposure(exposed.0, exposed.1),
-            Dropped::Unanswered(peer, id) => crate::comm::leave_unanswered(&mut self.endpoint, peer, id, now),
+            Dropped::Exposed(exposed) => self.engine.leave_exposure(exposed.0, exposed.1),
+            Dropped::Unanswered(peer, id) => crate::comm::leave_unanswered(&mut self.engine, peer, id, now),
             Dropped::Handle => self.close(now),
         }
     }
@@ -221,11 +221,11 @@ impl State {
     /// Prepares the sleep of a driver. Also returns the time until which it has to sleep at most:
     /// callers wake it only for an earlier one.
     pub(super) fn arm(&mut self, waker: &Waker) -> (Armed, Option<Time>) {
-        if self.posted || self.endpoint.arm(waker) == Armed::Busy {
+        if self.posted || self.engine.arm(waker) == Armed::Busy {
             return (Armed::Busy, None);
         }
-        let until = self.endpoint.next_deadline();
-        self.endpoint.record_sleep();
+        let until = self.engine.next_deadline();
+        self.engine.record_sleep();
         self.driver = Some(Sleeper { waker: waker.clone(), until, relieved: false });
         (Armed::Waiting, until)
     }
@@ -243,13 +243,13 @@ impl State {
     pub(super) fn progress_for_driver(&mut self, woken: &mut Option<Waker>, now: impl Fn() -> Time) {
         let Some(Sleeper { waker, until, mut relieved }) = self.driver.take() else { return };
         let waker = woken.insert(waker);
-        let mut armed = self.endpoint.arm(waker);
+        let mut armed = self.engine.arm(waker);
         if armed == Armed::Busy && !relieved {
             self.poll(now());
             relieved = true;
-            armed = self.endpoint.arm(waker);
+            armed = self.engine.arm(waker);
         }
-        let next = self.endpoint.next_deadline();
+        let next = self.engine.next_deadline();
         let in_time = next.is_none_or(|next| until.is_some_and(|until| until <= next));
         if armed == Armed::Waiting && in_time {
             self.driver = woken.take().map(|waker| Sleeper { waker, until, relieved });
@@ -264,10 +264,10 @@ impl State {
 
 impl Waiters {
     /// Adds a task.
-    pub(super) fn add(&mut self, waker: &Waker, endpoint: &mut Engine) {
+    pub(super) fn add(&mut self, waker: &Waker, engine: &mut Engine) {
         if self.0.len() >= KEPT_WAITERS {
             // Most belong to futures that were dropped since. The others register again.
-            endpoint.keep_wakers(&mut self.0);
+            engine.keep_wakers(&mut self.0);
         }
         if !self.0.iter().any(|known| known.will_wake(waker)) {
             self.0.push(waker.clone());
@@ -281,14 +281,14 @@ impl Wakes {
     }
 
     /// Takes wakers of the endpoint, as many as fit. Returns true if there are more.
-    pub(super) fn take(&mut self, endpoint: &mut Engine) -> bool {
+    pub(super) fn take(&mut self, engine: &mut Engine) -> bool {
         while self.len < BATCH
-            && let Some(waker) = endpoint.take_waker()
+            && let Some(waker) = engine.take_waker()
         {
             self.wakers[self.len] = Some(waker);
             self.len += 1;
         }
-        endpoint.has_wakers()
+        engine.has_wakers()
     }
 
     /// Wakes them, in the order in which they were kept.

@@ -1,9 +1,8 @@
 //! A handle that any thread can use, over one endpoint or several.
 //!
 //! **Why.** Most programs that embed a transport have several threads: an executor's workers, or
-//! threads of their own. A [`Handle`] is `Clone + Send + Sync`, and has the operations of
-//! [`Endpoint`](crate::Endpoint) and the calls of [`comm`](crate::comm). Its futures are
-//! `Send` and may be dropped at any time. Memory crosses as it is: an operation takes a
+//! threads of their own. A [`Handle`] is `Clone + Send + Sync`, as are the peers that it connects to
+//! ([`SharedPeer`](crate::SharedPeer)). Their futures are `Send` and may be dropped at any time. Memory crosses as it is: an operation takes a
 //! [`Memory`](crate::mem::Memory), which is counted, and nothing is copied.
 //!
 //! **How it is driven.** A thread for each endpoint polls it, or sleeps until there is something to
@@ -19,8 +18,8 @@
 //!
 //! **Bounds.** An operation is posted when the method is called. Messages, bulk transfers, grants,
 //! calls, connecting and sleeping are refused with [`Exhausted`](crate::ErrorKind::Exhausted) while
-//! [`HandleConfig::max_operations`] are under way in the endpoint. [`Handle::room`] waits until one
-//! ends. A call that was dropped counts until the server can no longer access its memory. As many
+//! [`HandleConfig::max_operations`] are under way in the endpoint. [`Endpoint::room`](crate::Endpoint::room)
+//! waits until one ends. A call that was dropped counts until the server can no longer access its memory. As many
 //! ranges of memory may be exposed to one peer. Disconnecting is not refused, and there is one for
 //! each connection. What calls under way need besides, and what serving a call needs, is not
 //! refused either: who starts and takes calls bounds it. Messages that nobody takes stay in their
@@ -45,13 +44,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::addr::Addr;
-use crate::comm::Caller;
 use crate::driver::Waiting;
 use crate::endpoint::{Dropped, SharedEndpoint};
-use crate::engine::{Counters, Engine, PeerLimits, ResourceUsage};
+use crate::engine::{Counters, Engine, ResourceUsage};
 use crate::error::{Error, ErrorKind};
-use crate::op::{Options, PeerId};
-use crate::threading::AnyThread;
+use crate::op::Options;
 use crate::time::{Clock, Time};
 
 /// Largest number of endpoints behind a handle.
@@ -104,7 +101,7 @@ impl Clone for Handle {
 
 struct Endpoints {
     /// In the order of their numbers. There is at least one.
-    callers: Box<[Caller<AnyThread>]>,
+    endpoints: Box<[SharedEndpoint]>,
     config: HandleConfig,
     /// Counts connections and searches, to spread them over the endpoints.
     turn: AtomicUsize,
@@ -114,7 +111,7 @@ impl Drop for Endpoints {
     /// The last handle is gone. The drivers do the rest. It may have been dropped by code that an
     /// endpoint runs, so this does not wait for the endpoint.
     fn drop(&mut self) {
-        self.callers.iter().for_each(|caller| caller.endpoint().settle(Dropped::Handle));
+        self.endpoints.iter().for_each(|endpoint| endpoint.settle(Dropped::Handle));
     }
 }
 
@@ -161,16 +158,15 @@ impl Handle {
             endpoint
         };
         let endpoints: Vec<_> = (0..=u8::MAX).zip(endpoints).map(share).collect();
-        let callers = endpoints.iter().cloned().map(Caller::new).collect();
-        let handle = Handle { shared: Arc::new(Endpoints { callers, config, turn: AtomicUsize::new(0) }) };
-        Ok((handle, endpoints))
+        let shared = Endpoints { endpoints: endpoints.clone().into(), config, turn: AtomicUsize::new(0) };
+        Ok((Handle { shared: Arc::new(shared) }, endpoints))
     }
 
     // ---- getters --------------------------------------------------------------------------------
 
     /// Returns the endpoints, in the order of their numbers.
     pub fn endpoints(&self) -> impl ExactSizeIterator<Item = &SharedEndpoint> {
-        self.shared.callers.iter().map(Caller::endpoint)
+        self.shared.endpoints.iter()
     }
 
     /// Returns the time of the clock.
@@ -181,16 +177,6 @@ impl Handle {
     /// Returns options whose deadline is `timeout` from now.
     pub fn within(&self, timeout: std::time::Duration) -> Options {
         self.first().within(timeout)
-    }
-
-    /// See [`Engine::peer_addr`].
-    pub fn peer_addr(&self, peer: PeerId) -> Option<Addr> {
-        self.of(peer)?.peer_addr(peer)
-    }
-
-    /// See [`Engine::limits`].
-    pub fn limits(&self, peer: PeerId) -> Option<PeerLimits> {
-        self.of(peer)?.limits(peer)
     }
 
     /// Returns [`Engine::counters`] of each endpoint.
@@ -204,21 +190,12 @@ impl Handle {
     }
 
     fn first(&self) -> &SharedEndpoint {
-        self.shared.callers[0].endpoint()
-    }
-
-    /// Returns the endpoint of a peer. An id of another handle may have none here.
-    fn of(&self, peer: PeerId) -> Option<&SharedEndpoint> {
-        self.caller_of(peer).map(Caller::endpoint)
-    }
-
-    fn caller_of(&self, peer: PeerId) -> Option<&Caller<AnyThread>> {
-        self.shared.callers.get(usize::from(peer.endpoint()))
+        &self.shared.endpoints[0]
     }
 
     /// Returns a number that goes around all endpoints.
     fn next_turn(&self) -> usize {
-        match self.shared.callers.len() {
+        match self.shared.endpoints.len() {
             1 => 0,
             count => self.shared.turn.fetch_add(1, Ordering::Relaxed) % count,
         }
@@ -236,24 +213,16 @@ impl Handle {
     }
 }
 
-/// Returns the error for a peer that this handle never had.
-fn no_such_peer() -> Error {
-    Error::new(ErrorKind::PeerLost, "a peer of another handle")
-}
-
 /// A handle, and all its futures, may go to any thread.
 const _: fn() = || {
     fn is_shared<V: Send + Sync>() {}
     fn can_be_sent<V: Send>(_: V) {}
     is_shared::<Handle>();
-    let _ = |handle: Handle, addr: Addr, peer: PeerId, options: Options| {
+    let _ = |handle: Handle, addr: Addr, options: Options| {
         can_be_sent(handle.connect(&addr, options));
-        can_be_sent(handle.disconnect(peer, options));
-        can_be_sent(handle.send(peer, 0, Vec::new(), options));
         can_be_sent(handle.next_unexpected());
         can_be_sent(handle.next_call());
         can_be_sent(handle.next_event());
-        can_be_sent(handle.room(peer));
         can_be_sent(handle.sleep(std::time::Duration::ZERO));
         can_be_sent(handle.close());
     };
