@@ -8,8 +8,8 @@
 //!
 //! | you write | use | it gives you |
 //! |---|---|---|
-//! | a server and its clients | [`Caller`], [`Incoming`] and [`serve`] | requests with data and replies; the library chooses how the data travels |
-//! | a protocol of your own, `async` | [`Endpoint`] | messages with tags, pull and push of exposed memory, as futures |
+//! | a server and its clients | [`Peer::call`], [`serve`] and [`Incoming`] | requests with data and replies; the library chooses how the data travels |
+//! | a protocol of your own, `async` | [`Endpoint`] and its [`Peer`]s | messages with tags, pull and push of exposed memory, as futures |
 //! | a program of several threads | [`Handle`] | all of the above from any thread: `Send` futures, or blocking; drivers of its own |
 //! | a program without an executor | [`Engine`] | the same operations: post, poll or [`wait`](Engine::wait) |
 //!
@@ -27,7 +27,7 @@
 //! use std::time::Duration;
 //!
 //! use bmi::driver::{MonotonicClock, event};
-//! use bmi::{Addr, Body, Caller, Config, Error, Memory, OpenOptions, Scheme, serve};
+//! use bmi::{Addr, Body, Config, Error, Memory, OpenOptions, Scheme, serve};
 //!
 //! # fn main() -> Result<(), Error> {
 //! let (options, clock) = (OpenOptions::default(), MonotonicClock::new());
@@ -48,7 +48,7 @@
 //!     let peer = client.connect(&addr, client.within(Duration::from_secs(5))).await?;
 //!     let block = Memory::from(vec![7; 100_000]);
 //!     let options = client.within(Duration::from_secs(5));
-//!     let call = Caller::new(client.clone()).call(peer, b"write block 9", Body::Out(block.into()), None, options)?;
+//!     let call = peer.call(b"write block 9", Body::Out(block.into()), options)?;
 //!     assert_eq!(call.reply().await?.bytes, "stored");
 //!     Ok(())
 //! };
@@ -79,12 +79,12 @@
 //!     let peer = a.connect(&addr, soon).await?;
 //!     // The receive first, then the request that provokes its message.
 //!     let buffer = Memory::zeroed(100)?;
-//!     let reply = a.recv(peer, 7, &buffer, soon);
-//!     a.send_unexpected(peer, 7, b"who are you?".to_vec(), soon).await?;
+//!     let reply = peer.recv(7, &buffer, soon);
+//!     peer.send_unexpected(7, b"who are you?".to_vec(), soon).await?;
 //!
 //!     let request = b.next_unexpected().await;
 //!     assert_eq!(request.bytes(), b"who are you?");
-//!     b.send(request.peer(), request.tag(), b"b".to_vec(), b.within(Duration::from_secs(5))).await?;
+//!     request.peer().send(request.tag(), b"b".to_vec(), b.within(Duration::from_secs(5))).await?;
 //!
 //!     assert_eq!(reply.await?.len, 1);
 //!     Ok::<_, Error>(())
@@ -175,15 +175,15 @@
 //! exposure ends when it is dropped.
 //!
 //! ```no_run
-//! # use bmi::{Access, AnyTransport, Endpoint, BulkDescriptor, Error, Memory, PeerId};
-//! # async fn f(a: &Endpoint, b: &Endpoint, peer: PeerId) -> Result<(), Error> {
+//! # use bmi::{Access, BulkDescriptor, Error, Memory, Peer};
+//! # async fn f(a: &Peer, b: &Peer) -> Result<(), Error> {
 //! # let soon = a.within(std::time::Duration::from_secs(1));
 //! let memory = Memory::zeroed(1 << 20)?;
-//! let exposure = a.expose(peer, &memory, Access::WRITE)?;
+//! let exposure = a.expose(&memory, Access::WRITE)?;
 //! let wire: Vec<u8> = exposure.descriptor().encode(Vec::new());
 //! // ... the peer receives `wire` ...
 //! let remote = BulkDescriptor::decode(&wire, 1024)?;
-//! b.push(peer, &remote, 4096, vec![1; 100], soon).await?;
+//! b.push(&remote, 4096, vec![1; 100], soon).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -252,16 +252,16 @@ pub use bmi_core::{
 // Endpoints, and what they report.
 #[doc(inline)]
 pub use bmi_core::{
-    AnyThread, AnyTransport, Capabilities, Completion, Counters, Endpoint, Engine, Handle, HandleConfig, OneSided,
-    OneThread, OpId, OpKind, Operation, Options, PeerEvent, PeerId, PeerLimits, Pinned, Posted, Registration,
-    ResourceUsage, ServiceClass, SharedEndpoint, Tag, Threading, Transport, Unexpected,
+    AnyThread, AnyTransport, Capabilities, Completion, Counters, Endpoint, Engine, Handle, HandleConfig, Message,
+    OneSided, OneThread, OpId, OpKind, Operation, Options, Peer, PeerEvent, PeerId, PeerLimits, Pinned, Posted,
+    Registration, ResourceUsage, ServiceClass, SharedEndpoint, SharedPeer, Tag, Threading, Transport, Unexpected,
 };
 // Memory and bulk data.
 #[doc(inline)]
 pub use bmi_core::{Access, BulkDescriptor, Exposure, Grant, Lists, MemList, MemSlice, Memory, MemoryRegion};
 // Calls.
 #[doc(inline)]
-pub use bmi_core::comm::{Body, Call, Caller, Incoming, Reply, serve};
+pub use bmi_core::comm::{Body, Call, Incoming, Reply, serve};
 
 #[doc(inline)]
 pub use bmi_core::driver;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller, serve};
+use bmi_core::comm::{Body, serve};
 use bmi_core::driver::{MonotonicClock, busy};
 use bmi_core::timeline::{What, align, merge};
 use bmi_core::{
@@ -51,13 +51,12 @@ fn exchange() -> [Timeline; 2] {
     let talking = async {
         let peer = client.connect(&addr, Options::default()).await.unwrap();
         let PeerEvent::Connected { peer: back, .. } = server.next_event().await else { panic!("no peer") };
-        let caller = Caller::new(client.clone());
         for _ in 0..CALLS {
-            let reply = caller.call(peer, b"request", Body::None, None, within).unwrap().reply().await.unwrap();
+            let reply = peer.call(b"request", Body::None, within).unwrap().reply().await.unwrap();
             assert_eq!(&reply.bytes[..], b"request");
         }
-        let received = server.recv(back, 1, Memory::zeroed(1 << 20).unwrap(), within);
-        client.send(peer, 1, Memory::zeroed(1 << 20).unwrap(), within).await.unwrap();
+        let received = server.peer(back).recv(1, Memory::zeroed(1 << 20).unwrap(), within);
+        peer.send(1, Memory::zeroed(1 << 20).unwrap(), within).await.unwrap();
         received.await.unwrap();
     };
     busy::block_on(&both, async {
