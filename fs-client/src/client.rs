@@ -719,11 +719,11 @@ impl<S: Threading> Client<S> {
             .await
             .map_err(|failure| Error::from(failure).during("plan"))?;
         let lost = || bmi_core::Error::new(bmi_core::ErrorKind::PeerLost, "the connection was lost at once");
-        let (endpoint, peer) = self.0.connections.connected(&server.addr).ok_or_else(|| failed(lost()))?;
+        let peer = self.0.connections.connected(&server.addr).ok_or_else(|| failed(lost()))?;
         if let Some(known) = known {
-            comm::calibrate(endpoint, peer, known, Options::by(deadline)).await.map_err(failed)?;
+            comm::calibrate(&peer, known, Options::by(deadline)).await.map_err(failed)?;
         }
-        Ok(endpoint.with(|engine| engine.plan(Some(peer))))
+        Ok(peer.endpoint().with(|engine| engine.plan(Some(peer.id()))))
     }
 
     /// Returns the space in use and free, of the manager and all I/O servers.

@@ -27,9 +27,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller, Path, Reply};
+use bmi_core::comm::{Body, Path, Reply};
 use bmi_core::mutated;
-use bmi_core::{Addr, Endpoint, ErrorKind, Lists, Options, PeerId, Threading, Time};
+use bmi_core::{Addr, Endpoint, ErrorKind, Lists, Options, Peer, Threading, Time};
 use fs_proto::limits::MAX_SERVERS;
 use fs_proto::{
     ClusterId, ErrorCode, FsError, ManagerReply, ManagerRequest, ReplyBody, Request, RequestBody, RequestId, codec,
@@ -38,7 +38,7 @@ use futures_util::future::{Either, select};
 
 use crate::error::{Failure, ServerName};
 use crate::locked::Locked;
-use crate::route::{Endpoints, Preference, Route, Via, leave, reach};
+use crate::route::{Endpoints, Preference, Route, leave, reach};
 use crate::servers::{Attempt, Link, Servers};
 
 /// First pause before retrying a server that was lost. It is doubled each time.
@@ -145,9 +145,7 @@ pub(crate) struct Connections<S: Threading> {
     endpoints: Endpoints<S>,
     preference: Preference,
     numbers: Locked<Numbers>,
-    servers: Locked<Servers>,
-    /// One caller for each of the endpoints.
-    callers: Vec<Caller<S>>,
+    servers: Locked<Servers<S>>,
     resent: AtomicU64,
     manager: ServerName,
     /// How long a server that cannot be reached is waited for.
@@ -174,7 +172,6 @@ impl<S: Threading> Connections<S> {
         waiting: Waiting,
     ) -> Connections<S> {
         Connections {
-            callers: endpoints.endpoints().map(|endpoint| Caller::new(endpoint.clone())).collect(),
             endpoints,
             preference,
             numbers: Locked::new(Numbers { next: 1, unanswered: BTreeSet::new() }),
@@ -239,7 +236,7 @@ impl<S: Threading> Connections<S> {
 
     /// Returns the first endpoint. All endpoints share its clock.
     pub(crate) fn endpoint(&self) -> &Endpoint<S> {
-        self.endpoints.at(0)
+        self.endpoints.first()
     }
 
     /// Returns all endpoints.
@@ -252,16 +249,6 @@ impl<S: Threading> Connections<S> {
         self.endpoints.shares_memory()
     }
 
-    /// Returns the endpoint through which a server was reached.
-    fn through(&self, via: Via) -> &Endpoint<S> {
-        self.endpoints.at(via.endpoint_index)
-    }
-
-    /// Returns the connection to a server, if there is one.
-    fn via(&self, addr: &Addr) -> Option<Via> {
-        self.servers.with(|servers| servers.via(addr))
-    }
-
     /// Returns the route to a server, or `None` while it is not connected.
     pub(crate) fn route(&self, addr: &Addr) -> Option<Arc<Route>> {
         self.servers.with(|servers| servers.route(addr))
@@ -272,19 +259,16 @@ impl<S: Threading> Connections<S> {
         self.resent.load(Ordering::Relaxed)
     }
 
-    /// Returns the endpoint through which a server is reached and the server's peer id there, or
-    /// `None` while it is not connected.
-    pub(crate) fn connected(&self, addr: &Addr) -> Option<(&Endpoint<S>, PeerId)> {
-        let via = self.via(addr)?;
-        let endpoint = self.through(via);
-        endpoint.limits(via.peer).map(|_| (endpoint, via.peer))
+    /// Returns the connection to a server, or `None` while there is none.
+    pub(crate) fn connected(&self, addr: &Addr) -> Option<Peer<S>> {
+        self.servers.with(|servers| servers.peer(addr)).filter(|peer| peer.limits().is_some())
     }
 
     /// Returns how many bytes a request to a server may have, including the description of its
     /// memory. Returns `None` while the server is not connected.
     pub(crate) fn room(&self, addr: &Addr) -> Option<usize> {
-        let via = self.via(addr)?;
-        Some(self.callers[via.endpoint_index].room(via.peer)).filter(|room| *room > 0)
+        let peer = self.servers.with(|servers| servers.peer(addr))?;
+        Some(peer.request_room()).filter(|room| *room > 0)
     }
 
     /// Learns whether the server has closed a connection that was not used for a while. A client
@@ -294,18 +278,18 @@ impl<S: Threading> Connections<S> {
         let Some(idle) = self.servers.with(|servers| servers.idle(addr, now)) else { return };
         // Each timer ends with a poll, after that poll has taken what the adapter reports.
         for _ in 0..LOOKS {
-            self.through(idle).sleep(Duration::ZERO).await;
+            idle.endpoint().sleep(Duration::ZERO).await;
         }
     }
 
     /// Returns the connection to a server. Connects first if necessary.
-    pub(crate) async fn peer(&self, server: &ServerName, deadline: Time) -> Result<Via, Failure> {
+    pub(crate) async fn peer(&self, server: &ServerName, deadline: Time) -> Result<Peer<S>, Failure> {
         let addr = &server.addr;
         self.look_at_idle(addr).await;
         loop {
             match self.servers.with(|servers| servers.link(addr)) {
-                Link::Connected(via) if self.through(via).limits(via.peer).is_some() => return Ok(via),
-                Link::Connected(via) => self.servers.with(|servers| servers.lost(addr, via)),
+                Link::Connected(peer) if peer.limits().is_some() => return Ok(peer),
+                Link::Connected(peer) => self.servers.with(|servers| servers.lost(addr, &peer)),
                 Link::Connecting(attempt) => {
                     // In a box of its own, so that a request over a connection has a small future.
                     if let Some(result) = Box::pin(self.join(server, &attempt, deadline)).await {
@@ -319,7 +303,12 @@ impl<S: Threading> Connections<S> {
     /// Waits for an attempt to connect a server, and carries it out if no other task does. Returns
     /// `None` if it is another task's turn and that takes too long. The next attempt is then a new
     /// one.
-    async fn join(&self, server: &ServerName, attempt: &Attempt, deadline: Time) -> Option<Result<Via, Failure>> {
+    async fn join(
+        &self,
+        server: &ServerName,
+        attempt: &Attempt<S>,
+        deadline: Time,
+    ) -> Option<Result<Peer<S>, Failure>> {
         let leads = AtomicBool::new(false);
         let mut joined = std::pin::pin!(attempt.get_or_init(async || {
             leads.store(true, Ordering::Relaxed);
@@ -346,16 +335,16 @@ impl<S: Threading> Connections<S> {
     }
 
     /// Carries out an attempt to connect a server, and records the result.
-    async fn connect(&self, server: &ServerName, attempt: &Attempt) -> Result<Via, Failure> {
+    async fn connect(&self, server: &ServerName, attempt: &Attempt<S>) -> Result<Peer<S>, Failure> {
         let hello = self.servers.with(|servers| servers.hello(server));
         let reached = reach(&self.endpoints, &self.preference, server, &hello).await;
         let now = self.endpoint().now();
         match reached {
-            Ok((via, route, identity)) => {
+            Ok((peer, route, identity)) => {
                 tracing::debug!(%route, "connected");
-                let used = self.servers.with(|servers| servers.connected(server, via, route, &identity, now));
-                if used != via {
-                    leave(self.through(via), via.peer);
+                let used = self.servers.with(|servers| servers.connected(server, peer.clone(), route, &identity, now));
+                if used != peer {
+                    leave(&peer);
                 }
                 Ok(used)
             }
@@ -367,7 +356,7 @@ impl<S: Threading> Connections<S> {
     }
 
     /// Records that a request or a reply has gone over a connection.
-    fn note_used(&self, addr: &Addr, by: Via) {
+    fn note_used(&self, addr: &Addr, by: &Peer<S>) {
         let now = self.endpoint().now();
         self.servers.with(|servers| servers.note_used(addr, by, now));
     }
@@ -471,12 +460,12 @@ impl<S: Threading> Connections<S> {
         outgoing: &Outgoing,
         sent: &mut bool,
     ) -> Result<Reply, Failure> {
-        let via = self.peer(server, deadline).await?;
-        let result = self.exchange(server, via, deadline, seq, outgoing, sent).await;
+        let peer = self.peer(server, deadline).await?;
+        let result = self.exchange(server, &peer, deadline, seq, outgoing, sent).await;
         if matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Refused)) {
             // The adapter may know of the loss before the endpoint does. Make sure that the next
             // attempt uses a new connection.
-            self.servers.with(|servers| servers.lost(&server.addr, via));
+            self.servers.with(|servers| servers.lost(&server.addr, &peer));
         }
         result.map_err(|error| Failure::transport(server.clone(), error))
     }
@@ -484,26 +473,25 @@ impl<S: Threading> Connections<S> {
     async fn exchange(
         &self,
         server: &ServerName,
-        via: Via,
+        peer: &Peer<S>,
         deadline: Time,
         seq: u64,
         outgoing: &Outgoing,
         sent: &mut bool,
     ) -> Result<Reply, bmi_core::Error> {
-        let left = deadline.since(self.through(via).now()).as_millis().max(1);
+        let left = deadline.since(peer.endpoint().now()).as_millis().max(1);
         let request = codec::encode_request(&Request {
             id: RequestId { client: self.preference.client, seq },
             unanswered: self.numbers.with(|numbers| numbers.unanswered.first().copied()).unwrap_or(seq),
             timeout_ms: u32::try_from(left).unwrap_or(u32::MAX),
             body: outgoing.body.clone(),
         });
-        let options = Options::by(deadline).lists(outgoing.lists);
-        let caller = &self.callers[via.endpoint_index];
-        let call = caller.call(via.peer, &request, outgoing.data.clone(), outgoing.path, options)?;
+        let options = Options::by(deadline).lists(outgoing.lists).path(outgoing.path);
+        let call = peer.call(&request, outgoing.data.clone(), options)?;
         *sent = true;
-        self.note_used(&server.addr, via);
+        self.note_used(&server.addr, peer);
         let reply = call.reply().await?;
-        self.note_used(&server.addr, via);
+        self.note_used(&server.addr, peer);
         Ok(reply)
     }
 }

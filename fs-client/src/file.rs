@@ -181,13 +181,13 @@ impl<S: Threading> File<S> {
         let inner = self.client.inner();
         let rooms = self.inner.servers.iter().filter_map(|server| inner.connections.room(&server.addr));
         let room = rooms.min();
-        inner.connections.endpoint().with(|endpoint| PlanLimits {
-            request: room.unwrap_or(endpoint.config().credits.eager_limit).saturating_sub(REQUEST_ROOM),
+        inner.connections.endpoint().with(|engine| PlanLimits {
+            request: room.unwrap_or(engine.config().credits.eager_limit).saturating_sub(REQUEST_ROOM),
             regions: MAX_REGIONS,
             // One more goes with a message.
-            pieces: endpoint.config().tuning.max_pieces - 1,
+            pieces: engine.config().tuning.max_pieces - 1,
             transfer: inner.options.largest_transfer.max(1),
-            lists: inner.options.lists.or(endpoint.config().memory.lists),
+            lists: inner.options.lists.or(engine.config().memory.lists),
         })
     }
 
@@ -196,13 +196,13 @@ impl<S: Threading> File<S> {
     fn paths(&self, memory: &MemList) -> Vec<ServerPaths> {
         let connections = &self.client.inner().connections;
         let paths = |endpoint: &Endpoint<S>, peer| {
-            endpoint.with(|endpoint| {
-                let registered = memory.pieces().iter().all(|piece| endpoint.is_registered(piece.memory()));
-                ServerPaths { plan: endpoint.plan(peer), registered }
+            endpoint.with(|engine| {
+                let registered = memory.pieces().iter().all(|piece| engine.is_registered(piece.memory()));
+                ServerPaths { plan: engine.plan(peer), registered }
             })
         };
         let one = |server: &ServerName| match connections.connected(&server.addr) {
-            Some((endpoint, peer)) => paths(endpoint, Some(peer)),
+            Some(peer) => paths(peer.endpoint(), Some(peer.id())),
             None => paths(connections.endpoint(), None),
         };
         self.inner.servers.iter().map(one).collect()

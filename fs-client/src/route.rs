@@ -33,8 +33,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller};
-use bmi_core::{Addr, Endpoint, ErrorKind, OneThread, Options, PeerId, Scheme, Threading, Time};
+use bmi_core::comm::Body;
+use bmi_core::{Addr, Endpoint, ErrorKind, OneThread, Options, Peer, Scheme, Threading, Time};
 use fs_proto::{ErrorCode, Hello, Identity, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
 
 use crate::error::{Failure, ServerName};
@@ -93,15 +93,15 @@ impl<S: Threading> Endpoints<S> {
         self.open.iter().any(|(scheme, _)| *scheme == Scheme::Shm)
     }
 
-    /// Returns the endpoint at `index`.
-    pub(crate) fn at(&self, index: usize) -> &Endpoint<S> {
-        &self.open[index].1
+    /// Returns the first endpoint.
+    pub(crate) fn first(&self) -> &Endpoint<S> {
+        &self.open[0].1
     }
 
-    /// Returns the index of the endpoint for addresses of `scheme`.
-    fn find(&self, scheme: Scheme) -> Result<usize, String> {
-        let here = self.open.iter().position(|(own, _)| *own == scheme);
-        here.ok_or_else(|| match self.absent.iter().find(|(own, _)| *own == scheme) {
+    /// Returns the endpoint for addresses of `scheme`.
+    fn find(&self, scheme: Scheme) -> Result<&Endpoint<S>, String> {
+        let here = self.open.iter().find(|(own, _)| *own == scheme);
+        here.map(|(_, endpoint)| endpoint).ok_or_else(|| match self.absent.iter().find(|(own, _)| *own == scheme) {
             Some((_, why)) => why.clone(),
             None => format!("this client has no endpoint for {scheme}://"),
         })
@@ -132,13 +132,6 @@ impl fmt::Display for Route {
         }
         Ok(())
     }
-}
-
-/// A connected server: the endpoint, and the server's peer id there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Via {
-    pub(crate) endpoint_index: usize,
-    pub(crate) peer: PeerId,
 }
 
 /// The inputs of the choice.
@@ -192,12 +185,11 @@ pub(crate) async fn reach<S: Threading>(
     preference: &Preference,
     server: &ServerName,
     hello: &Hello,
-) -> Result<(Via, Route, Identity), Failure> {
+) -> Result<(Peer<S>, Route, Identity), Failure> {
     let failed = |error| Failure::transport(server.clone(), error);
-    let index = endpoints.find(server.addr.scheme()).map_err(|why| {
+    let endpoint = endpoints.find(server.addr.scheme()).map_err(|why| {
         failed(bmi_core::Error::new(ErrorKind::Unsupported, why).during("connect").with_peer(&server.addr))
     })?;
-    let endpoint = endpoints.at(index);
     let begun = endpoint.now();
     let mut waited = false;
     loop {
@@ -207,10 +199,10 @@ pub(crate) async fn reach<S: Threading>(
             let lost = failure.source.as_ref().is_some_and(|error| error.kind() == ErrorKind::PeerLost);
             failure.code == ErrorCode::Busy || (waited && lost)
         };
-        let newcomer = Newcomer { endpoint, peer: Some(peer?) };
+        let newcomer = Newcomer(Some(peer?));
         let deadline = endpoint.now() + preference.timeout;
-        match greet(endpoint, newcomer.peer(), server, preference.client, hello, deadline).await {
-            Ok(identity) => return choose(endpoints, preference, server, hello, (index, newcomer), identity).await,
+        match greet(newcomer.peer(), server, preference.client, hello, deadline).await {
+            Ok(identity) => return choose(endpoints, preference, server, hello, newcomer, identity).await,
             Err(failure)
                 if starting(&failure) && endpoint.now().since(begun) < STARTING.min(preference.timeout / 2) =>
             {
@@ -223,29 +215,23 @@ pub(crate) async fn reach<S: Threading>(
     }
 }
 
-/// A connection that is not taken yet. Dropping it ends the connection.
-struct Newcomer<'a, S: Threading> {
-    endpoint: &'a Endpoint<S>,
-    /// `None` after it was taken.
-    peer: Option<PeerId>,
-}
+/// A connection, until it is taken. Dropping it ends the connection.
+struct Newcomer<S: Threading>(Option<Peer<S>>);
 
-impl<S: Threading> Newcomer<'_, S> {
-    fn peer(&self) -> PeerId {
-        self.peer.expect("it is there until it is taken")
+impl<S: Threading> Newcomer<S> {
+    fn peer(&self) -> &Peer<S> {
+        self.0.as_ref().expect("it is there until it is taken")
     }
 
     /// Takes the connection.
-    fn take(mut self, endpoint_index: usize) -> Via {
-        let via = Via { endpoint_index, peer: self.peer() };
-        self.peer = None;
-        via
+    fn take(mut self) -> Peer<S> {
+        self.0.take().expect("it is taken once")
     }
 }
 
-impl<S: Threading> Drop for Newcomer<'_, S> {
+impl<S: Threading> Drop for Newcomer<S> {
     fn drop(&mut self) {
-        self.peer.into_iter().for_each(|peer| leave(self.endpoint, peer));
+        self.0.iter().for_each(leave);
     }
 }
 
@@ -255,16 +241,16 @@ async fn choose<S: Threading>(
     preference: &Preference,
     server: &ServerName,
     hello: &Hello,
-    (index, newcomer): (usize, Newcomer<'_, S>),
+    newcomer: Newcomer<S>,
     identity: Identity,
-) -> Result<(Via, Route, Identity), Failure> {
+) -> Result<(Peer<S>, Route, Identity), Failure> {
     let known = &server.addr;
     let mut route =
         Route { server: server.clone(), addr: known.clone(), reason: String::new(), passed_over: Vec::new() };
     if !preference.has_choice(endpoints, known.scheme()) {
         let asked = preference.over == TransportChoice::Only(known.scheme());
         route.reason = if asked { "as asked for".to_owned() } else { "nothing better here".to_owned() };
-        return Ok((newcomer.take(index), route, identity));
+        return Ok((newcomer.take(), route, identity));
     }
     for addr in preference.candidates(known, &identity.addrs) {
         match try_way(endpoints, preference, server, hello, &identity, &addr).await {
@@ -289,7 +275,7 @@ async fn choose<S: Threading>(
         true => "nothing better is offered".to_owned(),
         false => "nothing better works".to_owned(),
     };
-    Ok((newcomer.take(index), route, identity))
+    Ok((newcomer.take(), route, identity))
 }
 
 /// Connects to another address of a server and checks that the same server answers there. Returns
@@ -301,18 +287,17 @@ async fn try_way<S: Threading>(
     hello: &Hello,
     identity: &Identity,
     addr: &Addr,
-) -> Result<Via, String> {
-    let index = endpoints.find(addr.scheme())?;
+) -> Result<Peer<S>, String> {
+    let endpoint = endpoints.find(addr.scheme())?;
     if addr.scheme() == Scheme::Shm && preference.host.as_deref().is_none_or(|host| host != identity.host) {
         return Err("another host".to_owned());
     }
-    let endpoint = endpoints.at(index);
     let deadline = endpoint.now() + PATIENCE;
     let peer =
         endpoint.connect(&addr.without_device(), Options::by(deadline)).await.map_err(|error| error.to_string())?;
-    let newcomer = Newcomer { endpoint, peer: Some(peer) };
-    match greet(endpoint, peer, server, preference.client, hello, deadline).await {
-        Ok(found) if found.is_same(identity) => Ok(newcomer.take(index)),
+    let newcomer = Newcomer(Some(peer));
+    match greet(newcomer.peer(), server, preference.client, hello, deadline).await {
+        Ok(found) if found.is_same(identity) => Ok(newcomer.take()),
         Ok(_) => Err("another server is there".to_owned()),
         Err(failure) => Err(failure.detail),
     }
@@ -321,21 +306,19 @@ async fn try_way<S: Threading>(
 /// Opens a connection: says which server is expected, and checks the answer. The request has the
 /// sequence number 0, which no other request has.
 async fn greet<S: Threading>(
-    endpoint: &Endpoint<S>,
-    peer: PeerId,
+    peer: &Peer<S>,
     server: &ServerName,
     client: u128,
     hello: &Hello,
     deadline: Time,
 ) -> Result<Identity, Failure> {
     let failed = |error| Failure::transport(server.clone(), error);
-    let left = deadline.since(endpoint.now()).as_millis().max(1);
+    let left = deadline.since(peer.endpoint().now()).as_millis().max(1);
     let timeout_ms = u32::try_from(left).unwrap_or(u32::MAX);
     let id = RequestId { client, seq: 0 };
     let body = RequestBody::Hello(hello.clone());
     let request = codec::encode_request(&Request { id, unanswered: 0, timeout_ms, body });
-    let caller = Caller::new(endpoint.clone());
-    let call = caller.call(peer, &request, Body::None, None, Options::by(deadline)).map_err(failed)?;
+    let call = peer.call(&request, Body::None, Options::by(deadline)).map_err(failed)?;
     let reply = call.reply().await.map_err(failed)?;
     match codec::decode_reply(&reply.bytes) {
         Ok(Reply { result: Ok(ReplyBody::Identity(identity)) }) => match identity.check(hello) {
@@ -349,11 +332,11 @@ async fn greet<S: Threading>(
 }
 
 /// Ends a connection without waiting for the end.
-pub(crate) fn leave<S: Threading>(endpoint: &Endpoint<S>, peer: PeerId) {
-    endpoint.with(|endpoint| {
+pub(crate) fn leave<S: Threading>(peer: &Peer<S>) {
+    peer.endpoint().with(|engine| {
         // An error means that the connection has ended already.
-        if let Ok(op) = endpoint.disconnect(peer, Options::default()) {
-            endpoint.abandon(op);
+        if let Ok(op) = engine.disconnect(peer.id(), Options::default()) {
+            engine.abandon(op);
         }
     });
 }

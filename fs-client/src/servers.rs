@@ -18,12 +18,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bmi_core::{Addr, Time};
+use bmi_core::{Addr, Peer, Threading, Time};
 use fs_proto::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 use tokio::sync::OnceCell;
 
 use crate::error::{Failure, ServerName};
-use crate::route::{Route, Via};
+use crate::route::Route;
 
 /// After this long without a request, a connection is looked at before it is used. The server may
 /// have closed it, because it was idle and others needed the place.
@@ -34,21 +34,21 @@ const AVOIDED: Duration = Duration::from_secs(30);
 
 /// An attempt to connect to a server. Several tasks may wait for it, and one of them carries it
 /// out. If that task is dropped, another one carries it out from the beginning.
-pub(crate) type Attempt = Arc<OnceCell<Result<Via, Failure>>>;
+pub(crate) type Attempt<S> = Arc<OnceCell<Result<Peer<S>, Failure>>>;
 
 /// A server that is connected or is being connected.
-pub(crate) enum Link {
+pub(crate) enum Link<S: Threading> {
     /// It is being connected.
-    Connecting(Attempt),
+    Connecting(Attempt<S>),
     /// It is connected.
-    Connected(Via),
+    Connected(Peer<S>),
 }
 
-enum Peer {
-    Connecting(Attempt),
+enum Entry<S: Threading> {
+    Connecting(Attempt<S>),
     /// `used` is the time of the last request or reply.
     Connected {
-        via: Via,
+        peer: Peer<S>,
         route: Arc<Route>,
         used: Time,
     },
@@ -64,15 +64,14 @@ struct Expected {
 }
 
 /// The table.
-#[derive(Default)]
-pub(crate) struct Servers {
+pub(crate) struct Servers<S: Threading> {
     cluster: Option<ClusterId>,
     iods: Arc<Vec<ServerName>>,
     /// Number of times that the manager was asked for the list of I/O servers.
     asked: u64,
     /// Which of them brought the list that is stored.
     learned: u64,
-    peers: BTreeMap<Addr, Peer>,
+    entries: BTreeMap<Addr, Entry<S>>,
     expected: BTreeMap<Addr, Expected>,
     /// When an I/O server could not be reached.
     unreachable: BTreeMap<u32, Time>,
@@ -83,9 +82,19 @@ pub(crate) struct Servers {
     given_up: BTreeSet<Addr>,
 }
 
-impl Servers {
-    pub(crate) fn of(cluster: Option<ClusterId>) -> Servers {
-        Servers { cluster, ..Servers::default() }
+impl<S: Threading> Servers<S> {
+    pub(crate) fn of(cluster: Option<ClusterId>) -> Servers<S> {
+        Servers {
+            cluster,
+            iods: Arc::default(),
+            asked: 0,
+            learned: 0,
+            entries: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            unreachable: BTreeMap::new(),
+            awaited: BTreeSet::new(),
+            given_up: BTreeSet::new(),
+        }
     }
 
     /// Returns the cluster, once it is known.
@@ -131,38 +140,38 @@ impl Servers {
     // ---- connections ----------------------------------------------------------------------------
 
     /// Returns the connection to a server, if there is one.
-    pub(crate) fn via(&self, addr: &Addr) -> Option<Via> {
-        match self.peers.get(addr) {
-            Some(Peer::Connected { via, .. }) => Some(*via),
+    pub(crate) fn peer(&self, addr: &Addr) -> Option<Peer<S>> {
+        match self.entries.get(addr) {
+            Some(Entry::Connected { peer, .. }) => Some(peer.clone()),
             _ => None,
         }
     }
 
     /// Returns the connection to a server if nothing has gone over it lately.
-    pub(crate) fn idle(&self, addr: &Addr, now: Time) -> Option<Via> {
-        match self.peers.get(addr) {
-            Some(Peer::Connected { via, used, .. }) if now.since(*used) >= FRESH => Some(*via),
+    pub(crate) fn idle(&self, addr: &Addr, now: Time) -> Option<Peer<S>> {
+        match self.entries.get(addr) {
+            Some(Entry::Connected { peer, used, .. }) if now.since(*used) >= FRESH => Some(peer.clone()),
             _ => None,
         }
     }
 
     /// Returns the route to a server, or `None` while it is not connected.
     pub(crate) fn route(&self, addr: &Addr) -> Option<Arc<Route>> {
-        match self.peers.get(addr) {
-            Some(Peer::Connected { route, .. }) => Some(route.clone()),
+        match self.entries.get(addr) {
+            Some(Entry::Connected { route, .. }) => Some(route.clone()),
             _ => None,
         }
     }
 
     /// Returns the connection to a server, or the attempt to make one. If there is neither, an
     /// attempt is entered.
-    pub(crate) fn link(&mut self, addr: &Addr) -> Link {
-        match self.peers.get(addr) {
-            Some(Peer::Connected { via, .. }) => Link::Connected(*via),
-            Some(Peer::Connecting(attempt)) => Link::Connecting(attempt.clone()),
+    pub(crate) fn link(&mut self, addr: &Addr) -> Link<S> {
+        match self.entries.get(addr) {
+            Some(Entry::Connected { peer, .. }) => Link::Connected(peer.clone()),
+            Some(Entry::Connecting(attempt)) => Link::Connecting(attempt.clone()),
             None => {
                 let attempt = Attempt::default();
-                self.peers.insert(addr.clone(), Peer::Connecting(attempt.clone()));
+                self.entries.insert(addr.clone(), Entry::Connecting(attempt.clone()));
                 Link::Connecting(attempt)
             }
         }
@@ -170,8 +179,15 @@ impl Servers {
 
     /// Records that an attempt has made a connection. Returns the connection to use: the one of
     /// another attempt, if that one was faster.
-    pub(crate) fn connected(&mut self, server: &ServerName, via: Via, route: Route, who: &Identity, now: Time) -> Via {
-        if let Some(first) = self.via(&server.addr) {
+    pub(crate) fn connected(
+        &mut self,
+        server: &ServerName,
+        peer: Peer<S>,
+        route: Route,
+        who: &Identity,
+        now: Time,
+    ) -> Peer<S> {
+        if let Some(first) = self.peer(&server.addr) {
             return first;
         }
         self.cluster = Some(who.cluster);
@@ -180,12 +196,13 @@ impl Servers {
         if let Some(iod) = server.iod {
             self.unreachable.remove(&iod);
         }
-        self.peers.insert(server.addr.clone(), Peer::Connected { via, route: Arc::new(route), used: now });
-        via
+        self.entries
+            .insert(server.addr.clone(), Entry::Connected { peer: peer.clone(), route: Arc::new(route), used: now });
+        peer
     }
 
     /// Records that an attempt has failed.
-    pub(crate) fn failed(&mut self, server: &ServerName, attempt: &Attempt, now: Time) {
+    pub(crate) fn failed(&mut self, server: &ServerName, attempt: &Attempt<S>, now: Time) {
         if self.end_attempt(&server.addr, attempt) {
             self.unreachable.extend(server.iod.map(|iod| (iod, now)));
         }
@@ -193,32 +210,33 @@ impl Servers {
 
     /// Records that a task has waited for an attempt until its deadline. Others may wait on.
     pub(crate) fn late(&mut self, server: &ServerName, now: Time) {
-        if self.via(&server.addr).is_none() {
+        if self.peer(&server.addr).is_none() {
             self.unreachable.extend(server.iod.map(|iod| (iod, now)));
         }
     }
 
     /// Ends an attempt that is still in the table. The next task begins another one. Returns
     /// whether it was there.
-    pub(crate) fn end_attempt(&mut self, addr: &Addr, attempt: &Attempt) -> bool {
-        let is_current = matches!(self.peers.get(addr), Some(Peer::Connecting(entry)) if Arc::ptr_eq(entry, attempt));
+    pub(crate) fn end_attempt(&mut self, addr: &Addr, attempt: &Attempt<S>) -> bool {
+        let is_current =
+            matches!(self.entries.get(addr), Some(Entry::Connecting(entry)) if Arc::ptr_eq(entry, attempt));
         if is_current {
-            self.peers.remove(addr);
+            self.entries.remove(addr);
         }
         is_current
     }
 
     /// Removes a connection that is over, unless there is another one already.
-    pub(crate) fn lost(&mut self, addr: &Addr, via: Via) {
-        if self.via(addr) == Some(via) {
-            self.peers.remove(addr);
+    pub(crate) fn lost(&mut self, addr: &Addr, peer: &Peer<S>) {
+        if self.peer(addr).as_ref() == Some(peer) {
+            self.entries.remove(addr);
         }
     }
 
     /// Records that a request or a reply has gone over a connection.
-    pub(crate) fn note_used(&mut self, addr: &Addr, by: Via, now: Time) {
-        if let Some(Peer::Connected { via, used, .. }) = self.peers.get_mut(addr)
-            && *via == by
+    pub(crate) fn note_used(&mut self, addr: &Addr, by: &Peer<S>, now: Time) {
+        if let Some(Entry::Connected { peer, used, .. }) = self.entries.get_mut(addr)
+            && peer == by
         {
             *used = now.max(*used);
         }

@@ -251,7 +251,7 @@ impl<S: Threading> File<S> {
         wanted.iter().find_map(|wanted| {
             let server = &self.servers()[wanted.datafile];
             let lends = match self.client().inner().connections.connected(&server.addr) {
-                Some((endpoint, _)) => endpoint.with(|engine| engine.transport().capabilities().shares_pages),
+                Some(peer) => peer.endpoint().with(|engine| engine.transport().capabilities().shares_pages),
                 None => true, // it is connected first
             };
             if !lends {
@@ -394,11 +394,12 @@ impl<S: Threading> File<S> {
         let remote = RemoteSlice { key: RemoteKey(grant.key), addr: grant.addr, len: VIEW_SEGMENT };
         let server = &self.servers()[wanted.datafile];
         for _ in 0..LOOKS {
-            let (endpoint, peer) = self.client().inner().connections.connected(&server.addr)?;
+            let peer = self.client().inner().connections.connected(&server.addr)?;
+            let endpoint = peer.endpoint();
             if !endpoint.with(|engine| engine.transport().capabilities().shares_pages) {
                 return None;
             }
-            if let Some(view) = endpoint.with(|engine| engine.view(peer, remote)) {
+            if let Some(view) = endpoint.with(|engine| engine.view(peer.id(), remote)) {
                 return Some(view);
             }
             // The pages come beside the reply.

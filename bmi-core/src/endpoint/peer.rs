@@ -44,6 +44,15 @@ impl<S: Threading> Clone for Peer<S> {
     }
 }
 
+/// Two handles are equal if they lead to the same connection of the same endpoint.
+impl<S: Threading> PartialEq for Peer<S> {
+    fn eq(&self, other: &Peer<S>) -> bool {
+        self.id == other.id && std::ptr::eq(&raw const *self.endpoint.inner, &raw const *other.endpoint.inner)
+    }
+}
+
+impl<S: Threading> Eq for Peer<S> {}
+
 impl<S: Threading> fmt::Debug for Peer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.id.fmt(f)
