@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bmi_core::PeerId;
-use bmi_core::comm::{Body, Caller};
+use bmi_core::Peer;
+use bmi_core::comm::Body;
 use fs_proto::{ErrorCode, FsError, Hello, Identity, ReplyBody, Request, RequestBody, RequestId, codec};
 
 /// Sends a request and returns the answer. `seq` is the caller's own number for it.
@@ -11,8 +11,7 @@ use fs_proto::{ErrorCode, FsError, Hello, Identity, ReplyBody, Request, RequestB
 /// # Errors
 /// The server's error, or that of the transport.
 pub(crate) async fn ask(
-    caller: &Caller,
-    peer: PeerId,
+    peer: &Peer,
     seq: u64,
     body: impl Into<RequestBody>,
     limit: Duration,
@@ -24,8 +23,8 @@ pub(crate) async fn ask(
         timeout_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
         body: body.into(),
     };
-    let (bytes, options) = (codec::encode_request(&request), caller.endpoint().within(limit));
-    let reply = caller.call(peer, &bytes, Body::None, None, options)?.reply().await?;
+    let (bytes, options) = (codec::encode_request(&request), peer.within(limit));
+    let reply = peer.call(&bytes, Body::None, options)?.reply().await?;
     match codec::decode_reply(&reply.bytes) {
         Ok(reply) => reply.result,
         Err(error) => Err(FsError::new(ErrorCode::Protocol, error.to_string())),
@@ -36,8 +35,8 @@ pub(crate) async fn ask(
 ///
 /// # Errors
 /// `WrongServer`, `Busy`, and those of the transport.
-pub(crate) async fn greet(caller: &Caller, peer: PeerId, hello: Hello, limit: Duration) -> Result<Identity, FsError> {
-    match ask(caller, peer, 0, RequestBody::Hello(hello.clone()), limit).await? {
+pub(crate) async fn greet(peer: &Peer, hello: Hello, limit: Duration) -> Result<Identity, FsError> {
+    match ask(peer, 0, RequestBody::Hello(hello.clone()), limit).await? {
         ReplyBody::Identity(identity) => {
             identity.check(&hello)?;
             Ok(identity)

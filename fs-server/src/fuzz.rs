@@ -7,8 +7,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller};
-use bmi_core::{Addr, Endpoint, Memory, PeerId};
+use bmi_core::comm::Body;
+use bmi_core::{Addr, Endpoint, Memory, Peer};
 use bmi_sim::World;
 use fs_proto::{DatafileHandle, Hello, IodRequest, ManagerRequest, Request, RequestBody, RequestId, Role, codec};
 
@@ -46,24 +46,23 @@ const LONGEST: usize = 8192;
 /// A client that sends any bytes as requests.
 struct Client {
     endpoint: Endpoint,
-    caller: Caller,
     seq: u64,
 }
 
 impl Client {
     fn new(world: &World, name: &str) -> Client {
         let endpoint = world.node(name).endpoint(bmi_core::Config::named(name)).expect("an endpoint");
-        Client { caller: Caller::new(endpoint.clone()), endpoint, seq: 0 }
+        Client { endpoint, seq: 0 }
     }
 
     /// Connects to a server and introduces itself. Waits until the server serves.
-    async fn connect(&mut self, addr: &Addr, role: Role) -> PeerId {
+    async fn connect(&mut self, addr: &Addr, role: Role) -> Peer {
         for _ in 0..10_000 {
             if let Ok(peer) = self.endpoint.connect(addr, self.endpoint.within(PATIENCE)).await {
-                if self.ask(peer, RequestBody::Hello(Hello::to(role))).await {
+                if self.ask(&peer, RequestBody::Hello(Hello::to(role))).await {
                     return peer;
                 }
-                let _ = self.endpoint.disconnect(peer, self.endpoint.within(PATIENCE)).await;
+                let _ = peer.disconnect(peer.within(PATIENCE)).await;
             }
             self.endpoint.sleep(Duration::from_micros(500)).await;
         }
@@ -71,7 +70,7 @@ impl Client {
     }
 
     /// Sends an honest request. Returns whether the reply is no error.
-    async fn ask(&mut self, peer: PeerId, body: impl Into<RequestBody>) -> bool {
+    async fn ask(&mut self, peer: &Peer, body: impl Into<RequestBody>) -> bool {
         self.seq += 1;
         let id = RequestId { client: 77, seq: self.seq };
         let request = Request { id, unanswered: self.seq, timeout_ms: 10_000, body: body.into() };
@@ -80,8 +79,8 @@ impl Client {
     }
 
     /// Sends any bytes. Returns the reply; `None` if there is none.
-    async fn send(&self, peer: PeerId, bytes: &[u8], body: Body) -> Option<fs_proto::Reply> {
-        let call = self.caller.call(peer, bytes, body, None, self.endpoint.within(PATIENCE)).ok()?;
+    async fn send(&self, peer: &Peer, bytes: &[u8], body: Body) -> Option<fs_proto::Reply> {
+        let call = peer.call(bytes, body, peer.within(PATIENCE)).ok()?;
         let reply = call.reply().await.ok()?;
         Some(codec::decode_reply(&reply.bytes).expect("servers send replies that can be decoded"))
     }
@@ -113,12 +112,12 @@ pub fn requests(bytes: &[u8]) {
                 _ => Body::In(memory.into()),
             };
             let request = [&[codec::VERSION], body].concat();
-            client.send(peers[usize::from(kind & 1)], &request, data).await;
+            client.send(&peers[usize::from(kind & 1)], &request, data).await;
         }
         let manager = other.connect(&manager, Role::Manager).await;
-        assert!(other.ask(manager, ManagerRequest::Ping).await, "the manager serves no more");
+        assert!(other.ask(&manager, ManagerRequest::Ping).await, "the manager serves no more");
         let iod = other.connect(&iod, Role::Iod(0)).await;
-        assert!(other.ask(iod, IodRequest::Ping).await, "the I/O server serves no more");
+        assert!(other.ask(&iod, IodRequest::Ping).await, "the I/O server serves no more");
     });
 }
 

@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi_core::comm::{Admission, Incoming, announced, request_of};
-use bmi_core::{Endpoint, ErrorKind, Kept, MemList, PeerEvent, PeerId, ServiceClass, Time, Unexpected};
+use bmi_core::{Endpoint, ErrorKind, Kept, MemList, Message, Peer, PeerEvent, PeerId, ServiceClass, Time, Unexpected};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
 use fs_proto::{ErrorCode, FsError, Hello, Identity, Reply, ReplyBody, Request, RequestBody, Role, Sender};
@@ -258,7 +258,7 @@ impl Context {
     /// Keeps the connection of `call` as long as its client has drafts. Called when a change was
     /// answered, on the event loop of the connection.
     pub(crate) fn keep_while_drafting(&self, call: &Incoming) {
-        self.session.keep_while_drafting(|| call.endpoint().with(|engine| engine.keep(call.peer())));
+        self.session.keep_while_drafting(|| call.endpoint().with(|engine| engine.keep(call.peer().id())));
     }
 
     /// Returns the connection.
@@ -383,7 +383,7 @@ const QUICK_MESSAGE: usize = 1024;
 
 /// A request that can begin.
 struct Job {
-    message: Unexpected,
+    message: Message,
     arrived: Time,
     lane: Lane,
     /// The session of its sender.
@@ -395,7 +395,7 @@ struct Desk {
     limits: Limits,
     sessions: BTreeMap<PeerId, Arc<Session>>,
     /// The requests of each lane, with their times of arrival.
-    lanes: [Admission<(Unexpected, Time)>; LANES],
+    lanes: [Admission<(Message, Time)>; LANES],
 }
 
 impl Desk {
@@ -431,8 +431,8 @@ impl Desk {
 
     /// Admits a message that has just arrived, or lets it wait. Returns a job if work on it can
     /// begin.
-    fn admit(&mut self, message: Unexpected, lane: Lane, now: Time) -> Option<Job> {
-        let begun = self.lanes[lane as usize].admit(message.peer(), (message, now))?;
+    fn admit(&mut self, message: Message, lane: Lane, now: Time) -> Option<Job> {
+        let begun = self.lanes[lane as usize].admit(message.peer().id(), (message, now))?;
         Some(self.job(begun, lane))
     }
 
@@ -447,8 +447,8 @@ impl Desk {
         Some(self.job(begun, lane))
     }
 
-    fn job(&mut self, (message, arrived): (Unexpected, Time), lane: Lane) -> Job {
-        let session = self.sessions.entry(message.peer()).or_default().clone();
+    fn job(&mut self, (message, arrived): (Message, Time), lane: Lane) -> Job {
+        let session = self.sessions.entry(message.peer().id()).or_default().clone();
         Job { message, arrived, lane, session }
     }
 
@@ -573,9 +573,9 @@ async fn attend(
                 // Messages that arrived together are handled together.
                 while let Some(message) = next.take() {
                     // A lost peer needs no reply. No further event would remove its state.
-                    if endpoint.limits(message.peer()).is_some() {
+                    if message.peer().limits().is_some() {
                         let bulk = handler.class(announced(&message)) == ServiceClass::Bulk;
-                        let full = !bulk && desk.is_full(message.peer(), Lane::Small);
+                        let full = !bulk && desk.is_full(message.peer().id(), Lane::Small);
                         let lane = match bulk {
                             true => Lane::Bulk,
                             false if full && is_quick(handler, &message) => Lane::Quick,
@@ -598,7 +598,7 @@ async fn attend(
     }
     let options = endpoint.within(limits.reply_timeout);
     // An error means that the connection is closed already.
-    join_all(desk.sessions.keys().map(|peer| endpoint.disconnect(*peer, options))).await;
+    join_all(desk.sessions.keys().map(async |peer| endpoint.peer(*peer).disconnect(options).await)).await;
 }
 
 /// Returns true if the request of a message is answered from memory.
@@ -618,7 +618,7 @@ fn cut_stalled(endpoint: &Endpoint, handler: &dyn Handler, desk: &Desk, watch: &
     }
     for peer in stalled {
         let text = format!("it has moved nothing for {:?} while others waited", desk.limits.stall_timeout);
-        endpoint.cut(peer, bmi_core::Error::new(ErrorKind::TimedOut, text));
+        endpoint.peer(peer).cut(bmi_core::Error::new(ErrorKind::TimedOut, text));
     }
 }
 
@@ -631,13 +631,13 @@ async fn answer(
     job: Job,
 ) -> (PeerId, Lane) {
     let Job { message, arrived, lane, session } = job;
-    let peer = message.peer();
+    let peer = message.peer().clone();
     // The receive slot and its credit are returned to the client at once.
-    let call = match Incoming::new(endpoint, message) {
+    let call = match Incoming::new(message) {
         Ok(call) => call,
         Err(error) => {
-            cut(endpoint, limits, peer, &error).await;
-            return (peer, lane);
+            cut(&peer, limits, &error).await;
+            return (peer.id(), lane);
         }
     };
     let answer = match codec::decode_request(call.request()) {
@@ -646,7 +646,7 @@ async fn answer(
             // client has been waiting since then.
             let timeout = allowance(Duration::from_millis(request.timeout_ms.into())).min(limits.request_timeout);
             let share = limits.requests - limits.requests / 4;
-            let context = Context { peer, deadline: arrived + timeout, room: call.room(), share, session };
+            let context = Context { peer: peer.id(), deadline: arrived + timeout, room: call.room(), share, session };
             match (&request.body, context.hello()) {
                 (RequestBody::Hello(hello), _) => greet(endpoint, handler, standing, &context, hello),
                 (_, None) => {
@@ -661,8 +661,8 @@ async fn answer(
         }
         Err(error @ CodecError::Version(_)) => Answer::error(FsError::new(ErrorCode::Protocol, error.to_string())),
         Err(error) => {
-            cut(endpoint, limits, peer, &error).await;
-            return (peer, lane);
+            cut(&peer, limits, &error).await;
+            return (peer.id(), lane);
         }
     };
     let (bytes, data) = match answer {
@@ -673,7 +673,7 @@ async fn answer(
     if let Err(error) = call.reply(&bytes, list, endpoint.within(limits.reply_timeout)).await {
         tracing::debug!(?peer, id, %error, "reply not delivered");
     }
-    (peer, lane)
+    (peer.id(), lane)
 }
 
 /// Answers a Hello: accepts it, or says who this server is. A refused connection stays open, so
@@ -706,10 +706,10 @@ fn greet(endpoint: &Endpoint, handler: &dyn Handler, standing: &Standing, contex
 }
 
 /// Ends the connection to a peer that sent a malformed request.
-async fn cut(endpoint: &Endpoint, limits: Limits, peer: PeerId, error: &impl fmt::Display) {
-    if endpoint.with(|engine| engine.admits_log_line("malformed request", peer)) {
-        tracing::warn!(?peer, from = ?endpoint.peer_addr(peer), %error, "malformed request; connection closed");
+async fn cut(peer: &Peer, limits: Limits, error: &impl fmt::Display) {
+    if peer.endpoint().with(|engine| engine.admits_log_line("malformed request", peer.id())) {
+        tracing::warn!(?peer, from = ?peer.addr(), %error, "malformed request; connection closed");
     }
     // An error means that the connection has ended already.
-    let _ = endpoint.disconnect(peer, endpoint.within(limits.reply_timeout)).await;
+    let _ = peer.disconnect(peer.within(limits.reply_timeout)).await;
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use bmi::OpenOptions;
 use bmi_core::Addr;
-use bmi_core::comm::Caller;
 use bmi_core::driver::{MonotonicClock, event};
 use fs_proto::{ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, ReplyBody, Role};
 
@@ -25,16 +24,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) fn backup(manager: &Addr, path: &Path, force: bool) -> Result<Summary, FsError> {
     let config = bmi_core::Config::named("backup");
     let endpoint = bmi::endpoint(manager.scheme(), &OpenOptions::default(), config, MonotonicClock::new())?;
-    let caller = Caller::new(endpoint.clone());
     let work = async {
         let peer = endpoint.connect(&manager.without_device(), endpoint.within(PATIENCE)).await?;
-        let identity = call::greet(&caller, peer, Hello::to(Role::Manager), PATIENCE).await?;
+        let identity = call::greet(&peer, Hello::to(Role::Manager), PATIENCE).await?;
         let (cluster, epoch) = (identity.cluster, identity.start.epoch);
         let header = Header { cluster, store: identity.store, epoch, time_ns: wall_clock() };
         let mut writer = Writer::create(path, &header, random_number()?, force)?;
         let (mut objects, mut page) = (0, 0);
         loop {
-            let reply = call::ask(&caller, peer, page + 1, ManagerRequest::Backup { page }, PATIENCE).await?;
+            let reply = call::ask(&peer, page + 1, ManagerRequest::Backup { page }, PATIENCE).await?;
             let ReplyBody::Manager(ManagerReply::Backup { rows, more }) = reply else {
                 return Err(call::unexpected());
             };
@@ -51,7 +49,7 @@ pub(crate) fn backup(manager: &Addr, path: &Path, force: bool) -> Result<Summary
         }
         let bytes = writer.finish()?;
         // An error means that the connection has ended already.
-        let _ = endpoint.disconnect(peer, endpoint.within(PATIENCE)).await;
+        let _ = peer.disconnect(peer.within(PATIENCE)).await;
         Ok::<_, FsError>(Summary { cluster, epoch, objects, bytes })
     };
     event::block_on(endpoint.clone(), work)?.map_err(|error| match error.code {

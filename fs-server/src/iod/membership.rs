@@ -27,8 +27,7 @@
 
 use std::time::Duration;
 
-use bmi_core::comm::Caller;
-use bmi_core::{Addr, Endpoint, PeerId, mutated};
+use bmi_core::{Addr, Endpoint, Peer, mutated};
 use fs_proto::{
     ClusterId, DatafileHandle, ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, Registration, ReplyBody,
     RequestBody, Role, Sender, Start, StoreId,
@@ -73,7 +72,7 @@ impl LabelLock {
 
 /// An I/O server's connection to its manager.
 pub struct Membership {
-    caller: Caller,
+    endpoint: Endpoint,
     manager: Addr,
     iod: u32,
     /// A number drawn at random at this start.
@@ -81,9 +80,9 @@ pub struct Membership {
     replace: bool,
     heartbeat: Duration,
     /// The connection, and the manager's start at its other end.
-    link: Option<(PeerId, Start)>,
+    link: Option<(Peer, Start)>,
     /// The connection on which the manager has judged the store.
-    judged: Option<PeerId>,
+    judged: Option<Peer>,
     seq: u64,
 }
 
@@ -112,17 +111,7 @@ impl Membership {
         replace: bool,
         heartbeat: Duration,
     ) -> Membership {
-        Membership {
-            caller: Caller::new(endpoint),
-            manager,
-            iod,
-            instance,
-            replace,
-            heartbeat,
-            link: None,
-            judged: None,
-            seq: 0,
-        }
+        Membership { endpoint, manager, iod, instance, replace, heartbeat, link: None, judged: None, seq: 0 }
     }
 
     /// Asks the manager whether an empty directory may become the server's, until it answers.
@@ -200,8 +189,7 @@ impl Membership {
             match self.confirm(store, lock, start).await {
                 Ok(()) => {
                     pause = SHORTEST;
-                    let endpoint = self.caller.endpoint();
-                    endpoint.sleep(self.heartbeat).await;
+                    self.endpoint.sleep(self.heartbeat).await;
                 }
                 // Another manager at the address says nothing about the store.
                 Err(error) if is_final(&error) && error.code != ErrorCode::WrongServer => {
@@ -215,17 +203,15 @@ impl Membership {
     async fn retry(&mut self, error: &FsError, pause: &mut Duration) {
         tracing::debug!(manager = %self.manager, %error, "not registered yet");
         self.leave().await;
-        let endpoint = self.caller.endpoint();
-        endpoint.sleep(*pause).await;
+        self.endpoint.sleep(*pause).await;
         *pause = (*pause * 2).min(LONGEST);
     }
 
     /// Ends the connection.
     async fn leave(&mut self) {
         if let Some((peer, _)) = self.link.take() {
-            let endpoint = self.caller.endpoint();
             // An error means that the connection has ended already.
-            let _ = endpoint.disconnect(peer, endpoint.within(PATIENCE)).await;
+            let _ = peer.disconnect(peer.within(PATIENCE)).await;
         }
     }
 
@@ -247,12 +233,12 @@ impl Membership {
     }
 
     /// Returns the connection to the manager, and the manager's start. Connects first if necessary.
-    async fn connect(&mut self, label: Option<&Label>, start: Start) -> Result<(PeerId, Start), FsError> {
-        let endpoint = self.caller.endpoint().clone();
-        if let Some((peer, manager)) = self.link.filter(|(peer, _)| endpoint.limits(*peer).is_some()) {
-            return Ok((peer, manager));
+    async fn connect(&mut self, label: Option<&Label>, start: Start) -> Result<(Peer, Start), FsError> {
+        if let Some(link) = self.link.as_ref().filter(|(peer, _)| peer.limits().is_some()) {
+            return Ok(link.clone());
         }
-        let peer = endpoint.connect(&self.manager.without_device(), endpoint.within(PATIENCE)).await?;
+        let options = self.endpoint.within(PATIENCE);
+        let peer = self.endpoint.connect(&self.manager.without_device(), options).await?;
         let hello = Hello {
             cluster: label.map(|label| label.cluster),
             role: Role::Manager,
@@ -260,19 +246,19 @@ impl Membership {
             seen: label.and_then(|label| label.manager),
             sender: Sender::Server(Role::Iod(self.iod), start),
         };
-        match call::greet(&self.caller, peer, hello, PATIENCE).await {
+        match call::greet(&peer, hello, PATIENCE).await {
             Ok(identity) => {
-                self.link = Some((peer, identity.start));
+                self.link = Some((peer.clone(), identity.start));
                 Ok((peer, identity.start))
             }
             Err(error) => {
                 // A manager that was restored serves nobody, but must be told how far this store
                 // has come. It may also refuse the store.
                 let refusal = match error.code {
-                    ErrorCode::Busy => self.send(peer, label, start, false).await.err().filter(is_final),
+                    ErrorCode::Busy => self.send(&peer, label, start, false).await.err().filter(is_final),
                     _ => None,
                 };
-                let _ = endpoint.disconnect(peer, endpoint.within(PATIENCE)).await;
+                let _ = peer.disconnect(peer.within(PATIENCE)).await;
                 Err(refusal.unwrap_or(error))
             }
         }
@@ -280,17 +266,11 @@ impl Membership {
 
     async fn register(&mut self, label: Option<&Label>, start: Start, ready: bool) -> Result<Answer, FsError> {
         let (peer, _) = self.connect(label, start).await?;
-        self.send(peer, label, start, ready).await
+        self.send(&peer, label, start, ready).await
     }
 
     /// Sends a registration over a connection.
-    async fn send(
-        &mut self,
-        peer: PeerId,
-        label: Option<&Label>,
-        start: Start,
-        ready: bool,
-    ) -> Result<Answer, FsError> {
+    async fn send(&mut self, peer: &Peer, label: Option<&Label>, start: Start, ready: bool) -> Result<Answer, FsError> {
         self.seq += 1;
         let registration = Registration {
             iod: self.iod,
@@ -304,9 +284,9 @@ impl Membership {
             ready,
         };
         let request = RequestBody::Manager(ManagerRequest::Register(registration));
-        match call::ask(&self.caller, peer, self.seq, request, PATIENCE).await? {
+        match call::ask(peer, self.seq, request, PATIENCE).await? {
             ReplyBody::Manager(ManagerReply::Registered { cluster, start, recorded }) => {
-                self.judged = Some(peer);
+                self.judged = Some(peer.clone());
                 Ok(Answer { cluster, manager: start, recorded })
             }
             _ => Err(call::unexpected()),

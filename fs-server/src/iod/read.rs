@@ -41,7 +41,7 @@ impl<S: StoreHandle> Iod<S> {
         regions: &Regions,
     ) -> Result<ReadData, FsError> {
         let total = regions.total();
-        let room = self.endpoint.limits(context.peer).map_or(0, |limits| limits.eager.max(limits.fast) as u64);
+        let room = self.endpoint.peer(context.peer).limits().map_or(0, |limits| limits.eager.max(limits.fast) as u64);
         // Data that goes ahead of the reply needs no slot.
         let room = room.max(LONGEST_AHEAD);
         if total > room {

@@ -117,7 +117,8 @@ impl<S: StoreHandle> Iod<S> {
             Ok(lent) => lent,
             Err(refusal) => return Ok(IodReply::Shared(Err(refusal))),
         };
-        let expose = || self.endpoint.expose_standing(context.peer, pages.memory().all(), Access::READ);
+        let peer = self.endpoint.peer(context.peer);
+        let expose = || peer.expose_standing(pages.memory().all(), Access::READ);
         let Some(RemoteSlice { key, addr, .. }) = self.views.of(context.peer, &pages, expose)? else {
             return Ok(IodReply::Shared(Err(ViewRefusal::NotLocal)));
         };

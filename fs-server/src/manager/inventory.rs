@@ -24,7 +24,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use bmi_core::comm::Caller;
 use fs_proto::{COUNT_BITS, DatafileHandle, DirHandle, ErrorCode, FsError, IodReply, IodRequest, ReplyBody};
 use redb::{ReadTransaction, ReadableTable};
 
@@ -68,7 +67,7 @@ impl Manager {
         let failed = |error: io::Error| FsError::new(ErrorCode::Io, format!("the report: {error}"));
         let mut total = Inventory::default();
         for iod in 0..self.iods() {
-            let mut link = Link::new(Caller::new(self.towards(&self.settings.iods[iod as usize]).clone()), iod);
+            let mut link = Link::new(self.towards(&self.settings.iods[iod as usize]).clone(), iod);
             let (owned, there, unowned) = loop {
                 let owned = self.owned(iod).await?;
                 match self.compare(&mut link, &owned).await {

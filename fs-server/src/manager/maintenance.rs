@@ -22,9 +22,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bmi_core::comm::Caller;
 use bmi_core::mutated;
-use bmi_core::{PeerId, Time, step};
+use bmi_core::{Endpoint, Peer, Time, step};
 use fs_proto::limits::MAX_DATAFILES;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, Hello, IodReply, IodRequest, ReplyBody, Role, Sender};
 use futures_util::future::join_all;
@@ -93,9 +92,9 @@ struct TruncatesAt {
 
 /// A connection to an I/O server.
 pub(super) struct Link {
-    caller: Caller,
+    endpoint: Endpoint,
     iod: u32,
-    peer: Option<PeerId>,
+    peer: Option<Peer>,
     seq: u64,
     /// True if the server could not create datafiles, perhaps because its disk is full.
     is_full: bool,
@@ -125,8 +124,8 @@ impl Default for Orphans {
 
 impl Link {
     /// Returns a link to an I/O server that is not connected yet.
-    pub(super) fn new(caller: Caller, iod: u32) -> Link {
-        Link { caller, iod, peer: None, seq: 0, is_full: false, is_settled: false, orphans: Orphans::default() }
+    pub(super) fn new(endpoint: Endpoint, iod: u32) -> Link {
+        Link { endpoint, iod, peer: None, seq: 0, is_full: false, is_settled: false, orphans: Orphans::default() }
     }
 
     pub(super) fn iod(&self) -> u32 {
@@ -139,21 +138,20 @@ impl Link {
 
     /// Sends a request, and waits for the reply until `deadline`, but not longer than usual.
     pub(super) async fn ask_until(&mut self, request: IodRequest, deadline: Time) -> Result<ReplyBody, FsError> {
-        let left = deadline.since(self.caller.endpoint().now());
+        let left = deadline.since(self.endpoint.now());
         self.ask_within(request, left.min(PATIENCE)).await
     }
 
     async fn ask_within(&mut self, request: IodRequest, limit: Duration) -> Result<ReplyBody, FsError> {
-        let Some(peer) = self.peer else { return Err(call::unexpected()) };
+        let Some(peer) = &self.peer else { return Err(call::unexpected()) };
         self.seq += 1;
-        call::ask(&self.caller, peer, self.seq, request, limit).await
+        call::ask(peer, self.seq, request, limit).await
     }
 
     /// Ends the connection. If the server was restarted, the old one is of no use.
     pub(super) async fn close(&mut self) {
         if let Some(peer) = self.peer.take() {
-            let endpoint = self.caller.endpoint();
-            let _ = endpoint.disconnect(peer, endpoint.within(PATIENCE)).await;
+            let _ = peer.disconnect(peer.within(PATIENCE)).await;
         }
     }
 }
@@ -165,8 +163,7 @@ impl Manager {
     }
 
     async fn maintain_one(&self, iod: u32) {
-        let caller = Caller::new(self.towards(&self.settings.iods[iod as usize]).clone());
-        let mut link = Link::new(caller, iod);
+        let mut link = Link::new(self.towards(&self.settings.iods[iod as usize]).clone(), iod);
         let mut paces = [Pace::default(); 4];
         loop {
             // Registered before the work is looked for, so that nothing that is added in between is
@@ -300,15 +297,14 @@ impl Manager {
 
     /// Connects to the I/O server, unless there is a connection.
     pub(super) async fn connect(&self, link: &mut Link) -> Result<(), FsError> {
-        let endpoint = link.caller.endpoint();
-        if link.peer.is_some_and(|peer| endpoint.limits(peer).is_some()) {
+        if link.peer.as_ref().is_some_and(|peer| peer.limits().is_some()) {
             return Ok(());
         }
         let addr = &self.settings.iods[link.iod as usize];
         let named = |error: FsError| error.with_server(addr);
-        let peer = endpoint.connect(&addr.without_device(), endpoint.within(PATIENCE)).await.map_err(FsError::from);
-        let peer = peer.map_err(named)?;
-        link.peer = Some(peer);
+        let options = link.endpoint.within(PATIENCE);
+        let peer = link.endpoint.connect(&addr.without_device(), options).await.map_err(FsError::from);
+        let peer = link.peer.insert(peer.map_err(named)?);
         let recorded = self.members.borrow().recorded(link.iod);
         let hello = Hello {
             cluster: Some(self.identity.cluster),
@@ -317,7 +313,7 @@ impl Manager {
             seen: recorded.map(|recorded| recorded.start),
             sender: Sender::Server(Role::Manager, self.identity.start),
         };
-        call::greet(&link.caller, peer, hello, PATIENCE).await.map_err(named)?;
+        call::greet(peer, hello, PATIENCE).await.map_err(named)?;
         Ok(())
     }
 

@@ -24,7 +24,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::comm::Caller;
 use bmi_core::{Time, mutated};
 use fs_proto::limits::{MAX_DATAFILES, MAX_OFFSET};
 use fs_proto::{
@@ -208,7 +207,7 @@ impl Manager {
     async fn prepare(&self, iod: u32, request: IodRequest, deadline: Time) -> Result<(), FsError> {
         let ask = async {
             let links = self.truncations.links.get_or_init(|| {
-                let link = |(addr, iod)| Mutex::new(Link::new(Caller::new(self.towards(addr).clone()), iod));
+                let link = |(addr, iod)| Mutex::new(Link::new(self.towards(addr).clone(), iod));
                 self.settings.iods.iter().zip(0..).map(link).collect()
             });
             let Some(link) = links.get(iod as usize) else {
