@@ -10,7 +10,7 @@
 use std::{cell::RefCell, time::Duration};
 
 use bmi::driver::{MonotonicClock, event};
-use bmi::{Addr, Body, Caller, Config, Memory, OpenOptions, serve};
+use bmi::{Addr, Body, Config, Memory, OpenOptions, serve};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
@@ -39,10 +39,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             match serving.await {}
         }
         let (block, hello) = (Memory::zeroed(13)?, b"Hello, block!".to_vec());
-        let (caller, peer) = (Caller::new(endpoint.clone()), endpoint.connect(&at, soon()).await?);
-        caller.call(peer, b"write", Body::Out(hello.into()), None, soon())?.reply().await?;
-        let call = caller.call(peer, b"read", Body::In((&block).into()), None, soon())?;
+        let peer = endpoint.connect(&at, soon()).await?;
+        peer.call(b"write", Body::Out(hello.into()), soon())?.reply().await?;
+        let call = peer.call(b"read", Body::In((&block).into()), soon())?;
         println!("{:?}: {:?}", call.reply().await?.bytes, String::from_utf8_lossy(&block.to_vec()));
-        Ok(endpoint.disconnect(peer, soon()).await?)
+        Ok(peer.disconnect(soon()).await?)
     })?
 }

@@ -4,8 +4,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller, Path};
-use bmi_core::{Addr, BulkDescriptor, Endpoint, Grant, MemList, Memory, PeerId, RemoteSlice};
+use bmi_core::comm::{Body, Path};
+use bmi_core::{Addr, BulkDescriptor, Endpoint, Grant, MemList, Memory, Peer, RemoteSlice};
 use fs_client::{Client, FsPath};
 use fs_proto::{
     DatafileHandle, FsError, Hello, IodRequest, Region, Regions, Reply, Request, RequestBody, RequestId, Role, codec,
@@ -21,8 +21,7 @@ const LENS: [usize; 4] = [5000, 60_000, 100_000, 700_000];
 
 /// A connection to an I/O server, used without the client library.
 struct Raw {
-    endpoint: Endpoint,
-    peer: PeerId,
+    peer: Peer,
     id: u128,
     seq: Cell<u64>,
 }
@@ -30,7 +29,7 @@ struct Raw {
 impl Raw {
     async fn connect(endpoint: &Endpoint, iod: &Addr, id: u128) -> Raw {
         let peer = endpoint.connect(iod, endpoint.within(PATIENCE)).await.unwrap();
-        let raw = Raw { endpoint: endpoint.clone(), peer, id, seq: Cell::new(0) };
+        let raw = Raw { peer, id, seq: Cell::new(0) };
         raw.call(RequestBody::Hello(Hello::to(Role::Iod(0))), Body::None, None).await.result.unwrap();
         raw
     }
@@ -44,8 +43,7 @@ impl Raw {
 
     async fn call(&self, body: RequestBody, data: Body, path: Option<Path>) -> Reply {
         let request = self.request(body);
-        let caller = Caller::new(self.endpoint.clone());
-        let call = caller.call(self.peer, &request, data, path, self.endpoint.within(PATIENCE)).unwrap();
+        let call = self.peer.call(&request, data, self.peer.within(PATIENCE).path(path)).unwrap();
         codec::decode_reply(&call.reply().await.unwrap().bytes).unwrap()
     }
 
@@ -68,10 +66,10 @@ impl Raw {
         message.extend([0; 8]);
         message.extend((len as u64).to_le_bytes());
         message.extend(&request);
-        let soon = self.endpoint.within(PATIENCE);
+        let soon = self.peer.within(PATIENCE);
         let buffer = Memory::zeroed(8 << 10).unwrap();
-        let (tag, _) = self.endpoint.with(|engine| engine.forge_request(self.peer, message.into(), soon)).unwrap();
-        let mut received = self.endpoint.recv(self.peer, tag, &buffer, soon);
+        let (tag, _) = self.peer.endpoint().with(|engine| engine.forge_request(self.peer.id(), message.into(), soon)).unwrap();
+        let mut received = self.peer.recv(tag, &buffer, soon);
         loop {
             let answer = received.await.unwrap();
             let answer = buffer.slice(0, answer.len as usize).to_vec();
@@ -79,12 +77,12 @@ impl Raw {
                 return codec::decode_reply(&answer[16..]).unwrap().result.map(drop);
             }
             assert_eq!(answer[0], 1, "a grant");
-            received = self.endpoint.recv(self.peer, tag, &buffer, soon);
+            received = self.peer.recv(tag, &buffer, soon);
             let token = u32::from_le_bytes(answer[16..20].try_into().unwrap());
             let granted = BulkDescriptor::decode(&answer[20..], 100).unwrap();
             let start = RemoteSlice { len: 1, ..granted.pieces()[0] };
             let lie = Grant { descriptor: BulkDescriptor::try_from(vec![start]).unwrap(), token };
-            self.endpoint.push_granted(self.peer, &lie, vec![1], soon).await.unwrap();
+            self.peer.push_granted(&lie, vec![1], soon).await.unwrap();
         }
     }
 }

@@ -8,10 +8,10 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller, Direction, Incoming};
+use bmi_core::comm::{Body, Direction, Incoming};
 use bmi_core::transport::ConnId;
 use bmi_core::{
-    Addr, Config, Endpoint, Engine, Error, ErrorKind, MemList, Memory, Options, PeerId, Time, Transport, Unexpected,
+    Addr, Config, Endpoint, Engine, Error, ErrorKind, MemList, Memory, Message, Options, Peer, PeerId, Time, Transport,
     forward_transport,
 };
 use bmi_sim::{Node, SimTransport, World};
@@ -124,9 +124,9 @@ impl Relayed {
         let endpoint = node.endpoint(Config::named("relay")).unwrap();
         endpoint.listen(&own).unwrap();
         self.names.lock().unwrap().insert(addr.clone(), own);
-        let (rule, passed, caller) = (self.rule.clone(), self.passed.clone(), Caller::new(endpoint.clone()));
+        let (rule, passed) = (self.rule.clone(), self.passed.clone());
         let (peers, kept) = (RefCell::default(), RefCell::default());
-        let relay = Rc::new(Relay { endpoint, caller, iod, addr, rule, passed, peers, kept });
+        let relay = Rc::new(Relay { endpoint, iod, addr, rule, passed, peers, kept });
         let tasks = node.clone();
         node.spawn(async move {
             loop {
@@ -165,22 +165,21 @@ impl Relayed {
 
 struct Relay {
     endpoint: Endpoint,
-    caller: Caller,
     iod: Option<u32>,
     /// The address of the server.
     addr: Addr,
     rule: Rc<RefCell<Rule>>,
     passed: Passed,
     /// By client: the connection to the server for it.
-    peers: RefCell<BTreeMap<PeerId, PeerId>>,
+    peers: RefCell<BTreeMap<PeerId, Peer>>,
     /// Dropped, a request would tell its caller.
     kept: RefCell<Vec<Incoming>>,
 }
 
 impl Relay {
-    async fn answer(&self, message: Unexpected) {
-        let (peer, tag) = (message.peer(), message.tag());
-        let incoming = Incoming::new(&self.endpoint, message).unwrap();
+    async fn answer(&self, message: Message) {
+        let (peer, tag) = (message.peer().clone(), message.tag());
+        let incoming = Incoming::new(message).unwrap();
         let body = codec::decode_request(incoming.request()).unwrap().body;
         let deed = match &body {
             RequestBody::Hello(_) => Deed::Pass,
@@ -191,23 +190,23 @@ impl Relay {
             Deed::Pass | Deed::Cut => {
                 let answers = matches!(deed, Deed::Pass);
                 if self.pass(incoming, body, answers).await.is_err() || !answers {
-                    self.cut(peer);
+                    cut(&peer);
                 }
             }
             Deed::Keep => self.kept.borrow_mut().push(incoming),
             Deed::Say(bytes) => drop(incoming.reply(&bytes, None, options).await),
-            Deed::SayRaw(bytes) => drop(self.endpoint.send(peer, tag, bytes, options).await),
+            Deed::SayRaw(bytes) => drop(peer.send(tag, bytes, options).await),
         }
     }
 
     /// Passes a request on, and with `answers` the reply back.
     async fn pass(&self, incoming: Incoming, body: RequestBody, answers: bool) -> Result<(), Error> {
-        let known = self.peers.borrow().get(&incoming.peer()).copied();
+        let known = self.peers.borrow().get(&incoming.peer().id()).cloned();
         let server = match known {
             Some(server) => server,
             None => self.endpoint.connect(&self.addr, Options::default()).await?,
         };
-        self.peers.borrow_mut().insert(incoming.peer(), server);
+        self.peers.borrow_mut().insert(incoming.peer().id(), server.clone());
         let memory = Memory::zeroed(incoming.len() as usize)?;
         let data = match incoming.direction() {
             None => Body::None,
@@ -218,7 +217,7 @@ impl Relay {
             }
         };
         let is_read = matches!(data, Body::In(_));
-        let call = self.caller.call(server, incoming.request(), data, None, Options::default())?;
+        let call = server.call(incoming.request(), data, Options::default())?;
         let reply = call.reply().await?;
         self.passed.borrow_mut().push((self.iod, body));
         if !answers {
@@ -232,15 +231,15 @@ impl Relay {
         }
         incoming.reply(&reply.bytes, data, Options::default()).await
     }
+}
 
-    /// Ends a client's connection at once.
-    fn cut(&self, peer: PeerId) {
-        self.endpoint.with(|endpoint| {
-            let now = Options::by(Time::from_nanos(1));
-            // It may have ended already.
-            if let Ok(op) = endpoint.disconnect(peer, now) {
-                endpoint.abandon(op);
-            }
-        });
-    }
+/// Ends a client's connection at once.
+fn cut(peer: &Peer) {
+    peer.endpoint().with(|engine| {
+        let now = Options::by(Time::from_nanos(1));
+        // It may have ended already.
+        if let Ok(op) = engine.disconnect(peer.id(), now) {
+            engine.abandon(op);
+        }
+    });
 }

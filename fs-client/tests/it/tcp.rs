@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bmi::OpenOptions;
-use bmi_core::comm::{Body, Caller};
+use bmi_core::comm::Body;
 use bmi_core::{Config, Scheme, driver};
 use fs_client::copy::Copier;
 use fs_client::{Client, ClientOptions, ErrorCode};
@@ -125,11 +125,10 @@ fn request(body: impl Into<RequestBody>) -> Vec<u8> {
 fn a_request_of_version_4_is_answered_with_an_error_about_versions() {
     with_client(1, false, async |client, cluster, _| {
         let endpoint = client.endpoint();
-        let caller = Caller::new(endpoint.clone());
         let patience = Duration::from_secs(20);
         let peer = endpoint.connect(cluster.manager(), endpoint.within(patience)).await.unwrap();
         let ask = async |bytes: &[u8]| {
-            let call = caller.call(peer, bytes, Body::None, None, endpoint.within(patience)).unwrap();
+            let call = peer.call(bytes, Body::None, endpoint.within(patience)).unwrap();
             codec::decode_reply(&call.reply().await.unwrap().bytes).unwrap().result
         };
         // Version 4 began without a Hello.

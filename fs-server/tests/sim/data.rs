@@ -61,7 +61,6 @@ fn a_read_ahead_of_its_reply_needs_no_slot() {
     for forced in [None, Some(Path::FastRdma)] {
         let mut client = Client::new(&world.node("client"), 1);
         client.endpoint = world.node("client").endpoint(endpoint.clone()).unwrap();
-        client.caller = bmi_core::comm::Caller::new(client.endpoint.clone());
         client.forced.set(forced);
         world.block_on(async {
             let iod = client.connect(&cluster.iods()[0]).await;

@@ -76,7 +76,7 @@ async fn watch(client: &Client, addr: &Addr, until: Time) -> Duration {
         }
         longest = longest.max(client.endpoint.now().since(begun));
         count += 1;
-        client.endpoint.disconnect(new, client.endpoint.within(PATIENCE)).await.unwrap();
+        client.endpoint.peer(new).disconnect(client.endpoint.within(PATIENCE)).await.unwrap();
         client.endpoint.sleep(Duration::from_millis(100)).await;
     }
     assert!(count > 10, "{count}");

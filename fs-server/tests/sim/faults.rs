@@ -90,8 +90,8 @@ fn garbage_costs_its_sender_the_connection_and_nobody_else() {
                 let peer = bad.connect(&addr).await;
                 let options = bad.endpoint.within(PATIENCE);
                 let buffer = Memory::zeroed(EAGER).unwrap();
-                let reply = bad.endpoint.recv(peer, 1, &buffer, options);
-                bad.endpoint.send_unexpected(peer, 1, garbage, options).await.unwrap();
+                let reply = bad.endpoint.peer(peer).recv(1, &buffer, options);
+                bad.endpoint.peer(peer).send_unexpected(1, garbage, options).await.unwrap();
                 assert_eq!(reply.await.unwrap_err().kind(), ErrorKind::PeerLost, "no call");
             }
             for garbage in [vec![codec::VERSION, 0xff, 0xff, 0xff, 0xff], vec![], vec![codec::VERSION; 4000]] {

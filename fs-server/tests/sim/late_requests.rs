@@ -56,7 +56,7 @@ fn a_transfer_that_runs_out_of_time_does_not_cost_the_connection() {
             let options = Options::by(client.endpoint.now() + Duration::from_millis(400));
             let data = Body::Out(vec![7; len as usize].into());
             let bytes = codec::encode_request(&request);
-            let call = client.caller.call(iod, &bytes, data, Some(path), options).unwrap();
+            let call = client.endpoint.peer(iod).call(&bytes, data, options.path(path)).unwrap();
             let reply = call.reply().await.unwrap();
             let reply = codec::decode_reply(&reply.bytes).unwrap();
             assert_eq!(code(reply.result), Some(ErrorCode::Timeout), "{path}: the server says so itself");
@@ -84,7 +84,7 @@ fn a_connection_speaks_for_one_client() {
         // The same client over two connections, as after a loss that only the client has noticed.
         let second = client.connect(&cluster.manager()).await;
         client.entry(second, mkdir("c")).await.unwrap();
-        assert!(client.endpoint.disconnect(manager, client.endpoint.within(PATIENCE)).await.is_ok());
+        assert!(client.endpoint.peer(manager).disconnect(client.endpoint.within(PATIENCE)).await.is_ok());
         assert_eq!(client.call(manager, &[], Body::None).await.map_err(|error| error.kind()), Err(ErrorKind::PeerLost));
     });
 }

@@ -30,7 +30,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller, Path};
+use bmi_core::comm::{Body, Path};
 use bmi_core::{Addr, Config, Endpoint, ErrorKind, MemList, Memory, PeerId};
 use bmi_sim::{Node, World};
 use fs_proto::{
@@ -73,7 +73,6 @@ const TEST_FILES: u64 = 3000;
 #[derive(Clone)]
 struct Client {
     endpoint: Endpoint,
-    caller: Caller,
     id: u128,
     seq: Rc<Cell<u64>>,
     /// The path that its data must take; `None` for the policy's choice.
@@ -86,8 +85,7 @@ impl Client {
     }
 
     fn over(endpoint: Endpoint, id: u128) -> Client {
-        let caller = Caller::new(endpoint.clone());
-        Client { endpoint, caller, id, seq: Rc::default(), forced: Rc::default() }
+        Client { endpoint, id, seq: Rc::default(), forced: Rc::default() }
     }
 
     /// Makes its data take this path.
@@ -107,7 +105,7 @@ impl Client {
                     assert!(other, "{addr}: {error}");
                 }
             }
-            let _ = self.endpoint.disconnect(peer, self.endpoint.within(PATIENCE)).await;
+            let _ = self.endpoint.peer(peer).disconnect(self.endpoint.within(PATIENCE)).await;
             self.endpoint.sleep(Duration::from_micros(100)).await;
         }
         unreachable!("it goes on until it succeeds")
@@ -117,7 +115,7 @@ impl Client {
     async fn connect_silently(&self, addr: &Addr) -> PeerId {
         loop {
             match self.endpoint.connect(addr, self.endpoint.within(PATIENCE)).await {
-                Ok(peer) => return peer,
+                Ok(peer) => return peer.id(),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Refused, "{addr}: {error}"),
             }
             self.endpoint.sleep(Duration::from_millis(1)).await;
@@ -145,8 +143,8 @@ impl Client {
     /// Makes a call with bytes that need not be a request. Returns the reply, even if it is an
     /// error.
     async fn call(&self, peer: PeerId, bytes: &[u8], body: Body) -> Result<Reply, bmi_core::Error> {
-        let options = self.endpoint.within(PATIENCE);
-        let reply = self.caller.call(peer, bytes, body, self.forced.get(), options)?.reply().await?;
+        let options = self.endpoint.within(PATIENCE).path(self.forced.get());
+        let reply = self.endpoint.peer(peer).call(bytes, body, options)?.reply().await?;
         Ok(codec::decode_reply(&reply.bytes).unwrap())
     }
 

@@ -60,7 +60,8 @@ fn two_endpoints_serve_one_store_and_stop_together() {
         assert!(matches!(size, IodReply::Held { size: 10, .. }), "what one has cut off is cut off for the other");
         assert!(!ended.get());
         stop.send(()).unwrap();
-        while client.endpoint.limits(one).is_some() || client.endpoint.limits(two).is_some() {
+        let open = |peer| client.endpoint.peer(peer).limits().is_some();
+        while open(one) || open(two) {
             client.endpoint.sleep(Duration::from_millis(1)).await;
         }
         client.endpoint.sleep(Duration::from_millis(1)).await;

@@ -84,7 +84,7 @@ fn requests_beside(stop: Stop, path: Path, len: u64, reads: bool) -> (u32, Durat
             count += 1;
             client.endpoint.sleep(PAUSE).await;
         }
-        client.endpoint.disconnect(iod, client.endpoint.within(PATIENCE)).await.unwrap();
+        client.endpoint.peer(iod).disconnect(client.endpoint.within(PATIENCE)).await.unwrap();
         (count, longest)
     });
     server.world.run_for(Duration::from_secs(100));
