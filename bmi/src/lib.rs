@@ -241,30 +241,96 @@
 mod backends;
 mod host;
 
-pub use bytes::{Bytes, BytesMut};
+pub use bytes::Bytes;
 
-// Addresses, settings, errors, time.
+// To open.
+pub use backends::{OpenOptions, endpoint, handle, shared_endpoint};
+#[doc(inline)]
+pub use bmi_core::{Addr, Config, Scheme};
+// Endpoints and peers.
 #[doc(inline)]
 pub use bmi_core::{
-    Addr, Clock, Config, CreditConfig, CustomScheme, Device, Error, ErrorKind, LimitConfig, MemoryConfig, Scheme, Time,
-    TimeoutConfig,
+    Endpoint, Handle, Message, Operation, Options, Peer, PeerEvent, PeerId, SharedEndpoint, SharedPeer, Tag,
 };
-// Endpoints, and what they report.
-#[doc(inline)]
-pub use bmi_core::{
-    AnyThread, AnyTransport, Capabilities, Completion, Counters, Endpoint, Engine, Handle, HandleConfig, Message,
-    OneSided, OneThread, OpId, OpKind, Operation, Options, Peer, PeerEvent, PeerId, PeerLimits, Pinned, Posted,
-    Registration, ResourceUsage, ServiceClass, SharedEndpoint, SharedPeer, Tag, Threading, Transport, Unexpected,
-};
-// Memory and bulk data.
-#[doc(inline)]
-pub use bmi_core::{Access, BulkDescriptor, Exposure, Grant, Lists, MemList, MemSlice, Memory, MemoryRegion};
 // Calls.
 #[doc(inline)]
-pub use bmi_core::comm::{Body, Call, Incoming, Reply, serve};
+pub use bmi_core::comm::{Body, Incoming, Reply, serve};
+// Memory.
+#[doc(inline)]
+pub use bmi_core::{MemList, MemSlice, Memory};
+// Errors and time.
+#[doc(inline)]
+pub use bmi_core::{Clock, Error, ErrorKind, Time};
 
 #[doc(inline)]
 pub use bmi_core::driver;
+
+/// The parts of settings: of endpoints, of operations, of transports.
+pub mod config {
+    #[doc(inline)]
+    pub use bmi_core::{
+        CreditConfig, Device, HandleConfig, LimitConfig, Lists, MemoryConfig, ServiceClass, TimeoutConfig,
+    };
+    #[cfg(feature = "ib")]
+    #[doc(inline)]
+    pub use bmi_ib::IbConfig;
+    #[cfg(feature = "shm")]
+    #[doc(inline)]
+    pub use bmi_shm::ShmConfig;
+    #[cfg(feature = "tcp")]
+    #[doc(inline)]
+    pub use bmi_tcp::TcpConfig;
+}
+
+/// Bulk data: memory that a peer accesses without a call.
+pub mod bulk {
+    #[doc(inline)]
+    pub use bmi_core::{Access, BulkDescriptor, Exposure, Grant, RemoteKey, RemoteSlice, extents};
+}
+
+/// The parts of calls that few programs name.
+pub mod calls {
+    #[doc(inline)]
+    pub use bmi_core::comm::{Admission, Call, announced, request_of};
+}
+
+/// Registered memory, memory at addresses of the program's own, memory that is read by other
+/// processes, and zones of buffers.
+pub mod memory {
+    #[doc(inline)]
+    pub use bmi_core::MemoryRegion;
+    #[doc(inline)]
+    pub use bmi_core::mem::{Extent, Foreign, PublishedPages, RemoteView, zone};
+}
+
+/// The four paths for the data of a call, and the choice between them.
+pub mod paths {
+    #[doc(inline)]
+    pub use bmi_core::comm::{
+        Calibrations, Choice, Crossovers, Direction, Facts, LONGEST_AHEAD, Measured, Miss, Path, Plan, Policy, Rule,
+        Thresholds, calibrate,
+    };
+}
+
+/// The message interface without an executor: operations are posted and polled.
+pub mod polled {
+    #[doc(inline)]
+    pub use bmi_core::{Completion, Engine, OpId, OpKind, Posted, Unexpected};
+}
+
+/// What endpoints count.
+pub mod stats {
+    #[doc(inline)]
+    pub use bmi_core::comm::PathCounters;
+    #[doc(inline)]
+    pub use bmi_core::{Counters, Kept, LogLimit, PeerLimits, Pinned, ResourceUsage};
+}
+
+/// Who may use an endpoint, for code that is generic over it.
+pub mod threading {
+    #[doc(inline)]
+    pub use bmi_core::{AnyThread, OneThread, Threading};
+}
 
 /// What an endpoint did and when, from both sides of a connection.
 pub mod timeline {
@@ -274,33 +340,23 @@ pub mod timeline {
     };
 }
 
-/// Memory at addresses of the program's own, with the allocations that its pieces lie in.
-pub mod foreign {
+/// Transports by themselves: to open one without an endpoint, to wrap one, or to write one.
+pub mod backend {
+    pub use crate::backends::{is_built_in, open, open_shards};
+    pub use crate::host::host_id;
     #[doc(inline)]
-    pub use bmi_core::mem::{Extent, Foreign};
+    pub use bmi_core::transport::*;
+    #[doc(inline)]
+    pub use bmi_core::{Capabilities, CustomScheme, OneSided, Registration, Segment, forward_transport};
 }
 
-/// The four paths for the data of a call, and the choice between them.
-pub mod paths {
-    #[doc(inline)]
-    pub use bmi_core::comm::{
-        Choice, Crossovers, Direction, Facts, Measured, Miss, Path, PathCounters, Plan, Policy, Rule, Thresholds,
-        calibrate,
-    };
+/// For this project's own tests: seeded bugs and counted steps.
+#[doc(hidden)]
+pub mod hooks {
+    pub use bmi_core::{handed_over, mutated, mutated_each, step, steps};
+    #[cfg(feature = "mutants")]
+    pub use bmi_core::{longest_job, steps_taken};
 }
-
-#[cfg(feature = "ib")]
-#[doc(inline)]
-pub use bmi_ib::IbConfig;
-#[cfg(feature = "shm")]
-#[doc(inline)]
-pub use bmi_shm::ShmConfig;
-#[cfg(feature = "tcp")]
-#[doc(inline)]
-pub use bmi_tcp::TcpConfig;
-
-pub use backends::{OpenOptions, endpoint, handle, is_built_in, open, open_shards, shared_endpoint};
-pub use host::host_id;
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

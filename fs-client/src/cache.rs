@@ -25,7 +25,7 @@
 //!
 //! **Tests.** `tests/it/caches.rs`, with real I/O servers that have a cache.
 
-use bmi_core::Threading;
+use bmi::threading::Threading;
 use fs_proto::limits::MAX_OFFSET;
 use fs_proto::{
     CacheCoverage, CacheHints, CacheState, CachedFile, DatafileHandle, ErrorCode, IodReply, IodRequest, ReplyBody,
@@ -275,8 +275,8 @@ mod tests {
     fn a_server_is_told_once_and_again_after_a_loss() {
         let hints = |policy| CacheHints { policy, ..CacheHints::default() };
         let lost = || {
-            let error = bmi_core::Error::new(bmi_core::ErrorKind::PeerLost, "");
-            let server = ServerName { addr: bmi_core::Addr::tcp("h", 1), iod: Some(0) };
+            let error = bmi::Error::new(bmi::ErrorKind::PeerLost, "");
+            let server = ServerName { addr: bmi::Addr::tcp("h", 1), iod: Some(0) };
             Err(Failure::transport(server, error))
         };
         let advice = Advice::new(2);

@@ -11,10 +11,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bmi_core::comm::{self, Calibrations, Path, PathCounters, Plan};
-use bmi_core::mem::Foreign;
-use bmi_core::mutated;
-use bmi_core::{Addr, AnyThread, Endpoint, Lists, Memory, OneThread, Options, Threading, Time};
+use bmi::config::Lists;
+use bmi::hooks::mutated;
+use bmi::memory::Foreign;
+use bmi::paths::{self, Calibrations, Path, Plan};
+use bmi::stats::PathCounters;
+use bmi::threading::{AnyThread, OneThread, Threading};
+use bmi::{Addr, Endpoint, Memory, Options, Time};
 use fs_proto::{
     CacheHints, ClusterId, DirEntry, DirHandle, Entry, ErrorCode, Existing, FileHandle, Handle, IodReply, IodRequest,
     IodStat, Kind, ManagerReply, ManagerRequest, ManagerStat, PendingTruncate, Place, RemoveKind, ReplyBody,
@@ -203,7 +206,7 @@ pub(crate) struct Inner<S: Threading> {
     /// The files that are open in this client.
     files: Locked<BTreeMap<FileHandle, OpenState>>,
     /// The handle that the client was made over, if any. Its drivers end with the last handle.
-    _handle: Option<bmi_core::Handle>,
+    _handle: Option<bmi::Handle>,
 }
 
 /// What a client knows about a file that it has open.
@@ -244,7 +247,7 @@ impl SharedClient {
     /// # Errors
     /// As [`Client::connect`].
     pub async fn connect_through(
-        handle: bmi_core::Handle,
+        handle: bmi::Handle,
         manager: Addr,
         options: ClientOptions,
     ) -> Result<SharedClient, Error> {
@@ -297,7 +300,7 @@ impl<S: Threading> Client<S> {
 
     async fn open_over(
         endpoints: Endpoints<S>,
-        handle: Option<bmi_core::Handle>,
+        handle: Option<bmi::Handle>,
         manager: Addr,
         options: ClientOptions,
         waiting: impl Fn(&ServerName, Duration, &str) + Send + Sync + 'static,
@@ -343,7 +346,7 @@ impl<S: Threading> Client<S> {
     ///
     /// # Errors
     /// `Exhausted` if there is not enough memory.
-    pub fn memory(&self, len: usize) -> Result<Memory, bmi_core::Error> {
+    pub fn memory(&self, len: usize) -> Result<Memory, bmi::Error> {
         if self.0.connections.shares_memory() { Memory::shareable(len) } else { Memory::zeroed(len) }
     }
 
@@ -718,10 +721,10 @@ impl<S: Threading> Client<S> {
             .ask(server, deadline, Resend::Repeat, ping)
             .await
             .map_err(|failure| Error::from(failure).during("plan"))?;
-        let lost = || bmi_core::Error::new(bmi_core::ErrorKind::PeerLost, "the connection was lost at once");
+        let lost = || bmi::Error::new(bmi::ErrorKind::PeerLost, "the connection was lost at once");
         let peer = self.0.connections.connected(&server.addr).ok_or_else(|| failed(lost()))?;
         if let Some(known) = known {
-            comm::calibrate(&peer, known, Options::by(deadline)).await.map_err(failed)?;
+            paths::calibrate(&peer, known, Options::by(deadline)).await.map_err(failed)?;
         }
         Ok(peer.endpoint().with(|engine| engine.plan(Some(peer.id()))))
     }

@@ -20,16 +20,18 @@
 //! 6. Any thread may use the connections, and drop a request at any time. The table of servers and
 //!    the numbers of requests have a lock each. Neither is held while an endpoint is used.
 //!
-//! **Protocol.** See [`fs_proto`]: each request is a call of [`bmi_core::comm`].
+//! **Protocol.** See [`fs_proto`]: each request is a call of [`bmi::calls`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Path, Reply};
-use bmi_core::mutated;
-use bmi_core::{Addr, Endpoint, ErrorKind, Lists, Options, Peer, Threading, Time};
+use bmi::config::Lists;
+use bmi::hooks::mutated;
+use bmi::paths::Path;
+use bmi::threading::Threading;
+use bmi::{Addr, Body, Endpoint, ErrorKind, Options, Peer, Reply, Time};
 use fs_proto::limits::MAX_SERVERS;
 use fs_proto::{
     ClusterId, ErrorCode, FsError, ManagerReply, ManagerRequest, ReplyBody, Request, RequestBody, RequestId, codec,
@@ -330,7 +332,7 @@ impl<S: Threading> Connections<S> {
         }
         let now = self.endpoint().now();
         self.servers.with(|servers| servers.late(server, now));
-        let late = bmi_core::Error::new(ErrorKind::TimedOut, "no connection within the time limit");
+        let late = bmi::Error::new(ErrorKind::TimedOut, "no connection within the time limit");
         Some(Err(Failure::transport(server.clone(), late.during("connect").with_peer(&server.addr))))
     }
 
@@ -478,7 +480,7 @@ impl<S: Threading> Connections<S> {
         seq: u64,
         outgoing: &Outgoing,
         sent: &mut bool,
-    ) -> Result<Reply, bmi_core::Error> {
+    ) -> Result<Reply, bmi::Error> {
         let left = deadline.since(peer.endpoint().now()).as_millis().max(1);
         let request = codec::encode_request(&Request {
             id: RequestId { client: self.preference.client, seq },
@@ -568,7 +570,7 @@ mod tests {
     fn a_write_is_sent_again_if_the_server_says_that_it_has_done_nothing() {
         let server = ServerName { addr: Addr::tcp("10.0.0.3", 7001), iod: Some(1) };
         for (kind, again) in [(ErrorKind::Refused, true), (ErrorKind::PeerLost, false)] {
-            let failure = Failure::transport(server.clone(), bmi_core::Error::new(kind, ""));
+            let failure = Failure::transport(server.clone(), bmi::Error::new(kind, ""));
             let setback = Setback::of(&failure, true).expect("such a request may be tried again");
             assert!(setback.lost && setback.may_repeat(Resend::Never, &Body::None) == again, "{kind:?}");
         }

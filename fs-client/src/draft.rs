@@ -9,7 +9,8 @@
 //! 2. Publishing is one step: the name leads to the old file or to the complete new one.
 //! 3. Nothing of an abandoned draft is left. If the client cannot abandon it, the manager does.
 
-use bmi_core::{OneThread, Threading, mutated};
+use bmi::hooks::mutated;
+use bmi::threading::{OneThread, Threading};
 use fs_proto::ManagerRequest;
 
 use crate::client::place;

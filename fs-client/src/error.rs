@@ -16,7 +16,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bmi_core::Addr;
+use bmi::Addr;
 use fs_proto::{ErrorCode, Region};
 
 /// A server, as named in errors, plans and listings.
@@ -50,7 +50,7 @@ pub struct Failure {
     /// The reason as text.
     pub detail: String,
     /// The underlying error of the transport.
-    pub source: Option<Arc<bmi_core::Error>>,
+    pub source: Option<Arc<bmi::Error>>,
     /// The ranges of the datafile that the server named, not yet translated to ranges of the file.
     pub(crate) physical: Vec<Region>,
     /// The kind of the local system's error.
@@ -84,7 +84,7 @@ impl Failure {
     }
 
     /// Creates a failure from the transport's error about `server`.
-    pub fn transport(server: ServerName, error: bmi_core::Error) -> Failure {
+    pub fn transport(server: ServerName, error: bmi::Error) -> Failure {
         let code = fs_proto::FsError::from(error.clone()).code;
         // The server is named in front of this text.
         let during = error.operation().map(|operation| format!("{operation}: ")).unwrap_or_default();
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn several_failures_are_all_there() {
-        let lost = bmi_core::Error::new(bmi_core::ErrorKind::PeerLost, "connection reset").during("send");
+        let lost = bmi::Error::new(bmi::ErrorKind::PeerLost, "connection reset").during("send");
         let error = Error::combined(vec![
             Failure::transport(iod(1), lost).of_ranges(std::iter::once(0..10)),
             Failure::at(iod(2), ErrorCode::NoSpace, "store full").of_ranges([10..20, 30..40]),

@@ -14,9 +14,10 @@
 
 use std::sync::Arc;
 
-use bmi_core::comm::{Body, Direction};
-use bmi_core::mutated;
-use bmi_core::{AnyThread, Endpoint, MemList, OneThread, Threading};
+use bmi::hooks::mutated;
+use bmi::paths::Direction;
+use bmi::threading::{AnyThread, OneThread, Threading};
+use bmi::{Body, Endpoint, MemList};
 use fs_proto::limits::{MAX_OFFSET, MAX_REGIONS};
 use fs_proto::{
     CacheHints, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, PendingTruncate,

@@ -17,8 +17,8 @@
 //! | [`Error`] | what failed, at which server, with which ranges of the file |
 //!
 //! The library starts no task and reads no clock. A driver must drive the endpoint. A client over
-//! an [`Endpoint`](bmi_core::Endpoint) belongs to one thread. A [`SharedClient`], over a
-//! [`SharedEndpoint`](bmi_core::SharedEndpoint) or through a [`Handle`](bmi_core::Handle), may be
+//! an [`Endpoint`](bmi::Endpoint) belongs to one thread. A [`SharedClient`], over a
+//! [`SharedEndpoint`](bmi::SharedEndpoint) or through a [`Handle`](bmi::Handle), may be
 //! used by any thread: it, its files and all futures are `Send`. In the simulator, tasks of a node
 //! share it. Any future may be dropped at any time.
 //! Each request ends within the client's time limit. Only [`local`], which reads and writes local
@@ -70,7 +70,8 @@ mod shared_read;
 mod shared_view;
 mod sync;
 
-pub use bmi_core::comm::{Direction, Path, PathCounters};
+pub use bmi::paths::{Direction, Path};
+pub use bmi::stats::PathCounters;
 pub use cache::{Cached, ServerCache, ServerCoverage};
 pub use client::{
     Client, ClientOptions, ClientStats, CreateOptions, Latency, OpenFileOptions, Pong, ReadDir, ServerSpace,

@@ -24,8 +24,9 @@
 
 use std::ptr::NonNull;
 
-use bmi_core::mem::Extent;
-use bmi_core::{MemList, Memory, Threading};
+use bmi::memory::Extent;
+use bmi::threading::Threading;
+use bmi::{MemList, Memory};
 use fs_proto::{ErrorCode, Region};
 
 use crate::error::Error;
@@ -139,13 +140,13 @@ impl<S: Threading> File<S> {
     /// As [`File::read_extended`].
     ///
     /// # Safety
-    /// The requirements of [`Foreign::slice`](bmi_core::mem::Foreign::slice) apply, with
+    /// The requirements of [`Foreign::slice`](bmi::memory::Foreign::slice) apply, with
     /// [`Client::foreign`](crate::Client::foreign) as the record. The bytes of all pieces and
     /// allocations must stay mapped, readable and writable until they are
-    /// [forgotten](bmi_core::mem::Foreign::forget) there. Until the future has ended, nothing else
+    /// [forgotten](bmi::memory::Foreign::forget) there. Until the future has ended, nothing else
     /// may access the bytes of the pieces. A future that was *dropped* has not ended: an adapter
     /// may access the memory until the client's endpoints hold no operation and no exposure any
-    /// more ([`Endpoint::resource_usage`](bmi_core::Endpoint::resource_usage)).
+    /// more ([`Endpoint::resource_usage`](bmi::Endpoint::resource_usage)).
     pub unsafe fn read_extended_raw(&self, access: ExtendedRaw<'_>) -> impl Future<Output = Result<u64, Error>> {
         // SAFETY: the caller makes the same promise.
         let lists = unsafe { self.foreign_lists(&access) };
@@ -175,7 +176,7 @@ impl<S: Threading> File<S> {
     /// future, so any thread may run the future.
     unsafe fn foreign_lists(&self, access: &ExtendedRaw<'_>) -> Result<(Vec<Region>, MemList), Error> {
         let regions = regions(access.file_offsets, access.file_lengths)?;
-        let invalid = |error: bmi_core::Error| Error::new(ErrorCode::Invalid, error.detail().to_owned());
+        let invalid = |error: bmi::Error| Error::new(ErrorCode::Invalid, error.detail().to_owned());
         // SAFETY: the caller's promise.
         let memory = unsafe { self.client().foreign().list(access.pieces()?) }.map_err(invalid)?;
         Ok((regions, memory))

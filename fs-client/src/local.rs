@@ -7,8 +7,8 @@
 //! calls, and the kernel moves the bytes between the page cache and registered memory.
 //!
 //! **Invariants**
-//! 1. No reference to the bytes of a [`Memory`](bmi_core::Memory) is made. Only the kernel accesses
-//!    them (rule 2 of [`bmi_core::mem`]).
+//! 1. No reference to the bytes of a [`Memory`](bmi::Memory) is made. Only the kernel accesses
+//!    them (rule 2 of [`bmi::memory`]).
 //! 2. A job holds a handle of its memory until it has run. Dropping the future that waits for it
 //!    does not free memory that the kernel still uses.
 //! 3. Jobs run in the order in which they were submitted. After the last handle is dropped, the
@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::mpsc;
 use std::thread::Builder;
 
-use bmi_core::MemSlice;
+use bmi::MemSlice;
 use tokio::sync::oneshot;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -152,7 +152,7 @@ fn transfer(
 mod tests {
     use std::io::{Seek, Write};
 
-    use bmi_core::Memory;
+    use bmi::Memory;
 
     use super::*;
 

@@ -16,9 +16,9 @@
 //!    the beginning.
 //!
 //! The path of a transfer's data is not part of the split. The endpoint's policy chooses it when
-//! the request is sent ([`bmi_core::comm`]). A printed plan shows the path that is taken if slots
+//! the request is sent ([`bmi::paths`]). A printed plan shows the path that is taken if slots
 //! and credits are not short. The plan does decide, for the whole access, whether the pieces of
-//! memory are moved one by one or packed first. It uses the rule of [`bmi_core::Lists`], with the
+//! memory are moved one by one or packed first. It uses the rule of [`bmi::config::Lists`], with the
 //! extents below as the pieces.
 //!
 //! **Layout.** Memory `m`, file ranges `f`, strips of two servers:
@@ -36,9 +36,10 @@
 use std::fmt;
 use std::ops::Range;
 
-use bmi_core::comm::{self, Direction};
-use bmi_core::extents::{Encoder, MAX_ENCODED};
-use bmi_core::{Lists, MemList, MemSlice};
+use bmi::bulk::extents::{Encoder, MAX_ENCODED};
+use bmi::config::Lists;
+use bmi::paths::{self, Direction, Path, Rule};
+use bmi::{MemList, MemSlice};
 use fs_proto::{Distribution, Region};
 
 use crate::error::Failure;
@@ -82,7 +83,7 @@ impl PlanLimits {
 /// whether the memory at hand counts as registered.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerPaths {
-    pub(crate) plan: comm::Plan,
+    pub(crate) plan: paths::Plan,
     pub(crate) registered: bool,
 }
 
@@ -174,10 +175,10 @@ impl Plan {
 
     /// Returns the path that a transfer's data takes if slots and credits are not short, and the
     /// reason. Returns `None` if the plan has no information about its servers.
-    pub fn path(&self, transfer: &Transfer) -> Option<(comm::Path, &str)> {
+    pub fn path(&self, transfer: &Transfer) -> Option<(Path, &str)> {
         let ServerPaths { plan, registered } = self.paths.get(transfer.datafile)?;
         // If registration costs nothing, there is only one table.
-        let ours = |rule: &&comm::Rule| rule.direction == self.direction && rule.to.is_none_or(|to| transfer.len <= to);
+        let ours = |rule: &&Rule| rule.direction == self.direction && rule.to.is_none_or(|to| transfer.len <= to);
         let mut rules = plan.rules.iter().filter(ours);
         let first = rules.clone().next();
         let rule = rules.find(|rule| rule.registered == *registered).or(first)?;
@@ -298,7 +299,8 @@ fn follows(last: &MemSlice, next: &MemSlice) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bmi_core::{Memory, extents};
+    use bmi::Memory;
+    use bmi::bulk::extents;
     use proptest::prelude::*;
 
     use super::*;
@@ -404,7 +406,7 @@ mod tests {
         assert!(text.starts_with("read of 4200 bytes, strips of 4096 bytes on 2 servers: 2 requests"), "{text}");
         assert!(text.contains("1 ranges of the datafile, 40 pieces of memory, packed\n"), "{text}");
         assert!(plan.path(&plan.transfers[0]).is_none());
-        let rule = |registered, to, path| comm::Rule {
+        let rule = |registered, to, path| Rule {
             direction: Direction::Read,
             registered,
             from: 0,
@@ -413,17 +415,17 @@ mod tests {
             why: "so".to_owned(),
         };
         let rules = vec![
-            rule(false, Some(1000), comm::Path::Inline),
-            rule(false, None, comm::Path::FastRdma),
-            rule(true, None, comm::Path::ServerBased),
+            rule(false, Some(1000), Path::Inline),
+            rule(false, None, Path::FastRdma),
+            rule(true, None, Path::ServerBased),
         ];
         let known = |registered| ServerPaths {
-            plan: comm::Plan { rules: rules.clone(), thresholds: "", ways: Vec::new() },
+            plan: paths::Plan { rules: rules.clone(), thresholds: "", ways: Vec::new() },
             registered,
         };
         let plan = plan.with_paths(vec![known(false), known(true)]);
         let paths: Vec<_> = plan.transfers.iter().map(|transfer| plan.path(transfer).unwrap().0).collect();
-        assert_eq!(paths, [comm::Path::FastRdma, comm::Path::ServerBased]);
+        assert_eq!(paths, [Path::FastRdma, Path::ServerBased]);
         assert!(plan.to_string().contains("fast-rdma    (so); 1 ranges"), "{plan}");
     }
 

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bmi_core::Threading;
+use bmi::threading::Threading;
 use fs_proto::{ErrorCode, Handle, RemoveKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 

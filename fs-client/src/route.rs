@@ -33,8 +33,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use bmi_core::comm::Body;
-use bmi_core::{Addr, Endpoint, ErrorKind, OneThread, Options, Peer, Scheme, Threading, Time};
+use bmi::threading::{OneThread, Threading};
+use bmi::{Addr, Body, Endpoint, ErrorKind, Options, Peer, Scheme, Time};
 use fs_proto::{ErrorCode, Hello, Identity, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
 
 use crate::error::{Failure, ServerName};
@@ -188,7 +188,7 @@ pub(crate) async fn reach<S: Threading>(
 ) -> Result<(Peer<S>, Route, Identity), Failure> {
     let failed = |error| Failure::transport(server.clone(), error);
     let endpoint = endpoints.find(server.addr.scheme()).map_err(|why| {
-        failed(bmi_core::Error::new(ErrorKind::Unsupported, why).during("connect").with_peer(&server.addr))
+        failed(bmi::Error::new(ErrorKind::Unsupported, why).during("connect").with_peer(&server.addr))
     })?;
     let begun = endpoint.now();
     let mut waited = false;
@@ -268,7 +268,7 @@ async fn choose<S: Threading>(
             [(addr, why)] => format!("{addr}: {why}"),
             several => several.iter().map(|(addr, why)| format!("{addr}: {why}")).collect::<Vec<_>>().join("; "),
         };
-        let refused = bmi_core::Error::new(ErrorKind::Refused, why).during("connect").with_peer(known);
+        let refused = bmi::Error::new(ErrorKind::Refused, why).during("connect").with_peer(known);
         return Err(Failure::transport(server.clone(), refused));
     }
     route.reason = match route.passed_over.is_empty() {

@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bmi_core::{Addr, Peer, Threading, Time};
+use bmi::threading::Threading;
+use bmi::{Addr, Peer, Time};
 use fs_proto::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 use tokio::sync::OnceCell;
 

@@ -24,8 +24,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bmi_core::mem::RemoteView;
-use bmi_core::{RemoteKey, RemoteSlice, Threading, Time};
+use bmi::Time;
+use bmi::bulk::{RemoteKey, RemoteSlice};
+use bmi::memory::RemoteView;
+use bmi::threading::Threading;
 use fs_proto::limits::MAX_OFFSET;
 use fs_proto::{
     ErrorCode, IodReply, IodRequest, Region, ReplyBody, VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW,
@@ -174,7 +176,7 @@ impl<S: Threading> File<S> {
     /// bytes first, then check, and only then use what was found:
     ///
     /// ```no_run
-    /// # use bmi_core::{OneThread, Transport};
+    /// # use bmi::threading::OneThread;
     /// # use fs_client::{Error, File, Stale};
     /// # async fn example(file: &File<OneThread>) -> Result<(), Error> {
     /// let mut bytes = vec![0; 1 << 20];

@@ -11,8 +11,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use bmi_core::Memory;
-use bmi_core::mem::RemoteView;
+use bmi::Memory;
+use bmi::memory::RemoteView;
 
 /// The bytes of a view may have changed since it was made. Read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,8 @@
 
 use std::collections::BTreeMap;
 
-use bmi_core::{Threading, mutated};
+use bmi::hooks::mutated;
+use bmi::threading::Threading;
 use fs_proto::limits::MAX_DATAFILES;
 use fs_proto::{DatafileHandle, ErrorCode, IodReply, IodRequest, ReplyBody};
 use futures_util::future::join_all;

@@ -21,7 +21,7 @@
 //!
 //! **Source.** PVFS's `simple_stripe`. The property tests below check the invariants.
 
-use bmi_core::mutated;
+use bmi::hooks::mutated;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use bmi_core::ErrorKind;
+use bmi::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{self, MAX_DETAIL, MAX_ERROR_RANGES};
@@ -195,10 +195,10 @@ impl fmt::Debug for FsError {
 
 impl std::error::Error for FsError {}
 
-impl From<bmi_core::Error> for FsError {
+impl From<bmi::Error> for FsError {
     /// Converts an error of the transport to an error of the request. It concerns the connection,
     /// not the disk.
-    fn from(error: bmi_core::Error) -> FsError {
+    fn from(error: bmi::Error) -> FsError {
         let code = match error.kind() {
             ErrorKind::TimedOut => ErrorCode::Timeout,
             ErrorKind::Refused | ErrorKind::PeerLost | ErrorKind::Cancelled | ErrorKind::Io => ErrorCode::Unreachable,

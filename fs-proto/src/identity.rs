@@ -16,7 +16,8 @@
 
 use std::fmt;
 
-use bmi_core::{Addr, mutated};
+use bmi::Addr;
+use bmi::hooks::mutated;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{ErrorCode, FsError};

@@ -13,7 +13,7 @@
 //! | [`Region`], [`Regions`] | ranges of bytes, lists of them |
 //! | [`FsError`], [`ErrorCode`] | errors, with the server and ranges concerned |
 //!
-//! **Protocol.** A request is a call of [`bmi_core::comm`]. Its tag is the client's own number for
+//! **Protocol.** A request is a call of [`bmi::calls`]. Its tag is the client's own number for
 //! the request. The call's request and reply bytes are encoded [`Request`]s and [`Reply`]s. The
 //! data of a read or write is the call's data. The communication manager chooses the path of the
 //! data: with the message, by RDMA into a slot, or moved by the server or the client. No request

@@ -1,7 +1,7 @@
 //! Limits on lengths and counts. They are checked when decoding, so that no length from the wire
 //! causes an unchecked allocation or loop.
 
-use bmi_core::step;
+use bmi::hooks::step;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::Deref;
 
-use bmi_core::{extents, step};
+use bmi::bulk::extents;
+use bmi::hooks::step;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -61,7 +62,7 @@ impl fmt::Display for Region {
 /// [`MAX_REGIONS`] regions. No region reaches beyond [`MAX_OFFSET`], and their total length does
 /// not exceed it. Regions may overlap and may be empty.
 ///
-/// On the wire they are ranges as encoded by [`bmi_core::extents`]. A range takes a few bytes, and
+/// On the wire they are ranges as encoded by [`bmi::bulk::extents`]. A range takes a few bytes, and
 /// a whole regular list also takes only a few bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Regions {

@@ -1,6 +1,6 @@
 //! Replies of the servers.
 
-use bmi_core::Addr;
+use bmi::Addr;
 use serde::{Deserialize, Serialize};
 
 use crate::attr::Entry;

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use bmi_core::Peer;
-use bmi_core::comm::Body;
+use bmi::{Body, Peer};
 use fs_proto::{ErrorCode, FsError, Hello, Identity, ReplyBody, Request, RequestBody, RequestId, codec};
 
 /// Sends a request and returns the answer. `seq` is the caller's own number for it.

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bmi::driver::Waiting;
 use bmi::{Addr, OpenOptions, Scheme};
-use bmi_core::driver::Waiting;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use fs_proto::{ErrorCode, FsError};
@@ -430,7 +430,7 @@ fn describe(config: &Config) -> String {
     let servers = || config.cluster.iods.iter().chain([&config.cluster.manager]);
     for scheme in [Scheme::Tcp, Scheme::Ib, Scheme::Shm] {
         if servers().any(|addrs| addrs.all().iter().any(|addr| addr.scheme() == scheme)) {
-            text += &match bmi::open(scheme, &OpenOptions::default()) {
+            text += &match bmi::backend::open(scheme, &OpenOptions::default()) {
                 Ok(_) => format!("{scheme}: can be opened on this machine\n"),
                 Err(error) => format!("{scheme}: cannot be opened on this machine: {error}\n"),
             };
@@ -494,7 +494,7 @@ fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neigh
         role,
         listen: listen.all().to_vec(),
         connects: neighbours.iter().map(Addr::scheme).collect(),
-        host: bmi::host_id().unwrap_or_default(),
+        host: bmi::backend::host_id().unwrap_or_default(),
         transports: config.limits.transports(),
         endpoint: config.limits.endpoint(name),
         limits: config.limits.service(),

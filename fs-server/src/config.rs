@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use bmi::{OpenOptions, TcpConfig};
-use bmi_core::Scheme;
+use bmi::config::TcpConfig;
+use bmi::{OpenOptions, Scheme};
 use fs_proto::limits::{DEFAULT_STRIP, MAX_SERVERS, MAX_STRIP, MIN_STRIP};
 use serde::{Deserialize, Deserializer};
 
@@ -345,9 +345,9 @@ impl LimitSection {
     }
 
     /// Returns the settings of the endpoints of the server `name`.
-    pub fn endpoint(&self, name: impl Into<String>) -> bmi_core::Config {
+    pub fn endpoint(&self, name: impl Into<String>) -> bmi::Config {
         let idle = Duration::from_secs(self.idle_s);
-        bmi_core::Config::named(name).max_peers(self.connections).evict_idle_after(Some(idle))
+        bmi::Config::named(name).max_peers(self.connections).evict_idle_after(Some(idle))
     }
 
     /// Returns the settings of the transports. A transport has room for all connections of its
@@ -398,7 +398,7 @@ mod tests {
         let endpoint = config.limits.endpoint("");
         assert_eq!(
             endpoint,
-            bmi_core::Config::default().max_peers(DEFAULT_CONNECTIONS).evict_idle_after(Some(DEFAULT_IDLE))
+            bmi::Config::default().max_peers(DEFAULT_CONNECTIONS).evict_idle_after(Some(DEFAULT_IDLE))
         );
         let tcp = config.limits.transports().tcp;
         assert!(

@@ -7,8 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bmi_core::comm::Body;
-use bmi_core::{Addr, Endpoint, Memory, Peer};
+use bmi::{Addr, Body, Endpoint, Memory, Peer};
 use bmi_sim::World;
 use fs_proto::{DatafileHandle, Hello, IodRequest, ManagerRequest, Request, RequestBody, RequestId, Role, codec};
 
@@ -51,7 +50,7 @@ struct Client {
 
 impl Client {
     fn new(world: &World, name: &str) -> Client {
-        let endpoint = world.node(name).endpoint(bmi_core::Config::named(name)).expect("an endpoint");
+        let endpoint = world.node(name).endpoint(bmi::Config::named(name)).expect("an endpoint");
         Client { endpoint, seq: 0 }
     }
 

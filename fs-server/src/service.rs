@@ -26,7 +26,7 @@
 //! 6. What a stalled client holds is taken back within 1.25 [`Limits::stall_timeout`] while others
 //!    wait (`stall.rs`).
 //!
-//! **Protocol.** See `fs_proto` for requests and replies, and [`bmi_core::comm`] for the calls that
+//! **Protocol.** See `fs_proto` for requests and replies, and [`bmi::calls`] for the calls that
 //! carry them and their data.
 
 use std::any::Any;
@@ -39,8 +39,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_core::comm::{Admission, Incoming, announced, request_of};
-use bmi_core::{Endpoint, ErrorKind, Kept, MemList, Message, Peer, PeerEvent, PeerId, ServiceClass, Time, Unexpected};
+use bmi::calls::{Admission, announced, request_of};
+use bmi::config::ServiceClass;
+use bmi::polled::Unexpected;
+use bmi::stats::Kept;
+use bmi::{Endpoint, ErrorKind, Incoming, MemList, Message, Peer, PeerEvent, PeerId, Time};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
 use fs_proto::{ErrorCode, FsError, Hello, Identity, Reply, ReplyBody, Request, RequestBody, Role, Sender};
@@ -618,7 +621,7 @@ fn cut_stalled(endpoint: &Endpoint, handler: &dyn Handler, desk: &Desk, watch: &
     }
     for peer in stalled {
         let text = format!("it has moved nothing for {:?} while others waited", desk.limits.stall_timeout);
-        endpoint.peer(peer).cut(bmi_core::Error::new(ErrorKind::TimedOut, text));
+        endpoint.peer(peer).cut(bmi::Error::new(ErrorKind::TimedOut, text));
     }
 }
 

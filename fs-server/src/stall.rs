@@ -11,7 +11,7 @@
 //! client, one that is not stalled, waits for a buffer or for a place, the connections of all
 //! stalled clients are cut. So stalled clients may keep what they hold while nobody waits for it.
 //! When somebody waits, they hold nothing after `stall_timeout` and one check, however many they
-//! are. Before, the shares bound what each of them holds ([`bmi_core::mem::zone`]).
+//! are. Before, the shares bound what each of them holds ([`bmi::memory::zone`]).
 //!
 //! *Progress counts, not time.* A client that takes its data slowly is not stalled, however long
 //! its request takes ([`Engine::awaited_peers`]). Over TCP every byte counts. Over other adapters
@@ -27,7 +27,7 @@
 //! 1. *Nothing is lost.* A cut ends every operation of the peer, as the loss of any connection does
 //!    ([`Engine::cut`]). Each request's future then runs to its end and drops its buffers, its
 //!    turn and its place. A buffer that an adapter may still touch is given up instead
-//!    ([`bmi_core::mem::zone`]).
+//!    ([`bmi::memory::zone`]).
 //! 2. *No deadlock.* The rule takes and waits for nothing. It only ends waits.
 //! 3. *Only the client's own delay counts.* A request that waits for the disk, for a buffer or for
 //!    the turn of another client does not make its client a stalled one. Nor do views that the
@@ -39,14 +39,14 @@
 //! `fs-client/tests/it/accidents.rs`.
 //!
 //! [`Limits::stall_timeout`]: crate::service::Limits::stall_timeout
-//! [`Engine::awaited_peers`]: bmi_core::Engine::awaited_peers
-//! [`Engine::expose_standing`]: bmi_core::Engine::expose_standing
-//! [`Engine::cut`]: bmi_core::Engine::cut
-//! [`TimeoutConfig::fence_grace`]: bmi_core::TimeoutConfig::fence_grace
+//! [`Engine::awaited_peers`]: bmi::polled::Engine::awaited_peers
+//! [`Engine::expose_standing`]: bmi::polled::Engine::expose_standing
+//! [`Engine::cut`]: bmi::polled::Engine::cut
+//! [`TimeoutConfig::fence_grace`]: bmi::config::TimeoutConfig::fence_grace
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bmi_core::PeerId;
+use bmi::PeerId;
 
 /// Number of checks without progress that make a client a stalled one. They are made while requests
 /// are in progress, this many in each [`crate::service::Limits::stall_timeout`].

@@ -28,7 +28,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use bmi_core::handed_over;
+use bmi::hooks::handed_over;
 use fs_proto::{ErrorCode, FsError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;

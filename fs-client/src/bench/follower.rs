@@ -14,8 +14,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::Builder;
 use std::time::Duration;
 
+use bmi::Clock;
 use bmi::driver::MonotonicClock;
-use bmi_core::Clock;
 
 use super::crew::{Crew, Stopper};
 use super::job::{Job, Order};

@@ -14,8 +14,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use bmi::Clock;
 use bmi::driver::MonotonicClock;
-use bmi_core::Clock;
 
 use super::crew::{Crew, Stopper};
 use super::door::{self, Key, Newcomer, refuse};

@@ -22,9 +22,8 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use bmi::Time;
 use bmi::driver::MonotonicClock;
-use bmi_core::Clock;
+use bmi::{Clock, Time};
 use rustix::net::sockopt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -141,7 +141,7 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
         over,
-        host: bmi::host_id(),
+        host: bmi::backend::host_id(),
         ..ClientOptions::new(random_id()?)
     };
     let busy = cli.global.busy;

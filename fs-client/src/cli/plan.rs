@@ -8,7 +8,7 @@
 //! ```
 
 use crate::Client;
-use bmi_core::comm::Rule;
+use bmi::paths::Rule;
 use serde_json::{Value, json};
 
 use super::Stop;

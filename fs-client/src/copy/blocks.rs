@@ -1,6 +1,8 @@
 //! Blocks of registered memory that copies use again and again.
 
-use bmi_core::{Endpoint, MemSlice, Memory, MemoryRegion, OneThread, Threading};
+use bmi::memory::MemoryRegion;
+use bmi::threading::{OneThread, Threading};
+use bmi::{Endpoint, MemSlice, Memory};
 use fs_proto::ErrorCode;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -31,7 +33,7 @@ impl<S: Threading> Blocks<S> {
         let (memory, regions) = match spare {
             Some(block) => block,
             None => {
-                let exhausted = |error: bmi_core::Error| Error::new(ErrorCode::Busy, error.to_string());
+                let exhausted = |error: bmi::Error| Error::new(ErrorCode::Busy, error.to_string());
                 let memory = self.client.memory(self.block_size).map_err(exhausted)?;
                 // An adapter that can register no more memory may still move it piece by piece. So
                 // a failure to register is not an error yet.

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use bmi_core::Threading;
+use bmi::threading::Threading;
 use fs_proto::ErrorCode;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 

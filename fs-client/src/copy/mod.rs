@@ -32,7 +32,7 @@ mod tree;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bmi_core::{OneThread, Threading};
+use bmi::threading::{OneThread, Threading};
 use fs_proto::CacheHints;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};

@@ -23,7 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bmi_core::{MemSlice, Threading, Time};
+use bmi::threading::Threading;
+use bmi::{MemSlice, Time};
 use fs_proto::Handle;
 use futures_util::future::join_all;
 

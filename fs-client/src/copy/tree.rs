@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bmi_core::Threading;
+use bmi::threading::Threading;
 use fs_proto::{ErrorCode, Handle};
 use futures_util::future::{join_all, ready};
 use futures_util::stream::{self, StreamExt};

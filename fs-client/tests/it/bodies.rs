@@ -6,9 +6,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bmi::OpenOptions;
-use bmi_core::driver::{MonotonicClock, event};
-use bmi_core::{Addr, Config, MemList, Memory, Scheme, Threading};
+use bmi::driver::{MonotonicClock, event};
+use bmi::threading::Threading;
+use bmi::{Addr, Config, MemList, Memory, OpenOptions, Scheme};
 use fs_client::{
     Client, ClientOptions, CreateOptions, Direction, ErrorCode, File, FsPath, Kind, Path, Region, RemoveKind, SetAttr,
 };

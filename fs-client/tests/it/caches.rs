@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bmi_core::Config;
+use bmi::Config;
 use bmi_sim::World;
 use fs_client::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheState, CachedFile, Client, ClientOptions,

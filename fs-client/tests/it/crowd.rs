@@ -5,9 +5,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi::{Addr, OpenOptions};
-use bmi_core::driver::{MonotonicClock, event};
-use bmi_core::{Clock, Config, Endpoint, ErrorKind, Scheme, Time};
+use bmi::driver::{MonotonicClock, event};
+use bmi::{Addr, Clock, Config, Endpoint, ErrorKind, OpenOptions, Scheme, Time};
 use bmi_sim::World;
 use fs_client::{Client, ClientOptions, Publish};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, SimCluster};

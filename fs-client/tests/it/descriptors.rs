@@ -3,8 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use bmi::OpenOptions;
-use bmi_core::{Config, Scheme, driver};
+use bmi::{Config, OpenOptions, Scheme, driver};
 use fs_client::{Client, CreateOptions};
 
 use crate::bodies::{in_own_process, options, path, pattern, read};

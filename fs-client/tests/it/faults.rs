@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::Memory;
+use bmi::Memory;
 use fs_client::{ErrorCode, Handle};
 use fs_proto::{
     ClusterInfo, DirEntry, DirHandle, FsError, IodInfo, IodReply, IodRequest, ManagerReply, ManagerRequest,

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bmi_core::{Lists, Memory};
+use bmi::Memory;
+use bmi::config::Lists;
 use fs_client::{ClientOptions, Direction, ErrorCode, Extended, ExtendedRaw, Path, Region};
 use fs_server::embedded::ClusterOptions;
 

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use bmi_core::Scheme;
+use bmi::Scheme;
 use fs_client::Client;
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 

@@ -4,8 +4,9 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Path};
-use bmi_core::{Addr, BulkDescriptor, Endpoint, Grant, MemList, Memory, Peer, RemoteSlice};
+use bmi::bulk::{BulkDescriptor, Grant, RemoteSlice};
+use bmi::paths::Path;
+use bmi::{Addr, Body, Endpoint, MemList, Memory, Peer};
 use fs_client::{Client, FsPath};
 use fs_proto::{
     DatafileHandle, FsError, Hello, IodRequest, Region, Regions, Reply, Request, RequestBody, RequestId, Role, codec,
@@ -68,7 +69,8 @@ impl Raw {
         message.extend(&request);
         let soon = self.peer.within(PATIENCE);
         let buffer = Memory::zeroed(8 << 10).unwrap();
-        let (tag, _) = self.peer.endpoint().with(|engine| engine.forge_request(self.peer.id(), message.into(), soon)).unwrap();
+        let (tag, _) =
+            self.peer.endpoint().with(|engine| engine.forge_request(self.peer.id(), message.into(), soon)).unwrap();
         let mut received = self.peer.recv(tag, &buffer, soon);
         loop {
             let answer = received.await.unwrap();

@@ -8,11 +8,11 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Direction, Incoming};
-use bmi_core::transport::ConnId;
-use bmi_core::{
-    Addr, Config, Endpoint, Engine, Error, ErrorKind, MemList, Memory, Message, Options, Peer, PeerId, Time, Transport,
-    forward_transport,
+use bmi::backend::{ConnId, Transport, forward_transport};
+use bmi::paths::Direction;
+use bmi::polled::Engine;
+use bmi::{
+    Addr, Body, Config, Endpoint, Error, ErrorKind, Incoming, MemList, Memory, Message, Options, Peer, PeerId, Time,
 };
 use bmi_sim::{Node, SimTransport, World};
 use fs_client::{Client, ClientOptions};

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Addr, Endpoint, Scheme};
+use bmi::{Addr, Endpoint, Scheme};
 use bmi_sim::World;
 use fs_client::{Client, ClientOptions, Endpoints, ErrorCode, Route, TransportChoice};
 use fs_proto::{ClusterId, Identity, Role, Start, StoreId};

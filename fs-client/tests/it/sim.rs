@@ -3,9 +3,9 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use bmi::driver::Waiting;
+use bmi::{Config, Memory};
 use bmi_conformance::log::capture;
-use bmi_core::driver::Waiting;
-use bmi_core::{Config, Memory};
 use bmi_sim::faults::Loss;
 use bmi_sim::{DiskProfile, Node, Profile, SimConfig, World};
 use fs_client::{Client, ClientOptions, ErrorCode, SetAttr};
@@ -237,7 +237,7 @@ fn an_iod_killed_during_a_transfer_ends_it_and_synced_data_survives() {
         assert!(matches!(error.code(), ErrorCode::Unreachable | ErrorCode::Timeout), "{error}");
         assert!(error.failures().iter().all(|failure| failure.server.as_ref().unwrap().iod == Some(2)), "{error}");
         assert!(sim.now().since(start) < Duration::from_secs(5), "within the time limit");
-        assert!(kept.read_at(0, bmi_core::Memory::zeroed(1 << 20).unwrap()).await.is_err());
+        assert!(kept.read_at(0, bmi::Memory::zeroed(1 << 20).unwrap()).await.is_err());
         setting.cluster.restart_iod(2);
         assert!(crate::bodies::read(&kept, 0, 1 << 20).await == pattern(1 << 20, 1));
         file.write_at(0, pattern(1 << 20, 3)).await.unwrap();

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use bmi_core::driver::Waiting;
-use bmi_core::{Config, HandleConfig, Memory, Time};
+use bmi::config::HandleConfig;
+use bmi::driver::Waiting;
+use bmi::{Config, Memory, Time};
 use bmi_sim::{SimConfig, World};
 use fs_client::{Client, ClientOptions, SharedClient};
 use fs_server::embedded::ClusterOptions;
@@ -29,7 +30,7 @@ fn setting(seed: u64) -> Setting {
 }
 
 impl Setting {
-    fn handle(&self, waiting: Waiting) -> bmi_core::Handle {
+    fn handle(&self, waiting: Waiting) -> bmi::Handle {
         self.node.handle(&Config::named("client"), 1, HandleConfig::default().waiting(waiting)).unwrap()
     }
 

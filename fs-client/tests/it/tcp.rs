@@ -5,9 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use bmi::OpenOptions;
-use bmi_core::comm::Body;
-use bmi_core::{Config, Scheme, driver};
+use bmi::{Body, Config, OpenOptions, Scheme, driver};
 use fs_client::copy::Copier;
 use fs_client::{Client, ClientOptions, ErrorCode};
 use fs_proto::{Hello, ManagerRequest, ReplyBody, Request, RequestBody, RequestId, Role, codec};

@@ -4,9 +4,9 @@ use std::sync::{Arc, Barrier};
 use std::thread::Builder;
 use std::time::Duration;
 
-use bmi::OpenOptions;
-use bmi_core::driver::{MonotonicClock, event};
-use bmi_core::{Clock, Config, Engine, Memory, Scheme, SharedEndpoint};
+use bmi::driver::{MonotonicClock, event};
+use bmi::polled::Engine;
+use bmi::{Clock, Config, Memory, OpenOptions, Scheme, SharedEndpoint};
 use fs_client::copy::Copier;
 use fs_client::{
     CacheHints, Client, ClientOptions, CreateOptions, Draft, Extended, ExtendedRaw, FsPath, OpenFileOptions, Publish,
@@ -28,7 +28,7 @@ fn start(over: Scheme) -> (tempfile::TempDir, EmbeddedCluster) {
 }
 
 fn endpoint(over: Scheme) -> SharedEndpoint {
-    let (transport, clock) = (bmi::open(over, &OpenOptions::default()).unwrap(), MonotonicClock::new());
+    let (transport, clock) = (bmi::backend::open(over, &OpenOptions::default()).unwrap(), MonotonicClock::new());
     SharedEndpoint::shared(Engine::new(transport, Config::named("test"), clock.now()).unwrap(), clock)
 }
 
@@ -326,11 +326,11 @@ struct Check<'a> {
 
 #[allow(dead_code, reason = "the compiler checks it; it never runs")]
 impl Check<'_> {
-    fn connecting(endpoint: SharedEndpoint, manager: bmi_core::Addr) {
+    fn connecting(endpoint: SharedEndpoint, manager: bmi::Addr) {
         is_send(&Client::connect(endpoint, manager, ClientOptions::new(1)));
     }
 
-    fn connecting_through(handle: bmi_core::Handle, manager: bmi_core::Addr) {
+    fn connecting_through(handle: bmi::Handle, manager: bmi::Addr) {
         is_send(&Client::connect_through(handle, manager, ClientOptions::new(1)));
     }
 
@@ -386,7 +386,7 @@ impl Check<'_> {
         is_send(&file.read_shared(0, 1));
     }
 
-    fn copies(&self, copier: &Copier<bmi_core::AnyThread>, draft: Draft<bmi_core::AnyThread>) {
+    fn copies(&self, copier: &Copier<bmi::threading::AnyThread>, draft: Draft<bmi::threading::AnyThread>) {
         let (path, local) = (self.path, std::path::Path::new("/tmp"));
         is_shared(copier);
         is_send(&copier.put_file(local, path));

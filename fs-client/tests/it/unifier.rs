@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 
-use bmi_core::{Addr, Memory, Scheme};
+use bmi::{Addr, Memory, Scheme};
 use fs_client::{ClientOptions, File};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use fs_server::store::{CacheSettings, Service};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bmi_core::Scheme;
+use bmi::Scheme;
 use fs_client::{File, RemoveKind, SharedView, Stale};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use fs_server::store::{CacheSettings, Service, ViewSettings};

@@ -1,6 +1,7 @@
 //! Round trips of all messages, and bytes that are not the encoding of any.
 
-use bmi_core::{Addr, extents};
+use bmi::Addr;
+use bmi::bulk::extents;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;

@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bmi::OpenOptions;
-use bmi_core::Addr;
-use bmi_core::driver::{MonotonicClock, event};
+use bmi::driver::{MonotonicClock, event};
+use bmi::{Addr, OpenOptions};
 use fs_proto::{ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, ReplyBody, Role};
 
 use super::file::{Header, Writer};
@@ -22,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Those of the connection and of the manager; `Exists` if there is such a file, unless `force` is
 /// set; `Io`, `NoSpace`, `Permission`.
 pub(crate) fn backup(manager: &Addr, path: &Path, force: bool) -> Result<Summary, FsError> {
-    let config = bmi_core::Config::named("backup");
+    let config = bmi::Config::named("backup");
     let endpoint = bmi::endpoint(manager.scheme(), &OpenOptions::default(), config, MonotonicClock::new())?;
     let work = async {
         let peer = endpoint.connect(&manager.without_device(), endpoint.within(PATIENCE)).await?;

@@ -4,7 +4,7 @@
 //!
 //! **Invariant.** Whatever the bytes are, reading them never panics and allocates nothing.
 
-use bmi_core::step;
+use bmi::hooks::step;
 use serde::{Deserialize, Serialize};
 
 /// Longest encoded row, in bytes. The longest that exists is a file over 256 servers: below 5 KiB.

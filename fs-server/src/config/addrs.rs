@@ -8,7 +8,7 @@
 use std::fmt;
 use std::path::Path;
 
-use bmi_core::{Addr, Scheme};
+use bmi::{Addr, Scheme};
 use fs_proto::limits::MAX_ADDRS;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -149,7 +149,7 @@ pub(super) fn local(
             let name = if number == 0 { "manager".to_owned() } else { format!("iod-{}", number - 1) };
             // Parse the text, so that a path that is invalid for a socket is rejected here.
             let text = format!("shm://{}", dir.join("sockets").join(name).display());
-            text.parse().map_err(|error: bmi_core::Error| fail(error.to_string()))
+            text.parse().map_err(|error: bmi::Error| fail(error.to_string()))
         }
         Scheme::Sim | Scheme::Custom(_) => Err(fail(format!("{scheme}:// is not for servers of a real machine"))),
     };

@@ -121,7 +121,7 @@ fn the_document_has_the_table_of_all_keys_with_their_defaults() {
 /// What has no default is in a comment.
 #[test]
 fn the_template_has_all_keys() {
-    let template = Config::template(Path::new("/srv/pvfs"), 2, 7000, &[bmi_core::Scheme::Tcp]).unwrap();
+    let template = Config::template(Path::new("/srv/pvfs"), 2, 7000, &[bmi::Scheme::Tcp]).unwrap();
     for Key { section, name, .. } in keys() {
         let (_, rest) = template.split_once(&format!("\n[{section}]\n")).unwrap();
         let mut own = rest.lines().take_while(|line| !line.starts_with('[')).map(|line| line.trim_start_matches("# "));

@@ -13,8 +13,8 @@ use std::time::Duration;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 
-use bmi_core::driver::MonotonicClock;
-use bmi_core::{Clock, Time};
+use bmi::driver::MonotonicClock;
+use bmi::{Clock, Time};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::log::{self, Log};

@@ -17,8 +17,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bmi_core::Clock;
-use bmi_core::driver::MonotonicClock;
+use bmi::Clock;
+use bmi::driver::MonotonicClock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};

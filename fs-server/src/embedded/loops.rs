@@ -28,9 +28,10 @@
 use std::sync::Arc;
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
-use bmi::AnyTransport;
-use bmi_core::driver::{MonotonicClock, Waiting, event};
-use bmi_core::{Clock, Config, Endpoint, Engine};
+use bmi::backend::AnyTransport;
+use bmi::driver::{MonotonicClock, Waiting, event};
+use bmi::polled::Engine;
+use bmi::{Clock, Config, Endpoint};
 use fs_proto::{ErrorCode, FsError};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -249,9 +250,8 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::thread;
 
-    use bmi::{OpenOptions, Scheme};
-    use bmi_core::transport::Event;
-    use bmi_core::{Capabilities, Time, Transport, forward_transport};
+    use bmi::backend::{Capabilities, Event, Transport, forward_transport};
+    use bmi::{OpenOptions, Scheme, Time};
 
     use super::*;
 
@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn tcp() -> AnyTransport {
-        bmi::open(Scheme::Tcp, &OpenOptions::default()).unwrap()
+        bmi::backend::open(Scheme::Tcp, &OpenOptions::default()).unwrap()
     }
 
     fn wait<R>(future: impl Future<Output = R>) -> R {

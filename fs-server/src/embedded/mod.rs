@@ -17,8 +17,8 @@ mod waiting_room;
 
 use std::time::Duration;
 
-use bmi_core::driver::Waiting;
-use bmi_core::{Addr, Scheme};
+use bmi::driver::Waiting;
+use bmi::{Addr, Scheme};
 use fs_proto::limits::DEFAULT_STRIP;
 
 use crate::config::{DEFAULT_IDLE, DEFAULT_OFFLOAD};
@@ -44,7 +44,7 @@ pub struct ClusterOptions {
     /// Strip size of files for which the client requests no other, in bytes.
     pub strip_size: u64,
     /// Settings of each server's endpoint. The name is filled in.
-    pub endpoint: bmi_core::Config,
+    pub endpoint: bmi::Config,
     /// Limits of each server.
     pub limits: Limits,
     /// Number of event loops of each server, each on a thread of its own. In the simulator, that of
@@ -82,7 +82,7 @@ impl Default for ClusterOptions {
             iods: 4,
             over: vec![Scheme::Tcp],
             strip_size: DEFAULT_STRIP,
-            endpoint: bmi_core::Config::default().evict_idle_after(Some(DEFAULT_IDLE)),
+            endpoint: bmi::Config::default().evict_idle_after(Some(DEFAULT_IDLE)),
             limits: Limits::default(),
             threads: 1,
             waiting: Waiting::default(),
@@ -112,7 +112,7 @@ impl ClusterOptions {
         ManagerSettings { strip_size, heartbeat, pool, nameless_grace, ..ManagerSettings::new(iods) }
     }
 
-    fn endpoint(&self, name: &str) -> bmi_core::Config {
+    fn endpoint(&self, name: &str) -> bmi::Config {
         self.endpoint.clone().name(name.to_owned())
     }
 }

@@ -25,9 +25,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bmi::{AnyTransport, OpenOptions};
-use bmi_core::driver::{MonotonicClock, Waiting, event};
-use bmi_core::{Addr, Clock, Endpoint, Engine, Scheme};
+use bmi::backend::AnyTransport;
+use bmi::driver::{MonotonicClock, Waiting, event};
+use bmi::polled::Engine;
+use bmi::{Addr, Clock, Endpoint, OpenOptions, Scheme};
 use fs_proto::{ErrorCode, FsError, Identity, StoreId};
 use futures_util::FutureExt;
 
@@ -102,7 +103,7 @@ pub(crate) struct Server {
     /// The server's name for the machine that it runs on.
     pub(crate) host: String,
     pub(crate) transports: OpenOptions,
-    pub(crate) endpoint: bmi_core::Config,
+    pub(crate) endpoint: bmi::Config,
     pub(crate) limits: Limits,
     /// Number of event loops, each on a thread of its own.
     pub(crate) threads: usize,
@@ -507,9 +508,9 @@ impl Server {
             let transports = addr.map_or(self.transports.clone(), |addr| self.transports.clone().at(addr));
             let loops = if addr.is_some() { self.threads.max(1) } else { 1 };
             let open = || {
-                let mut group = bmi::open_shards(scheme, &transports, loops)?.into_iter();
+                let mut group = bmi::backend::open_shards(scheme, &transports, loops)?.into_iter();
                 let first = group.next().expect("as many as were asked for");
-                Ok::<_, bmi_core::Error>((Engine::new(first, self.endpoint.clone(), clock.now())?, group))
+                Ok::<_, bmi::Error>((Engine::new(first, self.endpoint.clone(), clock.now())?, group))
             };
             match open() {
                 Ok((endpoint, group)) => {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bmi::driver::Waiting;
+use bmi::{Addr, Endpoint, ErrorKind};
 use bmi_cache::Frames;
-use bmi_core::driver::Waiting;
-use bmi_core::{Addr, Endpoint, ErrorKind};
 use bmi_sim::faults::{DiskUser, Loss};
 use bmi_sim::{DiskFault, Node, Sim, SimDisk};
 use fs_proto::{ClusterId, ErrorCode, FsError, Identity, Role, Start, StoreId};
@@ -34,7 +34,7 @@ use crate::store::{
 const PORT: u16 = 7000;
 
 /// Converts an error of a simulated disk to an error of a store.
-fn disk_fault(error: &bmi_core::Error) -> FsError {
+fn disk_fault(error: &bmi::Error) -> FsError {
     let code = if error.kind() == ErrorKind::Exhausted { ErrorCode::NoSpace } else { ErrorCode::Io };
     FsError::new(code, error.to_string())
 }

@@ -6,7 +6,8 @@ use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use bmi::{Addr, OpenOptions, Scheme, host_id};
+use bmi::backend::host_id;
+use bmi::{Addr, OpenOptions, Scheme};
 use fs_proto::{ErrorCode, FsError};
 use tokio::sync::oneshot;
 

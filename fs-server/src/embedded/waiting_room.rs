@@ -1,8 +1,7 @@
 //! What a server does while it does not serve yet: it tells everybody to wait.
 
 use async_trait::async_trait;
-use bmi_core::Endpoint;
-use bmi_core::comm::Incoming;
+use bmi::{Endpoint, Incoming};
 use fs_proto::{ErrorCode, FsError, Request};
 
 use crate::service::{Answer, Context, Handler, Limits, Standing, serve_until};

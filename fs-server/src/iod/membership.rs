@@ -27,7 +27,8 @@
 
 use std::time::Duration;
 
-use bmi_core::{Addr, Endpoint, Peer, mutated};
+use bmi::hooks::mutated;
+use bmi::{Addr, Endpoint, Peer};
 use fs_proto::{
     ClusterId, DatafileHandle, ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, Registration, ReplyBody,
     RequestBody, Role, Sender, Start, StoreId,

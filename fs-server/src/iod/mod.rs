@@ -1,6 +1,6 @@
 //! The I/O server: reads and writes datafiles by lists of regions.
 //!
-//! **Protocol.** The client chooses how data is transferred ([`bmi_core::comm`]). The server's
+//! **Protocol.** The client chooses how data is transferred ([`bmi::paths`]). The server's
 //! steps are the same for all paths. Data that arrives with the request is written to the store
 //! from where it arrived. Data that goes with the reply is read from the store into a registered
 //! buffer and sent from there. Longer data is *fetched* for a write and *stored* for a read, when
@@ -15,7 +15,7 @@
 //!           unit 2          [buffer][ disk  ][  store   ]
 //! ```
 //!
-//! The buffers come from zones ([`bmi_core::mem::zone`]), shared fairly by the clients. Units of
+//! The buffers come from zones ([`bmi::memory::zone`]), shared fairly by the clients. Units of
 //! concurrent requests take turns between *clients*, at the network and at the disk
 //! (`iod/turns.rs`). Small requests wait for neither: only the units in progress are ahead of them.
 //!
@@ -61,11 +61,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bmi::config::ServiceClass;
+use bmi::hooks::{mutated, mutated_each};
+use bmi::memory::zone::{ZoneAdapter, ZonePool, ZoneSettings};
+use bmi::paths::Direction;
+use bmi::{Endpoint, Incoming, PeerId};
 use bmi_cache::{ReadyRegions, yield_now};
-use bmi_core::comm::{Direction, Incoming};
-use bmi_core::mem::zone::{ZoneAdapter, ZonePool, ZoneSettings};
-use bmi_core::{Endpoint, PeerId, ServiceClass};
-use bmi_core::{mutated, mutated_each};
 use fs_proto::limits::{MAX_DATAFILES, MAX_DETAIL, MAX_OFFSET, REPLY_ROOM};
 use fs_proto::{
     DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, IodStat, Region, Regions, Request, RequestBody, Role,

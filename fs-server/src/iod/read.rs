@@ -2,9 +2,10 @@
 
 use std::any::Any;
 
-use bmi_core::comm::{Direction, Incoming, LONGEST_AHEAD};
-use bmi_core::mutated_each;
-use bmi_core::{MemList, Memory, Options, ServiceClass};
+use bmi::config::ServiceClass;
+use bmi::hooks::mutated_each;
+use bmi::paths::{Direction, LONGEST_AHEAD};
+use bmi::{Incoming, MemList, Memory, Options};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, Regions, Reply};
 
 use super::transfer::{Unit, is_small};

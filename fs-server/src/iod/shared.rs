@@ -4,7 +4,7 @@
 //! 1. A view segment is exposed to each peer at most once, for reading. The exposure ends with the
 //!    connection, or when some more views were asked for after the store has given the segment up.
 //! 2. What a peer does with a view, and whether it lives, is of no concern here: nothing waits for
-//!    it. So the exposure is a standing one ([`bmi_core::Engine::expose_standing`]). A peer with
+//!    it. So the exposure is a standing one ([`bmi::polled::Engine::expose_standing`]). A peer with
 //!    views is neither stalled nor busy because of them.
 
 use std::cell::RefCell;
@@ -12,8 +12,10 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Weak};
 
-use bmi_core::mem::PublishedPages;
-use bmi_core::{Access, Exposure, PeerId, RemoteSlice, mutated, steps};
+use bmi::PeerId;
+use bmi::bulk::{Access, Exposure, RemoteSlice};
+use bmi::hooks::{mutated, steps};
+use bmi::memory::PublishedPages;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, ViewGrant, ViewRange, ViewRefusal};
 
 use super::Iod;
@@ -68,8 +70,8 @@ impl ExposedViews {
         &self,
         peer: PeerId,
         pages: &Arc<PublishedPages>,
-        expose: impl FnOnce() -> Result<Exposure, bmi_core::Error>,
-    ) -> Result<Option<RemoteSlice>, bmi_core::Error> {
+        expose: impl FnOnce() -> Result<Exposure, bmi::Error>,
+    ) -> Result<Option<RemoteSlice>, bmi::Error> {
         let mut state = self.0.borrow_mut();
         state.sweep(peer);
         let peers = &mut state.peers;

@@ -21,9 +21,12 @@ use std::cell::{Cell, OnceCell};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_core::comm::{Incoming, Path};
-use bmi_core::mem::zone::{Lease, Reservation, ZoneAdapter, ZonePool};
-use bmi_core::{MemSlice, Memory, OneSided, PeerId, ServiceClass, steps};
+use bmi::backend::OneSided;
+use bmi::config::ServiceClass;
+use bmi::hooks::steps;
+use bmi::memory::zone::{Lease, Reservation, ZoneAdapter, ZonePool};
+use bmi::paths::Path;
+use bmi::{Incoming, MemSlice, Memory, PeerId};
 use fs_proto::{ErrorCode, FsError, Region, Regions};
 use futures_util::stream::{self, StreamExt};
 
@@ -54,7 +57,7 @@ pub(super) struct Stages {
 impl Stages {
     /// Creates the stages. If the adapter moves the data in hardware, the number of units of `unit`
     /// bytes on the network is as large as the endpoint's limit (`in_flight`,
-    /// [`bmi_core::Config::in_flight_bytes`]) allows. With fewer, servers whose requests arrive at
+    /// [`bmi::Config::in_flight_bytes`]) allows. With fewer, servers whose requests arrive at
     /// the same time served the same few clients at the same time, and the other clients' links
     /// were idle. Small messages do not wait for these units, because their service level lets them
     /// pass.
@@ -318,7 +321,7 @@ mod tests {
     #[cfg(feature = "mutants")]
     #[test]
     fn each_region_is_looked_at_once() {
-        use bmi_core::steps_taken;
+        use bmi::hooks::steps_taken;
         use fs_proto::limits::MAX_REGIONS;
 
         let regions: Vec<Region> = (0..MAX_REGIONS as u64).map(|index| Region::new(index * 10, 4)).collect();

@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 
-use bmi_core::{step, steps};
+use bmi::hooks::{step, steps};
 use fs_proto::limits::MAX_OFFSET;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 use tokio::sync::Mutex;

@@ -1,8 +1,8 @@
 //! Writing: data that came with the request or is fetched from the client goes into the store.
 
-use bmi_core::comm::{Direction, Incoming};
-use bmi_core::mutated;
-use bmi_core::{MemList, Options};
+use bmi::hooks::mutated;
+use bmi::paths::Direction;
+use bmi::{Incoming, MemList, Options};
 use fs_proto::{DatafileHandle, FsError, Regions};
 
 use super::transfer::{Unit, is_small};

@@ -20,7 +20,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Time, step, steps};
+use bmi::Time;
+use bmi::hooks::{step, steps};
 use fs_proto::{ErrorCode, FsError, ManagerReply, ManagerRequest, Reply, RequestId, codec};
 use tokio::sync::oneshot;
 

@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use bmi_core::{Time, mutated, step, steps};
+use bmi::Time;
+use bmi::hooks::{mutated, step, steps};
 use fs_proto::FsError;
 use redb::WriteTransaction;
 

@@ -31,7 +31,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bmi_core::{Time, handed_over};
+use bmi::Time;
+use bmi::hooks::handed_over;
 use fs_proto::{ErrorCode, FsError};
 use redb::{ReadTransaction, WriteTransaction};
 use tokio::sync::{Notify, oneshot};
@@ -152,7 +153,7 @@ impl Database {
     /// work returned, and the metadata after it.
     async fn run<R: Send + 'static>(
         &self,
-        endpoint: &bmi_core::Endpoint,
+        endpoint: &bmi::Endpoint,
         work: impl FnOnce(&MetaStore) -> (R, bool) + Send + 'static,
     ) -> Result<(R, Option<View>), FsError> {
         let store = self.store.clone();

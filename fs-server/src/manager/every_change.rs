@@ -15,7 +15,7 @@ use crate::store::SharedBackend;
 fn begin(disk: &SharedBackend, instance: u128, failed: &mut u32) -> Manager {
     let attempt = || {
         let store = MetaStore::on(disk.reopen())?;
-        let endpoint = bmi_sim::World::new(1).node("manager").endpoint(bmi_core::Config::default()).unwrap();
+        let endpoint = bmi_sim::World::new(1).node("manager").endpoint(bmi::Config::default()).unwrap();
         Manager::new(endpoint, store, ManagerSettings::new(vec![Addr::tcp("h", 1)]), instance, || 0)
     };
     for _ in 0..3 {

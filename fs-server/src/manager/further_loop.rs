@@ -31,7 +31,7 @@ use std::future::pending;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bmi_core::comm::Incoming;
+use bmi::Incoming;
 use fs_proto::limits::REPLY_ROOM;
 use fs_proto::{ErrorCode, FsError, Hello, Identity, ManagerReply, ManagerRequest, ReplyBody, Request, RequestBody};
 use futures_util::stream::{FuturesUnordered, StreamExt};

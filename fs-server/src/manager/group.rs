@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bmi_core::{mutated, step};
+use bmi::hooks::{mutated, step};
 use fs_proto::{
     DatafileHandle, ErrorCode, Existing, FsError, Handle, ManagerReply, ManagerRequest, Reply, ReplyBody, RequestId,
     codec,

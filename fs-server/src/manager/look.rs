@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use bmi_core::{Addr, step};
+use bmi::Addr;
+use bmi::hooks::step;
 use fs_proto::{ClusterInfo, FsError, IodInfo, ManagerReply, ManagerRequest, ManagerStat};
 
 use super::{Manager, lookups};

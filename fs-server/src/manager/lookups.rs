@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bmi_core::step;
+use bmi::hooks::step;
 use fs_proto::limits::MAX_ENTRIES;
 use fs_proto::{ErrorCode, FsError, Handle, ManagerReply, ManagerRequest};
 use redb::ReadTransaction;

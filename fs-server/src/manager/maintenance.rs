@@ -22,8 +22,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bmi_core::mutated;
-use bmi_core::{Endpoint, Peer, Time, step};
+use bmi::hooks::{mutated, step};
+use bmi::{Endpoint, Peer, Time};
 use fs_proto::limits::MAX_DATAFILES;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, Hello, IodReply, IodRequest, ReplyBody, Role, Sender};
 use futures_util::future::join_all;

@@ -30,7 +30,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bmi_core::{Time, mutated, step};
+use bmi::Time;
+use bmi::hooks::{mutated, step};
 use fs_proto::{ErrorCode, FsError, Registration, Start, StoreId};
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
 

@@ -46,8 +46,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_core::comm::Incoming;
-use bmi_core::{Addr, Endpoint, Scheme};
+use bmi::{Addr, Endpoint, Incoming, Scheme};
 use fs_proto::limits::{DEFAULT_STRIP, MAX_DATAFILES, REPLY_ROOM};
 use fs_proto::{
     ClusterId, ErrorCode, FsError, Hello, Identity, ManagerRequest, ReplyBody, Request, RequestBody, Sender, Start,
@@ -422,7 +421,7 @@ fn begin(
     store: &MetaStore,
     settings: &ManagerSettings,
     instance: u128,
-    now: bmi_core::Time,
+    now: bmi::Time,
     now_ns: u64,
 ) -> Result<Begun, Fault> {
     let transaction = store.write()?;

@@ -28,7 +28,7 @@
 mod nameless;
 mod truncates;
 
-use bmi_core::{mutated, step};
+use bmi::hooks::{mutated, step};
 
 use fs_proto::limits::{MAX_NAME, MAX_PATH};
 use fs_proto::{

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use bmi_core::steps;
+use bmi::hooks::steps;
 use fs_proto::{ErrorCode, FsError};
 
 /// What the manager knows about an I/O server when it places a file.

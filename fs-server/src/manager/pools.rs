@@ -27,7 +27,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use bmi_core::step;
+use bmi::hooks::step;
 use fs_proto::DatafileHandle;
 use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bmi_core::mutated;
+use bmi::hooks::mutated;
 use fs_proto::{COUNT_BITS, DatafileHandle, ErrorCode, FsError, ManagerReply, Registration, Role, Sender, Start};
 use redb::WriteTransaction;
 use tokio::sync::Notify;

@@ -35,8 +35,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use bmi_core::comm::Incoming;
-use bmi_core::{Endpoint, Time};
+use bmi::{Endpoint, Incoming, Time};
 use fs_proto::{
     COUNT_BITS, ErrorCode, FsError, Identity, MAX_EPOCH, ManagerRequest, Registration, Request, RequestBody, Role,
     Sender, Start,
@@ -255,7 +254,7 @@ impl Handler for RollCall {
 
 #[cfg(test)]
 mod tests {
-    use bmi_core::Addr;
+    use bmi::Addr;
     use fs_proto::{ClusterId, DatafileHandle, Existing, Place, StoreId, handle_number};
 
     use super::super::namespace::{self, Birth, Change, NewFile};

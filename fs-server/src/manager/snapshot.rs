@@ -15,7 +15,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bmi_core::{Time, step};
+use bmi::Time;
+use bmi::hooks::step;
 use fs_proto::limits::MAX_BACKUP_PAGE;
 use fs_proto::{ErrorCode, FsError, ManagerReply};
 

@@ -134,7 +134,7 @@ fn clients_beyond_the_limit_are_forgotten_when_their_changes_are_long_ago() {
         dedup.remember(id(11, 2), 0, b"x", 11, nobody).unwrap();
         assert_eq!(dedup.sizes().unwrap().1, 3);
     });
-    let (queue, at) = (Queue::default(), |seconds| bmi_core::Time::ZERO + Duration::from_secs(seconds));
+    let (queue, at) = (Queue::default(), |seconds| bmi::Time::ZERO + Duration::from_secs(seconds));
     for (seconds, turn) in [(0, 3), (20, 5), (50, 8)] {
         queue.note_turn(at(seconds), turn);
     }
@@ -144,7 +144,7 @@ fn clients_beyond_the_limit_are_forgotten_when_their_changes_are_long_ago() {
 
 /// Starts a manager on a disk.
 pub(super) fn start(disk: &(impl StorageBackend + Clone), instance: u128) -> Manager {
-    let endpoint = bmi_sim::World::new(1).node("manager").endpoint(bmi_core::Config::default()).unwrap();
+    let endpoint = bmi_sim::World::new(1).node("manager").endpoint(bmi::Config::default()).unwrap();
     let store = MetaStore::on(disk.clone()).unwrap();
     if instance == 1 {
         format(&store, ClusterId(1), StoreId(2), 0).unwrap();
@@ -279,7 +279,7 @@ fn a_manager_stops_after_a_failed_sync_and_its_next_start_reads_the_disk() {
 fn a_database_is_formatted_once_and_counts_its_starts() {
     let store = MetaStore::in_memory().unwrap();
     let world = bmi_sim::World::new(1);
-    let endpoint = world.node("manager").endpoint(bmi_core::Config::default()).unwrap();
+    let endpoint = world.node("manager").endpoint(bmi::Config::default()).unwrap();
     let settings = ManagerSettings::new(vec![Addr::tcp("h", 1)]);
     let begin = |store: &MetaStore| begin(store, &settings, 7, endpoint.now(), 0).map(|begun| begun.identity);
     let error = begin(&store).map_err(Fault::into_error).unwrap_err();

@@ -24,7 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Time, mutated};
+use bmi::Time;
+use bmi::hooks::mutated;
 use fs_proto::limits::{MAX_DATAFILES, MAX_OFFSET};
 use fs_proto::{
     DatafileHandle, Entry, ErrorCode, FileHandle, FsError, IodRequest, Layout, PendingTruncate, handle_number,

@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread::Builder;
 
 use bmi::Scheme;
-use bmi_core::driver::Waiting;
+use bmi::driver::Waiting;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};

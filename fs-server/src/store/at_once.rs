@@ -102,7 +102,7 @@ fn attempt(supported: &AtomicBool, transfer: impl FnOnce() -> Result<(), (u64, i
 
 #[cfg(test)]
 mod tests {
-    use bmi_core::{MemList, Memory};
+    use bmi::{MemList, Memory};
     use fs_proto::Region;
 
     use super::*;

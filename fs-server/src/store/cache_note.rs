@@ -12,7 +12,7 @@
 //!    from starting that has had a cache before.
 //!
 //! **Layout** of `<dir>/cache.toml`: a comment, and with a cache in use the directory of its
-//! frames, their number, and the name of the host as it was started ([`bmi::host_id`]).
+//! frames, their number, and the name of the host as it was started ([`bmi::backend::host_id`]).
 
 use std::fs::{self, File};
 use std::io;

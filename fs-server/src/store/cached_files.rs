@@ -113,7 +113,7 @@ impl CachedFiles {
             (unified, frames) = open_cache(files.clone(), &path, settings, store, None).await?;
         }
         // Before anything is acknowledged.
-        let host = bmi::host_id().unwrap_or_default();
+        let host = bmi::backend::host_id().unwrap_or_default();
         files.note_cache(Some(CacheNote { dir, number: frames.number(), host })).await?;
         Ok(CachedFiles { files, cache: Some((unified, frames)) })
     }
@@ -211,7 +211,7 @@ fn lost(note: &CacheNote, path: &Path, discard: Option<fn(&str)>) -> Result<(), 
         say(&what);
         return Ok(());
     }
-    if note.host != bmi::host_id().unwrap_or_default() {
+    if note.host != bmi::backend::host_id().unwrap_or_default() {
         tracing::error!("{what}, because this host was restarted, or because that server ran on another host");
         return Ok(());
     }

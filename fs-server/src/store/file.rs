@@ -79,7 +79,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_core::{MemList, MemSlice};
+use bmi::{MemList, MemSlice};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, statat, unlinkat};
 
@@ -286,7 +286,7 @@ impl FileStore {
         let invalid = |why| FsError::new(ErrorCode::Invalid, format!("data directory {}: {why}", path.display()));
         let label = Mutex::new(label.transpose().map_err(invalid)?);
         let device = dir.metadata().map_err(|error| trouble(&path, &error))?.dev();
-        let disk_number = disk_number(&bmi::host_id().unwrap_or_default(), device);
+        let disk_number = disk_number(&bmi::backend::host_id().unwrap_or_default(), device);
         let at_once = AtOnce::on(&dir).map_err(|error| trouble(&path, &error))?;
         let room = Room::of(&dir).map_err(|error| trouble(&path, &error))?;
         let (short, long) = (Arc::new(Workers::new("disk-short", SHORT)), Workers::new("disk-long", LONG));

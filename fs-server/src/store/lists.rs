@@ -8,13 +8,13 @@
 
 use std::collections::BTreeMap;
 
+use bmi::{MemList, MemSlice};
 use bmi_cache::BLOCK;
-use bmi_core::{MemList, MemSlice};
 use fs_proto::Region;
 
 /// Counts `rounds` rounds of an inner loop.
 fn steps(rounds: usize) {
-    bmi_core::steps(rounds);
+    bmi::hooks::steps(rounds);
     #[cfg(test)]
     tests::TAKEN.set(tests::TAKEN.get() + rounds as u64);
 }
@@ -118,7 +118,7 @@ pub(super) fn copy(from: &MemList, to: &MemList) {
 mod tests {
     use std::cell::Cell;
 
-    use bmi_core::Memory;
+    use bmi::Memory;
     use fs_proto::limits::MAX_REGIONS;
     use proptest::prelude::*;
 

@@ -51,7 +51,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bmi_core::{Error, MemList, Memory};
+use bmi::{Error, MemList, Memory};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, Region};
 
 use self::loans::{FileLoan, Loans};

@@ -218,7 +218,7 @@ impl Marks {
     /// Returns the datafiles whose mark is `wanted`.
     pub(super) fn list(&self, wanted: impl Fn(Mark) -> bool) -> Vec<DatafileHandle> {
         let state = lock(&self.state);
-        let marks = state.marks.iter().inspect(|_| bmi_core::step()).filter(|(_, (mark, _))| wanted(*mark));
+        let marks = state.marks.iter().inspect(|_| bmi::hooks::step()).filter(|(_, (mark, _))| wanted(*mark));
         marks.map(|(datafile, _)| *datafile).collect()
     }
 

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use async_trait::async_trait;
-use bmi_core::{MemList, Memory, mutated};
+use bmi::hooks::mutated;
+use bmi::{MemList, Memory};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind};
 
 use super::failure::Failure;
@@ -591,7 +592,7 @@ impl DataStore for MemStore {
         self.check(datafile).map_err(all)?;
         // Each range is mapped by itself.
         let pages = regions.iter().map(|region| Ok(Memory::zeroed(region.len as usize)?.all()));
-        let list: MemList = pages.collect::<Result<_, bmi_core::Error>>().map_err(FsError::from).map_err(all)?;
+        let list: MemList = pages.collect::<Result<_, bmi::Error>>().map_err(FsError::from).map_err(all)?;
         self.fetch(datafile, regions, &list);
         Ok(Some(Loan { list, owner: Box::new(()) }))
     }

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bmi_core::mutated;
+use bmi::hooks::mutated;
 use fs_proto::{ErrorCode, FsError};
 use redb::backends::FileBackend;
 use redb::{

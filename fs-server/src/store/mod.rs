@@ -58,8 +58,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bmi::memory::MemoryRegion;
+use bmi::{Error, MemList, Memory, Time};
 use bmi_cache::ReadyRegions;
-use bmi_core::{Error, MemList, Memory, MemoryRegion, Time};
 use fs_proto::{
     CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind,
     ViewRange, ViewRefusal,
@@ -473,7 +474,7 @@ pub(crate) fn remainder(regions: &[Region], done: u64) -> Vec<Region> {
     let mut skip = done;
     let mut left = Vec::new();
     for region in regions {
-        bmi_core::step();
+        bmi::hooks::step();
         let start = skip.min(region.len);
         skip -= start;
         if start < region.len {

@@ -47,7 +47,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use bmi_core::{MemSlice, Memory};
+use bmi::{MemSlice, Memory};
 use fs_proto::{ErrorCode, FsError};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use bmi::Scheme;
 use bmi_cache::{ArenaSettings, Policy, Settings};
-use bmi_core::Scheme;
 use fs_proto::{ErrorCode, FsError};
 
 use super::ViewSettings;

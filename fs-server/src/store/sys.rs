@@ -3,7 +3,7 @@
 //! `ring/sys.rs` and `mapped/sys.rs` are the only ones of this crate with `unsafe`.
 //!
 //! **Why.** `pread` and `pwrite` of the standard library and of `rustix` take slices. A slice of
-//! memory that an adapter may access must not exist (`bmi_core::mem`, invariant 2). The system
+//! memory that an adapter may access must not exist (`bmi::memory`, invariant 2). The system
 //! calls need only addresses.
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use bmi_core::MemSlice;
+use bmi::MemSlice;
 
 use super::direct::parts::MOST_PIECES;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use bmi_core::Memory;
+use bmi::Memory;
 use proptest::prelude::*;
 
 use redb::StorageBackend as _;

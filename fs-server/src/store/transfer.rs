@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 
-use bmi_core::{MemList, MemSlice};
+use bmi::{MemList, MemSlice};
 use fs_proto::Region;
 
 use super::lists::Rest;
@@ -32,7 +32,7 @@ fn transfer(
         for piece in pieces {
             let mut done = 0;
             while done < piece.len() {
-                bmi_core::step();
+                bmi::hooks::step();
                 match step(offset, &piece.slice(done, piece.len() - done)) {
                     Ok(Some(len)) => {
                         done += len;
@@ -65,7 +65,7 @@ pub(super) fn rest(jobs: Vec<Job>, done: u64) -> Vec<Job> {
     let mut skip = done;
     let mut left = Vec::new();
     for (region, pieces) in jobs {
-        bmi_core::step();
+        bmi::hooks::step();
         let start = skip.min(region.len);
         skip -= start;
         if start == region.len {

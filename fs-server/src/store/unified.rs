@@ -34,8 +34,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bmi::hooks::mutated;
+use bmi::memory::MemoryRegion;
+use bmi::{Error, MemList, Memory, Time};
 use bmi_cache::{Cache, CacheError, Disk, Extent, Frames, Reading, ReadyRegions, Settings, Writing, yield_now};
-use bmi_core::{Error, MemList, Memory, MemoryRegion, Time, mutated};
 use fs_proto::{
     CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind,
     VIEW_GRANULE, ViewRange, ViewRefusal,

@@ -29,8 +29,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bmi_core::mem::PublishedPages;
-use bmi_core::{MemList, Time, step};
+use bmi::hooks::step;
+use bmi::memory::PublishedPages;
+use bmi::{MemList, Time};
 use fs_proto::{
     DatafileHandle, Region, VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewRange, ViewRefusal, view_entry,
 };
@@ -336,7 +337,7 @@ impl Views {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use bmi_core::Memory;
+    use bmi::Memory;
 
     use super::*;
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use bmi_core::Memory;
+use bmi::Memory;
 use bmi_sim::Rng;
 use bmi_sim::check::Case;
 use fs_client::{CreateOptions, Error, ErrorCode};

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use bmi_core::comm::Direction;
+use bmi::paths::Direction;
 use bmi_sim::Rng;
 use bmi_sim::check::Case;
 use fs_client::{CreateOptions, ErrorCode};
@@ -160,7 +160,7 @@ async fn damage(cluster: &SimCluster, player: &mut Player, lose: bool) -> Result
     let store = cluster.store(datafile.server.iod.unwrap() as usize);
     // All of the file, so that the damaged part is among it.
     let size = known.file.distribution().file_size(&datafiles.iter().map(|one| one.size).collect::<Vec<_>>());
-    let sound = bmi_core::Memory::zeroed(size as usize).unwrap();
+    let sound = bmi::Memory::zeroed(size as usize).unwrap();
     known.file.read_at(0, &sound).await.map_err(|error| format!("before the damage: {error}"))?;
     let mut lost = Contents::default();
     if lose {
@@ -168,7 +168,7 @@ async fn damage(cluster: &SimCluster, player: &mut Player, lose: bool) -> Result
     } else {
         store.damage(datafile.handle, datafile.size / 2);
     }
-    let memory = bmi_core::Memory::zeroed(size as usize).unwrap();
+    let memory = bmi::Memory::zeroed(size as usize).unwrap();
     let plan = known.file.plan(Direction::Read, &[fs_proto::Region::new(0, size)], &(&memory).into()).unwrap();
     assert!(plan.transfers.iter().any(|transfer| transfer.datafile == index), "it is read");
     let result = known.file.read_at(0, &memory).await;

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use bmi_core::{Memory, Time};
+use bmi::{Memory, Time};
 use fs_client::{CreateOptions, Draft, Error, ErrorCode, Publish};
 use fs_proto::Handle;
 

@@ -33,9 +33,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
+use bmi::Config;
+use bmi::backend::Capabilities;
+use bmi::paths::Path;
 use bmi_cache::{ArenaSettings, Policy, Settings};
-use bmi_core::comm::Path;
-use bmi_core::{Capabilities, Config};
 use bmi_sim::check::{self, Case};
 use bmi_sim::faults::{Loss, Swarm};
 use bmi_sim::{Node, Rng, SimConfig};

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
-use bmi_core::Time;
+use bmi::Time;
 
 /// How long a request may still take effect after its client has given it up: its time limit, a
 /// pause, and a disk's queue.

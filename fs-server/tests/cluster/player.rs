@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{MemList, Memory, Time};
+use bmi::{MemList, Memory, Time};
 use bmi_sim::Rng;
 use bmi_sim::check::Case;
 use fs_client::{AccessPattern, CacheHints, CachePolicy, Client, CreateOptions, Draft, Error, ErrorCode, File, FsPath};

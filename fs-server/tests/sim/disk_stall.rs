@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use async_trait::async_trait;
-use bmi_core::Time;
+use bmi::Time;
 use bmi_sim::{Sim, SimConfig};
 use fs_proto::CacheHints;
 use fs_server::iod::IodSettings;

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bmi_core::mem::PublishedPages;
-use bmi_core::mem::zone::ZonePool;
-use bmi_core::{ResourceUsage, Time};
+use bmi::Time;
+use bmi::memory::PublishedPages;
+use bmi::memory::zone::ZonePool;
+use bmi::stats::ResourceUsage;
 use bmi_sim::{Profile, SimConfig};
 use fs_proto::{
     ClusterId, DatafileHandle, ErrorCode, FsError, Identity, IodRequest, IodStat, Role, Start, StoreId, ViewRange,

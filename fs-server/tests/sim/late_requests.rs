@@ -1,6 +1,6 @@
 //! Requests whose time limit passes. They end at the server before they end at the client.
 
-use bmi_core::Options;
+use bmi::Options;
 use bmi_sim::{DiskProfile, Profile, SimConfig};
 use fs_proto::{DatafileHandle, ErrorCode, IodReply, IodRequest, ManagerReply, ManagerRequest};
 use fs_server::embedded::ClusterOptions;

@@ -1,6 +1,6 @@
 //! An I/O server with several event loops, each on a core of its own.
 
-use bmi_core::Time;
+use bmi::Time;
 use bmi_sim::{Load, Profile, SimConfig};
 use futures_util::future::join_all;
 

@@ -30,8 +30,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Path};
-use bmi_core::{Addr, Config, Endpoint, ErrorKind, MemList, Memory, PeerId};
+use bmi::paths::Path;
+use bmi::{Addr, Body, Config, Endpoint, ErrorKind, MemList, Memory, PeerId};
 use bmi_sim::{Node, World};
 use fs_proto::{
     DatafileHandle, Entry, ErrorCode, Existing, FsError, Hello, IodReply, IodRequest, ManagerReply, ManagerRequest,
@@ -142,13 +142,13 @@ impl Client {
 
     /// Makes a call with bytes that need not be a request. Returns the reply, even if it is an
     /// error.
-    async fn call(&self, peer: PeerId, bytes: &[u8], body: Body) -> Result<Reply, bmi_core::Error> {
+    async fn call(&self, peer: PeerId, bytes: &[u8], body: Body) -> Result<Reply, bmi::Error> {
         let options = self.endpoint.within(PATIENCE).path(self.forced.get());
         let reply = self.endpoint.peer(peer).call(bytes, body, options)?.reply().await?;
         Ok(codec::decode_reply(&reply.bytes).unwrap())
     }
 
-    async fn send(&self, peer: PeerId, request: &Request, body: Body) -> Result<Reply, bmi_core::Error> {
+    async fn send(&self, peer: PeerId, request: &Request, body: Body) -> Result<Reply, bmi::Error> {
         self.call(peer, &codec::encode_request(request), body).await
     }
 

@@ -1,6 +1,6 @@
 //! The namespace over messages, with each change executed once.
 
-use bmi_core::Addr;
+use bmi::Addr;
 use fs_proto::{ClusterInfo, DirHandle, ErrorCode, IodInfo, ManagerReply, ManagerRequest, Place, RemoveKind};
 use fs_server::embedded::ClusterOptions;
 

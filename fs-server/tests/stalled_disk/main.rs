@@ -12,8 +12,8 @@ mod stalling;
 use std::fs;
 use std::time::Duration;
 
-use bmi::{AnyTransport, OpenOptions};
-use bmi_core::{Config, Memory, Scheme, driver};
+use bmi::backend::AnyTransport;
+use bmi::{Config, Memory, OpenOptions, Scheme, driver};
 use fs_client::{Client, ClientOptions, CreateOptions, File, FsPath};
 use fs_proto::ErrorCode;
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};

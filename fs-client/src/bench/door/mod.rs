@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, park_timeout};
 use std::time::Duration;
 
+use bmi::Clock;
 use bmi::driver::MonotonicClock;
-use bmi_core::Clock;
 
 use super::leader::Event;
 use super::token::{Token, VARIABLE};

@@ -103,7 +103,7 @@ fn options(job: &Job, over: TransportChoice) -> Result<ClientOptions, String> {
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
         over,
-        host: bmi::host_id(),
+        host: bmi::backend::host_id(),
         ..ClientOptions::new(cli::random_id().map_err(|stop| stop.1)?)
     })
 }

@@ -27,8 +27,8 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use bmi_core::comm::Incoming;
-use bmi_core::{Endpoint, PeerId, ServiceClass};
+use bmi::config::ServiceClass;
+use bmi::{Endpoint, Incoming, PeerId};
 use bmi_sim::Node;
 use fs_proto::{Hello, Identity, IodRequest, Request, RequestBody};
 use tokio::sync::oneshot;

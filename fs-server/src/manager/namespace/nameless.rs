@@ -11,7 +11,7 @@
 //! 2. It belongs to one client. No other client can publish or abandon it.
 //! 3. The number of files counts only those with a name.
 
-use bmi_core::mutated;
+use bmi::hooks::mutated;
 use fs_proto::{Entry, ErrorCode, FileHandle, Place};
 use redb::{ReadTransaction, ReadableTable, TableDefinition};
 

@@ -24,7 +24,7 @@
 //!    is decided, the row keeps the size that was decided before.
 //! 4. What a server answers counts only if no other change was begun since it was asked.
 
-use bmi_core::step;
+use bmi::hooks::step;
 use fs_proto::{DatafileHandle, ErrorCode, FileHandle, FsError, Handle, Layout, PendingTruncate};
 use redb::{ReadTransaction, ReadableTable, TableDefinition};
 

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use bmi_core::MemSlice;
+use bmi::MemSlice;
 
 use super::parts::{Part, Way, divide};
 use crate::store::open_file::OpenFile;
@@ -183,7 +183,7 @@ impl Course {
 mod tests {
     use std::sync::Weak;
 
-    use bmi_core::{MemList, Memory};
+    use bmi::{MemList, Memory};
     use fs_proto::Region;
 
     use super::*;

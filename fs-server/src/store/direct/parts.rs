@@ -21,7 +21,7 @@
 
 use std::collections::VecDeque;
 
-use bmi_core::MemSlice;
+use bmi::MemSlice;
 
 use crate::store::transfer::Job;
 
@@ -132,7 +132,7 @@ fn append(parts: &mut VecDeque<Part>, way: Way, offset: u64, piece: MemSlice) {
 
 #[cfg(test)]
 mod tests {
-    use bmi_core::{MemList, Memory};
+    use bmi::{MemList, Memory};
     use fs_proto::Region;
     use proptest::prelude::*;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use bmi_core::{MemList, Memory};
+use bmi::{MemList, Memory};
 use fs_proto::{ErrorCode, Region};
 use futures_util::FutureExt;
 use futures_util::future::join_all;

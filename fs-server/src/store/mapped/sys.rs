@@ -30,7 +30,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use bmi_core::{Error, ErrorKind, Memory};
+use bmi::{Error, ErrorKind, Memory};
 
 use super::WINDOW;
 use crate::workers::Workers;

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use bmi_core::MemSlice;
+use bmi::MemSlice;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::store::sys::{count, vectors};

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::{Weak, mpsc};
 
-use bmi_core::MemList;
+use bmi::MemList;
 use fs_proto::Region;
 use futures_util::FutureExt;
 use futures_util::future::join_all;

@@ -1,7 +1,7 @@
 //! The requests to an I/O server, over files and over a cache of its own.
 
+use bmi::paths::Path;
 use bmi_cache::{ArenaSettings, Frames, Settings};
-use bmi_core::comm::Path;
 use bmi_sim::SimConfig;
 use fs_proto::limits::{MAX_DATAFILES, MAX_REGIONS};
 use fs_proto::{CacheHints, ClusterId, Identity, Start, StoreId, VIEW_WINDOW};

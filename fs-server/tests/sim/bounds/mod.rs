@@ -6,7 +6,7 @@
 //! not compile.
 //!
 //! **A row** has the request at its worst: the longest lists and paths, on a server that has much.
-//! It bounds the steps of inner loops ([`bmi_core::step`]) between two points at which other tasks
+//! It bounds the steps of inner loops ([`bmi::hooks::step`]) between two points at which other tasks
 //! run: of the longest poll of a task of the server's node, until the server has nothing left to
 //! do. What a real server hands over to worker threads is done at once here, and has a bound of its
 //! own.
@@ -70,7 +70,7 @@ fn check<S>(server: &S, rows: &[Row<S>]) {
 
 /// Returns what something costs a node, until nothing is left to do for it.
 fn cost_on(world: &World, node: &Node, work: impl AsyncFnOnce()) -> Cost {
-    let longest = || (node.longest_piece(), bmi_core::longest_job());
+    let longest = || (node.longest_piece(), bmi::hooks::longest_job());
     // What was before does not count.
     longest();
     world.block_on(work());
