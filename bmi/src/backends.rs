@@ -19,7 +19,8 @@ type Opener = Arc<dyn Fn(usize) -> Result<Vec<AnyTransport>, Error> + Send + Syn
 ///
 /// ```
 /// use std::time::Duration;
-/// use bmi::{OpenOptions, TcpConfig};
+/// use bmi::OpenOptions;
+/// use bmi::config::TcpConfig;
 ///
 /// let mut tcp = TcpConfig::default();
 /// tcp.limits.handshake_timeout = Duration::from_secs(2);
@@ -71,12 +72,13 @@ impl OpenOptions {
     /// built-in scheme can be replaced too.
     ///
     /// ```
-    /// use bmi::{AnyTransport, OpenOptions, Scheme};
+    /// use bmi::backend::AnyTransport;
+    /// use bmi::{OpenOptions, Scheme};
     ///
-    /// # fn open_my_transport() -> Result<AnyTransport, bmi::Error> { bmi::open(Scheme::Tcp, &OpenOptions::default()) }
+    /// # fn open_my_transport() -> Result<AnyTransport, bmi::Error> { bmi::backend::open(Scheme::Tcp, &OpenOptions::default()) }
     /// let scheme = Scheme::custom("mine")?;
     /// let options = OpenOptions::default().backend(scheme, open_my_transport);
-    /// let transport = bmi::open(scheme, &options)?;
+    /// let transport = bmi::backend::open(scheme, &options)?;
     /// # Ok::<(), bmi::Error>(())
     /// ```
     #[must_use]
@@ -168,12 +170,14 @@ pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error
 /// ```
 /// use std::thread;
 ///
+/// use bmi::backend::Transport;
 /// use bmi::driver::{MonotonicClock, event};
-/// use bmi::{Addr, Endpoint, Clock, Config, Engine, Error, OpenOptions, Scheme, Transport};
+/// use bmi::polled::Engine;
+/// use bmi::{Addr, Clock, Config, Endpoint, Error, OpenOptions, Scheme};
 ///
 /// # fn main() -> Result<(), Error> {
 /// let clock = MonotonicClock::new();
-/// let mut transports = bmi::open_shards(Scheme::Tcp, &OpenOptions::default(), 2)?;
+/// let mut transports = bmi::backend::open_shards(Scheme::Tcp, &OpenOptions::default(), 2)?;
 /// let addr = transports[0].listen(&Addr::tcp("127.0.0.1", 0))?;
 /// let serve = move |transport| {
 ///     let endpoint = Engine::new(transport, Config::named("server"), clock.now())?;
@@ -182,8 +186,8 @@ pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error
 ///     event::block_on(endpoint.clone(), async {
 ///         let request = endpoint.next_unexpected().await;
 ///         let soon = endpoint.within(std::time::Duration::from_secs(5));
-///         endpoint.send(request.peer(), request.tag(), b"done".to_vec(), soon).await?;
-///         endpoint.disconnect(request.peer(), soon).await
+///         request.peer().send(request.tag(), b"done".to_vec(), soon).await?;
+///         request.peer().disconnect(soon).await
 ///     })?
 /// };
 /// let spawn = |transport| thread::spawn(move || serve(transport));
@@ -196,8 +200,8 @@ pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error
 /// #     let second = client.connect(&addr, soon).await?;
 /// #     for peer in [second, first] {
 /// #         let buffer = bmi::Memory::zeroed(4)?;
-/// #         let reply = client.recv(peer, 1, &buffer, soon);
-/// #         client.send_unexpected(peer, 1, b"work".to_vec(), soon).await?;
+/// #         let reply = peer.recv(1, &buffer, soon);
+/// #         peer.send_unexpected(1, b"work".to_vec(), soon).await?;
 /// #         reply.await?;
 /// #     }
 /// #     Ok::<_, Error>(())
@@ -308,7 +312,8 @@ pub fn shared_endpoint(
 /// ```
 /// use std::time::Duration;
 ///
-/// use bmi::{Addr, Body, Config, Error, HandleConfig, OpenOptions, Scheme};
+/// use bmi::config::HandleConfig;
+/// use bmi::{Addr, Body, Config, Error, OpenOptions, Scheme};
 ///
 /// # fn main() -> Result<(), Error> {
 /// let options = OpenOptions::default();
@@ -322,7 +327,7 @@ pub fn shared_endpoint(
 /// });
 /// let soon = client.within(Duration::from_secs(5));
 /// let peer = client.block_on(client.connect(&addr, soon))?;
-/// let call = client.call(peer, b"work", Body::None, None, soon)?;
+/// let call = peer.call(b"work", Body::None, soon)?;
 /// assert_eq!(client.block_on(call.reply())?.bytes, "done");
 /// serving.join().expect("the server's thread")
 /// # }

@@ -11,7 +11,7 @@
 //! | a server and its clients | [`Peer::call`], [`serve`] and [`Incoming`] | requests with data and replies; the library chooses how the data travels |
 //! | a protocol of your own, `async` | [`Endpoint`] and its [`Peer`]s | messages with tags, pull and push of exposed memory, as futures |
 //! | a program of several threads | [`Handle`] | all of the above from any thread: `Send` futures, or blocking; drivers of its own |
-//! | a program without an executor | [`Engine`] | the same operations: post, poll or [`wait`](Engine::wait) |
+//! | a program without an executor | [`polled::Engine`] | the same operations: post, poll or [`wait`](polled::Engine::wait) |
 //!
 //! An endpoint only works while a [`driver`] polls it. [`driver::event`] runs it under tokio,
 //! [`driver::thread`] without a runtime, and [`driver::busy`] with the lowest latency on a core of
@@ -94,8 +94,8 @@
 //!
 //! ## Without an executor
 //!
-//! The methods of [`Engine`] post an operation. [`Engine::wait`] blocks the thread until it
-//! ends.
+//! The methods of [`Engine`](polled::Engine) post an operation.
+//! [`Engine::wait`](polled::Engine::wait) blocks the thread until it ends.
 //!
 //! ```
 //! use std::sync::mpsc;
@@ -103,10 +103,11 @@
 //! use std::time::Duration;
 //!
 //! use bmi::driver::MonotonicClock;
-//! use bmi::{Addr, AnyTransport, Clock, Config, Engine, Error, Memory, OpenOptions, Options, PeerEvent, Scheme};
+//! use bmi::polled::Engine;
+//! use bmi::{Addr, Clock, Config, Error, Memory, OpenOptions, Options, PeerEvent, Scheme};
 //!
 //! fn open(name: &str, clock: &MonotonicClock) -> Result<Engine, Error> {
-//!     let transport = bmi::open(Scheme::Tcp, &OpenOptions::default())?;
+//!     let transport = bmi::backend::open(Scheme::Tcp, &OpenOptions::default())?;
 //!     Engine::new(transport, Config::named(name), clock.now())
 //! }
 //!
@@ -147,7 +148,7 @@
 //!
 //! An adapter reads and writes memory while the program runs on. So operations never take a borrow.
 //! They take [`Memory`], a counted handle that owns its bytes. A `Vec<u8>`, [`Bytes`] or
-//! [`BytesMut`] becomes memory without a copy, and memory becomes `Vec<u8>` or `Bytes` again.
+//! `BytesMut` becomes memory without a copy, and memory becomes `Vec<u8>` or `Bytes` again.
 //! Memory made of `Bytes` is read-only ([`Memory::is_read_only`]).
 //!
 //! Part of a memory is a [`MemSlice`]. Several pieces in order are a [`MemList`], which an
@@ -170,12 +171,13 @@
 //!
 //! # Bulk data
 //!
-//! To let a peer access memory without a call, expose the memory and send the [`BulkDescriptor`] in
-//! a message. The peer then pulls or pushes as many bytes as it wants, with lists of any shape. The
-//! exposure ends when it is dropped.
+//! To let a peer access memory without a call, expose the memory and send the
+//! [`BulkDescriptor`](bulk::BulkDescriptor) in a message. The peer then pulls or pushes as many
+//! bytes as it wants, with lists of any shape. The exposure ends when it is dropped.
 //!
 //! ```no_run
-//! # use bmi::{Access, BulkDescriptor, Error, Memory, Peer};
+//! # use bmi::bulk::{Access, BulkDescriptor};
+//! # use bmi::{Error, Memory, Peer};
 //! # async fn f(a: &Peer, b: &Peer) -> Result<(), Error> {
 //! # let soon = a.within(std::time::Duration::from_secs(1));
 //! let memory = Memory::zeroed(1 << 20)?;
@@ -233,7 +235,7 @@
 //! Real transports need Linux. To test a protocol in the simulator on another system, depend on
 //! `bmi` with `default-features = false`.
 //!
-//! A backend of your own implements `bmi_core::Transport` and is registered with
+//! A backend of your own implements [`backend::Transport`] and is registered with
 //! [`OpenOptions::backend`].
 
 #![warn(missing_docs)]
