@@ -18,13 +18,13 @@
 //! server.spawn(async move {
 //!     let request = s.next_unexpected().await;
 //!     let shout = request.bytes().to_ascii_uppercase();
-//!     s.send(request.peer(), request.tag(), Memory::from(shout), Options::default()).await
+//!     request.peer().send(request.tag(), Memory::from(shout), Options::default()).await
 //! });
 //! let (reply, took) = world.block_on(async {
-//!     let peer = c.connect(&addr, Options::default()).await?;
+//!     let server = c.connect(&addr, Options::default()).await?;
 //!     let (start, reply) = (client.now(), Memory::zeroed(5)?);
-//!     let answer = c.recv(peer, 7, reply.clone(), Options::default());
-//!     c.send_unexpected(peer, 7, Memory::from(b"hello".to_vec()), Options::default()).await?;
+//!     let answer = server.recv(7, reply.clone(), Options::default());
+//!     server.send_unexpected(7, Memory::from(b"hello".to_vec()), Options::default()).await?;
 //!     answer.await?;
 //!     Ok::<_, bmi_core::Error>((reply.to_vec(), client.now() - start))
 //! })?;

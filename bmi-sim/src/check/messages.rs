@@ -695,22 +695,22 @@ mod tests {
                 loop {
                     let request = server.next_unexpected().await;
                     let patience = server.within(Duration::from_millis(1));
-                    let _ = server.send(request.peer(), 1, Memory::from(vec![1; 50_000]), patience).await;
+                    let _ = request.peer().send(1, Memory::from(vec![1; 50_000]), patience).await;
                 }
             });
             let client = world.nodes[1].endpoint(Config::default())?;
             while world.now() < world.calm_at() {
                 let patience = client.within(Duration::from_millis(5));
                 let Ok(peer) = client.connect(&addr, patience).await else { continue };
-                let reply = client.recv(peer, 1, Memory::zeroed(50_000)?, client.within(Duration::from_millis(5)));
-                let _ = client.send_unexpected(peer, 1, vec![1], client.within(Duration::from_millis(5))).await;
+                let reply = peer.recv(1, Memory::zeroed(50_000)?, peer.within(Duration::from_millis(5)));
+                let _ = peer.send_unexpected(1, vec![1], peer.within(Duration::from_millis(5))).await;
                 // Some seeds fail, others pass.
                 if let Err(error) = reply.await
                     && world.seed.is_multiple_of(2)
                 {
                     return Err(error);
                 }
-                let _ = client.disconnect(peer, client.within(Duration::from_millis(5))).await;
+                let _ = peer.disconnect(peer.within(Duration::from_millis(5))).await;
             }
             Ok::<_, Error>(())
         };

@@ -20,7 +20,7 @@
 //!         loop {
 //!             let request = server.next_unexpected().await;
 //!             let (reply, soon) = (request.bytes().to_vec(), server.within(Duration::from_millis(10)));
-//!             let _ = server.send(request.peer(), request.tag(), reply, soon).await;
+//!             let _ = request.peer().send(request.tag(), reply, soon).await;
 //!         }
 //!     });
 //!     // Liveness: once the faults are over, an echo must come.
@@ -29,8 +29,8 @@
 //!     let second = Duration::from_secs(1);
 //!     let peer = client.connect(&world.nodes[0].addr(1), client.within(second)).await?;
 //!     let echo = Memory::zeroed(5)?;
-//!     let reply = client.recv(peer, 7, &echo, client.within(second));
-//!     client.send_unexpected(peer, 7, b"hello".to_vec(), client.within(second)).await?;
+//!     let reply = peer.recv(7, &echo, peer.within(second));
+//!     peer.send_unexpected(7, b"hello".to_vec(), peer.within(second)).await?;
 //!     reply.await?;
 //!     assert_eq!(echo.to_vec(), b"hello");
 //!     Ok::<(), bmi_core::Error>(())
