@@ -6,11 +6,9 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, Config, Endpoint, Error, ErrorKind, MemList, Memory, Options, PeerId};
+use bmi_core::{Access, Config, Endpoint, Error, ErrorKind, MemList, Memory, Options, Peer};
 use bmi_sim::check::seeds;
 use bmi_sim::{Node, Rng, SimConfig, World};
-
-type Engine = Endpoint;
 
 const CLIENTS: u64 = 3;
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -27,28 +25,27 @@ async fn serve(node: Node) {
     endpoint.listen(&node.addr(1)).unwrap();
     loop {
         let request = endpoint.next_unexpected().await;
-        let (peer, tag) = (request.peer(), request.tag());
+        let (peer, tag) = (request.peer().clone(), request.tag());
         let mut bytes = request.bytes().to_vec();
         drop(request);
         bytes.reverse();
         let repeat = 1 + tag as usize % 7 * 8;
         let reply = Memory::from(bytes.repeat(repeat));
-        let answering = endpoint.clone();
         node.spawn(async move {
             // A client that went away does not matter to the server.
-            let _ = answering.send(peer, tag, reply, answering.within(PATIENCE)).await;
+            let _ = peer.send(tag, reply, peer.within(PATIENCE)).await;
         });
     }
 }
 
-async fn ask(endpoint: &Engine, peer: PeerId, tag: u64, rng: &mut Rng) -> Result<(), Error> {
+async fn ask(peer: &Peer, tag: u64, rng: &mut Rng) -> Result<(), Error> {
     let request: Vec<u8> = (0..1 + rng.below(2_000)).map(|_| rng.next_u64() as u8).collect();
     let mut expected = request.clone();
     expected.reverse();
     let expected = expected.repeat(1 + tag as usize % 7 * 8);
     let reply = Memory::zeroed(expected.len() + 100)?;
-    let answer = endpoint.recv(peer, tag, MemList::from(reply.clone()), endpoint.within(PATIENCE));
-    endpoint.send_unexpected(peer, tag, Memory::from(request), endpoint.within(PATIENCE)).await?;
+    let answer = peer.recv(tag, MemList::from(reply.clone()), peer.within(PATIENCE));
+    peer.send_unexpected(tag, Memory::from(request), peer.within(PATIENCE)).await?;
     let len = answer.await?.len as usize;
     assert_eq!(len, expected.len());
     assert!(reply.to_vec()[..len] == expected, "a wrong answer");
@@ -57,7 +54,7 @@ async fn ask(endpoint: &Engine, peer: PeerId, tag: u64, rng: &mut Rng) -> Result
 
 /// Asks until the trouble is over, and then once more. Returns the numbers of answers and of
 /// errors.
-async fn client(node: Node, server: Node, seed: u64, endpoint: Engine) -> (u64, u64) {
+async fn client(node: Node, server: Node, seed: u64, endpoint: Endpoint) -> (u64, u64) {
     let mut rng = Rng::new(seed);
     let (mut answers, mut errors, mut tag) = (0, 0, 0);
     let mut peer = None;
@@ -65,13 +62,12 @@ async fn client(node: Node, server: Node, seed: u64, endpoint: Engine) -> (u64, 
         let last = node.now() > bmi_core::Time::ZERO + 2 * TROUBLE;
         let start = node.now();
         let outcome = async {
-            let to = match peer {
+            let to = match peer.take() {
                 Some(peer) => peer,
                 None => endpoint.connect(&server.addr(1), Options::default()).await?,
             };
-            peer = Some(to);
             tag += 1;
-            ask(&endpoint, to, tag, &mut rng).await
+            ask(peer.insert(to), tag, &mut rng).await
         }
         .await;
         // Two operations, each its patience and its grace.
@@ -89,14 +85,14 @@ async fn client(node: Node, server: Node, seed: u64, endpoint: Engine) -> (u64, 
                 );
                 errors += 1;
                 if let Some(peer) = peer.take() {
-                    let _ = endpoint.disconnect(peer, endpoint.within(Duration::from_millis(1))).await;
+                    let _ = peer.disconnect(peer.within(Duration::from_millis(1))).await;
                 }
                 node.sleep(Duration::from_millis(1)).await;
             }
         }
         if last {
             if let Some(peer) = peer.take() {
-                endpoint.disconnect(peer, endpoint.within(PATIENCE)).await.unwrap();
+                peer.disconnect(peer.within(PATIENCE)).await.unwrap();
             }
             return (answers, errors);
         }
@@ -139,7 +135,7 @@ fn run(seed: u64) -> (u64, u64, u64) {
     let server = world.node("server");
     server.spawn(serve(server.clone()));
     let clients: Vec<Node> = (0..CLIENTS).map(|id| world.node(&format!("client{id}"))).collect();
-    let endpoints: Vec<Engine> = clients.iter().map(|node| node.endpoint(config()).unwrap()).collect();
+    let endpoints: Vec<Endpoint> = clients.iter().map(|node| node.endpoint(config()).unwrap()).collect();
     let tasks: Vec<_> = clients
         .iter()
         .zip(&endpoints)
@@ -188,9 +184,9 @@ fn a_bulk_transfer_survives_or_ends() {
         server.spawn(async move {
             let request = s.next_unexpected().await;
             let source = Memory::from(vec![9; 8 << 20]);
-            let exposure = s.expose(request.peer(), source, Access::READ).unwrap();
+            let exposure = request.peer().expose(source, Access::READ).unwrap();
             let wire: Vec<u8> = exposure.descriptor().pieces().iter().flat_map(|piece| piece.to_wire()).collect();
-            let _ = s.send(request.peer(), 1, Memory::from(wire), Options::default()).await;
+            let _ = request.peer().send(1, Memory::from(wire), Options::default()).await;
             std::future::pending::<()>().await;
         });
         let victim = server.clone();
@@ -198,13 +194,13 @@ fn a_bulk_transfer_survives_or_ends() {
         let outcome = world.block_on(async {
             let peer = c.connect(&addr, Options::default()).await?;
             let wire = Memory::zeroed(24)?;
-            let answer = c.recv(peer, 1, wire.clone(), c.within(PATIENCE));
-            c.send_unexpected(peer, 0, Memory::from(vec![0]), c.within(PATIENCE)).await?;
+            let answer = peer.recv(1, wire.clone(), peer.within(PATIENCE));
+            peer.send_unexpected(0, Memory::from(vec![0]), peer.within(PATIENCE)).await?;
             answer.await?;
             let piece = bmi_core::RemoteSlice::from_wire(wire.to_vec()[..].try_into().unwrap());
             let remote = bmi_core::BulkDescriptor::try_from(vec![piece])?;
             let mut into = Memory::zeroed(8 << 20)?;
-            c.pull(peer, &remote, 0, into.clone(), c.within(PATIENCE)).await?;
+            peer.pull(&remote, 0, into.clone(), peer.within(PATIENCE)).await?;
             assert!(into.get_mut().unwrap().iter().all(|byte| *byte == 9));
             Ok::<_, Error>(())
         });

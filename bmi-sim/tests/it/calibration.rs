@@ -4,20 +4,20 @@
 use std::time::Duration;
 
 use bmi_core::comm::{self, Calibrations, Crossovers, Direction, Measured, Path, Policy};
-use bmi_core::{Config, Endpoint, ErrorKind, Options, PeerId};
+use bmi_core::{Config, ErrorKind, Options, Peer};
 use bmi_sim::{Node, SimConfig, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Returns a client connected to a server that does nothing, with its slots described.
-async fn connected(client: &Node, server: &Node, config: Config) -> (Endpoint, PeerId) {
+async fn connected(client: &Node, server: &Node, config: Config) -> Peer {
     let s = server.endpoint(config.clone()).unwrap();
     let c = client.endpoint(config).unwrap();
     let addr = s.listen(&server.addr(0)).unwrap();
     let peer = c.connect(&addr, Options::default()).await.unwrap();
     // The slots are described in a message of their own.
     client.sleep(Duration::from_millis(20)).await;
-    (c, peer)
+    peer
 }
 
 /// Measures between two fresh nodes, twice. Both give the same result, and nothing is left behind.
@@ -27,16 +27,17 @@ fn measure(sim: SimConfig, config: Config) -> (Measured, Duration) {
     let (server, client) = (world.node("server"), world.node("client"));
     let (here, there) = (client.clone(), server.clone());
     let task = client.spawn(async move {
-        let (c, peer) = connected(&here, &there, config).await;
+        let peer = connected(&here, &there, config).await;
+        let c = peer.endpoint();
         let before = c.resource_usage();
         let start = c.now();
-        let measured = comm::measure(&c, peer, c.within(SECOND)).await?;
+        let measured = comm::measure(&peer, peer.within(SECOND)).await?;
         let took = c.now() - start;
         here.sleep(Duration::from_millis(1)).await;
         // A staging buffer, created when it was first needed, and memory that the pin-down cache
         // has not checked since.
         let registrations = here.registrations();
-        assert_eq!(comm::measure(&c, peer, c.within(SECOND)).await?, measured, "virtual time has no noise");
+        assert_eq!(comm::measure(&peer, peer.within(SECOND)).await?, measured, "virtual time has no noise");
         here.sleep(Duration::from_millis(1)).await;
         assert_eq!(here.registrations(), registrations, "more are held each time");
         assert_eq!(c.resource_usage(), before);
@@ -146,21 +147,22 @@ fn what_is_known_is_not_measured_again() {
     let (server, client) = (world.node("server"), world.node("client"));
     let (here, there) = (client.clone(), server.clone());
     let task = client.spawn(async move {
-        let (c, peer) = connected(&here, &there, Config::default()).await;
+        let peer = connected(&here, &there, Config::default()).await;
+        let c = peer.endpoint();
         let mut known = Calibrations::default();
         let forced = Some(Path::Inline);
-        c.with(|c| c.set_policy(Policy { forced, ..Policy::default() }));
-        let measured = comm::calibrate(&c, peer, &mut known, c.within(SECOND)).await.unwrap();
+        c.with(|engine| engine.set_policy(Policy { forced, ..Policy::default() }));
+        let measured = comm::calibrate(&peer, &mut known, peer.within(SECOND)).await.unwrap();
         let expected = Policy { forced, thresholds: measured.thresholds(), measured: true };
-        assert_eq!(c.with(|c| *c.policy()), expected, "what is forced stays forced");
-        let name = comm::adapter(&c, peer).unwrap();
+        assert_eq!(c.with(|engine| *engine.policy()), expected, "what is forced stays forced");
+        let name = comm::adapter(&peer).unwrap();
         assert!(name.starts_with("sim://server#"), "{name}");
         assert_eq!(known.get(&name), Some(&measured));
         let start = c.now();
-        assert_eq!(comm::calibrate(&c, peer, &mut known, c.within(SECOND)).await.unwrap(), measured);
+        assert_eq!(comm::calibrate(&peer, &mut known, peer.within(SECOND)).await.unwrap(), measured);
         assert_eq!(c.now(), start);
-        c.disconnect(peer, c.within(SECOND)).await.unwrap();
-        assert_eq!(comm::measure(&c, peer, c.within(SECOND)).await.unwrap_err().kind(), ErrorKind::PeerLost);
+        peer.disconnect(peer.within(SECOND)).await.unwrap();
+        assert_eq!(comm::measure(&peer, peer.within(SECOND)).await.unwrap_err().kind(), ErrorKind::PeerLost);
     });
     world.block_on(task).unwrap();
 }
@@ -172,17 +174,18 @@ fn a_peer_that_does_not_answer_leaves_the_policy_as_it_was() {
     let (server, client) = (world.node("server"), world.node("client"));
     let (here, there) = (client.clone(), server.clone());
     let task = client.spawn(async move {
-        let (c, peer) = connected(&here, &there, Config::default()).await;
+        let peer = connected(&here, &there, Config::default()).await;
+        let c = peer.endpoint();
         there.pause();
         let mut known = Calibrations::default();
-        let error = comm::calibrate(&c, peer, &mut known, c.within(SECOND)).await.unwrap_err();
+        let error = comm::calibrate(&peer, &mut known, peer.within(SECOND)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert_eq!((c.with(|c| *c.policy()), &known), (Policy::default(), &Calibrations::default()));
+        assert_eq!((c.with(|engine| *engine.policy()), &known), (Policy::default(), &Calibrations::default()));
         there.resume();
         here.sleep(SECOND).await;
         assert_eq!((c.resource_usage().operations, c.resource_usage().work), (0, 0));
         // The late answer disturbs nothing.
-        comm::calibrate(&c, peer, &mut known, c.within(SECOND)).await.unwrap();
+        comm::calibrate(&peer, &mut known, peer.within(SECOND)).await.unwrap();
     });
     world.block_on(task).unwrap();
 }

@@ -21,7 +21,7 @@ async fn counter(node: Node) {
         let request = endpoint.next_unexpected().await;
         count += 1;
         let reply = count.to_le_bytes().to_vec();
-        let _ = endpoint.send(request.peer(), request.tag(), reply, endpoint.within(PATIENCE)).await;
+        let _ = request.peer().send(request.tag(), reply, endpoint.within(PATIENCE)).await;
     }
 }
 
@@ -32,14 +32,14 @@ async fn count(world: Case) -> Result<(), Error> {
     let endpoint = node.endpoint(Config::default())?;
     let (mut peer, mut last, mut tag) = (None, 0, 0);
     while tag < 10 || node.now() < world.calm_at() {
-        let Some(server) = peer else {
+        let Some(server) = &peer else {
             peer = endpoint.connect(&world.nodes[0].addr(1), endpoint.within(PATIENCE)).await.ok();
             continue;
         };
         tag += 1;
         let buffer = Memory::zeroed(8)?;
-        let reply = endpoint.recv(server, tag, &buffer, endpoint.within(PATIENCE));
-        let sent = endpoint.send_unexpected(server, tag, vec![1], endpoint.within(PATIENCE)).await;
+        let reply = server.recv(tag, &buffer, endpoint.within(PATIENCE));
+        let sent = server.send_unexpected(tag, vec![1], endpoint.within(PATIENCE)).await;
         match reply.await {
             Ok(_) => {
                 let answer = u64::from_le_bytes(buffer.to_vec().try_into().unwrap());
@@ -47,7 +47,7 @@ async fn count(world: Case) -> Result<(), Error> {
                 last = answer;
             }
             Err(_) => {
-                let _ = endpoint.disconnect(server, endpoint.within(PATIENCE)).await;
+                let _ = server.disconnect(endpoint.within(PATIENCE)).await;
                 peer = None;
             }
         }
@@ -93,7 +93,7 @@ fn a_report_has_the_messages_around_the_fault() {
             }
         });
         for tag in 0..20_000 {
-            if b.send_unexpected(peer, tag, vec![0; 100], b.within(PATIENCE)).await.is_err() {
+            if peer.send_unexpected(tag, vec![0; 100], peer.within(PATIENCE)).await.is_err() {
                 assert!(tag < 10, "message {tag} is lost");
                 break;
             }
@@ -139,10 +139,10 @@ fn a_message_on_its_way_when_the_fault_strikes_has_not_arrived() {
         // A megabyte takes 80 µs.
         let memory = Memory::zeroed(1 << 20)?;
         let receive = a.next_unexpected();
-        b.send_unexpected(peer, 1, vec![1], b.within(PATIENCE)).await?;
-        let client = receive.await.peer();
-        let receive = a.recv(client, 2, Memory::zeroed(1 << 20)?, a.within(PATIENCE));
-        let sent = b.send(peer, 2, memory, b.within(PATIENCE));
+        peer.send_unexpected(1, vec![1], peer.within(PATIENCE)).await?;
+        let client = receive.await.peer().clone();
+        let receive = client.recv(2, Memory::zeroed(1 << 20)?, client.within(PATIENCE));
+        let sent = peer.send(2, memory, peer.within(PATIENCE));
         world.sleep(Duration::from_micros(40)).await;
         world.cut(&world.nodes[0], &world.nodes[1]);
         sent.await?;
@@ -195,7 +195,7 @@ fn a_leak_is_a_failure() {
         let addr = a.listen(&world.nodes[0].addr(1))?;
         let peer = b.connect(&addr, Options::default()).await?;
         // There is no receive for it.
-        let _ = b.send(peer, 1, vec![1], Options::default()).await;
+        let _ = peer.send(1, vec![1], Options::default()).await;
         Ok::<_, Error>(())
     };
     let failure = check::sweep("leak").seeds(0..1).try_run(leaky).unwrap_err();

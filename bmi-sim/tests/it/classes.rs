@@ -190,7 +190,7 @@ fn pauses(waiting: Waiting) -> (Duration, Duration, Duration) {
             let request = s.next_unexpected().await;
             node.sleep(Duration::from_millis(2)).await;
             let options = s.within(Duration::from_secs(1));
-            let _ = s.send(request.peer(), request.tag(), Memory::from(vec![1]), options).await;
+            let _ = request.peer().send(request.tag(), Memory::from(vec![1]), options).await;
         }
     });
     let here = client.clone();
@@ -198,10 +198,10 @@ fn pauses(waiting: Waiting) -> (Duration, Duration, Duration) {
         let peer = c.connect(&addr, Options::default()).await.unwrap();
         let (busy, start) = (here.cpu_busy(), here.now());
         for tag in 0..20 {
-            let answer = c.recv(peer, tag, Memory::zeroed(1).unwrap(), c.within(Duration::from_secs(1)));
+            let answer = peer.recv(tag, Memory::zeroed(1).unwrap(), peer.within(Duration::from_secs(1)));
             // Sent by the adapter's gather, so that its completion is awaited.
             let request = Memory::zeroed(1_000).unwrap();
-            c.send_unexpected(peer, tag, request, c.within(Duration::from_secs(1))).await.unwrap();
+            peer.send_unexpected(tag, request, peer.within(Duration::from_secs(1))).await.unwrap();
             answer.await.unwrap();
         }
         (here.cpu_busy() - busy, here.now() - start)

@@ -137,7 +137,7 @@ fn sent(cores: usize) -> (Duration, Usage, Load) {
             loop {
                 let request = member.next_unexpected().await;
                 let data = Memory::zeroed(256 << 10).unwrap();
-                let send = member.send(request.peer(), request.tag(), data, Options::default());
+                let send = request.peer().send(request.tag(), data, Options::default());
                 send.await.unwrap();
             }
         });
@@ -147,11 +147,11 @@ fn sent(cores: usize) -> (Duration, Usage, Load) {
     let peers = world.block_on(join_all(clients.iter().map(|client| client.connect(&addr, Options::default()))));
     world.run_for(Duration::from_millis(1));
     let (start, used, before) = (world.now(), node.usage(), node.load());
-    world.block_on(join_all(clients.iter().zip(&peers).map(async |(client, peer)| {
-        let peer = *peer.as_ref().unwrap();
+    world.block_on(join_all(peers.iter().map(async |peer| {
+        let peer = peer.as_ref().unwrap();
         let memory = Memory::zeroed(256 << 10).unwrap();
-        let answer = client.recv(peer, 7, &memory, Options::default());
-        client.send_unexpected(peer, 7, Memory::from(vec![1]), Options::default()).await.unwrap();
+        let answer = peer.recv(7, &memory, Options::default());
+        peer.send_unexpected(7, Memory::from(vec![1]), Options::default()).await.unwrap();
         answer.await.unwrap();
     })));
     let took = world.now() - start;

@@ -5,13 +5,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller, Direction, Path, serve};
+use bmi_core::comm::{Body, Direction, Path, serve};
 use bmi_core::driver::Waiting;
-use bmi_core::{Addr, Config, Endpoint, Error, ErrorKind, HandleConfig, Memory, Options, PeerId, ResourceUsage};
+use bmi_core::{Addr, Config, Endpoint, Error, ErrorKind, HandleConfig, Memory, Options, Peer, ResourceUsage};
 use bmi_sim::{Node, World};
 use futures_util::future::{Either, select};
-
-type Engine = Endpoint;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,8 +33,8 @@ struct Seen {
 struct Rig {
     world: World,
     near: Node,
-    client: Engine,
-    server: Engine,
+    client: Endpoint,
+    server: Endpoint,
     addr: Addr,
     seen: Rc<Seen>,
 }
@@ -77,14 +75,14 @@ impl Rig {
         Rig { world, near, client, server, addr, seen }
     }
 
-    async fn connect(&self) -> PeerId {
+    async fn connect(&self) -> Peer {
         self.client.connect(&self.addr, self.client.within(SECOND)).await.unwrap()
     }
 
     /// Calls, and drops the call when the server has begun, and some more time has passed.
-    async fn call_and_drop(&self, peer: PeerId, request: &[u8], body: Body, path: Path, options: Options) {
+    async fn call_and_drop(&self, peer: &Peer, request: &[u8], body: Body, options: Options) {
         let begun = self.seen.begun.get();
-        let call = Caller::new(self.client.clone()).call(peer, request, body, Some(path), options).unwrap();
+        let call = peer.call(request, body, options).unwrap();
         let time = Box::pin(async {
             while self.seen.begun.get() == begun {
                 self.near.sleep(MILLISECOND / 100).await;
@@ -95,14 +93,6 @@ impl Rig {
             Either::Left((reply, _)) => panic!("the reply was here before: {reply:?}"),
             Either::Right(_) => {}
         }
-    }
-
-    /// A call that has nothing to do with the others.
-    async fn echo(&self, peer: PeerId) -> Result<(), Error> {
-        let caller = Caller::new(self.client.clone());
-        let reply = caller.call(peer, ECHO, Body::None, None, self.client.within(SECOND))?.reply().await?;
-        assert_eq!(reply.bytes, b"done".as_slice());
-        Ok(())
     }
 
     /// Waits until neither side has anything under way. Returns the time that it took.
@@ -119,6 +109,13 @@ impl Rig {
     fn exposures(&self) -> usize {
         self.client.resource_usage().exposures
     }
+}
+
+/// A call that has nothing to do with the others.
+async fn echo(peer: &Peer) -> Result<(), Error> {
+    let reply = peer.call(ECHO, Body::None, peer.within(SECOND))?.reply().await?;
+    assert_eq!(reply.bytes, b"done".as_slice());
+    Ok(())
 }
 
 fn is_busy(usage: &ResourceUsage) -> bool {
@@ -142,14 +139,14 @@ fn a_server_in_the_middle_of_a_move_goes_on() {
             let peer = rig.connect().await;
             let mut memory = Memory::zeroed(LONG).unwrap();
             let body = body(direction, &memory);
-            rig.call_and_drop(peer, MOVE, body, Path::ServerBased, rig.client.within(60 * SECOND)).await;
+            rig.call_and_drop(&peer, MOVE, body, peer.within(60 * SECOND).path(Path::ServerBased)).await;
             assert_eq!((rig.seen.begun.get(), rig.seen.moved.get()), (1, 0), "in the middle of the move");
             assert!(memory.is_retired() && memory.get_mut().is_none(), "the server may be at it");
-            rig.echo(peer).await.unwrap();
+            echo(&peer).await.unwrap();
             assert!(rig.settle().await < SECOND, "the late reply ends it");
             assert_eq!((rig.seen.moved.get(), rig.seen.failed.get()), (2, 0));
             assert!(!memory.is_retired() && memory.get_mut().is_some());
-            rig.echo(peer).await.unwrap();
+            echo(&peer).await.unwrap();
         });
     }
 }
@@ -165,14 +162,14 @@ fn many_calls_with_lists_are_dropped() {
                 let pieces: Vec<Memory> = (0..40).map(|_| Memory::zeroed(LONG / 40).unwrap()).collect();
                 let list = pieces.iter().map(Memory::all).collect();
                 let body = if direction == Direction::Write { Body::Out(list) } else { Body::In(list) };
-                let options = Options { lists, ..rig.client.within(60 * SECOND) };
-                rig.call_and_drop(peer, MOVE, body, Path::ServerBased, options).await;
-                rig.echo(peer).await.unwrap();
+                let options = peer.within(60 * SECOND).lists(lists);
+                rig.call_and_drop(&peer, MOVE, body, options.path(Path::ServerBased)).await;
+                echo(&peer).await.unwrap();
             }
         }
         assert!(rig.settle().await < SECOND);
         assert_eq!(rig.seen.failed.get(), 0);
-        rig.echo(peer).await.unwrap();
+        echo(&peer).await.unwrap();
     });
 }
 
@@ -186,15 +183,15 @@ fn a_client_that_moves_the_data_stops() {
             let peer = rig.connect().await;
             let memory = Memory::zeroed(LONG).unwrap();
             let body = body(direction, &memory);
-            rig.call_and_drop(peer, MOVE, body, Path::ClientBased, rig.client.within(60 * SECOND)).await;
+            rig.call_and_drop(&peer, MOVE, body, peer.within(60 * SECOND).path(Path::ClientBased)).await;
             assert_eq!((rig.seen.begun.get(), rig.seen.moved.get()), (1, 0), "in the middle of the move");
-            rig.echo(peer).await.unwrap();
+            echo(&peer).await.unwrap();
             rig.near.sleep(SECOND).await;
             assert!(!is_busy(&rig.client.resource_usage()), "the client is not at it any more");
             let held = rig.settle().await;
             assert!(held > 6 * SECOND && held < 7 * SECOND, "{held:?}");
             assert_eq!(rig.seen.failed.get(), 1);
-            rig.echo(peer).await.unwrap();
+            echo(&peer).await.unwrap();
         });
     }
 }
@@ -209,15 +206,14 @@ fn a_short_read_is_dropped_before_its_reply() {
                 let peer = rig.connect().await;
                 let memory = Memory::zeroed(len).unwrap();
                 // Short enough for the server that ignores it.
-                let options = rig.client.within(SECOND / 2);
-                let call = Caller::new(rig.client.clone());
-                let call = call.call(peer, request, Body::In((&memory).into()), Some(path), options).unwrap();
+                let options = peer.within(SECOND / 2).path(path);
+                let call = peer.call(request, Body::In((&memory).into()), options).unwrap();
                 rig.near.sleep(MILLISECOND / 2).await;
                 drop(call);
-                rig.echo(peer).await.unwrap();
+                echo(&peer).await.unwrap();
                 rig.near.sleep(SECOND).await;
                 assert!(!is_busy(&rig.client.resource_usage()), "{:?}", rig.client.resource_usage());
-                rig.echo(peer).await.unwrap();
+                echo(&peer).await.unwrap();
             });
         }
     }
@@ -230,14 +226,13 @@ fn a_request_that_the_server_gives_up_leaves_nothing() {
     rig.world.block_on(async {
         let peer = rig.connect().await;
         let memory = Memory::zeroed(LONG).unwrap();
-        let call = Caller::new(rig.client.clone());
-        let body = Body::In((&memory).into());
-        let call = call.call(peer, REFUSE, body, Some(Path::ServerBased), Options::default()).unwrap();
+        let options = Options::default().path(Path::ServerBased);
+        let call = peer.call(REFUSE, Body::In((&memory).into()), options).unwrap();
         rig.near.sleep(MILLISECOND / 2).await;
         drop(call);
         assert_eq!(rig.exposures(), 1);
         assert!(rig.settle().await < 10 * MILLISECOND);
-        rig.echo(peer).await.unwrap();
+        echo(&peer).await.unwrap();
     });
 }
 
@@ -250,9 +245,9 @@ fn a_server_that_never_replies_keeps_its_access_until_the_deadline() {
         rig.world.block_on(async {
             let peer = rig.connect().await;
             let memory = Memory::zeroed(LONG).unwrap();
-            let options = deadline.map_or_else(Options::default, |timeout| rig.client.within(timeout));
+            let options = deadline.map_or_else(Options::default, |timeout| peer.within(timeout));
             let begin = rig.near.now();
-            rig.call_and_drop(peer, IGNORE, body(Direction::Read, &memory), Path::ServerBased, options).await;
+            rig.call_and_drop(&peer, IGNORE, body(Direction::Read, &memory), options.path(Path::ServerBased)).await;
             let mut held = Duration::ZERO;
             while rig.exposures() > 0 {
                 held = rig.near.now() - begin;
@@ -260,7 +255,7 @@ fn a_server_that_never_replies_keeps_its_access_until_the_deadline() {
             }
             assert!(held + 10 * MILLISECOND > expected && held < expected + 10 * MILLISECOND, "{held:?}");
             assert!(!is_busy(&rig.client.resource_usage()) && !memory.is_retired());
-            rig.echo(peer).await.unwrap();
+            echo(&peer).await.unwrap();
         });
     }
 }
@@ -272,9 +267,10 @@ fn nothing_is_left_of_a_call_whose_connection_ends() {
     rig.world.block_on(async {
         let peer = rig.connect().await;
         let memory = Memory::zeroed(LONG).unwrap();
-        rig.call_and_drop(peer, IGNORE, body(Direction::Write, &memory), Path::ServerBased, Options::default()).await;
+        rig.call_and_drop(&peer, IGNORE, body(Direction::Write, &memory), Options::default().path(Path::ServerBased))
+            .await;
         assert_eq!(rig.exposures(), 1);
-        rig.client.disconnect(peer, rig.client.within(SECOND)).await.unwrap();
+        peer.disconnect(peer.within(SECOND)).await.unwrap();
         assert!(!is_busy(&rig.client.resource_usage()) && !memory.is_retired());
     });
 }
@@ -287,15 +283,14 @@ fn a_request_that_was_not_sent_leaves_nothing() {
     rig.world.block_on(async {
         let peer = rig.connect().await;
         // The server works on six of them. The others keep their credits.
-        let caller = Caller::new(rig.client.clone());
-        let (long, options) = (IGNORE.repeat(4000), rig.client.within(2 * SECOND));
-        let call = |_| caller.call(peer, &long, Body::None, None, options).unwrap();
+        let (long, options) = (IGNORE.repeat(4000), peer.within(2 * SECOND));
+        let call = |_| peer.call(&long, Body::None, options).unwrap();
         let waiting: Vec<_> = (0..40).map(call).collect();
         rig.near.sleep(10 * MILLISECOND).await;
         let before = rig.client.resource_usage();
         let memory = Memory::zeroed(LONG).unwrap();
         let body = body(Direction::Read, &memory);
-        let call = caller.call(peer, MOVE, body, Some(Path::ServerBased), rig.client.within(60 * SECOND)).unwrap();
+        let call = peer.call(MOVE, body, peer.within(60 * SECOND).path(Path::ServerBased)).unwrap();
         rig.near.sleep(10 * MILLISECOND).await;
         assert_eq!(rig.exposures(), 1);
         drop(call);
@@ -318,7 +313,7 @@ fn a_handle_is_closed_in_time() {
     let mut memory = Memory::zeroed(LONG).unwrap();
     world.block_on(async {
         let peer = client.connect(&addr, client.within(SECOND)).await.unwrap();
-        let call = || client.call(peer, MOVE, Body::In((&memory).into()), None, Options::default());
+        let call = || peer.call(MOVE, Body::In((&memory).into()), Options::default());
         for _ in 0..8 {
             drop(call().unwrap());
             near.sleep(MILLISECOND).await;

@@ -6,12 +6,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller, Direction, Incoming, Path, Reply, serve};
-use bmi_core::{Addr, Config, Endpoint, Error, ErrorKind, Memory, PeerId};
+use bmi_core::comm::{Body, Direction, Incoming, Path, Reply, serve};
+use bmi_core::{Addr, Config, Endpoint, Error, ErrorKind, Memory, Peer};
 use bmi_sim::{Node, World};
 use futures_util::future::{join_all, select};
-
-type Engine = Endpoint;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -29,8 +27,8 @@ const ECHO: &[u8] = b"e";
 struct Rig {
     world: World,
     near: Node,
-    client: Engine,
-    server: Engine,
+    client: Endpoint,
+    server: Endpoint,
     addr: Addr,
     /// The server's memory of each call.
     used: Rc<RefCell<Vec<Memory>>>,
@@ -84,23 +82,22 @@ impl Rig {
         Rig { world, near, client, server, addr, used, failed }
     }
 
-    async fn connect(&self) -> PeerId {
+    async fn connect(&self) -> Peer {
         self.client.connect(&self.addr, self.client.within(SECOND)).await.unwrap()
-    }
-
-    async fn call(&self, peer: PeerId, request: &[u8], body: Body) -> Result<Reply, Error> {
-        let caller = Caller::new(self.client.clone());
-        let path = (!matches!(body, Body::None)).then_some(Path::ClientBased);
-        caller.call(peer, request, body, path, self.client.within(SECOND))?.reply().await
-    }
-
-    async fn echo(&self, peer: PeerId) {
-        assert_eq!(self.call(peer, ECHO, Body::None).await.unwrap().bytes, b"done".as_slice());
     }
 
     fn left(&self) -> usize {
         self.server.resource_usage().exposures
     }
+}
+
+async fn call(peer: &Peer, request: &[u8], body: Body) -> Result<Reply, Error> {
+    let path = (!matches!(body, Body::None)).then_some(Path::ClientBased);
+    peer.call(request, body, peer.within(SECOND).path(path))?.reply().await
+}
+
+async fn echo(peer: &Peer) {
+    assert_eq!(call(peer, ECHO, Body::None).await.unwrap().bytes, b"done".as_slice());
 }
 
 fn body(direction: Direction) -> Body {
@@ -119,14 +116,14 @@ fn a_move_that_the_server_ends_early_ends_its_call_alone() {
             let rig = Rig::new();
             rig.world.block_on(async {
                 let peer = rig.connect().await;
-                let ended = rig.call(peer, request, body(direction)).await;
+                let ended = call(&peer, request, body(direction)).await;
                 match ended {
                     Ok(reply) => assert_eq!((request, &reply.bytes[..]), (SHORT, &b"done"[..])),
                     Err(error) => assert_eq!((request, error.kind()), (GIVE_UP, ErrorKind::Cancelled)),
                 }
                 assert_eq!(rig.failed.get(), usize::from(request == SHORT), "in the middle of a {direction:?}");
                 rig.near.sleep(100 * MILLISECOND).await;
-                rig.echo(peer).await;
+                echo(&peer).await;
                 assert_eq!(rig.client.resource_usage().peers, 1, "the connection is the same");
                 let memory = rig.used.borrow()[0].clone();
                 rig.near.sleep(LEFT).await;
@@ -144,7 +141,7 @@ fn memory_that_was_left_is_given_back_when_the_client_has_written_it() {
     rig.world.block_on(async {
         let peer = rig.connect().await;
         // The server's reply does not end the client's write.
-        rig.call(peer, SHORT, body(Direction::Write)).await.unwrap();
+        call(&peer, SHORT, body(Direction::Write)).await.unwrap();
         assert_eq!(rig.failed.get(), 1);
         rig.near.sleep(100 * MILLISECOND).await;
         assert!(rig.left() == 0 && !rig.used.borrow()[0].is_retired());
@@ -158,16 +155,16 @@ fn a_bounded_number_of_memories_is_left() {
     rig.world.block_on(async {
         let peer = rig.connect().await;
         for number in 0..200 {
-            let _ = rig.call(peer, GIVE_UP, body(Direction::Read)).await;
+            let _ = call(&peer, GIVE_UP, body(Direction::Read)).await;
             rig.near.sleep(10 * MILLISECOND).await;
             assert!(rig.left() <= 64, "{} after {number}", rig.left());
         }
         let retired = rig.used.borrow().iter().filter(|memory| memory.is_retired()).count();
         assert_eq!((retired, rig.left()), (64, 64));
-        rig.echo(peer).await;
+        echo(&peer).await;
         rig.near.sleep(LEFT).await;
         assert_eq!(rig.left(), 0);
-        rig.echo(peer).await;
+        echo(&peer).await;
     });
 }
 
@@ -185,8 +182,8 @@ fn a_call_has_few_operations_however_many_grants_there_are() {
                 rig.near.sleep(MILLISECOND / 1000).await;
             }
         });
-        let call = Box::pin(rig.call(peer, BYTES, Body::Out((&memory).into())));
-        let reply = match select(call, watch).await {
+        let called = Box::pin(call(&peer, BYTES, Body::Out((&memory).into())));
+        let reply = match select(called, watch).await {
             futures_util::future::Either::Left((reply, _)) => reply,
             futures_util::future::Either::Right(((), _)) => unreachable!("it goes on without end"),
         };

@@ -2,25 +2,23 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, Config, Endpoint, ErrorKind, Memory, OneSided, Options, PeerEvent, Tag};
+use bmi_core::{Access, Config, Endpoint, ErrorKind, Memory, OneSided, Options, Peer, PeerEvent, Tag};
 use bmi_sim::{Node, SimConfig, World};
-
-type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Answers each unexpected message with its bytes under the same tag.
-async fn echo(endpoint: Engine) {
+async fn echo(endpoint: Endpoint) {
     loop {
         let request = endpoint.next_unexpected().await;
         let bytes = Memory::from(request.bytes().to_vec());
         let options = endpoint.within(SECOND);
         // A client that left does not matter to the server.
-        let _ = endpoint.send(request.peer(), request.tag(), bytes, options).await;
+        let _ = request.peer().send(request.tag(), bytes, options).await;
     }
 }
 
-fn server_and_client(world: &World) -> (Node, Node, Engine, Engine) {
+fn server_and_client(world: &World) -> (Node, Node, Endpoint, Endpoint) {
     let (server, client) = (world.node("server"), world.node("client"));
     let (s, c) = (server.endpoint(Config::default()).unwrap(), client.endpoint(Config::default()).unwrap());
     s.listen(&server.addr(1)).unwrap();
@@ -28,11 +26,11 @@ fn server_and_client(world: &World) -> (Node, Node, Engine, Engine) {
 }
 
 /// Asks for an echo of `len` bytes.
-async fn ask(c: &Engine, peer: bmi_core::PeerId, tag: Tag, len: usize) -> Result<Vec<u8>, bmi_core::Error> {
+async fn ask(peer: &Peer, tag: Tag, len: usize) -> Result<Vec<u8>, bmi_core::Error> {
     let (request, reply) = (Memory::from(vec![tag as u8; len]), Memory::zeroed(len)?);
-    let options = c.within(SECOND);
-    let answer = c.recv(peer, tag, reply.clone(), options);
-    c.send_unexpected(peer, tag, request, options).await?;
+    let options = peer.within(SECOND);
+    let answer = peer.recv(tag, reply.clone(), options);
+    peer.send_unexpected(tag, request, options).await?;
     answer.await?;
     Ok(reply.to_vec())
 }
@@ -45,9 +43,9 @@ fn echo_run(config: SimConfig) -> (u64, u64) {
         let peer = c.connect(&server.addr(1), Options::default()).await.unwrap();
         for tag in 0..200 {
             let len = 1 + tag as usize * 40;
-            assert_eq!(ask(&c, peer, tag, len).await.unwrap(), vec![tag as u8; len]);
+            assert_eq!(ask(&peer, tag, len).await.unwrap(), vec![tag as u8; len]);
         }
-        c.disconnect(peer, c.within(SECOND)).await.unwrap();
+        peer.disconnect(peer.within(SECOND)).await.unwrap();
     });
     world.run();
     assert!(client.cpu_busy() > Duration::ZERO);
@@ -82,22 +80,23 @@ fn bulk_moves_both_ways_at_the_adapters_speed() {
     let source = Memory::from(data.clone());
     let serving = server.spawn(async move {
         let PeerEvent::Connected { peer, .. } = s.next_event().await else { panic!("no peer") };
-        let exposure = s.expose(peer, source, Access::READ).unwrap();
+        let peer = s.peer(peer);
+        let exposure = peer.expose(source, Access::READ).unwrap();
         let wire: Vec<u8> = exposure.descriptor().pieces().iter().flat_map(|piece| piece.to_wire()).collect();
-        s.send(peer, 1, Memory::from(wire), s.within(SECOND)).await.unwrap();
+        peer.send(1, Memory::from(wire), peer.within(SECOND)).await.unwrap();
         s.next_event().await;
     });
     let (copy, took) = world.block_on(async {
         let peer = c.connect(&server.addr(1), Options::default()).await.unwrap();
         let wire = Memory::zeroed(24).unwrap();
-        c.recv(peer, 1, wire.clone(), c.within(SECOND)).await.unwrap();
+        peer.recv(1, wire.clone(), peer.within(SECOND)).await.unwrap();
         let piece = bmi_core::RemoteSlice::from_wire(wire.to_vec()[..].try_into().unwrap());
         let remote = bmi_core::BulkDescriptor::try_from(vec![piece]).unwrap();
         let into = Memory::zeroed(LEN).unwrap();
         let start = client.now();
-        c.pull(peer, &remote, 0, into.clone(), c.within(SECOND)).await.unwrap();
+        peer.pull(&remote, 0, into.clone(), peer.within(SECOND)).await.unwrap();
         let took = client.now() - start;
-        c.disconnect(peer, c.within(SECOND)).await.unwrap();
+        peer.disconnect(peer.within(SECOND)).await.unwrap();
         (into, took)
     });
     assert!(copy.to_vec() == data, "the bytes differ");
@@ -116,7 +115,7 @@ fn a_killed_server_ends_the_clients_operations() {
     let error = world.block_on(async {
         let peer = c.connect(&server.addr(1), Options::default()).await.unwrap();
         loop {
-            if let Err(error) = ask(&c, peer, 1, 100).await {
+            if let Err(error) = ask(&peer, 1, 100).await {
                 return error;
             }
         }
@@ -130,7 +129,7 @@ fn a_killed_server_ends_the_clients_operations() {
     server.spawn(echo(s));
     world.block_on(async {
         let peer = c.connect(&server.addr(1), Options::default()).await.unwrap();
-        assert_eq!(ask(&c, peer, 2, 3).await.unwrap(), [2; 3]);
+        assert_eq!(ask(&peer, 2, 3).await.unwrap(), [2; 3]);
     });
 }
 
@@ -141,7 +140,7 @@ fn a_paused_server_makes_the_client_time_out() {
     server.spawn(echo(s));
     let peer = world.block_on(c.connect(&server.addr(1), Options::default())).unwrap();
     server.pause();
-    let error = world.block_on(ask(&c, peer, 1, 10)).unwrap_err();
+    let error = world.block_on(ask(&peer, 1, 10)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     server.resume();
 }

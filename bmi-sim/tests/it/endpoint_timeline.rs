@@ -4,14 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller, Path, serve};
+use bmi_core::comm::{Body, Incoming, Path, serve};
 use bmi_core::driver::Waiting;
 use bmi_core::timeline::{Class, Direction, Way, What, align, merge};
-use bmi_core::{Clock, Config, Endpoint, Memory, OpKind, Options, PeerId, Time, Timeline, TimelineOptions};
+use bmi_core::{Clock, Config, Endpoint, Memory, OpKind, Options, Peer, Time, Timeline, TimelineOptions};
 use bmi_sim::{Node, Profile, SimClock, SimConfig, World};
 use serde_json::Value;
-
-type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// A message of 8 bytes takes 6 µs with this profile, and the two processors some more.
@@ -35,43 +33,43 @@ struct Recording {
     ahead_ns: [u64; 2],
 }
 
-fn record(node: &Node, endpoint: &Engine, events: usize, ahead: u64) {
+fn record(node: &Node, endpoint: &Endpoint, events: usize, ahead: u64) {
     let clock = Skewed(node.clock(), ahead);
     endpoint.with(|engine| engine.record(TimelineOptions { events }, clock)).unwrap();
 }
 
 /// Exchanges messages of every length, and makes calls by every path.
-async fn talk(client: &Engine, peer: PeerId) {
-    let (caller, options) = (Caller::new(client.clone()), Options::default());
+async fn talk(peer: &Peer) {
+    let options = Options::default();
     for round in 0..ROUNDS as u64 {
         for len in [8, 5_000, 20_000, LONG] {
-            let answer = client.recv(peer, round, Memory::zeroed(len).unwrap(), options);
+            let answer = peer.recv(round, Memory::zeroed(len).unwrap(), options);
             let request = (len as u64).to_le_bytes().to_vec();
-            client.send_unexpected(peer, round, Memory::from(request), options).await.unwrap();
-            client.send(peer, round, Memory::zeroed(len).unwrap(), options).await.unwrap();
+            peer.send_unexpected(round, Memory::from(request), options).await.unwrap();
+            peer.send(round, Memory::zeroed(len).unwrap(), options).await.unwrap();
             answer.await.unwrap();
         }
         for path in [Path::Inline, Path::FastRdma, Path::ServerBased, Path::ClientBased] {
             let data = Memory::zeroed(2_000).unwrap();
-            let call = caller.call(peer, b"put", Body::Out(data.into()), Some(path), options).unwrap();
+            let call = peer.call(b"put", Body::Out(data.into()), options.path(path)).unwrap();
             call.reply().await.unwrap();
         }
-        caller.call(peer, b"none", Body::None, None, options).unwrap().reply().await.unwrap();
+        peer.call(b"none", Body::None, options).unwrap().reply().await.unwrap();
     }
 }
 
 /// Answers what [`talk`] sends: first all messages of a round, then its calls.
-async fn answer(server: &Engine) {
+async fn answer(server: &Endpoint) {
     for round in 0..ROUNDS as u64 {
         for _ in 0..4 {
             let request = server.next_unexpected().await;
             let len = usize::try_from(u64::from_le_bytes(request.bytes().try_into().unwrap())).unwrap();
             let (peer, options) = (request.peer(), Options::default());
-            server.recv(peer, round, Memory::zeroed(len).unwrap(), options).await.unwrap();
-            server.send(peer, round, Memory::zeroed(len).unwrap(), options).await.unwrap();
+            peer.recv(round, Memory::zeroed(len).unwrap(), options).await.unwrap();
+            peer.send(round, Memory::zeroed(len).unwrap(), options).await.unwrap();
         }
         for _ in 0..5 {
-            let call = bmi_core::comm::Incoming::new(server, server.next_unexpected().await).unwrap();
+            let call = Incoming::new(server.next_unexpected().await).unwrap();
             if !call.is_empty() {
                 call.fetch(0, Memory::zeroed(2_000).unwrap(), call.within(SECOND)).await.unwrap();
             }
@@ -97,7 +95,7 @@ fn run(recording: Option<Recording>) -> (u64, Option<[Timeline; 2]>) {
     let serving = server.spawn(async move { answer(&s).await });
     let talking = client.spawn(async move {
         let peer = c.connect(&addr, Options::default()).await.unwrap();
-        talk(&c, peer).await;
+        talk(&peer).await;
     });
     world.block_on(async {
         serving.await.unwrap();
@@ -279,7 +277,7 @@ fn one_client_is_found_among_several() {
             let peer = client.connect(&addr, client.within(SECOND)).await.unwrap();
             for _ in 0..=number {
                 let request = vec![0; number + 1];
-                let call = Caller::new(client.clone()).call(peer, &request, Body::None, None, client.within(SECOND));
+                let call = peer.call(&request, Body::None, peer.within(SECOND));
                 call.unwrap().reply().await.unwrap();
             }
         }

@@ -2,26 +2,23 @@
 
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller, Incoming};
-use bmi_core::{Access, Addr, Config, Endpoint, ErrorKind, Memory, Options, PeerEvent, PeerId};
+use bmi_core::comm::{Body, Incoming};
+use bmi_core::{Access, Addr, Config, Endpoint, ErrorKind, Memory, Options, Peer, PeerEvent};
 use bmi_sim::World;
 use futures_util::FutureExt;
 use futures_util::future::join;
-
-type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(10);
 
 /// A server that keeps `max_peers` connections, and as many clients.
 struct Full {
-    server: Engine,
+    server: Endpoint,
     addr: Addr,
-    clients: Vec<Engine>,
-    /// The server, as each client names it.
-    to_server: Vec<PeerId>,
-    /// The clients, as the server names them.
-    to_clients: Vec<PeerId>,
+    /// The server, as each client has it.
+    to_server: Vec<Peer>,
+    /// The clients, as the server has them.
+    to_clients: Vec<Peer>,
 }
 
 fn full(world: &World, max_peers: usize, evict_idle_after: Option<Duration>) -> Full {
@@ -29,35 +26,35 @@ fn full(world: &World, max_peers: usize, evict_idle_after: Option<Duration>) -> 
     let config = Config::default().max_peers(max_peers).evict_idle_after(evict_idle_after);
     let server = node.endpoint(config).unwrap();
     let addr = server.listen(&node.addr(1)).unwrap();
-    let mut full = Full { server, addr, clients: Vec::new(), to_server: Vec::new(), to_clients: Vec::new() };
+    let mut full = Full { server, addr, to_server: Vec::new(), to_clients: Vec::new() };
     for client in 0..max_peers {
-        full.clients.push(world.node(&format!("client{client}")).endpoint(Config::default()).unwrap());
+        let endpoint = world.node(&format!("client{client}")).endpoint(Config::default()).unwrap();
         world.block_on(async {
-            full.to_server.push(full.clients[client].connect(&full.addr, Options::default()).await.unwrap());
+            full.to_server.push(endpoint.connect(&full.addr, Options::default()).await.unwrap());
             full.to_clients.push(next_peer(&full.server).await);
         });
     }
     full
 }
 
-async fn next_peer(server: &Engine) -> PeerId {
+async fn next_peer(server: &Endpoint) -> Peer {
     loop {
         if let PeerEvent::Connected { peer, .. } = server.next_event().await {
-            return peer;
+            return server.peer(peer);
         }
     }
 }
 
 /// Sends a message from a client to the server.
 async fn talk(full: &Full, client: usize) {
-    let into = full.server.recv(full.to_clients[client], 7, Memory::zeroed(9).unwrap(), full.server.within(SECOND));
-    let endpoint = &full.clients[client];
-    endpoint.send(full.to_server[client], 7, vec![1; 9], endpoint.within(SECOND)).await.unwrap();
+    let into = full.to_clients[client].recv(7, Memory::zeroed(9).unwrap(), full.server.within(SECOND));
+    let to_server = &full.to_server[client];
+    to_server.send(7, vec![1; 9], to_server.within(SECOND)).await.unwrap();
     into.await.unwrap();
 }
 
 fn is_connected(full: &Full, client: usize) -> bool {
-    full.server.limits(full.to_clients[client]).is_some()
+    full.to_clients[client].limits().is_some()
 }
 
 #[test]
@@ -75,16 +72,16 @@ fn the_peer_that_was_idle_longest_makes_room_for_a_newcomer() {
         late.connect(&full.addr, late.within(SECOND)).await.unwrap();
         full.server.sleep(SECOND).await;
         assert_eq!([0, 1, 2].map(|client| is_connected(full, client)), [true, false, true]);
-        assert!(full.clients[1].limits(full.to_server[1]).is_none(), "the client knows that it is gone");
+        assert!(full.to_server[1].limits().is_none(), "the client knows that it is gone");
         let (one, other) = (full.server.next_event().await, full.server.next_event().await);
         let ((PeerEvent::Lost { peer, reason }, PeerEvent::Connected { peer: newcomer, .. })
         | (PeerEvent::Connected { peer: newcomer, .. }, PeerEvent::Lost { peer, reason })) = (one, other)
         else {
             panic!("one came and one went")
         };
-        assert_eq!((peer, reason.kind()), (full.to_clients[1], ErrorKind::Cancelled));
+        assert_eq!((peer, reason.kind()), (full.to_clients[1].id(), ErrorKind::Cancelled));
         assert!(reason.detail().contains("idle for 11 s"), "{reason}");
-        assert!(full.server.limits(newcomer).is_some());
+        assert!(full.server.peer(newcomer).limits().is_some());
     });
 }
 
@@ -115,21 +112,20 @@ fn peers_with_anything_under_way_are_not_idle() {
     let full = &full(&world, 7, Some(IDLE));
     let late = world.node("late").endpoint(Config::default()).unwrap();
     world.block_on(async {
-        let Full { server, clients, to_server, to_clients, .. } = full;
+        let Full { server, to_server, to_clients, .. } = full;
         let buffer = || Memory::zeroed(9).unwrap();
         // A receive that waits, and a message that waits for its receive.
-        let receive = server.recv(to_clients[0], 1, buffer(), Options::default());
-        clients[1].send(to_server[1], 1, vec![1; 9], Options::default()).await.unwrap();
+        let receive = to_clients[0].recv(1, buffer(), Options::default());
+        to_server[1].send(1, vec![1; 9], Options::default()).await.unwrap();
         // A long message whose receiver has no receive yet.
-        let announced = server.send(to_clients[2], 1, vec![1; 1 << 20], Options::default());
-        let exposure = server.expose(to_clients[3], buffer(), Access::READ).unwrap();
+        let announced = to_clients[2].send(1, vec![1; 1 << 20], Options::default());
+        let exposure = to_clients[3].expose(buffer(), Access::READ).unwrap();
         // An unexpected message that the program holds, and a call that it works at.
-        clients[4].send_unexpected(to_server[4], 1, vec![1; 9], Options::default()).await.unwrap();
+        to_server[4].send_unexpected(1, vec![1; 9], Options::default()).await.unwrap();
         let message = server.next_unexpected().await;
-        let caller = Caller::new(clients[5].clone());
-        let call = caller.call(to_server[5], b"?", Body::None, None, Options::default()).unwrap();
-        let incoming = Incoming::new(server, server.next_unexpected().await).unwrap();
-        let kept = server.with(|server| server.keep(to_clients[6])).unwrap();
+        let call = to_server[5].call(b"?", Body::None, Options::default()).unwrap();
+        let incoming = Incoming::new(server.next_unexpected().await).unwrap();
+        let kept = server.with(|engine| engine.keep(to_clients[6].id())).unwrap();
         let mut things: Vec<(usize, Box<dyn FnOnce()>)> = vec![
             (0, Box::new(|| drop(receive))),
             (2, Box::new(|| drop(announced))),
@@ -148,12 +144,12 @@ fn peers_with_anything_under_way_are_not_idle() {
             late.connect(&full.addr, late.within(SECOND)).await.unwrap();
             let newcomer = next_peer(server).await;
             // The newcomer takes the place for good.
-            let kept = server.with(|server| server.keep(newcomer));
+            let kept = server.with(|engine| engine.keep(newcomer.id()));
             std::mem::forget(kept);
             server.sleep(SECOND).await;
             assert!(!is_connected(full, client), "{client}");
         }
-        let got = server.recv(to_clients[1], 1, buffer(), server.within(SECOND)).await.unwrap();
+        let got = to_clients[1].recv(1, buffer(), server.within(SECOND)).await.unwrap();
         assert_eq!(got.len, 9, "the parked message was kept");
     });
 }
@@ -166,10 +162,10 @@ fn a_peer_that_may_read_what_nothing_waits_for_is_idle() {
     let late = world.node("late").endpoint(Config::default()).unwrap();
     world.block_on(async {
         let expose = |client: usize, standing| {
-            let (peer, memory) = (full.to_clients[client], Memory::zeroed(9).unwrap());
+            let (peer, memory) = (&full.to_clients[client], Memory::zeroed(9).unwrap());
             match standing {
-                true => full.server.expose_standing(peer, memory, Access::READ).unwrap(),
-                false => full.server.expose(peer, memory, Access::READ).unwrap(),
+                true => peer.expose_standing(memory, Access::READ).unwrap(),
+                false => peer.expose(memory, Access::READ).unwrap(),
             }
         };
         let _exposures = (expose(0, false), expose(1, true), expose(1, true));
@@ -209,10 +205,10 @@ fn ask_while_a_newcomer_connects(delay_ns: u64) -> (bool, bool, bool, ErrorKind)
     world.block_on(async {
         full.server.sleep(2 * IDLE).await;
         let asking = async {
-            let client = &full.clients[0];
-            client.sleep(Duration::from_nanos(delay_ns)).await;
-            let answer = client.recv(full.to_server[0], 2, Memory::zeroed(9).unwrap(), client.within(SECOND));
-            let sent = client.send_unexpected(full.to_server[0], 1, vec![1; 9], client.within(SECOND)).await;
+            let to_server = &full.to_server[0];
+            to_server.endpoint().sleep(Duration::from_nanos(delay_ns)).await;
+            let answer = to_server.recv(2, Memory::zeroed(9).unwrap(), to_server.within(SECOND));
+            let sent = to_server.send_unexpected(1, vec![1; 9], to_server.within(SECOND)).await;
             (sent.is_ok(), answer.await.unwrap_err().kind())
         };
         let (connected, (sent, ended)) = join(late.connect(&full.addr, late.within(SECOND)), asking).await;

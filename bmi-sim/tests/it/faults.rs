@@ -5,19 +5,18 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Access, Config, Endpoint, ErrorKind, Memory, Options, PeerEvent, PeerId, Time};
+use bmi_core::{Access, Config, Endpoint, ErrorKind, Memory, Options, Peer, PeerEvent, Time};
 use bmi_sim::faults::{DiskUser, Fault, Loss, Plan};
 use bmi_sim::{DiskFault, DiskProfile, Node, Profile, SimConfig, World};
 use futures_util::future::{Either, select};
-
-type Engine = Endpoint;
 
 /// Two nodes with a connection from the first to the second.
 struct Pair {
     world: World,
     nodes: [Node; 2],
-    ends: [Engine; 2],
-    peer: PeerId,
+    ends: [Endpoint; 2],
+    /// The second node.
+    peer: Peer,
 }
 
 fn pair() -> Pair {
@@ -42,7 +41,7 @@ impl Pair {
         let start = self.world.now();
         let options = Options::by(start + Duration::from_secs(10));
         self.world.block_on(async {
-            let message = self.ends[0].send_unexpected(self.peer, 7, vec![5; 100], options);
+            let message = self.peer.send_unexpected(7, vec![5; 100], options);
             let arrived = self.ends[1].next_unexpected();
             // A message that was sent by copy ends at once. Then the connection's end shows whether
             // it was lost.
@@ -102,7 +101,7 @@ fn a_delay_delays_and_keeps_the_order() {
     let start = pair.world.now();
     pair.world.block_on(async {
         for tag in 0..20 {
-            pair.ends[0].send_unexpected(pair.peer, tag, vec![1], Options::default()).await.unwrap();
+            pair.peer.send_unexpected(tag, vec![1], Options::default()).await.unwrap();
         }
         for tag in 0..20 {
             assert_eq!(pair.ends[1].next_unexpected().await.tag(), tag);
@@ -236,16 +235,16 @@ fn a_missing_receive_hits_what_takes_a_receive() {
     let (a, b) = names();
     let pair = pair();
     let target = Memory::zeroed(100).unwrap();
-    let (taken, given) = (pair.ends[1].clone(), pair.ends[0].clone());
+    let taken = &pair.ends[1];
     pair.world.block_on(async {
         let PeerEvent::Connected { peer, .. } = taken.next_event().await else { panic!("no peer") };
-        let exposure = taken.expose(peer, &target, Access::WRITE).unwrap();
+        let exposure = taken.peer(peer).expose(&target, Access::WRITE).unwrap();
         let plan = Plan::NONE.with(0, Fault::NotReady { a: a.clone(), b: b.clone() });
         plan.apply(&pair.world);
         pair.world.sleep(Duration::from_nanos(1)).await;
-        given.push(pair.peer, exposure.descriptor(), 0, Memory::from(vec![7; 100]), Options::default()).await.unwrap();
+        pair.peer.push(exposure.descriptor(), 0, Memory::from(vec![7; 100]), Options::default()).await.unwrap();
         // The next message is hit.
-        let _ = given.send_unexpected(pair.peer, 1, vec![1], Options::default()).await;
+        let _ = pair.peer.send_unexpected(1, vec![1], Options::default()).await;
         assert!(matches!(taken.next_event().await, PeerEvent::Lost { .. }));
     });
     assert_eq!(target.to_vec(), [7; 100]);
@@ -260,14 +259,15 @@ fn a_lost_answer_comes_after_what_it_answers() {
     let [asks, answers] = pair.ends.each_ref();
     pair.world.block_on(async {
         let PeerEvent::Connected { peer, .. } = answers.next_event().await else { panic!("no peer") };
+        let peer = answers.peer(peer);
         let PeerEvent::Connected { .. } = asks.next_event().await else { panic!("no peer") };
         Plan::NONE.with(0, Fault::Unanswered { a, b }).apply(&pair.world);
         pair.world.sleep(Duration::from_nanos(1)).await;
-        answers.send_unexpected(peer, 1, vec![1], Options::default()).await.unwrap();
+        peer.send_unexpected(1, vec![1], Options::default()).await.unwrap();
         assert_eq!(asks.next_unexpected().await.tag(), 1);
-        asks.send_unexpected(pair.peer, 2, vec![2], Options::default()).await.unwrap();
+        pair.peer.send_unexpected(2, vec![2], Options::default()).await.unwrap();
         assert_eq!(answers.next_unexpected().await.tag(), 2);
-        let _ = answers.send_unexpected(peer, 3, vec![3], Options::default()).await;
+        let _ = peer.send_unexpected(3, vec![3], Options::default()).await;
         assert!(matches!(asks.next_event().await, PeerEvent::Lost { .. }));
         assert!(matches!(answers.next_event().await, PeerEvent::Lost { .. }));
     });
@@ -281,11 +281,11 @@ fn the_request_of_a_read_is_damaged_as_any_other() {
     let pair = pair();
     pair.world.block_on(async {
         let PeerEvent::Connected { peer, .. } = pair.ends[1].next_event().await else { panic!("no peer") };
-        let exposure = pair.ends[1].expose(peer, Memory::from(vec![7; 100]), Access::READ).unwrap();
+        let exposure = pair.ends[1].peer(peer).expose(Memory::from(vec![7; 100]), Access::READ).unwrap();
         Plan::NONE.with(0, Fault::Corrupt { a, b }).apply(&pair.world);
         pair.world.sleep(Duration::from_nanos(1)).await;
         let into = Memory::zeroed(100).unwrap();
-        let pull = pair.ends[0].pull(pair.peer, exposure.descriptor(), 0, &into, Options::default()).await;
+        let pull = pair.peer.pull(exposure.descriptor(), 0, &into, Options::default()).await;
         assert_eq!(pull.unwrap_err().kind(), ErrorKind::PeerLost);
         assert_eq!(into.to_vec(), [0; 100]);
     });
@@ -313,14 +313,14 @@ fn a_packet_that_is_lost_too_often_ends_its_connection_and_no_other() {
         }
     };
     let sent = pair.world.block_on(async {
-        let _ = pair.ends[0].send_unexpected(pair.peer, 7, vec![5; 100], Options::default()).await;
+        let _ = pair.peer.send_unexpected(7, vec![5; 100], Options::default()).await;
         (lost_at(0).await, lost_at(1).await)
     });
     assert!(sent.1 > sent.0, "the other side notices later: {sent:?}");
     pair.world.run_for(Duration::from_secs(1));
     assert_eq!(pair.ends[0].resource_usage().peers, 1);
     let received = pair.world.block_on(async {
-        pair.ends[0].send_unexpected(idle, 8, vec![6], Options::default()).await.unwrap();
+        idle.send_unexpected(8, vec![6], Options::default()).await.unwrap();
         pair.ends[1].next_unexpected().await.tag()
     });
     assert_eq!(received, 8);
@@ -365,7 +365,7 @@ fn of_two_faults_that_overlap_none_ends_the_other() {
     let peer = world.block_on(here.connect(&addr, Options::default())).unwrap();
     world.run_until(at(63_500));
     world.block_on(async {
-        here.send_unexpected(peer, 1, vec![1], Options::default()).await.unwrap();
+        peer.send_unexpected(1, vec![1], Options::default()).await.unwrap();
         there.next_unexpected().await;
     });
     assert!(world.now() >= at(65_000), "the link is down until the longer one is over");
@@ -384,8 +384,8 @@ fn of_a_write_that_is_cut_off_some_bytes_may_be_in_place() {
         world.block_on(async {
             let peer = here.connect(&addr, Options::default()).await.unwrap();
             let PeerEvent::Connected { peer: back, .. } = there_end.next_event().await else { panic!("no peer") };
-            let exposure = there_end.expose(back, &target, Access::WRITE).unwrap();
-            let push = here.push(peer, exposure.descriptor(), 0, Memory::from(vec![7; 200_000]), Options::default());
+            let exposure = there_end.peer(back).expose(&target, Access::WRITE).unwrap();
+            let push = peer.push(exposure.descriptor(), 0, Memory::from(vec![7; 200_000]), Options::default());
             near.sleep(Duration::from_micros(1)).await;
             near.kill();
             drop(push);

@@ -5,11 +5,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller, Direction, Incoming, Path};
-use bmi_core::{Config, Endpoint, Memory, Options};
+use bmi_core::comm::{Body, Direction, Incoming, Path};
+use bmi_core::{Config, Endpoint, Memory, Options, Peer};
 use bmi_sim::{Node, Profile, SimConfig, World};
-
-type Engine = Endpoint;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -20,12 +18,11 @@ fn testbed() -> SimConfig {
 /// Answers calls as an I/O server with its files in memory. Data that came with a request goes to
 /// the file directly. Other data is moved in units between the client and two registered buffers of
 /// the server, while the file processes the other buffer.
-async fn serve(node: Node, endpoint: Engine, unit: usize) {
+async fn serve(node: Node, endpoint: Endpoint, unit: usize) {
     let buffers = [0, 1].map(|_| Memory::zeroed(unit).unwrap());
     let _regions = buffers.each_ref().map(|memory| endpoint.with(|engine| engine.register(memory)).unwrap());
     loop {
-        let message = endpoint.next_unexpected().await;
-        let incoming = Incoming::new(&endpoint, message).unwrap();
+        let incoming = Incoming::new(endpoint.next_unexpected().await).unwrap();
         let options = endpoint.within(LONG);
         match incoming.direction() {
             Some(Direction::Write) => {
@@ -94,7 +91,7 @@ async fn give(node: &Node, incoming: &Rc<Incoming>, buffers: &[Memory; 2], optio
 fn run<R: 'static, F: Future<Output = R> + 'static>(
     config: Config,
     unit: usize,
-    client: impl FnOnce(Node, Caller, bmi_core::PeerId) -> F + 'static,
+    client: impl FnOnce(Node, Peer) -> F + 'static,
 ) -> R {
     let world = World::with(testbed());
     let (server, here) = (world.node("server"), world.node("client"));
@@ -110,7 +107,7 @@ fn run<R: 'static, F: Future<Output = R> + 'static>(
         let peer = c.connect(&addr, Options::default()).await.unwrap();
         // Buffers are registered and slots are described.
         node.sleep(Duration::from_millis(100)).await;
-        client(node, Caller::new(c), peer).await
+        client(node, peer).await
     });
     world.block_on(task).unwrap()
 }
@@ -120,22 +117,21 @@ fn scheme(direction: Direction, path: Path, hit: bool) -> Vec<f64> {
     // Messages that are long enough for the whole figure, so that inline stays inline at every
     // size.
     let config = Config::default().eager_limit(72 << 10).fast_slot_bytes(72 << 10).credit_messages(12);
-    run(config, 64 << 10, move |node, caller, peer| async move {
-        let endpoint = caller.endpoint().clone();
+    run(config, 64 << 10, move |node, peer| async move {
         let mut times = Vec::new();
         for size in sizes() {
             let mut took = Duration::ZERO;
             // The first call does one-time work.
             for _ in 0..2 {
                 let memory = Memory::zeroed(size).unwrap();
-                let region = hit.then(|| endpoint.with(|engine| engine.register(&memory)).unwrap());
+                let region = hit.then(|| peer.endpoint().with(|engine| engine.register(&memory)).unwrap());
                 node.sleep(Duration::from_millis(10)).await;
                 let body = match direction {
                     Direction::Write => Body::Out(memory.all().into()),
                     Direction::Read => Body::In(memory.all().into()),
                 };
                 let start = node.now();
-                let call = caller.call(peer, b"request", body, Some(path), endpoint.within(LONG)).unwrap();
+                let call = peer.call(b"request", body, peer.within(LONG).path(path)).unwrap();
                 let choice = call.choice().unwrap();
                 assert_eq!((choice.path, choice.missed), (path, None), "{size} bytes");
                 call.reply().await.unwrap();
@@ -189,17 +185,16 @@ fn pipelined(direction: Direction) -> Vec<f64> {
     const LEN: usize = 32 << 20;
     units()
         .map(|unit| {
-            run(Config::default(), unit, move |node, caller, peer| async move {
-                let endpoint = caller.endpoint().clone();
+            run(Config::default(), unit, move |node, peer| async move {
                 let memory = Memory::zeroed(LEN).unwrap();
-                let _region = endpoint.with(|engine| engine.register(&memory)).unwrap();
+                let _region = peer.endpoint().with(|engine| engine.register(&memory)).unwrap();
                 node.sleep(Duration::from_millis(100)).await;
                 let body = match direction {
                     Direction::Write => Body::Out(memory.all().into()),
                     Direction::Read => Body::In(memory.all().into()),
                 };
                 let start = node.now();
-                let call = caller.call(peer, b"request", body, None, endpoint.within(LONG)).unwrap();
+                let call = peer.call(b"request", body, peer.within(LONG)).unwrap();
                 assert_eq!(call.choice().unwrap().path, Path::ServerBased);
                 call.reply().await.unwrap();
                 (node.now() - start).as_secs_f64() * 1e3

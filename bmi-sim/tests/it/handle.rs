@@ -11,7 +11,9 @@ use std::time::Duration;
 use bmi_core::comm::Body;
 use bmi_core::driver::Waiting;
 use bmi_core::transport::Armed;
-use bmi_core::{Access, Config, ErrorKind, Handle, HandleConfig, Memory, Options, PeerEvent, SharedEndpoint, Time};
+use bmi_core::{
+    Access, Config, ErrorKind, Handle, HandleConfig, Memory, Options, PeerEvent, SharedEndpoint, SharedPeer, Time,
+};
 use bmi_sim::{Node, World};
 use send_wrapper::SendWrapper;
 
@@ -21,6 +23,11 @@ type Sim = Handle;
 
 fn handle(node: &Node, count: usize, waiting: Waiting) -> Sim {
     node.handle(&Config::default(), count, HandleConfig::default().waiting(waiting)).unwrap()
+}
+
+async fn next_peer(server: &Sim) -> SharedPeer {
+    let Ok(PeerEvent::Connected { peer, .. }) = server.next_event().await else { panic!("a connection") };
+    server.peer(peer).unwrap()
 }
 
 /// Answers calls until the handle is closed, each in a task of its own. Returns their number.
@@ -63,7 +70,7 @@ fn run(seed: u64, waiting: Waiting) -> Vec<Time> {
                 let peer = client.connect(&addr, client.within(LIMIT)).await.unwrap();
                 for len in [0, 10, 3_000, 50_000, 400_000] {
                     let data = Memory::from(vec![number; len]);
-                    let call = client.call(peer, b"add", Body::Out(data.into()), None, client.within(LIMIT)).unwrap();
+                    let call = peer.call(b"add", Body::Out(data.into()), peer.within(LIMIT)).unwrap();
                     let total = call.reply().await.unwrap().bytes;
                     assert_eq!(total, (u64::from(number) * len as u64).to_le_bytes().as_slice());
                 }
@@ -113,10 +120,10 @@ fn the_last_handle_ends_the_drivers_and_what_was_sent_arrives() {
     let into = Memory::zeroed(30_000).unwrap();
     let (arrival, receive, observer) = world.block_on(async {
         let peer = client.connect(&addr, client.within(LIMIT)).await.unwrap();
-        let Ok(PeerEvent::Connected { peer: from, .. }) = server.next_event().await else { panic!("a connection") };
-        let arrival = server.recv(from, 1, &into, server.within(LIMIT));
-        let receive = client.recv(peer, 9, &memory, bmi_core::Options::default());
-        let sent = client.send(peer, 1, vec![5; 30_000], client.within(LIMIT));
+        let from = next_peer(&server).await;
+        let arrival = from.recv(1, &into, from.within(LIMIT));
+        let receive = peer.recv(9, &memory, bmi_core::Options::default());
+        let sent = peer.send(1, vec![5; 30_000], client.within(LIMIT));
         let observer = client.endpoints().next().unwrap().observer();
         // The operation is awaited by a task that has no handle.
         near.spawn(async move { drop(sent.await) });
@@ -144,14 +151,14 @@ fn what_was_sent_before_the_end_is_sent_also_after_a_long_idle_time() {
     let into = Memory::zeroed(400_000).unwrap();
     world.block_on(async {
         let peer = client.connect(&addr, client.within(LIMIT)).await.unwrap();
-        let Ok(PeerEvent::Connected { peer: from, .. }) = server.next_event().await else { panic!("a connection") };
+        let from = next_peer(&server).await;
         // Nothing is polled meanwhile. The time of the last poll is not that of the end.
         near.sleep(Duration::from_secs(30)).await;
-        let sent = client.send(peer, 1, vec![5; 400_000], bmi_core::Options::default());
+        let sent = peer.send(1, vec![5; 400_000], bmi_core::Options::default());
         drop(client);
         far.sleep(Duration::from_millis(300)).await;
         // The message waits for its receive.
-        assert_eq!(server.recv(from, 1, &into, server.within(LIMIT)).await.unwrap().len, 400_000);
+        assert_eq!(from.recv(1, &into, from.within(LIMIT)).await.unwrap().len, 400_000);
         sent.await.unwrap();
     });
     assert_eq!(into.all().to_vec(), [5; 400_000]);
@@ -191,9 +198,9 @@ fn a_panic_while_the_endpoint_is_used_leaves_nobody_asleep() {
     let addr = server.listen(&far.addr(1)).unwrap();
     world.block_on(async {
         let peer = client.connect(&addr, client.within(LIMIT)).await.unwrap();
-        let receive = client.recv(peer, 1, vec![0; 10], Options::default());
+        let receive = peer.recv(1, vec![0; 10], Options::default());
         let (bell, waker) = bell(&client);
-        let mut room = pin!(client.room(peer));
+        let mut room = pin!(peer.endpoint().room());
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         let closure = AssertUnwindSafe(|| {
             bell.endpoint.with(|_| {
@@ -220,7 +227,7 @@ fn the_waker_of_a_driver_is_called_when_the_endpoint_is_free() {
     world.block_on(async {
         let peer = client.connect(&addr, client.within(LIMIT)).await.unwrap();
         let memory = Memory::zeroed(10).unwrap();
-        let exposure = client.expose(peer, &memory, Access::WRITE).unwrap();
+        let exposure = peer.expose(&memory, Access::WRITE).unwrap();
         let (bell, waker) = bell(&client);
         // From now on this is the driver.
         while bell.endpoint.progress() || bell.endpoint.arm(&waker) == Armed::Busy {}

@@ -65,11 +65,11 @@ fn run(seed: u64, cancels: bool) -> Counters {
             let (incoming, exchanges, node) = (incoming.clone(), exchanges.clone(), receiver.clone());
             async move {
                 let PeerEvent::Connected { peer, .. } = incoming.next_event().await else { panic!("expected a peer") };
-                let mut operations = Vec::new();
+                let (peer, mut operations) = (incoming.peer(peer), Vec::new());
                 for exchange in &exchanges {
                     pause(&node, exchange.recv_gap).await;
                     let memory = Memory::zeroed(exchange.room).unwrap();
-                    let operation = incoming.recv(peer, exchange.tag, &memory, incoming.within(timeout));
+                    let operation = peer.recv(exchange.tag, &memory, peer.within(timeout));
                     if exchange.cancelled {
                         pause(&node, exchange.send_gap).await;
                         operation.cancel();
@@ -87,7 +87,7 @@ fn run(seed: u64, cancels: bool) -> Counters {
         let mut sends = Vec::new();
         for (number, exchange) in exchanges.iter().enumerate() {
             pause(&sender, exchange.send_gap).await;
-            sends.push(outgoing.send(peer, exchange.tag, content(number, exchange.len), outgoing.within(timeout)));
+            sends.push(peer.send(exchange.tag, content(number, exchange.len), peer.within(timeout)));
         }
         for (number, send) in sends.into_iter().enumerate() {
             let sent = send.await;

@@ -136,19 +136,19 @@ fn served(profile: Profile) -> Usage {
     let addr = s.listen(&server.addr(1)).unwrap();
     let serve = server.spawn(async move {
         let memory = Memory::zeroed(10_000).unwrap();
-        let peer = s.next_unexpected().await.peer();
+        let peer = s.next_unexpected().await.peer().clone();
         for _ in 0..100 {
-            s.recv(peer, 1, &memory, Options::default()).await.unwrap();
+            peer.recv(1, &memory, Options::default()).await.unwrap();
         }
     });
     let node = client.clone();
     client.spawn(async move {
         let peer = c.connect(&addr, Options::default()).await.unwrap();
-        c.send_unexpected(peer, 2, Memory::zeroed(1).unwrap(), Options::default()).await.unwrap();
+        peer.send_unexpected(2, Memory::zeroed(1).unwrap(), Options::default()).await.unwrap();
         let memory = Memory::zeroed(10_000).unwrap();
         for _ in 0..100 {
             node.sleep(MS).await;
-            c.send(peer, 1, &memory, Options::default()).await.unwrap();
+            peer.send(1, &memory, Options::default()).await.unwrap();
         }
     });
     world.block_on(serve).unwrap();

@@ -23,11 +23,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller, Incoming, serve};
+use bmi_core::comm::{Body, Incoming, serve};
 use bmi_core::driver::Waiting;
 use bmi_core::transport::{ConnId, Payload, PostError, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
-    Addr, Config, Endpoint, Engine, Error, Memory, Options, PeerId, RemoteKey, RemoteSlice, Segment, Time, Transport,
+    Addr, Config, Endpoint, Engine, Error, Memory, Options, Peer, RemoteKey, RemoteSlice, Segment, Time, Transport,
     forward_transport,
 };
 use bmi_sim::{Node, Rng, SimTransport, World, drive_with};
@@ -255,7 +255,7 @@ fn config() -> Config {
 async fn answer(call: Incoming) -> Result<(), Error> {
     /// The server's own limit. A peer may claim any length.
     const MOST: u64 = 1 << 20;
-    let (endpoint, peer, soon) = (call.endpoint().clone(), call.peer(), call.within(SOON));
+    let soon = call.within(SOON);
     let kind = call.request().first().copied().unwrap_or(0);
     let len = call.len();
     if len > MOST {
@@ -274,11 +274,11 @@ async fn answer(call: Incoming) -> Result<(), Error> {
         }
         b's' => {
             let memory = Memory::zeroed(MESSAGE)?;
-            let done = endpoint.recv(peer, TAG, &memory, soon).await?;
+            let done = call.peer().recv(TAG, &memory, soon).await?;
             call.reply(&done.len.to_le_bytes(), None, soon).await
         }
         b't' => {
-            endpoint.send(peer, TAG, vec![b't'; MESSAGE], soon).await?;
+            call.peer().send(TAG, vec![b't'; MESSAGE], soon).await?;
             call.reply(b"sent", None, soon).await
         }
         _ => {
@@ -290,36 +290,35 @@ async fn answer(call: Incoming) -> Result<(), Error> {
 
 /// One step of a client: a call of a kind, with data of one of the lengths that take different
 /// paths. Returns true if the result is right, or the error of the first operation that failed.
-async fn step(caller: &Caller, peer: PeerId, number: u64) -> Result<bool, Error> {
+async fn step(peer: &Peer, number: u64) -> Result<bool, Error> {
     const LENGTHS: [usize; 4] = [100, 3000, 30_000, 100_000];
-    let endpoint = caller.endpoint();
-    let soon = || endpoint.within(SOON);
+    let soon = || peer.within(SOON);
     let len = LENGTHS[(number / 5) as usize % LENGTHS.len()];
     match number % 5 {
         0 => {
             let data = Memory::from(vec![3; len]);
-            let reply = caller.call(peer, b"w", Body::Out(data.into()), None, soon())?.reply().await?;
+            let reply = peer.call(b"w", Body::Out(data.into()), soon())?.reply().await?;
             Ok(reply.bytes[..] == (3 * len as u64).to_le_bytes())
         }
         1 => {
             let data = Memory::zeroed(len)?;
-            let reply = caller.call(peer, b"r", Body::In((&data).into()), None, soon())?.reply().await?;
+            let reply = peer.call(b"r", Body::In((&data).into()), soon())?.reply().await?;
             Ok(reply.bytes[..] == b"read"[..] && data.to_vec() == vec![b'r'; len])
         }
         2 => {
-            let (call, len) = (caller.call(peer, b"s", Body::None, None, soon())?, len.min(MESSAGE));
-            endpoint.send(peer, TAG, vec![1; len], soon()).await?;
+            let (call, len) = (peer.call(b"s", Body::None, soon())?, len.min(MESSAGE));
+            peer.send(TAG, vec![1; len], soon()).await?;
             Ok(call.reply().await?.bytes[..] == (len as u64).to_le_bytes())
         }
         3 => {
             let data = Memory::zeroed(MESSAGE)?;
-            let receive = endpoint.recv(peer, TAG, &data, soon());
-            let reply = caller.call(peer, b"t", Body::None, None, soon())?.reply().await?;
+            let receive = peer.recv(TAG, &data, soon());
+            let reply = peer.call(b"t", Body::None, soon())?.reply().await?;
             Ok(reply.bytes[..] == b"sent"[..] && receive.await?.len == MESSAGE as u64)
         }
         _ => {
             let request = vec![b'e'; 40 + (number as usize * 97) % 1500];
-            let reply = caller.call(peer, &request, Body::None, None, soon())?.reply().await?;
+            let reply = peer.call(&request, Body::None, soon())?.reply().await?;
             Ok(reply.bytes[..] == request)
         }
     }
@@ -327,18 +326,17 @@ async fn step(caller: &Caller, peer: PeerId, number: u64) -> Result<bool, Error>
 
 /// A client whose results may be wrong, because its own frames are. It goes on until an operation
 /// fails.
-async fn session(caller: &Caller, server: &Addr, first: u64) -> Result<(), Error> {
-    let endpoint = caller.endpoint();
+async fn session(endpoint: &Endpoint, server: &Addr, first: u64) -> Result<(), Error> {
     let peer = endpoint.connect(server, endpoint.within(SOON)).await?;
     let mut result = Ok(());
     for number in first..first + STEPS {
-        result = step(caller, peer, number).await.map(drop);
+        result = step(&peer, number).await.map(drop);
         if result.is_err() {
             break;
         }
     }
     // The connection may be gone.
-    let _ = endpoint.disconnect(peer, endpoint.within(SOON)).await;
+    let _ = peer.disconnect(peer.within(SOON)).await;
     result
 }
 
@@ -354,17 +352,16 @@ fn run(seed: u64, most: u64) -> (u64, u64) {
         serving.spawn(async move { match serve(&server, 64, answer).await {} });
     }
     let client = honest.endpoint(config()).unwrap();
-    let caller = Caller::new(client.clone());
     let peer = world.block_on(client.connect(&addr, Options::default())).unwrap();
     let dice = Rc::new(Dice { rng: RefCell::new(Rng::new(seed)), changed: Cell::new(0) });
-    (0..20).for_each(|number| honest_step(&world, &caller, peer, number));
+    (0..20).for_each(|number| honest_step(&world, &peer, number));
     world.run_for(SETTLED);
     let idle = server.resource_usage();
     let (mut failed, hostile) = (0, hostile_client(&hostile, &dice));
     for number in 1..=SESSIONS {
         failed += u64::from(world.block_on(session(&hostile, &addr, dice.below(20))).is_err());
         // The honest client's call meets what the session has left.
-        honest_step(&world, &caller, peer, number);
+        honest_step(&world, &peer, number);
         let usage = server.resource_usage();
         assert!(usage.parked_bytes <= MOST_PARKED, "seed {seed}, session {number}: {usage:?}");
         let is_last = dice.changed.get() >= most || number == SESSIONS;
@@ -377,23 +374,23 @@ fn run(seed: u64, most: u64) -> (u64, u64) {
             break;
         }
     }
-    (0..20).for_each(|number| honest_step(&world, &caller, peer, number));
+    (0..20).for_each(|number| honest_step(&world, &peer, number));
     (dice.changed.get(), failed)
 }
 
 /// Makes a call of the honest client.
-fn honest_step(world: &World, caller: &Caller, peer: PeerId, number: u64) {
-    match world.block_on(step(caller, peer, number)) {
+fn honest_step(world: &World, peer: &Peer, number: u64) {
+    match world.block_on(step(peer, number)) {
         Ok(is_right) => assert!(is_right, "the honest client's step {number} has a wrong result"),
         Err(error) => panic!("the honest client's step {number}: {error}"),
     }
 }
 
-fn hostile_client(node: &Node, dice: &Rc<Dice>) -> Caller {
+fn hostile_client(node: &Node, dice: &Rc<Dice>) -> Endpoint {
     let transport = Mutator { inner: node.transport().unwrap(), dice: SendWrapper::new(dice.clone()) };
     let endpoint = Endpoint::new(Engine::new(Box::new(transport), config(), node.now()).unwrap(), node.clock());
     node.spawn(drive_with(node.clone(), endpoint.clone(), Waiting::Busy));
-    Caller::new(endpoint)
+    endpoint
 }
 
 fn number(name: &str) -> Option<u64> {

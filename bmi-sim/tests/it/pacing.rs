@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Access, BulkDescriptor, Config, Endpoint, Memory, Options, PeerEvent, PeerId, ServiceClass};
+use bmi_core::{Access, BulkDescriptor, Config, Endpoint, Memory, Options, Peer, PeerEvent, ServiceClass};
 use bmi_sim::{Node, World};
 
 const UNIT: usize = 64 << 10;
@@ -18,7 +18,7 @@ struct Crowd {
     endpoint: Endpoint,
     clients: Vec<Node>,
     /// Each client as a peer of the server, and its exposed memory.
-    peers: Vec<(PeerId, BulkDescriptor)>,
+    peers: Vec<(Peer, BulkDescriptor)>,
 }
 
 fn config() -> Config {
@@ -37,8 +37,8 @@ fn crowd(clients: usize, config: Config) -> Crowd {
             let client = node.endpoint(config.clone()).unwrap();
             let to_server = client.connect(&server.addr(1), Options::default()).await.unwrap();
             let PeerEvent::Connected { peer, .. } = endpoint.next_event().await else { panic!("no peer") };
-            let exposure = client.expose(to_server, Memory::zeroed(4 * UNIT).unwrap(), Access::READ_WRITE).unwrap();
-            peers.push((peer, exposure.descriptor().clone()));
+            let exposure = to_server.expose(Memory::zeroed(4 * UNIT).unwrap(), Access::READ_WRITE).unwrap();
+            peers.push((endpoint.peer(peer), exposure.descriptor().clone()));
             // The client's endpoint and its memory stay until the end of the world.
             node.spawn(async move {
                 client.next_unexpected().await;
@@ -56,14 +56,14 @@ impl Crowd {
     fn load(&self, peer: usize, len: usize, window: usize) -> Rc<Cell<u64>> {
         let moved = Rc::new(Cell::new(0));
         for n in 0..window {
-            let (endpoint, (id, remote), moved) = (self.endpoint.clone(), self.peers[peer].clone(), moved.clone());
+            let ((peer, remote), moved) = (self.peers[peer].clone(), moved.clone());
             self.server.spawn(async move {
                 let memory = Memory::zeroed(len).unwrap();
                 let options = Options::default().class(ServiceClass::Bulk);
                 for turn in n.. {
                     let work = match turn % 2 {
-                        0 => endpoint.pull(id, &remote, 0, &memory, options),
-                        _ => endpoint.push(id, &remote, 0, &memory, options),
+                        0 => peer.pull(&remote, 0, &memory, options),
+                        _ => peer.push(&remote, 0, &memory, options),
                     };
                     if work.await.is_err() {
                         return;
@@ -81,12 +81,12 @@ impl Crowd {
 
     /// Returns how long a pull of 4 KiB takes.
     fn small(&self, peer: usize) -> Duration {
-        let (id, remote) = &self.peers[peer];
+        let (peer, remote) = &self.peers[peer];
         self.world.block_on(async {
             let start = self.server.now();
             let memory = Memory::zeroed(4096).unwrap();
-            let options = self.endpoint.within(SECOND).class(ServiceClass::Message);
-            self.endpoint.pull(*id, remote, 0, memory, options).await.unwrap();
+            let options = peer.within(SECOND).class(ServiceClass::Message);
+            peer.pull(remote, 0, memory, options).await.unwrap();
             self.server.now() - start
         })
     }

@@ -8,10 +8,8 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use bmi_core::mem::{Extent, Foreign};
-use bmi_core::{Access, Config, Counters, Endpoint, Error, ErrorKind, MemList, Memory, Options, PeerEvent, PeerId};
+use bmi_core::{Access, Config, Counters, Endpoint, Error, ErrorKind, MemList, Memory, Options, Peer, PeerEvent};
 use bmi_sim::{Node, SimConfig, World};
-
-type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Longer than a dropped registration waits to be released.
@@ -21,10 +19,8 @@ const SETTLED: Duration = Duration::from_millis(50);
 struct Pair {
     world: World,
     nodes: (Node, Node),
-    a: Engine,
-    b: Engine,
-    to_b: PeerId,
-    to_a: PeerId,
+    to_b: Peer,
+    to_a: Peer,
     /// The number of registrations of each adapter before anything has happened.
     idle: (usize, usize),
 }
@@ -38,7 +34,7 @@ fn pair(sim: SimConfig, config: &Config) -> Pair {
     let PeerEvent::Connected { peer: to_a, .. } = world.block_on(b.next_event()) else { panic!("no peer") };
     world.run_for(SETTLED);
     let idle = (nodes.0.registrations(), nodes.1.registrations());
-    Pair { world, nodes, a, b, to_b, to_a, idle }
+    Pair { world, nodes, to_b, to_a: b.peer(to_a), idle }
 }
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
@@ -46,6 +42,14 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 }
 
 impl Pair {
+    fn a(&self) -> &Endpoint {
+        self.to_b.endpoint()
+    }
+
+    fn b(&self) -> &Endpoint {
+        self.to_a.endpoint()
+    }
+
     /// Sends `from` to `into`. Returns the results of both sides.
     async fn send(
         &self,
@@ -53,8 +57,8 @@ impl Pair {
         from: impl Into<MemList>,
         into: impl Into<MemList>,
     ) -> (Result<(), Error>, Result<(), Error>) {
-        let receive = self.b.recv(self.to_a, tag, into, self.b.within(SECOND));
-        let send = self.a.send(self.to_b, tag, from, self.a.within(SECOND));
+        let receive = self.to_a.recv(tag, into, self.to_a.within(SECOND));
+        let send = self.to_b.send(tag, from, self.to_b.within(SECOND));
         (send.await.map(drop), receive.await.map(drop))
     }
 
@@ -62,10 +66,10 @@ impl Pair {
     fn settled(&self, what: &str) {
         self.world.run_for(SETTLED);
         let (a, b) = &self.nodes;
-        for (node, endpoint, idle) in [(a, &self.a, self.idle.0), (b, &self.b, self.idle.1)] {
+        for (node, endpoint, idle) in [(a, self.a(), self.idle.0), (b, self.b(), self.idle.1)] {
             let resource_usage = endpoint.resource_usage();
             assert_eq!(resource_usage, bmi_core::ResourceUsage { peers: 1, ..Default::default() }, "{what}");
-            let pinned = endpoint.with(|e| e.pinned());
+            let pinned = endpoint.with(|engine| engine.pinned());
             assert_eq!(pinned.in_use, 0, "{what}");
             // Staging buffers and fast-RDMA slots are created when they are needed and stay.
             let own = node.registrations() - pinned.entries;
@@ -89,7 +93,7 @@ fn fifty(config: &Config, memory: impl Fn(usize) -> Memory) -> (Duration, Counte
     });
     let took = pair.world.now() - start;
     pair.settled("after fifty messages");
-    (took, pair.a.counters())
+    (took, pair.a().counters())
 }
 
 #[test]
@@ -116,12 +120,12 @@ fn a_cached_registration_leaves_the_program_its_exclusive_access() {
         memory.get_mut().expect("no operation is under way").fill(round);
         pair.world.block_on(pair.send(1, &memory, &into)).0.unwrap();
         assert!(into.to_vec().iter().all(|byte| *byte == round));
-        assert!(pair.a.with(|e| e.is_registered(&memory)));
+        assert!(pair.a().with(|engine| engine.is_registered(&memory)));
     }
-    assert_eq!(pair.a.counters().pin_misses, 1);
+    assert_eq!(pair.a().counters().pin_misses, 1);
     drop((memory, into));
     pair.settled("the program has dropped its memory");
-    assert_eq!((pair.a.with(|e| e.pinned()).entries, pair.b.with(|e| e.pinned()).entries), (0, 0));
+    assert_eq!([pair.a(), pair.b()].map(|endpoint| endpoint.with(|engine| engine.pinned()).entries), [0, 0]);
 }
 
 #[test]
@@ -135,11 +139,11 @@ fn memory_dropped_while_the_endpoint_sleeps_is_deregistered() {
         }
     });
     pair.world.run_for(SECOND);
-    let (before, batches) = (pair.nodes.0.registrations(), pair.a.counters().pin_batches);
+    let (before, batches) = (pair.nodes.0.registrations(), pair.a().counters().pin_batches);
     drop(memories);
     pair.world.run_for(SECOND);
     assert_eq!(
-        (pair.nodes.0.registrations(), pair.a.counters().pin_batches),
+        (pair.nodes.0.registrations(), pair.a().counters().pin_batches),
         (before - 20, batches + 1),
         "let go, and together"
     );
@@ -196,23 +200,23 @@ async fn every_path(
     // size.
     let one = Memory::zeroed(total).unwrap();
     pair.nodes.1.fail_registrations(0);
-    let receive = pair.b.recv(pair.to_a, 2, &one, pair.b.within(SECOND));
+    let receive = pair.to_a.recv(2, &one, pair.to_a.within(SECOND));
     pair.world.sleep(Duration::from_millis(1)).await;
     trouble();
-    pair.a.send(pair.to_b, 2, from.clone(), pair.a.within(SECOND)).await?;
+    pair.to_b.send(2, from.clone(), pair.to_b.within(SECOND)).await?;
     receive.await?;
     assert!(one.to_vec() == expected, "send to an offer, seed {seed}");
     // Memory that the program exposes cannot be copied without its knowledge. So it is exposed
     // while registration works.
     pair.nodes.1.fail_registrations(0);
     let target = list(seed, lens, apart, false);
-    let exposed = pair.b.expose(pair.to_a, target.clone(), Access::READ_WRITE)?;
+    let exposed = pair.to_a.expose(target.clone(), Access::READ_WRITE)?;
     trouble();
-    pair.a.push(pair.to_b, exposed.descriptor(), 0, from.clone(), pair.a.within(SECOND)).await?;
+    pair.to_b.push(exposed.descriptor(), 0, from.clone(), pair.to_b.within(SECOND)).await?;
     assert!(target.to_vec() == expected, "push, seed {seed}");
     let back = list(seed, &[total / 2, total - total / 2], apart, false);
     trouble();
-    pair.a.pull(pair.to_b, exposed.descriptor(), 0, back.clone(), pair.a.within(SECOND)).await?;
+    pair.to_b.pull(exposed.descriptor(), 0, back.clone(), pair.to_b.within(SECOND)).await?;
     assert!(back.to_vec() == expected, "pull, seed {seed}");
     Ok(())
 }
@@ -236,7 +240,7 @@ fn registrations_that_fail_now_and_then_cost_a_copy_at_most() {
     pair.nodes.0.fail_registrations(0);
     pair.nodes.1.fail_registrations(0);
     pair.settled("after registrations that failed");
-    let (a, b) = (pair.a.counters(), pair.b.counters());
+    let (a, b) = (pair.a().counters(), pair.b().counters());
     assert!(a.pin_failures > 50 && b.pin_failures > 20, "{a:?} {b:?}");
     assert!(a.offered > 0 && a.fast > 0 && a.rendezvous > 0, "{a:?}");
 }
@@ -261,16 +265,16 @@ fn an_adapter_that_registers_nothing_any_more_still_moves_everything_but_long_an
     // Pulls and pushes of any length work, unit by unit.
     let (from, into) = (list(3, &[900_000, 800_000], true, true), list(3, &[1_700_000], true, false));
     pair.nodes.1.fail_registrations(0);
-    let exposed = pair.b.expose(pair.to_a, into.clone(), Access::READ_WRITE).unwrap();
+    let exposed = pair.to_a.expose(into.clone(), Access::READ_WRITE).unwrap();
     pair.nodes.0.fail_registrations(usize::MAX);
-    let push = pair.a.push(pair.to_b, exposed.descriptor(), 0, from.clone(), pair.a.within(SECOND));
+    let push = pair.to_b.push(exposed.descriptor(), 0, from.clone(), pair.to_b.within(SECOND));
     pair.world.block_on(push).unwrap();
     assert!(into.to_vec() == pattern(3, 1_700_000));
     drop((exposed, from, into));
     pair.nodes.0.fail_registrations(0);
     pair.nodes.1.fail_registrations(0);
     pair.settled("after nothing could be registered");
-    assert!(pair.a.counters().bounced > 5, "{:?}", pair.a.counters());
+    assert!(pair.a().counters().bounced > 5, "{:?}", pair.a().counters());
 }
 
 #[test]
@@ -279,13 +283,13 @@ fn transfers_without_registration_take_turns_and_may_be_cancelled_or_cut() {
         let pair = pair(SimConfig::seeded(9), &Config::default());
         const LEN: usize = 900_000;
         let source = Memory::from(pattern(1, LEN));
-        let exposed = pair.b.expose(pair.to_a, &source, Access::READ).unwrap();
+        let exposed = pair.to_a.expose(&source, Access::READ).unwrap();
         pair.nodes.0.fail_registrations(usize::MAX);
         let targets: Vec<Memory> = (0..8).map(|_| Memory::zeroed(LEN).unwrap()).collect();
-        let pull = |into| pair.a.pull(pair.to_b, exposed.descriptor(), 0, into, pair.a.within(SECOND));
+        let pull = |into| pair.to_b.pull(exposed.descriptor(), 0, into, pair.to_b.within(SECOND));
         let pulls: Vec<_> = targets.iter().map(pull).collect();
         pair.world.run_for(Duration::from_micros(30));
-        assert!(pair.a.resource_usage().work > 0);
+        assert!(pair.a().resource_usage().work > 0);
         match end {
             "cancel" => pulls.iter().step_by(2).for_each(|pull| pull.cancel()),
             "cut" => pair.world.cut(&pair.nodes.0, &pair.nodes.1),
@@ -309,9 +313,9 @@ fn transfers_without_registration_take_turns_and_may_be_cancelled_or_cut() {
         );
         drop(exposed);
         pair.world.run_for(SETTLED);
-        let held = pair.a.resource_usage();
+        let held = pair.a().resource_usage();
         assert_eq!((held.fallback_buffers, held.work, held.operations), (0, 0, 0), "{end}");
-        assert_eq!(pair.a.with(|e| e.pinned()).in_use, 0, "{end}");
+        assert_eq!(pair.a().with(|engine| engine.pinned()).in_use, 0, "{end}");
     }
 }
 
@@ -333,13 +337,13 @@ fn a_small_adapter_is_shared_by_what_is_in_use() {
             }
         }
     });
-    let counters = pair.a.counters();
+    let counters = pair.a().counters();
     assert_eq!((counters.pin_misses, counters.bounced), (120, 0), "the cache gives way: {counters:?}");
     assert!(counters.pin_evictions >= 114 && counters.pin_failures >= 100, "{counters:?}");
     // A new connection finds room too.
-    let addr = pair.b.listen(&pair.nodes.1.addr(2)).unwrap();
-    let again = pair.world.block_on(pair.a.connect(&addr, Options::default())).unwrap();
-    pair.world.block_on(pair.a.disconnect(again, pair.a.within(SECOND))).unwrap();
+    let addr = pair.b().listen(&pair.nodes.1.addr(2)).unwrap();
+    let again = pair.world.block_on(pair.a().connect(&addr, Options::default())).unwrap();
+    pair.world.block_on(again.disconnect(again.within(SECOND))).unwrap();
     pair.settled("after a small adapter was shared");
 }
 
@@ -369,14 +373,14 @@ fn read_tile(hints: bool, expose_groups: bool) -> (u64, usize) {
     let mut exposures = 0;
     for round in 0..3 {
         let list = rows();
-        let exposed = pair.b.expose(pair.to_a, list, Access::WRITE).unwrap();
+        let exposed = pair.to_a.expose(list, Access::WRITE).unwrap();
         if round == 0 {
-            exposures = pair.b.resource_usage().exposures;
+            exposures = pair.b().resource_usage().exposures;
         }
-        pair.world.block_on(pair.a.push(pair.to_b, exposed.descriptor(), 0, &data, pair.a.within(SECOND))).unwrap();
+        pair.world.block_on(pair.to_b.push(exposed.descriptor(), 0, &data, pair.to_b.within(SECOND))).unwrap();
         assert_eq!(pair.nodes.1.registrations() - before, if hints { 1 } else { TILE.1 }, "round {round}");
     }
-    let counters = pair.b.counters();
+    let counters = pair.b().counters();
     assert_eq!(counters.pin_hits > 0, counters.pin_misses > 0);
     pair.world.run_for(SETTLED);
     foreign.forget_all();
@@ -406,12 +410,12 @@ fn the_gaps_are_the_peers_only_where_hulls_are_allowed() {
         let pair = pair(SimConfig::seeded(5), &Config::default().expose_groups(expose_groups));
         let memory = Memory::from(vec![7; 1000]);
         let list: MemList = [memory.slice(100, 10), memory.slice(500, 10)].into_iter().collect();
-        let exposed = pair.b.expose(pair.to_a, list, Access::READ).unwrap();
+        let exposed = pair.to_a.expose(list, Access::READ).unwrap();
         let first = exposed.descriptor().pieces()[0];
         // The peer lies about the length of the first piece.
         let lie = bmi_core::BulkDescriptor::try_from(vec![bmi_core::RemoteSlice { len: 400, ..first }]).unwrap();
         let into = Memory::zeroed(400).unwrap();
-        let read = pair.world.block_on(pair.a.pull(pair.to_b, &lie, 0, &into, pair.a.within(SECOND)));
+        let read = pair.world.block_on(pair.to_b.pull(&lie, 0, &into, pair.to_b.within(SECOND)));
         assert_eq!(read.is_ok(), expose_groups);
     }
 }
@@ -428,8 +432,8 @@ fn what_is_longer_than_the_cache_is_registered_for_each_use() {
             pair.send(1, long.slice(5, 600 << 10), &into).await.0.unwrap();
         }
     });
-    let counters = pair.a.counters();
+    let counters = pair.a().counters();
     assert_eq!((counters.pin_misses, counters.pin_hits, counters.pin_evictions), (5, 3, 0));
     pair.settled("after a long memory");
-    assert_eq!(pair.a.with(|e| e.pinned()).entries, 1, "the short one");
+    assert_eq!(pair.a().with(|engine| engine.pinned()).entries, 1, "the short one");
 }

@@ -3,21 +3,17 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, Config, Endpoint, ErrorKind, MemList, Memory, Options, PeerEvent, PeerId};
+use bmi_core::{Access, Config, ErrorKind, MemList, Memory, Options, Peer, PeerEvent};
 use bmi_sim::{Node, SimConfig, World};
 use futures_util::future::join;
-
-type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 struct Pair {
     /// Keeps the nodes.
     _nodes: [Node; 2],
-    a: Engine,
-    b: Engine,
-    to_b: PeerId,
-    to_a: PeerId,
+    to_b: Peer,
+    to_a: Peer,
 }
 
 fn pair(world: &World, config: &Config) -> Pair {
@@ -27,9 +23,9 @@ fn pair(world: &World, config: &Config) -> Pair {
     let (to_b, to_a) = world.block_on(async {
         let to_b = a.connect(&far.addr(1), Options::default()).await.unwrap();
         let PeerEvent::Connected { peer, .. } = b.next_event().await else { panic!("no peer") };
-        (to_b, peer)
+        (to_b, b.peer(peer))
     });
-    Pair { _nodes: [near, far], a, b, to_b, to_a }
+    Pair { _nodes: [near, far], to_b, to_a }
 }
 
 /// Returns the smallest possible credit windows.
@@ -42,17 +38,17 @@ fn tight() -> Config {
 #[test]
 fn a_cancel_after_a_long_sleep_has_its_grace() {
     let world = World::new(1);
-    let Pair { a, b, to_b, to_a, .. } = &pair(&world, &Config::default());
+    let Pair { to_b, to_a, .. } = &pair(&world, &Config::default());
     world.block_on(async {
-        let offered = a.recv(*to_b, 1, Memory::zeroed(50_000).unwrap(), Options::default());
-        let announced = a.send(*to_b, 2, Memory::zeroed(50_000).unwrap(), Options::default());
-        b.sleep(5 * SECOND).await;
+        let offered = to_b.recv(1, Memory::zeroed(50_000).unwrap(), Options::default());
+        let announced = to_b.send(2, Memory::zeroed(50_000).unwrap(), Options::default());
+        to_a.endpoint().sleep(5 * SECOND).await;
         offered.cancel();
         announced.cancel();
         assert_eq!(offered.await.unwrap_err().kind(), ErrorKind::Cancelled);
         assert_eq!(announced.await.unwrap_err().kind(), ErrorKind::Cancelled);
-        let ping = b.recv(*to_a, 3, Memory::zeroed(10).unwrap(), b.within(SECOND));
-        a.send(*to_b, 3, vec![1; 10], a.within(SECOND)).await.unwrap();
+        let ping = to_a.recv(3, Memory::zeroed(10).unwrap(), to_a.within(SECOND));
+        to_b.send(3, vec![1; 10], to_b.within(SECOND)).await.unwrap();
         assert_eq!(ping.await.unwrap().len, 10, "the connection stands");
     });
 }
@@ -62,19 +58,19 @@ fn a_cancel_after_a_long_sleep_has_its_grace() {
 #[test]
 fn a_cancelled_head_of_the_queue_lets_the_others_go() {
     let world = World::new(1);
-    let Pair { a, b, to_b, to_a, .. } = &pair(&world, &tight());
+    let Pair { to_b, to_a, .. } = &pair(&world, &tight());
     world.block_on(async {
-        let parked: Vec<_> = (0..3).map(|_| a.send(*to_b, 1, vec![0; 256], Options::default())).collect();
-        let more = a.send(*to_b, 1, vec![0; 100], Options::default());
-        b.sleep(SECOND).await;
-        let head = a.send(*to_b, 1, vec![0; 256], Options::default());
-        let small = a.send(*to_b, 2, vec![7; 10], a.within(2 * SECOND));
-        b.sleep(SECOND / 2).await;
+        let parked: Vec<_> = (0..3).map(|_| to_b.send(1, vec![0; 256], Options::default())).collect();
+        let more = to_b.send(1, vec![0; 100], Options::default());
+        to_a.endpoint().sleep(SECOND).await;
+        let head = to_b.send(1, vec![0; 256], Options::default());
+        let small = to_b.send(2, vec![7; 10], to_b.within(2 * SECOND));
+        to_a.endpoint().sleep(SECOND / 2).await;
         head.cancel();
         assert_eq!(head.await.unwrap_err().kind(), ErrorKind::Cancelled);
         small.await.unwrap();
         let target = Memory::zeroed(10).unwrap();
-        b.recv(*to_a, 2, target.clone(), b.within(SECOND)).await.unwrap();
+        to_a.recv(2, target.clone(), to_a.within(SECOND)).await.unwrap();
         assert_eq!(target.to_vec(), [7; 10]);
         drop((parked, more));
     });
@@ -89,10 +85,10 @@ fn a_connect_abandoned_when_it_is_done_leaves_no_connection() {
     let (a, b) = (near.endpoint(Config::default()).unwrap(), far.endpoint(Config::default()).unwrap());
     b.listen(&far.addr(1)).unwrap();
     world.block_on(async {
-        let (peer, op) = a.with(|e| e.connect(&far.addr(1), Options::default())).unwrap();
+        let (peer, op) = a.with(|engine| engine.connect(&far.addr(1), Options::default())).unwrap();
         a.sleep(SECOND).await;
-        assert!(a.limits(peer).is_some(), "it is connected");
-        a.with(|e| e.abandon(op));
+        assert!(a.peer(peer).limits().is_some(), "it is connected");
+        a.with(|engine| engine.abandon(op));
         a.sleep(SECOND).await;
         assert_eq!((a.resource_usage().peers, b.resource_usage().peers), (0, 0));
     });
@@ -103,8 +99,8 @@ fn a_connect_abandoned_when_it_is_done_leaves_no_connection() {
 #[test]
 fn a_message_dropped_while_the_driver_sleeps_gives_its_credit_back() {
     let world = World::new(1);
-    let Pair { _nodes: [_, far], a, b, to_b, .. } = &pair(&world, &tight());
-    let (slow, far_sim) = (b.clone(), world.clone());
+    let Pair { _nodes: [_, far], to_b, to_a } = &pair(&world, &tight());
+    let (slow, far_sim) = (to_a.endpoint().clone(), world.clone());
     far.spawn(async move {
         let mut kept = Vec::new();
         loop {
@@ -118,7 +114,7 @@ fn a_message_dropped_while_the_driver_sleeps_gives_its_credit_back() {
     });
     world.block_on(async {
         for number in 0..20 {
-            let sent = a.send_unexpected(*to_b, number, vec![1; 256], a.within(10 * SECOND)).await;
+            let sent = to_b.send_unexpected(number, vec![1; 256], to_b.within(10 * SECOND)).await;
             sent.unwrap_or_else(|error| panic!("message {number}: {error}"));
         }
     });
@@ -129,13 +125,13 @@ fn a_message_dropped_while_the_driver_sleeps_gives_its_credit_back() {
 #[test]
 fn offered_receives_leave_credit_for_messages() {
     let world = World::new(1);
-    let Pair { a, b, to_b, to_a, .. } = &pair(&world, &tight());
+    let Pair { to_b, to_a, .. } = &pair(&world, &tight());
     world.block_on(async {
-        let receive = |tag| a.recv(*to_b, tag, Memory::zeroed(300).unwrap(), Options::default());
+        let receive = |tag| to_b.recv(tag, Memory::zeroed(300).unwrap(), Options::default());
         let ahead: Vec<_> = (0..40).map(receive).collect();
-        let request = b.recv(*to_a, 99, Memory::zeroed(256).unwrap(), b.within(2 * SECOND));
-        a.sleep(SECOND).await;
-        a.send(*to_b, 99, vec![1; 256], a.within(SECOND)).await.unwrap();
+        let request = to_a.recv(99, Memory::zeroed(256).unwrap(), to_a.within(2 * SECOND));
+        to_b.endpoint().sleep(SECOND).await;
+        to_b.send(99, vec![1; 256], to_b.within(SECOND)).await.unwrap();
         assert_eq!(request.await.unwrap().len, 256);
         drop(ahead);
     });
@@ -159,15 +155,15 @@ fn a_stalled_peer_does_not_hold_up_the_transfers_of_others() {
         for end in &ends {
             let peer = end.connect(&server.addr(1), Options::default()).await.unwrap();
             let PeerEvent::Connected { peer: back, .. } = s.next_event().await else { panic!("no peer") };
-            sends.push(end.send(peer, 1, Memory::zeroed(LEN).unwrap(), Options::default()));
-            receives.push(back);
+            sends.push(peer.send(1, Memory::zeroed(LEN).unwrap(), Options::default()));
+            receives.push(s.peer(back));
         }
         s.sleep(SECOND).await;
         // Its reads get no answer until the adapter notices, 10 ms later.
         world.partition(&clients[0], &server);
         let start = s.now();
-        let stalled = s.recv(receives[0], 1, Memory::zeroed(LEN).unwrap(), Options::default());
-        let lively = s.recv(receives[1], 1, Memory::zeroed(LEN).unwrap(), s.within(SECOND));
+        let stalled = receives[0].recv(1, Memory::zeroed(LEN).unwrap(), Options::default());
+        let lively = receives[1].recv(1, Memory::zeroed(LEN).unwrap(), s.within(SECOND));
         assert_eq!(lively.await.unwrap().len, LEN as u64);
         assert!(s.now() - start < Duration::from_millis(5), "{:?}", s.now() - start);
         assert_eq!(stalled.await.unwrap_err().kind(), ErrorKind::PeerLost);
@@ -181,14 +177,14 @@ fn a_stalled_peer_does_not_hold_up_the_transfers_of_others() {
 fn a_peer_beyond_the_limit_is_refused() {
     let world = World::new(1);
     let config = Config::default().max_peers(1);
-    let Pair { a, to_b, to_a, b, _nodes: [_, far] } = &pair(&world, &config);
+    let Pair { _nodes: [_, far], to_b, to_a } = &pair(&world, &config);
     let third = world.node("c").endpoint(Config::default()).unwrap();
     world.block_on(async {
         let refused = third.connect(&far.addr(1), Options::default()).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Refused, "{refused}");
         assert!(refused.detail().contains("takes no more"), "{refused}");
-        let ping = b.recv(*to_a, 1, Memory::zeroed(10).unwrap(), b.within(SECOND));
-        a.send(*to_b, 1, vec![1; 10], a.within(SECOND)).await.unwrap();
+        let ping = to_a.recv(1, Memory::zeroed(10).unwrap(), to_a.within(SECOND));
+        to_b.send(1, vec![1; 10], to_b.within(SECOND)).await.unwrap();
         assert_eq!(ping.await.unwrap().len, 10, "who was there before does not notice");
     });
 }
@@ -200,24 +196,24 @@ fn a_message_that_could_not_be_gathered_leaves_no_entries_behind() {
     let mut config = SimConfig { max_registrations: 64, ..SimConfig::seeded(1) };
     (config.profile.register_region_ns, config.profile.register_page_ns) = (0, 0);
     let world = World::with(config);
-    let Pair { a, b, to_b, to_a, .. } = &pair(&world, &Config::default());
+    let Pair { to_b, to_a, .. } = &pair(&world, &Config::default());
     world.block_on(async {
         let (one, other) = (Memory::from(vec![1; 1500]), Memory::from(vec![2; 1500]));
         let mut held = Vec::new();
-        while let Ok(region) = a.with(|e| e.register(&Memory::zeroed(10).unwrap())) {
+        while let Ok(region) = to_b.endpoint().with(|engine| engine.register(&Memory::zeroed(10).unwrap())) {
             held.push(region);
         }
         held.pop();
         let target = Memory::zeroed(3000).unwrap();
         let list: MemList = [one.all(), other.all()].into_iter().collect();
         let (sent, received) =
-            join(a.send(*to_b, 1, list, a.within(SECOND)), b.recv(*to_a, 1, target.clone(), b.within(SECOND))).await;
+            join(to_b.send(1, list, to_b.within(SECOND)), to_a.recv(1, target.clone(), to_a.within(SECOND))).await;
         sent.and(received).unwrap();
         assert!(target.to_vec() == [vec![1; 1500], vec![2; 1500]].concat());
         drop(held);
-        let shown = b.expose(*to_a, Memory::from(vec![3; 9000]), Access::READ).unwrap();
+        let shown = to_a.expose(Memory::from(vec![3; 9000]), Access::READ).unwrap();
         let into = Memory::zeroed(9000).unwrap();
-        a.pull(*to_b, shown.descriptor(), 0, into.clone(), a.within(SECOND)).await.unwrap();
+        to_b.pull(shown.descriptor(), 0, into.clone(), to_b.within(SECOND)).await.unwrap();
         assert!(into.to_vec() == vec![3; 9000]);
     });
 }

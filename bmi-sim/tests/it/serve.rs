@@ -4,13 +4,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Caller, serve};
-use bmi_core::{Config, Endpoint, ErrorKind, Memory, PeerEvent};
+use bmi_core::comm::{Body, serve};
+use bmi_core::{Config, ErrorKind, Memory, Peer, PeerEvent};
 use bmi_sim::World;
 use bytes::Bytes;
 use futures_util::future::{join_all, select};
-
-type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -37,9 +35,9 @@ fn start(world: &World, max_calls: usize) -> (Rc<Cell<usize>>, bmi_core::Addr) {
     (most, addr)
 }
 
-async fn echo(endpoint: &Engine, peer: bmi_core::PeerId, tag: u64) {
+async fn echo(peer: &Peer, tag: u64) {
     let request = tag.to_le_bytes();
-    let call = Caller::new(endpoint.clone()).call(peer, &request, Body::None, None, endpoint.within(SECOND));
+    let call = peer.call(&request, Body::None, peer.within(SECOND));
     assert_eq!(call.unwrap().reply().await.unwrap().bytes[..], request, "call {tag}");
 }
 
@@ -51,7 +49,7 @@ fn calls_beyond_the_limit_wait_and_all_are_answered() {
         let clients = ["a", "b"].map(|name| world.node(name).endpoint(Config::default()).unwrap());
         world.block_on(join_all(clients.iter().map(async |client| {
             let peer = client.connect(&addr, client.within(SECOND)).await.unwrap();
-            join_all((0..20).map(|tag| echo(client, peer, tag))).await;
+            join_all((0..20).map(|tag| echo(&peer, tag))).await;
         })));
         assert_eq!(most.get(), max_calls);
     }
@@ -81,12 +79,11 @@ fn a_peer_whose_calls_never_end_leaves_room_for_others() {
     let (rogue, honest) = (rogue.endpoint(Config::default()).unwrap(), honest.endpoint(Config::default()).unwrap());
     world.block_on(async {
         let to_server = rogue.connect(&addr, rogue.within(SECOND)).await.unwrap();
-        let caller = Caller::new(rogue.clone());
-        let call = |_| caller.call(to_server, b"stay", Body::None, None, rogue.within(SECOND)).unwrap();
+        let call = |_| to_server.call(b"stay", Body::None, to_server.within(SECOND)).unwrap();
         let calls: Vec<_> = (0..20).map(call).collect();
         let peer = honest.connect(&addr, honest.within(SECOND)).await.unwrap();
         for tag in 0..20 {
-            echo(&honest, peer, tag).await;
+            echo(&peer, tag).await;
         }
         assert_eq!(stuck.get(), 6);
         drop(calls);
@@ -108,8 +105,7 @@ fn calls_that_wait_are_told_when_the_loop_is_dropped() {
     let client = world.node("client").endpoint(Config::default()).unwrap();
     world.block_on(async {
         let peer = client.connect(&addr, client.within(SECOND)).await.unwrap();
-        let caller = Caller::new(client.clone());
-        let call = |_| caller.call(peer, b"wait", Body::None, None, client.within(5 * SECOND)).unwrap().reply();
+        let call = |_| peer.call(b"wait", Body::None, peer.within(5 * SECOND)).unwrap().reply();
         for result in join_all((0..3).map(call)).await {
             assert_eq!(result.err().map(|error| error.kind()), Some(ErrorKind::Cancelled));
         }
@@ -126,14 +122,14 @@ fn a_message_that_is_no_call_costs_its_sender_the_connection_and_nobody_else() {
     world.block_on(async {
         let peer = client.connect(&addr, client.within(SECOND)).await.unwrap();
         let to_server = rogue.connect(&addr, rogue.within(SECOND)).await.unwrap();
-        rogue.send_unexpected(to_server, 1, vec![0xff; 5], rogue.within(SECOND)).await.unwrap();
+        to_server.send_unexpected(1, vec![0xff; 5], rogue.within(SECOND)).await.unwrap();
         loop {
             if let PeerEvent::Lost { reason, .. } = rogue.next_event().await {
                 assert_eq!(reason.kind(), ErrorKind::PeerLost, "{reason}");
                 break;
             }
         }
-        echo(&client, peer, 7).await;
+        echo(&peer, 7).await;
     });
 }
 
@@ -146,7 +142,7 @@ fn a_message_taken_as_bytes_holds_its_slot_until_they_are_dropped() {
     let addr = b.listen(&far.addr(1)).unwrap();
     world.block_on(async {
         let peer = a.connect(&addr, a.within(SECOND)).await.unwrap();
-        a.send_unexpected(peer, 5, Bytes::from_static(b"a message"), a.within(SECOND)).await.unwrap();
+        peer.send_unexpected(5, Bytes::from_static(b"a message"), a.within(SECOND)).await.unwrap();
         let message = b.next_unexpected().await;
         let place = message.bytes().as_ptr();
         let bytes = Bytes::from(message);

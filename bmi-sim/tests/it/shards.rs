@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use bmi_core::driver::Waiting;
 use bmi_core::transport::{Event, Transport};
-use bmi_core::{Addr, Config, Endpoint, ErrorKind, Memory, Options, PeerId};
+use bmi_core::{Addr, Config, Endpoint, ErrorKind, Memory, Options, Peer};
 use bmi_sim::{Node, Profile, SimConfig, SimTransport, World};
-
-type Engine = Endpoint;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -16,20 +14,20 @@ fn world() -> World {
     World::with(SimConfig::with_profile(Profile { cpu_cores: 4, ..Profile::default() }))
 }
 
-fn shards(node: &Node, count: usize) -> (Vec<Engine>, Addr) {
+fn shards(node: &Node, count: usize) -> (Vec<Endpoint>, Addr) {
     let members = node.shards(&Config::default(), Waiting::Busy, count).unwrap();
     let addr = members[0].listen(&node.addr(1)).unwrap();
     (members, addr)
 }
 
 /// Connects a client, and waits until the server knows it too.
-async fn connect(client: &Engine, addr: &Addr) -> Result<PeerId, bmi_core::Error> {
+async fn connect(client: &Endpoint, addr: &Addr) -> Result<Peer, bmi_core::Error> {
     let peer = client.connect(addr, client.within(SECOND)).await?;
     client.sleep(Duration::from_millis(1)).await;
     Ok(peer)
 }
 
-fn peers(members: &[Engine]) -> Vec<usize> {
+fn peers(members: &[Endpoint]) -> Vec<usize> {
     members.iter().map(|member| member.resource_usage().peers).collect()
 }
 
@@ -45,8 +43,8 @@ fn a_connection_goes_to_the_member_with_the_fewest() {
             assert_eq!(peers(&members), expected);
         }
         // The first one has lost both of its connections.
-        for peer in [own[0], own[3]] {
-            client.disconnect(peer, client.within(SECOND)).await.unwrap();
+        for peer in [&own[0], &own[3]] {
+            peer.disconnect(client.within(SECOND)).await.unwrap();
         }
         client.sleep(Duration::from_millis(1)).await;
         assert_eq!(peers(&members), [0, 2, 1]);
@@ -132,17 +130,17 @@ fn every_member_serves_its_clients_on_its_core() {
                 let request = member.next_unexpected().await;
                 node2.compute(Duration::from_millis(if core == 0 { 10 } else { 1 })).await;
                 let name = vec![core as u8; 5];
-                let sent = member.send(request.peer(), request.tag(), Memory::from(name), Options::default());
+                let sent = request.peer().send(request.tag(), Memory::from(name), Options::default());
                 sent.await.unwrap();
             }
         });
     }
     let clients = ["a", "b"].map(|name| world.node(name).endpoint(Config::default()).unwrap());
-    let ask = async |client: &Engine| {
+    let ask = async |client: &Endpoint| {
         let peer = connect(client, &addr).await.unwrap();
         let (start, reply) = (client.now(), Memory::zeroed(5).unwrap());
-        let answer = client.recv(peer, 7, reply.clone(), Options::default());
-        client.send_unexpected(peer, 7, Memory::from(vec![1]), Options::default()).await.unwrap();
+        let answer = peer.recv(7, reply.clone(), Options::default());
+        peer.send_unexpected(7, Memory::from(vec![1]), Options::default()).await.unwrap();
         answer.await.unwrap();
         (reply.to_vec()[0], client.now() - start)
     };

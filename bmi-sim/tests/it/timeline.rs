@@ -21,7 +21,7 @@ fn run(trace: Option<TraceOptions>) -> (u64, Option<Trace>, Duration) {
         for _ in 0..4 {
             let message = s.next_unexpected().await;
             let memory = Memory::zeroed(300_000).unwrap();
-            s.recv(message.peer(), 7, memory, Options::default()).await.unwrap();
+            message.peer().recv(7, memory, Options::default()).await.unwrap();
             node.compute(Duration::from_micros(50)).await;
             node.disk().write(300_000).await.unwrap();
         }
@@ -29,8 +29,8 @@ fn run(trace: Option<TraceOptions>) -> (u64, Option<Trace>, Duration) {
     let send = client.spawn(async move {
         let peer = c.connect(&addr, Options::default()).await.unwrap();
         for _ in 0..4 {
-            c.send_unexpected(peer, 7, Memory::from(b"next".to_vec()), Options::default()).await.unwrap();
-            c.send(peer, 7, Memory::zeroed(300_000).unwrap(), Options::default()).await.unwrap();
+            peer.send_unexpected(7, Memory::from(b"next".to_vec()), Options::default()).await.unwrap();
+            peer.send(7, Memory::zeroed(300_000).unwrap(), Options::default()).await.unwrap();
         }
     });
     world.block_on(async {

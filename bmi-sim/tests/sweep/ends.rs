@@ -15,17 +15,15 @@ pub(crate) fn an_orderly_end(world: &World, sides: &[Side; 2], rng: &mut Rng) {
     let [a, b] = sides;
     let lens: Vec<usize> = (0..6).map(|_| [10, 200, 5000, 120_000][rng.below(4) as usize]).collect();
     world.block_on(async {
-        let soon = b.endpoint.within(SOON);
+        let soon = b.peer.within(SOON);
         let receives: Vec<_> = lens.iter().map(|len| (memory(*len), *len)).collect();
-        let receives: Vec<_> = receives
-            .into_iter()
-            .map(|(target, len)| (b.endpoint.recv(b.peer, 3, &target, soon), target, len))
-            .collect();
+        let receives: Vec<_> =
+            receives.into_iter().map(|(target, len)| (b.peer.recv(3, &target, soon), target, len)).collect();
         let sends: Vec<_> = lens
             .iter()
-            .map(|len| a.endpoint.send(a.peer, 3, Memory::from(pattern(*len as u64, *len)), a.endpoint.within(SOON)))
+            .map(|len| a.peer.send(3, Memory::from(pattern(*len as u64, *len)), a.peer.within(SOON)))
             .collect();
-        a.endpoint.disconnect(a.peer, a.endpoint.within(SOON)).await.expect("disconnect");
+        a.peer.disconnect(a.peer.within(SOON)).await.expect("disconnect");
         for send in sends {
             send.await.expect("sent before the disconnect");
         }
@@ -45,25 +43,25 @@ pub(crate) fn stale_keys(world: &World, rng: &mut Rng) {
         let [c, d] = &pair(world, rng, [["c0", "d0"], ["c1", "d1"]][round]);
         let target = filled(1, 2000);
         world.block_on(async {
-            let soon = c.endpoint.within(SOON);
+            let soon = c.peer.within(SOON);
             let descriptor = if granted {
-                let (grant, written) = d.endpoint.grant(d.peer, &target, d.endpoint.within(SOON)).expect("grant");
-                c.endpoint.push_granted(c.peer, &grant, filled(2, 2000).all(), soon).await.expect("push");
+                let (grant, written) = d.peer.grant(&target, d.peer.within(SOON)).expect("grant");
+                c.peer.push_granted(&grant, filled(2, 2000).all(), soon).await.expect("push");
                 written.await.expect("written");
                 grant.descriptor
             } else {
-                let exposure = d.endpoint.expose(d.peer, &target, Access::READ_WRITE).expect("expose");
-                c.endpoint.push(c.peer, exposure.descriptor(), 0, filled(2, 2000).all(), soon).await.expect("push");
+                let exposure = d.peer.expose(&target, Access::READ_WRITE).expect("expose");
+                c.peer.push(exposure.descriptor(), 0, filled(2, 2000).all(), soon).await.expect("push");
                 exposure.descriptor().clone()
             };
             d.node.sleep(Duration::from_millis(1)).await;
-            let again = c.endpoint.push(c.peer, &descriptor, 0, filled(3, 2000).all(), soon).await;
+            let again = c.peer.push(&descriptor, 0, filled(3, 2000).all(), soon).await;
             assert!(again.is_err(), "a key of {} is still good", if granted { "a grant" } else { "an exposure" });
         });
         assert!(target.to_vec() == pattern(2, 2000), "bytes were changed with a key that was over");
         world.run_for(SOON);
         for side in [c, d] {
-            assert_eq!(side.endpoint.resource_usage(), ResourceUsage::default(), "after a stale key");
+            assert_eq!(side.peer.endpoint().resource_usage(), ResourceUsage::default(), "after a stale key");
         }
     }
 }
@@ -73,20 +71,20 @@ pub(crate) fn a_lost_peer(world: &World, rng: &mut Rng) {
     let [d, e] = &pair(world, rng, ["doomed", "e"]);
     world.block_on(async {
         for _ in 0..3 {
-            d.endpoint.send_unexpected(d.peer, 9, vec![9; 100], d.endpoint.within(SOON)).await.expect("send");
+            d.peer.send_unexpected(9, vec![9; 100], d.peer.within(SOON)).await.expect("send");
         }
-        let shown = d.endpoint.expose(d.peer, memory(400_000), Access::READ_WRITE).expect("expose");
+        let shown = d.peer.expose(memory(400_000), Access::READ_WRITE).expect("expose");
         let remote = shown.descriptor().clone();
         e.node.sleep(Duration::from_millis(1)).await;
         let never = bmi_core::Options::default();
-        let reads = e.endpoint.with(|engine| engine.capabilities().rdma_read);
+        let reads = e.peer.endpoint().with(|engine| engine.capabilities().rdma_read);
         let operations = [
-            e.endpoint.recv(e.peer, 1, memory(100), never),
-            e.endpoint.recv(e.peer, 2, memory(20_000), never),
-            e.endpoint.send(e.peer, 3, memory(300_000), never),
+            e.peer.recv(1, memory(100), never),
+            e.peer.recv(2, memory(20_000), never),
+            e.peer.send(3, memory(300_000), never),
             match reads {
-                true => e.endpoint.pull(e.peer, &remote, 0, memory(400_000), never),
-                false => e.endpoint.push(e.peer, &remote, 0, memory(400_000), never),
+                true => e.peer.pull(&remote, 0, memory(400_000), never),
+                false => e.peer.push(&remote, 0, memory(400_000), never),
             },
         ];
         e.node.sleep(Duration::from_nanos(rng.below(60_000))).await;
@@ -97,13 +95,13 @@ pub(crate) fn a_lost_peer(world: &World, rng: &mut Rng) {
             }
         }
         loop {
-            if let PeerEvent::Lost { peer, .. } = e.endpoint.next_event().await {
-                assert_eq!(peer, e.peer);
+            if let PeerEvent::Lost { peer, .. } = e.peer.endpoint().next_event().await {
+                assert_eq!(peer, e.peer.id());
                 break;
             }
         }
     });
-    assert!(e.endpoint.with(|engine| engine.poll_unexpected()).is_none(), "a message of a peer that is gone");
+    assert!(e.peer.endpoint().with(|engine| engine.poll_unexpected()).is_none(), "a message of a peer that is gone");
     check_idle(e, 0, "after its peer was killed");
 }
 
@@ -114,27 +112,24 @@ pub(crate) fn deadlines(world: &World, rng: &mut Rng) {
     let [f, g] = &sides;
     world.block_on(async {
         let patience = Duration::from_millis(1 + rng.below(3));
-        let options = f.endpoint.within(patience);
-        let begin = f.endpoint.now();
+        let options = f.peer.within(patience);
+        let begin = f.peer.endpoint().now();
         let operations = [
-            f.endpoint.recv(f.peer, 1, memory(100), options),
-            f.endpoint.recv(f.peer, 2, memory(20_000), options),
-            f.endpoint.recv(f.peer, 2, memory(20_000), options),
-            f.endpoint.send(f.peer, 3, memory(300_000), options),
+            f.peer.recv(1, memory(100), options),
+            f.peer.recv(2, memory(20_000), options),
+            f.peer.recv(2, memory(20_000), options),
+            f.peer.send(3, memory(300_000), options),
         ];
         for operation in operations {
             assert_eq!(operation.await.expect_err("nobody answers").kind(), ErrorKind::TimedOut);
-            let took = f.endpoint.now() - begin;
+            let took = f.peer.endpoint().now() - begin;
             assert!(took >= patience && took < patience + GRACE, "{took:?} instead of {patience:?}");
         }
         // The tags are free for the next operations.
         for tag in 1..4 {
             let target = memory(30_000);
-            let receive = f.endpoint.recv(f.peer, tag, &target, f.endpoint.within(SOON));
-            g.endpoint
-                .send(g.peer, tag, Memory::from(pattern(tag, 30_000)), g.endpoint.within(SOON))
-                .await
-                .expect("send");
+            let receive = f.peer.recv(tag, &target, f.peer.within(SOON));
+            g.peer.send(tag, Memory::from(pattern(tag, 30_000)), g.peer.within(SOON)).await.expect("send");
             receive.await.expect("receive");
             assert!(target.to_vec() == pattern(tag, 30_000));
         }
@@ -156,19 +151,19 @@ pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
     let (kept, gap) = (rng.below(8) as usize, Duration::from_micros(10 + rng.below(60)));
     let talk = sides.iter().map(|side| async move {
         for _ in 0..16 {
-            side.endpoint.send_unexpected(side.peer, 1, vec![1; 16], side.endpoint.within(SOON)).await.expect("send");
+            side.peer.send_unexpected(1, vec![1; 16], side.peer.within(SOON)).await.expect("send");
         }
-        let long = side.endpoint.send_unexpected(side.peer, 2, vec![2; EAGER], side.endpoint.within(SOON));
+        let long = side.peer.send_unexpected(2, vec![2; EAGER], side.peer.within(SOON));
         let mut messages = Vec::new();
         for _ in 0..16 {
-            messages.push(side.endpoint.next_unexpected().await);
+            messages.push(side.peer.endpoint().next_unexpected().await);
         }
         // One after the other, all before anything from the other side can arrive.
         while messages.len() > kept {
             messages.pop();
             side.node.sleep(gap).await;
         }
-        let came = side.endpoint.next_unexpected();
+        let came = side.peer.endpoint().next_unexpected();
         long.await.expect("a long message");
         assert_eq!(came.await.tag(), 2);
     });
@@ -206,7 +201,7 @@ pub(crate) fn long_streams_of_short_messages(seed: u64, rng: &mut Rng) {
         let sends = async move {
             for (number, len) in lens.iter().enumerate() {
                 let bytes = pattern(number as u64, *len);
-                side.endpoint.send(side.peer, 1, bytes, side.endpoint.within(SOON)).await.expect("send");
+                side.peer.send(1, bytes, side.peer.within(SOON)).await.expect("send");
             }
         };
         let receives = async move {
@@ -215,7 +210,7 @@ pub(crate) fn long_streams_of_short_messages(seed: u64, rng: &mut Rng) {
                 if let Some(len) = lens.get(number) {
                     // Some have room to spare.
                     let target = memory(len + number % 2);
-                    let receive = side.endpoint.recv(side.peer, 1, &target, side.endpoint.within(SOON));
+                    let receive = side.peer.recv(1, &target, side.peer.within(SOON));
                     posted.push_back((receive, target));
                 }
                 if number < ahead {

@@ -23,11 +23,9 @@ mod script;
 use std::time::Duration;
 
 use bmi_core::comm::{Direction, Path, PathCounters};
-use bmi_core::{Capabilities, Config, Endpoint, PeerEvent, PeerId, ResourceUsage};
+use bmi_core::{Capabilities, Config, Endpoint, Peer, PeerEvent, ResourceUsage};
 use bmi_sim::check::seeds;
 use bmi_sim::{Node, Rng, SimConfig, World};
-
-type Engine = Endpoint;
 
 /// Longer than any operation takes that does not have to wait.
 const SOON: Duration = Duration::from_secs(1);
@@ -38,8 +36,7 @@ const GRACE: Duration = Duration::from_millis(300);
 #[derive(Clone)]
 struct Side {
     node: Node,
-    endpoint: Engine,
-    peer: PeerId,
+    peer: Peer,
 }
 
 /// Prints the failing seed.
@@ -95,7 +92,7 @@ fn settings(rng: &mut Rng) -> Config {
         .fence_grace(GRACE)
 }
 
-fn endpoint(world: &World, name: &str, config: Config) -> (Node, Engine) {
+fn endpoint(world: &World, name: &str, config: Config) -> (Node, Endpoint) {
     let node = world.node(name);
     let endpoint = node.endpoint(config).unwrap();
     (node, endpoint)
@@ -114,17 +111,18 @@ fn pair_with(world: &World, [one, other]: [Config; 2], names: [&str; 2]) -> [Sid
     let (to_b, to_a) = world.block_on(async {
         let to_b = a.connect(&addr, a.within(SOON)).await.unwrap();
         let PeerEvent::Connected { peer, .. } = b.next_event().await else { panic!("no peer") };
-        (to_b, peer)
+        (to_b, b.peer(peer))
     });
-    [Side { node: near, endpoint: a, peer: to_b }, Side { node: far, endpoint: b, peer: to_a }]
+    [Side { node: near, peer: to_b }, Side { node: far, peer: to_a }]
 }
 
 /// Checks that an endpoint holds nothing but `peers` connections.
 fn check_idle(side: &Side, peers: usize, what: &str) {
-    let held = side.endpoint.resource_usage();
+    let endpoint = side.peer.endpoint();
+    let held = endpoint.resource_usage();
     assert_eq!(held, ResourceUsage { peers, ..ResourceUsage::default() }, "{what}, {}", side.node.name());
-    assert_eq!(side.endpoint.counters().violations, 0, "{what}, {}", side.node.name());
-    assert_eq!(side.endpoint.with(|engine| engine.pinned().in_use), 0, "{what}, {}", side.node.name());
+    assert_eq!(endpoint.counters().violations, 0, "{what}, {}", side.node.name());
+    assert_eq!(endpoint.with(|engine| engine.pinned().in_use), 0, "{what}, {}", side.node.name());
 }
 
 #[test]
@@ -138,7 +136,7 @@ fn what_was_asked_for_happens() {
         let sides = pair(&world, &mut rng, ["a", "b"]);
         paths = paths.plus(&play::play(&world, &sides, &mut rng));
         for side in &sides {
-            assert!(side.endpoint.limits(side.peer).is_some(), "the connection was lost");
+            assert!(side.peer.limits().is_some(), "the connection was lost");
             check_idle(side, 1, "after all exchanges");
         }
         ends::an_orderly_end(&world, &sides, &mut rng);

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_conformance::data::{GUARD, Guarded, memory, pattern};
-use bmi_core::comm::{Body, Caller, Direction, Incoming, PathCounters, Reply};
-use bmi_core::{Access, BulkDescriptor, ErrorKind, MAX_TAG, MemList, Memory, Options, Tag, Time, Unexpected};
+use bmi_core::comm::{Body, Direction, Incoming, PathCounters, Reply};
+use bmi_core::{Access, BulkDescriptor, ErrorKind, MAX_TAG, MemList, Memory, Message, Options, Tag, Time};
 use bmi_sim::{Rng, World};
 use futures_util::future::join_all;
 
@@ -54,7 +54,7 @@ impl Plot {
 
 /// Plays all scripts and streams of a seed. Returns the paths that the data of calls took.
 pub(crate) fn play(world: &World, sides: &[Side; 2], rng: &mut Rng) -> PathCounters {
-    let reads = sides[0].endpoint.with(|engine| engine.capabilities().rdma_read);
+    let reads = sides[0].peer.endpoint().with(|engine| engine.capabilities().rdma_read);
     let mut scripts: Vec<Script> = (0..EXCHANGES).map(|_| Script::draw(rng, reads)).collect();
     // A message that is sent before it is requested is parked until its request, which is behind
     // it, has arrived. A peer may park only four of them, and offers may take half of that. With
@@ -98,7 +98,7 @@ pub(crate) fn play(world: &World, sides: &[Side; 2], rng: &mut Rng) -> PathCount
         assert!(!server.is_finished());
         server.abort();
     }
-    let counters = sides.each_ref().map(|side| side.endpoint.with(|engine| engine.path_counters()));
+    let counters = sides.each_ref().map(|side| side.peer.endpoint().with(|engine| engine.path_counters()));
     counters[0].plus(&counters[1])
 }
 
@@ -115,7 +115,7 @@ async fn send_all(side: Side, tag: Tag, steps: Vec<Step>, seed: u64) {
         side.node.sleep(step.send_gap).await;
         let lens = split(&mut rng, step.len, step.pieces);
         let list = Guarded::filled(seed.wrapping_add(number as u64), &lens).list();
-        sends.push(side.endpoint.send(side.peer, tag, list, side.endpoint.within(SOON)));
+        sends.push(side.peer.send(tag, list, side.peer.within(SOON)));
     }
     for (number, send) in sends.into_iter().enumerate() {
         send.await.unwrap_or_else(|error| panic!("message {number} of stream {tag}: {error}"));
@@ -128,7 +128,7 @@ async fn receive_all(side: Side, tag: Tag, steps: Vec<Step>, seed: u64) {
     for step in &steps {
         side.node.sleep(step.recv_gap).await;
         let target = Guarded::new(&split(&mut rng, step.room, step.pieces));
-        let receive = side.endpoint.recv(side.peer, tag, target.list(), side.endpoint.within(SOON));
+        let receive = side.peer.recv(tag, target.list(), side.peer.within(SOON));
         receives.push((target, receive));
     }
     for (number, (target, receive)) in receives.into_iter().enumerate() {
@@ -143,15 +143,14 @@ async fn receive_all(side: Side, tag: Tag, steps: Vec<Step>, seed: u64) {
 
 /// Makes the call of an exchange, with `more` after its number.
 async fn call(side: &Side, number: usize, more: &[u8], body: Body, options: Options) -> Reply {
-    let (forced, request) = (None, [&(number as u64).to_le_bytes()[..], more].concat());
-    let caller = Caller::new(side.endpoint.clone());
-    let call = caller.call(side.peer, &request, body, forced, options).expect("a call");
+    let request = [&(number as u64).to_le_bytes()[..], more].concat();
+    let call = side.peer.call(&request, body, options).expect("a call");
     call.reply().await.unwrap_or_else(|error| panic!("the call of exchange {number}: {error}"))
 }
 
 async fn initiate(side: &Side, plot: &Plot, number: usize) {
     let what = format!("exchange {number}, {:?}", plot.scripts[number]);
-    let (endpoint, peer, soon) = (&side.endpoint, side.peer, side.endpoint.within(SOON));
+    let (peer, soon) = (&side.peer, side.peer.within(SOON));
     match &plot.scripts[number] {
         Script::Call { .. } => call_with_data(side, plot, number, &what).await,
         Script::Bulk { push, exposed, at, .. } => {
@@ -161,7 +160,7 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
                 true => (Guarded::new(exposed), Access::WRITE),
                 false => (Guarded::filled(plot.seed_of(number), exposed), Access::READ),
             };
-            let exposure = endpoint.expose(peer, list.list(), access).expect(&what);
+            let exposure = peer.expose(list.list(), access).expect(&what);
             call(side, number, &exposure.descriptor().encode(Vec::new()), Body::None, soon).await;
             match push {
                 true => list.check(&what, &[&vec![GUARD; *at], &bytes[*at..]].concat()),
@@ -170,7 +169,7 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
         }
         Script::CancelledReceive { len, cancel, .. } => {
             let (first, bytes) = (memory(*len), plot.bytes(number, *len));
-            let receive = endpoint.recv(peer, tag(number, 1), &first, soon);
+            let receive = peer.recv(tag(number, 1), &first, soon);
             let asked = async { call(side, number, &[], Body::None, soon).await };
             let received = async {
                 side.node.sleep(*cancel).await;
@@ -182,7 +181,7 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::Cancelled, "{what}");
                         let second = memory(*len);
-                        endpoint.recv(peer, tag(number, 1), &second, soon).await.expect(&what);
+                        peer.recv(tag(number, 1), &second, soon).await.expect(&what);
                         assert!(second.to_vec() == bytes, "{what}: the second receive");
                     }
                 }
@@ -192,7 +191,7 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
             futures_util::future::join(asked, received).await;
         }
         Script::CancelledSend { len, cancel, .. } => {
-            let send = endpoint.send(peer, tag(number, 1), Memory::from(plot.bytes(number, *len)), soon);
+            let send = peer.send(tag(number, 1), Memory::from(plot.bytes(number, *len)), soon);
             let asked = async { call(side, number, &[], Body::None, soon).await };
             let sent = async {
                 side.node.sleep(*cancel).await;
@@ -200,7 +199,7 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
                 let outcome = send.await;
                 if let Err(error) = &outcome {
                     assert_eq!(error.kind(), ErrorKind::Cancelled, "{what}");
-                    endpoint.send(peer, tag(number, 1), Memory::from(INSTEAD.to_vec()), soon).await.expect(&what);
+                    peer.send(tag(number, 1), Memory::from(INSTEAD.to_vec()), soon).await.expect(&what);
                 }
                 outcome.is_ok()
             };
@@ -211,7 +210,7 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
             let reply = call(side, number, &[], Body::None, soon).await;
             let remote = BulkDescriptor::decode(&reply.bytes, 1).expect(&what);
             let target = memory(*len);
-            let pull = endpoint.pull(peer, &remote, 0, &target, soon);
+            let pull = peer.pull(&remote, 0, &target, soon);
             side.node.sleep(*cancel).await;
             pull.cancel();
             let outcome = pull.await;
@@ -222,11 +221,11 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
             }
             side.node.sleep(AFTERMATH).await;
             assert!(target.to_vec() == after, "{what}: bytes came after the end");
-            endpoint.send(peer, tag(number, 2), Memory::from(Vec::new()), soon).await.expect(&what);
+            peer.send(tag(number, 2), Memory::from(Vec::new()), soon).await.expect(&what);
         }
         Script::AbandonedCall { cancel, .. } => {
             let request = (number as u64).to_le_bytes();
-            let first = Caller::new(endpoint.clone()).call(peer, &request, Body::None, None, soon).expect(&what);
+            let first = peer.call(&request, Body::None, soon).expect(&what);
             if let Some(cancel) = cancel {
                 side.node.sleep(*cancel).await;
                 drop(first);
@@ -237,7 +236,7 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
         }
         Script::TooLong { len } => {
             let target = Guarded::new(&[len - 1]);
-            let receive = endpoint.recv(peer, tag(number, 1), target.list(), soon);
+            let receive = peer.recv(tag(number, 1), target.list(), soon);
             call(side, number, &[], Body::None, soon).await;
             assert_eq!(receive.await.expect_err(&what).kind(), ErrorKind::TooLong, "{what}");
             target.check(&what, &vec![GUARD; len - 1]);
@@ -245,7 +244,7 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
         Script::Unexpected { lens, .. } => {
             let sends = lens.iter().enumerate().map(|(at, len)| {
                 let bytes = Memory::from(content(plot.seed_of(number), at, *len));
-                endpoint.send_unexpected(peer, tag(number, RAW), bytes, soon)
+                peer.send_unexpected(tag(number, RAW), bytes, soon)
             });
             for send in sends.collect::<Vec<_>>() {
                 send.await.expect(&what);
@@ -261,11 +260,10 @@ async fn call_with_data(side: &Side, plot: &Plot, number: usize, what: &str) {
     };
     let bytes = plot.bytes(number, lens.iter().sum());
     let data = if *out { Guarded::filled(plot.seed_of(number), lens) } else { Guarded::new(lens) };
-    let region = registered.then(|| side.endpoint.with(|engine| engine.register(data.memory())).expect(what));
+    let region = registered.then(|| side.peer.endpoint().with(|engine| engine.register(data.memory())).expect(what));
     let body = if *out { Body::Out(data.list()) } else { Body::In(data.list()) };
-    let caller = Caller::new(side.endpoint.clone());
-    let (request, options) = ((number as u64).to_le_bytes(), side.endpoint.within(SOON).lists(*lists));
-    let call = caller.call(side.peer, &request, body, *forced, options).expect(what);
+    let (request, options) = ((number as u64).to_le_bytes(), side.peer.within(SOON).lists(*lists).path(*forced));
+    let call = side.peer.call(&request, body, options).expect(what);
     let reply = call.reply().await.unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(reply.bytes == pattern(7, *answer), "{what}: the reply's bytes");
     data.check(what, &bytes);
@@ -277,14 +275,14 @@ async fn call_with_data(side: &Side, plot: &Plot, number: usize, what: &str) {
 /// Takes the unexpected messages.
 async fn attend(side: Side, plot: Rc<Plot>) {
     loop {
-        let message = side.endpoint.next_unexpected().await;
+        let message = side.peer.endpoint().next_unexpected().await;
         if message.tag() <= MAX_TAG {
             assert_eq!(message.tag() % 16, RAW, "the tag of an unexpected message");
             let number = (message.tag() / 16 - 1) as usize;
             side.node.spawn(keep(side.clone(), plot.clone(), number, message));
             continue;
         }
-        let incoming = Incoming::new(&side.endpoint, message).expect("a call");
+        let incoming = Incoming::new(message).expect("a call");
         let number = u64::from_le_bytes(incoming.request()[..8].try_into().expect("eight bytes")) as usize;
         let (side, plot) = (side.clone(), plot.clone());
         side.node.clone().spawn(async move { answer(&side, &plot, number, incoming).await });
@@ -292,7 +290,7 @@ async fn attend(side: Side, plot: Rc<Plot>) {
 }
 
 /// Holds an unexpected message for a while.
-async fn keep(side: Side, plot: Rc<Plot>, number: usize, message: Unexpected) {
+async fn keep(side: Side, plot: Rc<Plot>, number: usize, message: Message) {
     let Script::Unexpected { lens, kept } = &plot.scripts[number] else { panic!("exchange {number} has no messages") };
     let at = {
         let mut came = plot.came.borrow_mut();
@@ -310,10 +308,10 @@ type Call = Incoming;
 
 async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
     let what = format!("the answer to exchange {number}, {:?}", plot.scripts[number]);
-    let (endpoint, peer, soon) = (&side.endpoint, incoming.peer(), side.endpoint.within(SOON));
+    let (peer, soon) = (incoming.peer(), incoming.within(SOON));
     let mut reply = Vec::new();
     match &plot.scripts[number] {
-        Script::Call { .. } => return answer_with_data(side, plot, number, incoming, &what).await,
+        Script::Call { .. } => return answer_with_data(plot, number, incoming, &what).await,
         Script::Bulk { push, exposed, at, pieces, lists } => {
             let total: usize = exposed.iter().sum();
             let remote = BulkDescriptor::decode(&incoming.request()[8..], 10).expect(&what);
@@ -323,18 +321,16 @@ async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
             let local = Guarded::new(&lens);
             if *push {
                 local.list().copy_from(0, bytes);
-                endpoint.push(peer, &remote, *at as u64, local.list(), options).await.expect(&what);
+                peer.push(&remote, *at as u64, local.list(), options).await.expect(&what);
             } else {
-                endpoint.pull(peer, &remote, *at as u64, local.list(), options).await.expect(&what);
+                peer.pull(&remote, *at as u64, local.list(), options).await.expect(&what);
             }
             local.check(&what, bytes);
         }
         Script::CancelledReceive { len, late, .. } => {
             side.node.sleep(*late).await;
             // Its reader may give up half-way and then ask for it again.
-            while let Err(error) =
-                endpoint.send(peer, tag(number, 1), Memory::from(plot.bytes(number, *len)), soon).await
-            {
+            while let Err(error) = peer.send(tag(number, 1), Memory::from(plot.bytes(number, *len)), soon).await {
                 assert_eq!(error.kind(), ErrorKind::Cancelled, "{what}");
             }
         }
@@ -342,7 +338,7 @@ async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
             side.node.sleep(*late).await;
             let target = memory((*len).max(INSTEAD.len()));
             let len_received = loop {
-                match endpoint.recv(peer, tag(number, 1), &target, soon).await {
+                match peer.recv(tag(number, 1), &target, soon).await {
                     Ok(done) => break done.len as usize,
                     // The sender gave up half-way; another message comes.
                     Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled, "{what}"),
@@ -355,8 +351,8 @@ async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
         }
         Script::CancelledPull { len, .. } => {
             let source = Memory::from(plot.bytes(number, *len));
-            let exposure = endpoint.expose(peer, &source, Access::READ).expect(&what);
-            let over = endpoint.recv(peer, tag(number, 2), memory(0), soon);
+            let exposure = peer.expose(&source, Access::READ).expect(&what);
+            let over = peer.recv(tag(number, 2), memory(0), soon);
             incoming.reply(&exposure.descriptor().encode(Vec::new()), None, soon).await.expect(&what);
             over.await.expect(&what);
             return;
@@ -373,7 +369,7 @@ async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
             }
         }
         Script::TooLong { len } => {
-            match endpoint.send(peer, tag(number, 1), Memory::from(plot.bytes(number, *len)), soon).await {
+            match peer.send(tag(number, 1), Memory::from(plot.bytes(number, *len)), soon).await {
                 Ok(_) => {}
                 Err(error) => assert_eq!(error.kind(), ErrorKind::TooLong, "{what}"),
             }
@@ -388,9 +384,9 @@ async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
 }
 
 /// Answers as a storage server does, in units, whatever the path.
-async fn answer_with_data(side: &Side, plot: &Plot, number: usize, incoming: Call, what: &str) {
+async fn answer_with_data(plot: &Plot, number: usize, incoming: Call, what: &str) {
     let Script::Call { out, lens, unit, answer, .. } = &plot.scripts[number] else { unreachable!("looked up above") };
-    let (total, soon) = (lens.iter().sum::<usize>(), side.endpoint.within(SOON));
+    let (total, soon) = (lens.iter().sum::<usize>(), incoming.within(SOON));
     let (staged, bytes) = (memory(total), plot.bytes(number, total));
     assert_eq!(incoming.len() as usize, total, "{what}");
     assert!(*out == (incoming.direction() == Some(Direction::Write)), "{what}: the wrong way");

@@ -44,23 +44,25 @@ fn cost(world: &World, talker: &mut Talker<'_>, act: impl FnOnce(&mut Talker<'_>
 }
 
 /// Posts receives that nothing arrives for, so that there are many operations.
-fn many_operations(endpoint: &Endpoint, peer: PeerId) {
+fn many_operations(peer: &Peer) {
     for tag in 0..OPERATIONS {
         let memory = Memory::zeroed(8).unwrap();
-        endpoint.with(|engine| engine.post_recv(peer, (1 << 40) + tag, memory, Options::default())).unwrap();
+        peer.endpoint()
+            .with(|engine| engine.post_recv(peer.id(), (1 << 40) + tag, memory, Options::default()))
+            .unwrap();
     }
 }
 
 /// Creates an endpoint with many operations, and its peer, which has announced many messages.
-fn busy(world: &World) -> (Endpoint, PeerId, Talker<'_>) {
-    let (endpoint, peer, mut talker) = scene(world);
-    many_operations(&endpoint, peer);
+fn busy(world: &World) -> (Peer, Talker<'_>) {
+    let (peer, mut talker) = scene(world);
+    many_operations(&peer);
     for name in 0..PARKED {
         talker.announce(name % 100, name, nowhere(1000));
     }
     talker.hear();
-    assert_eq!(parked(&endpoint) as u64, PARKED);
-    (endpoint, peer, talker)
+    assert_eq!(parked(&peer) as u64, PARKED);
+    (peer, talker)
 }
 
 /// Returns a description of memory in as many pieces as a message has room for.
@@ -70,23 +72,24 @@ fn scattered(remote: RemoteSlice) -> Vec<u8> {
     pieces.chain([last]).flat_map(|piece| piece.to_wire()).collect()
 }
 
-fn send(endpoint: &Endpoint, peer: PeerId, tag: u64, len: usize) {
-    endpoint.with(|engine| engine.post_send(peer, tag, Memory::zeroed(len).unwrap(), Options::default())).unwrap();
+fn send(peer: &Peer, tag: u64, len: usize) {
+    let memory = Memory::zeroed(len).unwrap();
+    peer.endpoint().with(|engine| engine.post_send(peer.id(), tag, memory, Options::default())).unwrap();
 }
 
 /// Lets the endpoint announce a long message. Returns its name.
-fn announced(endpoint: &Endpoint, peer: PeerId, talker: &mut Talker<'_>) -> u64 {
-    send(endpoint, peer, 7, LONG);
+fn announced(peer: &Peer, talker: &mut Talker<'_>) -> u64 {
+    send(peer, 7, LONG);
     let [Heard { kind: ANNOUNCE, op, .. }] = talker.hear()[..] else { panic!("one message") };
     op
 }
 
 /// Lets the endpoint offer a receive. Returns its operation, and its name.
-fn offered(endpoint: &Endpoint, peer: PeerId, talker: &mut Talker<'_>) -> (bmi_core::OpId, u64) {
-    let receive = |endpoint: &mut bmi_core::Engine| {
-        endpoint.post_recv(peer, 1 << 41, Memory::zeroed(10_000).unwrap(), Options::default())
+fn offered(peer: &Peer, talker: &mut Talker<'_>) -> (bmi_core::OpId, u64) {
+    let receive = |engine: &mut bmi_core::Engine| {
+        engine.post_recv(peer.id(), 1 << 41, Memory::zeroed(10_000).unwrap(), Options::default())
     };
-    let bmi_core::Posted::Pending(op) = endpoint.with(receive).unwrap() else { panic!("nothing arrived") };
+    let bmi_core::Posted::Pending(op) = peer.endpoint().with(receive).unwrap() else { panic!("nothing arrived") };
     let [Heard { kind: READY, op: name, .. }] = talker.hear()[..] else { panic!("one message") };
     (op, name)
 }
@@ -97,11 +100,11 @@ const ROWS: &[Row] = &[
         worst: "for one of many receives, and for none",
         most: FEW,
         cost: |world| {
-            let (endpoint, _, mut talker) = busy(world);
+            let (peer, mut talker) = busy(world);
             let tag = (1 << 40) + OPERATIONS - 1;
             let received = cost(world, &mut talker, |talker| talker.say(EAGER, tag, 5, 0, b"hello"));
             let parks = cost(world, &mut talker, |talker| talker.say(EAGER, 1 << 42, 5, 0, b"hello"));
-            assert_eq!(parked(&endpoint) as u64, PARKED + 1);
+            assert_eq!(parked(&peer) as u64, PARKED + 1);
             received.max(parks)
         },
     },
@@ -110,7 +113,7 @@ const ROWS: &[Row] = &[
         worst: "beside many messages",
         most: FEW,
         cost: |world| {
-            let (_endpoint, _, mut talker) = busy(world);
+            let (_peer, mut talker) = busy(world);
             cost(world, &mut talker, |talker| talker.say(UNEXPECTED, 1, 5, 0, b"hello"))
         },
     },
@@ -119,10 +122,10 @@ const ROWS: &[Row] = &[
         worst: "in most pieces",
         most: 2 * PIECES + FEW,
         cost: |world| {
-            let (endpoint, _, mut talker) = busy(world);
+            let (peer, mut talker) = busy(world);
             let wire = scattered(nowhere(1 << 20));
             let steps = cost(world, &mut talker, |talker| talker.say(ANNOUNCE, 1, 1 << 20, 1, &wire));
-            assert_eq!(parked(&endpoint) as u64, PARKED + 1);
+            assert_eq!(parked(&peer) as u64, PARKED + 1);
             steps
         },
     },
@@ -131,8 +134,8 @@ const ROWS: &[Row] = &[
         worst: "of one of many operations",
         most: FEW,
         cost: |world| {
-            let (endpoint, peer, mut talker) = busy(world);
-            let op = announced(&endpoint, peer, &mut talker);
+            let (peer, mut talker) = busy(world);
+            let op = announced(&peer, &mut talker);
             cost(world, &mut talker, |talker| talker.say(FINISH, 0, LONG as u64, op, &[]))
         },
     },
@@ -141,11 +144,11 @@ const ROWS: &[Row] = &[
         worst: "of the last announcement, and of none",
         most: FEW,
         cost: |world| {
-            let (endpoint, _, mut talker) = busy(world);
+            let (peer, mut talker) = busy(world);
             let last = cost(world, &mut talker, |talker| talker.cancel(PARKED - 1));
-            assert_eq!((parked(&endpoint) as u64, talker.hear()), (PARKED - 1, vec![cancelled(PARKED - 1)]));
+            assert_eq!((parked(&peer) as u64, talker.hear()), (PARKED - 1, vec![cancelled(PARKED - 1)]));
             let unknown = cost(world, &mut talker, |talker| talker.cancel(u64::MAX));
-            assert_eq!((parked(&endpoint) as u64, talker.hear()), (PARKED - 1, vec![]));
+            assert_eq!((parked(&peer) as u64, talker.hear()), (PARKED - 1, vec![]));
             last.max(unknown)
         },
     },
@@ -154,8 +157,8 @@ const ROWS: &[Row] = &[
         worst: "for as many as it can return of the messages that wait",
         most: RECEIVES as u64 + FEW,
         cost: |world| {
-            let (endpoint, peer, mut talker) = scene(world);
-            (0..OPERATIONS).for_each(|tag| send(&endpoint, peer, tag % 100, 8));
+            let (peer, mut talker) = scene(world);
+            (0..OPERATIONS).for_each(|tag| send(&peer, tag % 100, 8));
             let granted = talker.hear().len();
             let steps = cost(world, &mut talker, |talker| talker.say(CREDIT, 0, 0, 0, &[]));
             assert_eq!((talker.hear().len(), granted), (granted, usize::from(RECEIVES) - 4));
@@ -188,8 +191,8 @@ const ROWS: &[Row] = &[
         worst: "into one of many receives",
         most: FEW,
         cost: |world| {
-            let (endpoint, peer, mut talker) = busy(world);
-            let (_, name) = offered(&endpoint, peer, &mut talker);
+            let (peer, mut talker) = busy(world);
+            let (_, name) = offered(&peer, &mut talker);
             cost(world, &mut talker, |talker| talker.say(WRITTEN, 0, 10_000, name, &[]))
         },
     },
@@ -198,8 +201,8 @@ const ROWS: &[Row] = &[
         worst: "of the last offer, and of none",
         most: FEW,
         cost: |world| {
-            let (endpoint, peer, mut talker) = scene(world);
-            many_operations(&endpoint, peer);
+            let (peer, mut talker) = scene(world);
+            many_operations(&peer);
             for name in 0..PARKED {
                 talker.offer(name % 100, name, nowhere(1000));
             }
@@ -215,9 +218,9 @@ const ROWS: &[Row] = &[
         worst: "of one of many receives",
         most: FEW,
         cost: |world| {
-            let (endpoint, peer, mut talker) = busy(world);
-            let (op, name) = offered(&endpoint, peer, &mut talker);
-            endpoint.with(|engine| engine.cancel(op));
+            let (peer, mut talker) = busy(world);
+            let (op, name) = offered(&peer, &mut talker);
+            peer.endpoint().with(|engine| engine.cancel(op));
             let [Heard { kind: WITHDRAW, .. }] = talker.hear()[..] else { panic!("one message") };
             cost(world, &mut talker, |talker| talker.say(WITHDRAWN, 0, 0, name, &[]))
         },
@@ -227,7 +230,7 @@ const ROWS: &[Row] = &[
         worst: "most slots",
         most: FEW,
         cost: |world| {
-            let (_endpoint, _, mut talker) = busy(world);
+            let (_peer, mut talker) = busy(world);
             let wire = nowhere(8 * 4096).to_wire();
             cost(world, &mut talker, |talker| talker.say(FAST_SLOTS, 0, 4096, 8, &wire))
         },
@@ -237,9 +240,9 @@ const ROWS: &[Row] = &[
         worst: "in most pieces, of one of many operations",
         most: 2 * PIECES + FEW,
         cost: |world| {
-            let (endpoint, peer, mut talker) = busy(world);
+            let (peer, mut talker) = busy(world);
             let (_memory, remote) = talker.expose(LONG, Access::WRITE);
-            let op = announced(&endpoint, peer, &mut talker);
+            let op = announced(&peer, &mut talker);
             let wire = scattered(remote);
             cost(world, &mut talker, |talker| talker.say(CLEAR_TO_WRITE, 9, LONG as u64, op, &wire))
         },
@@ -250,11 +253,11 @@ const ROWS: &[Row] = &[
         worst: "from the side that connected",
         most: OPERATIONS + FEW,
         cost: |world| {
-            let (endpoint, _, mut talker) = busy(world);
+            let (peer, mut talker) = busy(world);
             world.node("server").longest_piece();
             talker.say(GO_AWAY, 0, 0, 0, &[]);
             world.run_for(Duration::from_secs(1));
-            assert_eq!(endpoint.resource_usage().peers, 0);
+            assert_eq!(peer.endpoint().resource_usage().peers, 0);
             world.node("server").longest_piece()
         },
     },
@@ -263,7 +266,7 @@ const ROWS: &[Row] = &[
         worst: "for an answer, and for memory",
         most: FEW,
         cost: |world| {
-            let (_endpoint, _, mut talker) = busy(world);
+            let (_peer, mut talker) = busy(world);
             let echo = cost(world, &mut talker, |talker| talker.say(PROBE, 1, 5, 0, b"hello"));
             echo.max(cost(world, &mut talker, |talker| talker.say(PROBE, 1, 0, 2, &[])))
         },
@@ -273,9 +276,9 @@ const ROWS: &[Row] = &[
 /// Creates an endpoint whose peer has not said to have seen many messages, and returns what an
 /// offer of a tag costs then, after so many messages.
 fn unseen(world: &World) -> impl FnMut(u64, u64) -> u64 {
-    let (endpoint, peer, mut talker) = scene_granting(world, u16::MAX);
+    let (peer, mut talker) = scene_granting(world, u16::MAX);
     for number in 0..UNSEEN {
-        send(&endpoint, peer, number % 100, 8);
+        send(&peer, number % 100, 8);
         if number % 32 == 0 {
             talker.pause();
         }
@@ -285,7 +288,7 @@ fn unseen(world: &World) -> impl FnMut(u64, u64) -> u64 {
         // The peer returns no credits, as if it had not received the messages.
         talker.messages = 0;
         let steps = cost(world, &mut talker, |talker| talker.say(READY, tag, seen, 1, &nowhere(1000).to_wire()));
-        let _ = &endpoint;
+        let _ = &peer;
         steps
     }
 }
@@ -310,13 +313,13 @@ const BESIDE: &[Row] = &[
                 while t.poll(Time::ZERO, &mut Vec::new()) {}
             };
             (0..PEERS).for_each(|_| connect());
-            let peers: Vec<PeerId> = std::iter::from_fn(|| match endpoint.with(|engine| engine.poll_event()) {
-                Some(PeerEvent::Connected { peer, .. }) => Some(peer),
+            let peers: Vec<Peer> = std::iter::from_fn(|| match endpoint.with(|engine| engine.poll_event()) {
+                Some(PeerEvent::Connected { peer, .. }) => Some(endpoint.peer(peer)),
                 _ => None,
             })
             .collect();
             assert_eq!(peers.len(), PEERS);
-            many_operations(&endpoint, peers[0]);
+            many_operations(&peers[0]);
             world.node("server").longest_piece();
             connect();
             world.node("server").longest_piece()
@@ -329,13 +332,13 @@ const BESIDE: &[Row] = &[
         worst: "with many operations and messages",
         most: OPERATIONS + MESSAGES + FEW,
         cost: |world| {
-            let (endpoint, _, mut talker) = busy(world);
+            let (peer, mut talker) = busy(world);
             (0..MESSAGES).for_each(|_| talker.say(UNEXPECTED, 1, 5, 0, b"hello"));
             talker.hear();
             world.node("server").longest_piece();
             world.node("client").kill();
             world.run_for(Duration::from_secs(30));
-            assert_eq!(endpoint.resource_usage().peers, 0);
+            assert_eq!(peer.endpoint().resource_usage().peers, 0);
             world.node("server").longest_piece()
         },
     },
@@ -344,13 +347,13 @@ const BESIDE: &[Row] = &[
         worst: "until the deadline of many messages that wait for credits",
         most: 4 * OPERATIONS,
         cost: |world| {
-            let (endpoint, peer, mut talker) = scene(world);
+            let (peer, mut talker) = scene(world);
             let options = Options::by(world.now() + Duration::from_millis(50));
             for tag in 0..OPERATIONS {
                 // Every other one waits on.
                 let options = if tag % 2 == 0 { options } else { Options::default() };
                 let memory = Memory::zeroed(8).unwrap();
-                endpoint.with(|engine| engine.post_send(peer, tag, memory, options)).unwrap();
+                peer.endpoint().with(|engine| engine.post_send(peer.id(), tag, memory, options)).unwrap();
             }
             talker.pause();
             world.node("server").longest_piece();

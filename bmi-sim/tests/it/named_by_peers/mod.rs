@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bmi_core::transport::{Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions};
 use bmi_core::{
-    Access, Config, Endpoint, ErrorKind, Memory, MemoryRegion, Options, PeerEvent, PeerId, RemoteKey, RemoteSlice, Time,
+    Access, Config, ErrorKind, Memory, MemoryRegion, Options, Peer, PeerEvent, RemoteKey, RemoteSlice, Time,
 };
 use bmi_sim::World;
 
@@ -178,13 +178,13 @@ fn hello(messages: u16) -> Vec<u8> {
     wire
 }
 
-/// Creates an endpoint and its peer, which has connected.
-fn scene(world: &World) -> (Endpoint, PeerId, Talker<'_>) {
+/// Creates an endpoint with a peer that has connected.
+fn scene(world: &World) -> (Peer, Talker<'_>) {
     scene_granting(world, RECEIVES - 4)
 }
 
-/// Creates an endpoint and its peer, which has granted so many messages.
-fn scene_granting(world: &World, messages: u16) -> (Endpoint, PeerId, Talker<'_>) {
+/// Creates an endpoint with a peer that has connected, and granted so many messages.
+fn scene_granting(world: &World, messages: u16) -> (Peer, Talker<'_>) {
     let (node, other) = (world.node("server"), world.node("client"));
     let endpoint = node.endpoint(Config::default()).unwrap();
     let addr = endpoint.listen(&node.addr(1)).unwrap();
@@ -200,11 +200,11 @@ fn scene_granting(world: &World, messages: u16) -> (Endpoint, PeerId, Talker<'_>
     let PeerEvent::Connected { peer, .. } = connected else { panic!("{connected:?}") };
     world.run_for(Duration::from_millis(1));
     assert!(matches!(one_event(&mut talker.side.t), Event::Established { .. }));
-    (endpoint, peer, talker)
+    (endpoint.peer(peer), talker)
 }
 
-fn parked(endpoint: &Endpoint) -> usize {
-    endpoint.resource_usage().parked
+fn parked(peer: &Peer) -> usize {
+    peer.endpoint().resource_usage().parked
 }
 
 const fn cancelled(op: u64) -> Heard {
@@ -221,18 +221,18 @@ const LONG: usize = 4 << 20;
 #[test]
 fn a_name_that_was_announced_twice_is_cancelled_one_at_a_time() {
     let world = World::new(1);
-    let (endpoint, peer, mut talker) = scene(&world);
+    let (peer, mut talker) = scene(&world);
     talker.announce(1, 7, nowhere(1000));
     talker.announce(2, 7, nowhere(2000));
     talker.announce(3, 7, nowhere(3000));
     talker.cancel(7);
-    assert_eq!((talker.hear(), parked(&endpoint)), (vec![cancelled(7)], 2));
+    assert_eq!((talker.hear(), parked(&peer)), (vec![cancelled(7)], 2));
     // The message of the last tag still has its announcement, and is too long.
-    let receive = endpoint.recv(peer, 3, Memory::zeroed(8).unwrap(), Options::default());
+    let receive = peer.recv(3, Memory::zeroed(8).unwrap(), Options::default());
     assert_eq!(world.block_on(receive).unwrap_err().kind(), ErrorKind::TooLong);
     assert_eq!(talker.hear(), [Heard { kind: FINISH, tag: 1, len: 0, op: 7 }]);
     talker.cancel(7);
-    assert_eq!((talker.hear(), parked(&endpoint)), (vec![cancelled(7)], 0));
+    assert_eq!((talker.hear(), parked(&peer)), (vec![cancelled(7)], 0));
     talker.cancel(7);
     assert_eq!(talker.hear(), []);
 }
@@ -240,31 +240,31 @@ fn a_name_that_was_announced_twice_is_cancelled_one_at_a_time() {
 #[test]
 fn the_name_of_an_announcement_that_was_received_cancels_no_other_message() {
     let world = World::new(1);
-    let (endpoint, peer, mut talker) = scene(&world);
+    let (peer, mut talker) = scene(&world);
     talker.announce(1, 7, nowhere(1000));
     talker.pause();
-    let receive = endpoint.recv(peer, 1, Memory::zeroed(8).unwrap(), Options::default());
+    let receive = peer.recv(1, Memory::zeroed(8).unwrap(), Options::default());
     assert_eq!(world.block_on(receive).unwrap_err().kind(), ErrorKind::TooLong);
     talker.hear();
     // An eager message takes the place of the announcement.
     talker.say(EAGER, 2, 5, 0, b"hello");
     talker.cancel(7);
-    assert_eq!((talker.hear(), parked(&endpoint)), (vec![], 1));
+    assert_eq!((talker.hear(), parked(&peer)), (vec![], 1));
     let text = Memory::zeroed(5).unwrap();
-    assert_eq!(world.block_on(endpoint.recv(peer, 2, &text, Options::default())).unwrap().len, 5);
+    assert_eq!(world.block_on(peer.recv(2, &text, Options::default())).unwrap().len, 5);
     assert_eq!(text.to_vec(), b"hello");
 }
 
 #[test]
 fn a_name_that_was_offered_twice_is_withdrawn_one_at_a_time() {
     let world = World::new(1);
-    let (endpoint, peer, mut talker) = scene(&world);
+    let (peer, mut talker) = scene(&world);
     let (memory, remote) = talker.expose(1000, Access::WRITE);
     talker.offer(1, 9, nowhere(1000));
     talker.offer(2, 9, remote);
     talker.withdraw(9);
     assert_eq!(talker.hear(), [withdrawn(9)]);
-    let send = |tag| endpoint.send(peer, tag, Memory::from(vec![tag as u8; 1000]), Options::default());
+    let send = |tag| peer.send(tag, Memory::from(vec![tag as u8; 1000]), Options::default());
     world.block_on(send(2)).unwrap();
     assert_eq!(talker.hear(), [Heard { kind: WRITTEN, tag: 0, len: 1000, op: 9 }]);
     assert_eq!(memory.to_vec(), [2; 1000]);
@@ -284,10 +284,10 @@ fn a_name_that_was_offered_twice_is_withdrawn_one_at_a_time() {
 #[test]
 fn a_cancel_takes_a_parked_message_of_its_name_before_one_that_is_read() {
     let world = World::new(1);
-    let (endpoint, peer, mut talker) = scene(&world);
+    let (peer, mut talker) = scene(&world);
     let (_memory, remote) = talker.expose(LONG, Access::READ);
-    let idle = endpoint.resource_usage();
-    let receives = [1, 2].map(|tag| endpoint.recv(peer, tag, Memory::zeroed(LONG).unwrap(), Options::default()));
+    let idle = peer.endpoint().resource_usage();
+    let receives = [1, 2].map(|tag| peer.recv(tag, Memory::zeroed(LONG).unwrap(), Options::default()));
     talker.announce(1, 7, remote);
     talker.announce(2, 7, remote);
     talker.announce(3, 7, nowhere(1000));
@@ -298,16 +298,16 @@ fn a_cancel_takes_a_parked_message_of_its_name_before_one_that_is_read() {
     let read = Heard { kind: FINISH, tag: 0, len: LONG as u64, op: 7 };
     assert_eq!(talker.hear(), [cancelled(7), cancelled(7), read]);
     talker.cancel(7);
-    assert_eq!((talker.hear(), endpoint.resource_usage()), (vec![], idle));
+    assert_eq!((talker.hear(), peer.endpoint().resource_usage()), (vec![], idle));
 }
 
 #[test]
 fn a_withdraw_stops_one_of_the_messages_that_are_written_for_its_name() {
     let world = World::new(1);
-    let (endpoint, peer, mut talker) = scene(&world);
+    let (peer, mut talker) = scene(&world);
     let (_memory, remote) = talker.expose(LONG, Access::WRITE);
-    let idle = endpoint.resource_usage();
-    let sends = [1, 2].map(|tag| endpoint.send(peer, tag, Memory::zeroed(LONG).unwrap(), Options::default()));
+    let idle = peer.endpoint().resource_usage();
+    let sends = [1, 2].map(|tag| peer.send(tag, Memory::zeroed(LONG).unwrap(), Options::default()));
     for announced in talker.hear() {
         talker.say(CLEAR_TO_WRITE, 9, LONG as u64, announced.op, &remote.to_wire());
     }
@@ -318,5 +318,5 @@ fn a_withdraw_stops_one_of_the_messages_that_are_written_for_its_name() {
     assert_eq!(results, [Err(ErrorKind::Cancelled), Ok(LONG as u64)]);
     assert_eq!(talker.hear(), [withdrawn(9), Heard { kind: WRITTEN, tag: 0, len: LONG as u64, op: 9 }]);
     talker.withdraw(9);
-    assert_eq!((talker.hear(), endpoint.resource_usage()), (vec![withdrawn(9)], idle));
+    assert_eq!((talker.hear(), peer.endpoint().resource_usage()), (vec![withdrawn(9)], idle));
 }
