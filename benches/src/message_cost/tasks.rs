@@ -4,7 +4,7 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use bmi_core::{Clock, Endpoint, Engine, Error, Memory, Options, PeerId, Threading, Time};
+use bmi_core::{Clock, Endpoint, Engine, Error, Memory, Options, Peer, Threading, Time};
 
 use super::pair::{Pair, Side};
 
@@ -21,8 +21,7 @@ impl Clock for Stopped {
 
 /// One endpoint, with the memory of its messages.
 struct End<S: Threading> {
-    endpoint: Endpoint<S>,
-    peer: PeerId,
+    peer: Peer<S>,
     out: Memory,
     into: Memory,
 }
@@ -41,8 +40,9 @@ impl<S: Threading> Tasks<S> {
     pub(crate) fn new(pair: Pair, wrap: fn(Engine, Stopped) -> Endpoint<S>) -> Result<Tasks<S>, Error> {
         let len = pair.len();
         let end = |side: Side| -> Result<End<S>, Error> {
-            let peer = side.peer()?;
-            Ok(End { endpoint: wrap(side.endpoint, Stopped(side.now)), peer, out: side.out, into: side.into })
+            let id = side.peer()?;
+            let endpoint = wrap(side.endpoint, Stopped(side.now));
+            Ok(End { peer: endpoint.peer(id), out: side.out, into: side.into })
         };
         let [near, far] = pair.into_sides();
         let mut tasks = Tasks { ends: [end(near)?, end(far)?], len };
@@ -65,8 +65,8 @@ impl<S: Threading> Tasks<S> {
     /// Polls both sides in turns, until the message has been sent and received.
     fn message(&self, from: &End<S>, to: &End<S>) -> Result<(), Error> {
         let (mut sent, mut received) = (false, false);
-        let mut recv = pin!(to.endpoint.recv(to.peer, TAG, to.into.slice(0, self.len), Options::default()));
-        let mut send = pin!(from.endpoint.send(from.peer, TAG, from.out.slice(0, self.len), Options::default()));
+        let mut recv = pin!(to.peer.recv(TAG, to.into.slice(0, self.len), Options::default()));
+        let mut send = pin!(from.peer.send(TAG, from.out.slice(0, self.len), Options::default()));
         let mut context = Context::from_waker(Waker::noop());
         while !(sent && received) {
             if !sent && let Poll::Ready(result) = send.as_mut().poll(&mut context) {
@@ -75,8 +75,8 @@ impl<S: Threading> Tasks<S> {
             if !received && let Poll::Ready(result) = recv.as_mut().poll(&mut context) {
                 (_, received) = (result?, true);
             }
-            from.endpoint.progress();
-            to.endpoint.progress();
+            from.peer.endpoint().progress();
+            to.peer.endpoint().progress();
         }
         Ok(())
     }

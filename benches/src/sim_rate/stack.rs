@@ -46,8 +46,8 @@ async fn ping(endpoint: &Endpoint, addr: &Addr, size: usize, rounds: u64) -> Res
     let peer = endpoint.connect(addr, Options::default()).await?;
     let (out, back) = (Memory::zeroed(size)?, Memory::zeroed(size)?);
     for _ in 0..rounds {
-        let answer = endpoint.recv(peer, PONG, &back, Options::default());
-        endpoint.send(peer, PING, &out, Options::default()).await?;
+        let answer = peer.recv(PONG, &back, Options::default());
+        peer.send(PING, &out, Options::default()).await?;
         answer.await?;
     }
     Ok(())
@@ -55,13 +55,13 @@ async fn ping(endpoint: &Endpoint, addr: &Addr, size: usize, rounds: u64) -> Res
 
 async fn pong(endpoint: &Endpoint, size: usize, rounds: u64) -> Result<(), Error> {
     let peer = match endpoint.next_event().await {
-        PeerEvent::Connected { peer, .. } => peer,
+        PeerEvent::Connected { peer, .. } => endpoint.peer(peer),
         PeerEvent::Lost { reason, .. } => return Err(reason),
     };
     let (out, back) = (Memory::zeroed(size)?, Memory::zeroed(size)?);
     for _ in 0..rounds {
-        endpoint.recv(peer, PING, &back, Options::default()).await?;
-        endpoint.send(peer, PONG, &out, Options::default()).await?;
+        peer.recv(PING, &back, Options::default()).await?;
+        peer.send(PONG, &out, Options::default()).await?;
     }
     Ok(())
 }

@@ -21,7 +21,7 @@
 
 use std::fmt;
 
-use bmi_core::{Memory, Options, PeerId};
+use bmi_core::{Memory, Options, Peer};
 use fs_client::{CreateOptions, File, Region};
 
 use super::{Failed, Rank, Span, Workload, pattern};
@@ -89,7 +89,7 @@ struct Process<'a> {
     rank: &'a Rank,
     file: File,
     /// The other ranks. The entry of this rank is `None`.
-    peers: Vec<Option<PeerId>>,
+    peers: Vec<Option<Peer>>,
     own: Memory,
     /// Its part of the file, in order, and the data that it exchanges with each other rank.
     part: Memory,
@@ -143,19 +143,19 @@ impl Workload for Interleaved {
 }
 
 /// Connects all ranks with each other.
-async fn mesh(rank: &Rank) -> Result<Vec<Option<PeerId>>, Failed> {
+async fn mesh(rank: &Rank) -> Result<Vec<Option<Peer>>, Failed> {
     let endpoint = rank.client().endpoint();
     let addrs = rank.exchange(endpoint.listen(rank.listen_addr())?).await?;
     let mut peers = vec![None; rank.count()];
     for (number, addr) in addrs.iter().enumerate().skip(rank.number() + 1) {
         let peer = endpoint.connect(addr, Options::default()).await?;
-        endpoint.send_unexpected(peer, rank.number() as u64, Vec::new(), Options::default()).await?;
+        peer.send_unexpected(rank.number() as u64, Vec::new(), Options::default()).await?;
         peers[number] = Some(peer);
     }
     for _ in 0..rank.number() {
         let hello = rank.await_others(endpoint.next_unexpected()).await?;
         let number = usize::try_from(hello.tag())?;
-        *peers.get_mut(number).ok_or("a process that there is not")? = Some(hello.peer());
+        *peers.get_mut(number).ok_or("a process that there is not")? = Some(hello.peer().clone());
     }
     rank.barrier().await?;
     Ok(peers)
@@ -227,15 +227,19 @@ impl Process<'_> {
         self.own.slice(number * len, len)
     }
 
+    /// Returns the other ranks, with their numbers.
+    fn others(&self) -> impl Iterator<Item = (usize, &Peer)> {
+        self.peers.iter().enumerate().filter_map(|(number, peer)| Some((number, peer.as_ref()?)))
+    }
+
     /// Sends each rank the elements of its part, and puts the elements that arrive into this rank's
     /// part.
     async fn scatter(&self) -> Result<(), Failed> {
-        let (endpoint, options) = (self.rank.client().endpoint(), Options::default());
-        let others = || self.peers.iter().enumerate().filter_map(|(number, peer)| Some((number, (*peer)?)));
+        let options = Options::default();
         let receives: Vec<_> =
-            others().map(|(number, peer)| endpoint.recv(peer, WRITE, &self.parcels[number], options)).collect();
+            self.others().map(|(number, peer)| peer.recv(WRITE, &self.parcels[number], options)).collect();
         let sends: Vec<_> =
-            others().map(|(number, peer)| endpoint.send(peer, WRITE, self.of_part(number), options)).collect();
+            self.others().map(|(number, peer)| peer.send(WRITE, self.of_part(number), options)).collect();
         self.parcels[self.rank.number()].copy_from(0, &self.of_part(self.rank.number()).to_vec());
         for operation in receives.into_iter().chain(sends) {
             operation.await?;
@@ -246,15 +250,14 @@ impl Process<'_> {
 
     /// Sends each rank its elements from this rank's part, and receives this rank's elements.
     async fn gather(&self) -> Result<(), Failed> {
-        let (endpoint, options) = (self.rank.client().endpoint(), Options::default());
-        let others = || self.peers.iter().enumerate().filter_map(|(number, peer)| Some((number, (*peer)?)));
+        let options = Options::default();
         let receives: Vec<_> =
-            others().map(|(number, peer)| endpoint.recv(peer, READ, self.of_part(number), options)).collect();
+            self.others().map(|(number, peer)| peer.recv(READ, self.of_part(number), options)).collect();
         self.order(|part, parcel| parcel.copy_from_slice(part));
         let own = self.parcels[self.rank.number()].to_vec();
         self.of_part(self.rank.number()).copy_from(&own);
         let sends: Vec<_> =
-            others().map(|(number, peer)| endpoint.send(peer, READ, &self.parcels[number], options)).collect();
+            self.others().map(|(number, peer)| peer.send(READ, &self.parcels[number], options)).collect();
         for operation in receives.into_iter().chain(sends) {
             operation.await?;
         }

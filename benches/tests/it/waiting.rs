@@ -90,7 +90,7 @@ async fn serve(endpoint: Endpoint, tell: std::sync::mpsc::Sender<Addr>) {
     for _ in 0..ROUNDS {
         let request = endpoint.next_unexpected().await;
         let bytes = Memory::from(request.bytes().to_vec());
-        endpoint.send(request.peer(), request.tag(), bytes, endpoint.within(LONG)).await.unwrap();
+        request.peer().send(request.tag(), bytes, endpoint.within(LONG)).await.unwrap();
     }
     // Wait until the client has its last reply and disconnects.
     while !matches!(endpoint.next_event().await, bmi_core::PeerEvent::Lost { .. }) {}
@@ -100,12 +100,12 @@ async fn talk(endpoint: Endpoint, addr: Addr) -> Duration {
     let peer = endpoint.connect(&addr, Options::default()).await.unwrap();
     for tag in 0..ROUNDS {
         let (request, reply) = (Memory::from(vec![tag as u8; 3_000]), Memory::zeroed(3_000).unwrap());
-        let answer = endpoint.recv(peer, tag, reply.clone(), endpoint.within(LONG));
-        endpoint.send_unexpected(peer, tag, request, endpoint.within(LONG)).await.unwrap();
+        let answer = peer.recv(tag, reply.clone(), peer.within(LONG));
+        peer.send_unexpected(tag, request, peer.within(LONG)).await.unwrap();
         answer.await.unwrap();
         assert_eq!(reply.to_vec(), vec![tag as u8; 3_000]);
     }
-    endpoint.disconnect(peer, endpoint.within(LONG)).await.unwrap();
+    peer.disconnect(peer.within(LONG)).await.unwrap();
     Duration::ZERO
 }
 
