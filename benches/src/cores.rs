@@ -21,9 +21,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::Memory;
-use bmi_core::comm::Direction;
-use bmi_core::driver::Waiting;
+use bmi::Memory;
+use bmi::driver::Waiting;
+use bmi::paths::Direction;
 use bmi_sim::{DiskProfile, JoinHandle, Load, Node, Profile, SimConfig, World};
 use fs_client::{Client, ClientOptions, CreateOptions, File};
 use fs_server::embedded::{ClusterOptions, SimCluster};
@@ -179,7 +179,7 @@ impl One {
     ) -> Result<(Node, JoinHandle<Result<(SimFile, Client), Failed>>), Failed> {
         let node = world.node(&format!("client{number}"));
         node.limit_cores(1);
-        let config = bmi_core::Config::default().name(node.name());
+        let config = bmi::Config::default().name(node.name());
         let endpoint = node.endpoint_waiting(config, self.waiting)?;
         let (manager, options) = (cluster.manager(), ClientOptions::new(number as u128 + 1));
         let task = node.spawn(async move {

@@ -101,7 +101,7 @@ fn session(cli: &Cli, number: u64) -> Result<(), Failed> {
     let options = ClientOptions {
         timeout: Duration::from_secs(cli.timeout.into()),
         over: TransportChoice::Only(scheme),
-        host: bmi::host_id(),
+        host: bmi::backend::host_id(),
         ..ClientOptions::new(id)
     };
     event::block_on_all(&driven, async {

@@ -10,9 +10,9 @@
 
 use std::time::Duration;
 
-use bmi_core::comm::Plan;
-use bmi_core::driver::event;
-use bmi_core::{Addr, Config, Scheme};
+use bmi::driver::event;
+use bmi::paths::Plan;
+use bmi::{Addr, Config, Scheme};
 use bmi_sim::{SimConfig, World};
 use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, SimCluster};

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bmi_core::Memory;
+use bmi::Memory;
 use fs_client::{Client, CreateOptions, ErrorCode, FsPath, Handle};
 
 use crate::progress::Progress;
@@ -32,7 +32,7 @@ fn place(name: &str) -> Result<FsPath, fs_client::Error> {
 
 /// Allocates the memory from which all pieces are stored, or into which they are read, one after
 /// the other. It is registered and shared only once, as in a program that is written for speed.
-fn buffer(client: &Client, tree: &Tree) -> Result<Memory, bmi_core::Error> {
+fn buffer(client: &Client, tree: &Tree) -> Result<Memory, bmi::Error> {
     let longest = tree.files.iter().map(|file| file.len).max().unwrap_or(0);
     client.memory(longest.clamp(1, PIECE) as usize)
 }
@@ -177,7 +177,7 @@ impl<'a> Meter<'a> {
 
 #[cfg(test)]
 mod tests {
-    use bmi_core::Config;
+    use bmi::Config;
     use bmi_sim::World;
     use fs_client::{ClientOptions, RemoveKind};
     use fs_server::embedded::{ClusterOptions, SimCluster};

@@ -23,7 +23,7 @@ pub(crate) fn endpoint(scheme: Scheme) -> Result<Endpoint, Error> {
 
 /// Returns the transports that can be opened on this machine. The simulator is not one of them.
 pub(crate) fn transports() -> Vec<Scheme> {
-    let opens = |scheme: &Scheme| bmi::open(*scheme, &OpenOptions::default()).is_ok();
+    let opens = |scheme: &Scheme| bmi::backend::open(*scheme, &OpenOptions::default()).is_ok();
     [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().filter(opens).collect()
 }
 

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bmi_core::Scheme;
+use bmi::Scheme;
 use bmi_report::output::{ReportArgs, begin};
 use clap::Parser;
 use tracing_subscriber::EnvFilter;

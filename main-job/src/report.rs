@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use bmi_core::Scheme;
-use bmi_core::comm::{Plan, Rule};
+use bmi::Scheme;
+use bmi::paths::{Plan, Rule};
 use bmi_report::table::Table;
 use bmi_report::{Cost, Kind, Row, Step, Unit, units};
 
@@ -104,7 +104,7 @@ pub(crate) fn render(lines: &[Line]) -> String {
 mod tests {
     use std::time::Duration;
 
-    use bmi_core::comm::PathCounters;
+    use bmi::stats::PathCounters;
 
     use super::*;
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bmi_core::comm::{Direction, Miss, Path, PathCounters};
+use bmi::paths::{Direction, Miss, Path};
+use bmi::stats::PathCounters;
 use bmi_report::Histogram;
 use serde::{Serialize, Serializer};
 

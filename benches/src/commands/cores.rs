@@ -2,7 +2,7 @@
 
 use crate::cores::{Row, Scale, rows};
 use crate::report::{self, ReportArgs, begin, steps};
-use bmi_core::comm::Direction;
+use bmi::paths::Direction;
 use bmi_report::table::Table;
 use bmi_report::{Kind, Unit, units};
 

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use bmi::Memory;
-use bmi_core::Scheme;
+use bmi::{Memory, Scheme};
 use fs_server::scratch::Servers;
 
 use super::Failed;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use bmi_core::{Addr, Error, Transport};
+use bmi::backend::Transport;
+use bmi::{Addr, Error};
 use bmi_shm::{ShmConfig, ShmTransport};
 use bmi_tcp::{TcpConfig, TcpTransport};
 

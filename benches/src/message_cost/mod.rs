@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use crate::report::{self, ReportArgs, begin, steps};
 use crate::sample;
-use bmi_core::{Endpoint, SharedEndpoint};
+use bmi::{Endpoint, SharedEndpoint};
 use bmi_report::table::Table;
 use bmi_report::{Kind, Unit};
 use bmi_shm::ShmTransport;
@@ -214,14 +214,14 @@ fn play_named(name: &str, count: Option<u32>) -> Result<()> {
 }
 
 /// Plays a line: connects, warms up, and plays `count` operations as often as they are counted.
-fn play(line: &Line, count: usize) -> std::result::Result<(), bmi_core::Error> {
+fn play(line: &Line, count: usize) -> std::result::Result<(), bmi::Error> {
     match line.over {
         Target::Shm => play_over::<ShmTransport>(line, count),
         Target::Tcp => play_over::<TcpTransport>(line, count),
     }
 }
 
-fn play_over<T: Backend>(line: &Line, count: usize) -> std::result::Result<(), bmi_core::Error> {
+fn play_over<T: Backend>(line: &Line, count: usize) -> std::result::Result<(), bmi::Error> {
     let folder = tempfile::tempdir()?;
     if matches!(line.play, Play::RawIdle | Play::RawPing | Play::RawRate) {
         let mut raw = Raw::<T>::connect(line, folder.path())?;
@@ -244,9 +244,9 @@ fn play_over<T: Backend>(line: &Line, count: usize) -> std::result::Result<(), b
 /// function, which it finds by its name ([`callgrind::FUNCTION`]).
 #[inline(never)]
 fn counted(
-    operation: &mut dyn FnMut() -> std::result::Result<(), bmi_core::Error>,
+    operation: &mut dyn FnMut() -> std::result::Result<(), bmi::Error>,
     count: usize,
-) -> std::result::Result<(), bmi_core::Error> {
+) -> std::result::Result<(), bmi::Error> {
     for _ in 0..count {
         operation()?;
     }

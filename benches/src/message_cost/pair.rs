@@ -3,7 +3,7 @@
 //!
 //! **Polling.** The two sides poll in turns until the operation has ended.
 //!
-//! **Sleeping.** Each side does what a driver that sleeps does (`bmi_core::driver::thread`). One
+//! **Sleeping.** Each side does what a driver that sleeps does (`bmi::driver::thread`). One
 //! `poll(2)` waits for both:
 //!
 //! ```text
@@ -17,10 +17,10 @@
 use std::path::Path;
 use std::task::Waker;
 
-use bmi_core::transport::Armed;
-use bmi_core::{
-    Access, Completion, Config, Engine, Error, ErrorKind, Exposure, Memory, Options, PeerEvent, PeerId, Posted, Time,
-};
+use bmi::backend::Armed;
+use bmi::bulk::{Access, Exposure};
+use bmi::polled::{Completion, Engine, Posted};
+use bmi::{Config, Error, ErrorKind, Memory, Options, PeerEvent, PeerId, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::backend::Backend;

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus};
-use bmi_core::{Access, Error, ErrorKind, Memory, MemoryRegion, Segment, Time};
+use bmi::backend::{ConnId, Event, Payload, PostError, Segment, WorkId, WorkKind, WorkOptions, WorkStatus};
+use bmi::bulk::Access;
+use bmi::memory::MemoryRegion;
+use bmi::{Error, ErrorKind, Memory, Time};
 
 use super::backend::Backend;
 use super::line::{Line, Play};

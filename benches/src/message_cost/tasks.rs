@@ -1,10 +1,12 @@
 //! A message in each direction between two `async` endpoints, of one thread or of any thread
-//! (`bmi_core::Threading`). The difference of the two is the price of the lock.
+//! (`bmi::threading::Threading`). The difference of the two is the price of the lock.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use bmi_core::{Clock, Endpoint, Engine, Error, Memory, Options, Peer, Threading, Time};
+use bmi::polled::Engine;
+use bmi::threading::Threading;
+use bmi::{Clock, Endpoint, Error, Memory, Options, Peer, Time};
 
 use super::pair::{Pair, Side};
 

@@ -1,8 +1,8 @@
 //! The machines of the papers: profiles of the simulator, and settings of the file system as the
 //! papers describe them.
 
-use bmi_core::Config;
-use bmi_core::driver::Waiting;
+use bmi::Config;
+use bmi::driver::Waiting;
 use bmi_sim::{DiskProfile, Profile};
 
 use crate::workload::{Bed, Setup};

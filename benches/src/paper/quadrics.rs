@@ -1,6 +1,6 @@
 //! [Quadrics-PVFS2]: compares zero-copy list I/O over Quadrics with packing.
 
-use bmi_core::Lists;
+use bmi::config::Lists;
 
 use super::report::{Figure, Report, Series, Style};
 use super::{Scale, machines, tile};

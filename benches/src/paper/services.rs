@@ -5,8 +5,8 @@
 //! The cache of *Unifier* is the real one (`bmi-cache`), over a simulated disk. The page cache of
 //! the other two is a model (`fs_server::embedded::PageCacheOptions`).
 
+use bmi::paths::{Direction, Path};
 use bmi_cache::{ArenaSettings, Policy, Settings};
-use bmi_core::comm::{Direction, Path};
 use fs_server::embedded::PageCacheOptions;
 use fs_server::iod::IodSettings;
 use fs_server::store::{CacheSettings, Service, ViewSettings};

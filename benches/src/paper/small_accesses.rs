@@ -1,8 +1,8 @@
 //! Single accesses: [PVFS-IB, Figures 11, 12].
 
-use bmi_core::Config;
-use bmi_core::comm::{Direction, Path};
-use bmi_core::driver::Waiting;
+use bmi::Config;
+use bmi::driver::Waiting;
+use bmi::paths::{Direction, Path};
 use fs_server::iod::IodSettings;
 
 use super::report::{Figure, Report, Series, Style};

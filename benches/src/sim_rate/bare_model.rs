@@ -4,8 +4,9 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Instant;
 
-use bmi_core::transport::{Armed, ConnId, Event, Payload, Transport, WorkId, WorkKind, WorkOptions};
-use bmi_core::{Error, Memory, MemoryRegion, Time};
+use bmi::backend::{Armed, ConnId, Event, Payload, Transport, WorkId, WorkKind, WorkOptions};
+use bmi::memory::MemoryRegion;
+use bmi::{Error, Memory, Time};
 use bmi_sim::{Node, SimConfig, SimTransport, World};
 
 use super::Run;

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use crate::report::{ReportArgs, begin, row, steps};
 use crate::sample;
-use bmi_core::Config;
+use bmi::Config;
 use bmi_report::Unit;
 use bmi_report::units;
 use bmi_sim::{Profile, SimConfig, TraceOptions, World};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use bmi_core::{Addr, Config, Endpoint, Error, Memory, Options, PeerEvent, Tag};
+use bmi::{Addr, Config, Endpoint, Error, Memory, Options, PeerEvent, Tag};
 use bmi_sim::{SimConfig, World};
 
 use super::Run;
@@ -28,7 +28,7 @@ pub(crate) fn run(config: SimConfig, nodes: u32, rounds: u64, size: u32) -> Resu
     let begin = Instant::now();
     world.block_on(async {
         for task in pairs {
-            task.await.map_err(|killed| Error::new(bmi_core::ErrorKind::Io, killed.to_string()))??;
+            task.await.map_err(|killed| Error::new(bmi::ErrorKind::Io, killed.to_string()))??;
         }
         Ok::<(), Error>(())
     })?;

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use bmi_core::MemoryRegion;
-use bmi_core::comm::{Direction, Thresholds};
+use bmi::memory::MemoryRegion;
+use bmi::paths::{Direction, Thresholds};
 use fs_client::CreateOptions;
 
 use super::{Failed, Rank, Workload, pattern};

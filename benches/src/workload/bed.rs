@@ -17,10 +17,9 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::Duration;
 
-use bmi::OpenOptions;
-use bmi_core::comm;
-use bmi_core::driver::{MonotonicClock, Waiting, event};
-use bmi_core::{Addr, Config, Lists, Scheme};
+use bmi::config::Lists;
+use bmi::driver::{MonotonicClock, Waiting, event};
+use bmi::{Addr, Config, OpenOptions, Scheme, paths};
 use bmi_sim::{Profile, SimConfig, World};
 use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, PageCacheOptions, SimCluster};
@@ -66,7 +65,7 @@ pub struct Setup {
     /// the price of the profile's disk. A service with a cache of its own has none.
     pub page_cache: Option<PageCacheOptions>,
     /// The path that data must take, if any.
-    pub path: Option<comm::Path>,
+    pub path: Option<paths::Path>,
     /// How lists of memory are transferred.
     pub lists: Lists,
     /// The most bytes in one request to one server.

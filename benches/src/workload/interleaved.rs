@@ -21,7 +21,7 @@
 
 use std::fmt;
 
-use bmi_core::{Memory, Options, Peer};
+use bmi::{Memory, Options, Peer};
 use fs_client::{CreateOptions, File, Region};
 
 use super::{Failed, Rank, Span, Workload, pattern};
@@ -222,7 +222,7 @@ impl Process<'_> {
     }
 
     /// Returns this rank's elements in the part of rank `number`. They are contiguous in memory.
-    fn of_part(&self, number: usize) -> bmi_core::MemSlice {
+    fn of_part(&self, number: usize) -> bmi::MemSlice {
         let len = self.own.len() / self.rank.count();
         self.own.slice(number * len, len)
     }

@@ -33,7 +33,7 @@ pub mod tile;
 
 use std::time::Duration;
 
-use bmi_core::MemList;
+use bmi::MemList;
 
 pub use bed::{Bed, Setup};
 pub use rank::{Rank, Span};

@@ -5,7 +5,7 @@
 //! size 2N MB, where N is the number of I/O nodes in use". The program is part of PVFS. Its buffer
 //! is the same in every round, so it is registered in all rounds after the first.
 
-use bmi_core::MemList;
+use bmi::MemList;
 use fs_client::{CreateOptions, Region};
 
 use super::{Failed, Rank, Span, Workload, fill, pattern};

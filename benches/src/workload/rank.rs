@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use bmi_core::Addr;
-use bmi_core::transport::HostWork;
+use bmi::Addr;
+use bmi::backend::HostWork;
 use fs_client::Client;
 
 use super::Failed;

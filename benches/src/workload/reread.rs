@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use bmi_core::Memory;
+use bmi::Memory;
 use fs_client::CreateOptions;
 
 use super::{Failed, Rank, Workload};

@@ -16,7 +16,7 @@
 //! **Without hints** each row of the memory is an allocation of its own for the library. It is the
 //! same for PVFS if a program does not say that the rows belong together.
 
-use bmi_core::{MemList, MemSlice};
+use bmi::{MemList, MemSlice};
 use fs_client::{CreateOptions, Region};
 
 use super::{Failed, Rank, Span, Workload, fill, pattern};
@@ -99,7 +99,7 @@ impl Tile {
                 (0..self.size_y).map(|at| memory.slice(at * stride + x, row)).collect()
             }
             TileMemory::Rows => {
-                (0..self.size_y).map(|_| Ok(client.memory(row)?.all())).collect::<Result<_, bmi_core::Error>>()?
+                (0..self.size_y).map(|_| Ok(client.memory(row)?.all())).collect::<Result<_, bmi::Error>>()?
             }
         })
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use benches::cpu;
 use benches::net::endpoint;
-use bmi_core::driver::{Waiting, event, thread};
-use bmi_core::{Addr, Endpoint, Error, Memory, Options};
+use bmi::driver::{Waiting, event, thread};
+use bmi::{Addr, Endpoint, Error, Memory, Options};
 
 const IDLE: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(60);
@@ -93,7 +93,7 @@ async fn serve(endpoint: Endpoint, tell: std::sync::mpsc::Sender<Addr>) {
         request.peer().send(request.tag(), bytes, endpoint.within(LONG)).await.unwrap();
     }
     // Wait until the client has its last reply and disconnects.
-    while !matches!(endpoint.next_event().await, bmi_core::PeerEvent::Lost { .. }) {}
+    while !matches!(endpoint.next_event().await, bmi::PeerEvent::Lost { .. }) {}
 }
 
 async fn talk(endpoint: Endpoint, addr: Addr) -> Duration {
