@@ -1,4 +1,8 @@
-//! The threads that drive the endpoints of a handle.
+//! The tasks and threads that drive the endpoints of a handle.
+//!
+//! **Why a task.** A thread of its own would be woken for each message, and would then wake the
+//! thread of the task that waits for the message. A driver that is a task of the same runtime is
+//! run by the thread that the system woke, and so is, next, the task that it wakes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, Builder};
@@ -20,11 +24,64 @@ const LONGEST_STAND_BY: Duration = Duration::from_millis(2);
 /// Pause after a panic, so that a panic in every round does not take the whole core.
 const AFTER_PANIC: Duration = Duration::from_millis(10);
 
-/// Starts the thread that drives an endpoint until it is closed.
+/// Starts what drives an endpoint until it is closed: a task of the multi-threaded runtime that this
+/// is called in, or a thread. A runtime of one thread runs its tasks only while it is blocked on,
+/// and a driver that polls without end would take a worker from it.
 ///
 /// # Errors
 /// `Io` if the system starts no more threads.
 pub(super) fn start(number: usize, endpoint: SharedEndpoint, waiting: Waiting) -> Result<(), Error> {
+    #[cfg(feature = "tokio")]
+    if waiting != Waiting::Busy
+        && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        && runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread
+    {
+        runtime.spawn(task::run(task::Relay { number, endpoint, waiting }));
+        return Ok(());
+    }
+    start_thread(number, endpoint, waiting)
+}
+
+#[cfg(feature = "tokio")]
+mod task {
+    use std::pin::pin;
+
+    use futures_util::future::{Either, select};
+
+    use super::{SharedEndpoint, Waiting, start_thread};
+    use crate::driver::event;
+
+    /// A thread goes on when this is dropped before the endpoint is closed: the task panicked, or
+    /// its runtime ended first.
+    pub(super) struct Relay {
+        pub(super) number: usize,
+        pub(super) endpoint: SharedEndpoint,
+        pub(super) waiting: Waiting,
+    }
+
+    impl Drop for Relay {
+        fn drop(&mut self) {
+            if !self.endpoint.has_closed()
+                && let Err(error) = start_thread(self.number, self.endpoint.clone(), self.waiting)
+            {
+                tracing::error!(%error, "nothing drives an endpoint any more");
+            }
+        }
+    }
+
+    pub(super) async fn run(relay: Relay) {
+        let driving = pin!(event::drive_with(relay.endpoint.clone(), relay.waiting));
+        if let Either::Left((Err(error), _)) = select(driving, pin!(relay.endpoint.closed())).await {
+            tracing::error!(%error, "the runtime cannot wait for the transport; a thread does");
+        }
+    }
+}
+
+/// Starts the thread that drives an endpoint until it is closed.
+///
+/// # Errors
+/// `Io` if the system starts no more threads.
+fn start_thread(number: usize, endpoint: SharedEndpoint, waiting: Waiting) -> Result<(), Error> {
     let run = move || {
         loop {
             match catch_unwind(AssertUnwindSafe(|| drive(&endpoint, waiting))) {

@@ -1,14 +1,17 @@
 //! A handle that any thread can use, over one endpoint or several.
 //!
 //! **Why.** Most programs that embed a transport have several threads: an executor's workers, or
-//! threads of their own. A [`Handle`] is `Clone + Send + Sync`, as are the peers that it connects to
-//! ([`SharedPeer`](crate::SharedPeer)). Their futures are `Send` and may be dropped at any time. Memory crosses as it is: an operation takes a
-//! [`Memory`](crate::mem::Memory), which is counted, and nothing is copied.
+//! threads of their own. A [`Handle`] is `Clone + Send + Sync`, as are the peers that it connects
+//! to ([`SharedPeer`](crate::SharedPeer)). Their futures are `Send` and may be dropped at any time.
+//! Memory crosses as it is: an operation takes a [`Memory`](crate::mem::Memory), which is counted,
+//! and nothing is copied.
 //!
-//! **How it is driven.** A thread for each endpoint polls it, or sleeps until there is something to
-//! do. A thread that posts an operation, and finds the driver asleep, makes the progress itself, so
-//! that posting wakes nobody. [`Handle::block_on`] polls too, as long as [`Waiting`] allows. A
-//! driver that polls stands by meanwhile. See [`threading`](crate::AnyThread) for the alternatives.
+//! **How it is driven.** Each endpoint has a driver: a task of the tokio runtime that the handle was
+//! opened in, if that has several threads, or else a thread. It polls the endpoint, or sleeps until
+//! there is something to do. If the runtime ends first, a thread goes on. A thread that posts an
+//! operation, and finds the driver asleep, makes the progress itself, so that posting wakes nobody.
+//! [`Handle::block_on`] polls too, as long as [`Waiting`] allows. A driver that polls stands by
+//! meanwhile. See [`threading`](crate::AnyThread) for the alternatives.
 //!
 //! **Several endpoints.** Each has its own lock, driver and peers. A peer belongs to the endpoint
 //! that it was connected by, and its id says which ([`PeerId::endpoint`]). Connections of this side
@@ -18,12 +21,12 @@
 //!
 //! **Bounds.** An operation is posted when the method is called. Messages, bulk transfers, grants,
 //! calls, connecting and sleeping are refused with [`Exhausted`](crate::ErrorKind::Exhausted) while
-//! [`HandleConfig::max_operations`] are under way in the endpoint. [`Endpoint::room`](crate::Endpoint::room)
-//! waits until one ends. A call that was dropped counts until the server can no longer access its memory. As many
-//! ranges of memory may be exposed to one peer. Disconnecting is not refused, and there is one for
-//! each connection. What calls under way need besides, and what serving a call needs, is not
-//! refused either: who starts and takes calls bounds it. Messages that nobody takes stay in their
-//! slots, and their senders run out of credits.
+//! [`HandleConfig::max_operations`] are under way in the endpoint.
+//! [`Endpoint::room`](crate::Endpoint::room) waits until one ends. A call that was dropped counts
+//! until the server can no longer access its memory. As many ranges of memory may be exposed to one
+//! peer. Disconnecting is not refused, and there is one for each connection. What calls under way
+//! need besides, and what serving a call needs, is not refused either: who starts and takes calls
+//! bounds it. Messages that nobody takes stay in their slots, and their senders run out of credits.
 //!
 //! **The end.** When the last handle is dropped, or at [`Handle::close`], connections end in order:
 //! what was posted is sent, within [`TimeoutConfig::fence_grace`](crate::TimeoutConfig). Every
@@ -31,7 +34,7 @@
 //! messages may live longer than the handle. They end with an error.
 //!
 //! **Panics.** A task that panics drops its futures, as if it had been cancelled. Wakers run
-//! outside of the lock. If one panics, its driver goes on.
+//! outside of the lock. If one panics, its driver goes on; for a task, a thread does.
 //!
 //! **Tests.** `bmi-conformance/src/handle.rs`, over every backend on a real system. In the
 //! simulator the endpoints are driven by tasks of one thread ([`Handle::undriven`]).
@@ -116,8 +119,8 @@ impl Drop for Endpoints {
 }
 
 impl Handle {
-    /// Creates a handle, and a thread for each endpoint that drives it until the handle is closed.
-    /// `clock` gives the time for all of them.
+    /// Creates a handle, and for each endpoint a driver until the handle is closed: a task, or a
+    /// thread. `clock` gives the time for all of them.
     ///
     /// # Errors
     /// `Invalid` without endpoints, or with more than [`MAX_ENDPOINTS`]; `Io` if the system starts

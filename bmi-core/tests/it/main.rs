@@ -1,6 +1,8 @@
 //! Tests of this crate from outside.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+#[cfg(feature = "tokio")]
+mod drivers;
 mod lock;
 mod timeline;
 mod waking;
