@@ -13,7 +13,7 @@ use bmi_core::comm::{Body, Direction, Incoming, Path};
 use bmi_core::driver::{MonotonicClock, Waiting};
 use bmi_core::{
     Access, Addr, AnyThread, Clock, Config, Engine, Error, ErrorKind, Handle, HandleConfig, Memory, Options, PeerEvent,
-    PeerId, Transport,
+    SharedPeer, Transport,
 };
 use futures_util::future::join_all;
 
@@ -61,18 +61,14 @@ impl Pair {
         Pair { server, client, addr }
     }
 
-    fn connect(&self) -> PeerId {
+    fn connect(&self) -> SharedPeer {
         let soon = self.client.within(LIMIT);
         self.client.block_on(self.client.connect(&self.addr, soon)).expect("a connection")
     }
 
     /// Connects, and returns the peer at either side: the client's server, and the server's client.
-    fn connect_both(&self) -> (PeerId, PeerId) {
-        let server = self.connect();
-        match self.server.block_on(self.server.next_event()) {
-            Ok(PeerEvent::Connected { peer, .. }) => (server, peer),
-            other => panic!("expected a connection, found {other:?}"),
-        }
+    fn connect_both(&self) -> (SharedPeer, SharedPeer) {
+        (self.connect(), connected(&self.server))
     }
 
     /// Ends both, and checks that nothing is left.
@@ -85,6 +81,14 @@ impl Pair {
             let is_idle = |usage: &bmi_core::ResourceUsage| (usage.peers, usage.operations) == (0, 0);
             wait_until(|| handle.resource_usage().iter().all(is_idle), "operations");
         }
+    }
+}
+
+/// Returns the next peer that connected to a handle.
+fn connected(handle: &Handle) -> SharedPeer {
+    match handle.block_on(handle.next_event()) {
+        Ok(PeerEvent::Connected { peer, .. }) => handle.peer(peer).expect("a peer of this handle"),
+        other => panic!("expected a connection, found {other:?}"),
     }
 }
 
@@ -141,24 +145,24 @@ fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// One call of a random kind and size, checked.
-async fn any_call(client: &Handle, peer: PeerId, rng: &mut Rng) -> Result<(), Error> {
+async fn any_call(peer: &SharedPeer, rng: &mut Rng) -> Result<(), Error> {
     let seed = rng.below(256) as u8;
     let len = [0, 1, 100, 5_000, 70_000, 300_000][rng.below(6) as usize];
-    let soon = client.within(LIMIT);
+    let soon = peer.within(LIMIT);
     match rng.below(3) {
         0 => {
-            let call = client.call(peer, &[seed], Body::None, None, soon)?;
+            let call = peer.call(&[seed], Body::None, soon)?;
             assert_eq!(call.reply().await?.bytes, [seed].as_slice());
         }
         1 => {
             let data = pattern(seed, len);
             let expected = sum(&data);
-            let call = client.call(peer, &[seed], Body::Out(Memory::from(data).into()), None, soon)?;
+            let call = peer.call(&[seed], Body::Out(Memory::from(data).into()), soon)?;
             assert_eq!(call.reply().await?.bytes, expected.to_le_bytes().as_slice());
         }
         _ => {
             let memory = Memory::zeroed(len)?;
-            let call = client.call(peer, &[seed], Body::In((&memory).into()), None, soon)?;
+            let call = peer.call(&[seed], Body::In((&memory).into()), soon)?;
             assert_eq!(call.reply().await?.data, len as u64);
             assert!(memory.all().to_vec() == pattern(seed, len), "{len} bytes of {seed}");
         }
@@ -171,8 +175,8 @@ pub fn threads_share_a_handle(backend: &Backend) {
     for (waiting, endpoints) in [(Waiting::Event, 2), (Waiting::Busy, 1), (Waiting::ADAPTIVE, 1)] {
         let pair = Pair::waiting(backend, endpoints, endpoints, waiting);
         let servers = serve(&pair.server, 2);
-        let peers: Vec<PeerId> = (0..4).map(|_| pair.connect()).collect();
-        let numbers: std::collections::BTreeSet<u8> = peers.iter().map(|peer| peer.endpoint()).collect();
+        let peers: Vec<SharedPeer> = (0..4).map(|_| pair.connect()).collect();
+        let numbers: std::collections::BTreeSet<u8> = peers.iter().map(|peer| peer.id().endpoint()).collect();
         assert_eq!(numbers.len(), endpoints, "connections go to the endpoints in turn");
         thread::scope(|scope| {
             for (number, peer) in peers.iter().enumerate() {
@@ -180,18 +184,18 @@ pub fn threads_share_a_handle(backend: &Backend) {
                 scope.spawn(move || {
                     let mut rng = Rng::new(number as u64);
                     for _ in 0..40 {
-                        client.block_on(any_call(&client, *peer, &mut rng)).expect("a call");
+                        client.block_on(any_call(peer, &mut rng)).expect("a call");
                     }
                 });
             }
             // One thread with several calls at a time.
             let client = &pair.client;
             client.block_on(join_all((10..18).map(|seed| {
-                let peer = peers[seed as usize % 4];
+                let peer = &peers[seed as usize % 4];
                 async move {
                     let mut rng = Rng::new(seed);
                     for _ in 0..10 {
-                        any_call(client, peer, &mut rng).await.expect("a call");
+                        any_call(peer, &mut rng).await.expect("a call");
                     }
                 }
             })));
@@ -205,21 +209,21 @@ pub fn threads_share_a_handle(backend: &Backend) {
 /// The endpoints of a handle get the connections of one address in turn, and all serve.
 pub fn endpoints_share_an_address(backend: &Backend) {
     let pair = Pair::new(backend, 2, 1);
-    let both: Vec<(PeerId, PeerId)> = (0..4).map(|_| pair.connect_both()).collect();
+    let both: Vec<(SharedPeer, SharedPeer)> = (0..4).map(|_| pair.connect_both()).collect();
     let mut of_each = [0; 2];
-    both.iter().for_each(|(_, peer)| of_each[usize::from(peer.endpoint())] += 1);
+    both.iter().for_each(|(_, peer)| of_each[usize::from(peer.id().endpoint())] += 1);
     assert_eq!(of_each, [2, 2]);
     for (server, client) in both {
         let memory = Memory::zeroed(5).expect("memory");
         let soon = pair.client.within(LIMIT);
-        let receive = pair.client.recv(server, 1, &memory, soon);
-        pair.server.block_on(pair.server.send(client, 1, b"hello".to_vec(), soon)).expect("a send");
+        let receive = server.recv(1, &memory, soon);
+        pair.server.block_on(client.send(1, b"hello".to_vec(), soon)).expect("a send");
         pair.client.block_on(receive).expect("a receive");
         assert_eq!(memory.all().to_vec(), b"hello");
         // The id is of one endpoint. At the other one it names nobody.
-        assert!(pair.server.peer_addr(client).is_some());
-        let other = pair.server.endpoints().nth(1 - usize::from(client.endpoint())).expect("two");
-        assert!(other.peer_addr(client).is_none());
+        assert!(client.addr().is_some());
+        let other = pair.server.endpoints().nth(1 - usize::from(client.id().endpoint())).expect("two");
+        assert!(other.peer(client.id()).addr().is_none());
     }
     pair.end();
 }
@@ -231,7 +235,7 @@ pub fn dropped_futures_leave_nothing(backend: &Backend) {
     let peer = pair.connect();
     thread::scope(|scope| {
         for number in 0..4 {
-            let client = pair.client.clone();
+            let (client, peer) = (pair.client.clone(), peer.clone());
             scope.spawn(move || {
                 let mut rng = Rng::new(number);
                 for _ in 0..60 {
@@ -244,14 +248,14 @@ pub fn dropped_futures_leave_nothing(backend: &Backend) {
                             1 => Body::Out(memory.into()),
                             _ => Body::In(memory.into()),
                         };
-                        let call = client.call(peer, &[1], body, None, client.within(LIMIT));
+                        let call = peer.call(&[1], body, peer.within(LIMIT));
                         client.block_on(poll_a_few_times(call.expect("a call").reply(), rounds));
                     } else {
-                        client.block_on(any_call(&client, peer, &mut rng)).expect("a call that is awaited");
+                        client.block_on(any_call(&peer, &mut rng)).expect("a call that is awaited");
                     }
                     // A receive whose message never comes, dropped on another thread.
                     let memory = Memory::zeroed(100).expect("memory");
-                    let receive = client.recv(peer, 77, &memory, Options::default());
+                    let receive = peer.recv(77, &memory, Options::default());
                     thread::scope(|scope| {
                         scope.spawn(move || drop(receive));
                     });
@@ -261,7 +265,7 @@ pub fn dropped_futures_leave_nothing(backend: &Backend) {
     });
     let is_idle = |usage: &bmi_core::ResourceUsage| (usage.operations, usage.exposures) == (0, 0);
     wait_until(|| pair.client.resource_usage().iter().all(is_idle), "operations");
-    assert!(pair.client.limits(peer).is_some(), "the connection is the same");
+    assert!(peer.limits().is_some(), "the connection is the same");
     pair.end();
     assert!(servers.into_iter().all(|server| server.join().is_ok()));
 }
@@ -300,14 +304,14 @@ pub fn a_dropped_call_leaves_the_connection(backend: &Backend) {
             Direction::Write => Body::Out((&memory).into()),
             Direction::Read => Body::In((&memory).into()),
         };
-        let call = client.call(peer, b"long", body, Some(Path::ServerBased), client.within(LIMIT)).expect("a call");
+        let call = peer.call(b"long", body, peer.within(LIMIT).path(Path::ServerBased)).expect("a call");
         begun.recv_timeout(LIMIT).expect("the server begins");
         drop(call);
         // The poll that ends the sleep revokes before what is to be revoked.
         client.block_on(client.sleep(Duration::from_millis(1))).expect("there is room");
         assert!(memory.is_retired(), "the server may be at it");
         drop_it.send(()).expect("the server");
-        let echo = client.call(peer, &[7], Body::None, None, client.within(LIMIT)).expect("a call");
+        let echo = peer.call(&[7], Body::None, peer.within(LIMIT)).expect("a call");
         assert_eq!(client.block_on(echo.reply()).expect("the connection is the same").bytes, [7].as_slice());
         serving.join().expect("the server");
         let is_idle = |usage: &bmi_core::ResourceUsage| (usage.operations, usage.exposures) == (0, 0);
@@ -354,12 +358,12 @@ pub fn the_last_handle_ends_everything_in_order(backend: &Backend) {
     let Pair { server: serving, client, .. } = pair;
     let soon = client.within(LIMIT);
     let places: Vec<Memory> = (0..20).map(|_| Memory::zeroed(500).expect("memory")).collect();
-    let arrivals: Vec<_> = (0..).zip(&places).map(|(tag, place)| serving.recv(from, tag, place, soon)).collect();
+    let arrivals: Vec<_> = (0..).zip(&places).map(|(tag, place)| from.recv(tag, place, soon)).collect();
     let mut memory = Memory::zeroed(1000).expect("memory");
-    let receive = client.recv(server, 5, &memory, Options::default());
-    let exposure = client.expose(server, &memory, Access::WRITE).expect("an exposure");
+    let receive = server.recv(5, &memory, Options::default());
+    let exposure = server.expose(&memory, Access::WRITE).expect("an exposure");
     let observers: Vec<_> = client.endpoints().map(|endpoint| endpoint.observer()).collect();
-    let sends: Vec<_> = (0..20).map(|tag| client.send(server, tag, pattern(tag as u8, 500), soon)).collect();
+    let sends: Vec<_> = (0..20).map(|tag| server.send(tag, pattern(tag as u8, 500), soon)).collect();
     // Detached: nobody awaits them.
     let sends = start_thread(move || sends);
     let waiting = client.clone();
@@ -373,7 +377,7 @@ pub fn the_last_handle_ends_everything_in_order(backend: &Backend) {
         drop(next);
     });
     let sends = sends.join().expect("a thread");
-    drop(client);
+    drop((client, server));
     for (seed, (arrival, place)) in (0..).zip(arrivals.into_iter().zip(&places)) {
         serving.block_on(arrival).expect("a message that was sent before");
         assert!(place.all().to_vec() == pattern(seed, 500), "message {seed}");
@@ -432,7 +436,7 @@ pub fn a_closed_handle_refuses(backend: &Backend) {
     sleeper.join().expect("a sleep ends").expect("there is room");
     let client = &pair.client;
     let soon = client.within(LIMIT);
-    let sent = client.block_on(client.send(peer, 1, vec![0], soon)).expect_err("it is closed");
+    let sent = client.block_on(peer.send(1, vec![0], soon)).expect_err("it is closed");
     assert_eq!(sent.kind(), ErrorKind::PeerLost, "{sent}");
     let connected = client.block_on(client.connect(&pair.addr, soon)).expect_err("it is closed");
     assert_eq!(connected.kind(), ErrorKind::Cancelled, "{connected}");
@@ -445,12 +449,12 @@ pub fn a_panic_harms_no_other(backend: &Backend) {
     let pair = Pair::new(backend, 1, 1);
     let servers = serve(&pair.server, 2);
     let peer = pair.connect();
-    let client = pair.client.clone();
+    let to_server = peer.clone();
     let panicking = thread::Builder::new().name("a thread that panics on purpose".into());
     let panicked = panicking.spawn(move || {
-        let _call = client.call(peer, &[1], Body::None, None, client.within(LIMIT)).expect("a call");
+        let _call = to_server.call(&[1], Body::None, to_server.within(LIMIT)).expect("a call");
         let memory = Memory::zeroed(10).expect("memory");
-        let _receive = client.recv(peer, 3, &memory, Options::default());
+        let _receive = to_server.recv(3, &memory, Options::default());
         // Nothing is printed: the hook prints only for `panic!`.
         std::panic::resume_unwind(Box::new("on purpose"));
     });
@@ -479,7 +483,7 @@ pub fn a_panic_harms_no_other(backend: &Backend) {
     drop(sleep);
     let mut rng = Rng::new(1);
     for _ in 0..20 {
-        pair.client.block_on(any_call(&pair.client, peer, &mut rng)).expect("the others go on");
+        pair.client.block_on(any_call(&peer, &mut rng)).expect("the others go on");
     }
     pair.end();
     assert!(servers.into_iter().all(|server| server.join().is_ok()));
@@ -504,16 +508,16 @@ pub fn an_owner_of_memory_that_panics_harms_no_other(backend: &Backend) {
     let client = &pair.client;
     // Nobody receives them, so they wait.
     let owned = |len| Memory::from(bytes::Bytes::from_owner(Owner(vec![0; len])));
-    let sends: Vec<_> = (0..3).map(|tag| client.send(server, tag, owned(1 << 20), Options::default())).collect();
+    let sends: Vec<_> = (0..3).map(|tag| server.send(tag, owned(1 << 20), Options::default())).collect();
     let memory = Memory::zeroed(100).expect("memory");
-    let receives: Vec<_> = (0..3).map(|tag| client.recv(server, tag, &memory, Options::default())).collect();
+    let receives: Vec<_> = (0..3).map(|tag| server.recv(tag, &memory, Options::default())).collect();
     let (end, ended) = mpsc::channel();
     let waiter = start_thread(move || {
         for receive in receives {
             end.send(futures_block_on(receive).is_err()).expect("the test");
         }
     });
-    pair.server.cut(from, Error::new(ErrorKind::Cancelled, "on purpose"));
+    from.cut(Error::new(ErrorKind::Cancelled, "on purpose"));
     for _ in 0..3 {
         assert!(ended.recv_timeout(LIMIT).expect("the receives end"));
     }
@@ -522,7 +526,7 @@ pub fn an_owner_of_memory_that_panics_harms_no_other(backend: &Backend) {
         assert!(client.block_on(send).is_err());
     }
     let again = pair.connect();
-    assert_ne!(again, server);
+    assert_ne!(again.id(), server.id());
     pair.end();
 }
 
@@ -534,32 +538,30 @@ pub fn operations_are_bounded(backend: &Backend) {
     let soon = client.within(LIMIT);
     let peer = client.block_on(client.connect(&addr, soon)).expect("a connection");
     let memory = Memory::zeroed(40).expect("memory");
-    let mut receives: Vec<_> = (0..4).map(|at| client.recv(peer, 1, memory.slice(at * 10, 10), soon)).collect();
-    let refused = client.block_on(client.recv(peer, 1, &memory, soon)).expect_err("a fifth");
+    let mut receives: Vec<_> = (0..4).map(|at| peer.recv(1, memory.slice(at * 10, 10), soon)).collect();
+    let refused = client.block_on(peer.recv(1, &memory, soon)).expect_err("a fifth");
     assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
-    let call = client.call(peer, b"", Body::None, None, soon).err().expect("a fifth");
+    let call = peer.call(b"", Body::None, soon).err().expect("a fifth");
     assert_eq!(call.kind(), ErrorKind::Exhausted, "{call}");
     let connect = client.block_on(client.connect(&addr, soon)).expect_err("a fifth");
     assert_eq!(connect.kind(), ErrorKind::Exhausted, "{connect}");
-    let grant = client.grant(peer, &memory, soon).map(|_| ()).expect_err("a fifth");
+    let grant = peer.grant(&memory, soon).map(|_| ()).expect_err("a fifth");
     assert_eq!(grant.kind(), ErrorKind::Exhausted, "{grant}");
     let sleep = client.block_on(client.sleep(LIMIT)).expect_err("a fifth");
     assert_eq!(sleep.kind(), ErrorKind::Exhausted, "{sleep}");
-    let expose = || client.expose(peer, &memory, Access::WRITE);
+    let expose = || peer.expose(&memory, Access::WRITE);
     let exposures: Vec<_> = (0..4).map(|_| expose().expect("an exposure")).collect();
     let exposure = expose().map(|_| ()).expect_err("a fifth");
     assert_eq!(exposure.kind(), ErrorKind::Exhausted, "{exposure}");
     drop(exposures);
-    let waiting = client.clone();
-    let waits = start_thread(move || waiting.block_on(waiting.room(peer)));
+    let (waiting, to_server) = (client.clone(), peer.clone());
+    let waits = start_thread(move || waiting.block_on(to_server.endpoint().room()));
     drop(receives.pop());
     waits.join().expect("there is room");
-    let again = client.recv(peer, 1, memory.slice(30, 10), soon);
-    let Ok(PeerEvent::Connected { peer: to, .. }) = server.block_on(server.next_event()) else {
-        panic!("expected a connection")
-    };
+    let again = peer.recv(1, memory.slice(30, 10), soon);
+    let to_client = connected(&server);
     for _ in 0..4 {
-        server.block_on(server.send(to, 1, vec![7; 10], soon)).expect("a send");
+        server.block_on(to_client.send(1, vec![7; 10], soon)).expect("a send");
     }
     for receive in receives.into_iter().chain([again]) {
         client.block_on(receive).expect("a message");
@@ -579,11 +581,10 @@ pub fn messages_of_many_threads_arrive_in_order(backend: &Backend) {
         let received = AtomicU64::new(0);
         thread::scope(|scope| {
             for thread in 0..THREADS {
-                let client = pair.client.clone();
+                let (client, server) = (pair.client.clone(), server.clone());
                 scope.spawn(move || {
-                    let soon = client.within(LIMIT);
-                    let send =
-                        |number: u64| client.send_unexpected(server, thread, number.to_le_bytes().to_vec(), soon);
+                    let soon = server.within(LIMIT);
+                    let send = |number: u64| server.send_unexpected(thread, number.to_le_bytes().to_vec(), soon);
                     let sends: Vec<_> = (0..MESSAGES).map(send).collect();
                     for sent in client.block_on(join_all(sends)) {
                         sent.expect("a send");

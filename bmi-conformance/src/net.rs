@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Call, Caller, Incoming, Path};
+use bmi_core::comm::{Body, Call, Incoming, Path};
 use bmi_core::transport::Event;
 use bmi_core::{
     Access, Addr, AnyTransport, BulkDescriptor, Completion, Config, Endpoint, Engine, Error, ErrorKind, Exposure,
-    Grant, MemList, Memory, Operation, Options, PeerEvent, PeerId, ResourceUsage, Time, Transport,
+    Grant, MemList, Memory, Operation, Options, Peer, PeerEvent, ResourceUsage, Time, Transport,
 };
 
 use crate::backend::Backend;
@@ -90,16 +90,16 @@ impl Wake for Flag {
     }
 }
 
-/// Two endpoints and their names for each other.
+/// Two endpoints, each a peer of the other.
 pub struct Pair {
     /// The endpoint that connected, called `a`.
     pub a: Endpoint,
     /// The endpoint that listened, called `b`.
     pub b: Endpoint,
-    /// The name of `b` at `a`.
-    pub to_b: PeerId,
-    /// The name of `a` at `b`.
-    pub to_a: PeerId,
+    /// The peer `b` of `a`.
+    pub to_b: Peer,
+    /// The peer `a` of `b`.
+    pub to_a: Peer,
     /// The address at which `b` listens.
     pub addr: Addr,
 }
@@ -126,8 +126,8 @@ impl<'b> Net<'b> {
                 result => Some(result),
             }
         });
-        let endpoint = made.expect("an adapter that can register").expect("endpoint");
-        let endpoint = Endpoint::new(endpoint, self.backend.clock());
+        let engine = made.expect("an adapter that can register").expect("an engine");
+        let endpoint = Endpoint::new(engine, self.backend.clock());
         self.join(name, Driven::Engine(endpoint.clone()));
         endpoint
     }
@@ -290,35 +290,36 @@ impl<'b> Net<'b> {
         Pair { a, b, to_b, to_a, addr }
     }
 
-    /// Connects `from` to `to`, which listens at `addr`. Returns their names for each other.
-    pub async fn connect(&self, from: &Endpoint, to: &Endpoint, addr: &Addr) -> (PeerId, PeerId) {
+    /// Connects `from` to `to`, which listens at `addr`. Returns the peer `to` of `from`, and the
+    /// peer `from` of `to`.
+    pub async fn connect(&self, from: &Endpoint, to: &Endpoint, addr: &Addr) -> (Peer, Peer) {
         let near = from.connect(addr, from.within(SOON)).await.expect("connect");
         let far = self.arrived(to).await;
-        self.seen(from, near).await;
+        self.seen(&near).await;
         (near, far)
     }
 
     /// Returns the next peer that connected to an endpoint.
-    pub async fn arrived(&self, endpoint: &Endpoint) -> PeerId {
+    pub async fn arrived(&self, endpoint: &Endpoint) -> Peer {
         match self.next_event(endpoint, "a peer that connects").await {
-            PeerEvent::Connected { peer, outgoing: false, .. } => peer,
+            PeerEvent::Connected { peer, outgoing: false, .. } => endpoint.peer(peer),
             other => panic!("expected a peer that connects, got {other:?}"),
         }
     }
 
-    /// Waits for the `Connected` event of a peer that this side connected to.
-    pub async fn seen(&self, endpoint: &Endpoint, expected: PeerId) {
-        match self.next_event(endpoint, "the event of a peer that was connected to").await {
-            PeerEvent::Connected { peer, outgoing: true, .. } if peer == expected => {}
+    /// Waits for the `Connected` event of a peer that its endpoint connected to.
+    pub async fn seen(&self, expected: &Peer) {
+        match self.next_event(expected.endpoint(), "the event of a peer that was connected to").await {
+            PeerEvent::Connected { peer, outgoing: true, .. } if peer == expected.id() => {}
             other => panic!("expected {expected:?} connected, got {other:?}"),
         }
     }
 
-    /// Waits for the next event of an endpoint, which must be the loss of this peer. Returns the
-    /// reason.
-    pub async fn lost(&self, endpoint: &Endpoint, expected: PeerId) -> Error {
-        match self.next_event(endpoint, "the loss of a peer").await {
-            PeerEvent::Lost { peer, reason } if peer == expected => reason,
+    /// Waits for the next event of the peer's endpoint, which must be the loss of this peer. Returns
+    /// the reason.
+    pub async fn lost(&self, expected: &Peer) -> Error {
+        match self.next_event(expected.endpoint(), "the loss of a peer").await {
+            PeerEvent::Lost { peer, reason } if peer == expected.id() => reason,
             other => panic!("expected {expected:?} lost, got {other:?}"),
         }
     }
@@ -332,12 +333,12 @@ impl<'b> Net<'b> {
     }
 
     /// Sends a small expected message each way, which shows that the connection works.
-    pub async fn ping(&self, (a, to_b): (&Endpoint, PeerId), (b, to_a): (&Endpoint, PeerId), what: &str) {
+    pub async fn ping(&self, to_b: &Peer, to_a: &Peer, what: &str) {
         const PING: u64 = 0x7069_6e67;
-        for (from, to, peer, back) in [(a, b, to_b, to_a), (b, a, to_a, to_b)] {
+        for (to, from) in [(to_b, to_a), (to_a, to_b)] {
             let into = crate::data::memory(8);
-            let received = to.recv(back, PING, &into, to.within(SOON));
-            let sent = from.send(peer, PING, b"ping".to_vec(), from.within(SOON));
+            let received = from.recv(PING, &into, from.within(SOON));
+            let sent = to.send(PING, b"ping".to_vec(), to.within(SOON));
             sent.await.unwrap_or_else(|error| panic!("{what}: ping: {error}"));
             let len = received.await.unwrap_or_else(|error| panic!("{what}: ping: {error}")).len;
             assert_eq!((len, &into.to_vec()[..4]), (4, &b"ping"[..]), "{what}");
@@ -350,7 +351,7 @@ impl<'b> Net<'b> {
 impl Pair {
     /// Sends from `a` to `b`.
     pub fn send(&self, tag: u64, list: impl Into<MemList>) -> Operation {
-        self.a.send(self.to_b, tag, list, soon(&self.a))
+        self.to_b.send(tag, list, soon(&self.a))
     }
 
     /// Sends from `a` to `b`, which has posted the receive before. Returns the completion of the
@@ -369,17 +370,17 @@ impl Pair {
     /// # Panics
     /// If the call cannot begin.
     pub fn call(&self, request: &[u8], body: Body, path: Option<Path>) -> Call {
-        Caller::new(self.a.clone()).call(self.to_b, request, body, path, soon(&self.a)).expect("a call")
+        self.to_b.call(request, body, soon(&self.a).path(path)).expect("a call")
     }
 
     /// Sends an unexpected message from `a` to `b`.
     pub fn send_unexpected(&self, tag: u64, list: impl Into<MemList>) -> Operation {
-        self.a.send_unexpected(self.to_b, tag, list, soon(&self.a))
+        self.to_b.send_unexpected(tag, list, soon(&self.a))
     }
 
     /// Receives at `b` from `a`.
     pub fn recv(&self, tag: u64, list: impl Into<MemList>) -> Operation {
-        self.b.recv(self.to_a, tag, list, soon(&self.b))
+        self.to_a.recv(tag, list, soon(&self.b))
     }
 
     /// Exposes memory of `b` to `a`.
@@ -387,17 +388,17 @@ impl Pair {
     /// # Panics
     /// If it is refused.
     pub fn expose(&self, list: impl Into<MemList>, access: Access) -> Exposure {
-        self.b.expose(self.to_a, list, access).expect("expose")
+        self.to_a.expose(list, access).expect("expose")
     }
 
     /// Pulls from memory of `b` into memory of `a`.
     pub fn pull(&self, remote: &BulkDescriptor, at: u64, local: impl Into<MemList>) -> Operation {
-        self.a.pull(self.to_b, remote, at, local, soon(&self.a))
+        self.to_b.pull(remote, at, local, soon(&self.a))
     }
 
     /// Pushes from memory of `a` into memory of `b`.
     pub fn push(&self, remote: &BulkDescriptor, at: u64, local: impl Into<MemList>) -> Operation {
-        self.a.push(self.to_b, remote, at, local, soon(&self.a))
+        self.to_b.push(remote, at, local, soon(&self.a))
     }
 
     /// Grants memory of `b` to `a`.
@@ -405,17 +406,17 @@ impl Pair {
     /// # Panics
     /// If it is refused.
     pub fn grant(&self, list: impl Into<MemList>) -> (Grant, Operation) {
-        self.b.grant(self.to_a, list, soon(&self.b)).expect("grant")
+        self.to_a.grant(list, soon(&self.b)).expect("grant")
     }
 
     /// Pushes from memory of `a` into memory that `b` granted.
     pub fn push_granted(&self, grant: &Grant, local: impl Into<MemList>) -> Operation {
-        self.a.push_granted(self.to_b, grant, local, soon(&self.a))
+        self.to_b.push_granted(grant, local, soon(&self.a))
     }
 
     /// Runs [`Net::ping`] between the two.
     pub async fn ping(&self, net: &Net<'_>, what: &str) {
-        net.ping((&self.a, self.to_b), (&self.b, self.to_a), what).await;
+        net.ping(&self.to_b, &self.to_a, what).await;
     }
 
     /// Waits until each endpoint holds only its connection to the other.
@@ -435,7 +436,7 @@ pub fn soon(endpoint: &Endpoint) -> Options {
 /// # Panics
 /// If the next unexpected message is not a call.
 pub async fn next_call(endpoint: &Endpoint) -> Incoming {
-    Incoming::new(endpoint, endpoint.next_unexpected().await).expect("a call")
+    Incoming::new(endpoint.next_unexpected().await).expect("a call")
 }
 
 /// Returns the error of an operation.

@@ -41,7 +41,7 @@ pub async fn pull_between_any_two_lists(net: &Net<'_>) {
         let what = format!("shape {number}");
         let (source, target) = (Guarded::filled(number as u64, exposed), Guarded::new(local));
         let exposure = pair.expose(source.list(), Access::READ);
-        assert_eq!((exposure.peer(), exposure.descriptor().len()), (pair.to_a, source.len() as u64), "{what}");
+        assert_eq!((exposure.peer(), exposure.descriptor().len()), (pair.to_a.id(), source.len() as u64), "{what}");
         let done = pair.pull(exposure.descriptor(), at, target.list()).await;
         let done = done.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!((done.len, done.kind), (target.len() as u64, OpKind::Pull), "{what}");
@@ -82,7 +82,7 @@ pub async fn descriptors_travel(net: &Net<'_>) {
     let source = Guarded::filled(1, &[3000, 20, 7000]);
     let exposure = pair.expose(source.list(), Access::READ_WRITE);
     let wire: Vec<u8> = exposure.descriptor().pieces().iter().flat_map(RemoteSlice::to_wire).collect();
-    pair.b.send_unexpected(pair.to_a, 1, wire, soon(&pair.b)).await.expect("send the request");
+    pair.to_a.send_unexpected(1, wire, soon(&pair.b)).await.expect("send the request");
     let request = pair.a.next_unexpected().await;
     let pieces: Vec<RemoteSlice> = request
         .bytes()
@@ -93,11 +93,11 @@ pub async fn descriptors_travel(net: &Net<'_>) {
     assert_eq!(&descriptor, exposure.descriptor());
     if reads(net) {
         let target = Guarded::new(&[10_020]);
-        pair.a.pull(request.peer(), &descriptor, 0, target.list(), soon(&pair.a)).await.expect("pull");
+        request.peer().pull(&descriptor, 0, target.list(), soon(&pair.a)).await.expect("pull");
         target.check("pulled by a descriptor that travelled", &pattern(1, 10_020));
     }
     let other = Guarded::filled(2, &[10_020]);
-    pair.a.push(request.peer(), &descriptor, 0, other.list(), soon(&pair.a)).await.expect("push");
+    request.peer().push(&descriptor, 0, other.list(), soon(&pair.a)).await.expect("push");
     pair.ping(net, "behind the push").await;
     source.check("pushed by a descriptor that travelled", &pattern(2, 10_020));
 }
@@ -122,11 +122,11 @@ pub async fn thousands_of_pieces(net: &Net<'_>) {
         let remote = BulkDescriptor::decode(&described, exposed.len()).expect("what was encoded");
         let options = soon(&pair.a).lists(lists);
         if reads(net) {
-            pair.a.pull(pair.to_b, &remote, 0, near.list(), options).await.expect("pull");
+            pair.to_b.pull(&remote, 0, near.list(), options).await.expect("pull");
             near.check("pulled", &pattern(seed, total));
         }
         near.list().copy_from(0, &pattern(seed + 10, total));
-        pair.a.push(pair.to_b, &remote, 0, near.list(), options).await.expect("push");
+        pair.to_b.push(&remote, 0, near.list(), options).await.expect("push");
         pair.ping(net, "behind the push").await;
         far.check("pushed", &pattern(seed + 10, total));
         let after = pair.a.counters();
@@ -151,10 +151,10 @@ pub async fn cancelled_between_pieces(net: &Net<'_>) {
         let (far, near) = (Guarded::filled(1, &[11; 2000]), Guarded::new(&[7; 3000]));
         let exposure = pair.expose(far.list(), Access::READ_WRITE);
         let options = soon(&pair.a).lists(lists);
-        let (peer, remote) = (pair.to_b, exposure.descriptor());
+        let remote = exposure.descriptor();
         let work = match turns % 3 {
-            turn if turn == 0 || !reads(net) => pair.a.push(peer, remote, 0, near.list(), options),
-            _ => pair.a.pull(peer, remote, 0, near.list(), options),
+            turn if turn == 0 || !reads(net) => pair.to_b.push(remote, 0, near.list(), options),
+            _ => pair.to_b.pull(remote, 0, near.list(), options),
         };
         net.turns(turns / 2).await;
         work.cancel();
@@ -195,17 +195,17 @@ pub async fn many_transfers(net: &Net<'_>) {
             let size = 1 + n * 3001;
             let (here, there) = (Guarded::filled(n as u64, &[size]), Guarded::filled(100 + n as u64, &[size]));
             let exposure = pair.expose(there.list(), Access::READ_WRITE);
-            let (peer, descriptor) = (pair.to_b, exposure.descriptor());
+            let descriptor = exposure.descriptor();
             if n % 2 == 0 || !reads(net) {
-                pair.a.push(peer, descriptor, 0, here.list(), soon(&pair.a)).await.expect("push");
+                pair.push(descriptor, 0, here.list()).await.expect("push");
                 // The push has ended at the peer's adapter. A message sent after it shows that
                 // the bytes are in place.
                 let told = pair.recv(n as u64, memory(1));
-                pair.a.send(peer, n as u64, vec![1], soon(&pair.a)).await.expect("send");
+                pair.send(n as u64, vec![1]).await.expect("send");
                 told.await.expect("receive");
                 there.check(&format!("push {n}"), &pattern(n as u64, size));
             } else {
-                pair.a.pull(peer, descriptor, 0, here.list(), soon(&pair.a)).await.expect("pull");
+                pair.pull(descriptor, 0, here.list()).await.expect("pull");
                 here.check(&format!("pull {n}"), &pattern(100 + n as u64, size));
             }
         }
@@ -226,17 +226,17 @@ pub async fn bulk_beside_messages(net: &Net<'_>) {
         true => (near.list(), far.list()),
         false => (at_a.list(), at_b.list()),
     };
-    let near_exposed = pair.a.expose(pair.to_b, near_exposed, Access::READ_WRITE).expect("expose");
+    let near_exposed = pair.to_b.expose(near_exposed, Access::READ_WRITE).expect("expose");
     let far_exposed = pair.expose(far_exposed, Access::READ_WRITE);
-    let (to_a, to_b, soon_a, soon_b) = (pair.to_a, pair.to_b, soon(&pair.a), soon(&pair.b));
+    let soon_b = soon(&pair.b);
     let (one, other) = match reads {
         true => (
-            pair.a.pull(to_b, far_exposed.descriptor(), 0, at_a.list(), soon_a),
-            pair.b.pull(to_a, near_exposed.descriptor(), 0, at_b.list(), soon_b),
+            pair.pull(far_exposed.descriptor(), 0, at_a.list()),
+            pair.to_a.pull(near_exposed.descriptor(), 0, at_b.list(), soon_b),
         ),
         false => (
-            pair.a.push(to_b, far_exposed.descriptor(), 0, near.list(), soon_a),
-            pair.b.push(to_a, near_exposed.descriptor(), 0, far.list(), soon_b),
+            pair.push(far_exposed.descriptor(), 0, near.list()),
+            pair.to_a.push(near_exposed.descriptor(), 0, far.list(), soon_b),
         ),
     };
     let talk = async {
@@ -275,14 +275,14 @@ pub async fn exposures_outlive_their_peer(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     let mut bytes = memory(100);
     let exposure = pair.expose(&bytes, Access::READ);
-    pair.a.disconnect(pair.to_b, soon(&pair.a)).await.expect("disconnect");
-    net.lost(&pair.b, pair.to_a).await;
+    pair.to_b.disconnect(soon(&pair.a)).await.expect("disconnect");
+    net.lost(&pair.to_a).await;
     net.settled(&pair.b, 0, "the peer is gone, the exposure is kept").await;
     net.released("the memory", [&mut bytes]).await;
     drop(exposure);
     net.turns(5).await;
     net.settled(&pair.b, 0, "the exposure is dropped").await;
-    fails(pair.b.expose(pair.to_a, &bytes, Access::READ), ErrorKind::PeerLost, "expose");
+    fails(pair.to_a.expose(&bytes, Access::READ), ErrorKind::PeerLost, "expose");
 }
 
 /// A way to forge a descriptor: its name, what the memory is exposed for, whether it is used for a
@@ -307,14 +307,14 @@ pub async fn forged_descriptors_cut_only_the_forger(net: &Net<'_>) {
     let (mut to_b, mut to_a) = (pair.to_b, pair.to_a);
     for (what, access, push, forge) in lies.into_iter().filter(|lie| lie.2 || reads(net)) {
         let exposed = Guarded::filled(1, &[100]);
-        let exposure = pair.b.expose(to_a, exposed.list(), access).expect("expose");
+        let exposure = to_a.expose(exposed.list(), access).expect("expose");
         let forged: Vec<_> = exposure.descriptor().pieces().iter().map(|slice| forge(*slice)).collect();
         let forged = BulkDescriptor::try_from(forged).expect("a sum that fits");
         let local = Guarded::filled(2, &[forged.len() as usize]);
         let work = if push {
-            pair.a.push(to_b, &forged, 0, local.list(), soon(&pair.a))
+            to_b.push(&forged, 0, local.list(), soon(&pair.a))
         } else {
-            pair.a.pull(to_b, &forged, 0, local.list(), soon(&pair.a))
+            to_b.pull(&forged, 0, local.list(), soon(&pair.a))
         };
         let operation = if push { "push" } else { "pull" };
         match work.await {
@@ -325,16 +325,16 @@ pub async fn forged_descriptors_cut_only_the_forger(net: &Net<'_>) {
                 assert!(error.peer().is_some(), "{what}: {error}");
             }
         }
-        net.lost(&pair.a, to_b).await;
-        net.lost(&pair.b, to_a).await;
+        net.lost(&to_b).await;
+        net.lost(&to_a).await;
         exposed.check(what, &pattern(1, 100));
         local.check(what, &pattern(2, local.len()));
-        net.ping((&c, c_to_b), (&pair.b, b_to_c), what).await;
+        net.ping(&c_to_b, &b_to_c, what).await;
         drop(exposure);
         (to_b, to_a) = net.connect(&pair.a, &pair.b, &pair.addr).await;
     }
-    pair.a.disconnect(to_b, soon(&pair.a)).await.expect("disconnect");
-    net.lost(&pair.b, to_a).await;
+    to_b.disconnect(soon(&pair.a)).await.expect("disconnect");
+    net.lost(&to_a).await;
     net.settled(&pair.b, 1, "only the honest peer is left").await;
 }
 
@@ -347,14 +347,14 @@ pub async fn descriptors_belong_to_one_peer(net: &Net<'_>) {
     let exposure = pair.expose(exposed.list(), Access::READ_WRITE);
     let local = Guarded::filled(2, &[100]);
     if reads(net) {
-        let error = c.pull(c_to_b, exposure.descriptor(), 0, local.list(), soon(&c)).await;
+        let error = c_to_b.pull(exposure.descriptor(), 0, local.list(), soon(&c)).await;
         let error = error.expect_err("another peer's descriptor");
         assert_eq!(error.operation(), Some("pull"), "{error}");
         local.check("the thief's memory", &pattern(2, 100));
-    } else if let Err(error) = c.push(c_to_b, exposure.descriptor(), 0, local.list(), soon(&c)).await {
+    } else if let Err(error) = c_to_b.push(exposure.descriptor(), 0, local.list(), soon(&c)).await {
         assert_eq!(error.operation(), Some("push"), "{error}");
     }
-    net.lost(&pair.b, b_to_c).await;
+    net.lost(&b_to_c).await;
     exposed.check("the owner's memory", &pattern(1, 100));
     pair.push(exposure.descriptor(), 0, local.list()).await.expect("its peer's push");
     pair.ping(net, "behind the push").await;
@@ -374,7 +374,7 @@ pub async fn revoked_descriptors_are_dead(net: &Net<'_>) {
     if let Err(error) = pushed {
         assert_eq!(error.operation(), Some("push"), "{error}");
     }
-    assert!(matches!(pair.b.next_event().await, PeerEvent::Lost { peer, .. } if peer == pair.to_a));
-    net.lost(&pair.a, pair.to_b).await;
+    assert!(matches!(pair.b.next_event().await, PeerEvent::Lost { peer, .. } if peer == pair.to_a.id()));
+    net.lost(&pair.to_b).await;
     exposed.check("revoked memory", &pattern(1, 100));
 }

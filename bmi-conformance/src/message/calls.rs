@@ -1,6 +1,6 @@
 //! Calls: a request with its data by each of the four paths, in both directions.
 
-use bmi_core::comm::{Body, Caller, Direction, Incoming, Miss, Path, Policy};
+use bmi_core::comm::{Body, Direction, Incoming, Miss, Path, Policy};
 use bmi_core::{Access, Config, Endpoint, ErrorKind, Lists, MemList, MemSlice, Memory, Options, PeerEvent};
 use futures_util::future::{join, join_all};
 use proptest::prelude::*;
@@ -186,7 +186,7 @@ pub async fn the_policy_is_followed_and_told(net: &Net<'_>) {
     assert_eq!(paths.requests(Direction::Write, Path::FastRdma), 2);
     assert_eq!(paths.bytes(Direction::Read, Path::Inline), 4096);
     assert_eq!(paths.missed(Miss::NoSlot), 0);
-    let plan = pair.a.with(|e| e.plan(Some(pair.to_b))).to_string();
+    let plan = pair.a.with(|e| e.plan(Some(pair.to_b.id()))).to_string();
     assert!(plan.contains("4 KiB  inline") && plan.contains("64 KiB  fast-rdma"), "{plan}");
     let forced = Policy { forced: Some(Path::ServerBased), ..Policy::default() };
     pair.a.with(|e| e.set_policy(forced));
@@ -227,7 +227,6 @@ pub async fn slots_run_out_and_come_back(net: &Net<'_>) {
 /// request.
 pub async fn long_replies_and_requests(net: &Net<'_>) {
     let pair = ready(net, &Config::default()).await;
-    let caller = Caller::new(pair.a.clone());
     let long = pattern(3, 1000);
     for body in [Body::None, Body::In(memory(50).into()), Body::In(memory(200_000).into())] {
         let call = pair.call(b"?", body, None);
@@ -238,7 +237,7 @@ pub async fn long_replies_and_requests(net: &Net<'_>) {
         let (reply, ()) = join(call.reply(), serve).await;
         assert_eq!(reply.expect("reply").bytes, long);
     }
-    let room = caller.room(pair.to_b);
+    let room = pair.to_b.request_room();
     let call = pair.call(&pattern(4, room), Body::None, None);
     let serve = async {
         let incoming = next_call(&pair.b).await;
@@ -247,7 +246,7 @@ pub async fn long_replies_and_requests(net: &Net<'_>) {
     };
     let (reply, ()) = join(call.reply(), serve).await;
     reply.expect("reply");
-    let refused = caller.call(pair.to_b, &pattern(4, room + 1), Body::None, None, soon(&pair.a));
+    let refused = pair.to_b.call(&pattern(4, room + 1), Body::None, soon(&pair.a));
     assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::TooLong));
     pair.settled(net, "after long messages").await;
 }
@@ -265,7 +264,7 @@ pub async fn grants_end(net: &Net<'_>) {
     cancelled.cancel();
     assert_eq!(cancelled.await.expect_err("cancelled").kind(), ErrorKind::Cancelled);
     let passed = Options::by(pair.b.now());
-    let (_, late) = pair.b.grant(pair.to_a, &target, passed).expect("grant");
+    let (_, late) = pair.to_a.grant(&target, passed).expect("grant");
     assert_eq!(late.await.expect_err("late").kind(), ErrorKind::TimedOut);
     // The token of a grant that is over, with other memory that may be written: the
     // announcement is ignored.
@@ -293,7 +292,7 @@ pub async fn a_dead_client_leaves_nothing(net: &Net<'_>) {
     for _ in 0..calls.len() {
         incoming.push(next_call(&pair.b).await);
     }
-    let gone = pair.a.disconnect(pair.to_b, Options::by(pair.a.now()));
+    let gone = pair.to_b.disconnect(Options::by(pair.a.now()));
     drop(calls);
     let _ = gone.await;
     net.until("the client is lost", || {
@@ -341,12 +340,12 @@ async fn any_lists(pair: &Pair, number: usize, lens: &[usize], path: Option<Path
     // Memory that is already registered takes other paths.
     let register = |piece: &MemSlice| pair.a.with(|e| e.register(piece.memory())).ok();
     let regions: Vec<_> = list.pieces().iter().filter(|_| held).filter_map(register).collect();
-    let (caller, options) = (Caller::new(pair.a.clone()), soon(&pair.a).lists(lists));
-    let call = caller.call(pair.to_b, b"w", Body::Out(list.clone()), path, options).expect(&what);
+    let options = soon(&pair.a).lists(lists).path(path);
+    let call = pair.to_b.call(b"w", Body::Out(list.clone()), options).expect(&what);
     let (reply, written) = join(call.reply(), answer(&pair.b, 0)).await;
     reply.unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(written == list.to_vec(), "{what}: written");
-    let call = caller.call(pair.to_b, b"r", Body::In(list.clone()), path, options).expect(&what);
+    let call = pair.to_b.call(b"r", Body::In(list.clone()), options).expect(&what);
     let (reply, _) = join(call.reply(), answer(&pair.b, seed + 1)).await;
     reply.unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(list.to_vec() == pattern(seed + 1, list.len()), "{what}: read");
@@ -361,7 +360,7 @@ pub async fn nonsense_is_no_call(net: &Net<'_>) {
         pair.send_unexpected(1, bytes).await.expect("send");
         let message = pair.b.next_unexpected().await;
         assert_eq!(message.len(), len);
-        let error = Incoming::new(&pair.b, message).expect_err("no call");
+        let error = Incoming::new(message).expect_err("no call");
         assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
     }
     pair.settled(net, "after nonsense").await;
@@ -392,7 +391,7 @@ pub async fn replies_that_cannot_be_right(net: &Net<'_>) {
         let call = pair.call(b"r", body, Some(Path::Inline));
         let serve = async {
             let asked = pair.b.next_unexpected().await;
-            pair.b.send(pair.to_a, asked.tag(), forged, soon(&pair.b)).await.expect("send");
+            pair.to_a.send(asked.tag(), forged, soon(&pair.b)).await.expect("send");
         };
         let (reply, ()) = join(call.reply(), serve).await;
         assert_eq!(reply.expect_err("a lie").kind(), ErrorKind::Protocol, "lie {number}");
@@ -407,7 +406,7 @@ pub async fn replies_that_cannot_be_right(net: &Net<'_>) {
             let (grant, written) = pair.grant(&target);
             let wire = grant.descriptor.encode(grant.token.to_le_bytes().to_vec());
             let message = [header(1, wire.len(), 0), wire].concat();
-            pair.b.send(pair.to_a, asked.tag(), message, soon(&pair.b)).await.expect("send");
+            pair.to_a.send(asked.tag(), message, soon(&pair.b)).await.expect("send");
             // The second grant ends the call, and with it a push that is still under way.
             if number == 0 {
                 written.await.expect("the first one is used");

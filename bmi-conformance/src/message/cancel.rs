@@ -28,7 +28,7 @@ pub async fn unmatched_receive(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     let (first, second) = (Guarded::new(&[100]), Guarded::new(&[100]));
     let options = Options::default().user(77);
-    let op = pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, first.list(), options)));
+    let op = pending(pair.b.with(|e| e.post_recv(pair.to_a.id(), 1, first.list(), options)));
     net.turns(5).await;
     pair.b.with(|e| e.cancel(op));
     let end = end_of(net, &pair.b, op, "the cancelled receive").await;
@@ -45,7 +45,7 @@ pub async fn unmatched_receive(net: &Net<'_>) {
 /// next message.
 pub async fn unmatched_rendezvous(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
-    let op = pending(pair.a.with(|e| e.post_send(pair.to_b, 1, pattern(1, 50_000), Options::default())));
+    let op = pending(pair.a.with(|e| e.post_send(pair.to_b.id(), 1, pattern(1, 50_000), Options::default())));
     net.turns(30).await;
     pair.a.with(|e| e.cancel(op));
     let end = end_of(net, &pair.a, op, "the cancelled send").await;
@@ -60,7 +60,7 @@ pub async fn unmatched_rendezvous(net: &Net<'_>) {
 pub async fn send_without_a_credit(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     let first: Vec<_> = (0..10).map(|n| pair.send(1, pattern(n, 1000))).collect();
-    let waiting = pending(pair.a.with(|e| e.post_send(pair.to_b, 1, pattern(99, 1000), Options::default())));
+    let waiting = pending(pair.a.with(|e| e.post_send(pair.to_b.id(), 1, pattern(99, 1000), Options::default())));
     let last = pair.send(1, pattern(10, 1000));
     net.turns(20).await;
     pair.a.with(|e| e.cancel(waiting));
@@ -86,7 +86,7 @@ pub async fn connecting_is_given_up(net: &Net<'_>) {
     let a = net.endpoint("a", &Config::default());
     let (peer, op) = a.with(|e| e.connect(&addr, Options::default())).expect("connect starts");
     let target = memory(10);
-    let waiting = a.recv(peer, 1, &target, Options::default());
+    let waiting = a.peer(peer).recv(1, &target, Options::default());
     net.turns(20).await;
     a.with(|e| e.cancel(op));
     let end = end_of(net, &a, op, "the cancelled connect").await;
@@ -104,11 +104,11 @@ pub async fn connecting_is_given_up(net: &Net<'_>) {
 /// A stale id never reaches another operation, whatever is done with it.
 pub async fn stale_ids_are_harmless(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
-    let stale = pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, memory(10), Options::default())));
+    let stale = pending(pair.b.with(|e| e.post_recv(pair.to_a.id(), 1, memory(10), Options::default())));
     pair.b.with(|e| e.cancel(stale));
     end_of(net, &pair.b, stale, "the cancelled receive").await;
     let target = memory(10);
-    let fresh = pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, &target, Options::default())));
+    let fresh = pending(pair.b.with(|e| e.post_recv(pair.to_a.id(), 1, &target, Options::default())));
     assert_ne!(stale, fresh);
     pair.b.with(|e| {
         e.cancel(stale);
@@ -129,8 +129,8 @@ pub async fn stale_ids_are_harmless(net: &Net<'_>) {
 pub async fn abandoned_operations(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     let (mut near, mut far) = (memory(50_000), memory(50_000));
-    let send = pending(pair.a.with(|e| e.post_send(pair.to_b, 1, &near, Options::default())));
-    let recv = pending(pair.b.with(|e| e.post_recv(pair.to_a, 2, &far, Options::default())));
+    let send = pending(pair.a.with(|e| e.post_send(pair.to_b.id(), 1, &near, Options::default())));
+    let recv = pending(pair.b.with(|e| e.post_recv(pair.to_a.id(), 2, &far, Options::default())));
     net.turns(10).await;
     pair.a.with(|e| e.abandon(send));
     pair.b.with(|e| e.abandon(recv));
@@ -157,13 +157,13 @@ async fn strike(net: &Net<'_>, pair: &Pair, blow: Blow, size: usize, turns: u32)
     let what = format!("{blow:?} cancelled, {size} bytes, after {turns} turns");
     let (source, target) = (Guarded::filled(9, &[size / 2, size - size / 2]), Guarded::new(&[size]));
     // In half of the cases the receive is posted before the send, in the others after it.
-    let receive = || pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, target.list(), Options::default())));
+    let receive = || pending(pair.b.with(|e| e.post_recv(pair.to_a.id(), 1, target.list(), Options::default())));
     let mut recv = turns.is_multiple_of(2).then(receive);
-    let send = pair.a.with(|e| e.post_send(pair.to_b, 1, source.list(), Options::default())).expect("post");
+    let send = pair.a.with(|e| e.post_send(pair.to_b.id(), 1, source.list(), Options::default())).expect("post");
     net.turns(turns / 2).await;
     let (mut sent, mut received) = (None, None);
     if recv.is_none() {
-        match pair.b.with(|e| e.post_recv(pair.to_a, 1, target.list(), Options::default())).expect("post") {
+        match pair.b.with(|e| e.post_recv(pair.to_a.id(), 1, target.list(), Options::default())).expect("post") {
             Posted::Pending(op) => recv = Some(op),
             Posted::Done(end) => received = Some(end),
         }
@@ -244,19 +244,13 @@ pub async fn futures_are_dropped_at_any_time(net: &Net<'_>) {
         let list = |index: usize| MemList::from(&buffers[index]);
         let exposure = pair.expose(list(4), Access::READ_WRITE);
         let work = (
-            pair.a.send(pair.to_b, 1, list(0), Options::default()),
-            pair.b.recv(pair.to_a, 1, list(1), Options::default()),
-            pair.a.recv(pair.to_b, 2, list(2), Options::default()),
-            pair.a.pull(pair.to_b, exposure.descriptor(), 0, list(3), Options::default()),
-            pair.a.push(
-                pair.to_b,
-                exposure.descriptor(),
-                0,
-                list(5).range(0, 30_000).collect::<MemList>(),
-                Options::default(),
-            ),
-            pair.a.send(pair.to_b, 3, pattern(1, 900), Options::default()),
-            pair.a.send_unexpected(pair.to_b, 4, pattern(1, 900), Options::default()),
+            pair.to_b.send(1, list(0), Options::default()),
+            pair.to_a.recv(1, list(1), Options::default()),
+            pair.to_b.recv(2, list(2), Options::default()),
+            pair.to_b.pull(exposure.descriptor(), 0, list(3), Options::default()),
+            pair.to_b.push(exposure.descriptor(), 0, list(5).range(0, 30_000).collect::<MemList>(), Options::default()),
+            pair.to_b.send(3, pattern(1, 900), Options::default()),
+            pair.to_b.send_unexpected(4, pattern(1, 900), Options::default()),
         );
         net.turns(turns).await;
         drop(work);

@@ -4,7 +4,7 @@ use bmi_core::{Config, ErrorKind};
 
 use super::tight;
 use crate::data::{memory, pattern};
-use crate::net::{Net, all_end_well, fails, soon};
+use crate::net::{Net, SOON, all_end_well, fails, soon};
 
 /// The cost of a parked message beside its bytes, as [`bmi_core::Config::validate`] counts it.
 const MESSAGE_OVERHEAD: usize = 64;
@@ -45,20 +45,20 @@ pub async fn exhausted_in_bytes(net: &Net<'_>) {
 pub async fn exhausted_in_both_directions(net: &Net<'_>) {
     const MESSAGES: u64 = 40;
     let pair = net.pair(&tight()).await;
-    let ends = [(&pair.a, pair.to_b), (&pair.b, pair.to_a)];
+    let peers = [&pair.to_b, &pair.to_a];
     let mut sends = Vec::new();
     for n in 0..MESSAGES {
-        for (end, peer) in ends {
+        for peer in peers {
             let size = if n % 3 == 2 { 5000 } else { 1000 };
-            sends.push(end.send(peer, 1, pattern(n, size), soon(end)));
+            sends.push(peer.send(1, pattern(n, size), peer.within(SOON)));
         }
     }
     net.turns(100).await;
     let mut receives = Vec::new();
     for n in 0..MESSAGES {
-        for (end, peer) in ends {
+        for peer in peers {
             let target = memory(5000);
-            receives.push((n, end.recv(peer, 1, &target, soon(end)), target));
+            receives.push((n, peer.recv(1, &target, peer.within(SOON)), target));
         }
     }
     for (n, receive, target) in receives {
@@ -88,14 +88,13 @@ pub async fn one_peer_cannot_starve_another(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     let c = net.endpoint("c", &tight());
     let (c_to_b, b_to_c) = net.connect(&c, &pair.b, &pair.addr).await;
-    let crowd: Vec<_> =
-        (0..30).map(|n| pair.a.send(pair.to_b, 9, pattern(n, 1000), pair.a.within(crate::net::SOON))).collect();
+    let crowd: Vec<_> = (0..30).map(|n| pair.send(9, pattern(n, 1000))).collect();
     net.turns(50).await;
     for _ in 0..20 {
-        net.ping((&c, c_to_b), (&pair.b, b_to_c), "beside a crowd").await;
+        net.ping(&c_to_b, &b_to_c, "beside a crowd").await;
     }
     drop(crowd);
-    pair.a.disconnect(pair.to_b, soon(&pair.a)).await.expect("disconnect");
+    pair.to_b.disconnect(soon(&pair.a)).await.expect("disconnect");
 }
 
 /// A send that gets no credit ends at its deadline, in an error that names peer and operation.
@@ -104,7 +103,7 @@ pub async fn a_starved_send_times_out(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     let first: Vec<_> = (0..20).map(|n| pair.send(1, pattern(n, 1000))).collect();
     let short = pair.a.within(std::time::Duration::from_millis(30));
-    let starved = pair.a.send(pair.to_b, 1, pattern(99, 1000), short);
+    let starved = pair.to_b.send(1, pattern(99, 1000), short);
     let after = pair.send(1, pattern(20, 1000));
     let error = fails(starved.await, ErrorKind::TimedOut, "send");
     assert!(error.peer().is_some(), "{error}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, Completion, Endpoint, Error, ErrorKind, Options};
+use bmi_core::{Access, Completion, Error, ErrorKind, Options};
 
 use super::{reads, tight};
 use crate::data::{Guarded, is_sole, memory, pattern};
@@ -25,7 +25,7 @@ pub async fn receive_never_matched(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     let mut target = memory(100);
     let options = pair.b.within(SHORT);
-    let result = pair.b.recv(pair.to_a, 1, &target, options).await;
+    let result = pair.to_a.recv(1, &target, options).await;
     timed_out(net, result, options, "receive");
     assert!(is_sole(&mut target), "the memory is the caller's again");
     pair.ping(net, "after the time-out").await;
@@ -39,7 +39,7 @@ pub async fn receive_never_matched(net: &Net<'_>) {
 pub async fn rendezvous_never_matched(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     let options = pair.a.within(SHORT);
-    let result = pair.a.send(pair.to_b, 1, pattern(1, 50_000), options).await;
+    let result = pair.to_b.send(1, pattern(1, 50_000), options).await;
     timed_out(net, result, options, "send");
     pair.ping(net, "after the time-out").await;
     pair.settled(net, "after the time-out").await;
@@ -79,16 +79,16 @@ pub async fn peer_stops_polling(net: &Net<'_>) {
     let big = 8 << 20;
     let exposure = pair.expose(memory(big), Access::READ_WRITE);
     let mut buffers: Vec<_> = (0..4).map(|_| memory(big)).collect();
-    let incoming = pair.a.recv(pair.to_b, 3, &buffers[0], pair.a.within(SHORT));
-    let outgoing = pair.b.send(pair.to_a, 3, memory(big), soon(&pair.b));
+    let incoming = pair.to_b.recv(3, &buffers[0], pair.a.within(SHORT));
+    let outgoing = pair.to_a.send(3, memory(big), soon(&pair.b));
     let landing = pair.recv(4, memory(big));
     let options = pair.a.within(SHORT);
-    let sending = pair.a.send(pair.to_b, 4, &buffers[1], options);
+    let sending = pair.to_b.send(4, &buffers[1], options);
     let (second, pulling) = match reads(net) {
-        true => ("pull", pair.a.pull(pair.to_b, exposure.descriptor(), 0, &buffers[2], options)),
-        false => ("push", pair.a.push(pair.to_b, exposure.descriptor(), 0, &buffers[2], options)),
+        true => ("pull", pair.to_b.pull(exposure.descriptor(), 0, &buffers[2], options)),
+        false => ("push", pair.to_b.push(exposure.descriptor(), 0, &buffers[2], options)),
     };
-    let pushing = pair.a.push(pair.to_b, exposure.descriptor(), 0, &buffers[3], options);
+    let pushing = pair.to_b.push(exposure.descriptor(), 0, &buffers[3], options);
     net.turns(6).await;
     net.pause("b", true);
     // On a backend whose adapter works without its program, the transfers may finish in time.
@@ -118,8 +118,8 @@ pub async fn already_passed(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     net.turns(5).await;
     let past = Options::by(bmi_core::Time::from_nanos(1));
-    timed_out(net, pair.b.recv(pair.to_a, 1, memory(10), past).await, past, "receive");
-    timed_out(net, pair.a.send(pair.to_b, 1, pattern(1, 50_000), past).await, past, "send");
+    timed_out(net, pair.to_a.recv(1, memory(10), past).await, past, "receive");
+    timed_out(net, pair.to_b.send(1, pattern(1, 50_000), past).await, past, "send");
     pair.ping(net, "after both").await;
     pair.settled(net, "after both").await;
 }
@@ -130,7 +130,7 @@ pub async fn late_bytes_touch_nothing(net: &Net<'_>) {
     for size in [500, 50_000] {
         let target = Guarded::new(&[size]);
         let options = pair.b.within(SHORT);
-        let result = pair.b.recv(pair.to_a, 1, target.list(), options).await;
+        let result = pair.to_a.recv(1, target.list(), options).await;
         timed_out(net, result, options, "receive");
         let second = memory(size);
         pair.pass(1, pattern(1, size), &second).await;
@@ -170,12 +170,11 @@ pub async fn timers_in_order(net: &Net<'_>) {
 pub async fn next_deadline_is_the_earliest(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     let far = Options::by(bmi_core::Time::from_nanos(u64::MAX));
-    let (b, peer): (&Endpoint, _) = (&pair.b, pair.to_a);
-    let waiting = b.recv(peer, 1, memory(10), far);
-    let near = b.within(Duration::from_secs(2));
-    let sooner = b.recv(peer, 2, memory(10), near);
+    let waiting = pair.to_a.recv(1, memory(10), far);
+    let near = pair.b.within(Duration::from_secs(2));
+    let sooner = pair.to_a.recv(2, memory(10), near);
     net.turns(5).await;
-    let next = b.next_deadline().expect("a deadline is pending");
+    let next = pair.b.next_deadline().expect("a deadline is pending");
     assert!(next <= near.deadline.expect("set above"), "{next}");
     for tag in [1, 2] {
         pair.send(tag, vec![1]).await.expect("send");

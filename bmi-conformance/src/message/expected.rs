@@ -6,14 +6,14 @@ use futures_util::future::{join, join_all};
 
 use super::{reads, tight};
 use crate::data::{Guarded, filled, is_sole, memory, pattern};
-use crate::net::{Net, all_end_well, fails, soon};
+use crate::net::{Net, SOON, all_end_well, fails, soon};
 use crate::rng::Rng;
 
 /// Every size around the limit between eager and rendezvous, and sizes of several transfer units,
 /// arrive whole, whether the receive or the send comes first. The counters name the path of each.
 pub async fn sizes_around_the_eager_limit(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
-    let limit = pair.a.limits(pair.to_b).expect("connected").eager;
+    let limit = pair.to_b.limits().expect("connected").eager;
     assert_eq!(limit, tight().credits.eager_limit, "both sides have the same limit");
     let sizes = [0, 1, 7, limit - 1, limit, limit + 1, 4096, 3 * 4096 + 1, 300_000];
     for (number, size) in sizes.into_iter().enumerate() {
@@ -37,7 +37,7 @@ pub async fn sizes_around_the_eager_limit(net: &Net<'_>) {
             let received = received.unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!((sent.len, sent.kind, sent.tag), (size as u64, OpKind::Send, 5), "{what}");
             assert_eq!((received.len, received.kind, received.tag), (size as u64, OpKind::Recv, 5), "{what}");
-            assert_eq!((sent.peer, received.peer), (Some(pair.to_b), Some(pair.to_a)), "{what}");
+            assert_eq!((sent.peer, received.peer), (Some(pair.to_b.id()), Some(pair.to_a.id())), "{what}");
             target.check(&what, &bytes);
             let after = pair.a.counters();
             // A receive that was there first may be written directly, which saves the
@@ -187,7 +187,7 @@ pub async fn too_long_for_the_receive(net: &Net<'_>) {
 pub async fn limits_of_messages(net: &Net<'_>) {
     let config = tight().max_message(10_000).max_pieces(3);
     let pair = net.pair(&config).await;
-    let limits = pair.a.limits(pair.to_b).expect("connected");
+    let limits = pair.to_b.limits().expect("connected");
     assert_eq!((limits.message, limits.pieces), (10_000, 3));
     let target = memory(10_000);
     pair.pass(1, pattern(1, 10_000), &target).await;
@@ -196,7 +196,7 @@ pub async fn limits_of_messages(net: &Net<'_>) {
     let four = Guarded::filled(1, &[1, 2, 3, 4]);
     let error = pair.send(1, four.list()).await.expect_err("too many pieces");
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    let error = pair.a.recv(pair.to_b, 1, four.list(), soon(&pair.a)).await.expect_err("too many pieces");
+    let error = pair.to_b.recv(1, four.list(), soon(&pair.a)).await.expect_err("too many pieces");
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     pair.settled(net, "after refused messages").await;
 }
@@ -216,12 +216,10 @@ pub async fn many_outstanding(net: &Net<'_>) {
         .collect();
     let (mut sends, mut receives) = (Vec::new(), Vec::new());
     for (n, size) in sizes.iter().enumerate() {
-        for (from, to, peer, back) in
-            [(&pair.a, &pair.b, pair.to_b, pair.to_a), (&pair.b, &pair.a, pair.to_a, pair.to_b)]
-        {
+        for (to, from) in [(&pair.to_b, &pair.to_a), (&pair.to_a, &pair.to_b)] {
             let target = memory(20_000);
-            receives.push((n, to.recv(back, 4, &target, soon(to)), target));
-            sends.push(from.send(peer, 4, pattern(n as u64, *size), soon(from)));
+            receives.push((n, from.recv(4, &target, from.within(SOON)), target));
+            sends.push(to.send(4, pattern(n as u64, *size), to.within(SOON)));
         }
     }
     for (n, receive, target) in receives {
@@ -272,15 +270,15 @@ pub async fn registered_ahead(net: &Net<'_>) {
 /// A send to, or a receive from, a peer that does not exist fails at once and names the operation.
 pub async fn stale_peer_is_an_error(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
-    pair.a.disconnect(pair.to_b, soon(&pair.a)).await.expect("disconnect");
-    net.lost(&pair.a, pair.to_b).await;
+    pair.to_b.disconnect(soon(&pair.a)).await.expect("disconnect");
+    net.lost(&pair.to_b).await;
     let target: Memory = memory(10);
     let send = pair.send(1, vec![1]).await.expect_err("the peer is gone");
-    let recv = pair.a.recv(pair.to_b, 1, &target, soon(&pair.a)).await.expect_err("the peer is gone");
+    let recv = pair.to_b.recv(1, &target, soon(&pair.a)).await.expect_err("the peer is gone");
     for (error, operation) in [(send, "send"), (recv, "receive")] {
         assert_eq!((error.kind(), error.operation()), (ErrorKind::PeerLost, Some(operation)), "{error}");
     }
-    let posted = pair.a.with(|e| e.post_send(pair.to_b, 1, vec![1], Options::default()));
+    let posted = pair.a.with(|e| e.post_send(pair.to_b.id(), 1, vec![1], Options::default()));
     assert!(!matches!(posted, Ok(Posted::Pending(_))), "{posted:?}");
     net.settled(&pair.a, 0, "after the peer has gone").await;
 }
@@ -302,22 +300,22 @@ pub async fn read_only_memory_is_never_written(net: &Net<'_>) {
         pair.ping(net, "behind the push").await;
         assert!(into.to_vec() == bytes, "{len} bytes, pushed");
 
-        let source = pair.a.expose(pair.to_b, bytes.clone(), Access::READ).expect("expose for reading");
+        let source = pair.to_b.expose(bytes.clone(), Access::READ).expect("expose for reading");
         if reads(net) {
             let into = memory(bytes.len());
-            let pull = pair.b.pull(pair.to_a, source.descriptor(), 0, &into, soon(&pair.b));
+            let pull = pair.to_a.pull(source.descriptor(), 0, &into, soon(&pair.b));
             pull.await.expect("pull");
             assert!(into.to_vec() == bytes, "{len} bytes, pulled");
         }
 
-        let receive = pair.a.recv(pair.to_b, 1, bytes.clone(), soon(&pair.a)).await;
+        let receive = pair.to_b.recv(1, bytes.clone(), soon(&pair.a)).await;
         let pull = pair.pull(exposure.descriptor(), 0, bytes.clone()).await;
         let refused = [
             ("recv", receive.err()),
             ("pull", pull.err()),
-            ("grant", pair.a.grant(pair.to_b, bytes.clone(), soon(&pair.a)).err()),
-            ("expose", pair.a.expose(pair.to_b, bytes.clone(), Access::WRITE).err()),
-            ("expose", pair.a.expose(pair.to_b, bytes.clone(), Access::READ_WRITE).err()),
+            ("grant", pair.to_b.grant(bytes.clone(), soon(&pair.a)).err()),
+            ("expose", pair.to_b.expose(bytes.clone(), Access::WRITE).err()),
+            ("expose", pair.to_b.expose(bytes.clone(), Access::READ_WRITE).err()),
         ];
         for (what, error) in refused {
             let error = error.unwrap_or_else(|| panic!("{what} writes to read-only memory"));

@@ -1,18 +1,18 @@
 //! Fast RDMA: messages of middle size in slots that the peer registered when the connection was
 //! made.
 
-use bmi_core::{Config, Endpoint, ErrorKind, MemList, Memory, Options};
+use bmi_core::{Config, ErrorKind, MemList, Memory, Options, Peer};
 
 use crate::data::{Guarded, memory, pattern};
-use crate::net::{Net, Pair, soon};
+use crate::net::{Net, Pair, SOON, soon};
 
 /// Creates a pair whose sides know each other's slots.
 pub(super) async fn ready(net: &Net<'_>, config: &Config) -> Pair {
     let pair = net.pair(config).await;
     if config.tuning.fast_slots > 0 {
         let known = || {
-            let fast = |end: &Endpoint, peer| end.limits(peer).is_some_and(|limits| limits.fast > 0);
-            (fast(&pair.a, pair.to_b) && fast(&pair.b, pair.to_a)).then_some(())
+            let fast = |peer: &Peer| peer.limits().is_some_and(|limits| limits.fast > 0);
+            (fast(&pair.to_b) && fast(&pair.to_a)).then_some(())
         };
         net.until("both sides know the other's slots", known).await;
     }
@@ -71,9 +71,9 @@ pub async fn lists_without_pieces(net: &Net<'_>) {
     let before = pair.a.counters().fast;
     let options = Options { slot: true, ..soon(&pair.a) };
     let receive = pair.recv(1, memory(1));
-    pair.a.send(pair.to_b, 1, empty(), options).await.expect("send");
+    pair.to_b.send(1, empty(), options).await.expect("send");
     assert_eq!(receive.await.expect("receive").len, 0);
-    pair.a.send_unexpected(pair.to_b, 2, empty(), options).await.expect("send unexpected");
+    pair.to_b.send_unexpected(2, empty(), options).await.expect("send unexpected");
     let message = pair.b.next_unexpected().await;
     assert_eq!((message.tag(), message.len()), (2, 0));
     assert_eq!(pair.a.counters().fast - before, 2, "in slots");
@@ -152,15 +152,15 @@ pub async fn without_slots(net: &Net<'_>) {
     let (a, b) = (net.endpoint("a", &Config::default().fast_slots(0)), net.endpoint("b", &Config::default()));
     let addr = b.listen(&net.listen_addr("b")).expect("listen");
     let (to_b, to_a) = net.connect(&a, &b, &addr).await;
-    net.until("a knows b's slots", || a.limits(to_b).filter(|limits| limits.fast > 0)).await;
-    assert_eq!(b.limits(to_a).map(|limits| limits.fast), Some(0));
-    for (from, to, at, by, fast) in [(&a, &b, to_b, to_a, 1), (&b, &a, to_a, to_b, 0)] {
+    net.until("a knows b's slots", || to_b.limits().filter(|limits| limits.fast > 0)).await;
+    assert_eq!(to_a.limits().map(|limits| limits.fast), Some(0));
+    for (to, from, fast) in [(&to_b, &to_a, 1), (&to_a, &to_b, 0)] {
         let target = halves(20_000);
-        let receive = to.recv(by, 1, target.list(), soon(to));
-        from.send(at, 1, pattern(5, 20_000), soon(from)).await.expect("send");
+        let receive = from.recv(1, target.list(), from.within(SOON));
+        to.send(1, pattern(5, 20_000), to.within(SOON)).await.expect("send");
         receive.await.expect("receive");
         target.check("the message", &pattern(5, 20_000));
-        assert_eq!(from.counters().fast, fast);
+        assert_eq!(to.endpoint().counters().fast, fast);
     }
     net.settled(&a, 1, "a").await;
     net.settled(&b, 1, "b").await;

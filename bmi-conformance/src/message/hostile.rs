@@ -6,7 +6,7 @@
 
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
-    Access, Addr, AnyTransport, Endpoint, ErrorKind, OneSided, Options, RemoteKey, RemoteSlice, Time, Transport,
+    Access, Addr, AnyTransport, Endpoint, ErrorKind, OneSided, Options, Peer, RemoteKey, RemoteSlice, Time, Transport,
 };
 use futures_util::future::join;
 
@@ -418,7 +418,7 @@ pub async fn forged_finish(net: &Net<'_>) {
         let breach = intruder.breach(net, &pair.addr).await;
         let peer = newest_peer(net, &pair.b).await;
         let mut bytes = memory(50_000);
-        let send = pair.b.send(peer, 1, &bytes, Options::default());
+        let send = peer.send(1, &bytes, Options::default());
         let announce = intruder.hear(net, &breach).await;
         assert_eq!(announce[0], ANNOUNCE, "a long message is announced");
         let op = word(&announce, 24);
@@ -432,7 +432,7 @@ pub async fn forged_finish(net: &Net<'_>) {
         net.released("the memory", [&mut bytes]).await;
     }
     // Of another peer's rendezvous, by every name that it may have.
-    let honest = pair.b.send(pair.to_a, 1, pattern(1, 50_000), soon(&pair.b));
+    let honest = pair.to_a.send(1, pattern(1, 50_000), soon(&pair.b));
     net.until("the announcement", || (pair.a.resource_usage().parked > 0).then_some(())).await;
     for name in (0..6u64).flat_map(|slot| [slot, slot | 1 << 32, slot | 2 << 32]) {
         let breach = intruder.breach(net, &pair.addr).await;
@@ -440,7 +440,7 @@ pub async fn forged_finish(net: &Net<'_>) {
         intruder.is_cut(net, &breach, "a finish of another's operation").await;
     }
     let target = memory(50_000);
-    pair.a.recv(pair.to_b, 1, &target, soon(&pair.a)).await.expect("the honest peer's receive");
+    pair.to_b.recv(1, &target, soon(&pair.a)).await.expect("the honest peer's receive");
     honest.await.expect("the honest peer's send");
     assert!(target.to_vec() == pattern(1, 50_000));
     unharmed(net, &pair, "after all forgeries").await;
@@ -454,7 +454,7 @@ pub async fn forged_written(net: &Net<'_>) {
         let breach = intruder.breach(net, &pair.addr).await;
         let peer = newest_peer(net, &pair.b).await;
         let mut target = memory(3000);
-        let receive = pair.b.recv(peer, 1, &target, Options::default());
+        let receive = peer.recv(1, &target, Options::default());
         let offer = intruder.hear(net, &breach).await;
         assert_eq!(offer[0], READY, "a receive of middle size is offered");
         let op = word(&offer, 24);
@@ -485,7 +485,7 @@ pub async fn wants(net: &Net<'_>) {
         let breach = intruder.breach(net, &pair.addr).await;
         let peer = newest_peer(net, &pair.b).await;
         let mut source = bmi_core::Memory::from(pattern(1, 5000));
-        let send = pair.b.send(peer, 1, &source, Options::default());
+        let send = peer.send(1, &source, Options::default());
         let announced = intruder.hear(net, &breach).await;
         assert_eq!(announced[0] & 15, ANNOUNCE, "{what}: a long message is announced");
         let op = word(&announced, 24);
@@ -531,7 +531,7 @@ pub async fn announced_but_not_exposed(net: &Net<'_>) {
     let breach = intruder.breach(net, &pair.addr).await;
     let peer = newest_peer(net, &pair.b).await;
     let target = Guarded::new(&[5000]);
-    let receive = pair.b.recv(peer, 1, target.list(), Options::default());
+    let receive = peer.recv(1, target.list(), Options::default());
     let announce = Forged { kind: ANNOUNCE, tag: 1, len: 5000, op: 3, ..Forged::default() };
     intruder.say(net, &breach, &announce.with(&slice(5000).to_wire())).await;
     if !reads(net) {
@@ -579,15 +579,15 @@ pub async fn random_messages(net: &Net<'_>) {
 }
 
 /// Returns the peer that connected last to an endpoint.
-async fn newest_peer(net: &Net<'_>, endpoint: &Endpoint) -> bmi_core::PeerId {
+async fn newest_peer(net: &Net<'_>, endpoint: &Endpoint) -> Peer {
     let mut newest = None;
     net.until("the intruder's connection", || {
         while let Some(event) = endpoint.with(|e| e.poll_event()) {
             if let bmi_core::PeerEvent::Connected { peer, .. } = event {
-                newest = Some(peer);
+                newest = Some(endpoint.peer(peer));
             }
         }
-        newest.filter(|peer| endpoint.limits(*peer).is_some())
+        newest.take_if(|peer| peer.limits().is_some())
     })
     .await
 }

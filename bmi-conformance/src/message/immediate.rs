@@ -15,12 +15,12 @@ async fn end_of(net: &Net<'_>, pair: &Pair, posted: Result<Posted, bmi_core::Err
     match posted.expect("post") {
         Posted::Done(end) => {
             let op = end.op;
-            pair.a.with(|endpoint| {
-                assert!(endpoint.is_issued(op), "what is over has been issued");
-                endpoint.cancel(op);
-                endpoint.abandon(op);
-                assert_eq!(endpoint.poll_op(op), None, "it is told of once");
-                assert_eq!(endpoint.poll_all(&mut Vec::new()), 0, "by its post alone");
+            pair.a.with(|engine| {
+                assert!(engine.is_issued(op), "what is over has been issued");
+                engine.cancel(op);
+                engine.abandon(op);
+                assert_eq!(engine.poll_op(op), None, "it is told of once");
+                assert_eq!(engine.poll_all(&mut Vec::new()), 0, "by its post alone");
             });
             (end, true)
         }
@@ -46,9 +46,9 @@ pub async fn over_when_posted(net: &Net<'_>) {
         let options = soon(&pair.a).user(user).lists(lists);
         let source = Guarded::filled(user, lens);
         let told = pair.recv(1, memory(1));
-        let posted = pair.a.with(|e| e.post_push(pair.to_b, exposure.descriptor(), at, source.list(), options));
+        let posted = pair.a.with(|e| e.post_push(pair.to_b.id(), exposure.descriptor(), at, source.list(), options));
         let (end, over) = end_of(net, &pair, posted).await;
-        assert_eq!((end.kind, end.peer, end.status), (OpKind::Push, Some(pair.to_b), Ok(())), "{what}");
+        assert_eq!((end.kind, end.peer, end.status), (OpKind::Push, Some(pair.to_b.id()), Ok(())), "{what}");
         assert_eq!((end.len, end.user), (source.len() as u64, user), "{what}");
         assert!(!over || lists != Lists::Pack || lens.len() == 1, "{what}: packing was asked for");
         (at_once, pushes) = (at_once + u64::from(over), pushes + 1);
@@ -58,7 +58,8 @@ pub async fn over_when_posted(net: &Net<'_>) {
         far.check(&what, &image);
         if reads(net) {
             let target = Guarded::new(lens);
-            let posted = pair.a.with(|e| e.post_pull(pair.to_b, exposure.descriptor(), at, target.list(), options));
+            let posted =
+                pair.a.with(|e| e.post_pull(pair.to_b.id(), exposure.descriptor(), at, target.list(), options));
             let (end, over) = end_of(net, &pair, posted).await;
             assert_eq!((end.kind, end.status), (OpKind::Pull, Ok(())), "{what}");
             assert_eq!((end.len, end.user), (target.len() as u64, user), "{what}");
@@ -113,7 +114,7 @@ pub async fn what_is_wrong_is_said(net: &Net<'_>) {
     pair.ping(net, "before the first").await;
     let post = |at, len, options| {
         let list = memory(len);
-        pair.a.with(|e| e.post_push(pair.to_b, exposure.descriptor(), at, &list, options))
+        pair.a.with(|e| e.post_push(pair.to_b.id(), exposure.descriptor(), at, &list, options))
     };
     for (at, len) in [(0, 101), (100, 1), (101, 1), (u64::MAX, 1), (u64::MAX - 5, 20)] {
         fails(post(at, len, Options::default()), ErrorKind::Invalid, "push");
@@ -123,6 +124,6 @@ pub async fn what_is_wrong_is_said(net: &Net<'_>) {
     let late = post(0, 100, Options::by(Time::ZERO)).expect("post").pending().expect("its deadline has passed");
     let end = net.until("the late push", || pair.a.with(|e| e.poll_op(late))).await;
     assert!(matches!(end.status, Ok(()) | Err(ErrorKind::TimedOut)), "{end:?}");
-    pair.a.disconnect(pair.to_b, soon(&pair.a)).await.expect("disconnect");
+    pair.to_b.disconnect(soon(&pair.a)).await.expect("disconnect");
     fails(post(0, 100, Options::default()), ErrorKind::PeerLost, "push");
 }

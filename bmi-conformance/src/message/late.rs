@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bmi_core::comm::{Body, Call, Caller, Incoming, Path, Policy};
+use bmi_core::comm::{Body, Call, Incoming, Path, Policy};
 use bmi_core::{Config, ErrorKind, MAX_TAG, Memory, OpKind, Options};
 use futures_util::future::join;
 
@@ -17,7 +17,7 @@ const MANY: usize = 40;
 
 /// Makes a call and returns it with its request.
 async fn asked(pair: &Pair, body: Body, path: Option<Path>) -> (Call, Incoming) {
-    let call = Caller::new(pair.a.clone()).call(pair.to_b, b"?", body, path, soon(&pair.a)).expect("call");
+    let call = pair.call(b"?", body, path);
     let incoming = next_call(&pair.b).await;
     (call, incoming)
 }
@@ -73,7 +73,7 @@ pub async fn late_messages_keep_no_credit(net: &Net<'_>) {
     for _ in 0..MANY {
         let (call, incoming) = asked(&pair, Body::None, None).await;
         drop(call);
-        let long = pair.b.send(pair.to_a, incoming.id(), pattern(2, 30_000), soon(&pair.b)).await;
+        let long = pair.to_a.send(incoming.id(), pattern(2, 30_000), soon(&pair.b)).await;
         assert_eq!(long.expect_err("nobody wants it").kind(), ErrorKind::Cancelled);
     }
     pair.settled(net, "after long messages").await;
@@ -126,7 +126,7 @@ pub async fn what_arrived_for_a_call_goes_with_it(net: &Net<'_>) {
         let id = incoming.id();
         // The first message matches the call's receive. The others are parked.
         for _ in 0..3 {
-            pair.b.send(pair.to_a, id, pattern(1, 100), soon(&pair.b)).await.expect("send");
+            pair.to_a.send(id, pattern(1, 100), soon(&pair.b)).await.expect("send");
         }
         incoming.reply(b"", None, soon(&pair.b)).await.expect("reply");
         net.until("parked messages", || (pair.a.resource_usage().parked == 3).then_some(())).await;
@@ -190,7 +190,7 @@ pub async fn discards(net: &Net<'_>) {
             for parked in [false, true] {
                 let what = format!("{len} bytes, parked: {parked}");
                 let before = pair.b.counters().discarded;
-                let early = (!parked).then(|| pair.b.discard(pair.to_a, 5, soon(&pair.b)));
+                let early = (!parked).then(|| pair.to_a.discard(5, soon(&pair.b)));
                 let kept = memory(10);
                 let next = (!parked).then(|| pair.recv(5, &kept));
                 let dropped = pair.send(5, pattern(1, len));
@@ -198,7 +198,7 @@ pub async fn discards(net: &Net<'_>) {
                 if parked {
                     net.until("two parked messages", || (pair.b.resource_usage().parked == 2).then_some(())).await;
                 }
-                let discard = early.unwrap_or_else(|| pair.b.discard(pair.to_a, 5, soon(&pair.b)));
+                let discard = early.unwrap_or_else(|| pair.to_a.discard(5, soon(&pair.b)));
                 let next = next.unwrap_or_else(|| pair.recv(5, &kept));
                 let end = discard.await.unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert_eq!((end.kind, end.len), (OpKind::Discard, len as u64), "{what}");
@@ -213,7 +213,7 @@ pub async fn discards(net: &Net<'_>) {
             }
         }
         // One that finds no message.
-        let waits = pair.b.discard(pair.to_a, 5, soon(&pair.b));
+        let waits = pair.to_a.discard(5, soon(&pair.b));
         waits.cancel();
         assert_eq!(waits.await.expect_err("cancelled").kind(), ErrorKind::Cancelled);
         pair.settled(net, "at the end").await;
@@ -224,7 +224,7 @@ pub async fn discards(net: &Net<'_>) {
 pub async fn dropped_while_the_endpoint_is_in_use(net: &Net<'_>) {
     let pair = ready(net, &Config::default().dropped_call(LEFT)).await;
     let mut target = memory(1000);
-    let operation = pair.a.recv(pair.to_b, 1, &target, soon(&pair.a));
+    let operation = pair.to_b.recv(1, &target, soon(&pair.a));
     pair.a.with(|_| drop(operation));
     assert!(is_sole(&mut target), "the memory of a dropped receive");
     let (call, incoming) = asked(&pair, Body::In(memory(100_000).into()), Some(Path::ServerBased)).await;
@@ -253,7 +253,7 @@ pub async fn reserved_tags_are_refused(net: &Net<'_>) {
     }
     // A message that only looks like a call's.
     pair.send_unexpected(9, pattern(1, 24)).await.expect("send");
-    let error = Incoming::new(&pair.b, pair.b.next_unexpected().await).expect_err("no call");
+    let error = Incoming::new(pair.b.next_unexpected().await).expect_err("no call");
     assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
     pair.settled(net, "at the end").await;
 }

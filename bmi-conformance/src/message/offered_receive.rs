@@ -102,7 +102,7 @@ pub async fn offers_are_withdrawn(net: &Net<'_>) {
         for with_message in [false, true] {
             let what = format!("withdrawn after {turns} turns, {}", if with_message { "written" } else { "unused" });
             let mut target = memory(MIDDLE);
-            let receive = pair.b.recv(pair.to_a, 1, &target, Options::default());
+            let receive = pair.to_a.recv(1, &target, Options::default());
             if with_message {
                 pair.ping(net, "behind the offer").await;
             }

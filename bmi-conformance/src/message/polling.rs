@@ -1,14 +1,15 @@
 //! Completions: of one operation, of some, of all; and their contents.
 
-use bmi_core::{Config, Endpoint, OpId, OpKind, Options, Posted};
+use bmi_core::{Config, OpId, OpKind, Options, Peer, Posted};
 
 use super::tight;
 use crate::data::{memory, pattern};
 use crate::net::Net;
 
 /// Posts receives of tags 0 to 5 with user words of 100 and up.
-fn receives(end: &Endpoint, peer: bmi_core::PeerId) -> Vec<OpId> {
-    let post = |tag| end.with(|e| e.post_recv(peer, tag, memory(10), Options::default().user(100 + tag)));
+fn receives(peer: &Peer) -> Vec<OpId> {
+    let options = |tag| Options::default().user(100 + tag);
+    let post = |tag| peer.endpoint().with(|engine| engine.post_recv(peer.id(), tag, memory(10), options(tag)));
     (0..6).map(|tag| post(tag).expect("post").pending().expect("nothing has arrived")).collect()
 }
 
@@ -16,7 +17,7 @@ fn receives(end: &Endpoint, peer: bmi_core::PeerId) -> Vec<OpId> {
 /// rest. Each completion is returned once, with user word, tag, peer and length.
 pub async fn one_some_and_all(net: &Net<'_>) {
     let pair = net.pair(&Config::default()).await;
-    let ops = receives(&pair.b, pair.to_a);
+    let ops = receives(&pair.to_a);
     let mut found = Vec::new();
     assert_eq!(pair.b.with(|e| e.poll_some(&ops, &mut found)), 0);
     assert_eq!(pair.b.with(|e| e.poll_op(ops[0])), None);
@@ -25,7 +26,7 @@ pub async fn one_some_and_all(net: &Net<'_>) {
     }
     let third = net.until("one operation", || pair.b.with(|e| e.poll_op(ops[3]))).await;
     assert_eq!((third.op, third.kind, third.tag, third.user, third.len), (ops[3], OpKind::Recv, 3, 103, 3));
-    assert_eq!((third.peer, third.status), (Some(pair.to_a), Ok(())));
+    assert_eq!((third.peer, third.status), (Some(pair.to_a.id()), Ok(())));
     net.until("some operations", || {
         pair.b.with(|e| e.poll_some(&[ops[5], ops[3], ops[1]], &mut found));
         (found.len() >= 2).then_some(())
@@ -53,7 +54,7 @@ pub async fn completion_at_once(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     let options = Options::default().user(5);
     net.pause("b", true);
-    let sent = match pair.a.with(|e| e.post_send(pair.to_b, 1, pattern(1, 100), options)).expect("post") {
+    let sent = match pair.a.with(|e| e.post_send(pair.to_b.id(), 1, pattern(1, 100), options)).expect("post") {
         Posted::Done(end) => end,
         Posted::Pending(op) => net.until("an eager send", || pair.a.with(|e| e.poll_op(op))).await,
     };
@@ -62,7 +63,7 @@ pub async fn completion_at_once(net: &Net<'_>) {
     net.until("the message parked", || (pair.b.resource_usage().parked == 1).then_some(())).await;
     net.pause("a", true);
     let target = memory(100);
-    let got = match pair.b.with(|e| e.post_recv(pair.to_a, 1, &target, options)).expect("post") {
+    let got = match pair.b.with(|e| e.post_recv(pair.to_a.id(), 1, &target, options)).expect("post") {
         Posted::Done(end) => end,
         Posted::Pending(op) => net.until("a parked message", || pair.b.with(|e| e.poll_op(op))).await,
     };
@@ -75,7 +76,7 @@ pub async fn completion_at_once(net: &Net<'_>) {
 /// An operation whose completion is not collected stays. Other operations go on.
 pub async fn uncollected_completions_stay(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
-    let op = pair.b.with(|e| e.post_recv(pair.to_a, 50, memory(10), Options::default())).expect("post");
+    let op = pair.b.with(|e| e.post_recv(pair.to_a.id(), 50, memory(10), Options::default())).expect("post");
     let op = op.pending().expect("nothing has arrived");
     pair.send(50, pattern(1, 10)).await.expect("send");
     for _ in 0..10 {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use bmi_core::{Access, Endpoint, ErrorKind, Exposure, Lists};
+use bmi_core::{Access, ErrorKind, Exposure, Lists, Peer};
 use futures_util::future::join_all;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 
 use super::{reads, tight};
 use crate::data::{Guarded, memory, pattern};
-use crate::net::{Net, Pair, soon};
+use crate::net::{Net, Pair, SOON, soon};
 
 /// One message: its two lists, when each side is posted, whether one of them is cancelled, and
 /// after how many turns.
@@ -89,16 +89,16 @@ fn check<S: Strategy>(net: &Net<'_>, strategy: &S, property: impl Fn(&Net<'_>, S
 pub async fn any_messages(net: &Net<'_>) {
     check(net, &vec(message(), 1..14), |net, messages| {
         net.run(async {
-            let config = tight().fence_grace(crate::net::SOON);
+            let config = tight().fence_grace(SOON);
             let pair = net.pair(&config).await;
             exchange(net, &pair, &messages).await;
         });
     });
 }
 
-/// Returns the ends that a message goes from and to.
-fn ends<'p>(pair: &'p Pair, message: &Message) -> (&'p Endpoint, bmi_core::PeerId, &'p Endpoint, bmi_core::PeerId) {
-    if message.to_b { (&pair.a, pair.to_b, &pair.b, pair.to_a) } else { (&pair.b, pair.to_a, &pair.a, pair.to_b) }
+/// Returns the peers that a message goes to and comes from.
+fn peers<'p>(pair: &'p Pair, message: &Message) -> (&'p Peer, &'p Peer) {
+    if message.to_b { (&pair.to_b, &pair.to_a) } else { (&pair.to_a, &pair.to_b) }
 }
 
 /// Returns the tag of a message. A message that may be cancelled has a tag of its own, so that it
@@ -118,15 +118,15 @@ async fn exchange(net: &Net<'_>, pair: &Pair, messages: &[Message]) {
     let mut queues: BTreeMap<(bool, u64), (Vec<usize>, Vec<usize>)> = BTreeMap::new();
     for (at, is_send, n) in posts {
         let message = &messages[n];
-        let (from, to_peer, to, from_peer) = ends(pair, message);
+        let (to, from) = peers(pair, message);
         let tag = tag_of(n, message);
         let queue = queues.entry((message.to_b, tag)).or_default();
         if is_send {
             queue.0.push(n);
-            sends.insert(n, from.send(to_peer, tag, sources[n].list(), soon(from)));
+            sends.insert(n, to.send(tag, sources[n].list(), to.within(SOON)));
         } else {
             queue.1.push(n);
-            receives.insert(n, to.recv(from_peer, tag, targets[n].list(), soon(to)));
+            receives.insert(n, from.recv(tag, targets[n].list(), from.within(SOON)));
         }
         net.turns(u32::from(at % 4)).await;
     }
@@ -183,8 +183,8 @@ async fn exchange(net: &Net<'_>, pair: &Pair, messages: &[Message]) {
 async fn sweep(net: &Net<'_>, pair: &Pair, messages: &[Message]) {
     pair.ping(net, "behind all messages").await;
     for (n, message) in messages.iter().enumerate().filter(|(_, m)| m.cancel.is_some()) {
-        let (_, _, to, from_peer) = ends(pair, message);
-        let leftover = to.recv(from_peer, tag_of(n, message), memory(50_000), soon(to));
+        let (_, from) = peers(pair, message);
+        let leftover = from.recv(tag_of(n, message), memory(50_000), from.within(SOON));
         leftover.cancel();
         // A parked message is delivered at once. Otherwise there was none.
         drop(leftover.await);
@@ -234,12 +234,12 @@ async fn transfer(pair: &Pair, n: u64, bulk: &Bulk) -> (Guarded, Guarded, usize,
     let local = Guarded::filled(n, &local);
     let at = room as u64 * bulk.at / 1000;
     let exposure = pair.expose(exposed.list(), Access::READ_WRITE);
-    let (peer, descriptor) = (pair.to_b, exposure.descriptor());
+    let descriptor = exposure.descriptor();
     let options = soon(&pair.a).lists(bulk.lists);
     let work = if bulk.push || !pair.a.with(|engine| engine.capabilities().rdma_read) {
-        pair.a.push(peer, descriptor, at, local.list(), options)
+        pair.to_b.push(descriptor, at, local.list(), options)
     } else {
-        pair.a.pull(peer, descriptor, at, local.list(), options)
+        pair.to_b.pull(descriptor, at, local.list(), options)
     };
     let done = work.await.unwrap_or_else(|error| panic!("transfer {n}: {error}"));
     assert_eq!(done.len, local.len() as u64, "transfer {n}");

@@ -3,7 +3,7 @@
 //! Each test has one peer, or the program, fill memory with poison. Then another peer uses the same
 //! memory, does less than it claims, and looks at what it gets.
 
-use bmi_core::comm::{Body, Caller, Path};
+use bmi_core::comm::{Body, Path};
 use bmi_core::transport::{Event, PostError, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};
 use bmi_core::{
     AnyTransport, BulkDescriptor, Config, Endpoint, ErrorKind, Grant, Lists, MemList, Memory, RemoteSlice, Transport,
@@ -164,14 +164,13 @@ pub async fn packed_reads_hold_nothing_of_others(net: &Net<'_>) {
     let other = net.endpoint("c", &Config::default());
     let addr = other.listen(&net.listen_addr("c")).expect("listen");
     let (to_other, _) = net.connect(&pair.a, &other, &addr).await;
-    let caller = Caller::new(pair.a.clone());
     let target = memory(30_000);
     let list: MemList = [target.slice(20_000, 9000), target.slice(0, 11_000)].into_iter().collect();
-    for (peer, server, honest) in [(pair.to_b, &pair.b, true), (to_other, &other, false)] {
-        let options = soon(&pair.a).lists(Lists::Pack);
+    for (peer, server, honest) in [(&pair.to_b, &pair.b, true), (&to_other, &other, false)] {
+        let options = soon(&pair.a).lists(Lists::Pack).path(Path::ServerBased);
         target.copy_from(0, &[0; 30_000]);
         let body = Body::In(list.clone());
-        let call = caller.call(peer, b"read", body, Some(Path::ServerBased), options).expect("a call");
+        let call = peer.call(b"read", body, options).expect("a call");
         let (reply, ()) = join(call.reply(), serve_read(server, honest)).await;
         reply.expect("a reply");
         if honest {

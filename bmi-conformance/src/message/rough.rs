@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, Endpoint, ErrorKind, MemList, Options, PeerEvent, PeerId};
+use bmi_core::{Access, Endpoint, ErrorKind, MemList, Options, Peer, PeerEvent};
 use futures_util::future::join_all;
 
 use super::{reads, tight};
@@ -34,7 +34,7 @@ pub async fn everything_ends_and_comes_back(net: &Net<'_>) {
 struct Station {
     end: Endpoint,
     addr: bmi_core::Addr,
-    peers: Vec<PeerId>,
+    peers: Vec<Peer>,
 }
 
 impl Station {
@@ -42,8 +42,8 @@ impl Station {
     fn attend(&mut self) {
         while let Some(event) = self.end.with(|e| e.poll_event()) {
             match event {
-                PeerEvent::Connected { peer, .. } => self.peers.push(peer),
-                PeerEvent::Lost { peer, .. } => self.peers.retain(|other| *other != peer),
+                PeerEvent::Connected { peer, .. } => self.peers.push(self.end.peer(peer)),
+                PeerEvent::Lost { peer, .. } => self.peers.retain(|other| other.id() != peer),
             }
         }
         while self.end.with(|e| e.poll_unexpected()).is_some() {}
@@ -76,21 +76,21 @@ async fn storm(net: &Net<'_>, seed: u64) {
         let mut exposures = Vec::new();
         for _ in 0..30 {
             let station = &stations[rng.index(3)];
-            let Some(peer) = (!station.peers.is_empty()).then(|| station.peers[rng.index(station.peers.len())]) else {
+            let Some(peer) = (!station.peers.is_empty()).then(|| &station.peers[rng.index(station.peers.len())]) else {
                 continue;
             };
             let buffer = &buffers[rng.index(buffers.len())];
             let limit = [1000, 1024, 100_000][rng.index(3)];
             let list: MemList = MemList::from(buffer).range(rng.index(64), rng.index(limit)).collect();
-            let (end, options, tag) = (&station.end, station.end.within(BRIEF), rng.below(3));
+            let (options, tag) = (peer.within(BRIEF), rng.below(3));
             match rng.below(6) {
-                0 | 1 => work.push(("send", end.send(peer, tag, list, options))),
-                2 | 3 => work.push(("receive", end.recv(peer, tag, list, options))),
+                0 | 1 => work.push(("send", peer.send(tag, list, options))),
+                2 | 3 => work.push(("receive", peer.recv(tag, list, options))),
                 4 => {
                     let short: MemList = list.range(0, 1000).collect();
-                    work.push(("send unexpected", end.send_unexpected(peer, tag, short, options)));
+                    work.push(("send unexpected", peer.send_unexpected(tag, short, options)));
                 }
-                _ => match end.expose(peer, buffer, Access::READ_WRITE) {
+                _ => match peer.expose(buffer, Access::READ_WRITE) {
                     Ok(exposure) => exposures.push(exposure),
                     Err(error) => assert_eq!(error.operation(), Some("expose"), "{error}"),
                 },
@@ -101,11 +101,11 @@ async fn storm(net: &Net<'_>, seed: u64) {
         for exposure in exposures.iter().take(6) {
             let station = &stations[rng.index(3)];
             if let Some(peer) = station.peers.first() {
-                let (list, options) = (MemList::from(&buffers[0]), station.end.within(BRIEF));
+                let (list, options) = (MemList::from(&buffers[0]), peer.within(BRIEF));
                 work.push(if rng.chance(500) && reads(net) {
-                    ("pull", station.end.pull(*peer, exposure.descriptor(), 0, list, options))
+                    ("pull", peer.pull(exposure.descriptor(), 0, list, options))
                 } else {
-                    ("push", station.end.push(*peer, exposure.descriptor(), 0, list, options))
+                    ("push", peer.push(exposure.descriptor(), 0, list, options))
                 });
             }
         }
@@ -133,7 +133,7 @@ async fn calm(net: &Net<'_>, stations: &mut [Station]) {
         station.attend();
         for peer in std::mem::take(&mut station.peers) {
             // It may be gone already.
-            let _ = station.end.disconnect(peer, Options::default()).await;
+            let _ = peer.disconnect(Options::default()).await;
         }
     }
     for station in stations.iter_mut() {
@@ -142,7 +142,7 @@ async fn calm(net: &Net<'_>, stations: &mut [Station]) {
             station.attend();
             let peers = std::mem::take(&mut station.peers);
             for peer in peers {
-                if let Ok(op) = station.end.with(|e| e.disconnect(peer, Options::default())) {
+                if let Ok(op) = station.end.with(|e| e.disconnect(peer.id(), Options::default())) {
                     station.end.with(|e| e.abandon(op));
                 }
             }

@@ -5,13 +5,13 @@ use futures_util::future::{join, join_all};
 
 use super::tight;
 use crate::data::{Guarded, memory, pattern};
-use crate::net::{Net, all_end_well, fails, soon};
+use crate::net::{Net, Pair, all_end_well, fails, soon};
 
 /// Any size up to the limit arrives whole, with its tag and its sender. The receiver has no
 /// operation for it.
 pub async fn arrive_without_a_receive(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
-    let limit = pair.a.limits(pair.to_b).expect("connected").eager;
+    let limit = pair.to_b.limits().expect("connected").eager;
     for (tag, size) in [0, 1, 100, limit - 1, limit].into_iter().enumerate() {
         let third = size / 3;
         let source = Guarded::filled(tag as u64, &[third, 0, size - third]);
@@ -19,7 +19,7 @@ pub async fn arrive_without_a_receive(net: &Net<'_>) {
         let (sent, message) = join(send, pair.b.next_unexpected()).await;
         let sent = sent.expect("send unexpected");
         assert_eq!((sent.len, sent.kind), (size as u64, OpKind::SendUnexpected));
-        assert_eq!((message.peer(), message.tag()), (pair.to_a, tag as u64));
+        assert_eq!((message.peer().id(), message.tag()), (pair.to_a.id(), tag as u64));
         assert!(message.bytes() == pattern(tag as u64, size), "{size} bytes");
     }
     assert_eq!(pair.a.counters().unexpected, 5);
@@ -29,7 +29,7 @@ pub async fn arrive_without_a_receive(net: &Net<'_>) {
 /// A message one byte over the limit is `TooLong`, and nothing is sent.
 pub async fn over_the_limit_is_too_long(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
-    let limit = pair.a.limits(pair.to_b).expect("connected").eager;
+    let limit = pair.to_b.limits().expect("connected").eager;
     let error = pair.send_unexpected(1, pattern(1, limit + 1)).await;
     fails(error, ErrorKind::TooLong, "send unexpected");
     pair.ping(net, "after a refused message").await;
@@ -101,18 +101,19 @@ pub async fn held_messages_hold_their_slots(net: &Net<'_>) {
 
 /// A message that outlives its endpoint, or its peer, can still be read and dropped.
 pub async fn messages_outlive_their_peer(net: &Net<'_>) {
-    let pair = net.pair(&tight()).await;
-    let (a, b) = (pair.a, pair.b);
-    a.send_unexpected(pair.to_b, 1, pattern(1, 500), soon(&a)).await.expect("send unexpected");
-    a.send_unexpected(pair.to_b, 2, pattern(2, 500), soon(&a)).await.expect("send unexpected");
-    let (first, second) = (b.next_unexpected().await, b.next_unexpected().await);
-    drop(a);
+    let Pair { a, b, to_b, to_a, .. } = net.pair(&tight()).await;
+    to_b.send_unexpected(1, pattern(1, 500), soon(&a)).await.expect("send unexpected");
+    to_b.send_unexpected(2, pattern(2, 500), soon(&a)).await.expect("send unexpected");
+    let first = b.next_unexpected().await;
+    // Without its peer, which would keep the endpoint.
+    let second = net.until("the second message", || b.with(|engine| engine.poll_unexpected())).await;
+    drop((a, to_b));
     net.kill("a");
-    net.lost(&b, pair.to_a).await;
+    net.lost(&to_a).await;
     assert!(first.bytes() == pattern(1, 500));
     drop(first);
     net.settled(&b, 0, "the peer is gone, one message is held").await;
-    drop(b);
+    drop((b, to_a));
     net.kill("b");
     assert!(second.bytes() == pattern(2, 500));
 }
