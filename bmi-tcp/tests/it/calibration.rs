@@ -22,13 +22,13 @@ fn loopback_is_measured_and_used() {
     busy::block_on(&both, async {
         let peer = client.connect(&addr, Options::default()).await.unwrap();
         let PeerEvent::Connected { .. } = server.next_event().await else { panic!("no peer") };
-        while client.limits(peer).unwrap().fast == 0 {
+        while peer.limits().unwrap().fast == 0 {
             client.sleep(Duration::from_millis(1)).await;
         }
         let before = (client.resource_usage(), server.resource_usage());
         let (options, mut known) = (client.within(Duration::from_secs(60)), Calibrations::default());
         let start = client.now();
-        let measured = comm::calibrate(&client, peer, &mut known, options).await.unwrap();
+        let measured = comm::calibrate(&peer, &mut known, options).await.unwrap();
         println!("{measured}in {:?}", client.now() - start);
         assert!(measured.empty_ns > 0 && measured.register_region_ns == 0);
         for direction in Direction::ALL {
@@ -36,10 +36,10 @@ fn loopback_is_measured_and_used() {
             let cost = |registered| measured.cost(direction, registered, Path::ServerBased, 1 << 20);
             assert_eq!(cost(false), cost(true));
         }
-        let policy = client.with(|endpoint| *endpoint.policy());
+        let policy = client.with(|engine| *engine.policy());
         assert!(policy.measured && policy.thresholds == measured.thresholds());
         // The adapter is known now, so nothing is measured again.
-        let again = comm::calibrate(&client, peer, &mut known, options).await.unwrap();
+        let again = comm::calibrate(&peer, &mut known, options).await.unwrap();
         assert_eq!(again, measured);
         assert_eq!((client.resource_usage(), server.resource_usage()), before);
     });

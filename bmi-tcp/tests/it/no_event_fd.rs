@@ -65,18 +65,16 @@ impl Transport for WithoutFd {
 
 fn endpoint(name: &str) -> Endpoint {
     let clock = MonotonicClock::new();
-    Endpoint::new(
-        Engine::new(Box::new(WithoutFd::new()), Config::named(name), clock.now()).expect("an endpoint"),
-        clock,
-    )
+    let engine = Engine::new(Box::new(WithoutFd::new()), Config::named(name), clock.now());
+    Endpoint::new(engine.expect("an engine"), clock)
 }
 
 /// Sends back the first message. The end of the connection waits until it has left.
 async fn echo(endpoint: &Endpoint) -> Result<(), Error> {
     let message = endpoint.next_unexpected().await;
     let soon = endpoint.within(PATIENCE);
-    endpoint.send(message.peer(), message.tag(), message.bytes().to_vec(), soon).await?;
-    endpoint.disconnect(message.peer(), soon).await
+    message.peer().send(message.tag(), message.bytes().to_vec(), soon).await?;
+    message.peer().disconnect(soon).await
 }
 
 #[test]
@@ -89,8 +87,8 @@ fn tokio_and_a_thread_sleep_until_the_waker_is_called() {
             let soon = client.within(PATIENCE);
             let peer = client.connect(&addr, soon).await?;
             let buffer = Memory::zeroed(8)?;
-            let reply = client.recv(peer, 3, &buffer, soon);
-            client.send_unexpected(peer, 3, b"hello".to_vec(), soon).await?;
+            let reply = peer.recv(3, &buffer, soon);
+            peer.send_unexpected(3, b"hello".to_vec(), soon).await?;
             reply.await.map(|reply| buffer.slice(0, reply.len as usize).to_vec())
         };
         on_thread::block_on(&client, Waiting::Event, work).unwrap()
