@@ -4,7 +4,7 @@
 use bmi_conformance::allocation::{self, Counting};
 use bmi_conformance::data::memory;
 use bmi_conformance::idle_memory::{self, Bounds};
-use bmi_conformance::net::{Net, soon};
+use bmi_conformance::net::{Net, SOON, soon};
 use bmi_conformance::world::{Side, alone};
 use bmi_core::transport::{ConnId, Payload, WorkId, WorkOptions};
 use bmi_core::{Access, Addr, Config, Memory, Transport};
@@ -63,19 +63,17 @@ fn a_peer_has_one_descriptor_at_each_side() {
         // The memory of its messages is gone when the peers have been told to unmap it.
         net.turns(1000).await;
         let before = descriptors();
-        let mut peers = Vec::new();
         for _ in 0..CONNECTIONS {
             let (to_b, to_a) = net.connect(&pair.a, &pair.b, &pair.addr).await;
-            peers.push((to_b, to_a));
-            net.ping((&pair.a, to_b), (&pair.b, to_a), "a new peer").await;
+            net.ping(&to_b, &to_a, "a new peer").await;
             // A message of middle size goes through a slot for fast RDMA, a long one is read.
-            pair.a.send(to_b, 1, vec![7; 20_000], soon(&pair.a)).await.unwrap();
-            pair.b.recv(to_a, 1, &far, soon(&pair.b)).await.unwrap();
-            let received = pair.b.recv(to_a, 1, &far, soon(&pair.b));
-            pair.a.send(to_b, 1, vec![7; 100_000], soon(&pair.a)).await.unwrap();
+            to_b.send(1, vec![7; 20_000], soon(&pair.a)).await.unwrap();
+            to_a.recv(1, &far, soon(&pair.b)).await.unwrap();
+            let received = to_a.recv(1, &far, soon(&pair.b));
+            to_b.send(1, vec![7; 100_000], soon(&pair.a)).await.unwrap();
             received.await.unwrap();
-            let exposure = pair.b.expose(to_a, &far, Access::READ).unwrap();
-            pair.a.pull(to_b, exposure.descriptor(), 0, &near, soon(&pair.a)).await.unwrap();
+            let exposure = to_a.expose(&far, Access::READ).unwrap();
+            to_b.pull(exposure.descriptor(), 0, &near, soon(&pair.a)).await.unwrap();
         }
         assert!(pair.a.counters().fast >= CONNECTIONS as u64, "{:?}", pair.a.counters());
         // The memory of the messages is gone when the peers have been told to unmap it.
@@ -163,12 +161,10 @@ fn what_peers_shared_is_given_back_when_they_have_gone() {
             let mut peers = Vec::new();
             for _ in 0..CONNECTIONS {
                 let (to_b, to_a) = net.connect(&pair.a, &pair.b, &pair.addr).await;
-                for (from, to, peer, back, into) in
-                    [(&pair.a, &pair.b, to_b, to_a, &far), (&pair.b, &pair.a, to_a, to_b, &near)]
-                {
+                for (to, from, into) in [(&to_b, &to_a, &far), (&to_a, &to_b, &near)] {
                     for size in [100, 20_000, 100_000] {
-                        let received = to.recv(back, 1, into, soon(to));
-                        from.send(peer, 1, memory(size), soon(from)).await.unwrap();
+                        let received = from.recv(1, into, from.within(SOON));
+                        to.send(1, memory(size), to.within(SOON)).await.unwrap();
                         received.await.unwrap();
                     }
                 }
@@ -176,9 +172,9 @@ fn what_peers_shared_is_given_back_when_they_have_gone() {
             }
             let open = mappings_and_resident_bytes().0;
             for (to_b, to_a) in peers {
-                pair.a.disconnect(to_b, soon(&pair.a)).await.unwrap();
-                net.lost(&pair.a, to_b).await;
-                net.lost(&pair.b, to_a).await;
+                to_b.disconnect(soon(&pair.a)).await.unwrap();
+                net.lost(&to_b).await;
+                net.lost(&to_a).await;
             }
             let after = (mappings_and_resident_bytes().0, descriptors());
             assert!(open >= after.0 + 4 * CONNECTIONS, "round {round}: {open} while open, {after:?} afterwards");

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bmi_conformance::world::{completion, pattern};
-use bmi_core::comm::{Body, Caller, Incoming, Path};
+use bmi_core::comm::{Body, Incoming, Path};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{Armed, ConnId, Event, RetiredMemory, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{
@@ -280,12 +280,12 @@ fn a_call_whose_server_stalls_ends_in_time_and_leaves_its_memory() {
     let ends = [&client, &server];
     server.listen(&addr).unwrap();
     let peer = run(&clock, ends, client.connect(&addr, client.within(Duration::from_secs(5)))).unwrap();
-    let (caller, mut memory) = (Caller::new(client.clone()), Memory::shareable(LEN).unwrap());
+    let mut memory = Memory::shareable(LEN).unwrap();
     let call = || {
-        let within = client.within(Duration::from_secs(1));
-        let call = caller.call(peer, b"read", Body::In((&memory).into()), Some(Path::ServerBased), within);
+        let options = client.within(Duration::from_secs(1)).path(Path::ServerBased);
+        let call = peer.call(b"read", Body::In((&memory).into()), options);
         let request = run(&clock, ends, server.next_unexpected());
-        (call.unwrap(), Incoming::new(&server, request).unwrap())
+        (call.unwrap(), Incoming::new(request).unwrap())
     };
     // The server maps the memory when it is used for the first time.
     let (first, incoming) = call();
