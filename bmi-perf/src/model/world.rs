@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi::{Access, BulkDescriptor, Config, Endpoint, Error, MemSlice, Memory, Operation, Options, PeerEvent, PeerId};
+use bmi::{Access, BulkDescriptor, Config, Error, MemSlice, Memory, Operation, Options, Peer, PeerEvent};
 use bmi_sim::{Node, Profile, SimConfig, World};
 
 use super::Question;
@@ -31,7 +31,7 @@ pub(super) fn predict(profile: &Profile, question: Question) -> Result<f64, Stri
     let serving = server.spawn(async move {
         loop {
             if let PeerEvent::Connected { peer, .. } = there.next_event().await {
-                let side = Side::new(there, peer, question)?;
+                let side = Side::new(there.peer(peer), question)?;
                 return if question.is_one_sided() { side.expose().await } else { side.answer().await };
             }
         }
@@ -39,7 +39,7 @@ pub(super) fn predict(profile: &Profile, question: Question) -> Result<f64, Stri
     let node = client.clone();
     let measuring = client.spawn(async move {
         let peer = here.connect(&addr, Options::default()).await?;
-        Side::new(here, peer, question)?.measure(&node).await
+        Side::new(peer, question)?.measure(&node).await
     });
     let both = async {
         let measured = measuring.await;
@@ -73,8 +73,7 @@ type Pending = VecDeque<Operation>;
 
 /// One side of the connection.
 struct Side {
-    endpoint: Endpoint,
-    peer: PeerId,
+    peer: Peer,
     question: Question,
     /// The buffers that are used in turn.
     out: Rc<[MemSlice]>,
@@ -83,7 +82,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(endpoint: Endpoint, peer: PeerId, question: Question) -> Result<Side, Error> {
+    fn new(peer: Peer, question: Question) -> Result<Side, Error> {
         let Question { size, depth, .. } = question;
         let buffers = || -> Result<(Memory, Rc<[MemSlice]>), Error> {
             let memory = Memory::zeroed(size * depth)?;
@@ -91,23 +90,23 @@ impl Side {
             Ok((memory, slices))
         };
         let ((memory, out), (_, back)) = (buffers()?, buffers()?);
-        Ok(Side { endpoint, peer, question, out, back, memory })
+        Ok(Side { peer, question, out, back, memory })
     }
 
     fn send(&self, tag: u64, bytes: &MemSlice) -> Operation {
-        self.endpoint.send(self.peer, tag, bytes, Options::default())
+        self.peer.send(tag, bytes, Options::default())
     }
 
     fn recv(&self, tag: u64, into: &MemSlice) -> Operation {
-        self.endpoint.recv(self.peer, tag, into, Options::default())
+        self.peer.recv(tag, into, Options::default())
     }
 
     fn signal(&self) -> Operation {
-        self.endpoint.send(self.peer, SIGNAL, vec![1], Options::default())
+        self.peer.send(SIGNAL, vec![1], Options::default())
     }
 
     fn await_signal(&self) -> Operation {
-        self.endpoint.recv(self.peer, SIGNAL, vec![0], Options::default())
+        self.peer.recv(SIGNAL, vec![0], Options::default())
     }
 
     // ---- the client -----------------------------------------------------------------------------
@@ -152,7 +151,7 @@ impl Side {
     /// Receives the descriptor of the server's memory.
     async fn remote(&self) -> Result<BulkDescriptor, Error> {
         let room = Memory::zeroed(DESCRIPTOR_ROOM)?;
-        let len = self.endpoint.recv(self.peer, DESCRIPTOR, &room, Options::default()).await?.len;
+        let len = self.peer.recv(DESCRIPTOR, &room, Options::default()).await?.len;
         BulkDescriptor::decode(&room.slice(0, len as usize).to_vec(), MOST_PIECES)
     }
 
@@ -161,8 +160,8 @@ impl Side {
         let post = |turn: usize| {
             let (at, local) = ((turn * self.question.size) as u64, &self.out[turn]);
             match writes {
-                true => self.endpoint.push(self.peer, remote, at, local, Options::default()),
-                false => self.endpoint.pull(self.peer, remote, at, local, Options::default()),
+                true => self.peer.push(remote, at, local, Options::default()),
+                false => self.peer.pull(remote, at, local, Options::default()),
             }
         };
         self.window(messages, post).await
@@ -232,9 +231,9 @@ impl Side {
             Test::WriteLatency | Test::WriteBandwidth => Access::WRITE,
             _ => Access::READ,
         };
-        let exposure = self.endpoint.expose(self.peer, &self.memory, access)?;
+        let exposure = self.peer.expose(&self.memory, access)?;
         let described = exposure.descriptor().encode(Vec::new());
-        self.endpoint.send(self.peer, DESCRIPTOR, described, Options::default()).await?;
+        self.peer.send(DESCRIPTOR, described, Options::default()).await?;
         for _ in self.question.passes() {
             let done = self.await_signal();
             self.signal().await?;

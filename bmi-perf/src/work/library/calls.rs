@@ -1,7 +1,7 @@
 //! Calls, by each of the four paths.
 
 use bmi::paths::Direction;
-use bmi::{Body, Caller, Error, Incoming, MemList, Memory, Options, Threading};
+use bmi::{Body, Error, Incoming, MemList, Memory, Options, Threading};
 
 use super::Link;
 use super::ring::memory;
@@ -16,7 +16,6 @@ const UNIT: usize = 256 << 10;
 
 impl<S: Threading> Link<S> {
     pub(super) async fn calls(&self) -> Result<Measured, Error> {
-        let caller = Caller::new(self.endpoint.clone());
         let memory = memory(&self.case, self.case.len())?;
         let forced = self.case.path();
         self.await_signal().await?;
@@ -32,7 +31,7 @@ impl<S: Threading> Link<S> {
                 }
                 _ => Body::In(data),
             };
-            let reply = caller.call(self.peer, &REQUEST, body, forced, Options::default())?.reply().await?;
+            let reply = self.peer.call(&REQUEST, body, Options::default().path(forced))?.reply().await?;
             last = measured.lap(last);
             let path = reply.choice.map(|choice| choice.path);
             if forced.is_some() && path != forced {

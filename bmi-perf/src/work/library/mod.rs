@@ -18,8 +18,8 @@ use std::time::Duration;
 use bmi::driver::{MonotonicClock, busy, event};
 use bmi::timeline::{Timeline, TimelineOptions};
 use bmi::{
-    Addr, Config, Endpoint, Error, ErrorKind, MemSlice, Memory, OneThread, Operation, Options, PeerEvent, PeerId,
-    Scheme, Threading,
+    Addr, Config, Endpoint, Error, ErrorKind, MemSlice, Memory, OneThread, Operation, Options, Peer, PeerEvent, Scheme,
+    Threading,
 };
 use futures_util::future::try_join_all;
 
@@ -54,7 +54,7 @@ pub(super) fn config(name: &str, settings: &Settings) -> Config {
 }
 
 /// Connects so many times to a server's thread.
-async fn connect<S: Threading>(to: &Addr, endpoint: &Endpoint<S>, number: u32) -> Result<Vec<PeerId>, Error> {
+async fn connect<S: Threading>(to: &Addr, endpoint: &Endpoint<S>, number: u32) -> Result<Vec<Peer<S>>, Error> {
     let mut peers = Vec::new();
     for _ in 0..number {
         peers.push(endpoint.connect(to, endpoint.within(PATIENCE)).await?);
@@ -65,7 +65,7 @@ async fn connect<S: Threading>(to: &Addr, endpoint: &Endpoint<S>, number: u32) -
 /// An endpoint of one thread, and its connections.
 pub(super) struct Side {
     endpoint: Endpoint,
-    peers: Vec<PeerId>,
+    peers: Vec<Peer>,
 }
 
 impl Side {
@@ -82,7 +82,7 @@ impl Side {
             let mut peers = Vec::new();
             while peers.len() < connections as usize {
                 match endpoint.next_event().await {
-                    PeerEvent::Connected { peer, .. } => peers.push(peer),
+                    PeerEvent::Connected { peer, .. } => peers.push(endpoint.peer(peer)),
                     PeerEvent::Lost { reason, .. } => return Err(reason),
                 }
             }
@@ -113,14 +113,14 @@ impl Side {
 
     /// Runs the client's part: `count` messages on each connection.
     pub(super) fn measure(&self, case: &Case, count: u64, stop: &Stop) -> Result<Measured, Error> {
-        let parts = links(&self.endpoint, &self.peers, case, count).map(Link::measure);
+        let parts = links(&self.peers, case, count).map(Link::measure);
         let measured = self.drive(case.waiting, stop.unless(all(parts)))?;
         Ok(measured.into_iter().fold(Measured::default(), Measured::beside))
     }
 
     /// Runs the server's part.
     pub(super) fn serve(&self, case: &Case, count: u64, stop: &Stop) -> Result<(), Error> {
-        let parts = || links(&self.endpoint, &self.peers, case, count).map(Link::serve);
+        let parts = || links(&self.peers, case, count).map(Link::serve);
         let served = stop.unless(async {
             if !case.test.has_paths() {
                 return all(parts()).await.map(drop);
@@ -154,16 +154,16 @@ impl Side {
 
     /// Returns what was recorded, if anything was, and ends the recording.
     pub(super) fn recorded(&self) -> Option<Timeline> {
-        self.endpoint.with(|endpoint| {
-            let timeline = endpoint.timeline();
-            endpoint.stop_recording();
+        self.endpoint.with(|engine| {
+            let timeline = engine.timeline();
+            engine.stop_recording();
             timeline
         })
     }
 
     /// Returns the paths that the data of calls takes.
     pub(super) fn plan(&self) -> Vec<bmi::paths::Rule> {
-        self.endpoint.with(|engine| engine.plan(self.peers.first().copied()).rules)
+        self.endpoint.with(|engine| engine.plan(self.peers.first().map(Peer::id)).rules)
     }
 }
 
@@ -193,19 +193,13 @@ async fn all<R>(parts: impl Iterator<Item = impl Future<Output = Result<R, Error
 
 /// A connection and what happens on it.
 struct Link<S: Threading = OneThread> {
-    endpoint: Endpoint<S>,
-    peer: PeerId,
+    peer: Peer<S>,
     case: Case,
     count: u64,
 }
 
-fn links<S: Threading>(
-    endpoint: &Endpoint<S>,
-    peers: &[PeerId],
-    case: &Case,
-    count: u64,
-) -> impl Iterator<Item = Link<S>> {
-    peers.iter().map(move |peer| Link { endpoint: endpoint.clone(), peer: *peer, case: *case, count })
+fn links<S: Threading>(peers: &[Peer<S>], case: &Case, count: u64) -> impl Iterator<Item = Link<S>> {
+    peers.iter().map(move |peer| Link { peer: peer.clone(), case: *case, count })
 }
 
 impl<S: Threading> Link<S> {
@@ -247,29 +241,29 @@ impl<S: Threading> Link<S> {
     /// Sends a message that is measured, and writes it before.
     fn send(&self, bytes: &MemSlice) -> Operation<S> {
         produce(&self.case, bytes);
-        self.endpoint.send(self.peer, DATA, bytes, Options::default())
+        self.peer.send(DATA, bytes, Options::default())
     }
 
     fn recv(&self, into: &MemSlice) -> Operation<S> {
-        self.endpoint.recv(self.peer, DATA, into, Options::default())
+        self.peer.recv(DATA, into, Options::default())
     }
 
     async fn signal(&self) -> Result<(), Error> {
-        self.endpoint.send(self.peer, SIGNAL, vec![1], Options::default()).await.map(drop)
+        self.peer.send(SIGNAL, vec![1], Options::default()).await.map(drop)
     }
 
     fn await_signal(&self) -> Operation<S> {
-        self.endpoint.recv(self.peer, SIGNAL, vec![0], Options::default())
+        self.peer.recv(SIGNAL, vec![0], Options::default())
     }
 
     /// Sends a few bytes that describe something.
     async fn describe(&self, bytes: Vec<u8>) -> Result<(), Error> {
-        self.endpoint.send(self.peer, DESCRIPTOR, bytes, Options::default()).await.map(drop)
+        self.peer.send(DESCRIPTOR, bytes, Options::default()).await.map(drop)
     }
 
     /// Receives a few bytes that describe something.
     async fn description(&self, room: &Memory) -> Result<Vec<u8>, Error> {
-        let len = self.endpoint.recv(self.peer, DESCRIPTOR, room, Options::default()).await?.len;
+        let len = self.peer.recv(DESCRIPTOR, room, Options::default()).await?.len;
         Ok(room.slice(0, len as usize).to_vec())
     }
 }
@@ -302,11 +296,11 @@ mod tests {
                 let endpoint = open(Scheme::Shm, "server", settings).unwrap();
                 endpoint.listen(at).unwrap();
                 ready.send(()).unwrap();
-                let side = Side::accept(endpoint.clone(), 1, stop).unwrap();
-                let (peer, into) = (side.peers[0], Memory::zeroed(LEN).unwrap());
+                let side = Side::accept(endpoint, 1, stop).unwrap();
+                let into = Memory::zeroed(LEN).unwrap();
                 let receiving = async {
                     for _ in 0..3 {
-                        endpoint.recv(peer, DATA, &into, Options::default()).await?;
+                        side.peers[0].recv(DATA, &into, Options::default()).await?;
                     }
                     Ok(())
                 };
@@ -315,12 +309,12 @@ mod tests {
             let server = std::thread::Builder::new().spawn_scoped(scope, serve).unwrap();
             listening.recv().unwrap();
             let endpoint = open(Scheme::Shm, "client", settings).unwrap();
-            let side = Side::connect(endpoint.clone(), at, 1, stop).unwrap();
+            let side = Side::connect(endpoint, at, 1, stop).unwrap();
             let memory = Memory::zeroed(LEN).unwrap();
             // A case over TCP leaves the message as it is.
             for (over, written) in [(Over::Shm, 0), (Over::Shm, 0), (Over::Tcp, 7)] {
                 memory.copy_from(0, &[7; LEN]);
-                let link = links(&endpoint, &side.peers, &case(over), 1).next().unwrap();
+                let link = links(&side.peers, &case(over), 1).next().unwrap();
                 side.drive(Waiting::Sleeping, async { link.send(&memory.all()).await.map(drop) }).unwrap();
                 assert!(memory.to_vec().iter().all(|byte| *byte == written), "over {over}");
             }

@@ -46,7 +46,7 @@ impl<S: Threading> Link<S> {
         let Targets { memory, each: locals, .. } = self.targets()?;
         // Register it now, and not with the first operation, which is measured. If that fails, the
         // operations copy.
-        let _registered = self.endpoint.with(|engine| engine.register(&memory)).ok();
+        let _registered = self.peer.endpoint().with(|engine| engine.register(&memory)).ok();
         let remote = self.remote().await?;
         let streams = self.case.test.streams();
         let mut measured = if streams { Measured::in_all() } else { Measured::of_each() };
@@ -59,9 +59,9 @@ impl<S: Threading> Link<S> {
             window.room().await?;
             let operation = if writes {
                 local.pieces().iter().for_each(|piece| produce(&self.case, piece));
-                self.endpoint.push(self.peer, &remote, at, local.clone(), Options::default())
+                self.peer.push(&remote, at, local.clone(), Options::default())
             } else {
-                self.endpoint.pull(self.peer, &remote, at, local.clone(), Options::default())
+                self.peer.pull(&remote, at, local.clone(), Options::default())
             };
             if streams {
                 window.add(operation);
@@ -92,7 +92,7 @@ impl<S: Threading> Link<S> {
     pub(super) async fn expose(&self) -> Result<(), Error> {
         let all = self.targets()?.all;
         let access = if self.case.test.reads() { Access::READ } else { Access::WRITE };
-        let exposure = self.endpoint.expose(self.peer, all, access)?;
+        let exposure = self.peer.expose(all, access)?;
         let done = self.await_signal();
         self.describe(exposure.descriptor().encode(Vec::new())).await?;
         done.await?;
@@ -108,9 +108,9 @@ impl<S: Threading> Link<S> {
         let mut last = watch.begin;
         for _ in 0..self.count {
             // The answer brings the next grant. Its receive is posted before the write.
-            let next = self.endpoint.recv(self.peer, DESCRIPTOR, &room, Options::default());
+            let next = self.peer.recv(DESCRIPTOR, &room, Options::default());
             produce(&self.case, ring.turn(0));
-            let written = self.endpoint.push_granted(self.peer, &grant, ring.turn(0), Options::default());
+            let written = self.peer.push_granted(&grant, ring.turn(0), Options::default());
             let len = next.await?.len;
             last = measured.lap(last);
             written.await?;
@@ -126,11 +126,11 @@ impl<S: Threading> Link<S> {
         let ring = Ring::new(&self.case)?;
         let done = self.await_signal();
         for _ in 0..self.count {
-            let (grant, written) = self.endpoint.grant(self.peer, ring.turn(0), Options::default())?;
+            let (grant, written) = self.peer.grant(ring.turn(0), Options::default())?;
             self.describe(encoded(&grant)).await?;
             written.await?;
         }
-        let (grant, _unused) = self.endpoint.grant(self.peer, ring.turn(0), Options::default())?;
+        let (grant, _unused) = self.peer.grant(ring.turn(0), Options::default())?;
         self.describe(encoded(&grant)).await?;
         done.await.map(drop)
     }

@@ -36,14 +36,14 @@ impl Shared {
         let options = adapter::options(&self.settings)?;
         let handle = bmi::handle(self.scheme, &options, config("bmi-perf run", &self.settings), 1, how)?;
         let none = || Error::new(ErrorKind::Invalid, "a handle without an endpoint");
-        let endpoint = handle.endpoints().next().ok_or_else(none)?.clone();
-        let peers = handle.block_on(stop.unless(connect(&self.to, &endpoint, self.connections)))?;
-        let links: Vec<AnyLink> = links(&endpoint, &peers, case, count).collect();
+        let endpoint = handle.endpoints().next().ok_or_else(none)?;
+        let peers = handle.block_on(stop.unless(connect(&self.to, endpoint, self.connections)))?;
+        let links: Vec<AnyLink> = links(&peers, case, count).collect();
         let measured = match case.station.interface {
             Interface::Tokio => in_tasks(links, stop),
             _ => on_threads(&handle, links, stop),
         }?;
-        let leave = peers.iter().map(|peer| endpoint.disconnect(*peer, endpoint.within(super::PATIENCE)));
+        let leave = peers.iter().map(|peer| peer.disconnect(peer.within(super::PATIENCE)));
         handle.block_on(all(leave))?;
         Ok(measured.into_iter().fold(Measured::default(), Measured::beside))
     }
