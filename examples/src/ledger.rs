@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi::{Addr, Endpoint, Error, Memory, PeerId};
+use bmi::{Addr, Endpoint, Error, Memory, Peer};
 
 /// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -76,7 +76,7 @@ pub async fn keep(endpoint: Endpoint, ledger: Rc<RefCell<Ledger>>) {
         let Ok(number) = number.try_into() else { continue };
         ledger.borrow_mut().book(u64::from_le_bytes(*client), u64::from_le_bytes(number));
         // A client that does not get the answer asks again.
-        let _ = endpoint.send(deposit.peer(), deposit.tag(), Vec::new(), endpoint.within(PATIENCE)).await;
+        let _ = deposit.peer().send(deposit.tag(), Vec::new(), endpoint.within(PATIENCE)).await;
     }
 }
 
@@ -86,28 +86,27 @@ pub async fn deposit(endpoint: &Endpoint, ledger: &Addr, client: u64, number: u6
     while let Err(error) = attempt(endpoint, ledger, &mut peer, client, number).await {
         // Close the connection, so that nothing of this attempt can arrive during the next one.
         if let Some(peer) = peer.take() {
-            let _ = endpoint.disconnect(peer, endpoint.within(PATIENCE)).await;
+            let _ = peer.disconnect(endpoint.within(PATIENCE)).await;
         }
         let _ = error;
         endpoint.sleep(Duration::from_micros(100)).await;
     }
     if let Some(peer) = peer {
-        let _ = endpoint.disconnect(peer, endpoint.within(PATIENCE)).await;
+        let _ = peer.disconnect(endpoint.within(PATIENCE)).await;
     }
 }
 
 async fn attempt(
     endpoint: &Endpoint,
     ledger: &Addr,
-    peer: &mut Option<PeerId>,
+    peer: &mut Option<Peer>,
     client: u64,
     number: u64,
 ) -> Result<(), Error> {
-    let connected = endpoint.connect(ledger, endpoint.within(PATIENCE)).await?;
-    *peer = Some(connected);
-    let answer = endpoint.recv(connected, number, Memory::from(Vec::new()), endpoint.within(PATIENCE));
+    let peer = peer.insert(endpoint.connect(ledger, endpoint.within(PATIENCE)).await?);
+    let answer = peer.recv(number, Memory::from(Vec::new()), endpoint.within(PATIENCE));
     let bytes = [client.to_le_bytes(), number.to_le_bytes()].concat();
-    endpoint.send_unexpected(connected, number, bytes, endpoint.within(PATIENCE)).await?;
+    peer.send_unexpected(number, bytes, endpoint.within(PATIENCE)).await?;
     answer.await.map(|_| ())
 }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use bmi::{Endpoint, Error, ErrorKind, Memory, PeerId, Tag};
+use bmi::{Endpoint, Error, ErrorKind, Memory, Peer, Tag};
 
 /// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ pub async fn dispense(endpoint: &Endpoint) {
         next += 1;
         let ticket = next.to_le_bytes().to_vec();
         // If the taker is gone, its ticket is lost. If it were handed out again, two could have it.
-        let _ = endpoint.send(request.peer(), request.tag(), ticket, endpoint.within(PATIENCE)).await;
+        let _ = request.peer().send(request.tag(), ticket, endpoint.within(PATIENCE)).await;
     }
 }
 
@@ -29,11 +29,11 @@ pub async fn dispense(endpoint: &Endpoint) {
 ///
 /// # Errors
 /// `PeerLost` or `TimedOut`. The ticket is then lost, if one was drawn.
-pub async fn take(endpoint: &Endpoint, dispenser: PeerId, tag: Tag) -> Result<u64, Error> {
+pub async fn take(dispenser: &Peer, tag: Tag) -> Result<u64, Error> {
     let buffer = Memory::zeroed(8)?;
     // Post the receive before the request, because the reply may come at once.
-    let reply = endpoint.recv(dispenser, tag, &buffer, endpoint.within(PATIENCE));
-    endpoint.send_unexpected(dispenser, tag, Vec::new(), endpoint.within(PATIENCE)).await?;
+    let reply = dispenser.recv(tag, &buffer, dispenser.within(PATIENCE));
+    dispenser.send_unexpected(tag, Vec::new(), dispenser.within(PATIENCE)).await?;
     let len = reply.await?.len;
     let ticket = buffer.to_vec().try_into().ok().filter(|_| len == 8);
     ticket.map(u64::from_le_bytes).ok_or_else(|| Error::new(ErrorKind::Protocol, "a ticket has eight bytes"))
@@ -79,7 +79,7 @@ mod tests {
                         peer = endpoint.connect(&addr, Options::default()).await.ok();
                         continue;
                     };
-                    let ticket = take(&endpoint, dispenser, 7).await;
+                    let ticket = take(&dispenser, 7).await;
                     peer = ticket.is_ok().then_some(dispenser);
                     tickets.extend(ticket);
                 }

@@ -73,7 +73,7 @@ fn main() -> Result<(), Error> {
                 let peer = client.block_on(client.connect(&addr, client.within(PATIENCE)))?;
                 for _ in 0..5 {
                     let data = Memory::from((0..LEN).map(|at| (at % usize::from(number)) as u8).collect::<Vec<_>>());
-                    let call = client.call(peer, b"sort", Body::Out(data.into()), None, client.within(PATIENCE))?;
+                    let call = peer.call(b"sort", Body::Out(data.into()), client.within(PATIENCE))?;
                     assert_eq!(client.block_on(call.reply())?.bytes, [number - 1, number].as_slice());
                 }
                 Ok(())

@@ -52,9 +52,9 @@ async fn serve(server: Handle) -> Result<(), Error> {
 /// Stores a value, and reads it back.
 async fn use_it(client: Handle, addr: Addr, key: u8) -> Result<u8, Error> {
     let peer = client.connect(&addr, client.within(PATIENCE)).await?;
-    let call = client.call(peer, &[key, key * 2], Body::None, None, client.within(PATIENCE))?;
+    let call = peer.call(&[key, key * 2], Body::None, client.within(PATIENCE))?;
     call.reply().await?;
-    let call = client.call(peer, &[key], Body::None, None, client.within(PATIENCE))?;
+    let call = peer.call(&[key], Body::None, client.within(PATIENCE))?;
     let value = call.reply().await?.bytes;
     value.first().copied().ok_or_else(|| Error::new(ErrorKind::Invalid, "the value is gone"))
 }

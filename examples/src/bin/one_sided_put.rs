@@ -45,10 +45,10 @@ async fn owner(endpoint: &Endpoint, writer: &Addr) -> Result<Memory, Error> {
     let buffer = Memory::zeroed(2 * LEN)?;
     let pieces: MemList = [buffer.slice(0, LEN / 4), buffer.slice(LEN, LEN * 3 / 4)].into_iter().collect();
     // Only this peer may access these bytes. It may only write, until the exposure is dropped.
-    let exposure = endpoint.expose(peer, pieces, Access::WRITE)?;
+    let exposure = peer.expose(pieces, Access::WRITE)?;
     let offer = exposure.descriptor().encode(Vec::new());
-    let done = endpoint.recv(peer, DONE, vec![0; 1], endpoint.within(PATIENCE));
-    endpoint.send_unexpected(peer, OFFER, offer, endpoint.within(PATIENCE)).await?;
+    let done = peer.recv(DONE, vec![0; 1], endpoint.within(PATIENCE));
+    peer.send_unexpected(OFFER, offer, endpoint.within(PATIENCE)).await?;
     // "Done" arrives after the writes, so the bytes are there.
     done.await?;
     drop(exposure);
@@ -63,8 +63,8 @@ async fn writer(endpoint: &Endpoint) -> Result<(), Error> {
     // A descriptor that describes memory which was not exposed is refused by the peer's adapter.
     let target = BulkDescriptor::decode(offer.bytes(), MAX_PIECES)?;
     let bytes = Memory::from((0..LEN).map(|at| at as u8).collect::<Vec<u8>>());
-    endpoint.push(offer.peer(), &target, 0, &bytes, endpoint.within(PATIENCE)).await?;
-    endpoint.send(offer.peer(), DONE, vec![1], endpoint.within(PATIENCE)).await.map(drop)
+    offer.peer().push(&target, 0, &bytes, endpoint.within(PATIENCE)).await?;
+    offer.peer().send(DONE, vec![1], endpoint.within(PATIENCE)).await.map(drop)
 }
 
 fn main() -> Result<(), Error> {

@@ -31,19 +31,19 @@ fn open(name: &str) -> Result<Endpoint, Error> {
 async fn echo(endpoint: &Endpoint) -> Result<(), Error> {
     // Peers that connect or are lost are reported as events. The first event must be our peer.
     let peer = match endpoint.next_event().await {
-        PeerEvent::Connected { peer, .. } => peer,
+        PeerEvent::Connected { peer, .. } => endpoint.peer(peer),
         PeerEvent::Lost { reason, .. } => return Err(reason),
     };
     // An adapter may access memory until the operation ends. So operations take a counted handle,
     // and never a borrow.
     let buffer = Memory::zeroed(64)?;
     for _ in 0..ROUNDS {
-        let received = endpoint.recv(peer, PING, &buffer, endpoint.within(PATIENCE)).await?;
+        let received = peer.recv(PING, &buffer, endpoint.within(PATIENCE)).await?;
         // A receive may be longer than its message. The completion has the message's length.
-        endpoint.send(peer, PONG, buffer.slice(0, received.len as usize), endpoint.within(PATIENCE)).await?;
+        peer.send(PONG, buffer.slice(0, received.len as usize), endpoint.within(PATIENCE)).await?;
     }
     // Close the connection once all messages have been sent.
-    endpoint.disconnect(peer, endpoint.within(PATIENCE)).await
+    peer.disconnect(endpoint.within(PATIENCE)).await
 }
 
 /// Connects, then measures the time of each round.
@@ -57,8 +57,8 @@ async fn ping(endpoint: &Endpoint, addr: &Addr) -> Result<Vec<Duration>, Error> 
         let begin = Instant::now();
         // An operation is posted when the method is called, not when the future is polled. So the
         // receive is posted before the message is sent.
-        let pong = endpoint.recv(peer, PONG, &answer, endpoint.within(PATIENCE));
-        endpoint.send(peer, PING, &message, Options::default()).await?;
+        let pong = peer.recv(PONG, &answer, endpoint.within(PATIENCE));
+        peer.send(PING, &message, Options::default()).await?;
         let received = pong.await?;
         times.push(begin.elapsed());
         if answer.slice(0, received.len as usize).to_vec() != message.to_vec() {

@@ -11,7 +11,9 @@
 use std::thread;
 use std::time::Duration;
 
-use bmi::{Addr, Config, Error, ErrorKind, Handle, HandleConfig, Memory, OpenOptions, PeerEvent, PeerId, Scheme, Tag};
+use bmi::{
+    Addr, Config, Error, ErrorKind, Handle, HandleConfig, Memory, OpenOptions, PeerEvent, Scheme, SharedPeer, Tag,
+};
 
 /// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,10 +25,10 @@ fn open(name: &str) -> Result<Handle, Error> {
 }
 
 /// Sends every fourth block. Four threads do that at a time, over one connection.
-fn send_blocks(handle: &Handle, peer: PeerId, first: Tag) -> Result<(), Error> {
+fn send_blocks(handle: &Handle, peer: &SharedPeer, first: Tag) -> Result<(), Error> {
     for tag in (first..BLOCKS).step_by(4) {
         let block = Memory::from(vec![tag as u8; BLOCK]);
-        handle.block_on(handle.send(peer, tag, &block, handle.within(PATIENCE)))?;
+        handle.block_on(peer.send(tag, &block, handle.within(PATIENCE)))?;
     }
     Ok(())
 }
@@ -34,19 +36,19 @@ fn send_blocks(handle: &Handle, peer: PeerId, first: Tag) -> Result<(), Error> {
 /// Receives every block, and has each checked by a thread of its own.
 fn receive_blocks(handle: &Handle) -> Result<usize, Error> {
     let peer = match handle.block_on(handle.next_event())? {
-        PeerEvent::Connected { peer, .. } => peer,
+        PeerEvent::Connected { peer, .. } => handle.peer(peer).expect("a peer of this handle"),
         PeerEvent::Lost { reason, .. } => return Err(reason),
     };
     let mut checks = Vec::new();
     for tag in 0..BLOCKS {
         let mut block = Memory::zeroed(BLOCK)?;
-        handle.block_on(handle.recv(peer, tag, &block, handle.within(PATIENCE)))?;
+        handle.block_on(peer.recv(tag, &block, handle.within(PATIENCE)))?;
         // The operation has ended, so this is the only handle to the memory. It may go anywhere.
         checks.push(thread::spawn(move || {
             block.get_mut().is_some_and(|bytes| bytes.iter().all(|byte| u64::from(*byte) == tag))
         }));
     }
-    handle.block_on(handle.disconnect(peer, handle.within(PATIENCE)))?;
+    handle.block_on(peer.disconnect(handle.within(PATIENCE)))?;
     Ok(checks.into_iter().filter_map(|check| check.join().ok()).filter(|good| *good).count())
 }
 
@@ -56,7 +58,7 @@ fn main() -> Result<(), Error> {
     let receiving = thread::spawn(move || receive_blocks(&receiver));
     let peer = sender.block_on(sender.connect(&addr, sender.within(PATIENCE)))?;
     thread::scope(|scope| {
-        let sender = &sender;
+        let (sender, peer) = (&sender, &peer);
         let threads: Vec<_> = (0..4).map(|first| scope.spawn(move || send_blocks(sender, peer, first))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("a sending thread"))
     })?;

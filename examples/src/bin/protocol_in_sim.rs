@@ -29,7 +29,7 @@ fn run(seed: u64, trace: Option<&str>) -> Result<(u64, u64), Error> {
         let dispenser = client.connect(&addr, Options::default()).await?;
         let mut last = 0;
         for tag in 1..=1000 {
-            last = take(&client, dispenser, tag).await?;
+            last = take(&dispenser, tag).await?;
         }
         Ok::<u64, Error>(last)
     })?;

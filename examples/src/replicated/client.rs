@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use bmi::{Addr, Body, Bytes, Caller, Endpoint, Error, ErrorKind, Memory, Options, PeerId};
+use bmi::{Addr, Body, Bytes, Endpoint, Error, ErrorKind, Memory, Options, Peer};
 use futures_util::StreamExt;
 use futures_util::future::select;
 use futures_util::stream::FuturesUnordered;
@@ -15,7 +15,7 @@ const ATTEMPTS: usize = 5;
 
 /// A client of a set of replicas. It does one operation at a time.
 pub struct Client {
-    caller: Caller,
+    endpoint: Endpoint,
     replicas: Vec<Replica>,
     patience: Duration,
     /// Number of replicas that must answer.
@@ -27,7 +27,7 @@ pub struct Client {
 
 struct Replica {
     addr: Addr,
-    peer: Option<PeerId>,
+    peer: Option<Peer>,
 }
 
 impl Client {
@@ -36,7 +36,7 @@ impl Client {
     pub fn new(endpoint: Endpoint, replicas: Vec<Addr>, writer: u64, patience: Duration) -> Client {
         let replicas: Vec<_> = replicas.into_iter().map(|addr| Replica { addr, peer: None }).collect();
         let quorum = replicas.len() / 2 + 1;
-        Client { caller: Caller::new(endpoint), replicas, patience, quorum, writer, last: 0 }
+        Client { endpoint, replicas, patience, quorum, writer, last: 0 }
     }
 
     /// Writes a block. Returns its version.
@@ -85,7 +85,7 @@ impl Client {
         for replica in self.replicas {
             if let Some(peer) = replica.peer {
                 // A replica that is gone needs no goodbye.
-                let _ = self.caller.endpoint().disconnect(peer, self.caller.endpoint().within(self.patience)).await;
+                let _ = peer.disconnect(peer.within(self.patience)).await;
             }
         }
     }
@@ -108,18 +108,18 @@ impl Client {
         let memory = Memory::zeroed(wanted.len as usize)?;
         let request = Request { kind: Kind::Read, version: wanted.version, key };
         let body = Body::In((&memory).into());
-        let held = self.replicas[index].call(&self.caller, request, body, options).await?;
+        let held = self.replicas[index].call(&self.endpoint, request, body, options).await?;
         Ok((held == wanted).then_some(memory))
     }
 
     fn within(&self) -> Options {
-        self.caller.endpoint().within(self.patience)
+        self.endpoint.within(self.patience)
     }
 
     /// Sends a request to all replicas at the same time. Returns the answers of a majority.
     async fn call_all(&mut self, request: Request<'_>, block: Option<&Memory>) -> Result<Vec<(usize, Held)>, Error> {
         let options = self.within();
-        let (endpoint, caller, all) = (self.caller.endpoint(), &self.caller, self.replicas.len());
+        let (endpoint, all) = (&self.endpoint, self.replicas.len());
         let begin = endpoint.now();
         let mut calls: FuturesUnordered<_> = self
             .replicas
@@ -127,7 +127,7 @@ impl Client {
             .enumerate()
             .map(async |(index, replica)| {
                 let body = block.map_or(Body::None, |block| Body::Out(block.into()));
-                (index, replica.call(caller, request, body, options).await)
+                (index, replica.call(endpoint, request, body, options).await)
             })
             .collect();
         let (mut answers, mut error) = (Vec::new(), None);
@@ -157,16 +157,16 @@ impl Replica {
     /// Makes a call. Connects first if there is no connection.
     async fn call(
         &mut self,
-        caller: &Caller,
+        endpoint: &Endpoint,
         request: Request<'_>,
         body: Body,
         options: Options,
     ) -> Result<Held, Error> {
-        let peer = match self.peer {
+        let peer = match &self.peer {
             Some(peer) => peer,
-            None => *self.peer.insert(caller.endpoint().connect(&self.addr, options).await?),
+            None => self.peer.insert(endpoint.connect(&self.addr, options).await?),
         };
-        let reply = match caller.call(peer, &request.encode(), body, None, options) {
+        let reply = match peer.call(&request.encode(), body, options) {
             Ok(call) => call.reply().await,
             Err(error) => Err(error),
         };
