@@ -168,7 +168,7 @@ fn run(options: &Options, mut lines: Lines, mut to: TcpStream) -> Result<u64, Tr
         &mut to,
         &Answer::Welcome {
             host: bmi_report::host::describe("server", Some(peer)),
-            host_id: bmi::host_id(),
+            host_id: bmi::backend::host_id(),
             overs: adapter::all(options.device.as_deref()),
             no_calls: Counter::open().err().map(|error| error.to_string()),
         },

@@ -136,7 +136,7 @@ impl Run<'_> {
             Err(trouble) => return Err(Trouble::new(format!("{peer}: {trouble}"))),
         };
         lines.trust()?;
-        if bmi::host_id().is_none() || bmi::host_id() != host_id {
+        if bmi::backend::host_id().is_none() || bmi::backend::host_id() != host_id {
             overs.insert(Over::Shm, Err("the server is another host".to_owned()));
             overs.insert(Over::Memory, Err("the server is another host".to_owned()));
         }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi::{Access, BulkDescriptor, Config, Error, MemSlice, Memory, Operation, Options, Peer, PeerEvent};
+use bmi::bulk::{Access, BulkDescriptor};
+use bmi::{Config, Error, MemSlice, Memory, Operation, Options, Peer, PeerEvent};
 use bmi_sim::{Node, Profile, SimConfig, World};
 
 use super::Question;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use bmi::{Addr, Device, Error, ErrorKind, OpenOptions};
+use bmi::config::Device;
+use bmi::{Addr, Error, ErrorKind, OpenOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Over, Settings, Test};
@@ -32,7 +33,7 @@ pub(crate) fn all(device: Option<&str>) -> BTreeMap<Over, Result<Abilities, Stri
     let settings = Settings { device: device.map(str::to_owned), ..Settings::default() };
     let of = |over: Over| {
         let Some(scheme) = over.scheme() else { return Ok(Abilities::ALL) };
-        let transport = options(&settings).and_then(|options| bmi::open(scheme, &options));
+        let transport = options(&settings).and_then(|options| bmi::backend::open(scheme, &options));
         let transport = transport.map_err(|error| error.to_string())?;
         let can = transport.capabilities();
         Ok(Abilities { rdma_read: can.rdma_read, write_with_immediate: can.write_with_immediate })

@@ -13,9 +13,9 @@
 use std::thread;
 use std::time::Duration;
 
-use bmi::{
-    Addr, AnyThread, Body, Config, Error, ErrorKind, Handle, HandleConfig, Incoming, Memory, OpenOptions, Scheme,
-};
+use bmi::config::HandleConfig;
+use bmi::threading::AnyThread;
+use bmi::{Addr, Body, Config, Error, ErrorKind, Handle, Incoming, Memory, OpenOptions, Scheme};
 
 /// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_secs(10);

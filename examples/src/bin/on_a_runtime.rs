@@ -11,7 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bmi::{Addr, AnyThread, Body, Config, Error, ErrorKind, Handle, HandleConfig, OpenOptions, Scheme};
+use bmi::config::HandleConfig;
+use bmi::threading::AnyThread;
+use bmi::{Addr, Body, Config, Error, ErrorKind, Handle, OpenOptions, Scheme};
 
 /// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_secs(10);

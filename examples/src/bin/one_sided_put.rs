@@ -20,10 +20,9 @@
 
 use std::time::Duration;
 
+use bmi::bulk::{Access, BulkDescriptor};
 use bmi::driver::{MonotonicClock, busy};
-use bmi::{
-    Access, Addr, BulkDescriptor, Config, Endpoint, Error, ErrorKind, MemList, Memory, OpenOptions, Scheme, Tag,
-};
+use bmi::{Addr, Config, Endpoint, Error, ErrorKind, MemList, Memory, OpenOptions, Scheme, Tag};
 use futures_util::future::try_join;
 
 const OFFER: Tag = 1;

@@ -11,9 +11,8 @@
 use std::thread;
 use std::time::Duration;
 
-use bmi::{
-    Addr, Config, Error, ErrorKind, Handle, HandleConfig, Memory, OpenOptions, PeerEvent, Scheme, SharedPeer, Tag,
-};
+use bmi::config::HandleConfig;
+use bmi::{Addr, Config, Error, ErrorKind, Handle, Memory, OpenOptions, PeerEvent, Scheme, SharedPeer, Tag};
 
 /// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,7 +1,8 @@
 //! Calls, by each of the four paths.
 
 use bmi::paths::Direction;
-use bmi::{Body, Error, Incoming, MemList, Memory, Options, Threading};
+use bmi::threading::Threading;
+use bmi::{Body, Error, Incoming, MemList, Memory, Options};
 
 use super::Link;
 use super::ring::memory;

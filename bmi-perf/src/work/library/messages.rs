@@ -1,6 +1,7 @@
 //! Messages: one at a time, or streams of them.
 
-use bmi::{Error, Threading};
+use bmi::Error;
+use bmi::threading::Threading;
 
 use super::Link;
 use super::ring::{Ring, Window};

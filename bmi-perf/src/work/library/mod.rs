@@ -16,11 +16,9 @@ mod shared;
 use std::time::Duration;
 
 use bmi::driver::{MonotonicClock, busy, event};
+use bmi::threading::{OneThread, Threading};
 use bmi::timeline::{Timeline, TimelineOptions};
-use bmi::{
-    Addr, Config, Endpoint, Error, ErrorKind, MemSlice, Memory, OneThread, Operation, Options, Peer, PeerEvent, Scheme,
-    Threading,
-};
+use bmi::{Addr, Config, Endpoint, Error, ErrorKind, MemSlice, Memory, Operation, Options, Peer, PeerEvent, Scheme};
 use futures_util::future::try_join_all;
 
 pub(super) use self::shared::Shared;

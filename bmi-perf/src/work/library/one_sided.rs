@@ -1,6 +1,8 @@
 //! RDMA: writes and reads of memory that the server exposes, and writes with immediate data.
 
-use bmi::{Access, BulkDescriptor, Error, ErrorKind, Grant, MemList, Memory, Options, Threading};
+use bmi::bulk::{Access, BulkDescriptor, Grant};
+use bmi::threading::Threading;
+use bmi::{Error, ErrorKind, MemList, Memory, Options};
 
 use super::ring::{Ring, Window, pieces};
 use super::{DESCRIPTOR, Link};

@@ -14,7 +14,8 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 
-use bmi::{Error, Operation, Threading};
+use bmi::threading::Threading;
+use bmi::{Error, Operation};
 
 use super::Link;
 use super::ring::{Ring, Window};

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use bmi::{Error, MemList, MemSlice, Memory, Operation, Threading};
+use bmi::threading::Threading;
+use bmi::{Error, MemList, MemSlice, Memory, Operation};
 
 use crate::case::{Case, Over};
 

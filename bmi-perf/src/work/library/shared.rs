@@ -10,7 +10,8 @@
 
 use std::sync::Arc;
 
-use bmi::{Addr, Error, ErrorKind, Handle, HandleConfig, Scheme};
+use bmi::config::HandleConfig;
+use bmi::{Addr, Error, ErrorKind, Handle, Scheme};
 use futures_util::future::try_join_all;
 
 use super::{Link, adapter, all, config, connect, links};
@@ -50,7 +51,7 @@ impl Shared {
 }
 
 /// A connection of a handle.
-type AnyLink = Link<bmi::AnyThread>;
+type AnyLink = Link<bmi::threading::AnyThread>;
 
 fn on_threads(handle: &Handle, links: Vec<AnyLink>, stop: &Stop) -> Result<Vec<Measured>, Error> {
     let run = &|link: AnyLink| handle.block_on(stop.unless(link.measure()));

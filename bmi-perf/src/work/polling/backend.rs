@@ -1,8 +1,11 @@
 //! A backend alone.
 
-use bmi::{Access, Addr, AnyTransport, Error, ErrorKind, Memory, MemoryRegion, Time};
-use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};
-use bmi_core::{RemoteSlice, Segment};
+use bmi::backend::{
+    AnyTransport, ConnId, Event, Payload, PostError, Segment, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
+};
+use bmi::bulk::{Access, RemoteSlice};
+use bmi::memory::MemoryRegion;
+use bmi::{Addr, Error, ErrorKind, Memory, Time};
 
 use super::{DESCRIPTION, Ended, Opened, Port, produce};
 use crate::case::Case;

@@ -1,8 +1,9 @@
-//! An endpoint that its user polls: [`bmi_core::Engine`], without tasks or wakers.
+//! An endpoint that its user polls: [`bmi::polled::Engine`], without tasks or wakers.
 
-use bmi::{Access, Addr, BulkDescriptor, Error, ErrorKind, Exposure, MemSlice, Memory, MemoryRegion, Options};
-use bmi::{PeerEvent, PeerId, Time};
-use bmi_core::{Completion, OpKind, Posted, RemoteSlice};
+use bmi::bulk::{Access, BulkDescriptor, Exposure, RemoteSlice};
+use bmi::memory::MemoryRegion;
+use bmi::polled::{Completion, OpKind, Posted};
+use bmi::{Addr, Error, ErrorKind, MemSlice, Memory, Options, PeerEvent, PeerId, Time};
 
 use super::{DESCRIPTION, Ended, Opened, Port, produce};
 use crate::case::Case;
@@ -13,7 +14,7 @@ use crate::work::library::{DATA, config};
 const SENDS: u32 = 32;
 
 pub(super) struct Polled {
-    endpoint: bmi_core::Engine,
+    endpoint: bmi::polled::Engine,
     peer: Option<PeerId>,
     is_connected: bool,
     completions: Vec<Completion>,
@@ -33,7 +34,7 @@ pub(super) struct Polled {
 impl Polled {
     fn new(with: Opened) -> Result<Polled, Error> {
         let Opened { transport, settings, outgoing, incoming, now } = with;
-        let mut endpoint = bmi_core::Engine::new(transport, config("bmi-perf", &settings), now)?;
+        let mut endpoint = bmi::polled::Engine::new(transport, config("bmi-perf", &settings), now)?;
         // What cannot be registered is copied.
         let registered = [&outgoing, &incoming].map(|memory| endpoint.register(memory).ok());
         Ok(Polled {

@@ -30,9 +30,9 @@ mod parts;
 
 use std::time::Duration;
 
+use bmi::bulk::RemoteSlice;
 use bmi::driver::MonotonicClock;
 use bmi::{Addr, Clock, Error, ErrorKind, Memory, Scheme, Time};
-use bmi_core::RemoteSlice;
 
 use self::backend::Backend;
 use self::engine::Polled;
@@ -103,7 +103,7 @@ trait Port: Sized {
 
 /// What a port is made of.
 struct Opened {
-    transport: bmi::AnyTransport,
+    transport: bmi::backend::AnyTransport,
     settings: Settings,
     outgoing: Memory,
     incoming: Memory,
@@ -156,7 +156,7 @@ struct Side<P: Port> {
 impl<P: Port> Side<P> {
     fn open(scheme: Scheme, settings: &Settings, meeting: &Meeting<'_>, stop: &Stop) -> Result<Side<P>, Error> {
         let clock = MonotonicClock::new();
-        let transport = bmi::open(scheme, &super::adapter::options(settings)?)?;
+        let transport = bmi::backend::open(scheme, &super::adapter::options(settings)?)?;
         let room = settings.room.clamp(DESCRIPTION as u64, MOST_BYTES) as usize;
         let memory = || {
             let memory = Memory::shareable(room)?;
