@@ -306,8 +306,8 @@ pub fn shared_endpoint(
 }
 
 /// Opens a [`Handle`] for addresses of `scheme`: `count` endpoints behind one listening address,
-/// with a thread for each that drives it. Every thread of the program can use it, and its futures
-/// are `Send`.
+/// each with a driver. The drivers are tasks if this is called in a tokio runtime of several threads,
+/// and else threads. Every thread of the program can use the handle, and its futures are `Send`.
 ///
 /// ```
 /// use std::time::Duration;

@@ -15,8 +15,9 @@
 //!
 //! An endpoint only works while a [`driver`] polls it. [`driver::event`] runs it under tokio,
 //! [`driver::thread`] without a runtime, and [`driver::busy`] with the lowest latency on a core of
-//! its own. One thread owns an [`Endpoint`]. Any thread may use a [`SharedEndpoint`]. A
-//! [`Handle`] is one of these or several, behind one address, each with a thread that drives it.
+//! its own. One thread owns an [`Endpoint`]. Any thread may use a [`SharedEndpoint`]. A [`Handle`]
+//! is one of these or several, behind one address, each with a driver: a task of the tokio runtime
+//! that it is opened in, or a thread.
 //!
 //! ## Calls
 //!

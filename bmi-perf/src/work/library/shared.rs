@@ -4,15 +4,16 @@
 //! and for waking whoever waits. The server's side uses an endpoint on one thread, so a row tells
 //! what the handle costs the client.
 //!
-//! **How.** Each connection is used by a thread of its own, or by a task of a runtime. A round
-//! opens a handle and connects; its time begins later. The threads that measure are not known, so
-//! its cost is that of the process.
+//! **How.** Each connection is used by a thread of its own, or by a task of a runtime, and a thread
+//! or a task of that runtime drives the handle. A round opens a handle and connects; its time
+//! begins later. The threads that measure are not known, so its cost is that of the process.
 
 use std::sync::Arc;
 
 use bmi::config::HandleConfig;
 use bmi::{Addr, Error, ErrorKind, Handle, Scheme};
 use futures_util::future::try_join_all;
+use tokio::runtime::{Builder, Runtime};
 
 use super::{Link, adapter, all, config, connect, links};
 use crate::case::{Case, Interface, Settings};
@@ -35,17 +36,27 @@ impl Shared {
     pub(in crate::work) fn measure(&self, case: &Case, count: u64, stop: &Arc<Stop>) -> Result<Measured, Error> {
         let how = HandleConfig::default().waiting(case.waiting.driver());
         let options = adapter::options(&self.settings)?;
-        let handle = bmi::handle(self.scheme, &options, config("bmi-perf run", &self.settings), 1, how)?;
+        let runtime = match case.station.interface {
+            Interface::Tokio => Some(Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?),
+            _ => None,
+        };
+        let open = || bmi::handle(self.scheme, &options, config("bmi-perf run", &self.settings), 1, how);
+        let handle = {
+            // Its driver is a task of the runtime then.
+            let _inside = runtime.as_ref().map(Runtime::enter);
+            open()?
+        };
         let none = || Error::new(ErrorKind::Invalid, "a handle without an endpoint");
         let endpoint = handle.endpoints().next().ok_or_else(none)?;
         let peers = handle.block_on(stop.unless(connect(&self.to, endpoint, self.connections)))?;
         let links: Vec<AnyLink> = links(&peers, case, count).collect();
-        let measured = match case.station.interface {
-            Interface::Tokio => in_tasks(links, stop),
-            _ => on_threads(&handle, links, stop),
+        let measured = match &runtime {
+            Some(runtime) => in_tasks(runtime, links, stop),
+            None => on_threads(&handle, links, stop),
         }?;
         let leave = peers.iter().map(|peer| peer.disconnect(peer.within(super::PATIENCE)));
         handle.block_on(all(leave))?;
+        handle.block_on(handle.close());
         Ok(measured.into_iter().fold(Measured::default(), Measured::beside))
     }
 }
@@ -70,8 +81,7 @@ fn on_threads(handle: &Handle, links: Vec<AnyLink>, stop: &Stop) -> Result<Vec<M
     })
 }
 
-fn in_tasks(links: Vec<AnyLink>, stop: &Arc<Stop>) -> Result<Vec<Measured>, Error> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build()?;
+fn in_tasks(runtime: &Runtime, links: Vec<AnyLink>, stop: &Arc<Stop>) -> Result<Vec<Measured>, Error> {
     let tasks: Vec<_> = links
         .into_iter()
         .map(|link| {
