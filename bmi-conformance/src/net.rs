@@ -315,8 +315,8 @@ impl<'b> Net<'b> {
         }
     }
 
-    /// Waits for the next event of the peer's endpoint, which must be the loss of this peer. Returns
-    /// the reason.
+    /// Waits for the next event of the peer's endpoint, which must be the loss of this peer.
+    /// Returns the reason.
     pub async fn lost(&self, expected: &Peer) -> Error {
         match self.next_event(expected.endpoint(), "the loss of a peer").await {
             PeerEvent::Lost { peer, reason } if peer == expected.id() => reason,

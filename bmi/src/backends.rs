@@ -75,7 +75,9 @@ impl OpenOptions {
     /// use bmi::backend::AnyTransport;
     /// use bmi::{OpenOptions, Scheme};
     ///
-    /// # fn open_my_transport() -> Result<AnyTransport, bmi::Error> { bmi::backend::open(Scheme::Tcp, &OpenOptions::default()) }
+    /// # fn open_my_transport() -> Result<AnyTransport, bmi::Error> {
+    /// #     bmi::backend::open(Scheme::Tcp, &OpenOptions::default())
+    /// # }
     /// let scheme = Scheme::custom("mine")?;
     /// let options = OpenOptions::default().backend(scheme, open_my_transport);
     /// let transport = bmi::backend::open(scheme, &options)?;
@@ -306,8 +308,9 @@ pub fn shared_endpoint(
 }
 
 /// Opens a [`Handle`] for addresses of `scheme`: `count` endpoints behind one listening address,
-/// each with a driver. The drivers are tasks if this is called in a tokio runtime of several threads,
-/// and else threads. Every thread of the program can use the handle, and its futures are `Send`.
+/// each with a driver. The drivers are tasks if this is called in a tokio runtime of several
+/// threads, and else threads. Every thread of the program can use the handle, and its futures are
+/// `Send`.
 ///
 /// ```
 /// use std::time::Duration;

@@ -16,9 +16,9 @@
 //!    the beginning.
 //!
 //! The path of a transfer's data is not part of the split. The endpoint's policy chooses it when
-//! the request is sent ([`bmi::paths`]). A printed plan shows the path that is taken if slots
-//! and credits are not short. The plan does decide, for the whole access, whether the pieces of
-//! memory are moved one by one or packed first. It uses the rule of [`bmi::config::Lists`], with the
+//! the request is sent ([`bmi::paths`]). A printed plan shows the path that is taken if slots and
+//! credits are not short. The plan does decide, for the whole access, whether the pieces of memory
+//! are moved one by one or packed first. It uses the rule of [`bmi::config::Lists`], with the
 //! extents below as the pieces.
 //!
 //! **Layout.** Memory `m`, file ranges `f`, strips of two servers:

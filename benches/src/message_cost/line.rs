@@ -135,8 +135,8 @@ impl Line {
     /// Returns the instructions of each message or transfer that its figure leaves out: those of
     /// one copy over shared memory.
     ///
-    /// Callgrind counts the string instruction that copies (`bmi-core/src/mem/copy.rs`) once for each
-    /// byte, so that the copy would hide the rest. Over TCP the kernel copies.
+    /// Callgrind counts the string instruction that copies (`bmi-core/src/mem/copy.rs`) once for
+    /// each byte, so that the copy would hide the rest. Over TCP the kernel copies.
     pub(crate) fn copied(&self) -> u64 {
         let by_string_move = cfg!(target_arch = "x86_64") && self.over == Target::Shm && self.len >= 64 << 10;
         if by_string_move { self.len as u64 } else { 0 }

@@ -4,8 +4,8 @@
 //! **Why.** A storage request comes with data of any size, in memory that may or may not be
 //! registered, for a peer that may or may not have room for it. There are four paths, and each is
 //! best in some case ([PVFS-IB §3.2.3, §4.1]). A program need not know them. It makes a call
-//! ([`Peer::call`](crate::Peer::call)) with a request and a list of memory. The server takes an [`Incoming`] and fetches or stores
-//! the data, whatever the path.
+//! ([`Peer::call`](crate::Peer::call)) with a request and a list of memory. The server takes an
+//! [`Incoming`] and fetches or stores the data, whatever the path.
 //!
 //! **Protocol.** `docs/protocol.md`, section 10, draws the messages of each path, and
 //! `ARCHITECTURE.md` says when it is chosen. A *hybrid* is client-based for writes and server-based

@@ -24,9 +24,9 @@ const LONGEST_STAND_BY: Duration = Duration::from_millis(2);
 /// Pause after a panic, so that a panic in every round does not take the whole core.
 const AFTER_PANIC: Duration = Duration::from_millis(10);
 
-/// Starts what drives an endpoint until it is closed: a task of the multi-threaded runtime that this
-/// is called in, or a thread. A runtime of one thread runs its tasks only while it is blocked on,
-/// and a driver that polls without end would take a worker from it.
+/// Starts what drives an endpoint until it is closed: a task of the multi-threaded runtime that
+/// this is called in, or a thread. A runtime of one thread runs its tasks only while it is blocked
+/// on, and a driver that polls without end would take a worker from it.
 ///
 /// # Errors
 /// `Io` if the system starts no more threads.

@@ -11,8 +11,8 @@ use tokio::runtime::Runtime;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Opens a handle over `count` endpoints. A thread that drives has the number of its endpoint in its
-/// name, so each test that looks for one has more endpoints than any other test has threads.
+/// Opens a handle over `count` endpoints. A thread that drives has the number of its endpoint in
+/// its name, so each test that looks for one has more endpoints than any other test has threads.
 fn handle(count: usize, waiting: Waiting) -> Handle {
     let clock = MonotonicClock::new();
     let engine = || {
@@ -77,8 +77,8 @@ fn a_driver_that_polls_without_end_has_a_thread() {
     runtime.block_on(busy.close());
 }
 
-/// The tasks of a runtime end with it. The handle lives on: without a driver these threads would sleep
-/// for ever.
+/// The tasks of a runtime end with it. The handle lives on: without a driver these threads would
+/// sleep for ever.
 #[test]
 fn a_thread_goes_on_when_the_runtime_ends() {
     let runtime = Runtime::new().unwrap();

@@ -18,7 +18,7 @@ use std::process::Command;
 /// The circles of today: a folder, and those of its modules that name each other by `crate::…` or
 /// `super::…` outside of tests. They may only shrink: an entry that is no longer true is reported.
 const CIRCLES: &str = "
-    bmi-cache/src: background cache state; bmi-core/src/comm: call packing;
+    bmi-cache/src: background cache state;
     bmi-core/src/engine: adapter_side grant inline_receive lent op operations peer peers record;
     bmi-core/src: bulk comm config endpoint engine inline_receive mem op proto timeline transport;
     bmi-report/src/html: bars chart; bmi-sim/src/world: core sim timers;

@@ -6,10 +6,10 @@
 //! not compile.
 //!
 //! **A row** has the request at its worst: the longest lists and paths, on a server that has much.
-//! It bounds the steps of inner loops ([`bmi::hooks::step`]) between two points at which other tasks
-//! run: of the longest poll of a task of the server's node, until the server has nothing left to
-//! do. What a real server hands over to worker threads is done at once here, and has a bound of its
-//! own.
+//! It bounds the steps of inner loops ([`bmi::hooks::step`]) between two points at which other
+//! tasks run: of the longest poll of a task of the server's node, until the server has nothing left
+//! to do. What a real server hands over to worker threads is done at once here, and has a bound of
+//! its own.
 //!
 //! A bound is what the lengths in the request allow. It does not grow with what the server has, or
 //! the row says why.
