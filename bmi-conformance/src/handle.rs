@@ -87,7 +87,7 @@ impl Pair {
 /// Returns the next peer that connected to a handle.
 fn connected(handle: &Handle) -> SharedPeer {
     match handle.block_on(handle.next_event()) {
-        Ok(PeerEvent::Connected { peer, .. }) => handle.peer(peer).expect("a peer of this handle"),
+        Ok(PeerEvent::Connected { peer, .. }) => peer,
         other => panic!("expected a connection, found {other:?}"),
     }
 }

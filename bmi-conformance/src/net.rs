@@ -302,7 +302,7 @@ impl<'b> Net<'b> {
     /// Returns the next peer that connected to an endpoint.
     pub async fn arrived(&self, endpoint: &Endpoint) -> Peer {
         match self.next_event(endpoint, "a peer that connects").await {
-            PeerEvent::Connected { peer, outgoing: false, .. } => endpoint.peer(peer),
+            PeerEvent::Connected { peer, outgoing: false, .. } => peer,
             other => panic!("expected a peer that connects, got {other:?}"),
         }
     }
@@ -310,7 +310,7 @@ impl<'b> Net<'b> {
     /// Waits for the `Connected` event of a peer that its endpoint connected to.
     pub async fn seen(&self, expected: &Peer) {
         match self.next_event(expected.endpoint(), "the event of a peer that was connected to").await {
-            PeerEvent::Connected { peer, outgoing: true, .. } if peer == expected.id() => {}
+            PeerEvent::Connected { peer, outgoing: true, .. } if peer == *expected => {}
             other => panic!("expected {expected:?} connected, got {other:?}"),
         }
     }
@@ -319,13 +319,13 @@ impl<'b> Net<'b> {
     /// Returns the reason.
     pub async fn lost(&self, expected: &Peer) -> Error {
         match self.next_event(expected.endpoint(), "the loss of a peer").await {
-            PeerEvent::Lost { peer, reason } if peer == expected.id() => reason,
+            PeerEvent::Lost { peer, reason } if peer == *expected => reason,
             other => panic!("expected {expected:?} lost, got {other:?}"),
         }
     }
 
     /// Returns the next event of an endpoint.
-    pub async fn next_event(&self, endpoint: &Endpoint, what: &str) -> PeerEvent {
+    pub async fn next_event(&self, endpoint: &Endpoint, what: &str) -> PeerEvent<Peer> {
         self.waiting_for.borrow_mut().push(what.to_owned());
         let event = endpoint.next_event().await;
         self.waiting_for.borrow_mut().retain(|other| other != what);

@@ -408,21 +408,21 @@ impl Desk {
     }
 
     /// Records that a peer has connected or was lost. Returns the peer if it was lost.
-    fn note(&mut self, event: &PeerEvent) -> Option<PeerId> {
+    fn note(&mut self, event: &PeerEvent<Peer>) -> Option<PeerId> {
         match event {
             PeerEvent::Connected { peer, addr, outgoing: false } => {
                 tracing::debug!(?peer, %addr, "connected");
-                self.sessions.entry(*peer).or_default().seen_at(addr.host());
+                self.sessions.entry(peer.id()).or_default().seen_at(addr.host());
                 None
             }
             PeerEvent::Connected { .. } => None,
             PeerEvent::Lost { peer, reason } => {
                 // A peer that this side connected to is ignored here.
-                let session = self.sessions.remove(peer)?;
+                let session = self.sessions.remove(&peer.id())?;
                 tracing::debug!(?peer, %reason, "lost");
                 session.gone.store(true, Ordering::Release);
-                self.lanes.iter_mut().for_each(|lane| lane.forget(*peer));
-                Some(*peer)
+                self.lanes.iter_mut().for_each(|lane| lane.forget(peer.id()));
+                Some(peer.id())
             }
         }
     }

@@ -55,7 +55,7 @@ async fn ping(endpoint: &Endpoint, addr: &Addr, size: usize, rounds: u64) -> Res
 
 async fn pong(endpoint: &Endpoint, size: usize, rounds: u64) -> Result<(), Error> {
     let peer = match endpoint.next_event().await {
-        PeerEvent::Connected { peer, .. } => endpoint.peer(peer),
+        PeerEvent::Connected { peer, .. } => peer,
         PeerEvent::Lost { reason, .. } => return Err(reason),
     };
     let (out, back) = (Memory::zeroed(size)?, Memory::zeroed(size)?);

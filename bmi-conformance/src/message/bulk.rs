@@ -374,7 +374,7 @@ pub async fn revoked_descriptors_are_dead(net: &Net<'_>) {
     if let Err(error) = pushed {
         assert_eq!(error.operation(), Some("push"), "{error}");
     }
-    assert!(matches!(pair.b.next_event().await, PeerEvent::Lost { peer, .. } if peer == pair.to_a.id()));
+    assert!(matches!(pair.b.next_event().await, PeerEvent::Lost { peer, .. } if peer == pair.to_a));
     net.lost(&pair.to_b).await;
     exposed.check("revoked memory", &pattern(1, 100));
 }

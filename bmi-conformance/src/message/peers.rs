@@ -295,7 +295,7 @@ pub async fn events_tell_who_came_and_went(net: &Net<'_>) {
     let peer = a.connect(&addr, soon(&a)).await.expect("connect");
     match net.next_event(&a, "connected").await {
         PeerEvent::Connected { peer: seen, addr: at, outgoing } => {
-            assert_eq!((seen, at, outgoing), (peer.id(), addr, true));
+            assert_eq!((seen, at, outgoing), (peer.clone(), addr, true));
         }
         other => panic!("{other:?}"),
     }

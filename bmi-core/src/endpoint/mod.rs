@@ -88,26 +88,26 @@ impl<S: Threading> Clone for Endpoint<S> {
 }
 
 impl Endpoint {
-    /// Creates the `async` interface of `endpoint`, for the tasks of one thread. `clock` gives the
+    /// Creates the `async` interface of `engine`, for the tasks of one thread. `clock` gives the
     /// time for operations and timers.
-    pub fn new(endpoint: Engine, clock: impl Clock + 'static) -> Endpoint {
+    pub fn new(engine: Engine, clock: impl Clock + 'static) -> Endpoint {
         let clock: Box<dyn Clock> = Box::new(clock);
-        Endpoint::from_parts(endpoint, clock)
+        Endpoint::from_parts(engine, clock)
     }
 }
 
 impl SharedEndpoint {
-    /// Creates the `async` interface of `endpoint`, for any thread. `clock` gives the time for
+    /// Creates the `async` interface of `engine`, for any thread. `clock` gives the time for
     /// operations and timers.
-    pub fn shared(endpoint: Engine, clock: impl Clock + Send + Sync + 'static) -> SharedEndpoint {
+    pub fn shared(engine: Engine, clock: impl Clock + Send + Sync + 'static) -> SharedEndpoint {
         let clock: Box<dyn Clock + Send + Sync> = Box::new(clock);
-        Endpoint::from_parts(endpoint, clock)
+        Endpoint::from_parts(engine, clock)
     }
 }
 
 impl<S: Threading> Endpoint<S> {
-    fn from_parts(endpoint: Engine, clock: S::Clock) -> Endpoint<S> {
-        let state = S::Lock::new(State::new(endpoint));
+    fn from_parts(engine: Engine, clock: S::Clock) -> Endpoint<S> {
+        let state = S::Lock::new(State::new(engine));
         Endpoint { inner: S::pointer(Inner { state, clock, call_buffers: CallBuffers::default() }) }
     }
 
@@ -310,7 +310,7 @@ impl<S: Threading> Endpoint<S> {
 
     /// Returns the next event of a peer that came or went. Several tasks may wait; each event goes
     /// to one of them.
-    pub async fn next_event(&self) -> PeerEvent {
+    pub async fn next_event(&self) -> PeerEvent<Peer<S>> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
 
@@ -325,14 +325,15 @@ impl<S: Threading> Endpoint<S> {
         polled.map(|message| Message::new(self, message))
     }
 
-    pub(crate) fn poll_event(&self, cx: &Context<'_>) -> Poll<PeerEvent> {
-        self.look_at(|state| match state.engine.poll_event() {
+    pub(crate) fn poll_event(&self, cx: &Context<'_>) -> Poll<PeerEvent<Peer<S>>> {
+        let polled = self.look_at(|state| match state.engine.poll_event() {
             Some(event) => Poll::Ready(event),
             None => {
                 state.event_waiters.add(cx.waker(), &mut state.engine);
                 Poll::Pending
             }
-        })
+        });
+        polled.map(|event| event.map(|peer| self.peer(peer)))
     }
 
     // ---- for calls ------------------------------------------------------------------------------

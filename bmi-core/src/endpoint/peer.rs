@@ -17,8 +17,8 @@ use crate::threading::{AnyThread, OneThread, Threading};
 ///
 /// [`Endpoint::connect`] and [`Handle::connect`](crate::Handle::connect) return one. A message and
 /// a call know theirs, and [`Endpoint::peer`] makes one of an id. Dropping it does not end the
-/// connection: it ends with [`Peer::disconnect`] or its endpoint. Afterwards all operations end
-/// with `PeerLost`.
+/// connection: it ends with [`Peer::disconnect`], or with its endpoint, which lives as long as a
+/// handle to it or to one of its peers. Afterwards all operations end with `PeerLost`.
 ///
 /// Operations, calls and exposures are refused with `Exhausted` while as many as the settings of a
 /// handle allow are under way ([`HandleConfig::max_operations`](crate::HandleConfig)). An endpoint
@@ -32,7 +32,7 @@ pub struct Peer<S: Threading = OneThread> {
 pub type SharedPeer = Peer<AnyThread>;
 
 /// An unexpected message, with its peer. Dropping it returns its space to the peer, and with it the
-/// credit. The rest is in [`Unexpected`].
+/// credit. The rest is in [`Unexpected`]. As a [`Bytes`](bytes::Bytes) it does not keep its endpoint.
 pub struct Message<S: Threading = OneThread> {
     peer: Peer<S>,
     message: Unexpected,
@@ -60,7 +60,7 @@ impl<S: Threading> fmt::Debug for Peer<S> {
 }
 
 impl<S: Threading> Endpoint<S> {
-    /// Returns the peer with this id, for instance of a [`PeerEvent`](crate::PeerEvent). If there
+    /// Returns the peer with this id, for instance of a completion. If there
     /// is no such peer, its operations end with `PeerLost`.
     pub fn peer(&self, id: PeerId) -> Peer<S> {
         Peer { endpoint: self.clone(), id }

@@ -131,13 +131,14 @@ impl fmt::Debug for Unexpected {
     }
 }
 
-/// An event about a peer.
+/// An event about a peer, which is a number in the polled interface, and a [`Peer`](crate::Peer) in
+/// that with futures.
 #[derive(Clone, Debug)]
-pub enum PeerEvent {
+pub enum PeerEvent<P = PeerId> {
     /// A connection is up. The peer's version and features are compatible.
     Connected {
         /// The peer.
-        peer: PeerId,
+        peer: P,
         /// The address of the peer. For a peer that connected to this side, the address that it
         /// gives or that is seen.
         addr: Addr,
@@ -147,10 +148,20 @@ pub enum PeerEvent {
     /// A connection is gone, every operation on it has ended, and the `PeerId` is no longer valid.
     Lost {
         /// The peer that was lost.
-        peer: PeerId,
+        peer: P,
         /// The reason.
         reason: Error,
     },
+}
+
+impl PeerEvent {
+    /// Returns the event with `of` its peer in place of the peer's id.
+    pub(crate) fn map<P>(self, of: impl FnOnce(PeerId) -> P) -> PeerEvent<P> {
+        match self {
+            PeerEvent::Connected { peer, addr, outgoing } => PeerEvent::Connected { peer: of(peer), addr, outgoing },
+            PeerEvent::Lost { peer, reason } => PeerEvent::Lost { peer: of(peer), reason },
+        }
+    }
 }
 
 /// The limits that were agreed with a peer.

@@ -89,7 +89,7 @@ impl Handle {
     ///
     /// # Errors
     /// `Cancelled` if the handle was closed.
-    pub async fn next_event(&self) -> Result<PeerEvent, Error> {
+    pub async fn next_event(&self) -> Result<PeerEvent<SharedPeer>, Error> {
         self.next(SharedEndpoint::poll_event).await
     }
 

@@ -55,7 +55,7 @@ fn exchange() -> [Timeline; 2] {
             let reply = peer.call(b"request", Body::None, within).unwrap().reply().await.unwrap();
             assert_eq!(&reply.bytes[..], b"request");
         }
-        let received = server.peer(back).recv(1, Memory::zeroed(1 << 20).unwrap(), within);
+        let received = back.recv(1, Memory::zeroed(1 << 20).unwrap(), within);
         peer.send(1, Memory::zeroed(1 << 20).unwrap(), within).await.unwrap();
         received.await.unwrap();
     };

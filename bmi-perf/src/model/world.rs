@@ -32,7 +32,7 @@ pub(super) fn predict(profile: &Profile, question: Question) -> Result<f64, Stri
     let serving = server.spawn(async move {
         loop {
             if let PeerEvent::Connected { peer, .. } = there.next_event().await {
-                let side = Side::new(there.peer(peer), question)?;
+                let side = Side::new(peer, question)?;
                 return if question.is_one_sided() { side.expose().await } else { side.answer().await };
             }
         }

@@ -80,7 +80,6 @@ fn bulk_moves_both_ways_at_the_adapters_speed() {
     let source = Memory::from(data.clone());
     let serving = server.spawn(async move {
         let PeerEvent::Connected { peer, .. } = s.next_event().await else { panic!("no peer") };
-        let peer = s.peer(peer);
         let exposure = peer.expose(source, Access::READ).unwrap();
         let wire: Vec<u8> = exposure.descriptor().pieces().iter().flat_map(|piece| piece.to_wire()).collect();
         peer.send(1, Memory::from(wire), peer.within(SECOND)).await.unwrap();

@@ -238,7 +238,7 @@ fn a_missing_receive_hits_what_takes_a_receive() {
     let taken = &pair.ends[1];
     pair.world.block_on(async {
         let PeerEvent::Connected { peer, .. } = taken.next_event().await else { panic!("no peer") };
-        let exposure = taken.peer(peer).expose(&target, Access::WRITE).unwrap();
+        let exposure = peer.expose(&target, Access::WRITE).unwrap();
         let plan = Plan::NONE.with(0, Fault::NotReady { a: a.clone(), b: b.clone() });
         plan.apply(&pair.world);
         pair.world.sleep(Duration::from_nanos(1)).await;
@@ -259,7 +259,6 @@ fn a_lost_answer_comes_after_what_it_answers() {
     let [asks, answers] = pair.ends.each_ref();
     pair.world.block_on(async {
         let PeerEvent::Connected { peer, .. } = answers.next_event().await else { panic!("no peer") };
-        let peer = answers.peer(peer);
         let PeerEvent::Connected { .. } = asks.next_event().await else { panic!("no peer") };
         Plan::NONE.with(0, Fault::Unanswered { a, b }).apply(&pair.world);
         pair.world.sleep(Duration::from_nanos(1)).await;
@@ -281,7 +280,7 @@ fn the_request_of_a_read_is_damaged_as_any_other() {
     let pair = pair();
     pair.world.block_on(async {
         let PeerEvent::Connected { peer, .. } = pair.ends[1].next_event().await else { panic!("no peer") };
-        let exposure = pair.ends[1].peer(peer).expose(Memory::from(vec![7; 100]), Access::READ).unwrap();
+        let exposure = peer.expose(Memory::from(vec![7; 100]), Access::READ).unwrap();
         Plan::NONE.with(0, Fault::Corrupt { a, b }).apply(&pair.world);
         pair.world.sleep(Duration::from_nanos(1)).await;
         let into = Memory::zeroed(100).unwrap();
@@ -384,7 +383,7 @@ fn of_a_write_that_is_cut_off_some_bytes_may_be_in_place() {
         world.block_on(async {
             let peer = here.connect(&addr, Options::default()).await.unwrap();
             let PeerEvent::Connected { peer: back, .. } = there_end.next_event().await else { panic!("no peer") };
-            let exposure = there_end.peer(back).expose(&target, Access::WRITE).unwrap();
+            let exposure = back.expose(&target, Access::WRITE).unwrap();
             let push = peer.push(exposure.descriptor(), 0, Memory::from(vec![7; 200_000]), Options::default());
             near.sleep(Duration::from_micros(1)).await;
             near.kill();

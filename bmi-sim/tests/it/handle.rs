@@ -27,7 +27,7 @@ fn handle(node: &Node, count: usize, waiting: Waiting) -> Sim {
 
 async fn next_peer(server: &Sim) -> SharedPeer {
     let Ok(PeerEvent::Connected { peer, .. }) = server.next_event().await else { panic!("a connection") };
-    server.peer(peer).unwrap()
+    peer
 }
 
 /// Answers calls until the handle is closed, each in a task of its own. Returns their number.
@@ -84,7 +84,7 @@ fn run(seed: u64, waiting: Waiting) -> Vec<Time> {
         let mut of_each = [0; 2];
         for _ in 0..6 {
             match server.next_event().await.unwrap() {
-                PeerEvent::Connected { peer, .. } => of_each[usize::from(peer.endpoint())] += 1,
+                PeerEvent::Connected { peer, .. } => of_each[usize::from(peer.id().endpoint())] += 1,
                 PeerEvent::Lost { reason, .. } => panic!("{reason}"),
             }
         }

@@ -65,7 +65,7 @@ fn run(seed: u64, cancels: bool) -> Counters {
             let (incoming, exchanges, node) = (incoming.clone(), exchanges.clone(), receiver.clone());
             async move {
                 let PeerEvent::Connected { peer, .. } = incoming.next_event().await else { panic!("expected a peer") };
-                let (peer, mut operations) = (incoming.peer(peer), Vec::new());
+                let mut operations = Vec::new();
                 for exchange in &exchanges {
                     pause(&node, exchange.recv_gap).await;
                     let memory = Memory::zeroed(exchange.room).unwrap();

@@ -38,7 +38,7 @@ fn crowd(clients: usize, config: Config) -> Crowd {
             let to_server = client.connect(&server.addr(1), Options::default()).await.unwrap();
             let PeerEvent::Connected { peer, .. } = endpoint.next_event().await else { panic!("no peer") };
             let exposure = to_server.expose(Memory::zeroed(4 * UNIT).unwrap(), Access::READ_WRITE).unwrap();
-            peers.push((endpoint.peer(peer), exposure.descriptor().clone()));
+            peers.push((peer, exposure.descriptor().clone()));
             // The client's endpoint and its memory stay until the end of the world.
             node.spawn(async move {
                 client.next_unexpected().await;

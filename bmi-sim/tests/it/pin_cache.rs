@@ -34,7 +34,7 @@ fn pair(sim: SimConfig, config: &Config) -> Pair {
     let PeerEvent::Connected { peer: to_a, .. } = world.block_on(b.next_event()) else { panic!("no peer") };
     world.run_for(SETTLED);
     let idle = (nodes.0.registrations(), nodes.1.registrations());
-    Pair { world, nodes, to_b, to_a: b.peer(to_a), idle }
+    Pair { world, nodes, to_b, to_a, idle }
 }
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {

@@ -22,8 +22,8 @@ fn pair(world: &World, config: &Config) -> Pair {
     b.listen(&far.addr(1)).unwrap();
     let (to_b, to_a) = world.block_on(async {
         let to_b = a.connect(&far.addr(1), Options::default()).await.unwrap();
-        let PeerEvent::Connected { peer, .. } = b.next_event().await else { panic!("no peer") };
-        (to_b, b.peer(peer))
+        let PeerEvent::Connected { peer: to_a, .. } = b.next_event().await else { panic!("no peer") };
+        (to_b, to_a)
     });
     Pair { _nodes: [near, far], to_b, to_a }
 }
@@ -156,7 +156,7 @@ fn a_stalled_peer_does_not_hold_up_the_transfers_of_others() {
             let peer = end.connect(&server.addr(1), Options::default()).await.unwrap();
             let PeerEvent::Connected { peer: back, .. } = s.next_event().await else { panic!("no peer") };
             sends.push(peer.send(1, Memory::zeroed(LEN).unwrap(), Options::default()));
-            receives.push(s.peer(back));
+            receives.push(back);
         }
         s.sleep(SECOND).await;
         // Its reads get no answer until the adapter notices, 10 ms later.

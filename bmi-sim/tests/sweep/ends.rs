@@ -96,7 +96,7 @@ pub(crate) fn a_lost_peer(world: &World, rng: &mut Rng) {
         }
         loop {
             if let PeerEvent::Lost { peer, .. } = e.peer.endpoint().next_event().await {
-                assert_eq!(peer, e.peer.id());
+                assert_eq!(peer, e.peer);
                 break;
             }
         }

@@ -110,8 +110,8 @@ fn pair_with(world: &World, [one, other]: [Config; 2], names: [&str; 2]) -> [Sid
     let addr = b.listen(&far.addr(1)).unwrap();
     let (to_b, to_a) = world.block_on(async {
         let to_b = a.connect(&addr, a.within(SOON)).await.unwrap();
-        let PeerEvent::Connected { peer, .. } = b.next_event().await else { panic!("no peer") };
-        (to_b, b.peer(peer))
+        let PeerEvent::Connected { peer: to_a, .. } = b.next_event().await else { panic!("no peer") };
+        (to_b, to_a)
     });
     [Side { node: near, peer: to_b }, Side { node: far, peer: to_a }]
 }

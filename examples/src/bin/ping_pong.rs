@@ -31,7 +31,7 @@ fn open(name: &str) -> Result<Endpoint, Error> {
 async fn echo(endpoint: &Endpoint) -> Result<(), Error> {
     // Peers that connect or are lost are reported as events. The first event must be our peer.
     let peer = match endpoint.next_event().await {
-        PeerEvent::Connected { peer, .. } => endpoint.peer(peer),
+        PeerEvent::Connected { peer, .. } => peer,
         PeerEvent::Lost { reason, .. } => return Err(reason),
     };
     // An adapter may access memory until the operation ends. So operations take a counted handle,

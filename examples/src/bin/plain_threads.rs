@@ -35,7 +35,7 @@ fn send_blocks(handle: &Handle, peer: &SharedPeer, first: Tag) -> Result<(), Err
 /// Receives every block, and has each checked by a thread of its own.
 fn receive_blocks(handle: &Handle) -> Result<usize, Error> {
     let peer = match handle.block_on(handle.next_event())? {
-        PeerEvent::Connected { peer, .. } => handle.peer(peer).expect("a peer of this handle"),
+        PeerEvent::Connected { peer, .. } => peer,
         PeerEvent::Lost { reason, .. } => return Err(reason),
     };
     let mut checks = Vec::new();

@@ -80,7 +80,7 @@ impl Side {
             let mut peers = Vec::new();
             while peers.len() < connections as usize {
                 match endpoint.next_event().await {
-                    PeerEvent::Connected { peer, .. } => peers.push(endpoint.peer(peer)),
+                    PeerEvent::Connected { peer, .. } => peers.push(peer),
                     PeerEvent::Lost { reason, .. } => return Err(reason),
                 }
             }

@@ -200,7 +200,7 @@ fn scene_granting(world: &World, messages: u16) -> (Peer, Talker<'_>) {
     let PeerEvent::Connected { peer, .. } = connected else { panic!("{connected:?}") };
     world.run_for(Duration::from_millis(1));
     assert!(matches!(one_event(&mut talker.side.t), Event::Established { .. }));
-    (endpoint.peer(peer), talker)
+    (peer, talker)
 }
 
 fn parked(peer: &Peer) -> usize {
