@@ -6,8 +6,8 @@
 //! the fallback.
 //!
 //! **Protocol.** The peer's endpoint answers probes without involving its program
-//! ([`crate::Engine`], `engine/probe.rs`). Times are measured by the endpoint's clock. Each is
-//! the minimum of a few rounds:
+//! ([`crate::Engine`], `engine/message/probe.rs`). Times are measured by the endpoint's clock. Each
+//! is the minimum of a few rounds:
 //!
 //! ```text
 //!   empty message, there and back                              -> half of it: one way
