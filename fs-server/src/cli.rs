@@ -24,7 +24,7 @@ use crate::control::{self, Cluster, Launch, Report, ServerName};
 use crate::embedded::{Neighbours, Role, Server, format_manager_directory};
 use crate::manager::{HEARTBEAT, ManagerSettings};
 use crate::scratch::Scratch;
-use crate::store::identity::others;
+use crate::store::others;
 
 /// The servers of a small parallel file system.
 ///

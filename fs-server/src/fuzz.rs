@@ -4,7 +4,6 @@
 //! The programs in `fuzz/` call them with the fuzzer's bytes, the tests below with the committed
 //! corpora (`fuzz/corpus`). A body panics if a decoder breaks one of its rules.
 
-use std::path::Path;
 use std::time::Duration;
 
 use bmi::{Addr, Body, Endpoint, Memory, Peer};
@@ -16,14 +15,6 @@ use crate::config::Config;
 use crate::embedded::{ClusterOptions, SimCluster};
 use crate::store::Contents;
 pub use crate::store::fuzz::{label, records};
-
-/// Calls `body` with an empty directory, in memory if there is such a place.
-pub(crate) fn scratch<R>(body: impl FnOnce(&Path) -> R) -> R {
-    let memory = Path::new("/dev/shm");
-    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-    let dir = dir.expect("a directory");
-    body(dir.path())
-}
 
 /// A configuration.
 ///

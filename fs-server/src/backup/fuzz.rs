@@ -6,9 +6,9 @@ use fs_proto::DirHandle;
 
 use super::file::Reader;
 use super::row::{MAX_ROW, Rows, push_row};
-use crate::fuzz::scratch;
 use crate::manager::{Import, fuzz_view};
 use crate::store::MetaStore;
+use crate::store::fuzz::scratch;
 
 /// Length of the header of a backup.
 const HEADER: usize = 60;

@@ -237,7 +237,7 @@ mod tests {
             .iter()
             .map(|member| {
                 std::fs::create_dir(&member.dir).unwrap();
-                store::lock::DirLock::take(&member.dir).unwrap()
+                store::DirLock::take(&member.dir).unwrap()
             })
             .collect();
         let report = states();

@@ -174,7 +174,7 @@ impl RollCall {
             return refuse(format!(
                 "iod {iod} has seen start {} of the manager and {highest}; no manager gets that far: its {} is damaged",
                 report.epoch,
-                crate::store::identity::IDENTITY,
+                crate::store::IDENTITY,
             ));
         }
         self.reports().insert(iod, report);

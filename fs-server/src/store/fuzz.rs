@@ -5,10 +5,17 @@ use std::path::Path;
 
 use fs_proto::DatafileHandle;
 
-use super::catalogue::{self, Catalogue};
-use super::identity::{self, IDENTITY};
-use super::marks::{self, Mark, Marks};
-use crate::fuzz::scratch;
+use super::files::catalogue::{self, Catalogue};
+use super::files::marks::{self, Mark, Marks};
+use super::label::identity::{self, IDENTITY};
+
+/// Calls `body` with an empty directory, in memory if there is such a place.
+pub(crate) fn scratch<R>(body: impl FnOnce(&Path) -> R) -> R {
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    let dir = dir.expect("a directory");
+    body(dir.path())
+}
 
 /// The records of marks and of new datafiles, as a store finds them when it is opened. The first
 /// byte says which. If it is odd, each block gets the right check value first, so that the rest of

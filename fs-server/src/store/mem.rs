@@ -10,9 +10,8 @@ use bmi::hooks::mutated;
 use bmi::{MemList, Memory};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind};
 
-use super::failure::Failure;
-use super::lists::Rest;
-use super::marks::Mark;
+use super::files::{Failure, Mark};
+use super::transfer::Rest;
 use super::{DataStore, DiskTurn, Fates, Held, Label, Lends, Loan, SECTOR, absent, cut_off, remainder};
 
 /// The behaviour of a store's disk apart from holding bytes: taking time, and failing. A medium

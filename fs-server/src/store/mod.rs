@@ -14,46 +14,19 @@
 //!    `cancel_truncates` and `remove`, also after a crash.
 //! 5. An error of `read` or `write` names the ranges that were not done. The others were.
 
-mod at_once;
-mod cache_note;
-mod cached_files;
-mod catalogue;
-mod direct;
-mod durability;
-mod failure;
-mod file;
+mod cache;
+mod files;
 #[cfg(any(test, all(fuzzing, feature = "sim")))]
 pub(crate) mod fuzz;
-mod guard;
-pub(crate) mod identity;
-mod lists;
-pub(crate) mod lock;
-mod mapped;
-mod marks;
+mod label;
 mod mem;
 mod meta;
-mod open_file;
-mod open_files;
-mod openings;
-mod order;
-mod pause;
-mod queries;
-mod residue;
-mod ring;
-mod service;
-mod shared;
-mod space;
-pub(crate) mod steps;
+mod open;
 mod sys;
 mod transfer;
-mod unified;
-mod views;
 
 use std::any::Any;
-use std::fs::{self, File};
-use std::io;
 use std::ops::Deref;
-use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -66,18 +39,16 @@ use fs_proto::{
     ViewRange, ViewRefusal,
 };
 
-pub(crate) use cached_files::{AnyStore, CachedFiles};
-pub use file::FileStore;
-pub(crate) use identity::Directory;
-pub use identity::Label;
-pub(crate) use lock::{Holder, holder};
+pub(crate) use cache::{AnyStore, CachedFiles};
+pub use cache::{CacheSettings, LEAST_CACHE, Service, SharedRange, UnifiedStore, ViewSettings};
+pub use files::FileStore;
+#[cfg(test)]
+pub(crate) use label::DirLock;
+pub use label::Label;
+pub(crate) use label::{Directory, Holder, IDENTITY, holder, others};
 pub use mem::{Contents, Free, Medium, MemStore};
-pub use meta::MetaStore;
 pub(crate) use meta::fault;
-pub use service::{CacheSettings, LEAST_CACHE, Service};
-pub use shared::SharedBackend;
-pub use unified::UnifiedStore;
-pub use views::{SharedRange, ViewSettings};
+pub use meta::{MetaStore, SharedBackend};
 
 /// Size and modification time of a datafile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -423,22 +394,6 @@ fn cut_off(datafile: DatafileHandle, size: u64, synced: u64) -> FsError {
     FsError::new(ErrorCode::Lost, text)
 }
 
-/// Creates a directory and its missing parents, durably. Data that is synced in it later must not
-/// be lost because the directory's name never reached the disk.
-pub(crate) fn durable_dir(dir: &Path) -> io::Result<()> {
-    durable_dir_by(dir, |above| File::open(above)?.sync_all())
-}
-
-/// Implements [`durable_dir`]. `sync` makes the names in a directory durable.
-fn durable_dir_by(dir: &Path, sync: impl FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
-    let dir = std::path::absolute(dir)?;
-    let missing = dir.ancestors().take_while(|dir| !dir.exists()).count();
-    fs::create_dir_all(&dir)?;
-    // Always sync at least the parent. The directory may have been created by a process that was
-    // killed before it synced.
-    dir.ancestors().skip(1).take(missing.max(1)).try_for_each(sync)
-}
-
 /// Bytes of a sector, which a disk writes atomically.
 pub const SECTOR: usize = 512;
 
@@ -484,11 +439,5 @@ pub(crate) fn remainder(regions: &[Region], done: u64) -> Vec<Region> {
     left
 }
 
-#[cfg(test)]
-mod every_step;
-#[cfg(test)]
-mod failures;
-#[cfg(test)]
-mod stalls;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,643 @@
+//! A store whose cache is also the memory of the transport: *Unifier*.
+//!
+//! **Why.** Data that is read or written through a store of files is copied between the system's
+//! page cache and the server's buffers, and is in memory twice. Here one copy serves the disk, the
+//! cache and the adapter ([`bmi_cache`]). The store behind it bypasses the page cache.
+//!
+//! **What is where.** Everything but bytes belongs to the store behind: which datafiles exist,
+//! their marks, their lengths on the disk. The cache has bytes that were read or written. So an
+//! operation first asks the store whether the datafile is refused, and a write to a datafile of
+//! which nothing is cached asks whether it exists.
+//!
+//! **Durability.** As with the page cache: an acknowledged write survives the end of the process,
+//! because the next one takes the cache over ([`bmi_cache::Frames`]). A sync writes the dirty bytes
+//! of a datafile and syncs it. Bytes that cannot be written stay dirty; the next sync fails, and
+//! until one succeeds, writes to that datafile are acknowledged only when they are on the disk.
+//!
+//! **Views** (`views.rs`) show bytes of the cache to clients on this host. Whoever changes bytes
+//! first locks their range, and then withdraws what is lent of it.
+//!
+//! **Invariants**
+//! 1. An operation holds range locks of one datafile at a time. Only [`DataStore::remove`] holds
+//!    several: it takes them in the order of the handles, and nobody who holds one waits for
+//!    another.
+//! 2. Nobody waits for a turn at the disk while others wait for bytes that it has locked for
+//!    writing, and nobody waits for a range lock during a turn.
+//!
+//! **Source.** [Unifier-PVFS §4.1, §4.4.2].
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bmi::hooks::mutated;
+use bmi::memory::MemoryRegion;
+use bmi::{Error, MemList, Memory, Time};
+use bmi_cache::{Cache, CacheError, Disk, Extent, Frames, Reading, ReadyRegions, Settings, Writing, yield_now};
+use fs_proto::{
+    CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind,
+    VIEW_GRANULE, ViewRange, ViewRefusal,
+};
+
+use super::queries;
+use super::views::{SharedRange, ViewSettings, Views};
+use crate::store::label::Label;
+use crate::store::transfer::{Rest, copy, cut};
+use crate::store::{DataStore, DiskTurn, Held, Lends, Lent, Loan, Receipt, StoreHandle, remainder};
+
+/// Most units of the cache that one question about a region looks at, in some 0.1 ms.
+const LOOK: usize = 4096;
+
+/// The datafiles of a store, as the disk of a cache.
+struct Behind<S>(S);
+
+#[async_trait(?Send)]
+impl<S: StoreHandle> Disk for Behind<S> {
+    type Error = FsError;
+
+    async fn read(&self, file: u64, extents: &[Extent], into: &MemList) -> Result<(), FsError> {
+        self.0.read(DatafileHandle(file), &regions(extents), into).await
+    }
+
+    async fn end(&self, file: u64) -> Result<u64, FsError> {
+        self.0.size(DatafileHandle(file)).await
+    }
+
+    async fn write(&self, file: u64, extents: &[Extent], from: &MemList) -> Result<(), FsError> {
+        self.0.write(DatafileHandle(file), &regions(extents), from).await
+    }
+}
+
+fn regions(extents: &[Extent]) -> Vec<Region> {
+    extents.iter().map(|extent| Region::new(extent.offset, extent.len)).collect()
+}
+
+fn extents(regions: &[Region]) -> Vec<Extent> {
+    regions.iter().map(|region| Extent::new(region.offset, region.len)).collect()
+}
+
+/// Converts an error of the cache. `regions` are those of the operation.
+fn fault(error: CacheError<FsError>, regions: &[Region]) -> FsError {
+    let error = match error {
+        CacheError::Disk { error, .. } => error,
+        CacheError::TooLong { bytes, most } => FsError::new(
+            ErrorCode::TooLarge,
+            format!("{bytes} bytes of the cache at once; an operation may have {most}"),
+        ),
+        CacheError::Overlapping => FsError::new(ErrorCode::Invalid, "the regions of a write overlap"),
+        CacheError::Abandoned => FsError::new(ErrorCode::Io, "a transfer of the disk was given up"),
+    };
+    error.with_ranges(regions.iter().copied())
+}
+
+/// How often a range is prepared for a view that others change meanwhile.
+const SHARE_ATTEMPTS: usize = 3;
+/// Granules that are copied before others have a turn, in some 0.2 ms.
+const SHARE_AT_ONCE: u64 = 16;
+
+/// Takes no turn.
+struct AtOnce;
+
+#[async_trait(?Send)]
+impl DiskTurn for AtOnce {
+    async fn take(&self) -> Result<Box<dyn Any>, FsError> {
+        Ok(Box::new(()))
+    }
+}
+
+/// A store with a cache of its own in front of another store. `C` returns the time in nanoseconds
+/// since 1970, 0 without a clock.
+pub struct UnifiedStore<S: StoreHandle, C> {
+    cache: Cache<Behind<S>>,
+    clock: C,
+    /// When datafiles with dirty bytes were last written.
+    changed: Mutex<BTreeMap<DatafileHandle, u64>>,
+    views: Views,
+}
+
+/// Bytes of the cache that are lent. Their range lock keeps them as they are.
+impl<S: StoreHandle> Lent for Reading<Behind<S>> {}
+
+/// A write whose bytes arrive in the cache.
+struct Arriving<S: StoreHandle> {
+    writing: Writing<Behind<S>>,
+    regions: Vec<Region>,
+}
+
+#[async_trait(?Send)]
+impl<S: StoreHandle> Receipt for Arriving<S> {
+    fn list(&self) -> &MemList {
+        self.writing.list()
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), FsError> {
+        let Arriving { writing, regions } = *self;
+        writing.commit().await.map_err(|error| fault(error, &regions))
+    }
+}
+
+impl<S: StoreHandle, C: Fn() -> u64> UnifiedStore<S, C> {
+    /// Puts a cache in front of `store`. What an earlier process has left in `frames` is in it.
+    pub fn new(store: S, frames: Frames, settings: Settings, clock: C) -> UnifiedStore<S, C> {
+        let cache = Cache::new(Behind(store), frames, settings);
+        UnifiedStore { cache, clock, changed: Mutex::default(), views: Views::new(ViewSettings::for_bytes(0)) }
+    }
+
+    /// Lends views to clients on this host, within `settings`.
+    #[must_use]
+    pub fn with_views(mut self, settings: ViewSettings) -> UnifiedStore<S, C> {
+        self.views = Views::new(settings);
+        self
+    }
+
+    /// Returns the store behind the cache.
+    pub fn behind(&self) -> &S::Target {
+        &self.cache.disk().0
+    }
+
+    /// Forgets dirty bytes of datafiles that do not exist any more. Call it once, before the store
+    /// is used: the bytes may be those of an earlier process.
+    ///
+    /// # Errors
+    /// `Io` if the disk cannot tell.
+    pub async fn reconcile(&self) -> Result<(), FsError> {
+        for file in self.cache.dirty_files(..) {
+            match self.behind().held(DatafileHandle(file)).await {
+                Err(lost) if lost.code == ErrorCode::Lost => {
+                    tracing::warn!(datafile = %DatafileHandle(file), %lost, "its cached bytes are dropped");
+                    self.cache.hold_all(file).await.discard(0).await;
+                }
+                // It is marked, and exists.
+                Ok(_) | Err(FsError { code: ErrorCode::Busy, .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all dirty bytes to the disk. Does not sync.
+    ///
+    /// # Errors
+    /// That of the first datafile that could not be written. The others were.
+    pub async fn flush_all(&self) -> Result<(), FsError> {
+        let mut result = Ok(());
+        for file in self.cache.dirty_files(..) {
+            result = result.and(self.cache.flush(file).await);
+        }
+        result
+    }
+
+    /// Returns the cache's state.
+    pub fn statistics(&self) -> bmi_cache::Statistics {
+        self.cache.statistics()
+    }
+
+    fn check(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        self.behind().refusal(datafile).map_or(Ok(()), Err)
+    }
+
+    /// Checks that a datafile may be written. Call it when its bytes are locked: a removal locks
+    /// all of them.
+    async fn check_write(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        self.check(datafile)?;
+        if !self.cache.is_known(datafile.0) {
+            self.behind().held(datafile).await?;
+            self.cache.know(datafile.0);
+        }
+        Ok(())
+    }
+
+    fn note_change(&self, datafile: DatafileHandle) {
+        let now = (self.clock)();
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner).insert(datafile, now);
+    }
+
+    /// Cuts regions into parts that the cache takes at once.
+    fn parts(&self, regions: &[Region]) -> Vec<Vec<Region>> {
+        cut(regions, self.cache.most())
+    }
+
+    async fn read_part(
+        &self,
+        datafile: DatafileHandle,
+        regions: &[Region],
+        turn: &dyn DiskTurn,
+    ) -> Result<Reading<Behind<S>>, FsError> {
+        let reading = self.cache.read_in_turn(datafile.0, &extents(regions), async || turn.take().await).await;
+        let reading = reading.map_err(|error| fault(error, regions))?;
+        // It may have been marked meanwhile.
+        self.check(datafile).map_err(|error| error.with_ranges(regions.iter().copied()))?;
+        Ok(reading)
+    }
+}
+
+#[async_trait(?Send)]
+impl<S: StoreHandle, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
+    fn label(&self) -> Option<Label> {
+        self.behind().label()
+    }
+
+    async fn relabel(&self, label: &Label) -> Result<(), FsError> {
+        self.behind().relabel(label).await
+    }
+
+    fn places(&self) -> usize {
+        self.behind().places()
+    }
+
+    async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        self.behind().create(first, count).await
+    }
+
+    /// Leaves datafiles alone that are empty on the disk only.
+    async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
+        let end = first.0.saturating_add(count.into());
+        let mut from = first.0;
+        for file in self.cache.dirty_files(first.0..end).into_iter().chain([end]) {
+            if from < file {
+                self.behind().discard(DatafileHandle(from), (file - from) as u32).await?;
+            }
+            from = file + 1;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        let mut sorted = datafiles.to_vec();
+        sorted.sort();
+        sorted.dedup();
+        let mut holds = Vec::with_capacity(sorted.len());
+        for datafile in &sorted {
+            holds.push(self.cache.hold_all(datafile.0).await);
+            self.views.forget(*datafile);
+        }
+        let result = self.behind().remove(datafiles).await;
+        for (datafile, hold) in sorted.iter().zip(&holds) {
+            let is_gone = match &result {
+                Ok(()) => true,
+                Err(_) => {
+                    matches!(self.behind().held(*datafile).await, Err(FsError { code: ErrorCode::Lost, .. }))
+                }
+            };
+            if is_gone {
+                hold.discard(0).await;
+                self.changed.lock().unwrap_or_else(PoisonError::into_inner).remove(datafile);
+            }
+        }
+        result
+    }
+
+    async fn list(&self, after: Option<DatafileHandle>, max: usize) -> Result<(Vec<DatafileHandle>, bool), FsError> {
+        self.behind().list(after, max).await
+    }
+
+    async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
+        let (mut done, mut rest) = (0, Rest::of(from));
+        let failed = |error: FsError, done| error.with_ranges(remainder(regions, done));
+        for (step, part) in self.parts(regions).into_iter().enumerate() {
+            // There may be as many parts as regions, and the cache may have all of them at once.
+            if step > 0 {
+                yield_now().await;
+            }
+            let len = part.iter().map(|region| region.len).sum::<u64>();
+            let writing = self.cache.write(datafile.0, &extents(&part)).await;
+            let writing = writing.map_err(|error| failed(fault(error, &part), done))?;
+            self.views.withdraw(datafile, &part);
+            self.check_write(datafile).await.map_err(|error| failed(error, done))?;
+            if mutated("cache/every-part-the-first") {
+                rest = Rest::of(from);
+            }
+            copy(&rest.take(len as usize).into_iter().collect(), writing.list());
+            self.note_change(datafile);
+            writing.commit().await.map_err(|error| failed(fault(error, &part), done))?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError> {
+        let (mut done, mut rest) = (0, Rest::of(into));
+        let failed = |error: FsError, done| error.with_ranges(remainder(regions, done));
+        self.check(datafile).map_err(|error| failed(error, 0))?;
+        for (step, part) in self.parts(regions).into_iter().enumerate() {
+            if step > 0 {
+                yield_now().await;
+            }
+            let len = part.iter().map(|region| region.len).sum::<u64>();
+            let reading = self.read_part(datafile, &part, &AtOnce).await.map_err(|error| failed(error, done))?;
+            copy(reading.list(), &rest.take(len as usize).into_iter().collect());
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn refusal(&self, datafile: DatafileHandle) -> Option<FsError> {
+        self.behind().refusal(datafile)
+    }
+
+    fn lends(&self) -> Lends {
+        Lends::Cache
+    }
+
+    async fn lend(
+        &self,
+        datafile: DatafileHandle,
+        regions: &[Region],
+        turn: &dyn DiskTurn,
+    ) -> Result<Option<Loan>, FsError> {
+        self.check(datafile).map_err(|error| error.with_ranges(regions.iter().copied()))?;
+        if self.parts(regions).len() > 1 {
+            return Ok(None);
+        }
+        let reading = self.read_part(datafile, regions, turn).await?;
+        Ok(Some(Loan { list: reading.list().clone(), owner: Box::new(reading) }))
+    }
+
+    async fn receive(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<Option<Box<dyn Receipt>>, FsError> {
+        let failed = |error: FsError| error.with_ranges(regions.iter().copied());
+        self.check(datafile).map_err(failed)?;
+        if self.parts(regions).len() > 1 {
+            return Ok(None);
+        }
+        let writing = self.cache.write(datafile.0, &extents(regions)).await;
+        let writing = writing.map_err(|error| fault(error, regions))?;
+        self.views.withdraw(datafile, regions);
+        self.check_write(datafile).await.map_err(failed)?;
+        self.note_change(datafile);
+        Ok(Some(Box::new(Arriving { writing, regions: regions.to_vec() })))
+    }
+
+    async fn share(
+        &self,
+        datafile: DatafileHandle,
+        range: ViewRange,
+        now: Time,
+        turn: &dyn DiskTurn,
+    ) -> Result<Result<SharedRange, ViewRefusal>, FsError> {
+        self.check(datafile)?;
+        // A writer may take granules back while others are filled.
+        for _ in 0..SHARE_ATTEMPTS {
+            let missing = match self.views.missing(datafile, &range) {
+                Ok(missing) => missing,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+            let granules = (self.cache.most() / VIEW_GRANULE).clamp(1, SHARE_AT_ONCE) as usize;
+            for (step, part) in missing.chunks(granules).enumerate() {
+                if step > 0 {
+                    yield_now().await;
+                }
+                let reading = self.read_part(datafile, part, turn).await?;
+                let size = self.size(datafile).await?;
+                if let Err(refusal) = self.views.fill(datafile, &range, part, reading.list(), size, now) {
+                    return Ok(Err(refusal));
+                }
+            }
+            let size = self.size(datafile).await?;
+            if let Some((pages, lease)) = self.views.lend(datafile, &range, now) {
+                return Ok(Ok(SharedRange { pages, size, lease }));
+            }
+        }
+        Ok(Err(ViewRefusal::Changing))
+    }
+
+    fn register(&self, regions: &mut ReadyRegions, register: &mut dyn FnMut(&Memory) -> Result<MemoryRegion, Error>) {
+        self.cache.register(regions, register);
+    }
+
+    fn any_waits(&self) -> bool {
+        self.cache.any_waits()
+    }
+
+    fn service(&self) -> ServiceKind {
+        ServiceKind::Unifier
+    }
+
+    fn advise(&self, datafile: DatafileHandle, hints: CacheHints) {
+        let (hints, strange) = queries::known(hints);
+        self.cache.ignored_hints(strange);
+        self.cache.advise(datafile.0, hints);
+    }
+
+    fn cache_stat(&self) -> Option<CacheStat> {
+        Some(queries::stat(&self.cache.statistics()))
+    }
+
+    fn busiest(
+        &self,
+        after: Option<DatafileHandle>,
+        look: usize,
+        most: usize,
+    ) -> (Vec<CachedFile>, Option<DatafileHandle>) {
+        queries::files(self.cache.busiest(after.map(|file| file.0), look, most))
+    }
+
+    fn coverage(&self, datafile: DatafileHandle, region: Region) -> Option<(CacheCoverage, Option<u64>)> {
+        let (coverage, next) = self.cache.coverage_part(datafile.0, Extent::new(region.offset, region.len), LOOK);
+        Some((queries::coverage(coverage), next))
+    }
+
+    async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {
+        self.cache.run(sleep).await;
+    }
+
+    async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+        // From then on the disk takes nothing of it. What cannot be written now is written later.
+        let _ = self.cache.flush(datafile.0).await;
+        self.behind().prepare_truncate(datafile, size).await
+    }
+
+    async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+        self.check(datafile)?;
+        let hold = self.cache.hold(datafile.0, size).await;
+        self.views.withdraw(datafile, &[Region::new(size, u64::MAX - size)]);
+        self.behind().truncate(datafile, size).await?;
+        hold.discard(size).await;
+        Ok(())
+    }
+
+    async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {
+        let is_prepared = || {
+            let refusal = self.behind().refusal(datafile);
+            refusal.is_some_and(|error| matches!(error.code, ErrorCode::Busy | ErrorCode::Unfinished))
+        };
+        if !is_prepared() {
+            // It was carried out before. To hold the datafile would write all of it to the disk.
+            return self.behind().commit_truncate(datafile, cut, size).await;
+        }
+        let hold = self.cache.hold(datafile.0, 0).await;
+        // The change may be carried out, and the datafile written, while this waits.
+        if !is_prepared() && !mutated("cache/repeated-commit-discards") {
+            return self.behind().commit_truncate(datafile, cut, size).await;
+        }
+        self.views.withdraw(datafile, &[Region::new(0, u64::MAX)]);
+        // First: if the process ended behind the next step, the next process would take these bytes
+        // over. The change is decided, so nobody will miss them.
+        hold.discard(if mutated("cache/commit-discards-what-is-kept") { 0 } else { cut }).await;
+        let result = self.behind().commit_truncate(datafile, cut, size).await;
+        if matches!(&result, Err(lost) if lost.code == ErrorCode::Lost) {
+            hold.discard(0).await;
+        }
+        result
+    }
+
+    async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
+        self.behind().cancel_truncates(except).await
+    }
+
+    async fn failure(&self) -> FsError {
+        self.behind().failure().await
+    }
+
+    async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        let (mut flushed, mut result) = (Vec::with_capacity(datafiles.len()), Ok(()));
+        for datafile in datafiles {
+            let written = match self.check(*datafile) {
+                Ok(()) if mutated("cache/synced-without-dirty-bytes") => Ok(()),
+                Ok(()) => self.cache.flush(datafile.0).await,
+                refused => refused,
+            };
+            match written {
+                Ok(()) => flushed.push(*datafile),
+                Err(_) if mutated("cache/failed-flush-not-told") => {}
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        let synced = self.behind().sync(&flushed).await;
+        result.and(synced)
+    }
+
+    async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
+        self.check(datafile)?;
+        // First the cache: what reaches the disk in between counts there.
+        let dirty = self.cache.dirty_end(datafile.0);
+        let held = self.behind().held(datafile).await?;
+        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mtime_ns = held.mtime_ns.max(changed.get(&datafile).copied().unwrap_or(0));
+        if dirty == 0 {
+            changed.remove(&datafile);
+        }
+        Ok(Held { size: held.size.max(dirty), mtime_ns })
+    }
+
+    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
+        self.check(datafile)?;
+        let dirty = self.cache.dirty_end(datafile.0);
+        Ok(self.behind().size(datafile).await?.max(dirty))
+    }
+
+    async fn stat(&self) -> Result<IodStat, FsError> {
+        self.behind().stat().await
+    }
+
+    fn known_stat(&self) -> Option<IodStat> {
+        self.behind().known_stat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::rc::Rc;
+    use std::task::{Context, Poll};
+
+    use bmi_cache::ArenaSettings;
+    use futures_util::FutureExt;
+    use futures_util::task::noop_waker_ref;
+
+    use super::*;
+    use crate::store::mem::MemStore;
+
+    const FILE: DatafileHandle = DatafileHandle(1);
+    const CACHE: u64 = 1 << 20;
+    const PARTS: usize = 100;
+
+    fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(noop_waker_ref()))
+    }
+
+    /// Returns how often a future that waits for nothing was polled until its end.
+    fn polls(future: impl Future<Output = Result<(), FsError>>) -> usize {
+        let mut future = pin!(future);
+        for polls in 1.. {
+            if let Poll::Ready(result) = poll(future.as_mut()) {
+                result.unwrap();
+                return polls;
+            }
+        }
+        unreachable!("it ends")
+    }
+
+    fn unified(disk: u64) -> UnifiedStore<Rc<MemStore>, fn() -> u64> {
+        let frames = Frames::anonymous(ArenaSettings::new(CACHE)).unwrap();
+        UnifiedStore::new(Rc::new(MemStore::new(disk)), frames, Settings::for_bytes(CACHE), || 0)
+    }
+
+    /// Regions that overlap are parts by themselves, and the cache has all of them at once.
+    #[test]
+    fn others_run_between_the_parts_of_a_list() {
+        let store = unified(CACHE);
+        let (regions, list) = ([Region::new(0, 8); PARTS], MemList::from(Memory::zeroed(8 * PARTS).unwrap()));
+        assert_eq!(polls(store.create(FILE, 1)), 1);
+        assert_eq!(polls(store.write(FILE, &regions, &list)), PARTS);
+        assert_eq!(polls(store.read(FILE, &regions, &list)), PARTS);
+    }
+    /// Replays a bug: a repeated commit found the change still prepared, and then waited for
+    /// whoever used the datafile. Meanwhile the first commit carried the change out, and bytes were
+    /// written that the disk did not take. The repeated commit discarded them.
+    #[test]
+    fn a_repeated_commit_discards_nothing_that_was_written_while_it_waited() {
+        const CHUNK: u64 = 64 << 10;
+        let store = unified(CHUNK);
+        let (at_start, beyond) = ([Region::new(0, 100)], [Region::new(CHUNK, 100)]);
+        let list = |byte: u8| MemList::from(Memory::from(vec![byte; 100]));
+        let (old, new) = (list(1), list(2));
+        assert_eq!(polls(store.create(FILE, 1)), 1);
+        assert_eq!(polls(store.write(FILE, &at_start, &old)), 1);
+        assert_eq!(polls(store.sync(&[FILE])), 1);
+        let lent = store.lend(FILE, &at_start, &AtOnce).now_or_never().unwrap().unwrap();
+        assert_eq!(polls(store.behind().prepare_truncate(FILE, 10)), 1);
+        let mut first = pin!(store.commit_truncate(FILE, 10, 10));
+        let mut write = pin!(store.write(FILE, &beyond, &new));
+        let mut again = pin!(store.commit_truncate(FILE, 10, 10));
+        assert!(poll(first.as_mut()).is_pending());
+        assert!(poll(write.as_mut()).is_pending());
+        assert!(poll(again.as_mut()).is_pending());
+        drop(lent);
+        assert_eq!(poll(first), Poll::Ready(Ok(())));
+        assert_eq!(poll(write), Poll::Ready(Ok(())));
+        assert_eq!(poll(again), Poll::Ready(Ok(())));
+        let refused = store.sync(&[FILE]).now_or_never().unwrap();
+        assert_eq!(refused.map_err(|error| error.code), Err(ErrorCode::NoSpace), "the disk is full");
+        let found = list(0);
+        assert_eq!(polls(store.read(FILE, &beyond, &found)), 1);
+        assert_eq!(found.to_vec(), new.to_vec());
+    }
+    /// Replays a bug: a reader was read ahead of past the end of its datafile. The zeros took up to
+    /// 4 MiB of the cache, in place of what others used.
+    #[test]
+    fn nothing_is_read_ahead_behind_the_end_of_a_datafile() {
+        const UNIT: u64 = 64 << 10;
+        const LEN: u64 = 20 * UNIT + 100;
+        let frames = Frames::anonymous(ArenaSettings::new(64 * CACHE)).unwrap();
+        let store =
+            UnifiedStore::new(Rc::new(MemStore::new(64 * CACHE)), frames, Settings::for_bytes(64 * CACHE), || 0);
+        let list = MemList::from(Memory::zeroed(LEN as usize).unwrap());
+        assert_eq!(polls(store.create(FILE, 1)), 1);
+        assert_eq!(polls(store.behind().write(FILE, &[Region::new(0, LEN)], &list)), 1);
+        // Without dirty bytes nobody sleeps.
+        let mut tending = pin!(store.tend(&|_| Box::pin(std::future::pending())));
+        for at in (0..LEN).step_by(UNIT as usize) {
+            let part = MemList::from(Memory::zeroed(UNIT as usize).unwrap());
+            assert_eq!(polls(store.read(FILE, &[Region::new(at, UNIT)], &part)), 1);
+            assert!(poll(tending.as_mut()).is_pending());
+        }
+        let statistics = store.statistics();
+        let counters = statistics.counters;
+        assert!(counters.ahead_used > LEN / 2, "{counters:?}");
+        assert_eq!((counters.filled, statistics.cached), (21 * UNIT, 21 * UNIT), "{counters:?}");
+    }
+}

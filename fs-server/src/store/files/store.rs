@@ -1,0 +1,374 @@
+//! The store of files itself ([`FileStore`]): opening it, its open files, and the threads for its work.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fs_proto::{DatafileHandle, ErrorCode, FsError};
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
+
+use super::catalogue::Catalogue;
+use super::durability::{Disk, Found};
+use super::failure::Failure;
+use super::mapped::Mapped;
+use super::marks::{Mark, Marks};
+use super::names::{handles_in, subdir};
+use super::space::{Room, Space};
+use crate::store::label::{CacheNote, DirLock, Label, cache_note, durable_dir, read_label};
+use crate::store::open::{Begun, Closing, OPEN_FILES, OpenFile, OpenFiles, Openings};
+use crate::store::sys::{fault, no_descriptor, steps, trouble};
+use crate::store::transfer::{self, AtOnce, Direct, Job};
+use crate::store::{absent, cut_off};
+use crate::workers::{Workers, on_a_loop};
+
+/// Files that are closed when no descriptor is free. Requests that follow need some too.
+const SPARE: usize = 16;
+
+/// Threads for what is short. Several, because some operations may wait while others do not.
+const SHORT: usize = 16;
+
+/// Threads for what takes long. Many syncs at the same time cost the disk little more than one.
+const LONG: usize = 64;
+
+/// A store of datafiles in the files of a directory.
+pub struct FileStore {
+    pub(super) path: PathBuf,
+    pub(in crate::store) disk: Arc<Disk>,
+    pub(in crate::store) at_once: AtOnce,
+    pub(in crate::store) offload: u64,
+    /// Moves bytes past the page cache, if it exists.
+    pub(in crate::store) direct: Option<Direct>,
+    /// Lends the pages of files, if it exists.
+    pub(super) mapped: Option<Mapped>,
+    /// Most descriptors of datafiles that are kept.
+    kept: usize,
+    open: Mutex<OpenFiles>,
+    pub(super) openings: Openings,
+    pub(super) label: Mutex<Option<Label>>,
+    /// A number for the physical disk.
+    pub(super) disk_number: u64,
+}
+
+/// Why a transfer was not made.
+pub(in crate::store) enum Unmoved {
+    Disk(io::Error),
+    Worker(FsError),
+}
+
+impl Unmoved {
+    pub(super) fn into_error(self, what: &str, datafile: DatafileHandle) -> FsError {
+        match self {
+            Unmoved::Disk(error) => fault(what, datafile, &error),
+            Unmoved::Worker(error) => error,
+        }
+    }
+}
+
+impl FileStore {
+    /// Opens the store in `path`, and creates the directory if it does not exist. Transfers of
+    /// `offload` bytes or more go to worker threads.
+    ///
+    /// # Errors
+    /// `Permission`, `NoSpace` or `Io`, naming the directory; `Invalid` for a label that cannot be
+    /// read.
+    pub fn open(path: impl Into<PathBuf>, offload: u64) -> Result<FileStore, FsError> {
+        let path = path.into();
+        let prepare = || {
+            durable_dir(&path)?;
+            let dir = File::open(&path)?;
+            for number in 0..=0xffu8 {
+                match mkdirat(&dir, subdir(number), Mode::from(0o755)) {
+                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let catalogue = Catalogue::open(&path)?;
+            let marks = Marks::open(&path)?;
+            for number in 0..=0xffu8 {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                catalogue.count_files(handles_in(openat(&dir, subdir(number), flags, Mode::empty())?, number)?);
+            }
+            // The names may be those of a process that was killed before it synced them.
+            steps::sync_all(&dir)?;
+            Ok::<_, io::Error>((dir, catalogue, marks, read_label(&path)?))
+        };
+        let (dir, catalogue, marks, label) = prepare().map_err(|error| trouble(&path, &error))?;
+        let invalid = |why| FsError::new(ErrorCode::Invalid, format!("data directory {}: {why}", path.display()));
+        let label = Mutex::new(label.transpose().map_err(invalid)?);
+        let device = dir.metadata().map_err(|error| trouble(&path, &error))?.dev();
+        let disk_number = disk_number(&bmi::backend::host_id().unwrap_or_default(), device);
+        let at_once = AtOnce::on(&dir).map_err(|error| trouble(&path, &error))?;
+        let room = Room::of(&dir).map_err(|error| trouble(&path, &error))?;
+        let (short, long) = (Arc::new(Workers::new("disk-short", SHORT)), Workers::new("disk-long", LONG));
+        let (space, failure) = (Space::new(room), Failure::default());
+        let disk = Arc::new(Disk { dir, short, long, space, lock: None, catalogue, marks, failure });
+        let (open, openings) = (Mutex::new(OpenFiles::new(OPEN_FILES)), Openings::default());
+        let (direct, mapped, kept) = (None, None, OPEN_FILES);
+        Ok(FileStore { path, disk, at_once, offload, direct, mapped, kept, open, openings, label, disk_number })
+    }
+
+    /// Keeps this lock as long as anything uses the disk. Call it before the store is used.
+    #[must_use]
+    pub(crate) fn locked_by(mut self, lock: Option<Arc<DirLock>>) -> FileStore {
+        if let Some(disk) = Arc::get_mut(&mut self.disk) {
+            disk.lock = lock;
+        }
+        self
+    }
+
+    /// Blocks this thread until no work is under way, but for `patience` at most. Returns false if
+    /// the disk has not answered by then. Call it when the event loop has ended.
+    pub(crate) fn wait_until_idle(&self, patience: Duration) -> bool {
+        self.direct.as_ref().is_none_or(|direct| direct.wait_until_idle(patience))
+            && self.disk.long.wait_until_idle(patience)
+            && self.disk.short.wait_until_idle(patience)
+    }
+
+    /// Sets the number of datafiles that are kept open, at least one. There may be more for a
+    /// while, if all are in use. 256 without this. If bytes are moved past the page cache
+    /// ([`FileStore::direct`]), half as many are kept, because each has two descriptors.
+    #[must_use]
+    pub fn keeping_open(mut self, files: usize) -> FileStore {
+        self.kept = files;
+        self.with_table()
+    }
+
+    /// Makes the table of open files anew.
+    pub(in crate::store) fn with_table(mut self) -> FileStore {
+        let descriptors = if self.moves_directly() { 2 } else { 1 };
+        self.open = Mutex::new(OpenFiles::new((self.kept / descriptors).max(1)));
+        self
+    }
+
+    /// Locks the table of open files. No file may be closed meanwhile.
+    pub(super) fn open_files(&self) -> MutexGuard<'_, OpenFiles> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if operations on a datafile must fail.
+    pub(super) fn check(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        self.disk.failure.check()?;
+        self.disk.marks.find(datafile).map_or(Ok(()), |mark| Err(mark.refusal(datafile)))
+    }
+
+    /// As [`FileStore::check`], but the datafile may be about to be truncated.
+    pub(super) fn check_sound(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        self.disk.failure.check()?;
+        match self.disk.marks.find(datafile) {
+            Some(mark @ Mark::FailedSync) => Err(mark.refusal(datafile)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the open file. A datafile that was never written has none: it is made if `create` is
+    /// true, and `None` is returned otherwise.
+    pub(in crate::store) async fn file(
+        &self,
+        datafile: DatafileHandle,
+        create: bool,
+    ) -> Result<Option<Arc<OpenFile>>, FsError> {
+        self.check(datafile)?;
+        let file = self.marked_file(datafile, create).await?;
+        // It may have been marked while it was opened.
+        self.check(datafile)?;
+        Ok(file)
+    }
+
+    /// As [`FileStore::file`], whether the datafile is marked or not.
+    pub(super) async fn marked_file(
+        &self,
+        datafile: DatafileHandle,
+        create: bool,
+    ) -> Result<Option<Arc<OpenFile>>, FsError> {
+        loop {
+            if let Some(file) = self.found(datafile) {
+                return Ok(Some(file));
+            }
+            if !create && self.disk.catalogue.has_no_file(datafile) {
+                return Ok(None);
+            }
+            let needed = self.openings.count() + 1;
+            let room = self.open_files().make_room(needed);
+            if let Some(closing) = room {
+                self.close(closing).await?;
+                continue;
+            }
+            let Some(begun) = self.openings.begin(datafile) else {
+                self.openings.wait(datafile).await;
+                continue;
+            };
+            if let Some(file) = self.found(datafile) {
+                // Another event loop has opened it before this one began.
+                return Ok(Some(file));
+            }
+            let opened = self.short(move |disk| disk.open_file(datafile, create)).await?;
+            match opened {
+                Err(error) if no_descriptor(&error).is_some() && self.close_unused().await? => {}
+                Err(error) => return Err(fault("opening", datafile, &error)),
+                _ if begun.was_removed() => {}
+                Ok(Found::CutOff(size, synced)) => return Err(cut_off(datafile, size, synced)),
+                Ok(Found::Nothing) if !create && self.disk.catalogue.is_new(datafile) => return Ok(None),
+                Ok(Found::Nothing) => return Err(absent(datafile)),
+                Ok(Found::File(file)) => {
+                    if let Some(file) = self.keep(datafile, file, &begun) {
+                        return Ok(Some(file));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the open file of a datafile, if it has one.
+    fn found(&self, datafile: DatafileHandle) -> Option<Arc<OpenFile>> {
+        self.open_files().find(datafile)
+    }
+
+    /// Runs short work, on a worker thread if there is a disk to wait for.
+    pub(in crate::store) async fn short<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Disk) -> R + Send + 'static,
+    ) -> Result<R, FsError> {
+        if self.at_once.in_memory() {
+            return Ok(work(&self.disk));
+        }
+        let disk = self.disk.clone();
+        self.disk.short.run(move || work(&disk)).await
+    }
+
+    /// Runs long work on a worker thread. Work that is under way keeps the lock on the directory,
+    /// and so does short work.
+    pub(in crate::store) async fn long<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Disk) -> R + Send + 'static,
+    ) -> Result<R, FsError> {
+        let disk = self.disk.clone();
+        self.disk.long.run(move || work(&disk)).await
+    }
+
+    /// Makes a transfer: `at_once` as far as that needs no wait, and `whole` on a worker thread.
+    pub(super) async fn transfer(
+        &self,
+        file: Arc<OpenFile>,
+        jobs: Vec<Job>,
+        at_once: impl FnOnce(&AtOnce, &OpenFile, &[Job]) -> Result<u64, (u64, io::Error)>,
+        whole: impl FnOnce(&OpenFile, &[Job]) -> Result<(), (u64, io::Error)> + Send + 'static,
+    ) -> Result<(), (u64, Unmoved)> {
+        let len = transfer::len(&jobs);
+        let waits = |error| (0, Unmoved::Worker(error));
+        let failed = |(done, error)| (done, Unmoved::Disk(error));
+        if len >= self.offload {
+            return self.long(move |_| whole(&file, &jobs)).await.map_err(waits)?.map_err(failed);
+        }
+        if self.at_once.in_memory() || !on_a_loop() {
+            return whole(&file, &jobs).map_err(failed);
+        }
+        let moved = at_once(&self.at_once, &file, &jobs).map_err(failed)?;
+        if moved == len {
+            return Ok(());
+        }
+        let left = transfer::rest(jobs, moved);
+        let result = self.short(move |_| whole(&file, &left)).await.map_err(waits)?;
+        result.map_err(|(more, error)| failed((moved + more, error)))
+    }
+
+    /// Closes files, or writes them so that they can be closed.
+    async fn close(&self, closing: Closing) -> Result<(), FsError> {
+        match closing {
+            Closing::Closed(files) => self.short(move |_| drop(files)).await,
+            Closing::Unwritten(files) => self.long(move |disk| disk.write_out(&files)).await,
+        }
+    }
+
+    /// Closes some files that nobody uses. Returns false if there are none.
+    pub(in crate::store) async fn close_unused(&self) -> Result<bool, FsError> {
+        loop {
+            let closing = self.open_files().close(SPARE);
+            let ends = match &closing {
+                Closing::Unwritten(files) if files.is_empty() => return Ok(false),
+                Closing::Unwritten(_) => false,
+                Closing::Closed(_) => true,
+            };
+            self.close(closing).await?;
+            if ends {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Runs `work` on a worker thread. If no descriptor is free, closes unused files and runs it
+    /// again, from its beginning.
+    pub(super) async fn work<R: Send + 'static>(
+        &self,
+        work: impl Fn(&Disk) -> io::Result<R> + Send + Sync + 'static,
+    ) -> Result<io::Result<R>, FsError> {
+        let work = Arc::new(work);
+        loop {
+            let work = work.clone();
+            match self.long(move |disk| work(disk)).await? {
+                Err(error) if no_descriptor(&error).is_some() && self.close_unused().await? => {}
+                result => return Ok(result),
+            }
+        }
+    }
+
+    /// Keeps an open file. Returns `None` if its datafile was removed meanwhile.
+    fn keep(&self, datafile: DatafileHandle, file: OpenFile, begun: &Begun<'_>) -> Option<Arc<OpenFile>> {
+        let file = Arc::new(file);
+        let replaced = self.open_files().keep(datafile, &file);
+        debug_assert!(replaced.is_none(), "a datafile is opened once at a time");
+        // Look only now. Whoever removes the datafile notes that first, and then takes its file out
+        // of the table: either it finds this one, or this finds the note.
+        if begun.was_removed() {
+            let kept = self.open_files().forget(datafile);
+            drop(kept);
+            return None;
+        }
+        if on_a_loop()
+            && let Some(write) = self.write_ahead()
+        {
+            // Nobody waits for it. Whoever closes one of the files looks whether it was written.
+            self.disk.long.start(write);
+        }
+        Some(file)
+    }
+
+    /// Returns the work of writing files ahead of need, if it is time for that.
+    pub(in crate::store) fn write_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
+        let ahead = self.open_files().ahead()?;
+        let disk = self.disk.clone();
+        Some(move || disk.write_out(&ahead.files))
+    }
+}
+
+/// Returns a number for a disk: the same for all stores on it, and different for those on other
+/// disks and hosts (FNV-1a).
+fn disk_number(host: &str, device: u64) -> u64 {
+    let bytes = host.bytes().chain(device.to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+impl FileStore {
+    /// Returns the note of the cache that this store uses.
+    pub(in crate::store) fn cache_note(&self) -> Result<Option<CacheNote>, FsError> {
+        cache_note::read(&self.path).map_err(|error| trouble(&self.path, &error))
+    }
+
+    /// Notes durably which cache this store uses from now on.
+    pub(in crate::store) async fn note_cache(&self, note: Option<CacheNote>) -> Result<(), FsError> {
+        let written = self.work(move |disk| cache_note::write(&disk.dir, note.as_ref())).await?;
+        written.map_err(|error| trouble(&self.path, &error))
+    }
+}
+
+impl Drop for FileStore {
+    /// Closes the files, on a worker thread if the disk does not answer.
+    fn drop(&mut self) {
+        let open = std::mem::replace(&mut *self.open_files(), OpenFiles::new(1));
+        if !self.wait_until_idle(Duration::ZERO) {
+            self.disk.long.leave(move || drop(open));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! An open datafile: what was changed, what was written, and whether that failed.
+//!
+//! **Invariants**
+//! 1. An error of the writeback is reported once for each descriptor. Whoever gets it sets `failed`
+//!    before anybody else can ask. From then on no sync of the file succeeds.
+//! 2. A change counts as written only if a sync or a write to the disk began after it, and
+//!    succeeded.
+//! 3. An event loop does not close a file, because that may wait for the disk: the last handle of a
+//!    removed file gives its space back, and some file systems write or ask another machine.
+//!
+//! **Source.** fsync(2), sync_file_range(2); errseq in the kernel's documentation.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use rustix::fs::{AtFlags, StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx};
+
+use super::bypass::{Bypass, Way};
+use crate::store::sys::{self, steps};
+use crate::workers::Workers;
+
+/// The attribute of a file that holds the length that was synced: eight bytes, little-endian.
+const SYNCED: &str = "user.pvfs.synced";
+
+/// An open datafile.
+#[derive(Debug)]
+pub(in crate::store) struct OpenFile {
+    file: Option<File>,
+    /// Moves bytes past the page cache, once that was asked for; `None` inside if it is not
+    /// possible.
+    bypass: OnceLock<Option<Bypass>>,
+    /// Closes the file.
+    closer: Weak<Workers>,
+    /// The length that was synced, as far as it is known.
+    synced: AtomicU64,
+    /// Held while the length is changed, or compared and remembered.
+    length: Mutex<()>,
+    /// Number of changes so far.
+    changes: AtomicU64,
+    /// Number of changes that were written.
+    written: AtomicU64,
+    /// Held while data is synced or written.
+    syncing: Mutex<()>,
+    /// Its data could not be written.
+    failed: AtomicBool,
+}
+
+/// Returns the length that was synced, or 0 if it is not known.
+fn synced_length(file: &File) -> u64 {
+    let mut bytes = [0; 8];
+    match fgetxattr(file, SYNCED, &mut bytes) {
+        Ok(8) => u64::from_le_bytes(bytes),
+        _ => 0,
+    }
+}
+
+impl OpenFile {
+    /// Opens a file, which `closer` closes if the last handle is dropped on an event loop. May wait
+    /// for the disk.
+    pub(in crate::store) fn new(file: File, closer: Weak<Workers>) -> OpenFile {
+        let synced = AtomicU64::new(synced_length(&file));
+        let (changes, written) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (length, syncing, failed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        let bypass = OnceLock::new();
+        OpenFile { file: Some(file), bypass, closer, synced, length, changes, written, syncing, failed }
+    }
+
+    pub(in crate::store) fn file(&self) -> &File {
+        self.file.as_ref().expect("it is taken out when this is dropped")
+    }
+
+    /// Returns the threads that close the file, as long as the store exists.
+    pub(in crate::store) fn closer(&self) -> Option<Arc<Workers>> {
+        self.closer.upgrade()
+    }
+
+    /// Returns what moves bytes past the page cache, if it is open.
+    pub(in crate::store) fn bypass(&self) -> Option<&Bypass> {
+        self.bypass.get()?.as_ref()
+    }
+
+    /// Returns true if it is known whether bytes can be moved past the page cache.
+    pub(in crate::store) fn knows_bypass(&self) -> bool {
+        self.bypass.get().is_some()
+    }
+
+    /// Keeps what moves bytes past the page cache, or notes that nothing can. Only the first answer
+    /// counts.
+    pub(in crate::store) fn set_bypass(&self, bypass: Option<Bypass>) {
+        let _ = self.bypass.set(bypass);
+    }
+
+    /// Returns the descriptor for bytes that take this way.
+    pub(in crate::store) fn descriptor(&self, way: Way) -> &File {
+        match (way, self.bypass()) {
+            (Way::Direct, Some(bypass)) => &bypass.file,
+            _ => self.file(),
+        }
+    }
+
+    /// Returns the length that was synced, or 0 if it is not known.
+    pub(in crate::store) fn synced(&self) -> u64 {
+        self.synced.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the file was changed.
+    pub(in crate::store) fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns true if the file must be written before it is closed.
+    pub(in crate::store) fn is_unwritten(&self) -> bool {
+        !self.failed.load(Ordering::Acquire)
+            && self.changes.load(Ordering::Acquire) != self.written.load(Ordering::Acquire)
+    }
+
+    /// Remembers the length that was synced.
+    fn remember(&self, len: u64) {
+        if self.synced.swap(len, Ordering::Relaxed) != len {
+            // A file system without attributes remembers nothing.
+            let _ = fsetxattr(self.file(), SYNCED, &len.to_le_bytes(), XattrFlags::empty());
+        }
+    }
+
+    /// Remembers the length that the file had when it was synced. Call it only when the sync is
+    /// done, so that a crash does not leave a datafile that looks cut off.
+    pub(in crate::store) fn remember_synced(&self, len: u64) -> io::Result<()> {
+        let _guard = self.length.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have cut the datafile off meanwhile.
+        self.remember(len.min(self.file().metadata()?.len()));
+        Ok(())
+    }
+
+    /// Sets the length.
+    pub(in crate::store) fn set_len(&self, size: u64) -> io::Result<()> {
+        let _guard = self.length.lock().unwrap_or_else(PoisonError::into_inner);
+        // First, so that a crash in between does not leave a datafile that looks cut off.
+        if self.synced() > size {
+            self.remember(size);
+        }
+        let result = steps::step(|| self.file().set_len(size));
+        self.changed();
+        result
+    }
+
+    /// Makes the file durable. Any error means that nobody knows what the disk has.
+    pub(in crate::store) fn sync(&self, whole: bool) -> io::Result<()> {
+        self.write_by(&self.lock(), |file| if whole { steps::sync_all(file) } else { steps::sync_data(file) })
+    }
+
+    /// Writes the data to the disk, but does not make it durable. Any error means that nobody knows
+    /// what the disk has. Does nothing if the data was written meanwhile, or if that failed: then
+    /// somebody else has the error.
+    pub(in crate::store) fn write_out(&self) -> io::Result<()> {
+        let guard = self.lock();
+        if !self.is_unwritten() {
+            return Ok(());
+        }
+        self.write_by(&guard, |file| steps::step(|| sys::write_out(file)))
+    }
+
+    /// Returns the length, as the system knows it without asking anybody. All changes of the file
+    /// are made through this system, so that is the length.
+    pub(in crate::store) fn len(&self) -> io::Result<u64> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        Ok(statx(self.file(), c"", flags, StatxFlags::SIZE)?.stx_size)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.syncing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_by(&self, _locked: &MutexGuard<'_, ()>, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+        if self.failed.load(Ordering::Acquire) {
+            return Err(io::Error::other("its last sync failed"));
+        }
+        let changes = self.changes.load(Ordering::Acquire);
+        let result = write(self.file());
+        match &result {
+            Ok(()) => drop(self.written.fetch_max(changes, Ordering::AcqRel)),
+            Err(_) => self.failed.store(true, Ordering::Release),
+        }
+        result
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        let file = (self.file.take(), self.bypass.take());
+        match self.closer.upgrade() {
+            Some(workers) => workers.start(move || drop(file)),
+            // The store is gone, and its event loop too.
+            None => drop(file),
+        }
+    }
+}
