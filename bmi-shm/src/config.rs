@@ -6,7 +6,7 @@ use bmi_core::{Capabilities, Error, ErrorKind};
 
 pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, WORK_LIMITS};
 
-use crate::area::Geometry;
+use crate::shared::Geometry;
 
 /// Most pieces of an in-place message.
 pub(crate) const MAX_IN_PLACE_PIECES: usize = 4;

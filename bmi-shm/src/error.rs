@@ -8,7 +8,7 @@ use thiserror::Error as ThisError;
 
 pub(crate) use bmi_backend::software::{BadRequest, Refusal};
 
-use crate::socket::NotOne;
+use crate::os::socket::NotOne;
 
 /// A breach of the protocol by a peer; it ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]

@@ -12,15 +12,13 @@ use bmi_core::transport::{ConnId, Event, InlineMessage, InlineReceiver, MAX_PRIV
 use bmi_core::{Access, Memory, RemoteKey, RemoteSlice, Segment};
 
 use crate::ShmConfig;
-use crate::area::{Area, Geometry, RingSpace};
-use crate::inbound::{Context, Inbound, Pass};
-use crate::link::Link;
-use crate::packet::{MAX_PACKET, Packet};
-use crate::pages::Mapped;
-use crate::queue_pair::QueuePair;
-use crate::ring::Writer;
-use crate::room::Room;
-use crate::sys;
+use crate::life::{MAX_PACKET, Packet};
+use crate::os::sys;
+use crate::passed::{Mapped, Room};
+use crate::records::{Context, Inbound, Link, Pass};
+use crate::shared::ring::Writer;
+use crate::shared::{Area, Geometry, RingSpace};
+use crate::work::QueuePair;
 
 /// A packet of the socket. One that decodes has one encoding, which is not too long.
 pub fn packet(bytes: &[u8]) {
@@ -28,7 +26,7 @@ pub fn packet(bytes: &[u8]) {
     assert!(bytes.len() <= MAX_PACKET);
     if let Packet::Hello(hello, private) = &packet {
         assert!(private.len() <= MAX_PRIVATE_DATA);
-        assert!(hello.geometry.is_sane() || hello.greeting == crate::packet::Greeting::Reject);
+        assert!(hello.geometry.is_sane() || hello.greeting == crate::life::Greeting::Reject);
     }
     assert_eq!(packet.encode().bytes(), bytes);
 }

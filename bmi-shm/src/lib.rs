@@ -11,23 +11,17 @@
 //!   ([`bmi_core::Transport::map_remote`]), and views of memory that its owner publishes
 //!   ([`bmi_core::Transport::view_remote`]).
 //!
-//! | module | contents |
+//! | room | contents; each uses those below it |
 //! |---|---|
-//! | `config` | [`ShmConfig`], limits, capabilities |
-//! | `lifecycle` | listening, dialing, handshake, exposures, the end of a connection |
-//! | `connection` | a connection and its fast paths: sending and receiving short messages |
-//! | `ring` | the lock-free ring and the wake-up rule, checked by loom |
-//! | `area` | the memory that one side writes and the other reads: layout |
-//! | `link` | the shared half of a connection: rings, ways to the peer's memory |
-//! | `completions` | completions that the next poll reports, and the memory of their work |
-//! | `queue_pair`, `segments` | posted work: requests, reads, replies, receives; and the memory that it holds |
-//! | `outbound`, `inbound` | from the queues to the ring, from the ring to the receives; the records |
-//! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
-//! | `pages`, `room`, `unmap` | memory that one side has passed to the other; how much may be mapped |
-//! | `retired` | memory whose exposure has ended and to which the peer may still write |
-//! | `progress`, `poll_schedule` | the poll loop, sleeping and waking; which rings a poll looks at |
-//! | `sys` | memfds, mappings, the memory of another process |
-//! | `error` | why connections end |
+//! | `adapter` | what the transport does for each call |
+//! | `poll` | the poll loop, sleeping and waking; which rings a poll looks at |
+//! | `life` | listening, dialing, handshake, exposures, the end of a connection; a connection |
+//! | `records` | from the queues to the ring, from the ring to the receives; the link that both share |
+//! | `work` | posted work: requests, reads, replies, receives; the memory that it holds; completions |
+//! | `passed` | memory that one side has passed to the other; what a peer may still write to |
+//! | `shared` | the lock-free ring and the wake-up rule, checked by loom; the area: layout |
+//! | `config`, `error` | [`ShmConfig`], limits, capabilities; why connections end |
+//! | `os` | memfds, mappings, the memory of another process; the Unix socket |
 //!
 //! Connection tables, listeners, registrations and keys come from [`bmi_backend`].
 //!
@@ -55,62 +49,39 @@
 //! **Limits.** The class of a work request is ignored: a ring is one ordered stream, and bulk does
 //! not go through it.
 
-mod area;
-mod completions;
+mod adapter;
 mod config;
-mod connection;
 mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
 #[cfg(test)]
-mod hostile_tests;
-mod inbound;
-mod lifecycle;
-mod link;
-mod outbound;
-mod packet;
-mod pages;
-mod poll_schedule;
-mod progress;
-mod queue_pair;
-mod retired;
-mod ring;
-mod room;
-mod segments;
-mod socket;
-mod sys;
-mod unmap;
+mod hostile;
+mod life;
+mod os;
+mod passed;
+mod poll;
+mod records;
+mod shared;
+mod work;
 
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
 
 use bmi_backend::software::{self, Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, Shard, SlotQueue, foreign_segment};
-use bmi_core::mem::{RemotePages, RemoteView};
-use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, IdleMemory, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory,
-    Transport, WorkId, WorkKind, WorkOptions, WriteTarget, check_exposure,
-};
-use bmi_core::{
-    Access, Addr, Capabilities, Error, LogLimit, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
-};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, Shard, SlotQueue};
+use bmi_core::{Capabilities, Error, LogLimit, Time};
 use rustix::event::{EventfdFlags, epoll};
 
 pub use config::ShmConfig;
 
-use completions::Pending;
-use connection::{Connection, Phase};
-use lifecycle::Newcomer;
-use link::Link;
-use outbound::{LEFT_LEN, Outbound, POST_BUDGET, Ring};
-use poll_schedule::PollSchedule;
-use queue_pair::QueuePair;
-use retired::Retired;
-use room::Room;
-use socket::Listening;
+use crate::life::{Connection, Newcomer};
+use crate::os::socket::Listening;
+use crate::passed::{Retired, Room};
+use crate::poll::PollSchedule;
+use crate::work::Pending;
 
 /// A token is a table index; its lowest bits say which table.
 const TOKEN_BITS: u32 = 2;
@@ -197,6 +168,11 @@ struct Scratch {
 // transport, and the data of each event that is watched for is a number (`watch`, `new_epoll`).
 unsafe impl Send for Scratch {}
 
+/// Returns the epoll token of a connection.
+fn token_of(slot: u32) -> usize {
+    (slot as usize) << crate::TOKEN_BITS | crate::TOKEN_CONNECTION
+}
+
 /// The counts that [`ShmTransport::calls`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmCalls {
@@ -277,59 +253,24 @@ impl ShmTransport {
         }
     }
 
+    fn mark_ready(&mut self, slot: u32) {
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        if self.ready.add(slot) && connection.wake() {
+            self.schedule.wake(slot);
+        }
+    }
+
+    /// Makes epoll watch a descriptor, edge-triggered.
+    fn watch(&self, fd: BorrowedFd<'_>, token: usize) -> std::io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token as u64), flags)?)
+    }
+
     /// Returns how many system calls moving messages has cost so far: looks at the descriptors, and
     /// wake-ups of sleeping peers. While both sides are busy there are none except one look per
     /// millisecond.
     pub fn calls(&self) -> ShmCalls {
         ShmCalls { looks: self.calls, wakes: self.wakes }
-    }
-
-    /// Posts a send that was not done at once. The caller has checked that its segments belong to
-    /// this transport.
-    #[inline(never)]
-    fn post_any_send(
-        &mut self,
-        conn: ConnId,
-        work: WorkId,
-        head: &[u8],
-        payload: Payload<'_>,
-        options: WorkOptions,
-    ) -> Result<(), PostError> {
-        let share_pages = self.config.share_pages;
-        let working = self.working(conn)?;
-        if let Payload::Gather(segments) = payload
-            && payload.len() as u64 >= LEFT_LEN
-            && let Some(number) = working.link.number_of(segments, share_pages)
-        {
-            working.queues.leave_send(work, head, segments, number, options)?;
-            working.start();
-            self.has_moved();
-            return Ok(());
-        }
-        let ring = Ring(working.link);
-        working.queues.post_send(work, head, payload, options, ring, working.pending)?;
-        if working.queues.has_requests() {
-            *working.more = true;
-        }
-        self.has_moved();
-        Ok(())
-    }
-
-    /// Returns the queues and the link of a connection on which work may be posted, and the list
-    /// for its completions.
-    #[inline]
-    fn working(&mut self, conn: ConnId) -> Result<Working<'_>, PostError> {
-        let connection = self.slots.find_mut(conn).ok_or(PostError::NotConnected)?;
-        if !matches!(connection.phase, Phase::Established) {
-            return Err(PostError::NotConnected);
-        }
-        if connection.wake() {
-            self.schedule.wake(conn.slot);
-        }
-        let Connection { link: Some(link), queues: Some(queues), more, .. } = connection else {
-            return Err(PostError::NotConnected);
-        };
-        Ok(Working { link, queues, more, pending: &mut self.pending, pieces: &mut self.scratch.pieces })
     }
 }
 
@@ -352,250 +293,9 @@ fn new_epoll() -> Result<(OwnedFd, Waker), Error> {
     Ok((epoll, waker))
 }
 
-struct Working<'a> {
-    link: &'a mut Link,
-    queues: &'a mut QueuePair,
-    more: &'a mut bool,
-    pending: &'a mut Pending,
-    pieces: &'a mut Vec<libc::iovec>,
-}
-
-impl Working<'_> {
-    /// Does a write at once if nothing is queued before it and its target is mapped; otherwise
-    /// queues it.
-    fn write(
-        self,
-        work: WorkId,
-        head: &[u8],
-        segments: &[Segment],
-        target: WriteTarget,
-        options: WorkOptions,
-    ) -> Result<(), PostError> {
-        let len = self.queues.check_write(head, segments, &target)?;
-        if len <= POST_BUDGET && outbound::write_now(self.link, self.queues, head, segments, &target, len) {
-            self.queues.complete_immediately(work, WorkKind::Write, len, options, self.pending);
-            self.pending.hold(segments);
-            return Ok(());
-        }
-        self.queues.add_write(work, head, segments, target, options)?;
-        self.start();
-        Ok(())
-    }
-
-    /// Does a read at once if nothing is queued before it and its source is mapped; otherwise
-    /// queues it.
-    fn read(
-        self,
-        work: WorkId,
-        segments: &[Segment],
-        remote: RemoteSlice,
-        options: WorkOptions,
-    ) -> Result<(), PostError> {
-        let len = self.queues.check_read(segments, &remote)?;
-        if len <= POST_BUDGET && outbound::read_now(self.link, self.queues, segments, &remote, len) {
-            self.queues.complete_immediately(work, WorkKind::Read, len, options, self.pending);
-            self.pending.hold(segments);
-            return Ok(());
-        }
-        self.queues.add_read(work, segments, remote, options);
-        self.start();
-        Ok(())
-    }
-
-    /// Does the work that can be done at once. A violation shows again in the next poll.
-    fn start(self) {
-        let mut outbound = Outbound { link: self.link, queues: self.queues, pieces: self.pieces, budget: POST_BUDGET };
-        let turn = outbound.turn(false, self.pending);
-        *self.more |= !turn.is_ok_and(|turn| !turn.more);
-    }
-}
-
-/// The receiver of a poll that was given none; it takes no message.
-struct ReceivesNothing;
-
-impl InlineReceiver for ReceivesNothing {
-    fn take(&mut self, _: ConnId, _: InlineMessage<'_>) -> bool {
-        false
-    }
-}
-
-fn takes_receives(phase: &Phase) -> bool {
-    !matches!(phase, Phase::HalfOpen { .. } | Phase::Closing { .. })
-}
-
 impl Drop for ShmTransport {
     fn drop(&mut self) {
         self.retire_all();
-    }
-}
-
-impl Transport for ShmTransport {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
-        self.start_listening(addr)
-    }
-
-    fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
-        self.start_connecting(addr, private, deadline)
-    }
-
-    fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
-        self.accept_request(conn, private)
-    }
-
-    fn reject(&mut self, conn: ConnId, private: &[u8]) {
-        self.reject_request(conn, private);
-    }
-
-    fn disconnect(&mut self, conn: ConnId, deadline: Time) {
-        self.close(conn, deadline);
-    }
-
-    fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
-        self.regions.register(memory)
-    }
-
-    fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
-        check_exposure(segment, access)?;
-        if !self.regions.own(std::slice::from_ref(segment)) {
-            return Err(foreign_segment());
-        }
-        self.expose_segment(conn, segment, access)
-    }
-
-    fn revoke(&mut self, conn: ConnId, key: RemoteKey) {
-        self.revoke_key(conn, key.0);
-    }
-
-    fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        self.regions.check_targets(segments)?;
-        let connection = self.slots.find_mut(conn).filter(|connection| takes_receives(&connection.phase));
-        let queues = connection.and_then(|connection| connection.queues.as_deref_mut());
-        queues.ok_or(PostError::NotConnected)?.post_recv(work, segments)
-    }
-
-    fn post_send(
-        &mut self,
-        conn: ConnId,
-        work: WorkId,
-        head: &[u8],
-        payload: Payload<'_>,
-        options: WorkOptions,
-    ) -> Result<(), PostError> {
-        if let (Payload::Inline(slices), false) = (payload, options.signalled)
-            && self.slots.find_mut(conn).is_some_and(|connection| connection.send_immediately(head, slices))
-        {
-            self.has_moved();
-            return Ok(());
-        }
-        if let Payload::Gather(segments) = payload {
-            self.regions.check(segments)?;
-            let len = (head.len() + payload.len()) as u64;
-            let (share_pages, long) = (self.config.share_pages, payload.len() as u64 >= LEFT_LEN);
-            let what = (segments, len);
-            if long
-                && self.slots.find_mut(conn).is_some_and(|connection| {
-                    connection.leave_in_place(work, head, what, options.signalled, share_pages)
-                })
-            {
-                self.has_moved();
-                return Ok(());
-            }
-        }
-        self.post_any_send(conn, work, head, payload, options)
-    }
-
-    fn post_write(
-        &mut self,
-        conn: ConnId,
-        work: WorkId,
-        head: &[u8],
-        segments: &[Segment],
-        target: WriteTarget,
-        options: WorkOptions,
-    ) -> Result<(), PostError> {
-        self.regions.check(segments)?;
-        self.working(conn)?.write(work, head, segments, target, options)
-    }
-
-    fn post_read(
-        &mut self,
-        conn: ConnId,
-        work: WorkId,
-        segments: &[Segment],
-        remote: RemoteSlice,
-        options: WorkOptions,
-    ) -> Result<(), PostError> {
-        self.regions.check_targets(segments)?;
-        self.working(conn)?.read(work, segments, remote, options)
-    }
-
-    fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {
-        let Some(len) = outbound::len_now(from, &remote) else { return false };
-        let Ok(Working { link, queues, .. }) = self.working(conn) else { return false };
-        outbound::write_now(link, queues, &[], from, &remote.into(), len)
-    }
-
-    fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
-        let Some(len) = outbound::len_now_into(into, &remote) else { return false };
-        let Ok(Working { link, queues, .. }) = self.working(conn) else { return false };
-        outbound::read_now(link, queues, into, &remote, len)
-    }
-
-    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
-        self.working(conn).ok()?.link.map_remote(&remote, access)
-    }
-
-    fn view_remote(&mut self, conn: ConnId, remote: RemoteSlice) -> Option<RemoteView> {
-        let connection = self.slots.find_mut(conn).filter(|found| matches!(found.phase, Phase::Established))?;
-        if connection.wake() {
-            self.schedule.wake(conn.slot);
-        }
-        connection.link.as_mut()?.view_remote(&remote, connection.socket.as_ref()?)
-    }
-
-    /// The peer may write into exposed memory at any time, without a poll of this side.
-    fn release_idle(&mut self, conn: ConnId) -> IdleMemory {
-        let established = |connection: &&mut Connection| matches!(connection.phase, Phase::Established);
-        let receives =
-            self.slots.find_mut(conn).filter(established).is_some_and(|connection| connection.inbound.is_empty());
-        if receives { IdleMemory::Receives } else { IdleMemory::Nothing }
-    }
-
-    fn retired_memory(&self) -> RetiredMemory {
-        self.retired.usage()
-    }
-
-    fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
-        let shared = self.config.share_pages;
-        self.working(conn).map(|working| working.link.ways(shared)).unwrap_or_default()
-    }
-
-    fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
-        self.make_progress(now, events, false, &mut ReceivesNothing)
-    }
-
-    fn poll_inline(&mut self, now: Time, events: &mut Vec<Event>, receiver: &mut dyn InlineReceiver) -> bool {
-        self.make_progress(now, events, true, receiver)
-    }
-
-    fn next_deadline(&self) -> Option<Time> {
-        self.deadlines.earliest()
-    }
-
-    fn arm(&mut self, _waker: &Waker) -> Armed {
-        self.prepare_to_sleep()
-    }
-
-    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.epoll.as_fd())
-    }
-
-    fn waker(&self) -> Waker {
-        self.waker.clone()
     }
 }
 

@@ -12,7 +12,7 @@
 //! 1. A refusal that arrives is one of those that can be sent; anything else is invalid.
 //! 2. At most one request ends with the reason as its status. All others are flushed (C4).
 //!
-//! **Tests.** Here; `bmi-tcp/tests/it/remote_access.rs`, `bmi-shm/src/hostile_tests.rs`.
+//! **Tests.** Here; `bmi-tcp/tests/it/remote_access.rs`, `bmi-shm/src/hostile`.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 //! Streams over shared memory: packets on the Unix socket, descriptors, and words in the area that
 //! the server maps.
 //!
-//! **Source.** The layouts are those of `bmi-shm/src/packet.rs`, `area.rs`, `ring.rs` and
-//! `outbound.rs`, written here once more: an attacker does not use the library. It never maps its
+//! **Source.** The layouts are those of `life/packet.rs`, `shared` and `records/layout.rs` in
+//! `bmi-shm/src`, written here once more: an attacker does not use the library. It never maps its
 //! area, but writes to it as to a file. So the order in which the server sees two words is not
 //! certain, which is all the better.
 

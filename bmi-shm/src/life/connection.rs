@@ -6,7 +6,7 @@
 //!    have gone.
 //! 2. Whatever gives it other work calls [`Connection::wake`].
 //!
-//! **Tests**: those of `lifecycle` and `progress`; `tests/it/inline_receive.rs`.
+//! **Tests**: those of the folder and `progress`; `tests/it/inline_receive.rs`.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -15,16 +15,14 @@ use bmi_core::mem::{MemSlice, SharedPages};
 use bmi_core::transport::{ConnId, WorkId};
 use bmi_core::{Access, Addr, Error, Segment, Time};
 
-use crate::area::{Advice, Area, Place};
+use super::packet::{Hello, Packet};
 use crate::error::Fault;
-use crate::inbound::{Inbound, Pass};
-use crate::link::Link;
-use crate::outbound;
-use crate::packet::{Hello, Packet};
-use crate::queue_pair::QueuePair;
-use crate::socket;
+use crate::os::socket;
+use crate::records::{Inbound, Link, Pass, leave_now, send_now};
+use crate::shared::{Advice, Area, Place};
+use crate::work::QueuePair;
 
-/// The phase of a connection (see `lifecycle`).
+/// The phase of a connection (see the folder).
 pub(crate) enum Phase {
     Dialing {
         private: Box<[u8]>,
@@ -47,6 +45,12 @@ pub(crate) enum Phase {
     },
 }
 
+impl Phase {
+    pub(crate) fn takes_receives(&self) -> bool {
+        !matches!(self, Phase::HalfOpen { .. } | Phase::Closing { .. })
+    }
+}
+
 /// The peer's end was seen; the rest of its ring is still being read.
 pub(crate) struct Draining {
     pub(crate) fault: Fault,
@@ -65,7 +69,7 @@ pub(crate) struct Connection {
     pub(crate) socket: Option<OwnedFd>,
     /// This side's area, and its descriptor until the peer has it.
     pub(crate) own: Option<Area>,
-    pub(crate) own_fd: Option<OwnedFd>,
+    pub(super) own_fd: Option<OwnedFd>,
     /// The peer's area and hello, until the link is made.
     pub(crate) theirs: Option<(Area, Hello)>,
     pub(crate) queues: Option<Box<QueuePair>>,
@@ -174,7 +178,7 @@ impl Connection {
             return false;
         }
         let Some(number) = link.number_of(segments, share_pages) else { return false };
-        if !outbound::leave_now(link, head, segments, number, len) {
+        if !leave_now(link, head, segments, number, len) {
             return false;
         }
         queues.leave_in_place(work, segments, len, signalled, link.in_place);
@@ -214,7 +218,7 @@ impl Connection {
         // A calm connection is established and has nothing to send in its queues. An immediate send
         // takes no place there.
         let Some(link) = self.link.as_deref_mut().filter(|_| self.activity != Activity::Busy) else { return false };
-        if self.idle == RESTS || !outbound::send_now(link, head, slices) {
+        if self.idle == RESTS || !send_now(link, head, slices) {
             return false;
         }
         (self.activity, self.idle) = (Activity::Owing, 0);

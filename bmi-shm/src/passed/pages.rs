@@ -40,12 +40,12 @@ use std::sync::{Arc, Weak};
 use bmi_core::mem::{MemoryId, SharedPages};
 use bmi_core::{Memory, step, steps};
 
-use crate::room::Room;
-use crate::sys::Mapping;
-use crate::unmap::PeerMemory;
+use super::room::Room;
+use super::unmap::PeerMemory;
+use crate::os::sys::Mapping;
 
 /// Most numbers that were asked for and have not arrived.
-pub(crate) const MAX_ASKED: usize = 32;
+pub(super) const MAX_ASKED: usize = 32;
 /// Most requests of the peer that one turn answers. Each is a system call.
 const ANSWERS: usize = 32;
 
@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     fn mapping(len: usize) -> Mapping {
-        crate::sys::new_area(len).unwrap().1
+        crate::os::sys::new_area(len).unwrap().1
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! 2. An area of this side is sealed so that no other process can ever map it writable
 //!    ([`new_area`]).
 //!
-//! **Tests**: `hostile_tests` passes descriptors of every wrong kind.
+//! **Tests**: `hostile` passes descriptors of every wrong kind.
 
 use std::ffi::c_void;
 use std::io;

@@ -29,16 +29,16 @@ use bmi_core::mem::{RemotePages, RemoteView, copy};
 use bmi_core::transport::BulkWay;
 use bmi_core::{Access, Memory, RemoteSlice, Segment};
 
-use crate::area::{Area, MAX_CLAIMS, Place, RingSpace};
 use crate::config::{MAX_IN_PLACE_PIECES, MAX_INLINE};
 use crate::error::Violation;
-use crate::pages::{Mapped, Passed};
-use crate::ring::{Reader, Space, Writer};
-use crate::sys::{LenderProcess, Process};
+use crate::os::sys::{LenderProcess, Process};
+use crate::passed::{Mapped, Passed};
+use crate::shared::ring::{Reader, Space, Writer};
+use crate::shared::{Area, MAX_CLAIMS, Place, RingSpace};
 
 /// Most bytes of a record's body. In a smaller ring it is an eighth of the ring, so that sender and
 /// receiver work at the same time.
-pub(crate) const CHUNK: usize = 32 << 10;
+pub(super) const CHUNK: usize = 32 << 10;
 
 /// The shared half of a connection.
 pub(crate) struct Link {
@@ -50,7 +50,7 @@ pub(crate) struct Link {
     pub(crate) mapped: Mapped,
     pub(crate) passed: Passed,
     /// Most bytes of a record body that this side writes.
-    pub(crate) chunk: usize,
+    pub(super) chunk: usize,
     /// Most bytes of a message that is sent inline, in one record.
     pub(crate) short: usize,
     /// A quarter of the peer's ring in bytes. While messages move, this side reads that much before
@@ -58,7 +58,7 @@ pub(crate) struct Link {
     pub(crate) quarter: u64,
     /// The end of the last record that makes the peer write to its own memory. Until the peer has
     /// passed it, a write that does not go through the ring would overtake that record.
-    pub(crate) ring_writes_until: u64,
+    pub(super) ring_writes_until: u64,
     /// The writer's position when this side last looked whether the peer sleeps.
     rung: u64,
     /// How far the peer knew that this side had read, at that moment.
@@ -147,7 +147,7 @@ impl Link {
 
     /// Counts an in-place message that was copied. [`Link::say_taken`] acknowledges it later.
     #[inline]
-    pub(crate) fn has_copied(&mut self) {
+    pub(super) fn has_copied(&mut self) {
         self.taken += 1;
     }
 
@@ -183,7 +183,7 @@ impl Link {
 
     /// Reserves room for a record's body. If there seems to be none, first reads how far the peer
     /// has read.
-    pub(crate) fn reserve(&mut self, len: usize) -> Result<Option<crate::ring::Reservation>, Violation> {
+    pub(crate) fn reserve(&mut self, len: usize) -> Result<Option<crate::shared::ring::Reservation>, Violation> {
         if let Some(reservation) = self.writer.reserve(len) {
             return Ok(Some(reservation));
         }
@@ -192,7 +192,7 @@ impl Link {
     }
 
     /// Returns a way to the `len` bytes at `remote.addr + at` other than the ring, if there is one.
-    pub(crate) fn direct(&mut self, remote: &RemoteSlice, at: u64, len: u64, rights: Access) -> Option<Way> {
+    pub(super) fn direct(&mut self, remote: &RemoteSlice, at: u64, len: u64, rights: Access) -> Option<Way> {
         self.own.claim(0, remote.key.0);
         let way = self.find_way(remote, at, len, rights);
         if way.is_none() {
@@ -362,7 +362,7 @@ const LONG: u64 = 16 << 20;
 ///
 /// # Safety
 /// The same as for [`copy`].
-pub(crate) unsafe fn copy_part(to: *mut u8, from: *mut u8, len: usize, all: u64) {
+pub(super) unsafe fn copy_part(to: *mut u8, from: *mut u8, len: usize, all: u64) {
     // SAFETY: the caller guarantees it.
     unsafe { if all < LONG { copy::copy_between(to, from, len) } else { copy::copy_past_caches(to, from, len) } };
 }
@@ -409,7 +409,7 @@ impl Link {
     fn look(&mut self) {
         let published = self.took || self.writer.position() != self.rung;
         (self.rung, self.rung_for_room, self.took) = (self.writer.position(), self.reader.told(), false);
-        let announced = crate::ring::announced::<RingSpace>(self.peer.sleep());
+        let announced = crate::shared::ring::announced::<RingSpace>(self.peer.sleep());
         let (nap, starved) = (announced >> 1, announced & 1 != 0);
         if announced != 0 && nap != self.woken && (published || starved) {
             (self.woken, self.bell) = (nap, true);

@@ -42,8 +42,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use bmi_core::Access;
 
-use crate::ring::{self, LINE};
-use crate::sys::Mapping;
+use super::ring::{self, LINE};
+use crate::os::sys::Mapping;
 
 const CONSUMED: usize = 0;
 const SLEEP: usize = 64;
@@ -54,7 +54,7 @@ const TABLE: usize = 512;
 const ENTRY: usize = 64;
 const PAGE: usize = 4096;
 /// Most claims that a side can have at a time: one for its own copies, the others for pages handed
-/// out by [`crate::link::Link::map_remote`].
+/// out by [`crate::records::Link::map_remote`].
 pub(crate) const MAX_CLAIMS: usize = 32;
 
 /// The two numbers that determine an area's layout.
@@ -333,9 +333,9 @@ mod tests {
     #[test]
     fn a_table_tells_what_was_advertised_and_nothing_after_withdrawal() {
         let geometry = Geometry { ring_len: 64 << 10, exposures: 10 };
-        let (fd, mapping) = crate::sys::new_area(geometry.len()).unwrap();
+        let (fd, mapping) = crate::os::sys::new_area(geometry.len()).unwrap();
         let own = Area::new(mapping, geometry);
-        let peer = Area::new(crate::sys::map_peer(&fd, geometry.len() as u64, false).unwrap().unwrap(), geometry);
+        let peer = Area::new(crate::os::sys::map_peer(&fd, geometry.len() as u64, false).unwrap().unwrap(), geometry);
         let advice = Advice { place: Place::Pages { id: 3, offset: 77 }, access: Access::WRITE, len: 5 };
         own.advertise(9, 42, advice);
         own.advertise(10, 43, advice);
@@ -354,8 +354,8 @@ mod tests {
 
     #[test]
     fn nobody_else_can_write_an_area() {
-        let (fd, _mapping) = crate::sys::new_area(4096).unwrap();
-        assert!(crate::sys::map_peer(&fd, 4096, true).unwrap().is_err());
+        let (fd, _mapping) = crate::os::sys::new_area(4096).unwrap();
+        assert!(crate::os::sys::map_peer(&fd, 4096, true).unwrap().is_err());
         assert!(rustix::io::pwrite(&fd, b"x", 0).is_err());
     }
 }

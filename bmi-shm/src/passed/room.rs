@@ -27,7 +27,7 @@ impl Room {
     }
 
     /// Returns the most bytes that one connection may have mapped.
-    pub(crate) fn most_of_one(&self) -> u64 {
+    pub(super) fn most_of_one(&self) -> u64 {
         self.half
     }
 

@@ -340,5 +340,4 @@ pub(crate) fn announced<S: Space>(sleep: &S::Word) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "ring_tests.rs"]
 mod tests;

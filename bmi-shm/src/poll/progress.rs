@@ -34,25 +34,21 @@
 //!    far it has read, and to ring its bell. Whatever gives it other work calls
 //!    [`Connection::wake`].
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bmi_core::Time;
 use bmi_core::transport::{Armed, Event, InlineReceiver};
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll;
 
-use crate::area::RingSpace;
-use crate::connection::{Activity, Connection, Phase, pass_pages};
 use crate::error::Fault;
-use crate::inbound::{Context, Pass};
-use crate::link::Link;
-use crate::outbound::{BUDGET, Outbound};
-use crate::packet::Packet;
-use crate::queue_pair::QueuePair;
-use crate::retired::release_orphans;
-use crate::ring;
+use crate::life::{Activity, Connection, Packet, Phase, pass_pages};
+use crate::passed::release_orphans;
+use crate::records::{BUDGET, Outbound};
+use crate::records::{Context, Link, Pass};
+use crate::shared::{RingSpace, ring};
+use crate::work::QueuePair;
 use crate::{EPOLL_EVENTS, ShmTransport};
 
 /// Most events that one poll reports.
@@ -70,17 +66,11 @@ const BUSY_LOOK_INTERVAL: Duration = Duration::from_millis(1);
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 impl ShmTransport {
-    pub(crate) fn mark_ready(&mut self, slot: u32) {
-        let Some(connection) = self.slots.at_mut(slot) else { return };
-        if self.ready.add(slot) && connection.wake() {
-            self.schedule.wake(slot);
-        }
-    }
-
-    /// Makes epoll watch a descriptor, edge-triggered.
-    pub(crate) fn watch(&self, fd: BorrowedFd<'_>, token: usize) -> io::Result<()> {
-        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token as u64), flags)?)
+    /// Notes that messages move, so the descriptors are not looked at for a while. If the peer has
+    /// died, a sender soon has no room, and nothing moves any more.
+    #[inline]
+    pub(crate) fn has_moved(&mut self) {
+        (self.unasked, self.look_at) = (0, self.now + LOOK_INTERVAL);
     }
 
     /// Does one poll. If `shows`, messages are shown to the receiver (C16).
@@ -183,13 +173,6 @@ impl ShmTransport {
         });
     }
 
-    /// Notes that messages move, so the descriptors are not looked at for a while. If the peer has
-    /// died, a sender soon has no room, and nothing moves any more.
-    #[inline]
-    pub(crate) fn has_moved(&mut self) {
-        (self.unasked, self.look_at) = (0, self.now + LOOK_INTERVAL);
-    }
-
     fn report_pending(&mut self, pass: &mut Pass<'_>) {
         let room = pass.limit.saturating_sub(pass.events.len());
         self.pending.report_to(pass.events, room);
@@ -260,8 +243,9 @@ impl ShmTransport {
             let Some(Connection { link: Some(link), socket: Some(socket), .. }) = self.slots.at_mut(slot) else {
                 continue;
             };
-            link.passed
-                .sweep(|id| crate::socket::send(socket.as_fd(), Packet::Drop { id }.encode().bytes(), None).is_ok());
+            link.passed.sweep(|id| {
+                crate::os::socket::send(socket.as_fd(), Packet::Drop { id }.encode().bytes(), None).is_ok()
+            });
         }
     }
 
@@ -491,7 +475,7 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
 
 /// Wakes the peer. A socket too full for a wake-up holds packets that wake it.
 fn wake_peer(socket: &OwnedFd) {
-    let _ = crate::socket::send(socket, Packet::Wake.encode().bytes(), None);
+    let _ = crate::os::socket::send(socket, Packet::Wake.encode().bytes(), None);
 }
 
 /// Asks for memory and passes memory. Returns false if the socket is too full, so that it must be
@@ -499,7 +483,7 @@ fn wake_peer(socket: &OwnedFd) {
 #[cold]
 fn say_of_pages(link: &mut Link, socket: &OwnedFd) -> bool {
     let asked =
-        link.mapped.send_asks(|id| crate::socket::send(socket, Packet::Ask { id }.encode().bytes(), None).is_ok());
+        link.mapped.send_asks(|id| crate::os::socket::send(socket, Packet::Ask { id }.encode().bytes(), None).is_ok());
     let answered = link.passed.answer(|id, pages| pages.descriptor().is_none() || pass_pages(socket, id, pages));
     if let Some(memory) = link.to_pass.take()
         && let Some(pages) = memory.shared_pages()

@@ -44,7 +44,7 @@ impl PollSchedule {
     /// Returns the awake slot at `step`, counted from `first` on and wrapping around. `step` must
     /// be below their number.
     #[inline]
-    pub(crate) fn awake_from(&self, first: usize, step: usize) -> u32 {
+    pub(super) fn awake_from(&self, first: usize, step: usize) -> u32 {
         let (count, at) = (self.awake.len(), first + step);
         if at < count { self.awake[at] } else { self.awake[at % count] }
     }
@@ -66,12 +66,12 @@ impl PollSchedule {
     }
 
     /// Returns the number of resting connections.
-    pub(crate) fn resting(&self) -> usize {
+    pub(super) fn resting(&self) -> usize {
         self.resting.len()
     }
 
     /// Returns the resting connection whose turn is next.
-    pub(crate) fn take_turn(&mut self) -> Option<u32> {
+    pub(super) fn take_turn(&mut self) -> Option<u32> {
         self.next += 1;
         if self.next >= self.resting.len() {
             self.next = 0;

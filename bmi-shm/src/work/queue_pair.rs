@@ -24,124 +24,12 @@ use bmi_core::transport::{
 };
 use bmi_core::{RemoteSlice, Segment};
 
-use crate::completions::{Completions, Pending};
+use super::completions::{Completions, Pending};
+use super::pen::Shortcut;
+use super::request::{Gone, Pages, Read, Reply, Request};
+use super::segments::{Receives, SegmentQueue};
 use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, ShmConfig, Tuning, WORK_LIMITS};
 use crate::error::Refusal;
-use crate::segments::{Cursor, Receives, SegmentQueue};
-
-/// A send or a write that waits or has gone in part.
-pub(crate) struct Request {
-    work: WorkId,
-    pub(crate) kind: WorkKind,
-    signalled: bool,
-    /// Its length in bytes, head included.
-    pub(crate) len: u64,
-    /// The number of its bytes at the front of the staging buffer.
-    staged: usize,
-    /// The number of its entries in the segment queue.
-    segments: u32,
-    cursor: Cursor,
-    /// Bytes that have not gone.
-    pub(crate) remaining: u64,
-    /// The target, for a write.
-    pub(crate) target: Option<WriteTarget>,
-    /// Set if the rest goes through the ring and the record that says so has gone.
-    pub(crate) in_ring: bool,
-    /// The memory of an in-place message.
-    pub(crate) pages: Option<Pages>,
-}
-
-/// A request that has gone but has not ended.
-struct Gone {
-    work: WorkId,
-    kind: WorkKind,
-    signalled: bool,
-    len: u64,
-    segments: u32,
-    /// The number of in-place messages that the peer must have copied before this request ends. It
-    /// is 0 for a request that is not in place and only waits for those before it.
-    until: u64,
-}
-
-/// Memory that the peer has mapped: its number there and its address here.
-#[derive(Clone, Copy)]
-pub(crate) struct Pages {
-    pub(crate) number: u32,
-    pub(crate) base: usize,
-}
-
-/// A read of the peer's memory.
-pub(crate) struct Read {
-    work: WorkId,
-    signalled: bool,
-    pub(crate) remote: RemoteSlice,
-    pub(crate) id: u32,
-    segments: u32,
-    pub(crate) cursor: Cursor,
-    pub(crate) len: u64,
-    /// Bytes that have not arrived.
-    pub(crate) remaining: u64,
-}
-
-/// A reply to a read of the peer.
-pub(crate) struct Reply {
-    pub(crate) id: u32,
-    key: u64,
-    pub(crate) segment: Segment,
-    pub(crate) sent: usize,
-}
-
-/// Sends messages that can be copied while they are posted.
-pub(crate) trait Shortcut {
-    /// Sends a message of `len` bytes, which `fill` writes, if there is room now. Returns whether
-    /// it did.
-    fn send(&mut self, len: usize, fill: impl FnOnce(&mut Pen)) -> bool;
-}
-
-/// Writes bytes one after the other to memory that the peer may read.
-pub(crate) struct Pen {
-    at: *mut u8,
-    remaining: usize,
-}
-
-impl Pen {
-    /// # Safety
-    /// `len` bytes at `at` must be writable while the pen is used, and accessed by others only
-    /// through `mem::copy` or the kernel.
-    pub(crate) unsafe fn new(at: *mut u8, len: usize) -> Pen {
-        Pen { at, remaining: len }
-    }
-
-    #[inline]
-    fn advance(&mut self, len: usize) -> *mut u8 {
-        assert!(len <= self.remaining, "more is written than was reserved");
-        let here = self.at;
-        (self.at, self.remaining) = (here.wrapping_add(len), self.remaining - len);
-        here
-    }
-
-    #[inline]
-    pub(crate) fn write(&mut self, bytes: &[u8]) {
-        let to = self.advance(bytes.len());
-        // SAFETY: within the memory that the creator of the pen guarantees.
-        unsafe { bmi_core::mem::copy::copy_in(to, bytes) };
-    }
-
-    /// # Safety
-    /// `len` bytes at `from` must be readable, and written by others only through `mem::copy` or
-    /// the kernel.
-    #[inline]
-    pub(crate) unsafe fn write_shared(&mut self, from: *mut u8, len: usize) {
-        let to = self.advance(len);
-        // SAFETY: the caller guarantees the source, and the creator of the pen the target.
-        unsafe { bmi_core::mem::copy::copy_between(to, from, len) };
-    }
-
-    pub(crate) fn write_segment(&mut self, segment: &Segment, offset: usize, len: usize) {
-        // SAFETY: a segment lies in its memory, which its region holds.
-        unsafe { self.write_shared(segment.as_ptr().wrapping_add(offset), len) };
-    }
-}
 
 /// All work posted on a connection.
 pub(crate) struct QueuePair {
@@ -160,7 +48,7 @@ pub(crate) struct QueuePair {
     /// The number of reads at the front that were asked for through the ring.
     pub(crate) issued: usize,
     next_read_id: u32,
-    pub(crate) read_segments: SegmentQueue,
+    pub(super) read_segments: SegmentQueue,
     pub(crate) replies: VecDeque<Reply>,
     pub(crate) receives: Receives,
     /// The number of requests that ended since the last poll.

@@ -20,7 +20,7 @@
 //!    advertised, so the peer asks through the ring, and this side copies.
 //! 3. Retired memory is bounded by `ShmConfig::max_retired`. Above it, no memory is lent any more
 //!    until some comes back. What was lent before may still be added: on each connection at most
-//!    the [`MAX_CLAIMS`](crate::area::MAX_CLAIMS) exposures that its peer can claim.
+//!    the [`MAX_CLAIMS`](crate::shared::MAX_CLAIMS) exposures that its peer can claim.
 //! 4. Nothing waits for retired memory. For [`EAGER`] every poll looks at it; later a look follows
 //!    at most [`LONGEST_PAUSE`] after the one before.
 //!
@@ -32,7 +32,7 @@
 //! leaves to the kernel beyond its own end (`io_uring`) is not seen.
 //!
 //! **Tests.** `tests/it/retired.rs` with a disk that stalls; `tests/it/process_death.rs`;
-//! `hostile_tests` with a peer that never gives up its claims.
+//! `hostile` with a peer that never gives up its claims.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -43,8 +43,8 @@ use bmi_core::mem::{MemoryId, Retirement};
 use bmi_core::transport::RetiredMemory;
 use bmi_core::{Memory, Segment, Time};
 
-use crate::area::Area;
-use crate::sys::Life;
+use crate::os::sys::Life;
+use crate::shared::Area;
 
 /// How long every poll looks at memory that was retired. Most copies are done by then.
 const EAGER: Duration = Duration::from_secs(1);

@@ -12,12 +12,13 @@
 //!
 //! **Invariants.** Decoding allocates only private data, at most [`MAX_PRIVATE_DATA`] bytes.
 //!
-//! **Tests** are here. Random packets are sent in `hostile_tests`.
+//! **Tests** are here. Random packets are sent in `hostile`.
 
 use bmi_core::transport::MAX_PRIVATE_DATA;
 
-use crate::area::Geometry;
+use crate::ShmConfig;
 use crate::error::{Refusal, Violation};
+use crate::shared::Geometry;
 
 const MAGIC: u32 = 0x424d_4953;
 /// The version of the rings, areas and packets together.
@@ -189,6 +190,13 @@ fn decode_hello(bytes: &[u8]) -> Result<Packet, Violation> {
         return Err(Violation::Packet);
     }
     Ok(Packet::Hello(Hello { greeting, geometry, cookie: word(32)?, address: word(40)? }, private.into()))
+}
+
+/// Returns this side's hello. It contains the address of this side's memory only for a peer that
+/// may reach the memory through the kernel.
+pub(super) fn hello(config: &ShmConfig, cookie: &[u64; 2], greeting: Greeting, crosses: bool) -> Hello {
+    let (cookie, address) = if crosses { (cookie[0], std::ptr::from_ref(cookie) as u64) } else { (0, 0) };
+    Hello { greeting, geometry: config.geometry(), cookie, address }
 }
 
 #[cfg(test)]

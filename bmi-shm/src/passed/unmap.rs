@@ -12,8 +12,8 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::Builder;
 
-use crate::room::Taken;
-use crate::sys::Mapping;
+use super::room::Taken;
+use crate::os::sys::Mapping;
 
 /// Unmapping fewer bytes takes less than a millisecond.
 const LARGE: usize = 1 << 20;

@@ -1,0 +1,120 @@
+//! Who may connect: listening, and the sockets that are accepted before anything is heard from them.
+//!
+//! **Invariant.** A half-open socket owns no memory. There are at most `max_half_open` of them. A newcomer
+//! always gets a place among them. If they are all taken, another one goes
+//! ([`bmi_backend::HalfOpen`]), but only after its packets were read.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use bmi_backend::{Place, Round, check_scheme, listen_failed};
+use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
+
+use super::connection::Phase;
+use super::handshake::check_user;
+use crate::error::Fault;
+use crate::os::socket::{self, ListenError, Listening};
+use crate::os::sys;
+use crate::{ShmTransport, token_of};
+
+/// An accepted socket of an admitted user that no transport has a connection for yet.
+pub(crate) struct Newcomer {
+    socket: OwnedFd,
+    /// The number of its process.
+    origin: i32,
+    /// Set if the kernel may copy between the two processes.
+    crosses: bool,
+    arrived: Time,
+}
+
+impl ShmTransport {
+    pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
+        check_scheme(addr, Scheme::Shm, "shared-memory")?;
+        let socket = socket::listen(Path::new(addr.host())).map_err(|error| match error {
+            ListenError::Invalid(why) => {
+                Error::new(ErrorKind::Invalid, format!("cannot listen at {addr}: {why}")).during("listen")
+            }
+            ListenError::Io(error) => listen_failed(addr, error),
+        })?;
+        let token = self.listeners.next_index() << crate::TOKEN_BITS | crate::TOKEN_LISTENER;
+        self.watch(socket.socket.as_fd(), token).map_err(|error| Error::from(error).during("listen"))?;
+        self.listeners.add(socket);
+        Ok(addr.clone())
+    }
+
+    /// Takes the sockets that other members of the group have accepted for this transport, and
+    /// accepts those that wait at the listeners.
+    pub(crate) fn accept_sockets(&mut self) -> bool {
+        let (mut round, mut any) = (Round::default(), false);
+        for _ in 0..self.shard.waiting() {
+            let Some((newcomer, place)) = self.shard.next() else { break };
+            any = true;
+            self.handle_newcomer(newcomer, place);
+        }
+        let accept = |listening: &Listening| socket::accept(listening.socket.as_fd());
+        while let Some(socket) = self.listeners.accept(&mut round, self.now, accept) {
+            any = true;
+            let own = self.admit(socket).and_then(|newcomer| self.shard.assign(newcomer));
+            if let Some((newcomer, place)) = own {
+                self.handle_newcomer(newcomer, place);
+            }
+        }
+        self.deadlines.add(self.listeners.deadline());
+        any
+    }
+
+    /// Checks the user of an accepted socket.
+    fn admit(&mut self, socket: OwnedFd) -> Option<Newcomer> {
+        let origin = sys::credentials(&socket).map_or(0, |peer| peer.pid);
+        match check_user(&self.config, &socket) {
+            Ok(crosses) => Some(Newcomer { socket, origin, crosses, arrived: self.now }),
+            Err(fault) => {
+                self.warn_closed(&name_of(origin), &fault);
+                None
+            }
+        }
+    }
+
+    fn handle_newcomer(&mut self, newcomer: Newcomer, place: Place) {
+        let Newcomer { socket, origin, crosses, arrived } = newcomer;
+        let peer = name_of(origin);
+        let deadline = arrived + self.config.limits.handshake_timeout;
+        while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
+            self.end(id.slot, id, Fault::MadeRoom);
+        }
+        let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin }, place) {
+            Ok(id) => id,
+            Err(error) => return self.warn_closed(&peer, &error),
+        };
+        if let Err(error) = self.watch(socket.as_fd(), token_of(id.slot)) {
+            self.slots.remove(id.slot);
+            return self.warn_closed(&peer, &error);
+        }
+        self.half_open.add(origin, id);
+        if let Some(connection) = self.slots.find_mut(id) {
+            (connection.socket, connection.crosses) = (Some(socket), crosses);
+        }
+        self.mark_ready(id.slot);
+    }
+
+    /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
+    ///
+    /// [`LogLimit`]: bmi_core::LogLimit
+    pub(super) fn admits_line(&mut self, kind: &'static str, host: &str) -> bool {
+        let admitted = self.log.admits(kind, host, self.now);
+        self.deadlines.add(self.log.next_deadline());
+        admitted
+    }
+
+    /// Reports that an accepted socket was closed at once.
+    fn warn_closed(&mut self, peer: &Addr, error: &dyn std::fmt::Display) {
+        if self.admits_line("socket closed", peer.host()) {
+            tracing::warn!(%peer, %error, "socket closed");
+        }
+    }
+}
+
+/// Returns what a peer is called until it has said more: its process.
+fn name_of(origin: i32) -> Addr {
+    Addr::shm(format!("/proc/{origin}"))
+}
