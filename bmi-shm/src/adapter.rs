@@ -1,4 +1,5 @@
-//! What the adapter does for each call of [`Transport`]: checks it, and does it at once or queues it.
+//! What the adapter does for each call of [`Transport`]: checks it, and does it at once or queues
+//! it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::task::Waker;

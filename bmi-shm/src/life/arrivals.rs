@@ -1,7 +1,8 @@
-//! Who may connect: listening, and the sockets that are accepted before anything is heard from them.
+//! Who may connect: listening, and the sockets that are accepted before anything is heard from
+//! them.
 //!
-//! **Invariant.** A half-open socket owns no memory. There are at most `max_half_open` of them. A newcomer
-//! always gets a place among them. If they are all taken, another one goes
+//! **Invariant.** A half-open socket owns no memory. There are at most `max_half_open` of them. A
+//! newcomer always gets a place among them. If they are all taken, another one goes
 //! ([`bmi_backend::HalfOpen`]), but only after its packets were read.
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,7 +1,7 @@
 //! Connecting, accepting and rejecting: from the first hello to the link.
 //!
-//! **Invariant.** Queues exist from `connect` on, or from the arrival of the complete, valid hello on.
-//! The link exists from the moment on when both areas do.
+//! **Invariant.** Queues exist from `connect` on, or from the arrival of the complete, valid hello
+//! on. The link exists from the moment on when both areas do.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

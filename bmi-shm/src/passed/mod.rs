@@ -1,5 +1,5 @@
-//! Memory that one side has passed to the other: what is mapped and what the peer has (`pages`), how
-//! much may be mapped (`room`), and what a peer may still write to after the end (`retired`).
+//! Memory that one side has passed to the other: what is mapped and what the peer has (`pages`),
+//! how much may be mapped (`room`), and what a peer may still write to after the end (`retired`).
 
 mod pages;
 mod retired;

@@ -1,6 +1,7 @@
-//! The records of the ring (`layout`): from the queues into it (`outbound`, `now` while posting), out
-//! of it to the receives (`inbound`, `whole` in the common case), or past it through memory that both
-//! sides have mapped. `link` is the shared half of a connection: its rings, its ways to that memory.
+//! The records of the ring (`layout`): from the queues into it (`outbound`, `now` while posting),
+//! out of it to the receives (`inbound`, `whole` in the common case), or past it through memory
+//! that both sides have mapped. `link` is the shared half of a connection: its rings, its ways to
+//! that memory.
 
 mod inbound;
 mod layout;

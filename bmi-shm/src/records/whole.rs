@@ -1,8 +1,8 @@
 //! Messages that are taken whole: complete in their record, or one piece of mapped memory. Anything
 //! else goes the general way (`inbound`).
 //!
-//! **Invariant.** A message is shown to a receiver before any byte of it is copied. It is shown only
-//! if it is complete in one record, this poll has reported nothing of its connection, and the
+//! **Invariant.** A message is shown to a receiver before any byte of it is copied. It is shown
+//! only if it is complete in one record, this poll has reported nothing of its connection, and the
 //! receive at the front has room (C16).
 
 use std::ops::Range;

@@ -1,5 +1,6 @@
 //! Posted work and the memory that it holds: the queues of a connection (`queue_pair`), their
-//! segments (`segments`), and the completions that the next poll reports (`completions`). Sends nothing.
+//! segments (`segments`), and the completions that the next poll reports (`completions`). Sends
+//! nothing.
 
 mod completions;
 mod pen;
