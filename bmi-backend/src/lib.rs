@@ -30,6 +30,9 @@
 //! | [`software`] | registrations, exposures, keys, refusals, capabilities of an adapter without hardware | x | | x |
 //! | [`net`] (feature `net`) | host names, TCP listeners, dialing | x | x | |
 //!
+//! **Rooms.** `accept` and `tables` (the connections and what they have to do) use `check` (limits,
+//! errors); so do [`software`] and [`net`], which also uses `helpers`.
+//!
 //! The simulator uses none of it. `docs/transport.md` says why, and why this is no module of
 //! `bmi-core`.
 //!
@@ -38,29 +41,18 @@
 //!
 //! **Tests** are here, and in the conformance suite for each backend.
 
-mod connection_table;
-mod deadlines;
-mod event_queue;
-mod half_open;
+mod accept;
+mod check;
 mod helpers;
-mod listeners;
 #[cfg(feature = "net")]
 pub mod net;
-mod refusal;
-mod shards;
-mod slot_queue;
 pub mod software;
-mod work_limits;
+mod tables;
 
-pub use connection_table::ConnectionTable;
-pub use deadlines::Deadlines;
-pub use event_queue::EventQueue;
-pub use half_open::HalfOpen;
-pub use helpers::{Helpers, Outcome, waker};
-pub use listeners::{Listeners, Round};
-pub use refusal::{
-    Limit, check_private, check_scheme, connection_ended, foreign_segment, listen_failed, lost, request_gone, unreached,
+pub use accept::{HalfOpen, Limits, Listeners, Place, Round, Shard};
+pub use check::{
+    Limit, WorkLimits, check_private, check_scheme, connection_ended, foreign_segment, listen_failed, lost,
+    request_gone, total_len, unreached,
 };
-pub use shards::{Limits, Place, Shard};
-pub use slot_queue::{SlotQueue, Turn};
-pub use work_limits::{WorkLimits, total_len};
+pub use helpers::{Helpers, Outcome, waker};
+pub use tables::{ConnectionTable, Deadlines, EventQueue, SlotQueue, Turn};

@@ -30,7 +30,7 @@ const CIRCLES: &str = "
     xtask/src/compare: bench source; xtask/src: mutants pair rxe setup steps";
 /// The folders of today with more than `ROOM` files of code or text. They may only shrink as well.
 const CROWDS: &str = "
-    bmi-backend/src 13; bmi-cache/src 17; bmi-conformance/src/message 19; bmi-core/src 21;
+    bmi-cache/src 17; bmi-conformance/src/message 19; bmi-core/src 21;
     bmi-core/src/engine 52; bmi-sim/src 27;
     bmi-sim/tests/it 29; docs 15; fs-client/src 20; fs-client/tests/it 24; fs-proto/src 14;
     fs-server/src/manager 24; fs-server/src/store 38; fs-server/tests/sim 21; fuzz/fuzz_targets 18;
