@@ -17,9 +17,9 @@
 
 use std::time::Duration;
 
-use crate::bulk::BulkDescriptor;
 use crate::error::{Error, ErrorKind};
 use crate::lists::Lists;
+use crate::mem::MAX_PIECES;
 
 /// The settings of an endpoint. Start from `Config::default()` or [`Config::named`].
 ///
@@ -197,7 +197,7 @@ impl Default for Tuning {
     fn default() -> Tuning {
         Tuning {
             fast_slots: 4,
-            max_pieces: BulkDescriptor::MAX_PIECES,
+            max_pieces: MAX_PIECES,
             transfer_unit: 256 << 10,
             in_flight_bytes: 4 << 20,
             peer_in_flight_bytes: 2 << 20,

@@ -3,14 +3,14 @@
 //! The programs in `fuzz/` call them with the fuzzer's bytes, the tests below with the committed
 //! corpora (`fuzz/corpus`). A body panics if a decoder breaks one of its rules.
 
-use crate::bulk::BulkDescriptor;
 use crate::error::{Error, ErrorKind};
-use crate::extents;
-use crate::proto::describe::describe_message;
-use crate::proto::header::{HEADER_LEN, Header, Kind};
-use crate::proto::hello::{Hello, decode_refusal, encode_refusal};
 use crate::timeline::{Timeline, merge};
 use crate::transport::MAX_PRIVATE_DATA;
+use crate::wire::BulkDescriptor;
+use crate::wire::describe::describe_message;
+use crate::wire::extents;
+use crate::wire::header::{HEADER_LEN, Header, Kind};
+use crate::wire::hello::{Hello, decode_refusal, encode_refusal};
 use crate::{Addr, Scheme};
 
 /// A message: the protocol's header, and the headers of calls and replies.
@@ -18,7 +18,7 @@ use crate::{Addr, Scheme};
 /// A header that decodes has one encoding. The fast decoder of Eager messages agrees with the
 /// general one. A message in a slot is no longer than the slot.
 pub fn message(bytes: &[u8]) {
-    crate::comm::fuzz_heads(bytes);
+    crate::wire::call::fuzz_heads(bytes);
     if let Ok((header, payload)) = Header::decode(bytes) {
         assert_eq!(header.encode()[..], bytes[..HEADER_LEN]);
         assert_eq!(payload, &bytes[HEADER_LEN..]);

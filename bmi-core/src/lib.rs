@@ -18,58 +18,54 @@
 #![warn(clippy::disallowed_types)]
 
 mod addr;
-mod bulk;
-mod capability;
-mod combining_lock;
+mod class;
 pub mod comm;
 mod config;
 pub mod driver;
 mod endpoint;
 mod engine;
 mod error;
-pub mod extents;
-mod forward;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
 mod handle;
-mod inline_receive;
+mod hooks;
+mod ids;
 mod lists;
 mod log_limit;
 pub mod mem;
-mod mutated;
 mod op;
-mod proto;
-mod returns;
-mod steps;
+mod paths;
 mod sync;
-mod threading;
 mod time;
 pub mod timeline;
 pub mod transport;
+mod wire;
 
 pub use addr::{Addr, CustomScheme, Device, Scheme};
-pub use bulk::{BulkDescriptor, Exposure};
-pub use capability::{Capabilities, OneSided, Registration};
 pub use config::{Config, CreditConfig, LimitConfig, MemoryConfig, TimeoutConfig};
+pub use endpoint::threading::{AnyThread, OneThread, Threading};
 pub use endpoint::{Endpoint, Message, Operation, Peer, SharedEndpoint, SharedPeer};
-pub use engine::{Counters, Engine, Grant, Kept, MAX_TAG, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
+pub use engine::{
+    Counters, Engine, Exposure, Grant, Kept, MAX_TAG, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected,
+};
 pub use error::{Error, ErrorKind};
 pub use handle::{Handle, HandleConfig, MAX_ENDPOINTS};
+#[doc(hidden)]
+pub use hooks::{handed_over, step, steps};
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub use hooks::{longest_job, steps_taken};
+pub use hooks::{mutated, mutated_each};
 pub use lists::Lists;
 pub use log_limit::LogLimit;
 pub use mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
-pub use mutated::{mutated, mutated_each};
 pub use op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
-#[doc(hidden)]
-pub use proto::describe::describe_message;
-pub use returns::Returns;
-#[doc(hidden)]
-pub use steps::{handed_over, step, steps};
-#[cfg(feature = "mutants")]
-#[doc(hidden)]
-pub use steps::{longest_job, steps_taken};
-pub use threading::{AnyThread, OneThread, Threading};
+pub use sync::Returns;
 pub use time::{Clock, Time};
 pub use timeline::{Timeline, TimelineOptions};
+pub use transport::capability::{Capabilities, OneSided, Registration};
 pub use transport::{AnyTransport, ServiceClass, Transport};
+#[doc(hidden)]
+pub use wire::describe::describe_message;
+pub use wire::{BulkDescriptor, extents};

@@ -25,9 +25,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::hooks::step;
 use crate::mutated;
 use crate::op::PeerId;
-use crate::steps::step;
 
 /// The largest share of a peer, as a multiple of the places that stay free.
 const FACTOR: usize = 3;
@@ -172,7 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::proto::table::Table;
+    use crate::wire::table::Table;
 
     /// Returns the ids of `count` peers.
     fn peers(count: usize) -> Vec<PeerId> {
@@ -220,11 +220,11 @@ mod tests {
     fn peers_that_wait_are_not_searched_while_no_place_is_free() {
         let (peers, mut admission) = (peers(5000), Admission::new(4, 4));
         assert_eq!(peers.iter().filter(|peer| admission.admit(**peer, 0).is_some()).count(), 4);
-        let before = crate::steps::steps_taken();
+        let before = crate::hooks::steps_taken();
         assert_eq!(admission.begin_next(), None);
         admission.finished(peers[0]);
         assert_eq!((admission.begin_next(), admission.begin_next()), (Some((peers[4], 0)), None));
-        assert_eq!(crate::steps::steps_taken() - before, 1);
+        assert_eq!(crate::hooks::steps_taken() - before, 1);
     }
 
     #[derive(Clone, Debug)]

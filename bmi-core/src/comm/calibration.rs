@@ -49,16 +49,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::path::{Direction, Path};
-use super::policy::{Crossovers, Policy, Thresholds};
-use crate::capability::Registration;
+use crate::endpoint::threading::Threading;
 use crate::endpoint::{Endpoint, Operation, Peer};
 use crate::engine::{AREA, ProbePath};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{MemList, Memory, MemoryRegion};
 use crate::op::{Options, Posted};
-use crate::threading::Threading;
+use crate::paths::{Crossovers, Policy, Thresholds};
+use crate::paths::{Direction, Path};
 use crate::transport::HostWork;
+use crate::transport::capability::Registration;
 
 /// A difference of less than one part in this number is not material.
 pub const MATERIAL: u64 = 5;

@@ -6,20 +6,20 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::packing::Packed;
-use super::path::{Direction, Path};
-use super::policy::Choice;
-use super::wire::{
-    CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, bad_reply, descriptor, put_descriptor,
-};
-use crate::bulk::Exposure;
+use crate::endpoint::threading::{OneThread, Threading};
 use crate::endpoint::{Dropped, Operation, Peer};
+use crate::engine::Exposure;
 use crate::engine::{CallPart, DroppedCall, Grant, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory};
 use crate::mutated;
 use crate::op::{Options, Tag};
-use crate::threading::{OneThread, Threading};
+use crate::paths::Choice;
+use crate::paths::{Direction, Path};
 use crate::transport::ServiceClass;
+use crate::wire::call::{
+    CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, bad_reply, descriptor, put_descriptor,
+};
 
 /// Largest number of pieces of the user's memory that a server writes ahead of a reply. For more
 /// pieces, one message and a copy cost less.

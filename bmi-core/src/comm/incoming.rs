@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 
-use super::path::{Direction, Path};
-use super::wire::{
-    CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, descriptor, put_descriptor,
-};
-use crate::bulk::{BulkDescriptor, Exposure};
+use crate::endpoint::threading::{OneThread, Slot, Threading};
 use crate::endpoint::{Dropped, Endpoint, Message, Operation, Peer};
-use crate::engine::{CallPart, Engine, Kept, Unexpected, read_only};
+use crate::engine::Exposure;
+use crate::engine::{Kept, Unexpected, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory};
 use crate::mutated;
-use crate::op::{Options, PeerId, Posted, Tag};
-use crate::threading::{OneThread, Slot, Threading};
-use crate::time::Time;
+use crate::op::{Options, Posted, Tag};
+use crate::paths::{Direction, Path};
 use crate::transport::{HostWork, ServiceClass};
+use crate::wire::BulkDescriptor;
+use crate::wire::call::{
+    CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, descriptor, put_descriptor,
+};
 
 /// Returns the number of data bytes that a message announces for its request, or 0 if it is not a
 /// call. A server can use it to decide when to handle the message.
@@ -73,16 +73,6 @@ pub struct Incoming<S: Threading = OneThread> {
     stored: S::Slot<u64>,
     /// The reply was sent.
     answered: bool,
-}
-
-/// Tells a caller that there will be no reply.
-pub(crate) fn leave_unanswered(endpoint: &mut Engine, peer: PeerId, id: Tag, now: Time) {
-    let message = ReplyHeader { kind: ReplyKind::Unanswered, bytes: 0, at: 0 }.encode().to_vec();
-    let options = Options::within(now, endpoint.config().timeouts.fence_grace);
-    // Without a connection there is nobody to tell.
-    if let Ok(Posted::Pending(op)) = endpoint.post_in_call(CallPart::Send, peer, id, message.into(), options) {
-        endpoint.detach(op);
-    }
 }
 
 impl<S: Threading> Drop for Incoming<S> {

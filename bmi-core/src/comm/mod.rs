@@ -20,21 +20,14 @@ mod calibration;
 mod call;
 mod incoming;
 mod packing;
-mod path;
-mod plan;
-mod policy;
 mod server;
-mod wire;
 
 pub use admission::Admission;
 pub use calibration::{Calibrations, Curve, MATERIAL, Measured, adapter, calibrate, measure};
 pub use call::{Body, Call, Reply};
-pub(crate) use incoming::leave_unanswered;
 pub use incoming::{Incoming, announced, request_of};
-pub use path::{Direction, Miss, Path, PathCounters};
-pub use plan::{Plan, Rule};
-pub use policy::{Choice, Crossovers, Facts, LONGEST_AHEAD, Policy, Thresholds};
 pub use server::serve;
-pub(crate) use wire::REPLY_HEAD;
-#[cfg(any(test, fuzzing))]
-pub(crate) use wire::fuzz_heads;
+
+pub use crate::paths::{
+    Choice, Crossovers, Direction, Facts, LONGEST_AHEAD, Miss, Path, PathCounters, Plan, Policy, Rule, Thresholds,
+};

@@ -11,18 +11,18 @@
 //! does. So a server that moves less than it says does not show the program what another server
 //! sent.
 
-use super::path::Direction;
-use super::wire::CALL_HEAD;
+use crate::endpoint::threading::Threading;
 use crate::endpoint::{PackingBuffer, Peer};
 use crate::error::Error;
 use crate::lists::Lists;
 use crate::mem::{MemList, MemSlice};
 use crate::mutated;
-use crate::threading::Threading;
+use crate::paths::Direction;
 use crate::transport::HostWork;
+use crate::wire::call::CALL_HEAD;
 
 /// Largest number of bytes for a piece in a descriptor: key, index, length and range.
-const PIECE: usize = 8 + 3 + 1 + crate::extents::MAX_ENCODED;
+const PIECE: usize = 8 + 3 + 1 + crate::wire::extents::MAX_ENCODED;
 
 /// The user's list, and the buffer that its data is packed into.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use futures_util::stream::{FuturesUnordered, Stream};
 
 use super::admission::Admission;
 use super::incoming::Incoming;
+use crate::endpoint::threading::Threading;
 use crate::endpoint::{Endpoint, Message};
 use crate::error::Error;
-use crate::threading::Threading;
 
 /// Serves calls: runs `handler` for each call that arrives, at most `max_calls` at a time.
 ///

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::endpoint::Endpoint;
-use crate::threading::Threading;
+use crate::endpoint::threading::Threading;
 use crate::time::Time;
 
 /// Number of rounds between two looks at the clock, which cost a part of a poll that finds nothing.

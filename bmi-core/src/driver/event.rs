@@ -28,8 +28,8 @@ use tokio::time::{Instant, Sleep};
 
 use super::{Waiter, Waiting};
 use crate::endpoint::Endpoint;
+use crate::endpoint::threading::Threading;
 use crate::error::Error;
-use crate::threading::Threading;
 use crate::time::Time;
 use crate::transport::Armed;
 

@@ -23,8 +23,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{Waiter, Waiting};
 use crate::endpoint::Endpoint;
+use crate::endpoint::threading::Threading;
 use crate::error::Error;
-use crate::threading::Threading;
 use crate::time::Time;
 use crate::transport::Armed;
 

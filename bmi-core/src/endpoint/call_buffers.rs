@@ -1,10 +1,10 @@
 //! Buffers of the calls of an endpoint that are kept for later ones, with their registrations.
 
-use crate::comm::Direction;
+use crate::endpoint::threading::{Slot, Threading};
 use crate::error::Error;
 use crate::mem::Memory;
 use crate::op::PeerId;
-use crate::threading::{Slot, Threading};
+use crate::paths::Direction;
 
 /// Number of reply buffers kept.
 const REPLIES: usize = 256;

@@ -4,8 +4,8 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::state::{Dropped, State};
-use crate::returns::Inside;
-use crate::threading::Guard;
+use crate::endpoint::threading::Guard;
+use crate::sync::Inside;
 
 /// The lock of an endpoint, held by the guard `G`.
 pub(super) struct Held<G> {

@@ -16,7 +16,7 @@
 //! **Threads.** An [`Endpoint`] belongs to the tasks of one thread, and runs on any executor
 //! that takes `!Send` futures. A [`SharedEndpoint`] is the same for any thread: it and its futures
 //! are `Send` if the transport is. Its endpoint is behind a lock
-//! ([`CombiningLock`](crate::combining_lock::CombiningLock)).
+//! ([`CombiningLock`](crate::sync::combining_lock::CombiningLock)).
 //!
 //! **Protocol** of a use:
 //! 1. Take the lock. Post, collect or poll.
@@ -28,14 +28,15 @@
 //!    may run any code, so none is called under the lock.
 
 mod call_buffers;
+mod driving;
 mod held;
 mod operation;
 mod peer;
 mod state;
+pub(crate) mod threading;
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -43,26 +44,16 @@ use call_buffers::CallBuffers;
 pub(crate) use call_buffers::PackingBuffer;
 use held::InUse;
 pub use operation::Operation;
-use operation::Progress;
 pub use peer::{Message, Peer, SharedPeer};
 pub(crate) use state::Dropped;
-use state::{Poller, State, Wakes};
+use state::{State, Wakes};
 
 use crate::addr::Addr;
+use crate::endpoint::threading::{AnyThread, Lock, OneThread, Shared, Threading};
 use crate::engine::{Counters, Engine, PeerEvent, ResourceUsage};
 use crate::error::Error;
-use crate::op::{Completion, OpId, Options, PeerId, Posted};
-use crate::threading::{AnyThread, Lock, OneThread, Shared, Threading};
+use crate::op::{Options, PeerId, Posted};
 use crate::time::{Clock, Time};
-use crate::transport::Armed;
-
-/// How long a future polls that is alone. A task should not keep its thread for more than about
-/// 100 µs.
-const TURN: Duration = Duration::from_micros(50);
-/// Number of polls of a future that is not alone.
-const TURN_OF_MANY: u32 = 8;
-/// Number of operations that one task may have under way: the two of a call, or of an exchange.
-const ALONE: usize = 2;
 
 /// A handle to an endpoint, for `async` code.
 pub struct Endpoint<S: Threading = OneThread> {
@@ -342,256 +333,4 @@ impl<S: Threading> Endpoint<S> {
     pub(crate) fn call_buffers(&self) -> &CallBuffers<S> {
         &self.inner.call_buffers
     }
-
-    // ---- for handles ----------------------------------------------------------------------------
-
-    /// Polls the endpoint once, for a caller that waits. A driver that sleeps goes on to do so, but
-    /// the adapter may not be armed for it any more: see [`Endpoint::rearm`].
-    pub(crate) fn progress_of_caller(&self) -> bool {
-        self.inner.state.give_way();
-        let (worked, state) = self.run(|state| state.poll(self.now()));
-        self.release(state, false);
-        worked
-    }
-
-    /// Arms the adapter again for a driver that sleeps, or wakes the driver. For a caller that has
-    /// polled, and polls no more.
-    pub(crate) fn rearm(&self) {
-        self.release(self.acquire(), true);
-    }
-
-    /// Lets the futures of operations poll the endpoint while they wait.
-    pub(crate) fn let_futures_poll(&self) {
-        self.look_at(|state| state.poller = Poller::Free);
-    }
-
-    /// Sets the largest number of operations. [`Endpoint::post`] refuses more.
-    pub(crate) fn set_max_operations(&self, most: usize) {
-        self.look_at(|state| state.max_operations = most);
-    }
-
-    /// Runs `f` on the endpoint, which posts an operation, if there is room.
-    ///
-    /// # Errors
-    /// `Exhausted`, or that of `f`.
-    pub(crate) fn with_room<R>(&self, f: impl FnOnce(&mut Engine) -> Result<R, Error>) -> Result<R, Error> {
-        self.with_state(|state| {
-            state.check_room()?;
-            f(&mut state.engine)
-        })
-    }
-
-    /// Waits until there is room for one more operation, or the endpoint is closing.
-    pub async fn room(&self) {
-        poll_fn(|cx| {
-            self.look_at(|state| {
-                if state.has_room() || state.engine.is_closing() {
-                    return Poll::Ready(());
-                }
-                state.room_waiters.add(cx.waker(), &mut state.engine);
-                Poll::Pending
-            })
-        })
-        .await;
-    }
-
-    /// Begins to close the endpoint: connections end in order, nothing more is posted. It must be
-    /// driven until it has [closed](Self::closed).
-    pub fn close(&self) {
-        let ((), state) = self.run(|state| state.close(self.now()));
-        self.release(state, true);
-    }
-
-    /// Returns true if the endpoint is closing, or closed.
-    pub fn is_closing(&self) -> bool {
-        self.look(|engine| engine.is_closing())
-    }
-
-    /// Waits until the endpoint is closed. Every operation has ended then, and a driver may stop.
-    pub async fn closed(&self) {
-        poll_fn(|cx| {
-            self.look_at(|state| {
-                if state.engine.has_closed() {
-                    return Poll::Ready(());
-                }
-                state.end_waiters.add(cx.waker(), &mut state.engine);
-                Poll::Pending
-            })
-        })
-        .await;
-    }
-
-    /// Returns true if the endpoint is closed.
-    pub(crate) fn has_closed(&self) -> bool {
-        self.look(|engine| engine.has_closed())
-    }
-
-    /// Checks that there is room for one more operation.
-    ///
-    /// # Errors
-    /// `Exhausted`.
-    pub(crate) fn check_room(&self) -> Result<(), Error> {
-        self.look_at(|state| state.check_room())
-    }
-
-    /// Returns the number of polls so far, by whichever thread.
-    pub(crate) fn polls(&self) -> u64 {
-        self.look_at(|state| state.polls)
-    }
-
-    pub(crate) fn operation(&self, posted: Result<Posted, Error>) -> Operation<S> {
-        let state = match posted {
-            Ok(Posted::Done(completion)) => Progress::Done(completion),
-            Ok(Posted::Pending(op)) => Progress::Pending(op),
-            Err(error) => Progress::Refused(error),
-        };
-        Operation { endpoint: self.clone(), state }
-    }
-
-    /// Returns the completion of `op`, or `None` after arranging to wake the task when there is
-    /// one. `Some(None)` means that there is no such operation.
-    ///
-    /// If drivers poll, the future of one operation at a time does so instead, because a driver
-    /// would take another thread. It polls in each of its turns. Between them, the other tasks of
-    /// its executor run.
-    #[inline]
-    fn poll_op(&self, op: OpId, cx: &Context<'_>) -> Option<Option<Completion>> {
-        if S::CALLERS_PROGRESS && self.look_at(|state| !state.engine.has_ended(op) && state.take_poller(op)) {
-            self.poll_a_turn(op);
-            if !self.look_at(|state| state.engine.has_ended(op)) {
-                cx.waker().wake_by_ref();
-                // Other threads may wait for this core.
-                std::thread::yield_now();
-            }
-        }
-        let (polled, mut state) = self.run(|state| state.engine.poll_op_or_wake(op, cx.waker()));
-        if S::CALLERS_PROGRESS && polled.is_some() && state.release_poller(op) {
-            // Another future that waits becomes the one that polls.
-            state.engine.wake_a_waiter();
-            self.release(state, false);
-        } else {
-            self.release_unused(state);
-        }
-        polled
-    }
-
-    /// Polls until `op` has ended, or another task can go on; as long as a task may keep its thread
-    /// if no other task waits for the endpoint, and a few times otherwise.
-    fn poll_a_turn(&self, op: OpId) {
-        let since = self.now();
-        for polls in 0.. {
-            self.inner.state.give_way();
-            let now = self.now();
-            let (_, state) = self.run(|state| state.poll(now));
-            let is_alone = state.engine.operations() <= ALONE;
-            let over = if is_alone { now - since > TURN } else { polls >= TURN_OF_MANY };
-            let ended = over || state.engine.has_ended(op) || state.engine.has_wakers();
-            self.release(state, false);
-            if ended {
-                return;
-            }
-            std::hint::spin_loop();
-        }
-    }
-
-    fn outcome(&self, completion: Completion) -> Result<Completion, Error> {
-        match completion.status {
-            Ok(()) => Ok(completion),
-            Err(kind) => {
-                let error = self.look(|engine| engine.explain(&completion));
-                Err(error.unwrap_or_else(|| Error::new(kind, "")))
-            }
-        }
-    }
-
-    // ---- for drivers ----------------------------------------------------------------------------
-
-    /// Polls the endpoint once, at the clock's time, and wakes the futures that can go on. Returns
-    /// whether there was anything to do. Other threads that wait for the endpoint go first.
-    pub fn progress(&self) -> bool {
-        self.progress_at(self.now())
-    }
-
-    /// Works as [`Endpoint::progress`], at `now`. The time of an endpoint never decreases, so
-    /// [`Time::ZERO`] is the time of the poll before.
-    #[inline]
-    pub(crate) fn progress_at(&self, now: Time) -> bool {
-        self.inner.state.give_way();
-        let (worked, state) = self.run(|state| {
-            if S::CALLERS_PROGRESS {
-                // It does not sleep. So callers leave everything to it.
-                state.take_driver();
-            }
-            state.engine.record_wake();
-            state.poll(now)
-        });
-        self.release(state, false);
-        worked
-    }
-
-    /// Returns true if at most one task has operations under way.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn is_used_alone(&self) -> bool {
-        self.look(|engine| engine.operations() <= ALONE)
-    }
-
-    /// Returns the time at which to call `progress` even if nothing arrives.
-    pub fn next_deadline(&self) -> Option<Time> {
-        self.look(|engine| engine.next_deadline())
-    }
-
-    /// Prepares to sleep. `waker` is woken when a task uses the endpoint, for example to post or to
-    /// cancel an operation, and when a message or an exposure is dropped. A task on another thread
-    /// does not wake it if it can do itself what is to be done. It is also woken when the transport
-    /// has something to do, unless the transport has an event fd for that.
-    pub fn arm(&self, waker: &Waker) -> Armed {
-        self.arm_until(waker).0
-    }
-
-    /// Works as [`Endpoint::arm`]. Also returns the time at which to call `progress` at the
-    /// latest. A driver of a shared endpoint sleeps until exactly this time: a caller that posts
-    /// something with a later deadline does not wake it. One driver may sleep at a time, because
-    /// only the last one that prepared to is woken.
-    pub fn arm_until(&self, waker: &Waker) -> (Armed, Option<Time>) {
-        self.look_at(|state| state.arm(waker))
-    }
-
-    /// Runs `f` on the transport's event fd, if it has one.
-    pub fn with_event_fd<R>(&self, f: impl FnOnce(Option<BorrowedFd<'_>>) -> R) -> R {
-        self.look(|endpoint| f(endpoint.event_fd()))
-    }
-
-    /// Returns a duplicate of the transport's event fd, if it has one.
-    pub(crate) fn clone_event_fd(&self) -> Result<Option<OwnedFd>, Error> {
-        Ok(self.with_event_fd(|fd| fd.map(|fd| fd.try_clone_to_owned()).transpose())?)
-    }
 }
-
-/// A shared endpoint, what is made of it, and all futures may go to any thread.
-const _: fn() = || {
-    use crate::comm::{Body, Call, Incoming};
-    use crate::mem::MemList;
-
-    fn is_shared<V: Send + Sync>() {}
-    fn can_be_sent<V: Send>(_: V) {}
-    can_be_sent::<Option<Engine>>(None);
-    is_shared::<SharedEndpoint>();
-    is_shared::<SharedPeer>();
-    is_shared::<Operation<AnyThread>>();
-    can_be_sent::<Option<(Message<AnyThread>, Call<AnyThread>)>>(None);
-    is_shared::<Incoming<AnyThread>>();
-    let _ = |endpoint: SharedEndpoint, addr: Addr, peer: SharedPeer, list: MemList, options: Options| {
-        can_be_sent(endpoint.connect(&addr, options));
-        can_be_sent(endpoint.next_unexpected());
-        can_be_sent(endpoint.next_event());
-        can_be_sent(endpoint.sleep(Duration::ZERO));
-        can_be_sent(endpoint.room());
-        can_be_sent(peer.disconnect(options));
-        can_be_sent(peer.call(b"", Body::In(list.clone()), options).map(Call::reply));
-    };
-    let _ = |call: Incoming<AnyThread>, list: MemList, options: Options| {
-        can_be_sent(call.fetch(0, list.clone(), options));
-        can_be_sent(call.store(0, list.clone(), options));
-        can_be_sent(call.reply(b"", Some(list), options));
-    };
-};

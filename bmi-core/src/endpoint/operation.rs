@@ -3,11 +3,20 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use super::{Dropped, Endpoint};
+use crate::endpoint::threading::{Lock, OneThread, Threading};
 use crate::error::{Error, ErrorKind};
-use crate::op::{Completion, OpId};
-use crate::threading::{OneThread, Threading};
+use crate::op::{Completion, OpId, Posted};
+
+/// How long a future polls that is alone. A task should not keep its thread for more than about
+/// 100 µs.
+const TURN: Duration = Duration::from_micros(50);
+/// Number of polls of a future that is not alone.
+const TURN_OF_MANY: u32 = 8;
+/// Number of operations that one task may have under way: the two of a call, or of an exchange.
+pub(super) const ALONE: usize = 2;
 
 /// An operation under way. It ends in its completion, or in an error that names operation and peer.
 #[must_use = "dropping it abandons the operation"]
@@ -21,6 +30,73 @@ pub(super) enum Progress {
     Done(Completion),
     Pending(OpId),
     Taken,
+}
+
+impl<S: Threading> Endpoint<S> {
+    pub(crate) fn operation(&self, posted: Result<Posted, Error>) -> Operation<S> {
+        let state = match posted {
+            Ok(Posted::Done(completion)) => Progress::Done(completion),
+            Ok(Posted::Pending(op)) => Progress::Pending(op),
+            Err(error) => Progress::Refused(error),
+        };
+        Operation { endpoint: self.clone(), state }
+    }
+
+    /// Returns the completion of `op`, or `None` after arranging to wake the task when there is
+    /// one. `Some(None)` means that there is no such operation.
+    ///
+    /// If drivers poll, the future of one operation at a time does so instead, because a driver
+    /// would take another thread. It polls in each of its turns. Between them, the other tasks of
+    /// its executor run.
+    #[inline]
+    pub(super) fn poll_op(&self, op: OpId, cx: &Context<'_>) -> Option<Option<Completion>> {
+        if S::CALLERS_PROGRESS && self.look_at(|state| !state.engine.has_ended(op) && state.take_poller(op)) {
+            self.poll_a_turn(op);
+            if !self.look_at(|state| state.engine.has_ended(op)) {
+                cx.waker().wake_by_ref();
+                // Other threads may wait for this core.
+                std::thread::yield_now();
+            }
+        }
+        let (polled, mut state) = self.run(|state| state.engine.poll_op_or_wake(op, cx.waker()));
+        if S::CALLERS_PROGRESS && polled.is_some() && state.release_poller(op) {
+            // Another future that waits becomes the one that polls.
+            state.engine.wake_a_waiter();
+            self.release(state, false);
+        } else {
+            self.release_unused(state);
+        }
+        polled
+    }
+
+    /// Polls until `op` has ended, or another task can go on; as long as a task may keep its thread
+    /// if no other task waits for the endpoint, and a few times otherwise.
+    fn poll_a_turn(&self, op: OpId) {
+        let since = self.now();
+        for polls in 0.. {
+            self.inner.state.give_way();
+            let now = self.now();
+            let (_, state) = self.run(|state| state.poll(now));
+            let is_alone = state.engine.operations() <= ALONE;
+            let over = if is_alone { now - since > TURN } else { polls >= TURN_OF_MANY };
+            let ended = over || state.engine.has_ended(op) || state.engine.has_wakers();
+            self.release(state, false);
+            if ended {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    pub(super) fn outcome(&self, completion: Completion) -> Result<Completion, Error> {
+        match completion.status {
+            Ok(()) => Ok(completion),
+            Err(kind) => {
+                let error = self.look(|engine| engine.explain(&completion));
+                Err(error.unwrap_or_else(|| Error::new(kind, "")))
+            }
+        }
+    }
 }
 
 impl<S: Threading> Future for Operation<S> {

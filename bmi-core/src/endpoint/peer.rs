@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use super::{Endpoint, Operation};
 use crate::addr::Addr;
-use crate::bulk::{BulkDescriptor, Exposure};
+use crate::endpoint::threading::{AnyThread, OneThread, Threading};
+use crate::engine::Exposure;
 use crate::engine::{CallPart, Engine, Grant, PeerLimits, Unexpected};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList};
 use crate::op::{Options, PeerId, Posted, Tag};
-use crate::threading::{AnyThread, OneThread, Threading};
+use crate::wire::BulkDescriptor;
 
 /// A peer: one connection of an endpoint. A clone is another handle to the same connection, and
 /// costs a count.

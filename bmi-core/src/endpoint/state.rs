@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-use crate::bulk::Exposure;
+use crate::engine::Exposure;
 use crate::engine::{DroppedCall, Engine};
 use crate::error::{Error, ErrorKind};
 use crate::mem::Retirement;
@@ -213,7 +213,7 @@ impl State {
                 self.engine.drop_call(*call, now);
             }
             Dropped::Exposed(exposed) => self.engine.leave_exposure(exposed.0, exposed.1),
-            Dropped::Unanswered(peer, id) => crate::comm::leave_unanswered(&mut self.engine, peer, id, now),
+            Dropped::Unanswered(peer, id) => crate::engine::leave_unanswered(&mut self.engine, peer, id, now),
             Dropped::Handle => self.close(now),
         }
     }

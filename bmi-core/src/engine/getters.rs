@@ -2,15 +2,15 @@
 
 use super::Engine;
 use crate::addr::Addr;
-use crate::capability::Capabilities;
 use crate::config::Config;
 use crate::engine::books::{Counters, PeerLimits, Pinned, ResourceUsage};
+use crate::engine::buffers::PinCounts;
 use crate::error::{Error, ErrorKind};
-use crate::mem::PinCounts;
 use crate::op::{Completion, OpKind, PeerId};
-use crate::proto::credit;
 use crate::time::Time;
 use crate::transport::Transport;
+use crate::transport::capability::Capabilities;
+use crate::wire::credit;
 
 impl Engine {
     /// Returns the settings of the endpoint.

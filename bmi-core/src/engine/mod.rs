@@ -60,9 +60,9 @@ mod poll;
 mod posts;
 
 pub(crate) use adapter::read_only;
-pub use books::{Counters, MAX_TAG, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
+pub use books::{Counters, Exposure, MAX_TAG, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
 pub use bulk::Grant;
-pub(crate) use calls::{CallPart, DroppedCall};
+pub(crate) use calls::{CallPart, DroppedCall, leave_unanswered};
 pub use life::Kept;
 pub(crate) use life::closed;
 pub(crate) use message::{AREA, ProbePath};

@@ -2,14 +2,15 @@
 
 use super::Engine;
 use crate::addr::Addr;
-use crate::bulk::{BulkDescriptor, Exposure};
+use crate::engine::books::Exposure;
 use crate::engine::books::{State, is_call, reserved_tag};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory, MemoryRegion};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
-use crate::proto::header::Kind;
 use crate::time::Time;
 use crate::transport::Transport;
+use crate::wire::BulkDescriptor;
+use crate::wire::header::Kind;
 
 impl Engine {
     // ---- connections ----------------------------------------------------------------------------

@@ -230,3 +230,36 @@ const _: fn() = || {
         can_be_sent(handle.close());
     };
 };
+
+/// A shared endpoint, what is made of it, and all futures may go to any thread.
+const _: fn() = || {
+    use std::time::Duration;
+
+    use crate::comm::{Body, Call, Incoming};
+    use crate::endpoint::threading::AnyThread;
+    use crate::endpoint::{Message, Operation, SharedPeer};
+    use crate::mem::MemList;
+
+    fn is_shared<V: Send + Sync>() {}
+    fn can_be_sent<V: Send>(_: V) {}
+    can_be_sent::<Option<Engine>>(None);
+    is_shared::<SharedEndpoint>();
+    is_shared::<SharedPeer>();
+    is_shared::<Operation<AnyThread>>();
+    can_be_sent::<Option<(Message<AnyThread>, Call<AnyThread>)>>(None);
+    is_shared::<Incoming<AnyThread>>();
+    let _ = |endpoint: SharedEndpoint, addr: Addr, peer: SharedPeer, list: MemList, options: Options| {
+        can_be_sent(endpoint.connect(&addr, options));
+        can_be_sent(endpoint.next_unexpected());
+        can_be_sent(endpoint.next_event());
+        can_be_sent(endpoint.sleep(Duration::ZERO));
+        can_be_sent(endpoint.room());
+        can_be_sent(peer.disconnect(options));
+        can_be_sent(peer.call(b"", Body::In(list.clone()), options).map(Call::reply));
+    };
+    let _ = |call: Incoming<AnyThread>, list: MemList, options: Options| {
+        can_be_sent(call.fetch(0, list.clone(), options));
+        can_be_sent(call.store(0, list.clone(), options));
+        can_be_sent(call.reply(b"", Some(list), options));
+    };
+};

@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::Handle;
 use crate::addr::Addr;
 use crate::comm::Incoming;
+use crate::endpoint::threading::AnyThread;
 use crate::endpoint::{Message, SharedEndpoint, SharedPeer};
 use crate::engine::{PeerEvent, closed};
 use crate::error::Error;
 use crate::op::{Options, PeerId, Posted};
-use crate::threading::AnyThread;
 use crate::time::Time;
 
 impl Handle {

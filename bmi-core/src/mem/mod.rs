@@ -33,12 +33,15 @@
 //!
 //! With a clone it compiles, and `get_mut` returns `None` until the operation has ended.
 
+/// The most pieces of a list that a peer accepts by default.
+pub(crate) const MAX_PIECES: usize = 16_384;
+
 pub mod copy;
 mod foreign;
 mod list;
 mod memory;
+mod one_or_many;
 mod pages;
-mod pin_cache;
 mod region;
 mod remote;
 mod shared_pages;
@@ -48,9 +51,9 @@ pub mod zone;
 pub use foreign::{Extent, Foreign};
 pub use list::{MemList, MemSlice};
 pub use memory::{Memory, MemoryId, Retirement};
+pub(crate) use one_or_many::OneOrMany;
 pub use pages::Pages;
 pub(crate) use pages::trim_allocator;
-pub(crate) use pin_cache::{Limits, PinCache, PinCounts};
 pub use region::{Access, LocalKey, MemoryRegion, RegionOwner, ReleaseQueue, RemoteKey, RemoteSlice, Segment};
 pub(crate) use region::{CachedRegion, keys_of};
 pub use remote::RemotePages;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{MemSlice, Memory, MemoryId};
-use crate::proto::one_or_many::OneOrMany;
-use crate::returns::Returns;
+use crate::mem::OneOrMany;
+use crate::sync::Returns;
 
 /// The adapter's name for a region that it registered. It has no meaning elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -66,9 +66,9 @@ pub use align::{Alignment, align};
 pub(crate) use recorder::Recorder;
 pub use trace::{Merged, merge};
 
-use crate::comm::Path;
+use crate::ids::Key;
 use crate::op::{OpKind, PeerId, Tag};
-use crate::proto::table::Key;
+use crate::paths::Path;
 use crate::time::Time;
 
 /// The options of a recording.

@@ -26,7 +26,7 @@ use std::io::{self, Write};
 use super::align::{Alignment, Pairs};
 use super::chrome::{Arg, ChromeWriter, Row};
 use super::{Class, Direction, Entry, Timeline, Way, What};
-use crate::comm::Path;
+use crate::paths::Path;
 
 const OUT: u32 = 1;
 const IN: u32 = 2;

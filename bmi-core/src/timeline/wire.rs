@@ -12,9 +12,9 @@
 //! behind it do not cover, and nothing panics. Bytes that decode are those that encode again.
 
 use super::{Class, Direction, Entry, Timeline, TimelinePeer, Way, What};
-use crate::comm::Path;
 use crate::error::{Error, ErrorKind};
 use crate::op::OpKind;
+use crate::paths::Path;
 use crate::time::Time;
 
 const MAGIC: [u8; 6] = *b"BMITL\0";

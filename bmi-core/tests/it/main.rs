@@ -8,11 +8,11 @@ mod timeline;
 mod waking;
 
 /// The lock, compiled from its source with the primitives of [`sync`].
-#[path = "../../src/combining_lock.rs"]
+#[path = "../../src/sync/combining_lock.rs"]
 #[allow(dead_code, reason = "the tests use part of it")]
 mod combining_lock;
 
-/// The primitives of the lock, as in `src/sync.rs`, from loom.
+/// The primitives of the lock, as in `src/sync/mod.rs`, from loom.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
     pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};

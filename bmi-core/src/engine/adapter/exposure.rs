@@ -24,17 +24,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::side::AdapterSide;
-use crate::bulk::{BulkDescriptor, Exposure, Revoked};
 use crate::engine::Engine;
+use crate::engine::books::{Exposure, Revoked};
 use crate::engine::books::{Op, Peer};
 use crate::error::Error;
+use crate::hooks::steps;
+use crate::mem::OneOrMany;
 use crate::mem::{Access, MemList, MemSlice, Memory, MemoryId, RemoteSlice, keys_of};
 use crate::mutated;
 use crate::op::PeerId;
-use crate::proto::one_or_many::OneOrMany;
-use crate::returns::Returns;
-use crate::steps::steps;
+use crate::sync::Returns;
 use crate::transport::{ConnId, HostWork, Transport};
+use crate::wire::BulkDescriptor;
 
 /// The exposures that the program has dropped, on any thread.
 #[derive(Default)]

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use super::side::AdapterSide;
 use crate::engine::Engine;
 use crate::engine::books::{Peer, Place, Release, ReleasedSlot, Repost, Unexpected};
+use crate::hooks::steps;
 use crate::op::{PeerId, Tag};
-use crate::returns::Returns;
-use crate::steps::steps;
+use crate::sync::Returns;
 use crate::{mutated, mutated_each};
 
 /// The unexpected messages of an endpoint.

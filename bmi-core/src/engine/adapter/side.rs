@@ -12,22 +12,23 @@ use std::time::Duration;
 
 use super::short_paths::ShortPaths;
 use super::work::Work;
-use crate::capability::{Capabilities, Registration};
 use crate::config::Config;
 use crate::engine::books::{Content, Counters, Link, Notice, Op, Parked, Peer, Repost, SlotUse, Turns};
 use crate::engine::buffers::{Bounce, FallbackBuffers, Packing, Staging};
+use crate::engine::buffers::{Limits, PinCache};
 use crate::error::{Error, ErrorKind};
 use crate::log_limit::LogLimit;
-use crate::mem::{Limits, MemList, PinCache, RemoteSlice, Segment};
+use crate::mem::OneOrMany;
+use crate::mem::{MemList, RemoteSlice, Segment};
 use crate::op::{PeerId, Tag};
-use crate::proto::Violation;
-use crate::proto::credit;
-use crate::proto::header::{HEADER_LEN, Header, Kind};
-use crate::proto::hello::CONTROL_CREDITS;
-use crate::proto::one_or_many::OneOrMany;
 use crate::time::Time;
 use crate::timeline::Recorder;
+use crate::transport::capability::{Capabilities, Registration};
 use crate::transport::{AnyTransport, HostWork, Payload, PostError, ServiceClass, WorkOptions};
+use crate::wire::Violation;
+use crate::wire::credit;
+use crate::wire::header::{HEADER_LEN, Header, Kind};
+use crate::wire::hello::CONTROL_CREDITS;
 
 /// How long the registration of memory that the program has dropped may wait to be released with
 /// others. So there are at most a hundred batches a second.

@@ -2,8 +2,8 @@
 //!
 //! **Layout** of the 64 bits: `kind (2) | generation (30) | slot (32)`.
 
+use crate::ids::{GENERATIONS, Key};
 use crate::op::OpId;
-use crate::proto::table::{GENERATIONS, Key};
 use crate::transport::WorkId;
 
 /// The object that a completion belongs to.

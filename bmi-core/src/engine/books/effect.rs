@@ -16,7 +16,7 @@
 use super::report::Place;
 use crate::error::ErrorKind;
 use crate::op::{OpId, Tag};
-use crate::proto::header::Header;
+use crate::wire::header::Header;
 
 /// A message in a receive slot: the slot, the header, and the number of bytes behind it.
 #[derive(Clone, Copy)]

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::mem::OneOrMany;
 use crate::mem::{MemList, RemoteSlice, Retirement, keys_of};
 use crate::op::OpId;
-use crate::proto::one_or_many::OneOrMany;
 
 /// Set in the immediate data of a granted push.
 pub(super) const GRANTED: u32 = 1 << 31;
@@ -83,7 +83,7 @@ impl Grants {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::table::Key;
+    use crate::ids::Key;
 
     #[test]
     fn a_token_that_is_in_use_is_not_drawn_again() {

@@ -2,6 +2,7 @@
 //! nothing and call no handler. The types are the doors; `record` writes the timeline.
 
 mod effect;
+mod exposure;
 mod lent;
 mod op;
 mod operations;
@@ -13,6 +14,8 @@ mod turns;
 pub(in crate::engine) mod unit;
 
 pub(in crate::engine) use effect::{Arrival, Effect, End, SlotMessage};
+pub use exposure::Exposure;
+pub(in crate::engine) use exposure::Revoked;
 pub(in crate::engine) use lent::{Lent, is_granted};
 pub(in crate::engine) use op::{Offer, Op, Record, State, writes};
 pub(in crate::engine) use operations::{Held, Kept, Operations};

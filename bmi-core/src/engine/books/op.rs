@@ -52,11 +52,11 @@ use super::lent::Lent;
 use super::unit::{Plan, Transfer};
 use crate::engine::buffers::FallbackBuffer;
 use crate::error::ErrorKind;
+use crate::mem::OneOrMany;
 use crate::mem::{MemList, RemoteSlice};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Tag};
-use crate::proto::matching::Place;
-use crate::proto::one_or_many::OneOrMany;
 use crate::time::Time;
+use crate::wire::matching::Place;
 
 /// The state of an operation.
 #[derive(Debug)]

@@ -21,15 +21,15 @@ use std::task::Waker;
 use super::op::{Offer, Op, State};
 use super::record;
 use super::unit::Transfers;
-use crate::bulk::Exposure;
+use crate::engine::books::Exposure;
 use crate::error::ErrorKind;
+use crate::hooks::step;
+use crate::ids::{GENERATIONS, Key};
 use crate::mem::{MemList, Retirement};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
-use crate::proto::table::{GENERATIONS, Key};
-use crate::proto::timers::Timers;
-use crate::steps::step;
 use crate::time::Time;
 use crate::timeline::Recorder;
+use crate::wire::timers::Timers;
 
 /// The records of an endpoint.
 pub(in crate::engine) struct Operations {
@@ -64,7 +64,7 @@ pub(in crate::engine) struct Kept {
 }
 
 /// The place of a record. There is a record for each message, so records are written and vacated in
-/// place, and not kept in a [`crate::proto::table::Table`].
+/// place, and not kept in a [`crate::wire::table::Table`].
 struct Slot {
     /// The generation of the operation that is here, or [`NOBODY`].
     generation: u32,
@@ -387,8 +387,8 @@ mod tests {
     use super::*;
     use crate::engine::books::unit::Plan;
     use crate::engine::buffers::Cursor;
+    use crate::mem::OneOrMany;
     use crate::mem::{RemoteKey, RemoteSlice};
-    use crate::proto::one_or_many::OneOrMany;
 
     fn timer(records: &mut Operations, deadline: Option<Time>) -> OpId {
         let options = Options { deadline, ..Options::default() };

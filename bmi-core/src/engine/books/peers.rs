@@ -8,9 +8,9 @@ use super::report::PeerEvent;
 use crate::addr::Addr;
 use crate::error::{Error, ErrorKind};
 use crate::op::PeerId;
-use crate::proto::table::Table;
 use crate::time::Time;
 use crate::transport::ConnId;
+use crate::wire::table::Table;
 
 /// Most events about peers that are kept until the program takes them. The oldest are dropped
 /// first.

@@ -13,13 +13,13 @@ use std::collections::BTreeSet;
 use super::op::Op;
 use super::peer::Peer;
 use super::report::Unexpected;
-use crate::comm::Path;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind};
 use crate::op::{OpKind, PeerId, Tag};
-use crate::proto::header::{Header, Kind};
+use crate::paths::Path;
 use crate::time::{Clock, Time};
 use crate::timeline::{Class, Direction, Entry, Recorder, Timeline, TimelineOptions, TimelinePeer, Way, What, name_of};
+use crate::wire::header::{Header, Kind};
 
 /// A message that an inline receive took.
 #[derive(Clone, Copy)]

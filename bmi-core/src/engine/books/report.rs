@@ -10,7 +10,7 @@ use crate::addr::Addr;
 use crate::error::Error;
 use crate::mem::{MemSlice, Memory};
 use crate::op::{PeerId, Tag};
-use crate::returns::Returns;
+use crate::sync::Returns;
 
 /// A message that needed no receive. It stays in the slot where it arrived, or in a copy. Dropping
 /// it returns the space to the peer, and with it the credit.

@@ -7,8 +7,8 @@ use super::unit::{Level, Unit};
 use crate::config::Config;
 use crate::mutated;
 use crate::op::{OpId, PeerId};
-use crate::proto::named::Names;
 use crate::time::Time;
+use crate::wire::named::Names;
 
 /// Most urgent units in a row while bulk waits.
 pub(in crate::engine) const URGENT_IN_A_ROW: u32 = 8;

@@ -8,10 +8,11 @@
 //!   units          |<------- unsignalled ------>|<-- signalled ---------->|    the last request of a unit is signalled
 //! ```
 
+use crate::engine::buffers::PinCache;
 use crate::error::Error;
-use crate::mem::{MemList, MemoryRegion, PinCache, RemoteSlice, Segment};
+use crate::mem::OneOrMany;
+use crate::mem::{MemList, MemoryRegion, RemoteSlice, Segment};
 use crate::op::OpId;
-use crate::proto::one_or_many::OneOrMany;
 use crate::time::Time;
 use crate::transport::{ServiceClass, Transport};
 

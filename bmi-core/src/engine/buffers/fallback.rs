@@ -35,8 +35,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::Config;
+use crate::engine::buffers::PinCache;
 use crate::error::Error;
-use crate::mem::{MemList, Memory, MemoryRegion, PinCache, Segment};
+use crate::mem::{MemList, Memory, MemoryRegion, Segment};
 use crate::transport::Transport;
 
 /// Number of fallback buffers registered ahead: one that an announced send may take, and one that

@@ -30,10 +30,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::lent;
-use crate::bulk::BulkDescriptor;
 use crate::engine::adapter::AdapterSide;
 use crate::engine::books::{Effect, Operations, Peer};
-use crate::proto::Violation;
+use crate::wire::BulkDescriptor;
+use crate::wire::Violation;
 
 /// The description of a grant, for the peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -29,7 +29,6 @@
 //! **Tests.** `bmi_conformance::message::immediate`, over transports that can and transports that
 //! cannot.
 
-use crate::bulk::BulkDescriptor;
 use crate::engine::Engine;
 use crate::engine::books::{Level, Link};
 use crate::engine::buffers::Cursor;
@@ -37,6 +36,7 @@ use crate::lists::Lists;
 use crate::mem::MemList;
 use crate::op::{Completion, OpId, OpKind, Options, PeerId};
 use crate::transport::Transport;
+use crate::wire::BulkDescriptor;
 
 impl Engine {
     /// Pulls or pushes now, if that is possible. Returns the completion, or `None` if nothing was

@@ -27,9 +27,9 @@
 //!
 //! **Tests.** `bmi-sim/tests/it/ended_early.rs`; `bmi-conformance/src/message/late.rs`.
 
-use crate::bulk::Exposure;
 use crate::engine::Engine;
 use crate::engine::adapter::AdapterSide;
+use crate::engine::books::Exposure;
 use crate::engine::books::{Effect, Lent, Operations, Peer, State};
 use crate::error::ErrorKind;
 use crate::mem::Retirement;

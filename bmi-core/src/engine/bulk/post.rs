@@ -2,7 +2,6 @@
 
 use super::grant::Grant;
 use super::transfer;
-use crate::bulk::BulkDescriptor;
 use crate::engine::Engine;
 use crate::engine::adapter::AdapterSide;
 use crate::engine::books::{Lent, Peer, Plan, State, is_granted, record, unit};
@@ -10,6 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice};
 use crate::op::{OpId, OpKind, Options, PeerId, Posted};
 use crate::transport::Transport;
+use crate::wire::BulkDescriptor;
 
 impl Engine {
     #[inline]

@@ -22,7 +22,6 @@
 //! **Source.** [PVFS-IB §3.2.3] (server-based RDMA), [PVFS-IB §4.2] (pipelined bulk transfer),
 //! [Quadrics-PVFS2 §3] (chained RDMA with a single event).
 
-use crate::capability::Registration;
 use crate::engine::adapter::{AdapterSide, Work};
 use crate::engine::books::{
     Effect, Level, Notice, Op, Operations, Peer, Plan, State, Transfer, Unit, record, unit, writes,
@@ -31,10 +30,11 @@ use crate::engine::buffers::{Copying, Cursor, packing};
 use crate::error::{Error, ErrorKind};
 use crate::lists::Lists;
 use crate::mem::MemList;
+use crate::mem::OneOrMany;
 use crate::op::{OpId, OpKind};
-use crate::proto::header::FinishStatus;
-use crate::proto::one_or_many::OneOrMany;
+use crate::transport::capability::Registration;
 use crate::transport::{HostWork, PostError, ServiceClass, Transport, WorkOptions, WorkStatus, WriteTarget};
+use crate::wire::header::FinishStatus;
 use crate::{mutated, mutated_each};
 
 /// Size of a page, in bytes, as registration counts pages ([PVFS-IB §5]).

@@ -6,5 +6,5 @@ mod open;
 mod path;
 
 pub(crate) use dropped::DroppedCall;
-pub(crate) use open::CallPart;
+pub(crate) use open::{CallPart, leave_unanswered};
 pub(in crate::engine) use path::Choices;

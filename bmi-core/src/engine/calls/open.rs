@@ -10,7 +10,9 @@ use crate::error::{Error, ErrorKind};
 use crate::mem::MemList;
 use crate::mutated;
 use crate::op::{OpId, Options, PeerId, Posted, Tag};
-use crate::proto::header::Kind;
+use crate::time::Time;
+use crate::wire::call::{ReplyHeader, ReplyKind};
+use crate::wire::header::Kind;
 
 /// A message of a call, as the side sees it that posts.
 #[derive(Clone, Copy, Debug)]
@@ -101,5 +103,15 @@ impl Engine {
     /// Returns true if `peer` makes a call with this id.
     pub(crate) fn is_call_of(&self, peer: PeerId, id: Tag) -> bool {
         self.peers.get(peer).is_some_and(|peer| peer.is_theirs(id))
+    }
+}
+
+/// Tells a caller that there will be no reply.
+pub(crate) fn leave_unanswered(endpoint: &mut Engine, peer: PeerId, id: Tag, now: Time) {
+    let message = ReplyHeader { kind: ReplyKind::Unanswered, bytes: 0, at: 0 }.encode().to_vec();
+    let options = Options::within(now, endpoint.config().timeouts.fence_grace);
+    // Without a connection there is nobody to tell.
+    if let Ok(Posted::Pending(op)) = endpoint.post_in_call(CallPart::Send, peer, id, message.into(), options) {
+        endpoint.detach(op);
     }
 }

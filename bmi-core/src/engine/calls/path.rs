@@ -1,11 +1,11 @@
 //! The facts of an endpoint that the choice of a path depends on (see [`crate::comm`]).
 
-use crate::bulk::BulkDescriptor;
-use crate::comm::{Choice, Direction, Facts, PathCounters, Plan, Policy};
 use crate::engine::Engine;
 use crate::mem::{Access, MemList, MemSlice, RemoteSlice, RemoteView};
 use crate::op::PeerId;
+use crate::paths::{Choice, Direction, Facts, PathCounters, Plan, Policy};
 use crate::transport::Transport;
+use crate::wire::BulkDescriptor;
 
 /// The policy that chooses paths, and how often each was taken.
 #[derive(Default)]
@@ -64,7 +64,7 @@ impl Engine {
         direction: Direction,
         request: usize,
         data: &MemList,
-        forced: Option<crate::comm::Path>,
+        forced: Option<crate::paths::Path>,
     ) -> Choice {
         let capabilities = self.adapter.transport.capabilities();
         let (rdma_read, immediate) = (capabilities.rdma_read, capabilities.write_with_immediate);
@@ -78,7 +78,7 @@ impl Engine {
         let (eager, fast) = limits.map_or((0, 0), |limits| (limits.eager, limits.fast));
         let head = match direction {
             Direction::Write => request,
-            Direction::Read => crate::comm::REPLY_HEAD,
+            Direction::Read => crate::wire::call::REPLY_HEAD,
         };
         let fast = match direction {
             Direction::Write => Some(fast).filter(|fast| *fast > 0),

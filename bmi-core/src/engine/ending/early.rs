@@ -8,10 +8,10 @@ use crate::engine::adapter::AdapterSide;
 use crate::engine::books::{Effect, Notice, Offer, Op, Operations, Peer, State};
 use crate::engine::bulk::{lent, transfer};
 use crate::error::ErrorKind;
+use crate::hooks::step;
+use crate::ids::Key;
 use crate::mutated;
 use crate::op::{OpId, OpKind};
-use crate::proto::table::Key;
-use crate::steps::step;
 use crate::transport::Transport;
 
 /// Returns true if an operation that waits for its peer can end without asking anybody.

@@ -6,7 +6,7 @@ use crate::engine::adapter::{AdapterSide, Inbox};
 use crate::engine::books::{Arrival, Effect, End, Held, Offer, Operations, Peer};
 use crate::engine::bulk::pacing;
 use crate::op::PeerId;
-use crate::proto::Violation;
+use crate::wire::Violation;
 
 impl Engine {
     /// Runs the handler of an event of a peer, and carries out what it returns. Does nothing if the

@@ -8,14 +8,14 @@ use crate::addr::Addr;
 use crate::engine::Engine;
 use crate::engine::adapter::AdapterSide;
 use crate::engine::books::{End, Link, Notice, Op, Operations, Peer, PeerEvent, State};
+use crate::engine::buffers::ReceiveSlots;
 use crate::engine::bulk::{pacing, transfer};
 use crate::engine::ending::finish;
 use crate::error::{Error, ErrorKind};
 use crate::mutated;
 use crate::op::{OpId, OpKind, Options, PeerId};
-use crate::proto::hello::{Hello, decode_refusal, encode_refusal};
-use crate::proto::receive_slots::ReceiveSlots;
 use crate::transport::{ConnId, Transport};
+use crate::wire::hello::{Hello, decode_refusal, encode_refusal};
 
 impl Engine {
     pub(in crate::engine) fn start_connect(&mut self, addr: &Addr, options: Options) -> Result<(PeerId, OpId), Error> {

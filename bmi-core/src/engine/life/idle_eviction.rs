@@ -27,13 +27,13 @@ use crate::engine::Engine;
 use crate::engine::adapter::{AdapterSide, Message};
 use crate::engine::books::{Effect, Link, Peer};
 use crate::error::{Error, ErrorKind};
+use crate::hooks::step;
 use crate::mutated;
 use crate::op::PeerId;
-use crate::proto::Violation;
-use crate::proto::header::Kind;
-use crate::steps::step;
 use crate::time::Time;
 use crate::transport::Transport;
+use crate::wire::Violation;
+use crate::wire::header::Kind;
 
 /// Keeps the connection to a peer from being closed because it is idle. It ends when the last clone
 /// is dropped. It does not keep the connection from being lost.

@@ -27,9 +27,9 @@ use crate::engine::adapter::AdapterSide;
 use crate::engine::books::Peer;
 use crate::mem::{MemList, RemoteSlice};
 use crate::op::Tag;
-use crate::proto::credit;
-use crate::proto::header::{HEADER_LEN, Kind};
 use crate::transport::{ServiceClass, Transport};
+use crate::wire::credit;
+use crate::wire::header::{HEADER_LEN, Kind};
 
 /// How a message leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

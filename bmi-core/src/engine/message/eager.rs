@@ -19,11 +19,11 @@ use crate::error::ErrorKind;
 use crate::mem::MemList;
 use crate::mutated;
 use crate::op::{OpId, Tag};
-use crate::proto::Violation;
-use crate::proto::credit;
-use crate::proto::header::{Header, Kind};
 use crate::timeline::Way;
 use crate::transport::{HostWork, Payload, PostError, Transport, WorkOptions};
+use crate::wire::Violation;
+use crate::wire::credit;
+use crate::wire::header::{Header, Kind};
 
 // ---- sending ------------------------------------------------------------------------------------
 

@@ -50,10 +50,10 @@ use crate::engine::buffers::Filling;
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory, RemoteSlice, Segment};
 use crate::op::{OpId, PeerId};
-use crate::proto::Violation;
-use crate::proto::header::{HEADER_LEN, Header, Kind};
 use crate::timeline::{Class, Way};
 use crate::transport::{HostWork, Payload, PostError, ServiceClass, Transport, WorkOptions, WriteTarget};
+use crate::wire::Violation;
+use crate::wire::header::{HEADER_LEN, Header, Kind};
 use crate::{mutated, mutated_each};
 
 /// Alignment of a slot: each begins on a page.

@@ -29,13 +29,13 @@ use crate::engine::books::{
     Counters, Link, Offer, Operations, Peers,
     record::{self, Taken},
 };
-use crate::inline_receive::{InlineMessage, InlineReceiver};
 use crate::mem::MemSlice;
 use crate::op::OpId;
-use crate::proto::credit;
-use crate::proto::header::{HEADER_LEN, Header};
 use crate::time::Time;
 use crate::transport::ConnId;
+use crate::transport::{InlineMessage, InlineReceiver};
+use crate::wire::credit;
+use crate::wire::header::{HEADER_LEN, Header};
 use crate::{mutated, mutated_each};
 
 /// The parts of an endpoint that take messages while its adapter polls.

@@ -47,11 +47,11 @@ use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, RemoteSlice, Segment};
 use crate::mutated;
 use crate::op::{OpId, OpKind};
-use crate::proto::Violation;
-use crate::proto::credit;
-use crate::proto::header::Kind;
 use crate::timeline::{Class, Way};
 use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
+use crate::wire::Violation;
+use crate::wire::credit;
+use crate::wire::header::Kind;
 
 // ---- the receiver -------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@
 
 use super::decide::Outgoing;
 use super::{eager, fast_rdma};
-use crate::bulk::BulkDescriptor;
 use crate::engine::Engine;
 use crate::engine::adapter::{AdapterSide, Attempt, Message, Work, unsignalled};
 use crate::engine::books::{Effect, Notice, Op, Operations, Peer, Peers, Record, Repost, SlotMessage, State};
@@ -31,10 +30,11 @@ use crate::engine::ending::{name_of, op_of};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory, RemoteSlice};
 use crate::op::{OpId, OpKind, Options, PeerId};
-use crate::proto::Violation;
-use crate::proto::credit;
-use crate::proto::header::Kind;
 use crate::transport::{ConnId, Payload, ServiceClass, Transport};
+use crate::wire::BulkDescriptor;
+use crate::wire::Violation;
+use crate::wire::credit;
+use crate::wire::header::Kind;
 
 /// Size of the area that a peer may read and write, in bytes: as much as a fast-RDMA slot moves.
 pub(crate) const AREA: usize = 64 << 10;

@@ -32,16 +32,16 @@ use crate::engine::buffers::Cursor;
 use crate::engine::bulk::transfer;
 use crate::engine::ending::{end_early, name_of, op_of};
 use crate::error::ErrorKind;
+use crate::hooks::step;
+use crate::mem::OneOrMany;
 use crate::mem::{MemList, Memory, RemoteSlice};
 use crate::mutated;
 use crate::op::{OpId, OpKind};
-use crate::proto::Violation;
-use crate::proto::credit;
-use crate::proto::header::{FinishStatus, Kind};
-use crate::proto::one_or_many::OneOrMany;
-use crate::steps::step;
 use crate::timeline::Way;
 use crate::transport::{HostWork, Transport};
+use crate::wire::Violation;
+use crate::wire::credit;
+use crate::wire::header::{FinishStatus, Kind};
 
 // ---- the sender ---------------------------------------------------------------------------------
 

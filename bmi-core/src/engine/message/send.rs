@@ -22,13 +22,13 @@ use crate::engine::adapter::{AdapterSide, Attempt, Message, Work, unsignalled};
 use crate::engine::books::{End, Link, Notice, Operations, Peer, Record, State, record};
 use crate::engine::ending::finish;
 use crate::error::{Error, ErrorKind};
+use crate::hooks::step;
 use crate::mem::MemList;
 use crate::mutated;
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
-use crate::proto::credit;
-use crate::proto::header::{FinishStatus, HEADER_LEN, Header, Kind};
-use crate::steps::step;
 use crate::transport::{Payload, Transport};
+use crate::wire::credit;
+use crate::wire::header::{FinishStatus, HEADER_LEN, Header, Kind};
 
 // ---- posting ------------------------------------------------------------------------------------
 

@@ -41,14 +41,14 @@ use crate::engine::buffers::Cursor;
 use crate::engine::bulk::transfer;
 use crate::engine::ending::{name_of, op_of};
 use crate::error::ErrorKind;
+use crate::hooks::step;
+use crate::mem::OneOrMany;
 use crate::mem::{Access, MemList, RemoteSlice};
 use crate::mutated;
 use crate::op::OpId;
-use crate::proto::Violation;
-use crate::proto::header::{FinishStatus, Kind};
-use crate::proto::one_or_many::OneOrMany;
-use crate::steps::step;
 use crate::transport::{HostWork, Transport};
+use crate::wire::Violation;
+use crate::wire::header::{FinishStatus, Kind};
 
 // ---- the receiver -------------------------------------------------------------------------------
 

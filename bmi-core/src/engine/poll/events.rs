@@ -11,9 +11,9 @@ use crate::engine::life::on_go_away;
 use crate::engine::message::{eager, fast_rdma, offered_receive, probe, rendezvous, write_rendezvous};
 use crate::mutated_each;
 use crate::op::{OpId, PeerId};
-use crate::proto::Violation;
-use crate::proto::header::{Header, Kind};
 use crate::transport::{Event, WorkCompletion, WorkStatus};
+use crate::wire::Violation;
+use crate::wire::header::{Header, Kind};
 
 impl Engine {
     #[inline]

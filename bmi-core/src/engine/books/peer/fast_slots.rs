@@ -1,7 +1,7 @@
 //! The fast-RDMA slots of a connection, on both sides ([`crate::engine::message::fast_rdma`]).
 
 use crate::mem::{MemSlice, Memory, MemoryRegion, RemoteSlice};
-use crate::proto::header::HEADER_LEN;
+use crate::wire::header::HEADER_LEN;
 
 /// The slots of this side, which the peer writes into.
 pub(in crate::engine) struct FastSlots {

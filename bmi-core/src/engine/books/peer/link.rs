@@ -10,7 +10,7 @@
 
 use crate::mem::RemoteSlice;
 use crate::op::OpId;
-use crate::proto::header::FinishStatus;
+use crate::wire::header::FinishStatus;
 
 /// The state of a connection.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ pub(in crate::engine) enum SlotUse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::table::Key;
+    use crate::ids::Key;
 
     #[test]
     fn a_connection_goes_through_the_diagram_and_no_other_way() {

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use crate::hooks::{step, steps};
 use crate::mem::RemoteSlice;
 use crate::mutated;
 use crate::op::Tag;
-use crate::proto::named::Named;
-use crate::steps::{step, steps};
+use crate::wire::named::Named;
 
 /// Number of unused offers in a row after which no more are made. A program that posts its receives
 /// in pairs may waste this many while it starts.

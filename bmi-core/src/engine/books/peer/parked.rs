@@ -3,9 +3,9 @@
 //! A parked message keeps its slot and its credits, so its sender can send no more than was
 //! granted, whether or not the program receives.
 
+use crate::mem::OneOrMany;
 use crate::mem::RemoteSlice;
-use crate::proto::named::Named;
-use crate::proto::one_or_many::OneOrMany;
+use crate::wire::named::Named;
 
 /// A message that has no receive yet.
 #[derive(Debug)]

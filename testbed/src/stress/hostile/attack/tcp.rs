@@ -1,6 +1,6 @@
 //! Streams over sockets.
 //!
-//! **Source.** The bytes are those of `bmi-tcp/src/frame.rs` and `bmi-core/src/proto/header.rs`,
+//! **Source.** The bytes are those of `bmi-tcp/src/frame.rs` and `bmi-core/src/wire/header.rs`,
 //! written here once more: an attacker does not use the library.
 
 use std::io::{self, Read, Write};

@@ -28,7 +28,7 @@
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
-use super::sync::{AtomicU32, AtomicUsize, Condvar, Mutex, Ordering, SPINS, UnsafeCell, spin, this_thread};
+use crate::sync::{AtomicU32, AtomicUsize, Condvar, Mutex, Ordering, SPINS, UnsafeCell, spin, this_thread};
 
 /// The lock is held.
 const HELD: u32 = 1;
@@ -122,7 +122,7 @@ impl<V, N> CombiningLock<V, N> {
             if self.awaited.load(Ordering::Relaxed) == 0 {
                 return;
             }
-            super::sync::yield_now();
+            crate::sync::yield_now();
         }
     }
 
@@ -169,7 +169,7 @@ impl<V, N> CombiningLock<V, N> {
     }
 
     fn sleep_until_taken(&self) {
-        let mut sleepers = super::sync::lock(&self.sleepers);
+        let mut sleepers = crate::sync::lock(&self.sleepers);
         loop {
             // Others that sleep are woken by the release of this thread.
             let others = if *sleepers > 0 { AWAITED } else { 0 };
@@ -184,21 +184,21 @@ impl<V, N> CombiningLock<V, N> {
                 continue;
             }
             *sleepers += 1;
-            sleepers = super::sync::wait(&self.freed, sleepers);
+            sleepers = crate::sync::wait(&self.freed, sleepers);
             *sleepers -= 1;
         }
     }
 
     #[cold]
     fn wake_one(&self) {
-        let sleepers = super::sync::lock(&self.sleepers);
+        let sleepers = crate::sync::lock(&self.sleepers);
         if *sleepers > 0 {
             self.freed.notify_one();
         }
     }
 
-    fn queue(&self) -> super::sync::MutexGuard<'_, VecDeque<N>> {
-        super::sync::lock(&self.notes)
+    fn queue(&self) -> crate::sync::MutexGuard<'_, VecDeque<N>> {
+        crate::sync::lock(&self.notes)
     }
 }
 

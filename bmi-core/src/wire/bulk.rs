@@ -26,17 +26,15 @@
 //! serves a PVFS read. Lists of pieces on both sides: [Quadrics-PVFS2 §3].
 
 use std::fmt;
-use std::sync::Arc;
 
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, ErrorKind};
-use crate::extents::{self, put_varint, take_u64};
-use crate::mem::{RemoteKey, RemoteSlice, keys_of};
-use crate::op::PeerId;
-use crate::proto::one_or_many::OneOrMany;
-use crate::returns::Returns;
+use crate::mem::OneOrMany;
+use crate::mem::{MAX_PIECES, RemoteKey, RemoteSlice};
+use crate::wire::extents;
+use crate::wire::extents::{put_varint, take_u64};
 
 /// Length of a key on the wire, in bytes.
 const KEY: usize = 8;
@@ -51,7 +49,7 @@ pub struct BulkDescriptor {
 impl BulkDescriptor {
     /// Largest number of pieces in a descriptor that is deserialized with `serde`. Equal to the
     /// default of [`Config::max_pieces`](crate::Config::max_pieces).
-    pub const MAX_PIECES: usize = 16_384;
+    pub const MAX_PIECES: usize = MAX_PIECES;
 
     /// Returns the pieces in order.
     pub fn pieces(&self) -> &[RemoteSlice] {
@@ -71,6 +69,11 @@ impl BulkDescriptor {
     /// Returns a shared handle to the pieces.
     pub(crate) fn shared(&self) -> OneOrMany<RemoteSlice> {
         self.pieces.clone()
+    }
+
+    /// Takes the pieces out.
+    pub(crate) fn take(&mut self) -> OneOrMany<RemoteSlice> {
+        std::mem::replace(&mut self.pieces, OneOrMany::None)
     }
 
     /// Appends the encoded descriptor to `bytes`, in the layout of the module docs.
@@ -196,49 +199,6 @@ impl<'de> Deserialize<'de> for BulkDescriptor {
         }
 
         deserializer.deserialize_bytes(Encoded)
-    }
-}
-
-/// Memory exposed to one peer. Dropping it revokes the exposure at the endpoint's next poll.
-#[derive(Debug)]
-pub struct Exposure {
-    pub(crate) peer: PeerId,
-    pub(crate) descriptor: BulkDescriptor,
-    /// Nothing of this side waits for it.
-    pub(crate) standing: bool,
-    pub(crate) revoked: Arc<Returns<Revoked>>,
-}
-
-/// A note that an exposure was dropped: one of its keys.
-#[derive(Debug)]
-pub(crate) struct Revoked {
-    pub(crate) peer: PeerId,
-    pub(crate) key: RemoteKey,
-    pub(crate) standing: bool,
-}
-
-impl Exposure {
-    /// Returns the descriptor that the peer needs in order to use the exposure.
-    pub fn descriptor(&self) -> &BulkDescriptor {
-        &self.descriptor
-    }
-
-    /// Takes what is exposed. It stays exposed, and the drop of this value does not end it.
-    pub(crate) fn take(mut self) -> OneOrMany<RemoteSlice> {
-        std::mem::replace(&mut self.descriptor.pieces, OneOrMany::None)
-    }
-
-    /// Returns the only peer that may use the exposure.
-    pub fn peer(&self) -> PeerId {
-        self.peer
-    }
-}
-
-impl Drop for Exposure {
-    fn drop(&mut self) {
-        for key in keys_of(self.descriptor.pieces()).as_slice() {
-            self.revoked.push(Revoked { peer: self.peer, key: *key, standing: self.standing });
-        }
     }
 }
 

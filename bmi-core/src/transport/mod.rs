@@ -211,17 +211,22 @@
 //!     if the others have no room. If it was listening, its addresses are free. What it handed over
 //!     before is served.
 
+pub(crate) mod capability;
+mod forward;
+mod inline_receive;
+
 use std::os::fd::BorrowedFd;
 use std::task::Waker;
 
 use crate::addr::Addr;
-use crate::capability::Capabilities;
+pub use crate::class::ServiceClass;
 use crate::error::{Error, ErrorKind};
-pub use crate::inline_receive::{InlineMessage, InlineReceiver};
 use crate::mem::{
     Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemotePages, RemoteSlice, RemoteView, Segment,
 };
 use crate::time::Time;
+use crate::transport::capability::Capabilities;
+pub use inline_receive::{InlineMessage, InlineReceiver};
 
 /// Longest private data that travels with a connection request, an acceptance or a rejection, in
 /// bytes.
@@ -239,19 +244,6 @@ pub struct ConnId {
 /// The caller's name for a work request. The transport only hands it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkId(pub u64);
-
-/// The urgency of a work request. Backends map it to a service level, a traffic class or a queue,
-/// or ignore it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ServiceClass {
-    /// Flow control and small messages, ahead of everything.
-    Control,
-    /// Requests and replies.
-    #[default]
-    Message,
-    /// Bulk data.
-    Bulk,
-}
 
 /// Options of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

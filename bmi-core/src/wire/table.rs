@@ -1,16 +1,7 @@
 //! A slab with checked keys. A key has a slot and a generation, which tells whether the slot was
 //! used again since.
 
-/// Generations are below this number, so that slot, generation and a kind of two bits share a
-/// 64-bit word (see `endpoint::work`).
-pub(crate) const GENERATIONS: u32 = 1 << 30;
-
-/// Names an entry of a [`Table`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Key {
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-}
+use crate::ids::{GENERATIONS, Key};
 
 /// A table of `V` with checked keys.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::{ZoneCounters, ZoneSettings};
+use crate::class::ServiceClass;
 use crate::time::Time;
-use crate::transport::ServiceClass;
 
 /// Transfers with a budget and a queue of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

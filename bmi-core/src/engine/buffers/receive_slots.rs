@@ -13,8 +13,8 @@
 
 use crate::error::Error;
 use crate::mem::{Memory, Segment};
-use crate::proto::header::HEADER_LEN;
 use crate::transport::Transport;
+use crate::wire::header::HEADER_LEN;
 
 /// The slots of one connection.
 pub(crate) struct ReceiveSlots {

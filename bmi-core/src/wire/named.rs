@@ -22,10 +22,10 @@
 use std::collections::BTreeSet;
 
 use super::matching::{Matching, Place};
-use super::table::Key;
+use crate::hooks::{step, steps};
+use crate::ids::Key;
+use crate::ids::{OpId, Tag};
 use crate::mutated;
-use crate::op::{OpId, Tag};
-use crate::steps::{step, steps};
 
 /// Number of names that are compared one by one: as many as fit two cache lines.
 const NEAR: usize = 8;

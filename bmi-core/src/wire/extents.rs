@@ -24,7 +24,7 @@
 //! test this.
 
 use crate::error::{Error, ErrorKind};
-use crate::steps::steps;
+use crate::hooks::steps;
 
 /// A range: its start and its length.
 pub type Extent = (u64, u64);

@@ -9,8 +9,8 @@
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
-use crate::proto::header::MAX_CONTROL;
 use crate::transport::MAX_PRIVATE_DATA;
+use crate::wire::header::MAX_CONTROL;
 
 /// The newest version of the protocol that this build speaks.
 pub(crate) const VERSION: u16 = 2;

@@ -1,5 +1,14 @@
-//! The primitives of [`CombiningLock`](crate::combining_lock::CombiningLock). `tests/it/lock.rs`
-//! compiles the lock with those of loom.
+//! What threads share: the combining lock of an endpoint, and what handles [return](Returns) from
+//! any thread.
+//!
+//! These are the primitives of [`combining_lock::CombiningLock`]. `tests/it/lock.rs` compiles the
+//! lock with those of loom.
+
+pub(crate) mod combining_lock;
+mod returns;
+
+pub(crate) use returns::Inside;
+pub use returns::Returns;
 
 pub(crate) use std::cell::UnsafeCell;
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

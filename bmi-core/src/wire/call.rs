@@ -23,14 +23,14 @@
 //!           data: the length of the data that the server moved, on any path
 //! ```
 
-use super::path::{Direction, Path};
-use crate::bulk::BulkDescriptor;
 use crate::error::{Error, ErrorKind};
+use crate::paths::{Direction, Path};
+use crate::wire::BulkDescriptor;
 
 /// Bytes before the request.
-pub(super) const CALL_HEAD: usize = 24;
+pub(crate) const CALL_HEAD: usize = 24;
 /// Bytes before the bytes of a reply.
-pub(super) const REPLY_HEADER: usize = 16;
+pub(crate) const REPLY_HEADER: usize = 16;
 /// Bytes before the data of a reply: its header and room for its bytes.
 pub(crate) const REPLY_HEAD: usize = 128;
 
@@ -38,7 +38,7 @@ const MAGIC: u8 = b'C';
 
 /// How the data travels, as far as the two sides must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// There is no data.
     None = 0,
     /// With the request or the reply. If there is a descriptor, written ahead of the reply.
@@ -48,7 +48,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    pub(super) fn of(path: Path) -> Way {
+    pub(crate) fn of(path: Path) -> Way {
         match path {
             Path::Inline | Path::FastRdma => Way::Message,
             Path::ServerBased => Way::ServerBased,
@@ -59,20 +59,20 @@ impl Way {
 
 /// The header before a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CallHead {
-    pub(super) way: Way,
-    pub(super) direction: Option<Direction>,
+pub(crate) struct CallHead {
+    pub(crate) way: Way,
+    pub(crate) direction: Option<Direction>,
     /// The reply's receive has a head of [`REPLY_HEAD`] bytes, followed by the user's memory.
-    pub(super) narrow: bool,
+    pub(crate) narrow: bool,
     /// The data uses fast RDMA, even if it fits an eager message.
-    pub(super) slot: bool,
-    pub(super) request: u32,
-    pub(super) descriptor: u32,
-    pub(super) data: u64,
+    pub(crate) slot: bool,
+    pub(crate) request: u32,
+    pub(crate) descriptor: u32,
+    pub(crate) data: u64,
 }
 
 impl CallHead {
-    pub(super) fn encode(&self) -> [u8; CALL_HEAD] {
+    pub(crate) fn encode(&self) -> [u8; CALL_HEAD] {
         let mut wire = [0; CALL_HEAD];
         let direction = match self.direction {
             None => 0,
@@ -95,7 +95,7 @@ impl CallHead {
     ///
     /// # Errors
     /// A description of the problem.
-    pub(super) fn decode(wire: &[u8; CALL_HEAD], len: usize) -> Result<CallHead, &'static str> {
+    pub(crate) fn decode(wire: &[u8; CALL_HEAD], len: usize) -> Result<CallHead, &'static str> {
         let word = |at: usize| u32::from_le_bytes(wire[at..at + 4].try_into().expect("four bytes"));
         if wire[0] != MAGIC || wire[3] > 3 || word(12) != 0 {
             return Err("is no call");
@@ -139,14 +139,14 @@ impl CallHead {
     }
 
     /// Returns true if the data follows the request in the same message.
-    pub(super) fn carries_data(&self) -> bool {
+    pub(crate) fn carries_data(&self) -> bool {
         self.way == Way::Message && self.direction == Some(Direction::Write)
     }
 }
 
 /// The kind of a message from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReplyKind {
+pub(crate) enum ReplyKind {
     Reply = 0,
     Grant = 1,
     Offer = 2,
@@ -156,16 +156,16 @@ pub(super) enum ReplyKind {
 
 /// The header before a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ReplyHeader {
-    pub(super) kind: ReplyKind,
-    pub(super) bytes: u32,
+pub(crate) struct ReplyHeader {
+    pub(crate) kind: ReplyKind,
+    pub(crate) bytes: u32,
     /// For a reply, the length of the data that was moved. For a grant or an offer, its offset in
     /// the request's data.
-    pub(super) at: u64,
+    pub(crate) at: u64,
 }
 
 impl ReplyHeader {
-    pub(super) fn encode(&self) -> [u8; REPLY_HEADER] {
+    pub(crate) fn encode(&self) -> [u8; REPLY_HEADER] {
         let mut wire = [0; REPLY_HEADER];
         wire[0] = self.kind as u8;
         wire[4..8].copy_from_slice(&self.bytes.to_le_bytes());
@@ -173,7 +173,7 @@ impl ReplyHeader {
         wire
     }
 
-    pub(super) fn decode(wire: &[u8; REPLY_HEADER]) -> Result<ReplyHeader, Error> {
+    pub(crate) fn decode(wire: &[u8; REPLY_HEADER]) -> Result<ReplyHeader, Error> {
         let kinds = [ReplyKind::Reply, ReplyKind::Grant, ReplyKind::Offer, ReplyKind::Continued, ReplyKind::Unanswered];
         let kind = kinds.into_iter().find(|kind| *kind as u8 == wire[0] && wire[1..4] == [0; 3]);
         let kind = kind.ok_or_else(|| bad_reply("of unknown kind"))?;
@@ -183,17 +183,17 @@ impl ReplyHeader {
 }
 
 /// Returns the error for an invalid reply.
-pub(super) fn bad_reply(what: &str) -> Error {
+pub(crate) fn bad_reply(what: &str) -> Error {
     Error::new(ErrorKind::Protocol, format!("a reply {what}"))
 }
 
 /// Appends a descriptor.
-pub(super) fn put_descriptor(wire: &mut Vec<u8>, descriptor: &BulkDescriptor) {
+pub(crate) fn put_descriptor(wire: &mut Vec<u8>, descriptor: &BulkDescriptor) {
     *wire = descriptor.encode(std::mem::take(wire));
 }
 
 /// Decodes a descriptor of at most `max` pieces.
-pub(super) fn descriptor(wire: &[u8], max: usize) -> Result<BulkDescriptor, Error> {
+pub(crate) fn descriptor(wire: &[u8], max: usize) -> Result<BulkDescriptor, Error> {
     BulkDescriptor::decode(wire, max).map_err(|error| Error::new(ErrorKind::Protocol, error.to_string()))
 }
 

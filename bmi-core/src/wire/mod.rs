@@ -3,16 +3,19 @@
 //!
 //! These modules do no I/O and read no clock. Each is tested alone.
 
+mod bulk;
+pub(crate) mod call;
 pub(crate) mod credit;
 pub(crate) mod describe;
+pub mod extents;
 pub(crate) mod header;
 pub(crate) mod hello;
 pub(crate) mod matching;
 pub(crate) mod named;
-pub(crate) mod one_or_many;
-pub(crate) mod receive_slots;
 pub(crate) mod table;
 pub(crate) mod timers;
+
+pub use bulk::BulkDescriptor;
 
 /// A violation of the protocol, for which a peer is cut off. The text follows "it sent".
 pub(crate) type Violation = &'static str;

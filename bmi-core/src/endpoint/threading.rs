@@ -22,7 +22,8 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::combining_lock::{self, CombiningLock};
+use crate::sync::combining_lock;
+use crate::sync::combining_lock::CombiningLock;
 use crate::time::Clock;
 
 /// Who may use an endpoint: [`OneThread`] or [`AnyThread`].

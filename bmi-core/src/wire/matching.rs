@@ -13,8 +13,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use crate::ids::Tag;
 use crate::mutated_each;
-use crate::op::Tag;
 
 /// Names an entry of a [`Matching`] until the entry is taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::op::OpId;
+use crate::ids::OpId;
 use crate::time::Time;
 
 /// The deadlines of operations. At most one entry of an operation is valid at a time.
