@@ -30,7 +30,7 @@
 //! once. It gives both back when it ends.
 //!
 //! **No deadlock.** An operation waits for these things, in this order, and for none of them again:
-//! 1. its range lock, which waits for earlier ones of the same file only (`range_locks`);
+//! 1. its range lock, which waits for earlier ones of the same file only (`ranges`);
 //! 2. memory, all of it at once and in turn: it holds no memory while it waits, so those that hold
 //!    some need no more of it (`cache`, `state`);
 //! 3. bytes that somebody else is reading from the disk; then the disk.
@@ -43,19 +43,16 @@
 //! of the file have succeeded after it. Bytes that the disk has refused stay dirty. From then on
 //! writes of that file are committed only when they are on the disk, until a flush succeeds.
 //!
-//! | module | what |
+//! | room | what; each uses those below it |
 //! |---|---|
-//! | `cache` | the operations, and what they wait for |
-//! | `state` | units, files, queues; each step under one lock, which is never held across a wait |
-//! | `range_locks` | who may use which bytes |
-//! | `pool`, `arena` | which frames are in use; the memory, and its records for the next process |
+//! | `cache` | the operations, and what they wait for; the work beside them |
+//! | `state` | units, files, queues; what is read ahead and when dirty bytes are due; each step under one lock, which is never held across a wait |
+//! | `interface` | what the user provides (`disk`), chooses (`settings`), and asks (`query`) |
+//! | `memory` | the arena, and its records for the next process; which frames are in use; which chunks stay registered |
 //! | `policy` | which unit gives its place to another one |
-//! | `ready` | which chunks stay registered |
-//! | `advice` | the hints of files, also of those of which nothing is cached |
-//! | `ahead`, `background` | reading ahead; writing behind, by age and by amount |
-//! | `disk`, `settings`, `query` | what the user provides, chooses, and asks |
+//! | `ranges` | lists of bytes; who may use which bytes |
 //!
-//! **Invariants** are in each module. **Tests.** `tests.rs` compares random operations of many
+//! **Invariants** are in each module. **Tests.** `tests` compares random operations of many
 //! tasks, on a disk that fails, with a model, and kills the process at any step.
 //!
 //! **Source.** [Unifier-PVFS]. Additions: the take-over, range locks in order, lists of
@@ -64,29 +61,19 @@
 
 #![warn(clippy::disallowed_types)]
 
-mod advice;
-mod ahead;
-mod arena;
-mod background;
 mod cache;
-mod disk;
-mod extent;
+mod interface;
+mod memory;
 mod policy;
-mod pool;
-mod query;
-mod range_locks;
-mod ready;
-mod settings;
+mod ranges;
 mod state;
-mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{Arena, ArenaSettings, BLOCK, FRAME, Frames, Owner, Place, Ranges, Record, Recovered};
 pub use cache::{Cache, Hold, Reading, Writing, yield_now};
-pub use disk::{CacheError, Disk};
-pub use extent::Extent;
+pub use interface::{
+    Busiest, CacheError, Counters, Coverage, Disk, FileCounters, FileStatistics, Hints, Pattern, Settings, Statistics,
+};
+pub use memory::{Arena, ArenaSettings, BLOCK, FRAME, Frames, Owner, Place, Ranges, ReadyRegions, Record, Recovered};
 pub use policy::Policy;
-pub use query::{Busiest, Counters, Coverage, FileCounters, FileStatistics, Statistics};
-pub use ready::ReadyRegions;
-pub use settings::{Hints, Pattern, Settings};
+pub use ranges::Extent;

@@ -2,10 +2,18 @@
 
 use std::task::Waker;
 
-use super::{MOST_AHEAD, State, Which};
-use crate::ahead::Ahead;
-use crate::background::Work;
-use crate::extent::Extent;
+use super::ahead::Ahead;
+use super::{Batch, MOST_AHEAD, State, Which};
+use crate::ranges::Extent;
+
+/// Ticks until a failed write to the disk is tried again.
+pub(super) const RETRY_TICKS: u64 = 2;
+
+/// A piece of background work that has begun.
+pub(crate) enum Work {
+    Flush(Batch),
+    Ahead(Ahead),
+}
 
 impl<E: Clone> State<E> {
     /// Counts a read, and notes what to read ahead because of it.

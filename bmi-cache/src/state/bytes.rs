@@ -5,10 +5,9 @@ use std::ops::Range;
 use bmi_core::{MemList, MemSlice, mutated, mutated_each};
 
 use super::{MOST_RANGES, MOST_VALID, State, Unit};
-use crate::arena::{Ranges, Record};
-use crate::extent::{Extent, Spans, by_unit};
+use crate::memory::{Ranges, Record};
 use crate::policy::Policy;
-use crate::steps::steps;
+use crate::ranges::{Extent, Spans, by_unit, steps};
 
 impl<E: Clone> State<E> {
     /// Changes which bytes of a unit are valid, and counts them.

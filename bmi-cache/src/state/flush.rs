@@ -6,8 +6,7 @@ use std::ops::Range;
 use bmi_core::mutated;
 
 use super::{AT_ONCE, BATCH, Batch, MOST_RANGES, State, Which};
-use crate::extent::{Extent, Spans};
-use crate::steps::steps;
+use crate::ranges::{Extent, Spans, steps};
 
 impl<E: Clone> State<E> {
     /// Lists a file by the oldest of its writes that may go to the disk now.
@@ -142,7 +141,7 @@ impl<E: Clone> State<E> {
                 self.arena.record(place, None);
             }
         }
-        let again = self.tick + crate::background::RETRY_TICKS;
+        let again = self.tick + super::background::RETRY_TICKS;
         let state = self.file(batch.file);
         match result {
             Some(Ok(())) => state.failed = None,

@@ -3,11 +3,9 @@
 use bmi_core::mutated;
 
 use super::{MOST_ASKED, MOST_VALID, Short, State, Unit, Which, key};
-use crate::arena::{BLOCK, FRAME, Place};
-use crate::extent::{Extent, Spans};
+use crate::memory::{BLOCK, FRAME, Place, Pool};
 use crate::policy::{Policy, Search};
-use crate::pool::Pool;
-use crate::steps::steps;
+use crate::ranges::{Extent, Spans, steps};
 
 impl<E: Clone> State<E> {
     /// Takes a place in the queue of those that wait for memory.

@@ -7,10 +7,9 @@ use std::ops::{Bound, Range};
 use bmi_core::{Memory, mutated};
 
 use super::{MOST_RANGES, State};
-use crate::arena::BLOCK;
-use crate::extent::{Extent, Spans, by_unit};
-use crate::query::{Busiest, Coverage, FileStatistics, Statistics};
-use crate::steps::steps;
+use crate::interface::{Busiest, Coverage, FileStatistics, Statistics};
+use crate::memory::BLOCK;
+use crate::ranges::{Extent, Spans, by_unit, steps};
 
 impl<E: Clone> State<E> {
     /// Returns the units of `parts` whose dirty bytes would be in too many places if these parts

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bmi_core::MemList;
 use futures_util::FutureExt;
 
-use crate::steps::steps_of;
+use crate::ranges::steps_of;
 use crate::*;
 
 /// The most pieces that a request may have (`fs_proto::limits::MAX_REGIONS`).

@@ -17,8 +17,8 @@
 
 use bmi_core::mutated;
 
-use crate::extent::{Extent, overlap};
-use crate::steps::{search_steps, steps};
+use super::extent::{Extent, overlap};
+use super::steps::{search_steps, steps};
 
 /// The range locks of a file, in the order in which they were made.
 #[derive(Debug, Default)]
@@ -150,8 +150,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::extent::joined;
-    use crate::steps::steps_of;
+    use crate::ranges::extent::joined;
+    use crate::ranges::steps::steps_of;
 
     impl RangeLocks {
         /// Returns true if a lock exists, and is granted once it was compared with all others.

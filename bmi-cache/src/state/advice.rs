@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::settings::Hints;
+use crate::interface::Hints;
 
 /// Most files with hints: some 2 MiB of memory.
 pub(crate) const MOST: usize = 16_384;

@@ -8,27 +8,18 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::ahead::Ahead;
-use crate::cache::{Cache, Inner};
-use crate::disk::Disk;
-use crate::state::Batch;
+use super::calls::Cache;
+use super::inner::Inner;
+use crate::interface::Disk;
+use crate::state::Work;
 
 /// Ticks in the age at which dirty bytes are written.
 const TICKS: u32 = 2;
-
-/// Ticks until a failed write to the disk is tried again.
-pub(crate) const RETRY_TICKS: u64 = 2;
 
 /// Most transfers of the background work at the same time.
 const AT_ONCE: usize = 4;
 /// Most rounds of work without a break.
 const ROUNDS: usize = 4;
-
-/// A piece of background work that has begun.
-pub(crate) enum Work {
-    Flush(Batch),
-    Ahead(Ahead),
-}
 
 impl<D: Disk> Cache<D> {
     /// Does the background work. Run it once for a cache, beside its users, as long as the cache is

@@ -15,7 +15,7 @@ pub(crate) fn steps(rounds: usize) {
 
 /// Counts a search in a sorted list.
 #[inline(always)]
-pub(crate) fn search_steps(len: usize) {
+pub(super) fn search_steps(len: usize) {
     steps(len.checked_ilog2().unwrap_or(0) as usize + 1);
 }
 

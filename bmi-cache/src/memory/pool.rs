@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::arena::{BLOCK, FRAME, Place};
+use super::arena::{BLOCK, FRAME, Place};
 
 /// Frames of a block.
 const FRAMES: u32 = (BLOCK / FRAME) as u32;

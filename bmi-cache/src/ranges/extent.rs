@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::steps::{search_steps, steps};
+use super::steps::{search_steps, steps};
 
 /// A range of bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use bmi_core::MemList;
 
-use crate::extent::Extent;
+use crate::ranges::Extent;
 
 /// The files behind a cache.
 ///

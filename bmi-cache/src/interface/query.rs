@@ -1,6 +1,6 @@
 //! What the cache tells about itself.
 
-use crate::settings::Hints;
+use super::settings::Hints;
 
 /// How much of a range is in the cache, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

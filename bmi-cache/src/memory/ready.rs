@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use bmi_core::{Memory, MemoryRegion};
 
-use crate::arena::{Arena, BLOCK};
-use crate::steps::steps;
+use super::arena::{Arena, BLOCK};
+use crate::ranges::steps;
 
 /// Uses between two ticks that make a chunk Ready if there is room.
 const WARM: u32 = 8;
@@ -145,7 +145,7 @@ impl ReadyRegions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arena::{ArenaSettings, Frames};
+    use crate::memory::arena::{ArenaSettings, Frames};
 
     fn readiness(chunks: u64, ready: u64) -> Readiness {
         let settings = ArenaSettings { bytes: chunks << 20, chunk: 1 << 20 };

@@ -14,9 +14,13 @@
 //! | `memory` | units are pinned, made and evicted |
 //! | `bytes` | bytes become valid and dirty |
 //! | `flush` | dirty bytes go to the disk |
-//! | `background` | reading ahead, and what is due |
+//! | `background` | the background work that is due |
+//! | `ahead` | what to read ahead |
+//! | `advice` | the hints of files, also of those of which nothing is cached |
 //! | `queries` | what is asked |
 
+mod advice;
+mod ahead;
 mod background;
 mod bytes;
 mod flush;
@@ -30,17 +34,14 @@ use std::task::Waker;
 use bmi_core::{MemList, mutated, mutated_each};
 use slab::Slab;
 
-use crate::advice::Advice;
-use crate::ahead::{Ahead, Streams};
-use crate::arena::{Arena, BLOCK, FRAME, Place, Recovered};
-use crate::extent::{Extent, Spans};
+use self::advice::Advice;
+pub(crate) use self::ahead::Ahead;
+use self::ahead::Streams;
+pub(crate) use self::background::Work;
+use crate::interface::{Counters, Coverage, FileCounters, FileStatistics, Hints, Settings, is_unit};
+use crate::memory::{Arena, BLOCK, FRAME, Place, Pool, Readiness, Recovered};
 use crate::policy::{Policies, Policy};
-use crate::pool::Pool;
-use crate::query::{Counters, Coverage, FileCounters, FileStatistics};
-use crate::range_locks::RangeLocks;
-use crate::ready::Readiness;
-use crate::settings::{Hints, Settings, is_unit};
-use crate::steps::steps;
+use crate::ranges::{Extent, RangeLocks, Spans, steps};
 
 /// Most ranges of dirty bytes that the arena records of a unit.
 const MOST_RANGES: usize = 3;

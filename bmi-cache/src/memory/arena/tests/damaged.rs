@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use bmi_core::ErrorKind;
 
 use super::*;
-use crate::arena::layout::{CHUNKS_AT, Layout, SUPERBLOCK};
+use crate::memory::arena::layout::{CHUNKS_AT, Layout, SUPERBLOCK};
 
 /// Makes an arena of two chunks with records of every length.
 fn leave(path: &Path) -> Vec<Recovered> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::arena::{BLOCK, FRAME};
+use crate::memory::{BLOCK, FRAME};
 use crate::policy::Policy;
 
 /// Settings of a cache.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use bmi_core::ErrorKind;
 
 use super::*;
-use crate::arena::layout::{SUPERBLOCK, VERSION_AT};
+use crate::memory::arena::layout::{SUPERBLOCK, VERSION_AT};
 
 const OTHER: ArenaSettings = ArenaSettings { bytes: 2 << 20, chunk: 1 << 20 };
 

@@ -6,8 +6,8 @@
 //! the same distance the stream is trusted, and what follows is read ahead: first as much as one
 //! read, then twice as much each time, up to a limit.
 
-use crate::extent::Extent;
-use crate::settings::Pattern;
+use crate::interface::Pattern;
+use crate::ranges::Extent;
 
 /// Streams that a file can have.
 const STREAMS: usize = 4;
