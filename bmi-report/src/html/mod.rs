@@ -12,7 +12,8 @@
 //!
 //! | module | what is there |
 //! |---|---|
-//! | `axis`, `chart`, `bars`, `palette` | pictures of lines, and of bars |
+//! | `chart`, `axis`, `palette` | what a picture shows |
+//! | `lines`, `bars` | how it is drawn |
 //! | `sections` | the parts of the page |
 //! | `comparison` | the page of two reports that are compared |
 //! | `style.css`, `timeline.js`, `read_out.js` | how it looks, light, dark and printed; the scripts |
@@ -22,6 +23,7 @@ mod bars;
 mod chart;
 mod comparison;
 mod escape;
+mod lines;
 mod palette;
 mod sections;
 
