@@ -145,12 +145,8 @@ impl Tree {
 
 /// Returns bytes that look random and are the same for the same seed.
 fn made(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Random::new(seed);
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        bytes.extend_from_slice(&random.number().to_le_bytes());
-    }
-    bytes.truncate(len);
+    let mut bytes = vec![0; len];
+    Random::new(seed).fill(0, &mut bytes);
     bytes
 }
 

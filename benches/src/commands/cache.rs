@@ -14,7 +14,7 @@
 //! last block of each read are compared with that, outside of nothing: it costs both services the
 //! same.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::report::{self, ReportArgs, SEED, begin, steps};
 use crate::tasks::Usage;
 use bmi::driver::event;
 use bmi::{Memory, Scheme};
-use bmi_report::stats::{self, middle};
+use bmi_report::stats::{self, Random, middle};
 use bmi_report::table::Table;
 use bmi_report::{Cost, Kind, Unit, units};
 use clap::Parser;
@@ -147,18 +147,13 @@ struct Bed {
     client: Client,
     file: File,
     server: u32,
-    random: Cell<u64>,
+    random: RefCell<Random>,
     next: Cell<u64>,
 }
 
 impl Bed {
     fn below(&self, bound: u64) -> u64 {
-        let mut x = self.random.get();
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.random.set(x);
-        (x >> 20) % bound
+        self.random.borrow_mut().below(bound as usize) as u64
     }
 
     fn place(&self, what: What, len: usize) -> u64 {
@@ -314,7 +309,7 @@ impl Cache {
                 let options = ClientOptions::new(1);
                 let client = Client::connect(endpoint.clone(), cluster.manager().clone(), options).await?;
                 let file = client.create(&"/file".parse()?, CreateOptions::default()).await?;
-                let (random, next) = (Cell::new(0x9e37_79b9_7f4a_7c15), Cell::new(0));
+                let (random, next) = (RefCell::new(Random::new(1)), Cell::new(0));
                 let bed = Bed { client, file, server: cluster.process(), random, next };
                 let memory = bed.client.memory(4 << 20)?;
                 for at in (0..FILE).step_by(4 << 20) {

@@ -16,25 +16,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bmi_core::MemList;
 use proptest::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng as _;
 
 use crate::*;
 
-/// A random number generator (xorshift64*).
+/// A random number generator that several tasks share.
 #[derive(Clone)]
-struct Random(Rc<Cell<u64>>);
+struct Random(Rc<RefCell<ChaCha8Rng>>);
 
 impl Random {
     fn new(seed: u64) -> Random {
-        Random(Rc::new(Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)))
+        Random(Rc::new(RefCell::new(ChaCha8Rng::seed_from_u64(seed))))
     }
 
     fn below(&self, bound: u64) -> u64 {
-        let mut x = self.0.get();
-        x ^= x >> 12;
-        x ^= x << 25;
-        x ^= x >> 27;
-        self.0.set(x);
-        (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
+        self.0.borrow_mut().next_u64() % bound
     }
 
     async fn pause(&self, most: u64) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bmi::driver::{MonotonicClock, event};
 use bmi::threading::Threading;
 use bmi::{Addr, Config, MemList, Memory, OpenOptions, Scheme};
+use bmi_report::stats::Random;
 use fs_client::{
     Client, ClientOptions, CreateOptions, Direction, ErrorCode, File, FsPath, Kind, Path, Region, RemoveKind, SetAttr,
 };
@@ -22,14 +23,9 @@ pub fn path(text: &str) -> FsPath {
 
 /// Returns bytes that differ from place to place, so that a misplaced one is noticed.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..len).map(|_| next()).collect()
+    let mut bytes = vec![0; len];
+    Random::new(seed).fill(0, &mut bytes);
+    bytes
 }
 
 pub fn striped(strip_size: u64, servers: u32) -> CreateOptions {

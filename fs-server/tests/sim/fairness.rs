@@ -10,7 +10,7 @@ use bmi::Time;
 use bmi::memory::PublishedPages;
 use bmi::memory::zone::ZonePool;
 use bmi::stats::ResourceUsage;
-use bmi_sim::{Profile, SimConfig};
+use bmi_sim::{Profile, Rng, SimConfig};
 use fs_proto::{
     ClusterId, DatafileHandle, ErrorCode, FsError, Identity, IodRequest, IodStat, Role, Start, StoreId, ViewRange,
     ViewRefusal,
@@ -508,11 +508,8 @@ fn random_deaths_and_failed_registrations_leak_nothing() {
     for seed in 0..6 {
         let server = Server::start(SimConfig::seeded(seed), IodSettings { unit: 256 << 10, buffers: 16, depth: 3 });
         // A generator that is independent of the run.
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
-        let mut random = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % below
-        };
+        let mut rng = Rng::new(seed ^ 0x646f_6f6d);
+        let mut random = |below: u64| rng.below(below);
         let clients: Vec<_> = (0..12u64).map(|index| server.world.node(&format!("doomed{index}"))).collect();
         for (node, index) in clients.iter().zip(0..) {
             let client = Client::new(node, u128::from(index)).forcing(Path::TAKEN[random(4) as usize]);

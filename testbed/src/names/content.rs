@@ -8,7 +8,7 @@
 //! **Layout**
 //!
 //! ```text
-//!   block of 4 KiB:  version (8) │ words of 8 bytes: mix(seed + number of the word)
+//!   block of 4 KiB:  version (8) │ random bytes from the seed, of the same offset
 //!   seed:            from name, version, length
 //! ```
 //!
@@ -21,7 +21,6 @@ use serde::Serialize;
 
 /// Bytes in a block.
 const BLOCK: u64 = 4096;
-const WORD: u64 = 8;
 
 /// What a file contains: the first `kept` bytes of a version, and zeros up to `size`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -51,28 +50,22 @@ impl Content {
         self.part(0..self.size)
     }
 
-    /// Returns the bytes of a range, as far as the file has them. The range begins with a word.
+    /// Returns the bytes of a range, as far as the file has them. The range begins with a block.
     fn part(&self, range: Range<u64>) -> Vec<u8> {
         let (begin, end) = (range.start.min(self.size), range.end.min(self.size));
-        let kept = end.min(self.kept).max(begin);
-        let words = begin / WORD..kept.div_ceil(WORD);
-        let mut bytes: Vec<u8> = words.flat_map(|word| self.word(word).to_le_bytes()).collect();
-        bytes.truncate((kept - begin) as usize);
-        bytes.resize((end - begin) as usize, 0);
+        let kept = end.min(self.kept).max(begin) - begin;
+        let mut bytes = vec![0; (end - begin) as usize];
+        let written = &mut bytes[..kept as usize];
+        Random::new(self.seed).fill(begin, written);
+        for block in written.chunks_mut(BLOCK as usize) {
+            block.iter_mut().zip(self.version.to_le_bytes()).for_each(|(byte, of_version)| *byte = of_version);
+        }
         bytes
     }
 
     /// Returns true if `bytes` are exactly this content.
     pub fn is(&self, bytes: &[u8]) -> bool {
         bytes.len() as u64 == self.size && bytes == self.bytes()
-    }
-
-    fn word(&self, number: u64) -> u64 {
-        if (number * WORD).is_multiple_of(BLOCK) {
-            self.version
-        } else {
-            Random::new(self.seed.wrapping_add(number)).number()
-        }
     }
 
     /// Describes the content in a few words.
@@ -109,7 +102,7 @@ fn kind(block: &[u8], begin: usize, version: impl Fn(u64) -> Option<Content>) ->
     if block.iter().all(|byte| *byte == 0) {
         return "zeros".to_owned();
     }
-    let mut first = [0; WORD as usize];
+    let mut first = [0; size_of::<u64>()];
     let len = block.len().min(first.len());
     first[..len].copy_from_slice(&block[..len]);
     let number = u64::from_le_bytes(first);

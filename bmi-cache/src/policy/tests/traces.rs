@@ -24,6 +24,9 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+
 use super::super::ghosts::KeyHasher;
 use super::super::{Policies, Policy, Search};
 
@@ -69,7 +72,7 @@ pub(super) struct Trace {
 /// Returns all traces, for a cache of `capacity` out of `objects` units. Each has at least
 /// `requests` requests, and few more.
 pub(super) fn traces(objects: usize, capacity: usize, requests: usize) -> Vec<Trace> {
-    let mut draw = Draw(1);
+    let mut draw = Draw(ChaCha8Rng::seed_from_u64(1));
     let zipf = |skew| Zipf::new(objects, skew);
     let mut traces = Vec::new();
     let mut add = |name, units| traces.push(Trace { name, units });
@@ -154,13 +157,12 @@ fn short_lives(draw: &mut Draw, requests: usize, alive: usize) -> Vec<u64> {
     (0..requests).map(|_| used(&mut units[draw.next() as usize % alive])).collect()
 }
 
-/// A random sequence from a seed (SplitMix64: Steele, Lea and Flood, OOPSLA 2014).
-struct Draw(u64);
+/// A random sequence from a seed.
+struct Draw(ChaCha8Rng);
 
 impl Draw {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(1);
-        mixed(self.0)
+        self.0.next_u64()
     }
 
     /// Returns a number from 0 to 1.
@@ -169,7 +171,8 @@ impl Draw {
     }
 }
 
-/// The step and the mix of SplitMix64: a hash of a word, different for different words.
+/// The step and the mix of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a hash of a word,
+/// different for different words.
 fn mixed(word: u64) -> u64 {
     let word = word.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

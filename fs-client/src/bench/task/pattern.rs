@@ -3,15 +3,10 @@
 //! **Why.** A read that returns bytes of another place, of another file or of an earlier run
 //! returns bytes that look right unless each place has its own.
 //!
-//! **Layout.** The byte at offset `o` is byte `o % 8`, little-endian, of a word. The word is number
-//! `o / 8` of a sequence whose start is drawn from the seed and the number of the file.
-//!
-//! **Source.** SplitMix64, as in `bmi_report::stats::Random`: word `n` is
-//! the mixed `start + (n + 1) * G`.
+//! **Layout.** The byte at offset `o` is byte `o` of the generator for the seed whose number is that
+//! of the file (`bmi_report::stats::Random`).
 
 use bmi_report::stats::Random;
-
-const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A byte that is not what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,26 +21,19 @@ pub(crate) struct Wrong {
 
 /// The contents of a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pattern(u64);
+pub(crate) struct Pattern {
+    seed: u64,
+    file: u32,
+}
 
 impl Pattern {
     pub(crate) fn new(seed: u64, file: u32) -> Pattern {
-        Pattern(Random::new(seed ^ u64::from(file).wrapping_mul(GAMMA)).number())
-    }
-
-    fn word(self, number: u64) -> [u8; 8] {
-        Random::new(self.0.wrapping_add(number.wrapping_mul(GAMMA))).number().to_le_bytes()
+        Pattern { seed, file }
     }
 
     /// Fills `bytes` with those of the file from `offset` on.
     pub(crate) fn fill(self, offset: u64, bytes: &mut [u8]) {
-        let head = ((8 - offset % 8) % 8).min(bytes.len() as u64) as usize;
-        let (first, rest) = bytes.split_at_mut(head);
-        let start = (offset % 8) as usize;
-        first.copy_from_slice(&self.word(offset / 8)[start..][..head]);
-        for (number, chunk) in (offset.div_ceil(8)..).zip(rest.chunks_mut(8)) {
-            chunk.copy_from_slice(&self.word(number)[..chunk.len()]);
-        }
+        Random::stream(self.seed, self.file.into()).fill(offset, bytes);
     }
 
     /// Compares `found`, read at `offset`, with what was written. `spare` has the same length.

@@ -14,8 +14,6 @@ use bmi_report::Report;
 use bmi_report::stats::Random;
 use fs_client::FsPath;
 
-const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
-
 impl Bed {
     fn bytes(&self, path: &str) -> Vec<u8> {
         let path: FsPath = path.parse().unwrap();
@@ -30,8 +28,7 @@ impl Bed {
 
 /// Returns the first `len` bytes of a file, as the documentation of the pattern defines them.
 fn pattern(seed: u64, file: u64, len: usize) -> Vec<u8> {
-    let start = Random::new(seed ^ file.wrapping_mul(GAMMA)).number();
-    let mut words = Random::new(start);
+    let mut words = Random::stream(seed, file);
     let words = std::iter::repeat_with(|| words.number().to_le_bytes());
     words.take(len.div_ceil(8)).flatten().take(len).collect()
 }

@@ -85,7 +85,7 @@ fn send_all(
                 break;
             }
             // Each stream has a seed of its own, whichever thread sends it.
-            let mut random = Random::new(spec.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mut random = Random::stream(spec.seed, number);
             let target = random.below(spec.targets.len());
             let (addr, streams) = (&spec.targets[target].addr, &recordings[target]);
             let stream = &streams[random.below(streams.len())];
