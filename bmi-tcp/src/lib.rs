@@ -127,8 +127,10 @@ pub struct TcpTransport {
     unasked_bytes: usize,
     /// The time of that call.
     asked: Time,
-    /// The owner may have slept on the event fd since the last call to epoll.
-    slept: bool,
+    /// That call has reported all that there was.
+    all_seen: bool,
+    /// Number of polls that are to ask epoll, because the owner may have slept on it.
+    to_ask: u32,
     /// The time of the latest poll.
     now: Time,
 }
@@ -193,7 +195,8 @@ impl TcpTransport {
             unasked: 0,
             unasked_bytes: 0,
             asked: Time::ZERO,
-            slept: true,
+            all_seen: false,
+            to_ask: 1,
             now: Time::ZERO,
             config,
         }

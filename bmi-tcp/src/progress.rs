@@ -13,8 +13,10 @@
 //! **Why hot sockets.** An owner that polls without pause would pay two system calls each time, one
 //! of them only to learn that nothing has happened. A socket that recently had bytes is read
 //! directly. Epoll is asked only every few polls, or when the owner may have slept on it or has not
-//! polled for a while, or when output waits for room. A poll of busy sockets takes long, so epoll
-//! is also asked after some bytes and after some time: else two of them would hide all others.
+//! polled for a while, or when output waits for room. An owner that sleeps between messages polls
+//! about [`ASKED`] times for each: these ask epoll, so that it can sleep again without another
+//! look. A poll of busy sockets takes long, so epoll is also asked after some bytes and after some
+//! time: else two of them would hide all others.
 //!
 //! **Invariants**
 //! 1. A connection with something to send that the kernel would take is in `dirty`. One whose
@@ -49,6 +51,8 @@ const UNASKED_TIME: Duration = Duration::from_micros(100);
 /// After a pause of this length between two polls, epoll is asked: an owner that comes back learns
 /// with its first poll which connections have ended.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Number of polls after a sleep that ask epoll.
+const ASKED: u32 = 3;
 /// Largest number of hot sockets. Each costs a system call in an idle poll.
 const MAX_HOT: usize = 2;
 /// Number of consecutive unasked reads without bytes, after which a socket is no longer hot.
@@ -58,7 +62,9 @@ const SEND_BUDGET: usize = 2 << 20;
 
 impl TcpTransport {
     pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
-        self.slept |= now >= self.now + PAUSE;
+        if now >= self.now + PAUSE {
+            self.to_ask = self.to_ask.max(1);
+        }
         self.now = now;
         let before = events.len();
         let limit = before + BATCH;
@@ -89,13 +95,17 @@ impl TcpTransport {
     }
 
     pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
-        // A full result may be incomplete. The rest in epoll causes no new edge for a thread that
-        // sleeps on it.
-        let all_seen = self.has_work() || self.ask_epoll() < EPOLL_EVENTS;
-        if self.has_work() || !all_seen {
+        // What has arrived since epoll was asked makes the descriptor readable, so it need not be
+        // asked again. There are two exceptions. A full result may be incomplete, and the rest
+        // causes no new edge for a thread that sleeps on it. And what was read unasked has left its
+        // event there, for which that thread would wake in vain.
+        if !self.has_work() && (self.unasked > 0 || !self.all_seen) {
+            self.ask_epoll();
+        }
+        if self.has_work() || !self.all_seen {
             return Armed::Busy;
         }
-        self.slept = true;
+        self.to_ask = ASKED;
         Armed::Waiting
     }
 
@@ -122,7 +132,7 @@ impl TcpTransport {
     /// Finds out which sockets may have bytes.
     fn look(&mut self) {
         self.unasked += 1;
-        if self.slept || self.hot.is_empty() || self.blocked > 0 || self.is_long_unasked() {
+        if self.to_ask > 0 || self.hot.is_empty() || self.blocked > 0 || self.is_long_unasked() {
             self.ask_epoll();
         } else {
             for index in 0..self.hot.len() {
@@ -136,14 +146,16 @@ impl TcpTransport {
         self.unasked >= EPOLL_EVERY || self.unasked_bytes >= UNASKED_BYTES || self.now - self.asked >= UNASKED_TIME
     }
 
-    /// Handles the events of epoll. Returns their number.
-    fn ask_epoll(&mut self) -> usize {
-        (self.slept, self.unasked, self.unasked_bytes, self.asked) = (false, 0, 0, self.now);
+    /// Handles the events of epoll.
+    fn ask_epoll(&mut self) {
+        self.to_ask = self.to_ask.saturating_sub(1);
+        (self.unasked, self.unasked_bytes, self.asked) = (0, 0, self.now);
         if let Err(error) = self.poll.poll(&mut self.epoll_events, Some(Duration::ZERO)) {
             if error.kind() != io::ErrorKind::Interrupted {
                 tracing::error!(%error, "cannot ask for readiness");
             }
-            return 0;
+            self.all_seen = error.kind() != io::ErrorKind::Interrupted;
+            return;
         }
         let epoll_events = std::mem::replace(&mut self.epoll_events, mio::Events::with_capacity(0));
         for event in &epoll_events {
@@ -158,9 +170,8 @@ impl TcpTransport {
                 _ => {} // a lingering socket that is not at its end, or the waker: being here is all it is for
             }
         }
-        let count = epoll_events.iter().count();
+        self.all_seen = epoll_events.iter().count() < EPOLL_EVENTS;
         self.epoll_events = epoll_events;
-        count
     }
 
     fn handle_readiness(&mut self, slot: u32, event: &mio::event::Event) {

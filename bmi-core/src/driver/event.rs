@@ -4,13 +4,15 @@
 //! It sleeps on the transport's event fd. A transport without one wakes the task instead (C11).
 //!
 //! **Protocol.**
-//! 1. Poll until there is nothing to do. Between two polls the tasks that were woken run, so the
+//! 1. Forget the readiness that tokio has noted: the polls that follow see what caused it. Then
+//!    poll until there is nothing to do. Between two polls the tasks that were woken run, so the
 //!    next poll sends all that they post. If callers make progress themselves, and there is one at
 //!    most, the loop goes on at once: the runtime would wake another thread for it.
 //! 2. Poll on, as long as `Waiting` allows. The other tasks of the runtime run after every few
 //!    polls.
 //! 3. Arm. If something has arrived meanwhile, the result is *busy*, and the loop begins again.
-//! 4. Otherwise sleep until the transport has something to do, a task posts something, or the next
+//! 4. If tokio has noted readiness meanwhile, begin again.
+//! 5. Otherwise sleep until the transport has something to do, a task posts something, or the next
 //!    deadline.
 //!
 //! **Tests.** `benches/tests/it/waiting.rs`: an idle endpoint takes no processor time.
@@ -60,6 +62,9 @@ pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -
     let mut waiter = Waiter::new(waiting);
     let mut alarm = Alarm::default();
     loop {
+        if let Some(fd) = &fd {
+            forget_readiness(fd).await?;
+        }
         let mut polls = 0;
         while endpoint.progress() {
             polls += 1;
@@ -116,6 +121,17 @@ impl Alarm {
     }
 }
 
+/// Forgets readiness that tokio has noted. An edge from here on is noted again.
+async fn forget_readiness(fd: &AsyncFd<OwnedFd>) -> Result<(), Error> {
+    poll_fn(|cx| {
+        if let Poll::Ready(ready) = fd.poll_read_ready(cx) {
+            ready?.clear_ready();
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await
+}
+
 /// Sleeps until there may be something to do.
 async fn wait<S: Threading>(
     endpoint: &Endpoint<S>,
@@ -128,20 +144,12 @@ async fn wait<S: Threading>(
             // Woken. The reason does not matter.
             return Poll::Ready(Ok(()));
         }
-        // The fd comes first. From here on its edge wakes this task, so an arrival during arming is
-        // not lost. Readiness that tokio has noted before is old: arming sees its cause. So it is
-        // cleared and the fd is asked again at once, without a round through the runtime. A
-        // transport without an fd wakes the waker that it is armed with.
-        if let Some(fd) = fd
-            && let Poll::Ready(ready) = fd.poll_read_ready(cx)
-        {
-            ready?.clear_ready();
-            if fd.poll_read_ready(cx)?.is_ready() {
-                return Poll::Ready(Ok(()));
-            }
-        }
+        // A transport need not look for arrivals while it is armed, if they make its fd readable.
+        // So the fd is asked afterwards: an arrival since the polls has been noted, and a later one
+        // wakes this task. A transport without an fd wakes the waker that it is armed with.
         let (waiting, until) = endpoint.arm_until(cx.waker());
-        if waiting == Armed::Busy || until.is_some_and(|until| alarm.rings_by(until, || endpoint.now(), cx)) {
+        let rings = until.is_some_and(|until| alarm.rings_by(until, || endpoint.now(), cx));
+        if waiting == Armed::Busy || rings || fd.is_some_and(|fd| fd.poll_read_ready(cx).is_ready()) {
             return Poll::Ready(Ok(()));
         }
         armed = true;

@@ -157,7 +157,8 @@
 //!     waiter, even if this side never polls again.
 //!   - *With an event fd* ([`Capabilities::event_fd`]), the descriptor becomes readable and stays
 //!     so until the next poll. It is waited on and never read. The backend may ignore the waker
-//!     that was passed to `arm`.
+//!     that was passed to `arm`, and need not look in `arm` for what makes the descriptor
+//!     readable. A waiter that is told of edges forgets them before it polls, not afterwards.
 //!   - *Without one*, the backend wakes the waker that was passed to `arm`.
 //!   - *Deadlines* do not wake: a waiter sleeps until [`Transport::next_deadline`] at the latest.
 //!
