@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Generations are below this number, so that slot, generation and a kind of two bits share a
-/// 64-bit word (see `endpoint::work`).
+/// 64-bit word (see `engine::adapter`).
 pub(crate) const GENERATIONS: u32 = 1 << 30;
 
 /// Names an entry of a [`Table`].

@@ -29,7 +29,7 @@
 //!  bulk                            transfers in units, their turns, grants
 //!  adapter                         the transport, exposures, unexpected messages that are held
 //!  books                           records of operations, peers, transfers: data only
-//!  buffers                         bounce, staging, packing, fallback
+//!  buffers                         bounce, staging, packing, fallback; receive slots, pin-down cache
 //! ```
 //!
 //! **Invariants**

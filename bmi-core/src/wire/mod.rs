@@ -1,5 +1,5 @@
 //! The parts of the protocol that need no endpoint: the wire format, credits, tag matching, names
-//! that peers give, and timers.
+//! that peers give, and timers. [`crate::engine`] puts them together.
 //!
 //! These modules do no I/O and read no clock. Each is tested alone.
 

@@ -89,7 +89,7 @@ impl Unexpected {
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             // SAFETY: a slot that holds a message is not posted (invariant of
-            // `proto::receive_slots`). Its memory is not exposed to any peer, and the slot stays
+            // `buffers::receive_slots`). Its memory is not exposed to any peer, and the slot stays
             // ours until this value is dropped. The handle keeps the memory alive.
             Place::Slot { memory, offset, len, .. } => unsafe {
                 std::slice::from_raw_parts(memory.as_ptr().add(*offset), *len)

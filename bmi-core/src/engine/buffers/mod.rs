@@ -1,5 +1,6 @@
-//! The buffers of an endpoint that stand in for memory of the program. They know adapter and
-//! memory, and neither peers nor operations. Each kind is a type: `Bounce`, `Staging`, `Packing`,
+//! Memory of an endpoint that the adapter uses: receive slots, registrations kept for later, and
+//! the buffers that stand in for memory of the program. They know neither peers nor operations.
+//! Each kind is a type: `ReceiveSlots`, `PinCache`, `Bounce`, `Staging`, `Packing`,
 //! `FallbackBuffers`.
 
 mod bounce;

@@ -17,7 +17,7 @@ use crate::transport::Transport;
 use crate::wire::header::HEADER_LEN;
 
 /// The slots of one connection.
-pub(crate) struct ReceiveSlots {
+pub(in crate::engine) struct ReceiveSlots {
     memory: Memory,
     segments: Vec<Segment>,
     slot_len: usize,
@@ -25,7 +25,11 @@ pub(crate) struct ReceiveSlots {
 
 impl ReceiveSlots {
     /// Allocates and registers `count` slots for payloads of up to `eager` bytes.
-    pub(crate) fn new(transport: &mut dyn Transport, count: usize, eager: usize) -> Result<ReceiveSlots, Error> {
+    pub(in crate::engine) fn new(
+        transport: &mut dyn Transport,
+        count: usize,
+        eager: usize,
+    ) -> Result<ReceiveSlots, Error> {
         let slot_len = (HEADER_LEN + eager).next_multiple_of(64);
         let memory = Memory::sparse(count * slot_len)?;
         let region = transport.register(&memory)?;
@@ -33,13 +37,13 @@ impl ReceiveSlots {
         Ok(ReceiveSlots { memory, segments, slot_len })
     }
 
-    pub(crate) fn count(&self) -> usize {
+    pub(in crate::engine) fn count(&self) -> usize {
         self.segments.len()
     }
 
     /// Returns the slot as the only segment of a receive.
     #[inline]
-    pub(crate) fn segment(&self, slot: usize) -> &[Segment] {
+    pub(in crate::engine) fn segment(&self, slot: usize) -> &[Segment] {
         std::slice::from_ref(&self.segments[slot])
     }
 
@@ -48,7 +52,7 @@ impl ReceiveSlots {
     /// # Safety
     /// The slot must be *here*, and must stay here while the reference lives.
     #[inline]
-    pub(crate) unsafe fn bytes(&self, slot: usize, len: usize) -> &[u8] {
+    pub(in crate::engine) unsafe fn bytes(&self, slot: usize, len: usize) -> &[u8] {
         let len = len.min(self.segments[slot].len());
         // SAFETY: the range is within the slot. The caller guarantees that no adapter writes to it,
         // and nothing else has its address.
@@ -56,12 +60,12 @@ impl ReceiveSlots {
     }
 
     /// Returns the memory, for a message that stays in its slot.
-    pub(crate) fn memory(&self) -> &Memory {
+    pub(in crate::engine) fn memory(&self) -> &Memory {
         &self.memory
     }
 
     /// Returns the offset of the slot's payload in the memory.
-    pub(crate) fn payload_offset(&self, slot: usize) -> usize {
+    pub(in crate::engine) fn payload_offset(&self, slot: usize) -> usize {
         slot * self.slot_len + HEADER_LEN
     }
 }

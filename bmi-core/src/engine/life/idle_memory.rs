@@ -5,7 +5,7 @@
 //! receives are consumed in the order of posting ([`Transport::post_alike`]), any 128 messages do.
 //! With thousands of clients that come, work for a while and stay connected, this adds up to
 //! gigabytes. The slots stay posted and the credits stay granted: only the pages go. So flow
-//! control, and the argument that it cannot deadlock (`proto::credit`), are as before.
+//! control, and the argument that it cannot deadlock (`wire::credit`), are as before.
 //!
 //! **Protocol.** A message marks its peer as used, which costs a store. Every [`IDLE`] a sweep
 //! looks at the marks. A peer whose slots were used, and then were not for a whole interval, gives

@@ -351,7 +351,7 @@ impl Peer {
     }
 
     /// Returns true if one more slot may hold a message for the program (invariant 3 of
-    /// `proto::credit`).
+    /// `wire::credit`).
     pub(in crate::engine) fn may_hold(&self) -> bool {
         self.held < (self.slots.count() - usize::from(CONTROL_CREDITS)) / 2
     }

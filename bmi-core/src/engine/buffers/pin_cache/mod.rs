@@ -69,24 +69,24 @@ const BATCH_PART: usize = 16;
 
 /// Bounds of a cache.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(in crate::engine) struct Limits {
     /// Largest number of registrations.
-    pub(crate) entries: usize,
+    pub(in crate::engine) entries: usize,
     /// Largest number of registered bytes.
-    pub(crate) bytes: u64,
+    pub(in crate::engine) bytes: u64,
     /// How long a registration without memory may be kept, so that it is released together with
     /// others.
-    pub(crate) linger: Duration,
+    pub(in crate::engine) linger: Duration,
 }
 
 /// Counters of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PinCounts {
-    pub(crate) hits: u64,
-    pub(crate) misses: u64,
-    pub(crate) evictions: u64,
-    pub(crate) failures: u64,
-    pub(crate) batches: u64,
+pub(in crate::engine) struct PinCounts {
+    pub(in crate::engine) hits: u64,
+    pub(in crate::engine) misses: u64,
+    pub(in crate::engine) evictions: u64,
+    pub(in crate::engine) failures: u64,
+    pub(in crate::engine) batches: u64,
 }
 
 const NONE: usize = usize::MAX;
@@ -149,7 +149,7 @@ fn record(recorder: &Recorder, begun: Time, memory: &Memory, hit: bool) {
 }
 
 /// The cache of one endpoint.
-pub(crate) struct PinCache {
+pub(in crate::engine) struct PinCache {
     limits: Limits,
     entries: Slab<Entry>,
     index: HashMap<MemoryId, usize, BuildHasherDefault<WordHasher>>,
@@ -164,11 +164,11 @@ pub(crate) struct PinCache {
     gone: Arc<Returns<MemoryId>>,
     notes: Vec<MemoryId>,
     counts: PinCounts,
-    pub(crate) recorder: Recorder,
+    pub(in crate::engine) recorder: Recorder,
 }
 
 impl PinCache {
-    pub(crate) fn new(limits: Limits) -> PinCache {
+    pub(in crate::engine) fn new(limits: Limits) -> PinCache {
         PinCache {
             limits,
             entries: Slab::new(),
@@ -188,24 +188,24 @@ impl PinCache {
 
     // ---- getters --------------------------------------------------------------------------------
 
-    pub(crate) fn counts(&self) -> PinCounts {
+    pub(in crate::engine) fn counts(&self) -> PinCounts {
         self.counts
     }
 
     /// Returns the number of registrations and their bytes, including those that wait for their
     /// release.
-    pub(crate) fn held(&self) -> (usize, u64) {
+    pub(in crate::engine) fn held(&self) -> (usize, u64) {
         let passing: u64 = self.entries.iter().filter(|(_, entry)| !entry.kept).map(|(_, entry)| entry.len).sum();
         (self.entries.len() + self.leaving.len(), self.kept_bytes + self.leaving_bytes + passing)
     }
 
     /// Returns the number of registrations that an operation, an exposure or the program holds.
-    pub(crate) fn in_use(&self) -> usize {
+    pub(in crate::engine) fn in_use(&self) -> usize {
         self.entries.iter().filter(|(_, entry)| entry.region.is_in_use()).count()
     }
 
     /// Returns true if `memory` is registered. Counts no hit.
-    pub(crate) fn is_registered(&self, memory: &Memory) -> bool {
+    pub(in crate::engine) fn is_registered(&self, memory: &Memory) -> bool {
         self.index.get(&memory.id()).is_some_and(|at| self.is_good(*at))
     }
 
@@ -219,7 +219,7 @@ impl PinCache {
 
     /// Returns the registration of `memory`, if there is one: the `check_if_registered` of the
     /// paper. It counts as a hit, and never registers.
-    pub(crate) fn check_if_registered(&mut self, memory: &Memory) -> Option<MemoryRegion> {
+    pub(in crate::engine) fn check_if_registered(&mut self, memory: &Memory) -> Option<MemoryRegion> {
         let at = *self.index.get(&memory.id())?;
         if !self.is_good(at) {
             self.take_out(at);
@@ -236,7 +236,11 @@ impl PinCache {
     ///
     /// # Errors
     /// Those of [`Transport::register`], after all idle entries have been released.
-    pub(crate) fn register(&mut self, transport: &mut dyn Transport, memory: &Memory) -> Result<MemoryRegion, Error> {
+    pub(in crate::engine) fn register(
+        &mut self,
+        transport: &mut dyn Transport,
+        memory: &Memory,
+    ) -> Result<MemoryRegion, Error> {
         self.register_by(memory, |memory| transport.register(memory))
     }
 
@@ -261,7 +265,7 @@ impl PinCache {
     /// Records that the registration of `memory` was found.
     #[cold]
     #[inline(never)]
-    pub(crate) fn record_hit(&self, memory: &Memory) {
+    pub(in crate::engine) fn record_hit(&self, memory: &Memory) {
         record(&self.recorder, self.recorder.now(), memory, true);
     }
 
@@ -270,7 +274,7 @@ impl PinCache {
     ///
     /// # Errors
     /// Those of `adapter`, which is tried again after `Exhausted`.
-    pub(crate) fn register_own<R>(&mut self, adapter: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
+    pub(in crate::engine) fn register_own<R>(&mut self, adapter: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
         self.try_hard(adapter)
     }
 
@@ -427,7 +431,7 @@ impl PinCache {
     /// Reads the notes of dropped memory, enforces the bounds, and releases a batch when it is due.
     /// Returns true if anything was released.
     #[inline]
-    pub(crate) fn poll(&mut self, now: Time) -> bool {
+    pub(in crate::engine) fn poll(&mut self, now: Time) -> bool {
         let within = self.kept.len <= self.limits.entries && self.kept_bytes <= self.limits.bytes;
         let idle = within && self.passing.len == 0 && self.leaving.is_empty() && self.gone.is_empty();
         !idle && self.tidy(now)
@@ -456,13 +460,13 @@ impl PinCache {
     }
 
     /// Returns when [`PinCache::poll`] has work to do even if nothing else happens.
-    pub(crate) fn next_deadline(&self) -> Option<Time> {
+    pub(in crate::engine) fn next_deadline(&self) -> Option<Time> {
         self.due
     }
 
     /// Returns true if it is safe to sleep. `waker` is then woken when memory is dropped whose
     /// pages the adapter holds.
-    pub(crate) fn arm(&self, waker: &Waker) -> bool {
+    pub(in crate::engine) fn arm(&self, waker: &Waker) -> bool {
         // If registering pins nothing, the release can wait for the next poll, whenever that is.
         self.limits.linger.is_zero() || self.gone.wake_at_next(waker)
     }
