@@ -16,6 +16,19 @@
 //! | `cli`, `bench` | the command `pvfs` and its benchmarks; not for other programs |
 //! | [`Error`] | what failed, at which server, with which ranges of the file |
 //!
+//! The rooms; each uses those below it:
+//!
+//! ```text
+//!   cli/                    the commands                      bench/   benchmarks over several hosts
+//!   copy/                   whole files and trees             local    local files, in a thread
+//!   names/                  namespace, drafts, removing trees
+//!   file/                   an open file: transfer, size, list, sync, shared_read, caches
+//!   shared/   plan          what servers on this host lend    how an access is split among servers
+//!   client/   program       a client, what it knows of open files, what it asks; what a program needs
+//!   net/                    routes, servers to avoid, connections with their repetitions
+//!   error locked path
+//! ```
+//!
 //! The library starts no task and reads no clock. A driver must drive the endpoint. A client over
 //! an [`Endpoint`](bmi::Endpoint) belongs to one thread. A [`SharedClient`], over a
 //! [`SharedEndpoint`](bmi::SharedEndpoint) or through a [`Handle`](bmi::Handle), may be
@@ -48,47 +61,38 @@
 #![deny(clippy::await_holding_lock)]
 
 mod bench;
-mod cache;
 #[doc(hidden)]
 pub mod cli;
 mod client;
-mod connection;
 pub mod copy;
-mod draft;
 mod error;
 mod file;
-mod landing;
-mod list;
 pub mod local;
 mod locked;
+mod names;
+mod net;
 mod path;
 mod plan;
-mod remove;
-mod route;
-mod servers;
-mod shared_read;
-mod shared_view;
-mod sync;
+mod program;
+mod shared;
 
 pub use bmi::paths::{Direction, Path};
 pub use bmi::stats::PathCounters;
-pub use cache::{Cached, ServerCache, ServerCoverage};
 pub use client::{
-    Client, ClientOptions, ClientStats, CreateOptions, Latency, OpenFileOptions, Pong, ReadDir, ServerSpace,
+    Client, ClientOptions, ClientStats, CreateOptions, Datafile, Latency, OpenFileOptions, Pong, ServerSpace,
     SharedClient, Space, Stat, Unfinished,
 };
-pub use draft::{Draft, Publish};
 pub use error::{Error, Failure, ServerName};
-pub use file::{Datafile, File, SharedFile};
+pub use file::{Cached, Extended, ExtendedRaw, File, ServerCache, ServerCoverage, SharedFile};
 pub use fs_proto::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
 };
 pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, SetAttr};
-pub use list::{Extended, ExtendedRaw};
+pub use names::{Draft, Publish, ReadDir};
+pub use net::{Endpoints, Route, TransportChoice};
 pub use path::FsPath;
 pub use plan::{Plan, PlanLimits, Transfer};
-pub use route::{Endpoints, Route, TransportChoice};
-pub use shared_view::{SharedPlan, SharedView, Stale, ViewPiece};
+pub use shared::{SharedPlan, SharedView, Stale, ViewPiece};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

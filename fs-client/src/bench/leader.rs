@@ -18,20 +18,11 @@ use bmi::Clock;
 use bmi::driver::MonotonicClock;
 
 use super::crew::{Crew, Stopper};
-use super::door::{self, Key, Newcomer, refuse};
+use super::door::{self, Key, refuse};
+use super::event::{Event, Newcomer};
 use super::follower::share;
 use super::job::{Job, Order, Part, Ready};
 use super::wire::{self, FromFollower, FromLeader, Lines};
-
-/// Something that the leader is told.
-pub(crate) enum Event {
-    /// The user wants the run to end.
-    Interrupted,
-    Joined(Newcomer),
-    Ready(usize, Result<Ready, String>),
-    Done(usize, Result<Part, String>),
-    Lost(usize, String),
-}
 
 /// Why a run ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]

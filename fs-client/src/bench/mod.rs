@@ -32,6 +32,7 @@
 
 pub(crate) mod crew;
 pub(crate) mod door;
+pub(crate) mod event;
 pub(crate) mod follower;
 pub(crate) mod job;
 mod layout;

@@ -13,7 +13,7 @@ use std::fmt;
 use std::io::{self, BufRead};
 use std::path::Path;
 
-use crate::cli::{Stop, random_id};
+use crate::program::{Stop, random_id};
 
 /// The environment variable that has the secret.
 pub(crate) const VARIABLE: &str = "PVFS_BENCH_TOKEN";

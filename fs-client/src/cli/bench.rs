@@ -13,15 +13,17 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::Global;
 use super::bench_args::{Bench, IoArgs, LocalArgs, RunArgs};
-use super::output::{Output, complain};
-use super::{Stop, manager, random_id};
+use super::manager;
+use super::output::Output;
 use crate::bench::door::Key;
+use crate::bench::event::Event;
 use crate::bench::follower::{self, Joiner};
 use crate::bench::job::{Cluster, Copying, Io, Job, MOST_TASKS, Meta, Phase, Work};
-use crate::bench::leader::{Ended, Event, Leader};
+use crate::bench::leader::{Ended, Leader};
 use crate::bench::outcome::Outcome;
 use crate::bench::run::Plan;
 use crate::bench::token::{Token, VARIABLE};
+use crate::program::{INTERRUPTED, Stop, complain, random_id};
 
 /// The most hosts of a run.
 const MOST_HOSTS: usize = 1024;
@@ -222,7 +224,7 @@ fn lead(plan: &Plan, run: &RunArgs, mut leader: Leader, output: &Output) -> Resu
 
 fn ended(why: Ended) -> Stop {
     match why {
-        Ended::Interrupted => Stop(super::INTERRUPTED, "interrupted before anything was measured".to_owned()),
+        Ended::Interrupted => Stop(INTERRUPTED, "interrupted before anything was measured".to_owned()),
         Ended::Failed(why) => Stop::failed(why),
     }
 }
@@ -256,7 +258,7 @@ fn interrupt_on_signals(events: Sender<Event>) -> Result<(), Stop> {
                 tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {}, _ = hang_up.recv() => {} }
             });
             if number > 0 {
-                std::process::exit(super::INTERRUPTED.into());
+                std::process::exit(INTERRUPTED.into());
             }
             // If the run is over, the process is about to end.
             let _ = events.send(Event::Interrupted);

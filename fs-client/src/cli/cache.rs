@@ -13,8 +13,9 @@ use std::time::Duration;
 use crate::{CacheHints, CacheStat, CacheState, CachedFile, Client, FsPath, ServerCache, ServerName};
 use serde_json::{Value, json};
 
-use super::output::{Output, printable};
-use super::{Stop, size};
+use super::output::Output;
+use super::size;
+use crate::program::{Stop, printable};
 
 /// What is shown, and how often.
 pub(crate) struct Show {

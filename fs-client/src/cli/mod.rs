@@ -21,47 +21,18 @@ mod transfer;
 mod view;
 
 use std::collections::BTreeSet;
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::{Client, ClientOptions, Endpoints, ServerName, TransportChoice};
-use bmi::{Addr, Config, Endpoint, OpenOptions, Scheme, driver};
+use crate::{Client, ClientOptions, Endpoints, ServerName};
+use bmi::{Addr, driver};
 use clap::Parser;
 
+use crate::program::{FAILED, INTERRUPTED, Stop, USAGE, complain, open, random_id};
 use args::{Cli, Command, Global};
-pub(crate) use output::complain;
 use output::{Output, one_line};
-
-const FAILED: u8 = 1;
-const USAGE: u8 = 2;
-const INTERRUPTED: u8 = 130;
-
-/// The reason why a command ended early: its status and the line to print.
-pub(crate) struct Stop(u8, pub(crate) String);
-
-impl Stop {
-    pub(crate) fn failed(error: impl std::fmt::Display) -> Stop {
-        Stop(FAILED, error.to_string())
-    }
-
-    pub(crate) fn usage(text: impl Into<String>) -> Stop {
-        Stop(USAGE, text.into())
-    }
-}
-
-impl From<crate::Error> for Stop {
-    fn from(error: crate::Error) -> Stop {
-        Stop::failed(error)
-    }
-}
-
-impl From<std::io::Error> for Stop {
-    fn from(error: std::io::Error) -> Stop {
-        Stop::failed(error)
-    }
-}
 
 /// Parses the command line, runs the command and prints the output.
 pub fn main() -> ExitCode {
@@ -161,38 +132,6 @@ fn manager(global: &Global) -> Result<Addr, Stop> {
         Ok(text) => text.parse().map_err(|error| Stop::usage(format!("PVFS_MANAGER: {error}"))),
         Err(_) => Err(Stop::usage("no manager; say --manager tcp://host:port or set PVFS_MANAGER")),
     }
-}
-
-/// Opens an endpoint for each transport that may be used: the manager's and, unless one was
-/// explicitly requested, all that this machine has. TCP is always included, because I/O servers are
-/// known by their TCP addresses where they have one.
-pub(crate) fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints, Stop> {
-    let clock = driver::MonotonicClock::new();
-    // The adapter in the user's manager address is this machine's, so it applies here.
-    let options = OpenOptions::default().at(manager);
-    let endpoint = |scheme| bmi::endpoint(scheme, &options, Config::named("pvfs"), clock);
-    let first: Endpoint = endpoint(manager.scheme()).map_err(Stop::failed)?;
-    let mut endpoints = Endpoints::one(manager.scheme(), first);
-    for scheme in [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().filter(|scheme| *scheme != manager.scheme()) {
-        let asked = over == TransportChoice::Only(scheme);
-        if !asked && over != TransportChoice::Auto && scheme != Scheme::Tcp {
-            continue;
-        }
-        endpoints = match endpoint(scheme) {
-            Ok(endpoint) => endpoints.and(scheme, endpoint),
-            Err(error) if asked => return Err(Stop::failed(error)),
-            Err(error) => endpoints.without(scheme, error.to_string()),
-        };
-    }
-    Ok(endpoints)
-}
-
-/// Returns a number that no other client has.
-pub(crate) fn random_id() -> Result<u128, Stop> {
-    let mut bytes = [0; 16];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    read.map_err(|error| Stop::failed(format!("/dev/urandom: {error}")))?;
-    Ok(u128::from_le_bytes(bytes))
 }
 
 async fn command(

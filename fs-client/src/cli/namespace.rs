@@ -6,8 +6,9 @@ use crate::{Client, DirEntry, ErrorCode, FsPath, Handle, Kind, Latency, RemoveKi
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
-use super::output::{Output, printable, show_mode, show_time};
-use super::{Stop, size};
+use super::output::{Output, show_mode, show_time};
+use super::size;
+use crate::program::{Stop, printable};
 
 /// Number of attribute requests in progress at the same time.
 const STATS_AT_ONCE: usize = 32;

@@ -1,7 +1,6 @@
 //! The output of a command: results on standard output, as text or as one JSON document, and errors
 //! on standard error, one line each.
 
-use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
@@ -10,7 +9,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::args::Global;
-use super::{Stop, size};
+use super::size;
+use crate::program::{Stop, complain};
 use crate::{Error, ServerName};
 
 /// Collects the output of a command.
@@ -205,11 +205,6 @@ impl Output {
     }
 }
 
-/// Prints an error on standard error. If that fails, the exit status still reports it.
-pub(crate) fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "pvfs: {}", printable(line));
-}
-
 /// Formats a result as `3 files, 1.5 GiB in 0.71 s, 2.27 GB/s`.
 pub(crate) fn transferred(copied: &crate::copy::Copied, took: Duration) -> String {
     let many = |count: u64, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
@@ -226,16 +221,6 @@ pub(crate) fn transferred(copied: &crate::copy::Copied, took: Duration) -> Strin
         rest += &format!("; {} FAILED", copied.failed);
     }
     format!("{what}, {bytes} in {:.3} s, {rate}{rest}", took.as_secs_f64())
-}
-
-/// Returns a name in a form that is safe in a line of text. A name may contain line feeds and
-/// control codes of terminals.
-pub(crate) fn printable(name: &str) -> Cow<'_, str> {
-    if !name.contains(char::is_control) {
-        return Cow::Borrowed(name);
-    }
-    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    Cow::Owned(name.chars().map(escaped).collect())
 }
 
 /// Joins several lines into one: those before the usage hint, without the word `error:`.
@@ -274,6 +259,7 @@ pub(crate) fn show_time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::printable;
 
     #[test]
     fn times_are_dates() {

@@ -11,8 +11,8 @@ use crate::Client;
 use bmi::paths::Rule;
 use serde_json::{Value, json};
 
-use super::Stop;
 use super::output::Output;
+use crate::program::Stop;
 
 pub(crate) async fn plan(client: &Client, calibrate: bool, output: &mut Output) -> Result<(), Stop> {
     let plans = client.plans(calibrate).await;

@@ -9,8 +9,8 @@
 use crate::Client;
 use serde_json::{Value, json};
 
-use super::Stop;
 use super::output::Output;
+use crate::program::Stop;
 
 pub(crate) async fn servers(client: &Client, output: &mut Output) -> Result<(), Stop> {
     output.servers("servers", client.routes().await, |output, server, mut route| {

@@ -11,10 +11,10 @@ use crate::{CacheHints, Client, CreateOptions, FsPath};
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::Stop;
 use super::args::{LayoutArgs, TransferArgs};
 use super::namespace::into_dir;
-use super::output::{Output, complain, one_line, transferred};
+use super::output::{Output, one_line, transferred};
+use crate::program::{Stop, complain};
 
 const DEFAULT_BLOCK: usize = 4 << 20;
 const DEFAULT_WINDOW: usize = 4;

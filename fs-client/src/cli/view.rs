@@ -13,8 +13,9 @@ use crate::{Client, Distribution, FsPath, Region};
 use serde_json::{Value, json};
 
 use super::args::LayoutArgs;
-use super::output::{Output, printable};
-use super::{Stop, size};
+use super::output::Output;
+use super::size;
+use crate::program::{Stop, printable};
 
 /// Most strips listed in JSON. The totals are always complete.
 const MOST_STRIPS: usize = 4096;

@@ -14,11 +14,11 @@ use fs_proto::ErrorCode;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::blocks::Block;
+use super::landing::Landing;
 use super::put::modified_ns;
 use super::{Copied, Copier, Progress};
 use crate::error::Error;
 use crate::file::File;
-use crate::landing::Landing;
 use crate::local;
 use crate::path::FsPath;
 

@@ -27,6 +27,7 @@
 
 mod blocks;
 mod get;
+mod landing;
 mod put;
 mod tree;
 

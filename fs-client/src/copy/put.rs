@@ -31,12 +31,11 @@ use futures_util::future::join_all;
 use super::blocks::Block;
 use super::{Copied, Copier, Progress, Step};
 use crate::client::CreateOptions;
-use crate::draft::{Draft, Publish};
 use crate::error::Error;
-use crate::file::File;
+use crate::file::{File, sync_files};
 use crate::local;
+use crate::names::{Draft, Publish};
 use crate::path::FsPath;
-use crate::sync::sync_files;
 
 /// Most times that a file is stored.
 const MOST_TRIES: u32 = 10;

@@ -23,8 +23,8 @@ const CIRCLES: &str = "
     bmi-core/src: bulk comm config endpoint engine inline_receive mem op proto timeline transport;
     bmi-sim/src/world: core sim timers;
     bmi-sim/src: adapter check clock config cpu disk driver events executor faults inline_receive load locks
-        network node queue_pair timeline world; fs-client/src/bench: door leader;
-    fs-client/src: bench cli; fs-client/src: cache client draft file shared_read sync; fs-proto/src: error region;
+        network node queue_pair timeline world;
+    fs-proto/src: error region;
     fs-server/src/store: at_once cache_note direct durability file identity mapped open_file open_files ring sys
         transfer; fs-server/src: backup config embedded fuzz iod manager store; fs-server/tests/cluster: doubts player;
     xtask/src/compare: bench source; xtask/src: mutants pair rxe setup steps";
@@ -32,7 +32,7 @@ const CIRCLES: &str = "
 const CROWDS: &str = "
     bmi-conformance/src/message 19; bmi-core/src 21;
     bmi-core/src/engine 52; bmi-sim/src 27;
-    bmi-sim/tests/it 29; docs 15; fs-client/src 20; fs-client/tests/it 24; fs-proto/src 14;
+    bmi-sim/tests/it 29; docs 15; fs-client/tests/it 24; fs-proto/src 14;
     fs-server/src/manager 24; fs-server/src/store 38; fs-server/tests/sim 21; fuzz/fuzz_targets 18;
     xtask/src/pair 15";
 /// The most files of a folder. A reader can take in a dozen names.

@@ -28,10 +28,10 @@ use std::time::Duration;
 use bmi::Clock;
 use bmi::driver::MonotonicClock;
 
-use super::leader::Event;
+use super::event::{Event, Newcomer};
 use super::token::{Token, VARIABLE};
 use super::wire::{self, FromLeader, Hello, Lines};
-use crate::cli::complain;
+use crate::program::complain;
 
 /// How long a newcomer may take for its hello.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -48,13 +48,6 @@ pub(crate) struct Key {
     pub(crate) token: Token,
     /// The user has chosen the token: nobody joins without it.
     pub(crate) is_chosen: bool,
-}
-
-/// A follower that has said hello.
-pub(crate) struct Newcomer {
-    pub(super) name: String,
-    pub(super) stream: TcpStream,
-    pub(super) lines: Lines,
 }
 
 /// What the threads of the newcomers share.

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc as orders, watch};
 
 use self::lane::{Lane, text};
 use super::job::{Job, Order, Part, Phase, Work};
-use crate::cli;
+use crate::program;
 
 /// What a task says when its clients are connected: by transport, the schemes over which it reaches
 /// servers; and the servers, with what they serve.
@@ -72,7 +72,7 @@ fn try_run(job: Arc<Job>, rank: u32, ends: Ends) -> Result<(), String> {
     for cluster in &job.clusters {
         let manager: Addr = cluster.manager.parse().map_err(|error: bmi::Error| error.to_string())?;
         for over in &choices {
-            opened.push((cli::open(&manager, *over).map_err(|stop| stop.1)?, manager.clone(), *over));
+            opened.push((program::open(&manager, *over).map_err(|stop| stop.1)?, manager.clone(), *over));
         }
     }
     let driven: Vec<Endpoint> = opened.iter().flat_map(|(endpoints, ..)| endpoints.endpoints().cloned()).collect();
@@ -104,7 +104,7 @@ fn options(job: &Job, over: TransportChoice) -> Result<ClientOptions, String> {
         gid: rustix::process::getgid().as_raw(),
         over,
         host: bmi::backend::host_id(),
-        ..ClientOptions::new(cli::random_id().map_err(|stop| stop.1)?)
+        ..ClientOptions::new(program::random_id().map_err(|stop| stop.1)?)
     })
 }
 

@@ -96,7 +96,7 @@ impl Landing {
     }
 
     /// Returns true if bytes may be written at any offset, in any order.
-    pub(crate) fn is_file(&self) -> bool {
+    pub(super) fn is_file(&self) -> bool {
         self.file.metadata().is_ok_and(|metadata| metadata.is_file())
     }
 

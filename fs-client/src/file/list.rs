@@ -29,8 +29,8 @@ use bmi::threading::Threading;
 use bmi::{MemList, Memory};
 use fs_proto::{ErrorCode, Region};
 
+use super::handle::File;
 use crate::error::Error;
-use crate::file::File;
 
 /// A noncontiguous access to memory that this library owns. The arrays of one group must have the
 /// same length.

@@ -11,9 +11,8 @@
 
 use bmi::hooks::mutated;
 use bmi::threading::{OneThread, Threading};
-use fs_proto::ManagerRequest;
+use fs_proto::{ManagerRequest, Place};
 
-use crate::client::place;
 use crate::error::Error;
 use crate::file::File;
 use crate::path::FsPath;
@@ -85,4 +84,9 @@ impl<S: Threading> Draft<S> {
     fn path(&self) -> &FsPath {
         self.file.path()
     }
+}
+
+/// Returns the place that a path names.
+pub(super) fn place(path: &FsPath) -> Place {
+    Place::root(path.as_str())
 }

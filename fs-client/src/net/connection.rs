@@ -6,7 +6,7 @@
 //! server.
 //!
 //! **Invariants**
-//! 1. There is at most one connection to a server, over the transport that [`crate::route`] chose.
+//! 1. There is at most one connection to a server, over the transport that [`super::route`] chose.
 //!    If requests need a connection while it is being made, they wait for the same attempt. One of
 //!    them carries it out. If that takes longer than [`TURN`], the others begin a new attempt.
 //! 2. A request that changes the namespace keeps its id whenever it is sent again, so the manager
@@ -38,10 +38,10 @@ use fs_proto::{
 };
 use futures_util::future::{Either, select};
 
+use super::route::{Endpoints, Preference, Route, leave, reach};
+use super::servers::{Attempt, Link, Servers};
 use crate::error::{Failure, ServerName};
 use crate::locked::Locked;
-use crate::route::{Endpoints, Preference, Route, leave, reach};
-use crate::servers::{Attempt, Link, Servers};
 
 /// First pause before retrying a server that was lost. It is doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);

@@ -12,147 +12,24 @@
 //! **Source.** [PVFS-IB §2.1, §3.2.3] (server-based transfer), [PVFS-IB §4.1] (inline), [PVFS-IB
 //! §5] (list I/O).
 
-use std::sync::Arc;
-
 use bmi::hooks::mutated;
 use bmi::paths::Direction;
-use bmi::threading::{AnyThread, OneThread, Threading};
+use bmi::threading::Threading;
 use bmi::{Body, Endpoint, MemList};
 use fs_proto::limits::{MAX_OFFSET, MAX_REGIONS};
-use fs_proto::{
-    CacheHints, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, PendingTruncate,
-    Region, Regions, ReplyBody,
-};
+use fs_proto::{ErrorCode, IodReply, IodRequest, Region, Regions, ReplyBody};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 
-use crate::cache::Advice;
-use crate::client::Client;
-use crate::connection::{Outgoing, Resend, unexpected};
+use super::handle::{File, REQUEST_ROOM};
 use crate::error::{Error, Failure, ServerName};
-use crate::locked::Locked;
-use crate::path::FsPath;
+use crate::net::{Outgoing, Resend, unexpected};
 use crate::plan::{Plan, PlanLimits, ServerPaths, Transfer, file_ranges};
-use crate::shared_read::ViewCache;
-use crate::sync::Unsynced;
 
-/// Size of a request without its lists, in bytes: version, ids, time limit, kind, handle and
-/// lengths, each at its longest.
-pub(crate) const REQUEST_ROOM: usize = 128;
 /// Requests of one operation in progress at the same time, per server.
 const WINDOW: usize = 4;
 
-/// One server's share of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Datafile {
-    /// The server.
-    pub server: ServerName,
-    /// The server's handle for the share.
-    pub handle: DatafileHandle,
-    /// Its size in bytes.
-    pub size: u64,
-    /// Time of the last write or change of size, in nanoseconds since 1970 by the server's clock. 0
-    /// if there was none.
-    pub mtime_ns: u64,
-}
-
-/// An open file. A clone is another handle to it. A file need not be closed.
-pub struct File<S: Threading = OneThread> {
-    client: Client<S>,
-    inner: Arc<OpenFile<S>>,
-}
-
-/// An open file that any thread can use, if the transport is `Send`.
-pub type SharedFile = File<AnyThread>;
-
-struct OpenFile<S: Threading> {
-    client: Client<S>,
-    path: FsPath,
-    handle: FileHandle,
-    layout: Layout,
-    servers: Vec<ServerName>,
-    /// By datafile: what was written and not synced since.
-    unsynced: Unsynced,
-    /// By datafile: its size after the last write through this handle.
-    written_sizes: Locked<Vec<u64>>,
-    advice: Advice,
-    views: ViewCache,
-}
-
-impl<S: Threading> Drop for OpenFile<S> {
-    fn drop(&mut self) {
-        self.client.closed(self.handle);
-    }
-}
-
-impl<S: Threading> Clone for File<S> {
-    fn clone(&self) -> File<S> {
-        File { client: self.client.clone(), inner: self.inner.clone() }
-    }
-}
-
 impl<S: Threading> File<S> {
-    /// Creates a file. `servers` are those of the layout, in its order.
-    pub(crate) fn new(
-        client: Client<S>,
-        path: FsPath,
-        handle: FileHandle,
-        layout: Layout,
-        servers: Vec<ServerName>,
-        recorded_size: Option<u64>,
-    ) -> File<S> {
-        let unsynced = Unsynced::new(servers.len());
-        let written_sizes = Locked::new(vec![0; servers.len()]);
-        client.opened(handle, recorded_size);
-        let advice = Advice::new(servers.len());
-        let views = ViewCache::default();
-        let own = client.clone();
-        let inner = OpenFile { client: own, path, handle, layout, servers, unsynced, written_sizes, advice, views };
-        File { client, inner: Arc::new(inner) }
-    }
-
-    /// Gives hints, which the servers are told with the first access to each.
-    pub(crate) fn hinting(self, hints: CacheHints) -> File<S> {
-        if hints != CacheHints::default() {
-            self.inner.advice.set(hints);
-        }
-        self
-    }
-
-    pub(crate) fn client(&self) -> &Client<S> {
-        &self.client
-    }
-
-    pub(crate) fn advice(&self) -> &Advice {
-        &self.inner.advice
-    }
-
-    pub(crate) fn views(&self) -> &ViewCache {
-        &self.inner.views
-    }
-
-    // ---- getters --------------------------------------------------------------------------------
-
-    /// Returns the path that the file was opened by.
-    pub fn path(&self) -> &FsPath {
-        &self.inner.path
-    }
-
-    /// Returns the file's handle.
-    pub fn handle(&self) -> FileHandle {
-        self.inner.handle
-    }
-
-    /// Returns the distribution of the file.
-    pub fn distribution(&self) -> &Distribution {
-        self.inner.layout.distribution()
-    }
-
-    /// Returns the servers that the file is striped over, in the order of the distribution.
-    pub fn servers(&self) -> &[ServerName] {
-        &self.inner.servers
-    }
-
     /// Returns how a read or write of `regions` would be carried out: the requests, and the path of
     /// their data if slots and credits are not short.
     ///
@@ -209,8 +86,6 @@ impl<S: Threading> File<S> {
         self.inner.servers.iter().map(one).collect()
     }
 
-    // ---- data -----------------------------------------------------------------------------------
-
     /// Reads from `offset` into `memory` and returns the number of bytes read. It is less than the
     /// length of `memory` only at the end of the file. The rest of the memory is then set to zero.
     ///
@@ -246,7 +121,7 @@ impl<S: Threading> File<S> {
 
     /// Returns the size of the file, or any larger number if that is not less than `last`. `sizes`
     /// are those of the datafiles that were just accessed.
-    pub(crate) async fn end_of(&self, sizes: &[Option<u64>], last: u64) -> Result<u64, Error> {
+    pub(super) async fn end_of(&self, sizes: &[Option<u64>], last: u64) -> Result<u64, Error> {
         let known: Vec<u64> = sizes.iter().map(|size| size.unwrap_or(0)).collect();
         let size = self.distribution().file_size(&known);
         if size >= last || !sizes.contains(&None) || mutated("client/size-of-those-that-were-read") {
@@ -288,7 +163,7 @@ impl<S: Threading> File<S> {
 
     /// A datafile that does not exist was lost, or the whole file was removed. Asks the manager
     /// which of the two it is.
-    pub(crate) async fn explain(&self, error: Error) -> Error {
+    pub(super) async fn explain(&self, error: Error) -> Error {
         if !error.failures().iter().any(|failure| failure.code == ErrorCode::Lost) {
             return error;
         }
@@ -395,21 +270,6 @@ impl<S: Threading> File<S> {
         result.map_err(|failure| self.with_ranges(plan, transfer, failure))
     }
 
-    /// Returns the record of what was written and not synced.
-    pub(crate) fn unsynced(&self) -> &Unsynced {
-        &self.inner.unsynced
-    }
-
-    /// Returns the handles of the datafiles, in the order of the distribution.
-    pub(crate) fn datafile_handles(&self) -> impl Iterator<Item = DatafileHandle> {
-        self.inner.layout.datafiles().iter().map(|(_, handle)| *handle)
-    }
-
-    /// Returns the handle of a datafile, by its place in the distribution.
-    pub(crate) fn datafile_handle(&self, datafile: usize) -> DatafileHandle {
-        self.inner.layout.datafiles()[datafile].1
-    }
-
     /// Adds the affected ranges of the file: the server's ranges, translated, or all of the
     /// transfer if the server named none.
     fn with_ranges(&self, plan: &Plan, transfer: &Transfer, failure: Failure) -> Failure {
@@ -419,147 +279,6 @@ impl<S: Threading> File<S> {
         };
         failure.of_ranges(ranges)
     }
-
-    // ---- the whole file -------------------------------------------------------------------------
-
-    /// Returns the file's size in bytes, computed from the sizes of its datafiles.
-    ///
-    /// # Errors
-    /// Those of every request.
-    pub async fn size(&self) -> Result<u64, Error> {
-        let during = |error: Error| error.during(format!("size of {}", self.path()));
-        if let Some(recorded) = self.client.confirm_size(self.handle()).await.map_err(during)? {
-            return Ok(recorded);
-        }
-        let none = vec![None; self.inner.servers.len()];
-        match self.size_with(&none).await {
-            Ok(size) => Ok(size),
-            Err(error) => Err(during(self.explain(error).await)),
-        }
-    }
-
-    /// Records the size of the file at the manager: it is complete. From then on its size is known
-    /// without its I/O servers, and a datafile that was cut off is noticed. A later write withdraws
-    /// it. Only the client that created the file can record its size, before any other client has
-    /// looked the file up; otherwise nothing is recorded.
-    ///
-    /// # Errors
-    /// `Invalid` if a datafile is shorter than the size requires: the file has a hole there. Those
-    /// of every request.
-    pub async fn record_size(&self, size: u64) -> Result<(), Error> {
-        let during = |error: Error| error.during(format!("record the size of {}", self.path()));
-        self.check_complete(size).await.map_err(during)?;
-        self.client.record_size(self.handle(), size).await.map_err(during)
-    }
-
-    /// Checks that no datafile is shorter than a size requires. Asks only the servers to which this
-    /// handle did not write enough.
-    pub(crate) async fn check_complete(&self, size: u64) -> Result<(), Error> {
-        let must = |index: usize| self.distribution().datafile_size(index, size);
-        let written = self.inner.written_sizes.with(|written| written.clone());
-        if (0..written.len()).all(|index| written[index] >= must(index)) {
-            return Ok(());
-        }
-        let ask = |index: usize, datafile| (written[index] < must(index)).then_some(IodRequest::Getsize { datafile });
-        let sizes = self.ask_all(Resend::Repeat, ask, held).await?;
-        let is_short = |(index, held): (usize, &Option<(u64, u64)>)| held.is_some_and(|(size, _)| size < must(index));
-        if sizes.iter().enumerate().any(is_short) {
-            return Err(Error::new(ErrorCode::Invalid, "the file has a hole at the end of a datafile"));
-        }
-        Ok(())
-    }
-
-    /// Returns the file's datafiles with their sizes, in the order of the distribution.
-    ///
-    /// # Errors
-    /// Those of every request.
-    pub async fn datafiles(&self) -> Result<Vec<Datafile>, Error> {
-        self.datafiles_with(&[]).await
-    }
-
-    /// As [`File::datafiles`], without asking the servers that have not carried out a change of
-    /// size. Their datafiles have the sizes that they are to get.
-    pub(crate) async fn datafiles_with(&self, unfinished: &[PendingTruncate]) -> Result<Vec<Datafile>, Error> {
-        let known = |datafile: DatafileHandle| unfinished.iter().find(|one| one.datafile == datafile);
-        let ask = |_, datafile| known(datafile).is_none().then_some(IodRequest::Getsize { datafile });
-        let held = match self.ask_all(Resend::Repeat, ask, held).await {
-            Ok(held) => held,
-            Err(error) => return Err(self.explain(error).await),
-        };
-        let handles = self.inner.layout.datafiles().iter().map(|(_, handle)| *handle);
-        let servers = self.inner.servers.iter().cloned();
-        let datafiles = servers.zip(handles).zip(held).map(|((server, handle), held)| {
-            let (size, mtime_ns) = held.unwrap_or_else(|| (known(handle).map_or(0, |one| one.size), 0));
-            Datafile { server, handle, size, mtime_ns }
-        });
-        Ok(datafiles.collect())
-    }
-
-    /// Returns the file's size. Asks only the servers whose datafile size is not in `known`.
-    async fn size_with(&self, known: &[Option<u64>]) -> Result<u64, Error> {
-        let ask = |index: usize, datafile| known[index].is_none().then_some(IodRequest::Getsize { datafile });
-        let asked = self.ask_all(Resend::Repeat, ask, held).await?;
-        let asked = asked.iter().map(|held| held.map(|(size, _)| size));
-        let sizes: Vec<u64> = known.iter().zip(asked).map(|(known, asked)| known.or(asked).unwrap_or(0)).collect();
-        Ok(self.distribution().file_size(&sizes))
-    }
-
-    /// Sets the file's length to `size` bytes, durably: cuts it off or extends it with a hole. It
-    /// happens at all of the file's servers or at none.
-    ///
-    /// # Errors
-    /// `TooLarge`, and those of every request. Nothing was changed, unless a server did not answer.
-    /// `Unfinished`: it is decided, and the servers that are named have not carried it out yet.
-    /// They do so before they serve their parts of the file again. If a server cannot, another
-    /// change of length replaces this one.
-    pub async fn set_len(&self, size: u64) -> Result<(), Error> {
-        let during = |error: Error| error.during(format!("truncate {}", self.path()));
-        if size > MAX_OFFSET {
-            return Err(during(Error::new(ErrorCode::TooLarge, format!("{size} bytes"))));
-        }
-        self.inner.written_sizes.with(|written| written.fill(0));
-        if self.inner.servers.len() > 1 {
-            return self.client.truncate_all(self.handle(), size).await.map_err(during);
-        }
-        self.client.withdraw_size(self.handle()).await.map_err(during)?;
-        let truncate = |_, datafile| Some(IodRequest::Truncate { datafile, size });
-        match self.ask_all(Resend::Never, truncate, written).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(during(self.explain(error).await)),
-        }
-    }
-
-    /// Sends each server the request that `request` returns for it, if any. Returns what `take`
-    /// extracts from the replies.
-    async fn ask_all<R>(
-        &self,
-        resend: Resend,
-        request: impl Fn(usize, DatafileHandle) -> Option<IodRequest>,
-        take: fn(&IodReply) -> Option<R>,
-    ) -> Result<Vec<Option<R>>, Error> {
-        let inner = self.client.inner();
-        let deadline = inner.deadline();
-        let asked = self.inner.layout.datafiles().iter().enumerate().map(|(index, (_, datafile))| {
-            let (request, server) = (request(index, *datafile), &self.inner.servers[index]);
-            async move {
-                let Some(request) = request else { return Ok(None) };
-                let reply = inner.ask(server, deadline, resend, request).await?;
-                let found = if let ReplyBody::Iod(reply) = &reply { take(reply) } else { None };
-                found.map(Some).ok_or_else(|| unexpected(server, &reply))
-            }
-        });
-        Error::unless_all(join_all(asked).await)
-    }
-}
-
-/// Returns the start of the server under which the datafile was changed.
-fn written(reply: &IodReply) -> Option<u64> {
-    if let IodReply::Written { start, .. } = reply { Some(*start) } else { None }
-}
-
-/// Returns the size of a datafile and the time of its last change.
-fn held(reply: &IodReply) -> Option<(u64, u64)> {
-    if let IodReply::Held { size, mtime_ns } = reply { Some((*size, *mtime_ns)) } else { None }
 }
 
 /// Adds a failure. Joins it with an earlier one of the same server with the same code.

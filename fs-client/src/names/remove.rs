@@ -15,7 +15,8 @@ use bmi::threading::Threading;
 use fs_proto::{ErrorCode, Handle, RemoveKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::client::{Client, ReadDir};
+use super::namespace::ReadDir;
+use crate::client::Client;
 use crate::error::Error;
 use crate::path::FsPath;
 

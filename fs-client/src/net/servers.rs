@@ -23,8 +23,8 @@ use bmi::{Addr, Peer, Time};
 use fs_proto::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 use tokio::sync::OnceCell;
 
+use super::route::Route;
 use crate::error::{Failure, ServerName};
-use crate::route::Route;
 
 /// After this long without a request, a connection is looked at before it is used. The server may
 /// have closed it, because it was idle and others needed the place.
@@ -116,7 +116,7 @@ impl<S: Threading> Servers<S> {
 
     /// Takes the I/O servers and their stores, as the answer to question `number`. An answer is
     /// dropped if there is one to a later question already, because that one is newer.
-    pub(crate) fn learn(&mut self, number: u64, iods: Vec<ServerName>, stores: Vec<(Addr, Option<StoreId>)>) {
+    pub(super) fn learn(&mut self, number: u64, iods: Vec<ServerName>, stores: Vec<(Addr, Option<StoreId>)>) {
         if number < self.learned {
             return;
         }
@@ -218,7 +218,7 @@ impl<S: Threading> Servers<S> {
 
     /// Ends an attempt that is still in the table. The next task begins another one. Returns
     /// whether it was there.
-    pub(crate) fn end_attempt(&mut self, addr: &Addr, attempt: &Attempt<S>) -> bool {
+    pub(super) fn end_attempt(&mut self, addr: &Addr, attempt: &Attempt<S>) -> bool {
         let is_current =
             matches!(self.entries.get(addr), Some(Entry::Connecting(entry)) if Arc::ptr_eq(entry, attempt));
         if is_current {
@@ -235,7 +235,7 @@ impl<S: Threading> Servers<S> {
     }
 
     /// Records that a request or a reply has gone over a connection.
-    pub(crate) fn note_used(&mut self, addr: &Addr, by: &Peer<S>, now: Time) {
+    pub(super) fn note_used(&mut self, addr: &Addr, by: &Peer<S>, now: Time) {
         if let Some(Entry::Connected { peer, used, .. }) = self.entries.get_mut(addr)
             && peer == by
         {
@@ -258,7 +258,7 @@ impl<S: Threading> Servers<S> {
     }
 
     /// Records that a user is told about a server. Returns false if one was told already.
-    pub(crate) fn await_server(&mut self, addr: &Addr) -> bool {
+    pub(super) fn await_server(&mut self, addr: &Addr) -> bool {
         self.awaited.insert(addr.clone())
     }
 
@@ -268,7 +268,7 @@ impl<S: Threading> Servers<S> {
     }
 
     /// Returns true if a server was waited for in vain.
-    pub(crate) fn is_given_up(&self, addr: &Addr) -> bool {
+    pub(super) fn is_given_up(&self, addr: &Addr) -> bool {
         self.given_up.contains(addr)
     }
 }

@@ -1,0 +1,90 @@
+//! The settings of a client, of a new file, and of one that is opened.
+
+use std::time::Duration;
+
+use bmi::config::Lists;
+use bmi::paths::Path;
+use fs_proto::{CacheHints, ClusterId};
+
+use crate::net::TransportChoice;
+
+/// Settings of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// A number that no other client has; draw it at random. The manager uses it to recognise
+    /// repeated requests.
+    pub id: u128,
+    /// Time limit of a single request.
+    pub timeout: Duration,
+    /// How long a request is tried again if its server refuses connections, or is not ready for it.
+    /// A lost connection is made again once in any case.
+    pub retry_for: Duration,
+    /// The path that data takes where possible. `None` leaves the choice to each endpoint's policy.
+    pub path: Option<Path>,
+    /// How lists of memory are moved. `Auto` decides by the sizes of their pieces.
+    pub lists: Lists,
+    /// Most bytes in one request to one server.
+    pub largest_transfer: u64,
+    /// Owner of files and directories that the client creates.
+    pub uid: u32,
+    /// Group of files and directories that the client creates.
+    pub gid: u32,
+    /// The cluster. If `None`, it is the one of the first manager that answers.
+    pub cluster: Option<ClusterId>,
+    /// Which transport the client uses to reach a server.
+    pub over: TransportChoice,
+    /// The name of this machine, in the form that servers on it report (the boot id of Linux). If
+    /// `None`, no server counts as being on this machine.
+    pub host: Option<String>,
+}
+
+impl ClientOptions {
+    /// Returns the defaults: 30 s and 16 MiB for each request, 5 s for a server to come back, paths
+    /// chosen by policy, and the best transport for each server.
+    pub fn new(id: u128) -> ClientOptions {
+        ClientOptions {
+            id,
+            timeout: Duration::from_secs(30),
+            retry_for: Duration::from_secs(5),
+            path: None,
+            lists: Lists::Auto,
+            largest_transfer: 16 << 20,
+            uid: 0,
+            gid: 0,
+            cluster: None,
+            over: TransportChoice::Auto,
+            host: None,
+        }
+    }
+}
+
+/// Options for creating a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Strip size in bytes; 0 for the cluster's default.
+    pub strip_size: u64,
+    /// Number of servers to stripe over. 0 for all that are up, as far as the manager and this
+    /// client know. Any other number is met, if necessary with servers that are down.
+    pub servers: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// If true, an existing file is an error. If false, it is opened.
+    pub exclusive: bool,
+    /// How the file will be used, for the caches of its servers. They are told with the first
+    /// access to each ([`File::advise`](crate::File::advise) tells them at once).
+    pub hints: CacheHints,
+}
+
+impl Default for CreateOptions {
+    /// Returns the cluster's strip size, all servers, `0o644`, exclusive, no hints.
+    fn default() -> CreateOptions {
+        CreateOptions { strip_size: 0, servers: 0, mode: 0o644, exclusive: true, hints: CacheHints::default() }
+    }
+}
+
+/// Options for opening a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFileOptions {
+    /// How the file will be used, as in [`CreateOptions::hints`].
+    pub hints: CacheHints,
+}

@@ -1,0 +1,18 @@
+//! An open file (`handle`) and what is done with its data: reads and writes (`transfer`, `list`,
+//! `shared_read`), its size, syncs, hints for the caches of its servers and questions to these
+//! (`caches`).
+
+mod advice;
+mod caches;
+mod handle;
+mod list;
+mod shared_read;
+mod size;
+mod sync;
+mod transfer;
+mod unsynced;
+
+pub use caches::{Cached, ServerCache, ServerCoverage};
+pub use handle::{File, SharedFile};
+pub use list::{Extended, ExtendedRaw};
+pub(crate) use sync::sync_files;

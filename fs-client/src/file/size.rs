@@ -1,0 +1,152 @@
+//! The size of a file and of its datafiles: asking for it, recording it, changing it.
+
+use bmi::threading::Threading;
+use fs_proto::limits::MAX_OFFSET;
+use fs_proto::{DatafileHandle, ErrorCode, IodReply, IodRequest, PendingTruncate, ReplyBody};
+use futures_util::future::join_all;
+
+use super::handle::File;
+use crate::client::Datafile;
+use crate::error::Error;
+use crate::net::{Resend, unexpected};
+
+impl<S: Threading> File<S> {
+    /// Returns the file's size in bytes, computed from the sizes of its datafiles.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn size(&self) -> Result<u64, Error> {
+        let during = |error: Error| error.during(format!("size of {}", self.path()));
+        if let Some(recorded) = self.client.confirm_size(self.handle()).await.map_err(during)? {
+            return Ok(recorded);
+        }
+        let none = vec![None; self.inner.servers.len()];
+        match self.size_with(&none).await {
+            Ok(size) => Ok(size),
+            Err(error) => Err(during(self.explain(error).await)),
+        }
+    }
+
+    /// Records the size of the file at the manager: it is complete. From then on its size is known
+    /// without its I/O servers, and a datafile that was cut off is noticed. A later write withdraws
+    /// it. Only the client that created the file can record its size, before any other client has
+    /// looked the file up; otherwise nothing is recorded.
+    ///
+    /// # Errors
+    /// `Invalid` if a datafile is shorter than the size requires: the file has a hole there. Those
+    /// of every request.
+    pub async fn record_size(&self, size: u64) -> Result<(), Error> {
+        let during = |error: Error| error.during(format!("record the size of {}", self.path()));
+        self.check_complete(size).await.map_err(during)?;
+        self.client.record_size(self.handle(), size).await.map_err(during)
+    }
+
+    /// Checks that no datafile is shorter than a size requires. Asks only the servers to which this
+    /// handle did not write enough.
+    pub(crate) async fn check_complete(&self, size: u64) -> Result<(), Error> {
+        let must = |index: usize| self.distribution().datafile_size(index, size);
+        let written = self.inner.written_sizes.with(|written| written.clone());
+        if (0..written.len()).all(|index| written[index] >= must(index)) {
+            return Ok(());
+        }
+        let ask = |index: usize, datafile| (written[index] < must(index)).then_some(IodRequest::Getsize { datafile });
+        let sizes = self.ask_all(Resend::Repeat, ask, held).await?;
+        let is_short = |(index, held): (usize, &Option<(u64, u64)>)| held.is_some_and(|(size, _)| size < must(index));
+        if sizes.iter().enumerate().any(is_short) {
+            return Err(Error::new(ErrorCode::Invalid, "the file has a hole at the end of a datafile"));
+        }
+        Ok(())
+    }
+
+    /// Returns the file's datafiles with their sizes, in the order of the distribution.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn datafiles(&self) -> Result<Vec<Datafile>, Error> {
+        self.datafiles_with(&[]).await
+    }
+
+    /// As [`File::datafiles`], without asking the servers that have not carried out a change of
+    /// size. Their datafiles have the sizes that they are to get.
+    pub(crate) async fn datafiles_with(&self, unfinished: &[PendingTruncate]) -> Result<Vec<Datafile>, Error> {
+        let known = |datafile: DatafileHandle| unfinished.iter().find(|one| one.datafile == datafile);
+        let ask = |_, datafile| known(datafile).is_none().then_some(IodRequest::Getsize { datafile });
+        let held = match self.ask_all(Resend::Repeat, ask, held).await {
+            Ok(held) => held,
+            Err(error) => return Err(self.explain(error).await),
+        };
+        let handles = self.inner.layout.datafiles().iter().map(|(_, handle)| *handle);
+        let servers = self.inner.servers.iter().cloned();
+        let datafiles = servers.zip(handles).zip(held).map(|((server, handle), held)| {
+            let (size, mtime_ns) = held.unwrap_or_else(|| (known(handle).map_or(0, |one| one.size), 0));
+            Datafile { server, handle, size, mtime_ns }
+        });
+        Ok(datafiles.collect())
+    }
+
+    /// Returns the file's size. Asks only the servers whose datafile size is not in `known`.
+    pub(super) async fn size_with(&self, known: &[Option<u64>]) -> Result<u64, Error> {
+        let ask = |index: usize, datafile| known[index].is_none().then_some(IodRequest::Getsize { datafile });
+        let asked = self.ask_all(Resend::Repeat, ask, held).await?;
+        let asked = asked.iter().map(|held| held.map(|(size, _)| size));
+        let sizes: Vec<u64> = known.iter().zip(asked).map(|(known, asked)| known.or(asked).unwrap_or(0)).collect();
+        Ok(self.distribution().file_size(&sizes))
+    }
+
+    /// Sets the file's length to `size` bytes, durably: cuts it off or extends it with a hole. It
+    /// happens at all of the file's servers or at none.
+    ///
+    /// # Errors
+    /// `TooLarge`, and those of every request. Nothing was changed, unless a server did not answer.
+    /// `Unfinished`: it is decided, and the servers that are named have not carried it out yet.
+    /// They do so before they serve their parts of the file again. If a server cannot, another
+    /// change of length replaces this one.
+    pub async fn set_len(&self, size: u64) -> Result<(), Error> {
+        let during = |error: Error| error.during(format!("truncate {}", self.path()));
+        if size > MAX_OFFSET {
+            return Err(during(Error::new(ErrorCode::TooLarge, format!("{size} bytes"))));
+        }
+        self.inner.written_sizes.with(|written| written.fill(0));
+        if self.inner.servers.len() > 1 {
+            return self.client.truncate_all(self.handle(), size).await.map_err(during);
+        }
+        self.client.withdraw_size(self.handle()).await.map_err(during)?;
+        let truncate = |_, datafile| Some(IodRequest::Truncate { datafile, size });
+        match self.ask_all(Resend::Never, truncate, written).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(during(self.explain(error).await)),
+        }
+    }
+
+    /// Sends each server the request that `request` returns for it, if any. Returns what `take`
+    /// extracts from the replies.
+    async fn ask_all<R>(
+        &self,
+        resend: Resend,
+        request: impl Fn(usize, DatafileHandle) -> Option<IodRequest>,
+        take: fn(&IodReply) -> Option<R>,
+    ) -> Result<Vec<Option<R>>, Error> {
+        let inner = self.client.inner();
+        let deadline = inner.deadline();
+        let asked = self.inner.layout.datafiles().iter().enumerate().map(|(index, (_, datafile))| {
+            let (request, server) = (request(index, *datafile), &self.inner.servers[index]);
+            async move {
+                let Some(request) = request else { return Ok(None) };
+                let reply = inner.ask(server, deadline, resend, request).await?;
+                let found = if let ReplyBody::Iod(reply) = &reply { take(reply) } else { None };
+                found.map(Some).ok_or_else(|| unexpected(server, &reply))
+            }
+        });
+        Error::unless_all(join_all(asked).await)
+    }
+}
+
+/// Returns the start of the server under which the datafile was changed.
+fn written(reply: &IodReply) -> Option<u64> {
+    if let IodReply::Written { start, .. } = reply { Some(*start) } else { None }
+}
+
+/// Returns the size of a datafile and the time of its last change.
+fn held(reply: &IodReply) -> Option<(u64, u64)> {
+    if let IodReply::Held { size, mtime_ns } = reply { Some((*size, *mtime_ns)) } else { None }
+}

@@ -1,0 +1,9 @@
+//! What is done with names: directories, files, attributes (`namespace`), a new file that gets its
+//! name when it is complete (`draft`), whole trees that are removed (`remove`).
+
+mod draft;
+mod namespace;
+mod remove;
+
+pub use draft::{Draft, Publish};
+pub use namespace::ReadDir;

@@ -1,0 +1,331 @@
+//! The namespace: directories, names, attributes.
+//!
+//! **Invariants**
+//! 1. Every request has the client's time limit. In an operation of several requests, each request
+//!    has the whole limit.
+//! 2. A request that changes the namespace is executed once, even if the connection is lost before
+//!    the reply.
+//! 3. The manager is never in the data path. The sizes of files come from the I/O servers.
+
+use std::time::Duration;
+
+use bmi::threading::{OneThread, Threading};
+use fs_proto::{
+    DirEntry, DirHandle, Entry, ErrorCode, Existing, Handle, Kind, ManagerReply, ManagerRequest, PendingTruncate,
+    RemoveKind, SetAttr,
+};
+
+use super::draft::{Draft, place};
+use crate::client::{Client, CreateOptions, OpenFileOptions, Stat, Unfinished};
+use crate::error::{Error, Failure, ServerName};
+use crate::file::File;
+use crate::path::FsPath;
+
+/// How often [`Client::stay_connected`] sends something: several times in the ten minutes after
+/// which the manager removes files without a name.
+const STAY_CONNECTED: Duration = Duration::from_secs(60);
+
+impl<S: Threading> Client<S> {
+    /// Creates a directory. Its parent must exist.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound` for the parent, and those of every request.
+    pub async fn mkdir(&self, path: &FsPath) -> Result<DirHandle, Error> {
+        let (uid, gid) = (self.inner().options.uid, self.inner().options.gid);
+        let request = ManagerRequest::Mkdir { place: place(path), mode: 0o755, uid, gid };
+        let entry = self.ask_entry(request).await.map_err(|error| error.during(format!("mkdir {path}")))?;
+        entry.handle.dir().ok_or_else(|| self.odd(ManagerReply::Done.into()))
+    }
+
+    /// Creates a directory and all its missing parents.
+    ///
+    /// # Errors
+    /// `NotDirectory` if one of them exists as a file, and those of every request.
+    pub async fn mkdir_all(&self, path: &FsPath) -> Result<(), Error> {
+        let mut missing = vec![path.clone()];
+        while let Some(path) = missing.last().cloned() {
+            match self.mkdir(&path).await {
+                Ok(_) => {}
+                Err(error) if error.code() == ErrorCode::NotFound && !path.is_root() => {
+                    missing.extend(path.parent());
+                    continue;
+                }
+                Err(error) if error.code() == ErrorCode::Exists || path.is_root() => {
+                    if self.lookup(&path).await?.attr.kind != Kind::Dir {
+                        let text = format!("{path} is a file");
+                        return Err(Error::new(ErrorCode::NotDirectory, text).during(format!("mkdir {path}")));
+                    }
+                    tracing::trace!(%error, "there already");
+                }
+                Err(error) => return Err(error),
+            }
+            missing.pop();
+        }
+        Ok(())
+    }
+
+    /// Creates a file and opens it.
+    ///
+    /// # Errors
+    /// `Exists` if it exists and `options` are exclusive, `IsDirectory`, `NotFound` for the parent
+    /// directory, `Invalid` for an impossible layout, and those of every request.
+    pub async fn create(&self, path: &FsPath, options: CreateOptions) -> Result<File<S>, Error> {
+        let existing = if options.exclusive { Existing::Refuse } else { Existing::Open };
+        self.create_as(path, options, existing).await
+    }
+
+    /// Creates a file without a name. When it is complete, [`Draft::publish`] gives it the name
+    /// `path` and replaces a file that is there, in one step. Until then nobody else sees it, and
+    /// an existing file stays as it is. If `options` request no strip size or no number of servers,
+    /// those of the existing file are used, as far as enough servers are up. `exclusive` has no
+    /// effect.
+    ///
+    /// The file is removed if this client has no connection to the manager for ten minutes. A
+    /// program that writes for longer without other requests runs [`Client::stay_connected`]
+    /// beside.
+    ///
+    /// # Errors
+    /// `IsDirectory`, `NotFound` for the parent directory, `Invalid` for an impossible layout, and
+    /// those of every request.
+    pub async fn draft(&self, path: &FsPath, options: CreateOptions) -> Result<Draft<S>, Error> {
+        Ok(Draft::new(self.create_as(path, options, Existing::Replace).await?))
+    }
+
+    async fn create_as(&self, path: &FsPath, options: CreateOptions, existing: Existing) -> Result<File<S>, Error> {
+        let CreateOptions { strip_size, servers, mode, hints, .. } = options;
+        let (uid, gid) = (self.inner().options.uid, self.inner().options.gid);
+        let place = place(path);
+        let avoid = self.inner().connections.avoided();
+        let request = ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing };
+        let during = |error: Error| error.during(format!("create {path}"));
+        let entry = self.ask_entry(request).await.map_err(during)?;
+        Ok(self.file(path, entry).await.map_err(during)?.hinting(hints))
+    }
+
+    /// Keeps a connection to the manager, so that it keeps the files without a name. Never returns.
+    pub async fn stay_connected(&self) {
+        loop {
+            self.endpoint().sleep(STAY_CONNECTED).await;
+            if let Err(error) = self.ask_manager(ManagerRequest::Ping).await {
+                tracing::debug!(%error, "the manager does not answer");
+            }
+        }
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`, and those of every request.
+    pub async fn open(&self, path: &FsPath) -> Result<File<S>, Error> {
+        self.open_with(path, OpenFileOptions::default()).await
+    }
+
+    /// Opens a file like [`Client::open`], with options.
+    ///
+    /// # Errors
+    /// As [`Client::open`].
+    pub async fn open_with(&self, path: &FsPath, options: OpenFileOptions) -> Result<File<S>, Error> {
+        let during = |error: Error| error.during(format!("open {path}"));
+        let entry = self.lookup(path).await.map_err(during)?;
+        Ok(self.file(path, entry).await.map_err(during)?.hinting(options.hints))
+    }
+
+    /// Returns the manager's information about a path. The size of a file is not filled in; see
+    /// [`Client::stat`].
+    ///
+    /// # Errors
+    /// `NotFound`, and those of every request.
+    pub async fn lookup(&self, path: &FsPath) -> Result<Entry, Error> {
+        let request = ManagerRequest::Lookup { place: place(path) };
+        self.ask_entry(request).await.map_err(|error| error.during(format!("lookup {path}")))
+    }
+
+    /// Returns the attributes of a path, with a file's size and datafiles.
+    ///
+    /// # Errors
+    /// `NotFound`, and those of every request.
+    pub async fn stat(&self, path: &FsPath) -> Result<Stat, Error> {
+        let during = |error: Error| error.during(format!("stat {path}"));
+        let entry = self.lookup(path).await.map_err(during)?;
+        self.stat_of(path, entry).await.map_err(during)
+    }
+
+    /// Returns the attributes by handle, with a file's size and datafiles. `name` is used in
+    /// messages.
+    ///
+    /// # Errors
+    /// `Stale` or `NotFound` if the object was removed, and those of every request.
+    pub async fn getattr(&self, name: &FsPath, handle: Handle) -> Result<Stat, Error> {
+        let during = |error: Error| error.during(format!("stat {name}"));
+        let entry = self.ask_entry(ManagerRequest::Getattr { handle }).await.map_err(during)?;
+        self.stat_of(name, entry).await.map_err(during)
+    }
+
+    pub(crate) async fn stat_of(&self, path: &FsPath, entry: Entry) -> Result<Stat, Error> {
+        let mut attr = entry.attr;
+        if entry.layout.is_none() {
+            return Ok(Stat {
+                handle: entry.handle,
+                attr,
+                distribution: None,
+                datafiles: Vec::new(),
+                unfinished: Vec::new(),
+            });
+        }
+        let file = self.file(path, entry.clone()).await?;
+        let mut pending = Vec::new();
+        let datafiles = match file.datafiles().await {
+            Ok(datafiles) => datafiles,
+            Err(error) => {
+                // A change of its size may be why a server does not answer.
+                pending = self.pending_truncates(file.handle()).await.unwrap_or_default();
+                if pending.is_empty() {
+                    return Err(error);
+                }
+                file.datafiles_with(&pending).await?
+            }
+        };
+        let sizes: Vec<u64> = datafiles.iter().map(|datafile| datafile.size).collect();
+        file.check_lengths(&sizes.iter().copied().map(Some).collect::<Vec<_>>()).await?;
+        attr.size = file.distribution().file_size(&sizes);
+        // A write after `touched_ns` is a later change of the content, and of the attributes too. A
+        // file with a recorded size was not written since.
+        let written = datafiles.iter().map(|datafile| datafile.mtime_ns).max().unwrap_or(0);
+        if written > entry.touched_ns && entry.recorded_size.is_none() {
+            (attr.mtime_ns, attr.ctime_ns) = (written, attr.ctime_ns.max(written));
+        }
+        let unfinished = pending.into_iter().map(|PendingTruncate { iod, size, error, .. }| {
+            let server = self.inner().connections.iods().get(iod as usize).cloned();
+            let error = error.as_ref().map(ToString::to_string);
+            Unfinished { server: server.unwrap_or_else(|| self.manager().clone()), size, error }
+        });
+        let (distribution, unfinished) = (Some(*file.distribution()), unfinished.collect());
+        Ok(Stat { handle: entry.handle, attr, distribution, datafiles, unfinished })
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// `NotFound`, and those of every request.
+    pub async fn setattr(&self, path: &FsPath, set: SetAttr) -> Result<Entry, Error> {
+        let during = |error: Error| error.during(format!("setattr {path}"));
+        let handle = self.lookup(path).await.map_err(during)?.handle;
+        self.ask_entry(ManagerRequest::Setattr { handle, set }).await.map_err(during)
+    }
+
+    /// Sets the length of a file to `size` bytes.
+    ///
+    /// # Errors
+    /// As [`File::set_len`].
+    pub async fn truncate(&self, path: &FsPath, size: u64) -> Result<(), Error> {
+        self.open(path).await?.set_len(size).await
+    }
+
+    /// Moves a name. A file or an empty directory at `to` is replaced.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotEmpty`, `IsDirectory`, `NotDirectory`, and those of every request.
+    pub async fn rename(&self, from: &FsPath, to: &FsPath) -> Result<(), Error> {
+        let request = ManagerRequest::Rename { from: place(from), to: place(to) };
+        self.ask_done(request).await.map_err(|error| error.during(format!("rename {from} to {to}")))
+    }
+
+    /// Removes a file or an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotEmpty`, `IsDirectory` or `NotDirectory` depending on `kind`, and those of
+    /// every request.
+    pub async fn remove(&self, path: &FsPath, kind: RemoveKind) -> Result<(), Error> {
+        let request = ManagerRequest::Remove { place: place(path), kind };
+        self.ask_done(request).await.map_err(|error| error.during(format!("remove {path}")))
+    }
+
+    /// Returns all entries of a directory, sorted by name.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, and those of every request.
+    pub async fn readdir(&self, path: &FsPath) -> Result<Vec<DirEntry>, Error> {
+        let dir = self.read_dir(path).await?.dir;
+        self.readdir_of(path, dir).await
+    }
+
+    pub(super) async fn readdir_of(&self, path: &FsPath, dir: DirHandle) -> Result<Vec<DirEntry>, Error> {
+        let mut pages = self.pages(path, dir);
+        let mut all = Vec::new();
+        while let Some(page) = pages.next_page().await? {
+            all.extend(page);
+        }
+        Ok(all)
+    }
+
+    /// Lists a directory page by page.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, and those of every request.
+    pub async fn read_dir(&self, path: &FsPath) -> Result<ReadDir<S>, Error> {
+        let during = |error: Error| error.during(format!("readdir {path}"));
+        let entry = self.lookup(path).await.map_err(during)?;
+        let not_dir = || during(Error::new(ErrorCode::NotDirectory, format!("{path} is a file")));
+        Ok(self.pages(path, entry.handle.dir().ok_or_else(not_dir)?))
+    }
+
+    pub(crate) fn pages(&self, path: &FsPath, dir: DirHandle) -> ReadDir<S> {
+        ReadDir { client: self.clone(), path: path.clone(), dir, after: Some(String::new()) }
+    }
+
+    /// Opens the file that the manager's `entry` describes.
+    pub(crate) async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<S>, Error> {
+        let (Handle::File(handle), Some(layout)) = (entry.handle, entry.layout) else {
+            return Err(Error::new(ErrorCode::IsDirectory, format!("{path} is a directory")));
+        };
+        let known = |layout: &fs_proto::Layout| {
+            let iods = self.inner().connections.iods();
+            let servers = layout.datafiles().iter().map(|(iod, _)| iods.get(*iod as usize).cloned());
+            servers.collect::<Option<Vec<ServerName>>>()
+        };
+        let servers = match known(&layout) {
+            Some(servers) => servers,
+            None => {
+                // The file is on a server that joined later.
+                self.refresh().await?;
+                let unknown =
+                    || Error::new(ErrorCode::Protocol, "the file lies on a server that the manager does not know");
+                known(&layout).ok_or_else(unknown)?
+            }
+        };
+        Ok(File::new(self.clone(), path.clone(), handle, layout, servers, entry.recorded_size))
+    }
+}
+
+/// A directory listing in progress.
+pub struct ReadDir<S: Threading = OneThread> {
+    client: Client<S>,
+    path: FsPath,
+    dir: DirHandle,
+    /// The last name of the previous page; `None` at the end.
+    after: Option<String>,
+}
+
+impl<S: Threading> ReadDir<S> {
+    /// Returns the next page, or `None` at the end.
+    ///
+    /// # Errors
+    /// `Stale` or `NotFound` if the directory was removed, and those of every request.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<DirEntry>>, Error> {
+        let Some(after) = self.after.take() else { return Ok(None) };
+        let request =
+            ManagerRequest::Readdir { dir: self.dir, after: after.clone(), max: fs_proto::limits::MAX_ENTRIES as u32 };
+        let during = |error: Error| error.during(format!("readdir {}", self.path));
+        let reply = self.client.ask_manager(request).await.map_err(during)?;
+        let ManagerReply::Entries { entries, more } = reply else { return Err(self.client.odd(reply.into())) };
+        // A server could say "more" and send nothing, or resend earlier entries. Without this check
+        // the client would ask again endlessly.
+        let before = entries.first().is_some_and(|first| first.name <= after);
+        if before || !entries.is_sorted_by(|one, next| one.name < next.name) {
+            let text = "a page of a directory out of its order";
+            return Err(during(Failure::at(self.client.manager().clone(), ErrorCode::Protocol, text).into()));
+        }
+        self.after = entries.last().filter(|_| more).map(|entry| entry.name.clone());
+        Ok((!entries.is_empty()).then_some(entries))
+    }
+}
