@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use bmi_core::{Capabilities, OneSided, Registration};
 
-use crate::profile::Profile;
+use crate::prices::Profile;
 use crate::rng::Rng;
-use crate::timeline::TraceOptions;
 
 /// Settings of a world. Two worlds with equal settings that run the same program do exactly the
 /// same.
@@ -110,5 +109,18 @@ impl SimConfig {
         capabilities.send_queue_depth = 256;
         capabilities.recv_queue_depth = 4096;
         capabilities
+    }
+}
+
+/// The options of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceOptions {
+    /// Number of spans that are kept. Later ones are counted and left out.
+    pub max_spans: usize,
+}
+
+impl Default for TraceOptions {
+    fn default() -> TraceOptions {
+        TraceOptions { max_spans: 1_000_000 }
     }
 }

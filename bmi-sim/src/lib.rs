@@ -45,62 +45,45 @@
 //! | [`fit()`], [`Measurements`] | fits a profile to a few measurements |
 //! | [`Usage`], [`Load`], [`Trace`] | where processor time went; how busy each resource was; a timeline of the run, for a browser |
 //!
-//! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect`
-//! and `queue_pair` (the contract's connections), `inline_receive` (messages shown to a receiver),
-//! `memory` (exposures, copies), `cpu` (cores and the tasks on them), `locks` and `calendar` (what
-//! cores share), `profile_file`, `timeline`.
+//! Inside, each room uses those below it:
+//!
+//! | room | contents |
+//! |---|---|
+//! | `check`, `fit` | tests under faults; micro-benchmarks, and prices that explain measurements |
+//! | `world` | the loop, handles for tests and tasks, drivers; applies faults |
+//! | `adapter` | the transport: the calls of the contract |
+//! | `model` | what the world consists of: processors, network, connections, disks |
+//! | `engine` | time and order: the event queue with the digest, packets, the executor |
+//! | `config`, `faults`, `prices` | settings; faults as data; the price of each operation |
 
 // This crate runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
 
 mod adapter;
-mod calendar;
 pub mod check;
-mod clock;
 mod config;
-mod cpu;
-mod disk;
-mod driver;
+mod engine;
 mod error;
-mod events;
-mod executor;
 pub mod faults;
 mod fit;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-mod inline_receive;
-mod lifecycle;
-mod load;
-mod locks;
-mod memory;
-mod micro;
-mod network;
-mod node;
-mod profile;
-mod profile_file;
-mod queue_pair;
+mod model;
+mod prices;
 mod rng;
-mod timeline;
-mod usage;
 mod world;
 
 pub use adapter::SimTransport;
-pub use clock::SimClock;
-pub use config::SimConfig;
-pub use disk::{DiskFault, SimDisk};
-pub use driver::{drive, drive_with};
+pub use config::{SimConfig, TraceOptions};
 pub use error::{StallKind, Stalled};
-pub use executor::{JoinHandle, Killed};
+pub use faults::loss::DiskFault;
 pub use fit::{CopyRate, Fit, Measurements, RegisterTime, Residual, fit};
-pub use load::Load;
-pub use node::Node;
-pub use profile::{DiskProfile, Profile};
-pub use profile_file::ProfileError;
+pub use model::processor::{Load, Usage};
+pub use model::{Node, Sim};
+pub use prices::{DiskProfile, Profile, ProfileError};
 pub use rng::Rng;
-pub use timeline::{Trace, TraceOptions};
-pub use usage::Usage;
-pub use world::{Sim, Sleep, World};
+pub use world::{JoinHandle, Killed, SimClock, SimDisk, Sleep, Trace, World, drive, drive_with};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

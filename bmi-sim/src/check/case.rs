@@ -6,9 +6,9 @@ use std::time::Duration;
 use bmi_core::Time;
 
 use crate::faults::Plan;
-use crate::node::Node;
+use crate::model::{Node, Sim};
 use crate::rng::Rng;
-use crate::world::{Sim, Sleep};
+use crate::world::Sleep;
 
 /// The world of one run, with its nodes. It dereferences to [`Sim`].
 #[derive(Clone)]

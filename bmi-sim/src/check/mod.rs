@@ -82,7 +82,6 @@ use std::time::Duration;
 
 pub use case::Case;
 pub use failure::{Failure, Report, Why};
-pub(crate) use messages::Messages;
 
 use crate::config::SimConfig;
 use crate::faults::{Plan, Swarm};

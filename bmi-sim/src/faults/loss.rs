@@ -6,8 +6,19 @@
 //! has one temper: all lost, all kept, or mixed. A mixture alone would hide bugs that need much
 //! lost at once.
 
-use crate::disk::DiskFault;
 use crate::rng::Rng;
+
+/// How the disk responds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiskFault {
+    /// The disk works.
+    #[default]
+    None,
+    /// Writes fail with `Exhausted`.
+    Full,
+    /// Everything fails with `Io`.
+    Broken,
+}
 
 /// Number of bytes that a disk writes at once.
 pub const SECTOR: usize = 512;

@@ -32,14 +32,13 @@
 //!
 //! Tested by `tests/it/faults.rs`, `tests/chaos.rs`, and by all users of [`crate::check`].
 
-mod apply;
 mod draw;
-mod ends;
+mod lasting;
 pub(crate) mod link;
-mod loss;
+pub(crate) mod loss;
 mod plan;
 
-pub(crate) use apply::Lasting;
 pub use draw::{Kind, Swarm};
+pub(crate) use lasting::Lasting;
 pub use loss::{DiskUser, Fate, Loss, SECTOR};
 pub use plan::{At, BadPlan, Fault, Plan};

@@ -5,9 +5,15 @@
 //! tasks only afterwards. A task runs with nothing borrowed. So no call from a task can see a
 //! half-done event.
 //!
-//! **Layout.** `core.rs` has the state of the world, `tasks.rs` decides which task may run,
-//! `timers.rs` has the tasks that wait for a time, `sim.rs` has the handle for tasks, and this file
-//! has the loop.
+//! | file | contents; each uses those below it |
+//! |---|---|
+//! | this | the loop |
+//! | `tasks` | which task may run |
+//! | `faults` | applies a plan of faults |
+//! | `power`, `endpoints` | a node's programs, its death; its transports and endpoints |
+//! | `driver` | drives an endpoint |
+//! | `node`, `disk` | what a node is and does |
+//! | `sim`, `time`, `join`, `trace` | the handle for tasks: nodes, time, tasks, timeline |
 //!
 //! **Invariants**
 //! 1. Time moves only when no task is ready.
@@ -16,10 +22,17 @@
 //!
 //! Tested by `tests/it/determinism.rs`.
 
-mod core;
+mod disk;
+mod driver;
+mod endpoints;
+mod faults;
+mod join;
+mod node;
+mod power;
 mod sim;
 mod tasks;
-mod timers;
+mod time;
+mod trace;
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -30,13 +43,15 @@ use std::time::Duration;
 
 use bmi_core::Time;
 
-pub(crate) use self::core::{Core, NodeState, Program, Slot};
-pub(crate) use self::sim::Shared;
-pub use self::sim::Sim;
-pub use self::timers::Sleep;
+pub use self::disk::SimDisk;
+pub use self::driver::{drive, drive_with};
+pub use self::join::{JoinHandle, Killed};
+pub use self::time::{SimClock, Sleep};
+pub use self::trace::Trace;
 use crate::config::SimConfig;
+use crate::engine::{Executor, ROOT, TaskWaker};
 use crate::error::{StallKind, Stalled};
-use crate::executor::{Executor, ROOT, TaskWaker};
+use crate::model::{Core, Shared, Sim};
 
 /// A simulated world, and the loop that runs it. Dropping it drops its tasks. See the
 /// [crate](crate) for an example.

@@ -1,12 +1,9 @@
 //! Decides which task runs: a ready task runs when its node is not paused and its processor has a
 //! core for it.
 
-use super::core::Core;
-use super::sim::Sim;
+use crate::engine::{Event, ROOT, TaskKey};
 use crate::error::{StallKind, Stalled};
-use crate::events::Event;
-use crate::executor::{ROOT, TaskKey};
-use crate::node::Node;
+use crate::model::{Core, Node, Sim};
 
 /// Maximum number of task polls at one point in time. More count as spinning.
 const LIVELOCK_POLLS: u64 = 20_000_000;
