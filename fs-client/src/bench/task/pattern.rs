@@ -3,8 +3,8 @@
 //! **Why.** A read that returns bytes of another place, of another file or of an earlier run
 //! returns bytes that look right unless each place has its own.
 //!
-//! **Layout.** The byte at offset `o` is byte `o` of the generator for the seed whose number is that
-//! of the file (`bmi_report::stats::Random`).
+//! **Layout.** The byte at offset `o` is byte `o` of `bmi_report::stats::Random::stream` for the
+//! seed and the number of the file.
 
 use bmi_report::stats::Random;
 
