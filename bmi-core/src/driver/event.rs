@@ -163,7 +163,7 @@ async fn wait<S: Threading>(
 ///
 /// When it returns, nothing drives the endpoint any more, and what was posted last may not have
 /// left. A future that ends with a send disconnects the peer, which waits for it
-/// ([`Endpoint::disconnect`]).
+/// ([`Peer::disconnect`](crate::Peer::disconnect)).
 ///
 /// # Errors
 /// As [`drive`].

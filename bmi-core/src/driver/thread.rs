@@ -102,7 +102,7 @@ struct Bed {
 ///
 /// When it returns, nothing drives the endpoint any more, and what was posted last may not have
 /// left. A future that ends with a send disconnects the peer, which waits for it
-/// ([`Endpoint::disconnect`]).
+/// ([`Peer::disconnect`](crate::Peer::disconnect)).
 ///
 /// # Errors
 /// `Io` if the system cannot wait.

@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// Gives the endpoint a number among those of one program. The ids of its peers contain it
-    /// ([`PeerId::endpoint`]), so no two endpoints have an id in common.
+    /// ([`PeerId::endpoint`](crate::PeerId::endpoint)), so no two endpoints have an id in common.
     #[must_use]
     pub fn numbered(mut self, number: u8) -> Engine {
         self.peers.number(number);

@@ -24,8 +24,9 @@ impl Engine {
     }
 
     /// Starts to connect. The operation (`OpKind::Connect`) ends when the peer is connected, or
-    /// cannot be. The default deadline is [`Config::connect_timeout`]. Work may be posted to the
-    /// peer at once, and waits for the connection.
+    /// cannot be. The default deadline is
+    /// [`Config::connect_timeout`](crate::Config::connect_timeout). Work may be posted to the peer
+    /// at once, and waits for the connection.
     ///
     /// # Errors
     /// `Invalid` for an address that is not the transport's, `Exhausted`.
@@ -35,7 +36,7 @@ impl Engine {
 
     /// Ends a connection after everything that was posted before has been sent. The operation
     /// (`OpKind::Disconnect`) ends when the connection is gone. The default deadline is
-    /// [`Config::fence_grace`].
+    /// [`Config::fence_grace`](crate::Config::fence_grace).
     ///
     /// Receives are cancelled. The peer drops unexpected messages that its program has not taken
     /// when the connection ends. A program that must know that a message was handled waits for a
@@ -48,7 +49,7 @@ impl Engine {
     }
 
     /// Ends a connection at once, without sending what is queued. Its operations end with
-    /// `PeerLost`, and [`PeerEvent::Lost`] has the reason. The call is ignored for a peer that is
+    /// `PeerLost`, and [`PeerEvent::Lost`](crate::PeerEvent::Lost) has the reason. The call is ignored for a peer that is
     /// gone.
     pub fn cut(&mut self, peer: PeerId, reason: Error) {
         if let Some(peer) = self.peers.get_mut(peer) {
@@ -77,14 +78,14 @@ impl Engine {
     /// or the peer is lost.
     ///
     /// If registration costs time, pieces of one [`Memory`] become one exposure that includes the
-    /// gaps between them. [`Config::expose_groups`] turns this off.
+    /// gaps between them. [`Config::expose_groups`](crate::Config::expose_groups) turns this off.
     ///
     /// Memory that cannot be registered cannot be exposed, because a copy would not show what the
     /// program and the peer write. The caller may expose memory of [`Memory::zeroed`] instead, and
     /// copy.
     ///
     /// # Errors
-    /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`] pieces.
+    /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`](crate::Config::max_pieces) pieces.
     pub fn expose(&mut self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
         self.start_exposure(peer, &list.into(), access, false).map_err(|error| error.during("expose"))
     }
@@ -126,7 +127,7 @@ impl Engine {
     /// by rendezvous ends after its receive. Wait for a reply to know that a message arrived.
     ///
     /// # Errors
-    /// `PeerLost`, `Invalid` for too many pieces or a tag above [`MAX_TAG`], `TooLong` beyond the
+    /// `PeerLost`, `Invalid` for too many pieces or a tag above [`MAX_TAG`](crate::MAX_TAG), `TooLong` beyond the
     /// limit of a message. Nothing was posted then. An answer to a peer's call may have the tag of
     /// the call.
     #[inline]
@@ -144,8 +145,9 @@ impl Engine {
     }
 
     /// Sends a message that needs no receive. The peer finds it with `poll_unexpected`. The message
-    /// has at most [`PeerLimits::eager`] or [`PeerLimits::fast`] bytes, whichever is more. If it is
-    /// longer than `eager`, it waits for a free fast-RDMA slot.
+    /// has at most [`PeerLimits::eager`](crate::PeerLimits::eager) or
+    /// [`PeerLimits::fast`](crate::PeerLimits::fast) bytes, whichever is more. If it is longer than
+    /// `eager`, it waits for a free fast-RDMA slot.
     ///
     /// # Errors
     /// As [`Engine::post_send`].

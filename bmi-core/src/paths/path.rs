@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The path of a request's data (see the [module](super)).
+/// The path of a request's data (see the [module](crate::comm)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
     /// With the request or the reply, in one eager message.
