@@ -49,8 +49,8 @@ impl Engine {
     }
 
     /// Ends a connection at once, without sending what is queued. Its operations end with
-    /// `PeerLost`, and [`PeerEvent::Lost`](crate::PeerEvent::Lost) has the reason. The call is ignored for a peer that is
-    /// gone.
+    /// `PeerLost`, and [`PeerEvent::Lost`](crate::PeerEvent::Lost) has the reason. The call is
+    /// ignored for a peer that is gone.
     pub fn cut(&mut self, peer: PeerId, reason: Error) {
         if let Some(peer) = self.peers.get_mut(peer) {
             self.adapter.cut(peer, reason);
@@ -85,7 +85,8 @@ impl Engine {
     /// copy.
     ///
     /// # Errors
-    /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`](crate::Config::max_pieces) pieces.
+    /// `PeerLost`, `Exhausted`; `Invalid` for more than
+    /// [`Config::max_pieces`](crate::Config::max_pieces) pieces.
     pub fn expose(&mut self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
         self.start_exposure(peer, &list.into(), access, false).map_err(|error| error.during("expose"))
     }
@@ -127,9 +128,9 @@ impl Engine {
     /// by rendezvous ends after its receive. Wait for a reply to know that a message arrived.
     ///
     /// # Errors
-    /// `PeerLost`, `Invalid` for too many pieces or a tag above [`MAX_TAG`](crate::MAX_TAG), `TooLong` beyond the
-    /// limit of a message. Nothing was posted then. An answer to a peer's call may have the tag of
-    /// the call.
+    /// `PeerLost`, `Invalid` for too many pieces or a tag above [`MAX_TAG`](crate::MAX_TAG),
+    /// `TooLong` beyond the limit of a message. Nothing was posted then. An answer to a peer's
+    /// call may have the tag of the call.
     #[inline]
     pub fn post_send(
         &mut self,
