@@ -18,11 +18,10 @@ use fs_proto::{ErrorCode, FsError};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::backup;
 use crate::config::{Config, DEFAULT_OFFLOAD, MAX_THREADS, ServerAddrs};
 use crate::control::{self, Cluster, Launch, Report, ServerName};
 use crate::embedded::{Neighbours, Role, Server, format_manager_directory};
-use crate::manager::{HEARTBEAT, ManagerSettings};
+use crate::manager::{HEARTBEAT, ManagerSettings, backup};
 use crate::scratch::Scratch;
 use crate::store::others;
 

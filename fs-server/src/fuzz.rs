@@ -10,9 +10,9 @@ use bmi::{Addr, Body, Endpoint, Memory, Peer};
 use bmi_sim::World;
 use fs_proto::{DatafileHandle, Hello, IodRequest, ManagerRequest, Request, RequestBody, RequestId, Role, codec};
 
-pub use crate::backup::fuzz::backup;
 use crate::config::Config;
 use crate::embedded::{ClusterOptions, SimCluster};
+pub use crate::manager::backup::fuzz::backup;
 use crate::store::Contents;
 pub use crate::store::fuzz::{label, records};
 

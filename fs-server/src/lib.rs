@@ -3,15 +3,14 @@
 //! | module | contents |
 //! |---|---|
 //! | [`service`] | the request loop that both kinds of server run, with bounded concurrency |
-//! | `stall` | clients that stop while others wait |
 //! | [`manager`] | the namespace, with changes executed once; removal of orphaned datafiles |
 //! | [`iod`] | reads and writes of datafiles, staged and pipelined |
 //! | [`store`] | storage of metadata and data, in files or in memory |
 //! | [`config`], [`cli`] | configuration and command line of `pvfsd` |
-//! | `backup` | backups of the metadata |
 //! | `descriptors` | the file descriptors of a server, and how they are divided |
 //! | [`scratch`] | a cluster that lasts as long as a command |
 //! | `control` | the servers of a machine as a whole: in the background, in one process or several |
+//! | `host` | the time of day and random numbers |
 //! | `workers` | threads that do what may wait for a disk |
 //! | [`embedded`] | a whole cluster in one process, for tests and demonstrations |
 //!
@@ -20,7 +19,6 @@
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
 
-mod backup;
 mod call;
 pub mod cli;
 pub mod config;
@@ -30,10 +28,10 @@ pub mod embedded;
 #[cfg(any(test, all(fuzzing, feature = "sim")))]
 #[doc(hidden)]
 pub mod fuzz;
+mod host;
 pub mod iod;
 pub mod manager;
 pub mod scratch;
 pub mod service;
-mod stall;
 pub mod store;
 mod workers;

@@ -8,6 +8,7 @@
 //! Each thread has its own runtime. The files are under one directory. Both types run the real
 //! servers; only the transport, the clock and the store differ.
 
+mod directory;
 mod loops;
 mod server;
 #[cfg(feature = "sim")]
@@ -27,7 +28,8 @@ use crate::manager::{HEARTBEAT, ManagerSettings};
 use crate::service::Limits;
 use crate::store::Service;
 
-pub(crate) use server::{DATABASE, Neighbours, Role, Server, format_manager_directory, random_number, wall_clock};
+pub(crate) use directory::format_manager_directory;
+pub(crate) use server::{Neighbours, Role, Server};
 #[cfg(feature = "sim")]
 pub use sim::{PageCacheOptions, SIM_CLUSTER, SimCluster};
 pub use threads::EmbeddedCluster;

@@ -18,12 +18,10 @@
 //!    changes.
 
 use std::cell::Cell;
-use std::fs::File;
-use std::io::{BufWriter, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bmi::backend::AnyTransport;
 use bmi::driver::{MonotonicClock, Waiting, event};
@@ -32,13 +30,15 @@ use bmi::{Addr, Clock, Endpoint, OpenOptions, Scheme};
 use fs_proto::{ErrorCode, FsError, Identity, StoreId};
 use futures_util::FutureExt;
 
+use super::directory::{open_manager_directory, take_inventory};
 use super::loops::{Before, LoopSettings, Loops, Parts, Work, adapter};
 use super::waiting_room::{wait_until, why_iod};
 use crate::descriptors::{self, Division};
+use crate::host::{random_number, wall_clock};
 use crate::iod::{Iod, IodSettings, LabelLock, Membership};
 use crate::manager::{Manager, ManagerIdentity, ManagerSettings, RollCall, invalid_directory};
 use crate::service::{Front, Handler, Limits, Standing, beside, serve_all, serve_beside};
-use crate::store::{CachedFiles, DataStore, Directory, FileStore, Label, MetaStore, Service};
+use crate::store::{CachedFiles, DATABASE, DataStore, Directory, FileStore, Label, MetaStore, Service};
 use crate::workers::Workers;
 
 /// Returns the system's time, in nanoseconds since 1970.
@@ -46,21 +46,6 @@ use crate::workers::Workers;
     clippy::disallowed_methods,
     reason = "attributes show the time of day; servers on a real machine take it from there"
 )]
-pub(crate) fn wall_clock() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
-}
-
-/// Returns a random number that no other start of a server has.
-pub(crate) fn random_number() -> Result<u128, FsError> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(|error| FsError::new(ErrorCode::Io, format!("/dev/urandom: {error}")))?;
-    Ok(u128::from_le_bytes(bytes))
-}
-
-/// The name of the manager's database.
-pub(crate) const DATABASE: &str = "metadata.redb";
 
 /// The role of a server.
 pub(crate) enum Role {
@@ -545,59 +530,4 @@ impl Server {
         }
         Ok(listening)
     }
-}
-
-/// Compares restored metadata with the datafiles of the I/O servers, and writes the report. A
-/// failure is logged: the manager serves all the same.
-async fn take_inventory(manager: &Manager, dir: &Path, progress: fn(&str)) {
-    let path = dir.join(format!("restored-{}.txt", manager.identity().start.epoch));
-    progress(&format!("comparing the metadata with the datafiles, into {}", path.display()));
-    let inventory = async {
-        let file = File::create(&path).map_err(|error| FsError::new(ErrorCode::Io, error.to_string()))?;
-        let mut out = BufWriter::new(file);
-        let inventory = manager.take_inventory(&mut out).await?;
-        out.get_ref().sync_all().map_err(|error| FsError::new(ErrorCode::Io, error.to_string()))?;
-        Ok::<_, FsError>(inventory)
-    };
-    match inventory.await {
-        Ok(inventory) => {
-            tracing::info!(missing = inventory.missing, unowned = inventory.unowned, report = %path.display(), "compared");
-            progress(&format!("compared: {inventory}; see {}", path.display()));
-        }
-        Err(error) => {
-            tracing::error!(%error, report = %path.display(), "the metadata was not compared with the datafiles")
-        }
-    }
-}
-
-/// Opens the directory of a manager, which must be formatted.
-pub(crate) fn open_manager_directory(dir: &Path) -> Result<Directory, FsError> {
-    let directory = Directory::open(dir, fs_proto::Role::Manager)?;
-    let gone = |text: String| Err(invalid_directory(dir, &text));
-    if directory.label().is_none() {
-        let what = if directory.exists() { "it is empty" } else { "it does not exist" };
-        return gone(format!("{what}: is that disk mounted? Only a new cluster begins with `pvfsd format`"));
-    }
-    if std::fs::metadata(dir.join(DATABASE)).map_or(0, |file| file.len()) == 0 {
-        return gone(format!("{DATABASE} is gone: is that disk mounted? `pvfsd restore` brings back a backup"));
-    }
-    Ok(directory)
-}
-
-/// Formats the manager's directory of a new cluster. Returns the cluster.
-pub(crate) fn format_manager_directory(dir: &Path) -> Result<fs_proto::ClusterId, FsError> {
-    let mut directory = Directory::open(dir, fs_proto::Role::Manager)?;
-    if let Some(label) = directory.label() {
-        let text = format!("data directory {}: it is that of the manager of cluster {}", dir.display(), label.cluster);
-        return Err(FsError::new(ErrorCode::Invalid, text));
-    }
-    let cluster = fs_proto::ClusterId(random_number()?);
-    let label = Label::new(cluster, fs_proto::Role::Manager, StoreId(random_number()?));
-    // The label comes last: without it the directory is not used.
-    directory.claim()?;
-    let store = MetaStore::open(dir.join(DATABASE))?;
-    crate::manager::format(&store, cluster, label.store, wall_clock())?;
-    drop(store);
-    directory.establish(&label)?;
-    Ok(cluster)
 }

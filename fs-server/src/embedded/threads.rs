@@ -12,7 +12,8 @@ use fs_proto::{ErrorCode, FsError};
 use tokio::sync::oneshot;
 
 use super::ClusterOptions;
-use super::server::{Neighbours, Role, Server, format_manager_directory};
+use super::directory::format_manager_directory;
+use super::server::{Neighbours, Role, Server};
 use crate::config::CacheSection;
 
 /// How long a server may take to come up.

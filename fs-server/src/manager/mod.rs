@@ -11,33 +11,28 @@
 //! 4. An I/O server's store is the same as before, and no older (`members`).
 //! 5. A manager that has gone back in time creates no file. It stops when an I/O server reports a
 //!    start of the manager that it does not know, or a higher handle than it has assigned.
-//! 6. A file is not seen until it is complete (`namespace/nameless.rs`, `clients`), and its size is
+//! 6. A file is not seen until it is complete (`names/nameless.rs`, `clients`), and its size is
 //!    changed at all of its servers or at none (`truncate`).
 //! 7. Restored metadata is served only after all I/O servers have reported how far they have come
 //!    (`roll_call`). Then it is compared with what they have (`inventory`).
 //!
+//! **Rooms.** Each uses only those below it; [`Manager`] has a part of each.
+//!
+//! ```text
+//!   answer   requests that change nothing, further loops, clients      backup   the metadata in pages
+//!   commit   changes: queued, made in groups, seen by all loops; changes of size
+//!   fleet    the I/O servers: who is up, what is to be done at each
+//!   tables   the database's tables: names, pools, placement, replies that were given
+//! ```
+//!
 //! **Source.** [PVFS-IB §2.1].
 
-mod changes;
-mod clients;
-mod creators;
-mod database;
-mod dedup;
-mod further_loop;
-mod group;
-mod import;
-mod inventory;
-mod look;
-mod lookups;
-mod maintenance;
-mod members;
-mod namespace;
-mod placement;
-mod pools;
-mod registration;
-mod roll_call;
-mod snapshot;
-mod truncate;
+mod answer;
+pub(crate) mod backup;
+mod commit;
+mod fault;
+mod fleet;
+mod tables;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -52,28 +47,20 @@ use fs_proto::{
     ClusterId, ErrorCode, FsError, Hello, Identity, ManagerRequest, ReplyBody, Request, RequestBody, Sender, Start,
     StoreId,
 };
-use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use redb::ReadableTable;
 use tokio::sync::Notify;
 
 use crate::service::{Answer, Context, Handler, Session};
 use crate::store::MetaStore;
-use changes::Queue;
-use clients::Clients;
-use database::{Database, Shared};
-use further_loop::Errands;
-use lookups::Lookups;
-use members::Members;
-use namespace::Change;
-use pools::Pools;
-use registration::Registering;
-use snapshot::Snapshots;
-use truncate::Truncations;
+use answer::{Clients, Errands};
+use backup::Snapshots;
+use commit::{Database, Lookups, Queue, Shared, Truncations};
+use fleet::{Members, Registering};
+use tables::{ASKED, CLIENTS, COUNTERS, Change, Dedup, IDENTITY, Pools, RESTORED, STARTS, identity, not_formatted};
 
-pub(crate) use further_loop::ManagerLoop;
-pub(crate) use import::Import;
-#[cfg(any(test, all(fuzzing, feature = "sim")))]
-pub(crate) use namespace::fuzz_view;
-pub(crate) use roll_call::RollCall;
+pub(crate) use answer::ManagerLoop;
+pub(crate) use fault::Fault;
+pub(crate) use fleet::RollCall;
 
 /// How often an I/O server confirms that it is up.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -81,18 +68,6 @@ pub const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How long a file without a name outlives the connection of its client. Longer than it takes to
 /// restart a manager or to repair a switch.
 const NAMELESS_GRACE: Duration = Duration::from_secs(600);
-
-/// The cluster and the store of a manager's database.
-const IDENTITY: TableDefinition<'static, &'static str, u128> = TableDefinition::new("identity");
-
-/// The counter that marks a database that was made from a backup, until the I/O servers were asked
-/// (`roll_call`).
-const RESTORED: &str = "restored";
-/// The counter of the newest start up to which the I/O servers were asked (`roll_call`).
-const ASKED: &str = "asked";
-
-/// The starts of a manager's database: epoch and instance of each.
-const STARTS: TableDefinition<'static, u64, u128> = TableDefinition::new("starts");
 
 /// Settings of the manager.
 #[derive(Clone, Debug)]
@@ -124,49 +99,6 @@ impl ManagerSettings {
         }
     }
 }
-
-/// The reason why a request of the namespace failed.
-#[derive(Debug)]
-pub(crate) enum Fault {
-    /// The request is not possible. Nothing was written.
-    Refused(FsError),
-    /// The store failed. The transaction is lost.
-    Store(redb::Error),
-    /// The stored data is inconsistent. The transaction is lost. Of a group of changes, only the
-    /// one that met it fails.
-    Corrupt(String),
-    /// The request is possible, but not yet: an I/O server must create datafiles first. Nothing was
-    /// written.
-    Later,
-}
-
-impl Fault {
-    fn into_error(self) -> FsError {
-        match self {
-            Fault::Refused(error) => error,
-            Fault::Store(error) => crate::store::fault(&error),
-            Fault::Corrupt(what) => FsError::new(ErrorCode::Io, format!("the metadata is damaged: {what}")),
-            Fault::Later => FsError::new(ErrorCode::Busy, "the I/O servers have no datafiles ready"),
-        }
-    }
-}
-
-impl From<FsError> for Fault {
-    fn from(error: FsError) -> Fault {
-        Fault::Refused(error)
-    }
-}
-
-macro_rules! store_faults {
-    ($($error:ty),*) => {
-        $(impl From<$error> for Fault {
-            fn from(error: $error) -> Fault {
-                Fault::Store(error.into())
-            }
-        })*
-    };
-}
-store_faults!(redb::Error, redb::StorageError, redb::TableError, redb::CommitError);
 
 /// The manager. Pass it to [`crate::service::serve`].
 pub struct Manager {
@@ -240,13 +172,6 @@ pub fn format(store: &MetaStore, cluster: ClusterId, number: StoreId, now_ns: u6
         Ok::<(), Fault>(())
     };
     format().map_err(Fault::into_error)
-}
-
-/// Returns the cluster and the store of a database; `None` if it is not formatted.
-fn identity(transaction: &WriteTransaction) -> Result<Option<(ClusterId, StoreId)>, Fault> {
-    let table = transaction.open_table(IDENTITY)?;
-    let number = |name: &str| Ok::<_, Fault>(table.get(name)?.map(|number| number.value()));
-    Ok(number("cluster")?.zip(number("store")?).map(|(cluster, store)| (ClusterId(cluster), StoreId(store))))
 }
 
 impl Manager {
@@ -401,10 +326,6 @@ fn is_open(session: &Weak<Session>) -> bool {
     session.upgrade().is_some_and(|session| session.is_open())
 }
 
-fn not_formatted() -> FsError {
-    FsError::new(ErrorCode::Invalid, "the database is not formatted; a new cluster begins with `pvfsd format`")
-}
-
 /// What a manager knows when a start begins.
 struct Begun {
     identity: ManagerIdentity,
@@ -429,7 +350,7 @@ fn begin(
         return Err(not_formatted().into());
     };
     let (restored, asked) = {
-        let counters = transaction.open_table(namespace::COUNTERS)?;
+        let counters = transaction.open_table(COUNTERS)?;
         (counters.get(RESTORED)?.is_some(), counters.get(ASKED)?.map_or(0, |asked| asked.value()))
     };
     if restored {
@@ -441,7 +362,7 @@ fn begin(
     let begun = {
         let mut change = Change::open(&transaction, now_ns)?;
         let (epoch, assigned) = (change.begin_epoch()?, change.assigned()?);
-        dedup::Dedup::open(&transaction, dedup::CLIENTS)?;
+        Dedup::open(&transaction, CLIENTS)?;
         let mut table = transaction.open_table(STARTS)?;
         table.insert(epoch, instance)?;
         let mut starts = BTreeMap::new();
@@ -502,9 +423,5 @@ fn how_gone_back(hello: &Hello, identity: &Identity) -> Option<String> {
     is_own.then(|| format!("{role} has seen its start {}; this is start {own}", seen.epoch))
 }
 
-#[cfg(test)]
-mod every_change;
-#[cfg(test)]
-mod stalled_disk;
 #[cfg(test)]
 mod tests;

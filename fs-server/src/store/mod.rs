@@ -13,6 +13,16 @@
 //! 4. A datafile for which `prepare_truncate` was acknowledged obeys only `commit_truncate`,
 //!    `cancel_truncates` and `remove`, also after a crash.
 //! 5. An error of `read` or `write` names the ranges that were not done. The others were.
+//!
+//! **Rooms.** Each uses only those below it:
+//!
+//! ```text
+//!   cache      a cache in front of the files: services, views      mem    the simulator's store
+//!   files      the store of files, its records, its modes          meta   the manager's metadata
+//!   transfer   how bytes get between memory and a file
+//!   open       open files                                          label  whose directory it is
+//!   sys        calls of the system, their errors, steps that a test makes fail
+//! ```
 
 mod cache;
 mod files;
@@ -47,7 +57,7 @@ pub(crate) use label::DirLock;
 pub use label::Label;
 pub(crate) use label::{Directory, Holder, IDENTITY, holder, others};
 pub use mem::{Contents, Free, Medium, MemStore};
-pub(crate) use meta::fault;
+pub(crate) use meta::{DATABASE, fault};
 pub use meta::{MetaStore, SharedBackend};
 
 /// Size and modification time of a datafile.

@@ -31,7 +31,7 @@ use futures_util::future::{Either, select};
 
 use super::service::{CacheSettings, Service};
 use super::unified::UnifiedStore;
-use crate::embedded::{random_number, wall_clock};
+use crate::host::{random_number, wall_clock};
 use crate::store::DataStore;
 use crate::store::files::FileStore;
 use crate::store::label::CacheNote;

@@ -1,6 +1,6 @@
-//! A cache in front of the files of an I/O server: which service has one ([`Service`]), the store that
-//! serves from it ([`UnifiedStore`]), views that clients read in place, and what is left of it by a
-//! server that was killed ([`CachedFiles`]).
+//! A cache in front of the files of an I/O server: which service has one ([`Service`]), the store
+//! that serves from it ([`UnifiedStore`]), views that clients read in place, and what is left of it
+//! by a server that was killed ([`CachedFiles`]).
 
 mod cached_files;
 mod queries;

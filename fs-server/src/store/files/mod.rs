@@ -35,10 +35,10 @@
 //! room (`space.rs`). Without a tokio runtime there is no event loop, and nothing is handed over.
 //!
 //! **In the page cache.** A store can lend the pages of its files instead of copying them
-//! (`mapped.rs`).
+//! (`mapped`).
 //!
 //! **Past the page cache.** A store behind a cache can move bytes between memory and disk directly,
-//! never on the event loop (`direct.rs`).
+//! never on the event loop (`past_cache`).
 //!
 //! **Several event loops** share a store. What they have in common beside the disk is locked for a
 //! step: the table of open files, the openings, the label. No two of these locks are held at the
@@ -52,7 +52,7 @@
 //! on the directory stays until the last of them has ended, so no other server can begin while an
 //! old write may still reach the disk.
 //!
-//! **Open files** are kept for later requests (`open_files.rs`), so that small requests need no
+//! **Open files** are kept for later requests (`open/table.rs`), so that small requests need no
 //! `open`. If no descriptor is free, files that nobody uses are closed, and the step that needs one
 //! is taken again.
 //!

@@ -9,7 +9,7 @@
 //!    (`residue.rs`).
 //!
 //! All methods but [`MetaStore::doubt`] may wait for the disk. A manager calls them on a worker
-//! thread (`manager/database.rs`).
+//! thread (`manager/commit/database.rs`).
 
 mod guard;
 mod residue;
@@ -32,6 +32,9 @@ use redb::{
 use self::guard::{Doubt, Guarded};
 
 pub use self::shared::SharedBackend;
+
+/// The name of the manager's database.
+pub(crate) const DATABASE: &str = "metadata.redb";
 
 /// Size of the database's page cache, in bytes. It holds the whole namespace of a small cluster.
 /// The system's page cache holds the rest.

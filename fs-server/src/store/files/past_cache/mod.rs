@@ -8,7 +8,7 @@
 //! **How.** The parts of a transfer that consist of whole units of the file, in memory that is
 //! aligned, are moved with `O_DIRECT`, through a second descriptor of the file. The other bytes are
 //! moved through the page cache: an unaligned head or tail, the last block of a file if it is not
-//! full, and pieces of memory at another position than in the file (`direct/parts.rs`). A unit is
+//! full, and pieces of memory at another position than in the file (`transfer/parts.rs`). A unit is
 //! the largest of a page, a block of the file system, and what it demands of direct transfers
 //! (`STATX_DIOALIGN`, 4096 bytes if it does not say). Which calls are made, and where:
 //!
@@ -20,10 +20,10 @@
 //! | reading a datafile that was never written | none | event loop | event loop |
 //! | everything else: syncs, lengths, … | as without this mode (`at_once.rs`) | | |
 //!
-//! A worker is one for what is short or for what takes long, as for other transfers (`file.rs`).
+//! A worker is one for what is short or for what takes long, as for other transfers (`store.rs`).
 //! Nothing is tried on the event loop first, because a direct transfer always waits for the disk.
 //! Without a tokio runtime the caller's thread makes all calls. The calls of a transfer are made
-//! one after the other (`direct/course.rs`). Who wants several at the same time makes several
+//! one after the other (`transfer/course.rs`). Who wants several at the same time makes several
 //! transfers.
 //!
 //! **Where it is not possible.** A file system refuses `O_DIRECT` when a file is opened, or at the
@@ -67,7 +67,7 @@
 //! **Source.** [Unifier-PVFS §5]; open(2), statx(2), posix_fadvise(2); `mm/filemap.c` and
 //! `fs/iomap/direct-io.c` of Linux.
 //!
-//! **Tests.** `direct/tests.rs`; the tests of all stores run in this mode too.
+//! **Tests.** `past_cache/tests.rs`; the tests of all stores run in this mode too.
 
 #[cfg(test)]
 pub(in crate::store) mod tests;

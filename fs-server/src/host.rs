@@ -1,0 +1,20 @@
+//! What a server on a real machine takes from its host: the time of day and random numbers.
+
+use std::fs::File;
+use std::io::Read;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fs_proto::{ErrorCode, FsError};
+
+pub(crate) fn wall_clock() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Returns a random number that no other start of a server has.
+pub(crate) fn random_number() -> Result<u128, FsError> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|error| FsError::new(ErrorCode::Io, format!("/dev/urandom: {error}")))?;
+    Ok(u128::from_le_bytes(bytes))
+}

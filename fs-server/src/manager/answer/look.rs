@@ -1,0 +1,68 @@
+//! Requests that change nothing: they are answered from the metadata as of the last commit.
+
+use std::sync::Arc;
+
+use bmi::Addr;
+use bmi::hooks::step;
+use fs_proto::{ClusterInfo, FsError, IodInfo, ManagerReply, ManagerRequest, ManagerStat};
+
+use crate::manager::Manager;
+use crate::manager::commit::lookups;
+use crate::service::Session;
+
+impl Manager {
+    /// Answers a request that changes nothing. The reply has `room` bytes.
+    pub(in crate::manager) async fn look(
+        &self,
+        client: u128,
+        request: &ManagerRequest,
+        room: usize,
+    ) -> Result<ManagerReply, FsError> {
+        match request {
+            ManagerRequest::Ping => return Ok(ManagerReply::Done),
+            ManagerRequest::Cluster { first } => return Ok(ManagerReply::Cluster(self.cluster(*first as usize, room))),
+            _ => {}
+        }
+        loop {
+            let commits = self.lookups.ended();
+            // This also opens the database again, if it has failed.
+            let reply = self.read(|read| lookups::answer(read, request, room)).await?;
+            if let ManagerReply::Stat(stat) = reply {
+                return Ok(ManagerReply::Stat(ManagerStat { prepared: self.pools.borrow().total(), ..stat }));
+            }
+            if self.lookups.seen(&reply, client, commits).await {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// Returns a page of a backup.
+    pub(in crate::manager) async fn backup(
+        &self,
+        session: &Arc<Session>,
+        page: u64,
+        room: usize,
+    ) -> Result<ManagerReply, FsError> {
+        let view = self.database.view().await.map_err(|fault| self.settle(fault))?;
+        let page = self.snapshots.borrow_mut().page(&view, session, page, room, self.endpoint.now());
+        page.map_err(|fault| self.settle(fault))
+    }
+
+    /// Returns the I/O servers from `first` on, as many as fit into a reply of `room` bytes.
+    fn cluster(&self, first: usize, room: usize) -> ClusterInfo {
+        let (members, now, mut left) = (self.members.borrow(), self.endpoint.now(), room);
+        let iods = self.settings.iods.iter().enumerate().skip(first).take_while(|(index, addr)| {
+            step();
+            // Beside the text: lengths, the number of the store, and whether the server is up.
+            let needed = addr.to_string().len() + 24;
+            let fits = needed <= left || *index == first;
+            left = left.saturating_sub(needed);
+            fits
+        });
+        let info = |(index, addr): (usize, &Addr)| {
+            let iod = index as u32;
+            IodInfo { addr: addr.clone(), store: members.store(iod), up: members.is_up(iod, now) }
+        };
+        ClusterInfo { iods: iods.map(info).collect(), total: self.iods(), strip_size: self.settings.strip_size }
+    }
+}

@@ -1,0 +1,311 @@
+//! What requests change, each in a transaction ([`Change`]).
+
+use bmi::hooks::{mutated, step};
+use fs_proto::{
+    Attr, DatafileHandle, DirHandle, Distribution, Entry, ErrorCode, Existing, FileHandle, Handle, Kind, Layout,
+    MAX_EPOCH, Place, RemoveKind, SetAttr, handle_number,
+};
+use redb::{ReadableTable, Table, WriteTransaction};
+
+use super::object::{COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, Row, TRUNCATES, refuse};
+use super::view::View;
+use crate::manager::Fault;
+use crate::manager::tables::placement::Wanted;
+
+/// The tables in a transaction for writing.
+pub(in crate::manager) struct Change<'t> {
+    pub(super) view: View<Table<'t, u64, &'static [u8]>, Table<'t, Key, Named>>,
+    pub(super) counters: Table<'t, &'static str, u64>,
+    pub(super) orphans: Table<'t, (u32, u64), ()>,
+    pub(super) nameless: Table<'t, (u128, u64), ()>,
+    pub(super) truncates: Table<'t, (u32, u64), Row>,
+    pub(super) epoch: u64,
+    pub(super) now_ns: u64,
+}
+
+/// A file that is to be created.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::manager) struct NewFile<'a> {
+    pub(in crate::manager) place: &'a Place,
+    pub(in crate::manager) birth: Birth,
+    /// In bytes; 0 if none is requested.
+    pub(in crate::manager) strip_size: u64,
+    /// The strip size if there is no other, in bytes.
+    pub(in crate::manager) default_strip: u64,
+    /// The requested number of servers, or 0.
+    pub(in crate::manager) servers: u32,
+    pub(in crate::manager) existing: Existing,
+    /// The client that creates it.
+    pub(in crate::manager) client: u128,
+}
+
+/// The initial attributes of a new file or directory.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::manager) struct Birth {
+    pub(in crate::manager) mode: u32,
+    pub(in crate::manager) uid: u32,
+    pub(in crate::manager) gid: u32,
+}
+
+impl<'t> Change<'t> {
+    /// Opens the tables, and creates them and the root if they do not exist.
+    pub(in crate::manager) fn open(transaction: &'t WriteTransaction, now_ns: u64) -> Result<Change<'t>, Fault> {
+        let view = View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)? };
+        let counters = transaction.open_table(COUNTERS)?;
+        let orphans = transaction.open_table(ORPHANS)?;
+        let nameless = transaction.open_table(NAMELESS)?;
+        let truncates = transaction.open_table(TRUNCATES)?;
+        let epoch = counters.get("epoch")?.map_or(0, |epoch| epoch.value());
+        let mut change = Change { view, counters, orphans, nameless, truncates, epoch, now_ns };
+        if change.view.find(DirHandle::ROOT.0)?.is_none() {
+            let attr = change.attr(Kind::Dir, Birth { mode: 0o755, uid: 0, gid: 0 });
+            change.store(
+                DirHandle::ROOT.0,
+                &Object { parent: DirHandle::ROOT.0, attr, layout: None, touched_ns: now_ns, recorded_size: None },
+            )?;
+            change.count("dirs", 1)?;
+            change.counters.insert("next", DirHandle::ROOT.0 + 1)?;
+        }
+        Ok(change)
+    }
+
+    pub(super) fn attr(&self, kind: Kind, birth: Birth) -> Attr {
+        let Birth { mode, uid, gid } = birth;
+        let (nlink, now) = (if kind == Kind::Dir { 2 } else { 1 }, self.now_ns);
+        Attr { kind, mode: mode & 0o7777, uid, gid, size: 0, atime_ns: now, mtime_ns: now, ctime_ns: now, nlink }
+    }
+
+    pub(super) fn store(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
+        let bytes = postcard::to_extend(object, Vec::with_capacity(128))
+            .map_err(|error| Fault::Corrupt(format!("object {raw}: {error}")))?;
+        self.view.objects.insert(raw, bytes.as_slice())?;
+        Ok(())
+    }
+
+    pub(super) fn counter(&self, name: &str) -> Result<u64, Fault> {
+        Ok(self.counters.get(name)?.map_or(0, |value| value.value()))
+    }
+
+    pub(super) fn count(&mut self, name: &str, by: i64) -> Result<(), Fault> {
+        let value = self.counter(name)?.saturating_add_signed(by);
+        self.counters.insert(name, value)?;
+        Ok(())
+    }
+
+    /// Begins the next start of the database. Returns its number.
+    pub(in crate::manager) fn begin_epoch(&mut self) -> Result<u64, Fault> {
+        self.epoch += 1;
+        if self.epoch > MAX_EPOCH {
+            return Err(Fault::Corrupt(format!("epoch {}", self.epoch)));
+        }
+        self.counters.insert("epoch", self.epoch)?;
+        Ok(self.epoch)
+    }
+
+    /// Returns the number of handles that were assigned.
+    pub(in crate::manager) fn assigned(&self) -> Result<u64, Fault> {
+        self.counter("next")
+    }
+
+    /// Returns the first of the next `count` handles.
+    pub(in crate::manager) fn handles(&mut self, count: u64) -> Result<u64, Fault> {
+        let first = self.counter("next")?;
+        self.counters.insert("next", first + count)?;
+        Ok(handle_number(self.epoch, first))
+    }
+
+    /// Adds or removes a name, and updates its directory.
+    pub(super) fn link(&mut self, dir: u64, name: &str, target: Option<Named>, subdirs: i32) -> Result<(), Fault> {
+        let mut parent = self.view.object(dir)?;
+        match target {
+            Some(target) => {
+                if self.view.names.insert((dir, name), target)?.is_none() {
+                    parent.attr.size += 1;
+                }
+            }
+            None => {
+                if self.view.names.remove((dir, name))?.is_some() {
+                    parent.attr.size = parent.attr.size.saturating_sub(1);
+                }
+            }
+        }
+        parent.attr.nlink = parent.attr.nlink.saturating_add_signed(subdirs);
+        (parent.attr.mtime_ns, parent.attr.ctime_ns) = (self.now_ns, self.now_ns);
+        self.store(dir, &parent)
+    }
+
+    /// Removes an object that has no name any more. The datafiles of a file become orphans.
+    pub(super) fn bury(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
+        self.bury_uncounted(raw, object)?;
+        self.count(if object.attr.kind == Kind::Dir { "dirs" } else { "files" }, -1)
+    }
+
+    pub(super) fn bury_uncounted(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
+        self.view.objects.remove(raw)?;
+        for (iod, datafile) in object.layout.iter().flat_map(Layout::datafiles) {
+            step();
+            self.truncates.remove((*iod, datafile.0))?;
+            if !mutated("manager/datafiles-of-a-removed-file-forgotten") {
+                self.orphans.insert((*iod, datafile.0), ())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates a directory.
+    pub(in crate::manager) fn mkdir(&mut self, place: &Place, birth: Birth) -> Result<Entry, Fault> {
+        let (dir, name) = self.view.parent(place)?;
+        if self.view.name(dir, name)?.is_some() {
+            return refuse(ErrorCode::Exists, format!("{:?}", place.path));
+        }
+        let raw = self.handles(1)?;
+        let attr = self.attr(Kind::Dir, birth);
+        let object = Object { parent: dir, attr, layout: None, touched_ns: self.now_ns, recorded_size: None };
+        self.store(raw, &object)?;
+        self.link(dir, name, Some((raw, true)), 1)?;
+        self.count("dirs", 1)?;
+        Ok(object.entry(raw))
+    }
+
+    /// Creates a file. `place_datafiles` chooses its datafiles; it is given the number of files
+    /// created before. Also returns whether it was created.
+    pub(in crate::manager) fn create(
+        &mut self,
+        new: NewFile<'_>,
+        place_datafiles: impl FnOnce(u64, Wanted) -> Result<Vec<(u32, DatafileHandle)>, Fault>,
+    ) -> Result<(Entry, bool), Fault> {
+        let NewFile { place, mut strip_size, servers, existing, .. } = new;
+        let (dir, name) = self.view.parent(place)?;
+        let mut wanted = if servers == 0 { Wanted::All } else { Wanted::Exactly(servers) };
+        match (self.view.name(dir, name)?, existing) {
+            (Some((_, true)), _) => return refuse(ErrorCode::IsDirectory, format!("{:?}", place.path)),
+            (Some(_), Existing::Refuse) => return refuse(ErrorCode::Exists, format!("{:?}", place.path)),
+            (Some((raw, false)), Existing::Open) => return Ok((self.view.object(raw)?.entry(raw), false)),
+            (Some((raw, false)), Existing::Replace) => {
+                // One that cannot be read can still be replaced.
+                if let Some(layout) = self.view.object(raw).ok().and_then(|object| object.layout) {
+                    let distribution = layout.distribution();
+                    strip_size = if strip_size == 0 { distribution.strip_size() } else { strip_size };
+                    wanted = if servers == 0 { Wanted::AtMost(layout.datafiles().len() as u32) } else { wanted };
+                }
+            }
+            (None, _) => {}
+        }
+        let strip_size = if strip_size == 0 { new.default_strip } else { strip_size };
+        // Any number of servers is possible here, so only the strip size can be wrong.
+        Distribution::simple_stripe(strip_size, 1)?;
+        let created = self.counter("created")?;
+        let datafiles = place_datafiles(created, wanted)?;
+        let distribution = Distribution::simple_stripe(strip_size, datafiles.len() as u32)?;
+        let layout = Layout::new(distribution, datafiles)?;
+        let raw = self.handles(1)?;
+        self.count("created", 1)?;
+        let (attr, touched_ns) = (self.attr(Kind::File, new.birth), self.now_ns);
+        let object = Object { parent: dir, attr, layout: Some(layout), touched_ns, recorded_size: None };
+        if existing == Existing::Replace {
+            return Ok((self.keep_nameless(raw, object, new.client)?, true));
+        }
+        self.store(raw, &object)?;
+        self.link(dir, name, Some((raw, false)), 0)?;
+        self.count("files", 1)?;
+        Ok((object.entry(raw), true))
+    }
+
+    /// Records the size of a file, or forgets it.
+    pub(in crate::manager) fn record_size(&mut self, file: FileHandle, size: Option<u64>) -> Result<(), Fault> {
+        self.view.getattr(Handle::File(file))?;
+        let mut object = self.view.object(file.0)?;
+        if object.recorded_size != size {
+            object.recorded_size = size;
+            self.store(file.0, &object)?;
+        }
+        Ok(())
+    }
+
+    /// Changes attributes.
+    pub(in crate::manager) fn setattr(&mut self, wanted: Handle, set: &SetAttr) -> Result<Entry, Fault> {
+        self.view.getattr(wanted)?;
+        let mut object = self.view.object(wanted.raw())?;
+        let attr = &mut object.attr;
+        attr.mode = set.mode.map_or(attr.mode, |mode| mode & 0o7777);
+        attr.uid = set.uid.unwrap_or(attr.uid);
+        attr.gid = set.gid.unwrap_or(attr.gid);
+        attr.atime_ns = set.atime_ns.unwrap_or(attr.atime_ns);
+        if let Some(mtime_ns) = set.mtime_ns {
+            (attr.mtime_ns, object.touched_ns) = (mtime_ns, self.now_ns);
+        }
+        attr.ctime_ns = self.now_ns;
+        self.store(wanted.raw(), &object)?;
+        Ok(object.entry(wanted.raw()))
+    }
+
+    /// Removes a file or an empty directory.
+    pub(in crate::manager) fn remove(&mut self, place: &Place, kind: RemoveKind) -> Result<(), Fault> {
+        let (dir, name) = self.view.parent(place)?;
+        let Some((raw, is_dir)) = self.view.name(dir, name)? else {
+            return refuse(ErrorCode::NotFound, format!("{:?}", place.path));
+        };
+        match kind {
+            RemoveKind::File if is_dir => return refuse(ErrorCode::IsDirectory, format!("{:?}", place.path)),
+            RemoveKind::Dir if !is_dir => return refuse(ErrorCode::NotDirectory, format!("{:?}", place.path)),
+            _ => {}
+        }
+        let object = self.view.object(raw)?;
+        if is_dir && object.attr.size > 0 {
+            return refuse(ErrorCode::NotEmpty, format!("{:?}", place.path));
+        }
+        self.bury(raw, &object)?;
+        self.link(dir, name, None, if is_dir { -1 } else { 0 })
+    }
+
+    /// Moves a name.
+    pub(in crate::manager) fn rename(&mut self, from: &Place, to: &Place) -> Result<(), Fault> {
+        let (from_dir, from_name) = self.view.parent(from)?;
+        let (to_dir, to_name) = self.view.parent(to)?;
+        let Some((raw, is_dir)) = self.view.name(from_dir, from_name)? else {
+            return refuse(ErrorCode::NotFound, format!("{:?}", from.path));
+        };
+        if is_dir && self.view.is_within(to_dir, raw)? {
+            let text = format!("{:?} cannot be moved into itself ({:?})", from.path, to.path);
+            return refuse(ErrorCode::Invalid, text);
+        }
+        let replaced = match self.view.name(to_dir, to_name)? {
+            Some((there, _)) if there == raw => return Ok(()),
+            Some((_, true)) if !is_dir => return refuse(ErrorCode::IsDirectory, format!("{:?}", to.path)),
+            Some((_, false)) if is_dir => return refuse(ErrorCode::NotDirectory, format!("{:?}", to.path)),
+            Some((there, _)) => Some((there, self.view.object(there)?)),
+            None => None,
+        };
+        if let Some((_, object)) = &replaced
+            && is_dir
+            && object.attr.size > 0
+        {
+            return refuse(ErrorCode::NotEmpty, format!("{:?}", to.path));
+        }
+        let mut object = self.view.object(raw)?;
+        let subdirs = i32::from(is_dir);
+        if let Some((there, old)) = &replaced {
+            self.bury(*there, old)?;
+            self.link(to_dir, to_name, None, -subdirs)?;
+        }
+        if !mutated("manager/rename-keeps-the-old-name") {
+            self.link(from_dir, from_name, None, -subdirs)?;
+        }
+        self.link(to_dir, to_name, Some((raw, is_dir)), subdirs)?;
+        (object.parent, object.attr.ctime_ns) = (to_dir, self.now_ns);
+        self.store(raw, &object)
+    }
+
+    /// Forgets all orphans of an I/O server, whose store was replaced.
+    pub(in crate::manager) fn forget_all(&mut self, iod: u32) -> Result<(), Fault> {
+        Ok(self.orphans.retain_in((iod, 0)..=(iod, u64::MAX), |_, ()| false)?)
+    }
+
+    /// Forgets datafiles that their I/O server has removed.
+    pub(in crate::manager) fn forget(&mut self, iod: u32, datafiles: &[DatafileHandle]) -> Result<(), Fault> {
+        for datafile in datafiles {
+            self.orphans.remove((iod, datafile.0))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! Directories, files and names: the manager's tables and the operations on them.
+//!
+//! **Layout** of the tables
+//!
+//! ```text
+//!   objects   handle → parent, attributes, layout       every file and directory, by number
+//!   names     (directory, name) → handle, kind          in the order of names, so a page of a directory is a range
+//!   counters  "epoch" | "next" | "created" | "files" | "dirs" → number
+//!   orphans   (I/O server, datafile) → ()               datafiles of removed files, still to be removed there
+//!   nameless  (client, file) → ()                       files without a name (`nameless`)
+//!   truncates (I/O server, datafile) → size, error      changes of size in progress (`truncates`)
+//! ```
+//!
+//! **Invariants**
+//! 1. A change makes all its checks before its first write. A change that is refused has written
+//!    nothing, so several changes can share a transaction.
+//! 2. Every object but the root and the nameless files has exactly one name, and its `parent` is
+//!    the directory of that name.
+//! 3. A directory's `size` is its number of names. Its `nlink` is two plus one for each
+//!    subdirectory.
+//! 4. A handle is assigned once: it is the manager's start epoch and a count that never goes back.
+//!    A datafile is in a pool (`pools`), in the layout of one file, or among the orphans until its
+//!    server has removed it.
+//!
+//! **Source.** [PVFS-IB §2.1]. The tests in `tests.rs` check invariants 2 to 4 after every change
+//! of a random sequence.
+
+mod change;
+mod nameless;
+mod object;
+#[cfg(test)]
+mod tests;
+mod truncates;
+mod view;
+
+pub(in crate::manager) use change::{Birth, Change, NewFile};
+pub(in crate::manager) use nameless::{Publication, owners};
+pub(in crate::manager) use object::{COUNTERS, NAMELESS, NAMES, OBJECTS, ORPHANS, Object, TRUNCATES};
+pub(in crate::manager) use truncates::{Decided, Truncates, truncates, truncation};
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+pub(in crate::manager) use view::fuzz_view;
+pub(in crate::manager) use view::{objects_from, orphans, stat, view};

@@ -1,0 +1,119 @@
+//! Files without a name: new files that are written and not yet published.
+//!
+//! **Why.** A file that is stored under its final name is visible in part until it is complete. If
+//! the client fails, a part remains, and what was there before is lost. So a client writes to a
+//! file without a name, and publishes it when it is complete and synced: one transaction gives it
+//! its name and removes what was there.
+//!
+//! **Invariants**
+//! 1. A nameless file is in the table, and in no directory. A file in a directory is not in the
+//!    table.
+//! 2. It belongs to one client. No other client can publish or abandon it.
+//! 3. The number of files counts only those with a name.
+
+use bmi::hooks::mutated;
+use fs_proto::{Entry, ErrorCode, FileHandle, Place};
+use redb::{ReadTransaction, ReadableTable};
+
+use super::change::Change;
+use super::object::{NAMELESS, NO_PARENT, Object, refuse};
+use crate::manager::Fault;
+
+/// How a file gets its name.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::manager) struct Publication<'a> {
+    pub(in crate::manager) file: FileHandle,
+    pub(in crate::manager) place: &'a Place,
+    /// Take over mode, owner and group of the file that is replaced.
+    pub(in crate::manager) inherit: bool,
+    pub(in crate::manager) mode: Option<u32>,
+    pub(in crate::manager) mtime_ns: Option<u64>,
+    pub(in crate::manager) size: Option<u64>,
+}
+
+/// Returns the clients that have nameless files.
+pub(in crate::manager) fn owners(transaction: &ReadTransaction) -> Result<Vec<u128>, Fault> {
+    let table = transaction.open_table(NAMELESS)?;
+    let mut owners = Vec::new();
+    let mut next = Some(0);
+    while let Some(first) = next {
+        let Some(row) = table.range((first, 0)..)?.next() else { break };
+        let (client, _) = row?.0.value();
+        owners.push(client);
+        next = client.checked_add(1);
+    }
+    Ok(owners)
+}
+
+impl Change<'_> {
+    /// Stores a new file without a name.
+    pub(super) fn keep_nameless(&mut self, raw: u64, mut object: Object, client: u128) -> Result<Entry, Fault> {
+        (object.parent, object.attr.nlink) = (NO_PARENT, 0);
+        self.store(raw, &object)?;
+        self.nameless.insert((client, raw), ())?;
+        Ok(object.entry(raw))
+    }
+
+    /// Gives a nameless file its name. A file that is there is replaced.
+    pub(in crate::manager) fn publish(&mut self, client: u128, how: Publication<'_>) -> Result<Entry, Fault> {
+        let raw = how.file.0;
+        if self.nameless.get((client, raw))?.is_none() {
+            return refuse(ErrorCode::Stale, format!("{} is not a file without a name of this client", how.file));
+        }
+        let (dir, name) = self.view.parent(how.place)?;
+        let replaced = match self.view.name(dir, name)? {
+            Some((_, true)) => return refuse(ErrorCode::IsDirectory, format!("{:?}", how.place.path)),
+            Some((there, false)) => Some((there, self.view.object(there)?)),
+            None => None,
+        };
+        let mut object = self.view.object(raw)?;
+        if let Some((_, old)) = replaced.as_ref().filter(|_| how.inherit) {
+            (object.attr.mode, object.attr.uid, object.attr.gid) = (old.attr.mode, old.attr.uid, old.attr.gid);
+        }
+        object.attr.mode = how.mode.map_or(object.attr.mode, |mode| mode & 0o7777);
+        (object.parent, object.attr.nlink, object.recorded_size) = (dir, 1, how.size);
+        (object.attr.mtime_ns, object.attr.ctime_ns) = (how.mtime_ns.unwrap_or(self.now_ns), self.now_ns);
+        object.touched_ns = self.now_ns;
+        if !mutated("manager/published-file-stays-nameless") {
+            self.nameless.remove((client, raw))?;
+        }
+        if let Some((there, old)) = replaced.as_ref().filter(|_| !mutated("manager/replaced-file-not-removed")) {
+            self.bury(*there, old)?;
+        }
+        self.store(raw, &object)?;
+        if replaced.is_none() || !mutated("manager/name-still-leads-to-the-replaced-file") {
+            self.link(dir, name, Some((raw, false)), 0)?;
+        }
+        self.count("files", 1)?;
+        Ok(object.entry(raw))
+    }
+
+    /// Removes a nameless file of a client, if it exists.
+    pub(in crate::manager) fn abandon(&mut self, client: u128, file: FileHandle) -> Result<(), Fault> {
+        if self.nameless.get((client, file.0))?.is_none() {
+            return Ok(());
+        }
+        let object = self.view.object(file.0)?;
+        self.nameless.remove((client, file.0))?;
+        self.bury_uncounted(file.0, &object)
+    }
+
+    /// Removes up to `max` nameless files of a client. Returns how many.
+    pub(in crate::manager) fn abandon_all(&mut self, client: u128, max: usize) -> Result<usize, Fault> {
+        let mut files = Vec::new();
+        for row in self.nameless.range((client, 0)..=(client, u64::MAX))?.take(max) {
+            files.push(FileHandle(row?.0.value().1));
+        }
+        for file in &files {
+            match self.abandon(client, *file) {
+                Err(error @ (Fault::Corrupt(_) | Fault::Refused(_))) => {
+                    // Its datafiles are not known. They are left at their servers.
+                    tracing::error!(%file, error = %error.into_error(), "a file without a name is forgotten");
+                    self.nameless.remove((client, file.0))?;
+                }
+                result => result?,
+            }
+        }
+        Ok(files.len())
+    }
+}

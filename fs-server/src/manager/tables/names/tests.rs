@@ -1,0 +1,488 @@
+//! Compares the namespace with a model, and tests its rules one by one.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use fs_proto::ErrorCode;
+use redb::{ReadableTable, ReadableTableMetadata};
+
+use super::truncates::pending;
+use super::*;
+use crate::store::{MetaStore, SharedBackend};
+use fs_proto::PendingTruncate;
+
+const CLIENT: u128 = 7;
+const BIRTH: Birth = Birth { mode: 0o644, uid: 1, gid: 2 };
+
+fn change<R>(store: &MetaStore, f: impl FnOnce(&mut Change<'_>) -> Result<R, Fault>) -> Result<R, ErrorCode> {
+    let transaction = store.write().unwrap();
+    let result = f(&mut Change::open(&transaction, 5).unwrap());
+    // Commit in any case: a refused change must have written nothing.
+    transaction.commit().unwrap();
+    result.map_err(|fault| fault.into_error().code)
+}
+
+fn look<R>(store: &MetaStore, f: impl FnOnce(&ReadTransaction) -> Result<R, Fault>) -> Result<R, ErrorCode> {
+    f(&store.read().unwrap()).map_err(|fault| fault.into_error().code)
+}
+
+/// Creates datafiles on servers 0 to 2 by their numbers, which differ from all handles.
+fn datafiles(created: u64, _: Wanted) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
+    Ok((0..3).map(|iod| (iod, DatafileHandle(1 << 40 | created << 2 | u64::from(iod)))).collect())
+}
+
+fn store() -> MetaStore {
+    let store = MetaStore::in_memory().unwrap();
+    change(&store, |_| Ok(())).unwrap();
+    store
+}
+
+fn mkdir(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
+    change(store, |change| change.mkdir(&Place::root(path), BIRTH))
+}
+
+fn new(place: &Place, existing: Existing) -> NewFile<'_> {
+    NewFile { place, birth: BIRTH, strip_size: 0, default_strip: 65536, servers: 0, existing, client: CLIENT }
+}
+
+fn create(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
+    change(store, |change| Ok(change.create(new(&Place::root(path), Existing::Refuse), datafiles)?.0))
+}
+
+/// Creates a file without a name.
+fn draft(store: &MetaStore, path: &str) -> Result<FileHandle, ErrorCode> {
+    let draft = change(store, |change| Ok(change.create(new(&Place::root(path), Existing::Replace), datafiles)?.0));
+    draft.map(|entry| entry.handle.file().unwrap())
+}
+
+fn publish(store: &MetaStore, file: FileHandle, path: &str) -> Result<Entry, ErrorCode> {
+    let place = Place::root(path);
+    let how = Publication { file, place: &place, inherit: false, mode: None, mtime_ns: None, size: None };
+    change(store, |change| change.publish(CLIENT, how))
+}
+
+fn remove(store: &MetaStore, path: &str) -> Result<(), ErrorCode> {
+    change(store, |change| change.remove(&Place::root(path), RemoveKind::Any))
+}
+
+fn rename(store: &MetaStore, from: &str, to: &str) -> Result<(), ErrorCode> {
+    change(store, |change| change.rename(&Place::root(from), &Place::root(to)))
+}
+
+fn lookup(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
+    look(store, |transaction| view(transaction)?.lookup(&Place::root(path)))
+}
+
+/// Checks invariants 2 to 4 of the module for everything in the store. Returns every path with its
+/// handle.
+fn check(store: &MetaStore) -> BTreeMap<String, Handle> {
+    let transaction = store.read().unwrap();
+    let view = view(&transaction).unwrap();
+    let (mut paths, mut todo) = (BTreeMap::new(), vec![(String::new(), DirHandle::ROOT)]);
+    let (mut dirs, mut handles, mut datafiles) = (1, vec![1], Vec::new());
+    while let Some((path, dir)) = todo.pop() {
+        let object = view.object(dir.0).unwrap();
+        let (entries, more) = view.readdir(dir, "", usize::MAX, usize::MAX).unwrap();
+        assert!(!more);
+        let subdirs = entries.iter().filter(|entry| entry.handle.dir().is_some()).count();
+        assert_eq!(object.attr.size, entries.len() as u64, "size of {path:?}");
+        assert_eq!(object.attr.nlink as usize, 2 + subdirs, "links of {path:?}");
+        dirs += subdirs as u64;
+        for entry in entries {
+            let child = view.object(entry.handle.raw()).unwrap();
+            assert_eq!((child.parent, view.getattr(entry.handle).unwrap().handle), (dir.0, entry.handle));
+            handles.push(entry.handle.raw());
+            datafiles.extend(child.layout.iter().flat_map(|layout| layout.datafiles().to_vec()));
+            let path = format!("{path}/{}", entry.name);
+            if let Handle::Dir(dir) = entry.handle {
+                todo.push((path.clone(), dir));
+            }
+            paths.insert(path, entry.handle);
+        }
+    }
+    let mut nameless = 0;
+    for row in transaction.open_table(NAMELESS).unwrap().iter().unwrap() {
+        let (_, raw) = row.unwrap().0.value();
+        let object = view.object(raw).unwrap();
+        assert!(object.is_nameless() && object.attr.nlink == 0);
+        datafiles.extend(object.layout.iter().flat_map(|layout| layout.datafiles().to_vec()));
+        handles.push(raw);
+        nameless += 1;
+    }
+    assert_eq!(view.objects.len().unwrap(), handles.len() as u64, "objects without a name");
+    assert_eq!(view.names.len().unwrap(), paths.len() as u64, "names in directories that are not there");
+    let held = stat(&transaction).unwrap();
+    assert_eq!((held.dirs, held.files, held.nameless), (dirs, paths.len() as u64 + 1 - dirs, nameless));
+    for iod in 0..3 {
+        datafiles
+            .extend(orphans(&transaction, iod, 0, usize::MAX).unwrap().into_iter().map(|datafile| (iod, datafile)));
+    }
+    handles.extend(datafiles.iter().map(|(_, datafile)| datafile.0));
+    let all = handles.len();
+    handles.sort_unstable();
+    handles.dedup();
+    assert_eq!(handles.len(), all, "a handle is used twice");
+    paths
+}
+
+/// A regression test. In a damaged database, as it may be restored from a backup, directories can
+/// be below themselves. A rename into one of them never ended, and the manager served nobody.
+#[test]
+fn a_rename_below_a_directory_that_is_below_itself_ends() {
+    for len in 1..10 {
+        let store = store();
+        let dirs: Vec<_> = (0..len).map(|at| mkdir(&store, &format!("{at}")).unwrap().handle.raw()).collect();
+        mkdir(&store, "moved").unwrap();
+        let transaction = store.write().unwrap();
+        {
+            let mut change = Change::open(&transaction, 5).unwrap();
+            for (at, raw) in dirs.iter().enumerate() {
+                let mut object = change.view.object(*raw).unwrap();
+                object.parent = dirs[(at + 1) % dirs.len()];
+                change.store(*raw, &object).unwrap();
+            }
+        }
+        transaction.commit().unwrap();
+        let into = change(&store, |change| change.rename(&Place::root("moved"), &Place::root("0/x")));
+        assert_eq!(into, Err(ErrorCode::Io), "{len} directories");
+    }
+}
+
+#[test]
+fn what_is_made_is_found() {
+    let store = store();
+    let dir = mkdir(&store, "/a").unwrap();
+    assert_eq!((dir.attr.kind, dir.attr.nlink, dir.attr.mtime_ns), (Kind::Dir, 2, 5));
+    let file = create(&store, "a//b/").unwrap();
+    assert_eq!(lookup(&store, "/a/b"), Ok(file.clone()));
+    assert_eq!(look(&store, |t| view(t)?.lookup(&Place::at(DirHandle(dir.handle.raw()), "b"))), Ok(file.clone()));
+    assert_eq!(look(&store, |t| view(t)?.getattr(file.handle)), Ok(file.clone()));
+    assert_eq!(file.layout.unwrap().distribution().servers(), 3);
+    assert_eq!(lookup(&store, "").unwrap().handle, Handle::Dir(DirHandle::ROOT));
+    check(&store);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    use ErrorCode::*;
+    let store = store();
+    mkdir(&store, "d").unwrap();
+    create(&store, "f").unwrap();
+    let before = check(&store);
+    assert_eq!(mkdir(&store, "d").unwrap_err(), Exists);
+    assert_eq!(create(&store, "f").unwrap_err(), Exists);
+    assert_eq!(create(&store, "d").unwrap_err(), IsDirectory);
+    assert_eq!(mkdir(&store, "x/y").unwrap_err(), NotFound);
+    assert_eq!(mkdir(&store, "f/y").unwrap_err(), NotDirectory);
+    assert_eq!(lookup(&store, "f/y").unwrap_err(), NotDirectory);
+    assert_eq!(mkdir(&store, "").unwrap_err(), Invalid);
+    assert_eq!(remove(&store, "/").unwrap_err(), Invalid);
+    assert_eq!(mkdir(&store, "d/..").unwrap_err(), Invalid);
+    assert_eq!(mkdir(&store, "d/a\0b").unwrap_err(), Invalid);
+    assert_eq!(mkdir(&store, &"n".repeat(256)).unwrap_err(), NameTooLong);
+    assert_eq!(mkdir(&store, &"n/".repeat(2100)).unwrap_err(), NameTooLong);
+    assert_eq!(remove(&store, "x").unwrap_err(), NotFound);
+    let as_kind = |path: &str, kind| change(&store, |change| change.remove(&Place::root(path), kind));
+    assert_eq!(as_kind("d", RemoveKind::File).unwrap_err(), IsDirectory);
+    assert_eq!(as_kind("f", RemoveKind::Dir).unwrap_err(), NotDirectory);
+    let place = Place::root("g");
+    let refused = new(&place, Existing::Refuse);
+    let strip = change(&store, |change| change.create(NewFile { strip_size: 1, ..refused }, datafiles));
+    assert_eq!(strip.unwrap_err(), Invalid);
+    let later = change(&store, |change| change.create(refused, |_, _| Err(Fault::Later)));
+    assert_eq!(later.unwrap_err(), Busy, "no datafiles are ready");
+    let stale = look(&store, |t| view(t)?.lookup(&Place::at(DirHandle(999), "f")));
+    assert_eq!(stale.unwrap_err(), Stale);
+    assert_eq!(check(&store), before, "refused, and yet something changed");
+}
+
+#[test]
+fn removing_makes_orphans() {
+    let store = store();
+    let file = create(&store, "f").unwrap();
+    assert_eq!(remove(&store, "f"), Ok(()));
+    assert_eq!(lookup(&store, "f").unwrap_err(), ErrorCode::NotFound);
+    assert_eq!(look(&store, |t| view(t)?.getattr(file.handle)).unwrap_err(), ErrorCode::Stale);
+    for (iod, datafile) in file.layout.unwrap().datafiles() {
+        assert_eq!(look(&store, |t| orphans(t, *iod, 0, 10)), Ok(vec![*datafile]));
+        change(&store, |change| change.forget(*iod, &[*datafile])).unwrap();
+        assert_eq!(look(&store, |t| orphans(t, *iod, 0, 10)), Ok(vec![]));
+    }
+    check(&store);
+}
+
+#[test]
+fn renaming_moves_and_replaces() {
+    use ErrorCode::*;
+    let store = store();
+    for dir in ["a", "a/b", "c", "c/full"] {
+        mkdir(&store, dir).unwrap();
+    }
+    create(&store, "c/full/x").unwrap();
+    let (f, g) = (create(&store, "f").unwrap(), create(&store, "g").unwrap());
+    assert_eq!(rename(&store, "f", "g"), Ok(()));
+    assert_eq!((lookup(&store, "f").unwrap_err(), lookup(&store, "g").unwrap().handle), (NotFound, f.handle));
+    assert_eq!(look(&store, |t| view(t)?.getattr(g.handle)).unwrap_err(), Stale);
+    assert_eq!(look(&store, stat).unwrap().orphans, 3);
+    assert_eq!(rename(&store, "a", "a/b/a").unwrap_err(), Invalid, "into itself");
+    assert_eq!(rename(&store, "a", "a/b").unwrap_err(), Invalid);
+    assert_eq!(rename(&store, "a", "a"), Ok(()), "onto itself");
+    assert_eq!(rename(&store, "g", "a").unwrap_err(), IsDirectory);
+    assert_eq!(rename(&store, "a", "g").unwrap_err(), NotDirectory);
+    assert_eq!(rename(&store, "a", "c/full").unwrap_err(), NotEmpty);
+    assert_eq!(rename(&store, "x", "y").unwrap_err(), NotFound);
+    assert_eq!(rename(&store, "c", "a/b"), Ok(()), "over an empty directory");
+    let paths: Vec<String> = check(&store).into_keys().collect();
+    assert_eq!(paths, ["/a", "/a/b", "/a/b/full", "/a/b/full/x", "/g"]);
+}
+
+#[test]
+fn a_size_is_recorded_and_withdrawn() {
+    let store = store();
+    let file = create(&store, "f").unwrap();
+    assert_eq!(file.recorded_size, None);
+    let record = |size| change(&store, |change| change.record_size(FileHandle(file.handle.raw()), size));
+    for size in [Some(0), Some(1000), None, None] {
+        record(size).unwrap();
+        assert_eq!(lookup(&store, "f").unwrap().recorded_size, size);
+    }
+    remove(&store, "f").unwrap();
+    assert_eq!(record(Some(1)).unwrap_err(), ErrorCode::Stale);
+    check(&store);
+}
+
+#[test]
+fn handles_have_the_epoch_of_their_start() {
+    let store = store();
+    let number = |path: &str| mkdir(&store, path).unwrap().handle.raw();
+    let first = number("a");
+    assert_eq!(change(&store, |change| change.begin_epoch()), Ok(1));
+    assert_eq!(number("b"), handle_number(1, first + 1), "the count goes on");
+    assert_eq!(change(&store, |change| change.begin_epoch()), Ok(2));
+    assert_eq!(number("c"), handle_number(2, first + 2));
+    assert_eq!(change(&store, |change| change.assigned()), Ok(first + 3));
+    check(&store);
+}
+
+#[test]
+fn attributes_change_and_stay() {
+    let store = store();
+    let file = create(&store, "f").unwrap();
+    let set = SetAttr { mode: Some(0o107_777), mtime_ns: Some(9), ..SetAttr::default() };
+    let entry = change(&store, |change| change.setattr(file.handle, &set)).unwrap();
+    assert_eq!((entry.attr.mode, entry.attr.mtime_ns, entry.attr.uid), (0o7777, 9, 1));
+    assert_eq!(lookup(&store, "f"), Ok(entry));
+    let wrong = Handle::Dir(DirHandle(file.handle.raw()));
+    assert_eq!(change(&store, |change| change.setattr(wrong, &set)).unwrap_err(), ErrorCode::Stale);
+}
+
+#[test]
+fn pages_end_where_they_should() {
+    let store = store();
+    for name in ["a", "b", "c", "d"] {
+        create(&store, name).unwrap();
+    }
+    let page = |after: &str, max, room| {
+        let (entries, more) = look(&store, |t| view(t)?.readdir(DirHandle::ROOT, after, max, room)).unwrap();
+        (entries.into_iter().map(|entry| entry.name).collect::<String>(), more)
+    };
+    assert_eq!(page("", 10, 1000), ("abcd".to_owned(), false));
+    assert_eq!(page("", 2, 1000), ("ab".to_owned(), true));
+    assert_eq!(page("b", 2, 1000), ("cd".to_owned(), false));
+    assert_eq!(page("bb", 1, 1000), ("c".to_owned(), true), "the name need not be there any more");
+    assert_eq!(page("", 10, 40), ("ab".to_owned(), true), "no room for more");
+    assert_eq!(page("", 10, 0), ("a".to_owned(), true), "one always goes");
+}
+
+#[test]
+fn a_crash_keeps_what_was_committed() {
+    let backend = SharedBackend::default();
+    let store = MetaStore::on(backend.clone()).unwrap();
+    mkdir(&store, "kept").unwrap();
+    // This transaction is not committed when the power fails.
+    let transaction = store.write().unwrap();
+    Change::open(&transaction, 6).unwrap().mkdir(&Place::root("lost"), BIRTH).unwrap();
+    let after = MetaStore::on(backend.crash()).unwrap();
+    assert_eq!(check(&after).into_keys().collect::<Vec<_>>(), ["/kept"]);
+    drop(transaction);
+}
+
+#[test]
+fn a_file_opened_again_has_what_was_committed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metadata.redb");
+    let store = MetaStore::open(&path).unwrap();
+    create(&store, "kept").unwrap();
+    assert_eq!(MetaStore::open(&path).err().map(|error| error.code), Some(ErrorCode::Busy), "two managers");
+    drop(store);
+    assert_eq!(check(&MetaStore::open(&path).unwrap()).into_keys().collect::<Vec<_>>(), ["/kept"]);
+}
+
+#[test]
+fn a_draft_replaces_a_file_when_it_is_published() {
+    let store = store();
+    let old = create(&store, "f").unwrap();
+    let owner = SetAttr { mode: Some(0o640), uid: Some(5), gid: Some(6), ..SetAttr::default() };
+    change(&store, |change| change.setattr(old.handle, &owner)).unwrap();
+    let file = draft(&store, "f").unwrap();
+    assert_eq!(lookup(&store, "f").unwrap().handle, old.handle);
+    let place = Place::root("f");
+    let how = Publication { file, place: &place, inherit: true, mode: None, mtime_ns: Some(77), size: Some(9) };
+    let stranger = change(&store, |change| change.publish(CLIENT + 1, how));
+    assert_eq!(stranger.unwrap_err(), ErrorCode::Stale);
+    change(&store, |change| change.abandon(CLIENT + 1, file)).unwrap();
+    let new = change(&store, |change| change.publish(CLIENT, how)).unwrap();
+    assert_eq!(lookup(&store, "f"), Ok(new.clone()));
+    assert_eq!((new.attr.mode, new.attr.uid, new.attr.gid, new.attr.nlink), (0o640, 5, 6, 1));
+    assert_eq!((new.attr.mtime_ns, new.recorded_size, new.handle), (77, Some(9), Handle::File(file)));
+    assert_eq!(change(&store, |change| change.publish(CLIENT, how)).unwrap_err(), ErrorCode::Stale, "once");
+    change(&store, |change| change.abandon(CLIENT, file)).unwrap();
+    assert_eq!(lookup(&store, "f"), Ok(new), "a file with a name cannot be abandoned");
+    assert_eq!(look(&store, |t| orphans(t, 0, 0, 9)).unwrap().len(), 1, "the datafile of the old one");
+    check(&store);
+}
+
+#[test]
+fn a_draft_takes_over_the_striping_of_the_file_that_it_replaces() {
+    let store = store();
+    let place = Place::root("f");
+    let asked = NewFile { strip_size: 8192, servers: 2, ..new(&place, Existing::Refuse) };
+    let two = |created: u64, wanted| datafiles(created, wanted).map(|all| all[..2].to_vec());
+    change(&store, |change| change.create(asked, two)).unwrap();
+    let (mut seen, plain) = (None, new(&place, Existing::Replace));
+    let place_datafiles = |created: u64, wanted| {
+        seen = Some(wanted);
+        two(created, wanted)
+    };
+    let (entry, _) = change(&store, |change| change.create(plain, place_datafiles)).unwrap();
+    assert_eq!((seen, entry.layout.unwrap().distribution().strip_size()), (Some(Wanted::AtMost(2)), 8192));
+    let told = NewFile { strip_size: 4096, servers: 3, ..plain };
+    let (entry, _) = change(&store, |change| change.create(told, datafiles)).unwrap();
+    let layout = entry.layout.unwrap();
+    assert_eq!((layout.distribution().strip_size(), layout.datafiles().len()), (4096, 3));
+}
+
+#[test]
+fn drafts_of_a_client_go_together() {
+    let store = store();
+    for _ in 0..5 {
+        draft(&store, "f").unwrap();
+    }
+    assert_eq!(look(&store, owners), Ok(vec![CLIENT]));
+    assert_eq!(change(&store, |change| change.abandon_all(CLIENT, 3)), Ok(3));
+    check(&store);
+    assert_eq!(change(&store, |change| change.abandon_all(CLIENT, 3)), Ok(2));
+    assert_eq!(look(&store, owners), Ok(vec![]));
+    assert_eq!(look(&store, |t| orphans(t, 1, 0, 9)).unwrap().len(), 5);
+    check(&store);
+}
+
+#[test]
+fn a_truncation_is_decided_for_all_datafiles_or_for_none() {
+    let store = store();
+    let file = create(&store, "f").unwrap().handle.file().unwrap();
+    let begin = || change(&store, |change| change.begin_truncate(file, 10)).map(|layout| layout.is_some());
+    let decide = |size| change(&store, |change| change.truncate(file, size));
+    let rows = |iod| look(&store, |t| truncates(t, iod)).unwrap();
+    let all = |iod| rows(iod).decided.into_iter().map(|one| (one.datafile, one.again)).collect::<Vec<_>>();
+    assert_eq!(decide(5), Err(ErrorCode::Busy), "it was not begun");
+    assert_eq!((begin(), begin()), (Ok(true), Ok(false)));
+    assert_eq!(((0..3).map(|iod| rows(iod).undecided.len()).sum::<usize>(), rows(0).decided.len()), (3, 0));
+    change(&store, |change| change.record_size(file, Some(7))).unwrap();
+    decide(65536 + 10).unwrap();
+    let sizes = |iod| rows(iod).decided.iter().map(|one| one.size).collect::<Vec<_>>();
+    assert_eq!((sizes(0), sizes(1), sizes(2)), (vec![65536], vec![10], vec![0]));
+    assert_eq!(lookup(&store, "f").unwrap().recorded_size, None);
+    assert_eq!((begin(), decide(5)), (Ok(false), Err(ErrorCode::Busy)));
+    for iod in 0..2 {
+        let done = all(iod);
+        change(&store, |change| change.end_truncates(iod, done)).unwrap();
+    }
+    assert_eq!(begin(), Ok(false), "one server has not carried it out");
+    // It cannot. Then another change may begin, and until it is decided the first one counts.
+    let failed = rows(2).decided[0];
+    let error = FsError::new(ErrorCode::TooLarge, "a bad place");
+    let fail = |one| change(&store, |change| change.fail_truncate(2, one, &error)).unwrap();
+    let stored = || look(&store, |t| pending(t, lookup(&store, "f").unwrap().layout.as_ref().unwrap())).unwrap();
+    fail(failed);
+    let told = PendingTruncate { iod: 2, datafile: failed.datafile, size: 0, error: Some(error.clone()) };
+    assert_eq!(stored(), std::slice::from_ref(&told));
+    assert_eq!((begin(), begin(), sizes(2), stored()), (Ok(true), Ok(false), vec![0], vec![told.clone()]));
+    let before = all(2);
+    fail(failed);
+    change(&store, |change| change.end_truncates(2, [(failed.datafile, false)])).unwrap();
+    assert_eq!((all(2), stored()), (before, vec![told]), "an answer from before it was begun");
+    decide(65536 * 2 + 7).unwrap();
+    assert_eq!((sizes(2), stored().len(), stored()[0].error.clone()), (vec![7], 3, None));
+    assert_eq!(rows(2).decided[0].cut, 0, "what was behind does not come back");
+    remove(&store, "f").unwrap();
+    assert!(rows(2).decided.is_empty(), "nothing is left to be cut off");
+    check(&store);
+}
+
+/// A step of the random sequence. There are only a few short names, so that they collide.
+#[derive(Clone, Debug)]
+enum Step {
+    Mkdir(String),
+    Create(String),
+    Remove(String),
+    Rename(String, String),
+    /// Creates a file without a name.
+    Draft(String),
+    /// Publishes the oldest one.
+    Publish(String),
+    /// Abandons the oldest one.
+    Abandon,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let path = || "[ab](/[ab]){0,2}";
+    let step = prop_oneof![
+        path().prop_map(Step::Mkdir),
+        path().prop_map(Step::Create),
+        path().prop_map(Step::Remove),
+        (path(), path()).prop_map(|(from, to)| Step::Rename(from, to)),
+        path().prop_map(Step::Draft),
+        path().prop_map(Step::Publish),
+        Just(Step::Abandon),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn any_sequence_keeps_the_invariants(steps in steps()) {
+        let store = store();
+        let mut drafts = Vec::new();
+        for step in steps {
+            let before = check(&store);
+            let oldest = drafts.first().copied().unwrap_or(FileHandle(999));
+            let ok = match &step {
+                Step::Mkdir(path) => mkdir(&store, path).is_ok(),
+                Step::Create(path) => create(&store, path).is_ok(),
+                Step::Remove(path) => remove(&store, path).is_ok(),
+                Step::Rename(from, to) => rename(&store, from, to).is_ok(),
+                Step::Draft(path) => draft(&store, path).map(|file| drafts.push(file)).is_ok(),
+                Step::Publish(path) => publish(&store, oldest, path).is_ok(),
+                Step::Abandon => change(&store, |change| change.abandon(CLIENT, oldest)).is_ok(),
+            };
+            if ok && matches!(step, Step::Publish(_) | Step::Abandon) {
+                drafts.retain(|draft| *draft != oldest);
+            }
+            let after = check(&store);
+            let at = |path: &String| after.get(&format!("/{path}")).copied();
+            match &step {
+                _ if !ok => prop_assert_eq!(&before, &after),
+                Step::Mkdir(path) => prop_assert!(matches!(at(path), Some(Handle::Dir(_)))),
+                Step::Create(path) => prop_assert!(matches!(at(path), Some(Handle::File(_)))),
+                Step::Remove(path) => prop_assert!(at(path).is_none()),
+                Step::Rename(from, to) => prop_assert_eq!(at(to), before.get(&format!("/{from}")).copied()),
+                Step::Publish(path) => prop_assert_eq!(at(path), Some(Handle::File(oldest))),
+                Step::Draft(_) | Step::Abandon => prop_assert_eq!(&before, &after),
+            }
+        }
+    }
+}

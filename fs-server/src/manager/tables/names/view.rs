@@ -1,0 +1,215 @@
+//! What requests read: looking up, listing, counting.
+
+use bmi::hooks::step;
+use fs_proto::{DatafileHandle, DirEntry, DirHandle, Entry, ErrorCode, Handle, Kind, ManagerStat, Place};
+use redb::{AccessGuard, ReadTransaction, ReadableTable, ReadableTableMetadata};
+
+use super::object::{
+    COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, components, decoded, handle, refuse,
+};
+use crate::manager::Fault;
+
+/// Bytes of a directory entry in a reply, without its name: kind, handle and lengths.
+const ENTRY_ROOM: usize = 16;
+
+/// The tables that read operations need, in a transaction for reading or for writing.
+pub(in crate::manager) struct View<O, N> {
+    pub(super) objects: O,
+    pub(super) names: N,
+}
+
+/// Returns the tables as of the last commit.
+pub(in crate::manager) fn view(
+    transaction: &ReadTransaction,
+) -> Result<View<impl ReadableTable<u64, &'static [u8]>, impl ReadableTable<Key, Named>>, Fault> {
+    Ok(View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)? })
+}
+
+/// Returns the counts of what the manager holds, without the pools.
+pub(in crate::manager) fn stat(transaction: &ReadTransaction) -> Result<ManagerStat, Fault> {
+    let counters = transaction.open_table(COUNTERS)?;
+    let counter = |name: &str| Ok::<u64, Fault>(counters.get(name)?.map_or(0, |value| value.value()));
+    Ok(ManagerStat {
+        files: counter("files")?,
+        dirs: counter("dirs")?,
+        nameless: transaction.open_table(NAMELESS)?.len()?,
+        orphans: transaction.open_table(ORPHANS)?.len()?,
+        prepared: 0,
+    })
+}
+
+/// Returns up to `max` datafiles that must still be removed from I/O server `iod`.
+pub(in crate::manager) fn orphans(
+    transaction: &ReadTransaction,
+    iod: u32,
+    from: u64,
+    max: usize,
+) -> Result<Vec<DatafileHandle>, Fault> {
+    let table = transaction.open_table(ORPHANS)?;
+    let mut list = Vec::new();
+    for row in table.range((iod, from)..=(iod, u64::MAX))?.take(max) {
+        step();
+        list.push(DatafileHandle(row?.0.value().1));
+    }
+    Ok(list)
+}
+
+/// Returns at most `most` objects from the number `first` on, with their numbers.
+pub(in crate::manager) fn objects_from(
+    objects: &impl ReadableTable<u64, &'static [u8]>,
+    first: u64,
+    most: usize,
+) -> Result<Vec<(u64, Object)>, Fault> {
+    let read = |row: Result<(AccessGuard<'_, u64>, AccessGuard<'_, &'static [u8]>), redb::StorageError>| {
+        let (raw, bytes) = row?;
+        Ok((raw.value(), decoded(raw.value(), bytes.value())?))
+    };
+    objects.range(first..)?.take(most).map(read).collect()
+}
+
+impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O, N> {
+    pub(super) fn find(&self, raw: u64) -> Result<Option<Object>, Fault> {
+        step();
+        self.objects.get(raw)?.map(|bytes| decoded(raw, bytes.value())).transpose()
+    }
+
+    pub(super) fn object(&self, raw: u64) -> Result<Object, Fault> {
+        match self.find(raw)? {
+            Some(object) => Ok(object),
+            None => refuse(ErrorCode::Stale, format!("handle {raw:x} names nothing")),
+        }
+    }
+
+    pub(super) fn name(&self, dir: u64, name: &str) -> Result<Option<Named>, Fault> {
+        step();
+        Ok(self.names.get((dir, name))?.map(|value| value.value()))
+    }
+
+    /// Follows `names` from `dir`, and returns the file or directory at the end.
+    pub(super) fn walk(&self, dir: DirHandle, names: &[&str], path: &str) -> Result<u64, Fault> {
+        if self.object(dir.0)?.attr.kind != Kind::Dir {
+            return refuse(ErrorCode::NotDirectory, format!("handle {:x}", dir.0));
+        }
+        let mut at = (dir.0, true);
+        for name in names {
+            if !at.1 {
+                return refuse(ErrorCode::NotDirectory, format!("{path:?}, before {name:?}"));
+            }
+            match self.name(at.0, name)? {
+                Some(next) => at = next,
+                None => return refuse(ErrorCode::NotFound, format!("{path:?}, at {name:?}")),
+            }
+        }
+        Ok(at.0)
+    }
+
+    /// Returns the directory and the last name of a place.
+    pub(super) fn parent<'p>(&self, place: &'p Place) -> Result<(u64, &'p str), Fault> {
+        let names = components(&place.path)?;
+        let Some((last, before)) = names.split_last() else {
+            return refuse(ErrorCode::Invalid, "the empty path has no name that could be made, moved or removed");
+        };
+        let dir = self.walk(place.dir, before, &place.path)?;
+        if self.object(dir)?.attr.kind != Kind::Dir {
+            return refuse(ErrorCode::NotDirectory, format!("{:?}, before {last:?}", place.path));
+        }
+        Ok((dir, last))
+    }
+
+    /// Returns the object at a place.
+    pub(in crate::manager) fn lookup(&self, place: &Place) -> Result<Entry, Fault> {
+        let raw = self.walk(place.dir, &components(&place.path)?, &place.path)?;
+        Ok(self.object(raw)?.entry(raw))
+    }
+
+    /// Returns the object that a handle names.
+    pub(in crate::manager) fn getattr(&self, wanted: Handle) -> Result<Entry, Fault> {
+        let entry = self.object(wanted.raw())?.entry(wanted.raw());
+        if entry.handle != wanted {
+            return refuse(ErrorCode::Stale, format!("{wanted} names something of another kind"));
+        }
+        Ok(entry)
+    }
+
+    /// Returns the entries after `after`, at most `max` of them and at most `room` bytes of reply.
+    /// Also returns whether there are more.
+    pub(in crate::manager) fn readdir(
+        &self,
+        dir: DirHandle,
+        after: &str,
+        max: usize,
+        room: usize,
+    ) -> Result<(Vec<DirEntry>, bool), Fault> {
+        if self.object(dir.0)?.attr.kind != Kind::Dir {
+            return refuse(ErrorCode::NotDirectory, dir.to_string());
+        }
+        let (mut entries, mut left) = (Vec::new(), room);
+        for row in self.names.range((dir.0, after)..)? {
+            step();
+            let (key, value) = row?;
+            let ((of, name), (raw, is_dir)) = (key.value(), value.value());
+            if of != dir.0 {
+                break;
+            }
+            if name == after {
+                continue;
+            }
+            let needed = name.len() + ENTRY_ROOM;
+            if entries.len() >= max.max(1) || (needed > left && !entries.is_empty()) {
+                return Ok((entries, true));
+            }
+            left = left.saturating_sub(needed);
+            entries.push(DirEntry { name: name.to_owned(), handle: handle(raw, is_dir) });
+        }
+        Ok((entries, false))
+    }
+
+    /// Returns true if `dir` is `ancestor` or is below it.
+    ///
+    /// # Errors
+    /// `Corrupt` if a directory is below itself. The last directory of 1, 2, 4, 8 … steps is
+    /// remembered to find that out, however deep the directories are.
+    pub(super) fn is_within(&self, mut dir: u64, ancestor: u64) -> Result<bool, Fault> {
+        let (mut remembered, mut steps) = (dir, 0u64);
+        loop {
+            if dir == ancestor {
+                return Ok(true);
+            }
+            if dir == DirHandle::ROOT.0 {
+                return Ok(false);
+            }
+            dir = self.object(dir)?.parent;
+            if dir == remembered {
+                return Err(Fault::Corrupt(format!("directory {dir:x} is below itself")));
+            }
+            steps += 1;
+            if steps.is_power_of_two() {
+                remembered = dir;
+            }
+        }
+    }
+}
+
+/// Looks at a directory and at what is in it, and moves a directory into another, as requests
+/// would.
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+pub(in crate::manager) fn fuzz_view(store: &crate::store::MetaStore, dir: DirHandle) {
+    let entries = {
+        let read = store.read().expect("a database");
+        let _ = stat(&read);
+        let view = view(&read).expect("tables");
+        let Ok((entries, _)) = view.readdir(dir, "", 8, 4096) else { return };
+        for entry in &entries {
+            let _ = view.getattr(entry.handle);
+            let _ = view.lookup(&Place::at(dir, entry.name.clone()));
+        }
+        entries
+    };
+    let transaction = store.write().expect("a database");
+    let mut change = Change::open(&transaction, 0).expect("tables");
+    for from in &entries {
+        for to in &entries {
+            let _ = change.rename(&Place::at(dir, from.name.clone()), &Place::at(dir, format!("{}/x", to.name)));
+        }
+    }
+}

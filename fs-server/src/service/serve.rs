@@ -1,0 +1,374 @@
+//! The loop: admits requests, hands them to the handler, and replies.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::future::{Future, pending};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bmi::calls::{Admission, announced, request_of};
+use bmi::config::ServiceClass;
+use bmi::polled::Unexpected;
+use bmi::{Endpoint, ErrorKind, Incoming, Message, Peer, PeerEvent, PeerId, Time};
+use fs_proto::codec::{self, CodecError};
+use fs_proto::limits::REPLY_ROOM;
+use fs_proto::{ErrorCode, FsError, Hello, RequestBody};
+use futures_util::FutureExt;
+use futures_util::future::{Fuse, FusedFuture, join_all};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::context::{Answer, Context, Handler, Limits, Session, Standing, allowance};
+use super::stall::{self, StallWatch};
+
+/// An endpoint, and who answers there.
+pub type Front<'a> = (Endpoint, &'a dyn Handler);
+
+/// The classes of requests that are counted separately: those that move much data, all others, and
+/// those of the others that never wait and find no place. No class waits for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    Small,
+    Bulk,
+    Quick,
+}
+
+/// Number of lanes.
+const LANES: usize = 3;
+
+/// Longest message, in bytes, that is looked at to find out whether its request never waits.
+const QUICK_MESSAGE: usize = 1024;
+
+/// A request that can begin.
+struct Job {
+    message: Message,
+    arrived: Time,
+    lane: Lane,
+    /// The session of its sender.
+    session: Arc<Session>,
+}
+
+/// The peers and their requests.
+struct Desk {
+    limits: Limits,
+    sessions: BTreeMap<PeerId, Arc<Session>>,
+    /// The requests of each lane, with their times of arrival.
+    lanes: [Admission<(Message, Time)>; LANES],
+}
+
+impl Desk {
+    fn new(limits: Limits) -> Desk {
+        let lane = || Admission::new(limits.requests, limits.per_peer);
+        Desk { limits, sessions: BTreeMap::new(), lanes: [lane(), lane(), lane()] }
+    }
+
+    /// Records that a peer has connected or was lost. Returns the peer if it was lost.
+    fn note(&mut self, event: &PeerEvent<Peer>) -> Option<PeerId> {
+        match event {
+            PeerEvent::Connected { peer, addr, outgoing: false } => {
+                tracing::debug!(?peer, %addr, "connected");
+                self.sessions.entry(peer.id()).or_default().seen_at(addr.host());
+                None
+            }
+            PeerEvent::Connected { .. } => None,
+            PeerEvent::Lost { peer, reason } => {
+                // A peer that this side connected to is ignored here.
+                let session = self.sessions.remove(&peer.id())?;
+                tracing::debug!(?peer, %reason, "lost");
+                session.gone.store(true, Ordering::Release);
+                self.lanes.iter_mut().for_each(|lane| lane.forget(peer.id()));
+                Some(peer.id())
+            }
+        }
+    }
+
+    /// Returns true if a message would have to wait.
+    fn is_full(&self, peer: PeerId, lane: Lane) -> bool {
+        !self.lanes[lane as usize].admits(peer)
+    }
+
+    /// Admits a message that has just arrived, or lets it wait. Returns a job if work on it can
+    /// begin.
+    fn admit(&mut self, message: Message, lane: Lane, now: Time) -> Option<Job> {
+        let begun = self.lanes[lane as usize].admit(message.peer().id(), (message, now))?;
+        Some(self.job(begun, lane))
+    }
+
+    /// Records that a request of `peer` has ended.
+    fn finished(&mut self, peer: PeerId, lane: Lane) {
+        self.lanes[lane as usize].finished(peer);
+    }
+
+    /// Returns a waiting request that can begin now, from the peer whose turn it is.
+    fn next(&mut self, lane: Lane) -> Option<Job> {
+        let (_, begun) = self.lanes[lane as usize].begin_next()?;
+        Some(self.job(begun, lane))
+    }
+
+    fn job(&mut self, (message, arrived): (Message, Time), lane: Lane) -> Job {
+        let session = self.sessions.entry(message.peer().id()).or_default().clone();
+        Job { message, arrived, lane, session }
+    }
+
+    /// Returns true if a request of `peer` is in progress.
+    fn serves(&self, peer: PeerId) -> bool {
+        self.lanes.iter().any(|lane| lane.in_progress(peer) > 0)
+    }
+
+    /// Returns true if a request of a peer other than `stalled` waits because too many others are
+    /// in progress.
+    fn is_awaited(&self, stalled: &BTreeSet<PeerId>) -> bool {
+        self.lanes.iter().any(|lane| lane.crowded_out().any(|peer| !stalled.contains(&peer)))
+    }
+}
+
+/// Serves requests until `stop` ends. Then it takes no more requests, ends those in progress, and
+/// closes its connections. Serves nothing on a connection before a Hello that fits `standing`.
+pub async fn serve(
+    endpoint: &Endpoint,
+    handler: &dyn Handler,
+    standing: &Standing,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    beside(handler, attend(endpoint, handler, standing, limits, stop)).await;
+}
+
+/// Serves requests like [`serve`], but over several endpoints at once, each with its own handler.
+/// The handlers share one store, so only the background work of the first one runs. Returns when
+/// the last loop has ended.
+pub async fn serve_all(fronts: &[Front<'_>], standing: &Standing, limits: Limits, stop: impl Future<Output = ()>) {
+    let all = serve_beside(fronts, standing, limits, stop);
+    match fronts.first() {
+        Some((_, handler)) => beside(*handler, all).await,
+        None => all.await,
+    }
+}
+
+/// Serves requests like [`serve_all`], but without background work: it runs on another event loop
+/// of the same server.
+pub(crate) async fn serve_beside(
+    fronts: &[Front<'_>],
+    standing: &Standing,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    let stop = stop.shared();
+    // Each future is polled only when it has been woken.
+    let mut loops = FuturesUnordered::new();
+    for (endpoint, handler) in fronts {
+        loops.push(attend(endpoint, *handler, standing, limits, stop.clone()));
+    }
+    while loops.next().await.is_some() {}
+}
+
+/// Serves requests over each of the endpoints like [`serve_all`], until `work` ends, and returns
+/// its result; `None` if `stop` ends first.
+pub(crate) async fn serve_until<R>(
+    endpoints: &[Endpoint],
+    handler: &dyn Handler,
+    standing: &Standing,
+    limits: Limits,
+    work: impl Future<Output = R>,
+    stop: impl Future<Output = ()>,
+) -> Option<R> {
+    let fronts: Vec<Front<'_>> = endpoints.iter().map(|endpoint| (endpoint.clone(), handler)).collect();
+    let mut result = None;
+    let over = async {
+        tokio::select! {
+            biased;
+            done = work => result = Some(done),
+            () = stop => {}
+        }
+    };
+    serve_all(&fronts, standing, limits, over).await;
+    result
+}
+
+/// Runs `work` to its end, with the handler's background work beside it.
+pub(crate) async fn beside(handler: &dyn Handler, work: impl Future<Output = ()>) {
+    let background = async {
+        handler.background().await;
+        pending().await
+    };
+    tokio::select! {
+        biased;
+        () = work => {}
+        () = background => {}
+    }
+}
+
+/// The loop for one endpoint.
+async fn attend(
+    endpoint: &Endpoint,
+    handler: &dyn Handler,
+    standing: &Standing,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    let mut desk = Desk::new(limits);
+    let mut requests = FuturesUnordered::new();
+    let begin = |job| answer(endpoint, handler, standing, limits, job);
+    let mut stop = pin!(stop.fuse());
+    let (mut watch, mut check) = (StallWatch::default(), pin!(Fuse::terminated()));
+    loop {
+        if check.is_terminated() && !requests.is_empty() {
+            check.set(endpoint.sleep(limits.stall_timeout / stall::CHECKS).fuse());
+        }
+        tokio::select! {
+            biased;
+            () = &mut stop => break,
+            () = &mut check => cut_stalled(endpoint, handler, &desk, &mut watch),
+            event = endpoint.next_event() => if let Some(peer) = desk.note(&event) {
+                handler.departed(peer);
+            },
+            Some((peer, lane)) = requests.next() => {
+                desk.finished(peer, lane);
+                requests.extend(std::iter::from_fn(|| desk.next(lane)).map(begin));
+            }
+            message = endpoint.next_unexpected() => {
+                let mut next = Some(message);
+                // Messages that arrived together are handled together.
+                while let Some(message) = next.take() {
+                    // A lost peer needs no reply. No further event would remove its state.
+                    if message.peer().limits().is_some() {
+                        let bulk = handler.class(announced(&message)) == ServiceClass::Bulk;
+                        let full = !bulk && desk.is_full(message.peer().id(), Lane::Small);
+                        let lane = match bulk {
+                            true => Lane::Bulk,
+                            false if full && is_quick(handler, &message) => Lane::Quick,
+                            false => Lane::Small,
+                        };
+                        requests.extend(desk.admit(message, lane, endpoint.now()).map(begin));
+                    }
+                    next = endpoint.next_unexpected().now_or_never();
+                }
+            }
+        }
+    }
+    tracing::info!(under_way = requests.len(), "stopping");
+    let patience = endpoint.sleep(limits.reply_timeout);
+    let rest = async { while requests.next().await.is_some() {} };
+    tokio::select! {
+        biased;
+        () = rest => {}
+        () = patience => tracing::warn!("requests under way did not end in time"),
+    }
+    let options = endpoint.within(limits.reply_timeout);
+    // An error means that the connection is closed already.
+    join_all(desk.sessions.keys().map(async |peer| endpoint.peer(*peer).disconnect(options).await)).await;
+}
+
+/// Returns true if the request of a message is answered from memory.
+fn is_quick(handler: &dyn Handler, message: &Unexpected) -> bool {
+    let request = (message.len() <= QUICK_MESSAGE).then(|| request_of(message)).flatten();
+    let request = request.and_then(|bytes| codec::decode_request(&bytes).ok());
+    request.is_some_and(|request| matches!(request.body, RequestBody::Hello(_)) || handler.never_waits(&request.body))
+}
+
+/// Cuts the connections of stalled clients if others wait.
+fn cut_stalled(endpoint: &Endpoint, handler: &dyn Handler, desk: &Desk, watch: &mut StallWatch) {
+    let mut awaited = endpoint.awaited_peers();
+    awaited.retain(|peer, _| desk.serves(*peer));
+    let stalled = watch.check(awaited);
+    if stalled.is_empty() || !(desk.is_awaited(&stalled) || handler.is_awaited(&stalled)) {
+        return;
+    }
+    for peer in stalled {
+        let text = format!("it has moved nothing for {:?} while others waited", desk.limits.stall_timeout);
+        endpoint.peer(peer).cut(bmi::Error::new(ErrorKind::TimedOut, text));
+    }
+}
+
+/// Handles one request, from its bytes to its reply. Returns its peer and lane.
+async fn answer(
+    endpoint: &Endpoint,
+    handler: &dyn Handler,
+    standing: &Standing,
+    limits: Limits,
+    job: Job,
+) -> (PeerId, Lane) {
+    let Job { message, arrived, lane, session } = job;
+    let peer = message.peer().clone();
+    // The receive slot and its credit are returned to the client at once.
+    let call = match Incoming::new(message) {
+        Ok(call) => call,
+        Err(error) => {
+            cut(&peer, limits, &error).await;
+            return (peer.id(), lane);
+        }
+    };
+    let answer = match codec::decode_request(call.request()) {
+        Ok(request) => {
+            // The time counts from the arrival, not from the beginning of the work, because the
+            // client has been waiting since then.
+            let timeout = allowance(Duration::from_millis(request.timeout_ms.into())).min(limits.request_timeout);
+            let share = limits.requests - limits.requests / 4;
+            let context = Context { peer: peer.id(), deadline: arrived + timeout, room: call.room(), share, session };
+            match (&request.body, context.hello()) {
+                (RequestBody::Hello(hello), _) => greet(endpoint, handler, standing, &context, hello),
+                (_, None) => {
+                    let text = "the connection did not begin with a Hello";
+                    Answer::error(FsError::new(ErrorCode::Protocol, text))
+                }
+                _ => match context.check(endpoint.now()) {
+                    Ok(()) => handler.handle(&context, request, &call).await,
+                    Err(late) => Answer::error(late),
+                },
+            }
+        }
+        Err(error @ CodecError::Version(_)) => Answer::error(FsError::new(ErrorCode::Protocol, error.to_string())),
+        Err(error) => {
+            cut(&peer, limits, &error).await;
+            return (peer.id(), lane);
+        }
+    };
+    let (bytes, data) = match answer {
+        Answer::Encoded(bytes) => (bytes, None),
+        Answer::Reply(reply, data) => (codec::encode_reply(&reply), data),
+    };
+    let (id, list) = (call.id(), data.as_ref().map(|data| data.list.clone()));
+    if let Err(error) = call.reply(&bytes, list, endpoint.within(limits.reply_timeout)).await {
+        tracing::debug!(?peer, id, %error, "reply not delivered");
+    }
+    (peer.id(), lane)
+}
+
+/// Answers a Hello: accepts it, or says who this server is. A refused connection stays open, so
+/// that the answer arrives. Nothing is served on it.
+fn greet(endpoint: &Endpoint, handler: &dyn Handler, standing: &Standing, context: &Context, hello: &Hello) -> Answer {
+    let identity = match standing.identity() {
+        Ok(identity) => identity,
+        Err(waiting) => {
+            return match standing.hears(hello) {
+                Ok(hears) => {
+                    if hears {
+                        let _ = context.session.hello.set(hello.clone());
+                    }
+                    Answer::error(waiting)
+                }
+                Err(wrong) => Answer::error(wrong),
+            };
+        }
+    };
+    if let Err(error) = identity.check(hello) {
+        if endpoint.with(|engine| engine.admits_log_line("a connection to the wrong server", context.peer)) {
+            tracing::warn!(peer = ?context.peer, %error, "a connection to the wrong server");
+        }
+        handler.refused(hello, &identity);
+        return Answer::error(error);
+    }
+    // One connection has one sender. A second Hello changes nothing.
+    let _ = context.session.hello.set(hello.clone());
+    Answer::from(Ok(identity.within(context.room.saturating_sub(REPLY_ROOM)).into()))
+}
+
+/// Ends the connection to a peer that sent a malformed request.
+async fn cut(peer: &Peer, limits: Limits, error: &impl fmt::Display) {
+    if peer.endpoint().with(|engine| engine.admits_log_line("malformed request", peer.id())) {
+        tracing::warn!(?peer, from = ?peer.addr(), %error, "malformed request; connection closed");
+    }
+    // An error means that the connection has ended already.
+    let _ = peer.disconnect(peer.within(limits.reply_timeout)).await;
+}
