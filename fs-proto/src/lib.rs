@@ -45,24 +45,22 @@ pub mod fuzz;
 mod handle;
 mod identity;
 pub mod limits;
+mod message;
 mod region;
-mod reply;
-mod request;
-mod view;
+mod regions;
 
 pub use attr::{Attr, Entry, Kind, SetAttr};
 pub use cache::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
+    VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewGrant, ViewRange, ViewRefusal, view_entry,
 };
 pub use distribution::{Distribution, Layout, Location, Share, Strip};
 pub use error::{ErrorCode, FsError};
 pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_EPOCH, handle_number};
 pub use identity::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
-pub use region::{Region, Regions};
-pub use reply::{
-    ClusterInfo, DirEntry, IodInfo, IodReply, IodStat, ManagerReply, ManagerStat, PendingTruncate, Reply, ReplyBody,
+pub use message::{
+    ClusterInfo, DirEntry, Existing, IodInfo, IodReply, IodRequest, IodStat, ManagerReply, ManagerRequest, ManagerStat,
+    PendingTruncate, Place, Registration, RemoveKind, Reply, ReplyBody, Request, RequestBody, RequestId,
 };
-pub use request::{
-    Existing, IodRequest, ManagerRequest, Place, Registration, RemoveKind, Request, RequestBody, RequestId,
-};
-pub use view::{VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewGrant, ViewRange, ViewRefusal, view_entry};
+pub use region::Region;
+pub use regions::Regions;

@@ -11,12 +11,16 @@
 //! **Source.** [Unifier-PVFS §4.2] (the information passed with a request, queries), [Unifier-PVFS
 //! §4.4.1] (policies and units by application, hints may be overruled).
 
+mod view;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::handle::DatafileHandle;
 use crate::limits::{self, MAX_CACHED_FILES};
+
+pub use view::{VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewGrant, ViewRange, ViewRefusal, view_entry};
 
 /// Defines an enum of numbers that have names. Other numbers are kept as they are.
 macro_rules! numbered {
@@ -72,7 +76,7 @@ macro_rules! numbered {
     };
 }
 
-pub(crate) use numbered;
+pub(super) use numbered;
 
 numbered! {
     /// How an I/O server keeps and moves the bytes of its datafiles.

@@ -7,7 +7,7 @@ use crate::cache::CacheHints;
 use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
 use crate::identity::{Hello, Start, StoreId};
 use crate::limits::{self, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_SERVERS};
-use crate::region::Regions;
+use crate::regions::Regions;
 
 /// The unique id of a request: the client and the client's own sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

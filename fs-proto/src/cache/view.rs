@@ -27,7 +27,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cache::numbered;
+use super::numbered;
 use crate::limits::MAX_OFFSET;
 
 /// Bytes of a granule: what is lent and withdrawn as a whole.
@@ -37,7 +37,7 @@ pub const VIEW_WINDOW: u64 = 16 << 20;
 /// Bytes of a view segment before its first granule.
 pub const VIEW_HEADER: u64 = VIEW_WINDOW / VIEW_GRANULE * VIEW_ENTRY;
 /// Bytes of the entry of a granule.
-pub(crate) const VIEW_ENTRY: u64 = 16;
+pub(super) const VIEW_ENTRY: u64 = 16;
 /// Bytes of a view segment.
 pub const VIEW_SEGMENT: u64 = VIEW_HEADER + VIEW_WINDOW;
 

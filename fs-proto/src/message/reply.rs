@@ -4,12 +4,11 @@ use bmi::Addr;
 use serde::{Deserialize, Serialize};
 
 use crate::attr::Entry;
-use crate::cache::{CacheCoverage, CacheState};
+use crate::cache::{CacheCoverage, CacheState, ViewGrant, ViewRefusal};
 use crate::error::FsError;
 use crate::handle::{DatafileHandle, Handle};
 use crate::identity::{ClusterId, Identity, Start, StoreId, one_address};
 use crate::limits::{self, MAX_BACKUP_PAGE, MAX_DATAFILES, MAX_ENTRIES, MAX_NAME, MAX_SERVERS};
-use crate::view::{ViewGrant, ViewRefusal};
 
 /// A reply: an answer, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

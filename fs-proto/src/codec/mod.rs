@@ -21,8 +21,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::reply::Reply;
-use crate::request::Request;
+use crate::message::{Reply, Request};
 
 /// Version of requests and replies. A message of another version is rejected. Version 6 has files
 /// without names, and truncates and syncs several datafiles at once. Version 7 has hints for

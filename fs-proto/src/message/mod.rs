@@ -1,0 +1,11 @@
+//! What goes over a connection: requests of clients and servers, and the replies.
+
+mod reply;
+mod request;
+
+pub use reply::{
+    ClusterInfo, DirEntry, IodInfo, IodReply, IodStat, ManagerReply, ManagerStat, PendingTruncate, Reply, ReplyBody,
+};
+pub use request::{
+    Existing, IodRequest, ManagerRequest, Place, Registration, RemoveKind, Request, RequestBody, RequestId,
+};
