@@ -18,8 +18,8 @@
 //! What it refuses of its peer, and how it tells the peer, is in `refusal`; what it can do, in
 //! `capabilities`.
 //!
-//! **Tests.** In each module; the forged, foreign, revoked and out-of-bounds keys of the conformance suite;
-//! `bmi-tcp/tests/it/remote_access.rs`.
+//! **Tests.** In each module; the forged, foreign, revoked and out-of-bounds keys of the
+//! conformance suite; `bmi-tcp/tests/it/remote_access.rs`.
 
 mod capabilities;
 mod exposures;
