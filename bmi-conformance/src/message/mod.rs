@@ -1,31 +1,29 @@
 //! The message level: the promises of [`bmi_core::Endpoint`] and [`bmi_core::Engine`], over
 //! the backend's adapters.
 //!
-//! A behaviour is an `async` function of the [`Net`] that the suite makes for it.
+//! A behaviour is an `async` function of the [`Net`] that the suite makes for it. Its name has the
+//! level and the file, and not the room.
+//!
+//! | room | behaviours |
+//! |---|---|
+//! | `adverse` | peers that break the protocol; drawn programs and faults |
+//! | `ends` | how operations and peers end, and what is back by then |
+//! | `moves` | bulk transfers and calls |
+//! | `ways` | messages, by each way that one can travel |
 
-pub mod bulk;
-pub mod calls;
-pub mod cancel;
-pub mod credits;
-pub mod deadlines;
-pub mod expected;
-pub mod fast;
-pub mod hostile;
-pub mod immediate;
-pub mod late;
-pub mod memory;
-pub mod offered_receive;
-pub mod peers;
-pub mod polling;
-pub mod property;
-pub mod recycled;
-pub mod rough;
-pub mod unexpected;
+mod adverse;
+mod ends;
+mod moves;
+mod ways;
 
 use std::time::Duration;
 
 use bmi_core::Config;
 
+pub use self::adverse::{hostile, property, recycled, rough};
+pub use self::ends::{cancel, deadlines, late, memory, peers, polling};
+pub use self::moves::{bulk, calls, immediate};
+pub use self::ways::{credits, expected, fast, offered_receive, unexpected};
 use crate::net::Net;
 
 /// Returns whether the net's adapters can read their peers' memory. Otherwise pulls are refused,

@@ -5,8 +5,8 @@
 use bmi_core::{ErrorKind, Options};
 use futures_util::future::join;
 
-use super::tight;
 use crate::data::{Guarded, memory, pattern};
+use crate::message::tight;
 use crate::net::{Net, Pair, all_end_well};
 
 /// A size above the eager limit of [`tight`] and below its transfer unit.

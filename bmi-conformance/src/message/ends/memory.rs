@@ -3,8 +3,8 @@
 use bmi_core::{Access, Config, Memory};
 use futures_util::future::join;
 
-use super::{reads, tight};
 use crate::data::{is_sole, memory, pattern};
+use crate::message::{reads, tight};
 use crate::net::Net;
 
 /// Lengths in bytes: work that may be done while it is posted, one unit, and several units.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bmi_core::{Access, Completion, Error, ErrorKind, Options};
 
-use super::{reads, tight};
 use crate::data::{Guarded, is_sole, memory, pattern};
+use crate::message::{reads, tight};
 use crate::net::{Net, fails, soon};
 
 /// A deadline that is reached in a test that succeeds.

@@ -2,8 +2,8 @@
 
 use bmi_core::{Config, OpId, OpKind, Options, Peer, Posted};
 
-use super::tight;
 use crate::data::{memory, pattern};
+use crate::message::tight;
 use crate::net::Net;
 
 /// Posts receives of tags 0 to 5 with user words of 100 and up.

@@ -2,8 +2,8 @@
 
 use bmi_core::{Access, Completion, Config, Endpoint, ErrorKind, MemList, OpId, OpKind, Options, Posted};
 
-use super::tight;
 use crate::data::{Guarded, is_sole, memory, pattern};
+use crate::message::tight;
 use crate::net::{Net, Pair};
 
 /// Returns limits as in [`tight`], with enough time for a slow peer to let go, so that no

@@ -4,8 +4,8 @@ use bmi_core::{Access, Config, Counters, ErrorKind, MAX_TAG, Memory, OpKind, Opt
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
 
-use super::{reads, tight};
 use crate::data::{Guarded, filled, is_sole, memory, pattern};
+use crate::message::{reads, tight};
 use crate::net::{Net, SOON, all_end_well, fails, soon};
 use crate::rng::Rng;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bmi_core::{Access, Config, ErrorKind, OpKind, Options, Peer, PeerEvent, PeerLimits};
 use futures_util::future::{join_all, join3};
 
-use super::{reads, tight};
 use crate::data::{memory, pattern};
+use crate::message::{reads, tight};
 use crate::net::{Net, SOON, all_end_well, fails, soon};
 
 /// Both sides get an event for the connection, know each other's address, and agree on the smaller

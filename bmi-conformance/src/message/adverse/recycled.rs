@@ -10,9 +10,9 @@ use bmi_core::{
 };
 use futures_util::future::join;
 
-use super::hostile::{Breach, Forged, Intruder, PROBE, SLOTS, UNEXPECTED, word};
-use super::{reads, tight};
+use super::intruder::{Breach, Forged, Intruder, PROBE, SLOTS, UNEXPECTED, word};
 use crate::data::{memory, pattern};
+use crate::message::{reads, tight};
 use crate::net::{Net, next_call, soon};
 use crate::rig::conn_of;
 

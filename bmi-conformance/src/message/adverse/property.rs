@@ -11,8 +11,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 
-use super::{reads, tight};
 use crate::data::{Guarded, memory, pattern};
+use crate::message::{reads, tight};
 use crate::net::{Net, Pair, SOON, soon};
 
 /// One message: its two lists, when each side is posted, whether one of them is cancelled, and

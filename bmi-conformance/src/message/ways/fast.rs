@@ -7,7 +7,7 @@ use crate::data::{Guarded, memory, pattern};
 use crate::net::{Net, Pair, SOON, soon};
 
 /// Creates a pair whose sides know each other's slots.
-pub(super) async fn ready(net: &Net<'_>, config: &Config) -> Pair {
+pub(in crate::message) async fn ready(net: &Net<'_>, config: &Config) -> Pair {
     let pair = net.pair(config).await;
     if config.tuning.fast_slots > 0 {
         let known = || {

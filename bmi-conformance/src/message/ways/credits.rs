@@ -2,8 +2,8 @@
 
 use bmi_core::{Config, ErrorKind};
 
-use super::tight;
 use crate::data::{memory, pattern};
+use crate::message::tight;
 use crate::net::{Net, SOON, all_end_well, fails, soon};
 
 /// The cost of a parked message beside its bytes, as [`bmi_core::Config::validate`] counts it.

@@ -6,8 +6,8 @@
 
 use bmi_core::{Access, Completion, Config, ErrorKind, Lists, OpKind, Options, Posted, Time};
 
-use super::{reads, tight};
 use crate::data::{Guarded, memory, pattern};
+use crate::message::{reads, tight};
 use crate::net::{Net, Pair, fails, soon};
 
 /// Returns the completion of a transfer, and whether it was complete when it was posted.

@@ -6,9 +6,9 @@ use futures_util::future::{join, join_all};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 
-use super::fast::ready;
-use super::{LEFT, tight};
 use crate::data::{Guarded, filled, memory, pattern};
+use crate::message::ways::fast::ready;
+use crate::message::{LEFT, tight};
 use crate::net::{Net, Pair, next_call, soon};
 
 /// Size of the units in which a server of these tests stages data, in bytes.

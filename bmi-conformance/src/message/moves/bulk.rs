@@ -5,8 +5,8 @@ use bmi_core::{
 };
 use futures_util::future::{join, join_all};
 
-use super::{reads, tight};
 use crate::data::{Guarded, is_sole, memory, pattern};
+use crate::message::{reads, tight};
 use crate::net::{Net, fails, soon};
 
 /// Shapes of the exposed list and of the local list, and the offset in the exposed list at which

@@ -6,9 +6,9 @@ use std::time::Duration;
 use bmi_core::{Access, Endpoint, ErrorKind, MemList, Options, Peer, PeerEvent};
 use futures_util::future::join_all;
 
-use super::{reads, tight};
 use crate::data::memory;
 use crate::faulty::{FaultyBackend, Plan};
+use crate::message::{reads, tight};
 use crate::net::Net;
 use crate::rng::Rng;
 

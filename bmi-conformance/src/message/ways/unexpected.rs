@@ -3,8 +3,8 @@
 use bmi_core::{Config, ErrorKind, OpKind};
 use futures_util::future::{join, join_all};
 
-use super::tight;
 use crate::data::{Guarded, memory, pattern};
+use crate::message::tight;
 use crate::net::{Net, Pair, all_end_well, fails, soon};
 
 /// Any size up to the limit arrives whole, with its tag and its sender. The receiver has no

@@ -7,9 +7,9 @@ use bmi_core::comm::{Body, Call, Incoming, Path, Policy};
 use bmi_core::{Config, ErrorKind, MAX_TAG, Memory, OpKind, Options};
 use futures_util::future::join;
 
-use super::fast::ready;
-use super::{LEFT, tight};
 use crate::data::{filled, is_sole, memory, pattern};
+use crate::message::ways::fast::ready;
+use crate::message::{LEFT, tight};
 use crate::net::{Net, Pair, next_call, soon};
 
 /// Number of late messages. They are several times what the credits allow.
@@ -78,7 +78,7 @@ pub async fn late_messages_keep_no_credit(net: &Net<'_>) {
     }
     pair.settled(net, "after long messages").await;
     // Grants for calls that are over.
-    if super::reads(net) {
+    if crate::message::reads(net) {
         for _ in 0..MANY {
             let (call, incoming) = asked(&pair, Body::Out(filled(1, 5000).into()), Some(Path::ClientBased)).await;
             drop(call);
@@ -95,7 +95,7 @@ pub async fn late_messages_keep_no_credit(net: &Net<'_>) {
 pub async fn a_move_that_the_server_ends_early_ends_its_call_alone(net: &Net<'_>) {
     let pair = ready(net, &Config::default().dropped_call(LEFT)).await;
     for reads in [false, true] {
-        if reads && !super::reads(net) {
+        if reads && !crate::message::reads(net) {
             continue;
         }
         let body = if reads { Body::In(memory(50_000).into()) } else { Body::Out(filled(1, 50_000).into()) };
