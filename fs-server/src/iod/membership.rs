@@ -1,9 +1,9 @@
 //! An I/O server's membership in its cluster: it registers its store with the manager, and confirms
 //! from then on that it is up.
 //!
-//! **Why.** A directory says whose it is (`store/label/identity.rs`), but not whether it is the newest
-//! one. An empty directory says nothing. So the manager, which remembers every store, decides. See
-//! `manager/fleet/members.rs`.
+//! **Why.** A directory says whose it is (`store/label/identity.rs`), but not whether it is the
+//! newest one. An empty directory says nothing. So the manager, which remembers every store,
+//! decides. See `manager/fleet/members.rs`.
 //!
 //! **How**
 //!

@@ -1,5 +1,5 @@
-//! What a handler gets and gives: a request's [`Context`], the [`Answer`], and what a server is told
-//! once ([`Limits`], [`Standing`]).
+//! What a handler gets and gives: a request's [`Context`], the [`Answer`], and what a server is
+//! told once ([`Limits`], [`Standing`]).
 
 use std::any::Any;
 use std::collections::BTreeSet;

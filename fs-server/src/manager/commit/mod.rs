@@ -1,6 +1,6 @@
-//! How a change becomes durable: requests are queued ([`Queue`]), made in groups beside the event loop
-//! ([`Database`]), and then seen by every loop ([`Lookups`]). A change of a file's size first asks
-//! the file's servers ([`Truncations`]).
+//! How a change becomes durable: requests are queued ([`Queue`]), made in groups beside the event
+//! loop ([`Database`]), and then seen by every loop ([`Lookups`]). A change of a file's size first
+//! asks the file's servers ([`Truncations`]).
 
 mod changes;
 mod database;

@@ -1,4 +1,5 @@
-//! The store of files itself ([`FileStore`]): opening it, its open files, and the threads for its work.
+//! The store of files itself ([`FileStore`]): opening it, its open files, and the threads for its
+//! work.
 
 use std::fs::File;
 use std::io;
