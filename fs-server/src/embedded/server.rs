@@ -41,12 +41,6 @@ use crate::service::{Front, Handler, Limits, Standing, beside, serve_all, serve_
 use crate::store::{CachedFiles, DATABASE, DataStore, Directory, FileStore, Label, MetaStore, Service};
 use crate::workers::Workers;
 
-/// Returns the system's time, in nanoseconds since 1970.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "attributes show the time of day; servers on a real machine take it from there"
-)]
-
 /// The role of a server.
 pub(crate) enum Role {
     Manager {
