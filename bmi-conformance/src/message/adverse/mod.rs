@@ -1,5 +1,5 @@
-//! Peers that break the protocol, and programs and faults that are drawn. Ways in: the behaviours of
-//! each file.
+//! Peers that break the protocol, and programs and faults that are drawn. Ways in: the behaviours
+//! of each file.
 
 pub mod hostile;
 mod intruder;

@@ -1,5 +1,5 @@
-//! The processor of a node: cores, tasks that wait for one, locks and the memory bus; where the time
-//! went. Ways in: [`Cpu`]; `Core::charge`, `charge_copy`, `charge_kernel`, `dma` and `locked`.
+//! The processor of a node: cores, tasks that wait for one, locks and the memory bus; where the
+//! time went. Ways in: [`Cpu`]; `Core::charge`, `charge_copy`, `charge_kernel`, `dma` and `locked`.
 
 mod calendar;
 mod charge;
