@@ -2,7 +2,7 @@
 //!
 //! All actions are events of the world. Posting schedules events, and polling returns what they
 //! reported. `poll` ignores the time that it is given and uses the world's time. A deadline of
-//! [`Transport::next_deadline`] is an event of the world too.
+//! [`bmi_core::Transport::next_deadline`] is an event of the world too.
 
 mod inline_receive;
 mod transport;
