@@ -181,10 +181,10 @@ impl<S: Threading> Peer<S> {
         let id = self.endpoint.look(|engine| engine.open_call(peer))?;
         let into_slot = Options { slot: slot && head.carries_data(), ..options };
         let bytes = data.as_ref().map_or(0, |data| data.len() as u64);
-        let (recv, send) = self.endpoint.with(|endpoint| {
-            endpoint.record_call(peer, id, choice.map(|choice| choice.path), bytes);
-            let recv = endpoint.post_in_call(CallPart::Receive, peer, id, into, options);
-            (recv, endpoint.post_in_call(CallPart::Request, peer, id, message, into_slot))
+        let (recv, send) = self.endpoint.with(|engine| {
+            engine.record_call(peer, id, choice.map(|choice| choice.path), bytes);
+            let recv = engine.post_in_call(CallPart::Receive, peer, id, into, options);
+            (recv, engine.post_in_call(CallPart::Request, peer, id, message, into_slot))
         });
         let (recv, send) = (self.endpoint.operation(recv), self.endpoint.operation(send));
         let refusal = send.refusal();
@@ -199,16 +199,16 @@ impl<S: Threading> Peer<S> {
 
     fn choose(&self, direction: Direction, request: &[u8], data: &MemList, forced: Option<Path>) -> Choice {
         let front = CALL_HEAD + request.len();
-        self.endpoint.look(|endpoint| {
+        self.endpoint.look(|engine| {
             // One piece more than the user's goes with a message.
-            let too_many = data.pieces().len() >= endpoint.config().tuning.max_pieces;
+            let too_many = data.pieces().len() >= engine.config().tuning.max_pieces;
             let forced = match () {
                 // Without data there is nothing to describe.
                 () if data.is_empty() => Some(Path::Inline),
                 () if too_many => Some(Path::ServerBased),
                 () => forced,
             };
-            endpoint.choose_path(self.id(), direction, front, data, forced)
+            engine.choose_path(self.id(), direction, front, data, forced)
         })
     }
 

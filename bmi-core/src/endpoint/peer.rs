@@ -33,7 +33,8 @@ pub struct Peer<S: Threading = OneThread> {
 pub type SharedPeer = Peer<AnyThread>;
 
 /// An unexpected message, with its peer. Dropping it returns its space to the peer, and with it the
-/// credit. The rest is in [`Unexpected`]. As a [`Bytes`](bytes::Bytes) it does not keep its endpoint.
+/// credit. The rest is in [`Unexpected`]. As a [`Bytes`](bytes::Bytes) it does not keep its
+/// endpoint.
 pub struct Message<S: Threading = OneThread> {
     peer: Peer<S>,
     message: Unexpected,
