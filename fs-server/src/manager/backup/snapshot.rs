@@ -261,9 +261,11 @@ mod tests {
         assert!(page > 5 && snapshots.0.is_empty());
         assert_eq!(import.finish(&copy).unwrap(), Some(51));
         let read = copy.read().unwrap();
-        assert_eq!(crate::manager::tables::stat(&read).unwrap().dirs, 51);
-        let (names, _) =
-            crate::manager::tables::view(&read).unwrap().readdir(fs_proto::DirHandle::ROOT, "", 1000, 1 << 20).unwrap();
+        assert_eq!(crate::manager::tables::names::stat(&read).unwrap().dirs, 51);
+        let (names, _) = crate::manager::tables::names::view(&read)
+            .unwrap()
+            .readdir(fs_proto::DirHandle::ROOT, "", 1000, 1 << 20)
+            .unwrap();
         assert!(names.len() == 50 && names.iter().all(|entry| entry.name.starts_with("dir")));
         let truncates = read.open_table(TRUNCATES).unwrap();
         assert_eq!(truncates.get((1, 78)).unwrap().unwrap().value(), (Some((8, 9)), Some(&[3, 0, 0][..]), false));

@@ -6,9 +6,9 @@ mod stalled_disk;
 use fs_proto::{DatafileHandle, ErrorCode, ManagerReply, RequestId, Start, codec};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use redb::StorageBackend;
+use redb::{StorageBackend, WriteTransaction};
 
-use super::tables::{CLIENTS, Dedup, WINDOW};
+use super::tables::{CLIENTS, Dedup, WINDOW, names};
 use super::*;
 use crate::store::SharedBackend;
 

@@ -309,3 +309,27 @@ impl<'t> Change<'t> {
         Ok(())
     }
 }
+
+/// Looks at a directory and at what is in it, and moves a directory into another, as requests
+/// would.
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+pub(in crate::manager) fn fuzz_view(store: &crate::store::MetaStore, dir: DirHandle) {
+    let entries = {
+        let read = store.read().expect("a database");
+        let _ = super::view::stat(&read);
+        let view = super::view::view(&read).expect("tables");
+        let Ok((entries, _)) = view.readdir(dir, "", 8, 4096) else { return };
+        for entry in &entries {
+            let _ = view.getattr(entry.handle);
+            let _ = view.lookup(&Place::at(dir, entry.name.clone()));
+        }
+        entries
+    };
+    let transaction = store.write().expect("a database");
+    let mut change = Change::open(&transaction, 0).expect("tables");
+    for from in &entries {
+        for to in &entries {
+            let _ = change.rename(&Place::at(dir, from.name.clone()), &Place::at(dir, format!("{}/x", to.name)));
+        }
+    }
+}

@@ -33,10 +33,10 @@ mod tests;
 mod truncates;
 mod view;
 
+#[cfg(any(test, all(fuzzing, feature = "sim")))]
+pub(in crate::manager) use change::fuzz_view;
 pub(in crate::manager) use change::{Birth, Change, NewFile};
 pub(in crate::manager) use nameless::{Publication, owners};
 pub(in crate::manager) use object::{COUNTERS, NAMELESS, NAMES, OBJECTS, ORPHANS, Object, TRUNCATES};
 pub(in crate::manager) use truncates::{Decided, Truncates, truncates, truncation};
-#[cfg(any(test, all(fuzzing, feature = "sim")))]
-pub(in crate::manager) use view::fuzz_view;
 pub(in crate::manager) use view::{objects_from, orphans, stat, view};

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use fs_proto::ErrorCode;
-use redb::{ReadableTable, ReadableTableMetadata};
+use fs_proto::{
+    DatafileHandle, DirHandle, Entry, ErrorCode, Existing, FileHandle, FsError, Handle, Kind, PendingTruncate, Place,
+    RemoveKind, SetAttr, handle_number,
+};
+use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
 
 use super::truncates::pending;
 use super::*;
+use crate::manager::Fault;
+use crate::manager::tables::placement::Wanted;
 use crate::store::{MetaStore, SharedBackend};
-use fs_proto::PendingTruncate;
 
 const CLIENT: u128 = 7;
 const BIRTH: Birth = Birth { mode: 0o644, uid: 1, gid: 2 };
