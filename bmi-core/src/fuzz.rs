@@ -6,11 +6,10 @@
 use crate::error::{Error, ErrorKind};
 use crate::timeline::{Timeline, merge};
 use crate::transport::MAX_PRIVATE_DATA;
-use crate::wire::BulkDescriptor;
 use crate::wire::describe::describe_message;
-use crate::wire::extents;
 use crate::wire::header::{HEADER_LEN, Header, Kind};
 use crate::wire::hello::{Hello, decode_refusal, encode_refusal};
+use crate::wire::{BulkDescriptor, extents};
 use crate::{Addr, Scheme};
 
 /// A message: the protocol's header, and the headers of calls and replies.

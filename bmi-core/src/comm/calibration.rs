@@ -55,8 +55,7 @@ use crate::engine::{AREA, ProbePath};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{MemList, Memory, MemoryRegion};
 use crate::op::{Options, Posted};
-use crate::paths::{Crossovers, Policy, Thresholds};
-use crate::paths::{Direction, Path};
+use crate::paths::{Crossovers, Direction, Path, Policy, Thresholds};
 use crate::transport::HostWork;
 use crate::transport::capability::Registration;
 

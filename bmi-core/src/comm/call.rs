@@ -8,14 +8,12 @@ use bytes::Bytes;
 use super::packing::Packed;
 use crate::endpoint::threading::{OneThread, Threading};
 use crate::endpoint::{Dropped, Operation, Peer};
-use crate::engine::Exposure;
-use crate::engine::{CallPart, DroppedCall, Grant, read_only};
+use crate::engine::{CallPart, DroppedCall, Exposure, Grant, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory};
 use crate::mutated;
 use crate::op::{Options, Tag};
-use crate::paths::Choice;
-use crate::paths::{Direction, Path};
+use crate::paths::{Choice, Direction, Path};
 use crate::transport::ServiceClass;
 use crate::wire::call::{
     CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, bad_reply, descriptor, put_descriptor,

@@ -11,8 +11,7 @@ use bytes::{Buf, Bytes};
 
 use crate::endpoint::threading::{OneThread, Slot, Threading};
 use crate::endpoint::{Dropped, Endpoint, Message, Operation, Peer};
-use crate::engine::Exposure;
-use crate::engine::{Kept, Unexpected, read_only};
+use crate::engine::{Exposure, Kept, Unexpected, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory};
 use crate::mutated;

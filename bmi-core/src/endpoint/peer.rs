@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::{Endpoint, Operation};
 use crate::addr::Addr;
 use crate::endpoint::threading::{AnyThread, OneThread, Threading};
-use crate::engine::Exposure;
-use crate::engine::{CallPart, Engine, Grant, PeerLimits, Unexpected};
+use crate::engine::{CallPart, Engine, Exposure, Grant, PeerLimits, Unexpected};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList};
 use crate::op::{Options, PeerId, Posted, Tag};
@@ -62,8 +61,8 @@ impl<S: Threading> fmt::Debug for Peer<S> {
 }
 
 impl<S: Threading> Endpoint<S> {
-    /// Returns the peer with this id, for instance of a completion. If there
-    /// is no such peer, its operations end with `PeerLost`.
+    /// Returns the peer with this id, for instance of a completion. If there is no such peer, its
+    /// operations end with `PeerLost`.
     pub fn peer(&self, id: PeerId) -> Peer<S> {
         Peer { endpoint: self.clone(), id }
     }

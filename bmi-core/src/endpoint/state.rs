@@ -3,8 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-use crate::engine::Exposure;
-use crate::engine::{DroppedCall, Engine};
+use crate::engine::{DroppedCall, Engine, Exposure};
 use crate::error::{Error, ErrorKind};
 use crate::mem::Retirement;
 use crate::op::{OpId, PeerId, Tag};

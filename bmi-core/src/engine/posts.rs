@@ -2,8 +2,7 @@
 
 use super::Engine;
 use crate::addr::Addr;
-use crate::engine::books::Exposure;
-use crate::engine::books::{State, is_call, reserved_tag};
+use crate::engine::books::{Exposure, State, is_call, reserved_tag};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory, MemoryRegion};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};

@@ -31,8 +31,7 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, ErrorKind};
-use crate::mem::OneOrMany;
-use crate::mem::{MAX_PIECES, RemoteKey, RemoteSlice};
+use crate::mem::{MAX_PIECES, OneOrMany, RemoteKey, RemoteSlice};
 use crate::wire::extents;
 use crate::wire::extents::{put_varint, take_u64};
 

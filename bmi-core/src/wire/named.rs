@@ -23,8 +23,7 @@ use std::collections::BTreeSet;
 
 use super::matching::{Matching, Place};
 use crate::hooks::{step, steps};
-use crate::ids::Key;
-use crate::ids::{OpId, Tag};
+use crate::ids::{Key, OpId, Tag};
 use crate::mutated;
 
 /// Number of names that are compared one by one: as many as fit two cache lines.

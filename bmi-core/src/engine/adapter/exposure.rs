@@ -25,12 +25,10 @@ use std::sync::Arc;
 
 use super::side::AdapterSide;
 use crate::engine::Engine;
-use crate::engine::books::{Exposure, Revoked};
-use crate::engine::books::{Op, Peer};
+use crate::engine::books::{Exposure, Op, Peer, Revoked};
 use crate::error::Error;
 use crate::hooks::steps;
-use crate::mem::OneOrMany;
-use crate::mem::{Access, MemList, MemSlice, Memory, MemoryId, RemoteSlice, keys_of};
+use crate::mem::{Access, MemList, MemSlice, Memory, MemoryId, OneOrMany, RemoteSlice, keys_of};
 use crate::mutated;
 use crate::op::PeerId;
 use crate::sync::Returns;

@@ -14,21 +14,18 @@ use super::short_paths::ShortPaths;
 use super::work::Work;
 use crate::config::Config;
 use crate::engine::books::{Content, Counters, Link, Notice, Op, Parked, Peer, Repost, SlotUse, Turns};
-use crate::engine::buffers::{Bounce, FallbackBuffers, Packing, Staging};
-use crate::engine::buffers::{Limits, PinCache};
+use crate::engine::buffers::{Bounce, FallbackBuffers, Limits, Packing, PinCache, Staging};
 use crate::error::{Error, ErrorKind};
 use crate::log_limit::LogLimit;
-use crate::mem::OneOrMany;
-use crate::mem::{MemList, RemoteSlice, Segment};
+use crate::mem::{MemList, OneOrMany, RemoteSlice, Segment};
 use crate::op::{PeerId, Tag};
 use crate::time::Time;
 use crate::timeline::Recorder;
 use crate::transport::capability::{Capabilities, Registration};
 use crate::transport::{AnyTransport, HostWork, Payload, PostError, ServiceClass, WorkOptions};
-use crate::wire::Violation;
-use crate::wire::credit;
 use crate::wire::header::{HEADER_LEN, Header, Kind};
 use crate::wire::hello::CONTROL_CREDITS;
+use crate::wire::{Violation, credit};
 
 /// How long the registration of memory that the program has dropped may wait to be released with
 /// others. So there are at most a hundred batches a second.

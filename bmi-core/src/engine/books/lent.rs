@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::mem::OneOrMany;
-use crate::mem::{MemList, RemoteSlice, Retirement, keys_of};
+use crate::mem::{MemList, OneOrMany, RemoteSlice, Retirement, keys_of};
 use crate::op::OpId;
 
 /// Set in the immediate data of a granted push.

@@ -387,8 +387,7 @@ mod tests {
     use super::*;
     use crate::engine::books::unit::Plan;
     use crate::engine::buffers::Cursor;
-    use crate::mem::OneOrMany;
-    use crate::mem::{RemoteKey, RemoteSlice};
+    use crate::mem::{OneOrMany, RemoteKey, RemoteSlice};
 
     fn timer(records: &mut Operations, deadline: Option<Time>) -> OpId {
         let options = Options { deadline, ..Options::default() };

@@ -10,8 +10,7 @@
 
 use crate::engine::buffers::PinCache;
 use crate::error::Error;
-use crate::mem::OneOrMany;
-use crate::mem::{MemList, MemoryRegion, RemoteSlice, Segment};
+use crate::mem::{MemList, MemoryRegion, OneOrMany, RemoteSlice, Segment};
 use crate::op::OpId;
 use crate::time::Time;
 use crate::transport::{ServiceClass, Transport};

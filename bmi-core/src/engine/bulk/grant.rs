@@ -32,8 +32,7 @@ use serde::{Deserialize, Serialize};
 use super::lent;
 use crate::engine::adapter::AdapterSide;
 use crate::engine::books::{Effect, Operations, Peer};
-use crate::wire::BulkDescriptor;
-use crate::wire::Violation;
+use crate::wire::{BulkDescriptor, Violation};
 
 /// The description of a grant, for the peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -29,8 +29,7 @@
 
 use crate::engine::Engine;
 use crate::engine::adapter::AdapterSide;
-use crate::engine::books::Exposure;
-use crate::engine::books::{Effect, Lent, Operations, Peer, State};
+use crate::engine::books::{Effect, Exposure, Lent, Operations, Peer, State};
 use crate::error::ErrorKind;
 use crate::mem::Retirement;
 use crate::mutated;

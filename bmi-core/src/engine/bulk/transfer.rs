@@ -29,8 +29,7 @@ use crate::engine::books::{
 use crate::engine::buffers::{Copying, Cursor, packing};
 use crate::error::{Error, ErrorKind};
 use crate::lists::Lists;
-use crate::mem::MemList;
-use crate::mem::OneOrMany;
+use crate::mem::{MemList, OneOrMany};
 use crate::op::{OpId, OpKind};
 use crate::transport::capability::Registration;
 use crate::transport::{HostWork, PostError, ServiceClass, Transport, WorkOptions, WorkStatus, WriteTarget};

@@ -20,8 +20,7 @@
 //! **Tests.** `bmi-sim/tests/it/dropped_calls.rs`; `bmi-conformance/src/handle.rs` on real systems.
 
 use crate::engine::Engine;
-use crate::engine::books::Exposure;
-use crate::engine::books::{Kept, Op, State};
+use crate::engine::books::{Exposure, Kept, Op, State};
 use crate::engine::ending::can_end_at_once;
 use crate::mem::Retirement;
 use crate::op::{OpId, PeerId, Tag};

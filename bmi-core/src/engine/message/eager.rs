@@ -21,9 +21,8 @@ use crate::mutated;
 use crate::op::{OpId, Tag};
 use crate::timeline::Way;
 use crate::transport::{HostWork, Payload, PostError, Transport, WorkOptions};
-use crate::wire::Violation;
-use crate::wire::credit;
 use crate::wire::header::{Header, Kind};
+use crate::wire::{Violation, credit};
 
 // ---- sending ------------------------------------------------------------------------------------
 

@@ -32,8 +32,7 @@ use crate::engine::books::{
 use crate::mem::MemSlice;
 use crate::op::OpId;
 use crate::time::Time;
-use crate::transport::ConnId;
-use crate::transport::{InlineMessage, InlineReceiver};
+use crate::transport::{ConnId, InlineMessage, InlineReceiver};
 use crate::wire::credit;
 use crate::wire::header::{HEADER_LEN, Header};
 use crate::{mutated, mutated_each};

@@ -49,9 +49,8 @@ use crate::mutated;
 use crate::op::{OpId, OpKind};
 use crate::timeline::{Class, Way};
 use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
-use crate::wire::Violation;
-use crate::wire::credit;
 use crate::wire::header::Kind;
+use crate::wire::{Violation, credit};
 
 // ---- the receiver -------------------------------------------------------------------------------
 

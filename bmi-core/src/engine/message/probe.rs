@@ -31,10 +31,8 @@ use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory, RemoteSlice};
 use crate::op::{OpId, OpKind, Options, PeerId};
 use crate::transport::{ConnId, Payload, ServiceClass, Transport};
-use crate::wire::BulkDescriptor;
-use crate::wire::Violation;
-use crate::wire::credit;
 use crate::wire::header::Kind;
+use crate::wire::{BulkDescriptor, Violation, credit};
 
 /// Size of the area that a peer may read and write, in bytes: as much as a fast-RDMA slot moves.
 pub(crate) const AREA: usize = 64 << 10;

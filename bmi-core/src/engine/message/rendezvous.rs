@@ -33,15 +33,13 @@ use crate::engine::bulk::transfer;
 use crate::engine::ending::{end_early, name_of, op_of};
 use crate::error::ErrorKind;
 use crate::hooks::step;
-use crate::mem::OneOrMany;
-use crate::mem::{MemList, Memory, RemoteSlice};
+use crate::mem::{MemList, Memory, OneOrMany, RemoteSlice};
 use crate::mutated;
 use crate::op::{OpId, OpKind};
 use crate::timeline::Way;
 use crate::transport::{HostWork, Transport};
-use crate::wire::Violation;
-use crate::wire::credit;
 use crate::wire::header::{FinishStatus, Kind};
+use crate::wire::{Violation, credit};
 
 // ---- the sender ---------------------------------------------------------------------------------
 

@@ -27,8 +27,7 @@ use tokio::sync::Notify;
 
 use super::group::Effect;
 use crate::manager::Fault;
-use crate::manager::tables::Creators;
-use crate::manager::tables::names;
+use crate::manager::tables::{Creators, names};
 
 /// The metadata as of a commit.
 pub(in crate::manager) type View = Arc<ReadTransaction>;

@@ -28,13 +28,12 @@ use crate::mutated;
 use crate::op::{OpId, PeerId, Tag};
 use crate::time::Time;
 use crate::transport::ConnId;
-use crate::wire::Violation;
-use crate::wire::credit;
 use crate::wire::credit::{Credit, CreditAccount};
 use crate::wire::header::{HEADER_LEN, Returned};
 use crate::wire::hello::{CONTROL_CREDITS, FAST_SLOTS, Hello, PROBES, WRITE_RENDEZVOUS};
 use crate::wire::matching::Matching;
 use crate::wire::named::NamedMatching;
+use crate::wire::{Violation, credit};
 use call_ids::Calls;
 use offers::{Offers, Unseen};
 

@@ -3,8 +3,7 @@
 //! A parked message keeps its slot and its credits, so its sender can send no more than was
 //! granted, whether or not the program receives.
 
-use crate::mem::OneOrMany;
-use crate::mem::RemoteSlice;
+use crate::mem::{OneOrMany, RemoteSlice};
 use crate::wire::named::Named;
 
 /// A message that has no receive yet.

@@ -14,10 +14,9 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::DataStore;
-use crate::store::sys;
 use crate::store::sys::steps::injected::{self, Failing};
 use crate::store::transfer::{AtOnce, Ring};
+use crate::store::{DataStore, sys};
 
 const FILE: DatafileHandle = DatafileHandle(0xab_00cd);
 const PATH: &str = "00/0000000000ab00cd";
