@@ -85,10 +85,11 @@ fn a_thread_goes_on_when_the_runtime_ends() {
     let (server, client) = runtime.block_on(async { (handle(2, Waiting::default()), handle(2, Waiting::default())) });
     let addr = server.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
     drop(runtime);
-    let serving = std::thread::spawn(move || {
+    let answering = move || {
         server.block_on(answer(&server)).unwrap();
         server
-    });
+    };
+    let serving = std::thread::Builder::new().spawn(answering).unwrap();
     client.block_on(ask(&client, &addr)).unwrap();
     let server = serving.join().unwrap();
     client.block_on(client.close());
