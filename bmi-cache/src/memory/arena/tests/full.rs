@@ -84,7 +84,7 @@ fn a_full_file_system_is_an_error_and_never_a_signal() {
         return fill(Path::new(&folder));
     }
     let dir = tempfile::tempdir().unwrap();
-    let test = "arena::tests::full::a_full_file_system_is_an_error_and_never_a_signal";
+    let test = "memory::arena::tests::full::a_full_file_system_is_an_error_and_never_a_signal";
     let script = format!(r#"mount -t tmpfs -o size={ROOM} none "${SMALL}" || exit {NO_MOUNT}; exec "$@""#);
     let mut command = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {

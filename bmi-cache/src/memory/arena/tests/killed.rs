@@ -63,7 +63,7 @@ fn kill_after(path: &Path, lines: u64) {
             let _ = self.0.kill().and_then(|()| self.0.wait());
         }
     }
-    let test = "arena::tests::killed::a_kill_at_any_moment_leaves_every_acknowledged_record";
+    let test = "memory::arena::tests::killed::a_kill_at_any_moment_leaves_every_acknowledged_record";
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads", "1"]).env(VICTIM, path).stdout(Stdio::piped());
     let process = {

@@ -212,7 +212,7 @@ fn what_is_not_in_memory_takes_a_turn_at_the_disk() {
 }
 
 /// The name of the test below, for the process that it starts.
-const FOREIGN: &str = "store::mapped::tests::the_signal_of_somebody_else_still_ends_the_process";
+const FOREIGN: &str = "store::files::mapped::tests::the_signal_of_somebody_else_still_ends_the_process";
 
 #[test]
 fn the_signal_of_somebody_else_still_ends_the_process() {
