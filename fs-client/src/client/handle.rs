@@ -173,9 +173,10 @@ impl<S: Threading> Client<S> {
         self.0.connections.iods().to_vec()
     }
 
-    /// Returns the record of the program's own memory that was used in [`File::read_extended_raw`]
-    /// and [`File::write_extended_raw`]. Memory must be forgotten there before it is freed or
-    /// unmapped.
+    /// Returns the record of the program's own memory that was used in
+    /// [`File::read_extended_raw`](crate::File::read_extended_raw) and
+    /// [`File::write_extended_raw`](crate::File::write_extended_raw). Memory must be forgotten
+    /// there before it is freed or unmapped.
     pub fn foreign(&self) -> &Foreign {
         &self.0.foreign
     }

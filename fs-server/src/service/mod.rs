@@ -8,8 +8,8 @@
 //! **Invariants**
 //! 1. Concurrency is bounded: at most [`Limits::requests`] requests are in progress,
 //!    [`Limits::per_peer`] of them from one peer, and fewer if many peers have requests
-//!    ([`Admission`]). Further messages wait as they arrived and hold their sender's credits, so
-//!    the sender stops. Peers whose requests wait take turns.
+//!    ([`Admission`](bmi::calls::Admission)). Further messages wait as they arrived and hold their
+//!    sender's credits, so the sender stops. Peers whose requests wait take turns.
 //! 2. Requests that move much data ([`Handler::class`]) are counted separately from all others,
 //!    with the same limits. So a small request begins at once, however many long ones are in
 //!    progress or wait.

@@ -15,8 +15,8 @@ pub enum Service {
     #[default]
     Normal,
     /// As `Normal`, but large reads are sent from the pages that the system has of mapped files
-    /// ([`super::FileStore::mapped`]). A simulated server has a model of that
-    /// ([`super::MemStore::mapped`]).
+    /// ([`FileStore::mapped`](crate::store::FileStore::mapped)). A simulated server has a model of
+    /// that ([`MemStore::mapped`](crate::store::MemStore::mapped)).
     Mmap,
     /// Through one cache, whose memory is also that of the transport ([`super::UnifiedStore`]).
     Unifier(CacheSettings),
