@@ -2,8 +2,6 @@
 
 use bmi_core::{MemList, MemSlice, Memory};
 
-use crate::rng::Rng;
-
 /// The value of every byte that no transfer may touch.
 pub const GUARD: u8 = 0xa5;
 
@@ -13,11 +11,12 @@ const GAP: usize = 37;
 
 /// Returns `len` bytes that depend on `seed` and on their position.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
-    }
+    // A hash of the place: megabytes of it are made in tests that are not optimised, in an emulator.
+    let word = |at: u64| {
+        let mixed = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 31)).to_le_bytes()
+    };
+    let mut bytes: Vec<u8> = (0..len.div_ceil(8) as u64).flat_map(word).collect();
     bytes.truncate(len);
     bytes
 }
