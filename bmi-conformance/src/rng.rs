@@ -1,5 +1,4 @@
-//! A generator of pseudo-random numbers. A plan of faults or a pattern of bytes depends only on its
-//! seed.
+//! A generator of pseudo-random numbers. A plan of faults depends only on its seed.
 //!
 //! **Source.** ChaCha (Bernstein 2008) with 8 rounds, by the crate `rand_chacha`. The seed is the
 //! first 8 bytes of the key, a name is in the others.
