@@ -11,7 +11,7 @@ const GAP: usize = 37;
 
 /// Returns `len` bytes that depend on `seed` and on their position.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    // A hash of the place: megabytes of it are made in tests that are not optimised, in an emulator.
+    // A hash of the place. Tests that are not optimised make megabytes of it, in an emulator.
     let word = |at: u64| {
         let mixed = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         (mixed ^ (mixed >> 31)).to_le_bytes()
