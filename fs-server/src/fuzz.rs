@@ -11,9 +11,8 @@ use bmi_sim::World;
 use fs_proto::{DatafileHandle, Hello, IodRequest, ManagerRequest, Request, RequestBody, RequestId, Role, codec};
 
 use crate::config::Config;
-use crate::embedded::{ClusterOptions, SimCluster};
+use crate::embedded::{ClusterOptions, SimCluster, datafiles};
 pub use crate::manager::backup::fuzz::backup;
-use crate::store::Contents;
 pub use crate::store::fuzz::{label, records};
 
 /// A configuration.
@@ -85,7 +84,7 @@ pub fn requests(bytes: &[u8]) {
     let world = World::new(1);
     let options = ClusterOptions { pool: 4, disk_capacity: 1 << 30, ..ClusterOptions::with_iods(1) };
     let cluster = SimCluster::start(&world, options).expect("valid options");
-    cluster.store(0).exchange(Contents::default().with_datafiles(DatafileHandle(0), 8));
+    cluster.disk(0).exchange(datafiles(DatafileHandle(0), 8));
     let (mut client, mut other) = (Client::new(&world, "client"), Client::new(&world, "other"));
     let (manager, iod) = (cluster.manager(), cluster.iods()[0].clone());
     world.block_on(async {

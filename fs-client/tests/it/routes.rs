@@ -10,10 +10,11 @@ use bmi::{Addr, Endpoint, Scheme};
 use bmi_sim::World;
 use fs_client::{Client, ClientOptions, Endpoints, ErrorCode, Route, TransportChoice};
 use fs_proto::{ClusterId, Identity, Role, Start, StoreId};
+use fs_server::embedded::{Free, SimStore};
 use fs_server::iod::{Iod, IodSettings, LabelLock, Membership};
 use fs_server::manager::{Manager, ManagerSettings, format};
 use fs_server::service::{Handler, Limits, Standing, serve_all};
-use fs_server::store::{DataStore, MemStore, MetaStore};
+use fs_server::store::{DataStore, MemDisk, MetaStore};
 
 use crate::bodies::{path, pattern, striped};
 use crate::relay::{Alias, Names};
@@ -40,9 +41,13 @@ fn port(scheme: Scheme) -> u16 {
 /// The cluster of this world.
 const CLUSTER: ClusterId = ClusterId(1);
 
+fn empty_store() -> Rc<SimStore> {
+    Rc::new(SimStore::open(&MemDisk::default(), Rc::new(Free)).unwrap())
+}
+
 /// Returns an I/O server over each of the endpoints.
-fn iods(endpoints: &[Endpoint], store: &MemStore) -> Vec<Iod<Rc<MemStore>>> {
-    let first = Iod::new(endpoints[0].clone(), Rc::new(store.clone()), IodSettings::default()).unwrap();
+fn iods(endpoints: &[Endpoint], store: &Rc<SimStore>) -> Vec<Iod<Rc<SimStore>>> {
+    let first = Iod::new(endpoints[0].clone(), store.clone(), IodSettings::default()).unwrap();
     let others: Vec<_> =
         endpoints[1..].iter().zip(1..).map(|(endpoint, at)| first.beside(endpoint.clone(), at)).collect();
     std::iter::once(first).chain(others).collect()
@@ -54,12 +59,12 @@ struct Setting {
     world: World,
     names: Names,
     starts: Cell<u128>,
-    stores: Vec<MemStore>,
+    stores: Vec<Rc<SimStore>>,
 }
 
 impl Setting {
     fn new(seed: u64) -> Setting {
-        let stores = (0..IODS).map(|_| MemStore::new(1 << 30)).collect();
+        let stores = (0..IODS).map(|_| empty_store()).collect();
         let setting = Setting { world: World::new(seed), names: Names::default(), starts: Cell::new(1), stores };
         for server in ["manager", "iod0", "iod1"] {
             for scheme in [Scheme::Tcp, Scheme::Ib, Scheme::Shm] {
@@ -107,12 +112,12 @@ impl Setting {
                 let label = membership.ask_for_label(StoreId(instance)).await.unwrap();
                 store.relabel(&label).await.unwrap();
             }
-            let start = membership.begin(&store, &labels).await.unwrap();
+            let start = membership.begin(&*store, &labels).await.unwrap();
             let identity = Identity { store: store.label().unwrap().store, start, ..identity };
             let standing = Standing::serving(identity);
             let handlers = handlers.iter().map(|handler| handler as &dyn Handler);
             let fronts: Vec<_> = endpoints.into_iter().zip(handlers).collect();
-            let stop = async { drop(membership.keep(&store, &labels, start).await) };
+            let stop = async { drop(membership.keep(&*store, &labels, start).await) };
             serve_all(&fronts, &standing, Limits::default(), stop).await;
         });
     }
@@ -203,7 +208,7 @@ fn a_socket_that_is_another_servers_is_not_used() {
     setting.start_all();
     let node = setting.world.node("imp");
     setting.names.lock().unwrap().insert(addr("imp", Scheme::Shm), node.addr(1));
-    let store = MemStore::new(1 << 30);
+    let store = empty_store();
     let (endpoints, identity) = setting.listen("imp", Role::Iod(0), "here", &[Scheme::Shm]);
     let handlers = iods(&endpoints, &store);
     setting.serve("imp", endpoints, Identity { cluster: ClusterId(2), ..identity }, handlers);
@@ -312,7 +317,7 @@ async fn moves_after_loss(client: &Client) {
 fn a_server_that_is_another_than_it_is_known_as_is_refused() {
     let setting = Setting::new(7);
     let (endpoints, identity) = setting.listen("iod0", Role::Iod(1), "here", &[KNOWN]);
-    let handlers = iods(&endpoints, &MemStore::new(1 << 30));
+    let handlers = iods(&endpoints, &empty_store());
     setting.serve("iod0", endpoints, identity, handlers);
     setting.start_iod(1, "there", &[KNOWN]);
     setting.start_manager();

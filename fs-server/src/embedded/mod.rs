@@ -31,7 +31,7 @@ use crate::store::Service;
 pub(crate) use directory::format_manager_directory;
 pub(crate) use server::{Neighbours, Role, Server};
 #[cfg(feature = "sim")]
-pub use sim::{PageCacheOptions, SIM_CLUSTER, SimCluster};
+pub use sim::{Free, Medium, PageCacheOptions, SIM_CLUSTER, SimCluster, SimStore, datafiles};
 pub use threads::EmbeddedCluster;
 pub(crate) use threads::{Event, ServerThread};
 

@@ -127,15 +127,15 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::store::MemStore;
+    use crate::store::{FileStore, MemDisk};
 
     const FILE: DatafileHandle = DatafileHandle(1);
     const OTHER: DatafileHandle = DatafileHandle(2);
 
     /// Runs `test` on a store in memory with both datafiles, which never waits.
-    fn with_store(test: impl AsyncFnOnce(MemStore, Truncates)) {
+    fn with_store(test: impl AsyncFnOnce(FileStore, Truncates)) {
         let work = async {
-            let store = MemStore::new(1 << 20);
+            let store = FileStore::in_memory(&MemDisk::default());
             store.create(FILE, 2).await.unwrap();
             test(store, Truncates::default()).await;
         };

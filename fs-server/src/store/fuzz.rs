@@ -1,10 +1,10 @@
 //! Bodies of fuzz targets: the files of a store that say what its datafiles are.
 
-use std::fs;
 use std::path::Path;
 
 use fs_proto::DatafileHandle;
 
+use super::disk::MemDisk;
 use super::files::catalogue::{self, Catalogue};
 use super::files::marks::{self, Mark, Marks};
 use super::label::identity::{self, IDENTITY};
@@ -26,25 +26,26 @@ pub(crate) fn scratch<R>(body: impl FnOnce(&Path) -> R) -> R {
 pub fn records(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     let mut bytes = bytes.to_vec();
-    scratch(|dir| match kind & 3 {
+    let disk = MemDisk::default();
+    match kind & 3 {
         0 | 1 => {
             if kind & 1 == 1 {
                 marks::fuzz_repair(&mut bytes);
             }
-            fs::write(dir.join(marks::NAME), &bytes).expect("a file");
-            check_marks(dir);
+            disk.put(marks::NAME, &bytes);
+            check_marks(&disk);
         }
         _ => {
             if kind & 1 == 1 {
                 catalogue::fuzz_repair(&mut bytes);
             }
-            fs::write(dir.join(catalogue::NAME), &bytes).expect("a file");
-            check_catalogue(dir);
+            disk.put(catalogue::NAME, &bytes);
+            check_catalogue(&disk);
         }
-    });
+    }
 }
 
-fn check_marks(dir: &Path) {
+fn check_marks(dir: &MemDisk) {
     let found = |marks: &Marks| -> Vec<(DatafileHandle, Option<Mark>)> {
         marks.list(|_| true).into_iter().map(|datafile| (datafile, marks.find(datafile))).collect()
     };
@@ -63,7 +64,7 @@ fn check_marks(dir: &Path) {
     assert!(found(&Marks::open(dir).expect("a record")).is_empty(), "marks come back");
 }
 
-fn check_catalogue(dir: &Path) {
+fn check_catalogue(dir: &MemDisk) {
     let catalogue = Catalogue::open(dir).expect("a record");
     let listed = catalogue.list(|_| true);
     assert!(listed.iter().all(|datafile| catalogue.is_new(*datafile)));
@@ -81,11 +82,9 @@ fn check_catalogue(dir: &Path) {
 ///
 /// A label that is read comes back when it is written.
 pub fn label(bytes: &[u8]) {
-    scratch(|dir| {
-        fs::write(dir.join(IDENTITY), bytes).expect("a file");
-        let Ok(Some(Ok(label))) = identity::read_label(dir) else { return };
-        let directory = fs::File::open(dir).expect("the directory");
-        identity::write_label(&directory, &label).expect("room");
-        assert_eq!(identity::read_label(dir).expect("a file"), Some(Ok(label)));
-    });
+    let disk = MemDisk::default();
+    disk.put(IDENTITY, bytes);
+    let Ok(Some(Ok(label))) = identity::read_label(&disk) else { return };
+    identity::write_label(&disk, &label).expect("room");
+    assert_eq!(identity::read_label(&disk).expect("a file"), Some(Ok(label)));
 }

@@ -1,8 +1,12 @@
 //! The stores of the servers: datafiles ([`DataStore`]) and metadata ([`MetaStore`]).
 //!
 //! **Why a trait for data.** The I/O server runs unchanged over a directory of files
-//! ([`FileStore`]) and, in the simulator, over memory with the costs of a disk ([`MemStore`] with a
-//! [`Medium`]). Metadata needs no trait: the embedded database runs over a file or over memory.
+//! ([`FileStore`]), over a cache in front of it ([`UnifiedStore`]), and in the simulator over the
+//! same [`FileStore`] at the prices of a disk. Metadata needs no trait: the embedded database runs
+//! over a file.
+//!
+//! **Why a trait for the disk** ([`disk`]). A real store on a disk that loses, tears and refuses
+//! what a real one may: so power failures and faults are tried on the store that people use.
 //!
 //! **Invariants** of every [`DataStore`]
 //! 1. A datafile exists from its creation, which is durable, until its removal. Nothing else makes
@@ -17,19 +21,20 @@
 //! **Rooms.** Each uses only those below it:
 //!
 //! ```text
-//!   cache      a cache in front of the files: services, views      mem    the simulator's store
+//!   cache      a cache in front of the files: services, views
 //!   files      the store of files, its records, its modes          meta   the manager's metadata
 //!   transfer   how bytes get between memory and a file
 //!   open       open files                                          label  whose directory it is
-//!   sys        calls of the system, their errors, steps that a test makes fail
+//!   disk       what a store asks of a file system: a real one, and one in memory that fails
+//!   sys        calls of the system and their errors
 //! ```
 
 mod cache;
+mod disk;
 mod files;
 #[cfg(any(test, all(fuzzing, feature = "sim")))]
 pub(crate) mod fuzz;
 mod label;
-mod mem;
 mod meta;
 mod open;
 mod sys;
@@ -51,14 +56,18 @@ use fs_proto::{
 
 pub(crate) use cache::{AnyStore, CachedFiles};
 pub use cache::{CacheSettings, LEAST_CACHE, Service, SharedRange, UnifiedStore, ViewSettings};
+pub(crate) use disk::DATABASE;
+#[cfg(any(test, feature = "sim"))]
+pub use disk::{Contents, DiskStep, MemDatabase, MemDisk};
 pub use files::FileStore;
+#[cfg(any(test, feature = "sim"))]
+pub use files::{datafile_of, name_of};
 #[cfg(test)]
 pub(crate) use label::DirLock;
 pub use label::Label;
 pub(crate) use label::{Directory, Holder, IDENTITY, holder, others};
-pub use mem::{Contents, Free, Medium, MemStore};
-pub(crate) use meta::{DATABASE, fault};
-pub use meta::{MetaStore, SharedBackend};
+pub use meta::MetaStore;
+pub(crate) use meta::fault;
 
 /// Size and modification time of a datafile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -412,6 +421,12 @@ pub trait Fates {
     /// Returns true if the last change of something that cannot be torn, a name or a length, has
     /// reached the disk.
     fn keeps(&mut self) -> bool;
+
+    /// Returns which of the `count` contents that a sector has had since the last sync is the one
+    /// that was written last: 0 is that of the disk.
+    fn content(&mut self, count: usize) -> usize {
+        count - 1
+    }
 
     /// Replaces `now`, the bytes of a sector, by what is left of them. `old` is what the disk had;
     /// after its end the disk had zeros.

@@ -11,23 +11,22 @@ use bmi::Memory;
 use bmi_sim::Rng;
 use bmi_sim::check::Case;
 use fs_client::{CreateOptions, Error, ErrorCode};
-use fs_proto::{DatafileHandle, FsError, RemoveKind};
+use fs_proto::{DatafileHandle, RemoveKind};
 use fs_server::embedded::SimCluster;
+use fs_server::store::DiskStep;
 
 use super::BOUND;
 use super::model::byte;
 use super::player::Player;
 
+/// The error of a bad place of a disk.
+const REFUSED: std::io::ErrorKind = std::io::ErrorKind::Other;
 /// Lengths of a file.
 const LONG: u64 = 40_000;
 const SHORT: u64 = 9_000;
 
-fn refused() -> FsError {
-    FsError::new(ErrorCode::Io, "a bad place of the disk")
-}
-
 fn fail_none(cluster: &SimCluster) {
-    (0..cluster.iods().len()).for_each(|index| cluster.store(index).fail_commits(|_| None));
+    (0..cluster.iods().len()).for_each(|index| cluster.refuse(index, DiskStep::Length, |_| None));
 }
 
 /// Lets the disks of a third of the seeds refuse some changes of length, until the faults are over.
@@ -37,7 +36,7 @@ pub async fn fail_among_faults(world: &Case, cluster: &SimCluster) {
     }
     for index in 0..cluster.iods().len() {
         let is_bad = move |datafile: DatafileHandle| datafile.0 % 3 == index as u64;
-        cluster.store(index).fail_commits(move |datafile| is_bad(datafile).then(refused));
+        cluster.refuse(index, DiskStep::Length, move |datafile| is_bad(datafile).then_some(REFUSED));
     }
     while world.now() < world.calm_at() {
         world.sleep(Duration::from_millis(1)).await;
@@ -62,7 +61,7 @@ pub async fn fail_one(world: &Case, cluster: &SimCluster, player: &mut Player) -
     let datafiles = bad.datafiles().await.map_err(told)?;
     let victim = &datafiles[player.rng.below(3) as usize];
     let (iod, handle) = (victim.server.iod.unwrap(), victim.handle);
-    cluster.store(iod as usize).fail_commits(move |datafile| (datafile == handle).then(refused));
+    cluster.refuse(iod as usize, DiskStep::Length, move |datafile| (datafile == handle).then_some(REFUSED));
     match bad.set_len(SHORT).await {
         Err(error) if error.code() == ErrorCode::Unfinished => {}
         other => return Err(format!("a change that was not carried out: {other:?}")),

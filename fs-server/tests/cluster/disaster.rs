@@ -14,7 +14,7 @@ use fs_client::{CreateOptions, ErrorCode};
 use fs_proto::{ClusterId, StoreId};
 use fs_server::embedded::SimCluster;
 use fs_server::manager;
-use fs_server::store::{Contents, MetaStore, SharedBackend};
+use fs_server::store::{Contents, MemDisk, MetaStore};
 
 use super::player::Player;
 use super::{BOUND, HEARTBEAT};
@@ -22,13 +22,13 @@ use super::{BOUND, HEARTBEAT};
 /// The state of all disks at an earlier time.
 pub struct Copies {
     stores: Vec<Contents>,
-    metadata: Vec<u8>,
+    metadata: Contents,
 }
 
 impl Copies {
     pub fn take(cluster: &SimCluster) -> Copies {
-        let stores = (0..cluster.iods().len()).map(|index| cluster.store(index).copy()).collect();
-        Copies { stores, metadata: cluster.metadata().contents() }
+        let stores = (0..cluster.iods().len()).map(|index| cluster.disk(index).copy()).collect();
+        Copies { stores, metadata: cluster.metadata().copy() }
     }
 }
 
@@ -51,7 +51,7 @@ pub async fn strike(world: &Case, cluster: &SimCluster, players: &mut [Player], 
             exchange(cluster, victim, own);
         }
         1 => {
-            let (own, others) = (cluster.store(victim).copy(), cluster.store(other).copy());
+            let (own, others) = (cluster.disk(victim).copy(), cluster.disk(other).copy());
             cluster.iod_node(other).kill();
             exchange(cluster, victim, others.clone());
             exchange(cluster, other, own.clone());
@@ -66,7 +66,7 @@ pub async fn strike(world: &Case, cluster: &SimCluster, players: &mut [Player], 
             exchange(cluster, victim, own);
         }
         3 => {
-            let own = replace(cluster, Vec::new());
+            let own = replace(cluster, Contents::default());
             go_on(world, players).await?;
             replace(cluster, own);
         }
@@ -82,7 +82,7 @@ pub async fn strike(world: &Case, cluster: &SimCluster, players: &mut [Player], 
         }
         5 => {
             // A copy of the current start. Then so many files that new pools are ordered.
-            let copy = cluster.metadata().contents();
+            let copy = cluster.metadata().copy();
             players[0].create_many(40).await?;
             let own = replace(cluster, copy);
             go_on(world, players).await?;
@@ -90,11 +90,11 @@ pub async fn strike(world: &Case, cluster: &SimCluster, players: &mut [Player], 
         }
         6 => {
             // Another cluster's manager is at the address.
-            let foreign = SharedBackend::default();
-            let store = MetaStore::on(foreign.clone()).map_err(|error| error.to_string())?;
+            let foreign = MemDisk::default();
+            let store = MetaStore::on(foreign.database()).map_err(|error| error.to_string())?;
             manager::format(&store, ClusterId(9), StoreId(9), 0).map_err(|error| error.to_string())?;
             drop(store);
-            let own = replace(cluster, foreign.contents());
+            let own = replace(cluster, foreign.copy());
             go_on(world, players).await?;
             replace(cluster, own);
         }
@@ -113,14 +113,14 @@ pub async fn strike(world: &Case, cluster: &SimCluster, players: &mut [Player], 
 
 fn exchange(cluster: &SimCluster, index: usize, contents: Contents) -> Contents {
     cluster.iod_node(index).kill();
-    let own = cluster.store(index).exchange(contents);
+    let own = cluster.disk(index).exchange(contents);
     cluster.iod_node(index).restart();
     own
 }
 
-fn replace(cluster: &SimCluster, contents: Vec<u8>) -> Vec<u8> {
+fn replace(cluster: &SimCluster, contents: Contents) -> Contents {
     cluster.manager_node().kill();
-    let own = cluster.metadata().replace(contents);
+    let own = cluster.metadata().exchange(contents);
     cluster.manager_node().restart();
     own
 }
@@ -157,26 +157,26 @@ async fn damage(cluster: &SimCluster, player: &mut Player, lose: bool) -> Result
     let Some((index, datafile)) = datafiles.iter().enumerate().find(|(_, datafile)| datafile.size > 0) else {
         return Ok(());
     };
-    let store = cluster.store(datafile.server.iod.unwrap() as usize);
+    let server = datafile.server.iod.unwrap() as usize;
     // All of the file, so that the damaged part is among it.
     let size = known.file.distribution().file_size(&datafiles.iter().map(|one| one.size).collect::<Vec<_>>());
     let sound = bmi::Memory::zeroed(size as usize).unwrap();
     known.file.read_at(0, &sound).await.map_err(|error| format!("before the damage: {error}"))?;
-    let mut lost = Contents::default();
-    if lose {
-        lost = store.lose(datafile.handle);
-    } else {
-        store.damage(datafile.handle, datafile.size / 2);
-    }
+    let lost = cluster.tamper(server, datafile.handle, |disk, name| match lose {
+        true => Some(disk.lose(name)),
+        false => {
+            disk.damage(name, datafile.size / 2);
+            None
+        }
+    });
     let memory = bmi::Memory::zeroed(size as usize).unwrap();
     let plan = known.file.plan(Direction::Read, &[fs_proto::Region::new(0, size)], &(&memory).into()).unwrap();
     assert!(plan.transfers.iter().any(|transfer| transfer.datafile == index), "it is read");
     let result = known.file.read_at(0, &memory).await;
-    if lose {
-        store.put_back(lost);
-    } else {
-        store.damage(datafile.handle, datafile.size);
-    }
+    cluster.tamper(server, datafile.handle, |disk, name| match &lost {
+        Some(lost) => disk.put_back(name, lost),
+        None => disk.damage(name, datafile.size),
+    });
     match result {
         Err(error) if error.code() == ErrorCode::Lost => Ok(()),
         Err(error) => Err(format!("a damaged datafile: {error}")),

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use bmi::Time;
 use bmi_sim::{Sim, SimConfig};
 use fs_proto::CacheHints;
+use fs_server::embedded::Medium;
 use fs_server::iod::IodSettings;
-use fs_server::store::Medium;
 
 use super::fairness::{BEGIN, Server, file};
 use super::*;
@@ -37,27 +37,26 @@ struct Stalling {
 }
 
 impl Stalling {
-    async fn pass(&self, op: Op) -> Result<(), FsError> {
+    async fn pass(&self, op: Op) {
         let until = self.stalled.borrow().iter().find(|(stalled, _)| *stalled == op).map(|(_, until)| *until);
         if let Some(until) = until {
             self.sim.sleep_until(until).await;
         }
-        Ok(())
     }
 }
 
 #[async_trait(?Send)]
 impl Medium for Stalling {
-    async fn read(&self, _bytes: u64) -> Result<(), FsError> {
-        self.pass(Op::Read).await
+    async fn read(&self, _bytes: u64) {
+        self.pass(Op::Read).await;
     }
 
-    async fn write(&self, _bytes: u64) -> Result<(), FsError> {
-        self.pass(Op::Write).await
+    async fn write(&self, _bytes: u64) {
+        self.pass(Op::Write).await;
     }
 
-    async fn sync(&self) -> Result<(), FsError> {
-        self.pass(Op::Sync).await
+    async fn sync(&self) {
+        self.pass(Op::Sync).await;
     }
 }
 

@@ -15,9 +15,10 @@ use fs_proto::{
     ClusterId, DatafileHandle, ErrorCode, FsError, Identity, IodRequest, IodStat, Role, Start, StoreId, ViewRange,
     ViewRefusal,
 };
+use fs_server::embedded::{Medium, SimStore, datafiles};
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::service::{Limits, Standing, serve};
-use fs_server::store::{DataStore, DiskTurn, Held, Label, Lends, Lent, Loan, Medium, MemStore, SharedRange};
+use fs_server::store::{DataStore, DiskTurn, Held, Label, Lends, Lent, Loan, MemDisk, SharedRange};
 
 use super::*;
 
@@ -40,7 +41,7 @@ impl Lent for Owner {
 /// A store that counts the bytes of each datafile as they are moved.
 #[derive(Clone)]
 struct Counting {
-    store: MemStore,
+    store: Rc<SimStore>,
     moved: Rc<RefCell<BTreeMap<DatafileHandle, u64>>>,
     lends: Rc<RefCell<Option<Lending>>>,
     /// Which loans it gives.
@@ -184,8 +185,10 @@ impl Server {
         let node = world.node("iod");
         let endpoint = node.endpoint(Config::named("iod")).unwrap();
         let addr = endpoint.listen(&node.addr(1)).unwrap();
+        let disk = MemDisk::default().write_through();
+        disk.exchange(datafiles(DatafileHandle(0), 2000));
         let store = Counting {
-            store: MemStore::on(medium(&node), 1 << 40),
+            store: Rc::new(SimStore::open(&disk, Rc::new(medium(&node))).unwrap()),
             moved: Rc::default(),
             lends: Rc::default(),
             kind: Rc::default(),
@@ -193,7 +196,6 @@ impl Server {
         };
         let iod = Iod::new(endpoint.clone(), Rc::new(store.clone()), settings).unwrap();
         let (zones, server, idle) = (iod.zones().clone(), endpoint.clone(), endpoint.resource_usage());
-        store.store.exchange(Contents::default().with_datafiles(DatafileHandle(0), 2000));
         let identity = Identity {
             cluster: ClusterId(1),
             role: Role::Iod(0),

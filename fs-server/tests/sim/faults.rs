@@ -3,6 +3,7 @@
 use bmi_sim::DiskFault;
 use fs_proto::{DatafileHandle, ErrorCode, IodReply, IodRequest, ManagerReply, ManagerRequest, Place, RemoveKind};
 use fs_server::embedded::ClusterOptions;
+use fs_server::store::DiskStep;
 
 use super::*;
 
@@ -230,8 +231,9 @@ fn a_failed_sync_is_told_to_everybody_who_wrote() {
             one.write(first, datafile, &all, &vec![1; 10].into()).await.unwrap();
             other.write(second, datafile, &regions(&[(10, 10)]), &vec![2; 10].into()).await.unwrap();
         }
-        cluster.store(0).fail_syncs(1);
+        cluster.refuse(0, DiskStep::Sync, move |datafile| (datafile == file).then_some(std::io::ErrorKind::Other));
         assert_eq!(code(one.iod(first, IodRequest::Sync { datafiles: vec![file] }).await), Some(ErrorCode::Io));
+        cluster.refuse(0, DiskStep::Sync, |_| None);
         for restarted in [false, true] {
             let second = match restarted {
                 false => second,

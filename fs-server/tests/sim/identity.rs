@@ -3,6 +3,7 @@
 
 use fs_proto::{ClusterId, Identity, StoreId};
 use fs_server::embedded::SIM_CLUSTER;
+use fs_server::store::Contents;
 
 use super::*;
 
@@ -78,16 +79,16 @@ fn an_empty_directory_serves_nothing_while_the_manager_is_down() {
         }
         cluster.manager_node().kill();
         cluster.iod_node(1).kill();
-        let disk = cluster.store(1).exchange(Contents::default());
+        let disk = cluster.disk(1).exchange(Contents::default());
         cluster.iod_node(1).restart();
         assert!(never_serves(client, &cluster.iods()[1], Role::Iod(1)).await, "nobody has confirmed it");
         // Nor when the manager is back, which knows the store.
         cluster.manager_node().restart();
         assert!(never_serves(client, &cluster.iods()[1], Role::Iod(1)).await);
-        assert_eq!(cluster.store(1).label(), None, "an empty directory stays as it is");
+        assert_eq!(cluster.label(1), None, "an empty directory stays as it is");
         // The disk is mounted.
         cluster.iod_node(1).kill();
-        cluster.store(1).exchange(disk);
+        cluster.disk(1).exchange(disk);
         cluster.iod_node(1).restart();
         client.connect(&cluster.iods()[1]).await;
     });
@@ -114,27 +115,27 @@ fn a_manager_that_has_gone_back_in_time_stops() {
     with_client(5, ClusterOptions::with_iods(1), async |_, cluster, client| {
         file(client, cluster, "before").await;
         // As old as an earlier start.
-        let copy = cluster.metadata().contents();
+        let copy = cluster.metadata().copy();
         cluster.restart_manager();
         let datafiles = file(client, cluster, "after").await;
         let iod = client.connect(&cluster.iods()[0]).await;
         client.write(iod, datafiles[0].1, &regions(&[(0, 10)]), &vec![7; 10].into()).await.unwrap();
         cluster.manager_node().kill();
-        let newest = cluster.metadata().replace(copy);
+        let newest = cluster.metadata().exchange(copy);
         cluster.manager_node().restart();
         client.endpoint.sleep(Duration::from_secs(5)).await;
         assert!(never_serves(client, &cluster.manager(), Role::Manager).await);
         // As old as the current start, but more handles have been assigned since.
         cluster.manager_node().kill();
-        cluster.metadata().replace(newest);
+        cluster.metadata().exchange(newest);
         cluster.manager_node().restart();
         client.connect(&cluster.manager()).await;
-        let copy = cluster.metadata().contents();
+        let copy = cluster.metadata().copy();
         for name in 0..300 {
             file(client, cluster, &format!("later{name}")).await;
         }
         cluster.manager_node().kill();
-        cluster.metadata().replace(copy);
+        cluster.metadata().exchange(copy);
         cluster.manager_node().restart();
         client.endpoint.sleep(Duration::from_secs(5)).await;
         assert!(never_serves(client, &cluster.manager(), Role::Manager).await);
@@ -147,12 +148,12 @@ fn a_manager_that_has_gone_back_in_time_stops() {
 fn a_manager_that_was_restored_unnoticed_reuses_no_datafile() {
     with_client(6, ClusterOptions::with_iods(1), async |_, cluster, client| {
         file(client, cluster, "first").await;
-        let copy = cluster.metadata().contents();
+        let copy = cluster.metadata().copy();
         let lost = file(client, cluster, "lost").await[0].1;
         let iod = client.connect(&cluster.iods()[0]).await;
         client.write(iod, lost, &regions(&[(0, 10)]), &vec![7; 10].into()).await.unwrap();
         cluster.manager_node().kill();
-        cluster.metadata().replace(copy);
+        cluster.metadata().exchange(copy);
         cluster.manager_node().restart();
         for name in 0..300 {
             let new = file(client, cluster, &format!("new{name}")).await[0].1;
@@ -191,7 +192,7 @@ fn only_the_confirmed_manager_creates_and_removes() {
 fn a_create_may_come_again_and_an_old_handle_may_not() {
     with_client(8, ClusterOptions::with_iods(1), async |_, cluster, client| {
         file(client, cluster, "f").await;
-        let highest = || cluster.store(0).label().unwrap().highest;
+        let highest = || cluster.label(0).unwrap().highest;
         let manager = client.connect_as_manager(cluster, 0).await;
         let make = |first: u64, count| client.iod(manager, IodRequest::Create { first: DatafileHandle(first), count });
         let first = highest().0 + 10;

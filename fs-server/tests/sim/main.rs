@@ -37,8 +37,8 @@ use fs_proto::{
     DatafileHandle, Entry, ErrorCode, Existing, FsError, Hello, IodReply, IodRequest, ManagerReply, ManagerRequest,
     Place, Region, Regions, Reply, ReplyBody, Request, RequestBody, RequestId, Role, Sender, codec,
 };
-use fs_server::embedded::{ClusterOptions, SimCluster};
-use fs_server::store::{Contents, DataStore};
+use fs_server::embedded::{ClusterOptions, SimCluster, datafiles};
+use fs_server::store::DataStore;
 
 /// How long a client waits for a reply.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -62,7 +62,7 @@ fn with_client(seed: u64, options: ClusterOptions, test: impl AsyncFnOnce(&World
 
 fn with_datafiles(cluster: &SimCluster) {
     for index in 0..cluster.iods().len() {
-        cluster.store(index).exchange(Contents::default().with_datafiles(DatafileHandle(0), TEST_FILES));
+        cluster.disk(index).exchange(datafiles(DatafileHandle(0), TEST_FILES));
     }
 }
 
@@ -125,7 +125,7 @@ impl Client {
     /// Connects to an I/O server as a manager that it has confirmed does.
     async fn connect_as_manager(&self, cluster: &SimCluster, index: usize) -> PeerId {
         self.connect(&cluster.iods()[index]).await;
-        let start = cluster.store(index).label().unwrap().manager.unwrap();
+        let start = cluster.label(index).unwrap().manager.unwrap();
         let peer = self.connect_silently(&cluster.iods()[index]).await;
         let sender = Sender::Server(Role::Manager, start);
         let hello = Hello { sender, ..Hello::to(Role::Iod(index as u32)) };

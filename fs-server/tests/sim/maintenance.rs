@@ -2,6 +2,7 @@
 
 use fs_client::CreateOptions;
 use fs_proto::RemoveKind;
+use fs_server::store::DiskStep;
 
 use super::truncate::{left, long_file, options, path, with_fs};
 use super::*;
@@ -16,8 +17,8 @@ fn a_datafile_that_cannot_be_removed_stops_nothing_else() {
         long_file(client, "good", 3).await;
         let datafiles = bad.datafiles().await.unwrap();
         let lasting = datafiles.iter().find(|datafile| datafile.server.iod == Some(1)).unwrap().handle;
-        let fault = move |datafile| (datafile == lasting).then(|| FsError::new(ErrorCode::Io, "a bad place"));
-        cluster.store(1).fail_removals(fault);
+        let fault = move |datafile| (datafile == lasting).then_some(std::io::ErrorKind::Other);
+        cluster.refuse(1, DiskStep::Names, fault);
         for name in ["bad", "good"] {
             client.remove(&path(name), RemoveKind::File).await.unwrap();
         }
@@ -29,7 +30,7 @@ fn a_datafile_that_cannot_be_removed_stops_nothing_else() {
         for number in 0..FILES {
             client.create(&path(&format!("new{number}")), CreateOptions::default()).await.unwrap();
         }
-        cluster.store(1).fail_removals(|_| None);
+        cluster.refuse(1, DiskStep::Names, |_| None);
         client.endpoint().sleep(Duration::from_secs(31)).await;
         assert_eq!(left(client).await, 2 * (1 + FILES));
     });
@@ -48,14 +49,14 @@ fn very_many_datafiles_that_cannot_be_removed_stop_nothing_else() {
         }
         let good = long_file(client, "good", 2).await.datafiles().await.unwrap();
         let first = good.iter().find(|datafile| datafile.server.iod == Some(1)).unwrap().handle;
-        let fault = move |datafile| (datafile < first).then(|| FsError::new(ErrorCode::Io, "a bad place"));
-        cluster.store(1).fail_removals(fault);
+        let fault = move |datafile| (datafile < first).then_some(std::io::ErrorKind::Other);
+        cluster.refuse(1, DiskStep::Names, fault);
         for name in (0..BAD).map(|number| format!("bad{number}")).chain(["good".to_owned()]) {
             client.remove(&path(&name), RemoveKind::File).await.unwrap();
         }
         client.endpoint().sleep(Duration::from_secs(10)).await;
         assert_eq!((bad, client.statfs().await.unwrap().manager.orphans), (BAD, BAD as u64), "all others are removed");
-        cluster.store(1).fail_removals(|_| None);
+        cluster.refuse(1, DiskStep::Names, |_| None);
         client.endpoint().sleep(Duration::from_secs(61)).await;
         assert_eq!(client.statfs().await.unwrap().manager.orphans, 0);
     });

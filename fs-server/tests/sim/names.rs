@@ -63,7 +63,7 @@ fn the_cluster_says_who_it_is() {
         }
         let info = client.manager(manager, ManagerRequest::Cluster { first: 0 }).await;
         let info_of = |(addr, index): (Addr, usize)| {
-            let store = cluster.store(index).label().map(|label| label.store);
+            let store = cluster.label(index).map(|label| label.store);
             IodInfo { addr, store, up: true }
         };
         let iods: Vec<IodInfo> = cluster.iods().into_iter().zip(0..).map(info_of).collect();

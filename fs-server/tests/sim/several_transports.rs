@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use fs_proto::{ClusterId, Identity, Start, StoreId};
+use fs_server::embedded::{Free, SimStore, datafiles};
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::service::{Handler, Limits, Standing, serve_all};
-use fs_server::store::MemStore;
+use fs_server::store::MemDisk;
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
@@ -28,12 +29,13 @@ fn identity_of(role: Role, addrs: Vec<Addr>) -> Identity {
 fn two_endpoints_serve_one_store_and_stop_together() {
     let world = World::new(1);
     let node = world.node("iod0");
-    let store = MemStore::new(1 << 30);
+    let disk = MemDisk::default();
+    disk.exchange(datafiles(DatafileHandle(1), 1));
+    let store = SimStore::open(&disk, Rc::new(Free)).unwrap();
     let endpoints: Vec<_> = (0..2).map(|_| node.endpoint(Config::named("iod0")).unwrap()).collect();
     let addrs: Vec<Addr> =
         endpoints.iter().zip(1..).map(|(endpoint, port)| endpoint.listen(&node.addr(port)).unwrap()).collect();
     let me = identity_of(Role::Iod(0), addrs.clone());
-    store.exchange(Contents::default().with_datafiles(DatafileHandle(1), 1));
     let (stop, stopped) = oneshot::channel();
     let ended = Rc::new(Cell::new(false));
     let (told, who) = (ended.clone(), Standing::serving(me.clone()));

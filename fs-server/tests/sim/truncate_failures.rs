@@ -3,6 +3,7 @@
 
 use fs_client::{CreateOptions, File};
 use fs_proto::RemoveKind;
+use fs_server::store::DiskStep;
 
 use super::truncate::{contents, left, long_file, options, path, with_fs};
 use super::*;
@@ -16,12 +17,12 @@ const STRIP: usize = 4096;
 async fn fail_at_one(cluster: &SimCluster, file: &File) {
     let datafiles = file.datafiles().await.unwrap();
     let bad = datafiles.iter().find(|datafile| datafile.server.iod == Some(1)).unwrap().handle;
-    let fault = move |datafile| (datafile == bad).then(|| FsError::new(ErrorCode::TooLarge, "a bad place"));
-    cluster.store(1).fail_commits(fault);
+    let fault = move |datafile| (datafile == bad).then_some(std::io::ErrorKind::FileTooLarge);
+    cluster.refuse(1, DiskStep::Length, fault);
 }
 
 fn works_again(cluster: &SimCluster) {
-    cluster.store(1).fail_commits(|_| None);
+    cluster.refuse(1, DiskStep::Length, |_| None);
 }
 
 /// Replays a bug: the manager carried out changes of size before anything else, all of a server at
@@ -66,9 +67,12 @@ fn a_change_of_size_that_fails_is_told_with_its_reason_until_another_one_mends_i
                 let stat = client.stat(&path("file")).await.unwrap();
                 let [one] = &stat.unfinished[..] else { panic!("{stat:?}") };
                 assert_eq!((one.server.iod, stat.attr.size), (Some(1), SHORT as u64));
-                assert!(one.error.as_ref().is_some_and(|error| error.contains("a bad place")), "{one:?}");
+                assert!(one.error.as_ref().is_some_and(|error| error.contains("file too large")), "{one:?}");
                 let error = file.set_len(SHORT as u64).await.unwrap_err();
-                assert!(error.to_string().contains("a bad place") && error.to_string().contains("decided"), "{error}");
+                assert!(
+                    error.to_string().contains("file too large") && error.to_string().contains("decided"),
+                    "{error}"
+                );
             }
             // The rest of the file can be used.
             let server = file.servers().iter().position(|server| server.iod == Some(0)).unwrap();

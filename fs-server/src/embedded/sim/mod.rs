@@ -1,5 +1,6 @@
 //! The cluster in the simulator: nodes `manager`, `iod0`, `iod1` …, each listening on port 7000.
 
+mod disk;
 mod loops;
 mod page_cache;
 
@@ -9,15 +10,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bmi::driver::Waiting;
-use bmi::{Addr, Endpoint, ErrorKind};
+use bmi::{Addr, Endpoint};
 use bmi_cache::Frames;
 use bmi_sim::faults::{DiskUser, Loss};
-use bmi_sim::{DiskFault, Node, Sim, SimDisk};
-use fs_proto::{ClusterId, ErrorCode, FsError, Identity, Role, Start, StoreId};
+use bmi_sim::{Node, Sim};
+use fs_proto::{ClusterId, DatafileHandle, ErrorCode, FsError, Identity, Role, Start, StoreId};
 use tokio::sync::oneshot;
 
+use self::disk::Timed;
+pub use self::disk::{Free, Medium, SimStore, datafiles};
 use self::loops::serve_on_cores;
 use self::page_cache::PageCache;
 pub use self::page_cache::PageCacheOptions;
@@ -27,90 +29,11 @@ use crate::iod::{Iod, LabelLock, Membership};
 use crate::manager::{self, Manager};
 use crate::service::{Standing, beside, serve, serve_beside};
 use crate::store::{
-    CacheSettings, DataStore, Fates, Label, Medium, MemStore, MetaStore, Service, SharedBackend, UnifiedStore,
+    CacheSettings, DataStore, DiskStep, Label, MemDisk, MetaStore, Service, UnifiedStore, datafile_of, name_of,
 };
 
 /// The port of every server.
 const PORT: u16 = 7000;
-
-/// Converts an error of a simulated disk to an error of a store.
-fn disk_fault(error: &bmi::Error) -> FsError {
-    let code = if error.kind() == ErrorKind::Exhausted { ErrorCode::NoSpace } else { ErrorCode::Io };
-    FsError::new(code, error.to_string())
-}
-
-#[async_trait(?Send)]
-impl Medium for SimDisk {
-    async fn read(&self, bytes: u64) -> Result<(), FsError> {
-        SimDisk::read(self, bytes).await.map_err(|error| disk_fault(&error))
-    }
-
-    async fn write(&self, bytes: u64) -> Result<(), FsError> {
-        SimDisk::write(self, bytes).await.map_err(|error| disk_fault(&error))
-    }
-
-    async fn sync(&self) -> Result<(), FsError> {
-        SimDisk::sync(self).await.map_err(|error| disk_fault(&error))
-    }
-}
-
-/// A node's disk, with the node's clock. Without the disk it takes no time.
-struct Timed(Option<SimDisk>, Node);
-
-#[async_trait(?Send)]
-impl Medium for Timed {
-    async fn read(&self, bytes: u64) -> Result<(), FsError> {
-        match &self.0 {
-            Some(disk) => Medium::read(disk, bytes).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn write(&self, bytes: u64) -> Result<(), FsError> {
-        match &self.0 {
-            Some(disk) => Medium::write(disk, bytes).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn sync(&self) -> Result<(), FsError> {
-        match &self.0 {
-            Some(disk) => Medium::sync(disk).await,
-            None => Ok(()),
-        }
-    }
-
-    fn wall_ns(&self) -> u64 {
-        self.1.wall_ns()
-    }
-}
-
-/// Creates a store of I/O server `index` on a medium.
-fn store_on(medium: impl Medium + 'static, index: usize, options: &ClusterOptions) -> MemStore {
-    let capacity = options.disk_capacity;
-    let store = if options.disk_cache { MemStore::cached(medium, capacity) } else { MemStore::on(medium, capacity) };
-    let store = store.on_disk(index as u64);
-    if options.service == Service::Mmap { store.mapped() } else { store }
-}
-
-/// A node's power failure, for the stores on its disk.
-struct Drawn<'a>(&'a mut Loss);
-
-impl Fates for Drawn<'_> {
-    fn keeps(&mut self) -> bool {
-        self.0.keeps()
-    }
-
-    fn sector(&mut self, old: &[u8], now: &mut [u8]) {
-        self.0.apply(old, now);
-    }
-}
-
-impl DiskUser for MemStore {
-    fn power_fails(&self, loss: &mut Loss) {
-        MemStore::power_fails(self, &mut Drawn(loss));
-    }
-}
 
 /// The memory of the caches of an I/O server, by the stores that it has had: the end of the server
 /// leaves it as it is, a power failure takes it.
@@ -134,28 +57,6 @@ impl DiskUser for CacheMemory {
     }
 }
 
-impl DiskUser for SharedBackend {
-    fn power_fails(&self, loss: &mut Loss) {
-        SharedBackend::power_fails(self, &mut Drawn(loss));
-    }
-
-    fn cuts_off(&self, writes: Option<u32>) {
-        self.cut_off(writes);
-    }
-
-    fn is_cut_off(&self) -> bool {
-        SharedBackend::is_cut_off(self)
-    }
-
-    fn behaves(&self, fault: DiskFault) {
-        self.refuse(match fault {
-            DiskFault::None => None,
-            DiskFault::Full => Some((std::io::ErrorKind::StorageFull, false)),
-            DiskFault::Broken => Some((std::io::ErrorKind::Other, true)),
-        });
-    }
-}
-
 /// Pause before a server that could not be started is tried again.
 const START_AGAIN: Duration = Duration::from_millis(10);
 
@@ -168,10 +69,11 @@ pub const SIM_CLUSTER: ClusterId = ClusterId(0x51);
 pub struct SimCluster {
     sim: Sim,
     options: Rc<ClusterOptions>,
-    stores: Vec<MemStore>,
+    disks: Vec<MemDisk>,
+    media: Vec<Rc<dyn Medium>>,
     /// The memory of the servers' caches.
     caches: Vec<Rc<CacheMemory>>,
-    metadata: SharedBackend,
+    metadata: MemDisk,
     /// The number of event loops of each I/O server, if they have cores of their own.
     loops: Option<usize>,
 }
@@ -226,22 +128,27 @@ impl SimCluster {
         options.iod.zones()?;
         fs_proto::Distribution::simple_stripe(options.strip_size, options.iods as u32)?;
         let options = Rc::new(options);
-        let store = |index: usize| {
+        let medium = |index: usize| -> Rc<dyn Medium> {
             let node = sim.node(&format!("iod{index}"));
             let Some(settings) = page_cache else {
-                return store_on(Timed(options.disk_costs.then(|| node.disk()), node.clone()), index, &options);
+                return Rc::new(Timed(options.disk_costs.then(|| node.disk()), node));
             };
             let cache = PageCache::new(&node, settings);
             node.disk().attach(Rc::new(cache.clone()));
-            store_on(cache, index, &options)
+            Rc::new(cache)
         };
-        let stores = (0..options.iods).map(store).collect();
+        let media = (0..options.iods).map(medium).collect();
+        let disk = |index: usize| {
+            let disk = MemDisk::new(options.disk_capacity).numbered(index as u64);
+            if options.disk_cache { disk } else { disk.write_through() }
+        };
+        let disks = (0..options.iods).map(disk).collect();
         let caches = (0..options.iods).map(|_| Rc::default()).collect();
-        let metadata = SharedBackend::default();
-        manager::format(&MetaStore::on(metadata.clone())?, SIM_CLUSTER, StoreId(1), 0)?;
-        let cluster = SimCluster { sim: sim.clone(), options: options.clone(), stores, caches, metadata, loops };
-        for (index, store) in cluster.stores.iter().enumerate() {
-            cluster.iod_node(index).disk().attach(Rc::new(store.clone()));
+        let metadata = MemDisk::default();
+        manager::format(&MetaStore::on(metadata.database())?, SIM_CLUSTER, StoreId(1), 0)?;
+        let cluster = SimCluster { sim: sim.clone(), options: options.clone(), disks, media, caches, metadata, loops };
+        for (index, disk) in cluster.disks.iter().enumerate() {
+            cluster.iod_node(index).disk().attach(Rc::new(disk.clone()));
             cluster.iod_node(index).disk().attach(cluster.caches[index].clone());
             cluster.boot_iod(index, index);
         }
@@ -254,10 +161,12 @@ impl SimCluster {
 
     /// Starts an I/O server whenever a node comes up.
     fn boot_iod(&self, at: usize, index: usize) {
-        let (options, store, manager) = (self.options.clone(), self.stores[index].clone(), self.manager());
+        let (options, manager) = (self.options.clone(), self.manager());
+        let (disk, medium) = (self.disks[index].clone(), self.media[index].clone());
         let (loops, cache) = (self.loops, self.caches[index].clone());
         let run = move |node| {
-            run_iod(node, index as u32, options.clone(), loops, store.clone(), cache.clone(), manager.clone())
+            let disk = (disk.clone(), medium.clone());
+            run_iod(node, index as u32, options.clone(), loops, disk, cache.clone(), manager.clone())
         };
         self.iod_node(at).boot(run);
     }
@@ -276,7 +185,7 @@ impl SimCluster {
 
     /// Returns the I/O servers' addresses.
     pub fn iods(&self) -> Vec<Addr> {
-        (0..self.stores.len()).map(|index| self.iod_node(index).addr(PORT)).collect()
+        (0..self.disks.len()).map(|index| self.iod_node(index).addr(PORT)).collect()
     }
 
     /// Returns the manager's node.
@@ -290,8 +199,34 @@ impl SimCluster {
     }
 
     /// Returns an I/O server's disk.
-    pub fn store(&self, index: usize) -> &MemStore {
-        &self.stores[index]
+    pub fn disk(&self, index: usize) -> &MemDisk {
+        &self.disks[index]
+    }
+
+    /// Returns the label on an I/O server's disk, if it can be read.
+    pub fn label(&self, index: usize) -> Option<Label> {
+        Label::on(&self.disks[index])
+    }
+
+    /// Lets an I/O server's disk fail such a step on the file of each datafile for which `refusal`
+    /// returns an error.
+    pub fn refuse(
+        &self,
+        index: usize,
+        which: DiskStep,
+        refusal: impl Fn(DatafileHandle) -> Option<std::io::ErrorKind> + Send + 'static,
+    ) {
+        self.disks[index].refuse_if(move |step, name| refusal(datafile_of(name).filter(|_| step == which)?));
+    }
+
+    /// Kills an I/O server, changes the file of a datafile on its disk, and starts it again: a
+    /// server that has the file open would not notice.
+    pub fn tamper<R>(&self, index: usize, datafile: DatafileHandle, change: impl FnOnce(&MemDisk, &str) -> R) -> R {
+        let node = self.iod_node(index);
+        node.kill();
+        let result = change(&self.disks[index], &name_of(datafile));
+        node.restart();
+        result
     }
 
     /// Returns true if the I/O servers have caches of their own.
@@ -300,7 +235,7 @@ impl SimCluster {
     }
 
     /// Returns the manager's disk.
-    pub fn metadata(&self) -> &SharedBackend {
+    pub fn metadata(&self) -> &MemDisk {
         &self.metadata
     }
 
@@ -358,12 +293,12 @@ fn identity(node: &Node, label: &Label, start: Start) -> Identity {
     Identity { cluster, role, store, start, host: node.name(), addrs: vec![node.addr(PORT)] }
 }
 
-async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, metadata: SharedBackend) {
+async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, metadata: MemDisk) {
     let loops = (options.threads > 1).then_some(options.threads);
     let endpoints = listen(&node, &options, loops).await;
     let endpoint = &endpoints[0];
     let begin = async || {
-        let (store, settings) = (MetaStore::on(metadata.reopen())?, options.manager(iods.clone()));
+        let (store, settings) = (MetaStore::on(metadata.reopen().database())?, options.manager(iods.clone()));
         let clock = node.clone();
         Manager::new(endpoint.clone(), store, settings, instance(&node), move || clock.wall_ns())
     };
@@ -418,14 +353,15 @@ async fn run_iod(
     index: u32,
     options: Rc<ClusterOptions>,
     loops: Option<usize>,
-    store: MemStore,
+    (disk, medium): (MemDisk, Rc<dyn Medium>),
     cache: Rc<CacheMemory>,
     manager: Addr,
 ) {
     let instance = instance(&node);
-    store.open_again();
     let endpoints = listen(&node, &options, loops).await;
     let endpoint = &endpoints[0];
+    let open = async || SimStore::open(&disk, medium.clone());
+    let store = Rc::new(until_started(&node, open).await.mapping(options.service == Service::Mmap));
     let number = StoreId(instance << 32 | u128::from(index) | 1 << 31);
     let mut membership = Membership::new(endpoint.clone(), manager, index, instance, false, options.heartbeat);
     let labels = Arc::new(LabelLock::default());
@@ -438,12 +374,11 @@ async fn run_iod(
         None => return,
     };
     let stored: Rc<dyn DataStore> = match &options.service {
-        Service::Normal | Service::Mmap => Rc::new(store.clone()),
+        Service::Normal | Service::Mmap => store.clone(),
         Service::Unifier(settings) => {
             let begin = async || {
                 let (frames, clock) = (cache.frames(label.store, settings)?, node.clone());
-                let behind = Rc::new(store.clone());
-                let unified = UnifiedStore::new(behind, frames, settings.cache.clone(), move || clock.wall_ns());
+                let unified = UnifiedStore::new(store.clone(), frames, settings.cache.clone(), move || clock.wall_ns());
                 unified.reconcile().await?;
                 Ok(Rc::new(unified))
             };
@@ -457,7 +392,7 @@ async fn run_iod(
     let stop = async {
         let error = tokio::select! {
             biased;
-            error = membership.keep(&store, &labels, start) => error,
+            error = membership.keep(&*store, &labels, start) => error,
             error = stored.failure() => {
                 failed.set(true);
                 error
@@ -477,7 +412,7 @@ async fn run_iod(
 /// Labels an empty store and begins its next start. If the disk refuses, tries again.
 async fn begin(
     membership: &mut Membership,
-    store: &MemStore,
+    store: &SimStore,
     labels: &LabelLock,
     number: StoreId,
     node: &Node,

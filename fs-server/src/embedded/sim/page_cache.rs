@@ -1,6 +1,6 @@
 //! The page cache of a simulated I/O server's system: memory of a bounded size in front of the
 //! disk. It models what reads and writes of files cost, and holds no bytes. The
-//! [store](crate::store::MemStore) does.
+//! [store](super::SimStore) does.
 //!
 //! **Why.** A server that reads its files through the system has two speeds. What is in the cache
 //! is copied by the processor; the rest comes from the disk, and then is copied. Which bytes are in
@@ -11,7 +11,7 @@
 //! | request | the disk | the processor |
 //! |---|---|---|
 //! | read | reads the pages that are not in the cache, in one request | then copies all bytes |
-//! | read of a [mapped](crate::store::MemStore::mapped) file | the same | nothing: registering is the adapter's price |
+//! | read of a [mapped](super::SimStore::mapping) file | the same | nothing: registering is the adapter's price |
 //! | write | writes all bytes behind the program, which waits if too much is not written yet | copies all bytes |
 //! | sync | ends what was written before | nothing |
 //!
@@ -35,9 +35,9 @@ use std::rc::Rc;
 use async_trait::async_trait;
 use bmi_sim::faults::{DiskUser, Loss};
 use bmi_sim::{DiskProfile, Node, SimDisk};
-use fs_proto::{DatafileHandle, FsError, Region};
+use fs_proto::{DatafileHandle, Region};
 
-use crate::store::Medium;
+use super::disk::{Medium, total};
 
 /// Bytes of a page.
 const PAGE: u64 = 4 << 10;
@@ -116,10 +116,6 @@ fn pages(datafile: DatafileHandle, regions: &[Region]) -> impl Iterator<Item = P
     regions.iter().filter(|region| region.len > 0).flat_map(of).map(move |page| (datafile, page))
 }
 
-fn total(regions: &[Region]) -> u64 {
-    regions.iter().map(|region| region.len).sum()
-}
-
 /// A disk behind a page cache. A clone is the same one: it outlives the server's process.
 #[derive(Clone)]
 pub(super) struct PageCache(Rc<Inner>);
@@ -154,40 +150,38 @@ impl DiskUser for PageCache {
 
 #[async_trait(?Send)]
 impl Medium for PageCache {
-    async fn read(&self, bytes: u64) -> Result<(), FsError> {
-        Medium::read(&self.0.disk, bytes).await
+    async fn read(&self, bytes: u64) {
+        Medium::read(&self.0.disk, bytes).await;
     }
 
-    async fn write(&self, bytes: u64) -> Result<(), FsError> {
-        Medium::write(&self.0.disk, bytes).await
+    async fn write(&self, bytes: u64) {
+        Medium::write(&self.0.disk, bytes).await;
     }
 
-    async fn sync(&self) -> Result<(), FsError> {
-        Medium::sync(&self.0.disk).await
+    async fn sync(&self) {
+        Medium::sync(&self.0.disk).await;
     }
 
-    async fn read_regions(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<(), FsError> {
-        self.fetch(datafile, regions).await?;
-        Medium::read(&self.0.copies, total(regions)).await
+    async fn read_regions(&self, datafile: DatafileHandle, regions: &[Region]) {
+        self.fetch(datafile, regions).await;
+        Medium::read(&self.0.copies, total(regions)).await;
     }
 
-    async fn write_regions(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<(), FsError> {
+    async fn write_regions(&self, datafile: DatafileHandle, regions: &[Region]) {
         let bytes = total(regions);
-        Medium::write(&self.0.copies, bytes).await?;
-        Medium::write(&self.0.disk, bytes).await?;
+        Medium::write(&self.0.copies, bytes).await;
+        Medium::write(&self.0.disk, bytes).await;
         let mut known = self.0.pages.borrow_mut();
         pages(datafile, regions).for_each(|page| known.touch(page));
-        Ok(())
     }
 
-    async fn fetch(&self, datafile: DatafileHandle, regions: &[Region]) -> Result<(), FsError> {
+    async fn fetch(&self, datafile: DatafileHandle, regions: &[Region]) {
         let missing = self.0.pages.borrow_mut().hit(pages(datafile, regions));
         if missing > 0 {
-            Medium::read(&self.0.disk, missing * PAGE).await?;
+            Medium::read(&self.0.disk, missing * PAGE).await;
             let mut known = self.0.pages.borrow_mut();
             pages(datafile, regions).for_each(|page| known.touch(page));
         }
-        Ok(())
     }
 
     fn holds(&self, datafile: DatafileHandle, regions: &[Region]) -> bool {

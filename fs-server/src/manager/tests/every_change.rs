@@ -9,12 +9,12 @@ use fs_proto::ManagerReply;
 
 use super::{mkdirs, run};
 use crate::manager::*;
-use crate::store::SharedBackend;
+use crate::store::MemDisk;
 
 /// Starts a manager. Tries again if the disk fails meanwhile.
-fn begin(disk: &SharedBackend, instance: u128, failed: &mut u32) -> Manager {
+fn begin(disk: &MemDisk, instance: u128, failed: &mut u32) -> Manager {
     let attempt = || {
-        let store = MetaStore::on(disk.reopen())?;
+        let store = MetaStore::on(disk.reopen().database())?;
         let endpoint = bmi_sim::World::new(1).node("manager").endpoint(bmi::Config::default()).unwrap();
         Manager::new(endpoint, store, ManagerSettings::new(vec![Addr::tcp("h", 1)]), instance, || 0)
     };
@@ -38,11 +38,11 @@ fn is_there(manager: &Manager, path: &str) -> bool {
 
 /// Makes the changes. Returns the number of changes of the disk, and how often something failed.
 fn scenario(failure: Option<(u64, ErrorKind)>) -> (u64, u32) {
-    let disk = SharedBackend::default();
+    let disk = MemDisk::default();
     // What was not formatted to the end is not used: its directory has no label.
-    format(&MetaStore::on(disk.clone()).unwrap(), ClusterId(1), StoreId(2), 0).unwrap();
+    format(&MetaStore::on(disk.database()).unwrap(), ClusterId(1), StoreId(2), 0).unwrap();
     let formatted = disk.changes();
-    disk.fail_at(failure.map(|(change, kind)| (formatted + change, kind)));
+    disk.fail_at(failure.map(|(change, kind)| (formatted + change, 1, kind)));
     let mut failed = 0;
     let mut manager = begin(&disk, 1, &mut failed);
     let (mut acknowledged, mut all) = (BTreeSet::<&str>::new(), Vec::<&str>::new());

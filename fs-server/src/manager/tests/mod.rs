@@ -10,7 +10,7 @@ use redb::{StorageBackend, WriteTransaction};
 
 use super::tables::{CLIENTS, Dedup, WINDOW, names};
 use super::*;
-use crate::store::SharedBackend;
+use crate::store::MemDisk;
 
 fn with<R>(store: &MetaStore, keep: u64, f: impl FnOnce(&mut Dedup<'_>) -> R) -> R {
     let transaction = store.write().unwrap();
@@ -114,7 +114,7 @@ fn clients_that_are_connected_are_not_forgotten_for_others() {
 /// been forgotten for them. Its change was made again: *Exists*.
 #[test]
 fn a_client_that_made_a_change_lately_is_not_forgotten_for_others() {
-    let manager = start(&SharedBackend::default(), 1);
+    let manager = start(&MemDisk::default().database(), 1);
     assert_eq!(mkdirs(&manager, &["a"]), [Ok(())]);
     let others: Vec<String> = (0..CLIENTS + 100).map(|other| other.to_string()).collect();
     for some in others.chunks(100) {
@@ -157,7 +157,7 @@ pub(super) fn start(disk: &(impl StorageBackend + Clone), instance: u128) -> Man
 
 #[test]
 fn a_manager_learns_that_it_has_gone_back_in_time_from_a_start_that_it_does_not_know() {
-    let manager = start(&SharedBackend::default(), 1);
+    let manager = start(&MemDisk::default().database(), 1);
     let Start { epoch, instance } = manager.identity.start;
     let seen = |epoch, instance| manager.check_own_time(0, Some(Start { epoch, instance }), DatafileHandle(0));
     assert_eq!((seen(epoch, instance), manager.check_own_time(0, None, DatafileHandle(0))), (Ok(()), Ok(())));
@@ -200,8 +200,8 @@ pub(super) fn mkdirs(manager: &Manager, names: &[&str]) -> Vec<Result<(), FsErro
 /// commit, those of other clients too.
 #[test]
 fn a_damaged_object_fails_only_the_changes_that_need_it() {
-    let disk = SharedBackend::default();
-    let manager = start(&disk, 1);
+    let disk = MemDisk::default();
+    let manager = start(&disk.database(), 1);
     assert_eq!(mkdirs(&manager, &["a", "b", "b/c"]), [Ok(()), Ok(()), Ok(())]);
     let lookup = |manager: &Manager, path: &str| {
         let look = |read: &_| names::view(read)?.lookup(&fs_proto::Place::root(path));
@@ -227,7 +227,7 @@ fn a_damaged_object_fails_only_the_changes_that_need_it() {
         }
     }
     assert!(manager.failure.borrow().is_none());
-    let manager = start(&disk.crash(), 2);
+    let manager = start(&disk.crash().database(), 2);
     assert_eq!(names(&manager).unwrap(), ["a", "b", "d0", "d1", "i0", "i1"]);
     let there = |path: &str| lookup(&manager, path).is_ok();
     assert!(there("a/f0") && there("a/f1") && there("b/c/g0") && !there("b/e0"));
@@ -251,8 +251,8 @@ fn names(manager: &Manager) -> Result<Vec<String>, FsError> {
 /// it until the power failed.
 #[test]
 fn a_manager_stops_after_a_failed_sync_and_its_next_start_reads_the_disk() {
-    let disk = SharedBackend::default();
-    let mut manager = start(&disk, 1);
+    let disk = MemDisk::default();
+    let mut manager = start(&disk.database(), 1);
     assert_eq!(mkdirs(&manager, &["a"]), [Ok(())]);
     for round in 2..5 {
         let name = format!("d{round}");
@@ -267,13 +267,13 @@ fn a_manager_stops_after_a_failed_sync_and_its_next_start_reads_the_disk() {
         assert_eq!(names(&manager).unwrap_err().code, ErrorCode::Unreachable);
         drop(manager);
         assert_eq!(disk.changes(), after, "it does not note that the database was closed");
-        manager = start(&disk.reopen(), round);
+        manager = start(&disk.reopen().database(), round);
         let found = names(&manager).unwrap();
         assert!(found.contains(&"a".to_owned()) && !found.contains(&"never".to_owned()), "{found:?}");
         // The request comes again, under the same number.
         assert_eq!(mkdirs(&manager, &[&name]), [Ok(())]);
         drop(manager);
-        manager = start(&disk.crash(), round + 100);
+        manager = start(&disk.crash().database(), round + 100);
         assert!(names(&manager).unwrap().contains(&name));
     }
 }

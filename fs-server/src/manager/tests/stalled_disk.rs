@@ -10,7 +10,7 @@ use redb::StorageBackend;
 
 use super::{mkdir, start};
 use crate::manager::*;
-use crate::store::SharedBackend;
+use crate::store::{MemDatabase, MemDisk};
 
 /// What a disk does with the next change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,11 +24,19 @@ enum Latch {
 }
 
 /// A disk whose reads and changes wait while its latch is closed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Stalling {
-    bytes: SharedBackend,
+    disk: MemDisk,
+    bytes: MemDatabase,
     latch: Arc<(Mutex<Latch>, Condvar)>,
     reached: Arc<Notify>,
+}
+
+impl Default for Stalling {
+    fn default() -> Stalling {
+        let disk = MemDisk::default();
+        Stalling { bytes: disk.database(), disk, latch: Arc::default(), reached: Arc::default() }
+    }
 }
 
 impl Stalling {
@@ -173,7 +181,7 @@ fn a_failed_commit_answers_its_own_changes_with_the_error() {
         let mut later = Box::pin(make(&manager, &["c", "d"]));
         assert!((&mut later).now_or_never().is_none());
         // One change of the disk fails, because it is full. Then there is room again.
-        disk.bytes.fail_at(Some((disk.bytes.changes() + 1, io::ErrorKind::StorageFull)));
+        disk.disk.fail_at(Some((disk.disk.changes() + 1, 1, io::ErrorKind::StorageFull)));
         disk.open();
         assert_eq!(failing.await, [Err(ErrorCode::NoSpace); 2]);
         assert_eq!((look(&manager, "old"), look(&manager, "a")), (Ok(()), Err(ErrorCode::NotFound)));
@@ -187,7 +195,7 @@ fn a_failed_commit_answers_its_own_changes_with_the_error() {
         let mut later = Box::pin(make(&manager, &["g"]));
         assert!((&mut later).now_or_never().is_none() && manager.failure.borrow().is_none());
         is_served(&manager, 4);
-        disk.bytes.fail_syncs(true);
+        disk.disk.fail_syncs(true);
         disk.open();
         assert_eq!(failing.await, [Err(ErrorCode::Unreachable); 2]);
         assert_eq!(later.await, [Err(ErrorCode::Unreachable)]);
@@ -202,7 +210,7 @@ fn lookups_are_answered_while_the_database_is_opened_again() {
     let manager = start(&disk, 1);
     with_threads(&manager, async {
         assert_eq!(make(&manager, &["old"]).await, [Ok(())]);
-        disk.bytes.fail_at(Some((disk.bytes.changes() + 1, io::ErrorKind::StorageFull)));
+        disk.disk.fail_at(Some((disk.disk.changes() + 1, 1, io::ErrorKind::StorageFull)));
         disk.close();
         let mut failing = Box::pin(make(&manager, &["a"]));
         // The change that fails, and those of opening the database, one after the other.
@@ -244,7 +252,7 @@ fn a_manager_that_stops_waits_for_its_commit() {
     let opener = std::thread::Builder::new().name("opener".to_owned()).spawn(move || closed.open()).unwrap();
     drop(runtime);
     // Nothing that happens from now on reaches the disk.
-    let disk = Stalling { bytes: disk.bytes.crash(), ..Stalling::default() };
+    let disk = Stalling { bytes: disk.disk.crash().database(), ..Stalling::default() };
     opener.join().unwrap();
     let manager = start(&disk, 2);
     assert_eq!(look(&manager, "a"), Ok(()));

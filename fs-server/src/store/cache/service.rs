@@ -16,7 +16,7 @@ pub enum Service {
     Normal,
     /// As `Normal`, but large reads are sent from the pages that the system has of mapped files
     /// ([`FileStore::mapped`](crate::store::FileStore::mapped)). A simulated server has a model of
-    /// that ([`MemStore::mapped`](crate::store::MemStore::mapped)).
+    /// that (`embedded::SimStore`).
     Mmap,
     /// Through one cache, whose memory is also that of the transport ([`super::UnifiedStore`]).
     Unifier(CacheSettings),

@@ -549,7 +549,7 @@ mod tests {
     use futures_util::task::noop_waker_ref;
 
     use super::*;
-    use crate::store::mem::MemStore;
+    use crate::store::{FileStore, MemDisk};
 
     const FILE: DatafileHandle = DatafileHandle(1);
     const CACHE: u64 = 1 << 20;
@@ -571,9 +571,10 @@ mod tests {
         unreachable!("it ends")
     }
 
-    fn unified(disk: u64) -> UnifiedStore<Rc<MemStore>, fn() -> u64> {
+    fn unified(disk: u64) -> UnifiedStore<Rc<FileStore>, fn() -> u64> {
         let frames = Frames::anonymous(ArenaSettings::new(CACHE)).unwrap();
-        UnifiedStore::new(Rc::new(MemStore::new(disk)), frames, Settings::for_bytes(CACHE), || 0)
+        let files = Rc::new(FileStore::in_memory(&MemDisk::new(disk)));
+        UnifiedStore::new(files, frames, Settings::for_bytes(CACHE), || 0)
     }
 
     /// Regions that overlap are parts by themselves, and the cache has all of them at once.
@@ -623,8 +624,8 @@ mod tests {
         const UNIT: u64 = 64 << 10;
         const LEN: u64 = 20 * UNIT + 100;
         let frames = Frames::anonymous(ArenaSettings::new(64 * CACHE)).unwrap();
-        let store =
-            UnifiedStore::new(Rc::new(MemStore::new(64 * CACHE)), frames, Settings::for_bytes(64 * CACHE), || 0);
+        let files = Rc::new(FileStore::in_memory(&MemDisk::default()));
+        let store = UnifiedStore::new(files, frames, Settings::for_bytes(64 * CACHE), || 0);
         let list = MemList::from(Memory::zeroed(LEN as usize).unwrap());
         assert_eq!(polls(store.create(FILE, 1)), 1);
         assert_eq!(polls(store.behind().write(FILE, &[Region::new(0, LEN)], &list)), 1);

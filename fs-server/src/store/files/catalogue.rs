@@ -39,16 +39,14 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fs_proto::DatafileHandle;
 use fs_proto::limits::MAX_DATAFILES;
 
-use crate::store::sys::steps;
+use crate::store::disk::steps;
+use crate::store::disk::{DiskDir, DiskFile, read_file};
 
 pub(in crate::store) const NAME: &str = "catalogue";
 const HEADER: usize = 16;
@@ -60,7 +58,7 @@ const SECTOR: u64 = 512;
 /// The record. Worker threads use it too.
 #[derive(Debug)]
 pub(in crate::store) struct Catalogue {
-    file: File,
+    file: Arc<dyn DiskFile>,
     state: Mutex<State>,
     /// Held while a file is made, or datafiles are taken off. Only worker threads take it.
     changing: Mutex<()>,
@@ -199,31 +197,30 @@ impl State {
 
 impl Catalogue {
     /// Opens the record of a directory, and creates it if it does not exist.
-    pub(in crate::store) fn open(dir: &Path) -> io::Result<Catalogue> {
-        let path = dir.join(NAME);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        let len = file.metadata()?.len();
+    pub(in crate::store) fn open(dir: &dyn DiskDir) -> io::Result<Catalogue> {
+        let file = dir.open(NAME, true)?;
+        let len = file.len()?;
         let mut state = State { len: len / BLOCK as u64, ..State::default() };
         if len % BLOCK as u64 != 0 {
             // A part of a block must not become a whole one when later blocks are written.
             steps::step(|| file.set_len(state.len * BLOCK as u64))?;
         }
-        let mut bytes = [0; BLOCK];
-        for number in 0..state.len {
-            file.read_exact_at(&mut bytes, number * BLOCK as u64)?;
+        let record = read_file(dir, NAME, len)?;
+        for (number, bytes) in (0..state.len).zip(record.as_chunks::<BLOCK>().0) {
+            let mut bytes = *bytes;
             let mut block = Block::decode(number, &bytes);
             if block.as_ref().is_some_and(|(first, block)| state.overlaps(*first, block.last(*first))) {
                 // Blocks have no handles in common. It would come back when the other is gone.
                 (block, bytes) = (None, [0; BLOCK]);
             }
-            steps::write_all_at(&file, &bytes, number * BLOCK as u64)?;
+            steps::write_all_at(&*file, &bytes, number * BLOCK as u64)?;
             match block {
                 Some((first, block)) => state.insert(first, block),
                 None => state.release(number),
             }
         }
         if state.len > 0 {
-            steps::sync_all(&file)?;
+            steps::sync_file(&*file, true)?;
         }
         Ok(Catalogue { file, state: Mutex::new(state), changing: Mutex::default(), failed: Mutex::new(false) })
     }
@@ -239,7 +236,7 @@ impl Catalogue {
             return Err(io::Error::other("an earlier sync of the catalogue failed"));
         }
         let taken_off = self.state().taken_off;
-        steps::sync_data(&self.file).inspect_err(|_| *failed = true)?;
+        steps::sync_file(&*self.file, false).inspect_err(|_| *failed = true)?;
         self.state().durable = taken_off;
         Ok(())
     }
@@ -323,7 +320,7 @@ impl Catalogue {
             (0..count as usize).for_each(|at| bits[at / 8] |= 1 << (at % 8));
             Block { number, count, bits, made: [0; BITS] }
         };
-        let written = steps::write_all_at(&self.file, &block.encode(first.0), block.number * BLOCK as u64);
+        let written = steps::write_all_at(&*self.file, &block.encode(first.0), block.number * BLOCK as u64);
         let result = written.and_then(|()| self.sync());
         if result.is_err() {
             self.state().release(block.number);
@@ -380,7 +377,7 @@ impl Catalogue {
             for datafile in datafiles {
                 any = true;
                 let Some((bits, at)) = self.without(datafile) else { continue };
-                steps::write_all_at(&self.file, &[bits], at)?;
+                steps::write_all_at(&*self.file, &[bits], at)?;
                 self.taken_off(datafile);
             }
         }
@@ -405,8 +402,14 @@ impl Catalogue {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::path::Path;
 
     use super::*;
+    use crate::store::disk::SystemDir;
+
+    fn opened(dir: &Path) -> Catalogue {
+        Catalogue::open(&SystemDir::open(dir).unwrap()).unwrap()
+    }
 
     fn all(catalogue: &Catalogue) -> Vec<u64> {
         catalogue.list(|_| true).into_iter().map(|handle| handle.0).collect()
@@ -419,7 +422,7 @@ mod tests {
     #[test]
     fn what_is_recorded_is_there_until_it_is_taken_off() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || Catalogue::open(dir.path()).unwrap();
+        let open = || opened(dir.path());
         let catalogue = open();
         catalogue.create(DatafileHandle(100), 20, no_file).unwrap();
         catalogue.create(DatafileHandle(100), 20, no_file).unwrap();
@@ -437,14 +440,14 @@ mod tests {
     #[test]
     fn blocks_are_used_again() {
         let dir = tempfile::tempdir().unwrap();
-        let catalogue = Catalogue::open(dir.path()).unwrap();
+        let catalogue = opened(dir.path());
         for round in 0..50u64 {
             catalogue.create(DatafileHandle(round * 100), 100, no_file).unwrap();
             catalogue.take_off((0..100).map(|at| DatafileHandle(round * 100 + at))).unwrap();
         }
         assert_eq!(all(&catalogue), [0; 0]);
         assert_eq!(std::fs::metadata(dir.path().join(NAME)).unwrap().len(), BLOCK as u64);
-        let again = Catalogue::open(dir.path()).unwrap();
+        let again = opened(dir.path());
         again.create(DatafileHandle(7), 1, no_file).unwrap();
         assert_eq!(std::fs::metadata(dir.path().join(NAME)).unwrap().len(), BLOCK as u64);
     }
@@ -464,7 +467,7 @@ mod tests {
         const COUNT: u64 = MAX_DATAFILES as u64;
         let handles = |first: u64| (first..first + COUNT).map(DatafileHandle);
         let record = |dir: &Path, first: u64| {
-            Catalogue::open(dir).unwrap().create(DatafileHandle(first), COUNT as u32, no_file).unwrap();
+            opened(dir).create(DatafileHandle(first), COUNT as u32, no_file).unwrap();
         };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(NAME);
@@ -472,7 +475,7 @@ mod tests {
         acknowledged.iter().for_each(|first| record(dir.path(), *first));
         for new in (32..64).map(|range| range * COUNT) {
             let old = acknowledged.remove(0);
-            Catalogue::open(dir.path()).unwrap().take_off(handles(old)).unwrap();
+            opened(dir.path()).take_off(handles(old)).unwrap();
             let before = std::fs::read(&path).unwrap();
             record(dir.path(), new);
             let after = std::fs::read(&path).unwrap();
@@ -485,7 +488,7 @@ mod tests {
             let images: BTreeSet<Vec<u8>> = boundaries.flat_map(torn).collect();
             for image in images {
                 std::fs::write(&path, image).unwrap();
-                let found = all(&Catalogue::open(dir.path()).unwrap());
+                let found = all(&opened(dir.path()));
                 let mut expected: Vec<u64> = acknowledged.iter().flat_map(|first| *first..first + COUNT).collect();
                 let all_of_new: Vec<u64> = (new..new + COUNT).collect();
                 let is_new = found.last().is_some_and(|last| *last >= new);
@@ -493,7 +496,7 @@ mod tests {
                 // The manager sends it again.
                 record(dir.path(), new);
                 expected.extend(all_of_new);
-                assert!(all(&Catalogue::open(dir.path()).unwrap()) == expected, "range {new}, created again");
+                assert!(all(&opened(dir.path())) == expected, "range {new}, created again");
             }
             std::fs::write(&path, &after).unwrap();
             acknowledged.push(new);
@@ -505,7 +508,7 @@ mod tests {
     fn no_new_block_crosses_a_sector() {
         steps::injected::observe(Some(Box::new(|_| {})));
         let dir = tempfile::tempdir().unwrap();
-        let mut catalogue = Catalogue::open(dir.path()).unwrap();
+        let mut catalogue = opened(dir.path());
         for round in 0..4u64 {
             for range in 0..50 {
                 catalogue.create(DatafileHandle((round * 50 + range) * 10), 10, no_file).unwrap();
@@ -514,7 +517,7 @@ mod tests {
             assert!(numbers(&catalogue).iter().all(whole), "{:?}", numbers(&catalogue));
             let some = (0..round * 25).flat_map(|range| (0..10).map(move |at| DatafileHandle(range * 10 + at)));
             catalogue.take_off(some).unwrap();
-            catalogue = Catalogue::open(dir.path()).unwrap();
+            catalogue = opened(dir.path());
         }
         // A create that fails gives its number back, and only that.
         let before = numbers(&catalogue).len();
@@ -541,13 +544,13 @@ mod tests {
         };
         let blocks: Vec<Vec<u8>> = (0..64).map(older).collect();
         std::fs::write(&path, blocks.concat()).unwrap();
-        let catalogue = Catalogue::open(dir.path()).unwrap();
+        let catalogue = opened(dir.path());
         assert_eq!(all(&catalogue), (0..512).collect::<Vec<u64>>());
         assert_eq!(numbers(&catalogue).into_iter().filter(|number| crosses(*number)).count(), 16);
         // They are taken off in part, and then as a whole.
         catalogue.take_off((0..512).filter(|handle| handle % 8 < 3).map(DatafileHandle)).unwrap();
         let left: Vec<u64> = (0..512).filter(|handle| handle % 8 >= 3).collect();
-        let again = Catalogue::open(dir.path()).unwrap();
+        let again = opened(dir.path());
         assert_eq!((all(&catalogue), all(&again)), (left.clone(), left.clone()));
         again.take_off(left.into_iter().map(DatafileHandle)).unwrap();
         let create = |catalogue: &Catalogue, first: u64| {
@@ -555,17 +558,17 @@ mod tests {
             assert!(!numbers(catalogue).into_iter().any(crosses), "{:?}", numbers(catalogue));
         };
         create(&again, 1000);
-        let again = Catalogue::open(dir.path()).unwrap();
+        let again = opened(dir.path());
         create(&again, 2000);
-        assert_eq!(all(&Catalogue::open(dir.path()).unwrap()), (1000..1480).chain(2000..2480).collect::<Vec<u64>>());
+        assert_eq!(all(&opened(dir.path())), (1000..1480).chain(2000..2480).collect::<Vec<u64>>());
         // A part of a block at the end does not become one when a later block is written.
         let mut bytes: Vec<u8> = (0..4).flat_map(older).collect();
         bytes.truncate(4 * BLOCK - 100);
         std::fs::write(&path, bytes).unwrap();
-        let catalogue = Catalogue::open(dir.path()).unwrap();
+        let catalogue = opened(dir.path());
         catalogue.create(DatafileHandle(500), 1, no_file).unwrap();
         assert_eq!(numbers(&catalogue), [0, 1, 2, 4]);
-        assert_eq!(all(&Catalogue::open(dir.path()).unwrap()), (0..24).chain([500]).collect::<Vec<u64>>());
+        assert_eq!(all(&opened(dir.path())), (0..24).chain([500]).collect::<Vec<u64>>());
         steps::injected::observe(None);
     }
 
@@ -573,7 +576,7 @@ mod tests {
     fn a_block_that_was_cut_off_or_torn_is_free() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(NAME);
-        let catalogue = Catalogue::open(dir.path()).unwrap();
+        let catalogue = opened(dir.path());
         catalogue.create(DatafileHandle(1), 3, no_file).unwrap();
         catalogue.create(DatafileHandle(50), 3, no_file).unwrap();
         let mut bytes = std::fs::read(&path).unwrap();
@@ -581,10 +584,10 @@ mod tests {
         bytes.truncate(2 * BLOCK);
         bytes.extend([1; 30]);
         std::fs::write(&path, bytes).unwrap();
-        let catalogue = Catalogue::open(dir.path()).unwrap();
+        let catalogue = opened(dir.path());
         assert_eq!(all(&catalogue), [1, 2, 3]);
         catalogue.create(DatafileHandle(90), 1, no_file).unwrap();
-        assert_eq!(all(&Catalogue::open(dir.path()).unwrap()), [1, 2, 3, 90]);
+        assert_eq!(all(&opened(dir.path())), [1, 2, 3, 90]);
     }
 
     /// A regression test. Bits that belong to no datafile were counted. Of two blocks for one range
@@ -600,12 +603,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let blocks = [block(16, 3, 0xff), block(16, 3, 0x06), block(17, 8, 0xff), block(u64::MAX - 2, 8, 0xff)];
         std::fs::write(dir.path().join(NAME), blocks.concat()).unwrap();
-        let catalogue = Catalogue::open(dir.path()).unwrap();
+        let catalogue = opened(dir.path());
         assert_eq!((all(&catalogue), catalogue.datafiles()), (vec![16, 17, 18], 3));
         catalogue.take_off([16, 17, 18].map(DatafileHandle)).unwrap();
         assert_eq!(catalogue.datafiles(), 0);
         drop(catalogue);
-        assert!(all(&Catalogue::open(dir.path()).unwrap()).is_empty(), "they do not come back");
+        assert!(all(&opened(dir.path())).is_empty(), "they do not come back");
     }
 
     /// A regression test. A call that found the datafiles off the record succeeded at once,
@@ -613,7 +616,7 @@ mod tests {
     #[test]
     fn whoever_finds_a_datafile_off_the_record_waits_until_that_is_durable() {
         let dir = tempfile::tempdir().unwrap();
-        let catalogue = Catalogue::open(dir.path()).unwrap();
+        let catalogue = opened(dir.path());
         let all = [5, 6, 7].map(DatafileHandle);
         catalogue.create(all[0], 3, no_file).unwrap();
         let failing = |first, datafiles: &[DatafileHandle]| {
@@ -636,7 +639,7 @@ mod tests {
     #[test]
     fn a_range_that_is_recorded_again_counts_once() {
         let dir = tempfile::tempdir().unwrap();
-        let catalogue = Catalogue::open(dir.path()).unwrap();
+        let catalogue = opened(dir.path());
         let all = [5, 6, 7].map(DatafileHandle);
         catalogue.create(all[0], 3, no_file).unwrap();
         assert_eq!(catalogue.make_file(all[1], || Ok(())).unwrap(), Some(()));

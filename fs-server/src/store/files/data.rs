@@ -2,24 +2,23 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
+use bmi::hooks::mutated;
 use bmi::{MemList, MemSlice};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind};
-use rustix::fs::{AtFlags, OFlags, statat, unlinkat};
 
 use super::durability::{self, Disk, Trouble};
 use super::mapped::Mapped;
 use super::marks::{Mark, Marks};
-use super::names::{handles_in, name, open_at, range, subdir, subdir_of};
-use super::space::Room;
+use super::names::{handles_in, name, range, subdir, subdir_of};
 use super::store::FileStore;
+use crate::store::disk::Room;
+use crate::store::disk::steps::step;
 use crate::store::label::{Label, write_label};
-use crate::store::open::{Named, OpenFile};
-use crate::store::sys::steps::step;
+use crate::store::open::{Named, OpenFile, Way};
 use crate::store::sys::{fault, no_descriptor, trouble};
 use crate::store::transfer::{AtOnce, Direction, Job, jobs, read_all, write_all};
 use crate::store::{DataStore, DiskTurn, Held, Lends, Loan, remainder};
@@ -52,10 +51,10 @@ fn sync_fault(datafile: DatafileHandle, trouble: &Trouble) -> FsError {
 
 /// Fails if no file of this file system can have that length.
 fn try_length(disk: &Disk, size: u64) -> io::Result<()> {
-    let file = open_at(&disk.dir, TRIAL, OFlags::RDWR | OFlags::CREATE)?;
-    match unlinkat(&disk.dir, TRIAL, AtFlags::empty()) {
-        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-        Err(error) => return Err(error.into()),
+    let file = step(|| disk.dir.open(TRIAL, true))?;
+    match disk.dir.remove(TRIAL) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
     step(|| file.set_len(size))
 }
@@ -63,7 +62,7 @@ fn try_length(disk: &Disk, size: u64) -> io::Result<()> {
 /// Removes the file of a datafile that is not on the catalogue. It is not an error if it does not
 /// exist.
 fn unlink(disk: &Disk, datafile: DatafileHandle) -> io::Result<()> {
-    match step(|| Ok(unlinkat(&disk.dir, name(datafile), AtFlags::empty())?)) {
+    match step(|| disk.dir.remove(&name(datafile))) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Ok(()) => {
             disk.catalogue.file_removed();
@@ -75,8 +74,8 @@ fn unlink(disk: &Disk, datafile: DatafileHandle) -> io::Result<()> {
 
 /// Returns the datafiles of a subdirectory, in order: those with a file and those without.
 fn datafiles_in(disk: &Disk, number: u8) -> io::Result<Vec<DatafileHandle>> {
-    let directory = open_at(&disk.dir, &subdir(number), OFlags::RDONLY | OFlags::DIRECTORY)?;
-    let mut handles = handles_in(directory, number)?;
+    let directory = step(|| disk.dir.dir(&subdir(number)))?;
+    let mut handles = handles_in(&*directory, number)?;
     handles.extend(disk.catalogue.list(|datafile| subdir_of(datafile) == number));
     handles.sort();
     handles.dedup();
@@ -119,9 +118,14 @@ impl FileStore {
             }
             file => file?,
         };
-        if let Some(file) = file {
+        if let Some(file) = file
+            && !mutated("store/truncate-not-synced")
+        {
             // With its attributes, which have the length that was synced before.
             self.make_durable(datafile, file, true).await?;
+        }
+        if mutated("store/truncated-datafile-stays-prepared") {
+            return Ok(());
         }
         self.mark(datafile, clear).await
     }
@@ -189,7 +193,7 @@ impl DataStore for FileStore {
 
     async fn relabel(&self, label: &Label) -> Result<(), FsError> {
         let new = *label;
-        let written = self.work(move |disk| write_label(&disk.dir, &new)).await?;
+        let written = self.work(move |disk| write_label(&*disk.dir, &new)).await?;
         written.map_err(|error| trouble(&self.path, &error))?;
         *self.label.lock().unwrap_or_else(PoisonError::into_inner) = Some(*label);
         Ok(())
@@ -211,10 +215,10 @@ impl DataStore for FileStore {
             let mut empty = Vec::new();
             // One that is marked was in use.
             for datafile in range(first, count).filter(|datafile| disk.marks.find(*datafile).is_none()) {
-                match statat(&disk.dir, name(datafile), AtFlags::empty()) {
-                    Ok(stat) if stat.st_size > 0 => {}
-                    Ok(_) | Err(rustix::io::Errno::NOENT) => empty.push(datafile),
-                    Err(error) => return Err(error.into()),
+                match disk.dir.len_of(&name(datafile)) {
+                    Ok(len) if len > 0 => {}
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => empty.push(datafile),
                 }
             }
             disk.take_off(empty.iter().copied())?;
@@ -281,7 +285,7 @@ impl DataStore for FileStore {
         let (file, jobs) = (file.expect(MADE), jobs(regions, from));
         // Only then: a sync that began before may not cover it.
         let at_once = |at_once: &AtOnce, file: &OpenFile, jobs: &[Job]| {
-            let result = at_once.write(file.file(), jobs);
+            let result = at_once.write(file.descriptor(Way::Buffered), jobs);
             if !matches!(result, Ok(0)) {
                 file.changed();
             }
@@ -306,7 +310,8 @@ impl DataStore for FileStore {
             return Ok(());
         };
         let jobs = jobs(regions, into);
-        let at_once = |at_once: &AtOnce, file: &OpenFile, jobs: &[Job]| at_once.read(file.file(), jobs);
+        let at_once =
+            |at_once: &AtOnce, file: &OpenFile, jobs: &[Job]| at_once.read(file.descriptor(Way::Buffered), jobs);
         let whole = |file: &OpenFile, jobs: &[Job]| read_all(file.file(), jobs);
         let result = match self.moves_directly() {
             true => self.move_directly(Direction::Read, datafile, file, jobs).await,
@@ -397,13 +402,10 @@ impl DataStore for FileStore {
 
     async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
         let Some(file) = self.file(datafile, false).await? else { return Ok(Held::default()) };
-        let look = move || file.file().metadata();
+        let look = move || file.file().held();
         // The time of the last change is not always known here, if others keep it.
-        let metadata = if self.at_once.knows_attributes() { look() } else { self.short(move |_| look()).await? };
-        let metadata = metadata.map_err(|error| fault("looking at", datafile, &error))?;
-        let ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-        // Times before 1970 count as never.
-        Ok(Held { size: metadata.len(), mtime_ns: u64::try_from(ns).unwrap_or(0) })
+        let held = if self.at_once.knows_attributes() { look() } else { self.short(move |_| look()).await? };
+        held.map_err(|error| fault("looking at", datafile, &error))
     }
 
     async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
@@ -417,7 +419,7 @@ impl DataStore for FileStore {
 
     async fn stat(&self) -> Result<IodStat, FsError> {
         let disk = self.disk.clone();
-        let ask = || self.disk.short.start(move || disk.space.ask(&disk.dir));
+        let ask = || self.disk.short.start(move || disk.space.ask(&*disk.dir));
         let space = self.disk.space.ask_anew(ask).await;
         space.map(|room| self.stat_of(room)).map_err(|error| trouble(&self.path, &error))
     }

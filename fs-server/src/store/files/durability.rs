@@ -13,22 +13,22 @@
 //! no mark.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
+use bmi::hooks::mutated;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 use futures_util::future::join_all;
-use rustix::fs::{AtFlags, OFlags, statat};
 
 use super::catalogue::Catalogue;
 use super::failure::Failure;
 use super::marks::{Mark, Marks};
-use super::names::{name, open_at, subdir, subdir_of};
+use super::names::{name, subdir, subdir_of};
 use super::space::Space;
+use crate::store::disk::DiskDir;
+use crate::store::disk::steps::{self, step};
 use crate::store::label::DirLock;
 use crate::store::open::{Named, OpenFile};
-use crate::store::sys::{self, steps};
 use crate::workers::Workers;
 
 /// Most syncs at the same time.
@@ -36,7 +36,7 @@ const AT_ONCE: usize = 8;
 
 /// The parts of a store of files that worker threads use too.
 pub(in crate::store) struct Disk {
-    pub(in crate::store) dir: File,
+    pub(in crate::store) dir: Arc<dyn DiskDir>,
     /// Does what is short, if the disk answers.
     pub(in crate::store) short: Arc<Workers>,
     /// Does what takes long, so that nothing short waits for it.
@@ -94,8 +94,7 @@ pub(in crate::store) async fn sync(
 }
 
 fn start_writeback(files: &[Named]) {
-    // The wait that follows reports the errors.
-    files.iter().for_each(|(_, file)| drop(sys::start_writeback(file.file())));
+    files.iter().for_each(|(_, file)| file.file().start_writeback());
 }
 
 /// What opening the file of a datafile has found.
@@ -111,10 +110,10 @@ impl Disk {
     /// Opens the file of a datafile. Makes it if `create` is true and the datafile was never
     /// written.
     pub(super) fn open_file(&self, datafile: DatafileHandle, create: bool) -> io::Result<Found> {
-        let file = match open_at(&self.dir, &name(datafile), OFlags::RDWR) {
+        let open = |make| step(|| self.dir.open(&name(datafile), make));
+        let file = match open(false) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && create => {
-                let make = || open_at(&self.dir, &name(datafile), OFlags::RDWR | OFlags::CREATE);
-                self.catalogue.make_file(datafile, make)?
+                self.catalogue.make_file(datafile, || open(true))?
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             opened => Some(opened?),
@@ -123,8 +122,8 @@ impl Disk {
         let file = OpenFile::new(file, Arc::downgrade(&self.short));
         let synced = file.synced();
         if synced > 0 {
-            let size = file.file().metadata()?.len();
-            if size < synced {
+            let size = file.file().held()?.size;
+            if size < synced && !mutated("store/datafile-cut-off-not-noticed") {
                 return Ok(Found::CutOff(size, synced));
             }
         }
@@ -142,9 +141,9 @@ impl Disk {
     }
 
     fn sync_data(&self, (datafile, file): Named, whole: bool) -> Synced {
-        let result = match file.file().metadata() {
+        let result = match file.file().held() {
             Err(error) => Err(Trouble::Before(error)),
-            Ok(metadata) => file.sync(whole).map(|()| metadata.len()).map_err(|error| {
+            Ok(held) => file.sync(whole).map(|()| held.size).map_err(|error| {
                 self.mark_failed(datafile, &error);
                 Trouble::Failed(error)
             }),
@@ -157,7 +156,10 @@ impl Disk {
     fn sync_names(&self, synced: Vec<Synced>) -> Vec<(DatafileHandle, Trouble)> {
         let data = synced.iter().filter(|(_, result)| result.is_ok()).map(|((datafile, _), _)| *datafile);
         let new: Vec<DatafileHandle> = data.filter(|datafile| self.catalogue.is_new(*datafile)).collect();
-        let named = self.sync_subdirs(new.iter().copied()).and_then(|()| self.take_off(new.iter().copied()));
+        let named = match mutated("store/taken-off-before-the-name-is-durable") {
+            true => self.take_off(new.iter().copied()).and_then(|()| self.sync_subdirs(new.iter().copied())),
+            false => self.sync_subdirs(new.iter().copied()).and_then(|()| self.take_off(new.iter().copied())),
+        };
         let mut failed = Vec::new();
         for ((datafile, file), result) in synced {
             let result = result.and_then(|len| match &named {
@@ -173,8 +175,11 @@ impl Disk {
     pub(super) fn sync_subdirs(&self, datafiles: impl Iterator<Item = DatafileHandle>) -> io::Result<()> {
         let once: BTreeSet<u8> = datafiles.map(subdir_of).collect();
         for number in once {
-            let directory = open_at(&self.dir, &subdir(number), OFlags::RDONLY | OFlags::DIRECTORY)?;
-            steps::sync_all(&directory)
+            if mutated("store/names-not-synced") {
+                break;
+            }
+            let directory = step(|| self.dir.dir(&subdir(number)))?;
+            steps::sync_dir(&*directory)
                 .inspect_err(|error| self.fail(&format!("the subdirectory {}", subdir(number)), error))?;
         }
         Ok(())
@@ -187,7 +192,7 @@ impl Disk {
 
     /// Adds datafiles to the catalogue, durably.
     pub(in crate::store) fn create(&self, first: DatafileHandle, count: u32) -> io::Result<()> {
-        let has_file = |datafile| statat(&self.dir, name(datafile), AtFlags::empty()).is_ok();
+        let has_file = |datafile| self.dir.len_of(&name(datafile)).is_ok();
         self.catalogue.create(first, count, has_file).inspect_err(|error| self.examine(error))
     }
 

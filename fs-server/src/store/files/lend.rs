@@ -7,7 +7,7 @@ use fs_proto::{DatafileHandle, FsError, Region};
 
 use super::mapped::{InUse, Mapped, Piece, WINDOW, Window, len_of, lend};
 use super::store::FileStore;
-use crate::store::open::OpenFile;
+use crate::store::open::{OpenFile, Way};
 use crate::store::sys::fault;
 use crate::store::{DiskTurn, Loan};
 
@@ -67,7 +67,8 @@ impl FileStore {
         numbers: Vec<u64>,
     ) -> Result<Option<Vec<(u64, Arc<Window>)>>, FsError> {
         let map = move |closer| -> io::Result<Vec<(u64, Arc<Window>)>> {
-            let window = |number| Window::map(file.file(), number * WINDOW, len_of(number, end), &closer);
+            let window =
+                |number| Window::map(file.descriptor(Way::Buffered), number * WINDOW, len_of(number, end), &closer);
             numbers.into_iter().map(|number| Ok((number, Arc::new(window(number)?)))).collect()
         };
         let closer = Arc::downgrade(&self.disk.short);

@@ -26,16 +26,15 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bmi::hooks::mutated;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 
-use crate::store::sys::steps;
+use crate::store::disk::steps;
+use crate::store::disk::{DiskDir, DiskFile, read_file};
 
 pub(in crate::store) const NAME: &str = "marks";
 const BLOCK: usize = 32;
@@ -110,7 +109,7 @@ impl Mark {
             2 => Mark::Truncating(number(16)?),
             _ => return None,
         };
-        (half(4)? == check(bytes)).then_some((DatafileHandle(number(8)?), mark))
+        (half(4)? == check(bytes) || mutated("store/torn-mark-believed")).then_some((DatafileHandle(number(8)?), mark))
     }
 }
 
@@ -135,7 +134,7 @@ pub(in crate::store) fn fuzz_repair(bytes: &mut [u8]) {
 #[derive(Debug)]
 pub(in crate::store) struct Marks {
     /// Locked during a change.
-    file: Mutex<File>,
+    file: Mutex<Arc<dyn DiskFile>>,
     state: Mutex<State>,
     /// Number of marks.
     count: AtomicUsize,
@@ -160,18 +159,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Marks {
     /// Opens the record of a directory, and creates it if it does not exist. The caller makes its
     /// name durable.
-    pub(in crate::store) fn open(dir: &Path) -> io::Result<Marks> {
-        let path = dir.join(NAME);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        let len = (file.metadata()?.len() / BLOCK as u64).max(ROOM);
-        let mut bytes = vec![0; len as usize * BLOCK];
-        let mut read = 0;
-        while read < bytes.len() {
-            match file.read_at(&mut bytes[read..], read as u64)? {
-                0 => break,
-                more => read += more,
-            }
-        }
+    pub(in crate::store) fn open(dir: &dyn DiskDir) -> io::Result<Marks> {
+        let file = dir.open(NAME, true)?;
+        let mut bytes = read_file(dir, NAME, file.len()?)?;
+        let len = (bytes.len() as u64 / BLOCK as u64).max(ROOM);
+        bytes.resize(len as usize * BLOCK, 0);
         let mut state = State { len, ..State::default() };
         let mut replaced = Vec::new();
         for (number, block) in (0..len).zip(bytes.chunks_exact(BLOCK)) {
@@ -187,8 +179,8 @@ impl Marks {
             state.free.push(number);
         }
         // What was read may be only in memory, if the last sync failed. And the blocks must exist.
-        steps::write_all_at(&file, &bytes, 0)?;
-        steps::sync_all(&file)?;
+        steps::write_all_at(&*file, &bytes, 0)?;
+        steps::sync_file(&*file, true)?;
         // The first blocks are used first.
         state.free.reverse();
         let count = AtomicUsize::new(state.marks.len());
@@ -200,11 +192,11 @@ impl Marks {
         self.failed.load(Ordering::Acquire)
     }
 
-    fn sync(&self, file: &File) -> io::Result<()> {
+    fn sync(&self, file: &dyn DiskFile) -> io::Result<()> {
         if self.has_failed() {
             return Err(io::Error::other("an earlier sync of the marks failed"));
         }
-        steps::sync_data(file).inspect_err(|_| self.failed.store(true, Ordering::Release))
+        steps::sync_file(file, false).inspect_err(|_| self.failed.store(true, Ordering::Release))
     }
 
     /// Returns the mark of a datafile.
@@ -240,7 +232,7 @@ impl Marks {
             self.count.store(state.marks.len(), Ordering::Release);
             (before, number)
         };
-        let written = steps::write_all_at(&file, &mark.encode(datafile), number * BLOCK as u64);
+        let written = steps::write_all_at(&**file, &mark.encode(datafile), number * BLOCK as u64);
         if let Err(error) = written {
             let mut state = lock(&self.state);
             match before {
@@ -253,7 +245,10 @@ impl Marks {
             self.count.store(state.marks.len(), Ordering::Release);
             return Err(error);
         }
-        self.sync(&file)
+        if mark.is_prepared() && mutated("store/prepared-truncate-lost-in-a-power-failure") {
+            return Ok(());
+        }
+        self.sync(&**file)
     }
 
     /// Notes that the change of length for which a datafile is marked has failed.
@@ -285,9 +280,9 @@ impl Marks {
             return Ok(());
         }
         for (_, number) in &marked {
-            steps::write_all_at(&file, &[0; BLOCK], number * BLOCK as u64)?;
+            steps::write_all_at(&**file, &[0; BLOCK], number * BLOCK as u64)?;
         }
-        self.sync(&file)?;
+        self.sync(&**file)?;
         let mut state = lock(&self.state);
         for (datafile, number) in marked {
             // It may be named twice.
@@ -302,7 +297,14 @@ impl Marks {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::store::disk::SystemDir;
+
+    fn opened(dir: &Path) -> Marks {
+        Marks::open(&SystemDir::open(dir).unwrap()).unwrap()
+    }
 
     const ONE: DatafileHandle = DatafileHandle(1);
     const TWO: DatafileHandle = DatafileHandle(2);
@@ -310,7 +312,7 @@ mod tests {
     #[test]
     fn a_mark_is_there_until_it_is_cleared() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || Marks::open(dir.path()).unwrap();
+        let open = || opened(dir.path());
         let marks = open();
         assert_eq!(marks.find(ONE), None);
         marks.set(ONE, Mark::Truncating(7)).unwrap();
@@ -332,7 +334,7 @@ mod tests {
     #[test]
     fn there_is_room_from_the_beginning_and_more_later() {
         let dir = tempfile::tempdir().unwrap();
-        let marks = Marks::open(dir.path()).unwrap();
+        let marks = opened(dir.path());
         let len = || std::fs::metadata(dir.path().join(NAME)).unwrap().len();
         assert_eq!(len(), ROOM * BLOCK as u64);
         for raw in 0..ROOM {
@@ -340,7 +342,7 @@ mod tests {
         }
         assert_eq!(len(), ROOM * BLOCK as u64);
         marks.set(DatafileHandle(ROOM), Mark::Truncating(1)).unwrap();
-        let marks = Marks::open(dir.path()).unwrap();
+        let marks = opened(dir.path());
         assert_eq!(lock(&marks.state).marks.len() as u64, ROOM + 1);
     }
 
@@ -352,18 +354,18 @@ mod tests {
         let datafile = DatafileHandle(5);
         let blocks = [Mark::FailedSync.encode(datafile), Mark::Truncating(3).encode(datafile)];
         std::fs::write(dir.path().join(NAME), blocks.concat()).unwrap();
-        let marks = Marks::open(dir.path()).unwrap();
+        let marks = opened(dir.path());
         assert_eq!(marks.find(datafile), Some(Mark::Truncating(3)));
         marks.clear([datafile], |_| true).unwrap();
         drop(marks);
-        assert_eq!(Marks::open(dir.path()).unwrap().find(datafile), None, "it does not come back");
+        assert_eq!(opened(dir.path()).find(datafile), None, "it does not come back");
     }
 
     #[test]
     fn a_torn_block_is_free() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(NAME);
-        let marks = Marks::open(dir.path()).unwrap();
+        let marks = opened(dir.path());
         marks.set(ONE, Mark::Truncating(1)).unwrap();
         marks.set(TWO, Mark::Truncating(2)).unwrap();
         let whole = std::fs::read(&path).unwrap();
@@ -371,7 +373,7 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[at] ^= 1;
             std::fs::write(&path, bytes).unwrap();
-            let marks = Marks::open(dir.path()).unwrap();
+            let marks = opened(dir.path());
             assert_eq!((marks.find(ONE), marks.find(TWO)), (None, Some(Mark::Truncating(2))), "byte {at}");
         }
     }

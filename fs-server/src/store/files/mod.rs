@@ -80,8 +80,10 @@ mod past_cache;
 mod space;
 mod store;
 
-pub(super) use failure::Failure;
+#[cfg(test)]
 pub(super) use marks::Mark;
+#[cfg(any(test, feature = "sim"))]
+pub use names::{datafile_of, name_of};
 #[cfg(test)]
 pub(super) use past_cache::tests as modes;
 pub use store::FileStore;

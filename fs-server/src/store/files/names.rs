@@ -1,13 +1,10 @@
 //! The files of datafiles: their names in the directory of a store.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 
 use fs_proto::DatafileHandle;
-use rustix::fs::{Mode, OFlags, openat};
 
-use crate::store::sys::steps::step;
+use crate::store::disk::DiskDir;
 
 /// Returns the number of the subdirectory of a datafile.
 pub(super) fn subdir_of(datafile: DatafileHandle) -> u8 {
@@ -23,8 +20,17 @@ pub(super) fn name(datafile: DatafileHandle) -> String {
     format!("{:02x}/{:016x}", subdir_of(datafile), datafile.0)
 }
 
-pub(super) fn open_at(dir: &File, name: &str, flags: OFlags) -> io::Result<File> {
-    step(|| Ok(File::from(openat(dir, name, flags | OFlags::CLOEXEC, Mode::from(0o644))?)))
+/// Returns the name of the file of a datafile on the disk of a store.
+#[cfg(any(test, feature = "sim"))]
+pub fn name_of(datafile: DatafileHandle) -> String {
+    name(datafile)
+}
+
+/// Returns the datafile whose file has this name on the disk of a store.
+#[cfg(any(test, feature = "sim"))]
+pub fn datafile_of(name: &str) -> Option<DatafileHandle> {
+    let datafile = DatafileHandle(u64::from_str_radix(name.split_once('/')?.1, 16).ok()?);
+    (self::name(datafile) == name).then_some(datafile)
 }
 
 /// Returns the handles from `first` on.
@@ -33,13 +39,9 @@ pub(super) fn range(first: DatafileHandle, count: u32) -> impl Iterator<Item = D
 }
 
 /// Returns the handles of the files in a subdirectory, in order.
-pub(super) fn handles_in(subdir: impl AsFd, number: u8) -> io::Result<Vec<DatafileHandle>> {
-    let mut handles = Vec::new();
-    for entry in rustix::fs::Dir::read_from(subdir)? {
-        let entry = entry?;
-        let parsed = entry.file_name().to_str().ok().and_then(|name| u64::from_str_radix(name, 16).ok());
-        handles.extend(parsed.map(DatafileHandle).filter(|handle| subdir_of(*handle) == number));
-    }
+pub(super) fn handles_in(subdir: &dyn DiskDir, number: u8) -> io::Result<Vec<DatafileHandle>> {
+    let parsed = subdir.names()?.into_iter().filter_map(|name| u64::from_str_radix(&name, 16).ok());
+    let mut handles: Vec<_> = parsed.map(DatafileHandle).filter(|handle| subdir_of(*handle) == number).collect();
     handles.sort();
     Ok(handles)
 }

@@ -4,28 +4,12 @@
 //! 1. It is asked once at a time, however many want to know.
 //! 2. What it said last is always known.
 
-use std::fs::File;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::fstatvfs;
 use tokio::sync::Notify;
 
-/// The room of a file system, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
-    pub(in crate::store) capacity: u64,
-    pub(in crate::store) free: u64,
-}
-
-impl Room {
-    /// Asks the file system of a directory.
-    pub(in crate::store) fn of(dir: &File) -> io::Result<Room> {
-        let stat = fstatvfs(dir)?;
-        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        Ok(Room { capacity: bytes(stat.f_blocks), free: bytes(stat.f_bavail) })
-    }
-}
+use crate::store::disk::{DiskDir, Room};
 
 /// What is known of the room of a file system.
 pub(super) struct Space {
@@ -68,8 +52,8 @@ impl Space {
     }
 
     /// Asks, and tells all that wait.
-    pub(in crate::store) fn ask(&self, dir: &File) {
-        let answer = Room::of(dir);
+    pub(in crate::store) fn ask(&self, dir: &dyn DiskDir) {
+        let answer = dir.room();
         {
             let mut state = self.state();
             state.asking = false;

@@ -1,15 +1,13 @@
 //! The store of files itself ([`FileStore`]): opening it, its open files, and the threads for its
 //! work.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bmi::hooks::mutated;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
-use rustix::fs::{Mode, OFlags, mkdirat, openat};
 
 use super::catalogue::Catalogue;
 use super::durability::{Disk, Found};
@@ -17,10 +15,12 @@ use super::failure::Failure;
 use super::mapped::Mapped;
 use super::marks::{Mark, Marks};
 use super::names::{handles_in, subdir};
-use super::space::{Room, Space};
+use super::space::Space;
+use crate::store::disk::steps;
+use crate::store::disk::{DiskDir, SystemDir};
 use crate::store::label::{CacheNote, DirLock, Label, cache_note, durable_dir, read_label};
 use crate::store::open::{Begun, Closing, OPEN_FILES, OpenFile, OpenFiles, Openings};
-use crate::store::sys::{fault, no_descriptor, steps, trouble};
+use crate::store::sys::{fault, no_descriptor, trouble};
 use crate::store::transfer::{self, AtOnce, Direct, Job};
 use crate::store::{absent, cut_off};
 use crate::workers::{Workers, on_a_loop};
@@ -77,38 +77,45 @@ impl FileStore {
     /// read.
     pub fn open(path: impl Into<PathBuf>, offload: u64) -> Result<FileStore, FsError> {
         let path = path.into();
+        let dir = durable_dir(&path).and_then(|()| SystemDir::open(&path)).map_err(|error| trouble(&path, &error))?;
+        FileStore::on(Arc::new(dir), path, offload)
+    }
+
+    /// Opens the store in a directory of a disk, which errors call `path`.
+    ///
+    /// # Errors
+    /// As [`FileStore::open`].
+    pub(crate) fn on(dir: Arc<dyn DiskDir>, path: PathBuf, offload: u64) -> Result<FileStore, FsError> {
         let prepare = || {
-            durable_dir(&path)?;
-            let dir = File::open(&path)?;
+            (0..=0xff).try_for_each(|number| dir.make_dir(&subdir(number)))?;
+            let catalogue = Catalogue::open(&*dir)?;
+            let marks = Marks::open(&*dir)?;
             for number in 0..=0xffu8 {
-                match mkdirat(&dir, subdir(number), Mode::from(0o755)) {
-                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            let catalogue = Catalogue::open(&path)?;
-            let marks = Marks::open(&path)?;
-            for number in 0..=0xffu8 {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                catalogue.count_files(handles_in(openat(&dir, subdir(number), flags, Mode::empty())?, number)?);
+                catalogue.count_files(handles_in(&*dir.dir(&subdir(number))?, number)?);
             }
             // The names may be those of a process that was killed before it synced them.
-            steps::sync_all(&dir)?;
-            Ok::<_, io::Error>((dir, catalogue, marks, read_label(&path)?))
+            steps::sync_dir(&*dir)?;
+            Ok::<_, io::Error>((catalogue, marks, read_label(&*dir)?))
         };
-        let (dir, catalogue, marks, label) = prepare().map_err(|error| trouble(&path, &error))?;
+        let (catalogue, marks, label) = prepare().map_err(|error| trouble(&path, &error))?;
         let invalid = |why| FsError::new(ErrorCode::Invalid, format!("data directory {}: {why}", path.display()));
         let label = Mutex::new(label.transpose().map_err(invalid)?);
-        let device = dir.metadata().map_err(|error| trouble(&path, &error))?.dev();
+        let device = dir.number().map_err(|error| trouble(&path, &error))?;
         let disk_number = disk_number(&bmi::backend::host_id().unwrap_or_default(), device);
-        let at_once = AtOnce::on(&dir).map_err(|error| trouble(&path, &error))?;
-        let room = Room::of(&dir).map_err(|error| trouble(&path, &error))?;
+        let at_once = AtOnce::on(&*dir).map_err(|error| trouble(&path, &error))?;
+        let room = dir.room().map_err(|error| trouble(&path, &error))?;
         let (short, long) = (Arc::new(Workers::new("disk-short", SHORT)), Workers::new("disk-long", LONG));
         let (space, failure) = (Space::new(room), Failure::default());
         let disk = Arc::new(Disk { dir, short, long, space, lock: None, catalogue, marks, failure });
         let (open, openings) = (Mutex::new(OpenFiles::new(OPEN_FILES)), Openings::default());
         let (direct, mapped, kept) = (None, None, OPEN_FILES);
         Ok(FileStore { path, disk, at_once, offload, direct, mapped, kept, open, openings, label, disk_number })
+    }
+
+    /// Opens the store on a disk in memory, as a program that is started anew.
+    #[cfg(test)]
+    pub(crate) fn in_memory(disk: &crate::store::MemDisk) -> FileStore {
+        FileStore::on(Arc::new(disk.reopen()), PathBuf::from("disk"), u64::MAX).expect("the disk works")
     }
 
     /// Keeps this lock as long as anything uses the disk. Call it before the store is used.
@@ -152,7 +159,11 @@ impl FileStore {
     /// Fails if operations on a datafile must fail.
     pub(super) fn check(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         self.disk.failure.check()?;
-        self.disk.marks.find(datafile).map_or(Ok(()), |mark| Err(mark.refusal(datafile)))
+        match self.disk.marks.find(datafile) {
+            Some(mark) if mark.is_prepared() && mutated("store/prepared-datafile-served") => Ok(()),
+            Some(mark) => Err(mark.refusal(datafile)),
+            None => Ok(()),
+        }
     }
 
     /// As [`FileStore::check`], but the datafile may be about to be truncated.
@@ -211,7 +222,12 @@ impl FileStore {
                 Err(error) => return Err(fault("opening", datafile, &error)),
                 _ if begun.was_removed() => {}
                 Ok(Found::CutOff(size, synced)) => return Err(cut_off(datafile, size, synced)),
-                Ok(Found::Nothing) if !create && self.disk.catalogue.is_new(datafile) => return Ok(None),
+                Ok(Found::Nothing)
+                    if !create
+                        && (self.disk.catalogue.is_new(datafile) || mutated("store/absent-datafile-is-empty")) =>
+                {
+                    return Ok(None);
+                }
                 Ok(Found::Nothing) => return Err(absent(datafile)),
                 Ok(Found::File(file)) => {
                     if let Some(file) = self.keep(datafile, file, &begun) {
@@ -354,12 +370,12 @@ fn disk_number(host: &str, device: u64) -> u64 {
 impl FileStore {
     /// Returns the note of the cache that this store uses.
     pub(in crate::store) fn cache_note(&self) -> Result<Option<CacheNote>, FsError> {
-        cache_note::read(&self.path).map_err(|error| trouble(&self.path, &error))
+        cache_note::read(&*self.disk.dir).map_err(|error| trouble(&self.path, &error))
     }
 
     /// Notes durably which cache this store uses from now on.
     pub(in crate::store) async fn note_cache(&self, note: Option<CacheNote>) -> Result<(), FsError> {
-        let written = self.work(move |disk| cache_note::write(&disk.dir, note.as_ref())).await?;
+        let written = self.work(move |disk| cache_note::write(&*disk.dir, note.as_ref())).await?;
         written.map_err(|error| trouble(&self.path, &error))
     }
 }

@@ -14,17 +14,19 @@
 //! **Layout** of `<dir>/cache.toml`: a comment, and with a cache in use the directory of its
 //! frames, their number, and the name of the host as it was started ([`bmi::backend::host_id`]).
 
-use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::replace::replace_file;
+use crate::store::disk::{DiskDir, read_file};
 
 const NAME: &str = "cache.toml";
 /// The name of a note while it is written, and of the file that is kept for the next one.
 const SPARE: &str = "cache.new";
+/// Most bytes of a note.
+const MOST: u64 = 64 << 10;
 
 /// The cache that a store uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,10 +51,10 @@ struct NoteFile {
 }
 
 /// Reads the note of a data directory. Returns `None` if no cache is in use.
-pub(in crate::store) fn read(dir: &Path) -> io::Result<Option<CacheNote>> {
-    let text = match fs::read_to_string(dir.join(NAME)) {
+pub(in crate::store) fn read(dir: &dyn DiskDir) -> io::Result<Option<CacheNote>> {
+    let text = match read_file(dir, NAME, MOST) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        result => result?,
+        result => String::from_utf8_lossy(&result?).into_owned(),
     };
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{NAME}: {why}"));
     let file: NoteFile = toml::from_str(&text).map_err(|error| invalid(error.message().replace('\n', " ")))?;
@@ -62,7 +64,7 @@ pub(in crate::store) fn read(dir: &Path) -> io::Result<Option<CacheNote>> {
 }
 
 /// Replaces the note of a data directory, atomically and durably.
-pub(in crate::store) fn write(dir: &File, note: Option<&CacheNote>) -> io::Result<()> {
+pub(in crate::store) fn write(dir: &dyn DiskDir, note: Option<&CacheNote>) -> io::Result<()> {
     let file = note.map_or_else(NoteFile::default, |note| NoteFile {
         dir: Some(note.dir.clone()),
         number: Some(format!("{:032x}", note.number)),
@@ -76,20 +78,21 @@ pub(in crate::store) fn write(dir: &File, note: Option<&CacheNote>) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::disk::SystemDir;
 
     #[test]
     fn a_note_comes_back_until_it_is_cleared() {
         let path = tempfile::tempdir().unwrap();
-        let dir = File::open(path.path()).unwrap();
-        assert_eq!(read(path.path()).unwrap(), None);
+        let dir = SystemDir::open(path.path()).unwrap();
+        assert_eq!(read(&dir).unwrap(), None);
         let long = PathBuf::from(format!("/{}", "\"x\\ ".repeat(1000)));
         for place in ["/dev/shm".into(), long, "/b".into()] {
             let note = CacheNote { dir: place, number: 7 << 100 | 3, host: "boot".into() };
             write(&dir, Some(&note)).unwrap();
-            assert_eq!(read(path.path()).unwrap(), Some(note));
+            assert_eq!(read(&dir).unwrap(), Some(note));
         }
         write(&dir, None).unwrap();
-        assert_eq!(read(path.path()).unwrap(), None);
+        assert_eq!(read(&dir).unwrap(), None);
     }
 
     #[test]
@@ -98,8 +101,8 @@ mod tests {
         for (text, why) in
             [("dir = 1", "cache.toml"), ("dir = \"/a\"\nnumber = \"x\"\n", "number"), ("x = 1", "unknown")]
         {
-            fs::write(path.path().join(NAME), text).unwrap();
-            let error = read(path.path()).unwrap_err().to_string();
+            std::fs::write(path.path().join(NAME), text).unwrap();
+            let error = read(&SystemDir::open(path.path()).unwrap()).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
     }

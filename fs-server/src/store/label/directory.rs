@@ -10,6 +10,7 @@ use fs_proto::{ErrorCode, FsError, Role};
 
 use super::identity::{IDENTITY, Label, NEW, read_label, write_label};
 use super::lock::DirLock;
+use crate::store::disk::SystemDir;
 use crate::store::sys::trouble;
 
 /// Names that are ignored when checking for an empty directory: what a new file system has in its
@@ -49,7 +50,7 @@ impl Directory {
             return Ok(Directory { path: path.to_owned(), label: None, lock: None, made: false });
         }
         let lock = Arc::new(DirLock::take(path).map_err(fail)?);
-        let label = match read_label(path).map_err(fail)? {
+        let label = match SystemDir::open(path).and_then(|dir| read_label(&dir)).map_err(fail)? {
             Some(label) => Some(label.map_err(|why| refusal(path, why))?),
             None => {
                 refuse_contents(path)?;
@@ -111,7 +112,7 @@ impl Directory {
     /// As [`Directory::claim`].
     pub(crate) fn establish(&mut self, label: &Label) -> Result<(), FsError> {
         self.claim()?;
-        let written = File::open(&self.path).and_then(|dir| write_label(&dir, label));
+        let written = SystemDir::open(&self.path).and_then(|dir| write_label(&dir, label));
         written.map_err(|error| trouble(&self.path, &error))?;
         (self.label, self.made) = (Some(*label), false);
         Ok(())

@@ -1,13 +1,12 @@
 //! The label of a store and its file, `identity.toml`.
 
-use std::fs::{self, File};
 use std::io;
-use std::path::Path;
 
 use fs_proto::{ClusterId, DatafileHandle, Role, Start, StoreId};
 use serde::{Deserialize, Serialize};
 
 use super::replace::replace_file;
+use crate::store::disk::{DiskDir, read_file};
 
 /// The format of data directories. It rises with every change of what is in one.
 ///
@@ -26,6 +25,8 @@ const OLDEST_OF_IOD: u32 = 2;
 pub(crate) const IDENTITY: &str = "identity.toml";
 /// The name of a label while it is written, and of the file that is kept for the next one.
 pub(super) const NEW: &str = "identity.new";
+/// Most bytes of a label.
+const MOST: u64 = 64 << 10;
 
 /// The label of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,12 @@ impl Label {
     pub fn new(cluster: ClusterId, role: Role, store: StoreId) -> Label {
         let (offered, confirmed, manager) = (None, None, None);
         Label { cluster, role, store, epoch: 0, offered, confirmed, manager, highest: DatafileHandle(0) }
+    }
+
+    /// Returns the label of the store on a disk; `None` if it has none that can be read.
+    #[cfg(any(test, feature = "sim"))]
+    pub fn on(disk: &crate::store::MemDisk) -> Option<Label> {
+        read_label(&disk.reopen()).ok()??.ok()
     }
 }
 
@@ -137,19 +144,19 @@ impl IdentityFile {
 
 /// Reads the label of a directory. Returns `None` if it has none, and the reason if it is not
 /// valid.
-pub(in crate::store) fn read_label(dir: &Path) -> io::Result<Option<Result<Label, String>>> {
-    let text = match fs::read_to_string(dir.join(IDENTITY)) {
+pub(in crate::store) fn read_label(dir: &dyn DiskDir) -> io::Result<Option<Result<Label, String>>> {
+    let text = match read_file(dir, IDENTITY, MOST) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        result => result?,
+        result => String::from_utf8_lossy(&result?).into_owned(),
     };
     let parsed: Result<IdentityFile, _> = toml::from_str(&text);
     let label = parsed.map_err(|error| error.message().replace('\n', " ")).and_then(|file| file.label());
     Ok(Some(label.map_err(|why| format!("{IDENTITY}: {why}"))))
 }
 
-/// Writes the label of a directory atomically and durably. The directory is given as an open file,
-/// so that it is the right one even if its path leads elsewhere by now.
-pub(in crate::store) fn write_label(dir: &File, label: &Label) -> io::Result<()> {
+/// Writes the label of a directory atomically and durably. The directory is open, so it is the
+/// right one even if its path leads elsewhere by now.
+pub(in crate::store) fn write_label(dir: &dyn DiskDir, label: &Label) -> io::Result<()> {
     let text = toml::to_string(&IdentityFile::of(label)).map_err(io::Error::other)?;
     let what = "# Which store this directory is. Written by pvfsd; do not edit or copy it.\n";
     replace_file(dir, IDENTITY, NEW, &format!("{what}{text}"))

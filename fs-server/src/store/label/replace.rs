@@ -1,40 +1,42 @@
 //! Replaces a file of a data directory, also when the disk is full.
 
-use std::fs::File;
 use std::io;
 
-use rustix::fs::{Mode, OFlags, RenameFlags, openat, renameat, renameat_with};
+use bmi::hooks::mutated;
 use rustix::io::Errno;
 
-use crate::store::sys::steps::{self, step};
+use crate::store::disk::DiskDir;
+use crate::store::disk::steps::{self, step};
 
 /// Size of a label's file, in bytes. A label takes about half of it.
 pub(super) const LABEL_BYTES: usize = 1024;
 
 /// Replaces the file `name`, atomically and durably, by `spare`, which is kept for the next time.
-pub(super) fn replace_file(dir: &File, name: &str, spare: &str, text: &str) -> io::Result<()> {
+pub(super) fn replace_file(dir: &dyn DiskDir, name: &str, spare: &str, text: &str) -> io::Result<()> {
     write_spare(dir, spare, text)?;
-    let exchanged = step(|| Ok(renameat_with(dir, spare, dir, name, RenameFlags::EXCHANGE)?));
+    let exchanged = step(|| dir.exchange(spare, name));
     match exchanged.as_ref().map_err(Errno::from_io_error) {
         Ok(()) => {}
         // The first label, or a file system that cannot exchange names.
         Err(Some(Errno::NOENT | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)) => {
-            step(|| Ok(renameat(dir, spare, dir, name)?))?;
+            step(|| dir.rename(spare, name))?;
             write_spare(dir, spare, text)?;
         }
         Err(_) => return exchanged,
     }
-    steps::sync_all(dir)
+    steps::sync_dir(dir)
 }
 
 /// Writes the file that becomes the label next. It has its full size from the beginning, so that a
 /// label can also be written when the disk is full.
-fn write_spare(dir: &File, spare: &str, text: &str) -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-    let file = step(|| Ok(File::from(openat(dir, spare, flags, Mode::from(0o644))?)))?;
+fn write_spare(dir: &dyn DiskDir, spare: &str, text: &str) -> io::Result<()> {
+    let file = step(|| dir.open(spare, true))?;
     let mut bytes = text.as_bytes().to_vec();
     bytes.resize(bytes.len().max(LABEL_BYTES), b'\n');
-    steps::write_all_at(&file, &bytes, 0)?;
+    steps::write_all_at(&*file, &bytes, 0)?;
     step(|| file.set_len(bytes.len() as u64))?;
-    steps::sync_all(&file)
+    if mutated("store/label-exchanged-before-it-is-durable") {
+        return Ok(());
+    }
+    steps::sync_file(&*file, true)
 }

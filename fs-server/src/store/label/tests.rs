@@ -1,6 +1,6 @@
 //! Tests of labels and of the directories that have one.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 
 use fs_proto::{ClusterId, DatafileHandle, ErrorCode, Role, Start, StoreId};
@@ -8,6 +8,7 @@ use fs_proto::{ClusterId, DatafileHandle, ErrorCode, Role, Start, StoreId};
 use super::directory::*;
 use super::identity::*;
 use super::replace::LABEL_BYTES;
+use crate::store::disk::SystemDir;
 
 fn label(role: Role) -> Label {
     let start = |epoch| Some(Start { epoch, instance: 0xabc });
@@ -51,7 +52,7 @@ fn a_directory_is_one_servers() {
 #[test]
 fn a_label_needs_no_more_space_than_the_first_one() {
     let temporary = tempfile::tempdir().unwrap();
-    let dir = File::open(temporary.path()).unwrap();
+    let dir = SystemDir::open(temporary.path()).unwrap();
     let inode = |name: &str| {
         let file = fs::metadata(temporary.path().join(name)).unwrap();
         (std::os::unix::fs::MetadataExt::ino(&file), file.len())
@@ -62,7 +63,7 @@ fn a_label_needs_no_more_space_than_the_first_one() {
     for epoch in [6, 7, 8] {
         let newer = Label { epoch, ..label(Role::Iod(1)) };
         write_label(&dir, &newer).unwrap();
-        assert_eq!(read_label(temporary.path()).unwrap(), Some(Ok(newer)));
+        assert_eq!(read_label(&dir).unwrap(), Some(Ok(newer)));
         let now = [inode(IDENTITY), inode(NEW)];
         assert!(now == [first, spare] || now == [spare, first], "no other file");
     }

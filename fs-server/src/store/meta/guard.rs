@@ -141,15 +141,15 @@ mod tests {
     use std::io::ErrorKind::{Other, StorageFull};
 
     use super::*;
-    use crate::store::meta::shared::SharedBackend;
+    use crate::store::{MemDatabase, MemDisk};
 
     /// Returns the changes that still succeed after one has failed.
-    fn after(kind: io::ErrorKind, fail: impl FnOnce(&Guarded<SharedBackend>) -> io::Result<()>) -> (u64, bool) {
-        let disk = SharedBackend::default();
+    fn after(kind: io::ErrorKind, fail: impl FnOnce(&Guarded<MemDatabase>) -> io::Result<()>) -> (u64, bool) {
+        let disk = MemDisk::default();
         let doubt = Doubt::default();
-        let guarded = Guarded::new(disk.clone(), doubt.clone());
+        let guarded = Guarded::new(disk.database(), doubt.clone());
         guarded.set_len(100).unwrap();
-        disk.fail_at(Some((2, kind)));
+        disk.fail_at(Some((2, 1, kind)));
         assert_eq!(fail(&guarded).unwrap_err().kind(), kind);
         let results = [guarded.write(0, &[1; 10]), guarded.set_len(200), guarded.sync_data()];
         (results.iter().filter(|result| result.is_ok()).count() as u64, doubt.reason().is_some())

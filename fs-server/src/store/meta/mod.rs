@@ -13,7 +13,6 @@
 
 mod guard;
 mod residue;
-mod shared;
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -30,11 +29,6 @@ use redb::{
 };
 
 use self::guard::{Doubt, Guarded};
-
-pub use self::shared::SharedBackend;
-
-/// The name of the manager's database.
-pub(crate) const DATABASE: &str = "metadata.redb";
 
 /// Size of the database's page cache, in bytes. It holds the whole namespace of a small cluster.
 /// The system's page cache holds the rest.
@@ -192,8 +186,9 @@ impl MetaStore {
     ///
     /// # Errors
     /// `Io`.
+    #[cfg(any(test, feature = "sim"))]
     pub fn in_memory() -> Result<MetaStore, FsError> {
-        MetaStore::on(SharedBackend::default())
+        MetaStore::on(crate::store::MemDisk::default().database())
     }
 
     /// Begins to read what was committed last.

@@ -15,25 +15,23 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use rustix::fs::{AtFlags, StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx};
+use bmi::hooks::mutated;
 
 use super::bypass::{Bypass, Way};
-use crate::store::sys::{self, steps};
+use crate::store::disk::DiskFile;
+use crate::store::disk::steps::{self, step};
 use crate::workers::Workers;
-
-/// The attribute of a file that holds the length that was synced: eight bytes, little-endian.
-const SYNCED: &str = "user.pvfs.synced";
 
 /// An open datafile.
 #[derive(Debug)]
 pub(in crate::store) struct OpenFile {
-    file: Option<File>,
+    file: Option<Arc<dyn DiskFile>>,
     /// Moves bytes past the page cache, once that was asked for; `None` inside if it is not
     /// possible.
     bypass: OnceLock<Option<Bypass>>,
     /// Closes the file.
     closer: Weak<Workers>,
-    /// The length that was synced, as far as it is known.
+    /// The length that was synced, as far as it is known: the note of the file.
     synced: AtomicU64,
     /// Held while the length is changed, or compared and remembered.
     length: Mutex<()>,
@@ -47,28 +45,19 @@ pub(in crate::store) struct OpenFile {
     failed: AtomicBool,
 }
 
-/// Returns the length that was synced, or 0 if it is not known.
-fn synced_length(file: &File) -> u64 {
-    let mut bytes = [0; 8];
-    match fgetxattr(file, SYNCED, &mut bytes) {
-        Ok(8) => u64::from_le_bytes(bytes),
-        _ => 0,
-    }
-}
-
 impl OpenFile {
     /// Opens a file, which `closer` closes if the last handle is dropped on an event loop. May wait
     /// for the disk.
-    pub(in crate::store) fn new(file: File, closer: Weak<Workers>) -> OpenFile {
-        let synced = AtomicU64::new(synced_length(&file));
+    pub(in crate::store) fn new(file: Arc<dyn DiskFile>, closer: Weak<Workers>) -> OpenFile {
+        let synced = AtomicU64::new(file.note());
         let (changes, written) = (AtomicU64::new(0), AtomicU64::new(0));
         let (length, syncing, failed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
         let bypass = OnceLock::new();
         OpenFile { file: Some(file), bypass, closer, synced, length, changes, written, syncing, failed }
     }
 
-    pub(in crate::store) fn file(&self) -> &File {
-        self.file.as_ref().expect("it is taken out when this is dropped")
+    pub(in crate::store) fn file(&self) -> &dyn DiskFile {
+        self.file.as_deref().expect("it is taken out when this is dropped")
     }
 
     /// Returns the threads that close the file, as long as the store exists.
@@ -92,11 +81,11 @@ impl OpenFile {
         let _ = self.bypass.set(bypass);
     }
 
-    /// Returns the descriptor for bytes that take this way.
+    /// Returns the descriptor for bytes that take this way. Only for a file of a file system.
     pub(in crate::store) fn descriptor(&self, way: Way) -> &File {
         match (way, self.bypass()) {
             (Way::Direct, Some(bypass)) => &bypass.file,
-            _ => self.file(),
+            _ => self.file().system().expect("a disk without descriptors is asked for no such transfer"),
         }
     }
 
@@ -117,11 +106,12 @@ impl OpenFile {
     }
 
     /// Remembers the length that was synced.
-    fn remember(&self, len: u64) {
-        if self.synced.swap(len, Ordering::Relaxed) != len {
-            // A file system without attributes remembers nothing.
-            let _ = fsetxattr(self.file(), SYNCED, &len.to_le_bytes(), XattrFlags::empty());
+    fn remember(&self, len: u64) -> io::Result<()> {
+        if self.synced() != len {
+            self.file().set_note(len)?;
+            self.synced.store(len, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// Remembers the length that the file had when it was synced. Call it only when the sync is
@@ -129,25 +119,33 @@ impl OpenFile {
     pub(in crate::store) fn remember_synced(&self, len: u64) -> io::Result<()> {
         let _guard = self.length.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have cut the datafile off meanwhile.
-        self.remember(len.min(self.file().metadata()?.len()));
-        Ok(())
+        let len = len.min(self.file().held()?.size);
+        match self.remember(len) {
+            // Less is remembered than was synced.
+            Err(_) if len > self.synced() => Ok(()),
+            result => result,
+        }
     }
 
     /// Sets the length.
     pub(in crate::store) fn set_len(&self, size: u64) -> io::Result<()> {
         let _guard = self.length.lock().unwrap_or_else(PoisonError::into_inner);
         // First, so that a crash in between does not leave a datafile that looks cut off.
-        if self.synced() > size {
-            self.remember(size);
+        let late = mutated("store/length-cut-before-its-note");
+        if self.synced() > size && !late {
+            self.remember(size)?;
         }
-        let result = steps::step(|| self.file().set_len(size));
+        let result = step(|| self.file().set_len(size));
+        if self.synced() > size && late {
+            self.remember(size)?;
+        }
         self.changed();
         result
     }
 
     /// Makes the file durable. Any error means that nobody knows what the disk has.
     pub(in crate::store) fn sync(&self, whole: bool) -> io::Result<()> {
-        self.write_by(&self.lock(), |file| if whole { steps::sync_all(file) } else { steps::sync_data(file) })
+        self.write_by(&self.lock(), |file| steps::sync_file(file, whole))
     }
 
     /// Writes the data to the disk, but does not make it durable. Any error means that nobody knows
@@ -158,21 +156,23 @@ impl OpenFile {
         if !self.is_unwritten() {
             return Ok(());
         }
-        self.write_by(&guard, |file| steps::step(|| sys::write_out(file)))
+        self.write_by(&guard, |file| step(|| file.write_out()))
     }
 
-    /// Returns the length, as the system knows it without asking anybody. All changes of the file
-    /// are made through this system, so that is the length.
+    /// Returns the length, as the system knows it without asking anybody.
     pub(in crate::store) fn len(&self) -> io::Result<u64> {
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        Ok(statx(self.file(), c"", flags, StatxFlags::SIZE)?.stx_size)
+        self.file().len()
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write_by(&self, _locked: &MutexGuard<'_, ()>, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    fn write_by(
+        &self,
+        _locked: &MutexGuard<'_, ()>,
+        write: impl FnOnce(&dyn DiskFile) -> io::Result<()>,
+    ) -> io::Result<()> {
         if self.failed.load(Ordering::Acquire) {
             return Err(io::Error::other("its last sync failed"));
         }

@@ -254,7 +254,7 @@ mod tests {
         fn open(&mut self, number: u64, changed: bool) -> Arc<OpenFile> {
             let path = self.dir.path().join(number.to_string());
             let options = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path);
-            let file = Arc::new(OpenFile::new(options.unwrap(), Weak::new()));
+            let file = Arc::new(OpenFile::new(Arc::new(options.unwrap()), Weak::new()));
             if changed {
                 file.changed();
             }

@@ -1,10 +1,9 @@
-//! What a store asks of the system: calls on files and their errors, and the steps on its disk that
-//! a test makes fail. Everything else of the store is above it.
+//! Calls of the system on files, and what their errors mean. Everything else of the store is above
+//! it.
 
 mod calls;
 mod faults;
 mod pause;
-pub(super) mod steps;
 
 pub(super) use calls::{
     MOST_PIECES, count, position, read_at, read_at_once, read_pieces_at, resident, start_writeback, vectors, write_at,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bmi_cache::{ArenaSettings, Frames, Settings};
 use futures_util::FutureExt;
 
+use crate::store::disk::steps::injected::{self, Failing};
 use crate::store::files::modes::{Mode, disk_dir, placed};
-use crate::store::sys::steps::injected::{self, Failing};
 use crate::store::*;
 
 const FILE: DatafileHandle = DatafileHandle(0xab_00cd);

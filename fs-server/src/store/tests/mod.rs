@@ -1,14 +1,17 @@
 //! Tests the guarantees of every store, for both kinds, and the properties that only files have.
 
+mod crash_images;
 mod every_step;
 mod failures;
 mod stalls;
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use bmi::Memory;
+use futures_util::FutureExt;
 use proptest::prelude::*;
 
 use redb::StorageBackend as _;
@@ -47,7 +50,7 @@ fn each(test: impl AsyncFn(&dyn DataStore)) {
         let dir = disk_dir();
         run(with_a_file(&mode.open(dir.path(), offload)));
     }
-    run(with_a_file(&MemStore::new(1 << 30)));
+    run(with_a_file(&FileStore::in_memory(&MemDisk::default())));
 }
 
 /// Runs a test with a new directory for each way of moving bytes.
@@ -58,8 +61,9 @@ fn each_mode(test: impl AsyncFn(Mode, &Path)) {
     }
 }
 
-/// Creates a store with the datafile of the tests.
-fn with_file(store: MemStore) -> MemStore {
+/// Opens a store on a disk in memory, and creates the datafile of the tests.
+fn with_file(disk: &MemDisk) -> FileStore {
+    let store = FileStore::in_memory(disk);
     run(store.create(FILE, 1)).unwrap();
     store
 }
@@ -216,14 +220,15 @@ fn a_preparation_outlives_a_crash_until_its_truncation_is_durable() {
         let store = open();
         assert_eq!((store.size(FILE).await, outcomes(&store).await), (Ok(3), [None; 4]));
     });
-    let store = with_file(MemStore::cached(Free, 1 << 20));
+    let disk = MemDisk::default();
+    let store = with_file(&disk);
     run(async {
         store.write(FILE, &[region(0, 100)], &vec![1; 100].into()).await.unwrap();
         store.prepare_truncate(FILE, 10).await.unwrap();
-        store.power_fails(&mut AllLost);
+        let store = FileStore::in_memory(&disk.crash());
         assert_eq!(outcomes(&store).await, [Some(ErrorCode::Busy); 4]);
         store.commit_truncate(FILE, 10, 10).await.unwrap();
-        store.power_fails(&mut AllLost);
+        let store = FileStore::in_memory(&disk.crash());
         assert_eq!((store.size(FILE).await, outcomes(&store).await), (Ok(10), [None; 4]));
     });
 }
@@ -249,7 +254,8 @@ fn many_datafiles_are_synced_and_the_first_error_is_told() {
 
 #[test]
 fn datafiles_that_are_synced_together_are_all_durable() {
-    let store = MemStore::cached(Free, 1 << 20);
+    let disk = MemDisk::default();
+    let store = FileStore::in_memory(&disk);
     run(async {
         let two = DatafileHandle(FILE.0 + 1);
         store.create(FILE, 2).await.unwrap();
@@ -257,34 +263,28 @@ fn datafiles_that_are_synced_together_are_all_durable() {
             store.write(datafile, &[region(0, 10)], &vec![1; 10].into()).await.unwrap();
         }
         store.sync(&[FILE, DatafileHandle(1), two]).await.unwrap_err();
-        store.power_fails(&mut AllLost);
+        let store = FileStore::in_memory(&disk.crash());
         assert_eq!((store.size(FILE).await, store.size(two).await), (Ok(10), Ok(10)));
     });
 }
 
-/// Replays a bug of the simulated store: the second attempt found no datafile, and made nothing
-/// durable.
 #[test]
 fn a_discard_that_failed_is_durable_when_it_succeeds() {
-    struct FailsOnce(std::cell::Cell<bool>);
-
-    #[async_trait(?Send)]
-    impl Medium for FailsOnce {
-        async fn sync(&self) -> Result<(), FsError> {
-            if self.0.replace(false) { Err(FsError::new(ErrorCode::Io, "the disk failed")) } else { Ok(()) }
-        }
+    for failing in 1..10 {
+        let disk = MemDisk::default();
+        let store = FileStore::in_memory(&disk);
+        run(async {
+            store.create(FILE, 3).await.unwrap();
+            disk.fail_at(Some((disk.changes() + failing, 1, io::ErrorKind::Other)));
+            let failed = store.discard(FILE, 3).await;
+            disk.fail_at(None);
+            let again = FileStore::in_memory(&disk);
+            let store = if store.failure().now_or_never().is_some() { &again } else { &store };
+            store.discard(FILE, 3).await.unwrap();
+            let store = FileStore::in_memory(&disk.crash());
+            assert_eq!(store.list(None, 10).await, Ok((Vec::new(), false)), "change {failing}: {failed:?}");
+        });
     }
-
-    let store = MemStore::cached(FailsOnce(false.into()), 1 << 20);
-    run(async {
-        store.create(FILE, 3).await.unwrap();
-        let failing = MemStore::cached(FailsOnce(true.into()), 1 << 20);
-        failing.exchange(store.exchange(Contents::default()));
-        failing.discard(FILE, 3).await.unwrap_err();
-        failing.discard(FILE, 3).await.unwrap();
-        failing.power_fails(&mut AllLost);
-        assert_eq!(failing.list(None, 10).await, Ok((Vec::new(), false)));
-    });
 }
 
 /// Replays a bug: a datafile that was missing or cut off read as zeros.
@@ -316,15 +316,6 @@ fn a_datafile_that_was_cut_off_is_not_read_as_zeros() {
         let write = store.write(FILE, &[region(0, 1)], &vec![1].into()).await;
         assert_eq!(write.unwrap_err().code, ErrorCode::Lost, "nor made again");
     });
-    let store = with_file(MemStore::new(1 << 20));
-    run(async {
-        store.write(FILE, &[region(0, 100)], &vec![1; 100].into()).await.unwrap();
-        store.sync(&[FILE]).await.unwrap();
-        store.damage(FILE, 99);
-        assert_eq!(read(&store, &[region(0, 10)]).await.unwrap_err().code, ErrorCode::Lost);
-        store.lose(FILE);
-        assert_eq!(read(&store, &[region(0, 10)]).await.unwrap_err().code, ErrorCode::Lost);
-    });
 }
 
 /// A running server keeps to its directory, whatever is put in its place.
@@ -345,7 +336,7 @@ fn a_directory_that_is_moved_away_stays_the_servers() {
 
 #[test]
 fn a_full_store_takes_what_fits_and_names_the_rest() {
-    let store = with_file(MemStore::new(128 << 10));
+    let store = with_file(&MemDisk::new(128 << 10));
     run(async {
         let regions = [region(0, 100_000), region(1 << 20, 50_000)];
         let error = store.write(FILE, &regions, &vec![1; 150_000].into()).await.unwrap_err();
@@ -429,7 +420,7 @@ proptest! {
         let stores: [&dyn DataStore; 3] = [
             &FileStore::open(dir.path(), 4096).unwrap(),
             &Mode::Ring.open(past.path(), 4096),
-            &MemStore::new(1 << 30),
+            &FileStore::in_memory(&MemDisk::default()),
         ];
         let mut model: Vec<u8> = Vec::new();
         run(async {
@@ -483,7 +474,7 @@ proptest! {
     fn the_count_of_datafiles_is_that_of_a_walk(steps in prop::collection::vec((0..9u8, 0..40u64, 1..5u64), 1..60)) {
         let dir = disk_dir();
         let mode = MODES[steps.len() % MODES.len()];
-        let memory = MemStore::new(1 << 30);
+        let memory = FileStore::in_memory(&MemDisk::default());
         let mut files = mode.open(dir.path(), 4096).keeping_open(4);
         // The handles are in two subdirectories.
         let base = 0x1f0;
@@ -550,50 +541,56 @@ impl Fates for Tears {
 
 #[test]
 fn a_power_failure_takes_what_was_not_synced_and_nothing_else() {
-    let write = async |store: &MemStore, at: u64, value: u8| {
+    let write = async |store: &FileStore, at: u64, value: u8| {
         store.write(FILE, &[region(at, 1000)], &vec![value; 1000].into()).await.unwrap();
     };
+    let disk = MemDisk::default();
+    let store = with_file(&disk);
     run(async {
-        let store = MemStore::cached(Free, 1 << 20);
-        store.create(FILE, 1).await.unwrap();
         write(&store, 0, 1).await;
         store.sync(&[FILE]).await.unwrap();
         write(&store, 0, 2).await;
         write(&store, 3000, 3).await;
-        store.power_fails(&mut AllLost);
+        let store = FileStore::in_memory(&disk.crash());
         assert_eq!(store.size(FILE).await.unwrap(), 1000);
         let left = read(&store, &[region(0, 4000)]).await.unwrap();
         assert_eq!((&left[..1000], &left[1000..]), (&[1; 1000][..], &[0; 3000][..]));
 
         write(&store, 0, 4).await;
-        store.power_fails(&mut Tears);
+        disk.power_fails(&mut Tears);
+        assert_eq!(write_refused(&store).await, ErrorCode::Io, "a program that has lost its power changes nothing");
+        let store = FileStore::in_memory(&disk);
         let left = read(&store, &[region(0, 1000)]).await.unwrap();
         assert_eq!((&left[..100], &left[100..512]), (&[4; 100][..], &[1; 412][..]), "the first sector");
         assert_eq!((&left[512..612], &left[612..]), (&[4; 100][..], &[1; 388][..]), "the second");
 
         store.truncate(FILE, 10).await.unwrap();
         store.sync(&[FILE]).await.unwrap();
-        store.power_fails(&mut AllLost);
+        let store = FileStore::in_memory(&disk.crash());
         assert_eq!(store.size(FILE).await.unwrap(), 10);
         let new = DatafileHandle(7);
         store.create(new, 1).await.unwrap();
         store.write(new, &[region(0, 5)], &vec![1; 5].into()).await.unwrap();
-        store.power_fails(&mut AllLost);
+        let store = FileStore::in_memory(&disk.crash());
         assert_eq!(store.size(new).await, Ok(0), "what was never synced is not there, but the datafile is");
     });
+}
+
+async fn write_refused(store: &FileStore) -> ErrorCode {
+    store.write(FILE, &[region(0, 1)], &vec![9].into()).await.unwrap_err().code
 }
 
 /// Replays a bug: bytes that a database had cut off without syncing came back as zeros.
 #[test]
 fn what_was_cut_off_and_not_synced_is_as_it_was() {
-    let disk = SharedBackend::default();
-    disk.set_len(3000).unwrap();
-    disk.write(0, &[7; 3000]).unwrap();
-    disk.sync_data().unwrap();
-    disk.set_len(1000).unwrap();
-    let disk = disk.crash();
+    let disk = MemDisk::default();
+    let file = disk.database();
+    file.set_len(3000).unwrap();
+    file.write(0, &[7; 3000]).unwrap();
+    file.sync_data().unwrap();
+    file.set_len(1000).unwrap();
     let mut bytes = [0; 3000];
-    disk.read(0, &mut bytes).unwrap();
+    disk.crash().database().read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [7; 3000]);
 }
 
@@ -604,14 +601,14 @@ fn a_database_survives_a_power_failure_in_the_middle_of_a_commit() {
     const TABLE: redb::TableDefinition<'_, u64, u64> = redb::TableDefinition::new("numbers");
     let mut cut = 0;
     for writes in 1..40 {
-        let disk = SharedBackend::default();
+        let disk = MemDisk::default();
         let put = |store: &MetaStore, key: u64| {
             let transaction = store.write()?;
             transaction.open_table(TABLE)?.insert(key, key)?;
             transaction.commit()?;
             Ok::<(), redb::Error>(())
         };
-        let store = MetaStore::on(disk.clone()).unwrap();
+        let store = MetaStore::on(disk.database()).unwrap();
         put(&store, 1).unwrap();
         disk.cut_off(Some(writes));
         let committed = put(&store, 2).is_ok();
@@ -619,7 +616,7 @@ fn a_database_survives_a_power_failure_in_the_middle_of_a_commit() {
         cut += u32::from(!committed);
         disk.power_fails(&mut Tears);
         drop(store);
-        let store = MetaStore::on(disk.reopen()).unwrap();
+        let store = MetaStore::on(disk.reopen().database()).unwrap();
         let table = store.read().unwrap().open_table(TABLE).unwrap();
         assert_eq!(table.get(1).unwrap().unwrap().value(), 1, "after {writes} writes");
         assert!(!committed || table.get(2).unwrap().is_some(), "after {writes} writes: it was committed");
@@ -630,24 +627,16 @@ fn a_database_survives_a_power_failure_in_the_middle_of_a_commit() {
 /// Replays a bug: a datafile counted as removed for good before the disk had confirmed it.
 #[test]
 fn a_removal_that_was_not_synced_may_be_lost() {
-    #[derive(Clone, Default)]
-    struct Stuck(std::rc::Rc<std::cell::Cell<bool>>);
-    #[async_trait::async_trait(?Send)]
-    impl Medium for Stuck {
-        async fn sync(&self) -> Result<(), FsError> {
-            if self.0.get() { Err(FsError::new(ErrorCode::Io, "a disk that does not sync")) } else { Ok(()) }
-        }
-    }
+    let disk = MemDisk::default();
+    let store = with_file(&disk);
     run(async {
-        let stuck = Stuck::default();
-        let store = MemStore::cached(stuck.clone(), 1 << 30);
-        store.create(FILE, 1).await.unwrap();
-        stuck.0.set(true);
         store.write(FILE, &[region(0, 4)], &MemList::from(Memory::from(vec![1; 4]))).await.unwrap();
-        store.power_fails(&mut AllKept);
+        disk.power_fails(&mut AllKept);
+        let store = FileStore::in_memory(&disk);
+        disk.fail_syncs(true);
         store.remove(&[FILE]).await.unwrap_err();
-        assert_eq!(store.stat().await.unwrap().datafiles, 0);
-        store.power_fails(&mut AllLost);
+        disk.fail_syncs(false);
+        let store = FileStore::in_memory(&disk.crash());
         assert_eq!(read(&store, &[region(0, 4)]).await.unwrap(), [1; 4]);
     });
 }
@@ -665,20 +654,21 @@ impl Fates for AllKept {
 
 #[test]
 fn what_a_database_writes_after_the_power_failed_does_not_reach_the_disk() {
-    let disk = SharedBackend::default();
-    let store = MetaStore::on(disk.clone()).unwrap();
-    let before = redb::StorageBackend::len(&disk).unwrap();
+    let disk = MemDisk::default();
+    let file = disk.database();
+    let store = MetaStore::on(file.clone()).unwrap();
+    let before = file.len().unwrap();
     disk.power_fails(&mut AllLost);
     // Closing a database writes to it.
     drop(store);
-    assert!(redb::StorageBackend::len(&disk).is_err(), "the old handle is dead");
+    assert!(file.len().is_err(), "the old handle is dead");
     let after = disk.reopen();
-    assert_eq!(redb::StorageBackend::len(&after).unwrap(), before);
-    drop(MetaStore::on(after.clone()).unwrap());
+    assert_eq!(after.database().len().unwrap(), before);
+    drop(MetaStore::on(after.database()).unwrap());
     after.refuse(Some((std::io::ErrorKind::StorageFull, false)));
     assert!(
-        MetaStore::on(after.reopen()).is_ok_and(|store| store.write().is_err())
-            || MetaStore::on(after.reopen()).is_err()
+        MetaStore::on(after.reopen().database()).is_ok_and(|store| store.write().is_err())
+            || MetaStore::on(after.reopen().database()).is_err()
     );
 }
 

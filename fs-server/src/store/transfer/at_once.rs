@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::fstatfs;
 
 use super::jobs::{self, Job};
+use crate::store::disk::DiskDir;
 
 /// File systems by their numbers (statfs(2)).
 const TMPFS: u64 = 0x0102_1994;
@@ -55,9 +56,11 @@ pub(in crate::store) struct AtOnce {
 type Moved = Result<u64, (u64, io::Error)>;
 
 impl AtOnce {
-    /// Finds out what the file system of a directory does.
-    pub(in crate::store) fn on(dir: &File) -> io::Result<AtOnce> {
-        let kind = fstatfs(dir)?.f_type as u64 & 0xffff_ffff;
+    /// Finds out what the file system of a directory does. A disk without descriptors is in
+    /// memory.
+    pub(in crate::store) fn on(dir: &dyn DiskDir) -> io::Result<AtOnce> {
+        let kind =
+            dir.system().map_or(Ok(RAMFS), |dir| Ok::<_, io::Error>(fstatfs(dir)?.f_type as u64 & 0xffff_ffff))?;
         let in_memory = matches!(kind, TMPFS | RAMFS);
         let attributes = in_memory || matches!(kind, EXT4 | XFS | BTRFS | F2FS);
         Ok(AtOnce { in_memory, attributes, reads: AtomicBool::new(true), writes: AtomicBool::new(true) })
@@ -106,6 +109,7 @@ mod tests {
     use fs_proto::Region;
 
     use super::*;
+    use crate::store::disk::SystemDir;
 
     fn failing(error: i32) -> Result<(), (u64, io::Error)> {
         Err((7, io::Error::from_raw_os_error(error)))
@@ -127,7 +131,7 @@ mod tests {
     fn the_rest_of_a_transfer_makes_it_whole() {
         let dir = tempfile::tempdir().unwrap();
         let file = File::options().read(true).write(true).create_new(true).open(dir.path().join("f")).unwrap();
-        let at_once = AtOnce::on(&File::open(dir.path()).unwrap()).unwrap();
+        let at_once = AtOnce::on(&SystemDir::open(dir.path()).unwrap()).unwrap();
         let bytes: Vec<u8> = (0..20_000u32).map(|at| (at % 251) as u8).collect();
         let regions = [Region::new(100, 12_000), Region::new(50_000, 8_000)];
         let out = jobs::jobs(&regions, &MemList::from(bytes.clone()));

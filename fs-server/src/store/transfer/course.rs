@@ -28,9 +28,9 @@ use bmi::MemSlice;
 
 use super::jobs::Job;
 use super::parts::{Part, divide};
+use crate::store::disk::steps::step;
 use crate::store::open::{OpenFile, Way};
 use crate::store::sys;
-use crate::store::sys::steps::step;
 
 /// Most times that a call is repeated at once. The system asks for it when it is short of memory
 /// for a moment, or when a thread ends for which a call waited.
@@ -196,7 +196,7 @@ mod tests {
     fn course(direction: Direction) -> (Course, MemList) {
         let file = tempfile::tempfile().unwrap();
         let bypass = Bypass { file: file.try_clone().unwrap(), alignment: Alignment { unit: 4096, memory: 512 } };
-        let file = Arc::new(OpenFile::new(file, Weak::new()));
+        let file = Arc::new(OpenFile::new(Arc::new(file), Weak::new()));
         file.set_bypass(Some(bypass));
         let memory = Memory::zeroed(20_000).unwrap();
         memory.copy_from(0, &[0xee; 20_000]);

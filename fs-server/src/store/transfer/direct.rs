@@ -50,8 +50,8 @@ fn may_move_directly(dir: &File) -> bool {
 }
 
 impl Direct {
-    pub(in crate::store) fn on(dir: &File, is_in_memory: bool) -> Direct {
-        if is_in_memory || !may_move_directly(dir) {
+    pub(in crate::store) fn on(dir: Option<&File>, is_in_memory: bool) -> Direct {
+        if is_in_memory || !dir.is_some_and(may_move_directly) {
             return Direct { refused: AtomicBool::new(true), ring: None };
         }
         let opened = Ring::open().inspect_err(|error| tracing::debug!(%error, "threads make the transfers"));

@@ -7,8 +7,9 @@ use bmi::{MemList, MemSlice};
 use fs_proto::Region;
 
 use super::lists::Rest;
+use crate::store::disk::DiskFile;
+use crate::store::disk::steps::step;
 use crate::store::sys;
-use crate::store::sys::steps::step;
 
 /// One region and the memory for its bytes.
 pub(in crate::store) type Job = (Region, Vec<MemSlice>);
@@ -98,13 +99,13 @@ fn read(piece: &MemSlice, result: io::Result<usize>) -> io::Result<Option<usize>
 }
 
 /// Writes all bytes of all jobs. On failure, also returns how many were written.
-pub(in crate::store) fn write_all(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
-    transfer(jobs, |offset, piece| written(step(|| sys::write_at(file, offset, piece))))
+pub(in crate::store) fn write_all(file: &dyn DiskFile, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
+    transfer(jobs, |offset, piece| written(step(|| file.write_at(offset, piece))))
 }
 
 /// Reads all bytes of all jobs. On failure, also returns how many were read.
-pub(in crate::store) fn read_all(file: &File, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
-    transfer(jobs, |offset, piece| read(piece, sys::read_at(file, offset, piece)))
+pub(in crate::store) fn read_all(file: &dyn DiskFile, jobs: &[Job]) -> Result<(), (u64, io::Error)> {
+    transfer(jobs, |offset, piece| read(piece, file.read_at(offset, piece)))
 }
 
 /// As [`write_all`], but stops with `WouldBlock` where it would wait for the disk.

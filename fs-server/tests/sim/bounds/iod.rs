@@ -5,9 +5,10 @@ use bmi_cache::{ArenaSettings, Frames, Settings};
 use bmi_sim::SimConfig;
 use fs_proto::limits::{MAX_DATAFILES, MAX_REGIONS};
 use fs_proto::{CacheHints, ClusterId, Identity, Start, StoreId, VIEW_WINDOW};
+use fs_server::embedded::SimStore;
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::service::{Limits, Standing, serve};
-use fs_server::store::{FileStore, Label, MemStore, UnifiedStore, ViewSettings};
+use fs_server::store::{FileStore, Label, MemDisk, UnifiedStore, ViewSettings};
 use futures_util::future::join_all;
 use tempfile::TempDir;
 
@@ -289,7 +290,7 @@ fn every_request_to_an_io_server_with_a_cache_is_bounded() {
         let age = Duration::from_secs(600);
         let settings = Settings { age, dirty: CACHE / 2, ..Settings::for_bytes(CACHE) };
         // A disk that takes time, so that others run while it is used.
-        let store = Rc::new(MemStore::on(node.disk(), 1 << 40));
+        let store = Rc::new(SimStore::open(&MemDisk::default(), Rc::new(node.disk())).unwrap());
         UnifiedStore::new(store, frames, settings, || 0).with_views(ViewSettings::for_bytes(CACHE / 8))
     });
     check(&server, ROWS);

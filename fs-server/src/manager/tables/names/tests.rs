@@ -14,7 +14,7 @@ use super::truncates::pending;
 use super::*;
 use crate::manager::Fault;
 use crate::manager::tables::placement::Wanted;
-use crate::store::{MetaStore, SharedBackend};
+use crate::store::{MemDisk, MetaStore};
 
 const CLIENT: u128 = 7;
 const BIRTH: Birth = Birth { mode: 0o644, uid: 1, gid: 2 };
@@ -301,13 +301,13 @@ fn pages_end_where_they_should() {
 
 #[test]
 fn a_crash_keeps_what_was_committed() {
-    let backend = SharedBackend::default();
-    let store = MetaStore::on(backend.clone()).unwrap();
+    let disk = MemDisk::default();
+    let store = MetaStore::on(disk.database()).unwrap();
     mkdir(&store, "kept").unwrap();
     // This transaction is not committed when the power fails.
     let transaction = store.write().unwrap();
     Change::open(&transaction, 6).unwrap().mkdir(&Place::root("lost"), BIRTH).unwrap();
-    let after = MetaStore::on(backend.crash()).unwrap();
+    let after = MetaStore::on(disk.crash().database()).unwrap();
     assert_eq!(check(&after).into_keys().collect::<Vec<_>>(), ["/kept"]);
     drop(transaction);
 }

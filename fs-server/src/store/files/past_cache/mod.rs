@@ -72,30 +72,34 @@
 #[cfg(test)]
 pub(in crate::store) mod tests;
 
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fs_proto::{DatafileHandle, FsError};
-use rustix::fs::{Advice, OFlags, fadvise};
+use rustix::fs::{Advice, Mode, OFlags, fadvise, openat};
 
 use super::durability::Disk;
-use super::names::{name, open_at};
+use super::names::name;
 use super::store::{FileStore, Unmoved};
-use crate::store::open::{Bypass, OpenFile};
+use crate::store::disk::steps::step;
+use crate::store::open::{Bypass, OpenFile, Way};
 use crate::store::sys::{fault, no_descriptor};
 use crate::store::transfer::{self, Course, Direct, Direction, Job, alignment_of, is_refusal, may_be_direct};
 use crate::workers::on_a_loop;
 
 /// Opens the second descriptor of a datafile's file. May wait for the disk.
 fn open_bypass(disk: &Disk, datafile: DatafileHandle, file: &OpenFile) -> io::Result<()> {
-    let opened = match open_at(&disk.dir, &name(datafile), OFlags::RDWR | OFlags::DIRECT) {
+    let Some(dir) = disk.dir.system() else { return Err(io::Error::from_raw_os_error(libc::EINVAL)) };
+    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    let opened = match step(|| Ok(File::from(openat(dir, name(datafile), flags, Mode::empty())?))) {
         // It was removed while it was in use.
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         opened => Some(opened?),
     };
-    let (Some(opened), own) = (opened, file.file().metadata()?) else {
+    let (Some(opened), own) = (opened, file.descriptor(Way::Buffered).metadata()?) else {
         file.set_bypass(None);
         return Ok(());
     };
@@ -106,7 +110,7 @@ fn open_bypass(disk: &Disk, datafile: DatafileHandle, file: &OpenFile) -> io::Re
     let bypass = alignment.map(|alignment| Bypass { file: opened, alignment });
     if bypass.is_some() {
         // It is advice: whoever does not take it reads ahead.
-        let _ = fadvise(file.file(), 0, None, Advice::Random);
+        let _ = fadvise(file.descriptor(Way::Buffered), 0, None, Advice::Random);
     }
     file.set_bypass(bypass);
     Ok(())
@@ -121,7 +125,7 @@ impl FileStore {
     /// for every file system. Other bytes go through the page cache.
     #[must_use]
     pub fn direct(mut self, on: bool) -> FileStore {
-        self.direct = on.then(|| Direct::on(&self.disk.dir, self.at_once.in_memory()));
+        self.direct = on.then(|| Direct::on(self.disk.dir.system(), self.at_once.in_memory()));
         self.with_table()
     }
 
@@ -172,7 +176,7 @@ impl FileStore {
         };
         let outcome = outcome.map_err(stopped)?;
         if outcome.refused {
-            let _ = fadvise(outcome.file.file(), 0, None, Advice::Normal);
+            let _ = fadvise(outcome.file.descriptor(Way::Buffered), 0, None, Advice::Normal);
             self.direct.iter().for_each(Direct::refuse);
         }
         outcome.result.map_err(|(moved, error)| (moved, Unmoved::Disk(error)))

@@ -14,7 +14,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::sys::steps::injected::{self, Failing};
+use crate::store::disk::SystemDir;
+use crate::store::disk::steps::injected::{self, Failing};
 use crate::store::transfer::{AtOnce, Ring};
 use crate::store::{DataStore, sys};
 
@@ -44,7 +45,7 @@ pub(in crate::store) fn disk_dir() -> TempDir {
 /// Returns true if direct transfers bypass the page cache in a directory: there is a disk, and a
 /// transfer succeeds.
 fn permits(dir: &Path) -> bool {
-    if AtOnce::on(&File::open(dir).unwrap()).unwrap().in_memory() {
+    if AtOnce::on(&SystemDir::open(dir).unwrap()).unwrap().in_memory() {
         return false;
     }
     let path = dir.join("probe");

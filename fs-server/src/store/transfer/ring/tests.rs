@@ -29,7 +29,7 @@ fn with_ring(places: usize, test: impl AsyncFnOnce(Ring)) {
 }
 
 fn open_file(file: impl Into<OwnedFd>) -> Arc<OpenFile> {
-    Arc::new(OpenFile::new(File::from(file.into()), Weak::new()))
+    Arc::new(OpenFile::new(Arc::new(File::from(file.into())), Weak::new()))
 }
 
 /// A pipe: its file, and the way to let readers go on.
@@ -179,7 +179,7 @@ fn a_file_that_nobody_waits_for_is_closed_by_a_worker() {
         let workers = Arc::new(Workers::new("test", 1));
         let (go, gone) = mpsc::channel::<()>();
         workers.leave(move || gone.recv().unwrap_or_default());
-        let file = OpenFile::new(File::from(OwnedFd::from(reader)), Arc::downgrade(&workers));
+        let file = OpenFile::new(Arc::new(File::from(OwnedFd::from(reader))), Arc::downgrade(&workers));
         let memory = Memory::from(vec![0]);
         {
             let (file, list) = (Arc::new(file), MemList::from(&memory));

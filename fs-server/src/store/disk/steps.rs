@@ -6,7 +6,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+
+use super::{DiskDir, DiskFile};
 
 /// Takes a step, unless a test makes it fail.
 #[cfg(not(test))]
@@ -19,43 +20,34 @@ pub(crate) fn step<R>(take: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
 pub(crate) use injected::step;
 
 /// Writes all bytes at `offset`.
-pub(in crate::store) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+pub(in crate::store) fn write_all_at(file: &dyn DiskFile, bytes: &[u8], offset: u64) -> io::Result<()> {
     #[cfg(test)]
     if injected::fails_next() {
         // The first half is written.
-        file.write_all_at(&bytes[..bytes.len() / 2], offset)?;
+        file.write_record(offset, &bytes[..bytes.len() / 2])?;
     }
-    step(|| file.write_all_at(bytes, offset))
+    step(|| file.write_record(offset, bytes))
 }
 
-/// Makes the data of a file durable.
-pub(crate) fn sync_data(file: &File) -> io::Result<()> {
-    synced(file, step(|| on_disk(file, File::sync_data)))
+/// Makes a file durable, as [`DiskFile::sync`].
+pub(in crate::store) fn sync_file(file: &dyn DiskFile, whole: bool) -> io::Result<()> {
+    synced(file.system(), || file.sync(whole))
 }
 
-/// Makes a file or a directory durable.
-pub(crate) fn sync_all(file: &File) -> io::Result<()> {
-    synced(file, step(|| on_disk(file, File::sync_all)))
+/// Makes the names in a directory durable.
+pub(in crate::store) fn sync_dir(dir: &dyn DiskDir) -> io::Result<()> {
+    synced(dir.system(), || dir.sync())
 }
 
-/// Syncs a file, unless a test takes down what is durable. Then that is the disk, and the real one
-/// need not be waited for.
-fn on_disk(file: &File, sync: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+/// Syncs a file or a directory, unless a test takes down what is durable. Then that is the disk,
+/// and the real one need not be waited for.
+fn synced(descriptor: Option<&File>, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     #[cfg(test)]
-    if injected::is_observed() {
-        return Ok(());
+    if let Some(file) = descriptor.filter(|_| injected::is_observed()) {
+        return step(|| Ok(())).inspect(|()| injected::note_synced(file));
     }
-    sync(file)
-}
-
-/// Returns the result of a sync. Tests take down what is durable now.
-fn synced(file: &File, result: io::Result<()>) -> io::Result<()> {
-    #[cfg(test)]
-    if result.is_ok() {
-        injected::note_synced(file);
-    }
-    let _ = file;
-    result
+    let _ = descriptor;
+    step(sync)
 }
 
 /// Counts the steps, and makes some of them fail. Each thread has its own count: without a tokio
