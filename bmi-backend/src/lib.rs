@@ -33,7 +33,7 @@
 //! **Rooms.** `accept` and `tables` (the connections and what they have to do) use `check` (limits,
 //! errors); so do [`software`] and [`net`], which also uses `helpers`.
 //!
-//! The simulator uses none of it. `docs/transport.md` says why, and why this is no module of
+//! The simulator uses none of it. `docs/design/transport.md` says why, and why this is no module of
 //! `bmi-core`.
 //!
 //! **Invariants** are in each module. Nothing here holds a lock across a call or allocates on the

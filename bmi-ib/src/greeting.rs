@@ -5,7 +5,7 @@
 //! connection carries them, as in most programs that use verbs without a connection manager. It
 //! stays open, because the kernel closes it when a process dies, which no queue pair reports.
 //!
-//! **Layout.** `docs/protocol.md`, section 13, has the messages and their fields.
+//! **Layout.** `docs/design/protocol.md`, section 13, has the messages and their fields.
 //!
 //! **Tests** below: any bytes decode to a message or to a [`Violation`], and an encoded message
 //! decodes to itself.

@@ -58,7 +58,7 @@ pub(crate) enum Fault {
     Unreachable(#[source] io::Error),
     #[error(
         "no permission to connect to this socket; run this program as the socket's owner or as root \
-         (docs/shared-memory.md#security)"
+         (docs/design/shared-memory.md#security)"
     )]
     Forbidden(#[source] io::Error),
     #[error("the peer runs under user {0}, which ShmConfig::allowed_users does not name")]

@@ -5,7 +5,8 @@
 //! peer's reads pass between the pieces of this side's own bulk data, and the receiver knows the
 //! length of every piece in advance.
 //!
-//! **Protocol.** `docs/protocol.md`, section 12, has the layout of the preamble and of the frames.
+//! **Protocol.** `docs/design/protocol.md`, section 12, has the layout of the preamble and of the
+//! frames.
 //!
 //! **Tests.** `every_frame_round_trips`, `any_bytes_decode_or_are_refused`, and
 //! `tests/it/hostile.rs` with raw sockets.

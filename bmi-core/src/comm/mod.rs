@@ -7,7 +7,7 @@
 //! ([`Peer::call`](crate::Peer::call)) with a request and a list of memory. The server takes an
 //! [`Incoming`] and fetches or stores the data, whatever the path.
 //!
-//! **Protocol.** `docs/protocol.md`, section 10, draws the messages of each path, and
+//! **Protocol.** `docs/design/protocol.md`, section 10, draws the messages of each path, and
 //! `ARCHITECTURE.md` says when it is chosen. A *hybrid* is client-based for writes and server-based
 //! for reads: RDMA write both ways.
 //!

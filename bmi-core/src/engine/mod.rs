@@ -16,7 +16,7 @@
 //! **Parts.** [`AdapterSide`] has the transport and all memory that is registered with it,
 //! [`Operations`] the records of operations, and [`Peers`] the connections. The endpoint itself
 //! only looks up who is concerned. The protocols are functions of these parts ([`books::Effect`]
-//! says how), one file each. `docs/engine.md` follows three messages through them.
+//! says how), one file each. `docs/design/engine.md` follows three messages through them.
 //!
 //! **Rooms.** A room uses those below it only; this file has the parts together.
 //!

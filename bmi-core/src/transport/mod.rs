@@ -2,8 +2,8 @@
 //!
 //! **Why so little.** Matching, eager and rendezvous, credits, bulk, paths and deadlines are above
 //! this trait. They exist once, and are tested once, in the simulator, for every backend. A backend
-//! moves bytes and reports the result. `docs/transport.md` tries the trait on four backends (TCP in
-//! software, verbs, shared memory, simulated) and gives the reason for each decision.
+//! moves bytes and reports the result. `docs/design/transport.md` tries the trait on four backends
+//! (TCP in software, verbs, shared memory, simulated) and gives the reason for each decision.
 //!
 //! **Life of a connection**
 //!

@@ -5,7 +5,7 @@
 //! each may send, and how long a message may be. Receives are posted before the hello is answered,
 //! so the first message finds one.
 //!
-//! **Layout.** `docs/protocol.md`, section 2, has the fields.
+//! **Layout.** `docs/design/protocol.md`, section 2, has the fields.
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};

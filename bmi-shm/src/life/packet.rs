@@ -1,8 +1,8 @@
 //! The packets of the Unix socket: the handshake, descriptors, wake-ups, and why a connection is
 //! cut.
 //!
-//! **Protocol.** `docs/shared-memory.md` has the packets and their layout. Packets keep their
-//! bounds (`SOCK_SEQPACKET`).
+//! **Protocol.** `docs/design/shared-memory.md` has the packets and their layout. Packets keep
+//! their bounds (`SOCK_SEQPACKET`).
 //!
 //! **Why wake over the socket** and not by an event fd that both sides hold? An event fd is one
 //! open file, so both sides share its flags and its counter, whichever side made it. A hostile

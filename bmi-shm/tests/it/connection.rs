@@ -86,7 +86,7 @@ fn a_missing_permission_is_named() {
     std::fs::set_permissions(&names, std::fs::Permissions::from_mode(0o700)).unwrap();
     let [Event::Disconnected { reason, .. }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(reason.kind(), ErrorKind::Refused);
-    for part in [path.as_str(), "no permission", "owner or as root", "docs/shared-memory.md#security"] {
+    for part in [path.as_str(), "no permission", "owner or as root", "docs/design/shared-memory.md#security"] {
         assert!(reason.to_string().contains(part), "{reason}");
     }
 }

@@ -19,9 +19,9 @@
 //! ```
 //!
 //! **Matching** must come out the same on both sides: the k-th message of a tag matches the k-th
-//! receive of that tag. `docs/protocol.md`, section 7, has the three rules for that. The list of
-//! messages that the receiver had not seen is bounded: there are at most as many as message credits
-//! that have not come back, so a list that is full is cleared of the others.
+//! receive of that tag. `docs/design/protocol.md`, section 7, has the three rules for that. The
+//! list of messages that the receiver had not seen is bounded: there are at most as many as message
+//! credits that have not come back, so a list that is full is cleared of the others.
 //!
 //! **When offers do not pay.** If the sender is ahead of the receiver, offers and messages cross,
 //! and every offer is a wasted message. So after [`crate::engine::books::peer::offers::WASTED`]

@@ -3,9 +3,9 @@
 //!
 //! **Why.** A send that finds no posted receive ends the connection, on every backend. But posting
 //! each receive again at once is not flow control either. Messages without a receive are parked,
-//! and the parked bytes must be bounded too. So there are four credit windows:
-//! messages, bytes, control messages, and fast-RDMA slots. `docs/protocol.md`, section 3, has what
-//! spends each, when it comes back, and when a Credit message returns it (the half-window rule).
+//! and the parked bytes must be bounded too. So there are four credit windows: messages, bytes,
+//! control messages, and fast-RDMA slots. `docs/design/protocol.md`, section 3, has what spends
+//! each, when it comes back, and when a Credit message returns it (the half-window rule).
 //!
 //! **Invariants**
 //! 1. For each window, the hello grants a fixed amount. It is the sum of what the sender has, what

@@ -126,8 +126,8 @@ pub(crate) struct HostileArgs {
 /// What a server's memory may grow by during an attack, besides its connections. The buffers of an
 /// I/O server take 32 MiB (`limits.buffers`), and the store and the allocator may take as much.
 const MOST_BESIDE: u64 = 64 << 20;
-/// What it may grow by for each connection: 1.7 MiB of slots and buffers (docs/memory.md), and the
-/// tables of a connection.
+/// What it may grow by for each connection: 1.7 MiB of slots and buffers (docs/design/memory.md),
+/// and the tables of a connection.
 const MOST_PER_CONNECTION: u64 = 2 << 20;
 /// What may remain afterwards: touched pages of buffers that all clients share (32 MiB), pages of
 /// the store's cache, and free memory that the allocator keeps.
