@@ -20,7 +20,7 @@ use bmi_report::Figures;
 /// The document whose measured figures all need a name.
 const README: &str = "README.md";
 /// The most lines of it that show. It is a door, and not a log.
-const README_LINES: usize = 150;
+const README_LINES: usize = 100;
 const BEGIN: &str = "<!-- figures:";
 const END: &str = "-->";
 /// How far a quoted figure may be from the measured one by its rounding alone. `1` is no quote of
