@@ -16,7 +16,7 @@
 //!
 //! **Not a stable interface.** It is public for the tests that play a hostile peer. It will be
 //! replaced by the `ibverbs` crate once a release of that crate supports one-sided work (see
-//! `ARCHITECTURE.md`).
+//! `docs/design/verbs.md`).
 
 mod completion;
 mod context;

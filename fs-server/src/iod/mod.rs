@@ -38,7 +38,7 @@
 //! **Several loops.** A server may have several event loops, each a thread with its own endpoints.
 //! They share what [`IodParts`] holds: the store, the buffers, the turns, and the order of changes
 //! of the label, of creations and of truncations. A request lives on the loop of its connection
-//! from its arrival to its reply. ARCHITECTURE.md has the order of the locks, and why nothing
+//! from its arrival to its reply. docs/filesystem.md has the order of the locks, and why nothing
 //! deadlocks.
 //!
 //! **Source.** [PVFS-IB §3.2.3] (server-based RDMA, Figure 3), [PVFS-IB §3.3.2] (server buffers),

@@ -12,7 +12,7 @@
 //! all of its own in its database. A store, or a database, that was restored from a copy does not
 //! know the start that the other side remembers. A copy that is as old as the last start knows it.
 //! So the manager also compares the highest handle that the store has seen with those that had been
-//! assigned when the manager was started. ARCHITECTURE.md says which copies remain undetected.
+//! assigned when the manager was started. docs/filesystem.md says which copies remain undetected.
 //!
 //! **Who is up.** An I/O server registers again every [`ManagerSettings::heartbeat`]. It is up
 //! while its connection is open and its last registration is at most [`MISSED`] heartbeats old.
