@@ -121,6 +121,8 @@ fn the_plan_of_a_run_knows_the_slots_of_the_peer() {
     let writes = || report.plans.iter().filter(|plan| plan.over == "tcp" && plan.direction.starts_with("write"));
     assert!(writes().any(|plan| plan.path == "fast-rdma" && plan.size < 64 << 10), "{:#?}", report.plans);
     assert!(!report.plans.iter().any(|plan| plan.why.contains("no slots")), "{:#?}", report.plans);
+    let mut messages = report.plans.iter().filter(|plan| plan.over == "tcp" && plan.direction == "message");
+    assert!(messages.any(|plan| plan.path == "fast-rdma"), "{:#?}", report.plans);
 }
 
 #[test]

@@ -236,37 +236,78 @@ pub fn percentiles(row: &Row) -> [Option<f64>; 4] {
     })
 }
 
-/// Sizes in a row for which the library takes the same path, for the same reason.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Span<'a> {
-    /// The plan of the first size.
-    pub first: &'a Plan,
-    /// The last size.
-    pub last: u64,
+/// Sizes next to each other that take one path for one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment<'a> {
+    /// The smallest size.
+    pub from: u64,
+    /// The largest size, inclusive; `None` if there is no end.
+    pub to: Option<u64>,
+    /// The path.
+    pub path: &'a str,
+    /// The reason.
+    pub why: &'a str,
 }
 
-impl Span<'_> {
-    /// Returns the sizes: `512 B to 16 KiB`.
+impl Segment<'_> {
+    /// Returns the sizes of a segment of a strip: `up to 4 KiB`, `4097 B to 64 KiB`.
     pub fn sizes(&self) -> String {
         let size = |bytes: u64| crate::units::size(bytes as usize);
-        match self.first.size == self.last {
-            true => size(self.last),
-            false => format!("{} to {}", size(self.first.size), size(self.last)),
+        match (self.from, self.to) {
+            (0, Some(to)) => format!("up to {}", size(to)),
+            (from, Some(to)) if from == to => size(to),
+            (from, Some(to)) => format!("{} to {}", size(from), size(to)),
+            (0, None) => "any size".to_owned(),
+            (from, None) => format!("from {} on", size(from)),
         }
     }
 }
 
-/// Returns the plans of a report, without repeating what does not change with the size.
-pub fn plans(report: &Report) -> Vec<Span<'_>> {
-    let mut spans: Vec<Span<'_>> = Vec::new();
-    let key = |plan: &Plan| (plan.over.clone(), plan.direction.clone(), plan.path.clone(), plan.why.clone());
+/// The paths by size of what is moved over one transport in one direction.
+#[derive(Clone, Debug)]
+pub struct Strip<'a> {
+    /// Over what.
+    pub over: &'a str,
+    /// What is moved.
+    pub direction: &'a str,
+    /// The paths, in the order of sizes and without gaps. There is at least one; the last one has
+    /// no end.
+    pub segments: Vec<Segment<'a>>,
+}
+
+/// Returns the plans of a report as strips, those of a transport next to each other.
+pub fn strips(report: &Report) -> Vec<Strip<'_>> {
+    let mut kinds: Vec<Vec<&Plan>> = Vec::new();
     for plan in &report.plans {
-        match spans.last_mut() {
-            Some(span) if key(span.first) == key(plan) && span.last < plan.size => span.last = plan.size,
-            _ => spans.push(Span { first: plan, last: plan.size }),
+        let key = |plan: &Plan| (plan.over.clone(), plan.direction.clone());
+        match kinds.iter_mut().find(|kind| key(kind[0]) == key(plan)) {
+            Some(kind) => kind.push(plan),
+            None => kinds.push(vec![plan]),
         }
     }
-    spans
+    let first = |over: &str| report.plans.iter().position(|plan| plan.over == over);
+    kinds.sort_by_key(|kind| first(&kind[0].over));
+    let strips = kinds.into_iter().map(|plans| {
+        let Plan { over, direction, .. } = plans[0];
+        Strip { over, direction, segments: segments(plans) }
+    });
+    strips.collect()
+}
+
+fn segments(mut plans: Vec<&Plan>) -> Vec<Segment<'_>> {
+    plans.sort_by_key(|plan| plan.size);
+    // Of two plans of one size, the first one counts.
+    plans.dedup_by_key(|plan| plan.size);
+    let mut segments: Vec<Segment<'_>> = Vec::new();
+    for Plan { size, path, why, .. } in plans {
+        match segments.last_mut() {
+            Some(last) if (last.path, last.why) == (path, why) => continue,
+            Some(last) => last.to = Some(size - 1),
+            None => {}
+        }
+        segments.push(Segment { from: *size, to: None, path, why });
+    }
+    segments
 }
 
 /// Formats a ratio, with more digits where it is close to 1 or to 0.
@@ -340,12 +381,35 @@ mod tests {
     }
 
     #[test]
-    fn plans_are_told_by_ranges_of_sizes() {
-        let plan = |size, path: &str| Plan { size, path: path.into(), ..Plan::default() };
+    fn a_strip_covers_all_sizes_from_its_first_on() {
+        let plan = |direction: &str, size, path: &str| Plan {
+            direction: direction.into(),
+            size,
+            path: path.into(),
+            ..Plan::default()
+        };
         let mut report = Report::new("", "");
-        report.plans = vec![plan(8, "inline"), plan(64, "inline"), plan(4096, "slot"), plan(8, "slot")];
-        let found: Vec<String> = plans(&report).iter().map(Span::sizes).collect();
-        assert_eq!(found, ["8 B to 64 B", "4 KiB", "8 B"]);
+        // Neither sorted nor next to each other, and one size twice.
+        report.plans = vec![
+            plan("write", 4097, "slot"),
+            plan("write", 0, "inline"),
+            plan("read", 8, "slot"),
+            plan("write", 64, "inline"),
+            plan("write", 4097, "bulk"),
+            plan("write", 65_537, "bulk"),
+        ];
+        let found: Vec<(&str, Vec<String>)> = strips(&report)
+            .iter()
+            .map(|strip| {
+                let segment = |segment: &Segment<'_>| format!("{} {}", segment.path, segment.sizes());
+                (strip.direction, strip.segments.iter().map(segment).collect())
+            })
+            .collect();
+        let write = ["inline up to 4 KiB", "slot 4097 B to 64 KiB", "bulk from 65537 B on"];
+        assert_eq!(
+            found,
+            [("write", write.map(str::to_owned).to_vec()), ("read", vec!["slot from 8 B on".to_owned()]),]
+        );
     }
 
     #[test]

@@ -234,14 +234,14 @@ impl Row {
     }
 }
 
-/// The path of the data of one size.
+/// The path from one size on, up to the size of the next plan of the same transport and direction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Over what.
     pub over: String,
-    /// `write` or `read`.
+    /// What is moved: `message`, or the data of a call, as in `write` or `read, registered memory`.
     pub direction: String,
-    /// Bytes of data.
+    /// The smallest number of bytes.
     pub size: u64,
     /// The path: `inline`, `fast RDMA`.
     pub path: String,

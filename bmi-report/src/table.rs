@@ -20,12 +20,6 @@ impl Table {
         Table { heading, rows: Vec::new(), text }
     }
 
-    /// Makes more columns text, by their numbers from 0 on.
-    pub fn with_text(mut self, columns: &[usize]) -> Table {
-        columns.iter().for_each(|column| self.text[*column] = true);
-        self
-    }
-
     /// Adds a row with as many cells as the heading has.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());

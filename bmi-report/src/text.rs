@@ -1,9 +1,9 @@
 //! A report as tables for a terminal. The answer comes first, in sentences.
 //!
 //! **Layout.** A part for each test and setup, with narrow tables below each other instead of one
-//! that is wide: medians, percentiles, ratios, what a message costs. Then the plan, the notes, the
-//! hosts. Most lines have at most 100 columns. Rows that measured the same thing are next to each
-//! other, and a blank cell repeats the one above.
+//! that is wide: medians, percentiles, ratios, what a message costs. Then the paths by size, the
+//! notes, the hosts. Most lines have at most 100 columns. Rows that measured the same thing are
+//! next to each other, and a blank cell repeats the one above.
 
 use crate::answer::{self, span};
 use crate::groups::{self, Figure, Group, PERCENTILES, percentiles, ratio_figure};
@@ -21,7 +21,7 @@ pub fn render(report: &Report) -> String {
     for part in groups::parts(&groups) {
         parts.push(test(&part));
     }
-    parts.extend(plans(report).map(|table| format!("the path of data of each size\n\n{}", table.render())));
+    parts.extend(paths(report));
     parts.extend(foot(report));
     parts.join("\n")
 }
@@ -123,14 +123,21 @@ fn costs(groups: &[&Group<'_>]) -> Table {
     table
 }
 
-/// Returns the table of the paths of data, or `None` if no plan is known.
-pub(crate) fn plans(report: &Report) -> Option<Table> {
-    let mut table = Table::new(2, ["over", "direction", "size", "path", "why"]).with_text(&[3, 4]);
-    for span in groups::plans(report) {
-        let plan = span.first;
-        table.row([plan.over.clone(), plan.direction.clone(), span.sizes(), plan.path.clone(), plan.why.clone()]);
+/// Returns the paths by size, a list for each strip, or `None` if no plan is known.
+fn paths(report: &Report) -> Option<String> {
+    let strips = groups::strips(report);
+    let all = || strips.iter().flat_map(|strip| &strip.segments);
+    let sizes = all().map(|segment| segment.sizes().len()).max()?;
+    let names = all().map(|segment| segment.path.chars().count()).max()?;
+    let mut text = "paths by size\n".to_owned();
+    for strip in &strips {
+        text += &format!("\n{}: {}\n", strip.over, strip.direction);
+        for segment in &strip.segments {
+            let line = format!("  {:sizes$}  {:names$}  {}", segment.sizes(), segment.path, segment.why);
+            text += &format!("{}\n", line.trim_end());
+        }
     }
-    (!report.plans.is_empty()).then_some(table)
+    Some(text)
 }
 
 fn foot(report: &Report) -> Option<String> {
@@ -202,7 +209,13 @@ mod tests {
         ];
         report.hosts =
             vec![Host { role: "client".into(), name: "a".into(), facts: vec![("kernel".into(), "6".into())] }];
-        report.plans = vec![Plan { over: "tcp".into(), why: "so".into(), size: 8, ..Plan::default() }];
+        report.plans = vec![Plan {
+            over: "tcp".into(),
+            direction: "write".into(),
+            size: 8,
+            path: "inline".into(),
+            why: "so".into(),
+        }];
         report.command = vec!["bench".into(), "it's".into()];
         let expected = "\
 Two transports
@@ -231,11 +244,10 @@ size  over  host    processor time  context switches  system calls
             server         1.50 us             0.250          2.00
 tcp latency 8 B: a note
 
-the path of data of each size
+paths by size
 
-over  direction  size  path  why
---------------------------------
-tcp               8 B        so
+tcp: write
+  from 8 B on  inline  so
 
 client a: kernel 6
 repeat it: bench 'it'\\''s'

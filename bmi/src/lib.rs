@@ -310,8 +310,8 @@ pub mod memory {
 pub mod paths {
     #[doc(inline)]
     pub use bmi_core::comm::{
-        Calibrations, Choice, Crossovers, Direction, Facts, LONGEST_AHEAD, Measured, Miss, Path, Plan, Policy, Rule,
-        Thresholds, calibrate,
+        Calibrations, Choice, Crossovers, Direction, Facts, LONGEST_AHEAD, Measured, MessageRule, Miss, Path, Plan,
+        Policy, Rule, Thresholds, calibrate,
     };
 }
 

@@ -71,10 +71,10 @@ pub(crate) fn rows(measured: &[Measured]) -> Vec<Row> {
 pub(crate) fn plans(one: &Measured) -> Vec<bmi_report::Plan> {
     let row = |rule: &Rule| bmi_report::Plan {
         over: one.transport.clone(),
-        direction: rule.direction.as_str().to_owned(),
+        direction: format!("{}, {} memory", rule.direction, if rule.registered { "registered" } else { "new" }),
         size: rule.from,
         path: rule.path.as_str().to_owned(),
-        why: format!("{}; {} memory", rule.why, if rule.registered { "registered" } else { "new" }),
+        why: rule.why.clone(),
     };
     one.plan.rules.iter().map(row).collect()
 }

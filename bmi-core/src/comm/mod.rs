@@ -29,5 +29,6 @@ pub use incoming::{Incoming, announced, request_of};
 pub use server::serve;
 
 pub use crate::paths::{
-    Choice, Crossovers, Direction, Facts, LONGEST_AHEAD, Miss, Path, PathCounters, Plan, Policy, Rule, Thresholds,
+    Choice, Crossovers, Direction, Facts, LONGEST_AHEAD, MessageRule, Miss, Path, PathCounters, Plan, Policy, Rule,
+    Thresholds,
 };

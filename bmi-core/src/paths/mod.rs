@@ -6,5 +6,6 @@ mod plan;
 mod policy;
 
 pub use path::{Direction, Miss, Path, PathCounters};
-pub use plan::{Plan, Rule};
+pub(crate) use plan::Bytes;
+pub use plan::{MessageRule, Plan, Rule};
 pub use policy::{Choice, Crossovers, Facts, LONGEST_AHEAD, Policy, Thresholds};

@@ -23,6 +23,21 @@ pub struct Rule {
     pub why: String,
 }
 
+/// How messages of some sizes leave for a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageRule {
+    /// Which messages: `message`, `unexpected message`.
+    pub kind: &'static str,
+    /// Smallest number of bytes.
+    pub from: u64,
+    /// Largest number of bytes, inclusive; `None` if unlimited.
+    pub to: Option<u64>,
+    /// The path: `eager`, `rendezvous read`.
+    pub path: &'static str,
+    /// The reason.
+    pub why: String,
+}
+
 /// The paths that an endpoint takes for data of each size, if all slots and credits are free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -107,7 +122,7 @@ fn reason(policy: &Policy, facts: &Facts, path: Path, missed: Option<Miss>) -> S
 }
 
 /// Displays `4096` as `4 KiB`.
-struct Bytes(u64);
+pub(crate) struct Bytes(pub(crate) u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bmi::paths::{MessageRule, Rule};
 use bmi_report::Plan;
 
 use crate::case::Over;
@@ -47,18 +48,22 @@ pub(super) fn chosen(
     Ok((Wanted { overs: list, ..of.clone() }, notes))
 }
 
-/// Returns the plan of a transport, for the report.
-pub(super) fn plans(over: Over, rules: &[bmi::paths::Rule]) -> Vec<Plan> {
-    let line = |rule: &bmi::paths::Rule| Plan {
-        over: over.name().to_owned(),
-        direction: format!(
-            "{}, {}",
-            rule.direction,
-            if rule.registered { "registered memory" } else { "other memory" }
-        ),
+/// Returns the plan of a transport for the report: of messages, and of the data of calls.
+pub(super) fn plans(over: Over, data: &[Rule], messages: &[MessageRule]) -> Vec<Plan> {
+    let over = || over.name().to_owned();
+    let message = |rule: &MessageRule| Plan {
+        over: over(),
+        direction: rule.kind.to_owned(),
+        size: rule.from,
+        path: rule.path.to_owned(),
+        why: rule.why.clone(),
+    };
+    let call = |rule: &Rule| Plan {
+        over: over(),
+        direction: format!("{}, {} memory", rule.direction, if rule.registered { "registered" } else { "other" }),
         size: rule.from,
         path: rule.path.to_string(),
         why: rule.why.clone(),
     };
-    rules.iter().map(line).collect()
+    messages.iter().map(message).chain(data.iter().map(call)).collect()
 }

@@ -350,8 +350,8 @@ impl Run<'_> {
             worker.ask_for_plan();
             loop {
                 match self.server.event(PATIENCE)? {
-                    Event::Said(Said::Planned(rules)) => {
-                        break report.plans.extend(choice::plans(station.over, &rules));
+                    Event::Said(Said::Planned(data, messages)) => {
+                        break report.plans.extend(choice::plans(station.over, &data, &messages));
                     }
                     Event::Said(Said::Failed(error)) => return Err(self.server.reason(&error.to_string())),
                     _ => {}

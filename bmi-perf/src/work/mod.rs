@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
+use bmi::paths::{MessageRule, Rule};
 use bmi::timeline::Timeline;
 use bmi::{Addr, Endpoint, Error, ErrorKind};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -59,8 +60,8 @@ pub(crate) enum Said {
     Joined,
     /// A part has ended.
     Part(Measured, Usage, Option<Timeline>),
-    /// The paths that the transport takes.
-    Planned(Vec<bmi::paths::Rule>),
+    /// The paths that the transport takes, for the data of calls and for messages.
+    Planned(Vec<Rule>, Vec<MessageRule>),
     /// Something failed. The worker has ended.
     Failed(Error),
 }
@@ -156,7 +157,8 @@ fn work(of: &Assignment, orders: &Receiver<Order>, said: &dyn Fn(Said)) -> Resul
     said(Said::Joined);
     for order in orders {
         let Order::Part(job) = order else {
-            said(Said::Planned(plan(&means)));
+            let (data, messages) = plan(&means);
+            said(Said::Planned(data, messages));
             continue;
         };
         if let (Means::Library(side), Besides::Recording, 0) = (&means, job.besides, of.index) {
@@ -262,9 +264,9 @@ fn set_up_baseline(of: &Assignment, connections: u32, said: &dyn Fn(Said)) -> Re
     }
 }
 
-fn plan(means: &Means) -> Vec<bmi::paths::Rule> {
+fn plan(means: &Means) -> (Vec<Rule>, Vec<MessageRule>) {
     match means {
         Means::Library(side) => side.plan(),
-        _ => Vec::new(),
+        _ => (Vec::new(), Vec::new()),
     }
 }

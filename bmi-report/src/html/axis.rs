@@ -5,8 +5,9 @@
 
 use crate::units;
 
-/// The most labels of an axis of sizes.
-const MOST_SIZES: u32 = 8;
+/// The width of a letter of a label, with the room between labels, somewhat more than most have.
+const LETTER: f64 = 7.0;
+const BETWEEN: f64 = 10.0;
 
 /// How values are spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,18 +29,41 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// Makes an axis of bytes, logarithmic, labelled at powers of two.
+    /// Makes a logarithmic axis of bytes, with a tick at each size that was measured.
     pub(super) fn sizes(sizes: &[f64], ends: (f64, f64)) -> Axis {
-        let (low, high) = range(sizes);
-        let exponent = |value: f64| value.log2().round() as u32;
-        let (first, last) = (exponent(low), exponent(high));
-        let step = [1, 2, 3, 4, 5, 6, 8, 10].into_iter().find(|step| (last - first) / step < MOST_SIZES);
-        let ticks = (first..=last).step_by(step.unwrap_or(12) as usize);
-        let ticks = ticks.map(|power| (2f64.powi(power as i32), units::size(1usize << power.min(62))));
+        Axis::measured(sizes, ends, |bytes| units::size(bytes as usize))
+    }
+
+    /// Makes a logarithmic axis with a tick at each value. Where labels would overlap, a tick has
+    /// none.
+    pub(super) fn measured(values: &[f64], ends: (f64, f64), label: impl Fn(f64) -> String) -> Axis {
+        let (low, high) = range(values);
+        let mut values: Vec<f64> = values.iter().copied().filter(|value| (low..=high).contains(value)).collect();
+        values.sort_by(f64::total_cmp);
+        values.dedup();
+        let ticks = values.into_iter().map(|value| (value, label(value))).collect();
         // Room beside the first and the last value, and a width if there is only one.
-        let (low, high) = (low / 1.15, high * 1.15);
-        let ticks = ticks.filter(|(value, _)| (low..=high).contains(value)).collect();
-        Axis { scale: Scale::Logarithmic, low, high, ends, ticks }
+        Axis { scale: Scale::Logarithmic, low, high, ends, ticks }.from_to(low / 1.15, high * 1.15)
+    }
+
+    /// Returns the axis with other ends of its range, and with the labels that fit then.
+    pub(super) fn from_to(mut self, low: f64, high: f64) -> Axis {
+        (self.low, self.high) = (low, high);
+        let mut ticks = std::mem::take(&mut self.ticks);
+        let half = |label: &str| label.chars().count() as f64 * LETTER / 2.0;
+        // The last label always has room, so that the range can be read.
+        let end = ticks.last().map_or(f64::INFINITY, |(value, label)| self.at(*value) - half(label) - BETWEEN);
+        let (mut free, last) = (f64::NEG_INFINITY, ticks.len().saturating_sub(1));
+        for (number, (value, label)) in ticks.iter_mut().enumerate() {
+            let (x, half) = (self.at(*value), half(label));
+            if number == last || (x - half >= free && x + half <= end) {
+                free = x + half + BETWEEN;
+            } else {
+                label.clear();
+            }
+        }
+        self.ticks = ticks;
+        self
     }
 
     /// Makes a logarithmic axis that is labelled at 1, 2 and 5 times powers of ten, or at powers of
@@ -153,7 +177,9 @@ mod tests {
     fn ticks_have_the_labels_that_people_know() {
         let sizes = [8.0, 64.0, 4096.0, 1048576.0];
         let axis = Axis::sizes(&sizes, (0.0, 100.0));
-        assert_eq!(labels(&axis), ["8 B", "64 B", "512 B", "4 KiB", "32 KiB", "256 KiB"]);
+        assert_eq!(labels(&axis), ["8 B", "", "4 KiB", "1 MiB"], "those that have room");
+        let axis = Axis::sizes(&sizes, (0.0, 600.0));
+        assert_eq!(labels(&axis), ["8 B", "64 B", "4 KiB", "1 MiB"]);
         assert_eq!(labels(&Axis::logarithmic(&[1e-6, 9e-6], (100.0, 0.0), time)), ["1 µs", "2 µs", "5 µs", "10 µs"]);
         assert_eq!(labels(&Axis::logarithmic(&[5e-7, 2e-3], (0.0, 1.0), time)), ["1 µs", "10 µs", "100 µs", "1 ms"]);
         let rates = Axis::logarithmic(&[2e8, 1.1e10], (0.0, 1.0), bandwidth);
@@ -185,7 +211,8 @@ mod tests {
                 prop_assert!(places.is_sorted() && places.iter().all(|place| (10.0..=90.0).contains(place)));
                 let ticks: Vec<f64> = axis.ticks.iter().map(|(value, _)| axis.at(*value)).collect();
                 prop_assert!(ticks.is_sorted_by(|a, b| a < b), "{ticks:?}");
-                prop_assert!(axis.ticks.len() <= 12, "{:?}", axis.ticks);
+                let labelled = axis.ticks.iter().filter(|(_, label)| !label.is_empty());
+                prop_assert!(labelled.count() <= 12, "{:?}", axis.ticks);
                 prop_assert!((10.0..=90.0).contains(&axis.at(f64::NAN)));
             }
         }

@@ -33,7 +33,7 @@ use crate::answer;
 use crate::groups;
 use crate::report::Report;
 use palette::Palette;
-use sections::{Page, facts, figures, more, paths, speed, stages, timeline};
+use sections::{Page, facts, figures, more, paths, speed, stages, strips, timeline};
 
 const STYLE: &str = include_str!("style.css");
 const READ_OUT: &str = include_str!("read_out.js");
@@ -51,8 +51,8 @@ pub fn render(report: &Report) -> String {
         speed::processor(&page),
         more::distribution(&page),
         more::offered(&page),
+        strips::render(&page),
         paths::crossovers(&page),
-        paths::plan(&page),
         stages::render(&page),
         timeline::render(&page),
         figures::render(&page),

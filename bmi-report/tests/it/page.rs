@@ -198,6 +198,59 @@ fn points_are_inside_of_the_picture() {
     assert!(points > 300, "{points}");
 }
 
+/// A segment of a strip of paths: the left and the right end, and its strip's place.
+fn segments(page: &str) -> Vec<(f64, f64, String)> {
+    let section = page.split("<section id=\"plan\">").nth(1).unwrap().split("</section>").next().unwrap();
+    let value = |part: &str, name: &str| {
+        part.split_once(&format!(" {name}=\"")).unwrap().1.split('"').next().unwrap().to_owned()
+    };
+    let segment = |part: &str| {
+        let [x, width] = ["x", "width"].map(|name| value(part, name).parse::<f64>().unwrap());
+        (x, x + width, value(part, "y"))
+    };
+    section.split("<rect").skip(1).map(segment).collect()
+}
+
+#[test]
+fn strips_have_no_gaps_and_each_segment_has_its_reason() {
+    let plan = |direction: &str, size, path: &str, why: &str| Plan {
+        over: "tcp".into(),
+        direction: direction.into(),
+        size,
+        path: path.into(),
+        why: why.into(),
+    };
+    let mut report = Report::new("", "");
+    report.plans = vec![
+        plan("message", 0, "inline", "copied as it is posted"),
+        plan("message", 193, "eager", "fits in a receive of the peer"),
+        plan("message", 200, "fast-rdma", "in a <slot>"),
+        plan("message", 69_633, "rendezvous read", "too long for a slot"),
+        plan("write", 0, "inline", "it is short"),
+        plan("write", 4097, "server-based", "it is long"),
+    ];
+    report.rows.push(row("latency", "tcp", Some(8), Unit::Seconds, 1e-6));
+    // Survives a file, so that a page can be drawn later.
+    let page = html::render(&Report::from_json(&report.to_json()).unwrap());
+    assert_balanced(&page);
+    let all = segments(&page);
+    assert_eq!(all.len(), 6);
+    let (first, last) = (all[0].0, all.iter().map(|segment| segment.1).fold(0.0, f64::max));
+    for strip in all.chunk_by(|a, b| a.2 == b.2) {
+        assert!(strip.windows(2).all(|pair| (pair[0].1 - pair[1].0).abs() < 0.2), "{strip:?}");
+        assert!(strip[0].0 == first && (strip[strip.len() - 1].1 - last).abs() < 0.2, "{strip:?}");
+    }
+    // A narrow segment has its reason in the list below.
+    assert!(page.contains("<b>a</b> eager, 193 B to 199 B: message, fits in a receive of the peer</li>"), "{page}");
+    let plain = page.replace("</text><text class=\"inside why\"", "");
+    for plan in &report.plans {
+        let last = plan.why.split(' ').next_back().unwrap().replace('<', "&lt;").replace('>', "&gt;");
+        assert!(plain.contains(&format!("{last}<")) && plain.contains(&plan.path), "{}", plan.why);
+    }
+    let text = text::render(&report);
+    assert!(text.contains("tcp: write\n  up to 4 KiB      inline           it is short\n"), "{text}");
+}
+
 /// Returns a row of eight rounds.
 fn row(test: &str, over: &str, size: Option<u64>, unit: Unit, value: f64) -> Row {
     let rounds = (0..8).map(|round| Step { round, value: value * (1.0 + f64::from(round) / 100.0) }).collect();

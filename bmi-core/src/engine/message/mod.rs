@@ -7,6 +7,7 @@ pub(in crate::engine) mod eager;
 pub(in crate::engine) mod fast_rdma;
 mod inline_receive;
 pub(in crate::engine) mod offered_receive;
+mod plan;
 pub(in crate::engine) mod probe;
 mod receive;
 pub(in crate::engine) mod rendezvous;

@@ -16,6 +16,7 @@ mod shared;
 use std::time::Duration;
 
 use bmi::driver::{MonotonicClock, busy, event};
+use bmi::paths::{MessageRule, Rule};
 use bmi::threading::{OneThread, Threading};
 use bmi::timeline::{Timeline, TimelineOptions};
 use bmi::{Addr, Config, Endpoint, Error, ErrorKind, MemSlice, Memory, Operation, Options, Peer, PeerEvent, Scheme};
@@ -159,9 +160,11 @@ impl Side {
         })
     }
 
-    /// Returns the paths that the data of calls takes.
-    pub(super) fn plan(&self) -> Vec<bmi::paths::Rule> {
-        self.endpoint.with(|engine| engine.plan(self.peers.first().map(Peer::id)).rules)
+    /// Returns the paths that the data of calls takes, and those of messages.
+    pub(super) fn plan(&self) -> (Vec<Rule>, Vec<MessageRule>) {
+        let peer = self.peers.first().map(Peer::id);
+        self.endpoint
+            .with(|engine| (engine.plan(peer).rules, peer.map_or_else(Vec::new, |peer| engine.message_plan(peer))))
     }
 }
 

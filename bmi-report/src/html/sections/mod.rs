@@ -6,6 +6,7 @@ pub(super) mod more;
 pub(super) mod paths;
 pub(super) mod speed;
 pub(super) mod stages;
+pub(super) mod strips;
 pub(super) mod timeline;
 
 pub(super) use crate::answer::capital as title;

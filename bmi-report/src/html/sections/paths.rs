@@ -1,16 +1,13 @@
-//! The paths of data: where they cross, what the library chooses, and why.
+//! Where the paths of data cross, and which one the library chooses.
 
 use super::speed::{add, chart, label};
-use super::{PATH, Page, grid, section, setup, table, title};
+use super::{PATH, Page, grid, section, setup, title};
 use crate::answer::span;
 use crate::groups::Figure;
 use crate::html::chart::{Colour, Crossing, Dash, Point, Series};
+use crate::html::palette;
 use crate::report::{Plan, Row, Unit};
-use crate::text::plans;
 use crate::units;
-
-/// The order of the paths, as their names begin. It tells the colour.
-const ORDER: [&str; 4] = ["inline", "fast", "server", "client"];
 
 /// A line for each path, for each transport and direction.
 pub(in crate::html) fn crossovers(page: &Page<'_>) -> String {
@@ -39,16 +36,12 @@ fn heading(row: &Row) -> String {
 
 fn picture(page: &Page<'_>, heading: String, figures: &[&Figure<'_>]) -> String {
     let mut series: Vec<Series> = Vec::new();
-    let mut others = 0;
+    let names: Vec<&str> = figures.iter().filter_map(|figure| figure.row.setup.get(PATH)).map(String::as_str).collect();
+    let colours = palette::of_paths(&names);
     for figure in figures {
         let row = figure.row;
         let (Some(path), Some(size)) = (row.setup.get(PATH), row.size) else { continue };
-        let number = ORDER.iter().position(|begin| path.to_lowercase().starts_with(begin));
-        let known = series.iter().find(|series| series.name == *path).map(|series| series.colour);
-        let colour = known.unwrap_or_else(|| {
-            others += usize::from(number.is_none());
-            Colour::Number(number.unwrap_or(ORDER.len() + others - 1))
-        });
+        let colour = colours.iter().find(|(name, _)| name == path).map_or(Colour::Quiet, |(_, colour)| *colour);
         let (median, ringed) = (figure.median, is_planned(&page.report.plans, row, path));
         let planned = if ringed { "; the plan's choice" } else { "" };
         let value = format!("{} ({})", row.unit.figure(median.middle), span(row.unit, median));
@@ -127,13 +120,6 @@ fn rounded(bytes: f64) -> String {
         _ => (bytes, "B"),
     };
     if value < 10.0 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
-}
-
-/// The plan as a table.
-pub(in crate::html) fn plan(page: &Page<'_>) -> String {
-    let contents = plans(page.report).map(|plans| table(&plans)).unwrap_or_default();
-    let hint = "Which path the library takes for data of each size, and the reason that it gives.";
-    section("plan", "The plan", hint, &contents)
 }
 
 #[cfg(test)]
