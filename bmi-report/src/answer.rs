@@ -11,7 +11,7 @@ use crate::report::{Kind, Report, Row, Unit};
 use crate::stats::{Interval, LEAST_ROUNDS};
 use crate::units;
 
-/// Places that are listed where the outcome differs from most.
+/// Most ranges of sizes that are listed.
 const MOST_PLACES: usize = 4;
 /// Tests of which figures are given.
 const MOST_TESTS: usize = 3;
@@ -28,7 +28,7 @@ pub fn sentences(report: &Report, groups: &[Group<'_>]) -> Vec<String> {
     }
     let unforced: Vec<Group<'_>> = groups.iter().filter(|group| !group.is_forced()).cloned().collect();
     let groups = if unforced.is_empty() { groups } else { &unforced };
-    let duels = duels(report, groups);
+    let duels = duels(report, &groups.iter().collect::<Vec<_>>());
     sentences.extend(duels.iter().filter_map(Duel::sentence));
     let (overs, baselines) = (overs(report, Kind::Library), overs(report, Kind::Baseline));
     if let ([over], []) = (&overs[..], &baselines[..]) {
@@ -56,7 +56,7 @@ struct Duel<'a> {
 }
 
 /// Returns the duels of transports with each other, then those with the baselines of their groups.
-fn duels<'a>(report: &'a Report, groups: &[Group<'a>]) -> Vec<Duel<'a>> {
+fn duels<'a>(report: &'a Report, groups: &[&Group<'a>]) -> Vec<Duel<'a>> {
     let mut duels: Vec<Duel<'a>> = Vec::new();
     let overs = overs(report, Kind::Library);
     for (number, other) in overs.iter().enumerate() {
@@ -90,86 +90,163 @@ impl Duel<'_> {
         self.rows.iter().filter(|(_, ratio)| ratio.verdict == verdict).count()
     }
 
-    /// Returns what the duel says, or nothing if nothing can be claimed.
+    /// Returns what the duel says, or nothing if nothing can be claimed: `shm: 3.0 to 11 times lower
+    /// latency than tcp (8 B to 64 KiB), no difference (1 MiB)`.
     fn sentence(&self) -> Option<String> {
-        let (faster, slower) = (self.count(Verdict::Faster), self.count(Verdict::Slower));
-        let (same, total) = (self.count(Verdict::NoDifference), self.rows.len());
-        let (one, other) = (self.one, self.other);
-        let rows = |count: usize| match total {
-            1 => "in the only row".to_owned(),
-            _ if count == total => format!("in all {total} rows"),
-            _ => format!("in {count} of {total} rows"),
-        };
-        if faster + slower + same == 0 {
-            return None;
-        }
-        if faster + slower == 0 {
-            return Some(format!("There is no difference between {one} and {other} {}.", rows(same)));
-        }
-        let (main, rest, word, against) = match faster >= slower {
-            true => (Verdict::Faster, Verdict::Slower, "faster", "slower"),
-            false => (Verdict::Slower, Verdict::Faster, "slower", "faster"),
-        };
-        let mut text = format!("{one} is {word} than {other} {}: {}", rows(self.count(main)), self.ranges(main));
-        if self.count(rest) > 0 {
-            text += &format!("; {against} in {}: {}", self.count(rest), self.places(rest));
-        }
-        if same > 0 {
-            text += &format!("; no difference in {same}");
-        }
-        Some(text + ".")
-    }
-
-    /// Returns the range of ratios for each test: `latency 0.11 to 0.40 of the time`.
-    fn ranges(&self, verdict: Verdict) -> String {
-        let of = || self.rows.iter().filter(|(_, ratio)| ratio.verdict == verdict);
-        let mut tests: Vec<(&str, Unit)> = Vec::new();
-        of().for_each(|(row, _)| {
-            if !tests.contains(&(&row.test, row.unit)) {
-                tests.push((&row.test, row.unit));
-            }
-        });
-        let range = |(test, unit): &(&str, Unit)| {
-            let all = of().filter(|(row, _)| (row.test.as_str(), row.unit) == (*test, *unit));
-            let all = all.map(|(_, ratio)| unit.cost(ratio.interval.middle));
-            let (low, high) =
-                all.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), one| (low.min(one), high.max(one)));
-            let (low, high) = (rough(low), rough(high));
-            let range = if low == high { low } else { format!("{low} to {high}") };
-            let of = match unit {
-                Unit::Seconds => "of the time",
-                Unit::BytesPerSecond | Unit::PerSecond => "times as much",
-                Unit::Instructions => "times the instructions",
-                Unit::Calls => "times the system calls",
-            };
-            let of = if *unit == Unit::Seconds && verdict == Verdict::Slower { "times as long" } else { of };
-            format!("{test} {range} {of}")
-        };
-        tests.iter().map(range).collect::<Vec<_>>().join(", ")
-    }
-
-    /// Returns where else it is: the sizes of each test, or the names of rows without a size.
-    fn places(&self, verdict: Verdict) -> String {
-        let of: Vec<&Row> =
-            self.rows.iter().filter(|(_, ratio)| ratio.verdict == verdict).map(|(row, _)| *row).collect();
-        let mut places: Vec<String> = Vec::new();
-        for row in &of {
-            let sizes = of.iter().filter(|other| other.test == row.test).filter_map(|other| other.size);
-            let (low, high) = sizes.fold((u64::MAX, 0), |(low, high), size| (low.min(size), high.max(size)));
-            let size = |size: u64| units::size(size as usize);
-            let place = match row.size {
-                None => row.what(),
-                Some(_) if low == high => format!("{} {}", row.test, size(low)),
-                Some(_) => format!("{} {} to {}", row.test, size(low), size(high)),
-            };
-            if !places.contains(&place) {
-                places.push(place);
+        let mut quantities: Vec<(&str, Unit)> = Vec::new();
+        for (row, _) in &self.rows {
+            if !quantities.contains(&(&row.test, row.unit)) {
+                quantities.push((&row.test, row.unit));
             }
         }
-        let more = places.len().saturating_sub(MOST_PLACES);
-        places.truncate(MOST_PLACES);
-        let and = if more > 0 { format!(" and {more} more") } else { String::new() };
-        places.join(", ") + &and
+        let mut text = String::new();
+        for (test, unit) in quantities {
+            let rows: Vec<_> =
+                self.rows.iter().filter(|(row, _)| (row.test.as_str(), row.unit) == (test, unit)).collect();
+            let of = |verdict| rows.iter().filter(|(_, ratio)| ratio.verdict == verdict).copied().collect::<Vec<_>>();
+            let mut order = [Verdict::Faster, Verdict::Slower, Verdict::NoDifference];
+            if of(order[1]).len() > of(order[0]).len() {
+                order.swap(0, 1);
+            }
+            let (quantity, mut is_first) = (quantity(test, unit), true);
+            for verdict in order {
+                let found = of(verdict);
+                if found.is_empty() {
+                    continue;
+                }
+                let other = if text.is_empty() { Some(self.other) } else { None };
+                let place = places(&found, &rows);
+                text += if text.is_empty() {
+                    ""
+                } else if is_first {
+                    "; "
+                } else {
+                    ", "
+                };
+                text += &match direction(verdict, unit) {
+                    Some(direction) => {
+                        let what = if is_first { format!(" {quantity}") } else { String::new() };
+                        let than = other.map(|other| format!(" than {other}")).unwrap_or_default();
+                        format!("{} times {direction}{what}{than}{place}", factors(&found))
+                    }
+                    None => {
+                        let what = if is_first { format!(" in {quantity}") } else { String::new() };
+                        let from = other.map(|other| format!(" from {other}")).unwrap_or_default();
+                        format!("no difference{what}{from}{place}")
+                    }
+                };
+                is_first = false;
+            }
+        }
+        (!text.is_empty()).then(|| format!("{}: {text}.", self.one))
+    }
+}
+
+/// Returns what the rows of a test measure.
+fn quantity(test: &str, unit: Unit) -> String {
+    let name = match unit {
+        Unit::Seconds if test.contains("latency") => return test.to_owned(),
+        Unit::BytesPerSecond if test.contains("bandwidth") => return test.to_owned(),
+        Unit::PerSecond if test.contains("rate") => return test.to_owned(),
+        Unit::Seconds => "time",
+        Unit::BytesPerSecond => "bandwidth",
+        Unit::PerSecond => "rate",
+        Unit::Instructions => "instructions",
+        Unit::Calls => "system calls",
+    };
+    format!("{name} of {test}")
+}
+
+/// Returns the word for a quantity of a row that is faster or slower than another one.
+fn direction(verdict: Verdict, unit: Unit) -> Option<&'static str> {
+    let is_less = match verdict {
+        Verdict::Faster => unit.less_is_better(),
+        Verdict::Slower => !unit.less_is_better(),
+        Verdict::NoDifference | Verdict::TooFewRounds => return None,
+    };
+    Some(match (unit.is_counted(), is_less) {
+        (true, true) => "fewer",
+        (true, false) => "more",
+        (false, true) => "lower",
+        (false, false) => "higher",
+    })
+}
+
+/// Returns the range of the factors of rows that are all faster or all slower. A factor is above
+/// one, whichever of the two is faster.
+fn factors(rows: &[&(&Row, Ratio<'_>)]) -> String {
+    let factor = |ratio: f64| if ratio < 1.0 { 1.0 / ratio } else { ratio };
+    let all = rows.iter().map(|(_, ratio)| factor(ratio.interval.middle));
+    let (low, high) = all.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), one| (low.min(one), high.max(one)));
+    let (low, high) = (rough(low), rough(high));
+    if low == high { low } else { format!("{low} to {high}") }
+}
+
+/// Returns where a finding holds, in parentheses: the sizes, or how many rows of all if the rows
+/// differ in something else. One row without a size needs no place.
+fn places(found: &[&(&Row, Ratio<'_>)], all: &[&(&Row, Ratio<'_>)]) -> String {
+    let sizes = |rows: &[&(&Row, Ratio<'_>)]| {
+        let mut sizes: Vec<u64> = rows.iter().filter_map(|(row, _)| row.size).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    };
+    let (own, every) = (sizes(found), sizes(all));
+    if every.len() < all.len() {
+        let count = found.len();
+        return match all.len() {
+            1 => String::new(),
+            all if count == all => format!(" (all {all} rows)"),
+            all => format!(" ({count} of {all} rows)"),
+        };
+    }
+    // Sizes that were measured one after the other are a range.
+    let place = |size: &u64| every.iter().position(|other| other == size).unwrap_or(0);
+    let size = |size: u64| units::size(size as usize);
+    let ranges = own.chunk_by(|a, b| place(b) == place(a) + 1).map(|range| match range {
+        [one] => size(*one),
+        _ => format!("{} to {}", size(range[0]), size(range[range.len() - 1])),
+    });
+    let ranges: Vec<String> = ranges.collect();
+    match ranges.len() > MOST_PLACES {
+        true => format!(" ({} of {} sizes)", own.len(), every.len()),
+        false => format!(" ({})", ranges.join(", ")),
+    }
+}
+
+/// Returns what the rows of a part say, in sentences like those of the answer.
+pub(crate) fn findings(report: &Report, part: &[&Group<'_>]) -> Vec<String> {
+    duels(report, part).iter().filter_map(Duel::sentence).collect()
+}
+
+/// Returns a title that names what was compared, and where: `Latency and rate of tcp and shm, beside
+/// sockets, between a and b`. Without rows it names the hosts.
+pub fn title(report: &Report) -> String {
+    let mut tests: Vec<&str> = Vec::new();
+    for row in &report.rows {
+        if !tests.contains(&row.test.as_str()) {
+            tests.push(&row.test);
+        }
+    }
+    let (own, baselines) = (overs(report, Kind::Library), overs(report, Kind::Baseline));
+    let of = if own.is_empty() { String::new() } else { format!(" of {}", listed(&own)) };
+    let beside = if baselines.is_empty() { String::new() } else { format!(", beside {}", listed(&baselines)) };
+    let mut hosts: Vec<&str> = report.hosts.iter().map(|host| host.name.as_str()).collect();
+    hosts.dedup();
+    let place = match &hosts[..] {
+        [] => String::new(),
+        [one] => format!(", on {one}"),
+        many => format!(", between {}", listed(many)),
+    };
+    if tests.is_empty() { format!("A benchmark{place}") } else { capital(&(listed(&tests) + &of + &beside + &place)) }
+}
+
+/// Returns names as in `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
     }
 }
 
@@ -211,10 +288,10 @@ pub(crate) fn capital(text: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// Formats a ratio with two digits, because a range needs no more.
+/// Formats a factor above one, with more digits where it is close to one.
 fn rough(ratio: f64) -> String {
     match ratio {
-        ..0.1 => format!("{ratio:.3}"),
+        ..1.1 => format!("{ratio:.3}"),
         ..3.0 => format!("{ratio:.2}"),
         ..10.0 => format!("{ratio:.1}"),
         f64::INFINITY => "∞".to_owned(),
@@ -268,8 +345,8 @@ mod tests {
         assert_eq!(
             answer(&report),
             [
-                "shm is faster than tcp in 2 of 4 rows: latency 0.11 to 0.40 of the time; slower in 1: latency 1 MiB; \
-                no difference in 1.",
+                "shm: 2.50 to 9.1 times lower latency than tcp (8 B to 4 KiB), 2.00 times higher (1 MiB), \
+                no difference (64 KiB).",
                 "Latency 8 B: 10.01 us over tcp, 1.10 us over shm.",
             ]
         );
@@ -289,9 +366,9 @@ mod tests {
         assert_eq!(
             answer(&report),
             [
-                "shm is faster than tcp in the only row: bandwidth 4.0 times as much.",
-                "tcp is slower than sockets in the only row: bandwidth 0.50 times as much.",
-                "shm is faster than sockets in the only row: bandwidth 2.00 times as much.",
+                "shm: 4.0 times higher bandwidth than tcp (8 B).",
+                "tcp: 2.00 times lower bandwidth than sockets (8 B).",
+                "shm: 2.00 times higher bandwidth than sockets (8 B).",
                 "Bandwidth 8 B: 1.00 GB/s over tcp, 4.00 GB/s over shm, 2.00 GB/s with sockets.",
             ]
         );
@@ -312,7 +389,7 @@ mod tests {
         assert_eq!(
             answer(&report),
             [
-                "tcp is slower than shm in all 2 rows: send 1.50 times the instructions, send ∞ times the system calls.",
+                "tcp: 1.50 times more instructions of send than shm (8 B); ∞ times more system calls of send (8 B).",
                 "Send 8 B, instructions: 800 over shm, 1200 over tcp.",
                 "Send 8 B, system calls: 0.00 over shm, 2.00 over tcp.",
             ]
@@ -328,9 +405,43 @@ mod tests {
         let forced = vec![call("tcp", "inline", 2e-6), call("shm", "inline", 1e-6)];
         let chosen = vec![call("tcp", "chosen", 1e-6), call("shm", "chosen", 4e-6)];
         let both = report([chosen, forced.clone()].concat());
-        assert_eq!(answer(&both)[0], "shm is slower than tcp in the only row: call 4.0 times as long.");
+        assert_eq!(answer(&both)[0], "shm: 4.0 times higher time of call than tcp (8 B).");
         let alone = report(forced);
-        assert_eq!(answer(&alone)[0], "shm is faster than tcp in the only row: call 0.50 of the time.");
+        assert_eq!(answer(&alone)[0], "shm: 2.00 times lower time of call than tcp (8 B).");
+    }
+
+    #[test]
+    fn a_title_names_what_was_compared_and_where() {
+        let baseline = Row { kind: Kind::Baseline, ..row("rate", "sockets", 8, 1e-6) };
+        let mut report = report(vec![row("latency", "tcp", 8, 1e-6), row("rate", "shm", 8, 1e-6), baseline]);
+        let host = |name: &str| crate::report::Host { name: name.into(), ..Default::default() };
+        report.hosts = vec![host("a"), host("a")];
+        assert_eq!(title(&report), "Latency and rate of tcp and shm, beside sockets, on a");
+        report.hosts[1] = host("b");
+        report.rows.truncate(1);
+        assert_eq!(title(&report), "Latency of tcp, between a and b");
+        assert_eq!(title(&Report::new("", "")), "A benchmark");
+    }
+
+    /// Sizes between those of a finding are not claimed, and rows that differ in more than their
+    /// size are counted.
+    #[test]
+    fn a_finding_names_the_sizes_at_which_it_holds() {
+        let pair = |size, shm| [row("latency", "tcp", size, 4e-6), row("latency", "shm", size, shm)];
+        let mut report = report([pair(8, 2e-6), pair(64, 4e-6), pair(512, 1e-6)].concat());
+        assert_eq!(
+            answer(&report)[0],
+            "shm: 2.00 to 4.0 times lower latency than tcp (8 B, 512 B), no difference (64 B)."
+        );
+        let all = groups(&report);
+        assert_eq!(findings(&report, &[&all[2]]), ["shm: 4.0 times lower latency than tcp (512 B)."]);
+        let mut more = report.rows[..2].to_vec();
+        more.iter_mut().for_each(|row| _ = row.setup.insert("depth".into(), "2".into()));
+        report.rows.extend(more);
+        assert_eq!(
+            answer(&report)[0],
+            "shm: 2.00 to 4.0 times lower latency than tcp (3 of 4 rows), no difference (1 of 4 rows)."
+        );
     }
 
     #[test]
@@ -338,7 +449,7 @@ mod tests {
         let one = report(vec![row("latency", "tcp", 8, 1e-6)]);
         assert_eq!(answer(&one)[0], "Only tcp was measured, so there is nothing to compare it with.");
         let same = report(vec![row("latency", "tcp", 8, 1e-6), row("latency", "shm", 8, 1e-6)]);
-        assert_eq!(answer(&same)[0], "There is no difference between shm and tcp in the only row.");
+        assert_eq!(answer(&same)[0], "shm: no difference in latency from tcp (8 B).");
         let mut few = same.clone();
         few.rows[0].rounds.truncate(3);
         assert_eq!(answer(&few)[1], "1 pair of rows has fewer than 8 rounds in common, and no verdict.");

@@ -19,7 +19,7 @@ pub fn render(report: &Report) -> String {
     let groups = groups::groups(report);
     let mut parts = vec![head(report, &groups)];
     for part in groups::parts(&groups) {
-        parts.push(test(&part));
+        parts.push(test(report, &part));
     }
     parts.extend(paths(report));
     parts.extend(foot(report));
@@ -34,12 +34,13 @@ fn head(report: &Report, groups: &[Group<'_>]) -> String {
     text
 }
 
-fn test(groups: &[&Group<'_>]) -> String {
+fn test(report: &Report, groups: &[&Group<'_>]) -> String {
     let all = || groups.iter().flat_map(|group| &group.figures);
     let mut heading = Row { size: None, ..groups[0].row().clone() }.what();
     heading.extend(groups[0].counted().map(|what| format!(": {what}")));
     let tables: Vec<String> = tables(groups).into_iter().map(|table| table.without_repeats().render()).collect();
-    let mut text = format!("{heading}\n\n{}", tables.join("\n"));
+    let findings: String = answer::findings(report, groups).iter().map(|finding| wrapped(finding, "  ")).collect();
+    let mut text = format!("{heading}\n{findings}\n{}", tables.join("\n"));
     for row in all().map(|figure| figure.row) {
         for note in &row.notes {
             text += &wrapped(&format!("{}: {note}", row.name()), "  ");
@@ -220,10 +221,11 @@ mod tests {
         let expected = "\
 Two transports
 
-tcp is slower than sockets in the only row: latency 1.12 times as long.
+tcp: 1.12 times higher latency than sockets (8 B).
 Latency 8 B: 9.00 us over tcp, 8.00 us with sockets.
 
 latency
+tcp: 1.12 times higher latency than sockets (8 B).
 
 size  over                 median         interval  rounds
 ----------------------------------------------------------

@@ -148,8 +148,7 @@ impl Run<'_> {
         let (wanted, notes) = choice::chosen(&options.wanted, options.baseline, &overs)?;
         let new = |case| Measurement::new(case, options.round, options.count);
         let groups = wanted.groups().into_iter().map(|group| group.into_iter().map(new).collect()).collect();
-        let title = format!("{} and {}", own.name, host.name);
-        let mut report = Report::new(concat!("bmi-perf ", env!("CARGO_PKG_VERSION")), title);
+        let mut report = Report::new(concat!("bmi-perf ", env!("CARGO_PKG_VERSION")), "");
         report.began = seconds_since_1970();
         report.command.clone_from(&options.command);
         report.hosts = vec![own, host];
@@ -449,6 +448,7 @@ impl Run<'_> {
         report.rows.retain(|row| !row.rounds.is_empty());
         report.notes.extend(self.peers.missing());
         path_choice::add(report);
+        report.title = bmi_report::answer::title(report);
     }
 }
 

@@ -43,11 +43,11 @@ impl Axis {
         values.dedup();
         let ticks = values.into_iter().map(|value| (value, label(value))).collect();
         // Room beside the first and the last value, and a width if there is only one.
-        Axis { scale: Scale::Logarithmic, low, high, ends, ticks }.from_to(low / 1.15, high * 1.15)
+        Axis { scale: Scale::Logarithmic, low, high, ends, ticks }.with_range(low / 1.15, high * 1.15)
     }
 
     /// Returns the axis with other ends of its range, and with the labels that fit then.
-    pub(super) fn from_to(mut self, low: f64, high: f64) -> Axis {
+    pub(super) fn with_range(mut self, low: f64, high: f64) -> Axis {
         (self.low, self.high) = (low, high);
         let mut ticks = std::mem::take(&mut self.ticks);
         let half = |label: &str| label.chars().count() as f64 * LETTER / 2.0;

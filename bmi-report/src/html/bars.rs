@@ -21,8 +21,8 @@ const TOP: f64 = 20.0;
 /// The height of a bar with the gap below it, and without.
 const LINE: f64 = 28.0;
 const BAR: f64 = 16.0;
-/// The room for the labels of the axis.
-const FOOT: f64 = 24.0;
+/// The room for the labels of the axis, and for its name.
+const FOOT: f64 = 40.0;
 /// The height of the ends of a whisker.
 const END: f64 = 8.0;
 /// The most letters of a name.
@@ -54,7 +54,8 @@ pub(super) fn render(chart: &Chart, svg: &mut String) {
         let _ = write!(svg, "<text class=\"end\" x=\"{:.1}\" y=\"12\">← {below}</text>", one - 6.0);
         let _ = write!(svg, "<text class=\"dim\" x=\"{:.1}\" y=\"12\">{above} →</text>", one + 6.0);
     }
-    svg.push_str("</svg>");
+    let (middle, up) = (f64::midpoint(LEFT, RIGHT), escape::text(chart.up));
+    let _ = write!(svg, "<text class=\"mid dim\" x=\"{middle:.1}\" y=\"{:.1}\">{up}</text></svg>", bottom + 33.0);
 }
 
 fn bar(chart: &Chart, axis: &Axis, middle: f64, series: &Series, point: &Point, svg: &mut String) {

@@ -98,12 +98,15 @@ pub(super) struct Chart {
     pub(super) title: String,
     /// What is below the heading: the setup, what is better.
     pub(super) hint: String,
+    /// What it shows, in sentences.
+    pub(super) findings: Vec<String>,
     pub(super) x: Axis,
     pub(super) y: Axis,
     /// Labels a value of the vertical axis.
     pub(super) label: fn(f64) -> String,
-    /// What the horizontal axis shows.
+    /// What the horizontal axis shows, and the vertical one.
     pub(super) across: String,
+    pub(super) up: &'static str,
     pub(super) series: Vec<Series>,
     pub(super) crossings: Vec<Crossing>,
     /// Words above and below the line at 1, if there is such a line.

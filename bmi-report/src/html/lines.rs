@@ -24,6 +24,9 @@ impl Chart {
             "<figure class=\"chart\"><figcaption><b>{title}</b><span>{}</span></figcaption>",
             escape::text(&self.hint)
         );
+        for finding in &self.findings {
+            let _ = write!(svg, "<p class=\"finding\">{}</p>", escape::figures(finding));
+        }
         if self.has_one_place() {
             bars::render(self, &mut svg);
             return svg + "</figure>\n";
@@ -64,6 +67,8 @@ impl Chart {
         let _ = write!(svg, "<path class=\"axis\" d=\"M{left:.1} {top:.1}V{bottom:.1}H{right:.1}\"/>");
         let (middle, across) = (f64::midpoint(left, right), escape::text(&self.across));
         let _ = write!(svg, "<text class=\"mid dim\" x=\"{middle:.1}\" y=\"{:.1}\">{across}</text>", HEIGHT - 8.0);
+        let up = escape::text(self.up);
+        let _ = write!(svg, "<text class=\"dim\" x=\"0\" y=\"9\">{up} (logarithmic)</text>");
     }
 
     fn parting(&self, svg: &mut String) {
@@ -190,10 +195,12 @@ mod tests {
         Chart {
             title: "a \"title\"".into(),
             hint: String::new(),
+            findings: Vec::new(),
             x: Axis::sizes(&[8.0, 64.0], PLOT.across()),
             y: Axis::logarithmic(&[1e-6, 1e-5], PLOT.up(), axis::time),
             label: axis::time,
             across: "bytes".into(),
+            up: "time",
             series: vec![series],
             crossings: Vec::new(),
             parted: Some(("slower", "faster")),

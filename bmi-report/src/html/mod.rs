@@ -61,9 +61,9 @@ pub fn render(report: &Report) -> String {
         facts::repeat(&page),
         facts::words(),
     ];
-    let title = if report.title.is_empty() { "A benchmark" } else { &report.title };
+    let title = if report.title.is_empty() { answer::title(report) } else { report.title.clone() };
     let header = format!("{}{}", answer(&page), facts::hosts_in_brief(report));
-    document(title, &header, &sections)
+    document(&title, &header, &sections)
 }
 
 /// Makes a page of its title, what is below the title, and sections, of which some may be empty.

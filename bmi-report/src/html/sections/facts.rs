@@ -55,8 +55,10 @@ const WORDS: [(&str, &str); 10] = [
     ),
     (
         "Paths",
-        "Inline: with the message. Fast RDMA: into a slot of the server. Server-based, client-based: moved by \
-               the adapter of that side.",
+        "Inline: with the message. Fast RDMA: into a slot of the peer. Server-based, client-based: moved by the \
+               adapter of that side. Eager: sent into a posted receive. Offered receive: written into the memory that \
+               the receiver has named. Rendezvous: announced, and moved when the receiver is ready. The strips show \
+               where each begins.",
     ),
 ];
 

@@ -1,11 +1,12 @@
 //! Pictures of the distribution of latency, and of latency against an offered rate.
 
-use super::speed::{add, label};
+use super::speed::{add, label, up};
 use super::{Page, RATE, grid, hint, section, title};
 use crate::groups::{Group, PERCENTILES, percentiles};
 use crate::html::axis::{self, Axis};
 use crate::html::chart::{Chart, Dash, PLOT, Point, Series};
 use crate::html::palette::Palette;
+use crate::report::Unit;
 use crate::text::over;
 use crate::units;
 
@@ -30,7 +31,7 @@ pub(in crate::html) fn distribution(page: &Page<'_>) -> String {
             pictures.push(picture(
                 heading,
                 hint(row, &[], "less is better"),
-                Axis::names(&names, PLOT.across()),
+                (Axis::names(&names, PLOT.across()), "percentile of single operations"),
                 series,
             ));
         }
@@ -87,7 +88,8 @@ pub(in crate::html) fn offered(page: &Page<'_>) -> String {
         .into_iter()
         .map(|(heading, hint, series)| {
             let rates: Vec<f64> = series.iter().flat_map(|series| &series.points).map(|point| point.x).collect();
-            picture(heading, hint, Axis::logarithmic(&rates, PLOT.across(), axis::rate), series)
+            let x = Axis::measured(&rates, PLOT.across(), axis::rate);
+            picture(heading, hint, (x, "offered operations per second"), series)
         })
         .collect();
     let hint = "Operations begin at a given rate, whether or not earlier ones have ended. Where a line \
@@ -95,10 +97,11 @@ pub(in crate::html) fn offered(page: &Page<'_>) -> String {
     section("rate", "Latency against the offered rate", hint, &grid(&pictures))
 }
 
-fn picture(title: String, hint: String, x: Axis, series: Vec<Series>) -> String {
+fn picture(title: String, hint: String, (x, across): (Axis, &str), series: Vec<Series>) -> String {
     let points = series.iter().flat_map(|series| &series.points);
     let values: Vec<f64> = points.flat_map(|point| [point.low, point.y, point.high]).collect();
-    let label = label(crate::report::Unit::Seconds);
+    let (label, up) = (label(Unit::Seconds), up(Unit::Seconds));
     let y = Axis::logarithmic(&values, PLOT.up(), label);
-    Chart { title, hint, x, y, label, across: String::new(), series, crossings: Vec::new(), parted: None }.render()
+    let (findings, crossings, across) = (Vec::new(), Vec::new(), across.to_owned());
+    Chart { title, hint, findings, x, y, label, across, up, series, crossings, parted: None }.render()
 }

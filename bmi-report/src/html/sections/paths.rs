@@ -1,6 +1,6 @@
 //! Where the paths of data cross, and which one the library chooses.
 
-use super::speed::{add, chart, label};
+use super::speed::{add, chart, label, up};
 use super::{PATH, Page, grid, section, setup, title};
 use crate::answer::span;
 use crate::groups::Figure;
@@ -55,7 +55,7 @@ fn picture(page: &Page<'_>, heading: String, figures: &[&Figure<'_>]) -> String 
     let unit = figures[0].row.unit;
     let hint = if unit.less_is_better() { "less is better" } else { "more is better" };
     let crossings = crossings(&series, unit);
-    let mut chart = chart(heading, hint.to_owned(), series, label(unit));
+    let mut chart = chart(heading, hint.to_owned(), series, label(unit), up(unit));
     chart.crossings = crossings;
     chart.render()
 }

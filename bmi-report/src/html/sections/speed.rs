@@ -1,7 +1,7 @@
 //! Pictures of figures, processor time and ratios: against size, or of the only size.
 
 use super::{Page, grid, hint, only_size, place, section, title};
-use crate::answer::span;
+use crate::answer::{self, span};
 use crate::groups::{Figure, Group, Ratio, ratio_figure};
 use crate::html::axis::{self, Axis};
 use crate::html::chart::{Chart, Colour, Dash, PLOT, Point, Series};
@@ -34,7 +34,8 @@ fn value(page: &Page<'_>, part: &[&Group<'_>]) -> Option<String> {
         None => String::new(),
     };
     let title = format!("{}{counted}{against}", title(&row.test));
-    let chart = chart(title, hint(row, &[], better), series, label(row.unit));
+    let findings = answer::findings(page.report, part);
+    let chart = Chart { findings, ..chart(title, hint(row, &[], better), series, label(row.unit), up(row.unit)) };
     (!chart.series.is_empty()).then(|| chart.render())
 }
 
@@ -59,7 +60,16 @@ pub(in crate::html) fn processor(page: &Page<'_>) -> String {
         let (row, series) = (part[0].row(), series(page, part, cost));
         if !series.is_empty() {
             let title = format!("{}: processor time of {}", title(&row.test), roles(part).join(" and "));
-            pictures.push(chart(title, hint_with_size(part, "less is better"), series, axis::time).render());
+            pictures.push(
+                chart(
+                    title,
+                    hint_with_size(part, "less is better"),
+                    series,
+                    axis::time,
+                    "processor time of an operation",
+                )
+                .render(),
+            );
         }
     }
     let hint = "User and system time for one message or operation, of those that the heading names together.";
@@ -122,7 +132,7 @@ fn ratio<'a>(
         _ => to.to_owned(),
     };
     let heading = format!("{}: cost compared with {to}", title(&row.test));
-    let mut chart = chart(heading, hint_with_size(part, "below 1 is faster"), series, axis::plain);
+    let mut chart = chart(heading, hint_with_size(part, "below 1 is faster"), series, axis::plain, "ratio of costs");
     let ends = chart.series.iter().flat_map(|series| &series.points).flat_map(|point| [point.low, point.high]);
     let values: Vec<f64> = ends.chain([0.8, 1.25]).collect();
     chart.y = Axis::logarithmic(&values, PLOT.up(), axis::plain);
@@ -164,17 +174,25 @@ pub(super) fn add(all: &mut Vec<Series>, name: String, colour: Colour, dash: Das
 }
 
 /// Makes a picture of lines against size.
-pub(super) fn chart(title: String, hint: String, series: Vec<Series>, label: fn(f64) -> String) -> Chart {
+pub(super) fn chart(
+    title: String,
+    hint: String,
+    series: Vec<Series>,
+    label: fn(f64) -> String,
+    up: &'static str,
+) -> Chart {
     let points = || series.iter().flat_map(|series| &series.points);
     let sizes: Vec<f64> = points().map(|point| point.x).collect();
     let values: Vec<f64> = points().flat_map(|point| [point.low, point.y, point.high]).collect();
     Chart {
         title,
         hint,
+        findings: Vec::new(),
         x: Axis::sizes(&sizes, PLOT.across()),
         y: Axis::logarithmic(&values, PLOT.up(), label),
         label,
-        across: "size of a message or operation".to_owned(),
+        across: "size of a message or operation, as measured (logarithmic)".to_owned(),
+        up,
         series,
         crossings: Vec::new(),
         parted: None,
@@ -188,6 +206,17 @@ pub(super) fn label(unit: Unit) -> fn(f64) -> String {
         Unit::BytesPerSecond => axis::bandwidth,
         Unit::PerSecond => axis::rate,
         Unit::Instructions | Unit::Calls => axis::plain,
+    }
+}
+
+/// Returns the name of the axis of values.
+pub(super) fn up(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Seconds => "time of an operation",
+        Unit::BytesPerSecond => "bytes per second",
+        Unit::PerSecond => "operations per second",
+        Unit::Instructions => "instructions of an operation",
+        Unit::Calls => "system calls of an operation",
     }
 }
 

@@ -57,7 +57,7 @@ fn axis(strips: &[Strip<'_>], measured: &[u64]) -> Axis {
     let shown = || measured.iter().filter(|size| **size > 0).map(|size| *size as f64);
     let low = edges().map(|edge| edge / 8.0).chain(shown()).fold(f64::INFINITY, f64::min);
     let high = edges().map(|edge| edge * 4.0).chain(shown()).fold(LEAST_END, f64::max);
-    Axis::sizes(&shown().collect::<Vec<f64>>(), (LEFT, RIGHT)).from_to(low.clamp(1.0, LEAST_END / 2.0), high)
+    Axis::sizes(&shown().collect::<Vec<f64>>(), (LEFT, RIGHT)).with_range(low.clamp(1.0, LEAST_END / 2.0), high)
 }
 
 // Writing to a string cannot fail, here and below.
