@@ -58,6 +58,8 @@ pub(crate) enum Command {
     Compare(Compare),
     /// Fit a profile of the simulator to a report, or to a file of measurements.
     Calibrate(Box<Calibrate>),
+    #[command(flatten)]
+    Manual(cli_manual::Manual),
 }
 
 #[derive(Debug, Args)]
@@ -423,6 +425,8 @@ fn unique<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     #[test]
@@ -438,6 +442,11 @@ mod tests {
                 ("tolerance", "2"),
             ]) >= 25
         );
+    }
+
+    #[test]
+    fn pages_and_completions_have_every_command_and_option() {
+        cli_manual::check(&Cli::command(), tempfile::tempdir().unwrap().path());
     }
 
     fn options(line: &str) -> Result<client::Options, String> {

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use bmi_report::{FailIf, Figures, Report, Row, figures};
 use bmi_sim::Profile;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use serde_json::{Value, json};
 
 use cli::{Cli, Command, Output};
@@ -57,6 +57,9 @@ fn main() -> ExitCode {
         }
         Command::Compare(reports) => compare(&reports),
         Command::Calibrate(calibrate) => fit(&calibrate),
+        Command::Manual(manual) => {
+            manual.run(Cli::command()).map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string())
+        }
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error}");

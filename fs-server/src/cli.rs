@@ -13,7 +13,7 @@ use std::time::Duration;
 use bmi::driver::Waiting;
 use bmi::{Addr, OpenOptions, Scheme};
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use fs_proto::{ErrorCode, FsError};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -217,6 +217,8 @@ enum Command {
     ///   pvfsd scratch --iods 1 --threads 2 --over tcp -- sh -c 'pvfs put a.bin / && pvfs ls -l'
     #[command(verbatim_doc_comment)]
     Scratch(Scratch),
+    #[command(flatten)]
+    Manual(cli_manual::Manual),
 }
 
 /// The servers that a command is about.
@@ -321,6 +323,9 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
     match command {
         Command::Init { dir, iods, port, over, force } => init(&path, &dir, iods.into(), port, &over, force)?,
         Command::Check => print(&describe(&load()?))?,
+        Command::Manual(manual) => {
+            manual.run(Arguments::command()).map_err(|error| Failure::Runtime(error.to_string()))?;
+        }
         Command::Scratch(scratch) => {
             begin_log("warn", true);
             let settings = (waiting, threads.unwrap_or(1));
@@ -564,8 +569,6 @@ async fn stop_signal() {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn status(arguments: &[&str]) -> String {
@@ -576,6 +579,11 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn pages_and_completions_have_every_command_and_option() {
+        cli_manual::check(&Arguments::command(), tempfile::tempdir().unwrap().path());
     }
 
     #[test]

@@ -274,6 +274,9 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 16)]
         rows: u64,
     },
+
+    #[command(flatten)]
+    Manual(cli_manual::Manual),
 }
 
 /// Parses permission bits.
@@ -358,6 +361,11 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn pages_and_completions_have_every_command_and_option() {
+        cli_manual::check(&Cli::command(), tempfile::tempdir().unwrap().path());
     }
 
     #[test]

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use crate::{Client, ClientOptions, Endpoints, ServerName};
 use bmi::{Addr, driver};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::program::{FAILED, INTERRUPTED, Stop, USAGE, complain, open, random_id};
 use args::{Cli, Command, Global};
@@ -93,6 +93,12 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
     }
     if matches!(cli.command, Command::Cache { watch: Some(_), .. }) && cli.global.json {
         return Err(Stop::usage("--watch prints text again and again, but --json is one document; leave one out"));
+    }
+    if let Command::Manual(manual) = &cli.command {
+        return match cli.global.json {
+            true => Err(Stop::usage("what this command prints is no JSON; leave --json out")),
+            false => manual.run(Cli::command()).map_err(Stop::failed),
+        };
     }
     if let Command::Bench { what } = &cli.command {
         return bench::bench(&cli.global, what, output);
@@ -169,8 +175,8 @@ async fn command(
         Command::Cache { path, files, watch } => {
             cache::cache(&client, &cache::Show { path, files, watch }, output).await
         }
-        // It has clients of its own.
-        Command::Bench { .. } => Ok(()),
+        // One has clients of its own, and the other needs none.
+        Command::Bench { .. } | Command::Manual(_) => Ok(()),
         Command::Viewdist { path, rows, .. } => {
             let path = path.ok_or_else(|| Stop::usage("viewdist needs a path or --size"))?;
             view::file(&client, &path, rows, output).await
