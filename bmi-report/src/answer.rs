@@ -90,8 +90,8 @@ impl Duel<'_> {
         self.rows.iter().filter(|(_, ratio)| ratio.verdict == verdict).count()
     }
 
-    /// Returns what the duel says, or nothing if nothing can be claimed: `shm: 3.0 to 11 times lower
-    /// latency than tcp (8 B to 64 KiB), no difference (1 MiB)`.
+    /// Returns what the duel says, or nothing if nothing can be claimed: `shm: 3.0 to 11 times
+    /// lower latency than tcp (8 B to 64 KiB), no difference (1 MiB)`.
     fn sentence(&self) -> Option<String> {
         let mut quantities: Vec<(&str, Unit)> = Vec::new();
         for (row, _) in &self.rows {
@@ -219,8 +219,8 @@ pub(crate) fn findings(report: &Report, part: &[&Group<'_>]) -> Vec<String> {
     duels(report, part).iter().filter_map(Duel::sentence).collect()
 }
 
-/// Returns a title that names what was compared, and where: `Latency and rate of tcp and shm, beside
-/// sockets, between a and b`. Without rows it names the hosts.
+/// Returns a title that names what was compared, and where: `Latency and rate of tcp and shm,
+/// beside sockets, between a and b`. Without rows it names the hosts.
 pub fn title(report: &Report) -> String {
     let mut tests: Vec<&str> = Vec::new();
     for row in &report.rows {
