@@ -24,9 +24,6 @@
 //! | `relay`, `queue`, `tun` | delay and loss in a process |
 //! | `clock` | time |
 //! | `check` | what is known of a pair, measured with programs of others |
-//! | `measure`, `perf` | these programs, and `bmi-perf` |
-//! | `lifetime` | what a run leaves behind, checked |
-//! | `report` | the table of both |
 //!
 //! **Tests** of the modules need no root. `--check` tests the whole with programs of others.
 
@@ -35,13 +32,9 @@ mod check;
 mod clock;
 mod hosts;
 mod isolation;
-mod lifetime;
 mod link;
-mod measure;
-mod perf;
 mod queue;
 mod relay;
-mod report;
 mod shape;
 mod tun;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::cable::{Pair, SERVER};
-use super::link::{Cable, Link, Loss};
+use crate::pair::cable::{Pair, SERVER};
+use crate::pair::link::{Cable, Link, Loss};
 
 /// The seconds of a measurement. The bucket of `tbf` adds its burst once, 0.1 % of that at 1 Gb/s.
 const SECONDS: &str = "1";

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::clock;
-use super::isolation::{OWN_PROGRAM, is_running};
 use super::report::Row;
 use crate::command::descendants;
+use crate::pair::clock;
+use crate::pair::isolation::{OWN_PROGRAM, is_running};
 
 /// How long a run may take to begin, and to end.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -12,16 +12,27 @@
 //! Other programs use the machine too. What is compared is measured in turns. Other load only makes
 //! a round trip longer and only keeps a connection from reaching a rate. So the shortest of the
 //! medians counts, and the highest rate.
+//!
+//! | module | what |
+//! |---|---|
+//! | `measure`, `perf` | `iperf3` and `sockperf`, and `bmi-perf` |
+//! | `lifetime` | what a run leaves behind |
+//! | `report` | the table |
+
+mod lifetime;
+mod measure;
+mod perf;
+mod report;
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use self::measure::{ONE, PLAIN, bandwidth, iperf3, round_trip, served, undelayed};
+use self::report::{Row, table};
 use super::cable::Pair;
 use super::link::{Cable, Link, Loss, Rate};
-use super::measure::{ONE, PLAIN, bandwidth, iperf3, round_trip, served, undelayed};
-use super::report::{Row, table};
-use super::{clock, lifetime, perf, shape};
+use super::{clock, shape};
 use crate::setup::{self, Need};
 use crate::totals::Totals;
 

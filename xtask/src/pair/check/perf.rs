@@ -20,12 +20,12 @@ use std::time::Duration;
 use bmi_report::{Report, stats};
 use tempfile::NamedTempFile;
 
-use super::cable::{Pair, SERVER};
-use super::link::{Cable, Link, Rate};
 use super::measure::{self, PLAIN, served, undelayed};
 use super::report::Row;
-use super::shape;
 use crate::command::{Failure, Invocation};
+use crate::pair::cable::{Pair, SERVER};
+use crate::pair::link::{Cable, Link, Rate};
+use crate::pair::shape;
 
 /// The name of the program, and of its crate.
 const PROGRAM: &str = "bmi-perf";
