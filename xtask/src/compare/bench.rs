@@ -25,7 +25,7 @@ pub(crate) struct Bench {
     /// True if it counts instructions, with valgrind.
     pub(super) counts: bool,
     /// The other programs that are started.
-    pub(super) starts: &'static [&'static str],
+    starts: &'static [&'static str],
 }
 
 /// The command of the file system, which measures a cluster.
@@ -82,6 +82,11 @@ pub(super) struct Run {
 }
 
 impl Bench {
+    /// Returns the names of all programs that a run starts.
+    pub(super) fn programs(&self) -> impl Iterator<Item = &'static str> {
+        self.starts.iter().copied().chain([self.name])
+    }
+
     /// Fails if the program is older than what it is asked to do.
     pub(super) fn understands_samples(&self, programs: &Programs) -> Result<(), Failure> {
         let (args, known) = match self.name {

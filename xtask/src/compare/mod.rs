@@ -137,7 +137,11 @@ fn run(root: &Path, args: &CompareArgs) -> Result<Vec<Judged>, Failure> {
         setup::install(root, Need::Counting)?;
     }
     let revisions = [source::resolve(root, &args.base)?, source::resolve(root, &args.other)?];
-    let sides = source::build(root, &revisions, &benches)?;
+    let names: Vec<&str> = benches.iter().flat_map(|bench| bench.programs()).collect();
+    let sides = source::build(root, &revisions, &names)?;
+    for bench in &benches {
+        sides.iter().try_for_each(|programs| bench.understands_samples(programs))?;
+    }
     let seed = args.seed.unwrap_or_else(stats::seed);
     if !args.json {
         println!("A  {}\nB  {}\nseed {seed}", revisions[0].name, revisions[1].name);
