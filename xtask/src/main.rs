@@ -16,7 +16,7 @@
 //! | `compare` | two commits, measured side by side |
 //! | `pair` | two network namespaces joined by a cable |
 //! | `rxe` | real verbs in an emulated machine |
-//! | `setup` | installs missing packages and components |
+//! | `setup` | finds and installs what a machine lacks: packages, components |
 //! | `stress` | storm and hostile: long tests of a cluster of processes |
 
 mod budget;

@@ -59,6 +59,18 @@ pub(crate) fn packages(root: &Path) -> Result<Vec<Package>, Failure> {
     Ok(metadata.packages)
 }
 
+/// Returns all features of all crates, in the form that `--features` takes.
+///
+/// Each step that builds uses these features and selects the whole workspace. Cargo enables the
+/// features of a dependency that the selected crates ask for. Another selection would build the
+/// same crates again with other features.
+pub(crate) fn features(root: &Path) -> Result<String, Failure> {
+    let packages = packages(root)?;
+    let all =
+        packages.iter().flat_map(|package| package.features.keys().map(|name| format!("{}/{name}", package.name)));
+    Ok(all.collect::<Vec<_>>().join(","))
+}
+
 /// A program that cargo has built.
 #[derive(Clone, Debug)]
 pub(crate) struct Built {
@@ -86,6 +98,15 @@ const BUILD_LIMIT: Duration = Duration::from_secs(2400);
 pub(crate) fn build(root: &Path, args: &str, more: &[String]) -> Result<Vec<Built>, Failure> {
     let args = format!("{args} --message-format json-render-diagnostics");
     Ok(Invocation::cargo(root, &args).args(more).output(BUILD_LIMIT)?.lines().filter_map(built).collect())
+}
+
+/// Builds every program and every test of the workspace, together with [`features`]. Programs and
+/// tests are selected together, because the crates that only tests depend on enable more features.
+pub(crate) const BUILD: &str = "build --workspace --bins --tests --examples";
+
+/// Returns the path at which [`BUILD`] puts a program.
+pub(crate) fn program(root: &Path, name: &str) -> PathBuf {
+    crate::target(root).join("debug").join(name)
 }
 
 /// A line of cargo's report.

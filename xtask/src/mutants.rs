@@ -26,7 +26,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::{Failure, Invocation};
 use crate::metadata::{self, Built};
-use crate::steps;
 use crate::totals::Totals;
 
 /// Activates the seeded bugs one after the other, and reports which of them the sweeps find.
@@ -393,7 +392,7 @@ impl Programs {
         });
         let tests: BTreeSet<&str> = SWEEPS.iter().map(|sweep| sweep.test).chain(tests).collect();
         // Build as the test command does. Then nothing is left to build here after its other steps.
-        let mut args = vec!["--features".to_owned(), steps::features(root)?];
+        let mut args = vec!["--features".to_owned(), metadata::features(root)?];
         for test in tests {
             match test {
                 UNIT_TESTS => args.push("--lib".to_owned()),

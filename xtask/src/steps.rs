@@ -1,7 +1,7 @@
 //! The table of test steps, and the loop over it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -102,7 +102,7 @@ pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
     let budget = Budget::committed();
     let kind = budget::Run {
         is_whole: only.is_empty(),
-        is_cold: !built(root, "pvfsd").exists(),
+        is_cold: !metadata::program(root, "pvfsd").exists(),
         is_on_usual_machine: budget::is_usual_machine(),
         gauge: if only.is_empty() { budget::gauge() } else { 0.0 },
     };
@@ -262,8 +262,8 @@ fn tests(root: &Path) -> Result<Totals, Failure> {
     // The tests of the command lines start servers. With this variable they do not build them
     // again.
     let tests = Invocation::cargo(root, runner)
-        .args(&[features(root)?])
-        .env("PVFSD", built(root, "pvfsd"))
+        .args(&[metadata::features(root)?])
+        .env("PVFSD", metadata::program(root, "pvfsd"))
         // No seeded bug is active here, whatever the user's environment contains.
         .env("BMI_MUTANT", "");
     let totals = leaving_nothing(&crate::target(root).join("temp"), tests)?;
@@ -292,18 +292,6 @@ fn leaving_nothing(folder: &Path, tests: Invocation) -> Result<Totals, Failure> 
     }
 }
 
-/// Returns all features of all crates, in the form that `--features` takes.
-///
-/// Each step that builds uses these features and selects the whole workspace. Cargo enables the
-/// features of a dependency that the selected crates ask for. Another selection would build the
-/// same crates again with other features.
-pub(crate) fn features(root: &Path) -> Result<String, Failure> {
-    let packages = metadata::packages(root)?;
-    let all =
-        packages.iter().flat_map(|package| package.features.keys().map(|name| format!("{}/{name}", package.name)));
-    Ok(all.collect::<Vec<_>>().join(","))
-}
-
 /// Runs the parts of bmi-shm that make no system call under Miri, which finds data races and
 /// undefined behaviour: the ring with plain memory, and the codec of its packets.
 ///
@@ -322,26 +310,22 @@ fn fuse(root: &Path) -> Result<Totals, Failure> {
     if !setup::is_root() || !Path::new("/dev/fuse").exists() {
         return Err(Failure::skip("mounting a FUSE file system needs root and /dev/fuse"));
     }
-    Invocation::cargo(root, "test --workspace --test stalled_disk --features").args(&[features(root)?]).run(CARGO_LIMIT)
+    Invocation::cargo(root, "test --workspace --test stalled_disk --features")
+        .args(&[metadata::features(root)?])
+        .run(CARGO_LIMIT)
 }
 
 fn doctests(root: &Path) -> Result<Totals, Failure> {
-    Invocation::cargo(root, "test --doc --workspace --features").args(&[features(root)?]).run(CARGO_LIMIT)
+    Invocation::cargo(root, "test --doc --workspace --features").args(&[metadata::features(root)?]).run(CARGO_LIMIT)
 }
-
-/// Builds every program and every test of the workspace, together with [`features`]. Programs and
-/// tests are selected together, because the crates that only tests depend on enable more features.
-pub(crate) const BUILD: &str = "build --workspace --bins --tests --examples";
 
 /// Builds all programs and tests. The steps that run a program take it from the directory in which
 /// this puts it.
 fn build(root: &Path) -> Result<(), Failure> {
-    Invocation::cargo(root, BUILD).args(&["--features".into(), features(root)?]).run(CARGO_LIMIT).map(drop)
-}
-
-/// Returns the path at which [`build`] puts a program.
-pub(crate) fn built(root: &Path, name: &str) -> PathBuf {
-    crate::target(root).join("debug").join(name)
+    Invocation::cargo(root, metadata::BUILD)
+        .args(&["--features".into(), metadata::features(root)?])
+        .run(CARGO_LIMIT)
+        .map(drop)
 }
 
 /// Examples that need arguments and do not end by themselves. Their tests in `examples/tests` run
@@ -362,7 +346,7 @@ fn examples(root: &Path) -> Result<Totals, Failure> {
     let mut totals = NOTHING;
     for name in names {
         println!("--- {name}");
-        if let Err(failure) = Invocation::new(root, built(root, &name), "").run(EXAMPLE_LIMIT) {
+        if let Err(failure) = Invocation::new(root, metadata::program(root, &name), "").run(EXAMPLE_LIMIT) {
             totals += Totals::FAILED;
             return Err(Failure { totals, ..failure });
         }
@@ -375,7 +359,7 @@ fn examples(root: &Path) -> Result<Totals, Failure> {
 /// already.
 fn main_job(root: &Path) -> Result<Totals, Failure> {
     build(root)?;
-    Invocation::new(root, built(root, "ab"), "--quick").run(MAIN_JOB_LIMIT)?;
+    Invocation::new(root, metadata::program(root, "ab"), "--quick").run(MAIN_JOB_LIMIT)?;
     Ok(Totals::PASSED)
 }
 
@@ -392,7 +376,7 @@ fn hostile(root: &Path) -> Result<Totals, Failure> {
 /// Runs the program `stress`, with the development profile, which checks more and is built already.
 fn stress(root: &Path, line: &str) -> Result<Totals, Failure> {
     build(root)?;
-    Invocation::new(root, built(root, "stress"), line).run(STRESS_LIMIT)?;
+    Invocation::new(root, metadata::program(root, "stress"), line).run(STRESS_LIMIT)?;
     Ok(Totals::PASSED)
 }
 

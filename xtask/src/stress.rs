@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::command::Invocation;
-use crate::steps;
+use crate::metadata;
 
 /// Arguments of the program.
 #[derive(Args)]
@@ -32,10 +32,10 @@ pub(crate) fn main(root: &Path, name: &str, args: &StressArgs) -> ExitCode {
     let is_alone = |arg: &String| ALONE.contains(&arg.split('=').next().unwrap_or_default());
     let build = match args.args.iter().any(is_alone) {
         true => Ok("build --package testbed --bin stress".to_owned()),
-        false => steps::features(root).map(|features| format!("{} --features {features}", steps::BUILD)),
+        false => metadata::features(root).map(|features| format!("{} --features {features}", metadata::BUILD)),
     };
     let built = build.and_then(|build| Invocation::cargo(root, &build).run_aside(BUILD_LIMIT));
-    let program = steps::built(root, "stress");
+    let program = metadata::program(root, "stress");
     let failure = match built {
         Ok(()) => Command::new(&program).arg(name).args(&args.args).exec().to_string(),
         Err(failure) => failure.reason,

@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use crate::command::Failure;
-use crate::metadata::{Built, build};
-use crate::steps;
+use crate::metadata::{BUILD, Built, build, features};
 
 /// Builds all programs and all tests, as the step `build` does, so that nothing is built twice.
 /// Returns the tests of `bmi-ib` that need a device.
 pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
-    let all = build(root, steps::BUILD, &["--features".into(), steps::features(root)?])?;
+    let all = build(root, BUILD, &["--features".into(), features(root)?])?;
     // The tests in the library need none. They run with all others.
     Ok(all.into_iter().filter(|one| one.package == "bmi-ib" && one.is_test && !one.is_unit_tests()).collect())
 }

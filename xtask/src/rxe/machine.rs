@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::kernel::{self, Kernel};
 use crate::command::Failure;
-use crate::setup;
+use crate::setup::kernel::{self, Kernel};
+use crate::setup::{self, emulator};
 
 /// The number of lines of the console that a failure shows.
 const CONSOLE_LINES: usize = 40;
@@ -229,31 +229,10 @@ fn failed(what: &str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::new(format!("{what}: {error}"))
 }
 
-/// Returns why QEMU, which is installed, cannot emulate here; `None` if it can.
-pub(crate) fn obstacle() -> Option<String> {
-    let output = Command::new(emulator()).args(["-accel", "help"]).stdin(Stdio::null()).output();
-    let said = match output {
-        Ok(output) => [output.stdout, output.stderr].concat(),
-        Err(error) => return Some(format!("qemu cannot be started: {error}")),
-    };
-    lacks(&String::from_utf8_lossy(&said))
-}
-
-/// Returns what is missing in QEMU's list of accelerators.
-fn lacks(accelerators: &str) -> Option<String> {
-    let has_tcg = accelerators.lines().any(|line| line.trim() == "tcg");
-    (!has_tcg).then(|| format!("this QEMU does not emulate (tcg): {}", accelerators.trim()))
-}
-
-fn emulator() -> PathBuf {
-    const EMULATOR: &str = "qemu-system-x86_64";
-    setup::program(EMULATOR).unwrap_or_else(|| EMULATOR.into())
-}
-
 /// Returns QEMU's command line, without the options for its output.
 fn qemu(spec: &Spec<'_>, folder: &Path, shell: bool) -> Result<Command, Failure> {
     let image = image(spec.kernel, folder)?;
-    let mut command = Command::new(emulator());
+    let mut command = Command::new(emulator::path());
     // Plain emulation. Hardware support (KVM) exists on some machines and hangs there.
     command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-display", "none", "-monitor", "none"]);
     // With a single processor, Soft-RoCE starves the kernel's own threads while it sends lost
@@ -327,14 +306,6 @@ fn image(kernel: &Kernel, folder: &Path) -> Result<PathBuf, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_qemu_that_cannot_emulate_says_why() {
-        assert_eq!(lacks("Accelerators supported in QEMU binary:\ntcg\nxen\nkvm\n"), None);
-        let why = lacks("Accelerators supported in QEMU binary:\nkvm\n").unwrap();
-        assert!(why.contains("kvm"), "{why}");
-        assert!(lacks("error while loading shared libraries: libfdt.so.1").unwrap().contains("libfdt"));
-    }
 
     #[test]
     fn a_panic_is_shown_from_its_first_line() {

@@ -31,7 +31,7 @@
 //! | module | what |
 //! |---|---|
 //! | `build` | builds test programs and programs with cargo |
-//! | `kernel`, `machine` | the kernel; QEMU, and commands that run in it |
+//! | `machine` | QEMU, and commands that run in it |
 //! | `programs`, `scenario`, `ratios` | test programs, several processes together, figures |
 //! | `report` | the results |
 //!
@@ -39,8 +39,7 @@
 //! and shows that the machine works.
 
 mod build;
-mod kernel;
-pub(crate) mod machine;
+mod machine;
 mod programs;
 mod ratios;
 mod report;
@@ -53,9 +52,9 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::command::Failure;
-use crate::setup::{self, Need};
+use crate::setup::kernel::Kernel;
+use crate::setup::{self, Need, emulator};
 use crate::totals::Totals;
-pub(crate) use kernel::Kernel;
 use machine::{Link, Machine, Spec};
 use programs::Program;
 use report::{Reporter, Verdict};
@@ -160,7 +159,7 @@ fn set_up(root: &Path) -> Result<Kernel, Failure> {
     let kernel = Kernel::installed();
     let kernel =
         kernel.ok_or_else(|| Failure::skip("there is no kernel in /boot that has its modules in /lib/modules"))?;
-    match machine::obstacle() {
+    match emulator::obstacle() {
         Some(why) => Err(Failure::skip(why)),
         None => Ok(kernel),
     }

@@ -3,10 +3,11 @@
 
 use bmi_report::Report;
 
+use super::LIMIT;
 use super::machine::{Link, Machine, PATIENCE, Spec, folder};
 use super::report::{Reporter, Verdict};
-use super::{Kernel, LIMIT};
 use crate::command::Failure;
+use crate::setup::kernel::Kernel;
 
 /// A scenario.
 pub(crate) struct Scenario {

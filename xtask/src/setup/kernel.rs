@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::programs::program;
 use crate::command::Failure;
 
 /// A kernel with modules.
@@ -54,7 +55,7 @@ impl Kernel {
     pub(crate) fn modules(&self, names: &[&str]) -> Result<Vec<PathBuf>, Failure> {
         let mut files = Vec::new();
         for name in names {
-            let output = Command::new(crate::setup::program("modprobe").unwrap_or_else(|| "modprobe".into()))
+            let output = Command::new(program("modprobe").unwrap_or_else(|| "modprobe".into()))
                 .args(["-S", &self.version, "--show-depends", name])
                 .output()
                 .map_err(|error| Failure::new(format!("modprobe cannot be started: {error}")))?;
