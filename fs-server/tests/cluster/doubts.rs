@@ -16,37 +16,7 @@ use fs_proto::Handle;
 
 use super::GRACE;
 use super::model::{Model, What, ZOMBIE};
-use super::player::{Known, LONGEST, Outcome, Player, all};
-
-/// A step that may have happened or not.
-pub struct Doubt {
-    step: Step,
-    /// When it was given up; `None` while it is in progress.
-    since: Option<Time>,
-}
-
-enum Step {
-    /// The new file gets the name of the old one, if there is one.
-    Publish { old: Option<Known>, new: Known },
-    /// The file gets another size. This is the number of the change in the model.
-    Cut { known: Known, op: usize },
-}
-
-impl Doubt {
-    fn new(step: Step) -> Doubt {
-        Doubt { step, since: None }
-    }
-
-    /// The client of a step in progress is gone.
-    pub fn died(&mut self, writer: usize, now: Time) {
-        self.since.get_or_insert(now);
-        let models = match &self.step {
-            Step::Publish { old, new } => vec![old.as_ref(), Some(new)],
-            Step::Cut { known, .. } => vec![Some(known)],
-        };
-        models.into_iter().flatten().for_each(|known| known.model.borrow_mut().died(writer, now));
-    }
-}
+use super::player::{Doubt, Known, LONGEST, Outcome, Player, Step, all};
 
 impl Player {
     // ---- new files ------------------------------------------------------------------------------
@@ -285,10 +255,5 @@ impl Player {
         let Some(file) = self.settle("open", file)? else { return Ok(false) };
         self.files.insert(name.to_owned(), Known { file, model });
         Ok(true)
-    }
-
-    /// Returns a name of a file.
-    fn some_file(&mut self) -> Option<String> {
-        self.some(self.files.keys().cloned().collect::<Vec<_>>().into_iter())
     }
 }

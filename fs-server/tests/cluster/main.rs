@@ -21,10 +21,12 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 #![allow(unreachable_pub, reason = "modules of a test")]
 
+mod actions;
 mod caches;
 mod commits;
 mod disaster;
 mod doubts;
+mod files;
 mod model;
 mod player;
 
