@@ -1,5 +1,5 @@
 //! Tests of [`Handle`]: threads that share endpoints of a real backend, with the drivers that
-//! [`Handle::start`] starts. In the simulator see `bmi-sim/tests/it/handle.rs`.
+//! [`Handle::start`] starts. In the simulator see `bmi-sim/tests/it/endpoints/handle.rs`.
 //!
 //! They run threads and wait for real time, so they are not part of the suite that the simulator
 //! runs. Waiting has a bound, and reaching it fails.

@@ -23,7 +23,7 @@
 //!
 //! **Source.** getrlimit(2).
 //!
-//! **Tests** with processes are in `fs-client/tests/it/descriptors.rs`.
+//! **Tests** with processes are in `fs-client/tests/it/commands/descriptors.rs`.
 
 use bmi::{OpenOptions, Scheme};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -40,7 +40,7 @@
 //!
 //! **Source.** [PVFS-IB §4.1, §6.5].
 //!
-//! **Tests.** `bmi-sim/tests/it/calibration.rs` (the paper's machines) and
+//! **Tests.** `bmi-sim/tests/it/profiles/calibration.rs` (the paper's machines) and
 //! `bmi-tcp/tests/it/calibration.rs` (TCP).
 
 use std::collections::BTreeMap;

@@ -35,7 +35,8 @@
 //! `allocation_offsets`, `allocation_lengths`. The interface of the paper trusts the hint. This one
 //! checks that a piece lies within its parent.
 //!
-//! **Tests.** Below, against a model. `bmi-sim/tests/it/pin_cache.rs` counts the registrations.
+//! **Tests.** Below, against a model. `bmi-sim/tests/it/endpoints/pin_cache.rs` counts the
+//! registrations.
 
 use std::collections::BTreeMap;
 use std::fmt;

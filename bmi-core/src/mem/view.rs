@@ -28,7 +28,8 @@
 //! **Limits.** A reader that touches a page that was given back makes the system allocate a page of
 //! zeros. So an owner gives back all pages again when it drops them.
 //!
-//! **Tests** are below, in `bmi-shm/tests/it/views.rs`, and in `fs-client/tests/it/views.rs`.
+//! **Tests** are below, in `bmi-shm/tests/it/views.rs`, and in
+//! `fs-client/tests/it/transports/views.rs`.
 
 use std::fmt;
 use std::io;

@@ -17,7 +17,7 @@
 //!
 //! **Source.** "Trace Event Format", Google.
 //!
-//! **Tests.** Below, `timeline/trace.rs`, and `bmi-sim/tests/it/timeline.rs`.
+//! **Tests.** Below, `timeline/trace.rs`, and `bmi-sim/tests/it/simulator/timeline.rs`.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};

@@ -53,7 +53,7 @@
 //! **Source.** Cristian, *Probabilistic clock synchronization*, and NTP (RFC 5905), for the
 //! offset. The rest is ours.
 //!
-//! **Tests.** Below each module; `bmi-sim/tests/it/endpoint_timeline.rs` with a known skew in
+//! **Tests.** Below each module; `bmi-sim/tests/it/endpoints/timeline.rs` with a known skew in
 //! virtual time; `bmi-core/tests/it/timeline.rs` over TCP.
 
 mod align;

@@ -67,7 +67,7 @@
 //! **Source.** Delta debugging: Zeller, Hildebrandt, Simplifying and Isolating Failure-Inducing
 //! Input (2002).
 //!
-//! Tested by `tests/it/check.rs`; `examples/src/ledger.rs` finds a planted bug.
+//! Tested by `tests/it/simulator/check.rs`; `examples/src/ledger.rs` finds a planted bug.
 
 mod case;
 mod failure;

@@ -9,7 +9,8 @@
 //! and consumes it. When a measurement ends, each request that it posted has ended once and was
 //! waited for ([`Micro::ended`]).
 //!
-//! Tested by `tests/it/fit.rs`, against the prices themselves and not against another measurement.
+//! Tested by `tests/it/profiles/fit.rs`, against the prices themselves and not against another
+//! measurement.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@
 //! operation that was measured, such as a read over TCP. [`Fit::left_out`] names these
 //! measurements.
 //!
-//! Tested by `tests/it/fit.rs`: it fits measurements of a known profile back, and compares
+//! Tested by `tests/it/profiles/fit.rs`: it fits measurements of a known profile back, and compares
 //! bandwidths with the prices themselves. `bmi-perf calibrate` tests that its
 //! own example is recovered.
 

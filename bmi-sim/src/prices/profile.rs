@@ -24,7 +24,8 @@
 //! The files are in `bmi-sim/profiles/`. The comment of each parameter names its source.
 //!
 //! **Calibration.** `vapi-2003` and `ibnice-2003` reproduce the micro-benchmarks of [PVFS-IB] end
-//! to end, each within 3 %; `tests/it/table2.rs` runs them. Nothing was fitted to a system result.
+//! to end, each within 3 %; `tests/it/profiles/table2.rs` runs them. Nothing was fitted to a system
+//! result.
 
 use std::time::Duration;
 

@@ -20,7 +20,7 @@
 //! 2. Equal settings and equal programs give equal digests: order comes from the event queue and
 //!    the ready queue alone, and all maps are ordered.
 //!
-//! Tested by `tests/it/determinism.rs`.
+//! Tested by `tests/it/simulator/determinism.rs`.
 
 mod disk;
 mod driver;

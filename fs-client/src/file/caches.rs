@@ -23,7 +23,7 @@
 //!
 //! **Source.** [Unifier-PVFS §4.2], [Unifier-PVFS §4.4.1].
 //!
-//! **Tests.** `tests/it/caches.rs`, with real I/O servers that have a cache.
+//! **Tests.** `tests/it/simulated/caches.rs`, with real I/O servers that have a cache.
 
 use bmi::threading::Threading;
 use fs_proto::limits::MAX_OFFSET;

@@ -19,8 +19,8 @@
 //! [PVFS-IB §6.8] (768 registrations without, one with). The paper's library trusts the hint. This
 //! one checks that each piece is within its allocation.
 //!
-//! **Tests.** `tests/it/lists.rs` runs the tile of [PVFS-IB §6.8], counts its registrations and
-//! compares its bytes.
+//! **Tests.** `tests/it/simulated/lists.rs` runs the tile of [PVFS-IB §6.8], counts its
+//! registrations and compares its bytes.
 
 use std::ptr::NonNull;
 

@@ -28,7 +28,7 @@
 //! 5. An explicitly requested transport ([`TransportChoice::Only`]) is used, or the connection
 //!    fails. It is never replaced by another one.
 //!
-//! `tests/it/routes.rs` checks these invariants.
+//! `tests/it/simulated/routes.rs` checks these invariants.
 
 use std::fmt;
 use std::time::Duration;

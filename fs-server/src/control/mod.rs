@@ -22,7 +22,7 @@
 //! | `report` | what the commands print |
 //! | `log` | the log files |
 //!
-//! **Tests** with processes are in `fs-client/tests/it/control.rs`.
+//! **Tests** with processes are in `fs-client/tests/it/commands/control.rs`.
 
 mod log;
 mod report;

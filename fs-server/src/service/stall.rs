@@ -36,7 +36,7 @@
 //!
 //! **Source.** An addition; [PVFS-IB] has no rule for clients that stop. Tested by
 //! `tests/sim/stalled.rs` and `tests/sim/disk_stall.rs`, and with processes by
-//! `fs-client/tests/it/accidents.rs`.
+//! `fs-client/tests/it/commands/accidents.rs`.
 //!
 //! [`Limits::stall_timeout`]: crate::service::Limits::stall_timeout
 //! [`Engine::awaited_peers`]: bmi::polled::Engine::awaited_peers

@@ -20,7 +20,7 @@ use std::process::Command;
 const CIRCLES: &str = "";
 /// The folders of today with more than `ROOM` files of code or text. They may only shrink as well.
 const CROWDS: &str = "
-    bmi-sim/tests/it 29; docs 15; fs-client/tests/it 24; fs-server/tests/sim 21";
+    docs 15; fs-server/tests/sim 21";
 /// The most files of a folder. A reader can take in a dozen names.
 const ROOM: usize = 12;
 /// The most columns of text, of what is between fences, and of program output there.

@@ -11,7 +11,7 @@
 //! **Invariant.** A program cannot tell which path was taken, except by time, by the counters of
 //! paths, and by whether a transfer completes when it is posted.
 //!
-//! **Tests.** `bmi-sim/tests/it/short_paths.rs` runs random scripts with the short paths and
+//! **Tests.** `bmi-sim/tests/it/endpoints/short_paths` runs random scripts with the short paths and
 //! without them, and compares what a program sees.
 
 use crate::engine::Engine;

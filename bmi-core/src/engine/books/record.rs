@@ -6,7 +6,7 @@
 //! This module also counts messages, which happens whether or not anything is recorded: the
 //! numbers of both sides must agree, and a recording may begin at any time.
 //!
-//! **Tests.** `bmi-sim/tests/it/endpoint_timeline.rs` and `bmi-core/tests/it/timeline.rs`.
+//! **Tests.** `bmi-sim/tests/it/endpoints/timeline.rs` and `bmi-core/tests/it/timeline.rs`.
 
 use std::collections::BTreeSet;
 

@@ -30,7 +30,7 @@
 //! not take the last one.
 //!
 //! **Source.** [PVFS-IB §3.3.3] leaves this failure open. Copying by units is from [PVFS-IB §4.2].
-//! **Tests** `bmi-sim/tests/it/pin_cache.rs`.
+//! **Tests** `bmi-sim/tests/it/endpoints/pin_cache.rs`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -5,9 +5,9 @@
 //! are copied in half a microsecond.
 //!
 //! **A short path.** It duplicates [`super::transfer`] for one request that ends at once, and
-//! `bmi-sim/tests/it/short_paths.rs` holds both to the same behaviour. It is one look at the peer,
-//! a few comparisons, and [`Transport::write_now`] or [`Transport::read_now`]. If anything is in
-//! the way, it returns `None` and has changed nothing. Then the long way ([`super::transfer`])
+//! `bmi-sim/tests/it/endpoints/short_paths` holds both to the same behaviour. It is one look at the
+//! peer, a few comparisons, and [`Transport::write_now`] or [`Transport::read_now`]. If anything is
+//! in the way, it returns `None` and has changed nothing. Then the long way ([`super::transfer`])
 //! finds the reason and reports it. Transports that cannot do it always return false.
 //!
 //! **Invariants**

@@ -25,7 +25,7 @@
 //! 4. At most [`MOST_LEFT`] memories are left at a time, so clients whose operations end early can
 //!    make a server hold no more than those. For a newer one, the oldest is revoked.
 //!
-//! **Tests.** `bmi-sim/tests/it/ended_early.rs`; `bmi-conformance/src/message/ends/late.rs`.
+//! **Tests.** `bmi-sim/tests/it/calls/ended_early.rs`; `bmi-conformance/src/message/ends/late.rs`.
 
 use crate::engine::Engine;
 use crate::engine::adapter::AdapterSide;

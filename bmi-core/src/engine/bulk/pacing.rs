@@ -35,7 +35,7 @@
 //! 3. `in_flight` is the sum over the peers. All of them are zero when no transfer is under way.
 //!
 //! **Source.** [PVFS-IB §3.4]: arranging transfers, network scheduling. Tested by
-//! `bmi-sim/tests/it/pacing.rs`.
+//! `bmi-sim/tests/it/calls/pacing.rs`.
 
 use std::time::Duration;
 

@@ -8,8 +8,8 @@
 //! usual way.
 //!
 //! **A short path.** It duplicates [`crate::engine::poll::events`] and [`super::eager`] for an
-//! expected message whose receive waits. `bmi-sim/tests/it/short_paths.rs` holds both to the same
-//! behaviour.
+//! expected message whose receive waits. `bmi-sim/tests/it/endpoints/short_paths` holds both to the
+//! same behaviour.
 //!
 //! **Invariants**
 //! 1. A message is checked as in [`crate::engine::poll::events`]. A message that is not in order is

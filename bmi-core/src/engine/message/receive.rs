@@ -12,7 +12,7 @@ use crate::op::{OpId, OpKind, Options, PeerId, Posted, Tag};
 impl Engine {
     /// Posts a receive. The usual one is short, and no message is parked: then its record is all
     /// that is made. This duplicates the end of `start_long_recv` without an offer, and
-    /// `bmi-sim/tests/it/short_paths.rs` compares both.
+    /// `bmi-sim/tests/it/endpoints/short_paths` compares both.
     #[inline]
     pub(in crate::engine) fn start_recv(
         &mut self,

@@ -12,8 +12,8 @@
 //!
 //! **The short path.** [`send_inline`] duplicates [`decide`], [`send_by`] and [`super::eager`] for
 //! [`SendPath::Inline`]: one look at the peer, one post, no record.
-//! `bmi-sim/tests/it/short_paths.rs` holds both to the same behaviour. Debug builds also compare it
-//! with the decision.
+//! `bmi-sim/tests/it/endpoints/short_paths` holds both to the same behaviour. Debug builds also
+//! compare it with the decision.
 
 use super::decide::{Decision, Known, Outgoing, SendPath, decide};
 use super::{eager, fast_rdma, offered_receive, probe, rendezvous, write_rendezvous};
@@ -127,8 +127,8 @@ fn kind_of(kind: Kind) -> OpKind {
 
 /// Sends a short message to an idle connection. If anything is in the way, returns false and has
 /// changed nothing. Then the general path finds the reason. This duplicates [`decide`], [`send_by`]
-/// and [`eager::send`] for [`SendPath::Inline`], and `bmi-sim/tests/it/short_paths.rs` compares
-/// both.
+/// and [`eager::send`] for [`SendPath::Inline`], and `bmi-sim/tests/it/endpoints/short_paths`
+/// compares both.
 #[inline]
 fn send_inline(adapter: &mut AdapterSide, peer: &mut Peer, message: Outgoing<'_>) -> bool {
     let Outgoing { kind, tag, list, slot, class } = message;

@@ -45,7 +45,8 @@
 //! 3. While a link is down, packets wait at its far end, in order. After the detection time its
 //!    connections end.
 //!
-//! Tested by `tests/it/classes.rs`, `tests/it/model.rs`, `tests/it/table2.rs`.
+//! Tested by `tests/it/simulator/classes.rs`, `tests/it/simulator/model.rs`,
+//! `tests/it/profiles/table2.rs`.
 
 mod port;
 mod receive;

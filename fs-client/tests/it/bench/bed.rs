@@ -10,7 +10,7 @@ use fs_client::{Client, FsPath};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 use serde_json::Value;
 
-use crate::bodies::{options, with_client};
+use crate::support::bodies::{options, with_client};
 
 /// A process that is just being made has the locks of all data directories of this process. So no
 /// cluster starts meanwhile.

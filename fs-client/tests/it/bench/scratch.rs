@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cluster::pvfsd;
+use crate::support::cluster::pvfsd;
 
 const PVFS: &str = env!("CARGO_BIN_EXE_pvfs");
 

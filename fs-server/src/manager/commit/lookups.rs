@@ -13,8 +13,8 @@
 //! 4. The lock is held for a look at the state or for one change of it, never across an await, and
 //!    nobody takes another lock meanwhile.
 //!
-//! **Tests**: `tests/sim/manager_loops.rs` and `tests/sim/commits.rs`; `tests/it/loops.rs` of the
-//! client with real threads.
+//! **Tests**: `tests/sim/manager_loops.rs` and `tests/sim/commits.rs`;
+//! `tests/it/transports/loops.rs` of the client with real threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

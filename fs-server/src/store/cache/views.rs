@@ -21,7 +21,7 @@
 //!    one that asks for the first time.
 //! 4. The lock is held for the copy of one granule at most, and never across a wait.
 //!
-//! **Tests** are below, and in `fs-client/tests/it/views.rs`, with real clients.
+//! **Tests** are below, and in `fs-client/tests/it/transports/views.rs`, with real clients.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

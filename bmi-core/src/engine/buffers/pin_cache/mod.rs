@@ -41,7 +41,7 @@
 //! of owned memory. For foreign addresses see [`crate::mem::Foreign`].
 //!
 //! **Tests.** A model below runs any sequence of uses, drops and failures.
-//! `bmi-sim/tests/it/pin_cache.rs` tests the cache through real transfers.
+//! `bmi-sim/tests/it/endpoints/pin_cache.rs` tests the cache through real transfers.
 #![expect(clippy::disallowed_types, reason = "a map whose hasher is the same in every run")]
 
 use std::collections::HashMap;

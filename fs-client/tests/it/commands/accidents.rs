@@ -1,0 +1,174 @@
+//! Accidents around the commands: interrupted transfers, commands that are stopped in the middle
+//! (`SIGSTOP`) while others go on, and output for programs.
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use testbed::process::{Process, until};
+
+use crate::support::bodies::{names_in, pattern, stores};
+use crate::support::cluster::{Cluster, complaint};
+
+/// Runs `pvfs` under a shell's limits.
+fn limited(cluster: &Cluster, before: &str, args: &str) -> Output {
+    let line = format!("{before}; exec {} {args}", env!("CARGO_BIN_EXE_pvfs"));
+    let mut command = Command::new("sh");
+    command.env("PVFS_MANAGER", &cluster.manager).current_dir(cluster.dir.path()).args(["-c", &line]);
+    command.output().unwrap()
+}
+
+/// Replays a bug: a failed fetch left a partial file under the target's name, and the previous file
+/// was gone.
+#[test]
+fn a_get_that_fails_or_is_killed_leaves_what_was_there() {
+    let cluster = Cluster::start(2);
+    stores(&cluster, "/f", &pattern(9_000_000, 1));
+    fs::create_dir(cluster.path("into")).unwrap();
+    for there in [false, true] {
+        if there {
+            fs::write(cluster.path("into/f"), "old").unwrap();
+        }
+        let before = names_in(&cluster.path("into"));
+        // The disk accepts only four megabytes.
+        let line = complaint(&limited(&cluster, "trap '' XFSZ; ulimit -f 8000", "get /f into"), 1);
+        assert!(line.contains("into/f") && line.contains("too large"), "{line}");
+        assert_eq!(names_in(&cluster.path("into")), before, "there: {there}");
+        let killed = limited(&cluster, "ulimit -c 0; ulimit -f 8000", "get /f into");
+        assert_eq!(killed.status.code(), None, "killed in the middle by the limit");
+        assert_eq!(names_in(&cluster.path("into")), before, "there: {there}");
+        if there {
+            assert_eq!(fs::read_to_string(cluster.path("into/f")).unwrap(), "old");
+        }
+    }
+    cluster.ok(&["get", "/f", "into"]);
+    assert!(fs::read(cluster.path("into/f")).unwrap() == pattern(9_000_000, 1));
+    assert_eq!(names_in(&cluster.path("into")), ["f"]);
+}
+
+#[test]
+fn what_is_no_file_is_written_to_in_order_and_stays() {
+    let cluster = Cluster::start(2);
+    let bytes = pattern(9_000_000, 2);
+    stores(&cluster, "/f", &bytes);
+    cluster.ok(&["get", "/f", "/dev/null"]);
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    assert!(Command::new("mkfifo").arg(cluster.path("pipe")).status().unwrap().success());
+    let read = fs::File::create(cluster.path("read")).unwrap();
+    let mut reader = Command::new("cat").arg(cluster.path("pipe")).stdout(read).spawn().unwrap();
+    cluster.ok(&["get", "/f", "pipe"]);
+    assert!(reader.wait().unwrap().success());
+    assert!(fs::read(cluster.path("read")).unwrap() == bytes);
+}
+
+/// Replays a bug: with `--json`, nothing was printed if the command ended early.
+#[test]
+fn json_is_one_document_whatever_happens() {
+    let cluster = Cluster::start(1);
+    for args in [&["ls", "/none"][..], &["get", "/none"], &["ping", "-m", "tcp://127.0.0.1:1"], &["put", "none", "/x"]]
+    {
+        let output = cluster.run(&[&["--json"], args].concat());
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let line = document["errors"][0].as_str().unwrap();
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), format!("pvfs: {line}\n"), "{args:?}");
+    }
+    // The file's bytes are not a document, and not part of one.
+    let output = cluster.run(&["--json", "get", "/none", "-"]);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn names_with_control_codes_stay_on_their_line() {
+    let cluster = Cluster::start(1);
+    cluster.ok(&["mkdir", "/a\nb", "/\u{1b}[2J"]);
+    assert_eq!(cluster.ok(&["ls"]), "\\u{1b}[2J/\na\\nb/\n");
+    assert_eq!(cluster.json(&["ls"])["entries"][1]["name"], "a\nb");
+    let line = complaint(&cluster.run(&["stat", "/a\nb/c\u{7}"]), 1);
+    assert!(!line.trim_end().contains(char::is_control), "{line:?}");
+}
+
+/// Replays a bug: a file that was written again kept its time of creation.
+#[test]
+fn a_file_that_is_written_to_has_a_new_time() {
+    let cluster = Cluster::start(2);
+    let time = |args: &[&str]| cluster.json(args)["files"][0]["mtime_ns"].as_u64().unwrap();
+    stores(&cluster, "/f", &pattern(100_000, 1));
+    let first = time(&["stat", "/f"]);
+    cluster.ok(&["truncate", "/f", "70K"]);
+    let second = time(&["stat", "/f"]);
+    assert!(second > first, "{second} after {first}");
+    let listed = cluster.json(&["ls", "-l"])["entries"][0]["mtime_ns"].as_u64().unwrap();
+    assert_eq!(listed, second);
+}
+
+// ---- commands that are stopped ------------------------------------------------------------------
+
+/// Number of commands that are stopped.
+const STOPPED: usize = 12;
+/// Size of the file that they move. It has no bytes on a disk, and no command comes to its end.
+const ENDLESS: u64 = 1 << 40;
+/// A command that has moved this many bytes is in the middle.
+const MIDDLE: u64 = 8 << 20;
+/// Time limit of the requests of the other commands.
+const TIMEOUT: &str = "8s";
+
+/// Waits until a command has moved `more` bytes.
+fn moves(command: &mut Process, more: u64) {
+    let end = command.moved() + more;
+    let has_moved = || {
+        assert_eq!(command.try_wait()?, None, "it goes on without end");
+        Ok(command.moved() >= end)
+    };
+    assert!(until(Duration::from_secs(600), has_moved).unwrap());
+}
+
+/// Starts commands, and stops all of them when each is in the middle of its file.
+fn stopped(cluster: &Cluster, args: impl Fn(usize) -> Vec<String>) -> Vec<Process> {
+    let start = |index| {
+        let args = args(index);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        Process::start(cluster.command(&args).stdout(Stdio::null()).stderr(Stdio::null())).unwrap()
+    };
+    let mut all: Vec<_> = (0..STOPPED).map(start).collect();
+    all.iter_mut().for_each(|one| moves(one, MIDDLE));
+    all.iter().for_each(|one| one.signal(Signal::STOP));
+    all
+}
+
+/// Stores and fetches files. No request of it waits for [`TIMEOUT`].
+fn others_go_on(cluster: &Cluster) {
+    fs::write(cluster.path("f"), pattern(9_000_000, 1)).unwrap();
+    for round in 0..4 {
+        let (name, copy) = (format!("/f{round}"), format!("copy{round}"));
+        cluster.ok(&["--timeout", TIMEOUT, "put", "f", &name]);
+        cluster.ok(&["--timeout", TIMEOUT, "get", &name, &copy]);
+        assert!(fs::read(cluster.path(&copy)).unwrap() == pattern(9_000_000, 1));
+    }
+}
+
+/// Replays a bug: the stopped commands kept the buffers of the I/O server, and its places for
+/// requests, for 10 to 30 s.
+#[test]
+fn gets_that_are_stopped_do_not_stop_others() {
+    let cluster = Cluster::start(1);
+    cluster.ok(&["put", "pvfs.toml", "/endless"]);
+    cluster.ok(&["truncate", "/endless", &ENDLESS.to_string()]);
+    let get = ["get", "--window", "64", "/endless", "/dev/null"];
+    let mut all = stopped(&cluster, |_| get.map(String::from).to_vec());
+    others_go_on(&cluster);
+    // One that goes on connects again.
+    all[0].signal(Signal::CONT);
+    moves(&mut all[0], MIDDLE);
+}
+
+/// The same bug, with commands whose data the server reads.
+#[test]
+fn puts_that_are_stopped_do_not_stop_others() {
+    let cluster = Cluster::start(1);
+    fs::File::create(cluster.path("endless")).unwrap().set_len(ENDLESS).unwrap();
+    let put = |index| ["put", "--window", "64", "endless", &format!("/put{index}")].map(String::from).to_vec();
+    let _all = stopped(&cluster, put);
+    others_go_on(&cluster);
+}

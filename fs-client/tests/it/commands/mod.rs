@@ -1,0 +1,9 @@
+//! The commands `pvfs` and `pvfsd` as processes, some of which are stopped, killed or replaced.
+
+mod accidents;
+mod cli;
+mod control;
+mod descriptors;
+mod put;
+mod restore;
+mod whose_bytes;

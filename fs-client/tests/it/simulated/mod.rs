@@ -1,0 +1,8 @@
+//! The client and real servers in the simulator, also behind a relay that misbehaves.
+
+mod caches;
+mod faults;
+mod file_system;
+mod lists;
+mod routes;
+mod shared;

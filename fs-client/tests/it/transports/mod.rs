@@ -1,0 +1,9 @@
+//! The client and servers of one process over real transports: TCP, shared memory, real disks.
+
+mod crowd;
+mod loops;
+mod tcp;
+mod threads;
+mod unifier;
+#[cfg(target_os = "linux")]
+mod views;
