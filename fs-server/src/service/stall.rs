@@ -35,7 +35,7 @@
 //!    itself was stopped, that is one check.
 //!
 //! **Source.** An addition; [PVFS-IB] has no rule for clients that stop. Tested by
-//! `tests/sim/stalled.rs` and `tests/sim/disk_stall.rs`, and with processes by
+//! `tests/sim/iod/stalled.rs` and `tests/sim/iod/disk_stall.rs`, and with processes by
 //! `fs-client/tests/it/commands/accidents.rs`.
 //!
 //! [`Limits::stall_timeout`]: crate::service::Limits::stall_timeout

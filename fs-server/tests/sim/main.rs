@@ -5,26 +5,9 @@
 
 #[cfg(feature = "mutants")]
 mod bounds;
-mod cache_faults;
-mod caches;
-mod commits;
-mod data;
-mod disk_stall;
-mod drafts;
-mod fairness;
-mod faults;
-mod identity;
-mod late_requests;
-mod loops;
-mod maintenance;
-mod manager_loops;
-mod names;
-mod page_cache;
-mod sent_again;
-mod several_transports;
-mod stalled;
-mod truncate;
-mod truncate_failures;
+mod iod;
+mod manager;
+mod peers;
 
 use std::cell::Cell;
 use std::rc::Rc;

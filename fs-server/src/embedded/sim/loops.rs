@@ -22,7 +22,7 @@
 //! work, and half after it, not each at its own time. The units of a request are counted as if they
 //! had the longest length.
 //!
-//! **Tests.** `tests/sim/loops.rs`.
+//! **Tests.** `tests/sim/iod/loops.rs`.
 
 use std::collections::BTreeSet;
 

@@ -26,7 +26,7 @@
 //!   difference.
 //! - Mapping and unmapping pages costs nothing: there is no figure for it.
 //!
-//! **Tests.** Below; `tests/sim/page_cache.rs`.
+//! **Tests.** Below; `tests/sim/iod/page_cache.rs`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

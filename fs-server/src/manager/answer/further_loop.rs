@@ -23,7 +23,7 @@
 //! 4. The first loop stops last, so that it answers what the others wait for. If it ends before
 //!    that, by a panic for instance, they tell their clients that the manager is stopping.
 //!
-//! **Tests**: `tests/sim/manager_loops.rs`, and `tests/it/transports/loops.rs` of the client with
+//! **Tests**: `tests/sim/manager/loops.rs`, and `tests/it/transports/loops.rs` of the client with
 //! real threads.
 
 use std::cell::RefCell;

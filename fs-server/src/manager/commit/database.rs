@@ -21,8 +21,8 @@
 //!    effects on the manager's state are noted in the order of the commits. The only exception is a
 //!    server that stops. It waits for the end of the work, and notes nothing.
 //!
-//! **Tests.** `stalled_disk.rs` with threads and a disk that blocks, `tests/sim/commits.rs` with
-//! commits that take virtual time.
+//! **Tests.** `stalled_disk.rs` with threads and a disk that blocks, `tests/sim/manager/commits.rs`
+//! with commits that take virtual time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

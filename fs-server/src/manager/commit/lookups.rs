@@ -13,7 +13,7 @@
 //! 4. The lock is held for a look at the state or for one change of it, never across an await, and
 //!    nobody takes another lock meanwhile.
 //!
-//! **Tests**: `tests/sim/manager_loops.rs` and `tests/sim/commits.rs`;
+//! **Tests**: `tests/sim/manager/loops.rs` and `tests/sim/manager/commits.rs`;
 //! `tests/it/transports/loops.rs` of the client with real threads.
 
 use std::collections::{BTreeMap, BTreeSet};

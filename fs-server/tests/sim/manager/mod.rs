@@ -1,0 +1,13 @@
+//! The manager: the namespace, drafts, changes of size at several I/O servers, and what it does
+//! while its commits take time.
+
+use super::*;
+
+mod commits;
+mod drafts;
+mod loops;
+mod maintenance;
+mod names;
+mod sent_again;
+mod truncate;
+mod truncate_failures;
