@@ -1,0 +1,70 @@
+//! The configuration file, and a new cluster.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use bmi::{OpenOptions, Scheme};
+
+use super::output::{Failure, print};
+use crate::config::Config;
+use crate::embedded::format_manager_directory;
+use crate::store::others;
+
+pub(super) fn init(
+    path: &Path,
+    dir: &Path,
+    iods: usize,
+    port: u16,
+    over: &[Scheme],
+    force: bool,
+) -> Result<(), Failure> {
+    if path.exists() && !force {
+        return Err(Failure::Usage(format!("{} is there already; --force writes over it", path.display())));
+    }
+    // Make the path absolute, so that the servers may be started in any directory.
+    let dir = std::path::absolute(dir).map_err(|error| Failure::Usage(format!("{}: {error}", dir.display())))?;
+    let mut once: Vec<Scheme> = Vec::new();
+    over.iter().for_each(|scheme| {
+        if !once.contains(scheme) {
+            once.push(*scheme)
+        }
+    });
+    let text = Config::template(&dir, iods, port, &once).map_err(|error| Failure::Usage(error.to_string()))?;
+    fs::write(path, text).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))?;
+    print(&format!("wrote {}: a manager and {iods} I/O servers, data under {}\n", path.display(), dir.display()))
+}
+
+pub(super) fn describe(config: &Config) -> String {
+    let mut text = format!("manager  {}  {}\n", config.cluster.manager, config.storage.manager.display());
+    for (index, addrs) in config.cluster.iods.iter().enumerate() {
+        text += &format!("iod {index}    {addrs}  {}\n", config.iod_dir(index).display());
+    }
+    text += &format!("logs     {}\n", config.logs_dir().display());
+    text += &format!("strip size {}\n", config.cluster.strip_size);
+    let servers = || config.cluster.iods.iter().chain([&config.cluster.manager]);
+    for scheme in [Scheme::Tcp, Scheme::Ib, Scheme::Shm] {
+        if servers().any(|addrs| addrs.all().iter().any(|addr| addr.scheme() == scheme)) {
+            text += &match bmi::backend::open(scheme, &OpenOptions::default()) {
+                Ok(_) => format!("{scheme}: can be opened on this machine\n"),
+                Err(error) => format!("{scheme}: cannot be opened on this machine: {error}\n"),
+            };
+        }
+    }
+    text
+}
+
+/// Begins a new cluster.
+pub(super) fn format(config: &Config) -> Result<(), Failure> {
+    let used = |dir: PathBuf| match others(&dir) {
+        Ok(names) if names.is_empty() => None,
+        Ok(_) => Some(format!("{} is in use", dir.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => Some(format!("{}: {error}", dir.display())),
+    };
+    if let Some(why) = (0..config.cluster.iods.len()).find_map(|index| used(config.iod_dir(index))) {
+        let text = format!("{why}; a new cluster needs empty directories. Nothing was changed");
+        return Err(Failure::Runtime(text));
+    }
+    let cluster = format_manager_directory(&config.storage.manager)?;
+    print(&format!("cluster {cluster}: the manager's directory is {}\n", config.storage.manager.display()))
+}

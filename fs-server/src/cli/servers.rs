@@ -1,0 +1,110 @@
+//! The servers that the configuration describes, run by this process.
+
+use std::io::{self, IsTerminal};
+
+use bmi::Addr;
+use bmi::driver::Waiting;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use super::output::{Failure, announce, announce_listening};
+use crate::config::{Config, DEFAULT_OFFLOAD, ServerAddrs};
+use crate::control::{self, ServerName};
+use crate::embedded::{Neighbours, Role, Server};
+use crate::manager::{HEARTBEAT, ManagerSettings};
+
+pub(super) fn manager(config: &Config, restored: Option<fn(&str)>) -> (Server, Neighbours) {
+    let settings = ManagerSettings { strip_size: config.cluster.strip_size.0, ..ManagerSettings::new(Vec::new()) };
+    let role = Role::Manager { dir: config.storage.manager.clone(), settings, restored };
+    let iods: Neighbours = config.cluster.iods.iter().map(|addrs| addrs.primary().clone()).collect();
+    (server(config, role, "manager".to_owned(), &config.cluster.manager, &iods), iods)
+}
+
+pub(super) fn iod(
+    config: &Config,
+    index: usize,
+    replace: bool,
+    discard_cache: Option<fn(&str)>,
+) -> Result<(Server, Neighbours), Failure> {
+    let Some(listen) = config.cluster.iods.get(index) else {
+        let text = format!("there is no I/O server {index}; the configuration has {}", config.cluster.iods.len());
+        return Err(Failure::Usage(text));
+    };
+    let (settings, offload) = (config.limits.iod(), DEFAULT_OFFLOAD);
+    let number = u32::try_from(index).unwrap_or(u32::MAX);
+    let role = Role::Iod {
+        index: number,
+        dir: config.iod_dir(index),
+        settings,
+        offload,
+        heartbeat: HEARTBEAT,
+        service: config.cache.service(),
+        cache_dir: config.cache.dir.clone(),
+        replace,
+        discard_cache,
+    };
+    let manager = vec![config.cluster.manager.primary().clone()];
+    Ok((server(config, role, format!("iod{index}"), listen, &manager), manager))
+}
+
+fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neighbours: &[Addr]) -> Server {
+    Server {
+        role,
+        listen: listen.all().to_vec(),
+        connects: neighbours.iter().map(Addr::scheme).collect(),
+        host: bmi::backend::host_id().unwrap_or_default(),
+        transports: config.limits.transports(),
+        endpoint: config.limits.endpoint(name),
+        limits: config.limits.service(),
+        threads: config.limits.threads,
+        waiting: Waiting::default(),
+        sharers: 1,
+    }
+}
+
+/// Runs one server on this thread.
+pub(super) fn serve(server: Server, neighbours: Neighbours) -> Result<(), Failure> {
+    begin_log("info", server.threads > 1);
+    let ready = |addrs: &[Addr]| {
+        announce_listening("", addrs);
+        Ok(neighbours)
+    };
+    Ok(server.run(ready, || announce("serving\n"), stop_signal())?)
+}
+
+/// Runs servers on threads of their own.
+pub(super) fn run_all(servers: Vec<(ServerName, Server, Neighbours)>) -> Result<(), Failure> {
+    begin_log("info", true);
+    let listening = |name: ServerName, addrs: &[Addr]| announce_listening(&format!("{name}: "), addrs);
+    let serving = |name: ServerName| announce(&format!("{name}: serving\n"));
+    control::run(servers, listening, serving, stop_signal()).map_err(Failure::Runtime)
+}
+
+/// Logs to standard error, with the names of threads if several servers share the log. `usual` is
+/// what is logged unless RUST_LOG says otherwise.
+pub(super) fn begin_log(usual: &str, shared: bool) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
+    // A program that calls this function may have set a subscriber already.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let _ = log.with_ansi(io::stderr().is_terminal()).with_thread_names(shared).try_init();
+}
+
+/// Waits for SIGTERM or SIGINT. Catches the signal of the limit on file sizes (`ulimit -f`), which
+/// would end the server: what exceeds the limit is an error of the request.
+pub(super) async fn stop_signal() {
+    // Once caught, it remains so.
+    let _ = signal(SignalKind::from_raw(libc::SIGXFSZ));
+    let (term, int) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    match (term, int) {
+        (Ok(mut term), Ok(mut int)) => {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        }
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(%error, "no signal handler; only SIGKILL stops this server");
+            std::future::pending::<()>().await;
+        }
+    }
+}
