@@ -36,7 +36,7 @@
 //! **Panics.** A task that panics drops its futures, as if it had been cancelled. Wakers run
 //! outside of the lock. If one panics, its driver goes on; for a task, a thread does.
 //!
-//! **Tests.** `bmi-conformance/src/handle.rs`, over every backend on a real system. In the
+//! **Tests.** `bmi-conformance/src/handle`, over every backend on a real system. In the
 //! simulator the endpoints are driven by tasks of one thread ([`Handle::undriven`]).
 
 mod drivers;

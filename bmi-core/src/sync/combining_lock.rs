@@ -21,7 +21,7 @@
 //! `Mutex`.
 //!
 //! **Tests.** `tests/it/lock.rs` explores the interleavings of notes, waiters and holders.
-//! `bmi-conformance/src/handle.rs` runs threads.
+//! `bmi-conformance/src/handle` runs threads.
 
 #![allow(unreachable_pub, reason = "part of a sealed public trait; Rust 1.91 takes it for unreachable")]
 

@@ -17,7 +17,8 @@
 //! What is kept counts as one operation, and is bounded as the operations are. The id is closed at
 //! once: a receive finds its message by the id, whether or not that is open.
 //!
-//! **Tests.** `bmi-sim/tests/it/calls/dropped.rs`; `bmi-conformance/src/handle.rs` on real systems.
+//! **Tests.** `bmi-sim/tests/it/calls/dropped.rs`; `bmi-conformance/src/handle/drops.rs` on real
+//! systems.
 
 use crate::engine::Engine;
 use crate::engine::books::{Exposure, Kept, Op, State};
