@@ -12,7 +12,7 @@
 
 use bmi_core::transport::MAX_PRIVATE_DATA;
 
-use crate::error::{Bye, Violation};
+use crate::error::{BAD_GREETING, Bye, Violation};
 
 /// The version of this layout.
 const VERSION: u16 = 1;
@@ -104,7 +104,7 @@ impl Message {
         let private = usize::from(half(12));
         let greets = matches!(bytes[10], 1..=3);
         if private > if greets { MAX_PRIVATE_DATA } else { 0 } {
-            return Err(Violation::Greeting);
+            return Err(BAD_GREETING);
         }
         let port = || {
             let port = Port {
@@ -118,7 +118,7 @@ impl Message {
                 gid: bytes[32..48].try_into().expect("sixteen bytes"),
             };
             let fits = port.queue_pair < 1 << 24 && port.first_packet < 1 << 24 && (1..=5).contains(&port.mtu);
-            if fits { Ok(port) } else { Err(Violation::Greeting) }
+            if fits { Ok(port) } else { Err(BAD_GREETING) }
         };
         let message = match bytes[10] {
             1 => Message::Connect(port()?),
@@ -131,7 +131,7 @@ impl Message {
                 Message::Check { key: long(48), addr: long(16), write: bytes[56] != 0 }
             }
             7 => Message::Checked,
-            _ => return Err(Violation::Greeting),
+            _ => return Err(BAD_GREETING),
         };
         Ok(Some((message, private)))
     }
@@ -172,8 +172,8 @@ mod tests {
         other[8] = 9;
         assert_eq!(Message::decode(&other), Err(Violation::Version { theirs: 9, ours: VERSION }));
         assert_eq!(Message::decode(b"GET / HTTP/1.1"), Err(Violation::Magic));
-        assert_eq!(Message::decode(&Message::Ready.encode(1)), Err(Violation::Greeting));
-        assert_eq!(Message::decode(&Message::Reject.encode(257)), Err(Violation::Greeting));
+        assert_eq!(Message::decode(&Message::Ready.encode(1)), Err(BAD_GREETING));
+        assert_eq!(Message::decode(&Message::Reject.encode(257)), Err(BAD_GREETING));
     }
 
     proptest! {

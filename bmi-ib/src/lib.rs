@@ -69,14 +69,11 @@ use std::task::Waker;
 use bmi_backend::net::Resolver;
 use bmi_backend::{
     ConnectionTable, Deadlines, EventQueue, HalfOpen, Helpers, Listeners, Shard, SlotQueue, WorkLimits,
-    connection_ended, foreign_segment,
+    connection_ended,
 };
-use bmi_core::transport::{
-    Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
-    check_writable,
-};
+use bmi_core::transport::{ConnId, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
-    Access, Addr, Capabilities, Error, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Capabilities, Error, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time, forward_transport,
 };
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
@@ -142,7 +139,6 @@ pub struct IbTransport {
     chain: Chain,
     /// Side channels that have not sent their greeting.
     half_open: HalfOpen<IpAddr>,
-    log: LogLimit,
     /// Polls since epoll was last asked.
     unasked: u32,
     /// The number of polls that still ask epoll every time.
@@ -173,9 +169,7 @@ impl IbTransport {
     /// missing and what to install. `Invalid` for settings beyond what the device supports. `Io` or
     /// `Exhausted` if the system has no descriptor or object for it.
     pub fn new(config: IbConfig) -> Result<IbTransport, Error> {
-        let (adapter, poll, waker) = open(&config)?;
-        let shard = Shard::alone(waker.clone(), config.bounds());
-        Ok(IbTransport::with(config, adapter, poll, waker, shard))
+        Ok(IbTransport::shards(config, 1)?.remove(0))
     }
 
     /// Creates `count` adapters that share their listening addresses (C17), for example one for
@@ -216,7 +210,6 @@ impl IbTransport {
             chain: Chain::new(CHAIN, MAX_SEGMENTS + 1),
             half_open: HalfOpen::new(shard.half_open_places()),
             shard,
-            log: LogLimit::default(),
             unasked: 0,
             attentive: 0,
             slept: true,
@@ -242,16 +235,13 @@ impl IbTransport {
     }
 
     /// Returns the queues of a connection on which `allowed` work may be posted. Registers all of
-    /// `segments` there first. The work was checked ([`WorkLimits`]).
+    /// `segments` there first. The work was checked ([`WorkLimits`], [`bmi_backend::Regions`]).
     fn queues(
         &mut self,
         conn: ConnId,
         segments: &[Segment],
         allowed: fn(&Phase) -> bool,
     ) -> Result<&mut QueuePair, PostError> {
-        if !self.regions.own(segments) {
-            return Err(PostError::Invalid("a segment belongs to another transport"));
-        }
         let queues = self
             .slots
             .find_mut(conn)
@@ -269,7 +259,7 @@ impl IbTransport {
             }
         }
         if let Some(error) = failed {
-            self.end(conn.slot, conn, Fault::Memory(error));
+            self.end(conn.slot, conn, Fault::Other(error));
             return Err(PostError::NotConnected);
         }
         let connection = self.slots.find_mut(conn).ok_or(PostError::NotConnected)?;
@@ -313,28 +303,11 @@ fn takes_receives(phase: &Phase) -> bool {
 }
 
 impl Transport for IbTransport {
+    // Methods of the same names in `lifecycle` and `progress`.
+    forward_transport!(self => self; listen, connect, accept, reject, disconnect, poll, arm);
+
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
-    }
-
-    fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
-        self.start_listening(addr)
-    }
-
-    fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
-        self.start_connecting(addr, private, deadline)
-    }
-
-    fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
-        self.accept_request(conn, private)
-    }
-
-    fn reject(&mut self, conn: ConnId, private: &[u8]) {
-        self.reject_request(conn, private);
-    }
-
-    fn disconnect(&mut self, conn: ConnId, deadline: Time) {
-        self.close(conn, deadline);
     }
 
     fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
@@ -343,10 +316,7 @@ impl Transport for IbTransport {
     }
 
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
-        check_exposure(segment, access)?;
-        if !self.regions.own(std::slice::from_ref(segment)) {
-            return Err(foreign_segment());
-        }
+        self.regions.registered.check_exposure(segment, access)?;
         let limit = config::EXPOSURES;
         let queues = self
             .slots
@@ -365,7 +335,7 @@ impl Transport for IbTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        check_writable(segments)?;
+        self.regions.registered.check_targets(segments)?;
         self.limits.check_recv(segments)?;
         self.queues(conn, segments, takes_receives)?.post_recv(work, segments)
     }
@@ -380,6 +350,7 @@ impl Transport for IbTransport {
     ) -> Result<(), PostError> {
         self.limits.check_send(head, payload)?;
         let segments = if let Payload::Gather(segments) = payload { segments } else { &[] };
+        self.regions.registered.check(segments)?;
         self.queues(conn, segments, takes_work)?.post_send(work, head, payload, options)?;
         self.posted(conn);
         Ok(())
@@ -395,6 +366,7 @@ impl Transport for IbTransport {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         self.limits.check_write(head, segments, &target)?;
+        self.regions.registered.check(segments)?;
         self.queues(conn, segments, takes_work)?.post_write(work, head, segments, target, options)?;
         self.posted(conn);
         Ok(())
@@ -408,23 +380,15 @@ impl Transport for IbTransport {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        check_writable(segments)?;
+        self.regions.registered.check_targets(segments)?;
         self.limits.check_read(segments, &remote)?;
         self.queues(conn, segments, takes_work)?.post_read(work, segments, remote, options)?;
         self.posted(conn);
         Ok(())
     }
 
-    fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
-        self.make_progress(now, events)
-    }
-
     fn next_deadline(&self) -> Option<Time> {
         self.deadlines.earliest()
-    }
-
-    fn arm(&mut self, _waker: &Waker) -> Armed {
-        self.prepare_to_sleep()
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -437,12 +401,6 @@ impl Transport for IbTransport {
         self.waker.clone()
     }
 }
-
-// The transport may move between threads; one thread at a time drives it.
-const _: fn() = || {
-    fn is_send<T: Send>() {}
-    is_send::<IbTransport>();
-};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

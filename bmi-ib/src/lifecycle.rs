@@ -50,7 +50,7 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::IbTransport;
 use crate::config::DRAIN;
-use crate::error::{Fault, Violation};
+use crate::error::{BAD_ACCESS, Bye, Fault, Violation, adapter_failed, from_bye, no_route, to_bye};
 use crate::greeting::{Message, Port};
 use crate::queue_pair::QueuePair;
 use crate::side_channel::SideChannel;
@@ -133,7 +133,7 @@ impl IbTransport {
 
     // ---- listening ------------------------------------------------------------------------------
 
-    pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
+    pub(crate) fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
         self.check_addr(addr)?;
         let (socket, taken) = net::listen(addr, |_| Ok(()))?;
         let mut socket = TcpListener::from_std(socket);
@@ -170,16 +170,16 @@ impl IbTransport {
         while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
             self.end(id.slot, id, Fault::MadeRoom);
         }
-        let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }, place) {
+        let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin }, place) {
             Ok(id) => id,
-            Err(error) => return self.warn_closed(from, &error),
+            Err(error) => return self.deadlines.warn_closed(&peer, &error, self.now),
         };
         let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
         let interest = Interest::READABLE | Interest::WRITABLE;
         let ready = tune(&stream).and_then(|()| self.poll.registry().register(&mut stream, token, interest));
         if let Err(error) = ready {
             self.slots.remove(id.slot);
-            return self.warn_closed(from, &error);
+            return self.deadlines.warn_closed(&peer, &error, self.now);
         }
         self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
@@ -188,25 +188,9 @@ impl IbTransport {
         self.ready.add(id.slot);
     }
 
-    /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
-    ///
-    /// [`LogLimit`]: bmi_core::LogLimit
-    fn admits_line(&mut self, kind: &'static str, host: &str) -> bool {
-        let admitted = self.log.admits(kind, host, self.now);
-        self.deadlines.add(self.log.next_deadline());
-        admitted
-    }
-
-    /// Reports that an accepted side channel was closed at once.
-    fn warn_closed(&mut self, from: SocketAddr, error: &dyn std::fmt::Display) {
-        if self.admits_line("side channel closed", &from.ip().to_string()) {
-            tracing::warn!(%from, %error, "side channel closed");
-        }
-    }
-
     // ---- dialing --------------------------------------------------------------------------------
 
-    pub(crate) fn start_connecting(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
+    pub(crate) fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
         self.check_addr(addr)?;
         check_private(private)?;
         if self.gone {
@@ -333,7 +317,7 @@ impl IbTransport {
     /// Begins to connect the queue pair to the peer's.
     fn connect_queues(&mut self, slot: u32, peer: &Port, next: Next, deadline: Time) -> Result<(), Fault> {
         let (state, limits, port) = (self.adapter.state, self.adapter.limits, self.adapter.port);
-        let route = |text: &str| Fault::Route(io::Error::other(text.to_owned()));
+        let route = |text: &str| no_route(io::Error::other(text.to_owned()));
         if state.ethernet != peer.ethernet {
             return Err(route("one is on InfiniBand, the other on Ethernet"));
         }
@@ -365,7 +349,7 @@ impl IbTransport {
             not_ready_retries: self.config.not_ready_retries,
         };
         let verbs = queues.verbs.clone();
-        self.helpers.run(connection.id, move || verbs.connect(&path)).map_err(Fault::Route)?;
+        self.helpers.run(connection.id, move || verbs.connect(&path)).map_err(no_route)?;
         connection.phase = Phase::Routing { next, deadline, ended: None };
         self.deadlines.add(Some(deadline));
         Ok(())
@@ -384,8 +368,8 @@ impl IbTransport {
             return self.report_end(conn.slot, fault);
         }
         if let Err(error) = result {
-            let fault = Fault::Route(error);
-            let (bye, own) = fault.bye();
+            let fault = no_route(error);
+            let (bye, own) = to_bye(&fault);
             let _ = connection.say(Message::Bye(bye, own), &[]);
             return self.report_end(conn.slot, fault);
         }
@@ -420,11 +404,9 @@ impl IbTransport {
                 let from = connection.peer.clone();
                 self.deadlines.refresh();
                 if let Err(error) = self.give_queues(id) {
-                    if self.admits_line("connection refused", from.host()) {
-                        tracing::warn!(%from, %error, "connection refused");
-                    }
+                    self.deadlines.warn_closed(&from, &error, self.now);
                     if let Some(mut connection) = self.discard(slot) {
-                        let _ = connection.say(Message::Bye(crate::error::Bye::Exhausted, false), &[]);
+                        let _ = connection.say(Message::Bye(Bye::Exhausted, false), &[]);
                     }
                     return Ok(());
                 }
@@ -444,22 +426,26 @@ impl IbTransport {
             // The first message over the queue pair came first.
             (Message::Ready, Phase::Established) => {}
             (Message::Bye(bye, _), Phase::Greeting { .. }) => {
-                let full = bye == crate::error::Bye::Exhausted;
-                return Err(if full { Fault::Full } else { Fault::Refused(bye) });
+                let full = bye == Bye::Exhausted;
+                return Err(if full {
+                    Fault::other(ErrorKind::Refused, "the peer refused the connection: it has no room")
+                } else {
+                    Fault::Refused(bye)
+                });
             }
-            (Message::Bye(bye, own), Phase::Routing { .. }) => return Err(Fault::from_bye(bye, own)),
+            (Message::Bye(bye, own), Phase::Routing { .. }) => return Err(from_bye(bye, own)),
             (Message::Bye(bye, own), Phase::Draining { fault, .. }) => {
-                if matches!(fault, Fault::QueuePair) {
-                    *fault = Fault::from_bye(bye, own);
+                if matches!(fault, Fault::Unexplained) {
+                    *fault = from_bye(bye, own);
                 }
             }
             (Message::Bye(bye, own), Phase::Established | Phase::Accepted { .. } | Phase::Closing { .. }) => {
-                self.end(slot, id, Fault::from_bye(bye, own));
+                self.end(slot, id, from_bye(bye, own));
             }
             (Message::Check { key, addr, write }, Phase::Established | Phase::Closing { .. }) => {
                 let may = connection.queues.as_ref().is_some_and(|q| q.exposures.allows_nothing_at(key, addr, write));
                 if !may {
-                    return Err(Violation::Access.into());
+                    return Err(BAD_ACCESS.into());
                 }
                 connection.say(Message::Checked, &[])?;
             }
@@ -483,7 +469,7 @@ impl IbTransport {
         self.deadlines.refresh();
     }
 
-    pub(crate) fn accept_request(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+    pub(crate) fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
         check_private(private)?;
         let Some((peer, name)) = self.slots.find_mut(conn).and_then(|connection| match connection.phase {
             Phase::Requested { peer } => Some((peer, connection.peer.clone())),
@@ -495,12 +481,12 @@ impl IbTransport {
         if let Err(fault) = self.connect_queues(conn.slot, &peer, Next::Accept(private.into()), deadline) {
             // The event that follows reports the error.
             let error = fault.into_error(&name);
-            self.end(conn.slot, conn, Fault::Memory(error));
+            self.end(conn.slot, conn, Fault::Other(error));
         }
         Ok(())
     }
 
-    pub(crate) fn reject_request(&mut self, conn: ConnId, private: &[u8]) {
+    pub(crate) fn reject(&mut self, conn: ConnId, private: &[u8]) {
         let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested { .. });
         if check_private(private).is_err() || self.slots.find_mut(conn).filter(requested).is_none() {
             return;
@@ -550,13 +536,15 @@ impl IbTransport {
                     let _ = connection.say(Message::Reject, &[]);
                 }
                 let Some(Connection { peer, .. }) = self.discard(slot) else { return };
-                if self.admits_line("closed before its greeting", peer.host()) {
-                    tracing::warn!(%peer, %fault, "closed before its greeting");
+                if fault.warns(true) {
+                    self.deadlines.warn_closed(&peer, &fault, self.now);
+                } else {
+                    tracing::debug!(%peer, %fault, "connection ended");
                 }
             }
             Phase::Dialing { .. } | Phase::Greeting { .. } | Phase::Requested { .. } => {
                 if let Phase::Requested { .. } = connection.phase {
-                    let (bye, own) = fault.bye();
+                    let (bye, own) = to_bye(&fault);
                     let _ = connection.say(Message::Bye(bye, own), &[]);
                 }
                 self.report_end(slot, fault);
@@ -566,7 +554,7 @@ impl IbTransport {
 
     fn end_routing(&mut self, slot: u32, fault: Fault) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
-        let (bye, own) = fault.bye();
+        let (bye, own) = to_bye(&fault);
         let _ = connection.say(Message::Bye(bye, own), &[]);
         connection.side = None;
         if let Phase::Routing { ended, .. } = &mut connection.phase {
@@ -587,13 +575,12 @@ impl IbTransport {
         let deadline = self.now + DRAIN;
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let peer = &connection.peer;
-        if matches!(fault, Fault::Violation(_)) && self.log.admits("connection cut", peer.host(), self.now) {
-            tracing::warn!(%peer, %fault, "connection cut");
+        if fault.warns(false) {
+            self.deadlines.warn_closed(peer, &fault, self.now);
         }
-        self.deadlines.add(self.log.next_deadline());
         // A peer that has gone, or that gave the reason itself, need not be told.
-        if !matches!(fault, Fault::Eof | Fault::Closed | Fault::QueuePair) {
-            let (bye, own) = fault.bye();
+        if !matches!(fault, Fault::Eof | Fault::Closed | Fault::Unexplained) {
+            let (bye, own) = to_bye(&fault);
             let _ = connection.say(Message::Bye(bye, own), &[]);
         }
         connection.phase = Phase::Draining { fault, deadline };
@@ -612,7 +599,7 @@ impl IbTransport {
     }
 
     /// Ends an established connection in order: sends the posted work, then tells the peer.
-    pub(crate) fn close(&mut self, conn: ConnId, deadline: Time) {
+    pub(crate) fn disconnect(&mut self, conn: ConnId, deadline: Time) {
         let now = self.now;
         let Some(connection) = self.slots.find_mut(conn) else { return };
         match &mut connection.phase {
@@ -651,11 +638,11 @@ impl IbTransport {
                 Phase::Closing { .. } if !queues.has_waiting() => {
                     if let Err(error) = queues.mark(&mut self.chain) {
                         self.chain.clear();
-                        self.end(slot, id, Fault::Adapter(error.to_string()));
+                        self.end(slot, id, adapter_failed(error));
                     }
                 }
                 Phase::Draining { fault, deadline } => {
-                    let known = !matches!(fault, Fault::QueuePair);
+                    let known = !matches!(fault, Fault::Unexplained);
                     if (queues.is_drained() && known) || *deadline <= now {
                         any = true;
                         let phase = std::mem::replace(&mut connection.phase, Phase::Established);
@@ -689,13 +676,12 @@ impl IbTransport {
             }
         }
         self.listeners.expire(now);
-        self.log.poll(now);
         if self.port_down_until.is_some_and(|at| at <= now) {
             self.port_down_until = None;
             let (device, port) = (self.adapter.context.name().to_owned(), self.adapter.port);
-            self.end_all(|| Fault::PortDown { device: device.clone(), port });
+            self.end_all(|| Fault::other(ErrorKind::PeerLost, format!("port {port} of {device} is down")));
         }
-        self.deadlines.refresh();
+        self.deadlines.expire(now);
     }
 
     /// Ends every connection.

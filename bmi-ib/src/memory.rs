@@ -23,9 +23,7 @@ use std::io;
 use std::sync::Arc;
 
 use bmi_backend::Limit;
-use bmi_core::mem::{LocalKey, RegionOwner, ReleaseQueue};
 use bmi_core::{Access, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
-use slab::Slab;
 
 use crate::verbs::{Domain, Region, Rights};
 
@@ -33,62 +31,45 @@ const PAGE: u64 = 4096;
 /// The capability that lifts the limit on locked memory, `CAP_IPC_LOCK`.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// A region: the connections that have registered it. It does not hold the memory (C13). That is
-/// safe, because no request can name a registration whose memory is gone.
-struct Known {
-    users: Vec<u32>,
-}
-
 /// The regions of a transport.
 pub(crate) struct Regions {
-    queue: Arc<ReleaseQueue>,
-    owner: Arc<dyn RegionOwner>,
-    released: Vec<LocalKey>,
-    known: Slab<Known>,
-    limit: Limit,
+    pub(crate) registered: bmi_backend::Regions,
+    /// For each region, by number, the connections that have registered it.
+    users: Vec<Vec<u32>>,
 }
 
 impl Regions {
     pub(crate) fn new(limit: Limit) -> Regions {
-        let queue = Arc::new(ReleaseQueue::default());
-        Regions { owner: queue.clone(), queue, released: Vec::new(), known: Slab::new(), limit }
-    }
-
-    /// Returns whether all `segments` were registered here.
-    pub(crate) fn own(&self, segments: &[Segment]) -> bool {
-        segments.iter().all(|segment| segment.region().is_owned_by(&self.owner))
+        Regions { registered: bmi_backend::Regions::new(limit), users: Vec::new() }
     }
 
     pub(crate) fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
-        self.limit.admit(self.known.len()).map_err(|error| error.during("register"))?;
         if let Some(locked) = Locked::now().filter(|locked| !locked.has_room(memory.len() as u64)) {
             return Err(locked.explain(memory.len() as u64).during("register"));
         }
-        let index = self.known.insert(Known { users: Vec::new() });
-        Ok(MemoryRegion::new(memory.clone(), LocalKey(index as u64), self.owner.clone()))
+        self.registered.register(memory)
     }
 
     /// Notes that the connection in `slot` has registered a region. If an earlier connection in
     /// that slot had it, the slot is noted already. So a region that outlives its connections has
     /// at most as many notes as there are slots.
     pub(crate) fn note_user(&mut self, region: &MemoryRegion, slot: u32) {
-        if let Some(known) = self.known.get_mut(region.local_key().0 as usize)
-            && !known.users.contains(&slot)
-        {
-            known.users.push(slot);
+        let number = region.local_key().0 as usize;
+        if self.users.len() <= number {
+            self.users.resize_with(number + 1, Vec::new);
+        }
+        if !self.users[number].contains(&slot) {
+            self.users[number].push(slot);
         }
     }
 
     /// Forgets the released regions. Calls `forget` with each region's number and each connection
     /// that may have registered it.
     pub(crate) fn collect(&mut self, mut forget: impl FnMut(usize, u32)) {
-        self.queue.drain(&mut self.released);
-        for key in self.released.drain(..) {
-            let index = key.0 as usize;
-            if let Some(known) = self.known.try_remove(index) {
-                known.users.iter().for_each(|slot| forget(index, *slot));
-            }
-        }
+        let users = &mut self.users;
+        self.registered.collect(|number| {
+            users.get_mut(number).into_iter().flat_map(|users| users.drain(..)).for_each(|slot| forget(number, slot));
+        });
     }
 }
 
@@ -285,23 +266,5 @@ mod tests {
         let mut forgotten = Vec::new();
         regions.collect(|_, slot| forgotten.push(slot));
         assert_eq!(forgotten, [3, 5]);
-    }
-
-    #[test]
-    fn released_regions_come_back() {
-        let limit = Limit { max: 2, what: "regions", setting: None };
-        let mut regions = Regions::new(limit);
-        let memory = Memory::zeroed(1).unwrap();
-        let region = regions.register(&memory).unwrap();
-        regions.note_user(&region, 3);
-        let _second = regions.register(&memory).unwrap();
-        assert_eq!(regions.register(&memory).unwrap_err().kind(), ErrorKind::Exhausted);
-        assert!(!Regions::new(limit).own(&[region.segment(0, 1)]));
-        assert!(regions.own(&[region.segment(0, 1)]));
-        drop(region);
-        let mut forgotten = Vec::new();
-        regions.collect(|index, slot| forgotten.push((index, slot)));
-        assert_eq!(forgotten, [(0, 3)]);
-        regions.register(&memory).unwrap();
     }
 }

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! **Waiting.** One epoll descriptor watches the completion channel, the device's asynchronous
-//! events, the side channels and the waker. [`IbTransport::prepare_to_sleep`] first arms every
-//! completion queue, and only then polls it. A completion that came before is found by polling; one
-//! that comes later causes the event. The completions that it finds are kept for the next poll.
+//! events, the side channels and the waker. [`IbTransport::arm`] first arms every completion queue,
+//! and only then polls it. A completion that came before is found by polling; one that comes later
+//! causes the event. The completions that it finds are kept for the next poll.
 //!
 //! **Invariants**
 //! 1. An idle poll makes no system call, except one look at epoll in [`LOOK_EVERY`] polls. It
@@ -18,13 +18,14 @@
 //! 2. The work of a poll is bounded: a batch of events, and a few messages of each side channel.
 
 use std::io;
+use std::task::Waker;
 use std::time::Duration;
 
-use bmi_core::Time;
 use bmi_core::transport::{Armed, Event, WorkKind, WorkStatus};
+use bmi_core::{ErrorKind, Time};
 
 use crate::IbTransport;
-use crate::error::{Bye, Fault, Violation};
+use crate::error::{BAD_ACCESS, Bye, Fault, TOO_LONG, Violation, adapter_failed};
 use crate::lifecycle::{Connection, Phase};
 use crate::queue_pair::{Flushed, parse_name, tag};
 use crate::verbs::{AsyncEvent, Outcome, WorkEnd};
@@ -39,7 +40,7 @@ const MESSAGES: usize = 16;
 const ATTENTIVE: u32 = 4096;
 
 impl IbTransport {
-    pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+    pub(crate) fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         self.now = now;
         let before = events.len();
         let limit = before + BATCH;
@@ -65,7 +66,7 @@ impl IbTransport {
         self.pending.report_to(events, limit);
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
-            connections.chain(self.listeners.deadline()).chain(self.log.next_deadline()).chain(self.port_down_until)
+            connections.chain(self.listeners.deadline()).chain(self.port_down_until)
         });
         moved || events.len() > before
     }
@@ -108,7 +109,7 @@ impl IbTransport {
             || self.shard.has_waiting()
     }
 
-    pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
+    pub(crate) fn arm(&mut self, _waker: &Waker) -> Armed {
         if self.has_work() {
             return Armed::Busy;
         }
@@ -212,7 +213,7 @@ impl IbTransport {
     fn lose_device(&mut self) {
         if !std::mem::replace(&mut self.gone, true) {
             let name = self.adapter.context.name().to_owned();
-            self.end_all(|| Fault::DeviceGone(name.clone()));
+            self.end_all(|| Fault::other(ErrorKind::Io, format!("the adapter {name} is gone")));
         }
     }
 
@@ -220,7 +221,7 @@ impl IbTransport {
         let owner =
             |connection: &&Connection| connection.queues.as_ref().is_some_and(|queues| queues.verbs.number() == number);
         let Some(id) = self.slots.iter().find(owner).map(|connection| connection.id) else { return };
-        let fault = if access { Violation::Access.into() } else { Fault::QueuePair };
+        let fault = if access { BAD_ACCESS.into() } else { Fault::Unexplained };
         self.end(id.slot, id, fault);
     }
 
@@ -260,7 +261,7 @@ impl IbTransport {
         if let Phase::Draining { fault: why, .. } = &mut connection.phase {
             // Nothing more will come from it.
             connection.side = None;
-            if matches!(why, Fault::QueuePair) {
+            if matches!(why, Fault::Unexplained) {
                 *why = fault;
             }
             return;
@@ -300,7 +301,7 @@ impl IbTransport {
             }
             Err(error) => {
                 self.chain.clear();
-                Err(Fault::Adapter(error.to_string()))
+                Err(adapter_failed(error))
             }
         };
         if let Err(fault) = result {
@@ -392,11 +393,11 @@ impl IbTransport {
 fn received(outcome: Outcome) -> (WorkStatus, Option<Fault>) {
     match outcome {
         Outcome::Ok => (WorkStatus::Ok, None),
-        Outcome::Flushed => (WorkStatus::Flushed, Some(Fault::QueuePair)),
+        Outcome::Flushed => (WorkStatus::Flushed, Some(Fault::Unexplained)),
         // The memory of a receive is registered, so the only possible error is that it is too
         // short. Soft-RoCE reports that as `LocalOperation`.
-        Outcome::Length | Outcome::LocalOperation => (WorkStatus::TooLong, Some(Violation::TooLong.into())),
-        other => (WorkStatus::Failed, Some(Fault::Adapter(format!("{other:?}")))),
+        Outcome::Length | Outcome::LocalOperation => (WorkStatus::TooLong, Some(TOO_LONG.into())),
+        other => (WorkStatus::Failed, Some(adapter_failed(format_args!("{other:?}")))),
     }
 }
 
@@ -404,13 +405,15 @@ fn received(outcome: Outcome) -> (WorkStatus, Option<Fault>) {
 fn sent(outcome: Outcome, kind: WorkKind) -> (WorkStatus, Option<Fault>) {
     match (outcome, kind) {
         (Outcome::Ok, _) => (WorkStatus::Ok, None),
-        (Outcome::Flushed, _) => (WorkStatus::Flushed, Some(Fault::QueuePair)),
+        (Outcome::Flushed, _) => (WorkStatus::Flushed, Some(Fault::Unexplained)),
         (Outcome::RemoteAccess, _) => (WorkStatus::RemoteAccess, Some(Fault::Refused(Bye::RemoteAccess))),
         (Outcome::NotReady, _) => (WorkStatus::ReceiverNotReady, Some(Fault::Refused(Bye::NotReady))),
         (Outcome::RemoteInvalid | Outcome::RemoteOperation, WorkKind::Send) => {
             (WorkStatus::TooLong, Some(Fault::Refused(Bye::TooLong)))
         }
-        (Outcome::NoAnswer, _) => (WorkStatus::Failed, Some(Fault::NoAnswer)),
-        (other, _) => (WorkStatus::Failed, Some(Fault::Adapter(format!("{other:?}")))),
+        (Outcome::NoAnswer, _) => {
+            (WorkStatus::Failed, Some(Fault::other(ErrorKind::PeerLost, "the peer's adapter does not answer")))
+        }
+        (other, _) => (WorkStatus::Failed, Some(adapter_failed(format_args!("{other:?}")))),
     }
 }

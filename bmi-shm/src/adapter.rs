@@ -4,14 +4,13 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::task::Waker;
 
-use bmi_backend::foreign_segment;
 use bmi_core::mem::{RemotePages, RemoteView};
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, IdleMemory, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory,
-    Transport, WorkId, WorkKind, WorkOptions, WriteTarget, check_exposure,
+    BulkWay, ConnId, Event, IdleMemory, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory, Transport,
+    WorkId, WorkKind, WorkOptions, WriteTarget,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Capabilities, Error, MemSlice, Memory, MemoryRegion, RemoteSlice, Segment, Time, forward_transport,
 };
 
 use crate::ShmTransport;
@@ -137,44 +136,16 @@ impl InlineReceiver for ReceivesNothing {
 }
 
 impl Transport for ShmTransport {
+    // Methods of the same names in `life` and `poll`.
+    forward_transport!(self => self; listen, connect, accept, reject, disconnect, expose, revoke, arm);
+
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
-        self.start_listening(addr)
-    }
-
-    fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
-        self.start_connecting(addr, private, deadline)
-    }
-
-    fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
-        self.accept_request(conn, private)
-    }
-
-    fn reject(&mut self, conn: ConnId, private: &[u8]) {
-        self.reject_request(conn, private);
-    }
-
-    fn disconnect(&mut self, conn: ConnId, deadline: Time) {
-        self.close(conn, deadline);
-    }
-
     fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
+        self.regions.collect(drop);
         self.regions.register(memory)
-    }
-
-    fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
-        check_exposure(segment, access)?;
-        if !self.regions.own(std::slice::from_ref(segment)) {
-            return Err(foreign_segment());
-        }
-        self.expose_segment(conn, segment, access)
-    }
-
-    fn revoke(&mut self, conn: ConnId, key: RemoteKey) {
-        self.revoke_key(conn, key.0);
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
@@ -291,10 +262,6 @@ impl Transport for ShmTransport {
 
     fn next_deadline(&self) -> Option<Time> {
         self.deadlines.earliest()
-    }
-
-    fn arm(&mut self, _waker: &Waker) -> Armed {
-        self.prepare_to_sleep()
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

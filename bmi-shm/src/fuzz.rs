@@ -6,7 +6,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bmi_backend::software::{self, Exposures, Keys, Regions};
+use bmi_backend::Regions;
+use bmi_backend::software::{self, Exposures, Keys};
 use bmi_core::mem::copy;
 use bmi_core::transport::{ConnId, Event, InlineMessage, InlineReceiver, MAX_PRIVATE_DATA, WorkId, WorkOptions};
 use bmi_core::{Access, Memory, RemoteKey, RemoteSlice, Segment};

@@ -70,9 +70,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
 
-use bmi_backend::software::{self, Keys, Regions};
-use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, Shard, SlotQueue};
-use bmi_core::{Capabilities, Error, LogLimit, Time};
+use bmi_backend::software::{self, Keys};
+use bmi_backend::{ConnectionTable, Deadlines, HalfOpen, Listeners, Regions, Shard, SlotQueue};
+use bmi_core::{Capabilities, Error, Time};
 use rustix::event::{EventfdFlags, epoll};
 
 pub use config::ShmConfig;
@@ -140,7 +140,6 @@ pub struct ShmTransport {
     ready: SlotQueue,
     /// Sockets that have not sent their hello, by the number of their process.
     half_open: HalfOpen<i32>,
-    log: LogLimit,
     /// Polls since the descriptors were last asked, and the times by which to ask them again.
     unasked: u32,
     look_at: Time,
@@ -189,11 +188,7 @@ impl ShmTransport {
     /// `Invalid` if the configuration is out of its bounds; `Io` or `Exhausted` if the system has
     /// no descriptor for it.
     pub fn new(config: ShmConfig) -> Result<ShmTransport, Error> {
-        config.validate().map_err(|error| error.during(CREATE))?;
-        let (epoll, waker) = new_epoll()?;
-        let shard = Shard::alone(waker.clone(), config.limits);
-        let room = Room::new(config.max_mapped_in_all);
-        Ok(ShmTransport::with(config, epoll, waker, shard, room))
+        Ok(ShmTransport::shards(config, 1)?.remove(0))
     }
 
     /// Creates `count` adapters that share their listening addresses (C17), for example one for
@@ -239,7 +234,6 @@ impl ShmTransport {
             ready: SlotQueue::default(),
             half_open: HalfOpen::new(shard.half_open_places()),
             shard,
-            log: LogLimit::default(),
             unasked: 0,
             look_at: Time::ZERO,
             look_at_latest: Time::ZERO,
@@ -298,12 +292,6 @@ impl Drop for ShmTransport {
         self.retire_all();
     }
 }
-
-// The transport may move between threads. One thread at a time drives it.
-const _: fn() = || {
-    fn is_send<T: Send>() {}
-    is_send::<ShmTransport>();
-};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

@@ -11,15 +11,17 @@
 //! **Tests.** `every_frame_round_trips`, `any_bytes_decode_or_are_refused`, and
 //! `tests/it/hostile.rs` with raw sockets.
 
+use bmi_backend::Violation;
 use bmi_backend::software::Refusal;
 use bmi_core::transport::MAX_PRIVATE_DATA;
-
-use crate::error::Violation;
 
 /// Begins every connection, in both directions.
 pub(crate) const MAGIC: [u8; 8] = *b"BMI-TCP\n";
 /// Version of the frames. Incremented with any change to them.
 const VERSION: u16 = 1;
+/// The breaches of a peer whose bytes are no preamble, and no frame.
+pub(crate) const BAD_PREAMBLE: Violation = Violation::Malformed("preamble");
+pub(crate) const BAD_HEADER: Violation = Violation::Malformed("frame header");
 /// Length of a preamble without its private data, in bytes.
 pub(crate) const PREAMBLE: usize = 16;
 /// Length of a short header, in bytes.
@@ -84,11 +86,11 @@ impl Preamble {
             1 => Greeting::Connect,
             2 => Greeting::Accept,
             3 => Greeting::Reject,
-            _ => return Err(Violation::Greeting),
+            _ => return Err(BAD_PREAMBLE),
         };
         let private_len = usize::from(u16::from_le_bytes([wire[12], wire[13]]));
         if private_len > MAX_PRIVATE_DATA || wire[11] != 0 || wire[14..] != [0, 0] {
-            return Err(Violation::Greeting);
+            return Err(BAD_PREAMBLE);
         }
         Ok(Some(Preamble { version, greeting, private_len }))
     }
@@ -164,16 +166,16 @@ impl Frame {
         let here = u32::from_le_bytes([short[4], short[5], short[6], short[7]]);
         let value = u64_at(bytes, 8);
         if flags != 0 && (kind != WRITE || flags != 1) || short[2..4] != [0, 0] || u64::from(here) > PIECE {
-            return Err(Violation::Header);
+            return Err(BAD_HEADER);
         }
         let frame = match kind {
             SEND if here == piece(value) => Frame::Send { len: value },
             DATA if value == 0 => Frame::Data { here },
-            REPLY => Frame::Reply { here, id: u32::try_from(value).map_err(|_| Violation::Header)? },
+            REPLY => Frame::Reply { here, id: u32::try_from(value).map_err(|_| BAD_HEADER)? },
             CLOSE if here == 0 && value == 0 => Frame::Close,
-            ERROR if here == 0 => Frame::Error(refusal_from_wire(value).ok_or(Violation::Header)?),
+            ERROR if here == 0 => Frame::Error(refusal_from_wire(value).ok_or(BAD_HEADER)?),
             WRITE | READ => return Frame::decode_long(bytes, kind, flags, here, value),
-            _ => return Err(Violation::Header),
+            _ => return Err(BAD_HEADER),
         };
         Ok(Some((frame, HEADER)))
     }
@@ -189,14 +191,14 @@ impl Frame {
         let (key, addr) = (u64_at(long, 16), u64_at(long, 24));
         let detail = u32::from_le_bytes([long[32], long[33], long[34], long[35]]);
         if long[36..] != [0; 4] {
-            return Err(Violation::Header);
+            return Err(BAD_HEADER);
         }
         let frame = match kind {
             WRITE if here == piece(len) && (flags == 1 || detail == 0) => {
                 Frame::Write { len, key, addr, immediate: (flags == 1).then_some(detail) }
             }
             READ if here == 0 => Frame::Read { len, key, addr, id: detail },
-            _ => return Err(Violation::Header),
+            _ => return Err(BAD_HEADER),
         };
         Ok(Some((frame, LONG_HEADER)))
     }
@@ -276,7 +278,7 @@ mod tests {
             Ok(Some(Preamble { version: VERSION, greeting: Greeting::Connect, private_len: 256 }))
         );
         wire[13] = 2;
-        assert_eq!(Preamble::decode(&wire), Err(Violation::Greeting));
+        assert_eq!(Preamble::decode(&wire), Err(BAD_PREAMBLE));
         wire[8] = 9;
         assert_eq!(Preamble::decode(&wire), Err(Violation::Version { theirs: 9, ours: VERSION }));
     }

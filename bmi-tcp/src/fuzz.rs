@@ -7,7 +7,8 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use bmi_backend::software::{self, Exposures, Keys, Regions};
+use bmi_backend::Regions;
+use bmi_backend::software::{self, Exposures, Keys};
 use bmi_core::transport::{ConnId, MAX_PRIVATE_DATA, WorkId, WorkOptions};
 use bmi_core::{Access, Memory, RemoteKey, RemoteSlice, Segment};
 

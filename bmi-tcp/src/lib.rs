@@ -16,9 +16,9 @@
 //! | `progress` | the poll loop |
 //! | `silence` | when a host counts as dead |
 //! | `vectored_io` | the two system calls of the data path, and two socket options |
-//! | `error` | the reasons that connections end |
 //!
-//! Connection tables, name lookup, listeners, registrations and keys come from [`bmi_backend`].
+//! Connection tables, name lookup, listeners, registrations, keys, and the reasons that connections
+//! end come from [`bmi_backend`].
 //!
 //! **Invariants**
 //! 1. The transport satisfies the contract, C1 to C17 of [`bmi_core::transport`].
@@ -31,7 +31,6 @@
 //! the refusal appears as the end of the connection. A refused read is reported individually.
 
 mod config;
-mod error;
 mod frame;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -49,15 +48,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::task::Waker;
 
 use bmi_backend::net::Resolver;
-use bmi_backend::software::{self, Keys, Regions};
+use bmi_backend::software::{self, Keys};
 use bmi_backend::{
-    ConnectionTable, Deadlines, EventQueue, HalfOpen, Listeners, Shard, SlotQueue, connection_ended, foreign_segment,
+    ConnectionTable, Deadlines, EventQueue, Fault, HalfOpen, Listeners, Regions, Shard, SlotQueue, connection_ended,
 };
-use bmi_core::transport::{
-    Armed, ConnId, Event, IdleMemory, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
-};
+use bmi_core::transport::{ConnId, IdleMemory, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
-    Access, Addr, Capabilities, Error, LogLimit, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Capabilities, Error, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time, forward_transport,
 };
 use mio::Token;
 use mio::net::TcpListener;
@@ -65,7 +62,6 @@ use slab::Slab;
 
 pub use config::TcpConfig;
 
-use error::Fault;
 use lifecycle::{Connection, Lingering, Newcomer, Phase};
 use queue_pair::QueuePair;
 use vectored_io::{MAX_PIECES, Piece};
@@ -116,7 +112,6 @@ pub struct TcpTransport {
     pieces: Vec<Piece>,
     /// Sockets that have not sent their preamble.
     half_open: HalfOpen<IpAddr>,
-    log: LogLimit,
     /// When to look for hosts that answer nothing, if a connection waits for an answer.
     watch_at: Option<Time>,
     /// Number of connections whose output waits for room in the kernel.
@@ -141,9 +136,7 @@ impl TcpTransport {
     /// # Errors
     /// `Io` or `Exhausted` if the system has no descriptor for it.
     pub fn new(config: TcpConfig) -> Result<TcpTransport, Error> {
-        let (poll, waker) = new_poll()?;
-        let shard = Shard::alone(waker.clone(), config.limits);
-        Ok(TcpTransport::with(config, poll, waker, shard))
+        Ok(TcpTransport::shards(config, 1)?.remove(0))
     }
 
     /// Returns `count` adapters that share their listening addresses (C17), for example one for
@@ -189,7 +182,6 @@ impl TcpTransport {
             dirty: SlotQueue::default(),
             hot: Vec::with_capacity(8),
             pieces: Vec::with_capacity(MAX_PIECES + 2),
-            log: LogLimit::default(),
             watch_at: None,
             blocked: 0,
             unasked: 0,
@@ -229,43 +221,22 @@ fn takes_receives(phase: &Phase) -> bool {
 }
 
 impl Transport for TcpTransport {
+    // Methods of the same names in `lifecycle` and `progress`.
+    forward_transport!(self => self; listen, connect, accept, reject, disconnect, poll, arm);
+
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
-        self.start_listening(addr)
-    }
-
-    fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
-        self.start_connecting(addr, private, deadline)
-    }
-
-    fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
-        self.accept_request(conn, private)
-    }
-
-    fn reject(&mut self, conn: ConnId, private: &[u8]) {
-        self.reject_request(conn, private);
-    }
-
-    fn disconnect(&mut self, conn: ConnId, deadline: Time) {
-        self.close(conn, deadline);
-    }
-
     fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
+        self.regions.collect(drop);
         self.regions.register(memory)
     }
 
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
-        check_exposure(segment, access)?;
+        self.regions.check_exposure(segment, access)?;
         let takes = |connection: &&mut Connection| takes_receives(&connection.phase);
-        let Some(connection) = self.slots.find_mut(conn).filter(takes) else {
-            return Err(connection_ended());
-        };
-        if !self.regions.own(std::slice::from_ref(segment)) {
-            return Err(foreign_segment());
-        }
+        let connection = self.slots.find_mut(conn).filter(takes).ok_or_else(connection_ended)?;
         connection.exposures.add(&mut self.keys, segment, access)
     }
 
@@ -351,16 +322,8 @@ impl Transport for TcpTransport {
         if empty { IdleMemory::ReceivesAndExposures } else { IdleMemory::Nothing }
     }
 
-    fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
-        self.make_progress(now, events)
-    }
-
     fn next_deadline(&self) -> Option<Time> {
         self.deadlines.earliest()
-    }
-
-    fn arm(&mut self, _waker: &Waker) -> Armed {
-        self.prepare_to_sleep()
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -372,12 +335,6 @@ impl Transport for TcpTransport {
         self.waker.clone()
     }
 }
-
-// The transport may move between threads. One thread at a time drives it.
-const _: fn() = || {
-    fn is_send<T: Send>() {}
-    is_send::<TcpTransport>();
-};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

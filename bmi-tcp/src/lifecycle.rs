@@ -32,17 +32,16 @@ use std::time::Duration;
 
 use bmi_backend::net::{self, Answer};
 use bmi_backend::software::{Exposures, Refusal};
-use bmi_backend::{Place, Round, check_private, check_scheme, listen_failed, request_gone};
+use bmi_backend::{Fault, Place, Round, Violation, check_private, check_scheme, listen_failed, request_gone};
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
-use bmi_core::{Addr, Error, Scheme, Time, mutated};
+use bmi_core::{Addr, Error, ErrorKind, Scheme, Time, mutated};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Token};
 use socket2::{SockRef, Socket, TcpKeepalive};
 
 use crate::TcpTransport;
 use crate::config::{LINGER, TcpConfig};
-use crate::error::{Fault, Violation};
-use crate::frame::{Frame, Greeting, PREAMBLE, Preamble};
+use crate::frame::{BAD_PREAMBLE, Frame, Greeting, PREAMBLE, Preamble};
 use crate::queue_pair::QueuePair;
 use crate::receive::Inbound;
 use crate::silence::Silence;
@@ -222,7 +221,7 @@ fn say_last(stream: &TcpStream, bytes: &[u8]) {
 }
 
 impl TcpTransport {
-    pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
+    pub(crate) fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
         check_scheme(addr, Scheme::Tcp, "TCP")?;
         let (socket, taken) = net::listen(addr, |socket| tune(socket, &self.config))?;
         let mut socket = TcpListener::from_std(socket);
@@ -233,7 +232,7 @@ impl TcpTransport {
         Ok(taken)
     }
 
-    pub(crate) fn start_connecting(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
+    pub(crate) fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
         check_scheme(addr, Scheme::Tcp, "TCP")?;
         check_private(private)?;
         let phase = Phase::Dialing { candidates: Vec::new(), private: private.into(), deadline };
@@ -339,38 +338,22 @@ impl TcpTransport {
         while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
             self.end(id.slot, id, Fault::MadeRoom);
         }
-        let id = match self.insert(peer, Phase::HalfOpen { deadline, origin }, place) {
+        let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin }, place) {
             Ok(id) => id,
-            Err(error) => return self.warn_closed(from, &error),
+            Err(error) => return self.deadlines.warn_closed(&peer, &error, self.now),
         };
         let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
         let ready = tune_stream(stream.as_fd(), &self.config)
             .and_then(|()| self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE));
         if let Err(error) = ready {
             self.slots.remove(id.slot);
-            return self.warn_closed(from, &error);
+            return self.deadlines.warn_closed(&peer, &error, self.now);
         }
         self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
             connection.stream = Some(stream);
         }
         self.ready.add(id.slot);
-    }
-
-    /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
-    ///
-    /// [`LogLimit`]: bmi_core::LogLimit
-    fn admits_line(&mut self, kind: &'static str, host: &str) -> bool {
-        let admitted = self.log.admits(kind, host, self.now);
-        self.deadlines.add(self.log.next_deadline());
-        admitted
-    }
-
-    /// Reports that an accepted socket was closed at once.
-    fn warn_closed(&mut self, from: SocketAddr, error: &dyn std::fmt::Display) {
-        if self.admits_line("socket closed", &from.ip().to_string()) {
-            tracing::warn!(%from, %error, "socket closed");
-        }
     }
 
     /// Handles bytes that arrive before the end of the handshake.
@@ -382,7 +365,7 @@ impl TcpTransport {
         let early = matches!(connection.phase, Phase::Requested);
         let greeted = match filled {
             Ok(0) if inbound.buffered().len() < PREAMBLE + MAX_PRIVATE_DATA => Err(Fault::Eof),
-            Ok(n) if early && n > 0 => Err(Violation::Early.into()),
+            Ok(n) if early && n > 0 => Err(Violation::Other("it sent bytes before it was accepted").into()),
             Ok(_) => inbound.take_greeting().map_err(Fault::from),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
@@ -420,13 +403,13 @@ impl TcpTransport {
                     events.push(Event::Rejected { conn: id, private });
                 }
             }
-            (Ok(Some(_)), _) => self.end(slot, id, Violation::Greeting.into()),
+            (Ok(Some(_)), _) => self.end(slot, id, BAD_PREAMBLE.into()),
             (Err(fault), _) => self.end(slot, id, fault),
         }
         true
     }
 
-    pub(crate) fn accept_request(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+    pub(crate) fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
         check_private(private)?;
         let read_ahead = self.config.tuning.read_ahead.max(4 << 10);
         let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
@@ -442,7 +425,7 @@ impl TcpTransport {
         Ok(())
     }
 
-    pub(crate) fn reject_request(&mut self, conn: ConnId, private: &[u8]) {
+    pub(crate) fn reject(&mut self, conn: ConnId, private: &[u8]) {
         let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
         if check_private(private).is_err() || self.slots.find_mut(conn).filter(requested).is_none() {
             return;
@@ -498,12 +481,10 @@ impl TcpTransport {
         let Some(mut connection) = self.remove(slot) else { return };
         let peer = &connection.peer;
         let half_open = matches!(connection.phase, Phase::HalfOpen { .. });
-        let warns = matches!(fault, Fault::Violation(_) | Fault::MadeRoom)
-            || (half_open && matches!(fault, Fault::ConnectTimeout));
-        if !warns {
+        if fault.warns(half_open) {
+            self.deadlines.warn_closed(peer, &fault, self.now);
+        } else {
             tracing::debug!(%peer, %fault, "connection ended");
-        } else if self.admits_line("connection closed", peer.host()) {
-            tracing::warn!(%peer, %fault, "connection closed");
         }
         let culprit = if let Fault::Refused(refusal) = fault { Some(refusal) } else { None };
         if half_open {
@@ -536,7 +517,7 @@ impl TcpTransport {
 
     /// Closes an established connection in order: sends the posted work, then CLOSE, then waits for
     /// the peer's end.
-    pub(crate) fn close(&mut self, conn: ConnId, deadline: Time) {
+    pub(crate) fn disconnect(&mut self, conn: ConnId, deadline: Time) {
         let now = self.now;
         let Some(connection) = self.slots.find_mut(conn) else { return };
         let reason = Fault::Cancelled;
@@ -569,11 +550,8 @@ impl TcpTransport {
             return self.end(slot, id, violation.into());
         }
         let peer = &connection.peer;
-        let reason = Fault::from(violation).into_error(peer);
-        if self.log.admits("connection cut", peer.host(), self.now) {
-            tracing::warn!(%peer, %violation, "connection cut");
-        }
-        self.deadlines.add(self.log.next_deadline());
+        self.deadlines.warn_closed(peer, &violation, self.now);
+        let reason = Fault::<Refusal>::from(violation).into_error(peer);
         let last = Some(Frame::Error(violation.refusal()));
         connection.phase = Phase::Ending(Ending { reason, deadline, graceful: false, last, shut: false });
         self.deadlines.add(Some(deadline));
@@ -597,8 +575,7 @@ impl TcpTransport {
         self.end_silent(now);
         self.lingering.retain(|_, lingering| lingering.deadline > now);
         self.listeners.expire(now);
-        self.log.poll(now);
-        self.deadlines.refresh();
+        self.deadlines.expire(now);
     }
 
     /// Makes a deadline for a look at connections that wait for an answer, unless there is one.
@@ -629,7 +606,7 @@ impl TcpTransport {
             let id = connection.id;
             match sample {
                 Ok(sample) if connection.silence.lasts(sample, now, self.config.peer_timeout) => {
-                    self.end(slot, id, Fault::Silent);
+                    self.end(slot, id, Fault::other(ErrorKind::PeerLost, "the peer's host answers nothing"));
                 }
                 Ok(sample) => {
                     connection.unsettled = sample.waiting;

@@ -28,12 +28,13 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::task::Waker;
 use std::time::Duration;
 
+use bmi_backend::Fault;
 use bmi_core::Time;
 use bmi_core::transport::{Armed, ConnId, Event};
 
-use crate::error::Fault;
 use crate::lifecycle::{Connection, Lingering, Phase};
 use crate::receive::Context;
 use crate::vectored_io;
@@ -61,14 +62,14 @@ const MAX_MISSES: u32 = 4096;
 const SEND_BUDGET: usize = 2 << 20;
 
 impl TcpTransport {
-    pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+    pub(crate) fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         if now >= self.now + PAUSE {
             self.to_ask = self.to_ask.max(1);
         }
         self.now = now;
         let before = events.len();
         let limit = before + BATCH;
-        self.regions.collect();
+        self.regions.collect(drop);
         if self.pending.is_empty() {
             self.slots.recycle(); // the polls before have reported every end
         }
@@ -88,13 +89,12 @@ impl TcpTransport {
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
             let lingering = self.lingering.iter().map(|(_, lingering)| lingering.deadline);
-            let others = [self.listeners.deadline(), self.log.next_deadline(), self.watch_at];
-            connections.chain(lingering).chain(others.into_iter().flatten())
+            connections.chain(lingering).chain(self.listeners.deadline()).chain(self.watch_at)
         });
         moved || events.len() > before
     }
 
-    pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
+    pub(crate) fn arm(&mut self, _waker: &Waker) -> Armed {
         // What has arrived since epoll was asked makes the descriptor readable, so it need not be
         // asked again. There are two exceptions. A full result may be incomplete, and the rest
         // causes no new edge for a thread that sleeps on it. And what was read unasked has left its

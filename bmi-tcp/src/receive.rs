@@ -26,12 +26,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use bmi_backend::software::{BadRequest, Exposures};
+use bmi_backend::{Fault, Violation};
 use bmi_core::mem::Pages;
 use bmi_core::transport::{Event, WorkKind, WorkStatus};
 use bmi_core::{Access, Segment};
 
-use crate::error::{Fault, Violation};
-use crate::frame::{Frame, HEADER, piece};
+use crate::frame::{BAD_HEADER, Frame, HEADER, piece};
 use crate::queue_pair::{Cursor, QueuePair};
 use crate::vectored_io::{self, MAX_PIECES, Piece};
 use crate::wire::pages;
@@ -358,7 +358,7 @@ impl Inbound {
             Frame::Data { here } => {
                 let message = self.message.as_ref().ok_or(Violation::Order)?;
                 if here != piece(message.left) {
-                    return Err(Violation::Header.into());
+                    return Err(BAD_HEADER.into());
                 }
                 self.expect(here);
             }
@@ -375,7 +375,7 @@ impl Inbound {
                 let cursor = context.queues.read_segments.front();
                 let read = context.queues.reply_to(id).ok_or(Violation::Order)?;
                 if here != piece(read.left) {
-                    return Err(Violation::Header.into());
+                    return Err(BAD_HEADER.into());
                 }
                 if read.left == read.len {
                     self.reply_cursor = cursor;

@@ -82,11 +82,6 @@ pub fn connection_ended() -> Error {
     Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose")
 }
 
-/// Returns the error of an `expose` of a segment that another transport has registered.
-pub fn foreign_segment() -> Error {
-    Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose")
-}
-
 /// Returns the error kind for a failed socket of an established connection. Errors which mean that
 /// the peer no longer answers become `PeerLost`.
 pub fn lost(error: &io::Error) -> ErrorKind {
@@ -97,10 +92,11 @@ pub fn lost(error: &io::Error) -> ErrorKind {
 }
 
 /// Returns the error kind for a failed attempt to reach a listener. There is no peer yet that could
-/// be lost.
+/// be lost. A socket file that does not exist has no listener.
 pub fn unreached(error: &io::Error) -> ErrorKind {
     match ErrorKind::from(error) {
         ErrorKind::PeerLost => ErrorKind::Refused,
+        _ if error.kind() == io::ErrorKind::NotFound => ErrorKind::Refused,
         kind => kind,
     }
 }

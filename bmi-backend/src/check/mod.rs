@@ -4,7 +4,5 @@
 mod errors;
 mod work_limits;
 
-pub use errors::{
-    Limit, check_private, check_scheme, connection_ended, foreign_segment, listen_failed, lost, request_gone, unreached,
-};
+pub use errors::{Limit, check_private, check_scheme, connection_ended, listen_failed, lost, request_gone, unreached};
 pub use work_limits::{WorkLimits, total_len};

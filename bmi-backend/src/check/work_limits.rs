@@ -115,8 +115,8 @@ mod tests {
     use bmi_core::{Memory, RemoteKey};
 
     use super::*;
-    use crate::Limit;
-    use crate::software::{self, Regions, WORK_LIMITS};
+    use crate::software::{self, WORK_LIMITS};
+    use crate::{Limit, Regions};
 
     const LIMITS: WorkLimits = WorkLimits { max_segments: 2, max_head: 4, max_inline: 10, max_work_len: 100 };
 

@@ -1,9 +1,9 @@
 //! A software adapter: the processor moves the bytes, and performs the checks of a hardware
 //! adapter.
 //!
-//! **Why.** A software adapter pins nothing, so registration only counts regions. It enforces
-//! limits and refuses foreign segments. The important part is the exposure. It is the only place
-//! where a peer's key, bounds and rights are checked (C7), so it is implemented and tested once.
+//! **Why.** A software adapter pins nothing, so registration only counts regions
+//! ([`Regions`](crate::Regions)). The important part is the exposure. It is the only place where a
+//! peer's key, bounds and rights are checked (C7), so it is implemented and tested once.
 //!
 //! **Invariants**
 //! 1. A key identifies one exposure of one connection. Its upper 44 bits are a keyed hash of a
@@ -24,11 +24,9 @@
 mod capabilities;
 mod exposures;
 mod refusal;
-mod regions;
 
 pub use capabilities::{
     EXPOSURES, MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, REGIONS, WORK_LIMITS, capabilities,
 };
 pub use exposures::{Exposures, Keys, slot_of};
 pub use refusal::{BadRequest, Blame, Refusal};
-pub use regions::Regions;

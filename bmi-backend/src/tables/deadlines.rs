@@ -1,10 +1,16 @@
-//! The earliest deadline of a transport (C12).
+//! The earliest deadline of a transport (C12), and the log about its peers, which has deadlines
+//! too.
 
-use bmi_core::Time;
+use std::fmt::Display;
+
+use bmi_core::{Addr, LogLimit, Time};
 
 /// The earliest of all deadlines. Adding one is cheap. When one may have been removed, the
 /// transport recomputes the earliest at the end of its poll. It does so once, however many were
 /// removed.
+///
+/// Lines of the log that peers can cause are limited ([`LogLimit`]). A line that reports how many
+/// were left out has a deadline, so the limit is here.
 ///
 /// ```
 /// use bmi_backend::Deadlines;
@@ -23,6 +29,7 @@ use bmi_core::Time;
 pub struct Deadlines {
     earliest: Option<Time>,
     stale: bool,
+    log: LogLimit,
 }
 
 impl Deadlines {
@@ -33,7 +40,8 @@ impl Deadlines {
         self.earliest
     }
 
-    /// Returns true if the earliest deadline has been reached.
+    /// Returns true if the earliest deadline has been reached. The caller then handles all that is
+    /// due, and calls [`Deadlines::expire`].
     #[inline]
     pub fn due(&self, now: Time) -> bool {
         self.earliest.is_some_and(|earliest| earliest <= now)
@@ -61,7 +69,27 @@ impl Deadlines {
     #[inline]
     pub fn renew<I: Iterator<Item = Time>>(&mut self, all: impl FnOnce() -> I) {
         if std::mem::take(&mut self.stale) {
-            self.earliest = all().min();
+            self.earliest = all().chain(self.log.next_deadline()).min();
+        }
+    }
+
+    /// Notes that all that is due by `now` was handled. Reports log lines that were left out.
+    pub fn expire(&mut self, now: Time) {
+        self.log.poll(now);
+        self.refresh();
+    }
+
+    /// Returns whether to write a log line of this kind about a host or process.
+    pub fn admits_line(&mut self, kind: &'static str, host: &str, now: Time) -> bool {
+        let admitted = self.log.admits(kind, host, now);
+        self.add(self.log.next_deadline());
+        admitted
+    }
+
+    /// Warns that this side closed the connection to a peer, within the limit.
+    pub fn warn_closed(&mut self, peer: &Addr, why: &dyn Display, now: Time) {
+        if self.admits_line("connection closed", peer.host(), now) {
+            tracing::warn!(%peer, fault = %why, "connection closed");
         }
     }
 }

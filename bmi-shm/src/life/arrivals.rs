@@ -29,7 +29,7 @@ pub(crate) struct Newcomer {
 }
 
 impl ShmTransport {
-    pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
+    pub(crate) fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
         check_scheme(addr, Scheme::Shm, "shared-memory")?;
         let socket = socket::listen(Path::new(addr.host())).map_err(|error| match error {
             ListenError::Invalid(why) => {
@@ -70,7 +70,7 @@ impl ShmTransport {
         match check_user(&self.config, &socket) {
             Ok(crosses) => Some(Newcomer { socket, origin, crosses, arrived: self.now }),
             Err(fault) => {
-                self.warn_closed(&name_of(origin), &fault);
+                self.deadlines.warn_closed(&name_of(origin), &fault, self.now);
                 None
             }
         }
@@ -85,33 +85,17 @@ impl ShmTransport {
         }
         let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin }, place) {
             Ok(id) => id,
-            Err(error) => return self.warn_closed(&peer, &error),
+            Err(error) => return self.deadlines.warn_closed(&peer, &error, self.now),
         };
         if let Err(error) = self.watch(socket.as_fd(), token_of(id.slot)) {
             self.slots.remove(id.slot);
-            return self.warn_closed(&peer, &error);
+            return self.deadlines.warn_closed(&peer, &error, self.now);
         }
         self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
             (connection.socket, connection.crosses) = (Some(socket), crosses);
         }
         self.mark_ready(id.slot);
-    }
-
-    /// Returns whether to write a log line of this kind about a host ([`LogLimit`]).
-    ///
-    /// [`LogLimit`]: bmi_core::LogLimit
-    pub(super) fn admits_line(&mut self, kind: &'static str, host: &str) -> bool {
-        let admitted = self.log.admits(kind, host, self.now);
-        self.deadlines.add(self.log.next_deadline());
-        admitted
-    }
-
-    /// Reports that an accepted socket was closed at once.
-    fn warn_closed(&mut self, peer: &Addr, error: &dyn std::fmt::Display) {
-        if self.admits_line("socket closed", peer.host()) {
-            tracing::warn!(%peer, %error, "socket closed");
-        }
     }
 }
 

@@ -24,7 +24,6 @@ impl ShmTransport {
             }
         }
         self.listeners.expire(now);
-        self.log.poll(now);
-        self.deadlines.refresh();
+        self.deadlines.expire(now);
     }
 }

@@ -59,12 +59,10 @@ impl ShmTransport {
         let Some(mut connection) = self.remove(slot) else { return };
         let peer = connection.peer.clone();
         let half_open = matches!(connection.phase, Phase::HalfOpen { .. });
-        let warns = matches!(fault, Fault::Violation(_) | Fault::MadeRoom)
-            || (half_open && matches!(fault, Fault::ConnectTimeout));
-        if !warns {
+        if fault.warns(half_open) {
+            self.deadlines.warn_closed(&peer, &fault, self.now);
+        } else {
             tracing::debug!(%peer, %fault, "connection ended");
-        } else if self.admits_line("connection closed", peer.host()) {
-            tracing::warn!(%peer, %fault, "connection closed");
         }
         if half_open {
             // No upper layer knows of it. A peer of another version learns this side's version.
@@ -139,7 +137,7 @@ impl ShmTransport {
 
     /// Ends an established connection in order: posted work goes into the ring as far as the
     /// deadline allows.
-    pub(crate) fn close(&mut self, conn: ConnId, deadline: Time) {
+    pub(crate) fn disconnect(&mut self, conn: ConnId, deadline: Time) {
         let now = self.now;
         let Some(connection) = self.slots.find_mut(conn) else { return };
         match &mut connection.phase {

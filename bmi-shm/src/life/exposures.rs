@@ -3,7 +3,7 @@
 use bmi_backend::connection_ended;
 use bmi_backend::software::slot_of;
 use bmi_core::transport::ConnId;
-use bmi_core::{Access, Error, RemoteSlice, Segment};
+use bmi_core::{Access, Error, RemoteKey, RemoteSlice, Segment};
 
 use super::connection::Connection;
 use crate::ShmTransport;
@@ -15,12 +15,8 @@ use crate::shared::Area;
 const CLAIM_LOOKS: usize = 2_000;
 
 impl ShmTransport {
-    pub(crate) fn expose_segment(
-        &mut self,
-        conn: ConnId,
-        segment: &Segment,
-        access: Access,
-    ) -> Result<RemoteSlice, Error> {
+    pub(crate) fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
+        self.regions.check_exposure(segment, access)?;
         let takes = |connection: &&mut Connection| connection.phase.takes_receives();
         let Some(connection) = self.slots.find_mut(conn).filter(takes) else {
             return Err(connection_ended());
@@ -33,7 +29,7 @@ impl ShmTransport {
         Ok(slice)
     }
 
-    pub(crate) fn revoke_key(&mut self, conn: ConnId, key: u64) {
+    pub(crate) fn revoke(&mut self, conn: ConnId, RemoteKey(key): RemoteKey) {
         let Some(connection) = self.slots.find_mut(conn) else { return };
         if !connection.exposures.contains(key) {
             return;

@@ -14,7 +14,7 @@ use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
 
 use super::connection::{Connection, Phase};
 use super::packet::{Greeting, Hello, Packet, encode_hello, hello};
-use crate::error::{Fault, Violation};
+use crate::error::{Fault, Violation, no_memory, unconnected};
 use crate::os::socket::{self, Passed};
 use crate::os::sys::{self, Process};
 use crate::passed::Mapped;
@@ -27,7 +27,7 @@ use crate::{ShmConfig, ShmTransport, token_of};
 const DIAL_RETRY: Duration = Duration::from_millis(1);
 
 impl ShmTransport {
-    pub(crate) fn start_connecting(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
+    pub(crate) fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
         check_scheme(addr, Scheme::Shm, "shared-memory")?;
         check_private(private)?;
         socket::check_name(Path::new(addr.host())).map_err(|error| {
@@ -65,7 +65,7 @@ impl ShmTransport {
         let Phase::Dialing { private, deadline, .. } = &mut connection.phase else { return };
         let deadline = *deadline;
         let path = Path::new(connection.peer.host());
-        let connected = socket::connect(path).map_err(Fault::of_connect).and_then(|socket| {
+        let connected = socket::connect(path).map_err(unconnected).and_then(|socket| {
             // The check comes before anything is sent. So another user's process that listens there
             // gets no descriptor and learns no address.
             let crosses = check_user(&self.config, &socket)?;
@@ -104,7 +104,7 @@ impl ShmTransport {
         events: &mut Vec<Event>,
     ) -> Result<(), Fault> {
         let area = map_area(&hello, passed)?;
-        let (fd, mapping) = sys::new_area(self.config.geometry().len()).map_err(Fault::Memory)?;
+        let (fd, mapping) = sys::new_area(self.config.geometry().len()).map_err(no_memory)?;
         let Some(connection) = self.slots.at_mut(slot) else { return Ok(()) };
         let id = connection.id;
         connection.theirs = Some((area, hello));
@@ -119,7 +119,7 @@ impl ShmTransport {
         Ok(())
     }
 
-    pub(crate) fn accept_request(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+    pub(crate) fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
         check_private(private)?;
         let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
         let Some(connection) = self.slots.find_mut(conn).filter(requested) else {
@@ -172,7 +172,7 @@ impl ShmTransport {
         self.mark_ready(slot);
     }
 
-    pub(crate) fn reject_request(&mut self, conn: ConnId, private: &[u8]) {
+    pub(crate) fn reject(&mut self, conn: ConnId, private: &[u8]) {
         let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
         if check_private(private).is_err() || self.slots.find_mut(conn).filter(requested).is_none() {
             return;
@@ -195,12 +195,17 @@ impl ShmTransport {
 pub(super) fn check_user(config: &ShmConfig, socket: &OwnedFd) -> Result<bool, Fault> {
     let user = sys::credentials(socket).map_err(Fault::Socket)?.user;
     let own = rustix::process::geteuid().as_raw();
-    if config.admits(user, own) { Ok(config.crosses(user, own)) } else { Err(Fault::User(user)) }
+    if config.admits(user, own) { Ok(config.crosses(user, own)) } else { Err(user_refused(user)) }
+}
+
+fn user_refused(user: u32) -> Fault {
+    let why = format!("the peer runs under user {user}, which ShmConfig::allowed_users does not name");
+    Fault::other(ErrorKind::Refused, why)
 }
 
 /// Maps the area that came with a hello.
 pub(super) fn map_area(hello: &Hello, passed: Passed) -> Result<Area, Fault> {
     let fd = passed.only()?;
-    let mapping = sys::map_peer(&fd, hello.geometry.len() as u64, false).map_err(Violation::Memory)?;
-    Ok(Area::new(mapping.map_err(Fault::Memory)?, hello.geometry))
+    let mapping = sys::map_peer(&fd, hello.geometry.len() as u64, false).map_err(Violation::Other)?;
+    Ok(Area::new(mapping.map_err(no_memory)?, hello.geometry))
 }

@@ -17,7 +17,7 @@
 use bmi_core::transport::MAX_PRIVATE_DATA;
 
 use crate::ShmConfig;
-use crate::error::{Refusal, Violation};
+use crate::error::{BAD_PACKET, Refusal, Violation};
 use crate::shared::Geometry;
 
 const MAGIC: u32 = 0x424d_4953;
@@ -136,35 +136,35 @@ impl Packet {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Packet, Violation> {
-        let (kind, body) = bytes.split_first().ok_or(Violation::Packet)?;
+        let (kind, body) = bytes.split_first().ok_or(BAD_PACKET)?;
         let word32 = |at: usize| body.get(at..at + 4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")));
         let word64 = |at: usize| body.get(at..at + 8).map(|b| u64::from_le_bytes(b.try_into().expect("eight bytes")));
-        let exactly = |len: usize| if body.len() == len { Ok(()) } else { Err(Violation::Packet) };
-        let id = || word32(0).ok_or(Violation::Packet);
+        let exactly = |len: usize| if body.len() == len { Ok(()) } else { Err(BAD_PACKET) };
+        let id = || word32(0).ok_or(BAD_PACKET);
         match *kind {
             HELLO => decode_hello(bytes),
             PAGES => {
                 exactly(12)?;
-                Ok(Packet::Pages { id: id()?, len: word64(4).ok_or(Violation::Packet)? })
+                Ok(Packet::Pages { id: id()?, len: word64(4).ok_or(BAD_PACKET)? })
             }
             DROP => exactly(4).and_then(|()| Ok(Packet::Drop { id: id()? })),
             ASK => exactly(4).and_then(|()| Ok(Packet::Ask { id: id()? })),
             HAVE => exactly(4).and_then(|()| Ok(Packet::Have { id: id()? })),
-            PROOF => exactly(8).and_then(|()| Ok(Packet::Proof { secret: word64(0).ok_or(Violation::Packet)? })),
+            PROOF => exactly(8).and_then(|()| Ok(Packet::Proof { secret: word64(0).ok_or(BAD_PACKET)? })),
             WAKE => exactly(0).map(|()| Packet::Wake),
             REFUSAL => {
                 exactly(6)?;
-                let refusal = Refusal::from_wire(body[0], body[1], word32(2).ok_or(Violation::Packet)?);
-                refusal.map(Packet::Refusal).ok_or(Violation::Packet)
+                let refusal = Refusal::from_wire(body[0], body[1], word32(2).ok_or(BAD_PACKET)?);
+                refusal.map(Packet::Refusal).ok_or(BAD_PACKET)
             }
-            _ => Err(Violation::Packet),
+            _ => Err(BAD_PACKET),
         }
     }
 }
 
 fn decode_hello(bytes: &[u8]) -> Result<Packet, Violation> {
     let word = |at: usize| {
-        bytes.get(at..at + 8).map(|b| u64::from_le_bytes(b.try_into().expect("eight bytes"))).ok_or(Violation::Packet)
+        bytes.get(at..at + 8).map(|b| u64::from_le_bytes(b.try_into().expect("eight bytes"))).ok_or(BAD_PACKET)
     };
     let first = word(0)?.to_le_bytes();
     if first[4..] != MAGIC.to_le_bytes() {
@@ -178,16 +178,16 @@ fn decode_hello(bytes: &[u8]) -> Result<Packet, Violation> {
         1 => Greeting::Connect,
         2 => Greeting::Accept,
         3 => Greeting::Reject,
-        _ => return Err(Violation::Packet),
+        _ => return Err(BAD_PACKET),
     };
-    let private = bytes.get(HELLO_LEN..).ok_or(Violation::Packet)?;
+    let private = bytes.get(HELLO_LEN..).ok_or(BAD_PACKET)?;
     if private.len() > MAX_PRIVATE_DATA || word(8)? != private.len() as u64 {
-        return Err(Violation::Packet);
+        return Err(BAD_PACKET);
     }
-    let small = |word: u64| usize::try_from(word).map_err(|_| Violation::Packet);
+    let small = |word: u64| usize::try_from(word).map_err(|_| BAD_PACKET);
     let geometry = Geometry { ring_len: small(word(16)?)?, exposures: small(word(24)?)? };
     if greeting != Greeting::Reject && !geometry.is_sane() {
-        return Err(Violation::Packet);
+        return Err(BAD_PACKET);
     }
     Ok(Packet::Hello(Hello { greeting, geometry, cookie: word(32)?, address: word(40)? }, private.into()))
 }

@@ -8,7 +8,7 @@ use super::connection::{Activity, Phase};
 use super::handshake::map_area;
 use super::packet::{Greeting, MAX_PACKET, Packet};
 use crate::ShmTransport;
-use crate::error::{Fault, Violation};
+use crate::error::{BAD_PACKET, Fault, Violation, no_memory};
 use crate::os::socket::{self, NotOne, Passed};
 use crate::os::sys;
 
@@ -40,7 +40,7 @@ impl ShmTransport {
                 Ok((0, _)) => Err(Fault::Eof),
                 Ok((len, passed)) => bytes
                     .get(..len)
-                    .ok_or(Violation::Packet)
+                    .ok_or(BAD_PACKET)
                     .and_then(Packet::decode)
                     .map_err(Fault::from)
                     .and_then(|packet| self.handle_packet(slot, packet, passed, events)),
@@ -107,7 +107,7 @@ impl ShmTransport {
                         io::Error::new(io::ErrorKind::OutOfMemory, "no descriptor is left to take it by")
                     }
                     only => {
-                        let mapping = sys::map_peer(&only?, len, true).map_err(Violation::Memory)?;
+                        let mapping = sys::map_peer(&only?, len, true).map_err(Violation::Other)?;
                         let Err(why) = mapping.and_then(|mapping| link.mapped.insert(number, mapping)) else {
                             // If the socket is too full for this packet, the peer sends such
                             // messages through the ring.
@@ -118,10 +118,10 @@ impl ShmTransport {
                     }
                 };
                 if connection.inbound.waits_for(number) {
-                    return Err(Fault::Memory(why)); // it was mapped before; there is no other way to this message
+                    return Err(no_memory(why)); // it was mapped before; there is no other way to this message
                 }
                 let peer = connection.peer.clone();
-                if self.admits_line("memory not mapped", peer.host()) {
+                if self.deadlines.admits_line("memory not mapped", peer.host(), self.now) {
                     tracing::warn!(%peer, error = %why, len, "memory cannot be mapped; going another way");
                 }
                 Ok(())

@@ -36,6 +36,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::task::Waker;
 use std::time::Duration;
 
 use bmi_core::Time;
@@ -125,7 +126,7 @@ impl ShmTransport {
     /// Does the work that comes before the rings. Returns false if there were more events than one
     /// poll may report.
     fn do_chores(&mut self, pass: &mut Pass<'_>) -> bool {
-        self.regions.collect();
+        self.regions.collect(drop);
         self.rouse();
         if self.pending.is_empty() && std::mem::take(&mut self.vacated) {
             self.slots.recycle(); // earlier polls have reported every end
@@ -168,7 +169,7 @@ impl ShmTransport {
         let retired = self.retired.look_at();
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
-            connections.chain(self.listeners.deadline()).chain(self.log.next_deadline()).chain(retired)
+            connections.chain(self.listeners.deadline()).chain(retired)
         });
     }
 
@@ -361,7 +362,7 @@ impl ShmTransport {
         }
     }
 
-    pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
+    pub(crate) fn arm(&mut self, _waker: &Waker) -> Armed {
         if self.has_work() {
             return Armed::Busy;
         }

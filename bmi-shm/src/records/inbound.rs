@@ -19,7 +19,7 @@ use super::layout::{BUDGET, CLOSE, FIRST, IN_PLACE, IN_PLACE_WORDS, MORE, READ, 
 use super::link::Link;
 use super::whole::{Pass, fetch, hand_over};
 use crate::config::{MAX_HEAD, MAX_IN_PLACE_PIECES, MAX_WORK_LEN};
-use crate::error::{BadRequest, Fault, Violation};
+use crate::error::{BAD_RECORD, BAD_RING, BadRequest, Fault, Violation};
 use crate::shared::ring::Record;
 use crate::work::{Cursor, QueuePair};
 
@@ -96,7 +96,7 @@ impl Context<'_, '_> {
 
     fn words<const N: usize>(&self, record: Record) -> Result<[u64; N], Violation> {
         if record.len < N * 8 {
-            return Err(Violation::Record);
+            return Err(BAD_RECORD);
         }
         Ok(std::array::from_fn(|index| self.word(record, index)))
     }
@@ -144,7 +144,7 @@ impl InPlace {
                         .and_then(|here| begin.checked_add(here))
                         .is_some_and(|end| end <= memory.len())
                 });
-                let mut from = memory.as_ptr().wrapping_add(begin.ok_or(Violation::Record)?);
+                let mut from = memory.as_ptr().wrapping_add(begin.ok_or(BAD_RECORD)?);
                 context.queues.receives.walk(&mut self.cursor, here as usize, |to, len| {
                     // SAFETY: the source was checked to lie in the mapping, which the link keeps,
                     // and the receive holds its segments. Others write both only through
@@ -239,7 +239,7 @@ impl Inbound {
                 }
                 continue;
             }
-            let Some(record) = context.link.reader.next().map_err(|_| Violation::Ring)? else {
+            let Some(record) = context.link.reader.next().map_err(|_| BAD_RING)? else {
                 self.streaming = received.moved;
                 return Ok(received);
             };
@@ -297,7 +297,7 @@ impl Inbound {
                 // A message that fits into one record must come in one. A length above the limit is
                 // refused, so the rest of the code need not handle it.
                 if len <= (record.len - 8) as u64 || len > MAX_WORK_LEN {
-                    return Err(Violation::Record.into());
+                    return Err(BAD_RECORD.into());
                 }
                 self.message(context, record, len, 8)
             }
@@ -306,12 +306,12 @@ impl Inbound {
             WRITTEN => {
                 let [immediate] = context.words(record)?;
                 self.no_current()?;
-                let immediate = decode_immediate(immediate)?.ok_or(Violation::Record)?;
+                let immediate = decode_immediate(immediate)?.ok_or(BAD_RECORD)?;
                 self.written(context, Some(immediate))
             }
             READ => {
                 let [key, addr, len, id] = context.words(record)?;
-                let id = u32::try_from(id).map_err(|_| Violation::Record)?;
+                let id = u32::try_from(id).map_err(|_| BAD_RECORD)?;
                 let segment = context.exposures.check(key, addr, len, Access::READ);
                 let segment = segment.ok_or(BadRequest::Access(WorkKind::Read, id))?;
                 if context.queues.add_reply(id, key, segment) { Ok(()) } else { Err(BadRequest::TooManyReads.into()) }
@@ -319,12 +319,12 @@ impl Inbound {
             REPLY => self.reply(context, record),
             IN_PLACE => self.in_place(context, record),
             CLOSE => Err(Fault::Closed),
-            _ => Err(Violation::Record.into()),
+            _ => Err(BAD_RECORD.into()),
         }
     }
 
     fn no_current(&self) -> Result<(), Violation> {
-        if self.current.is_some() { Err(Violation::Record) } else { Ok(()) }
+        if self.current.is_some() { Err(BAD_RECORD) } else { Ok(()) }
     }
 
     /// Begins a message. Ends it here if all of it is in this record, from `offset` of the body on.
@@ -346,20 +346,20 @@ impl Inbound {
         let words: [u64; IN_PLACE_WORDS] = context.words(record)?;
         self.no_current()?;
         let (len, head, count) = (words[0], words[1] as u32 as usize, (words[1] >> 32) as usize);
-        let pages = u32::try_from(words[2]).map_err(|_| Violation::Record)?;
+        let pages = u32::try_from(words[2]).map_err(|_| BAD_RECORD)?;
         let prefix = (IN_PLACE_WORDS + 2 * count.min(MAX_IN_PLACE_PIECES)) * 8;
         if count > MAX_IN_PLACE_PIECES || head > MAX_HEAD || record.len != prefix + head || len > MAX_WORK_LEN {
-            return Err(Violation::Record.into());
+            return Err(BAD_RECORD.into());
         }
         let mut pieces = [(0, 0); MAX_IN_PLACE_PIECES];
         let mut sum = head as u64;
         for (index, piece) in pieces[..count].iter_mut().enumerate() {
             let at = IN_PLACE_WORDS + 2 * index;
             *piece = (context.word(record, at), context.word(record, at + 1));
-            sum = sum.checked_add(piece.1).ok_or(Violation::Record)?;
+            sum = sum.checked_add(piece.1).ok_or(BAD_RECORD)?;
         }
         if sum != len {
-            return Err(Violation::Record.into());
+            return Err(BAD_RECORD.into());
         }
         let mut cursor = context.receive_for(len)?;
         context.deliver(record, prefix, head, &mut cursor);
@@ -370,7 +370,7 @@ impl Inbound {
     fn more(&mut self, context: &mut Context<'_, '_>, record: Record) -> Result<(), Fault> {
         match &mut self.current {
             Some(Current::Message { len, remaining, cursor }) => {
-                *remaining = remaining.checked_sub(record.len as u64).ok_or(Violation::Record)?;
+                *remaining = remaining.checked_sub(record.len as u64).ok_or(BAD_RECORD)?;
                 context.deliver(record, 0, record.len, cursor);
                 if *remaining == 0 {
                     let len = *len;
@@ -380,7 +380,7 @@ impl Inbound {
                 Ok(())
             }
             Some(Current::Write { .. }) => self.write_part(context, record, 0),
-            Some(Current::InPlace(_)) | None => Err(Violation::Record.into()),
+            Some(Current::InPlace(_)) | None => Err(BAD_RECORD.into()),
         }
     }
 
@@ -401,11 +401,11 @@ impl Inbound {
     /// way.
     fn write_part(&mut self, context: &mut Context<'_, '_>, record: Record, offset: usize) -> Result<(), Fault> {
         let Some(Current::Write { to, done, immediate, .. }) = &mut self.current else {
-            return Err(Violation::Record.into());
+            return Err(BAD_RECORD.into());
         };
         let len = record.len - offset;
         if len > to.len() - *done {
-            return Err(Violation::Record.into());
+            return Err(BAD_RECORD.into());
         }
         // SAFETY: source and target were checked; the segment holds its memory.
         unsafe { copy::copy_between(to.as_ptr().wrapping_add(*done), context.at(record, offset), len) };
@@ -429,9 +429,9 @@ impl Inbound {
         let here = record.len - 8;
         let asked = context.queues.issued > 0;
         let read = context.queues.reads.front().filter(|read| asked && u64::from(read.id) == id);
-        let remaining = read.ok_or(Violation::Record)?.remaining;
+        let remaining = read.ok_or(BAD_RECORD)?.remaining;
         if here as u64 > remaining || here == 0 && remaining > 0 {
-            return Err(Violation::Record.into());
+            return Err(BAD_RECORD.into());
         }
         let mut offset = 8;
         let queues = &*context.queues;
@@ -452,6 +452,6 @@ fn decode_immediate(word: u64) -> Result<Option<u32>, Violation> {
     match word >> 32 {
         0 if word == 0 => Ok(None),
         1 => Ok(Some(word as u32)),
-        _ => Err(Violation::Record),
+        _ => Err(BAD_RECORD),
     }
 }

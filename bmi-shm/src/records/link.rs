@@ -30,7 +30,7 @@ use bmi_core::transport::BulkWay;
 use bmi_core::{Access, Memory, RemoteSlice, Segment};
 
 use crate::config::{MAX_IN_PLACE_PIECES, MAX_INLINE};
-use crate::error::Violation;
+use crate::error::{BAD_RING, Violation};
 use crate::os::sys::{LenderProcess, Process};
 use crate::passed::{Mapped, Passed};
 use crate::shared::ring::{Reader, Space, Writer};
@@ -126,14 +126,14 @@ impl Link {
 
     /// Reads how far the peer has read this side's ring.
     pub(crate) fn refresh(&mut self) -> Result<(), Violation> {
-        self.writer.refresh(self.peer.consumed()).map_err(|_| Violation::Ring)
+        self.writer.refresh(self.peer.consumed()).map_err(|_| BAD_RING)
     }
 
     /// Reads how many in-place messages the peer has copied.
     pub(crate) fn refresh_taken(&mut self) -> Result<(), Violation> {
         let said = self.peer.taken().load(Ordering::Acquire);
         if said < self.in_place_copied || said > self.in_place {
-            return Err(Violation::Ring);
+            return Err(BAD_RING);
         }
         self.in_place_copied = said;
         Ok(())
