@@ -32,8 +32,8 @@ use std::time::Duration;
 
 use bmi_core::mem::{RemotePages, RemoteView};
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, IdleMemory, InlineReceiver, Payload, PostError, RetiredMemory, WorkCompletion,
-    WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
+    Armed, BulkWay, ConnId, Event, IdleMemory, InlineReceiver, Payload, PostError, WorkCompletion, WorkId, WorkKind,
+    WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, AnyTransport, Capabilities, Clock, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey,
@@ -201,7 +201,8 @@ impl Faulty {
 
 #[deny(clippy::missing_trait_methods)]
 impl Transport for Faulty {
-    forward_transport!(self => self.inner; capabilities, listen, charge, next_deadline, event_fd, waker);
+    forward_transport!(self => self.inner;
+        capabilities, listen, retired_memory, charge, next_deadline, event_fd, waker);
 
     fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
         let conn = self.inner.connect(addr, private, deadline)?;
@@ -303,10 +304,6 @@ impl Transport for Faulty {
 
     fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
         self.inner.bulk_ways(self.names.inward(conn))
-    }
-
-    fn retired_memory(&self) -> RetiredMemory {
-        self.inner.retired_memory()
     }
 
     fn moved_bytes(&self, conn: ConnId) -> u64 {

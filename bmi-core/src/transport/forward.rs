@@ -2,10 +2,14 @@
 
 /// Writes methods of [`Transport`](crate::transport::Transport) that forward to another transport.
 ///
-/// Use it inside an `impl` block. First comes the expression of the inner transport, then the names
-/// of the methods to forward, or `..` for all of them. Put `#[deny(clippy::missing_trait_methods)]`
-/// on the `impl`. Some methods of the trait have a default. A wrapper that neither forwards nor
-/// implements one of these would hide a capability of the inner transport.
+/// Use it inside an `impl` block. First comes the expression of the inner transport, then what to
+/// forward: all methods (`..`), all `except` those that the wrapper writes itself, or only those
+/// that are named. Put `#[deny(clippy::missing_trait_methods)]` on the `impl`. Some methods of the
+/// trait have a default. A wrapper that neither forwards nor implements one of these would hide a
+/// capability of the inner transport.
+///
+/// An adapter whose parts have methods of the same names, which are not of the trait, forwards to
+/// `self`: the compiler prefers a type's own methods.
 ///
 /// ```
 /// use bmi_core::{Addr, Error, Transport, forward_transport};
@@ -23,234 +27,199 @@
 ///         self.inner.listen(addr)
 ///     }
 ///
-///     forward_transport!(self => self.inner;
-///         capabilities, connect, accept, reject, disconnect, register, expose, revoke,
-///         post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, view_remote,
-///         bulk_ways, retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline,
-///         arm, event_fd, waker);
+///     forward_transport!(self => self.inner; except listen);
 /// }
 /// ```
 #[macro_export]
 macro_rules! forward_transport {
     ($self:ident => $inner:expr; ..) => {
-        $crate::forward_transport!($self => $inner;
-            capabilities, listen, connect, accept, reject, disconnect, register, expose, revoke,
-            post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, view_remote,
-            bulk_ways, retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline,
-            arm, event_fd, waker);
+        $crate::forward_transport!(@all [] $self, $inner);
+    };
+    ($self:ident => $inner:expr; except $($own:ident),+ $(,)?) => {
+        $crate::forward_transport!(@all [$($own)+] $self, $inner);
     };
     ($self:ident => $inner:expr; $($method:ident),+ $(,)?) => {
         $($crate::forward_transport!(@$method $self, $inner);)+
     };
-    (@capabilities $self:ident, $inner:expr) => {
-        fn capabilities(&$self) -> &$crate::Capabilities {
-            $inner.capabilities()
+    (@all $own:tt $self:ident, $inner:expr) => {
+        $crate::forward_transport!(@each $own $self, $inner;
+            capabilities listen connect accept reject disconnect register expose revoke
+            post_recv post_alike post_send post_write post_read write_now read_now map_remote view_remote
+            bulk_ways retired_memory release_idle moved_bytes poll poll_inline charge next_deadline
+            arm event_fd waker);
+    };
+    (@each $own:tt $self:ident, $inner:expr; $($method:ident)+) => {
+        $($crate::forward_transport!(@unless $method $own $self, $inner);)+
+    };
+    // Writes a method unless it is in the list of those that the wrapper writes.
+    (@unless $method:ident [] $self:ident, $inner:expr) => {
+        $crate::forward_transport!(@$method $self, $inner);
+    };
+    (@unless $method:ident [$first:ident $($rest:ident)*] $self:ident, $inner:expr) => {
+        $crate::forward_transport!(@same $method $first [$($rest)*] $self, $inner);
+    };
+    (@same capabilities capabilities $($any:tt)*) => {};
+    (@same listen listen $($any:tt)*) => {};
+    (@same connect connect $($any:tt)*) => {};
+    (@same accept accept $($any:tt)*) => {};
+    (@same reject reject $($any:tt)*) => {};
+    (@same disconnect disconnect $($any:tt)*) => {};
+    (@same register register $($any:tt)*) => {};
+    (@same expose expose $($any:tt)*) => {};
+    (@same revoke revoke $($any:tt)*) => {};
+    (@same post_recv post_recv $($any:tt)*) => {};
+    (@same post_alike post_alike $($any:tt)*) => {};
+    (@same post_send post_send $($any:tt)*) => {};
+    (@same post_write post_write $($any:tt)*) => {};
+    (@same post_read post_read $($any:tt)*) => {};
+    (@same write_now write_now $($any:tt)*) => {};
+    (@same read_now read_now $($any:tt)*) => {};
+    (@same map_remote map_remote $($any:tt)*) => {};
+    (@same view_remote view_remote $($any:tt)*) => {};
+    (@same bulk_ways bulk_ways $($any:tt)*) => {};
+    (@same retired_memory retired_memory $($any:tt)*) => {};
+    (@same release_idle release_idle $($any:tt)*) => {};
+    (@same moved_bytes moved_bytes $($any:tt)*) => {};
+    (@same poll poll $($any:tt)*) => {};
+    (@same poll_inline poll_inline $($any:tt)*) => {};
+    (@same charge charge $($any:tt)*) => {};
+    (@same next_deadline next_deadline $($any:tt)*) => {};
+    (@same arm arm $($any:tt)*) => {};
+    (@same event_fd event_fd $($any:tt)*) => {};
+    (@same waker waker $($any:tt)*) => {};
+    (@same $method:ident $other:ident $rest:tt $self:ident, $inner:expr) => {
+        $crate::forward_transport!(@unless $method $rest $self, $inner);
+    };
+    (@by_ref $self:ident, $inner:expr, $method:ident($($arg:ident: $type:ty),*) $(-> $returns:ty)?) => {
+        fn $method(&$self $(, $arg: $type)*) $(-> $returns)? {
+            $inner.$method($($arg),*)
         }
+    };
+    (@by_mut $self:ident, $inner:expr, $method:ident($($arg:ident: $type:ty),*) $(-> $returns:ty)?) => {
+        fn $method(&mut $self $(, $arg: $type)*) $(-> $returns)? {
+            $inner.$method($($arg),*)
+        }
+    };
+    (@capabilities $self:ident, $inner:expr) => {
+        $crate::forward_transport!(@by_ref $self, $inner, capabilities() -> &$crate::Capabilities);
     };
     (@listen $self:ident, $inner:expr) => {
-        fn listen(&mut $self, addr: &$crate::Addr) -> Result<$crate::Addr, $crate::Error> {
-            $inner.listen(addr)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner,
+            listen(addr: &$crate::Addr) -> Result<$crate::Addr, $crate::Error>);
     };
     (@connect $self:ident, $inner:expr) => {
-        fn connect(
-            &mut $self,
-            addr: &$crate::Addr,
-            private: &[u8],
-            deadline: $crate::Time,
-        ) -> Result<$crate::transport::ConnId, $crate::Error> {
-            $inner.connect(addr, private, deadline)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, connect(
+            addr: &$crate::Addr, private: &[u8], deadline: $crate::Time
+        ) -> Result<$crate::transport::ConnId, $crate::Error>);
     };
     (@accept $self:ident, $inner:expr) => {
-        fn accept(&mut $self, conn: $crate::transport::ConnId, private: &[u8]) -> Result<(), $crate::Error> {
-            $inner.accept(conn, private)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner,
+            accept(conn: $crate::transport::ConnId, private: &[u8]) -> Result<(), $crate::Error>);
     };
     (@reject $self:ident, $inner:expr) => {
-        fn reject(&mut $self, conn: $crate::transport::ConnId, private: &[u8]) {
-            $inner.reject(conn, private);
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, reject(conn: $crate::transport::ConnId, private: &[u8]));
     };
     (@disconnect $self:ident, $inner:expr) => {
-        fn disconnect(&mut $self, conn: $crate::transport::ConnId, deadline: $crate::Time) {
-            $inner.disconnect(conn, deadline);
-        }
+        $crate::forward_transport!(@by_mut $self, $inner,
+            disconnect(conn: $crate::transport::ConnId, deadline: $crate::Time));
     };
     (@register $self:ident, $inner:expr) => {
-        fn register(&mut $self, memory: &$crate::Memory) -> Result<$crate::MemoryRegion, $crate::Error> {
-            $inner.register(memory)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner,
+            register(memory: &$crate::Memory) -> Result<$crate::MemoryRegion, $crate::Error>);
     };
     (@expose $self:ident, $inner:expr) => {
-        fn expose(
-            &mut $self,
-            conn: $crate::transport::ConnId,
-            segment: &$crate::Segment,
-            access: $crate::Access,
-        ) -> Result<$crate::RemoteSlice, $crate::Error> {
-            $inner.expose(conn, segment, access)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, expose(
+            conn: $crate::transport::ConnId, segment: &$crate::Segment, access: $crate::Access
+        ) -> Result<$crate::RemoteSlice, $crate::Error>);
     };
     (@revoke $self:ident, $inner:expr) => {
-        fn revoke(&mut $self, conn: $crate::transport::ConnId, key: $crate::RemoteKey) {
-            $inner.revoke(conn, key);
-        }
+        $crate::forward_transport!(@by_mut $self, $inner,
+            revoke(conn: $crate::transport::ConnId, key: $crate::RemoteKey));
     };
     (@post_recv $self:ident, $inner:expr) => {
-        fn post_recv(
-            &mut $self,
-            conn: $crate::transport::ConnId,
-            work: $crate::transport::WorkId,
-            segments: &[$crate::Segment],
-        ) -> Result<(), $crate::transport::PostError> {
-            $inner.post_recv(conn, work, segments)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, post_recv(
+            conn: $crate::transport::ConnId, work: $crate::transport::WorkId, segments: &[$crate::Segment]
+        ) -> Result<(), $crate::transport::PostError>);
     };
     (@post_alike $self:ident, $inner:expr) => {
-        fn post_alike(
-            &mut $self,
-            conn: $crate::transport::ConnId,
-            work: $crate::transport::WorkId,
-            segments: &[$crate::Segment],
-        ) -> Result<(), $crate::transport::PostError> {
-            $inner.post_alike(conn, work, segments)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, post_alike(
+            conn: $crate::transport::ConnId, work: $crate::transport::WorkId, segments: &[$crate::Segment]
+        ) -> Result<(), $crate::transport::PostError>);
     };
     (@post_send $self:ident, $inner:expr) => {
-        fn post_send(
-            &mut $self,
-            conn: $crate::transport::ConnId,
-            work: $crate::transport::WorkId,
-            head: &[u8],
-            payload: $crate::transport::Payload<'_>,
-            options: $crate::transport::WorkOptions,
-        ) -> Result<(), $crate::transport::PostError> {
-            $inner.post_send(conn, work, head, payload, options)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, post_send(
+            conn: $crate::transport::ConnId, work: $crate::transport::WorkId, head: &[u8],
+            payload: $crate::transport::Payload<'_>, options: $crate::transport::WorkOptions
+        ) -> Result<(), $crate::transport::PostError>);
     };
     (@post_write $self:ident, $inner:expr) => {
-        fn post_write(
-            &mut $self,
-            conn: $crate::transport::ConnId,
-            work: $crate::transport::WorkId,
-            head: &[u8],
-            segments: &[$crate::Segment],
-            target: $crate::transport::WriteTarget,
-            options: $crate::transport::WorkOptions,
-        ) -> Result<(), $crate::transport::PostError> {
-            $inner.post_write(conn, work, head, segments, target, options)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, post_write(
+            conn: $crate::transport::ConnId, work: $crate::transport::WorkId, head: &[u8],
+            segments: &[$crate::Segment], target: $crate::transport::WriteTarget,
+            options: $crate::transport::WorkOptions
+        ) -> Result<(), $crate::transport::PostError>);
     };
     (@post_read $self:ident, $inner:expr) => {
-        fn post_read(
-            &mut $self,
-            conn: $crate::transport::ConnId,
-            work: $crate::transport::WorkId,
-            segments: &[$crate::Segment],
-            remote: $crate::RemoteSlice,
-            options: $crate::transport::WorkOptions,
-        ) -> Result<(), $crate::transport::PostError> {
-            $inner.post_read(conn, work, segments, remote, options)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, post_read(
+            conn: $crate::transport::ConnId, work: $crate::transport::WorkId, segments: &[$crate::Segment],
+            remote: $crate::RemoteSlice, options: $crate::transport::WorkOptions
+        ) -> Result<(), $crate::transport::PostError>);
     };
     (@write_now $self:ident, $inner:expr) => {
-        fn write_now(
-            &mut $self,
-            conn: $crate::transport::ConnId,
-            from: &[$crate::MemSlice],
-            remote: $crate::RemoteSlice,
-        ) -> bool {
-            $inner.write_now(conn, from, remote)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner,
+            write_now(conn: $crate::transport::ConnId, from: &[$crate::MemSlice], remote: $crate::RemoteSlice) -> bool);
     };
     (@read_now $self:ident, $inner:expr) => {
-        fn read_now(
-            &mut $self,
-            conn: $crate::transport::ConnId,
-            into: &[$crate::MemSlice],
-            remote: $crate::RemoteSlice,
-        ) -> bool {
-            $inner.read_now(conn, into, remote)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner,
+            read_now(conn: $crate::transport::ConnId, into: &[$crate::MemSlice], remote: $crate::RemoteSlice) -> bool);
     };
     (@map_remote $self:ident, $inner:expr) => {
-        fn map_remote(
-            &mut $self,
-            conn: $crate::transport::ConnId,
-            remote: $crate::RemoteSlice,
-            access: $crate::Access,
-        ) -> Option<$crate::mem::RemotePages> {
-            $inner.map_remote(conn, remote, access)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, map_remote(
+            conn: $crate::transport::ConnId, remote: $crate::RemoteSlice, access: $crate::Access
+        ) -> Option<$crate::mem::RemotePages>);
     };
     (@view_remote $self:ident, $inner:expr) => {
-        fn view_remote(
-            &mut $self,
-            conn: $crate::transport::ConnId,
-            remote: $crate::RemoteSlice,
-        ) -> Option<$crate::mem::RemoteView> {
-            $inner.view_remote(conn, remote)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, view_remote(
+            conn: $crate::transport::ConnId, remote: $crate::RemoteSlice
+        ) -> Option<$crate::mem::RemoteView>);
     };
     (@bulk_ways $self:ident, $inner:expr) => {
-        fn bulk_ways(&mut $self, conn: $crate::transport::ConnId) -> Vec<$crate::transport::BulkWay> {
-            $inner.bulk_ways(conn)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner,
+            bulk_ways(conn: $crate::transport::ConnId) -> Vec<$crate::transport::BulkWay>);
     };
     (@retired_memory $self:ident, $inner:expr) => {
-        fn retired_memory(&$self) -> $crate::transport::RetiredMemory {
-            $inner.retired_memory()
-        }
-    };
-    (@moved_bytes $self:ident, $inner:expr) => {
-        fn moved_bytes(&$self, conn: $crate::transport::ConnId) -> u64 {
-            $inner.moved_bytes(conn)
-        }
+        $crate::forward_transport!(@by_ref $self, $inner, retired_memory() -> $crate::transport::RetiredMemory);
     };
     (@release_idle $self:ident, $inner:expr) => {
-        fn release_idle(&mut $self, conn: $crate::transport::ConnId) -> $crate::transport::IdleMemory {
-            $inner.release_idle(conn)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner,
+            release_idle(conn: $crate::transport::ConnId) -> $crate::transport::IdleMemory);
+    };
+    (@moved_bytes $self:ident, $inner:expr) => {
+        $crate::forward_transport!(@by_ref $self, $inner, moved_bytes(conn: $crate::transport::ConnId) -> u64);
     };
     (@poll $self:ident, $inner:expr) => {
-        fn poll(&mut $self, now: $crate::Time, events: &mut Vec<$crate::transport::Event>) -> bool {
-            $inner.poll(now, events)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner,
+            poll(now: $crate::Time, events: &mut Vec<$crate::transport::Event>) -> bool);
     };
     (@poll_inline $self:ident, $inner:expr) => {
-        fn poll_inline(
-            &mut $self,
-            now: $crate::Time,
-            events: &mut Vec<$crate::transport::Event>,
-            receiver: &mut dyn $crate::transport::InlineReceiver,
-        ) -> bool {
-            $inner.poll_inline(now, events, receiver)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, poll_inline(
+            now: $crate::Time, events: &mut Vec<$crate::transport::Event>,
+            receiver: &mut dyn $crate::transport::InlineReceiver
+        ) -> bool);
     };
     (@charge $self:ident, $inner:expr) => {
-        fn charge(&mut $self, work: $crate::transport::HostWork) {
-            $inner.charge(work);
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, charge(work: $crate::transport::HostWork));
     };
     (@next_deadline $self:ident, $inner:expr) => {
-        fn next_deadline(&$self) -> Option<$crate::Time> {
-            $inner.next_deadline()
-        }
+        $crate::forward_transport!(@by_ref $self, $inner, next_deadline() -> Option<$crate::Time>);
     };
     (@arm $self:ident, $inner:expr) => {
-        fn arm(&mut $self, waker: &std::task::Waker) -> $crate::transport::Armed {
-            $inner.arm(waker)
-        }
+        $crate::forward_transport!(@by_mut $self, $inner, arm(waker: &std::task::Waker) -> $crate::transport::Armed);
     };
     (@event_fd $self:ident, $inner:expr) => {
-        fn event_fd(&$self) -> Option<std::os::fd::BorrowedFd<'_>> {
-            $inner.event_fd()
-        }
+        $crate::forward_transport!(@by_ref $self, $inner, event_fd() -> Option<std::os::fd::BorrowedFd<'_>>);
     };
     (@waker $self:ident, $inner:expr) => {
-        fn waker(&$self) -> std::task::Waker {
-            $inner.waker()
-        }
+        $crate::forward_transport!(@by_ref $self, $inner, waker() -> std::task::Waker);
     };
 }

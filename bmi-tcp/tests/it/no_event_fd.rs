@@ -57,10 +57,7 @@ impl Transport for WithoutFd {
         None
     }
 
-    forward_transport!(self => self.inner;
-        listen, connect, accept, reject, disconnect, register, expose, revoke,
-        post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, view_remote,
-        bulk_ways, retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline, waker);
+    forward_transport!(self => self.inner; except capabilities, arm, event_fd);
 }
 
 fn endpoint(name: &str) -> Endpoint {

@@ -250,7 +250,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::thread;
 
-    use bmi::backend::{Capabilities, Event, Transport, forward_transport};
+    use bmi::backend::{Event, Transport, forward_transport};
     use bmi::{OpenOptions, Scheme, Time};
 
     use super::*;
@@ -263,14 +263,7 @@ mod tests {
             panic!("a test")
         }
 
-        fn capabilities(&self) -> &Capabilities {
-            self.0.capabilities()
-        }
-
-        forward_transport!(self => self.0;
-            listen, connect, accept, reject, disconnect, register, expose, revoke,
-            post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, view_remote,
-            bulk_ways, retired_memory, release_idle, moved_bytes, charge, next_deadline, arm, event_fd, waker);
+        forward_transport!(self => self.0; except poll);
     }
 
     fn settings() -> LoopSettings {

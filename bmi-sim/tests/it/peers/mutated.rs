@@ -236,10 +236,7 @@ impl Transport for Mutator {
         self.inner.post_read(conn, work, segments, remote, options)
     }
 
-    forward_transport!(self => self.inner;
-        capabilities, listen, accept, reject, disconnect, register, expose, revoke, post_recv, post_alike,
-        write_now, read_now, map_remote, view_remote, bulk_ways, retired_memory, release_idle, moved_bytes, poll, poll_inline,
-        charge, next_deadline, arm, event_fd, waker);
+    forward_transport!(self => self.inner; except connect, post_send, post_write, post_read);
 }
 
 /// A small window, so that its ends are met.

@@ -58,11 +58,7 @@ impl Transport for Alias {
         self.inner.connect(&real, private, deadline)
     }
 
-    forward_transport!(self => self.inner;
-        capabilities, accept, reject, disconnect, register, expose, revoke,
-        post_recv, post_alike, post_send, post_write, post_read, write_now, read_now, map_remote, view_remote,
-        bulk_ways, retired_memory, release_idle, moved_bytes, poll, poll_inline, charge, next_deadline,
-        arm, event_fd, waker);
+    forward_transport!(self => self.inner; except listen, connect);
 }
 
 /// What a relay does with a request.

@@ -123,6 +123,5 @@ impl Transport for Immediate {
     }
 
     forward_transport!(self => self.inner;
-        capabilities, listen, connect, accept, reject, disconnect, register, post_recv, post_alike, map_remote,
-        view_remote, bulk_ways, retired_memory, release_idle, moved_bytes, poll, charge, next_deadline, arm, event_fd, waker);
+        except expose, revoke, post_send, post_write, post_read, write_now, read_now, poll_inline);
 }
