@@ -35,7 +35,7 @@
 //! errors). So do `regions`, [`software`] and [`net`], which also uses `helpers`. `fault` uses
 //! `check` and [`software`].
 //!
-//! The simulator uses none of it. `docs/design/transport.md` says why, and why this is no module of
+//! The simulator uses only the checks. `docs/transport.md` says why, and why this is no module of
 //! `bmi-core`.
 //!
 //! **Invariants** are in each module. Nothing here holds a lock across a call or allocates on the

@@ -62,6 +62,6 @@ pub mod world;
 
 pub use backend::Backend;
 pub use faulty::{Faulty, FaultyBackend, Plan};
-pub use local::Local;
+pub use local::{Local, software_capabilities};
 pub use rng::Rng;
 pub use suite::{Suite, run};

@@ -4,9 +4,29 @@
 use std::rc::Rc;
 
 use bmi_core::driver::MonotonicClock;
-use bmi_core::{Addr, AnyTransport, Capabilities, Clock, Time, Transport};
+use bmi_core::{Addr, AnyTransport, Capabilities, Clock, OneSided, Registration, Time, Transport};
 
 use crate::backend::Backend;
+
+/// The capabilities of an adapter without hardware on a real system, written by hand. A backend
+/// states how its own differ.
+pub fn software_capabilities() -> Capabilities {
+    let mut expected = Capabilities::minimal();
+    expected.one_sided = OneSided::Emulated;
+    expected.rdma_read = true;
+    expected.write_with_immediate = true;
+    expected.registration = Registration::Free;
+    expected.max_segments = 1024;
+    expected.max_head = 256;
+    expected.max_inline = (8 << 10) + 256;
+    expected.max_work_len = 1 << 40;
+    expected.send_queue_depth = 1024;
+    expected.recv_queue_depth = 4096;
+    expected.max_outstanding_reads = 64;
+    expected.service_levels = 1;
+    expected.event_fd = true;
+    expected
+}
 
 /// Adapters of this process, driven by the wall clock.
 ///

@@ -87,10 +87,6 @@ impl IbConfig {
         IbConfig { tuning, ..IbConfig::default() }
     }
 
-    pub(crate) fn connections(&self) -> Limit {
-        Limit { max: self.bounds().max_connections, what: "connections", setting: Some("IbConfig::limits") }
-    }
-
     /// Returns the limits, as far as the names of connections allow.
     pub(crate) fn bounds(&self) -> Limits {
         Limits { max_connections: self.limits.max_connections.min(MAX_SLOTS), ..self.limits }

@@ -196,7 +196,7 @@ impl IbTransport {
             resolver: Resolver::new("bmi-ib-resolve", waker.clone()),
             helpers: Helpers::new("bmi-ib-connect", config::HELPERS, waker.clone()),
             waker,
-            slots: ConnectionTable::new(config.connections()),
+            slots: ConnectionTable::new(config.bounds().connections("IbConfig::limits")),
             unsettled: false,
             listeners: Listeners::default(),
             regions: Regions::new(config::REGIONS),

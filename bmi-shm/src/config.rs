@@ -1,7 +1,7 @@
 //! The settings of this backend, with defaults that suit a storage server and its clients on one
 //! host.
 
-use bmi_backend::{Limit, Limits, software};
+use bmi_backend::{Limits, software};
 use bmi_core::{Capabilities, Error, ErrorKind};
 
 pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, WORK_LIMITS};
@@ -147,10 +147,6 @@ impl ShmConfig {
         let mut capabilities = software::capabilities(self.tuning.send_queue_depth, self.tuning.recv_queue_depth);
         capabilities.shares_pages = self.share_pages;
         capabilities
-    }
-
-    pub(crate) fn connections(&self) -> Limit {
-        Limit { max: self.limits.max_connections, what: "connections", setting: Some("ShmConfig::limits") }
     }
 }
 

@@ -218,7 +218,7 @@ impl ShmTransport {
             },
             waker,
             cookie: Box::new([0, 1].map(|word: u64| RandomState::new().hash_one(word))),
-            slots: ConnectionTable::new(config.connections()),
+            slots: ConnectionTable::new(config.limits.connections("ShmConfig::limits")),
             schedule: PollSchedule::default(),
             first: 0,
             listeners: Listeners::default(),

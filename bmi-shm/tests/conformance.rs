@@ -6,35 +6,15 @@ mod common;
 
 use std::process::ExitCode;
 
-use bmi_conformance::{FaultyBackend, Local, Plan, Suite};
-use bmi_core::{Capabilities, OneSided, Registration};
+use bmi_conformance::{FaultyBackend, Local, Plan, Suite, software_capabilities};
+use bmi_core::Capabilities;
 use bmi_shm::ShmConfig;
 use common::local;
 
-/// The backend's capabilities, written out by hand.
+/// The capabilities with page sharing.
 fn pinned() -> Capabilities {
-    let mut expected = Capabilities::minimal();
-    expected.one_sided = OneSided::Emulated;
-    expected.rdma_read = true;
-    expected.write_with_immediate = true;
-    expected.registration = Registration::Free;
-    expected.max_segments = 1024;
-    expected.max_head = 256;
-    expected.max_inline = (8 << 10) + 256;
-    expected.max_work_len = 1 << 40;
-    expected.send_queue_depth = 1024;
-    expected.recv_queue_depth = 4096;
-    expected.max_outstanding_reads = 64;
-    expected.service_levels = 1;
+    let mut expected = software_capabilities();
     expected.shares_pages = true;
-    expected.event_fd = true;
-    expected
-}
-
-/// The same without page sharing.
-fn pinned_without_pages() -> Capabilities {
-    let mut expected = pinned();
-    expected.shares_pages = false;
     expected
 }
 
@@ -47,7 +27,7 @@ fn ordinary() -> Local {
 fn copied() -> Local {
     let mut config = ShmConfig::default();
     config.share_pages = false;
-    local("shm, by the kernel", config, pinned_without_pages())
+    local("shm, by the kernel", config, software_capabilities())
 }
 
 /// Everything goes through the smallest ring, and the queues are short.
@@ -55,7 +35,7 @@ fn little() -> Local {
     let mut config = ShmConfig::scarce();
     config.share_pages = false;
     config.cross_memory = false;
-    let mut expected = pinned_without_pages();
+    let mut expected = software_capabilities();
     (expected.send_queue_depth, expected.recv_queue_depth) = (32, 128);
     local("shm, scarce", config, expected)
 }

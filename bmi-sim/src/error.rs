@@ -12,8 +12,6 @@ pub(crate) enum SimError {
     AddressInUse(String),
     #[error("no port of the node is free")]
     NoPort,
-    #[error("private data of {0} bytes; at most {1} travel")]
-    PrivateTooLong(usize, usize),
     #[error("the node has been killed")]
     NodeKilled,
     #[error("there is no node {0:?} in this world")]
@@ -71,10 +69,7 @@ pub(crate) enum SimError {
 impl SimError {
     fn kind(&self) -> ErrorKind {
         match self {
-            SimError::WrongAddress(..)
-            | SimError::AddressInUse(_)
-            | SimError::PrivateTooLong(..)
-            | SimError::ForeignSegment => ErrorKind::Invalid,
+            SimError::WrongAddress(..) | SimError::AddressInUse(_) | SimError::ForeignSegment => ErrorKind::Invalid,
             SimError::NoPort | SimError::TooManyRegistrations(_) | SimError::DiskFull => ErrorKind::Exhausted,
             SimError::NodeKilled | SimError::DiskFailed => ErrorKind::Io,
             SimError::UnknownNode(_) | SimError::NobodyListens(_) | SimError::NodeDown(_) => ErrorKind::Refused,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bmi_backend::{Limit, Limits, software};
+use bmi_backend::{Limits, software};
 use bmi_core::Capabilities;
 
 pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, WORK_LIMITS};
@@ -93,9 +93,5 @@ impl TcpConfig {
     /// Returns the capabilities of a transport with this configuration.
     pub(crate) fn capabilities(&self) -> Capabilities {
         software::capabilities(self.tuning.send_queue_depth, self.tuning.recv_queue_depth)
-    }
-
-    pub(crate) fn connections(&self) -> Limit {
-        Limit { max: self.limits.max_connections, what: "connections", setting: Some("TcpConfig::limits") }
     }
 }

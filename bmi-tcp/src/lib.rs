@@ -169,7 +169,7 @@ impl TcpTransport {
             epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
             resolver: Resolver::new("bmi-tcp-resolve", waker.clone()),
             waker,
-            slots: ConnectionTable::new(config.connections()),
+            slots: ConnectionTable::new(config.limits.connections("TcpConfig::limits")),
             listeners: Listeners::default(),
             half_open: HalfOpen::new(shard.half_open_places()),
             shard,

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use crate::Limit;
+
 /// Largest number of accepted sockets that wait for one member.
 const MAX_WAITING: usize = 64;
 
@@ -73,6 +75,13 @@ impl Default for Limits {
     /// 20,480 connections, which is more than `Config::max_peers`; 256 half-open ones; 5 s.
     fn default() -> Limits {
         Limits { max_connections: 20_480, max_half_open: 256, handshake_timeout: Duration::from_secs(5) }
+    }
+}
+
+impl Limits {
+    /// Returns the limit on all connections, which `setting` changes.
+    pub fn connections(&self, setting: &'static str) -> Limit {
+        Limit { max: self.max_connections, what: "connections", setting: Some(setting) }
     }
 }
 

@@ -24,7 +24,7 @@ pub struct WorkLimits {
     pub max_segments: usize,
     /// Longest head, in bytes.
     pub max_head: usize,
-    /// Longest inline send, head included, in bytes.
+    /// Longest inline send, head included, in bytes. A head alone has only the limit of heads.
     pub max_inline: usize,
     /// Longest request, in bytes.
     pub max_work_len: u64,
@@ -58,7 +58,7 @@ impl WorkLimits {
         match payload {
             Payload::Inline(slices) => {
                 let len = head.len() + slices.iter().map(|slice| slice.len()).sum::<usize>();
-                if len > self.max_inline {
+                if len > self.max_inline && len > head.len() {
                     return Err(PostError::Invalid("head and payload are longer than max_inline"));
                 }
                 self.check_len(head, len as u64)
@@ -152,6 +152,9 @@ mod tests {
         let inline = |head: usize, lens: &[usize]| LIMITS.check_send(&vec![0; head], Payload::Inline(&slices(lens)));
         assert_eq!(inline(4, &[1, 2, 3]), Ok(10), "the number of slices has no limit");
         assert!(invalid(inline(4, &[7])) && invalid(inline(5, &[])));
+        let without_inline = WorkLimits { max_inline: 0, ..LIMITS };
+        assert_eq!(without_inline.check_send(&[0; 4], Payload::EMPTY), Ok(4));
+        assert!(invalid(without_inline.check_send(&[], Payload::Inline(&slices(&[1])))));
     }
 
     #[test]

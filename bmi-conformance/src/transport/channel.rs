@@ -132,6 +132,8 @@ pub fn foreign_segments_are_invalid(backend: &dyn Backend) {
     for refusal in refusals {
         assert!(matches!(refusal, Err(PostError::Invalid(_))), "a foreign segment: {refusal:?}");
     }
+    let refusal = rig.adapter(A).expose(link.near, &list[0], Access::READ).expect_err("a foreign segment");
+    assert_eq!(refusal.kind(), ErrorKind::Invalid, "{refusal}");
     drop(list);
     rig.released(&mut bytes, "a failed post holds nothing (C5)");
     rig.ping(A, B, link, "the connection is as it was");

@@ -10,8 +10,9 @@ mod transport;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bmi_backend::WorkLimits;
 use bmi_core::mem::{LocalKey, RegionOwner};
-use bmi_core::transport::{ConnId, MAX_PRIVATE_DATA, PostError, WorkId, WorkOptions, WriteTarget};
+use bmi_core::transport::{ConnId, PostError, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{Capabilities, MemSlice, Segment};
 use send_wrapper::SendWrapper;
 
@@ -35,6 +36,7 @@ pub struct SimTransport {
     pub(crate) node: u32,
     pub(crate) id: u32,
     capabilities: Capabilities,
+    limits: WorkLimits,
     owner: Arc<dyn RegionOwner>,
     waiter: Arc<Waiter>,
     released: Vec<LocalKey>,
@@ -59,6 +61,7 @@ impl SimTransport {
             sim: SendWrapper::new(sim),
             node: node.id,
             id,
+            limits: WorkLimits::of(&capabilities),
             capabilities,
             owner,
             waiter,
@@ -82,29 +85,13 @@ impl SimTransport {
         if self.sim.0.core.borrow().adapters[self.id as usize].dead { Err(SimError::NodeKilled) } else { Ok(()) }
     }
 
-    fn check_segments(&self, segments: &[Segment]) -> Result<u64, PostError> {
-        if segments.len() > self.capabilities.max_segments {
-            return Err(PostError::Invalid("more segments than max_segments"));
+    /// Checks that all `segments` were registered here.
+    fn check_owner(&self, segments: &[Segment]) -> Result<(), PostError> {
+        if segments.iter().all(|segment| segment.region().is_owned_by(&self.owner)) {
+            Ok(())
+        } else {
+            Err(PostError::Invalid("a segment belongs to another transport"))
         }
-        let mut len = 0u64;
-        for segment in segments {
-            if !segment.region().is_owned_by(&self.owner) {
-                return Err(PostError::Invalid("a segment belongs to another transport"));
-            }
-            len += segment.len() as u64;
-        }
-        Ok(len)
-    }
-
-    fn check_len(&self, head: &[u8], len: u64) -> Result<u64, PostError> {
-        if head.len() > self.capabilities.max_head {
-            return Err(PostError::Invalid("the head is longer than max_head"));
-        }
-        let len = len + head.len() as u64;
-        if len > self.capabilities.max_work_len {
-            return Err(PostError::Invalid("the request is longer than max_work_len"));
-        }
-        Ok(len)
     }
 
     /// Returns the connection if it accepts sends, writes and reads.
@@ -205,11 +192,4 @@ fn charge_released(core: &mut Core, node: u32, released: &mut Vec<LocalKey>) {
     let cost = profile.deregister_batch_ns + regions + pages.saturating_mul(profile.deregister_page_ns);
     released.clear();
     core.charge(node, Work::Registration, cost);
-}
-
-fn check_private(private: &[u8]) -> Result<(), SimError> {
-    if private.len() > MAX_PRIVATE_DATA {
-        return Err(SimError::PrivateTooLong(private.len(), MAX_PRIVATE_DATA));
-    }
-    Ok(())
 }

@@ -4,15 +4,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
+use bmi_backend::{check_private, total_len};
 use bmi_core::transport::{
-    Armed, ConnId, Event, HostWork, InlineReceiver, MAX_PRIVATE_DATA, Payload, PostError, Transport, WorkId,
-    WorkOptions, WriteTarget, check_exposure, check_writable,
+    Armed, ConnId, Event, HostWork, InlineReceiver, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget,
+    check_exposure, check_writable,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Scheme, Segment, Time,
 };
 
-use super::{BATCH, PAGE, SimTransport, begin_poll, charge_released, check_private, end_poll};
+use super::{BATCH, PAGE, SimTransport, begin_poll, charge_released, end_poll};
 use crate::error::SimError;
 use crate::model::connection::{Conn, ReadWork, RecvWork, State};
 use crate::model::processor::Work;
@@ -53,7 +54,7 @@ impl Transport for SimTransport {
 
     fn reject(&mut self, conn: ConnId, private: &[u8]) {
         let at = self.at(conn);
-        if private.len() <= MAX_PRIVATE_DATA {
+        if check_private(private).is_ok() {
             self.sim.0.with(|core| core.start_reject(at, private));
         }
     }
@@ -92,7 +93,7 @@ impl Transport for SimTransport {
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
         check_exposure(segment, access)?;
         let at = self.at(conn);
-        if !segment.region().is_owned_by(&self.owner) {
+        if self.check_owner(std::slice::from_ref(segment)).is_err() {
             return Err(SimError::ForeignSegment.into());
         }
         self.sim.0.with(|core| {
@@ -120,11 +121,12 @@ impl Transport for SimTransport {
         self.sim.0.with(|core| {
             let takes = |conn: &&mut Conn| conn.state != State::Closing;
             let places = core.conn_mut(at).filter(takes).ok_or(PostError::NotConnected)?.recv_places;
-            let len = self.check_segments(segments)?;
+            self.limits.check_recv(segments)?;
+            self.check_owner(segments)?;
             if places >= depth {
                 return Err(PostError::QueueFull);
             }
-            let segments = core.pool.segments(segments);
+            let (len, segments) = (total_len(segments), core.pool.segments(segments));
             let conn = core.conn_mut(at).ok_or(PostError::NotConnected)?;
             conn.recv_places += 1;
             conn.receives.push_back(RecvWork { work, len, segments });
@@ -147,11 +149,8 @@ impl Transport for SimTransport {
             Payload::Inline(slices) => (slices, &[]),
             Payload::Gather(segments) => (&[], segments),
         };
-        let inline_len: usize = inline.iter().map(MemSlice::len).sum();
-        if inline_len > 0 && inline_len + head.len() > self.capabilities.max_inline {
-            return Err(PostError::Invalid("head and inline payload are longer than max_inline"));
-        }
-        let len = self.check_len(head, self.check_segments(segments)? + inline_len as u64)?;
+        let len = self.limits.check_send(head, payload)?;
+        self.check_owner(segments)?;
         self.launch(conn, work, head, inline, segments, len, None, options)
     }
 
@@ -165,10 +164,8 @@ impl Transport for SimTransport {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         SimTransport::open(&mut self.sim.0.core.borrow_mut(), self.at(conn))?;
-        let len = self.check_len(head, self.check_segments(segments)?)?;
-        if len > target.remote.len {
-            return Err(PostError::Invalid("the write is longer than its target"));
-        }
+        let len = self.limits.check_write(head, segments, &target)?;
+        self.check_owner(segments)?;
         if target.immediate.is_some() && !self.capabilities.write_with_immediate {
             return Err(PostError::Invalid("this adapter has no write with immediate data"));
         }
@@ -189,10 +186,8 @@ impl Transport for SimTransport {
         if !self.capabilities.rdma_read {
             return Err(PostError::Invalid("this adapter has no RDMA read"));
         }
-        let len = self.check_len(&[], self.check_segments(segments)?)?;
-        if len > remote.len {
-            return Err(PostError::Invalid("the read is longer than its source"));
-        }
+        let len = self.limits.check_read(segments, &remote)?;
+        self.check_owner(segments)?;
         self.sim.0.with(|core| {
             self.take_place(core, at)?;
             let ready = self.charge_post(core, 0, 0);
