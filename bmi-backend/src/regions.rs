@@ -84,10 +84,14 @@ impl Regions {
 
     /// Releases the regions that were dropped. Calls `forget` with the number of each.
     #[inline]
-    pub fn collect(&mut self, mut forget: impl FnMut(usize)) {
-        if self.queue.is_empty() {
-            return;
+    pub fn collect(&mut self, forget: impl FnMut(usize)) {
+        if self.has_released() {
+            self.collect_released(forget);
         }
+    }
+
+    #[cold]
+    fn collect_released(&mut self, mut forget: impl FnMut(usize)) {
         self.queue.drain(&mut self.released);
         for key in self.released.drain(..) {
             let number = key.0 as usize;
