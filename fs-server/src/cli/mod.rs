@@ -153,7 +153,6 @@ const SOME_STOPPED: u8 = 3;
 mod tests {
     use std::fs;
 
-
     use super::*;
 
     fn status(arguments: &[&str]) -> String {

@@ -45,8 +45,6 @@ struct Before {
     sectors: BTreeMap<u64, Vec<Box<[u8]>>>,
     /// The sectors that a failed sync did not write, and that no sync will write.
     dropped: BTreeSet<u64>,
-    /// The same for the length.
-    len_dropped: bool,
     /// The note was changed before the length.
     note_first: bool,
 }
@@ -77,7 +75,6 @@ impl Bytes {
             note,
             sectors: BTreeMap::new(),
             dropped: BTreeSet::new(),
-            len_dropped: false,
             note_first: false,
         })
     }
@@ -140,9 +137,6 @@ impl Bytes {
     /// Sets the length.
     pub(super) fn set_len(&mut self, len: u64, keep: Keep) {
         self.keep(len..self.len.min(self.end()).max(len), keep);
-        if let Some(before) = &mut self.before {
-            before.len_dropped = false;
-        }
         self.len = len;
         self.cut();
     }
@@ -178,19 +172,17 @@ impl Bytes {
         if whole || before.len != len {
             (before.note, before.note_first) = (note, false);
         }
-        if !before.len_dropped {
-            before.len = len;
-        }
+        before.len = len;
         if before.sectors.is_empty() && (before.len, before.note) == (len, note) {
             self.before = None;
         }
     }
 
-    /// A sync has failed: the system forgets that it has something to write.
+    /// A sync has failed: the system forgets that it has bytes to write. It keeps the length, which
+    /// is in its journal.
     pub(super) fn drop_unsynced(&mut self) {
         let Some(before) = &mut self.before else { return };
         before.dropped.extend(before.sectors.keys());
-        before.len_dropped = before.len != self.len;
     }
 
     /// Reads from the disk again what a failed sync has dropped, page by page.
