@@ -35,8 +35,8 @@
 //! errors). So do `regions`, [`software`] and [`net`], which also uses `helpers`. `fault` uses
 //! `check` and [`software`].
 //!
-//! The simulator uses only the checks. `docs/transport.md` says why, and why this is no module of
-//! `bmi-core`.
+//! The simulator uses only the checks. `docs/design/transport.md` says why, and why this is no
+//! module of `bmi-core`.
 //!
 //! **Invariants** are in each module. Nothing here holds a lock across a call or allocates on the
 //! data path.

@@ -34,7 +34,7 @@ pub(crate) fn unconnected(error: io::Error) -> Fault {
     // The socket's directory is closed to other users.
     if error.kind() == io::ErrorKind::PermissionDenied {
         const WHY: &str = "no permission to connect to this socket; run this program as the socket's owner or as root \
-                           (docs/shared-memory.md#security)";
+                           (docs/design/shared-memory.md#security)";
         return Fault::caused(ErrorKind::Refused, WHY, error);
     }
     Fault::Unreachable(error)
