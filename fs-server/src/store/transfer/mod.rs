@@ -1,5 +1,5 @@
 //! How bytes get between memory and a file: at once on the event loop, by a worker, or past the
-//! page cache by a ring of the kernel.
+//! page cache by a ring of the kernel. `files` decides which.
 //!
 //! | module | contents |
 //! |---|---|

@@ -12,15 +12,15 @@
 //! the largest of a page, a block of the file system, and what it demands of direct transfers
 //! (`STATX_DIOALIGN`, 4096 bytes if it does not say). Which calls are made, and where:
 //!
-//! | what | calls | on a ring of the kernel (`ring.rs`) | without one |
+//! | what | calls | on a ring of the kernel (`transfer/ring`) | without one |
 //! |---|---|---|---|
 //! | aligned bytes | `preadv`, `pwritev` with `O_DIRECT`, up to 1024 pieces | ring | worker |
 //! | other bytes | `preadv`, `pwritev` | ring | worker |
 //! | the first transfer of a page or more | `openat`, `fstat`, `statx`, `fadvise` | worker | worker |
 //! | reading a datafile that was never written | none | event loop | event loop |
-//! | everything else: syncs, lengths, … | as without this mode (`at_once.rs`) | | |
+//! | everything else: syncs, lengths, … | as without this mode (`transfer/at_once.rs`) | | |
 //!
-//! A worker is one for what is short or for what takes long, as for other transfers (`store.rs`).
+//! A worker is one for what is short or for what takes long, as for other transfers (`files/store.rs`).
 //! Nothing is tried on the event loop first, because a direct transfer always waits for the disk.
 //! Without a tokio runtime the caller's thread makes all calls. The calls of a transfer are made
 //! one after the other (`transfer/course.rs`). Who wants several at the same time makes several
