@@ -113,7 +113,8 @@ struct TestArgs {
     #[arg(long)]
     list: bool,
     /// Run all behaviours of the conformance suite over all configurations, and not only those that
-    /// `bmi-conformance/src/suite/table.rs` lists.
+    /// `bmi-conformance/src/suite/table.rs` lists; more seeds of the cluster, and ten thousand power
+    /// failures of a store.
     #[arg(long)]
     full: bool,
 }
@@ -151,7 +152,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The variable that makes the conformance suite run everything (`bmi_conformance::Suite`).
+/// The variable that makes the conformance suite run everything (`bmi_conformance::Suite`), and
+/// other tests look further.
 const FULL: &str = "BMI_FULL";
 
 /// Starts this program anew, with the variable for all that it starts.

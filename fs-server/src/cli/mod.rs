@@ -4,7 +4,7 @@
 //! command line or configuration, 3 if `status` found a server that does not run.
 //!
 //! `arguments` has the options and their help, `configuration` and `servers` carry the commands
-//! out, and `output` prints. The commands for the servers of a machine are in [`control`].
+//! out, and `output` prints. The commands for the servers of a machine are in `control`.
 
 mod arguments;
 mod configuration;

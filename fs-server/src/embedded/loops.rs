@@ -263,7 +263,7 @@ mod tests {
             panic!("a test")
         }
 
-        forward_transport!(self => self.0; except poll);
+        forward_transport!(self => self.0; except poll, poll_inline);
     }
 
     fn settings() -> LoopSettings {

@@ -5,7 +5,7 @@
 //! same [`FileStore`] at the prices of a disk. Metadata needs no trait: the embedded database runs
 //! over a file.
 //!
-//! **Why a trait for the disk** ([`disk`]). A real store on a disk that loses, tears and refuses
+//! **Why a trait for the disk** (`disk`). A real store on a disk that loses, tears and refuses
 //! what a real one may: so power failures and faults are tried on the store that people use.
 //!
 //! **Invariants** of every [`DataStore`]
@@ -413,13 +413,13 @@ fn cut_off(datafile: DatafileHandle, size: u64, synced: u64) -> FsError {
     FsError::new(ErrorCode::Lost, text)
 }
 
-/// Bytes of a sector, which a disk writes atomically.
+/// Bytes of a sector. One that is being written may be torn by a power failure.
 pub const SECTOR: usize = 512;
 
 /// Decides what a power failure leaves of unsynced data. The simulator draws it at random.
 pub trait Fates {
-    /// Returns true if the last change of something that cannot be torn, a name or a length, has
-    /// reached the disk.
+    /// Returns true if the last change of something that cannot be torn, a name, a length or a note,
+    /// has reached the disk.
     fn keeps(&mut self) -> bool;
 
     /// Returns which of the `count` contents that a sector has had since the last sync is the one

@@ -1,6 +1,7 @@
 //! The disk of a simulated I/O server: what it costs to use it ([`Medium`]), and the store on it
 //! ([`SimStore`]), which is the real one on a disk in memory ([`MemDisk`]).
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -182,6 +183,8 @@ pub struct SimStore {
     medium: Rc<dyn Medium>,
     /// It is a model of a server that maps its files.
     maps: bool,
+    /// Number of syncs so far.
+    syncs: Cell<u64>,
 }
 
 impl SimStore {
@@ -192,7 +195,7 @@ impl SimStore {
     pub fn open(disk: &MemDisk, medium: Rc<dyn Medium>) -> Result<SimStore, FsError> {
         let disk = disk.reopen();
         let files = FileStore::on(Arc::new(disk.clone()), PathBuf::from("disk"), u64::MAX)?;
-        Ok(SimStore { files, disk, medium, maps: false })
+        Ok(SimStore { files, disk, medium, maps: false, syncs: Cell::new(0) })
     }
 
     /// Makes the store a model of a server that maps its files: *Mmap* of [Unifier-PVFS §3.1]. It
@@ -319,8 +322,15 @@ impl DataStore for SimStore {
     }
 
     async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
+        // The disk has it at the begin of the time or at the end of it, in turns: what is written
+        // meanwhile may be covered or not.
+        let at_once = self.syncs.replace(self.syncs.get() + 1) % 2 == 0;
+        let done = if at_once { Some(self.files.sync(datafiles).await) } else { None };
         self.medium.sync().await;
-        self.files.sync(datafiles).await
+        match done {
+            Some(done) => done,
+            None => self.files.sync(datafiles).await,
+        }
     }
 
     async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {

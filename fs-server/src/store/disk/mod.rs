@@ -1,20 +1,21 @@
 //! The disk below a store: what a store asks of a file system.
 //!
 //! **Why.** A store keeps its promises only as far as the disk keeps its own. So the same store,
-//! with its catalogue, its marks and its label, runs on a directory of a file system ([`SystemDir`])
-//! and on a disk in memory that loses, tears and refuses what a real one may ([`MemDisk`]). The
-//! simulator uses the second one, and so do the tests that cut the power.
+//! with its catalogue, its marks and its label, runs on a directory of a file system
+//! ([`SystemDir`]) and on a disk in memory that loses, tears and refuses what a real one may
+//! (`MemDisk`). The simulator uses the second one, and so do the tests that cut the power.
 //!
 //! **What a disk promises**
-//! 1. A change is seen by every later call. It survives a power failure only after a sync that
-//!    began when it was made, and that returned no error.
+//! 1. A change is seen by every later call. It survives a power failure for certain only after a
+//!    sync that began after it, and that returned no error.
 //! 2. [`DiskFile::sync`] is about the bytes of a file and its length, and with `whole` about its
 //!    note too. [`DiskDir::sync`] is about the names in one directory.
 //! 3. Of what was not synced, any sectors survive, as if they were written in any order; a sector
 //!    is 512 bytes, and may be torn in the middle. Each change of names survives as a whole or not.
 //! 4. The length and the note of a file survive in the order in which they were changed, as in the
 //!    journal of a file system: an earlier change is never lost if a later one is kept.
-//! 5. A sync that fails leaves in doubt what the disk has, and the next sync does not write it.
+//! 5. A sync that fails leaves in doubt which bytes the disk has, and the next sync does not write
+//!    them. Names, lengths and notes are in the journal, and the next sync covers them.
 //!
 //! **What only a file system has.** Transfers without a wait, past the page cache or by a mapping
 //! use a descriptor ([`DiskFile::system`]). A disk without one moves bytes by [`DiskFile::read_at`]
@@ -55,6 +56,14 @@ pub(crate) trait DiskDir: Debug + Send + Sync {
     /// # Errors
     /// `NotFound`, and those of the disk.
     fn open(&self, name: &str, make: bool) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Opens a file that is only read, which needs no right to write it.
+    ///
+    /// # Errors
+    /// As [`DiskDir::open`].
+    fn open_to_read(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.open(name, false)
+    }
 
     /// Opens a directory.
     ///
@@ -154,7 +163,8 @@ pub(crate) trait DiskFile: Debug + Send + Sync {
     /// Those of the disk.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Returns the length, without asking anybody who may have to be waited for.
+    /// Returns the length as the system knows it, without asking anybody who may have to be waited
+    /// for. Only for a file of which all changes since it was opened were made here.
     ///
     /// # Errors
     /// Those of the disk.
@@ -201,8 +211,8 @@ pub(crate) trait DiskFile: Debug + Send + Sync {
 /// # Errors
 /// As [`DiskDir::open`]; `InvalidData` if it is longer than `most` bytes.
 pub(crate) fn read_file(dir: &dyn DiskDir, name: &str, most: u64) -> io::Result<Vec<u8>> {
-    let file = dir.open(name, false)?;
-    let len = file.len()?;
+    let file = dir.open_to_read(name)?;
+    let len = file.held()?.size;
     if len > most {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{name} has {len} bytes, more than {most}")));
     }

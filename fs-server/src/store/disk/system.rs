@@ -17,7 +17,7 @@ use super::{DiskDir, DiskFile, Room};
 use crate::store::{Held, sys};
 
 /// The attribute of a file that holds its note: eight bytes, little-endian.
-pub(super) const NOTE: &str = "user.pvfs.synced";
+const NOTE: &str = "user.pvfs.synced";
 
 /// A directory of a file system, which is opened once. It stays the same one, whatever is put at
 /// its path later.
@@ -42,6 +42,10 @@ impl DiskDir for SystemDir {
     fn open(&self, name: &str, make: bool) -> io::Result<Arc<dyn DiskFile>> {
         let flags = if make { OFlags::RDWR | OFlags::CREATE } else { OFlags::RDWR };
         Ok(Arc::new(self.open_at(name, flags)?))
+    }
+
+    fn open_to_read(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(self.open_at(name, OFlags::RDONLY)?))
     }
 
     fn dir(&self, name: &str) -> io::Result<Arc<dyn DiskDir>> {

@@ -199,7 +199,7 @@ impl Catalogue {
     /// Opens the record of a directory, and creates it if it does not exist.
     pub(in crate::store) fn open(dir: &dyn DiskDir) -> io::Result<Catalogue> {
         let file = dir.open(NAME, true)?;
-        let len = file.len()?;
+        let len = file.held()?.size;
         let mut state = State { len: len / BLOCK as u64, ..State::default() };
         if len % BLOCK as u64 != 0 {
             // A part of a block must not become a whole one when later blocks are written.

@@ -161,7 +161,7 @@ impl Marks {
     /// name durable.
     pub(in crate::store) fn open(dir: &dyn DiskDir) -> io::Result<Marks> {
         let file = dir.open(NAME, true)?;
-        let mut bytes = read_file(dir, NAME, file.len()?)?;
+        let mut bytes = read_file(dir, NAME, file.held()?.size)?;
         let len = (bytes.len() as u64 / BLOCK as u64).max(ROOM);
         bytes.resize(len as usize * BLOCK, 0);
         let mut state = State { len, ..State::default() };

@@ -54,7 +54,7 @@ struct NoteFile {
 pub(in crate::store) fn read(dir: &dyn DiskDir) -> io::Result<Option<CacheNote>> {
     let text = match read_file(dir, NAME, MOST) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        result => String::from_utf8_lossy(&result?).into_owned(),
+        result => String::from_utf8(result?).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?,
     };
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{NAME}: {why}"));
     let file: NoteFile = toml::from_str(&text).map_err(|error| invalid(error.message().replace('\n', " ")))?;

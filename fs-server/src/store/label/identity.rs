@@ -147,7 +147,7 @@ impl IdentityFile {
 pub(in crate::store) fn read_label(dir: &dyn DiskDir) -> io::Result<Option<Result<Label, String>>> {
     let text = match read_file(dir, IDENTITY, MOST) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        result => String::from_utf8_lossy(&result?).into_owned(),
+        result => String::from_utf8(result?).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?,
     };
     let parsed: Result<IdentityFile, _> = toml::from_str(&text);
     let label = parsed.map_err(|error| error.message().replace('\n', " ")).and_then(|file| file.label());

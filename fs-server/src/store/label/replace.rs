@@ -3,7 +3,6 @@
 use std::io;
 
 use bmi::hooks::mutated;
-use rustix::io::Errno;
 
 use crate::store::disk::DiskDir;
 use crate::store::disk::steps::{self, step};
@@ -15,10 +14,10 @@ pub(super) const LABEL_BYTES: usize = 1024;
 pub(super) fn replace_file(dir: &dyn DiskDir, name: &str, spare: &str, text: &str) -> io::Result<()> {
     write_spare(dir, spare, text)?;
     let exchanged = step(|| dir.exchange(spare, name));
-    match exchanged.as_ref().map_err(Errno::from_io_error) {
+    match exchanged.as_ref().map_err(io::Error::kind) {
         Ok(()) => {}
         // The first label, or a file system that cannot exchange names.
-        Err(Some(Errno::NOENT | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)) => {
+        Err(io::ErrorKind::NotFound | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
             step(|| dir.rename(spare, name))?;
             write_spare(dir, spare, text)?;
         }

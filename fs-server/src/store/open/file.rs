@@ -107,11 +107,15 @@ impl OpenFile {
 
     /// Remembers the length that was synced.
     fn remember(&self, len: u64) -> io::Result<()> {
-        if self.synced() != len {
-            self.file().set_note(len)?;
-            self.synced.store(len, Ordering::Relaxed);
+        if self.synced() == len {
+            return Ok(());
         }
-        Ok(())
+        let note = || self.file().set_note(len);
+        // Nothing fails if a larger one cannot be noted.
+        let result = if self.synced() > len { step(note) } else { note() };
+        // After an error nobody knows which of the two is noted: it is noted again in any case.
+        self.synced.store(if result.is_ok() { len } else { u64::MAX }, Ordering::Relaxed);
+        result
     }
 
     /// Remembers the length that the file had when it was synced. Call it only when the sync is
@@ -119,10 +123,10 @@ impl OpenFile {
     pub(in crate::store) fn remember_synced(&self, len: u64) -> io::Result<()> {
         let _guard = self.length.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have cut the datafile off meanwhile.
-        let len = len.min(self.file().held()?.size);
+        let (len, before) = (len.min(self.file().held()?.size), self.synced());
         match self.remember(len) {
-            // Less is remembered than was synced.
-            Err(_) if len > self.synced() => Ok(()),
+            // What was noted before is less than what is there now.
+            Err(_) if len > before => Ok(()),
             result => result,
         }
     }

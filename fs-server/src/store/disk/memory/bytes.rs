@@ -85,14 +85,15 @@ impl Bytes {
             return;
         }
         self.before();
+        let Some(mut before) = self.before.take() else { return };
         for sector in bytes.start / SECTOR64..bytes.end.div_ceil(SECTOR64) {
-            let known = self.before().sectors.get(&sector).map_or(0, Vec::len);
-            if known == 0 || keep == Keep::Each && known < VERSIONS {
-                let old = self.sector(sector);
-                self.before().sectors.entry(sector).or_default().push(old);
+            let contents = before.sectors.entry(sector).or_default();
+            if contents.is_empty() || keep == Keep::Each && contents.len() < VERSIONS {
+                contents.push(self.sector(sector));
             }
-            self.before().dropped.remove(&sector);
+            before.dropped.remove(&sector);
         }
+        self.before = Some(before);
     }
 
     /// Writes bytes, of which there is room for `room` new chunks. Returns how many were written.

@@ -7,7 +7,9 @@
 //! again ([`MemDisk::database`]), as the manager's does (`meta/residue.rs`).
 //!
 //! **Differences from a real disk.** Nothing takes time. The files in the root directory, which are
-//! the store's own records, take none of the capacity.
+//! the store's own records, take none of the capacity, and neither do names; a removed file takes
+//! none at once. Of the lengths and notes that a file has had since the last sync only the last ones
+//! may survive. What a failed sync has dropped of a datafile can be read until the power fails.
 
 mod backend;
 mod bytes;
@@ -240,6 +242,13 @@ impl DiskDir for MemDisk {
     fn open(&self, name: &str, make: bool) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.path(name);
         let found = self.step(DiskStep::Look, &path, |state| Ok(state.names.file(&path).cloned()))?;
+        let has_dir = |state: &State| match names::dir_of(&path) {
+            "" => true,
+            dir => matches!(state.names.find(dir), Some(Entry::Dir)),
+        };
+        if !has_dir(&lock(&self.state)) {
+            return Err(absent());
+        }
         let inode = match found {
             Some(inode) => inode,
             None if make => self.change(name, |names, name| {
@@ -455,9 +464,13 @@ impl DiskFile for MemFile {
     }
 
     fn set_note(&self, number: u64) -> io::Result<()> {
-        self.disk.step(DiskStep::Write, &self.name, |state| {
+        let state = &mut *lock(&self.disk.state);
+        state.check(self.disk.power)?;
+        let result = state.faults.step(DiskStep::Write, &self.name);
+        // One that fails may be noted all the same.
+        if result.as_ref().map_or_else(|failed| failed.by_half, |()| true) {
             lock(&self.inode).set_note(number, state.keep);
-            Ok(())
-        })
+        }
+        Ok(result?)
     }
 }

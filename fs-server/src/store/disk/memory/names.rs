@@ -1,6 +1,6 @@
 //! The names of files in memory, and those that the disk has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use super::bytes::Bytes;
@@ -97,6 +97,10 @@ impl Names {
                 apply(&mut self.synced, &change);
             }
         }
+        // What was in a directory is gone with it.
+        let dirs: BTreeSet<String> =
+            self.synced.iter().filter(|(_, of)| matches!(of, Entry::Dir)).map(|(name, _)| name.clone()).collect();
+        self.synced.retain(|name, _| dir_of(name).is_empty() || dirs.contains(dir_of(name)));
         self.now = self.synced.clone();
         self.files().for_each(|inode| super::lock(inode).power_fails(fates));
     }
