@@ -418,8 +418,8 @@ pub const SECTOR: usize = 512;
 
 /// Decides what a power failure leaves of unsynced data. The simulator draws it at random.
 pub trait Fates {
-    /// Returns true if the last change of something that cannot be torn, a name, a length or a note,
-    /// has reached the disk.
+    /// Returns true if the last change of something that cannot be torn, a name, a length or a
+    /// note, has reached the disk.
     fn keeps(&mut self) -> bool;
 
     /// Returns which of the `count` contents that a sector has had since the last sync is the one

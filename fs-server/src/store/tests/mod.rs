@@ -1,5 +1,5 @@
-//! Tests the guarantees of every store, on a file system and on a disk in memory, and the properties
-//! that only files have.
+//! Tests the guarantees of every store, on a file system and on a disk in memory, and the
+//! properties that only files have.
 
 mod crash_images;
 mod every_step;

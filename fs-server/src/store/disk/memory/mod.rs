@@ -8,8 +8,9 @@
 //!
 //! **Differences from a real disk.** Nothing takes time. The files in the root directory, which are
 //! the store's own records, take none of the capacity, and neither do names; a removed file takes
-//! none at once. Of the lengths and notes that a file has had since the last sync only the last ones
-//! may survive. What a failed sync has dropped of a datafile can be read until the power fails.
+//! none at once. Of the lengths and notes that a file has had since the last sync only the last
+//! ones may survive. What a failed sync has dropped of a datafile can be read until the power
+//! fails.
 
 mod backend;
 mod bytes;

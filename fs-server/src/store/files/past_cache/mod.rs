@@ -20,11 +20,11 @@
 //! | reading a datafile that was never written | none | event loop | event loop |
 //! | everything else: syncs, lengths, … | as without this mode (`transfer/at_once.rs`) | | |
 //!
-//! A worker is one for what is short or for what takes long, as for other transfers (`files/store.rs`).
-//! Nothing is tried on the event loop first, because a direct transfer always waits for the disk.
-//! Without a tokio runtime the caller's thread makes all calls. The calls of a transfer are made
-//! one after the other (`transfer/course.rs`). Who wants several at the same time makes several
-//! transfers.
+//! A worker is one for what is short or for what takes long, as for other transfers
+//! (`files/store.rs`). Nothing is tried on the event loop first, because a direct transfer always
+//! waits for the disk. Without a tokio runtime the caller's thread makes all calls. The calls of a
+//! transfer are made one after the other (`transfer/course.rs`). Who wants several at the same time
+//! makes several transfers.
 //!
 //! **Where it is not possible.** A file system refuses `O_DIRECT` when a file is opened, or at the
 //! first transfer. From then on the store moves everything through the page cache, as without this
