@@ -403,7 +403,11 @@ fn images(cached: bool, draws: u64) -> usize {
 
 fn check(cached: bool) {
     let is_full = std::env::var_os("BMI_FULL").is_some();
-    let (draws, least) = if is_full { (70, 5000) } else { (4, 250) };
+    let (draws, least) = match (is_full, cached) {
+        (false, _) => (4, 250),
+        (true, false) => (130, 8000),
+        (true, true) => (60, 2000),
+    };
     let count = images(cached, draws);
     println!("{count} images that differ");
     assert!(count >= least, "{count} images");
