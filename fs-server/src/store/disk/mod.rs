@@ -209,7 +209,8 @@ pub(crate) trait DiskFile: Debug + Send + Sync {
 /// Reads a whole file.
 ///
 /// # Errors
-/// As [`DiskDir::open`]; `InvalidData` if it is longer than `most` bytes.
+/// As [`DiskDir::open`]; `InvalidData` if it is longer than `most` bytes; `UnexpectedEof` if it is
+/// cut off meanwhile.
 pub(crate) fn read_file(dir: &dyn DiskDir, name: &str, most: u64) -> io::Result<Vec<u8>> {
     let file = dir.open_to_read(name)?;
     let len = file.held()?.size;
@@ -220,10 +221,10 @@ pub(crate) fn read_file(dir: &dyn DiskDir, name: &str, most: u64) -> io::Result<
     let mut read = 0;
     while read < bytes.len() {
         match file.read_record(read as u64, &mut bytes[read..])? {
-            0 => break,
+            // It was cut off meanwhile: what is left is no whole record.
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             more => read += more,
         }
     }
-    bytes.truncate(read);
     Ok(bytes)
 }
