@@ -324,7 +324,7 @@ impl DataStore for SimStore {
     async fn sync(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
         // The disk has it at the begin of the time or at the end of it, in turns: what is written
         // meanwhile may be covered or not.
-        let at_once = self.syncs.replace(self.syncs.get() + 1) % 2 == 0;
+        let at_once = self.syncs.replace(self.syncs.get() + 1).is_multiple_of(2);
         let done = if at_once { Some(self.files.sync(datafiles).await) } else { None };
         self.medium.sync().await;
         match done {
