@@ -127,7 +127,7 @@ impl Working<'_> {
 }
 
 /// The receiver of a poll that was given none; it takes no message.
-struct ReceivesNothing;
+pub(crate) struct ReceivesNothing;
 
 impl InlineReceiver for ReceivesNothing {
     fn take(&mut self, _: ConnId, _: InlineMessage<'_>) -> bool {
@@ -137,7 +137,7 @@ impl InlineReceiver for ReceivesNothing {
 
 impl Transport for ShmTransport {
     // Methods of the same names in `life` and `poll`.
-    forward_transport!(self => self; listen, connect, accept, reject, disconnect, expose, revoke, arm);
+    forward_transport!(self => self; listen, connect, accept, reject, disconnect, expose, revoke, flush, arm);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

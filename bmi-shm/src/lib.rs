@@ -144,6 +144,8 @@ pub struct ShmTransport {
     unasked: u32,
     look_at: Time,
     look_at_latest: Time,
+    /// The latest poll has read all events of epoll.
+    looked: bool,
     /// System calls of the data path: looks at the descriptors, and wake-ups sent.
     calls: u64,
     wakes: u64,
@@ -235,6 +237,7 @@ impl ShmTransport {
             half_open: HalfOpen::new(shard.half_open_places()),
             shard,
             unasked: 0,
+            looked: false,
             look_at: Time::ZERO,
             look_at_latest: Time::ZERO,
             calls: 0,

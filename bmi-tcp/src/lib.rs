@@ -222,7 +222,7 @@ fn takes_receives(phase: &Phase) -> bool {
 
 impl Transport for TcpTransport {
     // Methods of the same names in `lifecycle` and `progress`.
-    forward_transport!(self => self; listen, connect, accept, reject, disconnect, poll, arm);
+    forward_transport!(self => self; listen, connect, accept, reject, disconnect, poll, flush, arm);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

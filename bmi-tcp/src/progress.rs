@@ -14,7 +14,7 @@
 //! of them only to learn that nothing has happened. A socket that recently had bytes is read
 //! directly. Epoll is asked only every few polls, or when the owner may have slept on it or has not
 //! polled for a while, or when output waits for room. An owner that sleeps between messages polls
-//! about [`ASKED`] times for each: these ask epoll, so that it can sleep again without another
+//! at most [`ASKED`] times for each: these ask epoll, so that it can sleep again without another
 //! look. A poll of busy sockets takes long, so epoll is also asked after some bytes and after some
 //! time: else two of them would hide all others.
 //!
@@ -54,6 +54,8 @@ const UNASKED_TIME: Duration = Duration::from_micros(100);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Number of polls after a sleep that ask epoll.
 const ASKED: u32 = 3;
+/// Bytes from sockets since epoll was asked, after which more have probably come.
+const MANY_BYTES: usize = 16 << 10;
 /// Largest number of hot sockets. Each costs a system call in an idle poll.
 const MAX_HOT: usize = 2;
 /// Number of consecutive unasked reads without bytes, after which a socket is no longer hot.
@@ -86,20 +88,39 @@ impl TcpTransport {
         }
         moved |= self.send_dirty(events, limit);
         self.pending.report_to(events, limit);
+        self.renew_deadlines();
+        moved || events.len() > before
+    }
+
+    /// Sends, and does not look (see [`Transport::flush`](bmi_core::Transport::flush)).
+    pub(crate) fn flush(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.now = now;
+        let before = events.len();
+        let limit = before + BATCH;
+        if !self.pending.report_to(events, limit) {
+            return true;
+        }
+        let moved = self.send_dirty(events, limit);
+        self.pending.report_to(events, limit);
+        self.renew_deadlines();
+        moved || events.len() > before
+    }
+
+    fn renew_deadlines(&mut self) {
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
             let lingering = self.lingering.iter().map(|(_, lingering)| lingering.deadline);
             connections.chain(lingering).chain(self.listeners.deadline()).chain(self.watch_at)
         });
-        moved || events.len() > before
     }
 
     pub(crate) fn arm(&mut self, _waker: &Waker) -> Armed {
         // What has arrived since epoll was asked makes the descriptor readable, so it need not be
-        // asked again. There are two exceptions. A full result may be incomplete, and the rest
-        // causes no new edge for a thread that sleeps on it. And what was read unasked has left its
-        // event there, for which that thread would wake in vain.
-        if !self.has_work() && (self.unasked > 0 || !self.all_seen) {
+        // asked again. There are three exceptions. A full result may be incomplete, and the rest
+        // causes no new edge for a thread that sleeps on it. What was read unasked has left its
+        // event there, for which that thread would wake in vain. And after many bytes there are
+        // probably more, which are found here for less than a sleep takes.
+        if !self.has_work() && (self.unasked > 0 || !self.all_seen || self.unasked_bytes >= MANY_BYTES) {
             self.ask_epoll();
         }
         if self.has_work() || !self.all_seen {

@@ -326,6 +326,10 @@ impl Transport for Faulty {
         self.poll_with(now, events, Some(receiver))
     }
 
+    fn flush(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.poll(now, events)
+    }
+
     fn arm(&mut self, waker: &Waker) -> Armed {
         if !self.held.is_empty() || self.said_full {
             return Armed::Busy;

@@ -10,7 +10,7 @@ use futures_util::stream::{FuturesUnordered, Stream};
 use super::admission::Admission;
 use super::incoming::Incoming;
 use crate::endpoint::threading::Threading;
-use crate::endpoint::{Endpoint, Message};
+use crate::endpoint::{Endpoint, Message, Peer};
 use crate::error::Error;
 
 /// Serves calls: runs `handler` for each call that arrives, at most `max_calls` at a time.
@@ -51,11 +51,7 @@ where
     assert!(max_calls > 0, "a server that serves no calls");
     let answer = async |call: Incoming<S>| {
         let peer = call.peer().clone();
-        if let Err(error) = handler(call).await
-            && peer.admits_log_line("a call was not answered")
-        {
-            tracing::warn!(?peer, %error, "a call was not answered");
-        }
+        report_failure(&peer, handler(call).await);
         peer.id()
     };
     let mut queue = Queue { admission: Admission::new(max_calls, max_calls) };
@@ -92,6 +88,15 @@ where
         }
     })
     .await
+}
+
+/// Logs the error of a handler.
+pub(crate) fn report_failure<S: Threading>(peer: &Peer<S>, handled: Result<(), Error>) {
+    if let Err(error) = handled
+        && peer.admits_log_line("a call was not answered")
+    {
+        tracing::warn!(?peer, %error, "a call was not answered");
+    }
 }
 
 /// The messages that wait for their turn.

@@ -4,13 +4,14 @@
 //! It sleeps on the transport's event fd. A transport without one wakes the task instead (C11).
 //!
 //! **Protocol.**
-//! 1. Forget the readiness that tokio has noted: the polls that follow see what caused it. Then
-//!    poll until there is nothing to do. Between two polls the tasks that were woken run, so the
-//!    next poll sends all that they post. If callers make progress themselves, and there is one at
-//!    most, the loop goes on at once: the runtime would wake another thread for it.
+//! 1. Forget the readiness that tokio has noted: the poll that follows sees what caused it. Poll.
+//!    If there was something to do, let the tasks run that were woken, and send all that they post,
+//!    without a second look for arrivals: what has come since is noted. If callers make progress
+//!    themselves, and there is one at most, the loop goes on at once: the runtime would wake
+//!    another thread for it.
 //! 2. Poll on, as long as `Waiting` allows. The other tasks of the runtime run after every few
 //!    polls.
-//! 3. Arm. If something has arrived meanwhile, the result is *busy*, and the loop begins again.
+//! 3. Arm. If there is more to do, the result is *busy*, and the loop begins again.
 //! 4. If tokio has noted readiness meanwhile, begin again.
 //! 5. Otherwise sleep until the transport has something to do, a task posts something, or the next
 //!    deadline.
@@ -61,16 +62,18 @@ pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -
     let fd = fd.map(register).transpose().map_err(std::io::Error::from)?;
     let mut waiter = Waiter::new(waiting);
     let mut alarm = Alarm::default();
+    // Polls since the last sleep that found something.
+    let mut polls = 0_usize;
     loop {
         if let Some(fd) = &fd {
             forget_readiness(fd).await?;
         }
-        let mut polls = 0;
-        while endpoint.progress() {
-            polls += 1;
-            if !S::CALLERS_PROGRESS || polls % POLLS == 0 || !endpoint.is_used_alone() {
+        if endpoint.progress() {
+            polls = polls.wrapping_add(1);
+            if !S::CALLERS_PROGRESS || polls.is_multiple_of(POLLS) || !endpoint.is_used_alone() {
                 tokio::task::yield_now().await;
             }
+            endpoint.send_posted();
         }
         let mut worked = false;
         let patience = waiter.patience(endpoint.is_sending());
@@ -79,8 +82,8 @@ pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -
             tokio::task::yield_now().await;
             worked = (0..POLLS).any(|_| endpoint.progress());
         }
-        if !worked {
-            wait(&endpoint, fd.as_ref(), &mut alarm).await?;
+        if !worked && wait(&endpoint, fd.as_ref(), &mut alarm).await? {
+            polls = 0;
         }
         waiter.ended(endpoint.now() - since);
     }
@@ -132,17 +135,17 @@ async fn forget_readiness(fd: &AsyncFd<OwnedFd>) -> Result<(), Error> {
     .await
 }
 
-/// Sleeps until there may be something to do.
+/// Sleeps until there may be something to do. Returns false if there was already.
 async fn wait<S: Threading>(
     endpoint: &Endpoint<S>,
     fd: Option<&AsyncFd<OwnedFd>>,
     alarm: &mut Alarm,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let mut armed = false;
     poll_fn(|cx| {
         if armed {
             // Woken. The reason does not matter.
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(Ok(true));
         }
         // A transport need not look for arrivals while it is armed, if they make its fd readable.
         // So the fd is asked afterwards: an arrival since the polls has been noted, and a later one
@@ -150,7 +153,7 @@ async fn wait<S: Threading>(
         let (waiting, until) = endpoint.arm_until(cx.waker());
         let rings = until.is_some_and(|until| alarm.rings_by(until, || endpoint.now(), cx));
         if waiting == Armed::Busy || rings || fd.is_some_and(|fd| fd.poll_read_ready(cx).is_ready()) {
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(Ok(false));
         }
         armed = true;
         Poll::Pending

@@ -124,16 +124,28 @@ pub fn block_on<S: Threading, F: Future>(
     let mut future = pin!(future);
     let mut waiter = Waiter::new(waiting);
     let mut idle_since: Option<(Time, Option<Duration>)> = None;
+    // The endpoint was polled since the last attempt to sleep.
+    let mut polled = false;
     loop {
         let ran = alarm.take();
         if ran && let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return Ok(output);
         }
-        if endpoint.progress() || ran {
+        // What has come since that poll ends the sleep, so there is no second look for it.
+        let worked = if ran && polled {
+            endpoint.send_posted();
+            true
+        } else {
+            polled = true;
+            endpoint.progress()
+        };
+        if worked || ran {
             if let Some((since, _)) = idle_since.take() {
                 waiter.ended(endpoint.now() - since);
             }
-            continue;
+            if alarm.is_ready() {
+                continue;
+            }
         }
         let now = endpoint.now();
         let (since, patience) = *idle_since.get_or_insert_with(|| (now, waiter.patience(endpoint.is_sending())));
@@ -141,6 +153,7 @@ pub fn block_on<S: Threading, F: Future>(
             std::hint::spin_loop();
         } else {
             sleep(endpoint, &alarm, &waker, bed.as_mut())?;
+            polled = false;
         }
     }
 }

@@ -136,6 +136,12 @@ impl<S: Threading> Endpoint<S> {
         worked
     }
 
+    /// Sends what was posted, without a look for arrivals.
+    pub(crate) fn send_posted(&self) {
+        let ((), state) = self.run(|state| state.send_posted(self.now()));
+        self.release(state, false);
+    }
+
     /// Returns true if at most one task has operations under way.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_used_alone(&self) -> bool {

@@ -37,7 +37,8 @@ pub(crate) mod threading;
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use call_buffers::CallBuffers;
@@ -92,7 +93,27 @@ impl SharedEndpoint {
     /// operations and timers.
     pub fn shared(engine: Engine, clock: impl Clock + Send + Sync + 'static) -> SharedEndpoint {
         let clock: Box<dyn Clock + Send + Sync> = Box::new(clock);
-        Endpoint::from_parts(engine, clock)
+        let endpoint = Endpoint::from_parts(engine, clock);
+        let returned = Arc::new(Returned(Arc::downgrade(&endpoint.inner)));
+        endpoint.look_at(|state| state.returns = Some(Waker::from(returned)));
+        endpoint
+    }
+}
+
+/// Its waker is called when a message or an exposure is dropped while the driver sleeps. What it
+/// kept is taken back by the thread that dropped it, or by the one that uses the endpoint, so the
+/// driver need not be woken.
+struct Returned(Weak<Inner<AnyThread>>);
+
+impl Wake for Returned {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(inner) = self.0.upgrade() {
+            Endpoint::<AnyThread> { inner }.settle(Dropped::Return);
+        }
     }
 }
 

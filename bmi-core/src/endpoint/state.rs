@@ -6,6 +6,7 @@ use std::task::Waker;
 use crate::engine::{DroppedCall, Engine, Exposure};
 use crate::error::{Error, ErrorKind};
 use crate::mem::Retirement;
+use crate::mutated;
 use crate::op::{OpId, PeerId, Tag};
 use crate::time::Time;
 use crate::transport::Armed;
@@ -20,6 +21,9 @@ pub(super) struct State {
     pub(super) engine: Engine,
     /// The driver, while it sleeps.
     pub(super) driver: Option<Sleeper>,
+    /// Settles what the drop of a message or an exposure leaves to do. It is woken in place of the
+    /// driver, where callers make progress.
+    pub(super) returns: Option<Waker>,
     /// Set if a task has used the endpoint since the last poll.
     pub(super) posted: bool,
     /// The tasks that wait for unexpected messages.
@@ -55,8 +59,8 @@ pub(super) struct Sleeper {
     waker: Waker,
     /// When it wakes by itself.
     until: Option<Time>,
-    /// A caller has polled for it since it sleeps.
-    relieved: bool,
+    /// A caller may send for it: none has, since it sleeps.
+    sends: bool,
 }
 
 /// What remains to be done for a value that was dropped.
@@ -72,6 +76,8 @@ pub(crate) enum Dropped {
     Exposed(Box<(Exposure, Vec<Retirement>)>),
     /// Tell the caller that its call gets no reply.
     Unanswered(PeerId, Tag),
+    /// Take back what a message or an exposure kept.
+    Return,
     /// Close the endpoint: its last handle is gone.
     Handle,
 }
@@ -93,6 +99,7 @@ impl State {
         State {
             engine,
             driver: None,
+            returns: None,
             posted: true,
             message_waiters: Waiters::default(),
             event_waiters: Waiters::default(),
@@ -112,6 +119,13 @@ impl State {
         let worked = self.engine.poll(now);
         self.note_arrivals();
         worked
+    }
+
+    /// Sends what was posted, without a look for arrivals.
+    pub(super) fn send_posted(&mut self, now: Time) {
+        self.posted = false;
+        self.engine.send_posted(now);
+        self.note_arrivals();
     }
 
     /// Lets those go on who wait for what is there now.
@@ -213,6 +227,7 @@ impl State {
             }
             Dropped::Exposed(exposed) => self.engine.leave_exposure(exposed.0, exposed.1),
             Dropped::Unanswered(peer, id) => crate::engine::leave_unanswered(&mut self.engine, peer, id, now),
+            Dropped::Return => {} // every use does this for a driver that sleeps
             Dropped::Handle => self.close(now),
         }
     }
@@ -220,38 +235,35 @@ impl State {
     /// Prepares the sleep of a driver. Also returns the time until which it has to sleep at most:
     /// callers wake it only for an earlier one.
     pub(super) fn arm(&mut self, waker: &Waker) -> (Armed, Option<Time>) {
-        if self.posted || self.engine.arm(waker) == Armed::Busy {
+        let returns = self.returns.as_ref().filter(|_| !mutated("wait/returns-wake-the-driver")).unwrap_or(waker);
+        if self.posted || self.engine.arm_with(waker, returns) == Armed::Busy {
             return (Armed::Busy, None);
         }
         let until = self.engine.next_deadline();
         self.engine.record_sleep();
-        self.driver = Some(Sleeper { waker: waker.clone(), until, relieved: false });
+        self.driver = Some(Sleeper { waker: waker.clone(), until, sends: true });
         (Armed::Waiting, until)
     }
 
     /// Makes the progress that a driver that sleeps would have to make. The driver has to be woken
     /// nevertheless if there is more to do, or if it would wake too late.
     ///
-    /// A caller polls once in each sleep. Who exchanges messages with a peer wakes nobody this way:
+    /// Callers send once in each sleep. Who exchanges messages with a peer wakes nobody this way:
     /// the driver wakes for the answer, and sleeps again. Who posts several messages, or does so in
     /// several tasks, wakes the driver with the second one. While the driver is awake, posting only
     /// adds to what its next poll sends together.
     ///
-    /// `woken` takes the driver that has to be woken. It is there during the poll, so that a panic
-    /// wakes it.
+    /// `woken` takes the driver that has to be woken. It is there meanwhile, so that a panic wakes
+    /// it.
     pub(super) fn progress_for_driver(&mut self, woken: &mut Option<Waker>, now: impl Fn() -> Time) {
-        let Some(Sleeper { waker, until, mut relieved }) = self.driver.take() else { return };
+        let Some(Sleeper { waker, until, mut sends }) = self.driver.take() else { return };
         let waker = woken.insert(waker);
-        let mut armed = self.engine.arm(waker);
-        if armed == Armed::Busy && !relieved {
-            self.poll(now());
-            relieved = true;
-            armed = self.engine.arm(waker);
-        }
+        let returns = self.returns.as_ref().unwrap_or(waker);
+        let armed = self.engine.relieve(now, &mut sends, waker, returns);
         let next = self.engine.next_deadline();
         let in_time = next.is_none_or(|next| until.is_some_and(|until| until <= next));
         if armed == Armed::Waiting && in_time {
-            self.driver = woken.take().map(|waker| Sleeper { waker, until, relieved });
+            self.driver = woken.take().map(|waker| Sleeper { waker, until, sends });
         }
     }
 

@@ -95,6 +95,12 @@ impl Engine {
     /// message or an exposure is dropped, whether or not there is an event fd.
     #[inline]
     pub fn arm(&mut self, waker: &Waker) -> Armed {
+        self.arm_with(waker, waker)
+    }
+
+    /// Works as [`Engine::arm`], but a message or an exposure that is dropped wakes `returns`.
+    #[inline]
+    pub(crate) fn arm_with(&mut self, waker: &Waker, returns: &Waker) -> Armed {
         // Transfers and peers that wait for the adapter are resumed by its progress, which wakes
         // the waiter.
         if self.peers.has_dirty() || !self.ops.fences.is_empty() || self.has_returns() {
@@ -102,8 +108,8 @@ impl Engine {
         }
         let armed = self.adapter.transport.arm(waker);
         let quiet = armed == Armed::Waiting
-            && (mutated("wait/dropped-messages-wake-nobody") || self.inbox.released.wake_at_next(waker))
-            && self.exposures.revoked.wake_at_next(waker)
+            && (mutated("wait/dropped-messages-wake-nobody") || self.inbox.released.wake_at_next(returns))
+            && self.exposures.revoked.wake_at_next(returns)
             && self.adapter.registry.arm(waker);
         if quiet { Armed::Waiting } else { Armed::Busy }
     }
@@ -114,6 +120,28 @@ impl Engine {
     }
 
     // ---- for the async interface ----------------------------------------------------------------
+
+    /// Does the part of a poll that a caller does for a driver that sleeps, and gets ready for the
+    /// rest of its sleep. If `sends`, it sends what was posted; it is set to false once it has.
+    /// `waker` and `returns` are as for [`Engine::arm_with`].
+    pub(crate) fn relieve(
+        &mut self,
+        now: impl Fn() -> Time,
+        sends: &mut bool,
+        waker: &Waker,
+        returns: &Waker,
+    ) -> Armed {
+        if self.arm_with(waker, returns) == Armed::Waiting {
+            return Armed::Waiting;
+        }
+        self.settle_returns(now());
+        let armed = self.arm_with(waker, returns);
+        if armed == Armed::Waiting || !std::mem::take(sends) {
+            return armed;
+        }
+        self.send_posted(now());
+        self.arm_with(waker, returns)
+    }
 
     /// Returns the number of operations that are under way, or have ended and are not collected.
     #[inline]

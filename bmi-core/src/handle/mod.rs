@@ -9,8 +9,8 @@
 //! **How it is driven.** Each endpoint has a driver: a task of the tokio runtime that the handle
 //! was opened in, if that has several threads, or else a thread. It polls the endpoint, or sleeps
 //! until there is something to do. If the runtime ends first, a thread goes on. A thread that posts
-//! an operation, and finds the driver asleep, makes the progress itself, so that posting wakes
-//! nobody. [`Handle::block_on`] polls too, as long as [`Waiting`] allows. A driver that polls
+//! an operation or drops a message, and finds the driver asleep, sends itself what is to be sent, so
+//! it wakes nobody. [`Handle::block_on`] polls too, as long as [`Waiting`] allows. A driver that polls
 //! stands by meanwhile. See [`threading`](crate::AnyThread) for the alternatives.
 //!
 //! **Several endpoints.** Each has its own lock, driver and peers. A peer belongs to the endpoint
@@ -41,6 +41,8 @@
 
 mod drivers;
 mod operations;
+#[cfg(feature = "tokio")]
+mod serve;
 mod wait;
 
 use std::sync::Arc;

@@ -45,7 +45,7 @@ macro_rules! forward_transport {
         $crate::forward_transport!(@each $own $self, $inner;
             capabilities listen connect accept reject disconnect register expose revoke
             post_recv post_alike post_send post_write post_read write_now read_now map_remote view_remote
-            bulk_ways retired_memory release_idle moved_bytes poll poll_inline charge next_deadline
+            bulk_ways retired_memory release_idle moved_bytes poll poll_inline flush charge next_deadline
             arm event_fd waker);
     };
     (@each $own:tt $self:ident, $inner:expr; $($method:ident)+) => {
@@ -82,6 +82,7 @@ macro_rules! forward_transport {
     (@same moved_bytes moved_bytes $($any:tt)*) => {};
     (@same poll poll $($any:tt)*) => {};
     (@same poll_inline poll_inline $($any:tt)*) => {};
+    (@same flush flush $($any:tt)*) => {};
     (@same charge charge $($any:tt)*) => {};
     (@same next_deadline next_deadline $($any:tt)*) => {};
     (@same arm arm $($any:tt)*) => {};
@@ -206,6 +207,10 @@ macro_rules! forward_transport {
             now: $crate::Time, events: &mut Vec<$crate::transport::Event>,
             receiver: &mut dyn $crate::transport::InlineReceiver
         ) -> bool);
+    };
+    (@flush $self:ident, $inner:expr) => {
+        $crate::forward_transport!(@by_mut $self, $inner,
+            flush(now: $crate::Time, events: &mut Vec<$crate::transport::Event>) -> bool);
     };
     (@charge $self:ident, $inner:expr) => {
         $crate::forward_transport!(@by_mut $self, $inner, charge(work: $crate::transport::HostWork));

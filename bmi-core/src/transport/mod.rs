@@ -748,6 +748,14 @@ pub trait Transport {
         self.poll(now, events)
     }
 
+    /// Sends what was posted, and does not look for what arrives: the part of a poll that another
+    /// thread does for an owner that sleeps. It reports what completes. Returns true if there was
+    /// anything to do. Then [`Transport::arm`] again, before the sleep goes on. The default polls,
+    /// and an adapter that sends while work is posted needs nothing else.
+    fn flush(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.poll(now, events)
+    }
+
     /// Notes that the protocol above has made the processor do `work` for the data path. An adapter
     /// of a real host ignores it, because the time has passed already. A simulated host charges its
     /// processor, so that the protocol's copies have a cost.

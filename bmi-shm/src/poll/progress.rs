@@ -82,7 +82,7 @@ impl ShmTransport {
         shows: bool,
         receiver: &mut dyn InlineReceiver,
     ) -> bool {
-        self.now = now;
+        (self.now, self.looked) = (now, false);
         let before = events.len();
         let (limit, early) = (before + BATCH, before..before);
         let has_chores = self.has_chores();
@@ -96,6 +96,26 @@ impl ShmTransport {
         };
         let mut pass = Pass { events, limit, early, shows, receiver, moved: false };
         self.serve_from(step, slot, &mut pass);
+        self.conclude(&mut pass)
+    }
+
+    /// Serves the connections that have something to do, and rings the bells of their peers. Leaves
+    /// the descriptors, and the announcement that this side sleeps.
+    pub(crate) fn flush(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.now = now;
+        let before = events.len();
+        let (limit, early) = (before + BATCH, before..before);
+        let receiver = &mut crate::adapter::ReceivesNothing;
+        let mut pass = Pass { events, limit, early, shows: false, receiver, moved: false };
+        if !self.pending.is_idle() {
+            self.report_pending(&mut pass);
+            if !self.pending.is_empty() {
+                return true;
+            }
+        }
+        if let Some((step, slot)) = self.find_busy(0) {
+            self.serve_from(step, slot, &mut pass);
+        }
         self.conclude(&mut pass)
     }
 
@@ -200,8 +220,8 @@ impl ShmTransport {
         read | accepted
     }
 
-    /// Reads the events that epoll has. Returns how many there were.
-    fn ask_epoll(&mut self) -> usize {
+    /// Reads the events that epoll has.
+    fn ask_epoll(&mut self) {
         (self.unasked, self.look_at) = (0, self.now + LOOK_INTERVAL);
         self.look_at_latest = self.now + BUSY_LOOK_INTERVAL;
         self.calls += 1;
@@ -209,11 +229,13 @@ impl ShmTransport {
         let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let spare = rustix::buffer::spare_capacity(&mut self.scratch.events);
         if let Err(error) = epoll::wait(&self.epoll, spare, Some(&none)) {
-            if error != rustix::io::Errno::INTR {
+            self.looked = error != rustix::io::Errno::INTR;
+            if self.looked {
                 tracing::error!(%error, "cannot ask for readiness");
             }
-            return 0;
+            return;
         }
+        self.looked = self.scratch.events.len() < EPOLL_EVENTS;
         for at in 0..self.scratch.events.len() {
             let token = self.scratch.events[at].data.u64() as usize;
             let index = token >> crate::TOKEN_BITS;
@@ -232,7 +254,6 @@ impl ShmTransport {
         if self.now >= self.sweep_at {
             self.sweep();
         }
-        self.scratch.events.len()
     }
 
     /// Tells peers of memory that is gone.
@@ -385,10 +406,13 @@ impl ShmTransport {
             let taken = || link.peer.taken().load(Ordering::Relaxed) != link.in_place_copied;
             reads && link.reader.has_next() || waits_for_room && room() || queues.has_gone() && taken()
         });
-        // A full answer may not be complete. An event left in epoll makes no new edge for a thread
-        // that sleeps on it.
-        let all_seen = self.ask_epoll() < EPOLL_EVENTS;
-        if arrived || !all_seen || self.has_work() {
+        // What has come since the last poll looked makes the descriptor readable. An event that was
+        // there before makes no new edge for a thread that sleeps on it. A full answer may not be
+        // complete.
+        if !self.looked {
+            self.ask_epoll();
+        }
+        if arrived || !self.looked || self.has_work() {
             self.rouse();
             return Armed::Busy;
         }

@@ -1,7 +1,7 @@
 //! A key-value server and its clients as tasks of tokio's default runtime, on several threads.
 //!
 //! Shows a [`bmi::Handle`]: it is `Clone + Send + Sync`, and its futures are `Send`. So tasks use
-//! it as they use a socket of tokio. Threads of the handle drive the transport.
+//! it as they use a socket of tokio. Tasks of the same runtime drive the transport.
 //!
 //! ```text
 //! cargo run -p examples --bin on_a_runtime
@@ -18,6 +18,8 @@ use bmi::{Addr, Body, Config, Error, ErrorKind, Handle, OpenOptions, Scheme};
 /// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CLIENTS: u8 = 8;
+/// Most calls that are handled at a time.
+const CALLS: usize = 64;
 
 type Table = Arc<Mutex<BTreeMap<u8, u8>>>;
 
@@ -42,13 +44,7 @@ async fn answer(call: bmi::Incoming<AnyThread>, table: Table) -> Result<(), Erro
 /// Serves until the handle is closed. Each call has a task of its own, which any worker may run.
 async fn serve(server: Handle) -> Result<(), Error> {
     let table = Table::default();
-    loop {
-        match server.next_call().await {
-            Ok(call) => drop(tokio::spawn(answer(call, Arc::clone(&table)))),
-            Err(error) if error.kind() == ErrorKind::Cancelled => return Ok(()),
-            Err(error) => return Err(error),
-        }
-    }
+    server.serve(CALLS, move |call| answer(call, Arc::clone(&table))).await
 }
 
 /// Stores a value, and reads it back.

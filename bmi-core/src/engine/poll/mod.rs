@@ -52,6 +52,34 @@ impl Engine {
         worked
     }
 
+    /// Notes what was dropped, and posts what it lets the peers have. Makes no system call.
+    pub(super) fn settle_returns(&mut self, now: Time) {
+        self.adapter.now = self.adapter.now.max(now);
+        self.set_fences();
+        if self.has_returns() {
+            self.take_returns();
+        }
+        if self.peers.has_dirty() {
+            self.pump_peers();
+        }
+    }
+
+    /// Sends what was posted, and does not look for what arrives.
+    pub(crate) fn send_posted(&mut self, now: Time) {
+        self.settle_returns(now);
+        if self.adapter.transport.flush(self.adapter.now, &mut self.events) {
+            self.retry_blocked();
+        }
+        if !self.events.is_empty() {
+            self.take_events();
+            self.sweeps.expect_idleness(&self.adapter);
+        }
+        if self.peers.has_dirty() {
+            self.pump_peers();
+        }
+        self.set_fences();
+    }
+
     /// Polls the adapter. Inline receives take messages during the poll.
     #[inline]
     fn poll_transport(&mut self) -> bool {

@@ -12,7 +12,8 @@ use bmi_core::comm::Body;
 use bmi_core::driver::Waiting;
 use bmi_core::transport::Armed;
 use bmi_core::{
-    Access, Config, ErrorKind, Handle, HandleConfig, Memory, Options, PeerEvent, SharedEndpoint, SharedPeer, Time,
+    Access, Config, Endpoint, ErrorKind, Handle, HandleConfig, Memory, Options, Peer, PeerEvent, SharedPeer, Threading,
+    Time,
 };
 use bmi_sim::{Node, World};
 use send_wrapper::SendWrapper;
@@ -167,22 +168,21 @@ fn what_was_sent_before_the_end_is_sent_also_after_a_long_idle_time() {
 
 /// Counts its calls. Each uses the endpoint, as a waker of an executor may that runs its task at
 /// once.
-struct Bell {
+struct Bell<S: Threading> {
     /// The world is of one thread.
-    endpoint: SendWrapper<SharedEndpoint>,
+    endpoint: SendWrapper<Endpoint<S>>,
     rung: AtomicUsize,
 }
 
-impl Wake for Bell {
+impl<S: Threading> Wake for Bell<S> {
     fn wake(self: Arc<Self>) {
         let _ = self.endpoint.counters();
         self.rung.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn bell(handle: &Sim) -> (Arc<Bell>, Waker) {
-    let endpoint = SendWrapper::new(handle.endpoints().next().unwrap().clone());
-    let bell = Arc::new(Bell { endpoint, rung: AtomicUsize::new(0) });
+fn bell<S: Threading>(endpoint: &Endpoint<S>) -> (Arc<Bell<S>>, Waker) {
+    let bell = Arc::new(Bell { endpoint: SendWrapper::new(endpoint.clone()), rung: AtomicUsize::new(0) });
     (Arc::clone(&bell), bell.into())
 }
 
@@ -199,7 +199,7 @@ fn a_panic_while_the_endpoint_is_used_leaves_nobody_asleep() {
     world.block_on(async {
         let peer = client.connect(&addr, client.within(LIMIT)).await.unwrap();
         let receive = peer.recv(1, vec![0; 10], Options::default());
-        let (bell, waker) = bell(&client);
+        let (bell, waker) = bell(client.endpoints().next().unwrap());
         let mut room = pin!(peer.endpoint().room());
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         let closure = AssertUnwindSafe(|| {
@@ -218,21 +218,31 @@ fn a_panic_while_the_endpoint_is_used_leaves_nobody_asleep() {
 }
 
 /// A regression test. The waker of a driver that sleeps was called while the endpoint was locked.
+/// Where callers make progress it is not called: the use in which the exposure was dropped takes it
+/// back.
 #[test]
 fn the_waker_of_a_driver_is_called_when_the_endpoint_is_free() {
-    let world = World::new(1);
-    let (near, far) = (world.node("near"), world.node("far"));
-    let (client, server) = (handle(&near, 1, Waiting::Event), handle(&far, 1, Waiting::Event));
-    let addr = server.listen(&far.addr(1)).unwrap();
-    world.block_on(async {
-        let peer = client.connect(&addr, client.within(LIMIT)).await.unwrap();
+    fn drop_within<S: Threading>(peer: &Peer<S>, rings: usize) {
         let memory = Memory::zeroed(10).unwrap();
         let exposure = peer.expose(&memory, Access::WRITE).unwrap();
-        let (bell, waker) = bell(&client);
+        let (bell, waker) = bell(peer.endpoint());
         // From now on this is the driver.
         while bell.endpoint.progress() || bell.endpoint.arm(&waker) == Armed::Busy {}
         assert_eq!(bell.rung.load(Ordering::Relaxed), 0);
         bell.endpoint.with(|_| drop(exposure));
-        assert_eq!(bell.rung.load(Ordering::Relaxed), 1);
+        assert_eq!(bell.rung.load(Ordering::Relaxed), rings);
+        if rings == 0 {
+            assert_eq!(peer.endpoint().resource_usage().exposures, 0);
+        }
+    }
+    let world = World::new(1);
+    let (near, far) = (world.node("near"), world.node("far"));
+    let (client, server) = (handle(&near, 1, Waiting::Event), handle(&far, 1, Waiting::Event));
+    let single = near.endpoint(Config::named("single")).unwrap();
+    let addr = server.listen(&far.addr(1)).unwrap();
+    world.block_on(async {
+        drop_within(&client.connect(&addr, client.within(LIMIT)).await.unwrap(), 0);
+        // For the exposure, and for the use.
+        drop_within(&single.connect(&addr, single.within(LIMIT)).await.unwrap(), 2);
     });
 }

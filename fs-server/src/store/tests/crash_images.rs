@@ -406,7 +406,7 @@ fn check(cached: bool) {
     let (draws, least) = match (is_full, cached) {
         (false, _) => (4, 250),
         (true, false) => (130, 8000),
-        (true, true) => (60, 2000),
+        (true, true) => (90, 2000),
     };
     let count = images(cached, draws);
     println!("{count} images that differ");
