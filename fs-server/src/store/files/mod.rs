@@ -84,6 +84,4 @@ mod store;
 pub(super) use marks::Mark;
 #[cfg(any(test, feature = "sim"))]
 pub use names::{datafile_of, name_of};
-#[cfg(test)]
-pub(super) use past_cache::tests as modes;
 pub use store::FileStore;

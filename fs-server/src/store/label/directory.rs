@@ -148,7 +148,7 @@ pub(in crate::store) fn durable_dir(dir: &Path) -> io::Result<()> {
 }
 
 /// Implements [`durable_dir`]. `sync` makes the names in a directory durable.
-pub(in crate::store) fn durable_dir_by(dir: &Path, sync: impl FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
+pub(super) fn durable_dir_by(dir: &Path, sync: impl FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
     let dir = std::path::absolute(dir)?;
     let missing = dir.ancestors().take_while(|dir| !dir.exists()).count();
     fs::create_dir_all(&dir)?;

@@ -33,8 +33,6 @@ mod tests;
 
 pub(super) use cache_note::CacheNote;
 pub(super) use directory::durable_dir;
-#[cfg(test)]
-pub(super) use directory::durable_dir_by;
 pub(crate) use directory::{Directory, others};
 pub(crate) use identity::IDENTITY;
 pub use identity::Label;

@@ -1,7 +1,7 @@
 //! Tests of labels and of the directories that have one.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fs_proto::{ClusterId, DatafileHandle, ErrorCode, Role, Start, StoreId};
 
@@ -108,4 +108,25 @@ fn a_label_that_cannot_be_read_is_not_overwritten() {
         assert!(error.detail.contains(why) && !error.detail.contains('\n'), "{error}");
         assert_eq!(fs::read_to_string(dir.path().join(IDENTITY)).unwrap(), text);
     }
+}
+
+/// Data that is synced in a directory is lost if the directory's name never reached the disk.
+#[test]
+fn a_new_directory_is_durable_by_its_name_up_to_what_was_there() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().canonicalize().unwrap();
+    let synced = |dir: &str| {
+        let mut synced = Vec::new();
+        durable_dir_by(&root.join(dir), |above| {
+            synced.push(above.strip_prefix(&root).unwrap().to_owned());
+            Ok(())
+        })
+        .unwrap();
+        synced
+    };
+    assert_eq!(synced("a/b/c"), ["a/b", "a", ""].map(PathBuf::from));
+    assert_eq!(synced("a/b/d"), ["a/b"].map(PathBuf::from));
+    assert_eq!(synced("a/b/d"), ["a/b"].map(PathBuf::from), "whoever made it may not have come so far");
+    let full = durable_dir_by(&root.join("x"), |_| Err(std::io::ErrorKind::StorageFull.into()));
+    assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
 }

@@ -13,6 +13,8 @@
 
 mod guard;
 mod residue;
+#[cfg(test)]
+mod tests;
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;

@@ -14,8 +14,8 @@ use fs_proto::{ClusterId, Role, StoreId};
 use futures_util::FutureExt;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
+use super::modes::{Mode, disk_dir, placed};
 use crate::store::disk::steps::injected::{self, Failing};
-use crate::store::files::modes::{Mode, disk_dir, placed};
 use crate::store::*;
 
 const SYNCED: &str = "user.pvfs.synced";

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use bmi_cache::{ArenaSettings, Frames, Settings};
 use futures_util::FutureExt;
 
+use super::FILE;
+use super::modes::{Mode, disk_dir, placed};
 use crate::store::disk::steps::injected::{self, Failing};
-use crate::store::files::modes::{Mode, disk_dir, placed};
 use crate::store::*;
-
-const FILE: DatafileHandle = DatafileHandle(0xab_00cd);
 
 /// The length of the datafiles: a page, which may bypass the page cache, and a tail.
 const LEN: usize = 4196;

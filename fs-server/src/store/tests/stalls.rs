@@ -6,9 +6,9 @@ use std::sync::mpsc;
 
 use futures_util::FutureExt;
 
+use super::FILE;
 use crate::store::*;
 
-const FILE: DatafileHandle = DatafileHandle(0xab_00cd);
 /// A datafile that has a file, which is not open.
 const CLOSED: DatafileHandle = DatafileHandle(0xab_00ce);
 /// A datafile that has no file.

@@ -70,7 +70,7 @@
 //! **Tests.** `past_cache/tests.rs`; the tests of all stores run in this mode too.
 
 #[cfg(test)]
-pub(in crate::store) mod tests;
+mod tests;
 
 use std::fs::File;
 use std::io;

@@ -2,7 +2,6 @@
 //! permits it on a disk. [`Mode::open`] checks that a store does what this file system permits.
 
 use std::fs::{self, File};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,99 +13,13 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::disk::SystemDir;
 use crate::store::disk::steps::injected::{self, Failing};
-use crate::store::transfer::{AtOnce, Ring};
+use crate::store::tests::modes::{DIRECT, Mode, disk_dir, permits, placed};
+use crate::store::tests::{FILE, run};
 use crate::store::{DataStore, sys};
 
-const FILE: DatafileHandle = DatafileHandle(0xab_00cd);
 const PATH: &str = "00/0000000000ab00cd";
 const PAGE: u64 = 4096;
-
-/// How a store moves bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) enum Mode {
-    /// Through the page cache.
-    Cached,
-    /// Past it, by threads.
-    Threads,
-    /// Past it, by the kernel.
-    Ring,
-}
-
-pub(in crate::store) const MODES: [Mode; 3] = [Mode::Cached, Mode::Threads, Mode::Ring];
-const DIRECT: [Mode; 2] = [Mode::Threads, Mode::Ring];
-
-/// Returns a directory on a disk, where the sources are on one.
-pub(in crate::store) fn disk_dir() -> TempDir {
-    tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
-}
-
-/// Returns true if direct transfers bypass the page cache in a directory: there is a disk, and a
-/// transfer succeeds.
-fn permits(dir: &Path) -> bool {
-    if AtOnce::on(&SystemDir::open(dir).unwrap()).unwrap().in_memory() {
-        return false;
-    }
-    let path = dir.join("probe");
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT);
-    let memory = Memory::zeroed(64 << 10).unwrap().all();
-    let moved = options.open(&path).and_then(|file| sys::write_at(&file, 0, &memory));
-    let _ = fs::remove_file(&path);
-    moved.is_ok()
-}
-
-/// Returns true if this process may certainly use rings: no switch and no filter forbids it.
-fn has_rings() -> bool {
-    let switch = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    switch.trim() == "0" && status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "0"]))
-}
-
-/// Opens a ring. `None` if the kernel does not permit any. Fails if it does, and there is none.
-pub(in crate::store) fn opened_ring<R>(open: impl FnOnce() -> io::Result<R>) -> Option<R> {
-    match open() {
-        Ok(ring) => Some(ring),
-        Err(error) => {
-            assert!(!has_rings(), "the kernel permits rings: {error}");
-            eprintln!("the kernel permits no rings ({error}): threads make the transfers");
-            None
-        }
-    }
-}
-
-impl Mode {
-    /// Opens a store. Checks that it moves bytes past the page cache exactly where that is
-    /// possible.
-    pub(crate) fn open(self, dir: &Path, offload: u64) -> FileStore {
-        let store = FileStore::open(dir, offload).unwrap();
-        if self == Mode::Cached {
-            assert!(!store.moves_directly() && !store.has_ring());
-            return store;
-        }
-        let store = store.direct(true);
-        assert_eq!(store.moves_directly(), permits(dir), "{}", dir.display());
-        if self == Mode::Threads {
-            return store.without_ring();
-        }
-        if store.moves_directly() {
-            assert_eq!(store.has_ring(), opened_ring(Ring::open).is_some());
-        }
-        store
-    }
-}
-
-fn run<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
-}
-
-/// Bytes in memory that begins `at` bytes behind the beginning of a page.
-pub(crate) fn placed(at: usize, bytes: &[u8]) -> MemList {
-    let memory = Memory::zeroed(at + bytes.len()).unwrap();
-    memory.copy_from(at, bytes);
-    memory.slice(at, bytes.len()).into()
-}
 
 async fn write(store: &dyn DataStore, offset: u64, at: usize, bytes: &[u8]) -> Result<(), FsError> {
     store.write(FILE, &[Region::new(offset, bytes.len() as u64)], &placed(at, bytes)).await

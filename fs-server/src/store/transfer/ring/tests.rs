@@ -12,8 +12,8 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 
 use super::*;
-use crate::store::files::modes::opened_ring;
 use crate::store::open::OpenFile;
+use crate::store::tests::modes::opened_ring;
 use crate::store::transfer::jobs::jobs;
 use crate::workers::Workers;
 
