@@ -4,14 +4,14 @@
 //!
 //! ```text
 //!   <dir>/identity.toml            the label (`identity.rs`)
-//!   <dir>/catalogue                datafiles that were created and never written (`catalogue.rs`)
+//!   <dir>/catalogue                datafiles that were created and never written (`catalogue`)
 //!   <dir>/marks                    datafiles on which most operations must fail (`marks.rs`)
 //!   <dir>/e1/000001000000e100      subdirectory: the handle's second byte; file: the handle, in hexadecimal
 //!   <dir>/e2/…
 //! ```
 //!
 //! **Existence.** A datafile exists if it has a file, or if the catalogue says that it was created
-//! and never written (`catalogue.rs`). The first write makes the file, and the first sync takes the
+//! and never written (`catalogue`). The first write makes the file, and the first sync takes the
 //! datafile off the catalogue. The length that a datafile had when it was synced is an extended
 //! attribute of its file (`user.pvfs.synced`). On a file system without such attributes nothing is
 //! remembered.
@@ -56,7 +56,7 @@
 //! `open`. If no descriptor is free, files that nobody uses are closed, and the step that needs one
 //! is taken again.
 //!
-//! **Number of datafiles.** It is known without looking (`catalogue.rs`). The files are counted
+//! **Number of datafiles.** It is known without looking (`catalogue`). The files are counted
 //! when the store is opened. The file system knows how much space is free.
 //!
 //! **Durability.** `sync` is `fdatasync` of the files (`durability.rs`). The first one of a
