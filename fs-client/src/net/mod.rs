@@ -1,10 +1,13 @@
-//! Reaching servers: over which transport and why (`route`), which are avoided (`servers`), and a
-//! request with its repetitions (`connection`).
+//! Reaching servers: over which transport and why (`route`), which are avoided (`servers`),
+//! connections (`connection`), and a request with its repetitions (`request`).
 
 mod connection;
+mod numbers;
+mod request;
 mod route;
 mod servers;
 
-pub(crate) use connection::{Answer, Connections, Outgoing, Resend, unexpected};
+pub(crate) use connection::Connections;
+pub(crate) use request::{Answer, Outgoing, Resend, unexpected};
 pub(crate) use route::Preference;
 pub use route::{Endpoints, Route, TransportChoice};
