@@ -6,4 +6,5 @@ mod control;
 mod descriptors;
 mod put;
 mod restore;
+mod trees;
 mod whose_bytes;

@@ -15,7 +15,7 @@ use fs_client::{
 };
 use proptest::prelude::*;
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, count};
 
 pub fn path(text: &str) -> FsPath {
     text.parse().unwrap()
@@ -75,6 +75,11 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("not within a minute: {what}");
+}
+
+/// Waits until the I/O servers have removed what is not used any more.
+pub(crate) fn until_removed(cluster: &Cluster) {
+    eventually("the datafiles of removed files are removed", || count(cluster, "orphaned_datafiles") == 0);
 }
 
 /// Stores a file that has these bytes.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use serde_json::Value;
@@ -172,4 +172,34 @@ pub(crate) fn complaint(output: &Output, status: i32) -> String {
     assert_eq!(output.status.code(), Some(status), "{errors}");
     assert!(errors.starts_with("pvfs: ") && errors.lines().count() == 1, "one clear line: {errors}");
     errors
+}
+
+/// Enough for servers that come back on a busy machine.
+pub(crate) const PATIENT: &str = "60s";
+
+/// Runs a command that may wait for servers and print that it does. It must succeed.
+pub(crate) fn patient(cluster: &Cluster, args: &[&str]) {
+    let output = cluster.run(&[args, &["--retry-for", PATIENT]].concat());
+    assert!(output.status.success(), "pvfs {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Returns the bytes of a file of the cluster.
+pub(crate) fn content(cluster: &Cluster, name: &str) -> Vec<u8> {
+    let output = cluster.run(&["cat", name, "--retry-for", PATIENT]);
+    assert!(output.status.success(), "cat {name}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+pub(crate) fn count(cluster: &Cluster, field: &str) -> u64 {
+    cluster.json(&["statfs"])[field].as_u64().unwrap()
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Starts a command whose input and output are pipes.
+pub(crate) fn piped(cluster: &Cluster, args: &[&str]) -> Child {
+    let mut command = cluster.command(args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
