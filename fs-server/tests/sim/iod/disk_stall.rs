@@ -9,7 +9,7 @@ use fs_proto::CacheHints;
 use fs_server::embedded::Medium;
 use fs_server::iod::IodSettings;
 
-use super::fairness::{BEGIN, Server, file};
+use super::server::{BEGIN, Server, file};
 use super::*;
 
 /// How long the disk does not answer.

@@ -8,6 +8,8 @@ mod caches;
 mod data;
 mod disk_stall;
 mod fairness;
+mod lending;
 mod loops;
 mod page_cache;
+mod server;
 mod stalled;

@@ -3,7 +3,7 @@
 use bmi_sim::{Profile, SimConfig};
 use fs_server::iod::IodSettings;
 
-use super::fairness::{BEGIN, Server, file};
+use super::server::{BEGIN, Server, file};
 use super::*;
 
 /// How many clients stop.
