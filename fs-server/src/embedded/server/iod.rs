@@ -31,7 +31,7 @@ impl Home {
             self.directory.establish(&label)?;
         }
         let store = FileStore::open(self.directory.path(), offload)?.keeping_open(self.open_files);
-        let store = store.direct(service.has_cache()).mapped(*service == Service::Mmap)?;
+        let store = store.direct_io(service.has_cache()).mapped(*service == Service::Mmap)?;
         Ok(store.locked_by(self.directory.lock()))
     }
 }

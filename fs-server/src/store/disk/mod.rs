@@ -17,9 +17,9 @@
 //! 5. A sync that fails leaves in doubt which bytes the disk has, and the next sync does not write
 //!    them. Names, lengths and notes are in the journal, and the next sync covers them.
 //!
-//! **What only a file system has.** Transfers without a wait, past the page cache or by a mapping
-//! use a descriptor ([`DiskFile::system`]). A disk without one moves bytes by [`DiskFile::read_at`]
-//! and [`DiskFile::write_at`] alone.
+//! **What only a file system has.** Transfers without a wait, direct I/O and mappings use a
+//! descriptor ([`DiskFile::system`]). A disk without one moves bytes by [`DiskFile::read_at`] and
+//! [`DiskFile::write_at`] alone.
 
 #[cfg(any(test, feature = "sim"))]
 mod memory;

@@ -1,4 +1,5 @@
-//! What a store of files does with its datafiles: [`DataStore`], made of steps on its [`Disk`].
+//! What a store of files does with its datafiles: [`DataStore`], made of steps on its
+//! [`StoreCore`].
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,7 +11,7 @@ use bmi::hooks::mutated;
 use bmi::{MemList, MemSlice};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind};
 
-use super::durability::{self, Disk, Trouble};
+use super::durability::{self, StoreCore, Trouble};
 use super::mapped::Mapped;
 use super::marks::{Mark, Marks};
 use super::names::{handles_in, name, range, subdir, subdir_of};
@@ -50,9 +51,9 @@ fn sync_fault(datafile: DatafileHandle, trouble: &Trouble) -> FsError {
 }
 
 /// Fails if no file of this file system can have that length.
-fn try_length(disk: &Disk, size: u64) -> io::Result<()> {
-    let file = step(|| disk.dir.open(TRIAL, true))?;
-    match disk.dir.remove(TRIAL) {
+fn try_length(core: &StoreCore, size: u64) -> io::Result<()> {
+    let file = step(|| core.dir.open(TRIAL, true))?;
+    match core.dir.remove(TRIAL) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
@@ -61,11 +62,11 @@ fn try_length(disk: &Disk, size: u64) -> io::Result<()> {
 
 /// Removes the file of a datafile that is not on the catalogue. It is not an error if it does not
 /// exist.
-fn unlink(disk: &Disk, datafile: DatafileHandle) -> io::Result<()> {
-    match step(|| disk.dir.remove(&name(datafile))) {
+fn unlink(core: &StoreCore, datafile: DatafileHandle) -> io::Result<()> {
+    match step(|| core.dir.remove(&name(datafile))) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Ok(()) => {
-            disk.catalogue.file_removed();
+            core.catalogue.file_removed();
             Ok(())
         }
         result => result,
@@ -73,10 +74,10 @@ fn unlink(disk: &Disk, datafile: DatafileHandle) -> io::Result<()> {
 }
 
 /// Returns the datafiles of a subdirectory, in order: those with a file and those without.
-fn datafiles_in(disk: &Disk, number: u8) -> io::Result<Vec<DatafileHandle>> {
-    let directory = step(|| disk.dir.dir(&subdir(number)))?;
+fn datafiles_in(core: &StoreCore, number: u8) -> io::Result<Vec<DatafileHandle>> {
+    let directory = step(|| core.dir.dir(&subdir(number)))?;
     let mut handles = handles_in(&*directory, number)?;
-    handles.extend(disk.catalogue.list(|datafile| subdir_of(datafile) == number));
+    handles.extend(core.catalogue.list(|datafile| subdir_of(datafile) == number));
     handles.sort();
     handles.dedup();
     Ok(handles)
@@ -150,7 +151,7 @@ impl FileStore {
         let mut failed = Vec::new();
         let mut left = files;
         loop {
-            let found = durability::sync(&self.disk, left.clone(), whole).await?;
+            let found = durability::sync(&self.core, left.clone(), whole).await?;
             let (again, done): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, trouble)| match trouble {
                 Trouble::Before(error) => no_descriptor(error).is_some(),
                 Trouble::Failed(_) => false,
@@ -176,12 +177,12 @@ impl FileStore {
         datafile: DatafileHandle,
         change: impl FnOnce(&Marks) -> io::Result<()> + Send + 'static,
     ) -> Result<(), FsError> {
-        let result = self.long(move |disk| disk.mark(change)).await?;
+        let result = self.long(move |core| core.mark(change)).await?;
         result.map_err(|error| fault("marking", datafile, &error))
     }
 
     fn stat_of(&self, Room { capacity, free }: Room) -> IodStat {
-        IodStat { capacity, free, datafiles: self.disk.catalogue.datafiles(), disk: self.disk_number }
+        IodStat { capacity, free, datafiles: self.core.catalogue.datafiles(), disk: self.disk_number }
     }
 }
 
@@ -193,7 +194,7 @@ impl DataStore for FileStore {
 
     async fn relabel(&self, label: &Label) -> Result<(), FsError> {
         let new = *label;
-        let written = self.work(move |disk| write_label(&*disk.dir, &new)).await?;
+        let written = self.work(move |core| write_label(&*core.dir, &new)).await?;
         written.map_err(|error| trouble(&self.path, &error))?;
         *self.label.lock().unwrap_or_else(PoisonError::into_inner) = Some(*label);
         Ok(())
@@ -204,24 +205,24 @@ impl DataStore for FileStore {
     }
 
     async fn create(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
-        self.disk.failure.check()?;
-        let result = self.long(move |disk| disk.create(first, count)).await?;
+        self.core.failure.check()?;
+        let result = self.long(move |core| core.create(first, count)).await?;
         result.map_err(|error| fault("creating datafiles from", first, &error))
     }
 
     async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
-        self.disk.failure.check()?;
-        let result = self.long(move |disk| -> io::Result<Vec<DatafileHandle>> {
+        self.core.failure.check()?;
+        let result = self.long(move |core| -> io::Result<Vec<DatafileHandle>> {
             let mut empty = Vec::new();
             // One that is marked was in use.
-            for datafile in range(first, count).filter(|datafile| disk.marks.find(*datafile).is_none()) {
-                match disk.dir.len_of(&name(datafile)) {
+            for datafile in range(first, count).filter(|datafile| core.marks.find(*datafile).is_none()) {
+                match core.dir.len_of(&name(datafile)) {
                     Ok(len) if len > 0 => {}
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => empty.push(datafile),
                 }
             }
-            disk.take_off(empty.iter().copied())?;
+            core.take_off(empty.iter().copied())?;
             Ok(empty)
         });
         let empty = result.await?.map_err(|error| fault("discarding datafiles from", first, &error))?;
@@ -230,20 +231,20 @@ impl DataStore for FileStore {
 
     async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {
         let Some(first) = datafiles.first().copied() else { return Ok(()) };
-        self.disk.failure.check()?;
+        self.core.failure.check()?;
         let (gone, removed) = (datafiles.to_vec(), Arc::new(AtomicUsize::new(0)));
         let so_far = removed.clone();
-        let result = self.work(move |disk| {
+        let result = self.work(move |core| {
             // First, so that no late write makes the file again.
-            disk.take_off(gone.iter().copied())?;
+            core.take_off(gone.iter().copied())?;
             for (datafile, count) in gone.iter().zip(1..) {
-                unlink(disk, *datafile)?;
+                unlink(core, *datafile)?;
                 so_far.store(count, Ordering::Relaxed);
             }
             // Those that were removed before a crash are made durable too.
-            disk.sync_subdirs(gone.iter().copied())?;
+            core.sync_subdirs(gone.iter().copied())?;
             // Last, so that a marked datafile is never found without its mark.
-            disk.mark(|marks| marks.clear(gone.iter().copied(), |_| true))
+            core.mark(|marks| marks.clear(gone.iter().copied(), |_| true))
         });
         let result = result.await?;
         // One that could not be removed may have unsynced data.
@@ -262,10 +263,10 @@ impl DataStore for FileStore {
     }
 
     async fn list(&self, after: Option<DatafileHandle>, max: usize) -> Result<(Vec<DatafileHandle>, bool), FsError> {
-        let listed = self.work(move |disk| {
+        let listed = self.work(move |core| {
             let mut found = Vec::new();
             for number in after.map_or(0, subdir_of)..=0xff {
-                let handles = datafiles_in(disk, number)?;
+                let handles = datafiles_in(core, number)?;
                 let is_next =
                     |handle: &DatafileHandle| after.is_none_or(|after| (subdir_of(after), after) < (number, *handle));
                 for handle in handles.into_iter().filter(is_next) {
@@ -352,12 +353,12 @@ impl DataStore for FileStore {
         // One that is empty, and was never written, needs none.
         if let Some(file) = self.marked_file(datafile, size > 0).await? {
             let len = file.len().map_err(|error| fault("looking at", datafile, &error))?;
-            if size > 0 && self.disk.catalogue.is_new(datafile) {
+            if size > 0 && self.core.catalogue.is_new(datafile) {
                 // It must be there after a power failure, too.
                 self.make_durable(datafile, file, false).await?;
             }
             if size > len {
-                let tried = self.long(move |disk| try_length(disk, size)).await?;
+                let tried = self.long(move |core| try_length(core, size)).await?;
                 tried.map_err(|error| fault("trying the length of", datafile, &error))?;
             }
         }
@@ -372,21 +373,21 @@ impl DataStore for FileStore {
     }
 
     async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {
-        self.disk.failure.check()?;
-        if !self.disk.marks.find(datafile).is_some_and(Mark::is_prepared) {
+        self.core.failure.check()?;
+        if !self.core.marks.find(datafile).is_some_and(Mark::is_prepared) {
             return Ok(());
         }
         let result = self.carry_out(datafile, cut, size).await;
         if result.is_err() {
-            self.disk.marks.note_failure(datafile);
+            self.core.marks.note_failure(datafile);
         }
         result
     }
 
     async fn cancel_truncates(&self, except: &[DatafileHandle]) -> Result<(), FsError> {
-        self.disk.failure.check()?;
+        self.core.failure.check()?;
         let except: BTreeSet<DatafileHandle> = except.iter().copied().collect();
-        let mut cancelled = self.disk.marks.list(Mark::is_prepared);
+        let mut cancelled = self.core.marks.list(Mark::is_prepared);
         cancelled.retain(|datafile| !except.contains(datafile));
         let Some(first) = cancelled.first().copied() else { return Ok(()) };
         self.mark(first, move |marks| marks.clear(cancelled, Mark::is_prepared)).await
@@ -414,17 +415,17 @@ impl DataStore for FileStore {
     }
 
     async fn failure(&self) -> FsError {
-        self.disk.failure.wait().await
+        self.core.failure.wait().await
     }
 
     async fn stat(&self) -> Result<IodStat, FsError> {
-        let disk = self.disk.clone();
-        let ask = || self.disk.short.start(move || disk.space.ask(&*disk.dir));
-        let space = self.disk.space.ask_anew(ask).await;
+        let core = self.core.clone();
+        let ask = || self.core.short.start(move || core.space.ask(&*core.dir));
+        let space = self.core.space.ask_anew(ask).await;
         space.map(|room| self.stat_of(room)).map_err(|error| trouble(&self.path, &error))
     }
 
     fn known_stat(&self) -> Option<IodStat> {
-        Some(self.stat_of(self.disk.space.known()))
+        Some(self.stat_of(self.core.space.known()))
     }
 }

@@ -34,8 +34,8 @@ use crate::workers::Workers;
 /// Most syncs at the same time.
 const AT_ONCE: usize = 8;
 
-/// The parts of a store of files that worker threads use too.
-pub(in crate::store) struct Disk {
+/// The part of a store of files that its worker threads use as well.
+pub(in crate::store) struct StoreCore {
     pub(in crate::store) dir: Arc<dyn DiskDir>,
     /// Does what is short, if the disk answers.
     pub(in crate::store) short: Arc<Workers>,
@@ -62,15 +62,15 @@ type Synced = (Named, Result<u64, Trouble>);
 
 /// Syncs files, with their attributes if `whole` is set. Returns those that are not durable.
 pub(in crate::store) async fn sync(
-    disk: &Arc<Disk>,
+    core: &Arc<StoreCore>,
     files: Vec<Named>,
     whole: bool,
 ) -> Result<Vec<(DatafileHandle, Trouble)>, FsError> {
-    let (disk, workers) = (disk.clone(), &disk.long);
+    let (core, workers) = (core.clone(), &core.long);
     if files.len() < 2 {
         let all = move || {
-            let synced = files.into_iter().map(|file| disk.sync_data(file, whole)).collect();
-            disk.sync_names(synced)
+            let synced = files.into_iter().map(|file| core.sync_data(file, whole)).collect();
+            core.sync_names(synced)
         };
         return workers.run(all).await;
     }
@@ -83,14 +83,14 @@ pub(in crate::store) async fn sync(
     let count = shares.len();
     files.into_iter().enumerate().for_each(|(at, file)| shares[at % count].push(file));
     let shares = shares.into_iter().map(|share| {
-        let disk = disk.clone();
-        workers.run(move || share.into_iter().map(|file| disk.sync_data(file, whole)).collect::<Vec<_>>())
+        let core = core.clone();
+        workers.run(move || share.into_iter().map(|file| core.sync_data(file, whole)).collect::<Vec<_>>())
     });
     let mut synced = Vec::new();
     for share in join_all(shares).await {
         synced.extend(share?);
     }
-    workers.run(move || disk.sync_names(synced)).await
+    workers.run(move || core.sync_names(synced)).await
 }
 
 fn start_writeback(files: &[Named]) {
@@ -106,7 +106,7 @@ pub(super) enum Found {
     CutOff(u64, u64),
 }
 
-impl Disk {
+impl StoreCore {
     /// Opens the file of a datafile. Makes it if `create` is true and the datafile was never
     /// written.
     pub(super) fn open_file(&self, datafile: DatafileHandle, create: bool) -> io::Result<Found> {

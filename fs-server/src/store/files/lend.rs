@@ -71,7 +71,7 @@ impl FileStore {
                 |number| Window::map(file.descriptor(Way::Buffered), number * WINDOW, len_of(number, end), &closer);
             numbers.into_iter().map(|number| Ok((number, Arc::new(window(number)?)))).collect()
         };
-        let closer = Arc::downgrade(&self.disk.short);
+        let closer = Arc::downgrade(&self.core.short);
         match self.short(move |_| map(closer)).await? {
             Ok(windows) => Ok(Some(windows)),
             Err(error) => {

@@ -37,8 +37,8 @@
 //! **In the page cache.** A store can lend the pages of its files instead of copying them
 //! (`mapped`).
 //!
-//! **Past the page cache.** A store behind a cache can move bytes between memory and disk directly,
-//! never on the event loop (`past_cache`).
+//! **Direct I/O.** A store behind a cache can move bytes between memory and disk past the page
+//! cache (`O_DIRECT`), never on the event loop (`direct_io`).
 //!
 //! **Several event loops** share a store. What they have in common beside the disk is locked for a
 //! step: the table of open files, the openings, the label. No two of these locks are held at the
@@ -70,13 +70,13 @@
 
 pub(super) mod catalogue;
 mod data;
+mod direct_io;
 mod durability;
 mod failure;
 mod lend;
 mod mapped;
 pub(super) mod marks;
 mod names;
-mod past_cache;
 mod space;
 mod store;
 

@@ -10,7 +10,7 @@ use bmi::hooks::mutated;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 
 use super::catalogue::Catalogue;
-use super::durability::{Disk, Found};
+use super::durability::{Found, StoreCore};
 use super::failure::Failure;
 use super::mapped::Mapped;
 use super::marks::{Mark, Marks};
@@ -21,7 +21,7 @@ use crate::store::disk::{DiskDir, SystemDir};
 use crate::store::label::{CacheNote, DirLock, Label, cache_note, durable_dir, read_label};
 use crate::store::open::{Begun, Closing, OPEN_FILES, OpenFile, OpenFiles, Openings};
 use crate::store::sys::{fault, no_descriptor, trouble};
-use crate::store::transfer::{self, AtOnce, Direct, Job};
+use crate::store::transfer::{self, AtOnce, DirectIo, Job};
 use crate::store::{absent, cut_off};
 use crate::workers::{Workers, on_a_loop};
 
@@ -37,11 +37,11 @@ const LONG: usize = 64;
 /// A store of datafiles in the files of a directory.
 pub struct FileStore {
     pub(super) path: PathBuf,
-    pub(in crate::store) disk: Arc<Disk>,
+    pub(in crate::store) core: Arc<StoreCore>,
     pub(in crate::store) at_once: AtOnce,
     pub(in crate::store) offload: u64,
-    /// Moves bytes past the page cache, if it exists.
-    pub(in crate::store) direct: Option<Direct>,
+    /// Direct I/O, if the store is told to use it.
+    pub(in crate::store) direct: Option<DirectIo>,
     /// Lends the pages of files, if it exists.
     pub(super) mapped: Option<Mapped>,
     /// Most descriptors of datafiles that are kept.
@@ -108,10 +108,10 @@ impl FileStore {
         let room = dir.room().map_err(|error| trouble(&path, &error))?;
         let (short, long) = (Arc::new(Workers::new("disk-short", SHORT)), Workers::new("disk-long", LONG));
         let (space, failure) = (Space::new(room), Failure::default());
-        let disk = Arc::new(Disk { dir, short, long, space, lock: None, catalogue, marks, failure });
+        let core = Arc::new(StoreCore { dir, short, long, space, lock: None, catalogue, marks, failure });
         let (open, openings) = (Mutex::new(OpenFiles::new(OPEN_FILES)), Openings::default());
         let (direct, mapped, kept) = (None, None, OPEN_FILES);
-        Ok(FileStore { path, disk, at_once, offload, direct, mapped, kept, open, openings, label, disk_number })
+        Ok(FileStore { path, core, at_once, offload, direct, mapped, kept, open, openings, label, disk_number })
     }
 
     /// Opens the store on a disk in memory, as a program that is started anew.
@@ -123,8 +123,8 @@ impl FileStore {
     /// Keeps this lock as long as anything uses the disk. Call it before the store is used.
     #[must_use]
     pub(crate) fn locked_by(mut self, lock: Option<Arc<DirLock>>) -> FileStore {
-        if let Some(disk) = Arc::get_mut(&mut self.disk) {
-            disk.lock = lock;
+        if let Some(core) = Arc::get_mut(&mut self.core) {
+            core.lock = lock;
         }
         self
     }
@@ -133,13 +133,13 @@ impl FileStore {
     /// the disk has not answered by then. Call it when the event loop has ended.
     pub(crate) fn wait_until_idle(&self, patience: Duration) -> bool {
         self.direct.as_ref().is_none_or(|direct| direct.wait_until_idle(patience))
-            && self.disk.long.wait_until_idle(patience)
-            && self.disk.short.wait_until_idle(patience)
+            && self.core.long.wait_until_idle(patience)
+            && self.core.short.wait_until_idle(patience)
     }
 
     /// Sets the number of datafiles that are kept open, at least one. There may be more for a
-    /// while, if all are in use. 256 without this. If bytes are moved past the page cache
-    /// ([`FileStore::direct`]), half as many are kept, because each has two descriptors.
+    /// while, if all are in use. 256 without this. With direct I/O ([`FileStore::direct_io`]), half
+    /// as many are kept, because each has two descriptors.
     #[must_use]
     pub fn keeping_open(mut self, files: usize) -> FileStore {
         self.kept = files;
@@ -160,8 +160,8 @@ impl FileStore {
 
     /// Fails if operations on a datafile must fail.
     pub(super) fn check(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        self.disk.failure.check()?;
-        match self.disk.marks.find(datafile) {
+        self.core.failure.check()?;
+        match self.core.marks.find(datafile) {
             Some(mark) if mark.is_prepared() && mutated("store/prepared-datafile-served") => Ok(()),
             Some(mark) => Err(mark.refusal(datafile)),
             None => Ok(()),
@@ -170,8 +170,8 @@ impl FileStore {
 
     /// As [`FileStore::check`], but the datafile may be about to be truncated.
     pub(super) fn check_sound(&self, datafile: DatafileHandle) -> Result<(), FsError> {
-        self.disk.failure.check()?;
-        match self.disk.marks.find(datafile) {
+        self.core.failure.check()?;
+        match self.core.marks.find(datafile) {
             Some(mark @ Mark::FailedSync) => Err(mark.refusal(datafile)),
             _ => Ok(()),
         }
@@ -201,7 +201,7 @@ impl FileStore {
             if let Some(file) = self.found(datafile) {
                 return Ok(Some(file));
             }
-            if !create && self.disk.catalogue.has_no_file(datafile) {
+            if !create && self.core.catalogue.has_no_file(datafile) {
                 return Ok(None);
             }
             let needed = self.openings.count() + 1;
@@ -218,7 +218,7 @@ impl FileStore {
                 // Another event loop has opened it before this one began.
                 return Ok(Some(file));
             }
-            let opened = self.short(move |disk| disk.open_file(datafile, create)).await?;
+            let opened = self.short(move |core| core.open_file(datafile, create)).await?;
             match opened {
                 Err(error) if no_descriptor(&error).is_some() && self.close_unused().await? => {}
                 Err(error) => return Err(fault("opening", datafile, &error)),
@@ -226,7 +226,7 @@ impl FileStore {
                 Ok(Found::CutOff(size, synced)) => return Err(cut_off(datafile, size, synced)),
                 Ok(Found::Nothing)
                     if !create
-                        && (self.disk.catalogue.is_new(datafile) || mutated("store/absent-datafile-is-empty")) =>
+                        && (self.core.catalogue.is_new(datafile) || mutated("store/absent-datafile-is-empty")) =>
                 {
                     return Ok(None);
                 }
@@ -248,23 +248,23 @@ impl FileStore {
     /// Runs short work, on a worker thread if there is a disk to wait for.
     pub(in crate::store) async fn short<R: Send + 'static>(
         &self,
-        work: impl FnOnce(&Disk) -> R + Send + 'static,
+        work: impl FnOnce(&StoreCore) -> R + Send + 'static,
     ) -> Result<R, FsError> {
         if self.at_once.in_memory() {
-            return Ok(work(&self.disk));
+            return Ok(work(&self.core));
         }
-        let disk = self.disk.clone();
-        self.disk.short.run(move || work(&disk)).await
+        let core = self.core.clone();
+        self.core.short.run(move || work(&core)).await
     }
 
     /// Runs long work on a worker thread. Work that is under way keeps the lock on the directory,
     /// and so does short work.
     pub(in crate::store) async fn long<R: Send + 'static>(
         &self,
-        work: impl FnOnce(&Disk) -> R + Send + 'static,
+        work: impl FnOnce(&StoreCore) -> R + Send + 'static,
     ) -> Result<R, FsError> {
-        let disk = self.disk.clone();
-        self.disk.long.run(move || work(&disk)).await
+        let core = self.core.clone();
+        self.core.long.run(move || work(&core)).await
     }
 
     /// Makes a transfer: `at_once` as far as that needs no wait, and `whole` on a worker thread.
@@ -297,7 +297,7 @@ impl FileStore {
     async fn close(&self, closing: Closing) -> Result<(), FsError> {
         match closing {
             Closing::Closed(files) => self.short(move |_| drop(files)).await,
-            Closing::Unwritten(files) => self.long(move |disk| disk.write_out(&files)).await,
+            Closing::Unwritten(files) => self.long(move |core| core.write_out(&files)).await,
         }
     }
 
@@ -321,12 +321,12 @@ impl FileStore {
     /// again, from its beginning.
     pub(super) async fn work<R: Send + 'static>(
         &self,
-        work: impl Fn(&Disk) -> io::Result<R> + Send + Sync + 'static,
+        work: impl Fn(&StoreCore) -> io::Result<R> + Send + Sync + 'static,
     ) -> Result<io::Result<R>, FsError> {
         let work = Arc::new(work);
         loop {
             let work = work.clone();
-            match self.long(move |disk| work(disk)).await? {
+            match self.long(move |core| work(core)).await? {
                 Err(error) if no_descriptor(&error).is_some() && self.close_unused().await? => {}
                 result => return Ok(result),
             }
@@ -349,7 +349,7 @@ impl FileStore {
             && let Some(write) = self.write_ahead()
         {
             // Nobody waits for it. Whoever closes one of the files looks whether it was written.
-            self.disk.long.start(write);
+            self.core.long.start(write);
         }
         Some(file)
     }
@@ -357,8 +357,8 @@ impl FileStore {
     /// Returns the work of writing files ahead of need, if it is time for that.
     pub(in crate::store) fn write_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
         let ahead = self.open_files().ahead()?;
-        let disk = self.disk.clone();
-        Some(move || disk.write_out(&ahead.files))
+        let core = self.core.clone();
+        Some(move || core.write_out(&ahead.files))
     }
 }
 
@@ -372,12 +372,12 @@ fn disk_number(host: &str, device: u64) -> u64 {
 impl FileStore {
     /// Returns the note of the cache that this store uses.
     pub(in crate::store) fn cache_note(&self) -> Result<Option<CacheNote>, FsError> {
-        cache_note::read(&*self.disk.dir).map_err(|error| trouble(&self.path, &error))
+        cache_note::read(&*self.core.dir).map_err(|error| trouble(&self.path, &error))
     }
 
     /// Notes durably which cache this store uses from now on.
     pub(in crate::store) async fn note_cache(&self, note: Option<CacheNote>) -> Result<(), FsError> {
-        let written = self.work(move |disk| cache_note::write(&*disk.dir, note.as_ref())).await?;
+        let written = self.work(move |core| cache_note::write(&*core.dir, note.as_ref())).await?;
         written.map_err(|error| trouble(&self.path, &error))
     }
 }
@@ -387,7 +387,7 @@ impl Drop for FileStore {
     fn drop(&mut self) {
         let open = std::mem::replace(&mut *self.open_files(), OpenFiles::new(1));
         if !self.wait_until_idle(Duration::ZERO) {
-            self.disk.long.leave(move || drop(open));
+            self.core.long.leave(move || drop(open));
         }
     }
 }

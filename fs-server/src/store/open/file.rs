@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bmi::hooks::mutated;
 
-use super::bypass::{Bypass, Way};
+use super::direct_file::{DirectFile, Way};
 use crate::store::disk::DiskFile;
 use crate::store::disk::steps::{self, step};
 use crate::workers::Workers;
@@ -26,9 +26,8 @@ use crate::workers::Workers;
 #[derive(Debug)]
 pub(in crate::store) struct OpenFile {
     file: Option<Arc<dyn DiskFile>>,
-    /// Moves bytes past the page cache, once that was asked for; `None` inside if it is not
-    /// possible.
-    bypass: OnceLock<Option<Bypass>>,
+    /// For direct I/O, once that was asked for; `None` inside if it is not possible.
+    direct: OnceLock<Option<DirectFile>>,
     /// Closes the file.
     closer: Weak<Workers>,
     /// The length that was synced, as far as it is known: the note of the file.
@@ -52,8 +51,8 @@ impl OpenFile {
         let synced = AtomicU64::new(file.note());
         let (changes, written) = (AtomicU64::new(0), AtomicU64::new(0));
         let (length, syncing, failed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        let bypass = OnceLock::new();
-        OpenFile { file: Some(file), bypass, closer, synced, length, changes, written, syncing, failed }
+        let direct = OnceLock::new();
+        OpenFile { file: Some(file), direct, closer, synced, length, changes, written, syncing, failed }
     }
 
     pub(in crate::store) fn file(&self) -> &dyn DiskFile {
@@ -65,26 +64,26 @@ impl OpenFile {
         self.closer.upgrade()
     }
 
-    /// Returns what moves bytes past the page cache, if it is open.
-    pub(in crate::store) fn bypass(&self) -> Option<&Bypass> {
-        self.bypass.get()?.as_ref()
+    /// Returns the descriptor for direct I/O, if it is open.
+    pub(in crate::store) fn direct(&self) -> Option<&DirectFile> {
+        self.direct.get()?.as_ref()
     }
 
-    /// Returns true if it is known whether bytes can be moved past the page cache.
-    pub(in crate::store) fn knows_bypass(&self) -> bool {
-        self.bypass.get().is_some()
+    /// Returns true if it is known whether direct I/O is possible.
+    pub(in crate::store) fn knows_direct(&self) -> bool {
+        self.direct.get().is_some()
     }
 
-    /// Keeps what moves bytes past the page cache, or notes that nothing can. Only the first answer
+    /// Keeps the descriptor for direct I/O, or notes that there is none. Only the first answer
     /// counts.
-    pub(in crate::store) fn set_bypass(&self, bypass: Option<Bypass>) {
-        let _ = self.bypass.set(bypass);
+    pub(in crate::store) fn set_direct(&self, direct: Option<DirectFile>) {
+        let _ = self.direct.set(direct);
     }
 
     /// Returns the descriptor for bytes that take this way. Only for a file of a file system.
     pub(in crate::store) fn descriptor(&self, way: Way) -> &File {
-        match (way, self.bypass()) {
-            (Way::Direct, Some(bypass)) => &bypass.file,
+        match (way, self.direct()) {
+            (Way::Direct, Some(direct)) => &direct.file,
             _ => self.file().system().expect("a disk without descriptors is asked for no such transfer"),
         }
     }
@@ -192,7 +191,7 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        let file = (self.file.take(), self.bypass.take());
+        let file = (self.file.take(), self.direct.take());
         match self.closer.upgrade() {
             Some(workers) => workers.start(move || drop(file)),
             // The store is gone, and its event loop too.

@@ -20,8 +20,8 @@ use crate::store::*;
 
 const SYNCED: &str = "user.pvfs.synced";
 
-/// The length of what is written: a page, which is moved by one call, past the page cache if that
-/// is possible. A write that was refused is not half done then.
+/// The length of what is written: a page, which is moved by one call, by direct I/O if that is
+/// possible. A write that was refused is not half done then.
 const LEN: usize = 4096;
 
 /// A file as a disk has it: its bytes and its attribute.
@@ -119,8 +119,8 @@ fn label(epoch: u64) -> Label {
 
 impl Script {
     fn new(mode: Mode) -> Script {
-        // In memory, where there is such a file system: the image is the disk. Bytes can be moved
-        // past the page cache only where there is a disk.
+        // In memory, where there is such a file system: the image is the disk. There is direct I/O
+        // only where there is a disk.
         let dir = match mode {
             Mode::Cached => tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap(),
             _ => disk_dir(),
@@ -139,7 +139,7 @@ impl Script {
             (0..3)
                 .find_map(|_| FileStore::open(&path, u64::MAX).inspect_err(|_| *refused += 1).ok())
                 .expect("only one step fails")
-                .direct(mode != Mode::Cached)
+                .direct_io(mode != Mode::Cached)
         })
     }
 

@@ -8,8 +8,7 @@ use super::modes::{MODES, each_mode};
 use super::*;
 
 /// Runs a test with a store of files whose large transfers go to other threads than the small ones,
-/// with one whose large ones do not, with those that move bytes past the page cache, and with one
-/// in memory.
+/// with one whose large ones do not, with those that use direct I/O, and with one in memory.
 fn each(test: impl AsyncFn(&dyn DataStore)) {
     let with_a_file = async |store: &dyn DataStore| {
         store.create(FILE, 1).await.unwrap();

@@ -12,7 +12,7 @@ use super::modes::{Mode, disk_dir, placed};
 use crate::store::disk::steps::injected::{self, Failing};
 use crate::store::*;
 
-/// The length of the datafiles: a page, which may bypass the page cache, and a tail.
+/// The length of the datafiles: a page, which direct I/O may move, and a tail.
 const LEN: usize = 4196;
 
 /// Runs a future that waits for nothing: without a runtime a store does all its work at once.
@@ -385,7 +385,7 @@ fn a_sync_that_fails_while_a_change_of_length_is_prepared_stays_final() {
     runtime.block_on(async {
         let mut preparing = std::pin::pin!(store.prepare_truncate(FILE, LEN as u64 + 1));
         assert!(preparing.as_mut().now_or_never().is_none(), "a worker makes the file durable, or tries the length");
-        store.disk.marks.set(FILE, crate::store::files::Mark::FailedSync).unwrap();
+        store.core.marks.set(FILE, crate::store::files::Mark::FailedSync).unwrap();
         assert_eq!(preparing.await.map_err(|error| error.code), Err(ErrorCode::Lost));
         store.commit_truncate(FILE, 10, 10).await.unwrap();
     });

@@ -160,7 +160,7 @@ fn loops_share_a_store_of(mode: Mode) {
                 let memory = Memory::zeroed(10).unwrap();
                 store.read(datafile, &at, &MemList::from(&memory)).await.unwrap();
                 assert_eq!(memory.to_vec(), bytes);
-                // A page of each loop's own, past the page cache if that is possible.
+                // A page of each loop's own, by direct I/O if that is possible.
                 let page = [region((1 << 20) + own * 4096, 4096)];
                 store.write(datafile, &page, &placed(0, &[round as u8; 4096])).await.unwrap();
                 let into = placed(0, &[0xee; 4096]);

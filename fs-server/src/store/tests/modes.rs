@@ -18,9 +18,9 @@ use crate::store::{FileStore, sys};
 pub(in crate::store) enum Mode {
     /// Through the page cache.
     Cached,
-    /// Past it, by threads.
+    /// By direct I/O of threads.
     Threads,
-    /// Past it, by the kernel.
+    /// By direct I/O of the kernel's ring.
     Ring,
 }
 
@@ -32,8 +32,7 @@ pub(in crate::store) fn disk_dir() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
 }
 
-/// Returns true if direct transfers bypass the page cache in a directory: there is a disk, and a
-/// transfer succeeds.
+/// Returns true if direct I/O is possible in a directory: there is a disk, and a transfer succeeds.
 pub(in crate::store) fn permits(dir: &Path) -> bool {
     if AtOnce::on(&SystemDir::open(dir).unwrap()).unwrap().in_memory() {
         return false;
@@ -67,15 +66,14 @@ pub(in crate::store) fn opened_ring<R>(open: impl FnOnce() -> io::Result<R>) -> 
 }
 
 impl Mode {
-    /// Opens a store. Checks that it moves bytes past the page cache exactly where that is
-    /// possible.
+    /// Opens a store. Checks that it uses direct I/O exactly where that is possible.
     pub(in crate::store) fn open(self, dir: &Path, offload: u64) -> FileStore {
         let store = FileStore::open(dir, offload).unwrap();
         if self == Mode::Cached {
             assert!(!store.moves_directly() && !store.has_ring());
             return store;
         }
-        let store = store.direct(true);
+        let store = store.direct_io(true);
         assert_eq!(store.moves_directly(), permits(dir), "{}", dir.display());
         if self == Mode::Threads {
             return store.without_ring();

@@ -50,7 +50,7 @@ fn while_stalled(test: impl AsyncFnOnce(&FileStore, mpsc::Sender<()>)) {
         let stalled = std::sync::Arc::new(std::sync::Mutex::new(stalled));
         for _ in 0..STALLED {
             let stalled = stalled.clone();
-            store.disk.short.leave(move || {
+            store.core.short.leave(move || {
                 let _ = stalled.lock().unwrap().recv();
             });
         }
@@ -101,7 +101,7 @@ fn a_datafile_that_is_removed_while_it_is_opened_is_gone() {
         assert!(is_waiting(&mut late));
         drop(latch);
         // The file may be open by now.
-        store.disk.short.run(|| ()).await.unwrap();
+        store.core.short.run(|| ()).await.unwrap();
         store.remove(&[CLOSED]).await.unwrap();
         assert_eq!(late.await.unwrap_err().code, ErrorCode::Lost);
         assert_eq!(read(store, CLOSED).await.unwrap_err().code, ErrorCode::Lost);

@@ -17,8 +17,7 @@
 //! (`RESOLVE_CACHED` is about names only): the file system may ask another machine or program, and
 //! the length that was synced is an attribute on the disk.
 //!
-//! A store that moves bytes past the page cache does nothing of a transfer here (`past_cache` has
-//! the table for that).
+//! A store with direct I/O does nothing of a transfer here (`direct_io` has the table for that).
 //!
 //! **Source.** preadv2(2), openat2(2), statx(2).
 

@@ -82,7 +82,7 @@ fn is_passing(error: &io::Error) -> bool {
 
 impl Course {
     pub(in crate::store) fn new(direction: Direction, file: Arc<OpenFile>, jobs: Vec<Job>) -> Course {
-        let parts = divide(jobs, file.bypass().map(|bypass| bypass.alignment));
+        let parts = divide(jobs, file.direct().map(|direct| direct.alignment));
         Course { direction, file, parts, moved: 0, again: 0, doubted: false, refused: false }
     }
 
@@ -135,7 +135,7 @@ impl Course {
                 part.advance(len);
                 self.moved += len;
                 // A part has another way only if it is buffered already.
-                let unit = self.file.bypass().map_or(1, |bypass| bypass.alignment.unit);
+                let unit = self.file.direct().map_or(1, |direct| direct.alignment.unit);
                 if !part.offset.is_multiple_of(unit) {
                     part.way = Way::Buffered;
                 }
@@ -187,7 +187,7 @@ mod tests {
     use fs_proto::Region;
 
     use super::*;
-    use crate::store::open::{Alignment, Bypass};
+    use crate::store::open::{Alignment, DirectFile};
     use crate::store::transfer::jobs::jobs;
 
     const REGIONS: [Region; 2] = [Region::new(4000, 10_000), Region::new(40_960, 4096)];
@@ -195,9 +195,9 @@ mod tests {
     /// A transfer of a head of 96 bytes, two units, a tail of 1712 bytes, and a unit.
     fn course(direction: Direction) -> (Course, MemList) {
         let file = tempfile::tempfile().unwrap();
-        let bypass = Bypass { file: file.try_clone().unwrap(), alignment: Alignment { unit: 4096, memory: 512 } };
+        let direct = DirectFile { file: file.try_clone().unwrap(), alignment: Alignment { unit: 4096, memory: 512 } };
         let file = Arc::new(OpenFile::new(Arc::new(file), Weak::new()));
-        file.set_bypass(Some(bypass));
+        file.set_direct(Some(direct));
         let memory = Memory::zeroed(20_000).unwrap();
         memory.copy_from(0, &[0xee; 20_000]);
         // The second region begins at a multiple of 512 bytes in memory, too.

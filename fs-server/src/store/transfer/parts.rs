@@ -1,4 +1,4 @@
-//! Divides a transfer into parts: bytes that bypass the page cache, and the others.
+//! Divides a transfer into parts: bytes that are moved by direct I/O, and the others.
 //!
 //! **Layout.** A piece of memory for consecutive bytes of a file is cut at the units of the file:
 //!

@@ -2,7 +2,7 @@
 //!
 //! **Why.** Data that is read or written through a store of files is copied between the system's
 //! page cache and the server's buffers, and is in memory twice. Here one copy serves the disk, the
-//! cache and the adapter ([`bmi_cache`]). The store behind it bypasses the page cache.
+//! cache and the adapter ([`bmi_cache`]). The store behind it uses direct I/O.
 //!
 //! **What is where.** Everything but bytes belongs to the store behind: which datafiles exist,
 //! their marks, their lengths on the disk. The cache has bytes that were read or written. So an

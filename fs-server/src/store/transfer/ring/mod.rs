@@ -33,7 +33,7 @@
 //!
 //! **Source.** io_uring(7); [Unifier-PVFS §4.2] asks for asynchronous transfers of the storage.
 //!
-//! **Tests.** `ring/tests.rs` stalls transfers with pipes; `past_cache/tests.rs` compares the
+//! **Tests.** `ring/tests.rs` stalls transfers with pipes; `direct_io/tests.rs` compares the
 //! bytes.
 
 mod sys;

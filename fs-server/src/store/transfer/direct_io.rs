@@ -1,4 +1,4 @@
-//! Whether the file system of a store moves bytes past the page cache, and what makes the calls.
+//! Whether the file system of a store permits direct I/O, and what makes the calls.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +17,8 @@ const USUAL_ALIGNMENT: u32 = 4096;
 /// Largest block of a file system on Linux. A larger number is a size of transfers that it likes.
 const LARGEST_BLOCK: u32 = 64 << 10;
 
-/// The state of a store in this mode.
-pub(in crate::store) struct Direct {
+/// The direct I/O of a store.
+pub(in crate::store) struct DirectIo {
     /// The file system moves nothing directly.
     pub(in crate::store) refused: AtomicBool,
     /// Makes the calls, where the kernel permits it.
@@ -49,13 +49,13 @@ fn may_move_directly(dir: &File) -> bool {
     }
 }
 
-impl Direct {
-    pub(in crate::store) fn on(dir: Option<&File>, is_in_memory: bool) -> Direct {
+impl DirectIo {
+    pub(in crate::store) fn on(dir: Option<&File>, is_in_memory: bool) -> DirectIo {
         if is_in_memory || !dir.is_some_and(may_move_directly) {
-            return Direct { refused: AtomicBool::new(true), ring: None };
+            return DirectIo { refused: AtomicBool::new(true), ring: None };
         }
         let opened = Ring::open().inspect_err(|error| tracing::debug!(%error, "threads make the transfers"));
-        Direct { refused: AtomicBool::new(false), ring: opened.ok() }
+        DirectIo { refused: AtomicBool::new(false), ring: opened.ok() }
     }
 
     /// Blocks this thread until the ring moves nothing, but for `patience` at most. Returns false

@@ -1,5 +1,5 @@
-//! Tests of moving bytes past the page cache. They use the file system of the sources, which
-//! permits it on a disk. [`Mode::open`] checks that a store does what this file system permits.
+//! Tests of direct I/O. They use the file system of the sources, which permits it on a disk.
+//! [`Mode::open`] checks that a store does what this file system permits.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -43,7 +43,7 @@ fn cached_pages(dir: &TempDir) -> u64 {
     sys::resident(&file, len).unwrap()
 }
 
-/// Runs a test with a store in each direct mode, and says whether the bytes bypass the page cache.
+/// Runs a test with a store in each direct mode, and says whether it uses direct I/O.
 fn each(test: impl AsyncFn(&TempDir, FileStore, bool)) {
     for mode in DIRECT {
         for offload in [0, u64::MAX] {
@@ -51,8 +51,8 @@ fn each(test: impl AsyncFn(&TempDir, FileStore, bool)) {
             run(async {
                 let store = mode.open(dir.path(), offload);
                 store.create(FILE, 1).await.unwrap();
-                let bypasses = store.moves_directly();
-                test(&dir, store, bypasses).await;
+                let is_direct = store.moves_directly();
+                test(&dir, store, is_direct).await;
             });
         }
     }
@@ -61,14 +61,14 @@ fn each(test: impl AsyncFn(&TempDir, FileStore, bool)) {
 #[test]
 fn aligned_bytes_are_not_in_the_page_cache() {
     let bytes = pattern(64 << 10, 1);
-    each(async |dir, store, bypasses| {
+    each(async |dir, store, is_direct| {
         write(&store, 0, 0, &bytes).await.unwrap();
-        assert_eq!(cached_pages(dir), if bypasses { 0 } else { 16 });
+        assert_eq!(cached_pages(dir), if is_direct { 0 } else { 16 });
         assert_eq!(read(&store, 0, 0, bytes.len()).await.unwrap(), bytes);
-        assert_eq!(cached_pages(dir), if bypasses { 0 } else { 16 });
+        assert_eq!(cached_pages(dir), if is_direct { 0 } else { 16 });
         // The head and the tail are in one page each.
         write(&store, 100, 100, &bytes[100..60_000]).await.unwrap();
-        assert_eq!(cached_pages(dir), if bypasses { 2 } else { 16 });
+        assert_eq!(cached_pages(dir), if is_direct { 2 } else { 16 });
         assert_eq!(read(&store, 0, 0, bytes.len()).await.unwrap(), bytes);
         store.sync(&[FILE]).await.unwrap();
     });
@@ -85,7 +85,7 @@ fn aligned_bytes_are_not_in_the_page_cache() {
 /// Each way sees what the other one wrote before.
 #[test]
 fn the_two_ways_are_coherent() {
-    each(async |dir, store, bypasses| {
+    each(async |dir, store, is_direct| {
         for round in 0..20 {
             let (first, second) = (pattern(40_000, round), pattern(32 << 10, round + 100));
             // In memory at another position than in the file: through the page cache.
@@ -99,7 +99,7 @@ fn the_two_ways_are_coherent() {
             store.truncate(FILE, 10_000).await.unwrap();
             let mut cut = second[..10_000 - 4096].to_vec();
             cut.resize(8192, 0);
-            assert_eq!(read(&store, 4096, if bypasses { 0 } else { 1 }, 8192).await.unwrap(), cut);
+            assert_eq!(read(&store, 4096, if is_direct { 0 } else { 1 }, 8192).await.unwrap(), cut);
         }
         store.sync(&[FILE]).await.unwrap();
     });
@@ -150,7 +150,7 @@ fn neighbours_do_not_disturb_each_other() {
 
 #[test]
 fn many_pieces_are_moved_together() {
-    each(async |dir, store, bypasses| {
+    each(async |dir, store, is_direct| {
         let (count, bytes) = (2500, pattern(2500 * 4096, 3));
         let memory = Memory::from(bytes.clone());
         let aligned = Memory::zeroed(bytes.len()).unwrap();
@@ -162,7 +162,7 @@ fn many_pieces_are_moved_together() {
             store.truncate(FILE, 0).await.unwrap();
             let all = [Region::new(0, bytes.len() as u64)];
             store.write(FILE, &all, &pieces(memory)).await.unwrap();
-            if bypasses {
+            if is_direct {
                 assert_eq!(cached_pages(dir), pages);
             }
             let into = Memory::zeroed(bytes.len()).unwrap();
@@ -184,7 +184,7 @@ fn a_transfer_needs_no_worker_where_there_is_a_ring() {
         let (latch, stalled) = std::sync::mpsc::channel::<()>();
         let stalled = Arc::new(std::sync::Mutex::new(stalled));
         for _ in 0..100 {
-            for workers in [&*store.disk.short, &store.disk.long] {
+            for workers in [&*store.core.short, &store.core.long] {
                 let stalled = stalled.clone();
                 workers.leave(move || {
                     let _ = stalled.lock().unwrap().recv();
@@ -209,7 +209,7 @@ fn descriptors(dir: &TempDir) -> usize {
 
 #[test]
 fn second_descriptors_count() {
-    each(async |dir, store, bypasses| {
+    each(async |dir, store, is_direct| {
         let store = store.keeping_open(8);
         store.create(DatafileHandle(FILE.0 + 1), 30).await.unwrap();
         let mut most = 0;
@@ -219,7 +219,7 @@ fn second_descriptors_count() {
             // Files that are about to be closed are, before the next is opened.
             most = most.max(descriptors(dir));
         }
-        assert!(most <= 8 && (most == 8 || !bypasses), "{most}");
+        assert!(most <= 8 && (most == 8 || !is_direct), "{most}");
         drop(store);
     });
 }
@@ -247,8 +247,8 @@ const OPENS: u64 = 3;
 #[test]
 fn a_file_system_that_refuses_to_open_is_asked_once() {
     with_store(|_, store| {
-        let (bytes, bypasses) = (pattern(9000, 1), store.moves_directly());
-        failing(OPENS, 1, libc::EINVAL, write(store, 0, 0, &bytes)).unwrap_or_else(|_| assert!(!bypasses));
+        let (bytes, is_direct) = (pattern(9000, 1), store.moves_directly());
+        failing(OPENS, 1, libc::EINVAL, write(store, 0, 0, &bytes)).unwrap_or_else(|_| assert!(!is_direct));
         assert!(!store.moves_directly());
         injected::fail(None);
         write(store, 0, 0, &bytes).now_or_never().unwrap().unwrap();
@@ -354,14 +354,14 @@ fn a_file_is_not_opened_by_a_name_that_it_lost() {
     }
 }
 
-/// There is no disk whose page cache could be bypassed.
+/// There is no disk, so there is no direct I/O.
 #[test]
 fn a_file_system_in_memory_moves_nothing_directly() {
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
         return assert!(!Path::new("/dev/shm").is_dir());
     };
     run(async {
-        let store = FileStore::open(dir.path(), 0).unwrap().direct(true);
+        let store = FileStore::open(dir.path(), 0).unwrap().direct_io(true);
         let is_in_memory = store.at_once.in_memory();
         assert_eq!((store.moves_directly(), store.moves_directly()), (!is_in_memory, permits(dir.path())));
         store.create(FILE, 1).await.unwrap();
@@ -376,7 +376,7 @@ fn the_mode_is_off_unless_it_is_asked_for() {
     let dir = disk_dir();
     let store = FileStore::open(dir.path(), 0).unwrap();
     assert!(!store.moves_directly() && !store.has_ring());
-    let store = store.direct(true).direct(false);
+    let store = store.direct_io(true).direct_io(false);
     assert!(!store.moves_directly() && !store.has_ring());
 }
 

@@ -1,11 +1,11 @@
-//! The second descriptor of an open file, for what goes past the page cache.
+//! The second descriptor of an open file, for direct I/O.
 
 use std::fs::File;
 
 /// Which way bytes take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Way {
-    /// Between the memory and the disk.
+    /// Between the memory and the disk: direct I/O.
     Direct,
     /// Through the page cache.
     Buffered,
@@ -20,9 +20,9 @@ pub(in crate::store) struct Alignment {
     pub(in crate::store) memory: usize,
 }
 
-/// A second descriptor of a file, for direct transfers.
+/// A second descriptor of a file, for direct I/O.
 #[derive(Debug)]
-pub(in crate::store) struct Bypass {
+pub(in crate::store) struct DirectFile {
     pub(in crate::store) file: File,
     pub(in crate::store) alignment: Alignment,
 }

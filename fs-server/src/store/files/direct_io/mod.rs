@@ -1,15 +1,15 @@
-//! Moves bytes between memory and the disk past the system's page cache, if the store is told to
-//! ([`FileStore::direct`]).
+//! Direct I/O: moves bytes between memory and the disk past the system's page cache (`O_DIRECT`),
+//! if the store is told to ([`FileStore::direct_io`]).
 //!
 //! **Why.** A server with a cache of its own in front of this store has in its memory what clients
 //! use. The page cache would have the same bytes once more, and the processor would copy them. It
 //! would also decide when they are written.
 //!
 //! **How.** The parts of a transfer that consist of whole units of the file, in memory that is
-//! aligned, are moved with `O_DIRECT`, through a second descriptor of the file. The other bytes are
-//! moved through the page cache: an unaligned head or tail, the last block of a file if it is not
-//! full, and pieces of memory at another position than in the file (`transfer/parts.rs`). A unit is
-//! the largest of a page, a block of the file system, and what it demands of direct transfers
+//! aligned, are moved directly, through a second descriptor of the file. The other bytes are moved
+//! through the page cache: an unaligned head or tail, the last block of a file if it is not full,
+//! and pieces of memory at another position than in the file (`transfer/parts.rs`). A unit is the
+//! largest of a page, a block of the file system, and what it demands of direct transfers
 //! (`STATX_DIOALIGN`, 4096 bytes if it does not say). Which calls are made, and where:
 //!
 //! | what | calls | on a ring of the kernel (`transfer/ring`) | without one |
@@ -29,7 +29,7 @@
 //! **Where it is not possible.** A file system refuses `O_DIRECT` when a file is opened, or at the
 //! first transfer. From then on the store moves everything through the page cache, as without this
 //! mode ([`FileStore::moves_directly`]). A file system without a disk (tmpfs, ramfs) is its page
-//! cache, so nothing is moved past it. If a single file permits no direct transfers, because it is
+//! cache, so it has no direct I/O. If a single file permits no direct transfers, because it is
 //! encrypted for instance, its bytes go through the page cache.
 //!
 //! **Why the two ways give the same bytes.** Linux keeps them coherent, for calls that do not
@@ -60,14 +60,14 @@
 //! are in the journal. So `sync` does the same as ever, through the ordinary descriptor. An error
 //! of a direct write is that of the call, and is not reported again.
 //!
-//! **Descriptors.** A file that bytes were moved past has two. So the table of open files keeps
-//! half as many files ([`FileStore::keeping_open`]). If no descriptor is free for the second one
-//! and no file can be closed, the transfer goes through the page cache.
+//! **Descriptors.** A file with direct I/O has two. So the table of open files keeps half as many
+//! files ([`FileStore::keeping_open`]). If no descriptor is free for the second one and no file can
+//! be closed, the transfer goes through the page cache.
 //!
 //! **Source.** [Unifier-PVFS §5]; open(2), statx(2), posix_fadvise(2); `mm/filemap.c` and
 //! `fs/iomap/direct-io.c` of Linux.
 //!
-//! **Tests.** `past_cache/tests.rs`; the tests of all stores run in this mode too.
+//! **Tests.** `direct_io/tests.rs`; the tests of all stores run in this mode too.
 
 #[cfg(test)]
 mod tests;
@@ -81,18 +81,18 @@ use std::sync::atomic::Ordering;
 use fs_proto::{DatafileHandle, FsError};
 use rustix::fs::{Advice, Mode, OFlags, fadvise, openat};
 
-use super::durability::Disk;
+use super::durability::StoreCore;
 use super::names::name;
 use super::store::{FileStore, Unmoved};
 use crate::store::disk::steps::step;
-use crate::store::open::{Bypass, OpenFile, Way};
+use crate::store::open::{DirectFile, OpenFile, Way};
 use crate::store::sys::{fault, no_descriptor};
-use crate::store::transfer::{self, Course, Direct, Direction, Job, alignment_of, is_refusal, may_be_direct};
+use crate::store::transfer::{self, Course, DirectIo, Direction, Job, alignment_of, is_refusal, may_be_direct};
 use crate::workers::on_a_loop;
 
 /// Opens the second descriptor of a datafile's file. May wait for the disk.
-fn open_bypass(disk: &Disk, datafile: DatafileHandle, file: &OpenFile) -> io::Result<()> {
-    let Some(dir) = disk.dir.system() else { return Err(io::Error::from_raw_os_error(libc::EINVAL)) };
+fn open_direct(core: &StoreCore, datafile: DatafileHandle, file: &OpenFile) -> io::Result<()> {
+    let Some(dir) = core.dir.system() else { return Err(io::Error::from_raw_os_error(libc::EINVAL)) };
     let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
     let opened = match step(|| Ok(File::from(openat(dir, name(datafile), flags, Mode::empty())?))) {
         // It was removed while it was in use.
@@ -100,37 +100,37 @@ fn open_bypass(disk: &Disk, datafile: DatafileHandle, file: &OpenFile) -> io::Re
         opened => Some(opened?),
     };
     let (Some(opened), own) = (opened, file.descriptor(Way::Buffered).metadata()?) else {
-        file.set_bypass(None);
+        file.set_direct(None);
         return Ok(());
     };
     let found = opened.metadata()?;
     // It was removed and made anew.
     let is_same = (found.dev(), found.ino()) == (own.dev(), own.ino());
     let alignment = if is_same { alignment_of(&opened) } else { None };
-    let bypass = alignment.map(|alignment| Bypass { file: opened, alignment });
-    if bypass.is_some() {
+    let direct = alignment.map(|alignment| DirectFile { file: opened, alignment });
+    if direct.is_some() {
         // It is advice: whoever does not take it reads ahead.
         let _ = fadvise(file.descriptor(Way::Buffered), 0, None, Advice::Random);
     }
-    file.set_bypass(bypass);
+    file.set_direct(direct);
     Ok(())
 }
 
 impl FileStore {
-    /// Moves bytes past the system's page cache if `on` is set, where the file system permits it.
+    /// Uses direct I/O if `on` is set, where the file system permits it.
     /// Meant for a store behind a cache: a write must not overlap with another transfer of the same
     /// datafile at the same time. Off without this. Call it before the store is used.
     ///
     /// Memory that begins at a multiple of 4096 bytes, for bytes that do so in the file, is aligned
     /// for every file system. Other bytes go through the page cache.
     #[must_use]
-    pub fn direct(mut self, on: bool) -> FileStore {
-        self.direct = on.then(|| Direct::on(self.disk.dir.system(), self.at_once.in_memory()));
+    pub fn direct_io(mut self, on: bool) -> FileStore {
+        self.direct = on.then(|| DirectIo::on(self.core.dir.system(), self.at_once.in_memory()));
         self.with_table()
     }
 
-    /// Returns true if bytes are moved past the page cache. False if the store was not told to, or
-    /// the file system refuses it, which may show at the first transfer only.
+    /// Returns true if the store uses direct I/O. False if the store was not told to, or the file
+    /// system refuses it, which may show at the first transfer only.
     pub fn moves_directly(&self) -> bool {
         self.direct.as_ref().is_some_and(|direct| !direct.refused.load(Ordering::Relaxed))
     }
@@ -150,7 +150,7 @@ impl FileStore {
         self
     }
 
-    /// Makes a transfer, past the page cache as far as that is possible.
+    /// Makes a transfer, by direct I/O as far as that is possible.
     pub(super) async fn move_directly(
         &self,
         direction: Direction,
@@ -160,7 +160,7 @@ impl FileStore {
     ) -> Result<(), (u64, Unmoved)> {
         let stopped = |error| (0, Unmoved::Worker(error));
         if may_be_direct(&jobs) {
-            self.provide_bypass(datafile, &file).await.map_err(stopped)?;
+            self.provide_direct(datafile, &file).await.map_err(stopped)?;
         }
         let is_long = transfer::len(&jobs) >= self.offload;
         let ring = self.direct.as_ref().and_then(|direct| direct.ring.as_ref()).filter(|_| on_a_loop());
@@ -170,27 +170,27 @@ impl FileStore {
         };
         let course = Course::new(direction, file, jobs);
         let outcome = match place {
-            Some((ring, place)) => ring.run(place, course, self.disk.clone()).await,
+            Some((ring, place)) => ring.run(place, course, self.core.clone()).await,
             None if is_long => self.long(move |_| course.run()).await,
             None => self.short(move |_| course.run()).await,
         };
         let outcome = outcome.map_err(stopped)?;
         if outcome.refused {
             let _ = fadvise(outcome.file.descriptor(Way::Buffered), 0, None, Advice::Normal);
-            self.direct.iter().for_each(Direct::refuse);
+            self.direct.iter().for_each(DirectIo::refuse);
         }
         outcome.result.map_err(|(moved, error)| (moved, Unmoved::Disk(error)))
     }
 
     /// Opens the second descriptor of a file, unless it is known already whether it has one. Does
     /// without it if no descriptor is free.
-    async fn provide_bypass(&self, datafile: DatafileHandle, file: &Arc<OpenFile>) -> Result<(), FsError> {
-        while !file.knows_bypass() {
+    async fn provide_direct(&self, datafile: DatafileHandle, file: &Arc<OpenFile>) -> Result<(), FsError> {
+        while !file.knows_direct() {
             let own = file.clone();
-            match self.short(move |disk| open_bypass(disk, datafile, &own)).await? {
+            match self.short(move |core| open_direct(core, datafile, &own)).await? {
                 Ok(()) => {}
                 Err(error) if is_refusal(&error) => {
-                    self.direct.iter().for_each(Direct::refuse);
+                    self.direct.iter().for_each(DirectIo::refuse);
                     return Ok(());
                 }
                 Err(error) if no_descriptor(&error).is_some() => {
