@@ -26,8 +26,7 @@
 //!
 //! **Source.** [Unifier-PVFS §4.1, §4.4.2].
 
-mod behind;
-mod loans;
+mod exchange;
 #[cfg(test)]
 mod tests;
 
@@ -48,8 +47,7 @@ use fs_proto::{
     VIEW_GRANULE, ViewRange, ViewRefusal,
 };
 
-use self::behind::{Behind, extents, fault};
-use self::loans::Arriving;
+use self::exchange::{Arriving, Behind, extents, fault};
 use super::queries;
 use super::views::{SharedRange, ViewSettings, Views};
 use crate::store::label::Label;

@@ -240,6 +240,14 @@ fn with_store(test: impl FnOnce(&TempDir, &FileStore)) {
     test(&dir, &store);
 }
 
+/// Runs a test with such a store, where the file system permits direct I/O.
+fn with_direct_io(test: impl FnOnce(&TempDir, &FileStore)) {
+    with_store(|dir, store| match store.moves_directly() {
+        true => test(dir, store),
+        false => assert!(!permits(dir.path())),
+    });
+}
+
 /// The steps of a first write are: to look for the file, to make it, to open it once more, and the
 /// calls.
 const OPENS: u64 = 3;
@@ -259,10 +267,7 @@ fn a_file_system_that_refuses_to_open_is_asked_once() {
 
 #[test]
 fn a_file_system_that_refuses_to_move_is_asked_once() {
-    with_store(|dir, store| {
-        if !store.moves_directly() {
-            return assert!(!permits(dir.path()));
-        }
+    with_direct_io(|dir, store| {
         let bytes = pattern(9000, 1);
         failing(OPENS + 1, 1, libc::EINVAL, write(store, 0, 0, &bytes)).unwrap();
         assert!(!store.moves_directly(), "the same bytes were moved through the page cache");
@@ -274,10 +279,7 @@ fn a_file_system_that_refuses_to_move_is_asked_once() {
 /// A request that is impossible either way changes nothing for others.
 #[test]
 fn a_request_that_is_refused_both_ways_is_at_fault_itself() {
-    with_store(|dir, store| {
-        if !store.moves_directly() {
-            return assert!(!permits(dir.path()));
-        }
+    with_direct_io(|_, store| {
         let bytes = pattern(9000, 1);
         let error = failing(OPENS + 1, 2, libc::EINVAL, write(store, 0, 0, &bytes)).unwrap_err();
         assert_eq!((error.code, &error.ranges[..]), (ErrorCode::Io, &[Region::new(0, 9000)][..]));
@@ -292,10 +294,7 @@ fn a_request_that_is_refused_both_ways_is_at_fault_itself() {
 
 #[test]
 fn an_error_names_what_was_not_moved() {
-    with_store(|dir, store| {
-        if !store.moves_directly() {
-            return assert!(!permits(dir.path()));
-        }
+    with_direct_io(|_, store| {
         // A head, units and a tail, and then a region that needs one call.
         let regions = [Region::new(100, 20_000), Region::new(1 << 20, 8192)];
         let memory = Memory::zeroed(40_000).unwrap();
@@ -316,10 +315,7 @@ fn an_error_names_what_was_not_moved() {
 #[test]
 fn without_a_descriptor_bytes_take_the_other_way() {
     for error in [libc::EMFILE, libc::ENFILE] {
-        with_store(|dir, store| {
-            if !store.moves_directly() {
-                return assert!(!permits(dir.path()));
-            }
+        with_direct_io(|dir, store| {
             let bytes = pattern(8192, 1);
             failing(OPENS, 1000, error, async {
                 // The calls themselves are steps too.

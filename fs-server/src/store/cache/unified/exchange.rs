@@ -1,12 +1,12 @@
-//! The store behind a cache, as the disk of the cache; regions and errors as the one or the other
-//! has them.
+//! What the cache exchanges with others: the store behind it, as its disk; regions and errors as
+//! the one or the other has them; memory that is lent to transfers.
 
 use async_trait::async_trait;
 use bmi::MemList;
-use bmi_cache::{CacheError, Disk, Extent};
+use bmi_cache::{CacheError, Disk, Extent, Reading, Writing};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, Region};
 
-use crate::store::{DataStore, StoreHandle};
+use crate::store::{DataStore, Lent, Receipt, StoreHandle};
 
 /// The datafiles of a store, as the disk of a cache.
 pub(super) struct Behind<S>(pub(super) S);
@@ -48,4 +48,25 @@ pub(super) fn fault(error: CacheError<FsError>, regions: &[Region]) -> FsError {
         CacheError::Abandoned => FsError::new(ErrorCode::Io, "a transfer of the disk was given up"),
     };
     error.with_ranges(regions.iter().copied())
+}
+
+/// Bytes of the cache that are lent. Their range lock keeps them as they are.
+impl<S: StoreHandle> Lent for Reading<Behind<S>> {}
+
+/// A write whose bytes arrive in the cache.
+pub(super) struct Arriving<S: StoreHandle> {
+    pub(super) writing: Writing<Behind<S>>,
+    pub(super) regions: Vec<Region>,
+}
+
+#[async_trait(?Send)]
+impl<S: StoreHandle> Receipt for Arriving<S> {
+    fn list(&self) -> &MemList {
+        self.writing.list()
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), FsError> {
+        let Arriving { writing, regions } = *self;
+        writing.commit().await.map_err(|error| fault(error, &regions))
+    }
 }
