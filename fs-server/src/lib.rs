@@ -11,6 +11,7 @@
 //! | [`scratch`] | a cluster that lasts as long as a command |
 //! | `control` | the servers of a machine as a whole: in the background, in one process or several |
 //! | `host` | the time of day and random numbers |
+//! | `lock` | locks that outlive a panic |
 //! | `workers` | threads that do what may wait for a disk |
 //! | [`embedded`] | a whole cluster in one process, for tests and demonstrations |
 //!
@@ -30,6 +31,7 @@ pub mod embedded;
 pub mod fuzz;
 mod host;
 pub mod iod;
+mod lock;
 pub mod manager;
 pub mod scratch;
 pub mod service;

@@ -24,7 +24,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ use bmi::hooks::handed_over;
 use fs_proto::{ErrorCode, FsError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+
+use crate::lock::lock;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -105,10 +107,6 @@ impl State {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sends for a thread. Call it without the lock.
     fn send_for(self: &Arc<Self>, call: Call) {
         match call {
@@ -118,7 +116,7 @@ impl Shared {
                 let shared = self.clone();
                 if let Err(error) = Builder::new().name(self.name.to_owned()).spawn(move || shared.work()) {
                     tracing::warn!(%error, workers = self.name, "a worker thread could not be started");
-                    let mut state = self.lock();
+                    let mut state = lock(&self.state);
                     (state.coming, state.threads) = (false, state.threads - 1);
                     if state.threads == 0 {
                         // Their callers get an error, because nobody would ever do them.
@@ -133,7 +131,7 @@ impl Shared {
 
     /// The work of a thread: does jobs until the workers have been dropped.
     fn work(self: &Arc<Self>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.coming = false;
         loop {
             if let Some(job) = state.jobs.pop_front() {
@@ -144,7 +142,7 @@ impl Shared {
                 // A panic is reported by the hook. The caller learns of it, because its end of the
                 // channel is dropped.
                 let _ = catch_unwind(AssertUnwindSafe(job));
-                state = self.lock();
+                state = lock(&self.state);
                 state.running -= 1;
             } else if state.closed {
                 break;
@@ -206,7 +204,7 @@ impl Workers {
 
     fn hand_over(&self, job: Job) {
         let call = {
-            let mut state = self.0.lock();
+            let mut state = lock(&self.0.state);
             state.jobs.push_back(job);
             state.call(self.0.most)
         };
@@ -217,7 +215,7 @@ impl Workers {
     /// there still is one. Call it when the event loop has ended.
     pub(crate) fn wait_until_idle(&self, patience: Duration) -> bool {
         let is_busy = |state: &mut State| state.running > 0 || !state.jobs.is_empty();
-        let waited = self.0.idle.wait_timeout_while(self.0.lock(), patience, is_busy);
+        let waited = self.0.idle.wait_timeout_while(lock(&self.0.state), patience, is_busy);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         !is_busy(&mut state)
     }
@@ -225,7 +223,7 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.0.lock().closed = true;
+        lock(&self.0.state).closed = true;
         self.0.called.notify_all();
     }
 }
@@ -300,16 +298,16 @@ mod tests {
                 let stalls = stalls.into_iter().map(|job| workers.run(job)).collect::<Vec<_>>();
                 let jobs = (0..50).map(|number| {
                     let order = order.clone();
-                    workers.run(move || order.lock().unwrap().push(number))
+                    workers.run(move || lock(&order).push(number))
                 });
                 let mut all = Box::pin(async { (join_all(stalls).await, join_all(jobs).await) });
                 assert!(all.as_mut().now_or_never().is_none());
-                assert!(order.lock().unwrap().is_empty(), "all threads are stalled");
+                assert!(lock(&order).is_empty(), "all threads are stalled");
                 drop(latches);
                 let (stalls, jobs) = all.await;
                 assert!(stalls.iter().chain(&jobs).all(Result::is_ok));
             });
-            let mut done = order.lock().unwrap().clone();
+            let mut done = lock(&order).clone();
             if most > 1 {
                 // Those that run at the same time may overtake each other.
                 done.sort();
@@ -357,6 +355,6 @@ mod tests {
                 assert!(all.into_iter().map(Result::unwrap).eq(0..50));
             }
         });
-        assert!((1..=4).contains(&workers.0.lock().threads));
+        assert!((1..=4).contains(&lock(&workers.0.state).threads));
     }
 }

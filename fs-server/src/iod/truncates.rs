@@ -17,13 +17,13 @@
 //!    thread, and the state is never locked while the store works.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{MutexGuard, PoisonError};
 
 use bmi::hooks::{step, steps};
 use fs_proto::limits::MAX_OFFSET;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 use tokio::sync::Mutex;
 
+use crate::lock::lock;
 use crate::store::DataStore;
 
 /// The order of the requests about prepared changes.
@@ -54,10 +54,6 @@ impl State {
 }
 
 impl Truncates {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) async fn prepare(
         &self,
         store: &(impl DataStore + ?Sized),
@@ -69,10 +65,10 @@ impl Truncates {
             return Err(FsError::new(ErrorCode::TooLarge, format!("a datafile of {size} bytes")));
         }
         let _one = self.one.lock().await;
-        if self.state().is_late(datafile, number) {
+        if lock(&self.state).is_late(datafile, number) {
             return Err(FsError::new(ErrorCode::Stale, format!("change {number} of a size was cancelled before")));
         }
-        self.state().prepared.insert(datafile, number);
+        lock(&self.state).prepared.insert(datafile, number);
         store.prepare_truncate(datafile, size).await
     }
 
@@ -84,7 +80,7 @@ impl Truncates {
         before: u64,
     ) -> Result<(), FsError> {
         let _one = self.one.lock().await;
-        if self.state().prepared.get(&datafile).is_some_and(|number| *number >= before) {
+        if lock(&self.state).prepared.get(&datafile).is_some_and(|number| *number >= before) {
             return Err(FsError::new(ErrorCode::Stale, "another change of this size was prepared since"));
         }
         match store.commit_truncate(datafile, cut, size).await {
@@ -93,7 +89,7 @@ impl Truncates {
             }
             result => result?,
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.prepared.remove(&datafile);
         // A request to prepare it that comes now was given up before.
         state.except.remove(&datafile);
@@ -110,9 +106,9 @@ impl Truncates {
         let except: BTreeSet<DatafileHandle> = except.into_iter().collect();
         let mut kept = except.clone();
         let is_later = |(datafile, number): (&DatafileHandle, &u64)| (*number >= before).then_some(*datafile);
-        kept.extend(self.state().prepared.iter().inspect(|_| step()).filter_map(is_later));
+        kept.extend(lock(&self.state).prepared.iter().inspect(|_| step()).filter_map(is_later));
         store.cancel_truncates(&kept.iter().copied().collect::<Vec<_>>()).await?;
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         steps(state.prepared.len());
         state.prepared.retain(|datafile, _| kept.contains(datafile));
         if before >= state.before {

@@ -23,9 +23,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
+
+use crate::lock::lock;
 
 /// The places and the clients that wait for one. A clone is another handle to the same places.
 #[derive(Clone)]
@@ -54,15 +56,11 @@ impl<C: Copy + Ord> Turns<C> {
         Turns(Arc::new(Mutex::new(Row { free: places.max(1), clients: VecDeque::new(), waiting: BTreeMap::new() })))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Row<C>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for a turn of `client`.
     pub(super) async fn take(&self, client: C) -> Turn<C> {
         let (sender, receiver) = oneshot::channel();
         {
-            let mut row = self.lock();
+            let mut row = lock(&self.0);
             if row.free > 0 {
                 row.free -= 1;
                 return Turn(Some(self.clone()));
@@ -101,7 +99,7 @@ impl<C: Copy + Ord> Turns<C> {
         let mut turn = Turn(Some(self.clone()));
         loop {
             let next = {
-                let mut row = self.lock();
+                let mut row = lock(&self.0);
                 let Row { clients, waiting, free } = &mut *row;
                 let Some(client) = clients.pop_front() else {
                     *free += 1;
@@ -214,12 +212,12 @@ mod tests {
                     }
                 });
             }
-            while turns.lock().waiting.len() < THREADS {
+            while lock(&turns.0).waiting.len() < THREADS {
                 thread::yield_now();
             }
             drop(first);
         });
-        let row = turns.lock();
+        let row = lock(&turns.0);
         assert!(row.free == 2 && row.clients.is_empty() && row.waiting.is_empty());
     }
 }

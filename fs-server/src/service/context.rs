@@ -5,7 +5,7 @@ use std::any::Any;
 use std::collections::BTreeSet;
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +14,8 @@ use bmi::stats::Kept;
 use bmi::{Incoming, MemList, PeerId, Time};
 use fs_proto::codec::{self};
 use fs_proto::{ErrorCode, FsError, Hello, Identity, Reply, ReplyBody, Request, RequestBody, Role, Sender};
+
+use crate::lock::lock;
 
 /// Limits of a server, for each of its transports. An I/O server with several event loops divides
 /// the numbers of requests by their number. A manager does not: its changes share one queue.
@@ -151,7 +153,7 @@ impl Session {
     /// here. If its connection were closed as idle, they could be taken for those of a client that
     /// is gone.
     pub(super) fn keep_while_drafting(&self, keep: impl FnOnce() -> Option<Kept>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.kept);
         if self.drafts.load(Ordering::Acquire) == 0 {
             *kept = None;
         } else if kept.is_none() {

@@ -12,7 +12,7 @@
 //!    another lock meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bmi::Time;
@@ -20,6 +20,7 @@ use bmi::hooks::{mutated, step, steps};
 use fs_proto::FsError;
 use redb::WriteTransaction;
 
+use crate::lock::lock;
 use crate::manager::tables::{Change, names};
 use crate::manager::{Fault, Manager, is_open};
 use crate::service::Session;
@@ -51,18 +52,14 @@ impl Clients {
         Ok(Clients(Mutex::new(State { owners, ..State::default() })))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records that a client makes changes over a connection.
     pub(in crate::manager) fn connected(&self, client: u128, session: &Arc<Session>) {
-        self.state().connected(client, session);
+        lock(&self.0).connected(client, session);
     }
 
     /// Records that a client uses a connection. Only those with nameless files are listed.
     pub(in crate::manager) fn uses(&self, client: u128, session: &Arc<Session>) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         if state.owners.contains_key(&client) {
             state.connected(client, session);
         }
@@ -70,29 +67,29 @@ impl Clients {
 
     /// Returns the connection over which a client makes changes.
     pub(in crate::manager) fn session_of(&self, client: u128) -> Option<Arc<Session>> {
-        self.state().connected.get(&client).and_then(Weak::upgrade)
+        lock(&self.0).connected.get(&client).and_then(Weak::upgrade)
     }
 
     /// Returns the clients with a connection.
     pub(in crate::manager) fn with_connection(&self) -> BTreeSet<u128> {
-        let state = self.state();
+        let state = lock(&self.0);
         steps(state.connected.len());
         state.connected.iter().filter(|(_, session)| is_open(session)).map(|(client, _)| *client).collect()
     }
 
     /// A client has created a nameless file.
     pub(in crate::manager) fn owns_nameless(&self, client: u128, now: Time) {
-        self.state().owners.insert(client, now);
+        lock(&self.0).owners.insert(client, now);
     }
 
     /// A client has no nameless files any more.
     pub(super) fn owns_none(&self, client: u128) {
-        self.state().owners.remove(&client);
+        lock(&self.0).owners.remove(&client);
     }
 
     /// Returns the clients with nameless files that have had no connection for `grace`.
     pub(in crate::manager) fn gone(&self, now: Time, grace: Duration) -> Vec<u128> {
-        let State { connected, owners } = &mut *self.state();
+        let State { connected, owners } = &mut *lock(&self.0);
         let mut gone = Vec::new();
         for (client, seen) in owners {
             step();

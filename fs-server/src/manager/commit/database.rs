@@ -28,7 +28,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bmi::Time;
@@ -38,6 +38,7 @@ use redb::{ReadTransaction, WriteTransaction};
 use tokio::sync::{Notify, oneshot};
 
 use super::lookups::{Lookups, View};
+use crate::lock::lock;
 use crate::manager::{Fault, Manager};
 use crate::store::MetaStore;
 
@@ -115,12 +116,12 @@ impl Database {
         let work = move |store: &MetaStore| {
             let result = work(store);
             let failed = matches!(result, Err(Fault::Store(_)));
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            *lock(&slot) = Some(result);
             failed
         };
         let finish = move || {
             // Without a result the worker has failed, and so has the manager.
-            if let Some(result) = result.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            if let Some(result) = lock(&result).take() {
                 drop(answer.send(then(result)));
             }
         };

@@ -17,7 +17,7 @@
 //! `tests/it/transports/loops.rs` of the client with real threads.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bmi::hooks::step;
 use fs_proto::limits::MAX_ENTRIES;
@@ -26,6 +26,7 @@ use redb::ReadTransaction;
 use tokio::sync::Notify;
 
 use super::group::Effect;
+use crate::lock::lock;
 use crate::manager::Fault;
 use crate::manager::tables::{Creators, names};
 
@@ -78,26 +79,22 @@ impl Lookups {
         Lookups { state: Mutex::new(state), committed: Notify::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the metadata as of the last commit, and the number of pieces of work that have
     /// ended. `None` if the database must be opened first, or must not be used.
     pub(in crate::manager) fn view(&self) -> Option<(View, u64)> {
-        let state = self.state();
+        let state = lock(&self.state);
         state.view.clone().map(|view| (view, state.ended))
     }
 
     /// Returns the number of pieces of work that have ended.
     pub(in crate::manager) fn ended(&self) -> u64 {
-        self.state().ended
+        lock(&self.state).ended
     }
 
     /// A group of changes begins, which records the sizes of these files. Returns the creators of
     /// those that nobody else knows.
     pub(super) fn begin_recording(&self, files: BTreeSet<u64>) -> BTreeMap<u64, u128> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let creators = files.iter().filter_map(|file| Some((*file, state.creators.creator(*file)?))).collect();
         state.recording = files;
         creators
@@ -106,7 +103,7 @@ impl Lookups {
     /// A piece of work on the database has ended. From now on requests are answered from `view`, in
     /// which a group of changes has had these effects.
     pub(in crate::manager) fn publish(&self, view: Option<View>, effects: &[Effect]) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         // The old view is dropped without the lock: that may free pages of the database.
         let old = std::mem::replace(&mut state.view, view);
         state.ended += 1;
@@ -163,7 +160,7 @@ impl Lookups {
         let Handle::File(file) = entry.handle else { return true };
         let committed = self.committed.notified();
         {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if !state.creators.is_known_to_other(file.0, client) {
                 return true;
             }

@@ -32,7 +32,7 @@
 //!    datafile is not prepared any more, and nothing happens to it.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use async_trait::async_trait;
 use bmi::{Endpoint, Incoming, Time};
@@ -44,6 +44,7 @@ use redb::{ReadableTable, WriteTransaction};
 use tokio::sync::Notify;
 
 use super::members::{Members, Recorded};
+use crate::lock::lock;
 use crate::manager::tables::{
     ASKED, COUNTERS, DISCARDS, NAMELESS, OBJECTS, ORPHANS, Object, POOLS, RESTORED, TRUNCATES, identity, not_formatted,
     objects_from,
@@ -127,10 +128,6 @@ impl RollCall {
         serve_until(endpoints, self, standing, limits, self.complete(progress), stop).await.is_some()
     }
 
-    fn reports(&self) -> MutexGuard<'_, BTreeMap<u32, Report>> {
-        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn complete(&self, progress: impl Fn(&str)) {
         loop {
             let missing = self.missing();
@@ -146,7 +143,7 @@ impl RollCall {
     }
 
     fn missing(&self) -> Vec<u32> {
-        let reports = self.reports();
+        let reports = lock(&self.reports);
         (0..self.iods).filter(|iod| !reports.contains_key(iod)).collect()
     }
 
@@ -179,7 +176,7 @@ impl RollCall {
                 crate::store::IDENTITY,
             ));
         }
-        self.reports().insert(iod, report);
+        lock(&self.reports).insert(iod, report);
         self.news.notify_one();
         Ok(())
     }
@@ -190,7 +187,7 @@ impl RollCall {
     /// `Io`, `NoSpace`.
     pub(crate) fn conclude(&self, store: &MetaStore) -> Result<(), FsError> {
         // Other event loops may still note what they are told.
-        let reports = self.reports().clone();
+        let reports = lock(&self.reports).clone();
         let conclude = || {
             let transaction = store.write()?;
             {

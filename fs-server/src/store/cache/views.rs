@@ -26,7 +26,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bmi::hooks::step;
@@ -36,6 +36,7 @@ use fs_proto::{
     DatafileHandle, Region, VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewRange, ViewRefusal, view_entry,
 };
 
+use crate::lock::lock;
 use crate::store::transfer::copy;
 
 /// Most segments at a time. Each has a descriptor, of those that a server has reserved
@@ -205,7 +206,7 @@ impl Views {
 
     /// Calls `f` with the state.
     fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        let mut state: MutexGuard<'_, State> = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state: MutexGuard<'_, State> = lock(&self.state);
         let result = f(&mut state);
         self.segments.store(state.segments.len(), Ordering::Release);
         result

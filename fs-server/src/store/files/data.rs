@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 use bmi::hooks::mutated;
@@ -16,6 +16,7 @@ use super::mapped::Mapped;
 use super::marks::{Mark, Marks};
 use super::names::{handles_in, name, range, subdir, subdir_of};
 use super::store::FileStore;
+use crate::lock::lock;
 use crate::store::disk::Room;
 use crate::store::disk::steps::step;
 use crate::store::label::{Label, write_label};
@@ -189,14 +190,14 @@ impl FileStore {
 #[async_trait(?Send)]
 impl DataStore for FileStore {
     fn label(&self) -> Option<Label> {
-        *self.label.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.label)
     }
 
     async fn relabel(&self, label: &Label) -> Result<(), FsError> {
         let new = *label;
         let written = self.work(move |core| write_label(&*core.dir, &new)).await?;
         written.map_err(|error| trouble(&self.path, &error))?;
-        *self.label.lock().unwrap_or_else(PoisonError::into_inner) = Some(*label);
+        *lock(&self.label) = Some(*label);
         Ok(())
     }
 

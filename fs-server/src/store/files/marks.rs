@@ -28,11 +28,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bmi::hooks::mutated;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 
+use crate::lock::lock;
 use crate::store::disk::steps;
 use crate::store::disk::{DiskDir, DiskFile, read_file};
 
@@ -150,10 +151,6 @@ struct State {
     free: Vec<u64>,
     /// Number of blocks of the file.
     len: u64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Marks {

@@ -5,10 +5,11 @@
 //! 2. What it said last is always known.
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use tokio::sync::Notify;
 
+use crate::lock::lock;
 use crate::store::disk::{DiskDir, Room};
 
 /// What is known of the room of a file system.
@@ -30,24 +31,20 @@ impl Space {
         Space { state: Mutex::new(State { asking: false, known, error: None }), asked: Notify::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns what the file system said last.
     pub(in crate::store) fn known(&self) -> Room {
-        self.state().known
+        lock(&self.state).known
     }
 
     /// Waits until the file system has been asked. `begin` is called if nobody else is asking. It
     /// must have [`Space::ask`] called, now or later.
     pub(super) async fn ask_anew(&self, begin: impl FnOnce()) -> io::Result<Room> {
         let asked = self.asked.notified();
-        if !std::mem::replace(&mut self.state().asking, true) {
+        if !std::mem::replace(&mut lock(&self.state).asking, true) {
             begin();
         }
         asked.await;
-        let state = self.state();
+        let state = lock(&self.state);
         state.error.map_or(Ok(state.known), |error| Err(io::Error::from_raw_os_error(error)))
     }
 
@@ -55,7 +52,7 @@ impl Space {
     pub(in crate::store) fn ask(&self, dir: &dyn DiskDir) {
         let answer = dir.room();
         {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             state.asking = false;
             state.error = answer.as_ref().err().map(|error| error.raw_os_error().unwrap_or(libc::EIO));
             state.known = answer.unwrap_or(state.known);

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bmi::hooks::mutated;
@@ -16,6 +16,7 @@ use super::mapped::Mapped;
 use super::marks::{Mark, Marks};
 use super::names::{handles_in, subdir};
 use super::space::Space;
+use crate::lock::lock;
 use crate::store::disk::steps;
 use crate::store::disk::{DiskDir, SystemDir};
 use crate::store::label::{CacheNote, DirLock, Label, cache_note, durable_dir, read_label};
@@ -155,7 +156,7 @@ impl FileStore {
 
     /// Locks the table of open files. No file may be closed meanwhile.
     pub(super) fn open_files(&self) -> MutexGuard<'_, OpenFiles> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 
     /// Fails if operations on a datafile must fail.

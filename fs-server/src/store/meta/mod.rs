@@ -20,7 +20,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bmi::hooks::mutated;
 use fs_proto::{ErrorCode, FsError};
@@ -31,6 +31,8 @@ use redb::{
 };
 
 use self::guard::{Doubt, Guarded};
+
+use crate::lock::lock;
 
 /// Size of the database's page cache, in bytes. It holds the whole namespace of a small cluster.
 /// The system's page cache holds the rest.
@@ -209,7 +211,7 @@ impl MetaStore {
         if let Some(error) = self.doubt() {
             return Err(redb::Error::Io(io::Error::other(error.detail)));
         }
-        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut database = lock(&self.database);
         if let Some(open) = &*database
             && open.failed.load(Ordering::Relaxed)
             && !keeps_failed()
@@ -239,6 +241,6 @@ impl MetaStore {
         if keeps_failed() {
             return;
         }
-        *self.database.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.database) = None;
     }
 }

@@ -13,11 +13,12 @@
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use bmi::hooks::mutated;
 
 use super::direct_file::{DirectFile, Way};
+use crate::lock::lock;
 use crate::store::disk::DiskFile;
 use crate::store::disk::steps::{self, step};
 use crate::workers::Workers;
@@ -120,7 +121,7 @@ impl OpenFile {
     /// Remembers the length that the file had when it was synced. Call it only when the sync is
     /// done, so that a crash does not leave a datafile that looks cut off.
     pub(in crate::store) fn remember_synced(&self, len: u64) -> io::Result<()> {
-        let _guard = self.length.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = lock(&self.length);
         // Another thread may have cut the datafile off meanwhile.
         let (len, before) = (len.min(self.file().held()?.size), self.synced());
         match self.remember(len) {
@@ -132,7 +133,7 @@ impl OpenFile {
 
     /// Sets the length.
     pub(in crate::store) fn set_len(&self, size: u64) -> io::Result<()> {
-        let _guard = self.length.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = lock(&self.length);
         // First, so that a crash in between does not leave a datafile that looks cut off.
         let late = mutated("store/length-cut-before-its-note");
         if self.synced() > size && !late {
@@ -148,14 +149,14 @@ impl OpenFile {
 
     /// Makes the file durable. Any error means that nobody knows what the disk has.
     pub(in crate::store) fn sync(&self, whole: bool) -> io::Result<()> {
-        self.write_by(&self.lock(), |file| steps::sync_file(file, whole))
+        self.write_by(&lock(&self.syncing), |file| steps::sync_file(file, whole))
     }
 
     /// Writes the data to the disk, but does not make it durable. Any error means that nobody knows
     /// what the disk has. Does nothing if the data was written meanwhile, or if that failed: then
     /// somebody else has the error.
     pub(in crate::store) fn write_out(&self) -> io::Result<()> {
-        let guard = self.lock();
+        let guard = lock(&self.syncing);
         if !self.is_unwritten() {
             return Ok(());
         }
@@ -165,10 +166,6 @@ impl OpenFile {
     /// Returns the length, as the system knows it without asking anybody.
     pub(in crate::store) fn len(&self) -> io::Result<u64> {
         self.file().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.syncing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write_by(

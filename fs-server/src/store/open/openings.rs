@@ -10,10 +10,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use fs_proto::DatafileHandle;
 use tokio::sync::Notify;
+
+use crate::lock::lock;
 
 /// The datafiles that are being opened.
 #[derive(Debug, Default)]
@@ -33,14 +35,10 @@ pub(in crate::store) struct Begun<'a> {
 }
 
 impl Openings {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<DatafileHandle, Arc<Opening>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Begins to open a datafile. `None` if it is being opened already: wait for that. Otherwise
     /// look again whether it is open, because another thread may have opened it meanwhile.
     pub(in crate::store) fn begin(&self, datafile: DatafileHandle) -> Option<Begun<'_>> {
-        let mut openings = self.lock();
+        let mut openings = lock(&self.0);
         if openings.contains_key(&datafile) {
             return None;
         }
@@ -51,7 +49,7 @@ impl Openings {
 
     /// Waits until a datafile is not being opened.
     pub(in crate::store) async fn wait(&self, datafile: DatafileHandle) {
-        let find = || self.lock().get(&datafile).cloned();
+        let find = || lock(&self.0).get(&datafile).cloned();
         let Some(opening) = find() else { return };
         let over = opening.over.notified();
         // Look again. If it is over by now, nobody wakes this task. Otherwise its end will.
@@ -62,14 +60,14 @@ impl Openings {
 
     /// Notes that a datafile was removed.
     pub(in crate::store) fn removed(&self, datafile: DatafileHandle) {
-        if let Some(opening) = self.lock().get(&datafile) {
+        if let Some(opening) = lock(&self.0).get(&datafile) {
             opening.removed.store(true, Ordering::Relaxed);
         }
     }
 
     /// Returns the number of datafiles that are being opened.
     pub(in crate::store) fn count(&self) -> usize {
-        self.lock().len()
+        lock(&self.0).len()
     }
 }
 
@@ -82,7 +80,7 @@ impl Begun<'_> {
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        self.openings.lock().remove(&self.datafile);
+        lock(&self.openings.0).remove(&self.datafile);
         self.opening.over.notify_waiters();
     }
 }

@@ -396,11 +396,11 @@ fn whatever_even_step_fails_what_was_acknowledged_is_stored() {
 }
 
 #[test]
-fn whatever_odd_step_fails_past_the_page_cache_what_was_acknowledged_is_stored() {
+fn whatever_odd_step_fails_with_direct_io_what_was_acknowledged_is_stored() {
     whatever_step_fails(Mode::Threads, 1);
 }
 
 #[test]
-fn whatever_even_step_fails_past_the_page_cache_what_was_acknowledged_is_stored() {
+fn whatever_even_step_fails_with_direct_io_what_was_acknowledged_is_stored() {
     whatever_step_fails(Mode::Threads, 0);
 }

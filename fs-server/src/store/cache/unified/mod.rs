@@ -34,7 +34,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -50,6 +50,7 @@ use fs_proto::{
 use self::exchange::{Arriving, Behind, extents, fault};
 use super::queries;
 use super::views::{SharedRange, ViewSettings, Views};
+use crate::lock::lock;
 use crate::store::label::Label;
 use crate::store::transfer::{Rest, copy, cut};
 use crate::store::{DataStore, DiskTurn, Held, Lends, Loan, Receipt, StoreHandle, remainder};
@@ -155,7 +156,7 @@ impl<S: StoreHandle, C: Fn() -> u64> UnifiedStore<S, C> {
 
     fn note_change(&self, datafile: DatafileHandle) {
         let now = (self.clock)();
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner).insert(datafile, now);
+        lock(&self.changed).insert(datafile, now);
     }
 
     /// Cuts regions into parts that the cache takes at once.
@@ -227,7 +228,7 @@ impl<S: StoreHandle, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
             };
             if is_gone {
                 hold.discard(0).await;
-                self.changed.lock().unwrap_or_else(PoisonError::into_inner).remove(datafile);
+                lock(&self.changed).remove(datafile);
             }
         }
         result
@@ -457,7 +458,7 @@ impl<S: StoreHandle, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         // First the cache: what reaches the disk in between counts there.
         let dirty = self.cache.dirty_end(datafile.0);
         let held = self.behind().held(datafile).await?;
-        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = lock(&self.changed);
         let mtime_ns = held.mtime_ns.max(changed.get(&datafile).copied().unwrap_or(0));
         if dirty == 0 {
             changed.remove(&datafile);

@@ -19,7 +19,7 @@ mod names;
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bmi::MemSlice;
 
@@ -29,6 +29,7 @@ pub use self::faults::DiskStep;
 use self::faults::Faults;
 use self::names::{Entry, Inode, Names};
 use super::{DiskDir, DiskFile, Room};
+use crate::lock::lock;
 use crate::store::{AllLost, Fates, Held};
 
 /// A disk in memory, of which a directory of a store or a database of a manager is made. A clone
@@ -78,10 +79,6 @@ impl fmt::Debug for MemDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemDisk").field("dir", &self.dir).finish_non_exhaustive()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The error of a file system for a name that does not exist.

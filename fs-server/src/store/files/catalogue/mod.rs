@@ -27,6 +27,8 @@
 //! 6. The number of datafiles is exact whenever no change is under way.
 //! 7. After a failed sync no change succeeds. The next start writes again what it reads, because
 //!    that may be only in the system's memory.
+//!
+//! **Layout:** `block.rs`.
 
 mod block;
 #[cfg(test)]
@@ -34,13 +36,14 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use fs_proto::DatafileHandle;
 
 #[cfg(any(test, all(fuzzing, feature = "sim")))]
 pub(in crate::store) use self::block::fuzz_repair;
 use self::block::{BITS, BLOCK, Block, HEADER, crosses};
+use crate::lock::lock;
 use crate::store::disk::steps;
 use crate::store::disk::{DiskDir, DiskFile, read_file};
 
@@ -145,41 +148,33 @@ impl Catalogue {
 
     /// Returns true if a sync has failed, so that nobody knows what the disk has of the record.
     pub(in crate::store) fn has_failed(&self) -> bool {
-        *self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.failed)
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = lock(&self.failed);
         if *failed {
             return Err(io::Error::other("an earlier sync of the catalogue failed"));
         }
-        let taken_off = self.state().taken_off;
+        let taken_off = lock(&self.state).taken_off;
         steps::sync_file(&*self.file, false).inspect_err(|_| *failed = true)?;
-        self.state().durable = taken_off;
+        lock(&self.state).durable = taken_off;
         Ok(())
-    }
-
-    fn change(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if a datafile was created and never written.
     pub(in crate::store) fn is_new(&self, datafile: DatafileHandle) -> bool {
-        self.state().find(datafile.0).is_some()
+        lock(&self.state).find(datafile.0).is_some()
     }
 
     /// Returns true if a datafile was created and never written, and has no file.
     pub(super) fn has_no_file(&self, datafile: DatafileHandle) -> bool {
-        self.state().find(datafile.0).is_some_and(|(_, block, byte, bit)| block.made[byte] & bit == 0)
+        lock(&self.state).find(datafile.0).is_some_and(|(_, block, byte, bit)| block.made[byte] & bit == 0)
     }
 
     /// Counts files that the store has. Called once for each when it is opened.
     pub(super) fn count_files(&self, datafiles: impl IntoIterator<Item = DatafileHandle>) {
-        let state = &mut *self.state();
+        let state = &mut *lock(&self.state);
         for datafile in datafiles {
             state.highest = state.highest.max(datafile.0);
             match state.find(datafile.0) {
@@ -191,7 +186,7 @@ impl Catalogue {
 
     /// Returns the number of datafiles: those on the record and those that have a file.
     pub(in crate::store) fn datafiles(&self) -> u64 {
-        let state = self.state();
+        let state = lock(&self.state);
         state.new + state.files
     }
 
@@ -202,12 +197,12 @@ impl Catalogue {
         datafile: DatafileHandle,
         make: impl FnOnce() -> io::Result<R>,
     ) -> io::Result<Option<R>> {
-        let _change = self.change();
-        if self.state().find(datafile.0).is_none() {
+        let _change = lock(&self.changing);
+        if lock(&self.state).find(datafile.0).is_none() {
             return Ok(None);
         }
         let made = make()?;
-        if let Some((_, block, byte, bit)) = self.state().find(datafile.0) {
+        if let Some((_, block, byte, bit)) = lock(&self.state).find(datafile.0) {
             block.made[byte] |= bit;
         }
         Ok(Some(made))
@@ -215,7 +210,7 @@ impl Catalogue {
 
     /// Notes that the file of a datafile that is not on the record was removed.
     pub(super) fn file_removed(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.files = state.files.saturating_sub(1);
     }
 
@@ -229,7 +224,7 @@ impl Catalogue {
         has_file: impl Fn(DatafileHandle) -> bool,
     ) -> io::Result<()> {
         let block = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if state.blocks.contains_key(&first.0) {
                 return Ok(());
             }
@@ -241,13 +236,13 @@ impl Catalogue {
         let written = steps::write_all_at(&*self.file, &block.encode(first.0), block.number * BLOCK as u64);
         let result = written.and_then(|()| self.sync());
         if result.is_err() {
-            self.state().release(block.number);
+            lock(&self.state).release(block.number);
             return result;
         }
-        let may_have_files = first.0 <= self.state().highest;
+        let may_have_files = first.0 <= lock(&self.state).highest;
         let handles = (first.0..).take(count as usize).map(DatafileHandle);
         let found: Vec<DatafileHandle> = handles.filter(|datafile| may_have_files && has_file(*datafile)).collect();
-        let state = &mut *self.state();
+        let state = &mut *lock(&self.state);
         state.insert(first.0, block);
         for datafile in found {
             if let Some((_, block, byte, bit)) = state.find(datafile.0) {
@@ -261,14 +256,14 @@ impl Catalogue {
     /// Returns the byte of the file that has the bit of a datafile, without this bit, and its
     /// place. `None` if the datafile is not on the record.
     fn without(&self, datafile: DatafileHandle) -> Option<(u8, u64)> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let (_, block, byte, bit) = state.find(datafile.0)?;
         Some((block.bits[byte] & !bit, block.number * BLOCK as u64 + (HEADER + byte) as u64))
     }
 
     /// Notes that a datafile was taken off.
     fn taken_off(&self, datafile: DatafileHandle) {
-        let state = &mut *self.state();
+        let state = &mut *lock(&self.state);
         let Some((first, block, byte, bit)) = state.find(datafile.0) else { return };
         let made = block.made[byte] & bit != 0;
         block.bits[byte] &= !bit;
@@ -291,7 +286,7 @@ impl Catalogue {
         let mut any = false;
         {
             // Writes of one byte stay in order.
-            let _change = self.change();
+            let _change = lock(&self.changing);
             for datafile in datafiles {
                 any = true;
                 let Some((bits, at)) = self.without(datafile) else { continue };
@@ -300,7 +295,7 @@ impl Catalogue {
             }
         }
         let is_durable = {
-            let state = self.state();
+            let state = lock(&self.state);
             state.durable == state.taken_off
         };
         if any && !is_durable { self.sync() } else { Ok(()) }
@@ -308,7 +303,7 @@ impl Catalogue {
 
     /// Returns the datafiles on the record for which `wanted` is true, in order.
     pub(in crate::store) fn list(&self, wanted: impl Fn(DatafileHandle) -> bool) -> Vec<DatafileHandle> {
-        let state = self.state();
+        let state = lock(&self.state);
         let handles = state.blocks.iter().flat_map(|(first, block)| {
             let is_new = |at: &u64| block.bits[(*at / 8) as usize] & 1 << (*at % 8) != 0;
             (0..u64::from(block.count)).filter(is_new).map(move |at| DatafileHandle(first + at))

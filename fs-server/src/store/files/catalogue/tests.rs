@@ -56,7 +56,7 @@ fn blocks_are_used_again() {
 
 /// Returns the numbers of the blocks in use.
 fn numbers(catalogue: &Catalogue) -> Vec<u64> {
-    catalogue.state().blocks.values().map(|block| block.number).collect()
+    lock(&catalogue.state).blocks.values().map(|block| block.number).collect()
 }
 
 /// A regression test. Blocks crossed sectors. After a power failure the old header could meet
@@ -126,7 +126,7 @@ fn no_new_block_crosses_a_sector() {
     steps::injected::fail(Some(steps::injected::Failing { first: 1, count: 1, error: libc::ENOSPC }));
     catalogue.create(DatafileHandle(90_000), 10, no_file).unwrap_err();
     steps::injected::fail(None);
-    assert!(catalogue.state().free.iter().all(|number| !crosses(*number)));
+    assert!(lock(&catalogue.state).free.iter().all(|number| !crosses(*number)));
     catalogue.create(DatafileHandle(90_000), 10, no_file).unwrap();
     assert_eq!(numbers(&catalogue).len(), before + 1);
     steps::injected::observe(None);

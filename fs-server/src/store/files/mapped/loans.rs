@@ -10,10 +10,12 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use fs_proto::DatafileHandle;
+
+use crate::lock::lock;
 
 /// The loans and cuts of all datafiles.
 #[derive(Default)]
@@ -30,7 +32,7 @@ struct State {
 impl Loans {
     /// Changes the state of a datafile, and forgets it if nothing is left.
     fn with<R>(&self, datafile: DatafileHandle, change: impl FnOnce(&mut State) -> R) -> R {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         let state = all.entry(datafile).or_default();
         let result = change(state);
         if state.loans == 0 && state.cuts == 0 {
@@ -41,7 +43,7 @@ impl Loans {
 
     /// Returns true if a cut waits for a loan.
     pub(super) fn any_waits(&self) -> bool {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.0);
         all.values().any(|state| state.cuts > 0 && state.loans > 0)
     }
 }

@@ -48,7 +48,7 @@ mod sys;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bmi::{Error, MemList, Memory};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, Region};
@@ -56,6 +56,7 @@ use fs_proto::{DatafileHandle, ErrorCode, FsError, Region};
 pub(super) use self::loans::lend;
 use self::loans::{FileLoan, Loans};
 pub(super) use self::sys::Window;
+use crate::lock::lock;
 use crate::store::Lent;
 
 /// Bytes of a window.
@@ -156,7 +157,7 @@ impl Mapped {
     }
 
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     /// Waits until nothing of a datafile is lent, and lends nothing of it as long as the returned

@@ -44,7 +44,7 @@ use std::any::Any;
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -55,6 +55,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use self::sys::{Call, RawRing};
 use super::course::{Course, Direction, Outcome};
+use crate::lock::lock;
 use crate::store::sys::position;
 
 /// Most transfers at the same time. With the bell, a power of two, as the kernel's queues have it.
@@ -115,10 +116,6 @@ enum Work {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn ring_bell(&self) {
         let rung = rustix::io::retry_on_intr(|| rustix::io::write(&self.bell, &1u64.to_ne_bytes()));
         debug_assert!(rung.is_ok(), "the count is far from its limit");
@@ -127,7 +124,7 @@ impl Shared {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.lock().taken -= 1;
+        lock(&self.shared.state).taken -= 1;
         self.shared.ended.notify_all();
     }
 }
@@ -162,7 +159,7 @@ impl Ring {
     /// Waits for a place. `None` if the ring takes no more jobs.
     pub(in crate::store) async fn place(&self) -> Option<Place> {
         let permit = self.0.places.clone().acquire_owned().await.ok()?;
-        self.0.lock().taken += 1;
+        lock(&self.0.state).taken += 1;
         Some(Place { shared: self.0.clone(), _permit: permit })
     }
 
@@ -184,7 +181,7 @@ impl Ring {
     }
 
     fn hand_over(&self, job: Job) {
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         if state.is_broken {
             // Not under the lock: the job has a place, which takes it.
             drop(state);
@@ -207,7 +204,7 @@ impl Ring {
 
 impl Shared {
     fn wait_until_idle(&self, patience: Duration) -> bool {
-        let waited = self.ended.wait_timeout_while(self.lock(), patience, |state| state.taken > 0);
+        let waited = self.ended.wait_timeout_while(lock(&self.state), patience, |state| state.taken > 0);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.taken == 0
     }
@@ -215,7 +212,7 @@ impl Shared {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        self.0.lock().is_closed = true;
+        lock(&self.0.state).is_closed = true;
         self.0.ring_bell();
     }
 }
@@ -316,7 +313,7 @@ fn work(mut ring: RawRing<Work>, shared: &Arc<Shared>) {
 impl Shared {
     /// Takes what is in the inbox. Also returns true if nothing more will come.
     fn look(&self) -> (Vec<Job>, bool) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.is_called = false;
         (std::mem::take(&mut state.inbox), state.is_closed)
     }
@@ -326,7 +323,7 @@ impl Shared {
         tracing::error!(%error, "the kernel refuses to go on with a ring: threads make the transfers from now on");
         self.places.close();
         let jobs = {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             state.is_broken = true;
             std::mem::take(&mut state.inbox)
         };

@@ -79,7 +79,7 @@ fn transfers_wait_for_a_place_in_order() {
         let memories: Vec<Memory> = (0..50).map(|_| Memory::from(vec![0])).collect();
         let mut all = Box::pin(join_all(memories.iter().map(|memory| read(&ring, &file, memory))));
         assert!(is_waiting(&mut all));
-        assert_eq!((ring.0.places.available_permits(), ring.0.lock().taken), (0, 1));
+        assert_eq!((ring.0.places.available_permits(), lock(&ring.0.state).taken), (0, 1));
         writer.write_all(&(0..50).collect::<Vec<u8>>()).unwrap();
         all.await;
         let bytes: Vec<u8> = memories.iter().flat_map(Memory::to_vec).collect();
