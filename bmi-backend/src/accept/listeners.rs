@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use bmi_core::{LogLimit, Time};
 
+use super::{Place, Shard};
+
 /// Number of connections accepted from one listener in one poll, so that a flood of them does not
 /// stop everything else.
 const BATCH: u32 = 64;
@@ -29,7 +31,7 @@ struct Listener<S> {
 /// ```text
 ///   expire(now)                      marks listeners ready whose retry is due
 ///   set_ready(index), ...            for the kernel's reports
-///   while let Some(new) = accept(&mut round, now, ...) { take it }
+///   while let Some(new) = round.next(&shard, &mut listeners, now, ...) { take it }
 ///   deadlines.add(deadline())        the time of the next retry, if any
 /// ```
 pub struct Listeners<S> {
@@ -38,11 +40,54 @@ pub struct Listeners<S> {
     log: LogLimit,
 }
 
-/// One pass over all listeners; see [`Listeners::accept`].
+/// One pass over all listeners, and over the sockets that other members of the group have accepted
+/// for this transport.
 #[derive(Debug, Default)]
 pub struct Round {
     index: usize,
     taken: u32,
+    /// Sockets that waited when the pass began, and are still to take.
+    waiting: usize,
+    any: bool,
+}
+
+impl Round {
+    /// Begins a pass of a member of a group.
+    pub fn new<S>(shard: &Shard<S>) -> Round {
+        Round { waiting: shard.waiting(), ..Round::default() }
+    }
+
+    /// Returns the next connection that this member serves, or `None` at the end of the pass. The
+    /// sockets that waited for it come first, then its share of those that it accepts. `accept`
+    /// takes one connection from a socket, as for [`Listeners::accept`], and may refuse it
+    /// (`None`).
+    pub fn next<L, S>(
+        &mut self,
+        shard: &Shard<S>,
+        listeners: &mut Listeners<L>,
+        now: Time,
+        mut accept: impl FnMut(&L) -> io::Result<Option<S>>,
+    ) -> Option<(S, Place)> {
+        while self.waiting > 0 {
+            self.waiting -= 1;
+            if let Some(next) = shard.next() {
+                self.any = true;
+                return Some(next);
+            }
+        }
+        while let Some(accepted) = listeners.accept(self, now, &mut accept) {
+            self.any = true;
+            if let Some(own) = accepted.and_then(|socket| shard.assign(socket)) {
+                return Some(own);
+            }
+        }
+        None
+    }
+
+    /// Returns whether any connection came, whoever serves it.
+    pub fn any(&self) -> bool {
+        self.any
+    }
 }
 
 impl<S> Default for Listeners<S> {
@@ -103,7 +148,7 @@ impl<S> Listeners<S> {
     ) -> Option<T> {
         while let Some(listener) = self.listeners.get_mut(round.index) {
             if !listener.ready || round.taken == BATCH {
-                *round = Round { index: round.index + 1, taken: 0 };
+                (round.index, round.taken) = (round.index + 1, 0);
                 continue;
             }
             round.taken += 1;
@@ -128,8 +173,35 @@ impl<S> Listeners<S> {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::task::Waker;
 
     use super::*;
+    use crate::Limits;
+
+    #[test]
+    fn a_round_takes_what_waits_for_a_member_and_then_its_share() {
+        let shards = Shard::group(vec![Waker::noop().clone(); 2], Limits::default());
+        // The numbers from 5 to 1. The listener refuses 5.
+        let accept = |socket: &Cell<u32>| match socket.replace(socket.get().saturating_sub(1)) {
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            number => Ok(Some(number).filter(|number| *number < 5)),
+        };
+        let take = |shard: &Shard<u32>, listeners: &mut Listeners<Cell<u32>>| {
+            let mut round = Round::new(shard);
+            let next = || round.next(shard, listeners, Time::ZERO, accept);
+            let taken: Vec<_> = std::iter::from_fn(next).collect();
+            (taken.iter().map(|(number, _)| *number).collect::<Vec<_>>(), round.any(), taken)
+        };
+        let (mut listeners, mut none) = (Listeners::default(), Listeners::default());
+        listeners.add(Cell::new(5));
+        let first = take(&shards[0], &mut listeners);
+        assert_eq!((&first.0[..], first.1), (&[4, 2][..], true));
+        let second = take(&shards[1], &mut none);
+        assert_eq!((&second.0[..], second.1), (&[3, 1][..], true));
+        assert!(!take(&shards[1], &mut none).1);
+        listeners.set_ready(0);
+        assert!(!take(&shards[0], &mut listeners).1, "the listener has none left");
+    }
 
     #[test]
     fn a_flood_takes_turns_and_a_want_of_descriptors_is_tried_again() {

@@ -8,15 +8,15 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use bmi_backend::{Place, Round, check_scheme, listen_failed};
+use bmi_backend::{Deadlines, Place, Round, check_scheme, listen_failed};
 use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
 
 use super::connection::Phase;
 use super::handshake::check_user;
 use crate::error::Fault;
-use crate::os::socket::{self, ListenError, Listening};
+use crate::os::socket::{self, ListenError};
 use crate::os::sys;
-use crate::{ShmTransport, token_of};
+use crate::{ShmConfig, ShmTransport, token_of};
 
 /// An accepted socket of an admitted user that no transport has a connection for yet.
 pub(crate) struct Newcomer {
@@ -46,34 +46,15 @@ impl ShmTransport {
     /// Takes the sockets that other members of the group have accepted for this transport, and
     /// accepts those that wait at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
-        let (mut round, mut any) = (Round::default(), false);
-        for _ in 0..self.shard.waiting() {
-            let Some((newcomer, place)) = self.shard.next() else { break };
-            any = true;
+        let mut round = Round::new(&self.shard);
+        while let Some((newcomer, place)) = round.next(&self.shard, &mut self.listeners, self.now, |listening| {
+            let socket = socket::accept(listening.socket.as_fd())?;
+            Ok(admit(socket, &self.config, &mut self.deadlines, self.now))
+        }) {
             self.handle_newcomer(newcomer, place);
         }
-        let accept = |listening: &Listening| socket::accept(listening.socket.as_fd());
-        while let Some(socket) = self.listeners.accept(&mut round, self.now, accept) {
-            any = true;
-            let own = self.admit(socket).and_then(|newcomer| self.shard.assign(newcomer));
-            if let Some((newcomer, place)) = own {
-                self.handle_newcomer(newcomer, place);
-            }
-        }
         self.deadlines.add(self.listeners.deadline());
-        any
-    }
-
-    /// Checks the user of an accepted socket.
-    fn admit(&mut self, socket: OwnedFd) -> Option<Newcomer> {
-        let origin = sys::credentials(&socket).map_or(0, |peer| peer.pid);
-        match check_user(&self.config, &socket) {
-            Ok(crosses) => Some(Newcomer { socket, origin, crosses, arrived: self.now }),
-            Err(fault) => {
-                self.deadlines.warn_closed(&name_of(origin), &fault, self.now);
-                None
-            }
-        }
+        round.any()
     }
 
     fn handle_newcomer(&mut self, newcomer: Newcomer, place: Place) {
@@ -96,6 +77,18 @@ impl ShmTransport {
             (connection.socket, connection.crosses) = (Some(socket), crosses);
         }
         self.mark_ready(id.slot);
+    }
+}
+
+/// Checks the user of an accepted socket.
+fn admit(socket: OwnedFd, config: &ShmConfig, deadlines: &mut Deadlines, now: Time) -> Option<Newcomer> {
+    let origin = sys::credentials(&socket).map_or(0, |peer| peer.pid);
+    match check_user(config, &socket) {
+        Ok(crosses) => Some(Newcomer { socket, origin, crosses, arrived: now }),
+        Err(fault) => {
+            deadlines.warn_closed(&name_of(origin), &fault, now);
+            None
+        }
     }
 }
 
