@@ -1,5 +1,6 @@
 //! How connections are made and how they end: listening (`arrivals`), dialing (`dial`), the
-//! `handshake` on the side channel, and the drain at the end (`ending`). `connection` has the state.
+//! `handshake` on the side channel, and the drain at the end (`ending`). `connection` has the
+//! state.
 //!
 //! **Protocol** of a connection's phases; `!` marks the end.
 //!

@@ -1,5 +1,5 @@
-//! The effect of each fault of a plan on the endpoints: on a connection, on a node and its disk, and
-//! what remains of a fault when others begin or the plan ends.
+//! The effect of each fault of a plan on the endpoints: on a connection, on a node and its disk,
+//! and what remains of a fault when others begin or the plan ends.
 
 mod connection;
 mod node;
