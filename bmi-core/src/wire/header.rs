@@ -24,17 +24,18 @@
 //!  11 FastSlots     24 bytes: the slots' memory    0                 of one slot        number of slots
 //!  12 ClearToWrite  24 bytes for each remote piece receiver's oper.  of the message     sender's operation
 //!  13 GoAway        none                           0                 0                  0
-//!  15 Probe         any, or 24 bytes: memory       asker's oper.     of the payload     purpose: see `endpoint::probe`
+//!  15 Probe         any, or 24 bytes: memory       asker's oper.     of the payload     purpose: see `message::probe`
 //! ```
 //!
 //! - **Rendezvous**: Announce, the receiver's RDMA reads, Finish.
 //! - **Write rendezvous**, without RDMA read: Announce, ClearToWrite, the sender's RDMA writes,
-//!   Written. See `endpoint::write_rendezvous`.
-//! - **Offered receive**: Ready, the sender's RDMA write, Written. See `endpoint::offered_receive`.
-//! - **Fast RDMA**: FastSlots describes the fast-RDMA slots. An Eager message, an
-//!   Unexpected message or an echo Probe may be written into a slot. See `endpoint::fast_rdma`.
+//!   Written. See `engine::message::write_rendezvous`.
+//! - **Offered receive**: Ready, the sender's RDMA write, Written. See
+//!   `engine::message::offered_receive`.
+//! - **Fast RDMA**: FastSlots describes the fast-RDMA slots. An Eager message, an Unexpected
+//!   message or an echo Probe may be written into a slot. See `engine::message::fast_rdma`.
 //! - **Eviction**: GoAway is the last message of a side that accepted the connection. See
-//!   `endpoint::idle_eviction`.
+//!   `engine::life::idle_eviction`.
 //!
 //! Every field that is zero in the table must be zero on the wire.
 //!

@@ -1,5 +1,5 @@
 //! Silent side channels against a group of adapters behind one address (C17). Needs an RDMA device;
-//! `cargo xtask rxe` has one. For an adapter that is alone see `side_channel.rs`.
+//! `cargo xtask rxe` has one. For an adapter that is alone see [`crate::side_channel`].
 
 use std::io::{ErrorKind as IoKind, Read};
 use std::net::TcpStream;

@@ -5,8 +5,8 @@
 //! process.
 //!
 //! **Memory at the end.** If the peer claims an exposure at the moment when it ends, the memory is
-//! *retired* (see `retired`). A copy that has begun cannot be stopped from here, and it must not
-//! reach memory that is used for something else by then.
+//! *retired* (see [`crate::passed`]). A copy that has begun cannot be stopped from here, and it
+//! must not reach memory that is used for something else by then.
 
 use bmi_backend::software::slot_of;
 use bmi_core::transport::{ConnId, Event};

@@ -6,11 +6,11 @@
 //! reused or be unmapped. So the operation ends with its error, and its memory stays here.
 //!
 //! **Claims.** A peer that reaches memory by an exposure has the exposure's key among the claims of
-//! its own area (see `area`). The peer clears the claim when its copy is done, also after the
-//! connection has ended: a claim keeps the area mapped. A process that dies clears nothing, but it
-//! also writes nothing any more once all of its threads have ended. The kernel reports that by a
-//! descriptor of the process. So memory comes back when the claim is gone, or when the process is
-//! dead. It never comes back because of time alone.
+//! its own area (see [`crate::shared`]). The peer clears the claim when its copy is done, also
+//! after the connection has ended: a claim keeps the area mapped. A process that dies clears
+//! nothing, but it also writes nothing any more once all of its threads have ended. The kernel
+//! reports that by a descriptor of the process. So memory comes back when the claim is gone, or
+//! when the process is dead. It never comes back because of time alone.
 //!
 //! **Invariants**
 //! 1. A retired exposure holds its memory, so the program's handle is not the only one

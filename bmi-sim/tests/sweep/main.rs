@@ -5,12 +5,12 @@
 //! behaviours meet. Nothing fails in these worlds, so everything that a program asks for must
 //! happen: the right bytes in the right place and nowhere else, each operation ended as it had to,
 //! nothing held afterwards, and the connection still established. Worlds in which things fail are
-//! in `chaos.rs`.
+//! in `bmi-sim/tests/chaos.rs`.
 //!
 //! **Layout.** A seed draws the world ([`settings`]), some forty exchanges ([`script::Script`]),
 //! and two streams of messages each way. Each exchange has its own tags, and both nodes begin it at
-//! random times. `ends.rs` has the tests that end a connection. To run one seed again: `BMI_SEED=17
-//! cargo test -p bmi-sim --test sweep`. To run more of them: `BMI_SEEDS=0..5000`.
+//! random times. The module `ends` has the tests that end a connection. To run one seed again:
+//! `BMI_SEED=17 cargo test -p bmi-sim --test sweep`. To run more of them: `BMI_SEEDS=0..5000`.
 //!
 //! `cargo xtask mutants` also measures these sweeps: they must find the bugs that are seeded in the
 //! code.

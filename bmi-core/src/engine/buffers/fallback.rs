@@ -4,7 +4,7 @@
 //! **Why.** An adapter may refuse a registration: its table is full, the system allows no more
 //! pinned pages, or it cannot pin this kind of memory. The pin-down cache has then already made
 //! room and tried again. The only way left is to copy, which works for everything except memory
-//! that the program itself exposes (see `exposure`).
+//! that the program itself exposes (see `engine::adapter::exposure`).
 //!
 //! **Protocol**
 //!

@@ -11,7 +11,7 @@
 //! memory that the peer may access as it likes, for any time ([`Engine::expose_standing`]).
 //!
 //! **Source.** An addition. [PVFS-IB] has no rule for clients that stop. Tested by
-//! `fs-server/tests/sim/iod/stalled.rs`, and by `disk_stall.rs` there.
+//! `fs-server/tests/sim/iod/stalled.rs` and `fs-server/tests/sim/iod/disk_stall.rs`.
 
 use std::collections::BTreeMap;
 

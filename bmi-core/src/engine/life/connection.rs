@@ -2,7 +2,7 @@
 //!
 //! **Protocol.** Receives are posted before the hello is sent or answered, so that the first
 //! message finds one. The hello is the private data of connect and accept. A refusal is the private
-//! data of reject (see `wire::hello`).
+//! data of reject (see [`crate::wire::hello`]).
 
 use crate::addr::Addr;
 use crate::engine::Engine;

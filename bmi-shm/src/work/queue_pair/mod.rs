@@ -3,8 +3,9 @@
 //!
 //! **Invariants**
 //! 1. A request stays in its queue, and its segments in the segment queue beside it, until its last
-//!    byte was copied. Then its regions are held until a poll reports it (see `completions`).
-//!    Nothing refers to the memory later: this backend copies and never lends.
+//!    byte was copied. Then its regions are held until a poll reports it (see
+//!    [`super::completions`]). Nothing refers to the memory later: this backend copies and never
+//!    lends.
 //! 2. A queue is never longer than the capabilities say. Its memory, and that of the segment
 //!    queues, grows to the most that was ever posted and is kept.
 //! 3. The bytes at the front of the staging buffer belong to the oldest request that has not gone.

@@ -28,8 +28,7 @@
 //! 2. Memory is bounded: [`LAST`] records in the ring, [`KEPT`] behind it.
 //! 3. Without a recorder, each hook costs one branch, and nothing is allocated.
 //!
-//! Tested by `tests.rs` beside this file, `check/messages.rs`, and by
-//! `tests/it/simulator/check.rs`.
+//! Tested by `model/messages/tests.rs`, `check/messages.rs`, and by `tests/it/simulator/check.rs`.
 
 mod table;
 #[cfg(test)]

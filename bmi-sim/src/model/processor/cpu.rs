@@ -32,7 +32,7 @@
 //! that, they make the copy take longer. The core is then free later, and a task that waits for a
 //! disk in memory waits until then. A request that a program posted behind the copy still leaves at
 //! the time that was booked.
-//! Cores with a loop each share the bus with each other, too, and take locks: see `locks.rs`.
+//! Cores with a loop each share the bus with each other, too, and take locks: see [`super::locks`].
 //!
 //! **Polling.** Waiting for the adapter is counted separately. Time spent polling without a result
 //! ([`crate::Node::cpu_spinning`]) does not occupy a core.

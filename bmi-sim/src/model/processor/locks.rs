@@ -10,7 +10,7 @@
 //! bytes that copies and the adapter move share the memory bus: together they use it for at most
 //! all of the time. A copy ends when its core is done and the bus has carried its bytes. The
 //! kernel's copies need the bus for all of their time. On other nodes a copy shares the bus with
-//! the adapter only (`cpu.rs`).
+//! the adapter only ([`super::cpu`]).
 //!
 //! **Differences from real machines.** Locks are given in order of the cores' clocks, not in order
 //! of arrival. Cores that spin do not slow the one that holds the lock.

@@ -1,9 +1,9 @@
 //! The k-th message of a tag goes to the k-th receive of that tag, whichever path each message
 //! takes.
 //!
-//! This tests above all `endpoint::offered_receive` of bmi-core: offers of receives cross messages
-//! on the wire, and both sides must reach the same matching. Sizes are around every limit between
-//! two paths, credits are scarce, and both sides post at random times.
+//! This tests above all `engine::message::offered_receive` of bmi-core: offers of receives cross
+//! messages on the wire, and both sides must reach the same matching. Sizes are around every limit
+//! between two paths, credits are scarce, and both sides post at random times.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The short paths of an endpoint (`endpoint::short_paths` of bmi-core) behave as the general paths
-//! that they duplicate.
+//! The short paths of an endpoint (`engine::adapter::short_paths` of bmi-core) behave as the
+//! general paths that they duplicate.
 //!
 //! A random script of operations runs between two endpoints, once with the short paths and once
 //! without them. Everything that a program sees must be the same: the result of each post, each
