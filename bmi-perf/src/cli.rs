@@ -12,7 +12,7 @@ use crate::calibrate;
 use crate::case::{Interface, Over, Test, Waiting};
 use crate::client::{self, Peer};
 use crate::model::Model;
-use crate::plan::{self, Wanted};
+use crate::selection::{self, Wanted};
 use crate::serve;
 
 /// Measures transports on this host or between two: TCP, RDMA verbs and shared memory, beside plain
@@ -83,7 +83,7 @@ impl Serve {
     pub(crate) fn options(&self) -> Result<serve::Options, String> {
         Ok(serve::Options {
             at: self.at.clone(),
-            processors: self.cpu_list.as_deref().map_or(Ok(Vec::new()), plan::processors)?,
+            processors: self.cpu_list.as_deref().map_or(Ok(Vec::new()), selection::processors)?,
             device: self.device.clone(),
             once: self.once,
         })
@@ -365,7 +365,7 @@ impl Measure {
         }
         let mut sizes = Vec::new();
         for text in &self.size {
-            sizes.extend(plan::sizes(text)?);
+            sizes.extend(selection::sizes(text)?);
         }
         let wanted = Wanted {
             overs: unique(self.over.iter().map(|transport| transport.over())),
@@ -401,7 +401,7 @@ impl Measure {
             count: self.count,
             time: Duration::from_secs(self.time),
             seed: self.seed.unwrap_or_else(bmi_report::stats::seed),
-            processors: self.cpu_list.as_deref().map_or(Ok(Vec::new()), plan::processors)?,
+            processors: self.cpu_list.as_deref().map_or(Ok(Vec::new()), selection::processors)?,
             device: self.device.clone(),
             server_device: self.server_device.clone(),
             timeline: self.timeline.is_some(),

@@ -2,7 +2,7 @@
 //!
 //! | module | what is there |
 //! |---|---|
-//! | `case`, `plan` | what is measured |
+//! | `case`, `selection` | what is measured |
 //! | `client`, `serve` | the two sides |
 //! | `control` | what both tell each other besides |
 //! | `work` | the threads that measure, and what they do |
@@ -17,7 +17,7 @@ mod client;
 mod control;
 mod measured;
 mod model;
-mod plan;
+mod selection;
 mod serve;
 mod stop;
 mod system_calls;

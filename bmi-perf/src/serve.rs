@@ -14,7 +14,7 @@ use rustix::net::sockopt;
 
 use crate::case::{MOST_BYTES, MOST_MESSAGES, Over, Settings, Station};
 use crate::control::{self, Answer, Ask, Lines, Trouble};
-use crate::plan::processor;
+use crate::selection::processor;
 use crate::stop::Stop;
 use crate::system_calls::Counter;
 use crate::usage::Usage;

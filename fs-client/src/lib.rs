@@ -23,7 +23,7 @@
 //!   copy/                   whole files and trees             local    local files, in a thread
 //!   names/                  namespace, drafts, removing trees
 //!   file/                   an open file: transfer, size, list, sync, shared_read, caches
-//!   shared/   plan          what servers on this host lend    how an access is split among servers
+//!   shared/   split         what servers on this host lend    how an access is split among servers
 //!   client/   program       a client, what it knows of open files, what it asks; what a program needs
 //!   net/                    routes, servers to avoid, connections with their repetitions
 //!   error locked path
@@ -72,9 +72,9 @@ mod locked;
 mod names;
 mod net;
 mod path;
-mod plan;
 mod program;
 mod shared;
+mod split;
 
 pub use bmi::paths::{Direction, Path};
 pub use bmi::stats::PathCounters;
@@ -91,8 +91,8 @@ pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout
 pub use names::{Draft, Publish, ReadDir};
 pub use net::{Endpoints, Route, TransportChoice};
 pub use path::FsPath;
-pub use plan::{Plan, PlanLimits, Transfer};
 pub use shared::{SharedPlan, SharedView, Stale, ViewPiece};
+pub use split::{Plan, PlanLimits, Transfer};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

@@ -7,7 +7,7 @@ use bmi_report::Plan;
 
 use crate::case::Over;
 use crate::control::Trouble;
-use crate::plan::Wanted;
+use crate::selection::Wanted;
 use crate::work::adapter::Abilities;
 
 /// Returns what to measure over what, and why something is left out.

@@ -43,7 +43,7 @@ use self::timelines::Recorded;
 use crate::case::{Besides, Case, Interface, Job, Over, Settings, Station, Test};
 use crate::control::{self, Answer, Ask, Trouble};
 use crate::measured::{Measured, now};
-use crate::plan::{Wanted, processor};
+use crate::selection::{Wanted, processor};
 use crate::system_calls::Counter;
 use crate::usage::Usage;
 use crate::work::adapter::{self, Abilities};

@@ -24,7 +24,7 @@ use futures_util::stream::{self, StreamExt};
 use super::handle::{File, REQUEST_ROOM};
 use crate::error::{Error, Failure, ServerName};
 use crate::net::{Outgoing, Resend, unexpected};
-use crate::plan::{Plan, PlanLimits, ServerPaths, Transfer, file_ranges};
+use crate::split::{Plan, PlanLimits, ServerPaths, Transfer, file_ranges};
 
 /// Requests of one operation in progress at the same time, per server.
 const WINDOW: usize = 4;
