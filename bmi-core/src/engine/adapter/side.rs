@@ -197,7 +197,7 @@ impl AdapterSide {
         work: Work,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        let returned = peer.account.take();
+        let returned = peer.account.return_to_peer();
         let Message { kind, tag, len, op } = message;
         let header = Header { kind, returned, tag, len, op }.encode();
         let posted = if more_head.is_empty() {
@@ -210,7 +210,7 @@ impl AdapterSide {
         };
         match posted {
             Ok(()) => (self.transmitted, peer.used) = (self.transmitted + 1, self.now),
-            Err(_) => peer.account.put_back(returned),
+            Err(_) => peer.account.unreturn(returned),
         }
         posted
     }

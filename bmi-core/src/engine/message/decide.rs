@@ -5,7 +5,7 @@
 //!  unexpected                                   expected
 //!  ──────────                                   ────────
 //!                                               longer than the peer takes  -> TooLong
-//!  eager             -> Inline, Gathered or Copied, or wait for credit <-   eager
+//!  eager             -> CopiedAtPost, Gathered or Bounced, or wait for credit <- eager
 //!  longer than slots -> TooLong                 its receive is offered, and it fits  -> Offered
 //!                    -> Slot, or wait for one   the peer can copy it where it is     -> Announced
 //!                                               a slot is free                       -> Slot
@@ -34,12 +34,14 @@ use crate::wire::header::{HEADER_LEN, Kind};
 /// How a message leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum SendPath {
-    /// Eagerly, copied while it is posted. Complete at once.
-    Inline,
+    /// Eagerly, copied by the adapter while it is posted
+    /// ([`Payload::Inline`](crate::transport::Payload::Inline)). Complete at once. Verbs' inline
+    /// data is one way to copy: `bmi-ib` stages a longer message.
+    CopiedAtPost,
     /// Eagerly, gathered from the program's memory.
     Gathered,
-    /// Eagerly, copied to a bounce buffer. Complete at once.
-    Copied,
+    /// Eagerly, copied by the engine to a bounce buffer. Complete at once.
+    Bounced,
     /// Written into the receive that the peer has offered for it.
     Offered,
     /// Written into a fast-RDMA slot of the peer.
@@ -138,9 +140,9 @@ pub(super) fn decide(facts: &impl SendFacts) -> Decision {
 /// Decides how an eager message leaves: in the cheapest way that is possible.
 pub(super) fn eager_path(facts: &impl SendFacts) -> SendPath {
     match facts.fits_inline() {
-        true => SendPath::Inline,
+        true => SendPath::CopiedAtPost,
         false if facts.is_gatherable() => SendPath::Gathered,
-        false => SendPath::Copied,
+        false => SendPath::Bounced,
     }
 }
 
@@ -319,9 +321,9 @@ mod tests {
             let eager = known.len <= known.longest.0 && known.has_credit(known.len);
             let expected = !known.unexpected && known.len as u64 <= known.longest.2;
             let done = match decide(&known) {
-                Decision::Send(SendPath::Inline) => eager && known.fits_inline(),
+                Decision::Send(SendPath::CopiedAtPost) => eager && known.fits_inline(),
                 Decision::Send(SendPath::Gathered) => eager && known.gatherable && !known.fits_inline(),
-                Decision::Send(SendPath::Copied) => eager && !known.gatherable && !known.fits_inline(),
+                Decision::Send(SendPath::Bounced) => eager && !known.gatherable && !known.fits_inline(),
                 Decision::Send(SendPath::Offered) => expected && known.fits_offer(),
                 Decision::Send(SendPath::Slot) => known.has_slot() && (known.unexpected || expected),
                 Decision::Send(SendPath::Announced) => expected && known.has_credit(known.announcement),

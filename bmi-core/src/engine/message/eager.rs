@@ -1,8 +1,8 @@
 //! Eager messages: header and payload in one message, into a receive slot of the peer.
 //!
 //! **Sending.** An eager message goes to the adapter in one of three ways, cheapest first. It is
-//! copied while posting (inline). It is gathered in place, if registration is free or was already
-//! done (`check_if_registered`). Or it is copied to a bounce buffer
+//! copied while posting ([`Payload::Inline`]). It is gathered in place, if registration is free or
+//! was already done (`check_if_registered`). Or it is copied to a bounce buffer
 //! ([`crate::engine::buffers::bounce`]). The first and the last complete the operation at once
 //! ([PVFS-IB §3.2.3, §4.1.1]).
 //!
@@ -44,7 +44,7 @@ pub(in crate::engine) fn send(
         return Attempt::Blocked;
     }
     let posted = match (path, record) {
-        (SendPath::Inline, _) => inline(adapter, peer, message),
+        (SendPath::CopiedAtPost, _) => copied_at_post(adapter, peer, message),
         (SendPath::Gathered, Some(record)) => gathered(adapter, peer, message, record.id),
         _ => bounced(adapter, peer, message),
     };
@@ -73,7 +73,7 @@ fn count(adapter: &mut AdapterSide, peer: &mut Peer, message: Outgoing<'_>) {
     record::sent(&adapter.recorder, peer, message.kind, Way::Eager, message.tag, message.list.len() as u64);
 }
 
-fn inline(adapter: &mut AdapterSide, peer: &mut Peer, message: Outgoing<'_>) -> Result<Attempt, PostError> {
+fn copied_at_post(adapter: &mut AdapterSide, peer: &mut Peer, message: Outgoing<'_>) -> Result<Attempt, PostError> {
     let (payload, options) = (Payload::Inline(message.list.pieces()), unsignalled(message.class));
     adapter.transmit(peer, header_of(message), &[], payload, Work::Silent, options)?;
     Ok(Attempt::Sent)

@@ -123,7 +123,7 @@ pub(in crate::engine) fn on_fast(
     let Header { kind, returned, tag, .. } = header;
     let len = usize::try_from(header.len).expect("checked against the slot");
     let payload = fast.slice(slot, HEADER_LEN, len);
-    peer.take_credits(returned)?;
+    peer.refill_credits(returned)?;
     match kind {
         Kind::Probe => {
             peer.account.slot_freed(slot);
@@ -360,7 +360,7 @@ fn post_write(
     };
     let slot = credit.spend_slot().ok_or(PostError::QueueFull)?;
     let Outgoing { kind, tag, list, class, .. } = message;
-    let (len, returned) = (list.len() as u64, peer.account.take());
+    let (len, returned) = (list.len() as u64, peer.account.return_to_peer());
     let header = Header { kind, returned, tag, len, op: 0 }.encode();
     // The peer causes an address that wraps around. Its adapter will refuse the access.
     let remote = slots.target(slot, HEADER_LEN as u64 + len).unwrap_or(slots.remote);
@@ -370,7 +370,7 @@ fn post_write(
     match posted {
         Ok(()) => (adapter.transmitted, peer.used) = (adapter.transmitted + 1, adapter.now),
         Err(_) => {
-            peer.account.put_back(returned);
+            peer.account.unreturn(returned);
             credit.unspend_slot(slot);
         }
     }

@@ -11,7 +11,7 @@
 //! describes memory makes it at the last moment: offers, fast-RDMA slots, a ClearToWrite.
 //!
 //! **The short path.** [`send_inline`] duplicates [`decide`], [`send_by`] and [`super::eager`] for
-//! [`SendPath::Inline`]: one look at the peer, one post, no record.
+//! [`SendPath::CopiedAtPost`]: one look at the peer, one post, no record.
 //! `bmi-sim/tests/it/endpoints/short_paths` holds both to the same behaviour. Debug builds also
 //! compare it with the decision.
 
@@ -47,7 +47,7 @@ impl Engine {
         if let Some(peer) = self.peers.get_mut(id) {
             let decision = cfg!(debug_assertions).then(|| decide_on(&self.adapter, peer, message));
             if send_inline(&mut self.adapter, peer, message) {
-                debug_assert_eq!(decision, Some(Decision::Send(SendPath::Inline)), "the short path differs");
+                debug_assert_eq!(decision, Some(Decision::Send(SendPath::CopiedAtPost)), "the short path differs");
                 return Ok(Posted::Done(message.sent_at_once(id, options.user)));
             }
         }
@@ -72,7 +72,7 @@ impl Engine {
         let message = Outgoing { kind, tag, list: &list, slot: options.slot, class: options.class };
         // A message to an idle connection need not wait, and a small one needs no record.
         let path = peer.is_idle_for_sends().then(|| decide_on(adapter, peer, message)).and_then(Decision::path);
-        if let Some(path @ (SendPath::Inline | SendPath::Copied | SendPath::Slot)) = path
+        if let Some(path @ (SendPath::CopiedAtPost | SendPath::Bounced | SendPath::Slot)) = path
             && let Attempt::Sent = send_by(path, adapter, peer, message, None)
         {
             return Ok(Posted::Done(message.sent_at_once(id, options.user)));
@@ -127,7 +127,7 @@ fn kind_of(kind: Kind) -> OpKind {
 
 /// Sends a short message to an idle connection. If anything is in the way, returns false and has
 /// changed nothing. Then the general path finds the reason. This duplicates [`decide`], [`send_by`]
-/// and [`eager::send`] for [`SendPath::Inline`], and `bmi-sim/tests/it/endpoints/short_paths`
+/// and [`eager::send`] for [`SendPath::CopiedAtPost`], and `bmi-sim/tests/it/endpoints/short_paths`
 /// compares both.
 #[inline]
 fn send_inline(adapter: &mut AdapterSide, peer: &mut Peer, message: Outgoing<'_>) -> bool {
@@ -141,11 +141,11 @@ fn send_inline(adapter: &mut AdapterSide, peer: &mut Peer, message: Outgoing<'_>
     let cost = credit::cost(len);
     let Some(credit) = peer.credit.as_mut().filter(|credit| credit.can_spend(cost)) else { return false };
     credit.spend(cost);
-    let returned = peer.account.take();
+    let returned = peer.account.return_to_peer();
     let header = Header { kind, returned, tag, len: len as u64, op: 0 }.encode();
     let (payload, options) = (Payload::Inline(list.pieces()), unsignalled(class));
     if adapter.transport.post_send(peer.conn, Work::Silent.to_id(), &header, payload, options).is_err() {
-        peer.account.put_back(returned);
+        peer.account.unreturn(returned);
         credit.unspend(cost);
         return false;
     }
@@ -178,7 +178,7 @@ fn send_by(
     record: Option<Record<'_>>,
 ) -> Attempt {
     match (path, record) {
-        (SendPath::Inline | SendPath::Copied, record) => eager::send(path, adapter, peer, message, record),
+        (SendPath::CopiedAtPost | SendPath::Bounced, record) => eager::send(path, adapter, peer, message, record),
         (SendPath::Gathered, Some(record)) => eager::send(path, adapter, peer, message, Some(record)),
         (SendPath::Slot, None) => fast_rdma::send(adapter, peer, message, None),
         (SendPath::Slot, Some(Record { id, op })) => {

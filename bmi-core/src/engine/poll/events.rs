@@ -122,7 +122,7 @@ pub(super) fn on_message(
     let message = unsafe { peer.slots.bytes(slot, len) };
     let (header, payload) = Header::decode(message)?;
     let len = payload.len();
-    peer.take_credits(header.returned)?;
+    peer.refill_credits(header.returned)?;
     match header.kind {
         Kind::Eager => eager::on_eager(adapter, ops, peer, slot, header.tag, len),
         _ => on_other(adapter, ops, peer, SlotMessage { slot, header: &header, len }),

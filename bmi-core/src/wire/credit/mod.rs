@@ -336,28 +336,28 @@ impl CreditAccount {
         self.waiting.control > 0
     }
 
-    /// Takes the waiting credits, to return them on a header.
+    /// Returns the waiting credits to the peer. The caller puts them into the header that it sends.
     #[inline]
-    pub(crate) fn take(&mut self) -> Returned {
-        let taken = std::mem::take(&mut self.waiting);
-        self.theirs.control += taken.control;
-        self.theirs.messages += taken.messages;
-        self.theirs.bytes += taken.bytes;
-        self.theirs.slots |= taken.slots;
-        taken
+    pub(crate) fn return_to_peer(&mut self) -> Returned {
+        let returned = std::mem::take(&mut self.waiting);
+        self.theirs.control += returned.control;
+        self.theirs.messages += returned.messages;
+        self.theirs.bytes += returned.bytes;
+        self.theirs.slots |= returned.slots;
+        returned
     }
 
-    /// Puts back the credits that were taken for a header that was not sent.
+    /// Undoes [`CreditAccount::return_to_peer`] for a header that was not sent.
     #[inline]
-    pub(crate) fn put_back(&mut self, taken: Returned) {
-        self.theirs.control -= taken.control;
-        self.theirs.messages -= taken.messages;
-        self.theirs.bytes -= taken.bytes;
-        self.waiting.control += taken.control;
-        self.waiting.messages += taken.messages;
-        self.waiting.bytes += taken.bytes;
-        self.theirs.slots &= !taken.slots;
-        self.waiting.slots |= taken.slots;
+    pub(crate) fn unreturn(&mut self, returned: Returned) {
+        self.theirs.control -= returned.control;
+        self.theirs.messages -= returned.messages;
+        self.theirs.bytes -= returned.bytes;
+        self.waiting.control += returned.control;
+        self.waiting.messages += returned.messages;
+        self.waiting.bytes += returned.bytes;
+        self.theirs.slots &= !returned.slots;
+        self.waiting.slots |= returned.slots;
     }
 }
 

@@ -35,7 +35,7 @@ impl Side {
     fn send_credit(&mut self) -> Option<Returned> {
         let returns_control = self.grant.returns_control();
         let sends = self.grant.is_pressing() && self.credit.spend_control(returns_control);
-        sends.then(|| self.grant.take())
+        sends.then(|| self.grant.return_to_peer())
     }
 
     /// Handles a Credit message, if one is on the way. Returns false if there is none.
@@ -129,7 +129,7 @@ proptest! {
                     parked.push_back(cost(len));
                 }
                 1 => if let Some(bytes) = parked.pop_front() { grant.unparked(bytes) },
-                2 if grant.is_pressing() => back.push_back(grant.take()),
+                2 if grant.is_pressing() => back.push_back(grant.return_to_peer()),
                 3 => if let Some(returned) = back.pop_front() { prop_assert!(credit.refill(returned).is_ok()) },
                 _ => {}
             }
@@ -138,7 +138,7 @@ proptest! {
             grant.unparked(bytes);
         }
         if grant.is_pressing() {
-            back.push_back(grant.take());
+            back.push_back(grant.return_to_peer());
         }
         for returned in back {
             prop_assert!(credit.refill(returned).is_ok());

@@ -248,7 +248,7 @@ impl Peer {
 
     /// Adds the credits that the peer returned.
     #[inline]
-    pub(in crate::engine) fn take_credits(&mut self, returned: Returned) -> Result<(), Violation> {
+    pub(in crate::engine) fn refill_credits(&mut self, returned: Returned) -> Result<(), Violation> {
         if returned == Returned::default() {
             return Ok(());
         }

@@ -105,11 +105,11 @@ impl Free<'_> {
             }
         };
         match path {
-            SendPath::Inline => {
+            SendPath::CopiedAtPost => {
                 let most = inline.unwrap_or(0).min(eager);
                 ("inline", format!("eager, and copied by the adapter as it is posted (limit {})", bytes(most)))
             }
-            SendPath::Gathered | SendPath::Copied => {
+            SendPath::Gathered | SendPath::Bounced => {
                 ("eager", format!("fits in a posted receive of the peer (limit {})", bytes(eager)))
             }
             SendPath::Offered => ("offered receive", "one write into the memory of the receive: no copy".to_owned()),
@@ -184,8 +184,8 @@ mod tests {
     /// Returns the decision that a rule's words name.
     fn named(rule: &MessageRule) -> fn(Decision) -> bool {
         match rule.path {
-            "inline" => |made| made == Decision::Send(SendPath::Inline),
-            "eager" => |made| matches!(made, Decision::Send(SendPath::Gathered | SendPath::Copied)),
+            "inline" => |made| made == Decision::Send(SendPath::CopiedAtPost),
+            "eager" => |made| matches!(made, Decision::Send(SendPath::Gathered | SendPath::Bounced)),
             "offered receive" => |made| made == Decision::Send(SendPath::Offered),
             "fast-rdma" => |made| made == Decision::Send(SendPath::Slot),
             "rendezvous read" | "rendezvous write" => |made| made == Decision::Send(SendPath::Announced),
