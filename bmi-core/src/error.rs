@@ -27,7 +27,7 @@ pub enum ErrorKind {
     PeerLost,
     /// The deadline passed first.
     TimedOut,
-    /// This side cancelled the operation, or the peer cancelled a transfer under way.
+    /// This side cancelled the operation, or the peer cancelled a transfer in flight.
     Cancelled,
     /// The message is longer than the receive that matched it, or than the limit for its class.
     TooLong,
@@ -146,7 +146,7 @@ impl Error {
         self.0.kind.is_retryable()
     }
 
-    /// Returns the operation that failed, if one was under way.
+    /// Returns the operation that failed, if there was one.
     pub fn operation(&self) -> Option<&'static str> {
         self.0.operation
     }

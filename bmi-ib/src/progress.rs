@@ -32,7 +32,7 @@ use crate::verbs::{AsyncEvent, Outcome, WorkEnd};
 
 /// Most events that one poll reports.
 const BATCH: usize = 256;
-/// Polls between two looks at epoll, unless the caller slept on it or a handshake is under way.
+/// Polls between two looks at epoll, unless the caller slept on it or a handshake is in progress.
 const LOOK_EVERY: u32 = 32;
 /// Most messages of a side channel that one poll handles.
 const MESSAGES: usize = 16;
@@ -355,7 +355,7 @@ impl IbTransport {
         let id = connection.id;
         let ok = end.outcome() == Outcome::Ok;
         if let (true, true, Phase::Accepted { .. }) = (ok, is_recv, &connection.phase) {
-            // The peer sends, so it is ready; its READY message is still under way.
+            // The peer sends, so it is ready; its READY message is still in flight.
             self.establish(slot);
             self.pending.report_to(events, usize::MAX);
         }

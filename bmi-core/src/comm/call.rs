@@ -38,8 +38,8 @@ pub enum Body {
 }
 
 /// What a call has with its endpoint. Dropping it ends the use of the call's id. If the request is
-/// under way, the endpoint keeps what the server needs ([`Call`] says how long).
-struct UnderWay<S: Threading> {
+/// in flight, the endpoint keeps what the server needs ([`Call`] says how long).
+struct InFlight<S: Threading> {
     peer: Peer<S>,
     id: Tag,
     send: Operation<S>,
@@ -49,9 +49,9 @@ struct UnderWay<S: Threading> {
     exposure: Option<Exposure>,
 }
 
-impl<S: Threading> Drop for UnderWay<S> {
+impl<S: Threading> Drop for InFlight<S> {
     fn drop(&mut self) {
-        let UnderWay { id, ref mut send, ref mut recv, .. } = *self;
+        let InFlight { id, ref mut send, ref mut recv, .. } = *self;
         let peer = self.peer.id();
         let dropped = match (send.release(), recv.release()) {
             (None, None) => Dropped::Call(peer, id),
@@ -66,7 +66,7 @@ impl<S: Threading> Drop for UnderWay<S> {
     }
 }
 
-/// A call under way. It may be dropped at any time, and the reply is dropped then when it arrives.
+/// A call in flight. It may be dropped at any time, and the reply is dropped then when it arrives.
 ///
 /// If the call is dropped before its reply, the server may be at the memory that was exposed to it.
 /// To revoke it then would end the connection, and with it the calls of others. So the server keeps
@@ -81,7 +81,7 @@ impl<S: Threading> Drop for UnderWay<S> {
 /// stops its work some time before its client's deadline loses no connection.
 #[must_use = "dropping it abandons the call"]
 pub struct Call<S: Threading = OneThread> {
-    under_way: UnderWay<S>,
+    in_flight: InFlight<S>,
     options: Options,
     /// The user's list that the data comes from or goes to, if it is packed.
     packed: Option<Packed>,
@@ -116,7 +116,7 @@ impl<S: Threading> Peer<S> {
     }
 
     /// Sends `request` with `body` and prepares for the reply. Any number of calls to a peer may be
-    /// under way. [`Options::path`] overrides the policy's path.
+    /// in flight. [`Options::path`] overrides the policy's path.
     ///
     /// # Errors
     /// `PeerLost`, `Exhausted`, or `TooLong` if the request does not fit a message. Nothing was
@@ -186,13 +186,13 @@ impl<S: Threading> Peer<S> {
         });
         let (recv, send) = (self.endpoint.operation(recv), self.endpoint.operation(send));
         let refusal = send.refusal();
-        let mut under_way = UnderWay { peer: self.clone(), id, send, recv, data, exposure };
+        let mut in_flight = InFlight { peer: self.clone(), id, send, recv, data, exposure };
         if let Some(error) = refusal {
             // The server knows of no memory.
-            under_way.exposure = None;
+            in_flight.exposure = None;
             return Err(error);
         }
-        Ok(Call { under_way, options, packed, buffer, narrow, direction, moved: 0, choice })
+        Ok(Call { in_flight, options, packed, buffer, narrow, direction, moved: 0, choice })
     }
 
     fn choose(&self, direction: Direction, request: &[u8], data: &MemList, forced: Option<Path>) -> Choice {
@@ -256,9 +256,9 @@ impl<S: Threading> Call<S> {
     /// the request up.
     pub async fn reply(mut self) -> Result<Reply, Error> {
         let mut pushes = VecDeque::new();
-        (&mut self.under_way.send).await?;
+        (&mut self.in_flight.send).await?;
         loop {
-            let len = (&mut self.under_way.recv).await?.len;
+            let len = (&mut self.in_flight.recv).await?.len;
             let mut wire = [0; REPLY_HEADER];
             if len < REPLY_HEADER as u64 {
                 return Err(bad_reply("without a header"));
@@ -274,9 +274,9 @@ impl<S: Threading> Call<S> {
                         push.await?;
                     }
                     if let Some(packed) = self.packed {
-                        self.under_way.peer.unpack(packed, reply.data);
+                        self.in_flight.peer.unpack(packed, reply.data);
                     }
-                    self.under_way.peer.endpoint.call_buffers().keep_reply(self.buffer);
+                    self.in_flight.peer.endpoint.call_buffers().keep_reply(self.buffer);
                     return Ok(reply);
                 }
                 ReplyKind::Continued => return self.continued(header, len).await,
@@ -304,7 +304,7 @@ impl<S: Threading> Call<S> {
             return Err(bad_reply("that contradicts its length"));
         }
         let asked = self
-            .under_way
+            .in_flight
             .data
             .as_ref()
             .filter(|_| self.direction == Some(Direction::Read))
@@ -320,7 +320,7 @@ impl<S: Threading> Call<S> {
     /// Returns the error of a call that the server gave up.
     fn unanswered(&self) -> Error {
         let error = Error::new(ErrorKind::Cancelled, "the server gave the request up without a reply").during("call");
-        match self.under_way.peer.addr() {
+        match self.in_flight.peer.addr() {
             Some(addr) => error.with_peer(addr),
             None => error,
         }
@@ -332,13 +332,13 @@ impl<S: Threading> Call<S> {
         if !self.narrow || whole(carried, 0) != Some(len) {
             return Err(bad_reply("that contradicts its length"));
         }
-        let peer = &self.under_way.peer;
+        let peer = &self.in_flight.peer;
         let limit = peer.limits().map_or(0, |limits| limits.eager);
         if header.bytes as usize > limit {
             return Err(bad_reply("longer than a message"));
         }
         let buffer = Memory::zeroed(header.bytes as usize)?;
-        let done = peer.recv_in_call(self.under_way.id, &buffer, self.options).await?;
+        let done = peer.recv_in_call(self.in_flight.id, &buffer, self.options).await?;
         if done.len != u64::from(header.bytes) {
             return Err(bad_reply("that contradicts its length"));
         }
@@ -349,13 +349,13 @@ impl<S: Threading> Call<S> {
     /// next message.
     fn part(&mut self, header: ReplyHeader, len: u64) -> Result<(MemList, Vec<u8>), Error> {
         let body = header.bytes as usize;
-        if self.under_way.exposure.is_some() || self.narrow || len != (REPLY_HEADER + body) as u64 {
+        if self.in_flight.exposure.is_some() || self.narrow || len != (REPLY_HEADER + body) as u64 {
             return Err(bad_reply("with a grant that nobody waits for"));
         }
         let mut bytes = vec![0; body];
         self.buffer.slice(REPLY_HEADER, body).copy_to(&mut bytes);
-        self.under_way.recv = self.under_way.peer.recv_in_call(self.under_way.id, &self.buffer, self.options);
-        let data = self.under_way.data.as_ref().ok_or_else(|| bad_reply("with a grant for a request without data"))?;
+        self.in_flight.recv = self.in_flight.peer.recv_in_call(self.in_flight.id, &self.buffer, self.options);
+        let data = self.in_flight.data.as_ref().ok_or_else(|| bad_reply("with a grant for a request without data"))?;
         Ok((data.clone(), bytes))
     }
 
@@ -367,7 +367,7 @@ impl<S: Threading> Call<S> {
         let at = if mutated("call/grant-for-the-beginning") { 0 } else { header.at };
         let part = self.cut(&data, at, grant.descriptor.len())?;
         let options = self.options.class(ServiceClass::Bulk);
-        let peer = &self.under_way.peer;
+        let peer = &self.in_flight.peer;
         Ok(peer.post_for_call(|engine| engine.post_push_granted(peer.id(), &grant, part, options)))
     }
 
@@ -376,9 +376,9 @@ impl<S: Threading> Call<S> {
         let (data, body) = self.part(header, len)?;
         let offer = descriptor(&body, self.max_pieces())?;
         let part = self.cut(&data, header.at, offer.len())?;
-        let (peer, options) = (&self.under_way.peer, self.options.class(ServiceClass::Bulk));
+        let (peer, options) = (&self.in_flight.peer, self.options.class(ServiceClass::Bulk));
         peer.post_for_call(|engine| engine.post_pull(peer.id(), &offer, 0, part, options)).await?;
-        peer.send_in_call(self.under_way.id, Memory::from(Vec::new()), self.options).await?;
+        peer.send_in_call(self.in_flight.id, Memory::from(Vec::new()), self.options).await?;
         Ok(())
     }
 
@@ -397,6 +397,6 @@ impl<S: Threading> Call<S> {
     }
 
     fn max_pieces(&self) -> usize {
-        self.under_way.peer.endpoint.look(|engine| engine.config().tuning.max_pieces)
+        self.in_flight.peer.endpoint.look(|engine| engine.config().tuning.max_pieces)
     }
 }

@@ -22,7 +22,7 @@ use crate::error::Error;
 /// handler should have replied before.
 ///
 /// The future never returns. To stop, drop it, for instance by `select!` against a signal. This
-/// drops the handlers that are under way. Calls that wait end with `Cancelled`.
+/// drops the running handlers. Calls that wait end with `Cancelled`.
 ///
 /// ```
 /// use std::convert::Infallible;

@@ -1,7 +1,7 @@
 //! Alignment: the offset between the clocks of two timelines, from the messages that both saw.
 //!
 //! **How.** A message has a stamp where it was sent and one where it arrived. The difference is its
-//! time under way plus the offset of the clocks, or minus it in the other direction. Let `out` and
+//! time in flight plus the offset of the clocks, or minus it in the other direction. Let `out` and
 //! `back` be the least differences of both directions:
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //!   offset = (out − back) / 2         error ≤ (out + back) / 2
 //! ```
 //!
-//! The bound holds whatever the times under way are, because none is negative. It is exact for
+//! The bound holds whatever the times in flight are, because none is negative. It is exact for
 //! stamps that are taken before a message leaves and after it has arrived, as these are.
 //!
 //! **Which messages.** Both sides count the messages of a connection, so the n-th one of a class
@@ -131,7 +131,7 @@ impl Pairs {
         self.ways.iter().map(Vec::len).sum()
     }
 
-    /// Returns the sum of the least times under way, if there are messages in both directions.
+    /// Returns the sum of the least times in flight, if there are messages in both directions.
     fn round_trip(&self) -> Option<i128> {
         Some(self.least[0]? + self.least[1]?)
     }

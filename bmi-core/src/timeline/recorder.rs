@@ -27,7 +27,7 @@ struct Ring {
     clock: Box<dyn Clock + Send>,
     /// The last stamp.
     last: Time,
-    /// When the attempt began that is under way.
+    /// When the current attempt began.
     begun: Option<Time>,
     /// Since when the driver sleeps.
     asleep: Option<Time>,
@@ -148,7 +148,7 @@ impl Recorder {
         }
     }
 
-    /// Records the attempt that is under way, which has succeeded.
+    /// Records the current attempt, which has succeeded.
     #[inline(always)]
     pub(crate) fn succeed(&self, entry: impl FnOnce() -> Entry) {
         #[cold]

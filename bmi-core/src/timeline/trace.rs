@@ -9,7 +9,7 @@
 //! | `messages in` | a span of 1 ns for each arrival; a point when the program has the message |
 //! | `registration` | a span for each registration; hits of the pin-down cache have 1 ns |
 //! | `driver` | a span for each sleep |
-//! | `operations` | a point for the end of each other operation: pulls, pushes, sends that were under way |
+//! | `operations` | a point for the end of each other operation: pulls, pushes, sends that were outstanding |
 //! | `RDMA read`, `RDMA write` | transfer units, which overlap |
 //! | `call …` | calls by their path, which overlap |
 //!

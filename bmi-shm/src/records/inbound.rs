@@ -168,7 +168,7 @@ impl Inbound {
         self.current.is_none()
     }
 
-    /// Returns whether a write under way goes to this exposure.
+    /// Returns whether a write in progress goes to this exposure.
     pub(crate) fn writes_with(&self, key: u64) -> bool {
         matches!(&self.current, Some(Current::Write { key: current, .. }) if *current == key)
     }
@@ -397,8 +397,8 @@ impl Inbound {
         self.write_part(context, record, 32)
     }
 
-    /// Copies the bytes of a record, from `offset` of its body on, to the target of the write under
-    /// way.
+    /// Copies the bytes of a record, from `offset` of its body on, to the target of the current
+    /// write.
     fn write_part(&mut self, context: &mut Context<'_, '_>, record: Record, offset: usize) -> Result<(), Fault> {
         let Some(Current::Write { to, done, immediate, .. }) = &mut self.current else {
             return Err(BAD_RECORD.into());

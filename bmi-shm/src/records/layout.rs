@@ -6,7 +6,7 @@
 //!   SEND     message                             a message that fits into one record
 //!   FIRST    length (8), its first bytes         a longer message; MORE records follow until it is complete
 //!   WRITE    key, address, length, immediate (8 each), bytes   a write that the owner carries out; MORE records follow
-//!   MORE     bytes                               of the message or write under way
+//!   MORE     bytes                               of the current message or write
 //!   WRITTEN  immediate (8)                       a write with immediate data that its sender has carried out
 //!   READ     key, address, length, id (8 each)   a read that the owner answers
 //!   REPLY    id (8), bytes                       a piece of the reply; replies come in the order of the reads

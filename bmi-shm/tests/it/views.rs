@@ -32,7 +32,7 @@ fn a_view_shows_what_its_owner_does_and_outlives_everything() {
     let part = view(&mut world, ca, remote.slice(4096, 4096).unwrap()).unwrap();
     part.copy_to(904, &mut bytes);
     assert_eq!(&bytes, b"bytes");
-    // It is no access under way: a revocation ends nothing.
+    // It is no access in progress: a revocation ends nothing.
     world.b.transport.revoke(cb, remote.key);
     assert!(view(&mut world, ca, remote).is_none(), "revoked");
     world.settle();

@@ -154,7 +154,7 @@ impl Sending {
     }
 }
 
-/// A piece of a packet that is under way.
+/// A piece of a packet in flight.
 #[derive(Debug)]
 pub(crate) struct Unit {
     pub(crate) flow: Flow,

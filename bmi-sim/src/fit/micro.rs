@@ -27,7 +27,7 @@ use crate::prices::Profile;
 use crate::world::World;
 
 const MB: f64 = 1_048_576.0;
-/// The message size of a stream, the number of messages under way at a time, and the total number.
+/// The message size of a stream, the number of messages in flight at a time, and the total number.
 const LONG: usize = 256 << 10;
 const WINDOW: usize = 4;
 const MESSAGES: usize = 64;

@@ -29,7 +29,7 @@ pub(crate) struct DiskState {
 }
 
 impl DiskState {
-    /// Drops the requests that are under way.
+    /// Drops the requests in flight.
     pub(crate) fn lose_power(&mut self) {
         self.free = 0;
         self.places.clear();

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `core N` | work of one kind |
 //! | `adapter transmit`, `adapter receive` | a unit that occupies that side |
-//! | `link` | a unit under way, from its first byte's start to its arrival (these overlap) |
+//! | `link` | a unit in flight, from its first byte's start to its arrival (these overlap) |
 //! | `switch port` | bytes that wait for this node's adapter; a counter, which shows what a unit finds |
 //! | | when it comes, and when all have left |
 //! | `disk` | bytes of a request |
@@ -163,7 +163,7 @@ fn write_mark<W: Write>(chrome: &mut ChromeWriter<W>, mark: &Mark, number: u64, 
     let (place, bytes) = (mark.place(), ("bytes", Arg::Number(value.into())));
     match row {
         SWITCH => chrome.counter(place, name, start, &[bytes]),
-        // All units under way share one row.
+        // All units in flight share one row.
         LINK => chrome.overlapping(place, ("link", number), "link", (start, end), &[("what", Arg::Text(name)), bytes]),
         _ => {
             chrome.span(place, name, (start, end), &[bytes])?;

@@ -76,7 +76,7 @@ pub struct Profile {
     pub receive_scatter_ns: u64,
     /// The responder's adapter needs this long to begin a read's reply.
     pub read_response_ns: u64,
-    /// Number of reads that a connection may have under way; 0 for the contract's own limit.
+    /// Number of reads that a connection may have outstanding; 0 for the contract's own limit.
     pub outstanding_reads: u64,
     /// Each byte occupies the host's bus this long; 0 for a bus that is never the limit.
     pub bus_ps_per_byte: u64,

@@ -50,7 +50,8 @@ impl Sim {
     }
 
     /// Returns the resources that endpoints of running nodes hold but should not hold when nothing
-    /// is under way, one line for each endpoint. Connections and what waits on them are not leaks.
+    /// is outstanding, one line for each endpoint. Connections and what waits on them are not
+    /// leaks.
     pub fn leaks(&self) -> Vec<String> {
         let core = self.0.core.borrow();
         let held = core.observers.iter().filter_map(|(node, observer)| {

@@ -298,7 +298,7 @@ impl Operations {
         self.wakes.push_back(waker);
     }
 
-    /// Keeps the waker of one operation that is under way.
+    /// Keeps the waker of one outstanding operation.
     pub(in crate::engine) fn wake_a_waiter(&mut self) {
         let waker = self.iter().find_map(|(_, op)| if op.is_done() { None } else { op.waker.clone() });
         self.wakes.extend(waker);

@@ -32,7 +32,7 @@ pub(in crate::engine) struct Taken {
 
 impl Engine {
     /// Records what the endpoint does from now on, in a ring of a fixed size. `clock` gives the
-    /// stamps. A recording that was under way is dropped.
+    /// stamps. A recording that was running is dropped.
     ///
     /// # Errors
     /// `Invalid` without room for an entry; `Exhausted` if there is no memory.

@@ -32,7 +32,7 @@
 //!    units for each of these.
 //! 2. An urgent transfer whose peer has no urgent bytes in flight waits only for the bulk that the
 //!    adapter has: `in_flight_bytes` and one unit.
-//! 3. `in_flight` is the sum over the peers. All of them are zero when no transfer is under way.
+//! 3. `in_flight` is the sum over the peers. All of them are zero when no transfer is in flight.
 //!
 //! **Source.** [PVFS-IB §3.4]: arranging transfers, network scheduling. Tested by
 //! `bmi-sim/tests/it/calls/pacing.rs`.

@@ -182,7 +182,7 @@ pub(super) fn post_unit(adapter: &mut AdapterSide, ops: &mut Operations, peer: &
     // completion tells that the adapter is done with the requests before it.
     let capabilities = adapter.transport.capabilities();
     let (max_segments, max_len) = (capabilities.max_segments, capabilities.max_work_len);
-    // Half of the queue, so that the next unit can be posted while one is under way.
+    // Half of the queue, so that the next unit can be posted while one is in flight.
     let most_requests = u32::try_from(capabilities.send_queue_depth / 2).unwrap_or(u32::MAX).max(1);
     let staged = transfer.open.staged.is_some();
     let unit = if staged { adapter.packing.buffer_len() } else { adapter.config.tuning.transfer_unit } as u64;

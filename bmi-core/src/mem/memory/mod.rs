@@ -255,10 +255,10 @@ impl Memory {
         self.0.ptr.as_ptr()
     }
 
-    /// Returns the bytes, if this is the only handle: there is no operation under way, no exposure,
-    /// no [`super::MemoryRegion`] and no clone. A registration that the pin-down cache keeps after
-    /// use is not a handle. Returns `None` for memory of [`super::Foreign`], for memory of a peer,
-    /// and for read-only memory.
+    /// Returns the bytes, if this is the only handle: there is no outstanding operation, no
+    /// exposure, no [`super::MemoryRegion`] and no clone. A registration that the pin-down cache
+    /// keeps after use is not a handle. Returns `None` for memory of [`super::Foreign`], for memory
+    /// of a peer, and for read-only memory.
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
         if self.is_read_only() {
             return None;

@@ -253,7 +253,7 @@ impl<C: Copy + Ord> ZonePool<C> {
         best.or(ledger.sizes().next()).unwrap_or(room).min(total).min(longest.max(1))
     }
 
-    /// Returns the number of units of this size that a transfer of `client` should have under way.
+    /// Returns the number of units of this size that a transfer of `client` should have in flight.
     /// At least two, so that they overlap, and up to `most` if the client's share has room. One if
     /// `most` is one.
     pub fn depth(&self, client: C, unit: usize, most: usize) -> usize {

@@ -199,7 +199,7 @@ fn units_overlap_and_fit_the_share() {
     let sizes = [0, 1000, 64 << 10, 100 << 10, 256 << 10, 1 << 20, 100 << 20].map(unit);
     assert_eq!(sizes, [0, 1000, 64 << 10, 64 << 10, 128 << 10, 512 << 10, 512 << 10]);
     assert_eq!(pool.depth(1, 512 << 10, 3), 3);
-    // With many clients the share is smaller, and so is the unit. Still, two are under way.
+    // With many clients the share is smaller, and so is the unit. Still, two are in flight.
     let leases: Vec<_> = (2..102).map(|client| take(&pool, client, 64 << 10)).collect();
     assert_eq!((unit(100 << 20), pool.depth(1, 128 << 10, 3)), (128 << 10, 2));
     drop(leases);

@@ -68,7 +68,7 @@ impl Core {
     }
 
     /// Brings a link up. Packets that waited at the far end arrive now, before any that are still
-    /// under way.
+    /// in flight.
     pub(crate) fn heal(&mut self, a: u32, b: u32) {
         let Some(link) = self.links.get_mut(&link_key(a, b)) else { return };
         let was_down = std::mem::replace(&mut link.down, false);

@@ -78,7 +78,7 @@ pub(crate) struct Conn {
     pub(crate) arrived: u64,
     pub(crate) reads: VecDeque<ReadWork>,
     pub(crate) reads_base: u64,
-    /// How many of `reads`, from the front, are under way.
+    /// How many of `reads`, from the front, are outstanding.
     pub(crate) reads_issued: usize,
     pub(crate) receives: VecDeque<RecvWork>,
     /// Number of places taken in the send queue and in the receive queue.

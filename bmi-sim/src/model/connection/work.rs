@@ -49,7 +49,7 @@ impl Core {
         self.send_packet(at, peer, sending);
     }
 
-    /// Sends the requests of waiting reads, up to the limit of reads under way.
+    /// Sends the requests of waiting reads, up to the limit of outstanding reads.
     pub(crate) fn launch_reads(&mut self, at: ConnRef, ready: u64) {
         let limit = self.capabilities.max_outstanding_reads.max(1);
         loop {

@@ -17,7 +17,7 @@
 //! bytes once (cut-through), and two senders to one receiver share its bandwidth. Acknowledgements
 //! take the link's latency and no adapter time.
 //!
-//! **Events.** A unit that finds its sending side idle books it and is under way at once. Its one
+//! **Events.** A unit that finds its sending side idle books it and is in flight at once. Its one
 //! event is at the time at which its last byte would arrive if the receiving side had been idle
 //! since the first byte. If that side was busy, the unit waits for its turn. So a short message
 //! between idle adapters is one event, and its acknowledgement is another.

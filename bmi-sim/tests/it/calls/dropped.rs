@@ -95,7 +95,7 @@ impl Rig {
         }
     }
 
-    /// Waits until neither side has anything under way. Returns the time that it took.
+    /// Waits until neither side has anything outstanding. Returns the time that it took.
     async fn settle(&self) -> Duration {
         let begin = self.near.now();
         while is_busy(&self.client.resource_usage()) || is_busy(&self.server.resource_usage()) {

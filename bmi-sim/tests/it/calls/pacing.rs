@@ -123,7 +123,7 @@ fn a_small_transfer_waits_for_one_unit_at_most() {
     let crowd = crowd(20, config().in_flight_bytes(UNIT as u64));
     let (near, far) = (crowd.small(0), crowd.small(19));
     assert_eq!(near, far, "nobody else is there");
-    // All but the last have bulk transfers under way, more than the server can move.
+    // All but the last have bulk transfers in flight, more than the server can move.
     (0..19).for_each(|peer| drop(crowd.load(peer, 4 * UNIT, 4)));
     crowd.run_for(Duration::from_millis(1));
     let unit = Duration::from_nanos(UNIT as u64 * 80 / 1000 + 1000);

@@ -13,7 +13,7 @@ use futures_util::future::{join_all, select};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Starts a server that works at `max_calls` calls at a time, 1 ms at each. Returns the greatest
-/// number of calls that were under way at the same time.
+/// number of calls that ran at the same time.
 fn start(world: &World, max_calls: usize) -> (Rc<Cell<usize>>, bmi_core::Addr) {
     let node = world.node("server");
     let server = node.endpoint(Config::default()).unwrap();

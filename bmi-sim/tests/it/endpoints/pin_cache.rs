@@ -117,7 +117,7 @@ fn a_cached_registration_leaves_the_program_its_exclusive_access() {
     let mut memory = Memory::zeroed(1 << 20).unwrap();
     let into = Memory::zeroed(1 << 20).unwrap();
     for round in 1..5u8 {
-        memory.get_mut().expect("no operation is under way").fill(round);
+        memory.get_mut().expect("no operation is outstanding").fill(round);
         pair.world.block_on(pair.send(1, &memory, &into)).0.unwrap();
         assert!(into.to_vec().iter().all(|byte| *byte == round));
         assert!(pair.a().with(|engine| engine.is_registered(&memory)));

@@ -2,7 +2,7 @@
 //! endpoint posts, against a server that also has an honest client.
 //!
 //! **Why.** Random bytes seldom get far. Here all frames before the changed one are real: ids,
-//! keys, credits and states are those of an exchange under way. So the changed one meets the code
+//! keys, credits and states are those of a running exchange. So the changed one meets the code
 //! behind the first checks.
 //!
 //! **How.** A session is a client with a new connection, which makes calls of every path, sends and

@@ -55,7 +55,7 @@ async fn take(node: &Node, incoming: &Rc<Incoming>, buffers: &[Memory; 2], optio
         let (incoming, into) = (incoming.clone(), buffers[at / unit % 2].slice(0, unit.min(len - at)));
         node.spawn(async move { incoming.fetch(at as u64, into, options).await.unwrap() })
     };
-    // Two units are under way from the start. A buffer is reused when the file has taken its
+    // Two units are in flight from the start. A buffer is reused when the file has taken its
     // contents.
     let mut fetches: std::collections::VecDeque<_> = (0..len).step_by(unit).take(2).map(fetch).collect();
     let mut next = 2 * unit;

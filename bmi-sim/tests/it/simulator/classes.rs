@@ -64,7 +64,7 @@ fn a_message_passes_the_bulk_of_another_connection() {
     let arrived = watch(&world, &mut b, WorkKind::Recv, 1)[0].1;
     // Its own 8 µs, and at most a unit of 8 KiB of the other one at the sender and at the receiver.
     assert!(arrived - posted < Duration::from_micros(8 + 2 * 10), "{:?}", arrived - posted);
-    assert!(target.memory().slice(LEN - 1, 1).to_vec() == [0], "the bulk write is still under way");
+    assert!(target.memory().slice(LEN - 1, 1).to_vec() == [0], "the bulk write is still in flight");
     world.run();
     assert_eq!(a.take().len(), 2);
 }

@@ -18,7 +18,7 @@
 //!    dropped, no id refers to the entry any more. The drop leaves a note, and the next poll
 //!    removes the entry.
 //! 2. *Keeps nothing alive.* An entry has the registration, not the memory. The bytes are freed
-//!    when the program, and the operations under way, drop them. Until the next batch the adapter
+//!    when the program, and the outstanding operations, drop them. Until the next batch the adapter
 //!    keeps its hold on the pages, but nothing can refer to them.
 //! 3. *Does not prevent exclusive access.* For the same reason, [`Memory::get_mut`] does not see an
 //!    entry. This is sound: getting a [`MemoryRegion`] out of an entry requires a handle. While the

@@ -17,7 +17,7 @@ use super::{Settings, Step, TAGS, Transfer};
 /// Bytes that no message has.
 const UNTOUCHED: u8 = 0xEE;
 
-/// Longer than everything takes that a script can have under way.
+/// Longer than everything takes that a script can have outstanding.
 const DELIVERY: Duration = Duration::from_millis(1);
 
 /// The end of an operation, as its program sees it.
@@ -45,7 +45,7 @@ pub enum Seen {
     Began(u64, Result<(), ErrorKind>),
     Ended(End),
     Unexpected(Tag, Vec<u8>),
-    /// What was held while nothing was under way.
+    /// What was held while nothing was outstanding.
     Held(ResourceUsage),
 }
 
