@@ -55,8 +55,14 @@ impl IbTransport {
         let mut moved = self.hand_over();
         self.look();
         moved |= self.accept_sockets();
-        moved |= self.take_answers();
-        moved |= self.take_routes();
+        for answer in self.resolver.answers() {
+            moved = true;
+            self.handle_answer(answer);
+        }
+        for connected in self.helpers.outcomes() {
+            moved = true;
+            self.handle_route(connected);
+        }
         moved |= self.read_side_channels();
         // The event that a connection is established comes before its first completion.
         self.pending.report_to(events, usize::MAX);
@@ -79,21 +85,6 @@ impl IbTransport {
                 queues.forget(region);
             }
         });
-    }
-
-    fn take_answers(&mut self) -> bool {
-        let answers = self.resolver.answers();
-        let any = !answers.is_empty();
-        answers.into_iter().for_each(|answer| self.handle_answer(answer));
-        any
-    }
-
-    /// Continues with the queue pairs that a helper thread has connected.
-    fn take_routes(&mut self) -> bool {
-        let outcomes = self.helpers.outcomes();
-        let any = !outcomes.is_empty();
-        outcomes.into_iter().for_each(|outcome| self.handle_route(outcome));
-        any
     }
 
     // ---- waiting --------------------------------------------------------------------------------

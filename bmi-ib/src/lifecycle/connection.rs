@@ -1,22 +1,15 @@
 //! A connection: its phase, its side channel and its queues.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
 
 use bmi_backend::Place;
 use bmi_core::transport::ConnId;
 use bmi_core::{Addr, Time};
-use socket2::{SockRef, TcpKeepalive};
 
 use crate::error::{Fault, to_bye};
 use crate::greeting::{Message, Port};
 use crate::queue_pair::QueuePair;
 use crate::side_channel::SideChannel;
-
-/// Interval of TCP keepalive. If the peer's machine is gone while the queue pair is idle, this side
-/// notices after about four of these.
-const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// The phase of a connection (see the folder).
 pub(crate) enum Phase {
@@ -74,10 +67,4 @@ impl Connection {
         let (bye, own) = to_bye(fault);
         let _ = self.say(Message::Bye(bye, own), &[]);
     }
-}
-
-pub(super) fn tune(socket: &impl AsFd) -> io::Result<()> {
-    let socket = SockRef::from(socket);
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(3))
 }

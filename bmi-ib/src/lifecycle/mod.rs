@@ -1,6 +1,5 @@
-//! How connections are made and how they end: listening (`arrivals`), dialing (`dial`), the
-//! `handshake` on the side channel, and the drain at the end (`ending`). `connection` has the
-//! state.
+//! How connections are made and how they end: listening and dialing (`sockets`), the `handshake` on
+//! the side channel, and the drain at the end (`ending`). `connection` has the state.
 //!
 //! **Protocol** of a connection's phases; `!` marks the end.
 //!
@@ -37,11 +36,10 @@
 //!
 //! **Tests**: the conformance suite, `tests/it/faults.rs`, `tests/it/side_channel.rs`.
 
-mod arrivals;
 mod connection;
-mod dial;
 mod ending;
 mod handshake;
+mod sockets;
 
-pub(crate) use arrivals::Newcomer;
 pub(crate) use connection::{Connection, Phase};
+pub(crate) use sockets::Newcomer;
