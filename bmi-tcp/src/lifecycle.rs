@@ -315,20 +315,15 @@ impl TcpTransport {
     /// Takes the sockets that other members of the group have accepted for this transport, and
     /// accepts the connections that wait at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
-        let (mut round, mut any) = (Round::default(), false);
-        for _ in 0..self.shard.waiting() {
-            let Some((newcomer, place)) = self.shard.next() else { break };
-            any = true;
+        let mut round = Round::new(&self.shard);
+        while let Some((newcomer, place)) = round.next(&self.shard, &mut self.listeners, self.now, |listener| {
+            let (stream, from) = listener.accept()?;
+            Ok(Some(Newcomer { stream, from, arrived: self.now }))
+        }) {
             self.handle_newcomer(newcomer, place);
         }
-        while let Some((stream, from)) = self.listeners.accept(&mut round, self.now, TcpListener::accept) {
-            any = true;
-            if let Some((newcomer, place)) = self.shard.assign(Newcomer { stream, from, arrived: self.now }) {
-                self.handle_newcomer(newcomer, place);
-            }
-        }
         self.deadlines.add(self.listeners.deadline());
-        any
+        round.any()
     }
 
     fn handle_newcomer(&mut self, newcomer: Newcomer, place: Place) {
