@@ -41,7 +41,7 @@ pub enum Scale {
 }
 
 const CLIENTS: usize = 64;
-/// Requests that each client has under way.
+/// Requests that each client has in flight.
 const STREAMS: usize = 4;
 const SMALL: usize = 4 << 10;
 const LARGE: usize = 64 << 10;

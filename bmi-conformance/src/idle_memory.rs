@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bmi_core::{Addr, AnyTransport, Completion, Config, Engine, Memory, Options, PeerEvent, PeerId, Time, Transport};
 
-/// Messages that one client has under way: as many as the program may hold in receive slots.
+/// Messages that one client has in flight: as many as the program may hold in receive slots.
 const HELD: usize = 60;
 /// What the process allocates once, whatever the number of connections.
 const ONCE_BYTES: usize = 4 << 20;

@@ -279,7 +279,7 @@ impl<'b> Rig<'b> {
         self.sides[side].take(is_wanted).map(|event| conn_of(&event))
     }
 
-    /// Sends one message each way. Everything that was under way before has then arrived, and the
+    /// Sends one message each way. Everything that was in flight before has then arrived, and the
     /// connection works.
     pub fn ping(&mut self, from: usize, to: usize, link: Link, what: &str) {
         const PING: u64 = u64::MAX;

@@ -124,7 +124,7 @@ impl<T: Transport> World<T> {
         }
     }
 
-    /// Polls long enough for everything under way to arrive.
+    /// Polls long enough for everything in flight to arrive.
     pub fn settle(&mut self) {
         let mut idle = 0;
         while idle < 2_000 {

@@ -7,7 +7,7 @@
 //! | `control` | what both tell each other besides |
 //! | `work` | the threads that measure, and what they do |
 //! | `measured`, `usage`, `system_calls` | how long it took, and what it cost |
-//! | `stop` | how a part that is under way is ended |
+//! | `stop` | how a part that is running is ended |
 //! | `model`, `calibrate` | the simulator beside the measurement, and how it is fitted |
 
 mod calibrate;

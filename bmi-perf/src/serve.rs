@@ -196,7 +196,7 @@ fn run(options: &Options, mut lines: Lines, mut to: TcpStream) -> Result<u64, Tr
     ended
 }
 
-/// Reads what the client asks. When the client has gone, parts that are under way end.
+/// Reads what the client asks. When the client has gone, parts that are running end.
 fn reading(mut lines: Lines, tell: Sender<Event>, stop: Arc<Stop>) -> Result<std::thread::JoinHandle<()>, Trouble> {
     let read = move || {
         loop {

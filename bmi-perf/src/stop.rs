@@ -1,4 +1,4 @@
-//! Ends a part that is under way, from another thread.
+//! Ends a part that is running, from another thread.
 //!
 //! **Why.** A part hangs if its peer dies without a word, and a user may interrupt a run. A
 //! deadline for each operation would be a cost that is measured with it. A flag that is looked at
@@ -20,7 +20,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Ends what is under way, and everything that begins later.
+    /// Ends what is running, and everything that begins later.
     pub(crate) fn now(&self, why: impl Into<String>) {
         if self.is_set() {
             return; // the first reason counts

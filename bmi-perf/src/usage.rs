@@ -36,7 +36,7 @@ impl Usage {
     }
 }
 
-/// A measurement that is under way: of the calling thread, or of the whole process.
+/// A measurement that is running: of the calling thread, or of the whole process.
 pub(crate) struct Meter {
     is_whole: bool,
     cpu: Duration,

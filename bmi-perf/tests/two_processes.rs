@@ -287,7 +287,7 @@ fn timelines_of_both_sides_tell_where_the_time_goes() {
     let report = report(&command.output().unwrap());
     for row in report.rows.iter().filter(|row| row.test == "latency" && row.kind == Kind::Library) {
         let names: Vec<&str> = row.stages.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["send", "under way", "deliver", "the server's program"], "{}", row.name());
+        assert_eq!(names, ["send", "in flight", "deliver", "the server's program"], "{}", row.name());
         assert!(row.stages.iter().all(|(_, seconds)| *seconds >= 0.0) && row.stages[1].1 > 0.0, "{row:?}");
     }
     let trace: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();

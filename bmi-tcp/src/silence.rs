@@ -7,7 +7,7 @@
 //! between two of them there is nothing to answer. What counts is that something was sent, again
 //! and again, and no answer came.
 //!
-//! Sockets with nothing under way are not looked at: there the keep-alive of the system does it.
+//! Sockets with nothing in flight are not looked at: there the keep-alive of the system does it.
 
 use std::time::Duration;
 

@@ -140,7 +140,7 @@ impl<S> Listeners<S> {
     /// Returns the next connection of a pass that takes at most 64 from each listener, or `None` at
     /// its end. `accept` takes one connection from a socket, without blocking. A failure for lack
     /// of descriptors or memory is logged and retried later, at [`Listeners::deadline`].
-    pub fn accept<T>(
+    pub(super) fn accept<T>(
         &mut self,
         round: &mut Round,
         now: Time,

@@ -153,7 +153,7 @@ impl<S> Shard<S> {
 
     /// Assigns a socket that this member has accepted. Returns it if this member serves it.
     /// Otherwise another member has it, and was woken.
-    pub fn assign(&self, socket: S) -> Option<(S, Place)> {
+    pub(super) fn assign(&self, socket: S) -> Option<(S, Place)> {
         let Group { members, max_waiting, .. } = &*self.group;
         if *max_waiting == 0 {
             return Some((socket, self.place()));
@@ -172,12 +172,12 @@ impl<S> Shard<S> {
     /// Returns the number of sockets that are waiting for this member. A poll takes that many, so
     /// that a flood does not stop everything else.
     #[inline]
-    pub fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.member().waiting.load(Ordering::Relaxed)
     }
 
     /// Takes the socket that has waited longest.
-    pub fn next(&self) -> Option<(S, Place)> {
+    pub(super) fn next(&self) -> Option<(S, Place)> {
         let member = self.member();
         let mut open = member.open();
         let queue = &mut open.as_mut()?.queue;

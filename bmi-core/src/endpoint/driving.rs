@@ -142,7 +142,7 @@ impl<S: Threading> Endpoint<S> {
         self.release(state, false);
     }
 
-    /// Returns true if at most one task has operations under way.
+    /// Returns true if at most one task has operations in flight.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_used_alone(&self) -> bool {
         self.look(|engine| engine.operations() <= ALONE)

@@ -15,10 +15,10 @@ use crate::op::{Completion, OpId, Posted};
 const TURN: Duration = Duration::from_micros(50);
 /// Number of polls of a future that is not alone.
 const TURN_OF_MANY: u32 = 8;
-/// Number of operations that one task may have under way: the two of a call, or of an exchange.
+/// Number of operations that one task may have in flight: the two of a call, or of an exchange.
 pub(super) const ALONE: usize = 2;
 
-/// An operation under way. It ends in its completion, or in an error that names operation and peer.
+/// An operation in flight. It ends in its completion, or in an error that names operation and peer.
 #[must_use = "dropping it abandons the operation"]
 pub struct Operation<S: Threading = OneThread> {
     pub(super) endpoint: Endpoint<S>,
@@ -123,7 +123,7 @@ impl<S: Threading> Future for Operation<S> {
 impl<S: Threading> Unpin for Operation<S> {}
 
 impl<S: Threading> Operation<S> {
-    /// Returns the operation's id, while it is under way.
+    /// Returns the operation's id, while it is in flight.
     pub fn id(&self) -> Option<OpId> {
         match self.state {
             Progress::Pending(op) => Some(op),
@@ -140,7 +140,7 @@ impl<S: Threading> Operation<S> {
         }
     }
 
-    /// Lets the operation go on without this future. Returns its id if it is under way. Somebody
+    /// Lets the operation go on without this future. Returns its id if it is in flight. Somebody
     /// else collects its completion.
     pub(crate) fn release(&mut self) -> Option<OpId> {
         let op = self.id()?;

@@ -21,7 +21,7 @@ use crate::wire::BulkDescriptor;
 /// handle to it or to one of its peers. Afterwards all operations end with `PeerLost`.
 ///
 /// Operations, calls and exposures are refused with `Exhausted` while as many as the settings of a
-/// handle allow are under way ([`HandleConfig::max_operations`](crate::HandleConfig)). An endpoint
+/// handle allow are in flight ([`HandleConfig::max_operations`](crate::HandleConfig)). An endpoint
 /// by itself has no such bound.
 pub struct Peer<S: Threading = OneThread> {
     pub(crate) endpoint: Endpoint<S>,
@@ -180,7 +180,7 @@ impl<S: Threading> Peer<S> {
     /// Lets the peer write `list` once; see [`Engine::post_grant`].
     ///
     /// # Errors
-    /// As there. `Exhausted` if too many operations are under way.
+    /// As there. `Exhausted` if too many operations are in flight.
     pub fn grant(&self, list: impl Into<MemList>, options: Options) -> Result<(Grant, Operation<S>), Error> {
         let (grant, op) = self.endpoint.with_room(|engine| engine.post_grant(self.id, list, options))?;
         Ok((grant, self.endpoint.operation(Ok(Posted::Pending(op)))))

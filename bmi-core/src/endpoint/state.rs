@@ -70,7 +70,7 @@ pub(crate) enum Dropped {
     Operation(OpId),
     /// End the use of a call's id.
     Call(PeerId, Tag),
-    /// End a call whose operations are under way.
+    /// End a call whose operations are in flight.
     EarlyCall(Box<DroppedCall>),
     /// Leave exposed memory to its peer, which is not done with it.
     Exposed(Box<(Exposure, Vec<Retirement>)>),
@@ -173,7 +173,7 @@ impl State {
         if self.has_room() {
             return Ok(());
         }
-        let text = format!("{} operations are under way; wait for one to end, or for room", self.max_operations);
+        let text = format!("{} operations are in flight; wait for one to end, or for room", self.max_operations);
         Err(Error::new(ErrorKind::Exhausted, text))
     }
 

@@ -36,7 +36,7 @@ impl Engine {
         }
     }
 
-    /// Returns whether there is such an operation: under way, or ended and not yet collected.
+    /// Returns whether there is such an operation: in flight, or ended and not yet collected.
     pub fn is_known(&self, op: OpId) -> bool {
         self.ops.get(op).is_some()
     }
@@ -143,7 +143,7 @@ impl Engine {
         self.arm_with(waker, returns)
     }
 
-    /// Returns the number of operations that are under way, or have ended and are not collected.
+    /// Returns the number of operations that are in flight, or have ended and are not collected.
     #[inline]
     pub(crate) fn operations(&self) -> usize {
         self.ops.len()
@@ -170,7 +170,7 @@ impl Engine {
         self.ops.get(op).is_none_or(|record| record.is_done())
     }
 
-    /// Wakes the task of one operation that is under way, if there is one.
+    /// Wakes the task of one operation that is in flight, if there is one.
     pub(crate) fn wake_a_waiter(&mut self) {
         self.ops.wake_a_waiter();
     }

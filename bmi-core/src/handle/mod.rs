@@ -21,10 +21,10 @@
 //!
 //! **Bounds.** An operation is posted when the method is called. Messages, bulk transfers, grants,
 //! calls, connecting and sleeping are refused with [`Exhausted`](crate::ErrorKind::Exhausted) while
-//! [`HandleConfig::max_operations`] are under way in the endpoint.
+//! [`HandleConfig::max_operations`] are in flight in the endpoint.
 //! [`Endpoint::room`](crate::Endpoint::room) waits until one ends. A call that was dropped counts
 //! until the server can no longer access its memory. As many ranges of memory may be exposed to one
-//! peer. Disconnecting is not refused, and there is one for each connection. What calls under way
+//! peer. Disconnecting is not refused, and there is one for each connection. What calls in flight
 //! need besides, and what serving a call needs, is not refused either: who starts and takes calls
 //! bounds it. Messages that nobody takes stay in their slots, and their senders run out of credits.
 //!
@@ -66,7 +66,7 @@ pub struct HandleConfig {
     /// How drivers and [`Handle::block_on`] wait when there is nothing to do. The default is to
     /// sleep.
     pub waiting: Waiting,
-    /// Largest number of operations that are under way in an endpoint, or have ended without being
+    /// Largest number of operations that are in flight in an endpoint, or have ended without being
     /// awaited. The default is 16,384.
     pub max_operations: usize,
 }

@@ -29,7 +29,7 @@ impl Handle {
     ///
     /// # Errors
     /// As [`Endpoint::connect`](crate::Endpoint::connect). `Exhausted` if too many operations are
-    /// under way in that endpoint.
+    /// in flight in that endpoint.
     pub async fn connect(&self, addr: &Addr, options: Options) -> Result<SharedPeer, Error> {
         self.shared.endpoints[self.next_turn()].connect(addr, options).await
     }
@@ -43,7 +43,7 @@ impl Handle {
     /// Waits for `duration`, or until the handle is closed.
     ///
     /// # Errors
-    /// `Exhausted` if too many operations are under way in the first endpoint.
+    /// `Exhausted` if too many operations are in flight in the first endpoint.
     pub async fn sleep(&self, duration: Duration) -> Result<(), Error> {
         self.sleep_until(self.now() + duration).await
     }

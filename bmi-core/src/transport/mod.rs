@@ -125,9 +125,9 @@
 //!     adapter chooses the address.
 //!   - *Revoking.* When [`Transport::revoke`] returns, no new access by that key begins: a later
 //!     one is refused as above. An adapter that copies by the processor ends the connection if an
-//!     access by that key is under way: `Cancelled` at this side, `PeerLost` at the peer. An
+//!     access by that key is in flight: `Cancelled` at this side, `PeerLost` at the peer. An
 //!     adapter in hardware refuses the rest of such an access. The backend holds the region until
-//!     no access can be under way, however long that is. Such memory is *retired*
+//!     no access can be in flight, however long that is. Such memory is *retired*
 //!     ([`Transport::retired_memory`]). No work waits for it, and its amount is bounded.
 //!
 //! - **C8 bad bytes.** Whatever bytes arrive, a backend does not panic, does not allocate by a size
@@ -580,7 +580,7 @@ pub trait Transport {
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error>;
 
     /// Ends an exposure. When the call returns, no new access begins. In an emulated adapter an
-    /// access that is under way ends the connection (C7). Unknown keys are ignored.
+    /// access that is in flight ends the connection (C7). Unknown keys are ignored.
     fn revoke(&mut self, conn: ConnId, key: RemoteKey);
 
     // ---- the data path --------------------------------------------------------------------------
@@ -676,7 +676,7 @@ pub trait Transport {
     ///
     /// Returns `None` if the transport cannot do this, if the memory is not shareable, or if key,
     /// bounds or rights do not allow it. Post a read or a write then; that reports the error. While
-    /// the returned value lives, an access is under way: a `revoke` by the peer ends the connection
+    /// the returned value lives, an access is in flight: a `revoke` by the peer ends the connection
     /// (C7).
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
         let _ = (conn, remote, access);
@@ -685,7 +685,7 @@ pub trait Transport {
 
     /// Returns the peer's memory as it is mapped in this process, for reading only.
     ///
-    /// This is not an access under way (C7). The peer may change or revoke the memory, reuse it or
+    /// This is not an access in flight (C7). The peer may change or revoke the memory, reuse it or
     /// end the connection at any time; the view stays mapped, and its bytes may then be anything.
     /// The caller decides by its own means whether what it has read is valid, by words in the
     /// memory for instance ([`crate::mem::PublishedPages`]).

@@ -1,12 +1,12 @@
 //! Where the time of a message goes: from recordings of both sides.
 //!
-//! **Stages.** A round trip is cut at the entries of both timelines. What is under way is the time
+//! **Stages.** A round trip is cut at the entries of both timelines. What is in flight is the time
 //! from the end of a send to the arrival, in both directions together, so the offset between the
 //! clocks cancels out.
 //!
 //! ```text
 //!   client   post ├── send ──┤                                            arrive ├─ deliver ─┤ post
-//!   server                    under way   arrive ├─ deliver ─┤ program ├─ send ─┤ under way
+//!   server                    in flight   arrive ├─ deliver ─┤ program ├─ send ─┤ in flight
 //! ```
 
 use std::io;
@@ -72,7 +72,7 @@ pub(crate) fn stages(recorded: &Recorded) -> Vec<(String, f64)> {
 }
 
 /// The stages of a message.
-const STAGES: [&str; 4] = ["send", "under way", "deliver", "the server's program"];
+const STAGES: [&str; 4] = ["send", "in flight", "deliver", "the server's program"];
 
 /// Returns the nanoseconds of the stages of a round trip, both directions together.
 fn stages_of(ask: &Turn, answer: &Turn) -> [f64; 4] {

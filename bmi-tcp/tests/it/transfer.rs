@@ -71,7 +71,7 @@ fn the_bytes_of_a_request_under_way_are_counted() {
     });
     assert_eq!(done.status, WorkStatus::Ok);
     counts.dedup();
-    assert!(counts.len() > 3, "it grows while the write is under way: {counts:?}");
+    assert!(counts.len() > 3, "it grows while the write is in flight: {counts:?}");
     world.settle();
     assert!(world.b.transport.moved_bytes(cb) > LEN as u64, "with the headers");
     world.a.transport.disconnect(ca, world.now);

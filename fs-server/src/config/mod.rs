@@ -282,7 +282,7 @@ logs = {logs}
 threads = {threads}
 # Longest time for one request, in seconds.
 request_timeout_s = {timeout}
-# Memory for all transfers under way in an I/O server, whatever transports they come over.
+# Memory for all transfers in flight in an I/O server, whatever transports they come over.
 buffers = "{buffers}"
 # Connections at a time, over each transport; clients, other servers, all together. A newcomer beyond that takes the place of the
 # connection that was idle longest, if it was idle for idle_s seconds; its client connects again when it needs to. If nobody was

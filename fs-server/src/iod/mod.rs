@@ -264,7 +264,7 @@ impl<S: StoreHandle> Iod<S> {
         self.store.create(first, count).await
     }
 
-    /// Discards datafiles. Waits for a request to create them that is under way.
+    /// Discards datafiles. Waits for a request to create them that is in flight.
     async fn discard(&self, first: DatafileHandle, count: u32) -> Result<(), FsError> {
         let _one = self.creating.lock().await;
         self.store.discard(first, count).await

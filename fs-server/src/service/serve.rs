@@ -253,7 +253,7 @@ async fn attend(
     tokio::select! {
         biased;
         () = rest => {}
-        () = patience => tracing::warn!("requests under way did not end in time"),
+        () = patience => tracing::warn!("requests in flight did not end in time"),
     }
     let options = endpoint.within(limits.reply_timeout);
     // An error means that the connection is closed already.

@@ -334,7 +334,7 @@ async fn nothing_is_left(world: &Case, client: &Client) -> Result<(), String> {
 }
 
 /// Returns the resources that are held because of faults, except those of nodes with `except` in
-/// their names. Looks again for a while, because a heartbeat may be under way.
+/// their names. Looks again for a while, because a heartbeat may be in flight.
 async fn leaks_between_heartbeats(world: &Case, except: &str) -> Vec<String> {
     for _ in 0..20 {
         let leaks: Vec<String> = world.leaks().into_iter().filter(|leak| !leak.contains(except)).collect();

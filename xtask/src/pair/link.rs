@@ -13,7 +13,7 @@ use clap::ValueEnum;
 pub(super) struct Link {
     /// The rate. Without one, packets pass as fast as the machine can.
     pub(super) rate: Option<Rate>,
-    /// How long a packet is under way, beside its time at the rate.
+    /// How long a packet is in flight, beside its time at the rate.
     pub(super) delay: Duration,
     pub(super) loss: Loss,
     /// The longest IP packet, in bytes.

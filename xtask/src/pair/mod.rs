@@ -79,7 +79,7 @@ pub(crate) struct PairArgs {
     /// The rate of the cable in each direction [default: no limit].
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
-    /// How long a packet is under way, one way.
+    /// How long a packet is in flight, one way.
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = link::delay)]
     delay: Duration,
     /// The part of the packets that is lost.

@@ -7,7 +7,7 @@
 //!   what the rate carries in [`LATENESS`], and at least [`FEWEST`] packets and [`LEAST`] bytes,
 //!   which is about what that page asks for at 10 Mb/s.
 //! - `limit`, the bytes that wait, instead of `latency`, which is another way to say it. TCP halves
-//!   its window on loss, so that it fills a path if as much can wait as is under way. The queue
+//!   its window on loss, so that it fills a path if as much can wait as is in flight. The queue
 //!   therefore holds what the rate carries in [`QUEUE`] and in the time of a round trip, and at
 //!   least some of the kernel's 64 KiB units (GSO). At 1 Gb/s that is more than the kernel lets one
 //!   connection send ahead (4 MiB, `tcp_wmem`), so that a connection alone loses nothing.

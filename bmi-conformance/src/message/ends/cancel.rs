@@ -12,7 +12,7 @@ fn patient() -> Config {
     tight().fence_grace(std::time::Duration::from_secs(8))
 }
 
-/// Returns the id of an operation that was posted and is under way.
+/// Returns the id of an operation that was posted and is in flight.
 fn pending(posted: Result<Posted, bmi_core::Error>) -> OpId {
     posted.expect("post").pending().expect("it cannot end at once")
 }

@@ -212,7 +212,7 @@ pub async fn reconnecting_works(net: &Net<'_>) {
 }
 
 /// A side that makes room for a newcomer tells the peer whose connection it closes that nothing
-/// more is handled. What is under way there may be repeated.
+/// more is handled. What is in flight there may be repeated.
 pub async fn an_evicted_peer_is_told(net: &Net<'_>) {
     let config = tight().max_peers(1).evict_idle_after(Some(Duration::from_millis(1)));
     let (a, b, c) = (net.endpoint("a", &tight()), net.endpoint("b", &config), net.endpoint("c", &tight()));

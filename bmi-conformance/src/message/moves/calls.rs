@@ -407,7 +407,7 @@ pub async fn replies_that_cannot_be_right(net: &Net<'_>) {
             let wire = grant.descriptor.encode(grant.token.to_le_bytes().to_vec());
             let message = [header(1, wire.len(), 0), wire].concat();
             pair.to_a.send(asked.tag(), message, soon(&pair.b)).await.expect("send");
-            // The second grant ends the call, and with it a push that is still under way.
+            // The second grant ends the call, and with it a push that is still in flight.
             if number == 0 {
                 written.await.expect("the first one is used");
             }

@@ -75,7 +75,7 @@ pub async fn over_when_posted(net: &Net<'_>) {
     pair.settled(net, "after all transfers").await;
 }
 
-/// Short transfers run while long ones are under way. All end, each with its own bytes, and none
+/// Short transfers run while long ones are in flight. All end, each with its own bytes, and none
 /// waits without end.
 pub async fn beside_long_ones(net: &Net<'_>) {
     let pair = net.pair(&Config::default()).await;

@@ -119,7 +119,7 @@ pub async fn offers_are_withdrawn(net: &Net<'_>) {
                     if let Some(send) = send {
                         let other = memory(MIDDLE);
                         let receive = pair.recv(1, &other);
-                        // The transfer may have been under way. Then it was cancelled on both
+                        // The transfer may have been in flight. Then it was cancelled on both
                         // sides, and the other receive waits.
                         match send.await {
                             Ok(_) => {

@@ -76,7 +76,7 @@ trait Port: Sized {
     /// Returns whether there was anything to do.
     fn poll(&mut self, now: Time) -> Result<bool, Error>;
     fn ended(&mut self) -> &mut Ended;
-    /// Returns true if nothing of this side is under way that no end is counted of.
+    /// Returns true if nothing of this side is in flight that no end is counted of.
     fn is_idle(&self) -> bool;
 
     fn outgoing(&self) -> &Memory;

@@ -10,7 +10,7 @@ use crate::stop::Stop;
 /// Receives that a side of a ping-pong has ahead. It posts the next one while its message is on the
 /// way.
 const AHEAD: u64 = 2;
-/// Receives for the signals of a stream: at most three are under way.
+/// Receives for the signals of a stream: at most three are in flight.
 const SIGNALS: u64 = 4;
 /// How many values the last byte of a write has, one after the other.
 const VALUES: u64 = 250;

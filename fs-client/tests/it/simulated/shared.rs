@@ -193,7 +193,7 @@ fn tasks_go_on_when_servers_start_again_and_a_run_can_be_repeated() {
         };
         let ended = setting.tasks(&client, work, restarts);
         let again = client.stats().resent + lost.get();
-        assert!(again > 0, "the servers were killed while requests were under way");
+        assert!(again > 0, "the servers were killed while requests were in flight");
         setting.world.block_on(async { assert!(client.ping().await.iter().all(|pong| pong.result.is_ok())) });
         setting.until_idle(&client);
         Run { digest: setting.world.digest(), ended }

@@ -130,7 +130,7 @@ impl FileStore {
         self
     }
 
-    /// Blocks this thread until no work is under way, but for `patience` at most. Returns false if
+    /// Blocks this thread until no work is in flight, but for `patience` at most. Returns false if
     /// the disk has not answered by then. Call it when the event loop has ended.
     pub(crate) fn wait_until_idle(&self, patience: Duration) -> bool {
         self.direct.as_ref().is_none_or(|direct| direct.wait_until_idle(patience))
@@ -258,7 +258,7 @@ impl FileStore {
         self.core.short.run(move || work(&core)).await
     }
 
-    /// Runs long work on a worker thread. Work that is under way keeps the lock on the directory,
+    /// Runs long work on a worker thread. Work that is in progress keeps the lock on the directory,
     /// and so does short work.
     pub(in crate::store) async fn long<R: Send + 'static>(
         &self,

@@ -1,5 +1,5 @@
 //! The open files of a store: a datafile's descriptors ([`OpenFile`]), the table of those that are
-//! kept ([`OpenFiles`]), and the openings under way ([`Openings`]).
+//! kept ([`OpenFiles`]), and the openings in flight ([`Openings`]).
 
 mod direct_file;
 mod file;

@@ -44,7 +44,7 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// A transfer under way.
+/// A transfer in flight.
 #[derive(Debug)]
 pub(in crate::store) struct Course {
     direction: Direction,

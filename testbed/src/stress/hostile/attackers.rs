@@ -52,7 +52,7 @@ impl Plan<'_> {
     pub(super) fn most_connections(&self) -> usize {
         match self.kind {
             kind if kind.is_hung() => HUNG * self.processes,
-            // Those that linger, and the one under way.
+            // Those that linger, and the one in flight.
             kind if kind.is_streams() => self.processes * THREADS * 20,
             _ => self.processes * self.connections,
         }

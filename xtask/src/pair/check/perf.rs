@@ -95,7 +95,7 @@ pub(super) fn rows(program: &Path, delay: Duration, delay_error: f64, rate: Rate
     [delays, rates, peers].concat()
 }
 
-/// How much longer a message is under way over a delayed cable.
+/// How much longer a message is in flight over a delayed cable.
 fn delays(program: &Path, delay: Duration, error: f64) -> Result<Vec<Row>, String> {
     let far = pair(program, Link { delay, ..PLAIN })?;
     let cable = if far.is_relayed() { Cable::Relay } else { Cable::Netem };

@@ -98,7 +98,7 @@ fn a_kill_at_any_moment_leaves_every_acknowledged_record() {
         assert!(done >= LINE);
         for unit in UNITS {
             let found = recovered.iter().find(|found| found.place == unit).map(|found| &found.record);
-            // The last complete step of this unit, and the one that was under way if it is of this
+            // The last complete step of this unit, and the one that was in flight if it is of this
             // unit.
             let steps = [(0..=done).rev().find(|number| what(*number).0 == unit).unwrap(), done + 1];
             let possible = steps.into_iter().filter(|number| what(*number).0 == unit);

@@ -24,7 +24,7 @@
 //! 4. Whoever takes a datafile off, or finds it off, learns of success only when that is durable.
 //! 5. The state is never locked while anything waits for the disk, because an event loop looks at
 //!    it. Files are made, and taken off the record, one at a time (`changing`).
-//! 6. The number of datafiles is exact whenever no change is under way.
+//! 6. The number of datafiles is exact whenever no change is in progress.
 //! 7. After a failed sync no change succeeds. The next start writes again what it reads, because
 //!    that may be only in the system's memory.
 //!

@@ -29,7 +29,7 @@
 //! nobody is told that they have ended, because it is not known.
 //!
 //! **Stop.** Dropping the ring does not wait. The thread ends when all jobs have. Whoever must know
-//! that nothing is under way asks [`Ring::wait_until_idle`].
+//! that nothing is in flight asks [`Ring::wait_until_idle`].
 //!
 //! **Source.** io_uring(7); [Unifier-PVFS §4.2] asks for asynchronous transfers of the storage.
 //!
@@ -195,7 +195,7 @@ impl Ring {
         }
     }
 
-    /// Blocks this thread until no transfer is under way, but for `patience` at most. Returns false
+    /// Blocks this thread until no transfer is in flight, but for `patience` at most. Returns false
     /// if there still is one. Call it when the event loop has ended.
     pub(in crate::store) fn wait_until_idle(&self, patience: Duration) -> bool {
         self.0.wait_until_idle(patience)
