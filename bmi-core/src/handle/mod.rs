@@ -9,9 +9,9 @@
 //! **How it is driven.** Each endpoint has a driver: a task of the tokio runtime that the handle
 //! was opened in, if that has several threads, or else a thread. It polls the endpoint, or sleeps
 //! until there is something to do. If the runtime ends first, a thread goes on. A thread that posts
-//! an operation or drops a message, and finds the driver asleep, sends itself what is to be sent, so
-//! it wakes nobody. [`Handle::block_on`] polls too, as long as [`Waiting`] allows. A driver that polls
-//! stands by meanwhile. See [`threading`](crate::AnyThread) for the alternatives.
+//! an operation or drops a message, and finds the driver asleep, sends itself what is to be sent,
+//! so it wakes nobody. [`Handle::block_on`] polls too, as long as [`Waiting`] allows. A driver that
+//! polls stands by meanwhile. See [`threading`](crate::AnyThread) for the alternatives.
 //!
 //! **Several endpoints.** Each has its own lock, driver and peers. A peer belongs to the endpoint
 //! that it was connected by, and its id says which ([`PeerId::endpoint`]). Connections of this side

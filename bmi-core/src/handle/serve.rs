@@ -122,8 +122,8 @@ where
         }
     }
 
-    /// Runs the handler for a message that has a place. If it is no call, its sender is cut off, and
-    /// the next message is returned that has a place.
+    /// Runs the handler for a message that has a place. If it is no call, its sender is cut off,
+    /// and the next message is returned that has a place.
     fn begin(self: &Arc<Self>, message: Message<AnyThread>) -> Option<Message<AnyThread>> {
         let id = message.peer().id();
         let Some(call) = message.into_call() else {

@@ -15,8 +15,8 @@ pub(crate) use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 pub(crate) use std::thread::yield_now;
 
-/// Number of attempts before a thread sleeps. A poll that sends or receives takes about as long, and
-/// to sleep and be woken takes several times as long.
+/// Number of attempts before a thread sleeps. A poll that sends or receives takes about as long,
+/// and to sleep and be woken takes several times as long.
 pub(crate) const SPINS: usize = 1000;
 
 pub(crate) fn spin() {
