@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime;
 use tokio::task::AbortHandle;
+use tokio::task::coop::consume_budget;
 
 use super::Handle;
 use crate::comm::{Admission, Incoming, report_failure};
@@ -62,6 +63,7 @@ impl Handle {
                 // It ends when the handle is closed.
                 while let Ok(message) = handle.next_unexpected().await {
                     calls.take(message);
+                    consume_budget().await;
                 }
             })
         };
@@ -70,6 +72,25 @@ impl Handle {
             Err(ended) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
             _ => Ok(()),
         }
+    }
+}
+
+/// What handles a call: a closure that returns a future.
+trait Handler: Send + Sync + 'static {
+    type Handling: Future<Output = Result<(), Error>> + Send + 'static;
+
+    fn handle(&self, call: Incoming<AnyThread>) -> Self::Handling;
+}
+
+impl<H, F> Handler for H
+where
+    H: Fn(Incoming<AnyThread>) -> F + Send + Sync + 'static,
+    F: Future<Output = Result<(), Error>> + Send + 'static,
+{
+    type Handling = F;
+
+    fn handle(&self, call: Incoming<AnyThread>) -> F {
+        self(call)
     }
 }
 
@@ -87,7 +108,7 @@ struct Places {
 }
 
 impl<H> Calls<H> {
-    /// It is locked for a few instructions, and never while the endpoint is used.
+    /// It is locked for a few instructions.
     fn places(&self) -> MutexGuard<'_, Places> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,11 +124,7 @@ impl<H> Calls<H> {
     }
 }
 
-impl<H, F> Calls<H>
-where
-    H: Fn(Incoming<AnyThread>) -> F + Send + Sync + 'static,
-    F: Future<Output = Result<(), Error>> + Send + 'static,
-{
+impl<H: Handler> Calls<H> {
     fn take(self: &Arc<Self>, message: Message<AnyThread>) {
         let peer = message.peer().id();
         let mut places = self.places();
@@ -115,57 +132,80 @@ where
             drop(places);
             return drop(Incoming::new(message));
         }
-        let mut next = places.admission.admit(peer, message);
+        let admitted = places.admission.admit(peer, message);
         drop(places);
-        while let Some(message) = next.take() {
-            next = self.begin(message);
+        if let Some(message) = admitted {
+            let begun = self.begin(message).or_else(|| self.begin_waiting());
+            begun.into_iter().for_each(|begun| self.spawn(begun));
         }
     }
 
-    /// Runs the handler for a message that has a place. If it is no call, its sender is cut off,
-    /// and the next message is returned that has a place.
-    fn begin(self: &Arc<Self>, message: Message<AnyThread>) -> Option<Message<AnyThread>> {
-        let id = message.peer().id();
-        let Some(call) = message.into_call() else {
-            let mut places = self.places();
-            places.admission.finished(id);
-            places.admission.forget(id);
-            return places.admission.begin_next().map(|(_, message)| message);
-        };
-        let place = Place { calls: Arc::clone(self), peer: id };
-        self.runtime.spawn(async move {
-            let peer = call.peer().clone();
-            report_failure(&peer, (place.calls.handler)(call).await);
-        });
-        None
+    /// Makes a call of a message that has a place. If it is none, its sender is cut off, and the
+    /// place is free again.
+    fn begin(self: &Arc<Self>, message: Message<AnyThread>) -> Option<Begun<H>> {
+        let peer = message.peer().id();
+        match message.into_call() {
+            Some(call) => Some(Begun { call, place: Place { calls: Arc::clone(self), peer } }),
+            None => {
+                let mut places = self.places();
+                places.admission.finished(peer);
+                places.admission.forget(peer);
+                None
+            }
+        }
+    }
+
+    /// Begins the calls that wait and have a place now. Returns the first, and starts the others.
+    fn begin_waiting(self: &Arc<Self>) -> Option<Begun<H>> {
+        let mut first = None;
+        loop {
+            let next = self.places().admission.begin_next();
+            let Some((_, message)) = next else { return first };
+            match self.begin(message) {
+                Some(begun) if first.is_some() => self.spawn(begun),
+                Some(begun) => first = Some(begun),
+                None => {}
+            }
+        }
+    }
+
+    fn spawn(&self, begun: Begun<H>) {
+        self.runtime.spawn(run(begun));
     }
 }
 
-/// The place of a call. It is given back when the task of the handler ends, in whichever way.
-struct Place<H, F>
-where
-    H: Fn(Incoming<AnyThread>) -> F + Send + Sync + 'static,
-    F: Future<Output = Result<(), Error>> + Send + 'static,
-{
+/// Runs the handler for a call, and then for those that have waited for its place.
+async fn run<H: Handler>(begun: Begun<H>) {
+    let mut next = Some(begun);
+    while let Some(Begun { call, place }) = next.take() {
+        let peer = call.peer().clone();
+        report_failure(&peer, place.calls.handler.handle(call).await);
+        let calls = Arc::clone(&place.calls);
+        drop(place);
+        next = calls.begin_waiting();
+        // Handlers that never wait must not keep the worker.
+        consume_budget().await;
+    }
+}
+
+/// A call and its place.
+struct Begun<H: Handler> {
+    call: Incoming<AnyThread>,
+    place: Place<H>,
+}
+
+/// The place of a call. It is given back when this is dropped. After a panic of the handler, a task
+/// of its own goes on with the calls that wait. When the runtime ends, none begins any more.
+struct Place<H: Handler> {
     calls: Arc<Calls<H>>,
     peer: PeerId,
 }
 
-impl<H, F> Drop for Place<H, F>
-where
-    H: Fn(Incoming<AnyThread>) -> F + Send + Sync + 'static,
-    F: Future<Output = Result<(), Error>> + Send + 'static,
-{
+impl<H: Handler> Drop for Place<H> {
     fn drop(&mut self) {
-        let mut places = self.calls.places();
-        places.admission.finished(self.peer);
-        while let Some((_, message)) = places.admission.begin_next() {
-            drop(places);
-            let mut next = Some(message);
-            while let Some(message) = next.take() {
-                next = self.calls.begin(message);
-            }
-            places = self.calls.places();
+        self.calls.places().admission.finished(self.peer);
+        if std::thread::panicking() {
+            self.calls.begin_waiting().into_iter().for_each(|begun| self.calls.spawn(begun));
         }
     }
 }
