@@ -23,6 +23,9 @@
 //!    begins at its front again, so it stays in the bytes that it has touched.
 //! 3. `next_*` counts the entries at the front of a queue that are fully committed.
 
+mod outgoing;
+mod segments;
+
 use std::collections::VecDeque;
 
 use bmi_backend::software::{Blame, Refusal};
@@ -32,78 +35,15 @@ use bmi_core::transport::{
 };
 use bmi_core::{RemoteSlice, Segment};
 
+pub(crate) use self::segments::Cursor;
+use self::segments::SegmentQueue;
 use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, TcpConfig, Tuning, WORK_LIMITS};
-use crate::frame::{Frame, LONG_HEADER, PIECE, piece};
-use crate::vectored_io::Piece;
+use crate::frame::{Frame, LONG_HEADER, PIECE};
 use crate::wire::Wire;
 
 /// Gathered payload up to this many bytes is copied after its header. This is cheaper than an entry
 /// of its own in the system call.
 const COPY_LIMIT: usize = 2048;
-/// The segments of consecutive requests.
-#[derive(Default)]
-pub(crate) struct SegmentQueue {
-    segments: VecDeque<Segment>,
-    popped: u64,
-}
-
-/// A position in a [`SegmentQueue`]: the number of a segment, counted from the first ever pushed,
-/// and a byte in it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cursor {
-    segment: u64,
-    offset: usize,
-}
-
-impl SegmentQueue {
-    /// Returns the position of the next segment to be pushed.
-    fn end(&self) -> Cursor {
-        Cursor { segment: self.popped + self.segments.len() as u64, offset: 0 }
-    }
-
-    /// Returns the position of the oldest segment.
-    pub(crate) fn front(&self) -> Cursor {
-        Cursor { segment: self.popped, offset: 0 }
-    }
-
-    fn push(&mut self, segments: &[Segment]) {
-        self.segments.extend(segments.iter().cloned());
-    }
-
-    /// Puts segments before all others, or behind the first `behind` of them. No cursor may be at a
-    /// later one.
-    fn insert(&mut self, behind: usize, segments: &[Segment]) {
-        for (at, segment) in segments.iter().enumerate() {
-            match behind + at {
-                0 => self.segments.push_front(segment.clone()),
-                at => self.segments.insert(at, segment.clone()),
-            }
-        }
-    }
-
-    fn pop(&mut self, count: u32) {
-        self.popped += u64::from(count);
-        self.segments.drain(..count as usize);
-    }
-
-    /// Calls `each` with the pieces (segment, offset in it, length) of the next `len` bytes from
-    /// `cursor` on, and advances the cursor past them.
-    pub(crate) fn walk(&self, cursor: &mut Cursor, mut len: usize, mut each: impl FnMut(&Segment, usize, usize)) {
-        while len > 0 {
-            let segment = &self.segments[(cursor.segment - self.popped) as usize];
-            let step = len.min(segment.len() - cursor.offset);
-            if step > 0 {
-                each(segment, cursor.offset, step);
-            }
-            len -= step;
-            cursor.offset += step;
-            if cursor.offset == segment.len() {
-                *cursor = Cursor { segment: cursor.segment + 1, offset: 0 };
-            }
-        }
-    }
-}
-
 /// A send or a write.
 struct Request {
     work: WorkId,
@@ -172,9 +112,6 @@ pub(crate) struct QueuePair {
     /// Bytes after which a round of work is long enough ([`QueuePair::adapt`]).
     round: u64,
 }
-
-/// The longest round of work.
-const LONGEST_ROUND: u64 = 4 * PIECE;
 
 impl QueuePair {
     pub(crate) fn new(conn: ConnId, config: &TcpConfig) -> QueuePair {
@@ -408,134 +345,6 @@ impl QueuePair {
         Ok(())
     }
 
-    // ---- outgoing -------------------------------------------------------------------------------
-
-    /// Puts a round of work on the wire, once everything put there before has left. Requests and
-    /// replies have their turns of a frame's length. With `requests_only`, reads and replies stay:
-    /// the connection is being closed, and they are no longer needed.
-    pub(crate) fn commit(&mut self, requests_only: bool) {
-        if self.wire.backlog() > 0 {
-            return;
-        }
-        if !requests_only {
-            self.commit_reads();
-        }
-        loop {
-            let turn = self.wire.backlog() + PIECE;
-            while self.wire.backlog() < turn && self.commit_request() {}
-            // Otherwise no request is left.
-            let requests_left = self.wire.backlog() >= turn;
-            let replied = !requests_only && self.commit_reply();
-            if !(requests_left || replied) || self.wire.backlog() >= self.round {
-                return;
-            }
-        }
-    }
-
-    /// Learns from a system call how long the next round should be. The system took `taken` of the
-    /// `asked` bytes.
-    ///
-    /// A call has a price, so a round is as long as what the system takes at once. What it leaves
-    /// over is before everything that is posted later: a read or a reply must not wait behind more
-    /// of it than a frame.
-    pub(crate) fn adapt(&mut self, asked: usize, taken: usize) {
-        let (asked, taken) = (asked as u64, taken as u64);
-        if taken < asked {
-            self.round = taken.next_multiple_of(PIECE).clamp(PIECE, LONGEST_ROUND);
-        } else if taken >= self.round {
-            self.round = (2 * self.round).min(LONGEST_ROUND);
-        }
-    }
-
-    /// Returns true if requests are waiting for their turn.
-    pub(crate) fn has_uncommitted_requests(&self) -> bool {
-        self.next_request < self.requests.len()
-    }
-
-    /// Returns true if [`QueuePair::commit`] would find something.
-    pub(crate) fn has_uncommitted(&self) -> bool {
-        self.has_uncommitted_requests()
-            || self.next_reply < self.replies.len()
-            || (self.issued < self.reads.len() && self.issued < MAX_READS)
-    }
-
-    fn commit_reads(&mut self) {
-        while self.issued < MAX_READS
-            && let Some(read) = self.reads.get(self.issued)
-        {
-            let RemoteSlice { key, addr, .. } = read.remote;
-            self.wire.commit_header(&Frame::Read { len: read.len, key: key.0, addr, id: read.id });
-            self.issued += 1;
-        }
-    }
-
-    /// Commits the next frame of the oldest request that has one. Returns false if there is none.
-    fn commit_request(&mut self) -> bool {
-        let Some(request) = self.requests.get_mut(self.next_request) else { return false };
-        let here = if request.staged > 0 {
-            // The first frame. `here` is the part of its payload that is not staged with the
-            // header.
-            self.wire.commit_staged(request.staged as usize);
-            let staged_payload = request.len - request.left;
-            request.staged = 0;
-            u64::from(piece(request.len)) - staged_payload
-        } else {
-            let here = piece(request.left);
-            self.wire.commit_header(&Frame::Data { here });
-            u64::from(here)
-        };
-        self.request_segments.walk(&mut request.cursor, here as usize, |segment, offset, len| {
-            self.wire.commit_memory(Piece::new(segment.as_ptr().wrapping_add(offset), len));
-        });
-        request.left -= here;
-        if request.left == 0 {
-            request.end = self.wire.committed();
-            self.next_request += 1;
-        }
-        true
-    }
-
-    /// Commits the next frame of the oldest reply that has one. Returns false if there is none.
-    fn commit_reply(&mut self) -> bool {
-        let Some(reply) = self.replies.get_mut(self.next_reply) else { return false };
-        let here = piece((reply.segment.len() - reply.committed) as u64);
-        self.wire.commit_header(&Frame::Reply { here, id: reply.id });
-        if here > 0 {
-            self.wire.commit_memory(Piece::new(reply.segment.as_ptr().wrapping_add(reply.committed), here as usize));
-            reply.committed += here as usize;
-        }
-        if reply.committed == reply.segment.len() {
-            reply.end = self.wire.committed();
-            self.next_reply += 1;
-        }
-        true
-    }
-
-    /// Completes requests and replies whose bytes the kernel has taken, until `events` has `limit`
-    /// entries. Returns false if more are waiting.
-    pub(crate) fn complete_sent(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
-        let sent = self.wire.sent();
-        while self.replies.front().is_some_and(|reply| reply.end <= sent) {
-            self.replies.pop_front();
-            self.next_reply -= 1;
-        }
-        while let Some(request) = self.requests.front().filter(|request| request.end <= sent) {
-            if events.len() >= limit {
-                return false;
-            }
-            if request.signalled {
-                events.push(self.event(request.work, request.kind, WorkStatus::Ok, request.len, None));
-            }
-            self.request_segments.pop(request.segments);
-            self.requests.pop_front();
-            self.next_request -= 1;
-        }
-        if self.requests.is_empty() {
-            self.requests.clear(); // begins at the front
-        }
-        true
-    }
-
     // ---- the end --------------------------------------------------------------------------------
 
     /// Flushes the work that waits for the peer: reads and receives.
@@ -563,27 +372,5 @@ impl QueuePair {
 
     fn event(&self, work: WorkId, kind: WorkKind, status: WorkStatus, len: u64, immediate: Option<u32>) -> Event {
         Event::Work(WorkCompletion { conn: self.conn, work, kind, status, len, immediate })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_round_is_as_long_as_what_the_system_takes_at_once() {
-        let mut queues = QueuePair::new(ConnId { slot: 0, generation: 0 }, &TcpConfig::default());
-        let mut after = |asked: u64, taken: u64| {
-            queues.adapt(asked as usize, taken as usize);
-            queues.round / PIECE
-        };
-        let rounds = [(100, 100), (PIECE, PIECE), (2 * PIECE + 40, 2 * PIECE + 40), (4 * PIECE, 4 * PIECE)];
-        assert_eq!(rounds.map(|(asked, taken)| after(asked, taken)), [1, 2, 4, 4]);
-        assert_eq!(
-            [0, 100, PIECE, PIECE + 1, 3 * PIECE + 1].map(|taken| after(4 * PIECE + 16, taken)),
-            [1, 1, 1, 2, 4]
-        );
-        // Small messages do not make it longer or shorter.
-        assert_eq!(after(64, 64), 4);
     }
 }

@@ -1,0 +1,128 @@
+//! The handshake: the preamble of either side, with the private data of a request and of its answer.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use bmi_backend::{Fault, Violation, check_private, request_gone};
+use bmi_core::Error;
+use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
+
+use super::ending::say_last;
+use super::{Connection, Phase};
+use crate::TcpTransport;
+use crate::frame::{BAD_PREAMBLE, Greeting, PREAMBLE, Preamble};
+use crate::queue_pair::QueuePair;
+use crate::receive::Inbound;
+
+impl TcpTransport {
+    /// Handles bytes that arrive before the end of the handshake.
+    pub(crate) fn receive_greeting(&mut self, slot: u32, events: &mut Vec<Event>) -> bool {
+        let Some(connection) = self.slots.at_mut(slot) else { return false };
+        let id = connection.id;
+        let (Some(stream), inbound) = (&connection.stream, &mut connection.inbound) else { return false };
+        let filled = inbound.fill(stream.as_fd());
+        let early = matches!(connection.phase, Phase::Requested);
+        let greeted = match filled {
+            Ok(0) if inbound.buffered().len() < PREAMBLE + MAX_PRIVATE_DATA => Err(Fault::Eof),
+            Ok(n) if early && n > 0 => Err(Violation::Other("it sent bytes before it was accepted").into()),
+            Ok(_) => inbound.take_greeting().map_err(Fault::from),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(Fault::Socket(error)),
+        };
+        match (greeted, &connection.phase) {
+            // More bytes are needed. The socket has not reported yet that it is empty, so there may
+            // be some.
+            (Ok(None), _) => {
+                self.ready.add(slot);
+            }
+            (Ok(Some((Greeting::Connect, private))), Phase::HalfOpen { origin, .. })
+                if inbound.buffered().is_empty() =>
+            {
+                self.half_open.remove(*origin, id);
+                connection.phase = Phase::Requested;
+                connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
+                let from = connection.peer.clone();
+                self.deadlines.refresh();
+                events.push(Event::ConnectRequest { conn: id, from, private });
+                self.ready.add(slot);
+            }
+            (Ok(Some((Greeting::Accept, private))), Phase::Greeting { .. }) => {
+                connection.inbound.grow(self.config.tuning.read_ahead.max(4 << 10));
+                connection.phase = Phase::Established;
+                self.deadlines.refresh();
+                events.push(Event::Established { conn: id, private });
+                self.ready.add(slot);
+            }
+            (Ok(Some((Greeting::Reject, private))), Phase::Greeting { .. }) => {
+                if let Some(mut connection) = self.remove(slot) {
+                    if let Some(queues) = &mut connection.queues {
+                        queues.flush_all(None, |event| events.push(event));
+                    }
+                    events.push(Event::Rejected { conn: id, private });
+                }
+            }
+            (Ok(Some(_)), _) => self.end(slot, id, BAD_PREAMBLE.into()),
+            (Err(fault), _) => self.end(slot, id, fault),
+        }
+        true
+    }
+
+    pub(crate) fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+        check_private(private)?;
+        let read_ahead = self.config.tuning.read_ahead.max(4 << 10);
+        let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
+        let Some(connection) = self.slots.find_mut(conn).filter(requested) else {
+            return Err(request_gone());
+        };
+        connection.inbound.grow(read_ahead);
+        connection.phase = Phase::Established;
+        connection.greet(Greeting::Accept, private);
+        self.dirty.add(conn.slot);
+        self.ready.add(conn.slot);
+        self.pending.push(Event::Established { conn, private: Box::default() });
+        Ok(())
+    }
+
+    pub(crate) fn reject(&mut self, conn: ConnId, private: &[u8]) {
+        let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
+        if check_private(private).is_err() || self.slots.find_mut(conn).filter(requested).is_none() {
+            return;
+        }
+        let Some(mut connection) = self.remove(conn.slot) else { return };
+        if let Some(queues) = &mut connection.queues {
+            queues.flush_all(None, |event| self.pending.push(event));
+        }
+        if let Some(stream) = connection.stream.take() {
+            let mut bytes = Preamble::encode(Greeting::Reject, private.len()).to_vec();
+            bytes.extend_from_slice(private);
+            say_last(&stream, &bytes);
+            self.linger(stream);
+        }
+    }
+}
+
+impl Connection {
+    /// Stages a preamble.
+    pub(super) fn greet(&mut self, greeting: Greeting, private: &[u8]) {
+        if let Some(queues) = &mut self.queues {
+            queues.wire.stage(&Preamble::encode(greeting, private.len()));
+            queues.wire.stage(private);
+            queues.wire.commit_staged(PREAMBLE + private.len());
+        }
+    }
+}
+
+/// The kind of a preamble and its private data.
+type Greeted = (Greeting, Box<[u8]>);
+
+impl Inbound {
+    /// Takes a complete preamble and its private data from the buffer, once they have arrived.
+    fn take_greeting(&mut self) -> Result<Option<Greeted>, Violation> {
+        let Some(Preamble { greeting, private_len, .. }) = Preamble::decode(self.buffered())? else { return Ok(None) };
+        let len = PREAMBLE + private_len;
+        let Some(private) = self.buffered().get(PREAMBLE..len).map(Box::from) else { return Ok(None) };
+        self.consume(len);
+        Ok(Some((greeting, private)))
+    }
+}

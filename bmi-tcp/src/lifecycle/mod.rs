@@ -1,0 +1,130 @@
+//! Creation and phases of connections: their sockets, the handshake, the end.
+//!
+//! **Protocol** of a connection's phases; `!` marks the end.
+//!
+//! ```text
+//!   connect() -> Dialing --socket connected--> Greeting --accept--> Established --disconnect()--> Ending --> !
+//!                   |                              '--reject--> !        |  '--violation----------> Ending --> !
+//!                   '--refused, deadline--> !                            '--peer closed, socket failed--> !
+//!
+//!   listener  -> HalfOpen --preamble--> Requested --accept()--> Established
+//!                   |                       '--reject(), peer gone--> !
+//!                   '--garbage, other version, handshake_timeout, newcomer--> !   (never reported)
+//! ```
+//!
+//! **Invariants**
+//! 1. A half-open socket owns a buffer for one preamble and nothing more. There are at most
+//!    `max_half_open` such sockets.
+//! 2. A newcomer always gets a place among the half-open sockets. If they are all taken, another
+//!    one goes ([`bmi_backend::HalfOpen`]), but only after its bytes were read: a preamble that has
+//!    arrived is not lost.
+//! 3. The deadline of a half-open socket counts from its arrival, at whatever member of the group
+//!    ([`bmi_backend::Shard`]). Bytes do not move it.
+//! 4. Queues exist from `connect` on, or from the moment when a complete valid preamble has
+//!    arrived.
+//!
+//! **Tests.** `tests/it/connection.rs`, `tests/it/hostile.rs`.
+
+mod ending;
+mod handshake;
+mod sockets;
+
+use std::net::{IpAddr, SocketAddr};
+
+use bmi_backend::Place;
+use bmi_backend::software::Exposures;
+use bmi_core::transport::{ConnId, MAX_PRIVATE_DATA};
+use bmi_core::{Addr, Error, Time};
+use mio::net::TcpStream;
+
+pub(crate) use self::ending::Lingering;
+pub(crate) use self::sockets::Newcomer;
+use crate::frame::{Frame, PREAMBLE};
+use crate::queue_pair::QueuePair;
+use crate::receive::Inbound;
+use crate::silence::Silence;
+
+/// The phase of a connection (see the module).
+pub(crate) enum Phase {
+    Dialing { candidates: Vec<SocketAddr>, private: Box<[u8]>, deadline: Time },
+    Greeting { deadline: Time },
+    HalfOpen { deadline: Time, origin: IpAddr },
+    Requested,
+    Established,
+    Ending(Ending),
+}
+
+/// The state of a connection that is being ended.
+pub(crate) struct Ending {
+    pub(crate) reason: Error,
+    pub(crate) deadline: Time,
+    /// If true, waiting requests are still sent, and this side waits for the peer to end the
+    /// stream. If false, only the last frame is sent.
+    pub(crate) graceful: bool,
+    /// CLOSE or ERROR, until it is on the wire.
+    pub(crate) last: Option<Frame>,
+    /// All bytes are handed over, and the peer knows that no more will come.
+    pub(crate) shut: bool,
+}
+
+/// A connection.
+pub(crate) struct Connection {
+    pub(crate) id: ConnId,
+    pub(crate) peer: Addr,
+    pub(crate) phase: Phase,
+    pub(crate) stream: Option<TcpStream>,
+    pub(crate) queues: Option<Box<QueuePair>>,
+    pub(crate) inbound: Inbound,
+    pub(crate) exposures: Exposures,
+    /// The kernel takes no more bytes until it reports room.
+    pub(crate) blocked: bool,
+    /// The socket reported its end.
+    pub(crate) hangup: bool,
+    /// The connection is in the transport's list of sockets that are read without asking epoll.
+    pub(crate) in_hot: bool,
+    /// Number of consecutive reads that found nothing.
+    pub(crate) misses: u32,
+    /// The peer's host may owe an answer: bytes were sent since a check found none outstanding.
+    pub(crate) unsettled: bool,
+    silence: Silence,
+    _place: Place,
+}
+
+impl Connection {
+    fn new(id: ConnId, peer: Addr, phase: Phase, place: Place) -> Connection {
+        Connection {
+            id,
+            peer,
+            phase,
+            stream: None,
+            queues: None,
+            inbound: Inbound::new(PREAMBLE + MAX_PRIVATE_DATA),
+            exposures: Exposures::default(),
+            blocked: false,
+            hangup: false,
+            in_hot: false,
+            misses: 0,
+            unsettled: false,
+            silence: Silence::default(),
+            _place: place,
+        }
+    }
+
+    /// Gives back the pages of empty buffers. Returns true if nothing is arriving. All that arrives
+    /// is placed by polls, and a poll reports what it has completed.
+    pub(crate) fn release_idle(&mut self) -> bool {
+        self.queues.iter_mut().for_each(|queues| queues.wire.release());
+        self.inbound.release()
+    }
+
+    /// Returns the deadline of the current phase, if it has one.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Dialing { deadline, .. } | Phase::Greeting { deadline } | Phase::HalfOpen { deadline, .. } => {
+                Some(*deadline)
+            }
+            Phase::Ending(ending) => Some(ending.deadline),
+            Phase::Requested | Phase::Established => None,
+        }
+    }
+}
