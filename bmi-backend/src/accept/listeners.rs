@@ -59,8 +59,8 @@ impl Round {
 
     /// Returns the next connection that this member serves, or `None` at the end of the pass. The
     /// sockets that waited for it come first, then its share of those that it accepts. `accept`
-    /// takes one connection from a socket, as for [`Listeners::accept`], and may refuse it
-    /// (`None`).
+    /// takes one connection from a socket, without blocking, and may refuse it (`None`). A failure
+    /// for lack of descriptors or memory is logged and retried later, at [`Listeners::deadline`].
     pub fn next<L, S>(
         &mut self,
         shard: &Shard<S>,
@@ -138,8 +138,7 @@ impl<S> Listeners<S> {
     }
 
     /// Returns the next connection of a pass that takes at most 64 from each listener, or `None` at
-    /// its end. `accept` takes one connection from a socket, without blocking. A failure for lack
-    /// of descriptors or memory is logged and retried later, at [`Listeners::deadline`].
+    /// its end; see [`Round::next`].
     pub(super) fn accept<T>(
         &mut self,
         round: &mut Round,
