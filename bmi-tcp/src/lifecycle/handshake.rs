@@ -1,4 +1,5 @@
-//! The handshake: the preamble of either side, with the private data of a request and of its answer.
+//! The handshake: the preamble of either side, with the private data of a request and of its
+//! answer.
 
 use std::io;
 use std::os::fd::AsFd;
