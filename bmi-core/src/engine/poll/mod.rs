@@ -74,6 +74,10 @@ impl Engine {
             self.take_events();
             self.sweeps.expect_idleness(&self.adapter);
         }
+        // A transfer may have found the queue full that has room now. Nothing else would tell it.
+        if !self.adapter.turns.are_idle() {
+            pacing::take_turns(&mut self.adapter, &mut self.ops, &mut self.peers);
+        }
         if self.peers.has_dirty() {
             self.pump_peers();
         }
