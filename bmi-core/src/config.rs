@@ -29,6 +29,9 @@ use crate::mem::MAX_PIECES;
 pub struct Config {
     /// A name for logs and for the peer's errors, at most 64 bytes.
     pub name: String,
+    /// The version of the program's own protocol. Both sides of a connection need the same:
+    /// otherwise connecting ends with `Incompatible`, and the text names both. The default is 0.
+    pub protocol: u32,
     /// Limits on what each peer may have in flight to this endpoint.
     pub credits: CreditConfig,
     /// Bounds on peers, messages and transfers.
@@ -224,6 +227,8 @@ macro_rules! setters {
 /// Setters. Each changes one setting and returns the settings, to be used in a chain.
 impl Config {
     setters! {
+        /// Sets [`Config::protocol`].
+        protocol: u32 => protocol;
         /// Sets [`CreditConfig::eager_limit`], in bytes.
         eager_limit: usize => credits.eager_limit;
         /// Sets [`CreditConfig::messages`].
@@ -291,7 +296,7 @@ impl Config {
             }
             Err(Error::new(ErrorKind::Invalid, format!("{setting} is {value}; it must be from {low} to {high}")))
         };
-        let Config { name, credits, limits, memory, timeouts: _, tuning } = self;
+        let Config { name, protocol: _, credits, limits, memory, timeouts: _, tuning } = self;
         within("name's length", name.len() as u64, 0, 64)?;
         within("eager_limit", credits.eager_limit as u64, 256, 1 << 20)?;
         within("credit_messages", credits.messages.into(), 4, 4096)?;

@@ -29,8 +29,15 @@ pub enum ErrorKind {
     TimedOut,
     /// This side cancelled the operation, or the peer cancelled a transfer in flight.
     Cancelled,
-    /// The message is longer than the receive that matched it, or than the limit for its class.
-    TooLong,
+    /// The server ended the call without a reply: the handler panicked, or was dropped. Whether it
+    /// did what it was asked for is unknown, and it may well fail in the same way again.
+    Abandoned,
+    /// The message or the data is longer than the receive that matched it, or than a limit. The
+    /// text names the limit.
+    TooLarge,
+    /// The peer has as much to do as it takes on. It has not begun: the call may be repeated, best
+    /// after a pause.
+    Busy,
     /// A limit was reached, such as memory, registrations or connections. Later the call may
     /// succeed.
     Exhausted,
@@ -43,7 +50,8 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// Returns true if the same call may succeed later without a change by the caller.
     pub const fn is_retryable(self) -> bool {
-        matches!(self, ErrorKind::Refused | ErrorKind::PeerLost | ErrorKind::TimedOut | ErrorKind::Exhausted)
+        use ErrorKind::{Busy, Exhausted, PeerLost, Refused, TimedOut};
+        matches!(self, Refused | PeerLost | TimedOut | Exhausted | Busy)
     }
 
     /// Returns the kind as a short lower-case phrase.
@@ -56,7 +64,9 @@ impl ErrorKind {
             ErrorKind::PeerLost => "peer lost",
             ErrorKind::TimedOut => "timed out",
             ErrorKind::Cancelled => "cancelled",
-            ErrorKind::TooLong => "message too long",
+            ErrorKind::Abandoned => "abandoned",
+            ErrorKind::TooLarge => "too large",
+            ErrorKind::Busy => "busy",
             ErrorKind::Exhausted => "resource exhausted",
             ErrorKind::Protocol => "protocol violation",
             ErrorKind::Io => "i/o error",

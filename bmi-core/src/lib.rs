@@ -6,6 +6,7 @@
 //! | [`Engine`] | the message interface: expected and unexpected messages, bulk, deadlines, cancel, polling |
 //! | [`Endpoint`] | the message interface for `async` code |
 //! | [`comm`] | the communication manager: four paths for the data of a request, and the choice between them |
+//! | [`runtime`] | tasks and time, where the program runs: tokio outside, a world in the simulator |
 //! | [`driver`] | loops that drive an endpoint: under tokio, on a thread without a runtime, by busy polling |
 //! | [`timeline`] | what an endpoint did and when, from both sides of a connection |
 //! | [`mem`](mod@mem) | memory that an adapter may touch, and the rules that keep that safe |
@@ -36,6 +37,7 @@ mod log_limit;
 pub mod mem;
 mod op;
 mod paths;
+pub mod runtime;
 mod sync;
 mod time;
 pub mod timeline;

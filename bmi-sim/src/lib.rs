@@ -75,6 +75,7 @@ mod rng;
 mod world;
 
 pub use adapter::SimTransport;
+pub use check::test;
 pub use config::{SimConfig, TraceOptions};
 pub use error::{StallKind, Stalled};
 pub use faults::loss::DiskFault;

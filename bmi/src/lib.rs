@@ -243,10 +243,17 @@
 
 mod backends;
 mod host;
+pub mod rpc;
 
 pub use bytes::Bytes;
 
-// To open.
+// Calls.
+#[doc(inline)]
+pub use rpc::{Call, Client, Server};
+// What a program needs beside them, over every transport and in a world.
+#[doc(inline)]
+pub use bmi_core::runtime::{Instant, Task, sleep, spawn, timeout};
+// To open the floors below.
 pub use backends::{OpenOptions, endpoint, handle, shared_endpoint};
 #[doc(inline)]
 pub use bmi_core::{Addr, Config, Scheme};
@@ -255,7 +262,7 @@ pub use bmi_core::{Addr, Config, Scheme};
 pub use bmi_core::{
     Endpoint, Handle, Message, Operation, Options, Peer, PeerEvent, PeerId, SharedEndpoint, SharedPeer, Tag,
 };
-// Calls.
+// Calls of the floor below.
 #[doc(inline)]
 pub use bmi_core::comm::{Body, Incoming, Reply, serve};
 // Memory.
@@ -267,6 +274,12 @@ pub use bmi_core::{Clock, Error, ErrorKind, Time};
 
 #[doc(inline)]
 pub use bmi_core::driver;
+
+/// Where a program runs: tasks, time and random numbers, outside and in a simulated world.
+pub mod runtime {
+    #[doc(inline)]
+    pub use bmi_core::runtime::*;
+}
 
 /// The parts of settings: of endpoints, of operations, of transports.
 pub mod config {

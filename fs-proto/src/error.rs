@@ -201,9 +201,11 @@ impl From<bmi::Error> for FsError {
     fn from(error: bmi::Error) -> FsError {
         let code = match error.kind() {
             ErrorKind::TimedOut => ErrorCode::Timeout,
-            ErrorKind::Refused | ErrorKind::PeerLost | ErrorKind::Cancelled | ErrorKind::Io => ErrorCode::Unreachable,
-            ErrorKind::Exhausted => ErrorCode::Busy,
-            ErrorKind::TooLong => ErrorCode::TooLarge,
+            ErrorKind::Refused | ErrorKind::PeerLost | ErrorKind::Cancelled | ErrorKind::Abandoned | ErrorKind::Io => {
+                ErrorCode::Unreachable
+            }
+            ErrorKind::Exhausted | ErrorKind::Busy => ErrorCode::Busy,
+            ErrorKind::TooLarge => ErrorCode::TooLarge,
             ErrorKind::Incompatible | ErrorKind::Protocol | ErrorKind::Unsupported => ErrorCode::Protocol,
             _ => ErrorCode::Invalid,
         };

@@ -8,7 +8,6 @@
 mod bed;
 mod drops;
 mod panics;
-mod serving;
 mod sharing;
 
 pub use self::bed::{Adapter, Backend};
@@ -17,7 +16,6 @@ pub use self::drops::{
     the_last_handle_ends_everything_in_order,
 };
 pub use self::panics::{a_panic_harms_no_other, an_owner_of_memory_that_panics_harms_no_other};
-pub use self::serving::{a_dropped_server_ends_calls_that_wait, a_server_of_tasks_needs_a_runtime, tasks_serve_calls};
 pub use self::sharing::{
     endpoints_share_an_address, messages_of_many_threads_arrive_in_order, operations_are_bounded,
     threads_share_a_handle,
@@ -32,8 +30,7 @@ macro_rules! handle_suite {
         threads_share_a_handle, endpoints_share_an_address, dropped_futures_leave_nothing,
         the_last_handle_ends_everything_in_order, a_closed_handle_refuses, a_panic_harms_no_other,
         operations_are_bounded, messages_of_many_threads_arrive_in_order, a_dropped_call_leaves_the_connection,
-        an_owner_of_memory_that_panics_harms_no_other, tasks_serve_calls, a_dropped_server_ends_calls_that_wait,
-        a_server_of_tasks_needs_a_runtime,
+        an_owner_of_memory_that_panics_harms_no_other,
     } };
     (@each ($backend:expr, $attribute:meta) $($name:ident),* $(,)?) => { $(
         #[test]

@@ -240,7 +240,7 @@ fn whole(carried: u64, bytes: usize) -> Option<u64> {
 }
 
 fn wire_len(len: usize) -> Result<u32, Error> {
-    u32::try_from(len).map_err(|_| Error::new(ErrorKind::TooLong, format!("a request of {len} bytes")))
+    u32::try_from(len).map_err(|_| Error::new(ErrorKind::TooLarge, format!("a request of {len} bytes")))
 }
 
 impl<S: Threading> Call<S> {
@@ -252,7 +252,7 @@ impl<S: Threading> Call<S> {
     /// Waits for the reply. Meanwhile moves data as the server grants it.
     ///
     /// # Errors
-    /// `PeerLost`, `TimedOut`, `Protocol` for an invalid reply, or `Cancelled` if the server gave
+    /// `PeerLost`, `TimedOut`, `Protocol` for an invalid reply, or `Abandoned` if the server gave
     /// the request up.
     pub async fn reply(mut self) -> Result<Reply, Error> {
         let mut pushes = VecDeque::new();
@@ -319,7 +319,7 @@ impl<S: Threading> Call<S> {
 
     /// Returns the error of a call that the server gave up.
     fn unanswered(&self) -> Error {
-        let error = Error::new(ErrorKind::Cancelled, "the server gave the request up without a reply").during("call");
+        let error = Error::new(ErrorKind::Abandoned, "the server gave the request up without a reply").during("call");
         match self.in_flight.peer.addr() {
             Some(addr) => error.with_peer(addr),
             None => error,

@@ -52,8 +52,28 @@ pub fn request_of(message: &Unexpected) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Copies the beginning of the request in a message to `into`, and returns its length: 0 if the
+/// message is not a call. Allocates nothing.
+pub fn peek_request(message: &Unexpected, into: &mut [u8]) -> usize {
+    let copy = |at: usize, into: &mut [u8]| {
+        let len = into.len().min(message.len().saturating_sub(at));
+        match message.in_fast_slot() {
+            Some(slot) => slot.slice(at, len).copy_to(&mut into[..len]),
+            None => into[..len].copy_from_slice(&message.bytes()[at..at + len]),
+        };
+        len
+    };
+    let mut wire = [0; CALL_HEAD];
+    if copy(0, &mut wire) < CALL_HEAD {
+        return 0;
+    }
+    let Ok(head) = CallHead::decode(&wire, message.len()) else { return 0 };
+    let len = into.len().min(head.request as usize);
+    copy(CALL_HEAD, &mut into[..len])
+}
+
 /// A request from a client, with the means to move its data and to answer it. If it is dropped
-/// without a reply, the call ends with `Cancelled` at once.
+/// without a reply, the call ends with `Abandoned` at once.
 pub struct Incoming<S: Threading = OneThread> {
     peer: Peer<S>,
     /// The id of the call.
@@ -234,6 +254,12 @@ impl<S: Threading> Incoming<S> {
         self.peer.limits().map_or(0, |limits| limits.eager.saturating_sub(REPLY_HEADER))
     }
 
+    /// Returns the largest length of a reply, without data, that travels in one message. It is less
+    /// than [`Incoming::room`] if the client receives the reply's data next to it.
+    pub fn room_in_one(&self) -> usize {
+        if self.head.narrow { REPLY_HEAD - REPLY_HEADER } else { self.room() }
+    }
+
     /// Copies the data of a write from `at` on into `into`, until `into` is full.
     ///
     /// On the client-based path the client writes into `into`, and an adapter does not tell how
@@ -381,7 +407,7 @@ impl<S: Threading> Incoming<S> {
         {
             self.store(0, data, options).await?;
         }
-        let len = u32::try_from(bytes.len()).map_err(|_| Error::new(ErrorKind::TooLong, "a reply without end"))?;
+        let len = u32::try_from(bytes.len()).map_err(|_| Error::new(ErrorKind::TooLarge, "a reply without end"))?;
         let continued = self.head.narrow && bytes.len() > REPLY_HEAD - REPLY_HEADER;
         let (kind, here) = if continued { (ReplyKind::Continued, &[][..]) } else { (ReplyKind::Reply, bytes) };
         let moved = data.as_ref().map_or(0, |data| data.len() as u64).max(self.stored());

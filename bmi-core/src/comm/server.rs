@@ -22,7 +22,7 @@ use crate::error::Error;
 /// handler should have replied before.
 ///
 /// The future never returns. To stop, drop it, for instance by `select!` against a signal. This
-/// drops the running handlers. Calls that wait end with `Cancelled`.
+/// drops the running handlers. Calls that wait end with `Abandoned`.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -91,7 +91,7 @@ where
 }
 
 /// Logs the error of a handler.
-pub(crate) fn report_failure<S: Threading>(peer: &Peer<S>, handled: Result<(), Error>) {
+fn report_failure<S: Threading>(peer: &Peer<S>, handled: Result<(), Error>) {
     if let Err(error) = handled
         && peer.admits_log_line("a call was not answered")
     {

@@ -117,7 +117,7 @@ impl Engine {
             (ErrorKind::TimedOut, _) => Error::new(kind, "the deadline passed"),
             (_, Some(reason)) => Error::because(kind, reason),
             (ErrorKind::Cancelled, None) => Error::new(kind, "by this side or the peer"),
-            (ErrorKind::TooLong, None) => Error::new(kind, format!("{} bytes are more than fit", completion.len)),
+            (ErrorKind::TooLarge, None) => Error::new(kind, format!("{} bytes are more than fit", completion.len)),
             _ => Error::new(kind, ""),
         };
         let error = error.during(completion.kind.as_str());

@@ -41,8 +41,6 @@
 
 mod drivers;
 mod operations;
-#[cfg(feature = "tokio")]
-mod serve;
 mod wait;
 
 use std::sync::Arc;

@@ -22,7 +22,7 @@ pub(crate) const CONTROL_CREDITS: u8 = 4;
 
 const HELLO: &[u8; 4] = b"BMIh";
 const REFUSAL: &[u8; 4] = b"BMIr";
-const HELLO_LEN: usize = 49;
+const HELLO_LEN: usize = 53;
 const REFUSAL_LEN: usize = 17;
 
 /// The features: the bit of each, and its name.
@@ -65,6 +65,8 @@ pub(crate) struct Hello {
     pub(crate) pieces: u32,
     /// Longest message that it accepts, in bytes.
     pub(crate) message: u64,
+    /// The version of the program's own protocol.
+    program: u32,
     /// Its name, for logs.
     pub(crate) name: String,
 }
@@ -82,6 +84,7 @@ impl Hello {
             bytes: config.credits.bytes,
             pieces: u32::try_from(config.tuning.max_pieces).expect("validated"),
             message: config.limits.max_message,
+            program: config.protocol,
             name: config.name.clone(),
         }
     }
@@ -104,15 +107,31 @@ impl Hello {
         wire.extend_from_slice(&self.bytes.to_le_bytes());
         wire.extend_from_slice(&self.pieces.to_le_bytes());
         wire.extend_from_slice(&self.message.to_le_bytes());
+        wire.extend_from_slice(&self.program.to_le_bytes());
         put_text(&mut wire, &self.name);
         wire
     }
 
-    /// Decodes a peer's hello and checks that the two sides are compatible.
+    /// Decodes a peer's hello and checks that it fits this side, whose program speaks version
+    /// `protocol` of its own protocol.
     ///
     /// # Errors
     /// `Protocol` for bytes that are not a hello. `Incompatible` if the sides do not fit, naming
     /// what is missing.
+    pub(crate) fn decode_for(wire: &[u8], protocol: u32) -> Result<Hello, Error> {
+        let hello = Hello::decode(wire)?;
+        if hello.program != protocol {
+            let text =
+                format!("the peer's program speaks version {} of its protocol, this side {protocol}", hello.program);
+            return Err(Error::new(ErrorKind::Incompatible, text));
+        }
+        Ok(hello)
+    }
+
+    /// Decodes a peer's hello and checks that the two builds are compatible.
+    ///
+    /// # Errors
+    /// As [`Hello::decode_for`].
     pub(crate) fn decode(wire: &[u8]) -> Result<Hello, Error> {
         let protocol = |what: &str| Error::new(ErrorKind::Protocol, format!("the peer's hello {what}"));
         if wire.len() < HELLO_LEN || wire[..4] != *HELLO {
@@ -129,7 +148,8 @@ impl Hello {
             bytes: u32_at(wire, 32),
             pieces: u32_at(wire, 36),
             message: u64_at(wire, 40),
-            name: text_at(wire, 48).ok_or_else(|| protocol("has a name that is cut off"))?,
+            program: u32_at(wire, 48),
+            name: text_at(wire, 52).ok_or_else(|| protocol("has a name that is cut off"))?,
         };
         hello.check_fit()?;
         let sane = hello.eager >= 256
@@ -240,6 +260,10 @@ mod tests {
         let error = Hello::decode(&other.encode()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Incompatible);
         assert!(error.detail().contains("the peer speaks 8 to 9, this side 2 to 2"), "{error}");
+
+        let error = Hello::decode_for(&Hello::of(&Config::default()).encode(), 7).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible);
+        assert!(error.detail().contains("speaks version 0 of its protocol, this side 7"), "{error}");
 
         let mut other = Hello::of(&Config::default());
         other.features &= !2;

@@ -36,6 +36,10 @@ impl fmt::Display for Report {
     }
 }
 
+/// What to do when tokio panics because its runtime is missing.
+const INSTEAD_OF_TOKIO: &str = "a world is no tokio runtime: write bmi::spawn, bmi::sleep, bmi::timeout and bmi::Instant \
+                                in place of those of tokio";
+
 /// How a run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
@@ -70,6 +74,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::Error(text) => write!(f, "error: {text}"),
+            Why::Panicked(text) if text.contains("Tokio 1.x") => write!(f, "panic: {text}\n{INSTEAD_OF_TOKIO}"),
             Why::Panicked(text) => write!(f, "panic: {text}"),
             Why::Stalled(text) => write!(f, "stall: {text}"),
             Why::Leaked(text) => write!(f, "leak:\n{text}"),

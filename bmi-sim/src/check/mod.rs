@@ -71,6 +71,7 @@
 
 mod case;
 mod failure;
+mod front;
 mod messages;
 mod panic_hook;
 mod shrink;
@@ -82,6 +83,7 @@ use std::time::Duration;
 
 pub use case::Case;
 pub use failure::{Failure, Report, Why};
+pub use front::test;
 
 use crate::config::SimConfig;
 use crate::faults::{Plan, Swarm};

@@ -1,6 +1,6 @@
 //! The core with its tasks, and the handles to it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bmi_core::Time;
@@ -17,6 +17,8 @@ pub(crate) type Action = Box<dyn FnOnce(&Sim)>;
 pub(crate) struct Shared {
     pub(crate) core: RefCell<Core>,
     pub(crate) executor: Executor,
+    /// The node whose task is being polled, if it has one.
+    pub(crate) at: Cell<Option<u32>>,
 }
 
 impl Shared {

@@ -58,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) jitter: Rng,
     /// Draws how much of a write is in place when its connection ends.
     pub(crate) torn: Rng,
+    /// The random numbers of programs.
+    pub(crate) programs: Rng,
     pub(crate) nodes: Vec<NodeState>,
     pub(crate) names: BTreeMap<String, u32>,
     pub(crate) adapters: Vec<AdapterState>,
@@ -87,6 +89,7 @@ impl Core {
             keys: Rng::new(config.seed),
             jitter: Rng::new(!config.seed),
             torn: Rng::new(config.seed ^ 0x746f_726e),
+            programs: Rng::new(config.seed ^ 0x7072_6f67),
             nodes: Vec::new(),
             names: BTreeMap::new(),
             adapters: Vec::new(),

@@ -12,6 +12,7 @@
 //! | `faults` | applies a plan of faults |
 //! | `power`, `endpoints` | a node's programs, its death; its transports and endpoints |
 //! | `driver` | drives an endpoint |
+//! | `host` | what the code of a program finds at its node |
 //! | `node`, `disk` | what a node is and does |
 //! | `sim`, `time`, `join`, `trace` | the handle for tasks: nodes, time, tasks, timeline |
 //!
@@ -26,6 +27,7 @@ mod disk;
 mod driver;
 mod endpoints;
 mod faults;
+mod host;
 mod join;
 mod node;
 mod power;
@@ -34,14 +36,16 @@ mod tasks;
 mod time;
 mod trace;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bmi_core::Time;
+use bmi_core::runtime::{Host, enter};
 
 pub use self::disk::SimDisk;
 pub use self::driver::{drive, drive_with};
@@ -57,6 +61,8 @@ use crate::model::{Core, Shared, Sim};
 /// [crate](crate) for an example.
 pub struct World {
     sim: Sim,
+    /// Finds the node of the task that is running, for the program's code.
+    finder: Rc<dyn Fn() -> Option<Arc<dyn Host>>>,
 }
 
 impl std::ops::Deref for World {
@@ -76,8 +82,9 @@ impl World {
     /// Creates a world with these settings.
     pub fn with(config: SimConfig) -> World {
         let executor = Executor::default();
-        let shared = Shared { core: RefCell::new(Core::new(config, executor.ready.clone())), executor };
-        World { sim: Sim(Rc::new(shared)) }
+        let core = RefCell::new(Core::new(config, executor.ready.clone()));
+        let shared = Rc::new(Shared { core, executor, at: Cell::default() });
+        World { finder: host::finder(&shared), sim: Sim(shared) }
     }
 
     /// Returns a handle for tasks.
@@ -101,6 +108,7 @@ impl World {
     /// # Errors
     /// [`Stalled`] if no event is left, if tasks spin, or if the time or event limit is reached.
     pub fn try_block_on<F: Future>(&self, future: F) -> Result<F::Output, Stalled> {
+        let _entered = enter(&self.finder);
         let mut future = pin!(future);
         let key = self.0.executor.fresh_key(ROOT);
         let notify = TaskWaker::new(key, self.0.executor.ready.clone());
@@ -183,6 +191,7 @@ impl World {
     }
 
     fn try_step(&self, limit: u64) -> Result<bool, Stalled> {
+        let _entered = enter(&self.finder);
         let nobody = self.0.executor.fresh_key(ROOT);
         self.run_ready(nobody, &mut || false).map_err(|kind| self.stalled(kind))?;
         Ok(self.execute(limit))

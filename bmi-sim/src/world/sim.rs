@@ -1,5 +1,7 @@
 //! [`Sim`]: a handle to a world.
 
+use std::future::Future;
+
 use bmi_core::{Capabilities, ResourceUsage, Time};
 
 use crate::engine::Event;
@@ -34,6 +36,20 @@ impl Sim {
     pub fn find_node(&self, name: &str) -> Option<Node> {
         let id = self.0.core.borrow().names.get(name).copied()?;
         Some(Node { sim: self.clone(), id })
+    }
+
+    /// Returns the names of all nodes, in the order in which they were made.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.0.core.borrow().nodes.iter().map(|node| node.name.clone()).collect()
+    }
+
+    /// Runs a program at the node called `name`, now and again whenever the node comes up after a
+    /// crash; see [`Node::boot`]. The node is created if it does not exist.
+    pub fn boot<F: Future<Output = T> + 'static, T>(&self, name: &str, program: impl Fn() -> F + 'static) {
+        self.node(name).boot(move |_| {
+            let running = program();
+            async move { drop(running.await) }
+        });
     }
 
     // ---- the run so far -------------------------------------------------------------------------

@@ -127,7 +127,9 @@ impl Sim {
     fn run_on(&self, node: u32, key: TaskKey) {
         #[cfg(feature = "mutants")]
         let before = bmi_core::steps_taken();
+        let outer = self.0.at.replace(Some(node));
         self.0.executor.run(key);
+        self.0.at.set(outer);
         let (end, armed) = {
             let mut core = self.0.core.borrow_mut();
             #[cfg(feature = "mutants")]

@@ -230,7 +230,7 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
                 side.node.sleep(*cancel).await;
                 drop(first);
             } else {
-                assert_eq!(first.reply().await.expect_err(&what).kind(), ErrorKind::Cancelled, "{what}");
+                assert_eq!(first.reply().await.expect_err(&what).kind(), ErrorKind::Abandoned, "{what}");
             }
             assert!(call(side, number, b"again", Body::None, soon).await.bytes == b"second"[..], "{what}");
         }
@@ -238,7 +238,7 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
             let target = Guarded::new(&[len - 1]);
             let receive = peer.recv(tag(number, 1), target.list(), soon);
             call(side, number, &[], Body::None, soon).await;
-            assert_eq!(receive.await.expect_err(&what).kind(), ErrorKind::TooLong, "{what}");
+            assert_eq!(receive.await.expect_err(&what).kind(), ErrorKind::TooLarge, "{what}");
             target.check(&what, &vec![GUARD; len - 1]);
         }
         Script::Unexpected { lens, .. } => {
@@ -371,7 +371,7 @@ async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
         Script::TooLong { len } => {
             match peer.send(tag(number, 1), Memory::from(plot.bytes(number, *len)), soon).await {
                 Ok(_) => {}
-                Err(error) => assert_eq!(error.kind(), ErrorKind::TooLong, "{what}"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::TooLarge, "{what}"),
             }
         }
         Script::Unexpected { lens, .. } => {

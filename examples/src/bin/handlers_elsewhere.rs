@@ -31,7 +31,7 @@ fn open(name: &str, endpoints: usize) -> Result<Handle, Error> {
 async fn sort(call: Incoming<AnyThread>) -> Result<(), Error> {
     if call.len() > LEN as u64 {
         // Dropping the call tells the client that there is no reply.
-        return Err(Error::new(ErrorKind::TooLong, "more data than this server sorts"));
+        return Err(Error::new(ErrorKind::TooLarge, "more data than this server sorts"));
     }
     let data = Memory::zeroed(call.len() as usize)?;
     call.fetch(0, &data, call.within(PATIENCE)).await?;

@@ -37,7 +37,7 @@ async fn handle(blocks: &Mutex<impl Blocks>, call: &Incoming) -> Result<(Held, O
     let request = Request::decode(call.request())?;
     if request.kind == Kind::Write {
         if call.len() > MAX_BLOCK {
-            return Err(Error::new(ErrorKind::TooLong, format!("a block of {} bytes", call.len())));
+            return Err(Error::new(ErrorKind::TooLarge, format!("a block of {} bytes", call.len())));
         }
         let memory = Memory::zeroed(call.len() as usize)?;
         call.fetch(0, &memory, call.within(PATIENCE)).await?;

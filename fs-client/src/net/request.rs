@@ -69,7 +69,7 @@ impl Setback {
         let refused = kind == Some(ErrorKind::Refused);
         let lost = kind == Some(ErrorKind::PeerLost) || refused && sent;
         let setback = Setback { busy, lost, unknown: sent && !busy && !refused };
-        let waits = matches!(kind, Some(ErrorKind::Refused | ErrorKind::Cancelled));
+        let waits = matches!(kind, Some(ErrorKind::Refused | ErrorKind::Cancelled | ErrorKind::Abandoned));
         (busy || lost || waits).then_some(setback)
     }
 

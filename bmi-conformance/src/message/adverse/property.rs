@@ -159,15 +159,15 @@ async fn exchange(net: &Net<'_>, pair: &Pair, messages: &[Message]) {
                     targets[receiver].check(&what, &pattern(sender as u64, size));
                 }
                 Err(error) if messages[receiver].cancel.is_some() => {
-                    assert!(matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::TooLong), "{what}: {error}");
+                    assert!(matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::TooLarge), "{what}: {error}");
                 }
                 Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::TooLong, "{what}: {error}");
+                    assert_eq!(error.kind(), ErrorKind::TooLarge, "{what}: {error}");
                     assert!(size > room, "{what}: it fits");
                 }
             }
             if let Err(error) = &sent[&sender] {
-                assert!(matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::TooLong), "{what}: {error}");
+                assert!(matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::TooLarge), "{what}: {error}");
                 assert!(messages[sender].cancel.is_some() || size > room, "{what}: {error}");
             }
             sources[sender].check(&what, &pattern(sender as u64, size));

@@ -108,7 +108,7 @@ pub async fn a_move_that_the_server_ends_early_ends_its_call_alone(net: &Net<'_>
         assert_eq!(moved.expect_err("the client does nothing").kind(), ErrorKind::TimedOut);
         assert!(buffer.is_retired(), "the client may access it");
         drop(incoming);
-        assert_eq!(call.reply().await.expect_err("it was given up").kind(), ErrorKind::Cancelled);
+        assert_eq!(call.reply().await.expect_err("it was given up").kind(), ErrorKind::Abandoned);
         let (other, incoming) = asked(&pair, Body::None, None).await;
         let (reply, sent) = join(other.reply(), incoming.reply(b"here", None, soon(&pair.b))).await;
         sent.expect("reply");
@@ -144,14 +144,14 @@ pub async fn a_dropped_request_ends_its_call(net: &Net<'_>) {
         let (call, incoming) = asked(&pair, body, path).await;
         drop(incoming);
         let error = call.reply().await.expect_err("there is no reply");
-        assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Abandoned, "{error}");
         pair.settled(net, "after a dropped request").await;
     }
     // A handler that fails before its reply is out.
     let (call, incoming) = asked(&pair, Body::In(memory(100).into()), None).await;
     let too_long = incoming.reply(b"", Some(filled(1, 101).into()), soon(&pair.b)).await;
     assert_eq!(too_long.expect_err("too long").kind(), ErrorKind::Invalid);
-    assert_eq!(call.reply().await.expect_err("there is no reply").kind(), ErrorKind::Cancelled);
+    assert_eq!(call.reply().await.expect_err("there is no reply").kind(), ErrorKind::Abandoned);
     pair.settled(net, "after a failed handler").await;
 }
 
@@ -232,7 +232,7 @@ pub async fn dropped_while_the_endpoint_is_in_use(net: &Net<'_>) {
     pair.b.with(|_| drop(incoming));
     let (call, incoming) = asked(&pair, Body::Out(filled(1, 20_000).into()), Some(Path::FastRdma)).await;
     pair.b.with(|_| drop(incoming));
-    assert_eq!(call.reply().await.expect_err("there is no reply").kind(), ErrorKind::Cancelled);
+    assert_eq!(call.reply().await.expect_err("there is no reply").kind(), ErrorKind::Abandoned);
     pair.send_unexpected(3, pattern(1, 50)).await.expect("send");
     let message = pair.b.next_unexpected().await;
     pair.b.with(|_| drop(message));

@@ -247,7 +247,7 @@ pub async fn long_replies_and_requests(net: &Net<'_>) {
     let (reply, ()) = join(call.reply(), serve).await;
     reply.expect("reply");
     let refused = pair.to_b.call(&pattern(4, room + 1), Body::None, soon(&pair.a));
-    assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::TooLong));
+    assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::TooLarge));
     pair.settled(net, "after long messages").await;
 }
 

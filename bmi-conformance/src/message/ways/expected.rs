@@ -168,10 +168,10 @@ pub async fn too_long_for_the_receive(net: &Net<'_>) {
                 net.turns(20).await;
                 join(send, pair.recv(1, target.list())).await
             };
-            fails(received, ErrorKind::TooLong, "receive");
+            fails(received, ErrorKind::TooLarge, "receive");
             match sent {
                 Ok(_) => assert!(size <= limit, "{what}: a rendezvous send knows"),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::TooLong, "{what}: {error}"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::TooLarge, "{what}: {error}"),
             }
             let image = target.memory().to_vec();
             let at = target.pieces()[0].offset();
@@ -192,7 +192,7 @@ pub async fn limits_of_messages(net: &Net<'_>) {
     let target = memory(10_000);
     pair.pass(1, pattern(1, 10_000), &target).await;
     let error = pair.send(1, pattern(1, 10_001)).await.expect_err("too long");
-    assert_eq!(error.kind(), ErrorKind::TooLong, "{error}");
+    assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     let four = Guarded::filled(1, &[1, 2, 3, 4]);
     let error = pair.send(1, four.list()).await.expect_err("too many pieces");
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");

@@ -122,7 +122,7 @@ pub async fn unexpected_messages_of_middle_size(net: &Net<'_>) {
         send.await.expect("send");
     }
     let refused = pair.send_unexpected(9, pattern(9, len + 1)).await;
-    assert_eq!(refused.expect_err("too long").kind(), ErrorKind::TooLong);
+    assert_eq!(refused.expect_err("too long").kind(), ErrorKind::TooLarge);
     pair.settled(net, "after all messages").await;
 }
 

@@ -25,8 +25,8 @@ pub async fn receives_posted_ahead(net: &Net<'_>) {
     for (n, (receive, send)) in receives.into_iter().zip(sends).enumerate() {
         let (sent, received) = join(send, receive).await;
         if sizes[n] > 4096 {
-            assert_eq!(received.expect_err("too long").kind(), ErrorKind::TooLong, "message {n}");
-            assert_eq!(sent.expect_err("too long").kind(), ErrorKind::TooLong, "message {n}");
+            assert_eq!(received.expect_err("too long").kind(), ErrorKind::TooLarge, "message {n}");
+            assert_eq!(sent.expect_err("too long").kind(), ErrorKind::TooLarge, "message {n}");
             targets[n].check_untouched("too long");
             continue;
         }

@@ -31,7 +31,7 @@ pub async fn over_the_limit_is_too_long(net: &Net<'_>) {
     let pair = net.pair(&tight()).await;
     let limit = pair.to_b.limits().expect("connected").eager;
     let error = pair.send_unexpected(1, pattern(1, limit + 1)).await;
-    fails(error, ErrorKind::TooLong, "send unexpected");
+    fails(error, ErrorKind::TooLarge, "send unexpected");
     pair.ping(net, "after a refused message").await;
     assert!(pair.b.with(|e| e.poll_unexpected()).is_none());
     pair.settled(net, "after a refused message").await;

@@ -52,7 +52,8 @@ impl Engine {
 
     /// Handles the connection request of a peer.
     pub(in crate::engine) fn on_request(&mut self, conn: ConnId, from: Addr, private: &[u8]) {
-        let accepted = Hello::decode(private).and_then(|hello| self.accept(conn, &from, &hello));
+        let hello = Hello::decode_for(private, self.adapter.config.protocol);
+        let accepted = hello.and_then(|hello| self.accept(conn, &from, &hello));
         if let Err(error) = accepted {
             let AdapterSide { transport, log, now, .. } = &mut self.adapter;
             if log.admits("connection refused", from.host(), *now) {
@@ -83,7 +84,7 @@ impl Engine {
         let Self { adapter, ops, peers, .. } = self;
         let Some(peer) = peers.get_mut(id) else { return };
         if peer.outgoing {
-            match Hello::decode(private) {
+            match Hello::decode_for(private, adapter.config.protocol) {
                 Ok(hello) => peer.agree(&hello, &adapter.config),
                 Err(error) => return adapter.cut(peer, error),
             }

@@ -1,5 +1,5 @@
-//! Room for newcomers: an endpoint that has as many peers as it may closes the connection that was
-//! idle longest.
+//! Closing idle connections: an endpoint that has as many peers as it may closes the connection that
+//! was idle longest, and one that goes down closes all that are idle.
 //!
 //! **Why under pressure only.** An idle connection costs memory and nothing else, and its peer may
 //! want it again. So it stays as long as there is room. Without this rule a crowd of peers that
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::adapter::{AdapterSide, Message};
-use crate::engine::books::{Effect, Link, Peer};
+use crate::engine::books::{Effect, Link, Operations, Peer};
 use crate::error::{Error, ErrorKind};
 use crate::hooks::step;
 use crate::mutated;
@@ -61,6 +61,20 @@ impl Engine {
         self.peers.get(peer).map(|peer| Kept(peer.kept.clone()))
     }
 
+    /// Closes the connections that peers have made and that are idle, before this side goes down.
+    /// What the peers still send is not carried out, and they know: their operations end as
+    /// `Refused`, and may be repeated elsewhere. The other connections stay.
+    pub fn dismiss_idle(&mut self) {
+        let Self { adapter, ops, peers, .. } = self;
+        let engaged = engaged(ops);
+        let mut leaving = 0;
+        for peer in peers.iter_mut().filter(|peer| peer.is_idle() && !engaged.contains(&peer.id)) {
+            evict(adapter, peer, "this side goes down".to_owned());
+            leaving += 1;
+        }
+        peers.idle.leaving += leaving;
+    }
+
     /// Makes sure that there is room for one more peer.
     pub(super) fn make_room_for_peer(&mut self) -> Result<(), Error> {
         let most = self.adapter.config.limits.max_peers;
@@ -80,12 +94,16 @@ impl Engine {
         if peers.idle.leaving >= most_leaving || now < peers.idle.not_before {
             return false;
         }
-        let engaged: BTreeSet<PeerId> =
-            ops.iter().filter(|(_, op)| !op.is_done()).filter_map(|(_, op)| op.peer).collect();
+        let engaged = engaged(ops);
         let idle = peers.iter_mut().inspect(|_| step()).filter(|peer| peer.is_idle() && !engaged.contains(&peer.id));
         match idle.min_by_key(|peer| peer.used) {
             Some(peer) if now.since(peer.used) >= least => {
-                evict(adapter, peer);
+                let idle = now.since(peer.used);
+                let AdapterSide { log, .. } = adapter;
+                if log.admits("idle connection closed", peer.addr.host(), now) {
+                    tracing::warn!(peer = %peer.addr, ?idle, "idle connection closed, to make room for another");
+                }
+                evict(adapter, peer, format!("it was idle for {} s, and others needed the place", idle.as_secs()));
                 peers.idle.leaving += 1;
                 true
             }
@@ -97,31 +115,31 @@ impl Engine {
     }
 }
 
+/// Returns the peers that have operations.
+fn engaged(ops: &Operations) -> BTreeSet<PeerId> {
+    ops.iter().filter(|(_, op)| !op.is_done()).filter_map(|(_, op)| op.peer).collect()
+}
+
 /// Closes an idle connection. What its peer still sends is ignored.
-fn evict(adapter: &mut AdapterSide, peer: &mut Peer) {
-    let idle = adapter.now.since(peer.used);
+fn evict(adapter: &mut AdapterSide, peer: &mut Peer, why: String) {
     if !mutated("eviction/without-a-word") && peer.spend_message() {
         // If the adapter does not take it, the peer learns only that the connection is gone.
         let _ = adapter.transmit_control(peer, Message { kind: Kind::GoAway, tag: 0, len: 0, op: 0 });
     }
-    let AdapterSide { transport, config, log, now, .. } = adapter;
-    if log.admits("idle connection closed", peer.addr.host(), *now) {
-        tracing::warn!(peer = %peer.addr, ?idle, "idle connection closed, to make room for another");
-    }
-    let text = format!("it was idle for {} s, and others needed the place", idle.as_secs());
-    peer.cut_reason = Some(Error::new(ErrorKind::Cancelled, text));
+    let AdapterSide { transport, config, now, .. } = adapter;
+    peer.cut_reason = Some(Error::new(ErrorKind::Cancelled, why));
     peer.link.enter(Link::Cut);
     peer.leaving = true;
     transport.disconnect(peer.conn, *now + config.timeouts.fence_grace);
 }
 
-/// Handles a GoAway: the peer needs the place of this connection, and handles nothing more.
+/// Handles a GoAway: the peer handles nothing more.
 pub(in crate::engine) fn on_go_away(adapter: &mut AdapterSide, peer: &mut Peer) -> Result<Effect, Violation> {
     peer.arrived_without_bytes()?;
     if !peer.outgoing {
         return Err("a GoAway to the side that accepted the connection");
     }
-    let text = "it has made room for another peer, and has done nothing of what it has not answered";
+    let text = "it closes the connection, and has done nothing of what it has not answered";
     peer.cut_reason = Some(Error::new(ErrorKind::Refused, text));
     peer.link.enter(Link::Cut);
     adapter.transport.disconnect(peer.conn, Time::ZERO);

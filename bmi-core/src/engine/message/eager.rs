@@ -200,7 +200,7 @@ fn deliver(adapter: &mut AdapterSide, list: Option<&MemList>, payload: &[u8]) ->
     };
     adapter.transport.charge(HostWork::copy(payload.len(), list));
     if payload.len() > list.len() + usize::from(mutated("receive/bound-off-by-one")) {
-        return Err(ErrorKind::TooLong);
+        return Err(ErrorKind::TooLarge);
     }
     match list.pieces() {
         [piece] => piece.copy_from(payload),

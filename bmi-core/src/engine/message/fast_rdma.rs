@@ -163,7 +163,7 @@ fn deliver(
     payload: &MemSlice,
 ) -> Effect {
     let status = match ops.get(id).and_then(|op| op.list.as_ref()) {
-        Some(list) if payload.len() > list.len() => Err(ErrorKind::TooLong),
+        Some(list) if payload.len() > list.len() => Err(ErrorKind::TooLarge),
         Some(list) => {
             scatter(list, payload);
             adapter.transport.charge(HostWork::copy(payload.len(), list));

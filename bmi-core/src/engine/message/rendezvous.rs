@@ -111,7 +111,7 @@ pub(in crate::engine) fn on_finish(
     let status = match (status, op.ending) {
         (FinishStatus::Ok, _) if header.len != len => return Err("a finish of the wrong length"),
         (FinishStatus::Ok, _) => Ok(()),
-        (FinishStatus::TooLong, _) => Err(ErrorKind::TooLong),
+        (FinishStatus::TooLong, _) => Err(ErrorKind::TooLarge),
         (FinishStatus::Exhausted, _) => Err(ErrorKind::Exhausted),
         (FinishStatus::Cancelled, ending) => Err(ending.unwrap_or(ErrorKind::Cancelled)),
     };
@@ -194,7 +194,7 @@ pub(in crate::engine) fn start(
     let (status, kind) = if let Some(ending) = ending {
         (FinishStatus::Cancelled, ending)
     } else if len > room && !mutated("rendezvous/longer-than-the-receive") {
-        (FinishStatus::TooLong, ErrorKind::TooLong)
+        (FinishStatus::TooLong, ErrorKind::TooLarge)
     } else if len > 0 && !adapter.transport.capabilities().rdma_read {
         return write_rendezvous::start(adapter, ops, peer, id, named, len);
     } else {

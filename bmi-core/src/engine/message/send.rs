@@ -104,7 +104,7 @@ fn check(adapter: &AdapterSide, peer: &Peer, kind: OpKind, list: &MemList) -> Re
     };
     if list.len() as u64 > limit {
         let text = format!("{} bytes; at most {limit} are allowed", list.len());
-        return Err(Error::new(ErrorKind::TooLong, text).with_peer(&peer.addr));
+        return Err(Error::new(ErrorKind::TooLarge, text).with_peer(&peer.addr));
     }
     Ok(())
 }
@@ -217,7 +217,7 @@ fn send_queued(
     let attempt = match decision {
         Decision::Send(path) => send_by(path, adapter, peer, message, Some(Record { id, op: &mut *op })),
         Decision::Wait(_) => Attempt::Blocked,
-        Decision::TooLong => Attempt::Failed(ErrorKind::TooLong),
+        Decision::TooLong => Attempt::Failed(ErrorKind::TooLarge),
     };
     let status = match attempt {
         Attempt::Blocked => return false,

@@ -44,7 +44,7 @@ use crate::engine::{ConnRef, Packet, Sending};
 use crate::error::SimError;
 use crate::faults::Fault;
 use crate::model::connection::{Conn, SendWork};
-use crate::model::{Core, Node};
+use crate::model::{Core, Node, Sim};
 
 /// Records in the ring.
 const LAST: usize = 1024;
@@ -84,8 +84,18 @@ enum What {
     },
     /// A connection of a node has ended.
     Ended { node: u32, peer: Option<u32>, text: String },
-    /// A fault, the end of one, or the failure. `nodes` are those concerned.
-    Mark { nodes: Vec<u32>, text: String, fault: bool },
+    /// A mark between the messages. `nodes` are those concerned.
+    Mark { nodes: Vec<u32>, text: String, of: Mark },
+}
+
+/// What a mark is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// A fault, or the end of one.
+    Fault,
+    /// A note of the test.
+    Note,
+    Failure,
 }
 
 #[derive(Debug)]
@@ -102,7 +112,7 @@ struct Record {
 
 impl Record {
     fn is_fault(&self) -> bool {
-        matches!(self.what, What::Mark { fault: true, .. })
+        matches!(self.what, What::Mark { of: Mark::Fault, .. })
     }
 
     fn concerns(&self, nodes: &[u32]) -> bool {
@@ -148,7 +158,7 @@ impl Messages {
 
     /// Records the failure, which ends the run.
     pub(crate) fn fail(&mut self, at: u64) {
-        self.push(at, What::Mark { nodes: Vec::new(), text: "the failure".to_owned(), fault: false });
+        self.push(at, What::Mark { nodes: Vec::new(), text: "the failure".to_owned(), of: Mark::Failure });
     }
 
     /// Takes the oldest record out of the ring, and keeps it if it is close to a fault.
@@ -321,7 +331,7 @@ impl Core {
         if self.messages.is_some() {
             let nodes = nodes_of(fault).into_iter().flatten().filter_map(|name| self.names.get(name).copied());
             let nodes = nodes.collect();
-            self.push_record(What::Mark { nodes, text: fault.to_string(), fault: true });
+            self.push_record(What::Mark { nodes, text: fault.to_string(), of: Mark::Fault });
         }
     }
 
@@ -330,8 +340,20 @@ impl Core {
         if self.messages.is_some() {
             let name = |id: u32| &self.nodes[id as usize].name;
             let text = format!("the link between {} and {} is up again", name(a), name(b));
-            self.push_record(What::Mark { nodes: vec![a, b], text, fault: true });
+            self.push_record(What::Mark { nodes: vec![a, b], text, of: Mark::Fault });
         }
+    }
+}
+
+impl Sim {
+    /// Writes a line into the report of this run, if it fails: it appears among the messages, for
+    /// instance `acknowledged 10`. The last few of them are always shown.
+    pub fn note(&self, text: impl Into<String>) {
+        self.0.with(|core| {
+            if core.messages.is_some() {
+                core.push_record(What::Mark { nodes: Vec::new(), text: text.into(), of: Mark::Note });
+            }
+        });
     }
 }
 
@@ -341,7 +363,7 @@ impl Node {
         self.sim.0.with(|core| {
             if core.messages.is_some() {
                 let text = format!("{} {what}", core.nodes[self.id as usize].name);
-                core.push_record(What::Mark { nodes: vec![self.id], text, fault: true });
+                core.push_record(What::Mark { nodes: vec![self.id], text, of: Mark::Fault });
             }
         });
     }

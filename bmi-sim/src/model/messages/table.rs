@@ -2,7 +2,7 @@
 
 use bmi_core::describe_message;
 
-use super::{Messages, Record, What};
+use super::{Mark, Messages, Record, What};
 
 /// Lines of a report, below its two lines of heading.
 pub(crate) const LINES: usize = 40;
@@ -10,6 +10,9 @@ pub(crate) const LINES: usize = 40;
 const TAIL: usize = 16;
 /// Faults whose surroundings are shown: the last ones.
 pub(super) const FAULTS: usize = 4;
+
+/// Notes of the test that are shown: the last ones.
+const NOTES: usize = 5;
 
 /// A record that may be shown, and whether records were dropped before it.
 type Shown<'a> = (&'a Record, bool);
@@ -83,6 +86,10 @@ fn pick(records: &[Shown<'_>]) -> Vec<bool> {
         for at in faults {
             picked[at.saturating_sub(around)..=(at + around).min(records.len() - 1)].fill(true);
         }
+    }
+    let is_note = |at: &usize| matches!(records[*at].0.what, What::Mark { of: Mark::Note, .. });
+    for at in (0..records.len()).rev().filter(is_note).take(NOTES) {
+        picked[at] |= height(records, &picked) + 2 <= LINES;
     }
     for at in (0..records.len()).rev().filter(|at| !picked[*at]).collect::<Vec<_>>() {
         picked[at] = true;
@@ -158,8 +165,12 @@ impl<'a> Table<'a> {
                 format!("  {at:>time$}  {arrived:>time$}  {from_to:who$}  {name:10}  {len:>bytes$} B  {note}")
             }
             What::Ended { text, .. } => format!("  {at:>time$}  {:time$}  {from_to:who$}  {text}", ""),
-            What::Mark { text, .. } => {
-                let mark = if record.is_fault() { '*' } else { '!' };
+            What::Mark { text, of, .. } => {
+                let mark = match of {
+                    Mark::Fault => '*',
+                    Mark::Note => '>',
+                    Mark::Failure => '!',
+                };
                 format!("{mark} {at:>time$}  {:time$}  {text}", "")
             }
         };

@@ -8,7 +8,7 @@ fn packet(number: u64, from: u32, to: u32) -> What {
 }
 
 fn fault() -> What {
-    What::Mark { nodes: vec![0, 1], text: "a fault".to_owned(), fault: true }
+    What::Mark { nodes: vec![0, 1], text: "a fault".to_owned(), of: Mark::Fault }
 }
 
 /// Messages between three nodes, in turns, a µs apart, with a fault after each of `faults`.

@@ -119,7 +119,7 @@ fn a_move_that_the_server_ends_early_ends_its_call_alone() {
                 let ended = call(&peer, request, body(direction)).await;
                 match ended {
                     Ok(reply) => assert_eq!((request, &reply.bytes[..]), (SHORT, &b"done"[..])),
-                    Err(error) => assert_eq!((request, error.kind()), (GIVE_UP, ErrorKind::Cancelled)),
+                    Err(error) => assert_eq!((request, error.kind()), (GIVE_UP, ErrorKind::Abandoned)),
                 }
                 assert_eq!(rig.failed.get(), usize::from(request == SHORT), "in the middle of a {direction:?}");
                 rig.near.sleep(100 * MILLISECOND).await;

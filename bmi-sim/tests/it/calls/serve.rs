@@ -107,7 +107,7 @@ fn calls_that_wait_are_told_when_the_loop_is_dropped() {
         let peer = client.connect(&addr, client.within(SECOND)).await.unwrap();
         let call = |_| peer.call(b"wait", Body::None, peer.within(5 * SECOND)).unwrap().reply();
         for result in join_all((0..3).map(call)).await {
-            assert_eq!(result.err().map(|error| error.kind()), Some(ErrorKind::Cancelled));
+            assert_eq!(result.err().map(|error| error.kind()), Some(ErrorKind::Abandoned));
         }
         assert!(client.now() < bmi_core::Time::ZERO + SECOND, "at once");
     });

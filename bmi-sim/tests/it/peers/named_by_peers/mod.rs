@@ -174,6 +174,7 @@ fn hello(messages: u16) -> Vec<u8> {
     wire.extend((1u32 << 30).to_le_bytes());
     wire.extend(16u32.to_le_bytes());
     wire.extend((1u64 << 30).to_le_bytes());
+    wire.extend(0u32.to_le_bytes());
     wire.push(0);
     wire
 }
@@ -229,7 +230,7 @@ fn a_name_that_was_announced_twice_is_cancelled_one_at_a_time() {
     assert_eq!((talker.hear(), parked(&peer)), (vec![cancelled(7)], 2));
     // The message of the last tag still has its announcement, and is too long.
     let receive = peer.recv(3, Memory::zeroed(8).unwrap(), Options::default());
-    assert_eq!(world.block_on(receive).unwrap_err().kind(), ErrorKind::TooLong);
+    assert_eq!(world.block_on(receive).unwrap_err().kind(), ErrorKind::TooLarge);
     assert_eq!(talker.hear(), [Heard { kind: FINISH, tag: 1, len: 0, op: 7 }]);
     talker.cancel(7);
     assert_eq!((talker.hear(), parked(&peer)), (vec![cancelled(7)], 0));
@@ -244,7 +245,7 @@ fn the_name_of_an_announcement_that_was_received_cancels_no_other_message() {
     talker.announce(1, 7, nowhere(1000));
     talker.pause();
     let receive = peer.recv(1, Memory::zeroed(8).unwrap(), Options::default());
-    assert_eq!(world.block_on(receive).unwrap_err().kind(), ErrorKind::TooLong);
+    assert_eq!(world.block_on(receive).unwrap_err().kind(), ErrorKind::TooLarge);
     talker.hear();
     // An eager message takes the place of the announcement.
     talker.say(EAGER, 2, 5, 0, b"hello");

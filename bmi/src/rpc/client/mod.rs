@@ -1,0 +1,305 @@
+//! The client's side: settings, limits, and how a call is made and made again.
+
+mod buffers;
+mod link;
+mod request;
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bmi_core::runtime::{Instant, host};
+use bmi_core::{SharedPeer, Time};
+use futures_util::future::{Either, select};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use self::buffers::Buffers;
+use self::link::Link;
+pub use self::link::LinkState;
+pub use self::request::{Reply, Request};
+use super::addrs::IntoAddrs;
+use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, permits};
+use crate::{Addr, Config, Error, ErrorKind, Handle, OpenOptions, Scheme};
+
+/// A client of a service: it connects when a call needs it, and again.
+///
+/// A clone is another handle to the same client and its connections. When the last one is dropped,
+/// the connections end.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+/// The settings of a [`Client`]. Each has a default.
+#[derive(Clone)]
+#[must_use = "`to` makes a client of it"]
+pub struct ClientBuilder {
+    settings: Settings,
+}
+
+#[derive(Clone)]
+struct Settings {
+    timeout: Duration,
+    max_calls: usize,
+    max_bytes: u64,
+    max_reply: u64,
+    offer: usize,
+    spread: bool,
+    config: Config,
+    options: OpenOptions,
+}
+
+struct Inner {
+    settings: Settings,
+    links: Vec<Link>,
+    /// Why the addresses are none.
+    invalid: Option<Error>,
+    /// The address that has answered last; or a count of calls, if they are spread.
+    turn: AtomicUsize,
+    /// One for each scheme in use.
+    handles: Mutex<Vec<(Scheme, Handle)>>,
+    calls: Semaphore,
+    /// Bytes of replies, in units of [`permits`].
+    bytes: Semaphore,
+    buffers: Buffers,
+    closed: AtomicBool,
+}
+
+impl Client {
+    /// Makes a client of the service at an address, or at the first of several that answers. It
+    /// does not connect yet. If an address is invalid, each call says so.
+    pub fn new(addrs: impl IntoAddrs) -> Client {
+        Client::builder().to(addrs)
+    }
+
+    /// Returns the default settings, to be changed.
+    pub fn builder() -> ClientBuilder {
+        let settings = Settings {
+            timeout: Duration::from_secs(10),
+            max_calls: 1024,
+            max_bytes: DEFAULT_MOST_BYTES,
+            max_reply: DEFAULT_MOST_DATA,
+            offer: 64 << 10,
+            spread: false,
+            config: Config::named("client"),
+            options: OpenOptions::default(),
+        };
+        ClientBuilder { settings }
+    }
+
+    /// Prepares a call. Add what it needs, and await it. The request is at most some 8,000 bytes
+    /// long; everything longer is [data](Request::data).
+    pub fn call(&self, request: impl AsRef<[u8]>) -> Request {
+        Request::new(Arc::clone(&self.inner), request.as_ref())
+    }
+
+    /// Connects, if no connection is up, to find out early whether the service is there.
+    ///
+    /// # Errors
+    /// As those of a call.
+    pub async fn connect(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + self.inner.settings.timeout;
+        self.inner.peer(deadline.time()).await.map(|_| ())
+    }
+
+    /// Returns the addresses, each with the state of its connection.
+    pub fn links(&self) -> Vec<(Addr, LinkState)> {
+        self.inner.links.iter().map(|link| (link.addr.clone(), link.state())).collect()
+    }
+
+    /// Ends all connections, after what was sent on them, and all calls in flight.
+    pub async fn close(&self) {
+        self.inner.closed.store(true, Ordering::Release);
+        self.inner.calls.close();
+        self.inner.bytes.close();
+        let handles = std::mem::take(&mut *self.inner.handles.lock().unwrap_or_else(PoisonError::into_inner));
+        for (_, handle) in handles {
+            handle.close().await;
+        }
+    }
+}
+
+impl ClientBuilder {
+    /// Sets the time for a call that does not set its own. The default is 10 s.
+    pub fn timeout(mut self, timeout: Duration) -> ClientBuilder {
+        self.settings.timeout = timeout;
+        self
+    }
+
+    /// Sets how many calls are in flight at a time. The default is 1024. Further calls wait.
+    pub fn max_calls(mut self, most: usize) -> ClientBuilder {
+        self.settings.max_calls = most.max(1);
+        self
+    }
+
+    /// Sets the longest data of a reply, in bytes. The default is 16 MiB. A longer one is not
+    /// sent: the call ends with [`ErrorKind::TooLarge`].
+    pub fn max_reply(mut self, most: u64) -> ClientBuilder {
+        self.settings.max_reply = most;
+        self
+    }
+
+    /// Sets how many bytes of long replies are received at a time. The default is 256 MiB.
+    pub fn max_bytes(mut self, most: u64) -> ClientBuilder {
+        self.settings.max_bytes = most;
+        self
+    }
+
+    /// Sets the length of the memory that a call without data offers for the data of its reply, in
+    /// bytes. The default is 64 KiB. Longer replies take one more round trip.
+    pub fn offer(mut self, bytes: usize) -> ClientBuilder {
+        self.settings.offer = bytes;
+        self
+    }
+
+    /// Spreads the calls over all addresses that answer, instead of going to the first.
+    pub fn spread(mut self) -> ClientBuilder {
+        self.settings.spread = true;
+        self
+    }
+
+    /// Sets the version of the program's protocol. A server of another version refuses the
+    /// connection, and the error names both. The default is 0.
+    pub fn protocol(mut self, version: u32) -> ClientBuilder {
+        self.settings.config.protocol = version;
+        self
+    }
+
+    /// Sets the settings of the endpoints below. Their name is in the logs of
+    /// servers. They have the protocol's version too.
+    pub fn config(mut self, config: Config) -> ClientBuilder {
+        self.settings.config = config;
+        self
+    }
+
+    /// Sets the settings of transports.
+    pub fn options(mut self, options: OpenOptions) -> ClientBuilder {
+        self.settings.options = options;
+        self
+    }
+
+    /// Makes a client of the service at these addresses; see [`Client::new`].
+    pub fn to(self, addrs: impl IntoAddrs) -> Client {
+        let settings = self.settings;
+        let (addrs, invalid) = match addrs.into_addrs() {
+            Ok(addrs) if addrs.is_empty() => (addrs, Some(Error::new(ErrorKind::Invalid, "no address to connect to"))),
+            Ok(addrs) => (addrs, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let inner = Inner {
+            links: addrs.into_iter().map(Link::new).collect(),
+            invalid,
+            turn: AtomicUsize::new(0),
+            handles: Mutex::default(),
+            calls: Semaphore::new(settings.max_calls.min(Semaphore::MAX_PERMITS)),
+            bytes: Semaphore::new(permits(settings.max_bytes)),
+            buffers: Buffers::new(settings.offer),
+            closed: AtomicBool::new(false),
+            settings,
+        };
+        Client { inner: Arc::new(inner) }
+    }
+}
+
+impl Inner {
+    /// Returns the error of a client that was closed, or that has no addresses.
+    fn check(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(closed());
+        }
+        self.invalid.clone().map_or(Ok(()), Err)
+    }
+
+    /// Returns the endpoint for an address, and opens it if there is none.
+    fn handle(&self, addr: &Addr) -> Result<Handle, Error> {
+        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, handle)) = handles.iter().find(|(scheme, _)| *scheme == addr.scheme()) {
+            return Ok(handle.clone());
+        }
+        self.check()?;
+        let handle = match host() {
+            Some(host) => host.open(&self.settings.config)?,
+            None => super::open(&self.settings.options, &self.settings.config, addr)?,
+        };
+        handles.push((addr.scheme(), handle.clone()));
+        Ok(handle)
+    }
+
+    /// Returns an endpoint, for its timers.
+    fn any_handle(&self) -> Result<Handle, Error> {
+        self.check()?;
+        self.handle(&self.links[0].addr)
+    }
+
+    /// Returns a connection that is up, of the address whose turn it is. Connects until the
+    /// deadline, again and again.
+    ///
+    /// # Errors
+    /// The reason that the last attempt failed, or that no other will succeed.
+    async fn peer(&self, deadline: Time) -> Result<(&Link, SharedPeer), Error> {
+        self.check()?;
+        let first = match self.settings.spread {
+            true => self.turn.fetch_add(1, Ordering::Relaxed),
+            false => self.turn.load(Ordering::Relaxed),
+        };
+        let count = self.links.len();
+        loop {
+            let mut last = None;
+            for at in first..first + count {
+                let link = &self.links[at % count];
+                match link.peer(self, deadline).await {
+                    Ok(peer) => {
+                        if !self.settings.spread {
+                            self.turn.store(at % count, Ordering::Relaxed);
+                        }
+                        return Ok((link, peer));
+                    }
+                    Err(error) => last = Some(error),
+                }
+            }
+            let error = last.unwrap_or_else(closed);
+            self.check()?;
+            let next = self.links.iter().map(Link::next_attempt).min().unwrap_or(deadline);
+            let lasting = |link: &Link| link.is_given_up();
+            if next >= deadline || self.links.iter().all(lasting) {
+                return Err(error);
+            }
+            self.any_handle()?.sleep_until(next).await?;
+        }
+    }
+
+    /// Waits for permits until the deadline.
+    async fn permits<'a>(&self, of: &'a Semaphore, count: usize, deadline: Time) -> Result<SemaphorePermit<'a>, Error> {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        if let Ok(permit) = of.try_acquire_many(count) {
+            return Ok(permit);
+        }
+        self.check()?;
+        let handle = self.any_handle()?;
+        match select(pin!(of.acquire_many(count)), pin!(handle.sleep_until(deadline))).await {
+            Either::Left((permit, _)) => permit.map_err(|_| closed()),
+            Either::Right(_) => Err(self.full()),
+        }
+    }
+
+    fn full(&self) -> Error {
+        let Settings { max_calls, max_bytes, .. } = self.settings;
+        let text = format!(
+            "the call waited for its turn: {max_calls} are in flight at a time (max_calls), and long replies of \
+             {max_bytes} bytes (max_bytes)"
+        );
+        Error::new(ErrorKind::TimedOut, text).during("call")
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Cancelled, "the client was closed").during("call")
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("links", &self.links()).finish_non_exhaustive()
+    }
+}

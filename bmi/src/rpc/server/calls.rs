@@ -1,0 +1,314 @@
+//! The loop that takes calls, and the tasks that handle them.
+//!
+//! **Protocol** of a message that arrives:
+//! 1. Look at its head. A ping and a fetch are answered at once, in a task: what waits for them has
+//!    a place already.
+//! 2. A call gets a place ([`Admission`]), waits for one, or is refused: if too many wait, if its
+//!    data is too long, or if the server stops.
+//! 3. With a place, its handler runs in a task, until the call's deadline. Then the task goes on
+//!    with a call that has waited for the place.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bmi_core::comm::{Admission, announced, peek_request};
+use bmi_core::runtime::{Instant, Runtime, TaskAbort, give_way, host, sleep_until};
+use bmi_core::{AnyThread, Message, Time};
+use futures_util::FutureExt;
+use futures_util::future::{Either, select};
+
+use super::call::Held;
+use super::reply::refuse;
+use super::{Call, Shared};
+use crate::rpc::wire::{REQUEST_HEAD, RequestHead, RequestKind};
+use crate::{Error, ErrorKind, Handle, Incoming, Options, PeerId};
+
+/// The part of its time that a call has at the server. The rest is for the reply, and for a clock
+/// that runs a little faster.
+const SHARE: u32 = 16;
+/// The longest time that is kept for the reply.
+const LONGEST_RETURN: Duration = Duration::from_millis(50);
+
+/// What handles a call: a closure that returns a future.
+pub(super) trait Handler: Send + Sync + 'static {
+    type Handling: Future<Output = Result<(), Error>> + Send + 'static;
+
+    fn handle(&self, call: Call) -> Self::Handling;
+}
+
+impl<H, F> Handler for H
+where
+    H: Fn(Call) -> F + Send + Sync + 'static,
+    F: Future<Output = Result<(), Error>> + Send + 'static,
+{
+    type Handling = F;
+
+    fn handle(&self, call: Call) -> F {
+        self(call)
+    }
+}
+
+/// The calls of a server, and what handles them.
+pub(super) struct Calls<H> {
+    shared: Arc<Shared>,
+    runtime: Runtime,
+    places: Mutex<Places>,
+    handler: H,
+}
+
+struct Places {
+    admission: Admission<Arrival>,
+    /// Number of calls that wait for a place.
+    waiting: usize,
+}
+
+/// A call that has arrived.
+struct Arrival {
+    message: Message<AnyThread>,
+    deadline: Time,
+    max_reply: u64,
+}
+
+impl<H: Handler> Calls<H> {
+    pub(super) fn new(shared: Arc<Shared>, runtime: Runtime, handler: H) -> Calls<H> {
+        let most = shared.limits.max_calls;
+        let places = Places { admission: Admission::new(most, most), waiting: 0 };
+        Calls { shared, runtime, places: Mutex::new(places), handler }
+    }
+
+    /// Takes what arrives until the endpoints are closed.
+    pub(super) async fn accept(self: Arc<Self>, handle: Handle) {
+        while let Ok(message) = handle.next_unexpected().await {
+            self.take(message);
+            give_way().await;
+        }
+    }
+
+    /// It is locked for a few instructions.
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(self: &Arc<Self>, message: Message<AnyThread>) {
+        let mut wire = [0; REQUEST_HEAD];
+        let len = peek_request(&message, &mut wire);
+        let Some(head) = RequestHead::decode(&wire[..len]) else {
+            // If it is no call at all, this cuts its sender off.
+            let text = "a request that no bmi::Client of this version has made";
+            let error = Error::new(ErrorKind::Incompatible, text);
+            return self.refuse(message, error);
+        };
+        let deadline = deadline(Instant::now().time(), head.time_us);
+        match head.kind {
+            RequestKind::Call { max_reply } => self.admit(Arrival { message, deadline, max_reply }),
+            RequestKind::Fetch { number } => {
+                let Some(call) = message.into_call() else { return };
+                let shared = Arc::clone(&self.shared);
+                self.runtime.spawn(async move { shared.kept.fetch(call, number, Options::by(deadline)).await });
+            }
+            RequestKind::Ping => {
+                let Some(call) = message.into_call() else { return };
+                self.runtime.spawn(super::reply::pong(call, Options::by(deadline)));
+            }
+        }
+    }
+
+    /// Gives a call a place, lets it wait for one, or refuses it.
+    fn admit(self: &Arc<Self>, arrival: Arrival) {
+        let limits = self.shared.limits;
+        if let Some(error) = self.refusal(announced(&arrival.message)) {
+            return self.refuse(arrival.message, error);
+        }
+        let peer = arrival.message.peer().id();
+        let mut places = self.places();
+        if places.waiting >= limits.max_waiting && !places.admission.admits(peer) {
+            drop(places);
+            let text = format!(
+                "{} calls are handled at a time (max_calls), and {} may wait (max_waiting)",
+                limits.max_calls, limits.max_waiting
+            );
+            return self.refuse(arrival.message, Error::new(ErrorKind::Busy, text));
+        }
+        let admitted = places.admission.admit(peer, arrival);
+        places.waiting += usize::from(admitted.is_none());
+        drop(places);
+        if let Some(arrival) = admitted {
+            let begun = self.begin(arrival).or_else(|| self.begin_waiting());
+            begun.into_iter().for_each(|begun| self.spawn(begun));
+        }
+    }
+
+    /// Returns why a call with so many bytes of data is not taken.
+    fn refusal(&self, data: u64) -> Option<Error> {
+        let most = self.shared.limits.max_data.min(self.shared.limits.max_bytes);
+        if self.shared.watch.is_stopped() {
+            return Some(Error::new(ErrorKind::Refused, "the server is shutting down"));
+        }
+        let text = || format!("{data} bytes of data, and the server takes {most} (max_data)");
+        (data > most).then(|| Error::new(ErrorKind::TooLarge, text()))
+    }
+
+    /// Answers a call that has no place with an error.
+    fn refuse(&self, message: Message<AnyThread>, error: Error) {
+        if let Some(call) = message.into_call() {
+            self.runtime.spawn(refuse(call, error));
+        }
+    }
+
+    /// Begins a call that has a place. If it is none, its sender is cut off, and the place is free
+    /// again.
+    fn begin(self: &Arc<Self>, arrival: Arrival) -> Option<Begun<H>> {
+        let peer = arrival.message.peer().id();
+        let Arrival { message, deadline, max_reply } = arrival;
+        match message.into_call() {
+            Some(call) => {
+                self.shared.watch.begins();
+                Some(Begun { call, deadline, max_reply, place: Place { calls: Arc::clone(self), peer } })
+            }
+            None => {
+                let mut places = self.places();
+                places.admission.finished(peer);
+                places.forget(peer);
+                None
+            }
+        }
+    }
+
+    /// Begins the calls that wait and have a place now. Returns the first, and starts the others.
+    fn begin_waiting(self: &Arc<Self>) -> Option<Begun<H>> {
+        let mut first = None;
+        loop {
+            let next = self.places().begin_next();
+            let Some(arrival) = next else { return first };
+            match self.begin(arrival) {
+                Some(begun) if first.is_some() => self.spawn(begun),
+                Some(begun) => first = Some(begun),
+                None => {}
+            }
+        }
+    }
+
+    fn spawn(&self, begun: Begun<H>) {
+        self.runtime.spawn(run(begun));
+    }
+
+    /// Refuses the calls that wait.
+    fn refuse_waiting(&self) {
+        let waiting = {
+            let mut places = self.places();
+            places.waiting = 0;
+            places.admission.drain()
+        };
+        for arrival in waiting {
+            self.refuse(arrival.message, Error::new(ErrorKind::Refused, "the server is shutting down"));
+        }
+    }
+}
+
+impl Places {
+    fn begin_next(&mut self) -> Option<Arrival> {
+        let (_, arrival) = self.admission.begin_next()?;
+        self.waiting -= 1;
+        Some(arrival)
+    }
+
+    /// Drops the calls of a peer that wait.
+    fn forget(&mut self, peer: PeerId) {
+        self.waiting -= self.admission.waiting_of(peer);
+        self.admission.forget(peer);
+    }
+}
+
+/// Returns when the server's part of a call ends, which has `time_us` from `now` on.
+fn deadline(now: Time, time_us: u64) -> Time {
+    let time = Duration::from_micros(time_us);
+    now + (time - (time / SHARE).min(LONGEST_RETURN))
+}
+
+/// Runs the handler for a call, and then for those that have waited for its place.
+async fn run<H: Handler>(begun: Begun<H>) {
+    let mut next = Some(begun);
+    while let Some(Begun { call, deadline, max_reply, place }) = next.take() {
+        handle(&place.calls, call, deadline, max_reply).await;
+        let calls = Arc::clone(&place.calls);
+        drop(place);
+        next = calls.begin_waiting();
+        // Handlers that never wait must not keep the thread.
+        give_way().await;
+    }
+}
+
+/// Runs the handler until it ends, or until the deadline. If it has not replied, tells the client
+/// why.
+async fn handle<H: Handler>(calls: &Calls<H>, call: Incoming<AnyThread>, deadline: Time, max_reply: u64) {
+    let late = || Error::new(ErrorKind::TimedOut, "the call's deadline passed at the server");
+    if Instant::now().time() >= deadline {
+        return refuse(call, late()).await;
+    }
+    let held = Held::new(call, Arc::clone(&calls.shared), deadline, max_reply);
+    // The call to the handler is guarded too: it may panic before there is a future.
+    let handling = AssertUnwindSafe(async { calls.handler.handle(Call::new(&held)).await }).catch_unwind();
+    let ended = {
+        // What ends it is set up when the handler waits, and many never do.
+        let end = async {
+            let (deadline, closed) = (pin!(sleep_until(deadline.into())), pin!(calls.shared.watch.closed()));
+            drop(select(deadline, closed).await);
+        };
+        match select(pin!(handling), pin!(end)).await {
+            Either::Left((ended, _)) => Some(ended),
+            Either::Right(_) => None,
+        }
+    };
+    let error = match &ended {
+        Some(Ok(Ok(()))) => Error::new(ErrorKind::Abandoned, "the handler ended without a reply"),
+        Some(Ok(Err(error))) => error.clone(),
+        Some(Err(_)) => Error::new(ErrorKind::Abandoned, "the handler panicked"),
+        None if Instant::now().time() < deadline => Error::new(ErrorKind::Abandoned, "the server was shut down"),
+        None => late(),
+    };
+    held.end(error).await;
+    if let Some(Err(panic)) = ended
+        && host().is_some()
+    {
+        // In a world, a panic is what a test looks for.
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// A call and its place.
+struct Begun<H: Handler> {
+    call: Incoming<AnyThread>,
+    deadline: Time,
+    max_reply: u64,
+    place: Place<H>,
+}
+
+/// The place of a call. It is free when this is dropped.
+struct Place<H: Handler> {
+    calls: Arc<Calls<H>>,
+    peer: PeerId,
+}
+
+impl<H: Handler> Drop for Place<H> {
+    fn drop(&mut self) {
+        self.calls.places().admission.finished(self.peer);
+        self.calls.shared.watch.ended();
+    }
+}
+
+/// Stops to take calls when the future of the server is dropped.
+pub(super) struct Stop<H: Handler> {
+    pub(super) shared: Arc<Shared>,
+    pub(super) calls: Arc<Calls<H>>,
+    pub(super) tasks: [TaskAbort; 2],
+}
+
+impl<H: Handler> Drop for Stop<H> {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(TaskAbort::abort);
+        self.calls.refuse_waiting();
+        self.shared.serving.store(false, std::sync::atomic::Ordering::Release);
+    }
+}

@@ -1,0 +1,138 @@
+//! Replies: how their data travels.
+//!
+//! | the data | travels |
+//! |---|---|
+//! | fits the message | behind the reply's bytes |
+//! | fits the memory that the client offers | into that memory, with the reply |
+//! | is longer | when the client asks for it, with memory of that length |
+
+use std::future::IntoFuture;
+use std::pin::Pin;
+use std::pin::pin;
+
+use bmi_core::AnyThread;
+use futures_util::future::{Either, select};
+
+use super::call::Held;
+use crate::paths::Direction;
+use crate::rpc::wire::{Place, REPLY_HEAD, ReplyHead};
+use crate::{Error, ErrorKind, Incoming, MemList, Options};
+
+/// Longest text of an error that goes to a client, in bytes. With the head it fits the smallest
+/// message.
+const LONGEST_TEXT: usize = 200;
+
+/// A reply that is about to be sent. Await it.
+#[must_use = "a reply is sent when it is awaited"]
+pub struct Replying {
+    held: Held,
+    /// The head, still empty, and the reply's bytes.
+    message: Vec<u8>,
+    data: MemList,
+}
+
+impl Replying {
+    pub(super) fn new(held: Held, bytes: &[u8]) -> Replying {
+        let mut message = Vec::with_capacity(REPLY_HEAD + bytes.len());
+        message.resize(REPLY_HEAD, 0);
+        message.extend_from_slice(bytes);
+        Replying { held, message, data: MemList::from(Vec::new()) }
+    }
+
+    /// Adds data, of any length up to what the client takes. Memory that the program keeps goes
+    /// over verbs and shared memory without a copy. It must not change until the reply was sent.
+    pub fn data(mut self, data: impl Into<MemList>) -> Replying {
+        self.data = data.into();
+        self
+    }
+
+    async fn send(self) -> Result<(), Error> {
+        let Replying { held, mut message, data } = self;
+        let (call, options) = (held.take()?, held.options());
+        let (len, bytes) = (message.len() - REPLY_HEAD, data.len() as u64);
+        let room = call.room();
+        if room == 0 {
+            return Err(Error::new(ErrorKind::PeerLost, "the client is gone").during("reply"));
+        }
+        let too_large = if message.len() > room {
+            Some(format!("a reply of {len} bytes, and there is room for {}: send it as data", room - REPLY_HEAD))
+        } else if bytes > held.max_reply() {
+            Some(format!("a reply with {bytes} bytes of data, and the client takes {} (max_reply)", held.max_reply()))
+        } else {
+            None
+        };
+        if let Some(text) = too_large {
+            let error = Error::new(ErrorKind::TooLarge, text).during("reply");
+            refuse(call, error.clone()).await;
+            return Err(error);
+        }
+        let head = |place| {
+            let len = u32::try_from(len).expect("within a message");
+            ReplyHead { error: None, place, len, data: bytes }.encode()
+        };
+        if message.len() + data.len() <= call.room_in_one() {
+            message[..REPLY_HEAD].copy_from_slice(&head(Place::Behind));
+            data.pieces().iter().for_each(|piece| append(&mut message, piece));
+            return call.reply(&message, None, options).await;
+        }
+        if call.direction() == Some(Direction::Read) && bytes <= call.len() {
+            message[..REPLY_HEAD].copy_from_slice(&head(Place::InMemory));
+            return call.reply(&message, Some(data), options).await;
+        }
+        let peer = call.peer().clone();
+        let mut waiting = held.shared().kept.keep(peer.id(), data);
+        message[..REPLY_HEAD].copy_from_slice(&head(Place::Kept { number: waiting.number() }));
+        call.reply(&message, None, options).await?;
+        // The deadline of the call ends this too.
+        match select(pin!(waiting.fetched()), pin!(held.shared().watch.gone(&peer))).await {
+            Either::Left((fetched, _)) => fetched,
+            Either::Right(_) => Err(Error::new(ErrorKind::PeerLost, "the client is gone").during("reply")),
+        }
+    }
+}
+
+fn append(message: &mut Vec<u8>, piece: &crate::MemSlice) {
+    let at = message.len();
+    message.resize(at + piece.len(), 0);
+    piece.copy_to(&mut message[at..]);
+}
+
+impl IntoFuture for Replying {
+    type Output = Result<(), Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+/// Replies with an error. If that fails, the client learns that there is no reply.
+pub(super) async fn refuse(call: Incoming<AnyThread>, error: Error) {
+    let mut text = error.detail().to_owned();
+    text.truncate(text.floor_char_boundary(LONGEST_TEXT.min(call.room().saturating_sub(REPLY_HEAD))));
+    let len = u32::try_from(text.len()).expect("a short text");
+    let head = ReplyHead { error: Some(error.kind()), place: Place::Behind, len, data: 0 };
+    let options = call.within(super::super::GRACE);
+    let _ = call.reply(&[&head.encode()[..], text.as_bytes()].concat(), None, options).await;
+}
+
+/// Answers a ping.
+pub(super) async fn pong(call: Incoming<AnyThread>, options: Options) {
+    let head = ReplyHead { error: None, place: Place::Behind, len: 0, data: 0 };
+    let _ = call.reply(&head.encode(), None, options).await;
+}
+
+/// Replies with data that goes into the memory of the call.
+///
+/// # Errors
+/// Those of the transfer.
+pub(super) async fn in_memory(
+    call: Incoming<AnyThread>,
+    bytes: &[u8],
+    data: MemList,
+    options: Options,
+) -> Result<(), Error> {
+    let len = u32::try_from(bytes.len()).expect("within a message");
+    let head = ReplyHead { error: None, place: Place::InMemory, len, data: data.len() as u64 };
+    call.reply(&[&head.encode()[..], bytes].concat(), Some(data), options).await
+}

@@ -1,0 +1,106 @@
+//! Which clients are gone, how many calls have begun, and whether the server stops.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use bmi_core::{PeerEvent, SharedPeer};
+use tokio::sync::Notify;
+
+use crate::{Handle, PeerId};
+
+/// What the calls of a server watch.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// The tasks that wait for the loss of a peer.
+    waiting: Mutex<BTreeMap<PeerId, Vec<Waker>>>,
+    running: AtomicUsize,
+    stopped: AtomicBool,
+    /// No call runs any more, and the server stops.
+    idle: Notify,
+    closed: AtomicBool,
+    /// The server is closed.
+    end: Notify,
+}
+
+impl Watch {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<PeerId, Vec<Waker>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes those that wait for the loss of a peer, until the endpoints are closed.
+    pub(super) async fn run(&self, handle: &Handle) {
+        while let Ok(event) = handle.next_event().await {
+            if let PeerEvent::Lost { peer, .. } = event {
+                let woken = self.waiting().remove(&peer.id()).unwrap_or_default();
+                woken.into_iter().for_each(Waker::wake);
+            }
+        }
+    }
+
+    /// Waits until a peer is gone.
+    pub(super) async fn gone(&self, peer: &SharedPeer) {
+        poll_fn(|cx| {
+            let mut waiting = self.waiting();
+            // The loss is reported after the connection is down. So it is seen here, or wakes.
+            if peer.limits().is_none() {
+                return Poll::Ready(());
+            }
+            let wakers = waiting.entry(peer.id()).or_default();
+            if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+                wakers.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    pub(super) fn begins(&self) {
+        self.running.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn ended(&self) {
+        if self.running.fetch_sub(1, Ordering::AcqRel) == 1 && self.is_stopped() {
+            self.idle.notify_waiters();
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Waits until no call runs, after [`Watch::stop`].
+    pub(super) async fn all_ended(&self) {
+        until(&self.idle, || self.running.load(Ordering::Acquire) == 0).await;
+    }
+
+    /// Ends the handlers that run.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.end.notify_waiters();
+    }
+
+    pub(super) async fn closed(&self) {
+        until(&self.end, || self.closed.load(Ordering::Acquire)).await;
+    }
+}
+
+/// Waits until `holds` returns true. Whoever changes that notifies.
+async fn until(notify: &Notify, holds: impl Fn() -> bool) {
+    loop {
+        let mut notified = pin!(notify.notified());
+        // From here on a change is not missed.
+        notified.as_mut().enable();
+        if holds() {
+            return;
+        }
+        notified.await;
+    }
+}

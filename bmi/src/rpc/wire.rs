@@ -1,0 +1,216 @@
+//! What a client and a server write in front of requests and replies.
+//!
+//! **Layout.** All integers are little-endian. A request is the request of a call of the library
+//! (`docs/design/protocol.md`, section 10), and begins with 20 bytes:
+//!
+//! | offset | field | |
+//! |---|---|---|
+//! | 0 | version u8 | [`VERSION`] |
+//! | 1 | kind u8 | 1 call, 2 fetch, 3 ping |
+//! | 2 | 0 u16 | |
+//! | 4 | time u64 | µs until the client's deadline |
+//! | 12 | number u64 | of a call: the longest data that it takes; of a fetch: which data |
+//!
+//! A reply begins with 24 bytes. The reply's bytes follow, or the text of an error:
+//!
+//! | offset | field | |
+//! |---|---|---|
+//! | 0 | version u8 | |
+//! | 1 | status u8 | 0, or the kind of the error ([`KINDS`]) |
+//! | 2 | place u8 | where the data is: 0 behind the reply's bytes, 1 in the memory of the call, 2 to be fetched |
+//! | 3 | 0 u8 | |
+//! | 4 | length u32 | of the reply's bytes |
+//! | 8 | data u64 | length of the data |
+//! | 16 | number u64 | names the data that is to be fetched |
+
+use crate::{Error, ErrorKind};
+
+/// The version of this layout.
+const VERSION: u8 = 1;
+/// Length of what is in front of a request, in bytes.
+pub(super) const REQUEST_HEAD: usize = 20;
+/// Length of what is in front of a reply, in bytes.
+pub(super) const REPLY_HEAD: usize = 24;
+
+/// What a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestKind {
+    /// A call for the handler, which takes so many bytes of data at most.
+    Call { max_reply: u64 },
+    /// Asks for the data of a reply that was too long for the call's memory.
+    Fetch { number: u64 },
+    /// Asks whether the server is there.
+    Ping,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RequestHead {
+    pub(super) kind: RequestKind,
+    /// Time until the client's deadline, in µs.
+    pub(super) time_us: u64,
+}
+
+impl RequestHead {
+    pub(super) fn encode(self) -> [u8; REQUEST_HEAD] {
+        let (kind, number) = match self.kind {
+            RequestKind::Call { max_reply } => (1, max_reply),
+            RequestKind::Fetch { number } => (2, number),
+            RequestKind::Ping => (3, 0),
+        };
+        let mut wire = [0; REQUEST_HEAD];
+        wire[..2].copy_from_slice(&[VERSION, kind]);
+        wire[4..12].copy_from_slice(&self.time_us.to_le_bytes());
+        wire[12..].copy_from_slice(&number.to_le_bytes());
+        wire
+    }
+
+    /// Decodes the beginning of a request; `None` if no client of this version has made it.
+    pub(super) fn decode(wire: &[u8]) -> Option<RequestHead> {
+        let wire: &[u8; REQUEST_HEAD] = wire.first_chunk()?;
+        let number = u64_at(wire, 12);
+        let kind = match wire[..2] {
+            [VERSION, 1] => RequestKind::Call { max_reply: number },
+            [VERSION, 2] => RequestKind::Fetch { number },
+            [VERSION, 3] => RequestKind::Ping,
+            _ => return None,
+        };
+        Some(RequestHead { kind, time_us: u64_at(wire, 4) })
+    }
+}
+
+/// Where the data of a reply is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Behind the reply's bytes.
+    Behind,
+    /// In the memory of the call.
+    InMemory,
+    /// At the server, under this number.
+    Kept { number: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReplyHead {
+    /// `None` for a reply of the handler, or the kind of the error.
+    pub(super) error: Option<ErrorKind>,
+    pub(super) place: Place,
+    /// Length of the reply's bytes.
+    pub(super) len: u32,
+    /// Length of the data.
+    pub(super) data: u64,
+}
+
+impl ReplyHead {
+    pub(super) fn encode(self) -> [u8; REPLY_HEAD] {
+        let (place, number) = match self.place {
+            Place::Behind => (0, 0),
+            Place::InMemory => (1, 0),
+            Place::Kept { number } => (2, number),
+        };
+        let mut wire = [0; REPLY_HEAD];
+        wire[..3].copy_from_slice(&[VERSION, self.error.map_or(0, code_of), place]);
+        wire[4..8].copy_from_slice(&self.len.to_le_bytes());
+        wire[8..16].copy_from_slice(&self.data.to_le_bytes());
+        wire[16..].copy_from_slice(&number.to_le_bytes());
+        wire
+    }
+
+    /// Decodes the beginning of a reply.
+    ///
+    /// # Errors
+    /// `Protocol` if no server of this version has made it.
+    pub(super) fn decode(wire: &[u8]) -> Result<ReplyHead, Error> {
+        let invalid = |what: &str| Error::new(ErrorKind::Protocol, format!("a reply {what}"));
+        let Some(head) = wire.first_chunk::<REPLY_HEAD>() else {
+            return Err(invalid("that no bmi::Server has made"));
+        };
+        let [version, status, place, ..] = *head;
+        if version != VERSION {
+            return Err(invalid(&format!("of version {version}, and this side knows {VERSION}")));
+        }
+        let place = match place {
+            0 => Place::Behind,
+            1 => Place::InMemory,
+            2 => Place::Kept { number: u64_at(head, 16) },
+            _ => return Err(invalid("with data in an unknown place")),
+        };
+        let len = u32::from_le_bytes(head[4..8].try_into().expect("four bytes"));
+        let head = ReplyHead { error: kind_of(status), place, len, data: u64_at(head, 8) };
+        let behind = (wire.len() - REPLY_HEAD) as u64;
+        let carried = if place == Place::Behind { head.data } else { 0 };
+        if u64::from(len).checked_add(carried) != Some(behind) {
+            return Err(invalid("that contradicts its length"));
+        }
+        Ok(head)
+    }
+}
+
+/// The kinds of errors on the wire. The code of a kind is its place here, from 1.
+const KINDS: [ErrorKind; 14] = [
+    ErrorKind::Invalid,
+    ErrorKind::Unsupported,
+    ErrorKind::Incompatible,
+    ErrorKind::Refused,
+    ErrorKind::PeerLost,
+    ErrorKind::TimedOut,
+    ErrorKind::Cancelled,
+    ErrorKind::TooLarge,
+    ErrorKind::Exhausted,
+    ErrorKind::Protocol,
+    ErrorKind::Io,
+    ErrorKind::Abandoned,
+    ErrorKind::Busy,
+    // For kinds of later versions.
+    ErrorKind::Io,
+];
+
+fn code_of(kind: ErrorKind) -> u8 {
+    let at = KINDS.iter().position(|known| *known == kind).unwrap_or(KINDS.len() - 1);
+    at as u8 + 1
+}
+
+fn kind_of(code: u8) -> Option<ErrorKind> {
+    let at = usize::from(code.checked_sub(1)?);
+    Some(*KINDS.get(at).unwrap_or(&ErrorKind::Io))
+}
+
+fn u64_at(wire: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived_and_heads_come_back(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Some(head) = RequestHead::decode(&bytes) {
+                prop_assert_eq!(RequestHead::decode(&head.encode()), Some(head));
+            }
+            if let Ok(head) = ReplyHead::decode(&bytes) {
+                let again = [&head.encode()[..], &bytes[REPLY_HEAD..]].concat();
+                prop_assert_eq!(ReplyHead::decode(&again).expect("its own encoding"), head);
+            }
+        }
+    }
+
+    #[test]
+    fn every_kind_has_a_code() {
+        for kind in KINDS {
+            assert_eq!(kind_of(code_of(kind)), Some(kind));
+        }
+        assert_eq!((kind_of(0), kind_of(200)), (None, Some(ErrorKind::Io)));
+    }
+
+    #[test]
+    fn a_reply_is_as_long_as_it_says() {
+        let head = ReplyHead { error: None, place: Place::Behind, len: 2, data: u64::MAX };
+        let wire = [&head.encode()[..], b"ok"].concat();
+        assert_eq!(ReplyHead::decode(&wire).unwrap_err().kind(), ErrorKind::Protocol);
+        let head = ReplyHead { data: 3, ..head };
+        assert_eq!(ReplyHead::decode(&[&head.encode()[..], b"okabc"].concat()).unwrap(), head);
+    }
+}

@@ -1,0 +1,190 @@
+//! Connections: made when needed, and again; several addresses; the end of a server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bmi::rpc::LinkState;
+use bmi::{Call, Client, Error, ErrorKind, Server};
+use bmi_sim::World;
+
+use crate::bed::{Bed, LIMIT, echo, everywhere, start};
+
+/// A server at the same address, started again.
+async fn again(addr: &str) -> Server {
+    for _ in 0..200 {
+        match Server::bind(addr).await {
+            Ok(server) => return start(server, echo).0,
+            Err(_) => bmi::sleep(Duration::from_millis(10)).await,
+        }
+    }
+    panic!("{addr} stays in use")
+}
+
+#[test]
+fn a_client_connects_again() {
+    everywhere(async |bed: &Bed| {
+        let (server, client) = bed.echo().await;
+        let addr = server.addrs()[0].to_string();
+        assert_eq!(client.links()[0].1, LinkState::Idle);
+        client.call(b"1").await.expect("a reply");
+        assert_eq!(client.links()[0].1, LinkState::Connected);
+        server.shutdown(Duration::ZERO).await;
+        drop(server);
+        // It is not there: the call waits for it until its deadline.
+        let error = client.call(b"2").timeout(Duration::from_millis(100)).await.expect_err("nobody is there");
+        assert!(error.is_retryable(), "{error}");
+        assert!(matches!(client.links()[0].1, LinkState::Down(_)));
+        let waits = client.call(b"3").timeout(LIMIT);
+        let waits = bmi::spawn(async move { waits.await });
+        let server = again(&addr).await;
+        assert_eq!(waits.await.expect("a task").expect("a reply").bytes, "3");
+        client.close().await;
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+/// A server that ends while it handles a call. Only a call that may be repeated is repeated.
+#[test]
+fn calls_are_repeated_if_the_program_says_so() {
+    everywhere(async |bed: &Bed| {
+        for idempotent in [false, true] {
+            let (server, addr) = bed.serve(|_| async { std::future::pending().await }).await;
+            let addr = addr.as_str();
+            let client = Client::new(addr);
+            client.connect().await.expect("a connection");
+            let call = client.call(b"x").timeout(LIMIT);
+            let call = if idempotent { call.idempotent() } else { call };
+            let call = bmi::spawn(async move { call.await });
+            bmi::sleep(Duration::from_millis(50)).await;
+            server.shutdown(Duration::ZERO).await;
+            drop(server);
+            let server = again(addr).await;
+            match call.await.expect("a task") {
+                Ok(reply) => assert!(idempotent && reply.bytes == "x"),
+                Err(error) => {
+                    let unknown = matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Abandoned);
+                    assert!(!idempotent && unknown, "{error}");
+                }
+            }
+            client.close().await;
+            server.shutdown(Duration::from_secs(1)).await;
+        }
+    });
+}
+
+/// Handlers that have begun end, and calls that come later are refused.
+#[test]
+fn a_server_shuts_down_in_order() {
+    everywhere(async |bed: &Bed| {
+        let slow = |call: Call| async move {
+            bmi::sleep(Duration::from_millis(200)).await;
+            call.reply(b"done").await
+        };
+        let (server, addr) = bed.serve(slow).await;
+        let client = Client::new(addr);
+        client.connect().await.expect("a connection");
+        let begun = client.call(b"");
+        let begun = bmi::spawn(async move { begun.await });
+        bmi::sleep(Duration::from_millis(50)).await;
+        let stopping = server.clone();
+        let stopping = bmi::spawn(async move { stopping.shutdown(LIMIT).await });
+        bmi::sleep(Duration::from_millis(20)).await;
+        let error = client.call(b"").timeout(Duration::from_millis(100)).await.expect_err("refused");
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Refused, true), "{error}");
+        assert_eq!(begun.await.expect("a task").expect("a reply").bytes, "done");
+        stopping.await.expect("it ends");
+        client.close().await;
+    });
+}
+
+#[test]
+fn several_addresses_are_one_service() {
+    everywhere(async |bed: &Bed| {
+        let name = |name: &'static str| move |call: Call| async move { call.reply(name).await };
+        let ((a, at_a), (b, at_b)) = (bed.serve(name("a")).await, bed.serve(name("b")).await);
+        let first = Client::new([&at_a, &at_b]);
+        let spread = Client::builder().spread().to(vec![at_a, at_b]);
+        let mut answers = Vec::new();
+        for _ in 0..4 {
+            assert_eq!(first.call(b"").await.expect("a reply").bytes, "a");
+            answers.push(spread.call(b"").await.expect("a reply").bytes);
+        }
+        assert_eq!(answers, ["a", "b", "a", "b"]);
+        a.shutdown(Duration::from_secs(1)).await;
+        for _ in 0..4 {
+            assert_eq!(first.call(b"").await.expect("a reply").bytes, "b");
+            assert_eq!(spread.call(b"").await.expect("a reply").bytes, "b");
+        }
+        first.close().await;
+        spread.close().await;
+        b.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+/// One server at addresses of different schemes.
+#[test]
+fn a_server_listens_at_several_addresses() {
+    everywhere(async |bed: &Bed| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let second = if bed.is_world() { "tcp://localhost:77".to_owned() } else { "tcp://127.0.0.1:0".to_owned() };
+        let shm = format!("shm://{}/sockets/1", folder.path().display());
+        let server = Server::bind(vec![bed.addr(), second, shm]).await.expect("a server");
+        let (server, _) = start(server, echo);
+        assert_eq!(server.addrs().len(), 3);
+        for addr in server.addrs() {
+            let client = Client::new(addr);
+            assert_eq!(client.call(b"x").await.expect("a reply").bytes, "x");
+            client.close().await;
+        }
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+#[test]
+fn programs_of_different_versions_are_told_so() {
+    everywhere(async |bed: &Bed| {
+        let server = Server::builder().protocol(3).bind(bed.addr()).await.expect("a server");
+        let (server, addr) = start(server, echo);
+        let old = Client::builder().protocol(2).to(addr.as_str());
+        let error = old.call(b"x").await.expect_err("another version");
+        assert_eq!(error.kind(), ErrorKind::Incompatible);
+        assert!(error.to_string().contains("version 2 of its protocol, this side 3"), "{error}");
+        let new = Client::builder().protocol(3).to(addr);
+        new.call(b"x").await.expect("a reply");
+        (old.close().await, new.close().await);
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+/// A host that hangs: its connection is up, and nothing answers. The first call finds out by its
+/// deadline, the second goes to another host.
+#[test]
+fn a_host_that_hangs_is_left() {
+    let world = World::new(3);
+    let ran = Arc::new(AtomicBool::new(false));
+    let done = Arc::clone(&ran);
+    for name in ["a", "b"] {
+        let server = world.node(name);
+        server.spawn(async move {
+            let server = Server::bind("tcp://0.0.0.0:7001").await.expect("a server");
+            let handler = move |call: Call| async move { call.reply(name).await };
+            server.serve(handler).await.expect("it serves");
+        });
+    }
+    let (hangs, client) = (world.node("a"), world.node("client"));
+    let calls = async move {
+        let client = Client::new(["tcp://a:7001", "tcp://b:7001"]);
+        assert_eq!(client.call(b"").await?.bytes, "a");
+        hangs.pause();
+        let error = client.call(b"").timeout(Duration::from_secs(2)).await.expect_err("it hangs");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(client.call(b"").await?.bytes, "b");
+        client.close().await;
+        hangs.resume();
+        done.store(true, Ordering::Relaxed);
+        Ok::<_, Error>(())
+    };
+    world.block_on(client.run(calls)).expect("the calls");
+    assert!(ran.load(Ordering::Relaxed));
+}

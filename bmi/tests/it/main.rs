@@ -1,0 +1,8 @@
+//! Calls of the root of `bmi`: over TCP, over shared memory, and in a simulated world.
+
+mod bed;
+mod limits;
+mod links;
+mod outcomes;
+mod runtime;
+mod transfers;

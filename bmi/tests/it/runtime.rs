@@ -1,0 +1,52 @@
+//! Tasks and time, outside and in a world.
+
+use std::time::Duration;
+
+use bmi::{ErrorKind, Instant};
+use bmi_sim::World;
+
+use crate::bed::{Bed, everywhere};
+
+#[test]
+fn tasks_and_time_are_those_of_the_place() {
+    everywhere(async |bed: &Bed| {
+        let begun = Instant::now();
+        let hour = if bed.is_world() { Duration::from_secs(3600) } else { Duration::from_millis(20) };
+        let task = bmi::spawn(async move {
+            bmi::sleep(hour).await;
+            7
+        });
+        let late = bmi::timeout(hour / 2, std::future::pending::<()>()).await;
+        assert_eq!(late.expect_err("it never ends").kind(), ErrorKind::TimedOut);
+        assert!(!task.is_finished());
+        assert_eq!(task.await.expect("its result"), 7);
+        assert!(begun.elapsed() >= hour);
+        let stopped = bmi::spawn(std::future::pending::<()>());
+        stopped.abort();
+        assert_eq!(stopped.await.expect_err("aborted").kind(), ErrorKind::Abandoned);
+    });
+}
+
+/// In a world, random numbers and time follow from the seed.
+#[test]
+fn a_world_repeats_its_random_numbers() {
+    let numbers = |seed| {
+        let world = World::new(seed);
+        world.block_on(world.node("n0").run(async { [(); 4].map(|()| bmi::runtime::random()) }))
+    };
+    assert_eq!(numbers(5), numbers(5));
+    assert_ne!(numbers(5), numbers(6));
+}
+
+#[test]
+#[should_panic(expected = "does not run inside of a tokio runtime")]
+fn a_world_refuses_to_run_inside_of_tokio() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async { World::new(1).block_on(async {}) });
+}
+
+#[test]
+#[should_panic(expected = "outside of a runtime")]
+fn a_task_needs_a_place() {
+    drop(bmi::spawn(async {}));
+}
