@@ -182,6 +182,25 @@ fn a_handle_is_measured_beside_an_endpoint() {
     }
 }
 
+/// As many tasks as the depth share the calls of a connection, also if there are fewer calls.
+#[test]
+fn programs_on_tokio_are_measured_beside_plain_sockets_of_tokio() {
+    let report = report(&here(
+        "--over tcp,shm --test tokio-read,tokio-write --size 64,4K,100000 --depth 1,3,16 --connections 1,2 \
+         --count 10 --rounds 2 --json -",
+    ));
+    assert_eq!(report.interrupted, None);
+    assert_eq!(report.overs(), ["tcp", "shm", "sockets"]);
+    assert_eq!(report.rows.len(), 3 * 2 * 3 * 3 * 2);
+    for row in &report.rows {
+        assert_eq!((row.unit, row.rounds.len()), (Unit::PerSecond, 2), "{}", row.name());
+        assert!(row.values().iter().all(|value| *value > 0.0 && value.is_finite()), "{row:?}");
+        let connections: u64 = row.setup.get("connections").map_or(1, |number| number.parse().unwrap());
+        assert_eq!(row.histogram.as_ref().unwrap().len(), 2 * 10 * connections, "{}", row.name());
+        assert!(row.cost["client"].cpu > 0.0 && row.cost["server"].cpu > 0.0, "{row:?}");
+    }
+}
+
 /// `cargo xtask compare` knows the rows by these names.
 #[test]
 fn a_sample_has_a_line_for_each_row() {

@@ -84,6 +84,9 @@ pub(crate) enum Interface {
     Thread,
     /// A handle, by as many tasks of a runtime with two workers.
     Tokio,
+    /// Both sides are programs on tokio's default runtime: the only one of the tests of those.
+    #[value(skip)]
+    Tasks,
 }
 
 impl Interface {
@@ -94,6 +97,7 @@ impl Interface {
             Interface::Polled => "polled",
             Interface::Thread => "thread",
             Interface::Tokio => "tokio",
+            Interface::Tasks => "tasks",
         }
     }
 
@@ -135,7 +139,8 @@ impl Station {
     /// Returns what it is called in reports: `shm`, `shm backend`.
     pub(crate) fn name(&self) -> String {
         match self.interface {
-            Interface::Endpoint => self.over.name().to_owned(),
+            // The tests are named for their tasks.
+            Interface::Endpoint | Interface::Tasks => self.over.name().to_owned(),
             interface => format!("{} {}", self.over, interface.name()),
         }
     }
@@ -154,6 +159,9 @@ impl Station {
             }
             _ if self.interface.polls() && (self.connections, self.threads) != (1, 1) => {
                 Err(format!("{} is measured on one connection of one thread", self.name()))
+            }
+            (_, threads) if threads > 1 && self.interface == Interface::Tasks => {
+                Err(format!("{threads} threads for programs on tokio, which has its own"))
             }
             (_, threads) if threads > MOST_THREADS => Err(format!("{threads} threads; at most {MOST_THREADS}")),
             (connections, threads) if threads > connections => {

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `library` | what a side does through the library |
 //! | `polling` | what it does without an executor: through a backend alone, or a polled endpoint |
+//! | `tasks` | what it does as a program on tokio, through the library or plain sockets |
 //! | `sockets`, `memory` | what it does for a baseline |
 //! | `produce` | the data that it sends |
 //! | `adapter` | which transports this host has |
@@ -21,9 +22,10 @@ mod memory;
 mod polling;
 mod produce;
 mod sockets;
+mod tasks;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
@@ -37,7 +39,8 @@ pub(crate) use self::library::DATA;
 use self::library::{Shared, Side};
 use self::polling::{Meeting, Part};
 use self::sockets::Sockets;
-use crate::case::{Besides, Case, Job, Over, Settings, Station};
+use self::tasks::Tasks;
+use crate::case::{Besides, Case, Interface, Job, Over, Settings, Station};
 use crate::measured::Measured;
 use crate::stop::Stop;
 use crate::usage::{Meter, Usage};
@@ -142,6 +145,7 @@ enum Means {
     Awaited(Endpoint),
     Shared(Shared),
     Polling(Box<dyn Part>),
+    Tasks(Tasks),
     Sockets(Sockets),
     Nothing,
 }
@@ -164,7 +168,7 @@ fn work(of: &Assignment, orders: &Receiver<Order>, said: &dyn Fn(Said)) -> Resul
         if let (Means::Library(side), Besides::Recording, 0) = (&means, job.besides, of.index) {
             side.record()?;
         }
-        let meter = Meter::begin(job.besides == Besides::Counting, matches!(means, Means::Shared(_)));
+        let meter = Meter::begin(job.besides == Besides::Counting, matches!(means, Means::Shared(_) | Means::Tasks(_)));
         let measured = match of.role {
             Role::Client { .. } => measure(&mut means, &job.case, job.count, of)?,
             Role::Server { .. } => serve(&mut means, &job.case, job.count, of).map(|()| Measured::default())?,
@@ -184,6 +188,7 @@ fn measure(means: &mut Means, case: &Case, count: u64, of: &Assignment) -> Resul
         Means::Library(side) => side.measure(case, count, &of.stop),
         Means::Shared(shared) => shared.measure(case, count, &of.stop),
         Means::Polling(side) => side.measure(case, count, &of.stop),
+        Means::Tasks(tasks) => tasks.measure(case, count, &of.stop),
         Means::Sockets(sockets) => sockets.measure(case, count, &of.stop),
         Means::Nothing => memory::measure(case, count, &of.stop),
         Means::Awaited(_) => Err(Error::new(ErrorKind::Invalid, "a client that waits for connections")),
@@ -200,6 +205,7 @@ fn serve(means: &mut Means, case: &Case, count: u64, of: &Assignment) -> Result<
             side.until_they_leave(&of.stop)
         }
         Means::Polling(side) => side.serve(case, count, &of.stop),
+        Means::Tasks(tasks) => tasks.serve(&of.stop),
         Means::Sockets(sockets) => sockets.serve(case, count, &of.stop),
         Means::Shared(_) | Means::Nothing => Ok(()),
     }
@@ -208,6 +214,9 @@ fn serve(means: &mut Means, case: &Case, count: u64, of: &Assignment) -> Result<
 fn set_up(of: &Assignment, said: &dyn Fn(Said)) -> Result<Means, Error> {
     let Station { over, interface, .. } = of.station;
     let connections = of.station.connections_of(of.index);
+    if interface == Interface::Tasks {
+        return Ok(Means::Tasks(Tasks::open(of, said)?));
+    }
     let Some(scheme) = over.scheme() else { return set_up_baseline(of, connections, said) };
     let settings = of.settings.clone();
     match &of.role {
@@ -225,11 +234,7 @@ fn set_up(of: &Assignment, said: &dyn Fn(Said)) -> Result<Means, Error> {
             })
         }
         Role::Server { ip, names } => {
-            let at = match over {
-                Over::Shm => Addr::shm(names.join(of.index.to_string()).display().to_string()),
-                Over::Ib => Addr::ib(None, ip.to_string(), 0),
-                _ => Addr::tcp(ip.to_string(), 0),
-            };
+            let at = listening_address(of, *ip, names);
             let listening = |at: Addr| said(Said::Listening(at.without_device().to_string()));
             if interface.polls() {
                 let meeting = Meeting::Here(&at, &listening);
@@ -242,6 +247,15 @@ fn set_up(of: &Assignment, said: &dyn Fn(Said)) -> Result<Means, Error> {
                 false => Means::Library(Side::accept(endpoint, connections, &of.stop)?),
             })
         }
+    }
+}
+
+/// Returns where a server's thread listens through the library.
+fn listening_address(of: &Assignment, ip: IpAddr, names: &Path) -> Addr {
+    match of.station.over {
+        Over::Shm => Addr::shm(names.join(of.index.to_string()).display().to_string()),
+        Over::Ib => Addr::ib(None, ip.to_string(), 0),
+        _ => Addr::tcp(ip.to_string(), 0),
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Ring {
 impl Ring {
     pub(super) fn new(case: &Case) -> Result<Ring, Error> {
         let (len, number) = (case.len(), case.buffers());
-        let memory = memory(case, len * number)?;
+        let memory = memory(case.station.over, len * number)?;
         let messages = (0..number).map(|index| memory.slice(index * len, len)).collect();
         Ok(Ring { memory, messages })
     }
@@ -27,11 +27,10 @@ impl Ring {
     }
 }
 
-/// Returns memory of a case. Over shared memory the peer can map it, as that of a program that
+/// Returns memory for messages. Over shared memory the peer can map it, as that of a program that
 /// wants to be fast.
-pub(super) fn memory(case: &Case, len: usize) -> Result<Memory, Error> {
-    let is_shared = case.station.over == Over::Shm;
-    let memory = if is_shared { Memory::shareable(len)? } else { Memory::zeroed(len)? };
+pub(in crate::work) fn memory(over: Over, len: usize) -> Result<Memory, Error> {
+    let memory = if over == Over::Shm { Memory::shareable(len)? } else { Memory::zeroed(len)? };
     // Touch every page now, and not during the measurement.
     memory.copy_from(0, &vec![1; len]);
     Ok(memory)
@@ -40,7 +39,7 @@ pub(super) fn memory(case: &Case, len: usize) -> Result<Memory, Error> {
 /// Returns the pieces of a list, with gaps of the same length between them.
 pub(super) fn pieces(case: &Case) -> Result<(Memory, MemList), Error> {
     let (len, pieces) = (case.len(), case.pieces as usize);
-    let memory = memory(case, 2 * len)?;
+    let memory = memory(case.station.over, 2 * len)?;
     let bound = |index: usize| len * index / pieces;
     let list = (0..pieces).map(|index| {
         let piece = bound(index + 1) - bound(index);
