@@ -27,13 +27,19 @@ impl Ring {
     }
 }
 
-/// Returns memory for messages. Over shared memory the peer can map it, as that of a program that
+/// Returns memory for messages, page-aligned for baselines, too: on some processors the kernel copies
+/// to or from other memory at a third of the speed. Over shared memory the peer can map it, as that of a program that
 /// wants to be fast.
 pub(in crate::work) fn memory(over: Over, len: usize) -> Result<Memory, Error> {
-    let memory = if over == Over::Shm { Memory::shareable(len)? } else { Memory::zeroed(len)? };
-    // Touch every page now, and not during the measurement.
+    let memory = if over == Over::Shm { Memory::shareable(len)? } else { Memory::zeroed(len)? }; //
+    Touch every page now, and not during the measurement.
     memory.copy_from(0, &vec![1; len]);
     Ok(memory)
+}
+
+/// Returns the bytes of memory that nothing else uses.
+pub(in crate::work) fn bytes(memory: &mut Memory) -> &mut [u8] {
+    memory.get_mut().expect("the only handle")
 }
 
 /// Returns the pieces of a list, with gaps of the same length between them.

@@ -1,7 +1,7 @@
 //! The library's client and server on tokio. What they use of its interface is here and nowhere
 //! else in this folder.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bmi::config::HandleConfig;
 use bmi::paths::Direction;
@@ -10,7 +10,7 @@ use bmi::{Addr, Body, Error, ErrorKind, Handle, Incoming, Memory, Options, Peer}
 
 use super::{Client, Pool, REQUEST, Request, Rounds, Verb};
 use crate::case::{MOST_DEPTH, Over, Settings};
-use crate::work::library::{PATIENCE, config, memory};
+use crate::work::library::{PATIENCE, config};
 use crate::work::{adapter, produce::produce};
 
 /// Opens a handle. Its driver is a task of the runtime.
@@ -46,12 +46,6 @@ pub(super) async fn connect(
 }
 
 impl Client for Connection {
-    type Buffer = Memory;
-
-    fn buffer(&self, len: usize) -> Result<Memory, Error> {
-        memory(self.over, len)
-    }
-
     async fn call(&self, request: Request, memory: Memory) -> Result<Memory, Error> {
         let body = match request.verb {
             // Data that is no longer than a request is a reply of its own.
@@ -71,7 +65,7 @@ impl Client for Connection {
 pub(super) fn serve(over: Over, at: &Addr, settings: &Settings, rounds: Arc<Rounds>) -> Result<Addr, Error> {
     let handle = open(over, "bmi-perf serve", settings)?;
     let at = handle.listen(at)?;
-    let store = Arc::new(Store { over, rounds, pool: Pool::new() });
+    let store = Arc::new(Store { over, rounds, pool: Pool(over, Mutex::default()) });
     tokio::spawn(async move {
         let answer = move |call| {
             let store = store.clone();
@@ -85,7 +79,7 @@ pub(super) fn serve(over: Over, at: &Addr, settings: &Settings, rounds: Arc<Roun
 struct Store {
     over: Over,
     rounds: Arc<Rounds>,
-    pool: Pool<Memory>,
+    pool: Pool,
 }
 
 impl Store {
@@ -93,6 +87,8 @@ impl Store {
     async fn answer(&self, call: Incoming<AnyThread>) -> Result<(), Error> {
         let (request, options) = (Request::decode(call.request())?, Options::default());
         self.rounds.handle(request.verb).await;
+        // The library refuses calls with more data than its longest message has.
+        let len = usize::try_from(call.len()).unwrap_or(usize::MAX);
         match call.direction() {
             None => {
                 let bytes = [1; REQUEST];
@@ -102,24 +98,18 @@ impl Store {
             // A store takes the data from the place where it is.
             Some(Direction::Write) if call.data().is_some() => call.reply(&[], None, options).await,
             Some(Direction::Write) => {
-                let memory = self.buffer(call.len())?;
+                let memory = self.pool.take(len)?;
                 call.fetch(0, &memory, options).await?;
                 self.pool.put(memory);
                 call.reply(&[], None, options).await
             }
             Some(Direction::Read) => {
-                let memory = self.buffer(call.len())?;
+                let memory = self.pool.take(len)?;
                 produce(self.over, &memory.all());
                 call.reply(&[], Some((&memory).into()), options).await?;
                 self.pool.put(memory);
                 Ok(())
             }
         }
-    }
-
-    fn buffer(&self, len: u64) -> Result<Memory, Error> {
-        // The library refuses calls with more data than its longest message has.
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        self.pool.take().filter(|memory| memory.len() == len).map_or_else(|| memory(self.over, len), Ok)
     }
 }

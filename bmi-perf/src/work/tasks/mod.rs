@@ -23,11 +23,12 @@ mod sockets;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bmi::{Error, ErrorKind};
+use bmi::{Error, ErrorKind, Memory};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use super::library::memory;
 use super::{Assignment, Role, Said, listening_address};
 use crate::case::{Case, MOST_BYTES, Over, Test};
 use crate::measured::{Measured, Stopwatch};
@@ -77,13 +78,8 @@ impl Request {
 
 /// A connection of a client, for any task.
 trait Client: Clone + Send + Sync + 'static {
-    /// Where the data of a call is.
-    type Buffer: Send + 'static;
-
-    fn buffer(&self, len: usize) -> Result<Self::Buffer, Error>;
-
-    /// Calls, and returns the buffer when the reply is there.
-    fn call(&self, request: Request, buffer: Self::Buffer) -> impl Future<Output = Result<Self::Buffer, Error>> + Send;
+    /// Calls with the memory of the data. Returns it when the reply is there.
+    fn call(&self, request: Request, data: Memory) -> impl Future<Output = Result<Memory, Error>> + Send;
 }
 
 /// The rounds of a server.
@@ -103,22 +99,18 @@ impl Rounds {
     }
 }
 
-/// The buffers that no call of a server uses.
-#[derive(Debug)]
-struct Pool<B>(Mutex<Vec<B>>);
+/// The memory of a server that no call uses.
+struct Pool(Over, Mutex<Vec<Memory>>);
 
-impl<B> Pool<B> {
-    fn new() -> Pool<B> {
-        Pool(Mutex::new(Vec::new()))
+impl Pool {
+    /// Returns memory of a length: that which was used last, if it fits.
+    fn take(&self, len: usize) -> Result<Memory, Error> {
+        let last = lock(&self.1).pop();
+        last.filter(|last| last.len() == len).map_or_else(|| memory(self.0, len), Ok)
     }
 
-    /// Takes the buffer that was used last.
-    fn take(&self) -> Option<B> {
-        lock(&self.0).pop()
-    }
-
-    fn put(&self, buffer: B) {
-        lock(&self.0).push(buffer);
+    fn put(&self, memory: Memory) {
+        lock(&self.1).push(memory);
     }
 }
 
@@ -198,26 +190,26 @@ impl Tasks {
 /// Calls from as many tasks on each connection as the case's depth.
 async fn calls<C: Client>(connections: &[C], case: &Case, count: u64) -> Result<Measured, Error> {
     let Some(first) = connections.first() else { return Ok(Measured::default()) };
-    let mut callers = Vec::new();
+    let (over, mut callers) = (case.station.over, Vec::new());
     for connection in connections {
         for task in 0..u64::from(case.depth) {
             let depth = u64::from(case.depth);
             let share = count / depth + u64::from(task < count % depth);
-            callers.push((connection.clone(), connection.buffer(case.len())?, share));
+            callers.push((connection.clone(), memory(over, case.len())?, share));
         }
     }
     let request = match case.test {
         Test::TokioWrite => Request { verb: Verb::Write, size: 0 },
         _ => Request { verb: Verb::Read, size: case.size },
     };
-    first.call(Request { verb: Verb::Begin, size: 0 }, first.buffer(1)?).await?;
+    first.call(Request { verb: Verb::Begin, size: 0 }, Memory::zeroed(0)?).await?;
     let watch = Stopwatch::start();
     let mut tasks = JoinSet::new();
-    for (connection, mut buffer, share) in callers {
+    for (connection, mut data, share) in callers {
         tasks.spawn(async move {
             let (mut measured, mut last) = (Measured::of_each(), watch.begin);
             for _ in 0..share {
-                buffer = connection.call(request, buffer).await?;
+                data = connection.call(request, data).await?;
                 last = measured.lap(last);
             }
             Ok::<_, Error>(measured.ended(watch, share))
@@ -228,6 +220,6 @@ async fn calls<C: Client>(connections: &[C], case: &Case, count: u64) -> Result<
         let failed = |_| Error::new(ErrorKind::Io, "a task of the client failed");
         measured = measured.beside(ended.map_err(failed)??);
     }
-    first.call(Request { verb: Verb::End, size: 0 }, first.buffer(1)?).await?;
+    first.call(Request { verb: Verb::End, size: 0 }, Memory::zeroed(0)?).await?;
     Ok(measured)
 }

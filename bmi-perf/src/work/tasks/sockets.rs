@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bmi::{Error, ErrorKind};
+use bmi::{Error, ErrorKind, Memory};
 use bytes::Buf;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -21,7 +21,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
 use super::{Client, Pool, REQUEST, Request, Rounds, Verb, lock};
-use crate::case::MOST_BYTES;
+use crate::case::{MOST_BYTES, Over};
+use crate::work::library::bytes;
 
 /// Length of the reads of small frames in bytes.
 const READ: usize = 64 << 10;
@@ -31,6 +32,11 @@ const LONG: usize = 16 << 10;
 
 fn protocol(what: &str) -> Error {
     Error::new(ErrorKind::Protocol, what)
+}
+
+/// Returns the bytes of the data of a frame, if it has any.
+fn content(data: &mut Option<Memory>) -> &mut [u8] {
+    data.as_mut().map_or(&mut [], bytes)
 }
 
 /// The way out of a connection, which tasks share.
@@ -78,7 +84,7 @@ fn split(stream: TcpStream) -> Result<(BufReader<OwnedReadHalf>, Arc<Out>), Erro
 }
 
 /// The calls that wait for their replies: where the data goes, and who is to be told.
-type Calls = Mutex<HashMap<u64, (Vec<u8>, oneshot::Sender<Vec<u8>>)>>;
+type Calls = Mutex<HashMap<u64, (Option<Memory>, oneshot::Sender<Option<Memory>>)>>;
 
 /// A connection of a client.
 pub(super) struct Connection {
@@ -110,7 +116,7 @@ async fn read_replies(mut from: BufReader<OwnedReadHalf>, calls: &Calls) -> Resu
         let (len, id) = (from.read_u32_le().await? as usize, from.read_u64_le().await?);
         let called = lock(calls).remove(&id);
         let (mut into, told) = called.ok_or_else(|| protocol("a reply to no call"))?;
-        let place = into.get_mut(..len).ok_or_else(|| protocol("a reply that is too long"))?;
+        let place = content(&mut into).get_mut(..len).ok_or_else(|| protocol("a reply that is too long"))?;
         from.read_exact(place).await?;
         // The caller may have gone.
         let _ = told.send(into);
@@ -118,21 +124,15 @@ async fn read_replies(mut from: BufReader<OwnedReadHalf>, calls: &Calls) -> Resu
 }
 
 impl Client for Arc<Connection> {
-    type Buffer = Vec<u8>;
-
-    fn buffer(&self, len: usize) -> Result<Vec<u8>, Error> {
-        Ok(vec![1; len])
-    }
-
-    async fn call(&self, request: Request, buffer: Vec<u8>) -> Result<Vec<u8>, Error> {
-        let (data, into) = if request.verb == Verb::Write { (buffer, Vec::new()) } else { (Vec::new(), buffer) };
+    async fn call(&self, request: Request, data: Memory) -> Result<Memory, Error> {
+        let (mut out, into) = if request.verb == Verb::Write { (Some(data), None) } else { (None, Some(data)) };
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (tell, told) = oneshot::channel();
         lock(&self.calls).insert(id, (into, tell));
-        self.out.send(id, &request.encode(), &data).await?;
-        let lost = |_| Error::new(ErrorKind::PeerLost, "the server has closed the connection");
-        let came = told.await.map_err(lost)?;
-        Ok(if request.verb == Verb::Write { data } else { came })
+        self.out.send(id, &request.encode(), content(&mut out)).await?;
+        let lost = || Error::new(ErrorKind::PeerLost, "the server has closed the connection");
+        let came = told.await.map_err(|_| lost())?;
+        out.or(came).ok_or_else(lost)
     }
 }
 
@@ -140,7 +140,7 @@ impl Client for Arc<Connection> {
 pub(super) async fn serve(at: SocketAddr, rounds: Arc<Rounds>) -> Result<SocketAddr, Error> {
     let listener = TcpListener::bind(at).await?;
     let at = listener.local_addr()?;
-    let server = Arc::new(Server { rounds, pool: Pool::new() });
+    let server = Arc::new(Server { rounds, pool: Pool(Over::Sockets, Mutex::default()) });
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(server.clone().read_requests(stream));
@@ -151,7 +151,7 @@ pub(super) async fn serve(at: SocketAddr, rounds: Arc<Rounds>) -> Result<SocketA
 
 struct Server {
     rounds: Arc<Rounds>,
-    pool: Pool<Vec<u8>>,
+    pool: Pool,
 }
 
 impl Server {
@@ -161,34 +161,31 @@ impl Server {
         loop {
             let (len, id) = (from.read_u32_le().await? as usize, from.read_u64_le().await?);
             let data = len.checked_sub(REQUEST).filter(|data| *data as u64 <= MOST_BYTES);
-            let mut data = self.buffer(data.ok_or_else(|| protocol("a request of an odd length"))?);
+            let mut data = self.memory(data.ok_or_else(|| protocol("a request of an odd length"))?)?;
             let mut request = [0; REQUEST];
             from.read_exact(&mut request).await?;
-            from.read_exact(&mut data).await?;
+            from.read_exact(content(&mut data)).await?;
             tokio::spawn(self.clone().answer(id, Request::decode(&request)?, data, out.clone()));
         }
     }
 
-    async fn answer(self: Arc<Server>, id: u64, request: Request, came: Vec<u8>, out: Arc<Out>) -> Result<(), Error> {
+    async fn answer(
+        self: Arc<Server>,
+        id: u64,
+        request: Request,
+        came: Option<Memory>,
+        out: Arc<Out>,
+    ) -> Result<(), Error> {
         self.rounds.handle(request.verb).await;
-        self.put(came);
+        came.into_iter().for_each(|memory| self.pool.put(memory));
         // At most as long as `Request::decode` admits.
-        let data = self.buffer(request.size as usize);
-        out.send(id, &[], &data).await?;
-        self.put(data);
+        let mut data = self.memory(request.size as usize)?;
+        out.send(id, &[], content(&mut data)).await?;
+        data.into_iter().for_each(|memory| self.pool.put(memory));
         Ok(())
     }
 
-    fn put(&self, buffer: Vec<u8>) {
-        if !buffer.is_empty() {
-            self.pool.put(buffer);
-        }
-    }
-
-    fn buffer(&self, len: usize) -> Vec<u8> {
-        match len {
-            0 => Vec::new(),
-            _ => self.pool.take().filter(|buffer| buffer.len() == len).unwrap_or_else(|| vec![1; len]),
-        }
+    fn memory(&self, len: usize) -> Result<Option<Memory>, Error> {
+        (len > 0).then(|| self.pool.take(len)).transpose()
     }
 }
