@@ -102,6 +102,8 @@ enum Transport {
     Shm,
     /// Plain sockets that do not block.
     Sockets,
+    /// Plain sockets over io_uring, compared with the others.
+    Uring,
     /// Copies of memory, and cache lines that two threads hand over.
     Memory,
 }
@@ -113,6 +115,7 @@ impl Transport {
             Transport::Ib => Over::Ib,
             Transport::Shm => Over::Shm,
             Transport::Sockets => Over::Sockets,
+            Transport::Uring => Over::Uring,
             Transport::Memory => Over::Memory,
         }
     }

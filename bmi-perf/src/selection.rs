@@ -186,12 +186,12 @@ pub(crate) fn processor(processors: &[usize], index: u32) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use clap::ValueEnum;
 
     use super::*;
 
-    fn wanted() -> Wanted {
+    pub(crate) fn wanted() -> Wanted {
         Wanted {
             overs: vec![Over::Tcp, Over::Sockets, Over::Shm, Over::Memory],
             tests: vec![Test::Latency],

@@ -201,6 +201,29 @@ fn programs_on_tokio_are_measured_beside_plain_sockets_of_tokio() {
     }
 }
 
+/// A kernel, or a container, may have no io_uring: then a note has the reason. There are short and
+/// long messages, and more of them than a chain has.
+#[test]
+fn sockets_over_io_uring_are_measured_or_the_reason_is_in_the_report() {
+    let tests = "latency,bandwidth,rate,both-ways,read-bandwidth,read-latency,call-write";
+    let report = report(&here(&format!(
+        "--over sockets,uring --test {tests} --size 64,100000 --depth 3,100 --connections 1,3 --path chosen \
+         --waiting polling,sleeping,hybrid --count 150 --rounds 2 --json -"
+    )));
+    assert_eq!(report.interrupted, None);
+    if report.notes.iter().any(|note| note.starts_with("uring is left out: ")) {
+        assert_eq!(report.overs(), ["sockets"]);
+        return;
+    }
+    let rows = || report.rows.iter().filter(|row| row.over == "uring");
+    // Four tests have two depths. There are neither streams in both directions nor hybrid rows.
+    assert_eq!(rows().count(), (3 + 3 * 2) * 2 * 2 * 2);
+    for row in rows() {
+        assert!(row.rounds.len() == 2 && row.values().iter().all(|value| *value > 0.0), "{row:?}");
+        assert!(row.cost["client"].cpu > 0.0 && row.cost["server"].cpu > 0.0, "{row:?}");
+    }
+}
+
 /// `cargo xtask compare` knows the rows by these names.
 #[test]
 fn a_sample_has_a_line_for_each_row() {

@@ -173,7 +173,10 @@ impl Case {
         Row {
             test: self.test.name().to_owned(),
             over: self.station.name(),
-            kind: if self.station.over.is_library() { Kind::Library } else { Kind::Baseline },
+            kind: match self.station.over {
+                Over::Sockets | Over::Memory => Kind::Baseline,
+                _ => Kind::Library,
+            },
             size: Some(self.size),
             setup,
             unit: self.test.unit(),
@@ -193,13 +196,19 @@ impl Case {
         let Station { over, interface, connections, threads } = self.station;
         if self.test.has_tasks() {
             // The runtime sleeps while no task is ready.
-            return interface == Interface::Tasks && over != Over::Memory && self.waiting == Waiting::Sleeping;
+            return interface == Interface::Tasks
+                && !matches!(over, Over::Uring | Over::Memory)
+                && self.waiting == Waiting::Sleeping;
         }
         let is_alone = (connections, threads) == (1, 1) && self.waiting == Waiting::Polling;
         match over {
             Over::Tcp | Over::Ib | Over::Shm => self.test.has(interface) && (!interface.polls() || is_alone),
             // Sockets know no paths: they are beside the library's own choice.
             Over::Sockets => self.path.is_none(),
+            Over::Uring => {
+                let has_test = !matches!(self.test, Test::BothWays | Test::LatencyAtRate);
+                has_test && self.path.is_none() && self.waiting != Waiting::Hybrid
+            }
             Over::Memory => {
                 is_alone
                     && matches!(

@@ -20,13 +20,15 @@ pub(crate) enum Over {
     Shm,
     /// The baseline of a network: plain sockets that do not block.
     Sockets,
+    /// Plain sockets over io_uring, which are compared with `Sockets`.
+    Uring,
     /// The baseline of shared memory: copies, and cache lines that two threads hand over.
     Memory,
 }
 
 impl Over {
     /// All, in the order in which they are shown.
-    pub(crate) const ALL: [Over; 5] = [Over::Tcp, Over::Ib, Over::Shm, Over::Sockets, Over::Memory];
+    pub(crate) const ALL: [Over; 6] = [Over::Tcp, Over::Ib, Over::Shm, Over::Uring, Over::Sockets, Over::Memory];
 
     /// Returns the name in reports.
     pub(crate) fn name(self) -> &'static str {
@@ -35,6 +37,7 @@ impl Over {
             Over::Ib => "ib",
             Over::Shm => "shm",
             Over::Sockets => "sockets",
+            Over::Uring => "uring",
             Over::Memory => "memory",
         }
     }
@@ -45,14 +48,14 @@ impl Over {
             Over::Tcp => Some(Scheme::Tcp),
             Over::Ib => Some(Scheme::Ib),
             Over::Shm => Some(Scheme::Shm),
-            Over::Sockets | Over::Memory => None,
+            Over::Sockets | Over::Uring | Over::Memory => None,
         }
     }
 
     /// Returns the baseline beside it.
     pub(crate) fn baseline(self) -> Over {
         match self {
-            Over::Tcp | Over::Ib | Over::Sockets => Over::Sockets,
+            Over::Tcp | Over::Ib | Over::Uring | Over::Sockets => Over::Sockets,
             Over::Shm | Over::Memory => Over::Memory,
         }
     }

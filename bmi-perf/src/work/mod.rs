@@ -12,7 +12,7 @@
 //! | `library` | what a side does through the library |
 //! | `polling` | what it does without an executor: through a backend alone, or a polled endpoint |
 //! | `tasks` | what it does as a program on tokio, through the library or plain sockets |
-//! | `sockets`, `memory` | what it does for a baseline |
+//! | `sockets`, `uring`, `memory` | what it does for a baseline |
 //! | `produce` | the data that it sends |
 //! | `adapter` | which transports this host has |
 
@@ -23,6 +23,7 @@ mod polling;
 mod produce;
 mod sockets;
 mod tasks;
+mod uring;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ use self::library::{Shared, Side};
 use self::polling::{Meeting, Part};
 use self::sockets::Sockets;
 use self::tasks::Tasks;
+use self::uring::Uring;
 use crate::case::{Besides, Case, Interface, Job, Over, Settings, Station};
 use crate::measured::Measured;
 use crate::stop::Stop;
@@ -147,6 +149,7 @@ enum Means {
     Polling(Box<dyn Part>),
     Tasks(Tasks),
     Sockets(Sockets),
+    Uring(Uring),
     Nothing,
 }
 
@@ -190,6 +193,7 @@ fn measure(means: &mut Means, case: &Case, count: u64, of: &Assignment) -> Resul
         Means::Polling(side) => side.measure(case, count, &of.stop),
         Means::Tasks(tasks) => tasks.measure(case, count, &of.stop),
         Means::Sockets(sockets) => sockets.measure(case, count, &of.stop),
+        Means::Uring(uring) => uring.measure(case, count, &of.stop),
         Means::Nothing => memory::measure(case, count, &of.stop),
         Means::Awaited(_) => Err(Error::new(ErrorKind::Invalid, "a client that waits for connections")),
     }
@@ -207,6 +211,7 @@ fn serve(means: &mut Means, case: &Case, count: u64, of: &Assignment) -> Result<
         Means::Polling(side) => side.serve(case, count, &of.stop),
         Means::Tasks(tasks) => tasks.serve(&of.stop),
         Means::Sockets(sockets) => sockets.serve(case, count, &of.stop),
+        Means::Uring(uring) => uring.serve(case, count, &of.stop),
         Means::Shared(_) | Means::Nothing => Ok(()),
     }
 }
@@ -260,22 +265,27 @@ fn listening_address(of: &Assignment, ip: IpAddr, names: &Path) -> Addr {
 }
 
 fn set_up_baseline(of: &Assignment, connections: u32, said: &dyn Fn(Said)) -> Result<Means, Error> {
-    match (&of.role, of.station.over) {
-        (Role::Client { to }, Over::Sockets) => {
-            let none = |_| Error::new(ErrorKind::Protocol, format!("the server's address `{to}`"));
-            Ok(Means::Sockets(Sockets::connect(to.parse::<SocketAddr>().map_err(none)?, connections)?))
+    let is_memory = of.station.over == Over::Memory;
+    let streams = match &of.role {
+        Role::Client { .. } if is_memory => return Ok(Means::Nothing),
+        Role::Server { .. } if is_memory => {
+            said(Said::Listening(String::new()));
+            return Ok(Means::Nothing);
         }
-        (Role::Server { ip, .. }, Over::Sockets) => {
+        Role::Client { to } => {
+            let none = |_| Error::new(ErrorKind::Protocol, format!("the server's address `{to}`"));
+            sockets::connect(to.parse::<SocketAddr>().map_err(none)?, connections)?
+        }
+        Role::Server { ip, .. } => {
             let (listener, port) = sockets::listen(*ip)?;
             said(Said::Listening(SocketAddr::new(*ip, port).to_string()));
-            Ok(Means::Sockets(Sockets::accept(&listener, connections, &of.stop)?))
+            sockets::accept(&listener, connections, &of.stop)?
         }
-        (Role::Client { .. }, _) => Ok(Means::Nothing),
-        (Role::Server { .. }, _) => {
-            said(Said::Listening(String::new()));
-            Ok(Means::Nothing)
-        }
-    }
+    };
+    Ok(match of.station.over {
+        Over::Uring => Means::Uring(Uring::new(streams)?),
+        _ => Means::Sockets(Sockets::new(streams)?),
+    })
 }
 
 fn plan(means: &Means) -> (Vec<Rule>, Vec<MessageRule>) {
