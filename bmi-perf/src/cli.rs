@@ -35,6 +35,7 @@ Examples:
   bmi-perf here --over shm --interface endpoint,polled     what tasks and an executor add to that
   bmi-perf here --over tcp --interface endpoint,thread     what a handle for several threads costs
   bmi-perf here --over tcp --test call-write,call-read     the four paths, and the one that is chosen
+  bmi-perf here --test tokio-read,tokio-write              programs on tokio, beside plain sockets
   bmi-perf here --over shm --peers ucx,libfabric           beside programs of other libraries
   bmi-perf here --sample                                   one line a row: what `cargo xtask compare` reads
   bmi-perf run 198.18.0.1 --test latency,bandwidth --size 8..1M*8 --html report.html"
@@ -101,6 +102,8 @@ enum Transport {
     Shm,
     /// Plain sockets that do not block.
     Sockets,
+    /// Plain sockets over io_uring, compared with the others.
+    Uring,
     /// Copies of memory, and cache lines that two threads hand over.
     Memory,
 }
@@ -112,6 +115,7 @@ impl Transport {
             Transport::Ib => Over::Ib,
             Transport::Shm => Over::Shm,
             Transport::Sockets => Over::Sockets,
+            Transport::Uring => Over::Uring,
             Transport::Memory => Over::Memory,
         }
     }
@@ -171,8 +175,9 @@ pub(crate) struct Measure {
     /// end of a range is one of its sizes. The default depends on the test.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     size: Vec<String>,
-    /// Messages in flight on each connection, for bandwidths and rates.
-    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "16",
+    /// Messages in flight on each connection, for bandwidths and rates. The default is 16, and 1,32
+    /// for programs on tokio.
+    #[arg(long, value_delimiter = ',', value_name = "LIST",
           value_parser = clap::value_parser!(u32).range(1..4097))]
     depth: Vec<u32>,
     /// Number of connections.
@@ -183,8 +188,8 @@ pub(crate) struct Measure {
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "1",
           value_parser = clap::value_parser!(u32).range(1..257))]
     threads: Vec<u32>,
-    /// How both sides wait.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST", default_value = "polling")]
+    /// How both sides wait. The default is polling; programs on tokio sleep.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     waiting: Vec<Waiting>,
     /// Pieces of a list.
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "64",
@@ -388,7 +393,7 @@ impl Measure {
         }
         if groups.is_empty() {
             let text = "nothing fits: backend and polled are for one connection, and have no calls or lists; only a \
-                        backend has write-seen (--interface backend)";
+                        backend has write-seen (--interface backend); programs on tokio sleep";
             return Err(text.to_owned());
         }
         let least = if self.quick { 8 } else { self.least_rounds };
@@ -481,6 +486,8 @@ mod tests {
             ("--interface backend --test call-read", "nothing fits"),
             ("--interface backend --connections 2", "nothing fits"),
             ("--test write-seen", "--interface backend"),
+            ("--test tokio-read --waiting polling", "sleep"),
+            ("--interface tasks", "tasks"),
         ] {
             let refused = options(line).unwrap_err();
             assert!(refused.contains(why), "{line}: {refused}");

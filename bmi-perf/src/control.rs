@@ -41,7 +41,7 @@ use crate::work::adapter::Abilities;
 /// The port of a server that was not told another.
 pub(crate) const PORT: u16 = 7470;
 /// The version of this protocol. Both sides must have the same.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// What the first message begins with.
 const MAGIC: &str = "bmi-perf";
 /// Length of the longest message in bytes: addresses of 256 threads, or a timeline.

@@ -14,6 +14,7 @@ pub(crate) struct Wanted {
     pub(crate) tests: Vec<Test>,
     /// Sizes in bytes. If there are none, each test has its own.
     pub(crate) sizes: Vec<u64>,
+    /// If there are none, each test has its own, and so is it with the ways of waiting.
     pub(crate) depths: Vec<u32>,
     pub(crate) connections: Vec<u32>,
     pub(crate) threads: Vec<u32>,
@@ -38,7 +39,8 @@ impl Wanted {
         let waiting = Waiting::Polling;
         let first = Case { test, station, waiting, size: 1, depth: 1, pieces: 1, rate: 1, path: None };
         let sizes = if self.sizes.is_empty() { usual_sizes(test) } else { &self.sizes };
-        let cases = times(vec![first], &self.waiting, |case, waiting| case.waiting = waiting);
+        let waiting = if self.waiting.is_empty() { usual_waiting(test) } else { &self.waiting };
+        let cases = times(vec![first], waiting, |case, waiting| case.waiting = waiting);
         let cases = times(cases, &self.connections, |case, connections| case.station.connections = connections);
         let mut cases = times(cases, &self.threads, |case, threads| case.station.threads = threads);
         cases.retain(|case| case.station.threads <= case.station.connections);
@@ -52,6 +54,7 @@ impl Wanted {
     /// Returns a case over all that it can be measured over, through each interface.
     fn group(&self, case: Case) -> Option<Vec<Case>> {
         let interfaces = |over: Over| match over.is_library() {
+            _ if case.test.has_tasks() => &[Interface::Tasks],
             true => self.interfaces.as_slice(),
             false => &[Interface::Endpoint],
         };
@@ -66,7 +69,11 @@ impl Wanted {
     }
 
     fn depths_of(&self, test: Test) -> Vec<u32> {
-        if test.streams() { self.depths.clone() } else { vec![1] }
+        match test.streams() {
+            false => vec![1],
+            true if self.depths.is_empty() => usual_depths(test).to_vec(),
+            true => self.depths.clone(),
+        }
     }
 
     fn pieces_of(&self, test: Test) -> Vec<u32> {
@@ -99,6 +106,14 @@ fn times<T: Copy>(cases: Vec<Case>, values: &[T], set: impl Fn(&mut Case, T)) ->
     product
 }
 
+fn usual_waiting(test: Test) -> &'static [Waiting] {
+    if test.has_tasks() { &[Waiting::Sleeping] } else { &[Waiting::Polling] }
+}
+
+fn usual_depths(test: Test) -> &'static [u32] {
+    if test.has_tasks() { &[1, 32] } else { &[16] }
+}
+
 /// Returns the sizes of a test for which the user gave none, in bytes.
 fn usual_sizes(test: Test) -> &'static [u64] {
     const K: u64 = 1 << 10;
@@ -111,6 +126,7 @@ fn usual_sizes(test: Test) -> &'static [u64] {
         }
         Test::Rate | Test::LatencyAtRate => &[8],
         Test::CallWrite | Test::CallRead => &[512, 4 * K, 16 * K, 64 * K, 256 * K, 1024 * K],
+        Test::TokioRead | Test::TokioWrite => &[64, 4 * K, 64 * K, 1024 * K],
         Test::ListWrite | Test::ListRead => &[64 * K],
     }
 }
@@ -170,12 +186,12 @@ pub(crate) fn processor(processors: &[usize], index: u32) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use clap::ValueEnum;
 
     use super::*;
 
-    fn wanted() -> Wanted {
+    pub(crate) fn wanted() -> Wanted {
         Wanted {
             overs: vec![Over::Tcp, Over::Sockets, Over::Shm, Over::Memory],
             tests: vec![Test::Latency],
@@ -229,6 +245,23 @@ mod tests {
         assert_eq!(overs(&both), [[Over::Shm, Over::Shm, Over::Memory]]);
         let alone = Wanted { overs: vec![Over::Sockets], ..wanted() };
         assert_eq!(overs(&alone), [[Over::Sockets]]);
+        let tasks =
+            Wanted { tests: vec![Test::TokioRead], waiting: vec![], interfaces: vec![Interface::Backend], ..wanted() };
+        assert_eq!(overs(&tasks), [[Over::Tcp, Over::Sockets, Over::Shm]; 2]);
+        assert!(overs(&Wanted { waiting: vec![Waiting::Polling], ..tasks }).is_empty());
+    }
+
+    #[test]
+    fn programs_on_tokio_have_depths_and_sizes_of_their_own() {
+        let usual = Wanted { sizes: vec![], depths: vec![], waiting: vec![], ..wanted() };
+        let setups = |test| {
+            let groups = Wanted { tests: vec![test], ..usual.clone() }.groups();
+            groups.iter().map(|group| (group[0].depth, group[0].waiting, group[0].size)).collect::<Vec<_>>()
+        };
+        let calls = setups(Test::TokioWrite);
+        assert_eq!(calls.len(), 2 * 4);
+        assert_eq!((calls[0], calls[7]), ((1, Waiting::Sleeping, 64), (32, Waiting::Sleeping, 1 << 20)));
+        assert_eq!(setups(Test::Rate), [(16, Waiting::Polling, 8)]);
     }
 
     /// `8..1M*8` ended at 256 KiB, because 1 MiB is no power of eight times eight bytes.

@@ -6,7 +6,7 @@
 //!
 //! **Invariants**
 //! 1. The counter belongs to the thread that opened it, and counts no other.
-//! 2. All `unsafe` of this crate is here: one system call that libc has no function for.
+//! 2. The only `unsafe` here is a system call that libc has no function for.
 //!
 //! **Source.** perf_event_open(2).
 

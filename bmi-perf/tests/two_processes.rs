@@ -182,6 +182,48 @@ fn a_handle_is_measured_beside_an_endpoint() {
     }
 }
 
+/// As many tasks as the depth share the calls of a connection, also if there are fewer calls.
+#[test]
+fn programs_on_tokio_are_measured_beside_plain_sockets_of_tokio() {
+    let report = report(&here(
+        "--over tcp,shm --test tokio-read,tokio-write --size 64,4K,100000 --depth 1,3,16 --connections 1,2 \
+         --count 10 --rounds 2 --json -",
+    ));
+    assert_eq!(report.interrupted, None);
+    assert_eq!(report.overs(), ["tcp", "shm", "sockets"]);
+    assert_eq!(report.rows.len(), 3 * 2 * 3 * 3 * 2);
+    for row in &report.rows {
+        assert_eq!((row.unit, row.rounds.len()), (Unit::PerSecond, 2), "{}", row.name());
+        assert!(row.values().iter().all(|value| *value > 0.0 && value.is_finite()), "{row:?}");
+        let connections: u64 = row.setup.get("connections").map_or(1, |number| number.parse().unwrap());
+        assert_eq!(row.histogram.as_ref().unwrap().len(), 2 * 10 * connections, "{}", row.name());
+        assert!(row.cost["client"].cpu > 0.0 && row.cost["server"].cpu > 0.0, "{row:?}");
+    }
+}
+
+/// A kernel, or a container, may have no io_uring: then a note has the reason. There are short and
+/// long messages, and more of them than a chain has.
+#[test]
+fn sockets_over_io_uring_are_measured_or_the_reason_is_in_the_report() {
+    let tests = "latency,bandwidth,rate,both-ways,read-bandwidth,read-latency,call-write";
+    let report = report(&here(&format!(
+        "--over sockets,uring --test {tests} --size 64,100000 --depth 3,100 --connections 1,3 --path chosen \
+         --waiting polling,sleeping,hybrid --count 150 --rounds 2 --json -"
+    )));
+    assert_eq!(report.interrupted, None);
+    if report.notes.iter().any(|note| note.starts_with("uring is left out: ")) {
+        assert_eq!(report.overs(), ["sockets"]);
+        return;
+    }
+    let rows = || report.rows.iter().filter(|row| row.over == "uring");
+    // Four tests have two depths. There are neither streams in both directions nor hybrid rows.
+    assert_eq!(rows().count(), (3 + 3 * 2) * 2 * 2 * 2);
+    for row in rows() {
+        assert!(row.rounds.len() == 2 && row.values().iter().all(|value| *value > 0.0), "{row:?}");
+        assert!(row.cost["client"].cpu > 0.0 && row.cost["server"].cpu > 0.0, "{row:?}");
+    }
+}
+
 /// `cargo xtask compare` knows the rows by these names.
 #[test]
 fn a_sample_has_a_line_for_each_row() {

@@ -163,14 +163,20 @@ impl Case {
         if self.test == Test::LatencyAtRate {
             add("rate", self.rate.to_string());
         }
+        if self.test.has_paths() || self.test.has_tasks() {
+            let is_write = matches!(self.test, Test::CallWrite | Test::TokioWrite);
+            add("direction", if is_write { "write" } else { "read" }.to_owned());
+        }
         if self.test.has_paths() {
-            add("direction", if self.test == Test::CallWrite { "write" } else { "read" }.to_owned());
             add("path", self.path().map_or_else(|| "chosen".to_owned(), |path| path.to_string()));
         }
         Row {
             test: self.test.name().to_owned(),
             over: self.station.name(),
-            kind: if self.station.over.is_library() { Kind::Library } else { Kind::Baseline },
+            kind: match self.station.over {
+                Over::Sockets | Over::Memory => Kind::Baseline,
+                _ => Kind::Library,
+            },
             size: Some(self.size),
             setup,
             unit: self.test.unit(),
@@ -188,11 +194,21 @@ impl Case {
     /// Returns true if this can be measured over what the station is.
     pub(crate) fn is_possible(&self) -> bool {
         let Station { over, interface, connections, threads } = self.station;
+        if self.test.has_tasks() {
+            // The runtime sleeps while no task is ready.
+            return interface == Interface::Tasks
+                && !matches!(over, Over::Uring | Over::Memory)
+                && self.waiting == Waiting::Sleeping;
+        }
         let is_alone = (connections, threads) == (1, 1) && self.waiting == Waiting::Polling;
         match over {
             Over::Tcp | Over::Ib | Over::Shm => self.test.has(interface) && (!interface.polls() || is_alone),
             // Sockets know no paths: they are beside the library's own choice.
             Over::Sockets => self.path.is_none(),
+            Over::Uring => {
+                let has_test = !matches!(self.test, Test::BothWays | Test::LatencyAtRate);
+                has_test && self.path.is_none() && self.waiting != Waiting::Hybrid
+            }
             Over::Memory => {
                 is_alone
                     && matches!(
@@ -253,6 +269,7 @@ pub(crate) mod tests {
             Case { station: station(0, 1), ..case() },
             Case { station: station(1, 2), ..case() },
             Case { station: Station { interface: Interface::Backend, ..station(2, 1) }, ..case() },
+            Case { station: Station { interface: Interface::Tasks, ..station(2, 2) }, ..case() },
             Case { station: station(MOST_CONNECTIONS + 1, 1), ..case() },
             Case { station: station(MOST_CONNECTIONS, MOST_THREADS + 1), ..case() },
         ] {

@@ -20,13 +20,15 @@ pub(crate) enum Over {
     Shm,
     /// The baseline of a network: plain sockets that do not block.
     Sockets,
+    /// Plain sockets over io_uring, which are compared with `Sockets`.
+    Uring,
     /// The baseline of shared memory: copies, and cache lines that two threads hand over.
     Memory,
 }
 
 impl Over {
     /// All, in the order in which they are shown.
-    pub(crate) const ALL: [Over; 5] = [Over::Tcp, Over::Ib, Over::Shm, Over::Sockets, Over::Memory];
+    pub(crate) const ALL: [Over; 6] = [Over::Tcp, Over::Ib, Over::Shm, Over::Uring, Over::Sockets, Over::Memory];
 
     /// Returns the name in reports.
     pub(crate) fn name(self) -> &'static str {
@@ -35,6 +37,7 @@ impl Over {
             Over::Ib => "ib",
             Over::Shm => "shm",
             Over::Sockets => "sockets",
+            Over::Uring => "uring",
             Over::Memory => "memory",
         }
     }
@@ -45,14 +48,14 @@ impl Over {
             Over::Tcp => Some(Scheme::Tcp),
             Over::Ib => Some(Scheme::Ib),
             Over::Shm => Some(Scheme::Shm),
-            Over::Sockets | Over::Memory => None,
+            Over::Sockets | Over::Uring | Over::Memory => None,
         }
     }
 
     /// Returns the baseline beside it.
     pub(crate) fn baseline(self) -> Over {
         match self {
-            Over::Tcp | Over::Ib | Over::Sockets => Over::Sockets,
+            Over::Tcp | Over::Ib | Over::Uring | Over::Sockets => Over::Sockets,
             Over::Shm | Over::Memory => Over::Memory,
         }
     }
@@ -84,6 +87,9 @@ pub(crate) enum Interface {
     Thread,
     /// A handle, by as many tasks of a runtime with two workers.
     Tokio,
+    /// Both sides are programs on tokio's default runtime: the only one of the tests of those.
+    #[value(skip)]
+    Tasks,
 }
 
 impl Interface {
@@ -94,6 +100,7 @@ impl Interface {
             Interface::Polled => "polled",
             Interface::Thread => "thread",
             Interface::Tokio => "tokio",
+            Interface::Tasks => "tasks",
         }
     }
 
@@ -135,7 +142,8 @@ impl Station {
     /// Returns what it is called in reports: `shm`, `shm backend`.
     pub(crate) fn name(&self) -> String {
         match self.interface {
-            Interface::Endpoint => self.over.name().to_owned(),
+            // The tests are named for their tasks.
+            Interface::Endpoint | Interface::Tasks => self.over.name().to_owned(),
             interface => format!("{} {}", self.over, interface.name()),
         }
     }
@@ -154,6 +162,9 @@ impl Station {
             }
             _ if self.interface.polls() && (self.connections, self.threads) != (1, 1) => {
                 Err(format!("{} is measured on one connection of one thread", self.name()))
+            }
+            (_, threads) if threads > 1 && self.interface == Interface::Tasks => {
+                Err(format!("{threads} threads for programs on tokio, which has its own"))
             }
             (_, threads) if threads > MOST_THREADS => Err(format!("{threads} threads; at most {MOST_THREADS}")),
             (connections, threads) if threads > connections => {

@@ -37,6 +37,11 @@ pub(crate) enum Test {
     CallWrite,
     /// A call that fetches data from the server, by each path.
     CallRead,
+    /// Calls per second that fetch data, one from each of --depth tasks. Both sides are programs on
+    /// tokio's default runtime, plain sockets too.
+    TokioRead,
+    /// The same with calls that bring data to the server.
+    TokioWrite,
     /// RDMA write from a list of pieces into a list of other pieces (--pieces).
     ListWrite,
     /// RDMA read from a list of pieces into a list of other pieces (--pieces).
@@ -59,6 +64,7 @@ impl Test {
             Test::WriteImm => "write with immediate",
             Test::WriteSeen => "RDMA write until seen",
             Test::CallWrite | Test::CallRead => "call",
+            Test::TokioRead | Test::TokioWrite => "tokio call",
             Test::ListWrite => "list write",
             Test::ListRead => "list read",
         }
@@ -68,7 +74,7 @@ impl Test {
     pub(crate) fn unit(self) -> Unit {
         match self {
             Test::Bandwidth | Test::BothWays | Test::WriteBandwidth | Test::ReadBandwidth => Unit::BytesPerSecond,
-            Test::Rate => Unit::PerSecond,
+            Test::Rate | Test::TokioRead | Test::TokioWrite => Unit::PerSecond,
             _ => Unit::Seconds,
         }
     }
@@ -83,7 +89,7 @@ impl Test {
                 | Test::LatencyAtRate
                 | Test::WriteBandwidth
                 | Test::ReadBandwidth
-        )
+        ) || self.has_tasks()
     }
 
     /// Returns true if its time is half the round trip.
@@ -96,6 +102,11 @@ impl Test {
         matches!(self, Test::ReadLatency | Test::ReadBandwidth | Test::ListRead)
     }
 
+    /// Returns true if both sides are programs on tokio, with a task for each call.
+    pub(crate) fn has_tasks(self) -> bool {
+        matches!(self, Test::TokioRead | Test::TokioWrite)
+    }
+
     /// Returns true if a backend measures it without the library.
     fn is_of_backend(self) -> bool {
         !matches!(self, Test::BothWays | Test::LatencyAtRate | Test::ListWrite | Test::ListRead) && !self.has_paths()
@@ -104,6 +115,8 @@ impl Test {
     /// Returns true if it can be measured through an interface.
     pub(crate) fn has(self, interface: Interface) -> bool {
         match interface {
+            Interface::Tasks => self.has_tasks(),
+            _ if self.has_tasks() => false,
             Interface::Backend => self.is_of_backend(),
             Interface::Polled => self.is_of_backend() && !matches!(self, Test::WriteImm | Test::WriteSeen),
             _ => self != Test::WriteSeen,
@@ -134,6 +147,7 @@ impl Test {
             Test::CallWrite => Some((REQUEST + size, REPLY)),
             Test::CallRead => Some((REQUEST, REPLY + size)),
             Test::Bandwidth | Test::BothWays | Test::Rate | Test::WriteBandwidth | Test::ReadBandwidth => None,
+            Test::TokioRead | Test::TokioWrite => None,
         }
     }
 }

@@ -26,10 +26,12 @@ pub(super) fn chosen(
     for over in Over::ALL {
         let is_library = over.is_library();
         match can(over) {
-            Err(why) if named.contains(&over) => {
+            Err(why) if named.contains(&over) && is_library => {
                 return Err(Trouble::new(format!("{over} cannot be measured between these hosts: {why}")));
             }
-            Err(why) if named.is_empty() && is_library => notes.push(format!("{over} is left out: {why}")),
+            Err(why) if named.contains(&over) || (named.is_empty() && is_library) => {
+                notes.push(format!("{over} is left out: {why}"))
+            }
             Err(_) => {}
             Ok(_) if named.contains(&over) || (named.is_empty() && is_library) => list.push(over),
             Ok(_) => {}
@@ -43,7 +45,7 @@ pub(super) fn chosen(
         }
     }
     if list.is_empty() {
-        return Err(Trouble::new("no transport can be opened on both hosts"));
+        return Err(Trouble::new(format!("no transport can be opened on both hosts: {}", notes.join("; "))));
     }
     Ok((Wanted { overs: list, ..of.clone() }, notes))
 }
@@ -66,4 +68,29 @@ pub(super) fn plans(over: Over, data: &[Rule], messages: &[MessageRule]) -> Vec<
         why: rule.why.clone(),
     };
     messages.iter().map(message).chain(data.iter().map(call)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_baseline_that_is_not_there_is_left_out_also_if_it_was_named() {
+        let can = |over| match over {
+            Over::Uring | Over::Ib => Err("forbidden".to_owned()),
+            _ => Ok(Abilities::ALL),
+        };
+        let overs = Over::ALL.into_iter().map(|over| (over, can(over))).collect();
+        let chosen = |named: &[Over]| {
+            let wanted = Wanted { overs: named.to_vec(), ..crate::selection::tests::wanted() };
+            chosen(&wanted, true, &overs).map(|(wanted, notes)| (wanted.overs, notes))
+        };
+        let (list, notes) = chosen(&[Over::Tcp, Over::Uring]).unwrap();
+        assert_eq!(
+            (&list[..], &notes[..]),
+            (&[Over::Tcp, Over::Sockets][..], &["uring is left out: forbidden".to_owned()][..])
+        );
+        assert!(chosen(&[Over::Uring]).unwrap_err().0.contains("uring is left out: forbidden"));
+        assert!(chosen(&[Over::Tcp, Over::Ib]).unwrap_err().0.contains("ib cannot be measured"));
+    }
 }

@@ -56,7 +56,7 @@ impl Measurement {
     pub(super) fn add(&mut self, round: u32, measured: Measured, usage: [Usage; 2]) {
         let bytes = measured.messages as f64 * self.case.size as f64;
         let value = match (self.case.test, &measured.histogram) {
-            (Test::Rate, _) => measured.messages as f64 / measured.seconds,
+            (test, _) if test.unit() == bmi_report::Unit::PerSecond => measured.messages as f64 / measured.seconds,
             (test, _) if test.unit() == bmi_report::Unit::BytesPerSecond => bytes / measured.seconds,
             (test, Some(trips)) => share_of(test) * trips.quantile(0.5) as f64 / 1e9,
             (_, None) => measured.seconds / measured.messages as f64,

@@ -276,7 +276,7 @@ impl Run<'_> {
         match over {
             Over::Memory => Ok(String::new()),
             Over::Shm => Ok(addr.to_owned()),
-            Over::Sockets => {
+            Over::Sockets | Over::Uring => {
                 let at: SocketAddr = addr.parse().map_err(|_| odd())?;
                 Ok(SocketAddr::new(self.server.peer, at.port()).to_string())
             }

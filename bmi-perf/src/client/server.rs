@@ -41,13 +41,14 @@ impl Server {
 
     /// Returns why a part failed: what the server says within a moment, or `own`.
     pub(super) fn reason(&mut self, own: &str) -> Trouble {
-        match self.event(Duration::from_millis(500)) {
-            Err(trouble) => trouble,
+        match self.events.recv_timeout(Duration::from_millis(500)) {
             Ok(Event::Answered(answer)) => match *answer {
                 Answer::Failed { why } => Trouble::new(format!("{own}; the server: {why}")),
                 _ => Trouble::new(own),
             },
-            Ok(_) => Trouble::new(own),
+            Ok(Event::Gone(_)) => Trouble::new(format!("{own}; the server at {} has gone", self.peer)),
+            Ok(Event::Interrupted) => Trouble::new(INTERRUPTED),
+            Ok(Event::Said(_)) | Err(_) => Trouble::new(own),
         }
     }
 

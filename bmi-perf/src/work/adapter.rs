@@ -16,7 +16,7 @@ pub(crate) struct Abilities {
 }
 
 impl Abilities {
-    const ALL: Abilities = Abilities { rdma_read: true, write_with_immediate: true };
+    pub(crate) const ALL: Abilities = Abilities { rdma_read: true, write_with_immediate: true };
 
     /// Returns what a test needs and the transport has not.
     pub(crate) fn lack(self, test: Test) -> Option<&'static str> {
@@ -32,6 +32,9 @@ impl Abilities {
 pub(crate) fn all(device: Option<&str>) -> BTreeMap<Over, Result<Abilities, String>> {
     let settings = Settings { device: device.map(str::to_owned), ..Settings::default() };
     let of = |over: Over| {
+        if over == Over::Uring {
+            super::uring::check()?;
+        }
         let Some(scheme) = over.scheme() else { return Ok(Abilities::ALL) };
         let transport = options(&settings).and_then(|options| bmi::backend::open(scheme, &options));
         let transport = transport.map_err(|error| error.to_string())?;

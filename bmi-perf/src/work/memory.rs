@@ -115,7 +115,7 @@ fn copies(case: &Case, count: u64, stop: &Stop) -> Result<Measured, Error> {
         let turn = (number % messages.len() as u64) as usize;
         let (message, at) = (&messages[turn], turn * case.len());
         if writes {
-            produce(case, message);
+            produce(case.station.over, message);
         }
         to.slice(at, case.len()).copy_from_slice_of(message);
         if number % 1024 == 0 && stop.is_set() {

@@ -11,7 +11,8 @@
 //! |---|---|
 //! | `library` | what a side does through the library |
 //! | `polling` | what it does without an executor: through a backend alone, or a polled endpoint |
-//! | `sockets`, `memory` | what it does for a baseline |
+//! | `tasks` | what it does as a program on tokio, through the library or plain sockets |
+//! | `sockets`, `uring`, `memory` | what it does for a baseline |
 //! | `produce` | the data that it sends |
 //! | `adapter` | which transports this host has |
 
@@ -21,9 +22,11 @@ mod memory;
 mod polling;
 mod produce;
 mod sockets;
+mod tasks;
+mod uring;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
@@ -37,7 +40,9 @@ pub(crate) use self::library::DATA;
 use self::library::{Shared, Side};
 use self::polling::{Meeting, Part};
 use self::sockets::Sockets;
-use crate::case::{Besides, Case, Job, Over, Settings, Station};
+use self::tasks::Tasks;
+use self::uring::Uring;
+use crate::case::{Besides, Case, Interface, Job, Over, Settings, Station};
 use crate::measured::Measured;
 use crate::stop::Stop;
 use crate::usage::{Meter, Usage};
@@ -142,7 +147,9 @@ enum Means {
     Awaited(Endpoint),
     Shared(Shared),
     Polling(Box<dyn Part>),
+    Tasks(Tasks),
     Sockets(Sockets),
+    Uring(Uring),
     Nothing,
 }
 
@@ -164,7 +171,7 @@ fn work(of: &Assignment, orders: &Receiver<Order>, said: &dyn Fn(Said)) -> Resul
         if let (Means::Library(side), Besides::Recording, 0) = (&means, job.besides, of.index) {
             side.record()?;
         }
-        let meter = Meter::begin(job.besides == Besides::Counting, matches!(means, Means::Shared(_)));
+        let meter = Meter::begin(job.besides == Besides::Counting, matches!(means, Means::Shared(_) | Means::Tasks(_)));
         let measured = match of.role {
             Role::Client { .. } => measure(&mut means, &job.case, job.count, of)?,
             Role::Server { .. } => serve(&mut means, &job.case, job.count, of).map(|()| Measured::default())?,
@@ -184,7 +191,9 @@ fn measure(means: &mut Means, case: &Case, count: u64, of: &Assignment) -> Resul
         Means::Library(side) => side.measure(case, count, &of.stop),
         Means::Shared(shared) => shared.measure(case, count, &of.stop),
         Means::Polling(side) => side.measure(case, count, &of.stop),
+        Means::Tasks(tasks) => tasks.measure(case, count, &of.stop),
         Means::Sockets(sockets) => sockets.measure(case, count, &of.stop),
+        Means::Uring(uring) => uring.measure(case, count, &of.stop),
         Means::Nothing => memory::measure(case, count, &of.stop),
         Means::Awaited(_) => Err(Error::new(ErrorKind::Invalid, "a client that waits for connections")),
     }
@@ -200,7 +209,9 @@ fn serve(means: &mut Means, case: &Case, count: u64, of: &Assignment) -> Result<
             side.until_they_leave(&of.stop)
         }
         Means::Polling(side) => side.serve(case, count, &of.stop),
+        Means::Tasks(tasks) => tasks.serve(&of.stop),
         Means::Sockets(sockets) => sockets.serve(case, count, &of.stop),
+        Means::Uring(uring) => uring.serve(case, count, &of.stop),
         Means::Shared(_) | Means::Nothing => Ok(()),
     }
 }
@@ -208,6 +219,9 @@ fn serve(means: &mut Means, case: &Case, count: u64, of: &Assignment) -> Result<
 fn set_up(of: &Assignment, said: &dyn Fn(Said)) -> Result<Means, Error> {
     let Station { over, interface, .. } = of.station;
     let connections = of.station.connections_of(of.index);
+    if interface == Interface::Tasks {
+        return Ok(Means::Tasks(Tasks::open(of, said)?));
+    }
     let Some(scheme) = over.scheme() else { return set_up_baseline(of, connections, said) };
     let settings = of.settings.clone();
     match &of.role {
@@ -225,11 +239,7 @@ fn set_up(of: &Assignment, said: &dyn Fn(Said)) -> Result<Means, Error> {
             })
         }
         Role::Server { ip, names } => {
-            let at = match over {
-                Over::Shm => Addr::shm(names.join(of.index.to_string()).display().to_string()),
-                Over::Ib => Addr::ib(None, ip.to_string(), 0),
-                _ => Addr::tcp(ip.to_string(), 0),
-            };
+            let at = listening_address(of, *ip, names);
             let listening = |at: Addr| said(Said::Listening(at.without_device().to_string()));
             if interface.polls() {
                 let meeting = Meeting::Here(&at, &listening);
@@ -245,23 +255,37 @@ fn set_up(of: &Assignment, said: &dyn Fn(Said)) -> Result<Means, Error> {
     }
 }
 
+/// Returns where a server's thread listens through the library.
+fn listening_address(of: &Assignment, ip: IpAddr, names: &Path) -> Addr {
+    match of.station.over {
+        Over::Shm => Addr::shm(names.join(of.index.to_string()).display().to_string()),
+        Over::Ib => Addr::ib(None, ip.to_string(), 0),
+        _ => Addr::tcp(ip.to_string(), 0),
+    }
+}
+
 fn set_up_baseline(of: &Assignment, connections: u32, said: &dyn Fn(Said)) -> Result<Means, Error> {
-    match (&of.role, of.station.over) {
-        (Role::Client { to }, Over::Sockets) => {
-            let none = |_| Error::new(ErrorKind::Protocol, format!("the server's address `{to}`"));
-            Ok(Means::Sockets(Sockets::connect(to.parse::<SocketAddr>().map_err(none)?, connections)?))
+    let is_memory = of.station.over == Over::Memory;
+    let streams = match &of.role {
+        Role::Client { .. } if is_memory => return Ok(Means::Nothing),
+        Role::Server { .. } if is_memory => {
+            said(Said::Listening(String::new()));
+            return Ok(Means::Nothing);
         }
-        (Role::Server { ip, .. }, Over::Sockets) => {
+        Role::Client { to } => {
+            let none = |_| Error::new(ErrorKind::Protocol, format!("the server's address `{to}`"));
+            sockets::connect(to.parse::<SocketAddr>().map_err(none)?, connections)?
+        }
+        Role::Server { ip, .. } => {
             let (listener, port) = sockets::listen(*ip)?;
             said(Said::Listening(SocketAddr::new(*ip, port).to_string()));
-            Ok(Means::Sockets(Sockets::accept(&listener, connections, &of.stop)?))
+            sockets::accept(&listener, connections, &of.stop)?
         }
-        (Role::Client { .. }, _) => Ok(Means::Nothing),
-        (Role::Server { .. }, _) => {
-            said(Said::Listening(String::new()));
-            Ok(Means::Nothing)
-        }
-    }
+    };
+    Ok(match of.station.over {
+        Over::Uring => Means::Uring(Uring::new(streams)?),
+        _ => Means::Sockets(Sockets::new(streams)?),
+    })
 }
 
 fn plan(means: &Means) -> (Vec<Rule>, Vec<MessageRule>) {

@@ -2,7 +2,7 @@
 
 use bmi::MemSlice;
 
-use crate::case::{Case, Over};
+use crate::case::Over;
 
 /// Writes a message that is about to leave, if another processor reads it where it is.
 ///
@@ -10,8 +10,8 @@ use crate::case::{Case, Over};
 /// written since the last message are still in its own cache: then nothing moves between the two
 /// processors, and what is measured is a copy within a cache. Adapters and the kernel of a network
 /// read them on the sender's side, where they stay.
-pub(super) fn produce(case: &Case, message: &MemSlice) {
-    if [Over::Shm, Over::Memory].contains(&case.station.over) {
+pub(super) fn produce(over: Over, message: &MemSlice) {
+    if [Over::Shm, Over::Memory].contains(&over) {
         message.zero();
     }
 }

@@ -17,7 +17,7 @@ const UNIT: usize = 256 << 10;
 
 impl<S: Threading> Link<S> {
     pub(super) async fn calls(&self) -> Result<Measured, Error> {
-        let memory = memory(&self.case, self.case.len())?;
+        let memory = memory(self.case.station.over, self.case.len())?;
         let forced = self.case.path();
         self.await_signal().await?;
         let mut measured = Measured::of_each();
@@ -27,7 +27,7 @@ impl<S: Threading> Link<S> {
             let data: MemList = (&memory).into();
             let body = match self.case.test {
                 Test::CallWrite => {
-                    produce(&self.case, &memory.all());
+                    produce(self.case.station.over, &memory.all());
                     Body::Out(data)
                 }
                 _ => Body::In(data),
@@ -53,7 +53,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(case: &Case) -> Result<Store, Error> {
-        Ok(Store { case: *case, staged: memory(case, case.len())? })
+        Ok(Store { case: *case, staged: memory(case.station.over, case.len())? })
     }
 
     /// Takes or gives the data of a call. Nothing is stored.
@@ -70,12 +70,12 @@ impl Store {
                 }
             }
             Some(Direction::Read) if call.replies_with_data() => {
-                produce(&self.case, &self.staged.slice(0, len));
+                produce(self.case.station.over, &self.staged.slice(0, len));
                 return call.reply(b"done", Some(self.staged.slice(0, len).into()), options).await;
             }
             Some(Direction::Read) => {
                 for (at, unit) in units {
-                    produce(&self.case, &unit);
+                    produce(self.case.station.over, &unit);
                     call.store(at, unit, options).await?;
                 }
             }

@@ -22,6 +22,7 @@ use bmi::timeline::{Timeline, TimelineOptions};
 use bmi::{Addr, Config, Endpoint, Error, ErrorKind, MemSlice, Memory, Operation, Options, Peer, PeerEvent, Scheme};
 use futures_util::future::try_join_all;
 
+pub(super) use self::ring::{bytes, memory};
 pub(super) use self::shared::Shared;
 use super::adapter;
 use super::produce::produce;
@@ -38,7 +39,7 @@ const DESCRIPTOR: u64 = 3;
 /// Number of entries of a timeline that are kept.
 const RECORDED: usize = 4096;
 /// How long a connection may take to be made.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Opens an endpoint.
 ///
@@ -215,6 +216,7 @@ impl<S: Threading> Link<S> {
             Test::WriteImm => self.push_granted().await,
             Test::WriteSeen => Err(of_a_backend()),
             Test::CallWrite | Test::CallRead => self.calls().await,
+            Test::TokioWrite | Test::TokioRead => Err(of_tasks()),
         }
     }
 
@@ -236,12 +238,13 @@ impl<S: Threading> Link<S> {
                 self.signal().await?;
                 self.await_signal().await.map(drop)
             }
+            Test::TokioWrite | Test::TokioRead => Err(of_tasks()),
         }
     }
 
     /// Sends a message that is measured, and writes it before.
     fn send(&self, bytes: &MemSlice) -> Operation<S> {
-        produce(&self.case, bytes);
+        produce(self.case.station.over, bytes);
         self.peer.send(DATA, bytes, Options::default())
     }
 
@@ -271,6 +274,10 @@ impl<S: Threading> Link<S> {
 
 fn of_a_backend() -> Error {
     Error::new(ErrorKind::Unsupported, "the library does not show when a write is in place")
+}
+
+fn of_tasks() -> Error {
+    Error::new(ErrorKind::Unsupported, "a test of programs on tokio")
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ impl<S: Threading> Link<S> {
             let (local, at) = (&locals[turn], turn as u64 * self.case.size);
             window.room().await?;
             let operation = if writes {
-                local.pieces().iter().for_each(|piece| produce(&self.case, piece));
+                local.pieces().iter().for_each(|piece| produce(self.case.station.over, piece));
                 self.peer.push(&remote, at, local.clone(), Options::default())
             } else {
                 self.peer.pull(&remote, at, local.clone(), Options::default())
@@ -111,7 +111,7 @@ impl<S: Threading> Link<S> {
         for _ in 0..self.count {
             // The answer brings the next grant. Its receive is posted before the write.
             let next = self.peer.recv(DESCRIPTOR, &room, Options::default());
-            produce(&self.case, ring.turn(0));
+            produce(self.case.station.over, ring.turn(0));
             let written = self.peer.push_granted(&grant, ring.turn(0), Options::default());
             let len = next.await?.len;
             last = measured.lap(last);

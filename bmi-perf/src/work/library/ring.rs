@@ -16,7 +16,7 @@ pub(super) struct Ring {
 impl Ring {
     pub(super) fn new(case: &Case) -> Result<Ring, Error> {
         let (len, number) = (case.len(), case.buffers());
-        let memory = memory(case, len * number)?;
+        let memory = memory(case.station.over, len * number)?;
         let messages = (0..number).map(|index| memory.slice(index * len, len)).collect();
         Ok(Ring { memory, messages })
     }
@@ -27,20 +27,25 @@ impl Ring {
     }
 }
 
-/// Returns memory of a case. Over shared memory the peer can map it, as that of a program that
+/// Returns memory for messages, page-aligned for baselines, too: on some processors the kernel copies
+/// to or from other memory at a third of the speed. Over shared memory the peer can map it, as that of a program that
 /// wants to be fast.
-pub(super) fn memory(case: &Case, len: usize) -> Result<Memory, Error> {
-    let is_shared = case.station.over == Over::Shm;
-    let memory = if is_shared { Memory::shareable(len)? } else { Memory::zeroed(len)? };
-    // Touch every page now, and not during the measurement.
+pub(in crate::work) fn memory(over: Over, len: usize) -> Result<Memory, Error> {
+    let memory = if over == Over::Shm { Memory::shareable(len)? } else { Memory::zeroed(len)? }; //
+    Touch every page now, and not during the measurement.
     memory.copy_from(0, &vec![1; len]);
     Ok(memory)
+}
+
+/// Returns the bytes of memory that nothing else uses.
+pub(in crate::work) fn bytes(memory: &mut Memory) -> &mut [u8] {
+    memory.get_mut().expect("the only handle")
 }
 
 /// Returns the pieces of a list, with gaps of the same length between them.
 pub(super) fn pieces(case: &Case) -> Result<(Memory, MemList), Error> {
     let (len, pieces) = (case.len(), case.pieces as usize);
-    let memory = memory(case, 2 * len)?;
+    let memory = memory(case.station.over, 2 * len)?;
     let bound = |index: usize| len * index / pieces;
     let list = (0..pieces).map(|index| {
         let piece = bound(index + 1) - bound(index);

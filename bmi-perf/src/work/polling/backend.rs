@@ -121,7 +121,7 @@ impl Port for Backend {
     }
 
     fn produce(case: &Case, place: &Segment) {
-        produce(case, &place.to_slice());
+        produce(case.station.over, &place.to_slice());
     }
 
     fn post_recv(&mut self, into: Option<&Segment>) -> Result<(), Error> {

@@ -158,7 +158,7 @@ impl Port for Polled {
     }
 
     fn produce(case: &Case, place: &MemSlice) {
-        produce(case, place);
+        produce(case.station.over, place);
     }
 
     #[inline]

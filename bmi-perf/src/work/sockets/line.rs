@@ -22,7 +22,7 @@ use crate::measured::now;
 use crate::stop::Stop;
 
 /// How often a side that waits looks whether the run has ended.
-pub(super) const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+pub(in crate::work) const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// How often a thread that polls one socket tries in vain before the loop gets its turn.
 const TRIES: u32 = 1024;
 /// How long a hybrid side polls before it sleeps: as the library does.

@@ -21,8 +21,10 @@ use std::time::Duration;
 use bmi::Error;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use self::line::{LOOK, Line};
+pub(super) use self::line::LOOK;
+use self::line::Line;
 use self::part::Part;
+pub(super) use self::part::READ;
 use crate::case::Case;
 use crate::measured::{Measured, now};
 use crate::stop::Stop;
@@ -43,31 +45,34 @@ pub(crate) fn listen(ip: IpAddr) -> Result<(TcpListener, u16), Error> {
     Ok((listener, port))
 }
 
-impl Sockets {
-    /// Connects `connections` times to a server's thread.
-    pub(crate) fn connect(to: SocketAddr, connections: u32) -> Result<Sockets, Error> {
-        let connect = |_| Ok(Line::new(TcpStream::connect_timeout(&to, PATIENCE)?)?);
-        let lines: Result<Vec<Line>, Error> = (0..connections).map(connect).collect();
-        Ok(Sockets { lines: lines? })
-    }
+/// Connects `connections` times to a server's thread.
+pub(crate) fn connect(to: SocketAddr, connections: u32) -> Result<Vec<TcpStream>, Error> {
+    (0..connections).map(|_| Ok(TcpStream::connect_timeout(&to, PATIENCE)?)).collect()
+}
 
-    /// Waits for the connections of a client's thread.
-    pub(crate) fn accept(listener: &TcpListener, connections: u32, stop: &Stop) -> Result<Sockets, Error> {
-        let mut lines = Vec::new();
-        let end = now() + 2 * PATIENCE;
-        while lines.len() < connections as usize {
-            if now() >= end || stop.is_set() {
-                return Err(Error::new(bmi::ErrorKind::TimedOut, "the client did not connect"));
-            }
-            match listener.accept() {
-                Ok((stream, _)) => lines.push(Line::new(stream)?),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&LOOK)).map_err(std::io::Error::from)?;
-                }
-                Err(error) => return Err(error.into()),
-            }
+/// Waits for the connections of a client's thread.
+pub(crate) fn accept(listener: &TcpListener, connections: u32, stop: &Stop) -> Result<Vec<TcpStream>, Error> {
+    let mut streams = Vec::new();
+    let end = now() + 2 * PATIENCE;
+    while streams.len() < connections as usize {
+        if now() >= end || stop.is_set() {
+            return Err(Error::new(bmi::ErrorKind::TimedOut, "the client did not connect"));
         }
-        Ok(Sockets { lines })
+        match listener.accept() {
+            Ok((stream, _)) => streams.push(stream),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&LOOK)).map_err(std::io::Error::from)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(streams)
+}
+
+impl Sockets {
+    pub(crate) fn new(streams: Vec<TcpStream>) -> Result<Sockets, Error> {
+        let lines: std::io::Result<Vec<Line>> = streams.into_iter().map(Line::new).collect();
+        Ok(Sockets { lines: lines? })
     }
 
     /// Runs the client's part: `count` messages on each connection.

@@ -1,14 +1,15 @@
 //! What happens on a connection in a round, on either side.
 
-use bmi::Error;
+use bmi::{Error, Memory};
 use rustix::event::PollFlags;
 
 use super::line::Line;
-use crate::case::{Case, Test};
+use crate::case::{Case, Over, Test};
 use crate::measured::{Measured, Schedule, Stopwatch};
+use crate::work::library::{bytes, memory};
 
 /// Length of the reads of a stream of small messages, in bytes.
-const READ: usize = 64 << 10;
+pub(in crate::work) const READ: usize = 64 << 10;
 
 /// A connection in a round.
 pub(super) struct Part<'a> {
@@ -20,27 +21,29 @@ pub(super) struct Part<'a> {
 impl Part<'_> {
     /// The client's part.
     pub(super) async fn measure(self) -> Result<Measured, Error> {
-        let mut ring = self.ring();
+        let mut ring = self.ring()?;
+        let ring = bytes(&mut ring);
         self.await_signal().await?;
         match (self.case.test, self.case.test.exchange(self.case.len())) {
             (Test::LatencyAtRate, _) => self.paced_pings().await,
-            (Test::BothWays, _) => self.both_streams(&ring, true).await,
-            (Test::ReadBandwidth, _) => self.stream(&mut ring, false).await,
+            (Test::BothWays, _) => self.both_streams(ring, true).await,
+            (Test::ReadBandwidth, _) => self.stream(ring, false).await,
             (_, Some((out, back))) => self.pings(out, back).await,
-            (_, None) => self.stream(&mut ring, true).await,
+            (_, None) => self.stream(ring, true).await,
         }
     }
 
     /// The server's part.
     pub(super) async fn serve(self) -> Result<(), Error> {
-        let mut ring = self.ring();
+        let mut ring = self.ring()?;
+        let ring = bytes(&mut ring);
         self.signal().await?;
         match (self.case.test, self.case.test.exchange(self.case.len())) {
-            (Test::BothWays, _) => self.both_streams(&ring, false).await.map(drop),
-            (Test::ReadBandwidth, _) => self.send_stream(&ring).await,
+            (Test::BothWays, _) => self.both_streams(ring, false).await.map(drop),
+            (Test::ReadBandwidth, _) => self.send_stream(ring).await,
             (_, Some((out, back))) => self.pongs(out, back).await,
             (_, None) => {
-                self.receive_stream(&mut ring).await?;
+                self.receive_stream(ring).await?;
                 self.signal().await
             }
         }
@@ -55,8 +58,8 @@ impl Part<'_> {
     }
 
     /// Returns the buffers. They are allocated, and their pages touched, before the time begins.
-    fn ring(&self) -> Vec<u8> {
-        vec![1; (self.case.len() * self.case.buffers()).max(READ)]
+    fn ring(&self) -> Result<Memory, Error> {
+        memory(Over::Sockets, (self.case.len() * self.case.buffers()).max(READ))
     }
 
     /// Returns where the buffer of a message begins.
@@ -65,23 +68,25 @@ impl Part<'_> {
     }
 
     async fn pings(&self, out: usize, back: usize) -> Result<Measured, Error> {
-        let (sent, mut answer) = (vec![1; out], vec![1; back]);
+        let (mut sent, mut answer) = (memory(Over::Sockets, out)?, memory(Over::Sockets, back)?);
+        let (sent, answer) = (bytes(&mut sent), bytes(&mut answer));
         let mut measured = Measured::of_each();
         let watch = Stopwatch::start();
         let mut last = watch.begin;
         for _ in 0..self.count {
-            self.line.write_all(&sent).await?;
-            self.line.read_exact(&mut answer).await?;
+            self.line.write_all(sent).await?;
+            self.line.read_exact(answer).await?;
             last = measured.lap(last);
         }
         Ok(measured.ended(watch, self.count))
     }
 
     async fn pongs(&self, out: usize, back: usize) -> Result<(), Error> {
-        let (mut came, answer) = (vec![1; out], vec![1; back]);
+        let (mut came, mut answer) = (memory(Over::Sockets, out)?, memory(Over::Sockets, back)?);
+        let (came, answer) = (bytes(&mut came), bytes(&mut answer));
         for _ in 0..self.count {
-            self.line.read_exact(&mut came).await?;
-            self.line.write_all(&answer).await?;
+            self.line.read_exact(came).await?;
+            self.line.write_all(answer).await?;
         }
         Ok(())
     }
