@@ -27,12 +27,12 @@ impl Ring {
     }
 }
 
-/// Returns memory for messages, page-aligned for baselines, too: on some processors the kernel copies
-/// to or from other memory at a third of the speed. Over shared memory the peer can map it, as that of a program that
-/// wants to be fast.
+/// Returns memory for messages, page-aligned for baselines, too: on some processors the kernel
+/// copies to or from other memory at a third of the speed. Over shared memory the peer can map it,
+/// as that of a program that wants to be fast.
 pub(in crate::work) fn memory(over: Over, len: usize) -> Result<Memory, Error> {
-    let memory = if over == Over::Shm { Memory::shareable(len)? } else { Memory::zeroed(len)? }; //
-    Touch every page now, and not during the measurement.
+    let memory = if over == Over::Shm { Memory::shareable(len)? } else { Memory::zeroed(len)? };
+    // Touch every page now, and not during the measurement.
     memory.copy_from(0, &vec![1; len]);
     Ok(memory)
 }

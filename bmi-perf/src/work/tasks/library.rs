@@ -2,31 +2,23 @@
 //! else in this folder.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use bmi::config::HandleConfig;
-use bmi::paths::Direction;
-use bmi::threading::AnyThread;
-use bmi::{Addr, Body, Error, ErrorKind, Handle, Incoming, Memory, Options, Peer};
+use bmi::{Addr, Call, Error, ErrorKind, Memory, Server};
 
 use super::{Client, Pool, REQUEST, Request, Rounds, Verb};
-use crate::case::{MOST_DEPTH, Over, Settings};
-use crate::work::library::{PATIENCE, config};
+use crate::case::{MOST_BYTES, MOST_DEPTH, Over, Settings};
+use crate::work::library::config;
 use crate::work::{adapter, produce::produce};
 
-/// Opens a handle. Its driver is a task of the runtime.
-fn open(over: Over, name: &str, settings: &Settings) -> Result<Handle, Error> {
-    let none = || Error::new(ErrorKind::Invalid, format!("{over} is no transport of the library"));
-    let scheme = over.scheme().ok_or_else(none)?;
-    bmi::handle(scheme, &adapter::options(settings)?, config(name, settings), 1, HandleConfig::default())
-}
+/// A round begins when the other side is ready, which may take long.
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// A connection of a client.
+/// A client of the server.
 #[derive(Clone)]
 pub(super) struct Connection {
-    peer: Peer<AnyThread>,
+    client: bmi::Client,
     over: Over,
-    /// Its driver runs as long as the handle is there.
-    _handle: Handle,
 }
 
 /// Connects to a server.
@@ -36,42 +28,48 @@ pub(super) async fn connect(
     connections: u32,
     settings: &Settings,
 ) -> Result<Vec<Connection>, Error> {
-    let handle = open(over, "bmi-perf run", settings)?;
     let mut all = Vec::new();
     for _ in 0..connections {
-        let peer = handle.connect(to, handle.within(PATIENCE)).await?;
-        all.push(Connection { peer, over, _handle: handle.clone() });
+        let builder = bmi::Client::builder().timeout(TIMEOUT).max_calls(MOST_DEPTH as usize).max_reply(MOST_BYTES);
+        let client = builder.config(config("bmi-perf run", settings)).options(adapter::options(settings)?).to(to);
+        client.connect().await?;
+        all.push(Connection { client, over });
     }
     Ok(all)
 }
 
 impl Client for Connection {
     async fn call(&self, request: Request, memory: Memory) -> Result<Memory, Error> {
-        let body = match request.verb {
-            // Data that is no longer than a request is a reply of its own.
-            Verb::Read if request.size > REQUEST as u64 => Body::In((&memory).into()),
+        let call = self.client.call(request.encode());
+        let call = match request.verb {
+            Verb::Read if request.size > REQUEST as u64 => call.data_into(&memory),
             Verb::Write => {
                 produce(self.over, &memory.all());
-                Body::Out((&memory).into())
+                call.data(&memory)
             }
-            Verb::Begin | Verb::Read | Verb::End => Body::None,
+            Verb::Begin | Verb::Read | Verb::End => call,
         };
-        self.peer.call(&request.encode(), body, Options::default())?.reply().await?;
+        call.await?;
         Ok(memory)
     }
 }
 
 /// Listens, and serves until the runtime ends. Returns where it listens.
-pub(super) fn serve(over: Over, at: &Addr, settings: &Settings, rounds: Arc<Rounds>) -> Result<Addr, Error> {
-    let handle = open(over, "bmi-perf serve", settings)?;
-    let at = handle.listen(at)?;
+pub(super) async fn serve(over: Over, at: &Addr, settings: &Settings, rounds: Arc<Rounds>) -> Result<Addr, Error> {
+    if over.scheme().is_none() {
+        return Err(Error::new(ErrorKind::Invalid, format!("{over} is no transport of the library")));
+    }
+    let builder = Server::builder().max_calls(MOST_DEPTH as usize * 2).max_data(MOST_BYTES).max_bytes(u64::MAX);
+    let builder = builder.config(config("bmi-perf serve", settings)).options(adapter::options(settings)?);
+    let server = builder.bind(at).await?;
+    let at = server.addrs()[0].clone();
     let store = Arc::new(Store { over, rounds, pool: Pool(over, Mutex::default()) });
     tokio::spawn(async move {
         let answer = move |call| {
             let store = store.clone();
             async move { store.answer(call).await }
         };
-        handle.serve(MOST_DEPTH as usize, answer).await
+        server.serve(answer).await
     });
     Ok(at)
 }
@@ -84,29 +82,26 @@ struct Store {
 
 impl Store {
     /// Takes or gives the data of a call. Nothing is stored.
-    async fn answer(&self, call: Incoming<AnyThread>) -> Result<(), Error> {
-        let (request, options) = (Request::decode(call.request())?, Options::default());
+    async fn answer(&self, call: Call) -> Result<(), Error> {
+        let request = Request::decode(call.request())?;
         self.rounds.handle(request.verb).await;
-        // The library refuses calls with more data than its longest message has.
-        let len = usize::try_from(call.len()).unwrap_or(usize::MAX);
-        match call.direction() {
-            None => {
-                let bytes = [1; REQUEST];
-                let len = usize::try_from(request.size).unwrap_or(REQUEST).min(REQUEST);
-                call.reply(&bytes[..len], None, options).await
+        let len = usize::try_from(call.data_len()).unwrap_or(usize::MAX);
+        match request.verb {
+            Verb::Begin | Verb::End => call.reply(b"").await,
+            Verb::Read if request.size <= REQUEST as u64 => {
+                let len = usize::try_from(request.size).unwrap_or(REQUEST);
+                call.reply(&[1; REQUEST][..len]).await
             }
-            // A store takes the data from the place where it is.
-            Some(Direction::Write) if call.data().is_some() => call.reply(&[], None, options).await,
-            Some(Direction::Write) => {
+            Verb::Write => {
                 let memory = self.pool.take(len)?;
-                call.fetch(0, &memory, options).await?;
+                call.data_into(&memory).await?;
                 self.pool.put(memory);
-                call.reply(&[], None, options).await
+                call.reply(b"").await
             }
-            Some(Direction::Read) => {
-                let memory = self.pool.take(len)?;
+            Verb::Read => {
+                let memory = self.pool.take(usize::try_from(request.size).unwrap_or(usize::MAX))?;
                 produce(self.over, &memory.all());
-                call.reply(&[], Some((&memory).into()), options).await?;
+                call.reply(b"").data(&memory).await?;
                 self.pool.put(memory);
                 Ok(())
             }

@@ -151,7 +151,7 @@ impl Tasks {
                         Over::Sockets => sockets::serve(SocketAddr::new(*ip, 0), rounds.clone()).await?.to_string(),
                         _ => {
                             let at = listening_address(of, *ip, names);
-                            library::serve(over, &at, &of.settings, rounds.clone())?.without_device().to_string()
+                            library::serve(over, &at, &of.settings, rounds.clone()).await?.without_device().to_string()
                         }
                     };
                     said(Said::Listening(at));
