@@ -20,7 +20,7 @@
 //! | something arrived after a time of polling | the credit grows by what was saved, and shrinks by that time |
 //! | nothing arrived while polling | the credit shrinks by `usual` |
 //! | the credit is spent | the attempt has failed; the next one needs twice the evidence, up to `2^`[`RAREST`] times |
-//! | the credit has doubled | polling pays; it grows no further, and failures are forgotten |
+//! | the credit has doubled | polling pays; it grows no further, and a failure is forgotten after [`FORGIVING`] such waits |
 //! | the processor did something else between two polls | the attempt has failed, and counts as [`ABSENCE`] |
 //!
 //! A peer that sleeps too answers after its own wake-up, which is about half of `usual`. Polling
@@ -46,6 +46,10 @@ const RAREST: u32 = 8;
 /// An attempt that ended because the processor had other work counts as so many that failed: it may
 /// have cost the time of a whole turn of another program.
 const ABSENCE: u32 = 3;
+/// Number of waits that polling paid for, after which a failure is forgotten. Where another program
+/// needs the processor, polling pays until the system gives it to that program, after milliseconds.
+/// At 20 µs for an exchange, that is too short to forget the absence that follows.
+const FORGIVING: u32 = 64;
 /// The processor time of falling asleep and waking, as a part of a wait that is slept through: one
 /// over so much. For a request of 64 bytes over loopback it was half.
 const SLEEP_COSTS: u32 = 4;
@@ -59,8 +63,10 @@ pub(super) struct Experience {
     usual: Duration,
     /// Number of such waits since the last attempt.
     evidence: u32,
-    /// Consecutive attempts that failed, up to [`RAREST`].
+    /// Attempts that failed and are not forgotten, up to [`RAREST`].
     failures: u32,
+    /// Waits that polling paid for, since one of those failures was forgotten.
+    successes: u32,
     /// For how long polling may cost more than it saves. Zero while there is no attempt.
     credit: Duration,
 }
@@ -124,7 +130,11 @@ impl Experience {
             self.fail(1);
         } else if self.credit >= most {
             self.credit = most;
-            self.failures = 0;
+            self.successes += 1;
+            if self.successes == FORGIVING {
+                self.successes = 0;
+                self.failures = self.failures.saturating_sub(1);
+            }
         }
     }
 }
@@ -164,7 +174,7 @@ mod tests {
         let mut sides = [Experience::default(); 2];
         ping_pong(&mut sides, 100);
         assert!(sides[0].polls());
-        sides[0]
+        Experience { successes: 0, ..sides[0] }
     }
 
     #[test]
@@ -214,6 +224,18 @@ mod tests {
             wait(&mut side, WORK);
         }
         assert!(side.polls());
+    }
+
+    #[test]
+    fn failures_are_forgotten_slowly() {
+        let mut side = Experience { failures: 2, ..polling() };
+        for left in [2, 1, 0] {
+            assert_eq!(side.failures, left);
+            for _ in 0..FORGIVING {
+                wait(&mut side, WORK);
+            }
+        }
+        assert_eq!(side.failures, 0);
     }
 
     /// Drives one side with what `arrival` chooses, given the patience of the wait. Checks the bound

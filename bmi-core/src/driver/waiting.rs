@@ -119,10 +119,11 @@ impl Waiter {
         if self.waiting == Waiting::Adaptive && found == Found::Posted {
             return;
         }
-        match wait.take() {
-            Some(Wait { absent: true, .. }) => self.experience.note_absence(),
-            Some(Wait { since, patience, .. }) => self.ended(now - since, patience),
-            None => {}
+        let Some(mut wait) = wait.take() else { return };
+        wait.note_absence(now);
+        match wait.absent {
+            true => self.experience.note_absence(),
+            false => self.ended(now - wait.since, wait.patience),
         }
     }
 }
@@ -130,13 +131,18 @@ impl Waiter {
 impl Wait {
     /// Returns true if the driver has to poll once more, and false if it has to sleep.
     pub(crate) fn polls_on(&mut self, now: Time) -> bool {
-        self.absent |= self.turn.is_some() && now - self.polled > ABSENCE;
+        self.note_absence(now);
         self.polled = now;
         let polls = !self.absent && self.patience.is_none_or(|patience| now - self.since < patience);
         if !polls {
             self.turn = None;
         }
         polls
+    }
+
+    /// Notes whether it was away for long while it polled.
+    fn note_absence(&mut self, now: Time) {
+        self.absent |= self.turn.is_some() && now - self.polled > ABSENCE;
     }
 }
 
@@ -171,9 +177,15 @@ mod tests {
         let mut wait = Wait { patience: Some(Duration::from_micros(1000)), ..begin() };
         assert!(wait.polls_on(at(90)) && wait.polls_on(at(180)));
         assert!(!wait.polls_on(at(300)) && !wait.polls_on(at(301)) && wait.turn.is_none());
+        // What arrived meanwhile is found by the first poll.
+        let mut found = begin();
+        found.note_absence(at(90));
+        assert!(!found.absent);
+        found.note_absence(at(300));
+        assert!(found.absent);
         let mut waiter = Waiter::new(Waiting::Adaptive);
         waiter.found(&mut Some(wait), Found::Arrived, at(302));
-        for _ in 0..20 {
+        for _ in 0..100 {
             assert!(!waiter.polls(), "more waits have to end soon than without an absence");
             waiter.ended(Duration::from_micros(50), Some(Duration::ZERO));
         }
