@@ -13,7 +13,7 @@ use crate::Rng;
 
 /// Runs calls from several threads over several connections, by both ways of waiting.
 pub fn threads_share_a_handle(backend: &Backend) {
-    for (waiting, endpoints) in [(Waiting::Event, 2), (Waiting::Busy, 1), (Waiting::ADAPTIVE, 1)] {
+    for (waiting, endpoints) in [(Waiting::Event, 2), (Waiting::Busy, 1), (Waiting::Adaptive, 1)] {
         let pair = Pair::waiting(backend, endpoints, endpoints, waiting);
         let servers = serve(&pair.server, 2);
         let peers: Vec<SharedPeer> = (0..4).map(|_| pair.connect()).collect();

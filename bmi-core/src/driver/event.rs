@@ -6,11 +6,11 @@
 //! **Protocol.**
 //! 1. Forget the readiness that tokio has noted: the poll that follows sees what caused it. Poll.
 //!    If there was something to do, let the tasks run that were woken, and send all that they post,
-//!    without a second look for arrivals: what has come since is noted. If callers make progress
-//!    themselves, and there is one at most, the loop goes on at once: the runtime would wake
-//!    another thread for it.
+//!    without a second look for arrivals: what has come since is noted. If the driver is to sleep,
+//!    callers make progress themselves, and there is one at most, the loop goes on at once: the
+//!    runtime would wake another thread for it.
 //! 2. Poll on, as long as `Waiting` allows. The other tasks of the runtime run after every few
-//!    polls.
+//!    polls. If something is found, go on as after the first poll.
 //! 3. Arm. If there is more to do, the result is *busy*, and the loop begins again.
 //! 4. If tokio has noted readiness meanwhile, begin again.
 //! 5. Otherwise sleep until the transport has something to do, a task posts something, or the next
@@ -61,6 +61,7 @@ pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -
     let register = |fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
     let fd = fd.map(register).transpose().map_err(std::io::Error::from)?;
     let mut waiter = Waiter::new(waiting);
+    let mut wait = None;
     let mut alarm = Alarm::default();
     // Polls since the last sleep that found something.
     let mut polls = 0_usize;
@@ -68,24 +69,32 @@ pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -
         if let Some(fd) = &fd {
             forget_readiness(fd).await?;
         }
-        if endpoint.progress() {
-            polls = polls.wrapping_add(1);
-            if !S::CALLERS_PROGRESS || polls.is_multiple_of(POLLS) || !endpoint.is_used_alone() {
-                tokio::task::yield_now().await;
+        let mut found = endpoint.find_work(endpoint.now());
+        loop {
+            if let Some(found) = found {
+                waiter.found(&mut wait, found, endpoint.now());
+                polls = polls.wrapping_add(1);
+                let yields = waiter.polls() || !S::CALLERS_PROGRESS || polls.is_multiple_of(POLLS);
+                if yields || !endpoint.is_used_alone() {
+                    tokio::task::yield_now().await;
+                }
+                endpoint.send_posted();
             }
-            endpoint.send_posted();
+            let wait = wait.get_or_insert_with(|| waiter.begin(endpoint.now(), endpoint.is_sending()));
+            found = None;
+            while found.is_none() && wait.polls_on(endpoint.now()) {
+                found = (0..POLLS).find_map(|_| endpoint.find_work(endpoint.now()));
+                if found.is_none() {
+                    tokio::task::yield_now().await;
+                }
+            }
+            if found.is_none() {
+                break;
+            }
         }
-        let mut worked = false;
-        let patience = waiter.patience(endpoint.is_sending());
-        let since = endpoint.now();
-        while !worked && patience.is_none_or(|patience| endpoint.now() - since < patience) {
-            tokio::task::yield_now().await;
-            worked = (0..POLLS).any(|_| endpoint.progress());
-        }
-        if !worked && wait(&endpoint, fd.as_ref(), &mut alarm).await? {
+        if sleep(&endpoint, fd.as_ref(), &mut alarm).await? {
             polls = 0;
         }
-        waiter.ended(endpoint.now() - since);
     }
 }
 
@@ -136,7 +145,7 @@ async fn forget_readiness(fd: &AsyncFd<OwnedFd>) -> Result<(), Error> {
 }
 
 /// Sleeps until there may be something to do. Returns false if there was already.
-async fn wait<S: Threading>(
+async fn sleep<S: Threading>(
     endpoint: &Endpoint<S>,
     fd: Option<&AsyncFd<OwnedFd>>,
     alarm: &mut Alarm,

@@ -8,18 +8,21 @@
 //! | [`busy`] | the lowest latency on a core of its own; several endpoints |
 //! | [`Engine::wait`](crate::Engine::wait) | programs without an executor |
 //!
-//! All but [`busy`] sleep while there is nothing to do. They sleep on the transport's event fd. If
+//! All but [`busy`] sleep while there is nothing to do, and may poll for a while before
+//! ([`Waiting::Adaptive`], with the rule in `driver/adaptive.rs`). They sleep on the transport's event fd. If
 //! the transport has none, they sleep until it calls the waker. The simulator has its own driver in
 //! `bmi-sim`.
 
+mod adaptive;
 pub mod busy;
 #[cfg(feature = "tokio")]
 pub mod event;
+mod processors;
 pub mod thread;
 mod wait;
 mod waiting;
 
-pub use waiting::{Spin, Waiter, Waiting};
+pub use waiting::{Waiter, Waiting};
 
 use std::time::{Duration, Instant};
 

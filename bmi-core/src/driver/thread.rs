@@ -22,10 +22,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{Waiter, Waiting};
-use crate::endpoint::Endpoint;
 use crate::endpoint::threading::Threading;
+use crate::endpoint::{Endpoint, Found};
 use crate::error::Error;
-use crate::time::Time;
 use crate::transport::Armed;
 
 /// Notes that the future can go on, and wakes the thread if it sleeps.
@@ -123,7 +122,7 @@ pub fn block_on<S: Threading, F: Future>(
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
     let mut waiter = Waiter::new(waiting);
-    let mut idle_since: Option<(Time, Option<Duration>)> = None;
+    let mut wait = None;
     // The endpoint was polled since the last attempt to sleep.
     let mut polled = false;
     loop {
@@ -132,24 +131,21 @@ pub fn block_on<S: Threading, F: Future>(
             return Ok(output);
         }
         // What has come since that poll ends the sleep, so there is no second look for it.
-        let worked = if ran && polled {
+        let found = if ran && polled {
             endpoint.send_posted();
-            true
+            Some(Found::Posted)
         } else {
             polled = true;
-            endpoint.progress()
+            endpoint.find_work(endpoint.now()).or_else(|| ran.then_some(Found::Posted))
         };
-        if worked || ran {
-            if let Some((since, _)) = idle_since.take() {
-                waiter.ended(endpoint.now() - since);
-            }
+        if let Some(found) = found {
+            waiter.found(&mut wait, found, endpoint.now());
             if alarm.is_ready() {
                 continue;
             }
         }
-        let now = endpoint.now();
-        let (since, patience) = *idle_since.get_or_insert_with(|| (now, waiter.patience(endpoint.is_sending())));
-        if patience.is_none_or(|patience| now - since < patience) {
+        let wait = wait.get_or_insert_with(|| waiter.begin(endpoint.now(), endpoint.is_sending()));
+        if wait.polls_on(endpoint.now()) {
             std::hint::spin_loop();
         } else {
             sleep(endpoint, &alarm, &waker, bed.as_mut())?;

@@ -14,6 +14,15 @@ use crate::error::Error;
 use crate::time::Time;
 use crate::transport::Armed;
 
+/// What a poll found to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Tasks of this side had used the endpoint. Something may have arrived besides.
+    Posted,
+    /// Something arrived.
+    Arrived,
+}
+
 impl<S: Threading> Endpoint<S> {
     // ---- for handles ----------------------------------------------------------------------------
 
@@ -123,17 +132,24 @@ impl<S: Threading> Endpoint<S> {
     /// [`Time::ZERO`] is the time of the poll before.
     #[inline]
     pub(crate) fn progress_at(&self, now: Time) -> bool {
+        self.find_work(now).is_some()
+    }
+
+    /// Works as [`Endpoint::progress_at`], and returns what there was to do.
+    #[inline]
+    pub(crate) fn find_work(&self, now: Time) -> Option<Found> {
         self.inner.state.give_way();
-        let (worked, state) = self.run(|state| {
+        let (found, state) = self.run(|state| {
             if S::CALLERS_PROGRESS {
                 // It does not sleep. So callers leave everything to it.
                 state.take_driver();
             }
             state.engine.record_wake();
-            state.poll(now)
+            let found = if state.posted { Found::Posted } else { Found::Arrived };
+            state.poll(now).then_some(found)
         });
         self.release(state, false);
-        worked
+        found
     }
 
     /// Sends what was posted, without a look for arrivals.

@@ -43,6 +43,7 @@ use std::time::Duration;
 
 use call_buffers::CallBuffers;
 pub(crate) use call_buffers::PackingBuffer;
+pub(crate) use driving::Found;
 use held::InUse;
 pub use operation::Operation;
 pub use peer::{Message, Peer, SharedPeer};

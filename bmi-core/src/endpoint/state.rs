@@ -263,6 +263,7 @@ impl State {
         let next = self.engine.next_deadline();
         let in_time = next.is_none_or(|next| until.is_some_and(|until| until <= next));
         if armed == Armed::Waiting && in_time {
+            self.posted = false; // it was sent
             self.driver = woken.take().map(|waker| Sleeper { waker, until, sends });
         }
     }

@@ -109,7 +109,10 @@ fn drive(endpoint: &SharedEndpoint, waiting: Waiting) -> Result<(), Error> {
             poll_until_closed(endpoint);
             Ok(())
         }
-        _ => driver::block_on(endpoint, waiting, endpoint.closed()),
+        // What arrives is for another thread. To wake that is a wake-up too, and it may need the
+        // processor that this one would poll on. It polls itself if it can (`Handle::block_on`).
+        Waiting::Adaptive => driver::block_on(endpoint, Waiting::Event, endpoint.closed()),
+        Waiting::Event | Waiting::PollSends { .. } => driver::block_on(endpoint, waiting, endpoint.closed()),
     }
 }
 

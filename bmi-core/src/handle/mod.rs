@@ -43,11 +43,11 @@ mod drivers;
 mod operations;
 mod wait;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::addr::Addr;
-use crate::driver::Waiting;
+use crate::driver::{Waiter, Waiting};
 use crate::endpoint::{Dropped, SharedEndpoint};
 use crate::engine::{Counters, Engine, ResourceUsage};
 use crate::error::{Error, ErrorKind};
@@ -61,8 +61,9 @@ pub const MAX_ENDPOINTS: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandleConfig {
-    /// How drivers and [`Handle::block_on`] wait when there is nothing to do. The default is to
-    /// sleep.
+    /// How drivers and [`Handle::block_on`] wait when there is nothing to do. The default is
+    /// [`Waiting::Adaptive`]. A driver that is a thread sleeps then: only tasks and
+    /// [`Handle::block_on`] poll.
     pub waiting: Waiting,
     /// Largest number of operations that are in flight in an endpoint, or have ended without being
     /// awaited. The default is 16,384.
@@ -105,9 +106,10 @@ impl Clone for Handle {
 struct Endpoints {
     /// In the order of their numbers. There is at least one.
     endpoints: Box<[SharedEndpoint]>,
-    config: HandleConfig,
     /// Counts connections and searches, to spread them over the endpoints.
     turn: AtomicUsize,
+    /// The experience of the threads that wait ([`Handle::block_on`]).
+    waiter: Mutex<Waiter>,
 }
 
 impl Drop for Endpoints {
@@ -161,7 +163,8 @@ impl Handle {
             endpoint
         };
         let endpoints: Vec<_> = (0..=u8::MAX).zip(endpoints).map(share).collect();
-        let shared = Endpoints { endpoints: endpoints.clone().into(), config, turn: AtomicUsize::new(0) };
+        let waiter = Mutex::new(Waiter::new(config.waiting));
+        let shared = Endpoints { endpoints: endpoints.clone().into(), turn: AtomicUsize::new(0), waiter };
         Ok((Handle { shared: Arc::new(shared) }, endpoints))
     }
 

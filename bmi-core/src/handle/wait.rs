@@ -2,14 +2,14 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use super::Handle;
 use crate::driver::Waiter;
 use crate::driver::thread::{Alarm, Sleeper};
-use crate::endpoint::SharedEndpoint;
+use crate::endpoint::{Found, SharedEndpoint};
 
 /// Arms the adapters again for drivers that sleep, when this thread polls no more, also after a
 /// panic.
@@ -33,17 +33,16 @@ impl Handle {
         let waker = Waker::from(Arc::clone(&alarm));
         let mut cx = Context::from_waker(&waker);
         let mut future = pin!(future);
-        let mut waiter = Waiter::new(self.shared.config.waiting);
         loop {
             if alarm.take()
                 && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
             {
                 return output;
             }
-            let since = self.now();
-            let patience = waiter.patience(self.endpoints().any(|endpoint| endpoint.is_sending()));
+            let sending = self.endpoints().any(|endpoint| endpoint.is_sending());
+            let mut wait = self.waiter().begin(self.now(), sending);
             let mut rearm = None;
-            while !alarm.is_ready() && patience.is_none_or(|patience| self.now() - since < patience) {
+            while !alarm.is_ready() && wait.polls_on(self.now()) {
                 rearm.get_or_insert_with(|| Rearm(self));
                 if !self.endpoints().fold(false, |worked, endpoint| endpoint.progress_of_caller() | worked) {
                     std::hint::spin_loop();
@@ -51,7 +50,12 @@ impl Handle {
             }
             drop(rearm);
             alarm.park();
-            waiter.ended(self.now() - since);
+            self.waiter().found(&mut Some(wait), Found::Arrived, self.now());
         }
+    }
+
+    /// Returns what the threads that wait have in common. It is used for a few instructions.
+    fn waiter(&self) -> MutexGuard<'_, Waiter> {
+        self.shared.waiter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

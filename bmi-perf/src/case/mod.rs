@@ -40,7 +40,7 @@ pub(crate) enum Waiting {
     Polling,
     /// Sleep in the kernel until something arrives.
     Sleeping,
-    /// Poll for up to 50 µs, then sleep.
+    /// Sleep, and poll before where that has paid off lately.
     Hybrid,
 }
 
@@ -58,7 +58,7 @@ impl Waiting {
         match self {
             Waiting::Polling => Driver::Busy,
             Waiting::Sleeping => Driver::Event,
-            Waiting::Hybrid => Driver::ADAPTIVE,
+            Waiting::Hybrid => Driver::Adaptive,
         }
     }
 }

@@ -76,7 +76,7 @@ impl Idle {
         let idle = self.node.now() - since;
         let by_adapter = self.node.has_reports(self.adapter);
         if by_adapter {
-            self.waiter.ended(idle);
+            self.waiter.ended(idle, patience);
         }
         self.node.spin(patience.map_or(idle, |patience| patience.min(idle)));
         let slept = by_adapter && patience.is_some_and(|patience| idle > patience);

@@ -226,7 +226,7 @@ fn waiting_costs_the_processor_as_chosen() {
     );
     assert!(paper_took <= event_took && paper_took > took, "{took:?} < {paper_took:?} <= {event_took:?}");
     assert!(busy < paper_busy && paper_busy < event_busy, "{busy:?} < {paper_busy:?} < {event_busy:?}");
-    let (_, adaptive_spun, adaptive_took) = pauses(Waiting::ADAPTIVE);
+    let (_, adaptive_spun, adaptive_took) = pauses(Waiting::Adaptive);
     assert!(adaptive_spun < Duration::from_millis(2), "learns that polling does not pay: {adaptive_spun:?}");
     assert!(adaptive_took <= event_took);
 }
