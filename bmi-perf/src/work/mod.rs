@@ -13,7 +13,7 @@
 //! | `polling` | what it does without an executor: through a backend alone, or a polled endpoint |
 //! | `tasks` | what it does as a program on tokio, through the library or plain sockets |
 //! | `sockets`, `uring`, `memory` | what it does for a baseline |
-//! | `produce` | the data that it sends |
+//! | `produce` | the memory of messages, and the data that it sends |
 //! | `adapter` | which transports this host has |
 
 pub(crate) mod adapter;

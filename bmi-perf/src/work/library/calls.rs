@@ -5,10 +5,9 @@ use bmi::threading::Threading;
 use bmi::{Body, Error, Incoming, MemList, Memory, Options};
 
 use super::Link;
-use super::ring::memory;
 use crate::case::{Case, Test};
 use crate::measured::{Measured, Stopwatch};
-use crate::work::produce::produce;
+use crate::work::produce::{memory, produce};
 
 /// The request of a call: about as long as one of a file system.
 const REQUEST: [u8; 32] = [7; 32];

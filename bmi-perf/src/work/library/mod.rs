@@ -22,7 +22,6 @@ use bmi::timeline::{Timeline, TimelineOptions};
 use bmi::{Addr, Config, Endpoint, Error, ErrorKind, MemSlice, Memory, Operation, Options, Peer, PeerEvent, Scheme};
 use futures_util::future::try_join_all;
 
-pub(super) use self::ring::{bytes, memory};
 pub(super) use self::shared::Shared;
 use super::adapter;
 use super::produce::produce;

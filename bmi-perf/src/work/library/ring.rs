@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use bmi::threading::Threading;
 use bmi::{Error, MemList, MemSlice, Memory, Operation};
 
-use crate::case::{Case, Over};
+use crate::case::Case;
+use crate::work::produce::memory;
 
 /// The buffers that a connection uses in turn.
 pub(super) struct Ring {
@@ -25,21 +26,6 @@ impl Ring {
     pub(super) fn turn(&self, number: u64) -> &MemSlice {
         &self.messages[(number % self.messages.len() as u64) as usize]
     }
-}
-
-/// Returns memory for messages, page-aligned for baselines, too: on some processors the kernel
-/// copies to or from other memory at a third of the speed. Over shared memory the peer can map it,
-/// as that of a program that wants to be fast.
-pub(in crate::work) fn memory(over: Over, len: usize) -> Result<Memory, Error> {
-    let memory = if over == Over::Shm { Memory::shareable(len)? } else { Memory::zeroed(len)? };
-    // Touch every page now, and not during the measurement.
-    memory.copy_from(0, &vec![1; len]);
-    Ok(memory)
-}
-
-/// Returns the bytes of memory that nothing else uses.
-pub(in crate::work) fn bytes(memory: &mut Memory) -> &mut [u8] {
-    memory.get_mut().expect("the only handle")
 }
 
 /// Returns the pieces of a list, with gaps of the same length between them.

@@ -6,7 +6,7 @@ use rustix::event::PollFlags;
 use super::line::Line;
 use crate::case::{Case, Over, Test};
 use crate::measured::{Measured, Schedule, Stopwatch};
-use crate::work::library::{bytes, memory};
+use crate::work::produce::{bytes, memory};
 
 /// Length of the reads of a stream of small messages, in bytes.
 pub(in crate::work) const READ: usize = 64 << 10;

@@ -28,7 +28,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::library::memory;
+use super::produce::memory;
 use super::{Assignment, Role, Said, listening_address};
 use crate::case::{Case, MOST_BYTES, Over, Test};
 use crate::measured::{Measured, Stopwatch};

@@ -22,7 +22,7 @@ use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
 use super::{Client, Pool, REQUEST, Request, Rounds, Verb, lock};
 use crate::case::{MOST_BYTES, Over};
-use crate::work::library::bytes;
+use crate::work::produce::bytes;
 
 /// Length of the reads of small frames in bytes.
 const READ: usize = 64 << 10;

@@ -1,5 +1,5 @@
 //! Plain sockets over io_uring, beside those of `sockets`: what a program could gain that hands its
-//! calls to the kernel by a ring. It has the tests of exchanges and of streams in one direction, and
+//! calls to the kernel by a ring. It has the tests of exchanges and of streams in one direction. It
 //! polls or sleeps.
 //!
 //! Both sides have the memory that `sockets` has, and do the same with it. A stream leaves in

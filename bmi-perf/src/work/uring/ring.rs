@@ -25,7 +25,7 @@ use io_uring::types::{BufRingEntry, CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode};
 
 use crate::case::{Case, Over};
-use crate::work::library;
+use crate::work::produce::memory;
 use crate::work::sockets::{LOOK, READ};
 
 /// Number of requests that are handed over with one call at most.
@@ -131,9 +131,9 @@ impl Ring {
         let (out, back) = case.test.exchange(case.len()).unwrap_or_default();
         let bytes = (case.len() * case.buffers()).max(out).max(back);
         for connection in &mut self.connections {
-            for memory in [&mut connection.out, &mut connection.into] {
-                if memory.len() < bytes {
-                    *memory = library::memory(Over::Uring, bytes)?;
+            for place in [&mut connection.out, &mut connection.into] {
+                if place.len() < bytes {
+                    *place = memory(Over::Uring, bytes)?;
                 }
             }
         }
@@ -154,8 +154,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes `len` bytes that have come on a connection, or receives them: those of a long message in
-    /// its turn.
+    /// Takes `len` bytes that have come on a connection, or receives them. Those of a long message
+    /// have memory of their own.
     pub(super) fn take(&mut self, number: usize, message: u64, len: usize) -> Poll<Result<(), Error>> {
         let (at, is_long) = ((message % self.turns) as usize * self.len, self.len >= READ);
         let connection = &mut self.connections[number];
