@@ -41,13 +41,13 @@ use crate::transport::Armed;
 const POLLS: usize = 8;
 
 /// Drives `endpoint` as long as the future is polled. Spawn it with `tokio::task::spawn_local`, or
-/// `select!` it against the work. It sleeps when there is nothing to do ([`Waiting::Event`]). It
-/// needs a tokio runtime with I/O and time enabled.
+/// `select!` it against the work. It waits in the default way ([`Waiting::Adaptive`]). It needs a
+/// tokio runtime with I/O and time enabled.
 ///
 /// # Errors
 /// `Io` if tokio cannot wait on the transport's event fd.
 pub async fn drive<S: Threading>(endpoint: Endpoint<S>) -> Result<Infallible, Error> {
-    drive_with(endpoint, Waiting::Event).await
+    drive_with(endpoint, Waiting::default()).await
 }
 
 /// Works as [`drive`], but waits as `waiting` says.
@@ -170,8 +170,8 @@ async fn sleep<S: Threading>(
     .await
 }
 
-/// Runs `future` to its end on a new current-thread runtime, and drives `endpoint` meanwhile
-/// ([`Waiting::Event`]).
+/// Runs `future` to its end on a new current-thread runtime, and drives `endpoint` meanwhile.
+/// It waits in the default way ([`Waiting::Adaptive`]).
 ///
 /// When it returns, nothing drives the endpoint any more, and what was posted last may not have
 /// left. A future that ends with a send disconnects the peer, which waits for it
@@ -180,7 +180,7 @@ async fn sleep<S: Threading>(
 /// # Errors
 /// As [`drive`].
 pub fn block_on<S: Threading, F: Future>(endpoint: Endpoint<S>, future: F) -> Result<F::Output, Error> {
-    block_on_with(endpoint, Waiting::Event, future)
+    block_on_with(endpoint, Waiting::default(), future)
 }
 
 /// Works as [`block_on`], but waits as `waiting` says.
@@ -209,7 +209,7 @@ pub fn block_on_with<S: Threading, F: Future>(
 /// # Errors
 /// As [`drive`], of the first endpoint that fails.
 pub fn block_on_all<S: Threading, F: Future>(endpoints: &[Endpoint<S>], future: F) -> Result<F::Output, Error> {
-    block_on_all_with(endpoints, Waiting::Event, future)
+    block_on_all_with(endpoints, Waiting::default(), future)
 }
 
 /// Works as [`block_on_all`], but each endpoint waits as `waiting` says.
