@@ -126,6 +126,14 @@ impl Link {
         }
     }
 
+    /// Returns the connection if it is up, and nothing speaks against it.
+    pub(super) fn up(&self) -> Option<SharedPeer> {
+        match &*self.lock() {
+            State::Up(peer) if !self.suspect.load(Ordering::Relaxed) => Some(peer.clone()),
+            _ => None,
+        }
+    }
+
     /// Returns the connection if it is up, and `None` if one may be made.
     ///
     /// # Errors

@@ -244,6 +244,16 @@ impl Inner {
             true => self.turn.fetch_add(1, Ordering::Relaxed),
             false => self.turn.load(Ordering::Relaxed),
         };
+        let link = &self.links[first % self.links.len()];
+        match link.up() {
+            Some(peer) => Ok((link, peer)),
+            // It is rare, and its future is large.
+            None => Box::pin(self.connected(first, deadline)).await,
+        }
+    }
+
+    /// Connects to the address whose turn it is, or to the next that answers.
+    async fn connected(&self, first: usize, deadline: Time) -> Result<(&Link, SharedPeer), Error> {
         let count = self.links.len();
         loop {
             let mut last = None;

@@ -171,7 +171,7 @@ impl Request {
             },
             Place::Kept { number } => {
                 buffer.into_iter().for_each(|buffer| self.client.buffers.keep(buffer));
-                self.fetch(peer, number, head.data, deadline).await.map_err(sent)?
+                Box::pin(self.fetch(peer, number, head.data, deadline)).await.map_err(sent)?
             }
         };
         Ok(Reply { bytes: bytes.slice(REPLY_HEAD..end), data, data_len: head.data })

@@ -62,7 +62,8 @@ impl Held {
     pub(super) async fn end(&self, error: Error) {
         let call = self.slot().take();
         if let Some(call) = call {
-            refuse(call, error).await;
+            // It is rare, and its future is large.
+            Box::pin(refuse(call, error)).await;
         }
     }
 
@@ -189,7 +190,7 @@ impl Call {
     /// Those of sending the reply.
     pub async fn refuse(self, text: impl Into<String>) -> Result<(), Error> {
         let call = self.held.take()?;
-        refuse(call, Error::new(ErrorKind::Invalid, text)).await;
+        Box::pin(refuse(call, Error::new(ErrorKind::Invalid, text))).await;
         Ok(())
     }
 }

@@ -5,12 +5,20 @@
 //!    a place already.
 //! 2. A call gets a place ([`Admission`]), waits for one, or is refused: if too many wait, if its
 //!    data is too long, or if the server stops.
-//! 3. With a place, its handler runs in a task, until the call's deadline. Then the task goes on
-//!    with a call that has waited for the place.
+//! 3. With a place, its handler runs until the call's deadline. Then the call that has waited for
+//!    the place begins.
+//!
+//! **Where a handler runs.** It is polled once where the call was taken. Most handlers end there:
+//! no task is made, no other thread is woken, and the replies of calls that arrived together leave
+//! together. One that waits becomes a task. If the first poll of a handler takes [`LONG`], the
+//! handlers of the next [`APART`] calls are tasks from the beginning, so that other threads can run
+//! them.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bmi_core::comm::{Admission, announced, peek_request};
@@ -30,6 +38,12 @@ use crate::{Error, ErrorKind, Handle, Incoming, Options, PeerId};
 const SHARE: u32 = 16;
 /// The longest time that is kept for the reply.
 const LONGEST_RETURN: Duration = Duration::from_millis(50);
+
+/// A handler whose first poll takes this long keeps the calls behind it from being taken. A thread
+/// is woken for a task in about this time.
+const LONG: Duration = Duration::from_micros(50);
+/// Number of calls whose handlers are tasks after that.
+const APART: u32 = 256;
 
 /// What handles a call: a closure that returns a future.
 pub(super) trait Handler: Send + Sync + 'static {
@@ -55,6 +69,8 @@ pub(super) struct Calls<H> {
     shared: Arc<Shared>,
     runtime: Runtime,
     places: Mutex<Places>,
+    /// Number of calls whose handlers are tasks from the beginning.
+    apart: AtomicU32,
     handler: H,
 }
 
@@ -75,7 +91,7 @@ impl<H: Handler> Calls<H> {
     pub(super) fn new(shared: Arc<Shared>, runtime: Runtime, handler: H) -> Calls<H> {
         let most = shared.limits.max_calls;
         let places = Places { admission: Admission::new(most, most), waiting: 0 };
-        Calls { shared, runtime, places: Mutex::new(places), handler }
+        Calls { shared, runtime, places: Mutex::new(places), apart: AtomicU32::new(0), handler }
     }
 
     /// Takes what arrives until the endpoints are closed.
@@ -136,7 +152,7 @@ impl<H: Handler> Calls<H> {
         drop(places);
         if let Some(arrival) = admitted {
             let begun = self.begin(arrival).or_else(|| self.begin_waiting());
-            begun.into_iter().for_each(|begun| self.spawn(begun));
+            begun.into_iter().for_each(|begun| self.run(begun));
         }
     }
 
@@ -194,6 +210,25 @@ impl<H: Handler> Calls<H> {
         self.runtime.spawn(run(begun));
     }
 
+    /// Runs the handler of a call until it waits, and then in a task.
+    fn run(&self, begun: Begun<H>) {
+        let apart = self.apart.load(Ordering::Relaxed);
+        if apart > 0 {
+            self.apart.store(apart - 1, Ordering::Relaxed);
+            return self.spawn(begun);
+        }
+        let mut handling = Box::pin(run(begun));
+        let since = Instant::now();
+        // The task polls again, with a waker of its own.
+        let ended = handling.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        if !ended {
+            self.runtime.spawn(handling);
+        }
+        if since.elapsed() >= LONG {
+            self.apart.store(APART, Ordering::Relaxed);
+        }
+    }
+
     /// Refuses the calls that wait.
     fn refuse_waiting(&self) {
         let waiting = {
@@ -245,7 +280,7 @@ async fn run<H: Handler>(begun: Begun<H>) {
 async fn handle<H: Handler>(calls: &Calls<H>, call: Incoming<AnyThread>, deadline: Time, max_reply: u64) {
     let late = || Error::new(ErrorKind::TimedOut, "the call's deadline passed at the server");
     if Instant::now().time() >= deadline {
-        return refuse(call, late()).await;
+        return Box::pin(refuse(call, late())).await;
     }
     let held = Held::new(call, Arc::clone(&calls.shared), deadline, max_reply);
     // The call to the handler is guarded too: it may panic before there is a future.
@@ -309,6 +344,6 @@ impl<H: Handler> Drop for Stop<H> {
     fn drop(&mut self) {
         self.tasks.iter().for_each(TaskAbort::abort);
         self.calls.refuse_waiting();
-        self.shared.serving.store(false, std::sync::atomic::Ordering::Release);
+        self.shared.serving.store(false, Ordering::Release);
     }
 }

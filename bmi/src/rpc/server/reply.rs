@@ -63,7 +63,7 @@ impl Replying {
         };
         if let Some(text) = too_large {
             let error = Error::new(ErrorKind::TooLarge, text).during("reply");
-            refuse(call, error.clone()).await;
+            Box::pin(refuse(call, error.clone())).await;
             return Err(error);
         }
         let head = |place| {
