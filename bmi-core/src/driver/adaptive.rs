@@ -26,15 +26,15 @@
 //! A peer that sleeps too answers after its own wake-up, which is about half of `usual`. Polling
 //! pays for itself then, and the peer, which sees its messages come sooner, begins to poll as well.
 //!
-//! **Invariant.** Whatever arrives when: the time spent with polling exceeds what it saved by at most
-//! `ALLOWANCE + 1` times [`SOON`] for each attempt, 1.25 ms. If each attempt fails, the time polled
-//! in vain is at most 1/800 of the time that is slept in the long run: `ALLOWANCE + 1` usual waits
-//! for each `EVIDENCE << RAREST` of them.
+//! **Invariant.** Whatever arrives when: the time spent with polling exceeds what it saved by at
+//! most `ALLOWANCE + 1` times [`SOON`] for each attempt, 1.25 ms. If each attempt fails, the time
+//! polled in vain is at most 1/800 of the time that is slept in the long run: `ALLOWANCE + 1` usual
+//! waits for each `EVIDENCE << RAREST` of them.
 
 use std::time::Duration;
 
-/// A wait that took longer is not worth polling for, whatever a wake-up costs: two wake-ups, of this
-/// side and of the peer, take less on every machine that is not loaded.
+/// A wait that took longer is not worth polling for, whatever a wake-up costs: two wake-ups, of
+/// this side and of the peer, take less on every machine that is not loaded.
 const SOON: Duration = Duration::from_micros(250);
 /// Number of waits that were slept through and ended soon, after which polling is attempted.
 const EVIDENCE: u32 = 16;
@@ -238,8 +238,9 @@ mod tests {
         assert_eq!(side.failures, 0);
     }
 
-    /// Drives one side with what `arrival` chooses, given the patience of the wait. Checks the bound
-    /// of each attempt. Returns the time that was polled in vain, and the time that was slept.
+    /// Drives one side with what `arrival` chooses, given the patience of the wait. Checks the
+    /// bound of each attempt. Returns the time that was polled in vain, and the time that was
+    /// slept.
     fn oppose(waits: u32, mut arrival: impl FnMut(Duration) -> Duration) -> (Duration, Duration) {
         let mut side = Experience::default();
         let (mut in_vain, mut slept) = (Duration::ZERO, Duration::ZERO);

@@ -9,9 +9,9 @@
 //! | [`Engine::wait`](crate::Engine::wait) | programs without an executor |
 //!
 //! All but [`busy`] sleep while there is nothing to do, and may poll for a while before
-//! ([`Waiting::Adaptive`], with the rule in `driver/adaptive.rs`). They sleep on the transport's event fd. If
-//! the transport has none, they sleep until it calls the waker. The simulator has its own driver in
-//! `bmi-sim`.
+//! ([`Waiting::Adaptive`], with the rule in `driver/adaptive.rs`). They sleep on the transport's
+//! event fd. If the transport has none, they sleep until it calls the waker. The simulator has its
+//! own driver in `bmi-sim`.
 
 mod adaptive;
 pub mod busy;
