@@ -1,8 +1,8 @@
 //! Where a program runs: in a tokio runtime, or on a node of a simulated world.
 //!
-//! **Why.** A program needs more than messages: tasks, the time, and timers. In production tokio has
-//! them, in a test the world does. A program that uses the functions of this module runs in both
-//! without a change. They find out for themselves where they were called.
+//! **Why.** A program needs more than messages: tasks, the time, and timers. In production tokio
+//! has them, in a test the world does. A program that uses the functions of this module runs in
+//! both without a change. They find out for themselves where they were called.
 //!
 //! | function | in a tokio runtime | in a world |
 //! |---|---|---|

@@ -14,7 +14,7 @@
 //! | `driver` | drives an endpoint |
 //! | `host` | what the code of a program finds at its node |
 //! | `node`, `disk` | what a node is and does |
-//! | `sim`, `time`, `join`, `trace` | the handle for tasks: nodes, time, tasks, timeline |
+//! | `sim`, `time`, `join` | the handle for tasks: nodes and timeline, time, tasks |
 //!
 //! **Invariants**
 //! 1. Time moves only when no task is ready.
@@ -34,7 +34,6 @@ mod power;
 mod sim;
 mod tasks;
 mod time;
-mod trace;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -50,8 +49,8 @@ use bmi_core::runtime::{Host, enter};
 pub use self::disk::SimDisk;
 pub use self::driver::{drive, drive_with};
 pub use self::join::{JoinHandle, Killed};
+pub use self::sim::Trace;
 pub use self::time::{SimClock, Sleep};
-pub use self::trace::Trace;
 use crate::config::SimConfig;
 use crate::engine::{Executor, ROOT, TaskWaker};
 use crate::error::{StallKind, Stalled};

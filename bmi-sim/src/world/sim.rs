@@ -1,11 +1,13 @@
 //! [`Sim`]: a handle to a world.
 
 use std::future::Future;
+use std::io::{self, Write};
 
 use bmi_core::{Capabilities, ResourceUsage, Time};
 
+use crate::config::TraceOptions;
 use crate::engine::Event;
-use crate::model::{Node, NodeState, Sim};
+use crate::model::{Node, NodeState, Sim, Timeline};
 
 impl Sim {
     /// Calls `action` at a point in virtual time, for scheduled faults. A time that has passed
@@ -98,5 +100,44 @@ impl Sim {
     /// Brings the link up again. Packets that waited are delivered.
     pub fn heal(&self, a: &Node, b: &Node) {
         self.0.with(|core| core.heal(a.id, b.id));
+    }
+}
+
+/// A handle to the timeline of a world.
+#[derive(Clone)]
+pub struct Trace {
+    pub(crate) sim: Sim,
+}
+
+impl Trace {
+    /// Returns the number of spans recorded so far, and the number left out because there was no
+    /// room.
+    pub fn spans(&self) -> (usize, u64) {
+        let core = self.sim.0.core.borrow();
+        core.timeline.as_ref().map_or((0, 0), |timeline| timeline.spans())
+    }
+
+    /// Writes everything recorded so far as one JSON document; see the module's layout.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_chrome(&self, out: impl Write) -> io::Result<()> {
+        let (names, timeline) = {
+            let core = self.sim.0.core.borrow();
+            let Some(timeline) = &core.timeline else { return Ok(()) };
+            let names: Vec<String> = core.nodes.iter().map(|node| node.name.clone()).collect();
+            (names, timeline.clone())
+        };
+        timeline.write_chrome(&names, out)
+    }
+}
+
+impl Sim {
+    /// Records a timeline from now on, if none is recorded yet. Returns a handle to it.
+    pub fn trace(&self, options: TraceOptions) -> Trace {
+        self.0.with(|core| {
+            core.timeline.get_or_insert_with(|| Box::new(Timeline::new(options)));
+        });
+        Trace { sim: self.clone() }
     }
 }

@@ -152,7 +152,8 @@ fn programs_of_different_versions_are_told_so() {
         assert!(error.to_string().contains("version 2 of its protocol, this side 3"), "{error}");
         let new = Client::builder().protocol(3).to(addr);
         new.call(b"x").await.expect("a reply");
-        (old.close().await, new.close().await);
+        old.close().await;
+        new.close().await;
         server.shutdown(Duration::from_secs(1)).await;
     });
 }

@@ -101,11 +101,11 @@ fn a_thread_without_a_runtime_waits_for_a_reply() {
     crate::bed::outside(async |bed: &Bed| {
         let (server, addr) = bed.serve(crate::bed::echo).await;
         let calling = tokio::task::spawn_blocking(move || {
-            std::thread::spawn(move || {
+            let call = move || {
                 let client = Client::new(addr);
                 client.call(b"from a thread").data(pattern(100_000)).wait().expect("a reply").data
-            })
-            .join()
+            };
+            std::thread::Builder::new().spawn(call).expect("a thread").join()
         });
         assert!(calling.await.expect("a task").expect("the thread") == pattern(100_000));
         server.shutdown(Duration::from_secs(1)).await;

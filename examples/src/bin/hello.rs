@@ -37,6 +37,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let client = Client::new(addr);
     client.call("write").data(b"Hello, block!".to_vec()).await?;
-    let reply = client.call("read").await?;
-    Ok(println!("{:?}: {:?}", reply.bytes, reply.data))
+    println!("{:?}", client.call("read").await?.data);
+    Ok(())
 }

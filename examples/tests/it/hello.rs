@@ -14,7 +14,7 @@ fn hello(arguments: &[&str]) -> Command {
 fn two_clients(addr: &str) {
     let server = Server::start(&mut hello(&["server", addr]));
     for _ in 0..2 {
-        assert_eq!(succeed(&mut hello(&["client", &server.addr])), "b\"read\": b\"Hello, block!\"\n");
+        assert_eq!(succeed(&mut hello(&["client", &server.addr])), "b\"Hello, block!\"\n");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Closing idle connections: an endpoint that has as many peers as it may closes the connection that
-//! was idle longest, and one that goes down closes all that are idle.
+//! Closing idle connections: an endpoint that has as many peers as it may closes the connection
+//! that was idle longest, and one that goes down closes all that are idle.
 //!
 //! **Why under pressure only.** An idle connection costs memory and nothing else, and its peer may
 //! want it again. So it stays as long as there is room. Without this rule a crowd of peers that

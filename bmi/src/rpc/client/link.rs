@@ -107,7 +107,8 @@ impl Link {
         if let Some(peer) = self.connected()? {
             return Ok(peer);
         }
-        // With other addresses to try, one that swallows what it is sent does not take all the time.
+        // With other addresses to try, one that swallows what it is sent does not take all the
+        // time.
         let attempt = if client.links.len() > 1 { deadline.min(Instant::now().time() + ATTEMPT) } else { deadline };
         let connected = async {
             let addr = host().map_or_else(|| Ok(self.addr.clone()), |host| host.locate(&self.addr))?;

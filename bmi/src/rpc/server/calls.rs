@@ -27,8 +27,8 @@ use bmi_core::{AnyThread, Message, Time};
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 
-use super::call::Held;
-use super::reply::refuse;
+use super::answers::{pong, refuse};
+use super::held::Held;
 use super::{Call, Shared};
 use crate::rpc::wire::{REQUEST_HEAD, RequestHead, RequestKind};
 use crate::{Error, ErrorKind, Handle, Incoming, Options, PeerId};
@@ -126,7 +126,7 @@ impl<H: Handler> Calls<H> {
             }
             RequestKind::Ping => {
                 let Some(call) = message.into_call() else { return };
-                self.runtime.spawn(super::reply::pong(call, Options::by(deadline)));
+                self.runtime.spawn(pong(call, Options::by(deadline)));
             }
         }
     }
@@ -289,7 +289,7 @@ async fn handle<H: Handler>(calls: &Calls<H>, call: Incoming<AnyThread>, deadlin
         // What ends it is set up when the handler waits, and many never do.
         let end = async {
             let (deadline, closed) = (pin!(sleep_until(deadline.into())), pin!(calls.shared.watch.closed()));
-            drop(select(deadline, closed).await);
+            let _ = select(deadline, closed).await;
         };
         match select(pin!(handling), pin!(end)).await {
             Either::Left((ended, _)) => Some(ended),

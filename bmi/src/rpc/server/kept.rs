@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bmi_core::AnyThread;
 use tokio::sync::oneshot;
 
-use super::reply::{self, refuse};
+use super::answers::{in_memory, refuse};
 use crate::{Error, ErrorKind, Incoming, MemList, Options, PeerId};
 
 /// Data that waits, and how its handler is told of the end.
@@ -57,7 +57,7 @@ impl KeptReplies {
             return refuse(call, Error::new(ErrorKind::TimedOut, text)).await;
         };
         // Its handler may be gone.
-        let _ = done.send(reply::in_memory(call, &[], data, options).await);
+        let _ = done.send(in_memory(call, &[], data, options).await);
     }
 }
 

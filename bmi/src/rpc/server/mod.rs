@@ -1,7 +1,9 @@
 //! The server's side: addresses, the loop that takes calls, and the end.
 
+mod answers;
 mod call;
 mod calls;
+mod held;
 mod kept;
 mod reply;
 mod watch;
@@ -123,8 +125,9 @@ impl Server {
     }
 
     /// Takes no more calls, and waits until those that have begun have ended, for `limit` at most.
-    /// Then drops the handlers that are left, and closes all connections. Calls that arrive meanwhile are [refused](ErrorKind::Refused):
-    /// clients go to another address, or wait for the server to come up again.
+    /// Then drops the handlers that are left, and closes all connections. Calls that arrive
+    /// meanwhile are [refused](ErrorKind::Refused): clients go to another address, or wait for the
+    /// server to come up again.
     pub async fn shutdown(&self, limit: Duration) {
         self.shared.watch.stop();
         let _ = timeout(limit, self.shared.watch.all_ended()).await;

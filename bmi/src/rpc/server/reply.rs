@@ -10,17 +10,13 @@ use std::future::IntoFuture;
 use std::pin::Pin;
 use std::pin::pin;
 
-use bmi_core::AnyThread;
 use futures_util::future::{Either, select};
 
-use super::call::Held;
+use super::answers::{append, refuse};
+use super::held::Held;
 use crate::paths::Direction;
 use crate::rpc::wire::{Place, REPLY_HEAD, ReplyHead};
-use crate::{Error, ErrorKind, Incoming, MemList, Options};
-
-/// Longest text of an error that goes to a client, in bytes. With the head it fits the smallest
-/// message.
-const LONGEST_TEXT: usize = 200;
+use crate::{Error, ErrorKind, MemList};
 
 /// A reply that is about to be sent. Await it.
 #[must_use = "a reply is sent when it is awaited"]
@@ -91,12 +87,6 @@ impl Replying {
     }
 }
 
-fn append(message: &mut Vec<u8>, piece: &crate::MemSlice) {
-    let at = message.len();
-    message.resize(at + piece.len(), 0);
-    piece.copy_to(&mut message[at..]);
-}
-
 impl IntoFuture for Replying {
     type Output = Result<(), Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
@@ -104,35 +94,4 @@ impl IntoFuture for Replying {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }
-}
-
-/// Replies with an error. If that fails, the client learns that there is no reply.
-pub(super) async fn refuse(call: Incoming<AnyThread>, error: Error) {
-    let mut text = error.detail().to_owned();
-    text.truncate(text.floor_char_boundary(LONGEST_TEXT.min(call.room().saturating_sub(REPLY_HEAD))));
-    let len = u32::try_from(text.len()).expect("a short text");
-    let head = ReplyHead { error: Some(error.kind()), place: Place::Behind, len, data: 0 };
-    let options = call.within(super::super::GRACE);
-    let _ = call.reply(&[&head.encode()[..], text.as_bytes()].concat(), None, options).await;
-}
-
-/// Answers a ping.
-pub(super) async fn pong(call: Incoming<AnyThread>, options: Options) {
-    let head = ReplyHead { error: None, place: Place::Behind, len: 0, data: 0 };
-    let _ = call.reply(&head.encode(), None, options).await;
-}
-
-/// Replies with data that goes into the memory of the call.
-///
-/// # Errors
-/// Those of the transfer.
-pub(super) async fn in_memory(
-    call: Incoming<AnyThread>,
-    bytes: &[u8],
-    data: MemList,
-    options: Options,
-) -> Result<(), Error> {
-    let len = u32::try_from(bytes.len()).expect("within a message");
-    let head = ReplyHead { error: None, place: Place::InMemory, len, data: data.len() as u64 };
-    call.reply(&[&head.encode()[..], bytes].concat(), Some(data), options).await
 }

@@ -1,0 +1,124 @@
+//! A call while its handler runs.
+
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bmi_core::{AnyThread, Time};
+
+use super::Shared;
+use super::answers::refuse;
+use crate::rpc::permits;
+use crate::{Error, ErrorKind, Incoming, Options};
+
+/// A call, held by its handler and by what runs the handler: if the handler ends without a reply,
+/// the other one replies.
+#[derive(Clone)]
+pub(super) struct Held(Arc<Inner>);
+
+struct Inner {
+    /// `None` once it was answered, and while it is being used.
+    call: Mutex<Option<Incoming<AnyThread>>>,
+    shared: Arc<Shared>,
+    deadline: Time,
+    /// Length of the longest data that the client takes.
+    max_reply: u64,
+    /// Permits for the data that the handler has taken.
+    permits: Mutex<usize>,
+}
+
+impl Held {
+    pub(super) fn new(call: Incoming<AnyThread>, shared: Arc<Shared>, deadline: Time, max_reply: u64) -> Held {
+        let (call, permits) = (Mutex::new(Some(call)), Mutex::new(0));
+        Held(Arc::new(Inner { call, shared, deadline, max_reply, permits }))
+    }
+
+    /// Looks at a call that is new.
+    pub(super) fn look<R>(&self, f: impl FnOnce(&Incoming<AnyThread>) -> R) -> R {
+        f(self.slot().as_ref().expect("it is new"))
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Incoming<AnyThread>>> {
+        self.0.call.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the call, to answer it.
+    ///
+    /// # Errors
+    /// `Invalid` if it was answered.
+    pub(super) fn take(&self) -> Result<Incoming<AnyThread>, Error> {
+        self.slot().take().ok_or_else(|| Error::new(ErrorKind::Invalid, "the call was answered"))
+    }
+
+    /// Takes the call, to move its data. It is there again when the result is dropped.
+    ///
+    /// # Errors
+    /// As [`Held::take`].
+    pub(super) fn use_it(&self) -> Result<InUse<'_>, Error> {
+        Ok(InUse { held: self, call: Some(self.take()?) })
+    }
+
+    /// Waits until so many bytes of data may be taken, by the limit for all calls.
+    ///
+    /// # Errors
+    /// `Cancelled` if the server was closed.
+    pub(super) async fn reserve(&self, bytes: u64) -> Result<(), Error> {
+        let most = u32::try_from(permits(bytes)).expect("within the limit of a call");
+        let permit = self.0.shared.bytes.acquire_many(most).await;
+        let permit = permit.map_err(|_| Error::new(ErrorKind::Cancelled, "the server was closed"))?;
+        *self.0.permits.lock().unwrap_or_else(PoisonError::into_inner) += permit.num_permits();
+        permit.forget();
+        Ok(())
+    }
+
+    /// Answers the call with an error, unless its handler has answered it.
+    pub(super) async fn end(&self, error: Error) {
+        let call = self.slot().take();
+        if let Some(call) = call {
+            // It is rare, and its future is large.
+            Box::pin(refuse(call, error)).await;
+        }
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.0.shared
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        self.0.deadline
+    }
+
+    pub(super) fn options(&self) -> Options {
+        Options::by(self.0.deadline)
+    }
+
+    pub(super) fn max_reply(&self) -> u64 {
+        self.0.max_reply
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let taken = *self.permits.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.shared.bytes.add_permits(taken);
+    }
+}
+
+/// The call while it is used. It goes back when this is dropped.
+pub(super) struct InUse<'a> {
+    held: &'a Held,
+    call: Option<Incoming<AnyThread>>,
+}
+
+impl Deref for InUse<'_> {
+    type Target = Incoming<AnyThread>;
+
+    fn deref(&self) -> &Incoming<AnyThread> {
+        self.call.as_ref().expect("until it is dropped")
+    }
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        *self.held.slot() = self.call.take();
+    }
+}
