@@ -21,7 +21,7 @@
 //! | nothing arrived while polling | the credit shrinks by `usual` |
 //! | the credit is spent | the attempt has failed; the next one needs twice the evidence, up to `2^`[`RAREST`] times |
 //! | the credit has doubled | polling pays; it grows no further, and a failure is forgotten after [`FORGIVING`] such waits |
-//! | the processor did something else between two polls | the attempt has failed, and counts as [`ABSENCE`] |
+//! | the processor did something else between two polls | the attempt has failed, and counts as [`ABSENCE_COUNTS`] |
 //!
 //! A peer that sleeps too answers after its own wake-up, which is about half of `usual`. Polling
 //! pays for itself then, and the peer, which sees its messages come sooner, begins to poll as well.
@@ -45,7 +45,7 @@ const ALLOWANCE: u32 = 4;
 const RAREST: u32 = 8;
 /// An attempt that ended because the processor had other work counts as so many that failed: it may
 /// have cost the time of a whole turn of another program.
-const ABSENCE: u32 = 3;
+const ABSENCE_COUNTS: u32 = 3;
 /// Number of waits that polling paid for, after which a failure is forgotten. Where another program
 /// needs the processor, polling pays until the system gives it to that program, after milliseconds.
 /// At 20 µs for an exchange, that is too short to forget the absence that follows.
@@ -93,7 +93,7 @@ impl Experience {
 
     /// Notes that the processor did something else while the driver polled.
     pub(super) fn note_absence(&mut self) {
-        self.fail(ABSENCE);
+        self.fail(ABSENCE_COUNTS);
     }
 
     fn fail(&mut self, count: u32) {
@@ -219,7 +219,7 @@ mod tests {
     fn an_absence_ends_polling_for_long() {
         let mut side = polling();
         side.note_absence();
-        for _ in 0..EVIDENCE << ABSENCE {
+        for _ in 0..EVIDENCE << ABSENCE_COUNTS {
             assert_eq!(side.patience(), Duration::ZERO);
             wait(&mut side, WORK);
         }

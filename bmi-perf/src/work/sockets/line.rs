@@ -25,7 +25,7 @@ use crate::stop::Stop;
 pub(in crate::work) const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// How often a thread that polls one socket tries in vain before the loop gets its turn.
 const TRIES: u32 = 1024;
-/// How long a hybrid side polls before it sleeps: as the library does.
+/// How long a hybrid side polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// A connection.
