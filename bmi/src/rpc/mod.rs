@@ -41,10 +41,11 @@
 //! address, until the deadline. Afterwards it sends it again only if the program says that this is
 //! safe ([`Request::idempotent`]), or if the server has said that it has not begun.
 //!
-//! **How it is made.** Of a [`Handle`](crate::Handle) on either side: [`Peer::call`] and
-//! [`Incoming`]. `rpc/wire.rs` has the layout of what goes in front of requests and replies. The
-//! choice of the path is the communication manager's ([`crate::paths`]).
+//! **How it is made.** Of a [`Handle`] on either side: [`Peer::call`] and [`Incoming`].
+//! `rpc/wire.rs` has the layout of what goes in front of requests and replies. The choice of the
+//! path is the communication manager's ([`crate::paths`]).
 //!
+//! [`Handle`]: crate::Handle
 //! [`Peer::call`]: crate::Peer::call
 //! [`Incoming`]: crate::Incoming
 //!
