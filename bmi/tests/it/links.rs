@@ -189,3 +189,29 @@ fn a_host_that_hangs_is_left() {
     world.block_on(client.run(calls)).expect("the calls");
     assert!(ran.load(Ordering::Relaxed));
 }
+
+/// A call that waits for another one's attempt to connect ends at its own deadline.
+#[test]
+fn a_call_ends_by_its_deadline_while_another_connects() {
+    let world = World::new(4);
+    let (hangs, client) = (world.node("a"), world.node("client"));
+    hangs.spawn(async {
+        let server = Server::bind("tcp://0.0.0.0:7001").await.expect("a server");
+        server.serve(echo).await.expect("it serves");
+    });
+    let calls = async move {
+        hangs.pause();
+        let client = Client::new("tcp://a:7001");
+        let patient = client.call(b"1");
+        let patient = bmi::spawn(async move { patient.await });
+        bmi::sleep(Duration::from_millis(10)).await;
+        let begun = bmi::Instant::now();
+        let error = client.call(b"2").timeout(Duration::from_millis(100)).await.expect_err("it hangs");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        assert_eq!(begun.elapsed().as_millis(), 100);
+        hangs.resume();
+        assert_eq!(patient.await.expect("a task").expect("a reply").bytes, "1");
+        client.close().await;
+    };
+    world.block_on(client.run(calls));
+}

@@ -259,7 +259,13 @@ impl Inner {
             let mut last = None;
             for at in first..first + count {
                 let link = &self.links[at % count];
-                match link.peer(self, deadline).await {
+                // Another call may be connecting, and have more time than this one.
+                let handle = self.any_handle()?;
+                let peer = match select(pin!(link.peer(self, deadline)), pin!(handle.sleep_until(deadline))).await {
+                    Either::Left((peer, _)) => peer,
+                    Either::Right(_) => Err(self.late(link)),
+                };
+                match peer {
                     Ok(peer) => {
                         if !self.settings.spread {
                             self.turn.store(at % count, Ordering::Relaxed);
@@ -272,6 +278,7 @@ impl Inner {
             let error = last.unwrap_or_else(closed);
             self.check()?;
             let next = self.links.iter().map(Link::next_attempt).min().unwrap_or(deadline);
+            let next = next.max(Instant::now().time());
             let lasting = |link: &Link| link.is_given_up();
             if next >= deadline || self.links.iter().all(lasting) {
                 return Err(error);
@@ -292,6 +299,11 @@ impl Inner {
             Either::Left((permit, _)) => permit.map_err(|_| closed()),
             Either::Right(_) => Err(self.full()),
         }
+    }
+
+    fn late(&self, link: &Link) -> Error {
+        let text = "the deadline passed before there was a connection";
+        Error::new(ErrorKind::TimedOut, text).during("connect").with_peer(&link.addr)
     }
 
     fn full(&self) -> Error {

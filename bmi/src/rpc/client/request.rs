@@ -15,7 +15,8 @@ use crate::rpc::permits;
 use crate::rpc::wire::{Place, REPLY_HEAD, REQUEST_HEAD, ReplyHead, RequestHead, RequestKind};
 use crate::{Body, Bytes, Error, ErrorKind, MemList, Memory, Options};
 
-/// Pause before a call is made again that a server was too busy for, at first and at most.
+/// Pause before a call is made again, at first and at most. Without one it is made again once, when a
+/// connection is lost.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -98,7 +99,7 @@ impl Request {
         let client = Arc::clone(&self.client);
         let deadline = (Instant::now() + self.timeout).time();
         let _permit = client.permits(&client.calls, 1, deadline).await?;
-        let mut pause = FIRST_PAUSE;
+        let mut pause = Duration::ZERO;
         loop {
             let (link, peer) = client.peer(deadline).await?;
             let replies = link.replies();
@@ -117,10 +118,10 @@ impl Request {
             if !repeats || Instant::now().time() + pause >= deadline {
                 return Err(error);
             }
-            if kind != ErrorKind::PeerLost {
-                client.any_handle()?.sleep(pause).await?;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+            if kind != ErrorKind::PeerLost || !pause.is_zero() {
+                client.any_handle()?.sleep(pause.max(FIRST_PAUSE)).await?;
             }
+            pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
         }
     }
 

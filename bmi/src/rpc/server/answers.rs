@@ -21,8 +21,9 @@ pub(super) async fn refuse(call: Incoming<AnyThread>, error: Error) {
 }
 
 /// Answers a ping.
-pub(super) async fn pong(call: Incoming<AnyThread>, options: Options) {
+pub(super) async fn pong(call: Incoming<AnyThread>) {
     let head = ReplyHead { error: None, place: Place::Behind, len: 0, data: 0 };
+    let options = call.within(GRACE);
     let _ = call.reply(&head.encode(), None, options).await;
 }
 

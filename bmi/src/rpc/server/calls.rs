@@ -26,6 +26,7 @@ use bmi_core::runtime::{Instant, Runtime, TaskAbort, give_way, host, sleep_until
 use bmi_core::{AnyThread, Message, Time};
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
+use tokio::sync::Semaphore;
 
 use super::answers::{pong, refuse};
 use super::held::Held;
@@ -44,6 +45,9 @@ const LONGEST_RETURN: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_micros(50);
 /// Number of calls whose handlers are tasks after that.
 const APART: u32 = 256;
+
+/// Calls that are answered at a time without a place.
+const ASIDE: usize = 4096;
 
 /// What handles a call: a closure that returns a future.
 pub(super) trait Handler: Send + Sync + 'static {
@@ -71,6 +75,7 @@ pub(super) struct Calls<H> {
     places: Mutex<Places>,
     /// Number of calls whose handlers are tasks from the beginning.
     apart: AtomicU32,
+    aside: Arc<Semaphore>,
     handler: H,
 }
 
@@ -91,7 +96,14 @@ impl<H: Handler> Calls<H> {
     pub(super) fn new(shared: Arc<Shared>, runtime: Runtime, handler: H) -> Calls<H> {
         let most = shared.limits.max_calls;
         let places = Places { admission: Admission::new(most, most), waiting: 0 };
-        Calls { shared, runtime, places: Mutex::new(places), apart: AtomicU32::new(0), handler }
+        Calls {
+            shared,
+            runtime,
+            places: Mutex::new(places),
+            apart: AtomicU32::new(0),
+            aside: Arc::new(Semaphore::new(ASIDE)),
+            handler,
+        }
     }
 
     /// Takes what arrives until the endpoints are closed.
@@ -122,11 +134,11 @@ impl<H: Handler> Calls<H> {
             RequestKind::Fetch { number } => {
                 let Some(call) = message.into_call() else { return };
                 let shared = Arc::clone(&self.shared);
-                self.runtime.spawn(async move { shared.kept.fetch(call, number, Options::by(deadline)).await });
+                self.aside(async move { shared.kept.fetch(call, number, Options::by(deadline)).await });
             }
             RequestKind::Ping => {
                 let Some(call) = message.into_call() else { return };
-                self.runtime.spawn(pong(call, Options::by(deadline)));
+                self.aside(pong(call));
             }
         }
     }
@@ -166,10 +178,20 @@ impl<H: Handler> Calls<H> {
         (data > most).then(|| Error::new(ErrorKind::TooLarge, text()))
     }
 
+    /// Answers a call that needs no place. A peer that asks and takes no answers does not get more
+    /// memory than for [`ASIDE`] of them: further calls are dropped, and it is told so.
+    fn aside(&self, answer: impl Future<Output = ()> + Send + 'static) {
+        let Ok(permit) = Arc::clone(&self.aside).try_acquire_owned() else { return };
+        self.runtime.spawn(async move {
+            answer.await;
+            drop(permit);
+        });
+    }
+
     /// Answers a call that has no place with an error.
     fn refuse(&self, message: Message<AnyThread>, error: Error) {
         if let Some(call) = message.into_call() {
-            self.runtime.spawn(refuse(call, error));
+            self.aside(refuse(call, error));
         }
     }
 
