@@ -15,8 +15,8 @@ use crate::rpc::permits;
 use crate::rpc::wire::{Place, REPLY_HEAD, REQUEST_HEAD, ReplyHead, RequestHead, RequestKind};
 use crate::{Body, Bytes, Error, ErrorKind, MemList, Memory, Options};
 
-/// Pause before a call is made again, at first and at most. Without one it is made again once, when a
-/// connection is lost.
+/// Pause before a call is made again, at first and at most. Without one it is made again once, when
+/// a connection is lost.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
