@@ -231,7 +231,8 @@
 //! | `tcp` | `tcp://host:port` | yes |
 //! | `ib` | `ib://device/host:port`: RDMA verbs, loaded at run time where there is an adapter | yes |
 //! | `shm` | `shm:///path`: processes of one host | yes |
-//! | `tokio` | [`driver::event`] | yes |
+//! | `tokio` | servers, clients and drivers as tasks of a tokio runtime | yes |
+//! | `typed` | requests and replies as values that `serde` knows ([`rpc::typed`]) | no |
 //!
 //! Real transports need Linux. To test a protocol in the simulator on another system, depend on
 //! `bmi` with `default-features = false`.

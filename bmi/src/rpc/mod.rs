@@ -54,6 +54,8 @@
 mod addrs;
 mod client;
 mod server;
+#[cfg(feature = "typed")]
+pub mod typed;
 mod wire;
 
 use std::time::Duration;

@@ -6,3 +6,5 @@ mod links;
 mod outcomes;
 mod runtime;
 mod transfers;
+#[cfg(feature = "typed")]
+mod typed;
