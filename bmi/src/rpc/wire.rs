@@ -18,7 +18,7 @@
 //! | 0 | version u8 | |
 //! | 1 | status u8 | 0, or the kind of the error ([`KINDS`]) |
 //! | 2 | place u8 | where the data is: 0 behind the reply's bytes, 1 in the memory of the call, 2 to be fetched |
-//! | 3 | 0 u8 | |
+//! | 3 | not begun u8 | 1 if the handler has not begun, so that the call may be made again |
 //! | 4 | length u32 | of the reply's bytes |
 //! | 8 | data u64 | length of the data |
 //! | 16 | number u64 | names the data that is to be fetched |
@@ -93,6 +93,8 @@ pub(super) enum Place {
 pub(super) struct ReplyHead {
     /// `None` for a reply of the handler, or the kind of the error.
     pub(super) error: Option<ErrorKind>,
+    /// The handler has not begun.
+    pub(super) not_begun: bool,
     pub(super) place: Place,
     /// Length of the reply's bytes.
     pub(super) len: u32,
@@ -108,7 +110,8 @@ impl ReplyHead {
             Place::Kept { number } => (2, number),
         };
         let mut wire = [0; REPLY_HEAD];
-        wire[..3].copy_from_slice(&[VERSION, self.error.map_or(0, code_of), place]);
+        let not_begun = self.not_begun.into();
+        wire[..4].copy_from_slice(&[VERSION, self.error.map_or(0, code_of), place, not_begun]);
         wire[4..8].copy_from_slice(&self.len.to_le_bytes());
         wire[8..16].copy_from_slice(&self.data.to_le_bytes());
         wire[16..].copy_from_slice(&number.to_le_bytes());
@@ -124,7 +127,7 @@ impl ReplyHead {
         let Some(head) = wire.first_chunk::<REPLY_HEAD>() else {
             return Err(invalid("that no bmi::Server has made"));
         };
-        let [version, status, place, ..] = *head;
+        let [version, status, place, not_begun, ..] = *head;
         if version != VERSION {
             return Err(invalid(&format!("of version {version}, and this side knows {VERSION}")));
         }
@@ -135,7 +138,8 @@ impl ReplyHead {
             _ => return Err(invalid("with data in an unknown place")),
         };
         let len = u32::from_le_bytes(head[4..8].try_into().expect("four bytes"));
-        let head = ReplyHead { error: kind_of(status), place, len, data: u64_at(head, 8) };
+        let (error, not_begun) = (kind_of(status), not_begun != 0);
+        let head = ReplyHead { error, not_begun, place, len, data: u64_at(head, 8) };
         let behind = (wire.len() - REPLY_HEAD) as u64;
         let carried = if place == Place::Behind { head.data } else { 0 };
         if u64::from(len).checked_add(carried) != Some(behind) {
@@ -207,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_reply_is_as_long_as_it_says() {
-        let head = ReplyHead { error: None, place: Place::Behind, len: 2, data: u64::MAX };
+        let head = ReplyHead { error: None, not_begun: false, place: Place::Behind, len: 2, data: u64::MAX };
         let wire = [&head.encode()[..], b"ok"].concat();
         assert_eq!(ReplyHead::decode(&wire).unwrap_err().kind(), ErrorKind::Protocol);
         let head = ReplyHead { data: 3, ..head };

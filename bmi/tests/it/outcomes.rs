@@ -20,6 +20,31 @@ async fn obey(call: Call) -> Result<(), Error> {
     }
 }
 
+/// Replays a bug: the client took an error of the handler for one of the connection, and made a
+/// call again that may have been done.
+#[test]
+fn a_handler_whose_own_server_is_lost_is_not_called_again() {
+    everywhere(async |bed: &Bed| {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&calls);
+        let handler = move |call: Call| {
+            count.fetch_add(1, Ordering::SeqCst);
+            let kind = if call.request() == b"refused" { ErrorKind::Refused } else { ErrorKind::PeerLost };
+            async move { Err(Error::new(kind, "a server behind this one")) }
+        };
+        let (server, addr) = bed.serve(handler).await;
+        let client = Client::new(addr);
+        for (number, request) in (1..).zip(["refused", "lost"]) {
+            let error = client.call(request).await.expect_err("no reply");
+            assert_eq!(error.detail(), "a server behind this one");
+            assert_eq!(calls.load(Ordering::SeqCst), number);
+            assert_eq!(client.links()[0].1, bmi::rpc::LinkState::Connected);
+        }
+        client.close().await;
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
 #[test]
 fn an_error_of_the_handler_reaches_the_client() {
     everywhere(async |bed: &Bed| {

@@ -287,6 +287,15 @@ impl Inner {
         }
     }
 
+    /// Lets later calls begin with the address after this one, whose server goes down.
+    fn pass_on(&self, link: &Link) {
+        if !self.settings.spread
+            && let Some(at) = self.links.iter().position(|one| std::ptr::eq(one, link))
+        {
+            self.turn.store((at + 1) % self.links.len(), Ordering::Relaxed);
+        }
+    }
+
     /// Waits for permits until the deadline.
     async fn permits<'a>(&self, of: &'a Semaphore, count: usize, deadline: Time) -> Result<SemaphorePermit<'a>, Error> {
         let count = u32::try_from(count).unwrap_or(u32::MAX);

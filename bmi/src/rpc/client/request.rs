@@ -46,8 +46,32 @@ pub struct Reply {
 /// Why a call has no reply.
 struct Failure {
     error: Error,
-    /// The server may have begun.
-    sent: bool,
+    from: From,
+}
+
+/// Where the error of a call comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    /// This side: nothing was sent.
+    Unsent,
+    /// The connection, after the request was sent.
+    Connection,
+    /// The server, before the handler has begun.
+    Server,
+    /// The handler. Its kind is about what the handler did, not about this connection.
+    Handler,
+}
+
+impl Failure {
+    /// Returns true if the handler has not begun, and another attempt may succeed.
+    fn may_be_repeated(&self) -> bool {
+        match (self.from, self.error.kind()) {
+            (From::Unsent, ErrorKind::PeerLost) => true,
+            // It goes down, or has closed the connection because it was idle.
+            (From::Unsent | From::Connection | From::Server, ErrorKind::Refused) => true,
+            _ => false,
+        }
+    }
 }
 
 impl Request {
@@ -103,18 +127,22 @@ impl Request {
         loop {
             let (link, peer) = client.peer(deadline).await?;
             let replies = link.replies();
-            let Failure { error, sent } = match self.once(link, &peer, deadline).await {
+            let failure = match self.once(link, &peer, deadline).await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
             };
-            match error.kind() {
-                ErrorKind::PeerLost | ErrorKind::Refused => link.lost(&peer, &error),
-                ErrorKind::TimedOut => link.timed_out(replies),
+            let (kind, idempotent) = (failure.error.kind(), self.idempotent);
+            match (failure.from, kind) {
+                (From::Unsent | From::Connection, ErrorKind::PeerLost | ErrorKind::Refused) => {
+                    link.lost(&peer, &failure.error);
+                }
+                (From::Connection, ErrorKind::TimedOut) => link.timed_out(replies),
+                (From::Server, ErrorKind::Refused) => client.pass_on(link),
                 _ => {}
             }
-            let kind = error.kind();
-            let not_begun = !sent && kind == ErrorKind::PeerLost || kind == ErrorKind::Refused;
-            let repeats = not_begun || self.idempotent && (error.is_retryable() || kind == ErrorKind::Abandoned);
+            let may_succeed = failure.error.is_retryable() || kind == ErrorKind::Abandoned;
+            let repeats = failure.may_be_repeated() || idempotent && may_succeed;
+            let error = failure.error;
             if !repeats || Instant::now().time() + pause >= deadline {
                 return Err(error);
             }
@@ -127,7 +155,7 @@ impl Request {
 
     /// Makes the call on a connection.
     async fn once(&mut self, link: &Link, peer: &SharedPeer, deadline: Time) -> Result<Reply, Failure> {
-        let unsent = |error| Failure { error, sent: false };
+        let unsent = |error| Failure { error, from: From::Unsent };
         let settings = &self.client.settings;
         let max_reply = self.into.as_ref().map_or(settings.max_reply, |into| into.len() as u64);
         let time_us = deadline.since(peer.endpoint().now()).as_micros() as u64;
@@ -145,7 +173,7 @@ impl Request {
             (None, None, None) => Body::None,
         };
         let call = peer.call(&self.message, body, Options::by(deadline)).map_err(unsent)?;
-        let sent = |error| Failure { error, sent: true };
+        let sent = |error| Failure { error, from: From::Connection };
         let reply = call.reply().await.map_err(sent)?;
         link.replied();
         let bytes = reply.bytes;
@@ -155,10 +183,11 @@ impl Request {
             buffer.into_iter().for_each(|buffer| self.client.buffers.keep(buffer));
             let text = String::from_utf8_lossy(&bytes[REPLY_HEAD..end]).into_owned();
             let error = Error::new(kind, text).during("call");
-            return Err(sent(match peer.addr() {
+            let error = match peer.addr() {
                 Some(addr) => error.with_peer(addr),
                 None => error,
-            }));
+            };
+            return Err(Failure { error, from: if head.not_begun { From::Server } else { From::Handler } });
         }
         let data = match head.place {
             Place::Behind => {

@@ -10,19 +10,25 @@ use crate::{Error, Incoming, MemList, MemSlice, Options};
 /// message.
 const LONGEST_TEXT: usize = 200;
 
-/// Replies with an error. If that fails, the client learns that there is no reply.
+/// Replies with an error, before the handler has begun. If that fails, the client learns that there
+/// is no reply.
 pub(super) async fn refuse(call: Incoming<AnyThread>, error: Error) {
+    fail(call, error, true).await;
+}
+
+/// Replies with an error. If that fails, the client learns that there is no reply.
+pub(super) async fn fail(call: Incoming<AnyThread>, error: Error, not_begun: bool) {
     let mut text = error.detail().to_owned();
     text.truncate(text.floor_char_boundary(LONGEST_TEXT.min(call.room().saturating_sub(REPLY_HEAD))));
     let len = u32::try_from(text.len()).expect("a short text");
-    let head = ReplyHead { error: Some(error.kind()), place: Place::Behind, len, data: 0 };
+    let head = ReplyHead { error: Some(error.kind()), not_begun, place: Place::Behind, len, data: 0 };
     let options = call.within(GRACE);
     let _ = call.reply(&[&head.encode()[..], text.as_bytes()].concat(), None, options).await;
 }
 
 /// Answers a ping.
 pub(super) async fn pong(call: Incoming<AnyThread>) {
-    let head = ReplyHead { error: None, place: Place::Behind, len: 0, data: 0 };
+    let head = ReplyHead { error: None, not_begun: false, place: Place::Behind, len: 0, data: 0 };
     let options = call.within(GRACE);
     let _ = call.reply(&head.encode(), None, options).await;
 }
@@ -38,7 +44,7 @@ pub(super) async fn in_memory(
     options: Options,
 ) -> Result<(), Error> {
     let len = u32::try_from(bytes.len()).expect("within a message");
-    let head = ReplyHead { error: None, place: Place::InMemory, len, data: data.len() as u64 };
+    let head = ReplyHead { error: None, not_begun: false, place: Place::InMemory, len, data: data.len() as u64 };
     call.reply(&[&head.encode()[..], bytes].concat(), Some(data), options).await
 }
 

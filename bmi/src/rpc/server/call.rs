@@ -5,7 +5,7 @@ use std::fmt;
 use bmi_core::SharedPeer;
 use bmi_core::runtime::Instant;
 
-use super::answers::refuse;
+use super::answers::fail;
 use super::held::Held;
 use super::reply::Replying;
 use crate::paths::Direction;
@@ -104,7 +104,7 @@ impl Call {
     /// Those of sending the reply.
     pub async fn refuse(self, text: impl Into<String>) -> Result<(), Error> {
         let call = self.held.take()?;
-        Box::pin(refuse(call, Error::new(ErrorKind::Invalid, text))).await;
+        Box::pin(fail(call, Error::new(ErrorKind::Invalid, text), false)).await;
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bmi_core::{AnyThread, Time};
 
 use super::Shared;
-use super::answers::refuse;
+use super::answers::fail;
 use crate::rpc::permits;
 use crate::{Error, ErrorKind, Incoming, Options};
 
@@ -75,7 +75,7 @@ impl Held {
         let call = self.slot().take();
         if let Some(call) = call {
             // It is rare, and its future is large.
-            Box::pin(refuse(call, error)).await;
+            Box::pin(fail(call, error, false)).await;
         }
     }
 

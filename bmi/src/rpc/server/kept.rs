@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bmi_core::AnyThread;
 use tokio::sync::oneshot;
 
-use super::answers::{in_memory, refuse};
+use super::answers::{fail, in_memory};
 use crate::{Error, ErrorKind, Incoming, MemList, Options, PeerId};
 
 /// Data that waits, and how its handler is told of the end.
@@ -54,7 +54,7 @@ impl KeptReplies {
         let kept = self.table().kept.remove(&(call.peer().id(), number));
         let Some(Kept { data, done }) = kept else {
             let text = "the data of the reply is not kept any more: its time is over";
-            return refuse(call, Error::new(ErrorKind::TimedOut, text)).await;
+            return fail(call, Error::new(ErrorKind::TimedOut, text), false).await;
         };
         // Its handler may be gone.
         let _ = done.send(in_memory(call, &[], data, options).await);

@@ -12,7 +12,7 @@ use std::pin::pin;
 
 use futures_util::future::{Either, select};
 
-use super::answers::{append, refuse};
+use super::answers::{append, fail};
 use super::held::Held;
 use crate::paths::Direction;
 use crate::rpc::wire::{Place, REPLY_HEAD, ReplyHead};
@@ -59,12 +59,12 @@ impl Replying {
         };
         if let Some(text) = too_large {
             let error = Error::new(ErrorKind::TooLarge, text).during("reply");
-            Box::pin(refuse(call, error.clone())).await;
+            Box::pin(fail(call, error.clone(), false)).await;
             return Err(error);
         }
         let head = |place| {
             let len = u32::try_from(len).expect("within a message");
-            ReplyHead { error: None, place, len, data: bytes }.encode()
+            ReplyHead { error: None, not_begun: false, place, len, data: bytes }.encode()
         };
         if message.len() + data.len() <= call.room_in_one() {
             message[..REPLY_HEAD].copy_from_slice(&head(Place::Behind));
