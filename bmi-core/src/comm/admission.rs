@@ -153,11 +153,6 @@ impl<R> Admission<R> {
         self.peers.get(&peer).map_or(0, |requests| requests.running)
     }
 
-    /// Returns the number of requests of a peer that wait.
-    pub fn waiting_of(&self, peer: PeerId) -> usize {
-        self.peers.get(&peer).map_or(0, |requests| requests.waiting.len())
-    }
-
     /// Returns the peers that wait although they have fewer requests in progress than one peer may
     /// have.
     pub fn crowded_out(&self) -> impl Iterator<Item = PeerId> {

@@ -52,26 +52,6 @@ pub fn request_of(message: &Unexpected) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Copies the beginning of the request in a message to `into`, and returns its length: 0 if the
-/// message is not a call. Allocates nothing.
-pub fn peek_request(message: &Unexpected, into: &mut [u8]) -> usize {
-    let copy = |at: usize, into: &mut [u8]| {
-        let len = into.len().min(message.len().saturating_sub(at));
-        match message.in_fast_slot() {
-            Some(slot) => slot.slice(at, len).copy_to(&mut into[..len]),
-            None => into[..len].copy_from_slice(&message.bytes()[at..at + len]),
-        };
-        len
-    };
-    let mut wire = [0; CALL_HEAD];
-    if copy(0, &mut wire) < CALL_HEAD {
-        return 0;
-    }
-    let Ok(head) = CallHead::decode(&wire, message.len()) else { return 0 };
-    let len = into.len().min(head.request as usize);
-    copy(CALL_HEAD, &mut into[..len])
-}
-
 /// A request from a client, with the means to move its data and to answer it. If it is dropped
 /// without a reply, the call ends with `Abandoned` at once.
 pub struct Incoming<S: Threading = OneThread> {

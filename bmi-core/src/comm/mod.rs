@@ -25,7 +25,7 @@ mod server;
 pub use admission::Admission;
 pub use calibration::{Calibrations, Curve, MATERIAL, Measured, adapter, calibrate, measure};
 pub use call::{Body, Call, Reply};
-pub use incoming::{Incoming, announced, peek_request, request_of};
+pub use incoming::{Incoming, announced, request_of};
 pub use server::serve;
 
 pub use crate::paths::{

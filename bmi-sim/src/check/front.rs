@@ -35,7 +35,8 @@ pub fn test<V: Verdict, F: Future<Output = V>>(test: impl Fn(Case) -> F) -> Repo
     let name = std::thread::current().name().unwrap_or("test").to_owned();
     let sweep = sweep(&name).named(&[TESTER]).seeds(0..SEEDS).twice_every(TWICE_EVERY);
     // Whether it passes is for the sweep to find out.
-    let world = World::with(SimConfig::drawn(0));
+    let limits = (sweep.limit, sweep.events);
+    let world = World::with(SimConfig { time_limit: limits.0, event_limit: limits.1, ..SimConfig::drawn(0) });
     let case = Case::new(&world, 0, &[TESTER.to_owned()], &crate::faults::Plan::default());
     let _ = super::panic_hook::catch(|| world.try_block_on(at_node(case)).is_ok());
     let names = world.names();

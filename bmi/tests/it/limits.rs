@@ -96,3 +96,50 @@ fn handlers_share_the_memory_for_data() {
         server.shutdown(Duration::from_secs(1)).await;
     });
 }
+
+/// Replays a bug: calls that waited kept the credits of their client, so it could not fetch the
+/// replies of those that ran. All stood still until their deadlines.
+#[test]
+fn calls_that_wait_do_not_stop_the_replies_of_others() {
+    everywhere(async |bed: &Bed| {
+        let handler = |call: Call| async move {
+            let data = call.data().await?;
+            call.reply(b"").data([&data[..]; 10].concat()).await
+        };
+        let server = Server::builder().max_calls(8).bind(bed.addr()).await.expect("a server");
+        let (server, addr) = start(server, handler);
+        let client = Client::new(addr);
+        let calls: Vec<_> = (0..600)
+            .map(|_| {
+                let call = client.call(b"x").data(vec![5; 4000]).timeout(LIMIT);
+                bmi::spawn(async move { call.await })
+            })
+            .collect();
+        for call in calls {
+            assert_eq!(call.await.expect("a task").expect("a reply").data.len(), 40_000);
+        }
+        client.close().await;
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+/// Replays a bug: a handler that took its data twice waited for itself.
+#[test]
+fn data_is_taken_twice() {
+    everywhere(async |bed: &Bed| {
+        let handler = |call: Call| async move {
+            let (first, second) = (call.data().await?, call.data().await?);
+            assert_eq!(first, second);
+            call.reply(b"").data(second).await
+        };
+        let server = Server::builder().max_bytes(150_000).bind(bed.addr()).await.expect("a server");
+        let (server, addr) = start(server, handler);
+        let client = Client::new(addr);
+        for _ in 0..3 {
+            let reply = client.call(b"x").data(vec![4; 100_000]).await.expect("a reply");
+            assert_eq!(reply.data.len(), 100_000);
+        }
+        client.close().await;
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}

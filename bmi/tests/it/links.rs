@@ -122,6 +122,80 @@ fn several_addresses_are_one_service() {
     });
 }
 
+/// Replays a bug: an address that this machine cannot use ended every call, although the next one
+/// would have answered.
+#[test]
+fn an_address_that_cannot_be_used_is_passed_over() {
+    crate::bed::outside(async |bed: &Bed| {
+        let (server, addr) = bed.serve(echo).await;
+        let client = Client::new(["none://nowhere:1", &addr]);
+        assert_eq!(client.call(b"x").await.expect("a reply").bytes, "x");
+        client.close().await;
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+/// Replays a bug: a server that went down began calls that had waited, and their clients learned
+/// only that the connection was lost.
+#[test]
+fn calls_that_wait_are_refused_when_a_server_goes_down() {
+    everywhere(async |bed: &Bed| {
+        let begun = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = Arc::clone(&begun);
+        let handler = move |_: Call| {
+            count.fetch_add(1, Ordering::SeqCst);
+            std::future::pending()
+        };
+        let server = Server::builder().max_calls(1).bind(bed.addr()).await.expect("a server");
+        let (server, addr) = start(server, handler);
+        let client = Client::new(addr);
+        let calls: Vec<_> = (0..5)
+            .map(|_| {
+                let call = client.call(b"").timeout(Duration::from_secs(1));
+                bmi::spawn(async move { call.await })
+            })
+            .collect();
+        bmi::sleep(Duration::from_millis(100)).await;
+        server.shutdown(Duration::from_millis(50)).await;
+        drop(server);
+        for call in calls {
+            let error = call.await.expect("a task").expect_err("no reply");
+            assert!(matches!(error.kind(), ErrorKind::Refused | ErrorKind::Abandoned | ErrorKind::TimedOut), "{error}");
+        }
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+        client.close().await;
+    });
+}
+
+/// Replays a bug: a call with little time asked a busy server whether it was there, did not wait
+/// for the answer, and cut the connection that others waited at.
+#[test]
+fn short_calls_do_not_cut_the_connection_of_long_ones() {
+    let world = World::new(5);
+    let (slow, client) = (world.node("a"), world.node("client"));
+    slow.spawn(async {
+        let server = Server::bind("tcp://0.0.0.0:7001").await.expect("a server");
+        let handler = |call: Call| async move {
+            bmi::sleep(Duration::from_secs(8)).await;
+            call.reply(b"late").await
+        };
+        server.serve(handler).await.expect("it serves");
+    });
+    let calls = async {
+        let client = Client::new("tcp://a:7001");
+        client.connect().await.expect("a connection");
+        let long = client.call(b"");
+        let long = bmi::spawn(async move { long.await });
+        for _ in 0..20 {
+            let error = client.call(b"").timeout(Duration::from_micros(20)).await.expect_err("too short");
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        }
+        assert_eq!(long.await.expect("a task").expect("a reply").bytes, "late");
+        client.close().await;
+    };
+    world.block_on(client.run(calls));
+}
+
 /// One server at addresses of different schemes.
 #[test]
 fn a_server_listens_at_several_addresses() {

@@ -14,6 +14,7 @@ use bmi_core::runtime::{Instant, host, random};
 use bmi_core::{SharedPeer, Time};
 
 use super::Inner;
+use super::buffers::Buffers;
 use crate::rpc::GRACE;
 use crate::rpc::wire::{RequestHead, RequestKind};
 use crate::{Addr, Body, Error, ErrorKind, Options};
@@ -38,6 +39,8 @@ pub enum LinkState {
 
 pub(super) struct Link {
     pub(super) addr: Addr,
+    /// What another server has sent is never in a reply of this one.
+    pub(super) buffers: Buffers,
     state: Mutex<State>,
     /// Held while a connection is being made.
     connecting: tokio::sync::Mutex<()>,
@@ -54,9 +57,10 @@ enum State {
 }
 
 impl Link {
-    pub(super) fn new(addr: Addr) -> Link {
+    pub(super) fn new(addr: Addr, offer: usize) -> Link {
         Link {
             addr,
+            buffers: Buffers::new(offer),
             state: Mutex::new(State::Idle),
             connecting: tokio::sync::Mutex::default(),
             replies: AtomicU64::new(0),
@@ -96,11 +100,12 @@ impl Link {
     /// The reason of the last failure.
     pub(super) async fn peer(&self, client: &Inner, deadline: Time) -> Result<SharedPeer, Error> {
         if let Some(peer) = self.connected()? {
-            if !self.suspect.load(Ordering::Relaxed) || self.answers(&peer, deadline).await {
+            if !self.suspect.load(Ordering::Relaxed) || self.answers(&peer, deadline).await? {
                 return Ok(peer);
             }
-            self.lost(&peer, &Error::new(ErrorKind::PeerLost, "the host does not answer"));
-            peer.cut(Error::new(ErrorKind::PeerLost, "the host does not answer"));
+            let error = Error::new(ErrorKind::PeerLost, "the host does not answer");
+            self.lost(&peer, &error);
+            peer.cut(error);
         }
         let _connecting = self.connecting.lock().await;
         // Another call may have made it, or have failed to.
@@ -188,17 +193,27 @@ impl Link {
         }
     }
 
-    /// Asks whether the server answers, whatever its handlers do.
-    async fn answers(&self, peer: &SharedPeer, deadline: Time) -> bool {
-        let deadline = deadline.min(peer.endpoint().now() + GRACE);
+    /// Asks whether the server answers, whatever its handlers do. Returns false if it had the time
+    /// and did not. Other calls may wait for replies on the same connection, so less than that is no
+    /// reason to cut it.
+    ///
+    /// # Errors
+    /// `TimedOut` if the deadline of the call passed first.
+    async fn answers(&self, peer: &SharedPeer, deadline: Time) -> Result<bool, Error> {
+        let long = peer.endpoint().now() + GRACE;
+        let (short, deadline) = (deadline < long, deadline.min(long));
         let time_us = deadline.since(peer.endpoint().now()).as_micros() as u64;
         let ping = RequestHead { kind: RequestKind::Ping, time_us }.encode();
         let asked = async { peer.call(&ping, Body::None, Options::by(deadline))?.reply().await };
-        let answers = asked.await.is_ok();
-        if answers {
-            self.replied();
+        match asked.await {
+            Err(error) if error.kind() == ErrorKind::TimedOut && short => Err(error),
+            Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::PeerLost) => Ok(false),
+            // Even if it has too much to do, it is there.
+            _ => {
+                self.replied();
+                Ok(true)
+            }
         }
-        answers
     }
 }
 

@@ -15,7 +15,6 @@ use bmi_core::{SharedPeer, Time};
 use futures_util::future::{Either, select};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use self::buffers::Buffers;
 use self::link::Link;
 pub use self::link::LinkState;
 pub use self::request::{Reply, Request};
@@ -63,7 +62,6 @@ struct Inner {
     calls: Semaphore,
     /// Bytes of replies, in units of [`permits`].
     bytes: Semaphore,
-    buffers: Buffers,
     closed: AtomicBool,
 }
 
@@ -189,13 +187,12 @@ impl ClientBuilder {
             Err(error) => (Vec::new(), Some(error)),
         };
         let inner = Inner {
-            links: addrs.into_iter().map(Link::new).collect(),
+            links: addrs.into_iter().map(|addr| Link::new(addr, settings.offer)).collect(),
             invalid,
             turn: AtomicUsize::new(0),
             handles: Mutex::default(),
             calls: Semaphore::new(settings.max_calls.min(Semaphore::MAX_PERMITS)),
             bytes: Semaphore::new(permits(settings.max_bytes)),
-            buffers: Buffers::new(settings.offer),
             closed: AtomicBool::new(false),
             settings,
         };
@@ -230,7 +227,14 @@ impl Inner {
     /// Returns an endpoint, for its timers.
     fn any_handle(&self) -> Result<Handle, Error> {
         self.check()?;
-        self.handle(&self.links[0].addr)
+        let mut opened = Err(closed());
+        for link in &self.links {
+            opened = self.handle(&link.addr);
+            if opened.is_ok() {
+                break;
+            }
+        }
+        opened
     }
 
     /// Returns a connection that is up, of the address whose turn it is. Connects until the
@@ -263,7 +267,8 @@ impl Inner {
                 let handle = self.any_handle()?;
                 let peer = match select(pin!(link.peer(self, deadline)), pin!(handle.sleep_until(deadline))).await {
                     Either::Left((peer, _)) => peer,
-                    Either::Right(_) => Err(self.late(link)),
+                    Either::Right((Ok(()), _)) => Err(self.late(link)),
+                    Either::Right((Err(error), _)) => Err(error),
                 };
                 match peer {
                     Ok(peer) => {
@@ -306,7 +311,8 @@ impl Inner {
         let handle = self.any_handle()?;
         match select(pin!(of.acquire_many(count)), pin!(handle.sleep_until(deadline))).await {
             Either::Left((permit, _)) => permit.map_err(|_| closed()),
-            Either::Right(_) => Err(self.full()),
+            Either::Right((Ok(()), _)) => Err(self.full()),
+            Either::Right((Err(error), _)) => Err(error),
         }
     }
 

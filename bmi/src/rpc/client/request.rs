@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bmi_core::runtime::Instant;
+use bmi_core::runtime::{Instant, host};
 use bmi_core::{SharedPeer, Time};
 
 use super::Inner;
@@ -115,11 +115,19 @@ impl Request {
     /// # Errors
     /// As if it was awaited.
     pub fn wait(self) -> Result<Reply, Error> {
+        if host().is_some() {
+            let text = "a world has one thread, which would wait for itself: await the call";
+            return Err(Error::new(ErrorKind::Invalid, text).during("wait"));
+        }
         let handle = self.client.any_handle()?;
         handle.block_on(self.make())
     }
 
     async fn make(mut self) -> Result<Reply, Error> {
+        if self.into.as_ref().is_some_and(MemList::is_read_only) {
+            let text = "the memory for the reply is read-only: use Memory::zeroed";
+            return Err(Error::new(ErrorKind::Invalid, text).during("call"));
+        }
         let client = Arc::clone(&self.client);
         let deadline = (Instant::now() + self.timeout).time();
         let _permit = client.permits(&client.calls, 1, deadline).await?;
@@ -163,7 +171,7 @@ impl Request {
         self.message[..REQUEST_HEAD].copy_from_slice(&head.encode());
         // Memory for the reply, unless the call has data: it goes in one direction.
         let buffer = match (&self.data, &self.into) {
-            (None, None) if settings.offer > 0 => Some(self.client.buffers.take().map_err(unsent)?),
+            (None, None) if settings.offer > 0 => Some(link.buffers.take().map_err(unsent)?),
             _ => None,
         };
         let body = match (&self.data, &self.into, &buffer) {
@@ -180,7 +188,7 @@ impl Request {
         let head = ReplyHead::decode(&bytes).map_err(sent)?;
         let end = REPLY_HEAD + head.len as usize;
         if let Some(kind) = head.error {
-            buffer.into_iter().for_each(|buffer| self.client.buffers.keep(buffer));
+            buffer.into_iter().for_each(|buffer| link.buffers.keep(buffer));
             let text = String::from_utf8_lossy(&bytes[REPLY_HEAD..end]).into_owned();
             let error = Error::new(kind, text).during("call");
             let error = match peer.addr() {
@@ -191,16 +199,16 @@ impl Request {
         }
         let data = match head.place {
             Place::Behind => {
-                buffer.into_iter().for_each(|buffer| self.client.buffers.keep(buffer));
+                buffer.into_iter().for_each(|buffer| link.buffers.keep(buffer));
                 self.copied(bytes.slice(end..)).map_err(sent)?
             }
             Place::InMemory if head.data != reply.data => return Err(sent(short(head.data, reply.data))),
             Place::InMemory => match buffer {
-                Some(buffer) => self.client.buffers.contents(buffer, reply.data as usize),
+                Some(buffer) => link.buffers.contents(buffer, reply.data as usize),
                 None => Bytes::new(),
             },
             Place::Kept { number } => {
-                buffer.into_iter().for_each(|buffer| self.client.buffers.keep(buffer));
+                buffer.into_iter().for_each(|buffer| link.buffers.keep(buffer));
                 Box::pin(self.fetch(peer, number, head.data, deadline)).await.map_err(sent)?
             }
         };

@@ -1,8 +1,9 @@
 //! The loop that takes calls, and the tasks that handle them.
 //!
 //! **Protocol** of a message that arrives:
-//! 1. Look at its head. A ping and a fetch are answered at once, in a task: what waits for them has
-//!    a place already.
+//! 1. Decode it. What is kept of it is a copy, which its sender cannot change, and its credits go
+//!    back: a call that waits does not stop the fetches that running calls need. A ping and a fetch
+//!    are answered at once, in a task.
 //! 2. A call gets a place ([`Admission`]), waits for one, or is refused: if too many wait, if its
 //!    data is too long, or if the server stops.
 //! 3. With a place, its handler runs until the call's deadline. Then the call that has waited for
@@ -21,22 +22,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use bmi_core::comm::{Admission, announced, peek_request};
+use bmi_core::comm::Admission;
 use bmi_core::runtime::{Instant, Runtime, TaskAbort, give_way, host, sleep_until};
 use bmi_core::{AnyThread, Message, Time};
 use futures_util::FutureExt;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 use tokio::sync::Semaphore;
 
 use super::answers::{pong, refuse};
 use super::held::Held;
 use super::{Call, Shared};
-use crate::rpc::wire::{REQUEST_HEAD, RequestHead, RequestKind};
+use crate::rpc::wire::{RequestHead, RequestKind};
 use crate::{Error, ErrorKind, Handle, Incoming, Options, PeerId};
 
 /// The part of its time that a call has at the server. The rest is for the reply, and for a clock
 /// that runs a little faster.
 const SHARE: u32 = 16;
+/// The longest time that a call has at the server, whatever its client says.
+const LONGEST_CALL: Duration = Duration::from_secs(3600);
 /// The longest time that is kept for the reply.
 const LONGEST_RETURN: Duration = Duration::from_millis(50);
 
@@ -87,7 +90,7 @@ struct Places {
 
 /// A call that has arrived.
 struct Arrival {
-    message: Message<AnyThread>,
+    call: Incoming<AnyThread>,
     deadline: Time,
     max_reply: u64,
 }
@@ -120,36 +123,35 @@ impl<H: Handler> Calls<H> {
     }
 
     fn take(self: &Arc<Self>, message: Message<AnyThread>) {
-        let mut wire = [0; REQUEST_HEAD];
-        let len = peek_request(&message, &mut wire);
-        let Some(head) = RequestHead::decode(&wire[..len]) else {
-            // If it is no call at all, this cuts its sender off.
+        let Some(call) = message.into_call() else { return };
+        let Some(head) = RequestHead::decode(call.request()) else {
             let text = "a request that no bmi::Client of this version has made";
-            let error = Error::new(ErrorKind::Incompatible, text);
-            return self.refuse(message, error);
+            return self.aside(refuse(call, Error::new(ErrorKind::Incompatible, text)));
         };
         let deadline = deadline(Instant::now().time(), head.time_us);
         match head.kind {
-            RequestKind::Call { max_reply } => self.admit(Arrival { message, deadline, max_reply }),
+            RequestKind::Call { max_reply } => self.admit(Arrival { call, deadline, max_reply }),
             RequestKind::Fetch { number } => {
-                let Some(call) = message.into_call() else { return };
                 let shared = Arc::clone(&self.shared);
-                self.aside(async move { shared.kept.fetch(call, number, Options::by(deadline)).await });
+                let options = Options::by(deadline);
+                // What is kept has a place already, so there are no more of these than places.
+                if self.shared.kept.has(call.peer().id(), number) {
+                    self.runtime.spawn(async move { shared.kept.fetch(call, number, options).await });
+                } else {
+                    self.aside(async move { shared.kept.fetch(call, number, options).await });
+                }
             }
-            RequestKind::Ping => {
-                let Some(call) = message.into_call() else { return };
-                self.aside(pong(call));
-            }
+            RequestKind::Ping => self.aside(pong(call)),
         }
     }
 
     /// Gives a call a place, lets it wait for one, or refuses it.
     fn admit(self: &Arc<Self>, arrival: Arrival) {
         let limits = self.shared.limits;
-        if let Some(error) = self.refusal(announced(&arrival.message)) {
-            return self.refuse(arrival.message, error);
+        if let Some(error) = self.refusal(arrival.call.len()) {
+            return self.aside(refuse(arrival.call, error));
         }
-        let peer = arrival.message.peer().id();
+        let peer = arrival.call.peer().id();
         let mut places = self.places();
         if places.waiting >= limits.max_waiting && !places.admission.admits(peer) {
             drop(places);
@@ -157,14 +159,13 @@ impl<H: Handler> Calls<H> {
                 "{} calls are handled at a time (max_calls), and {} may wait (max_waiting)",
                 limits.max_calls, limits.max_waiting
             );
-            return self.refuse(arrival.message, Error::new(ErrorKind::Busy, text));
+            return self.aside(refuse(arrival.call, Error::new(ErrorKind::Busy, text)));
         }
         let admitted = places.admission.admit(peer, arrival);
         places.waiting += usize::from(admitted.is_none());
         drop(places);
         if let Some(arrival) = admitted {
-            let begun = self.begin(arrival).or_else(|| self.begin_waiting());
-            begun.into_iter().for_each(|begun| self.run(begun));
+            self.run(self.begin(arrival));
         }
     }
 
@@ -182,36 +183,22 @@ impl<H: Handler> Calls<H> {
     /// memory than for [`ASIDE`] of them: further calls are dropped, and it is told so.
     fn aside(&self, answer: impl Future<Output = ()> + Send + 'static) {
         let Ok(permit) = Arc::clone(&self.aside).try_acquire_owned() else { return };
+        // A server that goes down waits for it.
+        self.shared.watch.begins();
+        let shared = Arc::clone(&self.shared);
         self.runtime.spawn(async move {
             answer.await;
             drop(permit);
+            shared.watch.ended();
         });
     }
 
-    /// Answers a call that has no place with an error.
-    fn refuse(&self, message: Message<AnyThread>, error: Error) {
-        if let Some(call) = message.into_call() {
-            self.aside(refuse(call, error));
-        }
-    }
-
-    /// Begins a call that has a place. If it is none, its sender is cut off, and the place is free
-    /// again.
-    fn begin(self: &Arc<Self>, arrival: Arrival) -> Option<Begun<H>> {
-        let peer = arrival.message.peer().id();
-        let Arrival { message, deadline, max_reply } = arrival;
-        match message.into_call() {
-            Some(call) => {
-                self.shared.watch.begins();
-                Some(Begun { call, deadline, max_reply, place: Place { calls: Arc::clone(self), peer } })
-            }
-            None => {
-                let mut places = self.places();
-                places.admission.finished(peer);
-                places.forget(peer);
-                None
-            }
-        }
+    /// Begins a call that has a place.
+    fn begin(self: &Arc<Self>, arrival: Arrival) -> Begun<H> {
+        let Arrival { call, deadline, max_reply } = arrival;
+        let peer = call.peer().id();
+        self.shared.watch.begins();
+        Begun { call, deadline, max_reply, place: Place { calls: Arc::clone(self), peer } }
     }
 
     /// Begins the calls that wait and have a place now. Returns the first, and starts the others.
@@ -220,10 +207,10 @@ impl<H: Handler> Calls<H> {
         loop {
             let next = self.places().begin_next();
             let Some(arrival) = next else { return first };
-            match self.begin(arrival) {
-                Some(begun) if first.is_some() => self.spawn(begun),
-                Some(begun) => first = Some(begun),
-                None => {}
+            let begun = self.begin(arrival);
+            match first {
+                Some(_) => self.spawn(begun),
+                None => first = Some(begun),
             }
         }
     }
@@ -258,9 +245,17 @@ impl<H: Handler> Calls<H> {
             places.waiting = 0;
             places.admission.drain()
         };
-        for arrival in waiting {
-            self.refuse(arrival.message, Error::new(ErrorKind::Refused, "the server is shutting down"));
+        if waiting.is_empty() {
+            return;
         }
+        // At most as many as may wait.
+        self.shared.watch.begins();
+        let shared = Arc::clone(&self.shared);
+        self.runtime.spawn(async move {
+            let down = || Error::new(ErrorKind::Refused, "the server is shutting down");
+            join_all(waiting.into_iter().map(|arrival| refuse(arrival.call, down()))).await;
+            shared.watch.ended();
+        });
     }
 }
 
@@ -270,17 +265,12 @@ impl Places {
         self.waiting -= 1;
         Some(arrival)
     }
-
-    /// Drops the calls of a peer that wait.
-    fn forget(&mut self, peer: PeerId) {
-        self.waiting -= self.admission.waiting_of(peer);
-        self.admission.forget(peer);
-    }
 }
 
 /// Returns when the server's part of a call ends, which has `time_us` from `now` on.
 fn deadline(now: Time, time_us: u64) -> Time {
-    let time = Duration::from_micros(time_us);
+    // It is the client's claim.
+    let time = Duration::from_micros(time_us).min(LONGEST_CALL);
     now + (time - (time / SHARE).min(LONGEST_RETURN))
 }
 
@@ -290,6 +280,9 @@ async fn run<H: Handler>(begun: Begun<H>) {
     while let Some(Begun { call, deadline, max_reply, place }) = next.take() {
         handle(&place.calls, call, deadline, max_reply).await;
         let calls = Arc::clone(&place.calls);
+        if calls.shared.watch.is_stopped() {
+            calls.refuse_waiting();
+        }
         drop(place);
         next = calls.begin_waiting();
         // Handlers that never wait must not keep the thread.

@@ -62,8 +62,9 @@ impl Held {
     /// # Errors
     /// `Cancelled` if the server was closed.
     pub(super) async fn reserve(&self, bytes: u64) -> Result<(), Error> {
-        let most = u32::try_from(permits(bytes)).expect("within the limit of a call");
-        let permit = self.0.shared.bytes.acquire_many(most).await;
+        let has = *self.0.permits.lock().unwrap_or_else(PoisonError::into_inner);
+        let more = u32::try_from(permits(bytes).saturating_sub(has)).expect("within the limit of a call");
+        let permit = self.0.shared.bytes.acquire_many(more).await;
         let permit = permit.map_err(|_| Error::new(ErrorKind::Cancelled, "the server was closed"))?;
         *self.0.permits.lock().unwrap_or_else(PoisonError::into_inner) += permit.num_permits();
         permit.forget();

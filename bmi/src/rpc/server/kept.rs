@@ -49,6 +49,11 @@ impl KeptReplies {
         Waiting { replies: self, key, done: waits }
     }
 
+    /// Returns true if this data of a peer waits to be fetched.
+    pub(super) fn has(&self, peer: PeerId, number: u64) -> bool {
+        self.table().kept.contains_key(&(peer, number))
+    }
+
     /// Answers a fetch.
     pub(super) async fn fetch(&self, call: Incoming<AnyThread>, number: u64, options: Options) {
         let kept = self.table().kept.remove(&(call.peer().id(), number));

@@ -21,8 +21,11 @@ use self::kept::KeptReplies;
 pub use self::reply::Replying;
 use self::watch::Watch;
 use super::addrs::IntoAddrs;
-use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, permits};
+use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, GRACE, permits};
 use crate::{Addr, Config, Error, ErrorKind, Handle, OpenOptions};
+
+/// Most handlers that run at a time, whatever a program sets.
+const MOST_CALLS: usize = 1 << 24;
 
 /// A server of calls.
 ///
@@ -105,12 +108,12 @@ impl Server {
         F: Future<Output = Result<(), Error>> + Send + 'static,
     {
         let runtime = Runtime::current().map_err(|error| error.during("serve"))?;
-        if self.shared.serving.swap(true, Ordering::AcqRel) {
-            return Err(Error::new(ErrorKind::Invalid, "this server serves already").during("serve"));
-        }
         let Some(handle) = self.shared.handle().clone() else {
             return Ok(());
         };
+        if self.shared.serving.swap(true, Ordering::AcqRel) {
+            return Err(Error::new(ErrorKind::Invalid, "this server serves already").during("serve"));
+        }
         let calls = Arc::new(Calls::new(Arc::clone(&self.shared), runtime.clone(), handler));
         let accepting = runtime.spawn(Arc::clone(&calls).accept(handle.clone()));
         let shared = Arc::clone(&self.shared);
@@ -132,6 +135,8 @@ impl Server {
         self.shared.watch.stop();
         let _ = timeout(limit, self.shared.watch.all_ended()).await;
         self.shared.watch.close();
+        // The clients of those are told, and those of calls that waited.
+        let _ = timeout(GRACE, self.shared.watch.all_ended()).await;
         let handle = self.shared.handle().take();
         if let Some(handle) = handle {
             handle.endpoints().for_each(|endpoint| endpoint.with(|engine| engine.dismiss_idle()));
@@ -144,7 +149,7 @@ impl ServerBuilder {
     /// Sets how many handlers run at a time. The default is 1024. One client has at most three
     /// quarters of them.
     pub fn max_calls(mut self, most: usize) -> ServerBuilder {
-        self.limits.max_calls = most.max(1);
+        self.limits.max_calls = most.clamp(1, MOST_CALLS);
         self
     }
 

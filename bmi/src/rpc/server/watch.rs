@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
@@ -15,8 +15,9 @@ use crate::{Handle, PeerId};
 /// What the calls of a server watch.
 #[derive(Default)]
 pub(super) struct Watch {
-    /// The tasks that wait for the loss of a peer.
-    waiting: Mutex<BTreeMap<PeerId, Vec<Waker>>>,
+    /// The tasks that wait for the loss of a peer, each with a number.
+    waiting: Mutex<BTreeMap<(PeerId, u64), Waker>>,
+    next: AtomicU64,
     running: AtomicUsize,
     stopped: AtomicBool,
     /// No call runs any more, and the server stops.
@@ -27,7 +28,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    fn waiting(&self) -> MutexGuard<'_, BTreeMap<PeerId, Vec<Waker>>> {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<(PeerId, u64), Waker>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -35,7 +36,9 @@ impl Watch {
     pub(super) async fn run(&self, handle: &Handle) {
         while let Ok(event) = handle.next_event().await {
             if let PeerEvent::Lost { peer, .. } = event {
-                let woken = self.waiting().remove(&peer.id()).unwrap_or_default();
+                let id = peer.id();
+                let woken: Vec<Waker> =
+                    self.waiting().range((id, 0)..=(id, u64::MAX)).map(|(_, w)| w.clone()).collect();
                 woken.into_iter().for_each(Waker::wake);
             }
         }
@@ -43,16 +46,14 @@ impl Watch {
 
     /// Waits until a peer is gone.
     pub(super) async fn gone(&self, peer: &SharedPeer) {
+        let place = Waits { watch: self, key: (peer.id(), self.next.fetch_add(1, Ordering::Relaxed)) };
         poll_fn(|cx| {
             let mut waiting = self.waiting();
             // The loss is reported after the connection is down. So it is seen here, or wakes.
             if peer.limits().is_none() {
                 return Poll::Ready(());
             }
-            let wakers = waiting.entry(peer.id()).or_default();
-            if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-                wakers.push(cx.waker().clone());
-            }
+            waiting.insert(place.key, cx.waker().clone());
             Poll::Pending
         })
         .await;
@@ -89,6 +90,18 @@ impl Watch {
 
     pub(super) async fn closed(&self) {
         until(&self.end, || self.closed.load(Ordering::Acquire)).await;
+    }
+}
+
+/// A task that waits for the loss of a peer. Nothing is left of it when this is dropped.
+struct Waits<'a> {
+    watch: &'a Watch,
+    key: (PeerId, u64),
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.watch.waiting().remove(&self.key);
     }
 }
 
