@@ -194,8 +194,8 @@ impl Link {
     }
 
     /// Asks whether the server answers, whatever its handlers do. Returns false if it had the time
-    /// and did not. Other calls may wait for replies on the same connection, so less than that is no
-    /// reason to cut it.
+    /// and did not. Other calls may wait for replies on the same connection, so less than that is
+    /// no reason to cut it.
     ///
     /// # Errors
     /// `TimedOut` if the deadline of the call passed first.
