@@ -94,6 +94,7 @@ impl Waiter {
     }
 
     /// Returns true if a wait that begins now may begin with polling.
+    #[cfg(any(test, feature = "tokio"))]
     pub(crate) fn polls(&self) -> bool {
         match self.waiting {
             Waiting::Event => false,
