@@ -10,7 +10,7 @@ const KEPT: usize = 64;
 /// copied, so that it does not hold much more memory than it needs.
 const TAKES: usize = 4;
 
-/// The buffers of a client.
+/// The buffers for the replies of one address.
 pub(super) struct Buffers {
     len: usize,
     kept: Mutex<Vec<Memory>>,

@@ -29,8 +29,9 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, join_all, select};
 use tokio::sync::Semaphore;
 
-use super::answers::{pong, refuse};
+use super::answers::{fail, pong, refuse};
 use super::held::Held;
+use super::watch::Running;
 use super::{Call, Shared};
 use crate::rpc::wire::{RequestHead, RequestKind};
 use crate::{Error, ErrorKind, Handle, Incoming, Options, PeerId};
@@ -183,13 +184,10 @@ impl<H: Handler> Calls<H> {
     /// memory than for [`ASIDE`] of them: further calls are dropped, and it is told so.
     fn aside(&self, answer: impl Future<Output = ()> + Send + 'static) {
         let Ok(permit) = Arc::clone(&self.aside).try_acquire_owned() else { return };
-        // A server that goes down waits for it.
-        self.shared.watch.begins();
-        let shared = Arc::clone(&self.shared);
+        let running = Running::of(&self.shared);
         self.runtime.spawn(async move {
             answer.await;
-            drop(permit);
-            shared.watch.ended();
+            drop((permit, running));
         });
     }
 
@@ -197,8 +195,8 @@ impl<H: Handler> Calls<H> {
     fn begin(self: &Arc<Self>, arrival: Arrival) -> Begun<H> {
         let Arrival { call, deadline, max_reply } = arrival;
         let peer = call.peer().id();
-        self.shared.watch.begins();
-        Begun { call, deadline, max_reply, place: Place { calls: Arc::clone(self), peer } }
+        let _running = Running::of(&self.shared);
+        Begun { call, deadline, max_reply, place: Place { calls: Arc::clone(self), peer, _running } }
     }
 
     /// Begins the calls that wait and have a place now. Returns the first, and starts the others.
@@ -249,12 +247,11 @@ impl<H: Handler> Calls<H> {
             return;
         }
         // At most as many as may wait.
-        self.shared.watch.begins();
-        let shared = Arc::clone(&self.shared);
+        let running = Running::of(&self.shared);
         self.runtime.spawn(async move {
             let down = || Error::new(ErrorKind::Refused, "the server is shutting down");
             join_all(waiting.into_iter().map(|arrival| refuse(arrival.call, down()))).await;
-            shared.watch.ended();
+            drop(running);
         });
     }
 }
@@ -311,14 +308,18 @@ async fn handle<H: Handler>(calls: &Calls<H>, call: Incoming<AnyThread>, deadlin
             Either::Right(_) => None,
         }
     };
-    let error = match &ended {
+    let why = |ended: &Option<_>| match ended {
         Some(Ok(Ok(()))) => Error::new(ErrorKind::Abandoned, "the handler ended without a reply"),
-        Some(Ok(Err(error))) => error.clone(),
+        Some(Ok(Err(error))) => Error::clone(error),
         Some(Err(_)) => Error::new(ErrorKind::Abandoned, "the handler panicked"),
         None if Instant::now().time() < deadline => Error::new(ErrorKind::Abandoned, "the server was shut down"),
         None => late(),
     };
-    held.end(error).await;
+    if let Some(call) = held.unanswered() {
+        let error = why(&ended);
+        // It is rare, and its future is large.
+        Box::pin(fail(call, error, false)).await;
+    }
     if let Some(Err(panic)) = ended
         && host().is_some()
     {
@@ -339,12 +340,12 @@ struct Begun<H: Handler> {
 struct Place<H: Handler> {
     calls: Arc<Calls<H>>,
     peer: PeerId,
+    _running: Running,
 }
 
 impl<H: Handler> Drop for Place<H> {
     fn drop(&mut self) {
         self.calls.places().admission.finished(self.peer);
-        self.calls.shared.watch.ended();
     }
 }
 

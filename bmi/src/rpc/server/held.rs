@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bmi_core::{AnyThread, Time};
 
 use super::Shared;
-use super::answers::fail;
 use crate::rpc::permits;
 use crate::{Error, ErrorKind, Incoming, Options};
 
@@ -46,7 +45,7 @@ impl Held {
     /// # Errors
     /// `Invalid` if it was answered.
     pub(super) fn take(&self) -> Result<Incoming<AnyThread>, Error> {
-        self.slot().take().ok_or_else(|| Error::new(ErrorKind::Invalid, "the call was answered"))
+        self.unanswered().ok_or_else(|| Error::new(ErrorKind::Invalid, "the call was answered"))
     }
 
     /// Takes the call, to move its data. It is there again when the result is dropped.
@@ -71,13 +70,9 @@ impl Held {
         Ok(())
     }
 
-    /// Answers the call with an error, unless its handler has answered it.
-    pub(super) async fn end(&self, error: Error) {
-        let call = self.slot().take();
-        if let Some(call) = call {
-            // It is rare, and its future is large.
-            Box::pin(fail(call, error, false)).await;
-        }
+    /// Takes the call if its handler has not answered it.
+    pub(super) fn unanswered(&self) -> Option<Incoming<AnyThread>> {
+        self.slot().take()
     }
 
     pub(super) fn shared(&self) -> &Shared {

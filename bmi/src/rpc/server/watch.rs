@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use bmi_core::{PeerEvent, SharedPeer};
 use tokio::sync::Notify;
 
+use super::Shared;
 use crate::{Handle, PeerId};
 
 /// What the calls of a server watch.
@@ -59,16 +60,6 @@ impl Watch {
         .await;
     }
 
-    pub(super) fn begins(&self) {
-        self.running.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(super) fn ended(&self) {
-        if self.running.fetch_sub(1, Ordering::AcqRel) == 1 && self.is_stopped() {
-            self.idle.notify_waiters();
-        }
-    }
-
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
     }
@@ -90,6 +81,25 @@ impl Watch {
 
     pub(super) async fn closed(&self) {
         until(&self.end, || self.closed.load(Ordering::Acquire)).await;
+    }
+}
+
+/// Something that a server which goes down waits for, until this is dropped.
+pub(super) struct Running(Arc<Shared>);
+
+impl Running {
+    pub(super) fn of(shared: &Arc<Shared>) -> Running {
+        shared.watch.running.fetch_add(1, Ordering::AcqRel);
+        Running(Arc::clone(shared))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let watch = &self.0.watch;
+        if watch.running.fetch_sub(1, Ordering::AcqRel) == 1 && watch.is_stopped() {
+            watch.idle.notify_waiters();
+        }
     }
 }
 
